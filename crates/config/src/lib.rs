@@ -1,0 +1,15 @@
+//! Configuration: `$SELVEDGE_HOME/config.toml`, under a trusted project's `.selvedge/config.toml`,
+//! under flags. Read once and handed down as plain values.
+
+mod keys;
+mod load;
+mod trust;
+
+pub use keys::{Config, Expose, ScriptHarness};
+pub use load::{ConfigError, home, load};
+pub use trust::{is_trusted, trust};
+
+/// Every key, its default and its meaning, as a Markdown table.
+pub fn reference() -> String {
+    keys::reference()
+}

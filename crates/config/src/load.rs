@@ -1,0 +1,126 @@
+//! Reading the files and laying one over the other.
+
+use std::path::{Path, PathBuf};
+
+use crate::Config;
+
+/// Why there is no configuration.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// A file is there and cannot be read.
+    #[error("cannot read {path}: {error}")]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        error: std::io::Error,
+    },
+    /// A file is not TOML, or says something no key allows.
+    #[error("{path}: {message}")]
+    Invalid {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong and where, in one line.
+        message: String,
+    },
+}
+
+/// Where Selvedge keeps its files: `$SELVEDGE_HOME`, else `~/.selvedge`.
+pub fn home() -> Option<PathBuf> {
+    match std::env::var_os("SELVEDGE_HOME") {
+        Some(home) if !home.is_empty() => Some(home.into()),
+        _ => std::env::home_dir().map(|home| home.join(".selvedge")),
+    }
+}
+
+/// The user's configuration under the project's, where one is given. A missing file says nothing.
+pub fn load(home: Option<&Path>, project: Option<&Path>) -> Result<Config, ConfigError> {
+    let user = home.map(|home| home.join("config.toml"));
+    let project = project.map(|project| project.join(".selvedge/config.toml"));
+    let mut merged = toml::Table::new();
+    for path in user.into_iter().chain(project) {
+        let Some(table) = read(&path)? else { continue };
+        // Checked one by one, so that an error names the file it is in.
+        parse(&path, table.clone())?;
+        merge(&mut merged, table);
+    }
+    parse(Path::new("config.toml"), merged)
+}
+
+fn read(path: &Path) -> Result<Option<toml::Table>, ConfigError> {
+    match std::fs::read_to_string(path) {
+        Ok(text) => text.parse().map(Some).map_err(|error: toml::de::Error| invalid(path, &error, Some(&text))),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(ConfigError::Unreadable { path: path.to_owned(), error }),
+    }
+}
+
+fn parse(path: &Path, table: toml::Table) -> Result<Config, ConfigError> {
+    toml::Value::Table(table).try_into().map_err(|error| invalid(path, &error, None))
+}
+
+fn invalid(path: &Path, error: &toml::de::Error, text: Option<&str>) -> ConfigError {
+    let line = error.span().zip(text).map(|(span, text)| text[..span.start.min(text.len())].matches('\n').count() + 1);
+    let place = line.map(|line| format!("line {line}: ")).unwrap_or_default();
+    let message = error.message().lines().next().unwrap_or_default();
+    let key = error
+        .to_string()
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("in ").map(|key| format!(" in {key}")))
+        .unwrap_or_default();
+    ConfigError::Invalid { path: path.to_owned(), message: format!("{place}{message}{key}") }
+}
+
+/// Lays `over` over `under`, table by table.
+fn merge(under: &mut toml::Table, over: toml::Table) {
+    for (key, value) in over {
+        match (under.get_mut(&key), value) {
+            (Some(toml::Value::Table(under)), toml::Value::Table(over)) => merge(under, over),
+            (_, value) => _ = under.insert(key, value),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use selvedge_protocol::{ApprovalPolicy, Mode};
+
+    fn write(dir: &Path, name: &str, text: &str) {
+        let path = dir.join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    }
+
+    #[test]
+    fn the_project_lies_over_the_user() {
+        let dir = tempfile::tempdir().unwrap();
+        let (home, project) = (dir.path().join("home"), dir.path().join("project"));
+        write(
+            &home,
+            "config.toml",
+            "model = \"x\"\napproval_policy = \"never\"\n[script_harness]\nmode = \"dry-run\"\n[script_harness.limits]\nmemory_mb = 10\n",
+        );
+        write(&project, ".selvedge/config.toml", "[script_harness.limits]\nmax_tool_calls = 3\n");
+        let config = load(Some(&home), Some(&project)).unwrap();
+        assert_eq!(config.approval_policy, ApprovalPolicy::Never);
+        assert_eq!(config.script_harness.mode, Mode::DryRun);
+        assert_eq!((config.script_harness.limits.memory_mb, config.script_harness.limits.max_tool_calls), (10, 3));
+        assert_eq!(load(None, None).unwrap(), Config::default());
+    }
+
+    #[test]
+    fn errors_name_the_file_and_the_place() {
+        let dir = tempfile::tempdir().unwrap();
+        for (text, part) in [
+            ("a = \n", "line 1"),
+            ("approval_policy = \"sometimes\"\n", "unknown variant `sometimes`"),
+            ("[script_harness.limits]\nmemory = 3\n", "unknown field `memory`"),
+        ] {
+            write(dir.path(), "config.toml", text);
+            let error = load(Some(dir.path()), None).unwrap_err().to_string();
+            assert!(error.contains("config.toml") && error.contains(part), "{error}");
+        }
+    }
+}

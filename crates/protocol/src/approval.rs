@@ -1,0 +1,85 @@
+//! Asking a person: what is asked, and what can be answered.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// When a person is asked before a call runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum ApprovalPolicy {
+    /// Whatever is not known to be harmless is asked for.
+    Untrusted,
+    /// The model asks when it needs more than the sandbox allows; dangerous calls are always asked for.
+    #[default]
+    OnRequest,
+    /// Calls run confined; one that the confinement stopped may be asked for again without it.
+    OnFailure,
+    /// Nothing is asked; what would have to be asked for is refused.
+    Never,
+}
+
+/// What commands and tools may change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum SandboxPolicy {
+    /// Nothing may be written.
+    ReadOnly,
+    /// The workspace and temporary folders may be written; no network.
+    #[default]
+    WorkspaceWrite,
+    /// No confinement.
+    DangerFullAccess,
+}
+
+/// One question about all calls that wait for a person at the same await.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ApprovalRequest {
+    /// Names the question.
+    pub id: String,
+    /// The script that asks, where one does.
+    pub script_id: Option<String>,
+    /// What wants to run, in order.
+    pub calls: Vec<GatedCall>,
+}
+
+/// A call that waits for a person.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct GatedCall {
+    /// The call.
+    pub call_id: String,
+    /// The tool's name.
+    pub tool: String,
+    /// Its arguments.
+    pub args: Value,
+    /// Why a person is asked.
+    pub reason: String,
+    /// What the author said about it in `approvalContext`.
+    pub context: Option<String>,
+    /// Line of the call in the script, from one.
+    pub line: Option<u32>,
+    /// The script's lines around the call.
+    pub snippet: Option<String>,
+}
+
+/// What a person decided about one call.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Answer {
+    /// Run it this once.
+    Once,
+    /// Run it, and do not ask again for this tool in this script.
+    ThisScript,
+    /// Do not run it. The words, if any, are for the model.
+    No(Option<String>),
+}
+
+/// How a request ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ApprovalDecision {
+    /// One answer per call, in order.
+    Answered(Vec<Answer>),
+    /// Nobody can be asked here. The words say why.
+    Unavailable(String),
+}

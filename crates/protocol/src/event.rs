@@ -1,0 +1,137 @@
+//! What happens while it happens: for terminals, progress notifications and traces.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{ApprovalRequest, CallRecord, RunStatus};
+
+/// How serious a logged line is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogLevel {
+    /// `console.log`, `info` and `debug`.
+    Log,
+    /// `console.warn`.
+    Warn,
+    /// `console.error`.
+    Error,
+}
+
+/// One thing that happened.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "type")]
+#[non_exhaustive]
+pub enum Event {
+    /// A script begins.
+    #[serde(rename = "script.started")]
+    ScriptStarted {
+        /// The run.
+        script_id: String,
+    },
+    /// A call begins, after any queueing and questions.
+    #[serde(rename = "call.started")]
+    CallStarted {
+        /// The run it belongs to.
+        parent_id: String,
+        /// The call.
+        call_id: String,
+        /// Canonical name.
+        tool: String,
+        /// Its arguments in a few words.
+        about: String,
+    },
+    /// A call is over.
+    #[serde(rename = "call.finished")]
+    CallFinished {
+        /// The run it belongs to.
+        parent_id: String,
+        /// Its line in the ledger.
+        call: CallRecord,
+    },
+    /// The script logged.
+    #[serde(rename = "script.log")]
+    Log {
+        /// The run.
+        script_id: String,
+        /// How serious.
+        level: LogLevel,
+        /// What.
+        message: String,
+    },
+    /// The script told how far it is.
+    #[serde(rename = "script.progress")]
+    Progress {
+        /// The run.
+        script_id: String,
+        /// Whether it is a warning.
+        level: LogLevel,
+        /// What.
+        message: String,
+    },
+    /// `notify()`: the script wants the model to know now.
+    #[serde(rename = "script.notify")]
+    Notify {
+        /// The run.
+        script_id: String,
+        /// What.
+        message: String,
+    },
+    /// A person is asked.
+    #[serde(rename = "approval.requested")]
+    ApprovalRequested {
+        /// The question.
+        request: ApprovalRequest,
+    },
+    /// A person answered, or nobody did.
+    #[serde(rename = "approval.answered")]
+    ApprovalAnswered {
+        /// The question's id.
+        id: String,
+        /// The answers in words, one per call.
+        answers: Vec<String>,
+    },
+    /// A script is over.
+    #[serde(rename = "script.finished")]
+    ScriptFinished {
+        /// The run.
+        script_id: String,
+        /// How.
+        status: RunStatus,
+        /// From start to result.
+        duration_ms: f64,
+    },
+}
+
+/// Takes events as they happen; must not block.
+#[derive(Clone)]
+pub struct EventSink(Arc<dyn Fn(Event) + Send + Sync>);
+
+impl EventSink {
+    /// A sink that calls `take` for each event.
+    pub fn new(take: impl Fn(Event) + Send + Sync + 'static) -> Self {
+        Self(Arc::new(take))
+    }
+
+    /// A sink that drops everything.
+    pub fn silent() -> Self {
+        Self::new(drop)
+    }
+
+    /// Hands over one event.
+    pub fn emit(&self, event: Event) {
+        (self.0)(event);
+    }
+}
+
+impl Default for EventSink {
+    fn default() -> Self {
+        Self::silent()
+    }
+}
+
+impl std::fmt::Debug for EventSink {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("EventSink")
+    }
+}

@@ -1,0 +1,23 @@
+//! The words every Selvedge crate shares: items and events, limits and modes, errors and ids.
+//!
+//! No I/O and no async: what is here can be read by a terminal, an MCP client or another language
+//! exactly as it is serialised.
+
+mod approval;
+mod error;
+mod event;
+mod id;
+mod item;
+mod limits;
+mod spec;
+
+pub use approval::{Answer, ApprovalDecision, ApprovalPolicy, ApprovalRequest, GatedCall, SandboxPolicy};
+pub use error::{ErrorCode, Phase, ScriptError};
+pub use event::{Event, EventSink, LogLevel};
+pub use id::new_id;
+pub use item::{
+    CallError, CallRecord, CallStatus, LogEntry, OutputPart, RunMetadata, RunStatus, ScriptToolCall,
+    ScriptToolCallOutput,
+};
+pub use limits::{Limits, Mode, ModeSettings};
+pub use spec::ToolSpec;

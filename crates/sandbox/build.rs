@@ -1,0 +1,327 @@
+//! Builds the guest: compiles QuickJS and `guest/` to WebAssembly, runs its `init` once, snapshots
+//! the hardened realm, and compiles the snapshot ahead of time. The crate embeds the result.
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::pin::pin;
+use std::process::{Command, exit};
+use std::task::{Context, Poll, Waker};
+
+use wasmtime::{Config, Engine, Extern, Instance, Linker, Module, Store, Val};
+use wasmtime_wizer::{InstanceState, SnapshotVal, ValType, Wizer};
+
+/// Edits to `quickjs.c`, each of which must match exactly once.
+///
+/// The only one lifts the "override mistake": with every prototype frozen, `o.toString = f` on an
+/// ordinary object would throw, because the inherited property is read-only. Here it makes an own
+/// property instead, as authors of such code expect.
+const PATCHES: &[(&str, &str)] = &[(
+    "            } else if (!(prs->flags & JS_PROP_WRITABLE)) {\n                goto read_only_prop;\n            } else {\n                break;",
+    "            } else {\n                break;",
+)];
+
+const CFLAGS: &[&str] = &[
+    "-D_GNU_SOURCE",
+    "-DEMSCRIPTEN=1",
+    "-DFE_DOWNWARD=0",
+    "-DFE_UPWARD=0",
+    "-DNDEBUG",
+    "-O3",
+    "-mbulk-memory",
+    "-msign-ext",
+    "-mnontrapping-fptoint",
+    "-fno-strict-aliasing",
+    "-Wno-everything",
+    "-Werror=implicit-function-declaration",
+];
+
+fn main() {
+    for input in ["guest/guest.c", "guest/prelude.js", "guest/vocabulary.js", "guest/harden.js"] {
+        println!("cargo::rerun-if-changed={input}");
+    }
+    println!("cargo::rerun-if-env-changed=SELVEDGE_QUICKJS_DIR");
+    println!("cargo::rerun-if-env-changed=SELVEDGE_WASM_CC");
+
+    let out = PathBuf::from(required("OUT_DIR"));
+    let quickjs = quickjs_package();
+    let wasm = compile_guest(&quickjs, &out);
+    let snapshot = snapshot(&wasm);
+    let code = ahead_of_time(&snapshot);
+    write(&out.join("guest.cwasm"), code);
+}
+
+/// The folder of the package that carries the C sources and a libc for WebAssembly.
+fn quickjs_package() -> PathBuf {
+    if let Some(dir) = env::var_os("SELVEDGE_QUICKJS_DIR") {
+        return PathBuf::from(dir);
+    }
+    let output = Command::new(required("CARGO"))
+        .args(["metadata", "--format-version=1", "--manifest-path"])
+        .arg(Path::new(&required("CARGO_MANIFEST_DIR")).join("Cargo.toml"))
+        .output()
+        .unwrap_or_else(|error| {
+            fail(&format!("cannot run cargo metadata: {error}"), "set SELVEDGE_QUICKJS_DIR to an unpacked rquickjs-sys")
+        });
+    let metadata: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| {
+        fail(
+            &format!("cargo metadata failed: {}", String::from_utf8_lossy(&output.stderr).trim()),
+            "set SELVEDGE_QUICKJS_DIR to an unpacked rquickjs-sys",
+        )
+    });
+    let manifest = metadata["packages"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .find(|package| package["name"] == "rquickjs-sys")
+        .and_then(|package| package["manifest_path"].as_str())
+        .unwrap_or_else(|| {
+            fail("rquickjs-sys is not in the dependency graph", "restore it in crates/sandbox/Cargo.toml")
+        });
+    Path::new(manifest).parent().map(Path::to_path_buf).unwrap_or_default()
+}
+
+fn compile_guest(package: &Path, out: &Path) -> Vec<u8> {
+    let guest_dir = Path::new(&required("CARGO_MANIFEST_DIR")).join("guest");
+    let quickjs = package.join("quickjs");
+    let compiler = Compiler::find();
+
+    let source = |name: &str| read(&guest_dir.join(name));
+    let prelude = format!(
+        "(() => {{\n{}\n{}\nreturn (\n{})\n}})()",
+        source("vocabulary.js"),
+        source("harden.js"),
+        source("prelude.js")
+    );
+    let bytes: Vec<String> = prelude.bytes().map(|byte| byte.to_string()).collect();
+    write(&out.join("prelude.h"), bytes.join(","));
+
+    let mut engine = read(&quickjs.join("quickjs.c"));
+    for (from, to) in PATCHES {
+        if engine.matches(from).count() != 1 {
+            fail(
+                "this QuickJS differs from the one the guest was written for",
+                "use the version of rquickjs-sys that Cargo.lock names",
+            );
+        }
+        engine = engine.replace(from, to);
+    }
+    write(&out.join("guest_unit.c"), format!("{engine}\n#include \"guest.c\"\n"));
+    write(&out.join("shim_unit.c"), shim(&read(&package.join("wasm-shim/shim.c"))));
+
+    let units = [
+        out.join("guest_unit.c"),
+        out.join("shim_unit.c"),
+        quickjs.join("libregexp.c"),
+        quickjs.join("libunicode.c"),
+        quickjs.join("dtoa.c"),
+    ];
+    let mut objects = Vec::new();
+    let mut running = Vec::new();
+    for unit in &units {
+        let object = out.join(unit.file_name().unwrap_or_default()).with_extension("o");
+        let mut command = compiler.command();
+        command.args(CFLAGS).arg("-isystem").arg(package.join("vendor/wasi-libc/include"));
+        command.arg("-I").arg(&quickjs).arg("-I").arg(&guest_dir).arg("-I").arg(out);
+        command.arg("-c").arg(unit).arg("-o").arg(&object);
+        let child = command
+            .spawn()
+            .unwrap_or_else(|error| fail(&format!("cannot start the C compiler: {error}"), Compiler::HINT));
+        running.push((unit, child));
+        objects.push(object);
+    }
+    for (unit, mut child) in running {
+        if !child.wait().is_ok_and(|status| status.success()) {
+            fail(&format!("cannot compile {}", unit.display()), Compiler::HINT);
+        }
+    }
+
+    let linked = out.join("guest.wasm");
+    let status = Command::new(wasm_ld())
+        .args(["--no-entry", "--stack-first", "-z", "stack-size=1048576", "--strip-all", "--gc-sections"])
+        .args(&objects)
+        .arg(package.join("vendor/wasi-libc/lib/libc.a"))
+        .arg("-o")
+        .arg(&linked)
+        .status();
+    if !status.is_ok_and(|status| status.success()) {
+        fail("cannot link the guest", "wasm-ld comes with rustc; reinstall the toolchain with rustup");
+    }
+    fs::read(&linked).unwrap_or_else(|error| {
+        fail(&format!("cannot read {}: {error}", linked.display()), "see the linker's output above")
+    })
+}
+
+/// The package's shim with its clock left out: the guest has its own.
+fn shim(source: &str) -> String {
+    let start = source.find("// the single host import");
+    let end = source.find("// sandboxed scripts run in UTC");
+    match (start, end) {
+        (Some(start), Some(end)) if start < end => format!("{}{}", &source[..start], &source[end..]),
+        _ => fail(
+            "this shim differs from the one the guest was written for",
+            "use the version of rquickjs-sys that Cargo.lock names",
+        ),
+    }
+}
+
+/// A C compiler that can target WebAssembly.
+struct Compiler {
+    words: Vec<String>,
+}
+
+impl Compiler {
+    const HINT: &str = "install clang (`apt-get install clang`, `brew install llvm`) or `pip install ziglang`, or name a compiler in SELVEDGE_WASM_CC";
+
+    fn find() -> Self {
+        let mut candidates: Vec<String> = env::var("SELVEDGE_WASM_CC").into_iter().collect();
+        if candidates.is_empty() {
+            candidates.push("clang".into());
+            candidates.extend((14..=22).rev().map(|version| format!("clang-{version}")));
+            candidates.extend(["/opt/homebrew/opt/llvm/bin/clang".into(), "/usr/local/opt/llvm/bin/clang".into()]);
+            candidates.extend(["python3 -m ziglang cc".into(), "zig cc".into()]);
+        }
+        for candidate in &candidates {
+            let mut words: Vec<String> = candidate.split_whitespace().map(str::to_owned).collect();
+            let zig = words.iter().any(|word| word.contains("zig"));
+            words.push(format!("--target=wasm32-{}", if zig { "freestanding" } else { "unknown-unknown" }));
+            let compiler = Self { words };
+            let probe = PathBuf::from(required("OUT_DIR")).join("probe.c");
+            write(&probe, "int probe(int a) { return a + 1; }\n");
+            let output = compiler.command().arg("-c").arg(&probe).arg("-o").arg(probe.with_extension("o")).output();
+            if output.is_ok_and(|output| output.status.success()) {
+                return compiler;
+            }
+        }
+        fail(&format!("no C compiler that targets WebAssembly (tried {})", candidates.join(", ")), Self::HINT)
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new(&self.words[0]);
+        command.args(&self.words[1..]);
+        command
+    }
+}
+
+/// The WebAssembly linker inside rustc's own installation.
+fn wasm_ld() -> PathBuf {
+    let output = Command::new(required("RUSTC"))
+        .args(["--print", "sysroot"])
+        .output()
+        .unwrap_or_else(|error| fail(&format!("cannot run rustc: {error}"), "check the Rust installation"));
+    let sysroot = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim());
+    let bin = sysroot.join("lib/rustlib").join(required("HOST")).join("bin/gcc-ld");
+    bin.join(format!("wasm-ld{}", env::consts::EXE_SUFFIX))
+}
+
+/// Settings that decide the shape of compiled code: the runtime in `engine.rs` must agree.
+fn engine() -> Engine {
+    let mut config = Config::new();
+    config.target(&required("TARGET")).unwrap_or_else(|error| {
+        fail(&format!("cannot compile WebAssembly for this target: {error}"), "build on the machine that will run it")
+    });
+    config.epoch_interruption(true);
+    Engine::new(&config)
+        .unwrap_or_else(|error| fail(&format!("cannot set up the WebAssembly compiler: {error}"), "this is a bug"))
+}
+
+/// Runs `init` and returns the module with its memory as it was afterwards.
+fn snapshot(wasm: &[u8]) -> Vec<u8> {
+    let mut config = Config::new();
+    config.cranelift_opt_level(wasmtime::OptLevel::None);
+    let run = || -> wasmtime::Result<Vec<u8>> {
+        let engine = Engine::new(&config)?;
+        let mut wizer = Wizer::new();
+        wizer.init_func("init");
+        let (context, instrumented) = wizer.instrument(wasm)?;
+        let module = Module::new(&engine, &instrumented)?;
+        let mut store = Store::new(&engine, ());
+        let mut linker = Linker::new(&engine);
+        linker.func_wrap("selvedge", "now", || 0.0f64)?;
+        linker.func_wrap("selvedge", "message", report)?;
+        linker.define_unknown_imports_as_traps(&module)?;
+        let instance = linker.instantiate(&mut store, &module)?;
+        instance.get_typed_func::<(), ()>(&mut store, "init")?.call(&mut store, ())?;
+        ready(wizer.snapshot(&context, &mut Snapshot { store, instance }))
+    };
+    run().unwrap_or_else(|error| {
+        fail(
+            &format!("the guest does not start: {error:?}"),
+            "check guest/*.js for an error thrown while the realm is set up",
+        )
+    })
+}
+
+/// What the guest says when it cannot set up its realm.
+fn report(mut caller: wasmtime::Caller<'_, ()>, _: u32, _: u32, text: u32, len: u32) -> i32 {
+    if let Some(memory) = caller.get_export("memory").and_then(Extern::into_memory) {
+        let text = memory.data(&caller).get(text as usize..(text + len) as usize).unwrap_or_default();
+        eprintln!("guest: {}", String::from_utf8_lossy(text));
+    }
+    -1
+}
+
+fn ahead_of_time(snapshot: &[u8]) -> Vec<u8> {
+    engine()
+        .precompile_module(snapshot)
+        .unwrap_or_else(|error| fail(&format!("cannot compile the snapshot: {error:?}"), "this is a bug"))
+}
+
+/// Reads what wizer needs from an instance that has run `init`.
+struct Snapshot {
+    store: Store<()>,
+    instance: Instance,
+}
+
+impl InstanceState for Snapshot {
+    async fn global_get(&mut self, name: &str, _: ValType) -> SnapshotVal {
+        match self
+            .instance
+            .get_export(&mut self.store, name)
+            .and_then(Extern::into_global)
+            .map(|global| global.get(&mut self.store))
+        {
+            Some(Val::I32(value)) => SnapshotVal::I32(value),
+            Some(Val::I64(value)) => SnapshotVal::I64(value),
+            Some(Val::F32(value)) => SnapshotVal::F32(value),
+            Some(Val::F64(value)) => SnapshotVal::F64(value),
+            _ => fail(&format!("the guest has no global {name}"), "this is a bug"),
+        }
+    }
+
+    async fn memory_contents(&mut self, name: &str, contents: impl FnOnce(&[u8]) + Send) {
+        match self.instance.get_memory(&mut self.store, name) {
+            Some(memory) => contents(memory.data(&self.store)),
+            None => fail(&format!("the guest has no memory {name}"), "this is a bug"),
+        }
+    }
+}
+
+/// Runs a future that never waits.
+fn ready<T>(future: impl Future<Output = T>) -> T {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(value) => value,
+        Poll::Pending => fail("the snapshot waits for something", "this is a bug"),
+    }
+}
+
+fn required(variable: &str) -> String {
+    env::var(variable)
+        .unwrap_or_else(|_| fail(&format!("{variable} is not set"), "run this build script through cargo"))
+}
+
+fn read(path: &Path) -> String {
+    fs::read_to_string(path)
+        .unwrap_or_else(|error| fail(&format!("cannot read {}: {error}", path.display()), "run `cargo fetch`"))
+}
+
+fn write(path: &Path, contents: impl AsRef<[u8]>) {
+    if let Err(error) = fs::write(path, contents) {
+        fail(&format!("cannot write {}: {error}", path.display()), "check the disk");
+    }
+}
+
+fn fail(what: &str, hint: &str) -> ! {
+    eprintln!("error: {what}\nhint: {hint}");
+    exit(1)
+}

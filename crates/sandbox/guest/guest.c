@@ -1,0 +1,545 @@
+// The guest: one QuickJS realm behind a small ABI. It is compiled together with the engine
+// (build.rs includes quickjs.c first) so that it can reach what the public API does not offer:
+// the seed of Math.random, the switch that turns code-from-string off, and frame positions.
+//
+// Exports   init, start, settle, alloc, heap_peak
+// Imports   call, sleep, cancel, message, take, now, locate, finish
+//
+// Between two exports the wasm stack is empty: linear memory is the whole state of a script.
+
+#define IMPORT(name) __attribute__((import_module("selvedge"), import_name(#name))) extern
+#define EXPORT(name) __attribute__((export_name(#name)))
+
+IMPORT(call) void host_call(uint32_t id, const char *path, size_t path_len, const char *args, size_t args_len,
+                            uint32_t line, uint32_t column);
+IMPORT(sleep) void host_sleep(uint32_t id, double ms);
+IMPORT(cancel) void host_cancel(uint32_t id);
+// Says something to the host. The answer is the length of its reply, or -1 for none; `take` fetches it.
+IMPORT(message) int32_t host_message(const char *channel, size_t channel_len, const char *text, size_t text_len);
+IMPORT(take) void host_take(char *into);
+IMPORT(now) double host_now(void);
+// Maps a position in the compiled text to one in the text as written: line << 32 | column, 0 for none.
+IMPORT(locate) uint64_t host_locate(uint32_t line, uint32_t column);
+IMPORT(finish) void host_finish(uint32_t kind, const char *text, size_t text_len);
+
+enum { FINISH_VALUE = 0, FINISH_ERROR = 1, FINISH_MEMORY = 2, FINISH_EXIT = 3 };
+enum { STATE_WAITING = 0, STATE_FINISHED = 1 };
+// How a call ends: with an error described in JSON, with a value, or with an error thrown here.
+enum { SETTLE_ERROR = 0, SETTLE_VALUE = 1, SETTLE_THROW = 2 };
+
+static const unsigned char prelude_source[] = {
+#include "prelude.h"
+    , 0};
+
+static JSRuntime *rt;
+static JSContext *ctx;
+static JSValue hooks;          // what the prelude returned: run, settle, describe
+static JSAtom script_filename; // frames of the script are told by it
+static size_t heap_base;       // heap in use when the realm was ready
+static size_t heap_peak_bytes;
+static bool finished, exited;
+
+// ---- clock -------------------------------------------------------------------------------
+
+int gettimeofday(struct timeval *restrict tv, void *restrict tz) {
+    (void)tz;
+    double ms = host_now();
+    int64_t us = (int64_t)(ms * 1000.0);
+    tv->tv_sec = us / 1000000;
+    tv->tv_usec = us % 1000000;
+    return 0;
+}
+
+int clock_gettime(clockid_t clock, struct timespec *ts) {
+    (void)clock;
+    struct timeval tv;
+    gettimeofday(&tv, NULL);
+    ts->tv_sec = tv.tv_sec;
+    ts->tv_nsec = (long)tv.tv_usec * 1000;
+    return 0;
+}
+
+// ---- memory ------------------------------------------------------------------------------
+// The engine's own accounting enforces the limit; these remember that it was reached, so that a
+// failed script can be told from one that threw a look-alike error.
+
+static void note_heap(void) {
+    size_t size = rt->malloc_state.malloc_size;
+    if (size > heap_peak_bytes)
+        heap_peak_bytes = size;
+}
+
+EXPORT(alloc) char *guest_alloc(size_t len) { return malloc(len + 1); }
+
+EXPORT(heap_peak) size_t guest_heap_peak(void) {
+    note_heap();
+    return heap_peak_bytes > heap_base ? heap_peak_bytes - heap_base : 0;
+}
+
+// ---- positions ---------------------------------------------------------------------------
+
+static bool is_script_frame(JSStackFrame *sf, JSFunctionBytecode **code) {
+    if (JS_VALUE_GET_TAG(sf->cur_func) != JS_TAG_OBJECT)
+        return false;
+    JSObject *function = JS_VALUE_GET_OBJ(sf->cur_func);
+    if (!js_class_has_bytecode(function->class_id))
+        return false;
+    JSFunctionBytecode *b = function->u.func.function_bytecode;
+    if (b->filename != script_filename || !sf->cur_pc)
+        return false;
+    *code = b;
+    return true;
+}
+
+// Where the script itself stands: the innermost frame that is not the prelude's.
+static void script_position(uint32_t *line, uint32_t *column) {
+    *line = *column = 0;
+    for (JSStackFrame *sf = rt->current_stack_frame; sf; sf = sf->prev_frame) {
+        JSFunctionBytecode *b;
+        if (!is_script_frame(sf, &b))
+            continue;
+        int col;
+        *line = find_line_num(ctx, b, sf->cur_pc - b->byte_code_buf - 1, &col);
+        *column = col;
+        return;
+    }
+}
+
+// Renders `error.stack` from the script's own frames, at the positions the author wrote.
+static JSValue prepare_stack(JSContext *cx, JSValueConst this_val, int argc, JSValueConst *argv) {
+    (void)this_val;
+    int64_t count = 0;
+    DynBuf text;
+    if (argc < 2 || JS_GetLength(cx, argv[1], &count) < 0)
+        return JS_NewString(cx, "");
+    js_dbuf_init(cx, &text);
+    for (int64_t i = 0; i < count; i++) {
+        JSValue site = JS_GetPropertyInt64(cx, argv[1], i);
+        JSCallSiteData *frame = JS_GetOpaque(site, JS_CLASS_CALL_SITE);
+        if (frame && JS_IsString(frame->filename)) {
+            JSAtom file = JS_ValueToAtom(cx, frame->filename);
+            uint64_t at = file == script_filename ? host_locate(frame->line_num, frame->col_num) : 0;
+            JS_FreeAtom(cx, file);
+            if (at) {
+                const char *name = JS_IsString(frame->func_name) ? JS_ToCString(cx, frame->func_name) : NULL;
+                dbuf_printf(&text, "    at %s (script.ts:%u:%u)\n", name && *name ? name : "<anonymous>",
+                            (uint32_t)(at >> 32), (uint32_t)at);
+                JS_FreeCString(cx, name);
+            }
+        }
+        JS_FreeValue(cx, site);
+    }
+    JSValue stack = dbuf_error(&text) ? JS_NewString(cx, "") : JS_NewStringLen(cx, (char *)text.buf, text.size);
+    dbuf_free(&text);
+    return stack;
+}
+
+// ---- what the prelude may ask of us ------------------------------------------------------
+
+static JSValue js_call(JSContext *cx, JSValueConst this_val, int argc, JSValueConst *argv) {
+    (void)this_val, (void)argc;
+    uint32_t id, line, column;
+    size_t path_len, args_len;
+    if (JS_ToUint32(cx, &id, argv[0]))
+        return JS_EXCEPTION;
+    const char *path = JS_ToCStringLen(cx, &path_len, argv[1]);
+    const char *args = JS_ToCStringLen(cx, &args_len, argv[2]);
+    if (path && args) {
+        script_position(&line, &column);
+        host_call(id, path, path_len, args, args_len, line, column);
+    }
+    JS_FreeCString(cx, path);
+    JS_FreeCString(cx, args);
+    return path && args ? JS_UNDEFINED : JS_EXCEPTION;
+}
+
+static JSValue js_sleep(JSContext *cx, JSValueConst this_val, int argc, JSValueConst *argv) {
+    (void)this_val, (void)argc;
+    uint32_t id;
+    double ms;
+    if (JS_ToUint32(cx, &id, argv[0]) || JS_ToFloat64(cx, &ms, argv[1]))
+        return JS_EXCEPTION;
+    host_sleep(id, ms);
+    return JS_UNDEFINED;
+}
+
+static JSValue js_cancel(JSContext *cx, JSValueConst this_val, int argc, JSValueConst *argv) {
+    (void)this_val, (void)argc;
+    uint32_t id;
+    if (JS_ToUint32(cx, &id, argv[0]))
+        return JS_EXCEPTION;
+    host_cancel(id);
+    return JS_UNDEFINED;
+}
+
+static JSValue js_message(JSContext *cx, JSValueConst this_val, int argc, JSValueConst *argv) {
+    (void)this_val, (void)argc;
+    size_t channel_len, text_len;
+    JSValue answer = JS_EXCEPTION;
+    const char *channel = JS_ToCStringLen(cx, &channel_len, argv[0]);
+    const char *text = JS_ToCStringLen(cx, &text_len, argv[1]);
+    if (channel && text) {
+        int32_t reply_len = host_message(channel, channel_len, text, text_len);
+        if (reply_len < 0) {
+            answer = JS_UNDEFINED;
+        } else {
+            char *reply = js_malloc(cx, reply_len + 1);
+            if (reply) {
+                host_take(reply);
+                answer = JS_NewStringLen(cx, reply, reply_len);
+                js_free(cx, reply);
+            }
+        }
+    }
+    JS_FreeCString(cx, channel);
+    JS_FreeCString(cx, text);
+    return answer;
+}
+
+// Line and column of the innermost script frame, as written.
+static JSValue js_position(JSContext *cx, JSValueConst this_val, int argc, JSValueConst *argv) {
+    (void)this_val, (void)argc, (void)argv;
+    uint32_t line, column;
+    script_position(&line, &column);
+    uint64_t at = line ? host_locate(line, column) : 0;
+    char text[32];
+    snprintf(text, sizeof text, "%u:%u", (uint32_t)(at >> 32), (uint32_t)at);
+    return at ? JS_NewString(cx, text) : JS_UNDEFINED;
+}
+
+// True for what JSON.stringify renders without loss: the fast path in front of the careful one.
+static bool is_plain(JSContext *cx, JSValueConst value, int depth) {
+    switch (JS_VALUE_GET_NORM_TAG(value)) {
+    case JS_TAG_INT:
+    case JS_TAG_BOOL:
+    case JS_TAG_NULL:
+    case JS_TAG_STRING:
+    case JS_TAG_STRING_ROPE:
+        return true;
+    case JS_TAG_FLOAT64:
+        return isfinite(JS_VALUE_GET_FLOAT64(value));
+    case JS_TAG_OBJECT:
+        break;
+    default:
+        return false;
+    }
+    if (depth <= 0)
+        return false;
+    JSObject *p = JS_VALUE_GET_OBJ(value);
+    if (p->class_id == JS_CLASS_ARRAY) {
+        if (!p->fast_array || p->shape->prop_count != 1)
+            return false;
+        for (uint32_t i = 0; i < p->u.array.count; i++)
+            if (!is_plain(cx, p->u.array.u.values[i], depth - 1))
+                return false;
+        return JS_VALUE_GET_TAG(p->prop[0].u.value) == JS_TAG_INT &&
+               (uint32_t)JS_VALUE_GET_INT(p->prop[0].u.value) == p->u.array.count;
+    }
+    if (p->class_id != JS_CLASS_OBJECT || p->is_exotic)
+        return false;
+    if (p->shape->proto != JS_VALUE_GET_OBJ(cx->class_proto[JS_CLASS_OBJECT]))
+        return false;
+    JSShapeProperty *prs = get_shape_prop(p->shape);
+    for (int i = 0; i < p->shape->prop_count; i++, prs++) {
+        if (prs->atom == JS_ATOM_NULL)
+            continue;
+        if ((prs->flags & JS_PROP_TMASK) != JS_PROP_NORMAL || !(prs->flags & JS_PROP_ENUMERABLE))
+            return false;
+        if (JS_AtomGetKind(cx, prs->atom) != JS_ATOM_KIND_STRING || prs->atom == JS_ATOM_toJSON)
+            return false;
+        if (!is_plain(cx, p->prop[i].u.value, depth - 1))
+            return false;
+    }
+    return true;
+}
+
+static JSValue js_is_plain(JSContext *cx, JSValueConst this_val, int argc, JSValueConst *argv) {
+    (void)this_val, (void)argc;
+    int32_t depth;
+    if (JS_ToInt32(cx, &depth, argv[1]))
+        return JS_EXCEPTION;
+    return JS_NewBool(cx, is_plain(cx, argv[0], depth));
+}
+
+// Freezes a freshly parsed JSON value all the way down.
+static int deep_freeze(JSContext *cx, JSValueConst value) {
+    if (JS_VALUE_GET_TAG(value) != JS_TAG_OBJECT)
+        return 0;
+    if (js_check_stack_overflow(rt, 0)) {
+        JS_ThrowRangeError(cx, "a value nested too deeply for this sandbox");
+        return -1;
+    }
+    JSObject *p = JS_VALUE_GET_OBJ(value);
+    if (p->fast_array) {
+        for (uint32_t i = 0; i < p->u.array.count; i++)
+            if (deep_freeze(cx, p->u.array.u.values[i]))
+                return -1;
+    } else {
+        for (int i = 0; i < p->shape->prop_count; i++)
+            if ((get_shape_prop(p->shape)[i].flags & JS_PROP_TMASK) == JS_PROP_NORMAL)
+                if (deep_freeze(cx, p->prop[i].u.value))
+                    return -1;
+    }
+    return JS_FreezeObject(cx, value) < 0 ? -1 : 0;
+}
+
+static JSValue parse_frozen(const char *text, size_t len) {
+    JSValue value = JS_ParseJSON(ctx, text, len, "<value>");
+    if (!JS_IsException(value) && deep_freeze(ctx, value)) {
+        JS_FreeValue(ctx, value);
+        return JS_EXCEPTION;
+    }
+    return value;
+}
+
+static JSValue js_parse_frozen(JSContext *cx, JSValueConst this_val, int argc, JSValueConst *argv) {
+    (void)this_val, (void)argc;
+    size_t len;
+    const char *text = JS_ToCStringLen(cx, &len, argv[0]);
+    if (!text)
+        return JS_EXCEPTION;
+    JSValue value = parse_frozen(text, len);
+    JS_FreeCString(cx, text);
+    return value;
+}
+
+// Ends the script as a success; no catch or finally of the script sees it.
+static JSValue js_exit(JSContext *cx, JSValueConst this_val, int argc, JSValueConst *argv) {
+    (void)this_val, (void)argc, (void)argv;
+    exited = true;
+    JSValue stop = JS_NewError(cx);
+    JS_Throw(cx, js_dup(stop));
+    JS_SetUncatchableError(cx, stop);
+    JS_FreeValue(cx, stop);
+    return JS_EXCEPTION;
+}
+
+static JSValue js_finish(JSContext *cx, JSValueConst this_val, int argc, JSValueConst *argv) {
+    (void)this_val, (void)argc;
+    uint32_t kind;
+    size_t len = 0;
+    if (finished)
+        return JS_UNDEFINED;
+    if (JS_ToUint32(cx, &kind, argv[0]))
+        return JS_EXCEPTION;
+    const char *text = JS_ToCStringLen(cx, &len, argv[1]);
+    if (!text)
+        return JS_EXCEPTION;
+    finished = true;
+    host_finish(kind, text, len);
+    JS_FreeCString(cx, text);
+    return JS_UNDEFINED;
+}
+
+// ---- arrays that are tool results --------------------------------------------------------
+// Results are frozen; the in-place methods fail on them. The message says what to write instead.
+
+enum { M_SORT, M_REVERSE, M_PUSH, M_POP, M_SHIFT, M_UNSHIFT, M_SPLICE, M_FILL, M_COPY_WITHIN };
+
+static const struct {
+    const char *name;
+    int length;
+    const char *fix;
+} mutators[] = {
+    [M_SORT] = {"sort", 1, "use x.toSorted(compare) or [...x].sort(compare)"},
+    [M_REVERSE] = {"reverse", 0, "use x.toReversed() or [...x].reverse()"},
+    [M_PUSH] = {"push", 1, "use [...x, item], or copy it first: const copy = [...x]"},
+    [M_POP] = {"pop", 0, "use x.at(-1), or copy it first: const copy = [...x]"},
+    [M_SHIFT] = {"shift", 0, "use x[0] and x.slice(1), or copy it first: const copy = [...x]"},
+    [M_UNSHIFT] = {"unshift", 1, "use [item, ...x], or copy it first: const copy = [...x]"},
+    [M_SPLICE] = {"splice", 2, "use x.toSpliced(...) or copy it first: const copy = [...x]"},
+    [M_FILL] = {"fill", 1, "copy it first: [...x].fill(value)"},
+    [M_COPY_WITHIN] = {"copyWithin", 2, "copy it first: [...x].copyWithin(...)"},
+};
+
+static JSValue js_mutate(JSContext *cx, JSValueConst this_val, int argc, JSValueConst *argv, int magic) {
+    JSValue result;
+    switch (magic) {
+    case M_SORT: result = js_array_sort(cx, this_val, argc, argv); break;
+    case M_REVERSE: result = js_array_reverse(cx, this_val, argc, argv); break;
+    case M_PUSH: result = js_array_push(cx, this_val, argc, argv, 0); break;
+    case M_POP: result = js_array_pop(cx, this_val, argc, argv, 0); break;
+    case M_SHIFT: result = js_array_pop(cx, this_val, argc, argv, 1); break;
+    case M_UNSHIFT: result = js_array_push(cx, this_val, argc, argv, 1); break;
+    case M_SPLICE: result = js_array_slice(cx, this_val, argc, argv, 1); break;
+    case M_FILL: result = js_array_fill(cx, this_val, argc, argv); break;
+    default: result = js_array_copyWithin(cx, this_val, argc, argv); break;
+    }
+    if (!JS_IsException(result) || !JS_IsArray(this_val) || JS_VALUE_GET_OBJ(this_val)->extensible)
+        return result;
+    JSValue error = JS_GetException(cx);
+    if (JS_IsUncatchableError(error))
+        return JS_Throw(cx, error);
+    JS_FreeValue(cx, error);
+    return JS_ThrowTypeError(cx, "%s() cannot change a frozen array (tool results are frozen): %s",
+                             mutators[magic].name, mutators[magic].fix);
+}
+
+// ---- life --------------------------------------------------------------------------------
+
+// Only while the snapshot is made: tells build.rs what went wrong.
+static void fail_hard(void) {
+    if (ctx) {
+        const char *text = JS_ToCString(ctx, JS_GetException(ctx));
+        if (text)
+            host_message("boot", 4, text, strlen(text));
+    }
+    __builtin_trap();
+}
+
+static void add(JSValueConst object, const char *name, JSCFunction *function, int length) {
+    if (JS_SetPropertyStr(ctx, object, name, JS_NewCFunction(ctx, function, name, length)) < 0)
+        fail_hard();
+}
+
+static void on_rejection(JSContext *cx, JSValueConst promise, JSValueConst reason, bool handled, void *opaque) {
+    (void)opaque;
+    if (finished)
+        return;
+    JSValueConst args[] = {promise, reason, handled ? JS_TRUE : JS_FALSE};
+    JSValue hook = JS_GetPropertyStr(cx, hooks, "rejection");
+    JSValue r = JS_Call(cx, hook, JS_UNDEFINED, 3, args);
+    JS_FreeValue(cx, hook);
+    if (JS_IsException(r))
+        JS_FreeValue(cx, JS_GetException(cx));
+    JS_FreeValue(cx, r);
+}
+
+EXPORT(init) void guest_init(void) {
+    rt = JS_NewRuntime();
+    if (!rt)
+        fail_hard();
+    ctx = JS_NewContext(rt);
+    if (!ctx)
+        fail_hard();
+    JS_SetCanBlock(rt, false);
+    JS_SetMaxStackSize(rt, 512 * 1024);
+    script_filename = JS_NewAtom(ctx, "script.ts");
+
+    JSValue array_proto = JS_GetClassProto(ctx, JS_CLASS_ARRAY);
+    for (int i = 0; i < (int)countof(mutators); i++)
+        JS_DefinePropertyValueStr(ctx, array_proto, mutators[i].name,
+                                  JS_NewCFunctionMagic(ctx, js_mutate, mutators[i].name, mutators[i].length,
+                                                       JS_CFUNC_generic_magic, i),
+                                  JS_PROP_WRITABLE | JS_PROP_CONFIGURABLE);
+    JS_FreeValue(ctx, array_proto);
+
+    JSValue host = JS_NewObject(ctx);
+    add(host, "call", js_call, 3);
+    add(host, "sleep", js_sleep, 2);
+    add(host, "cancel", js_cancel, 1);
+    add(host, "message", js_message, 2);
+    add(host, "position", js_position, 0);
+    add(host, "isPlain", js_is_plain, 2);
+    add(host, "parseFrozen", js_parse_frozen, 1);
+    add(host, "exit", js_exit, 0);
+    add(host, "finish", js_finish, 2);
+
+    JSValue boot = JS_Eval(ctx, (const char *)prelude_source, sizeof prelude_source - 1, "prelude.js",
+                           JS_EVAL_TYPE_GLOBAL | JS_EVAL_FLAG_STRICT);
+    if (JS_IsException(boot))
+        fail_hard();
+    JSValueConst args[] = {host};
+    hooks = JS_Call(ctx, boot, JS_UNDEFINED, 1, args);
+    if (JS_IsException(hooks))
+        fail_hard();
+    JS_FreeValue(ctx, boot);
+    JS_FreeValue(ctx, host);
+
+    ctx->error_prepare_stack = JS_NewCFunction(ctx, prepare_stack, "", 2);
+    JS_SetHostPromiseRejectionTracker(rt, on_rejection, NULL);
+    ctx->eval_internal = NULL;
+    JS_RunGC(rt);
+    heap_base = rt->malloc_state.malloc_size;
+}
+
+// An exception that left every frame of the script: told to the host unless the script is over.
+static void report_exception(void) {
+    JSValue error = JS_GetException(ctx);
+    if (finished) {
+        JS_FreeValue(ctx, error);
+        return;
+    }
+    if (exited) {
+        finished = true;
+        host_finish(FINISH_EXIT, "", 0);
+    } else {
+        JS_ResetUncatchableError(ctx);
+        JSValue hook = JS_GetPropertyStr(ctx, hooks, "fail");
+        JSValueConst args[] = {error};
+        JSValue told = JS_Call(ctx, hook, JS_UNDEFINED, 1, args);
+        JS_FreeValue(ctx, hook);
+        if (JS_IsException(told) && !finished) {
+            finished = true;
+            host_finish(FINISH_MEMORY, "", 0);
+        }
+        JS_FreeValue(ctx, told);
+    }
+    JS_FreeValue(ctx, error);
+}
+
+static int run_jobs(void) {
+    JSContext *job_ctx;
+    while (!finished && !exited) {
+        int ran = JS_ExecutePendingJob(rt, &job_ctx);
+        note_heap();
+        if (ran < 0)
+            report_exception();
+        if (ran <= 0)
+            break;
+    }
+    if (exited && !finished) {
+        finished = true;
+        host_finish(FINISH_EXIT, "", 0);
+    }
+    return finished ? STATE_FINISHED : STATE_WAITING;
+}
+
+// Compiles and starts the script: an expression whose value is an async function.
+EXPORT(start) int guest_start(char *source, size_t len, uint64_t seed, size_t memory_limit, size_t stack_limit) {
+    JS_UpdateStackTop(rt);
+    JS_SetMaxStackSize(rt, stack_limit);
+    JS_SetMemoryLimit(rt, heap_base + memory_limit);
+    ctx->random_state = seed ? seed : 1;
+    source[len] = 0;
+
+    ctx->eval_internal = __JS_EvalInternal;
+    JSValue function = JS_Eval(ctx, source, len, "script.ts", JS_EVAL_TYPE_GLOBAL | JS_EVAL_FLAG_STRICT);
+    ctx->eval_internal = NULL;
+    free(source);
+    if (JS_IsException(function)) {
+        report_exception();
+        return run_jobs();
+    }
+    JSValue hook = JS_GetPropertyStr(ctx, hooks, "run");
+    JSValueConst args[] = {function};
+    JSValue started = JS_Call(ctx, hook, JS_UNDEFINED, 1, args);
+    JS_FreeValue(ctx, hook);
+    JS_FreeValue(ctx, function);
+    if (JS_IsException(started))
+        report_exception();
+    JS_FreeValue(ctx, started);
+    return run_jobs();
+}
+
+// Answers a call or fires a timer, then runs the job queue dry.
+EXPORT(settle) int guest_settle(uint32_t id, int ok, char *text, size_t len) {
+    JS_UpdateStackTop(rt);
+    text[len] = 0;
+    JSValue payload = parse_frozen(text, len);
+    free(text);
+    if (JS_IsException(payload)) {
+        // The value does not fit: the call fails with what stood in the way, which the script may catch.
+        payload = JS_GetException(ctx);
+        ok = SETTLE_THROW;
+    }
+    JSValue hook = JS_GetPropertyStr(ctx, hooks, "settle");
+    JSValue args[] = {JS_NewUint32(ctx, id), JS_NewInt32(ctx, ok), payload};
+    JSValue r = JS_Call(ctx, hook, JS_UNDEFINED, 3, (JSValueConst *)args);
+    JS_FreeValue(ctx, hook);
+    JS_FreeValue(ctx, payload);
+    if (JS_IsException(r))
+        report_exception();
+    JS_FreeValue(ctx, r);
+    return run_jobs();
+}

@@ -1,0 +1,377 @@
+// What a script may say: `tools`, `context`, `console` and the helpers, built on the few words the
+// host understands (call, sleep, cancel, message, finish). Everything here lives in the snapshot;
+// names and data of a run are asked for when the script first touches them.
+const vocabulary = (host) => {
+  const pending = new Map(); // id -> { resolve, reject } of a call, or { fire } of a timer
+  const callOf = new WeakMap(); // promise of a call -> its id
+  let lastId = 0;
+
+  // ---- errors ------------------------------------------------------------------------------
+
+  const define = (object, name, value, enumerable = false) =>
+    Object.defineProperty(object, name, { value, enumerable, writable: true, configurable: true });
+
+  const makeError = (facts) => {
+    const error = new Error(facts.message);
+    define(error, "name", facts.name);
+    for (const key of Object.keys(facts))
+      if (key !== "name" && key !== "message" && key !== "at") define(error, key, facts[key], true);
+    const at = facts.at ?? host.position();
+    if (at) define(error, "stack", `    at ${facts.toolName ? `tools.${facts.toolName}` : "<anonymous>"} (script.ts:${at})\n`);
+    return error;
+  };
+
+  // A reply that starts with "!" is an error in JSON.
+  const ask = (channel, text) => {
+    const reply = host.message(channel, text);
+    if (reply !== undefined && reply[0] === "!") throw makeError(host.parseFrozen(reply.slice(1)));
+    return reply;
+  };
+
+  const read = (object, key) => {
+    try {
+      const value = object[key];
+      return typeof value === "function" || typeof value === "symbol" ? undefined : value;
+    } catch {
+      return undefined;
+    }
+  };
+
+  const describe = (thrown) => {
+    const facts = {};
+    try {
+      if (thrown instanceof Error) {
+        facts.name = String(read(thrown, "name") ?? "Error");
+        facts.message = String(read(thrown, "message") ?? "");
+        facts.stack = String(read(thrown, "stack") ?? "");
+        for (const key of ["code", "toolName", "callId", "retryable", "suggestions", "path", "metadata"]) {
+          const value = read(thrown, key);
+          if (value !== undefined && host.isPlain(value, 8)) facts[key] = value;
+        }
+        const cause = read(thrown, "cause");
+        if (cause instanceof Error) facts.cause = `${read(cause, "name")}: ${read(cause, "message")}`;
+      } else {
+        facts.name = thrown === null ? "null" : typeof thrown;
+        facts.message = inspect(thrown);
+        facts.thrown = true;
+      }
+    } catch {
+      facts.name ??= "Error";
+      facts.message ??= "an error that cannot be read";
+    }
+    return JSON.stringify(facts);
+  };
+
+  // ---- values that leave ---------------------------------------------------------------------
+
+  const MAX_DEPTH = 64;
+  const typedArray = Object.getPrototypeOf(Uint8Array);
+
+  const where = (path) => (path === "" ? "the value" : `\`${path}\``);
+  const at = (path, key) =>
+    typeof key === "number" ? `${path}[${key}]` : /^[A-Za-z_$][\w$]*$/.test(key) ? (path ? `${path}.${key}` : key) : `${path}[${JSON.stringify(key)}]`;
+  const refuse = (path, what, fix) =>
+    makeError({ name: "SerializationError", code: "SerializationError", message: `${where(path)} ${what}: ${fix}`, path, retryable: true });
+
+  // Turns a value into plain JSON data. Nothing is lost in silence: what JSON cannot say is either
+  // said in another way (Map, Set, Error, Date), noted, or refused with the path and a fix.
+  const toPlain = (value, path, depth, parents, notes) => {
+    switch (typeof value) {
+      case "string":
+      case "boolean":
+        return value;
+      case "number":
+        if (Number.isFinite(value)) return value;
+        notes.push(`${where(path)} is ${value}, which JSON cannot say: written as null`);
+        return null;
+      case "undefined":
+        return undefined;
+      case "bigint":
+        throw refuse(path, "is a BigInt, which JSON cannot say", "return String(x) or Number(x)");
+      case "function":
+        throw refuse(path, "is a function", "return data, not code; did you mean to call it?");
+      case "symbol":
+        throw refuse(path, "is a symbol", "return a string");
+    }
+    if (value === null) return null;
+    if (parents.includes(value)) throw refuse(path, "is cyclic: it contains itself", "return the fields you need");
+    if (depth <= 0) throw refuse(path, `is nested deeper than ${MAX_DEPTH} levels`, "return a flatter value");
+    if (value instanceof Promise) throw refuse(path, "is a promise that was not awaited", "write `await`, or `await Promise.all(list)`");
+    if (value instanceof WeakMap || value instanceof WeakSet || value instanceof WeakRef)
+      throw refuse(path, `is a ${value.constructor.name}`, "return plain data");
+    if (value instanceof ArrayBuffer || value instanceof DataView)
+      throw refuse(path, "is binary data", "return Array.from(new Uint8Array(x)) or a string");
+    parents.push(value);
+    const inner = (item, key) => toPlain(item, at(path, key), depth - 1, parents, notes);
+    let plain;
+    if (typeof value.toJSON === "function") {
+      if (value instanceof Date && Number.isNaN(value.getTime())) notes.push(`${where(path)} is an invalid Date: written as null`);
+      plain = toPlain(value.toJSON(""), path, depth - 1, parents, notes);
+    } else if (Array.isArray(value) || value instanceof typedArray) {
+      plain = Array.from(value, (item, i) => inner(item, i) ?? null);
+    } else if (value instanceof Set) {
+      plain = [...value].map((item, i) => inner(item, i) ?? null);
+    } else if (value instanceof Map) {
+      const keys = [...value.keys()];
+      if (keys.every((key) => typeof key === "string" || typeof key === "number")) {
+        plain = Object.create(null);
+        for (const [key, item] of value) plain[key] = inner(item, String(key));
+      } else {
+        plain = [...value].map(([key, item], i) => [inner(key, i) ?? null, inner(item, i) ?? null]);
+      }
+    } else if (value instanceof Error) {
+      plain = { name: String(value.name), message: String(value.message) };
+      for (const key of Object.keys(value)) if (key !== "stack") plain[key] = inner(value[key], key);
+    } else if (value instanceof RegExp) {
+      plain = String(value);
+    } else if (value instanceof Number || value instanceof String || value instanceof Boolean) {
+      plain = value.valueOf();
+    } else if (typeof value.next === "function" && typeof value[Symbol.iterator] === "function") {
+      throw refuse(path, "is an iterator", "spread it: [...x]");
+    } else {
+      plain = Object.create(null);
+      for (const key of Object.keys(value)) plain[key] = inner(value[key], key);
+    }
+    parents.pop();
+    return plain;
+  };
+
+  const stringify = (value, notes) =>
+    host.isPlain(value, MAX_DEPTH) ? JSON.stringify(value) : JSON.stringify(toPlain(value, "", MAX_DEPTH, [], notes));
+
+  // For people and logs: never throws, strings as they are.
+  const inspect = (value) => {
+    try {
+      if (typeof value === "string") return value;
+      if (typeof value === "bigint") return `${value}n`;
+      if (typeof value === "function") return `[function ${value.name || "anonymous"}]`;
+      if (typeof value === "object" && value !== null) {
+        if (value instanceof Error) return `${value.name}: ${value.message}${value.stack ? `\n${value.stack}`.trimEnd() : ""}`;
+        if (value instanceof Promise) return "[promise: write `await` to see its value]";
+        const text = stringify(value, []);
+        return value instanceof Map || value instanceof Set ? `${value.constructor.name}(${value.size}) ${text}` : text;
+      }
+      return String(value);
+    } catch (error) {
+      return `[${read(error, "message") ?? "unprintable value"}]`;
+    }
+  };
+
+  // ---- calls -----------------------------------------------------------------------------------
+
+  const call = (path, args) => {
+    const notes = [];
+    let text;
+    try {
+      text = stringify(args, notes);
+    } catch (error) {
+      if (read(error, "name") !== "SerializationError") throw error;
+      throw makeError({
+        name: "ToolValidationError", code: "ToolValidationError", toolName: path, retryable: true,
+        message: `${path}: an argument cannot be sent: ${error.message.replace(/^`\[0\]\.?/, "`").replace(/^`` /, "it ")}`,
+      });
+    }
+    const id = ++lastId;
+    const promise = new Promise((resolve, reject) => {
+      pending.set(id, { resolve, reject });
+    });
+    callOf.set(promise, id);
+    host.call(id, path, text);
+    return promise;
+  };
+
+  // Names are resolved by the host, once each: "tool", "namespace", or an error with suggestions.
+  const space = (prefix) => {
+    const known = new Map();
+    const lookup = (name) => {
+      let found = known.get(name);
+      if (found === undefined) {
+        const path = prefix + name;
+        found = ask("resolve", path) === "namespace" ? space(`${path}.`) : define((...args) => call(path, args), "name", name);
+        if (typeof found === "function") Object.freeze(found);
+        known.set(name, found);
+      }
+      return found;
+    };
+    const refuseChange = (name) => {
+      throw new TypeError(`cannot change \`${prefix ? prefix.slice(0, -1) : "tools"}.${String(name)}\`: the tools are read-only`);
+    };
+    // Whoever looks at the object as a whole gets it whole: all names defined, and frozen.
+    const complete = (target) => {
+      if (Object.isExtensible(target)) {
+        for (const name of host.parseFrozen(ask("names", prefix)))
+          Object.defineProperty(target, name, { value: lookup(name), enumerable: true });
+        Object.freeze(target);
+      }
+      return target;
+    };
+    return new Proxy(Object.create(null), {
+      // `then` and `toJSON` are what `await tools` and JSON.stringify(tools) look for.
+      get: (_, name) => (typeof name === "symbol" || name === "then" || name === "toJSON" ? undefined : lookup(name)),
+      has: (target, name) =>
+        typeof name === "string" && (Object.hasOwn(target, name) || host.message("exists", prefix + name) !== undefined),
+      ownKeys: (target) => Reflect.ownKeys(complete(target)),
+      getOwnPropertyDescriptor: (target, name) => Reflect.getOwnPropertyDescriptor(complete(target), name),
+      isExtensible: (target) => Reflect.isExtensible(complete(target)),
+      preventExtensions: (target) => Reflect.preventExtensions(complete(target)),
+      setPrototypeOf: (_, proto) => proto === null,
+      set: (_, name) => refuseChange(name),
+      deleteProperty: (_, name) => refuseChange(name),
+      defineProperty: (_, name) => refuseChange(name),
+    });
+  };
+  const tools = space("");
+
+  // Promise.race over calls written in place: once it is decided, nobody else can see the others.
+  const race = (entries, inPlace) => {
+    const winner = Promise.race(entries);
+    const ids = entries.filter((_, i) => inPlace & (1 << i)).map((entry) => callOf.get(entry)).filter((id) => id !== undefined);
+    const stopRest = () => {
+      for (const id of ids) if (pending.has(id)) host.cancel(id);
+    };
+    winner.then(stopRest, stopRest);
+    return winner;
+  };
+
+  // ---- timers ----------------------------------------------------------------------------------
+
+  const MAX_TIMERS = 256;
+  let timers = 0;
+  const setTimeout = (callback, ms = 0, ...args) => {
+    if (typeof callback !== "function") throw new TypeError("setTimeout needs a function");
+    if (timers >= MAX_TIMERS) throw new RangeError(`more than ${MAX_TIMERS} timers are waiting`);
+    const id = ++lastId;
+    timers++;
+    pending.set(id, { fire: () => callback(...args) });
+    const wait = Number(ms);
+    host.sleep(id, wait > 0 ? wait : 0);
+    return id;
+  };
+  const clearTimeout = (id) => {
+    if (pending.get(id)?.fire && pending.delete(id)) {
+      timers--;
+      host.cancel(id);
+    }
+  };
+
+  // ---- helpers -----------------------------------------------------------------------------------
+
+  const say = (level) => (...args) => {
+    host.message("log", `${level}\n${args.map(inspect).join(" ")}`);
+  };
+  const console = { log: say("log"), info: say("log"), debug: say("log"), warn: say("warn"), error: say("error") };
+
+  const text = (value) => void ask("text", typeof value === "string" ? value : stringify(value, []) ?? "undefined");
+  const image = (value, detail) => void ask("image", JSON.stringify([value, detail]));
+  const audio = (value) => void ask("audio", JSON.stringify([value]));
+  const notify = (value) => void ask("notify", typeof value === "string" ? value : stringify(value, []) ?? "");
+  const store = (key, value) => {
+    if (typeof key !== "string" || key === "") throw new TypeError("store needs a non-empty string as its key");
+    const json = stringify(value, []);
+    if (json === undefined) throw new TypeError(`store(${JSON.stringify(key)}): undefined cannot be stored`);
+    ask("store", `${JSON.stringify(key)}\n${json}`);
+  };
+  const load = (key) => {
+    const json = ask("load", String(key));
+    return json === undefined ? undefined : host.parseFrozen(json);
+  };
+  const help = (name) => ask("help", name === undefined ? "" : String(name)) ?? "";
+  const exit = () => host.exit();
+  const yield_control = () => void ask("yield", "");
+  const emitProgress = (message, kind = "info") => void ask("progress", `${kind === "warn" ? "warn" : "info"}\n${String(message)}`);
+
+  const structuredClone = (value) => {
+    const seen = new Map();
+    const copy = (item, path) => {
+      if (typeof item === "function" || typeof item === "symbol") throw new TypeError(`structuredClone: ${where(path)} cannot be cloned`);
+      if (typeof item !== "object" || item === null) return item;
+      if (seen.has(item)) return seen.get(item);
+      let twin;
+      if (item instanceof Date) twin = new Date(item.getTime());
+      else if (item instanceof RegExp) twin = new RegExp(item.source, item.flags);
+      else if (item instanceof typedArray) twin = item.slice();
+      else if (item instanceof ArrayBuffer) twin = item.slice(0);
+      else if (item instanceof Map) {
+        seen.set(item, (twin = new Map()));
+        for (const [k, v] of item) twin.set(copy(k, path), copy(v, path));
+      } else if (item instanceof Set) {
+        seen.set(item, (twin = new Set()));
+        for (const v of item) twin.add(copy(v, path));
+      } else if (item instanceof Error) {
+        seen.set(item, (twin = new Error(item.message)));
+        define(twin, "name", item.name);
+      } else {
+        seen.set(item, (twin = Array.isArray(item) ? new Array(item.length) : {}));
+        for (const key of Object.keys(item)) define(twin, key, copy(item[key], at(path, key)), true);
+      }
+      seen.set(item, twin);
+      return twin;
+    };
+    return copy(value, "");
+  };
+
+  let contextValue;
+  const context = () => {
+    if (contextValue === undefined) {
+      const facts = { ...host.parseFrozen(ask("context", "")) };
+      // What changes while the script runs is looked up when it is read.
+      const live = (object, name, read) => Object.freeze(Object.defineProperty({ ...object }, name, { get: read, enumerable: true }));
+      facts.sandbox = live(facts.sandbox, "remainingToolBudget", () => Number(ask("budget", "")));
+      facts.approvals = live(facts.approvals, "lastRequestId", () => host.message("approval", ""));
+      facts.telemetry = Object.freeze({ emitProgress });
+      facts.emitProgress = emitProgress;
+      contextValue = Object.freeze(facts);
+    }
+    return contextValue;
+  };
+  let allTools;
+  const listTools = () => (allTools ??= host.parseFrozen(ask("tools", "")));
+
+  // ---- hooks the guest calls -------------------------------------------------------------------
+
+  const rejections = new Map(); // promise -> reason, of those nobody handles
+  const finishWith = (value) => {
+    const notes = [];
+    let json;
+    try {
+      json = value === undefined ? "" : stringify(value, notes) ?? "";
+    } catch (error) {
+      return fail(error);
+    }
+    for (const note of notes) host.message("warning", note);
+    for (const reason of rejections.values()) host.message("rejection", describe(reason));
+    host.finish(0, json);
+  };
+  const fail = (error) => {
+    for (const reason of rejections.values()) if (reason !== error) host.message("rejection", describe(reason));
+    host.finish(1, describe(error));
+  };
+
+  const hooks = {
+    run: (main) => void main().then(finishWith, fail),
+    settle: (id, how, payload) => {
+      const entry = pending.get(id);
+      if (entry === undefined) return;
+      pending.delete(id);
+      if (entry.fire) {
+        timers--;
+        entry.fire();
+      } else if (how === 1) entry.resolve(payload);
+      else entry.reject(how === 0 ? makeError(payload) : payload);
+    },
+    fail,
+    rejection: (promise, reason, handled) => {
+      if (handled) rejections.delete(promise);
+      else if (rejections.size < 8) rejections.set(promise, reason);
+    },
+  };
+
+  Object.freeze(emitProgress);
+  const globals = {
+    tools, console, text, image, audio, notify, store, load, help, exit, yield_control,
+    setTimeout, clearTimeout, structuredClone, __race: race,
+  };
+  const lazy = { context, ALL_TOOLS: listTools };
+  // `tools` and namespaces answer for themselves: the hardening must not look inside.
+  return { globals, lazy, hooks, opaque: [tools] };
+};

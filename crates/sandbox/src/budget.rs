@@ -1,0 +1,82 @@
+//! Memory shared by all scripts of a process: each takes what it grows by and gives it back at its end.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tokio::sync::Notify;
+
+/// A cap on the linear memory of all live scripts together.
+#[derive(Debug)]
+pub struct MemoryBudget {
+    cap: u64,
+    used: AtomicU64,
+    freed: Notify,
+}
+
+/// One script's part of the budget.
+#[derive(Debug)]
+pub(crate) struct Share {
+    budget: Arc<MemoryBudget>,
+    bytes: u64,
+}
+
+impl MemoryBudget {
+    /// A budget of `cap` bytes.
+    pub fn new(cap: u64) -> Self {
+        Self { cap, used: AtomicU64::new(0), freed: Notify::new() }
+    }
+
+    /// Bytes in use by all live scripts.
+    pub fn used(&self) -> u64 {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    /// Waits until `bytes` fit.
+    pub(crate) async fn admit(self: &Arc<Self>, bytes: u64) -> Share {
+        let bytes = bytes.min(self.cap);
+        loop {
+            let freed = self.freed.notified();
+            if self.take(bytes) {
+                return Share { budget: self.clone(), bytes };
+            }
+            freed.await;
+        }
+    }
+
+    fn take(&self, bytes: u64) -> bool {
+        self.used
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
+                used.checked_add(bytes).filter(|sum| *sum <= self.cap)
+            })
+            .is_ok()
+    }
+}
+
+impl Share {
+    /// Takes more, if it is there now.
+    pub(crate) fn grow(&mut self, bytes: u64) -> bool {
+        let fits = self.budget.take(bytes);
+        if fits {
+            self.bytes += bytes;
+        }
+        fits
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.budget.used.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.budget.freed.notify_one();
+    }
+}
+
+/// Memory of this machine in bytes, or of the control group this process is in if that is less.
+pub fn machine_memory() -> Option<u64> {
+    let read = |path: &str| std::fs::read_to_string(path).ok();
+    let total = read("/proc/meminfo").and_then(|text| {
+        let line = text.lines().find(|line| line.starts_with("MemTotal:"))?.to_owned();
+        line.split_whitespace().nth(1)?.parse::<u64>().ok().map(|kib| kib * 1024)
+    });
+    let group = read("/sys/fs/cgroup/memory.max").and_then(|text| text.trim().parse::<u64>().ok());
+    total.into_iter().chain(group).min()
+}

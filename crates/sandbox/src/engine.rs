@@ -1,0 +1,121 @@
+//! The WebAssembly runtime: loads the embedded snapshot once and hands out copy-on-write instances.
+
+use std::sync::{Arc, OnceLock};
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use tokio::sync::Semaphore;
+use wasmtime::{
+    Config, Enabled, Engine, InstanceAllocationStrategy, InstancePre, Linker, Module, PoolingAllocationConfig,
+};
+
+use crate::budget::{MemoryBudget, machine_memory};
+use crate::execution::{Guest, State as GuestState, link};
+use crate::runtime::{Fault, Host, Program, Runtime, Started};
+use crate::ticker::Ticker;
+
+/// The guest, compiled for this machine by `build.rs`.
+static GUEST: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/guest.cwasm"));
+
+/// Native stack of a script. The engine checks its own stack (`Program::stack_limit`), of which deep
+/// recursion in its parsers uses little for much of this one: hence the distance between the two.
+const NATIVE_STACK: usize = 8 << 20;
+
+/// How many scripts, and how much memory, one [`Wasm`] holds at once.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Scripts alive at once; more wait for a place.
+    pub max_scripts: u32,
+    /// Linear memory of all live scripts together, in bytes; scripts that do not fit wait.
+    pub memory_cap: u64,
+    /// Reuse warm memory slots. Off, every script maps its memory anew: slower, and the same to a script.
+    pub pooling: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { max_scripts: 1024, memory_cap: machine_memory().unwrap_or(4 << 30) / 2, pooling: true }
+    }
+}
+
+/// QuickJS in WebAssembly: the default [`Runtime`].
+pub struct Wasm {
+    instance: InstancePre<GuestState>,
+    ticker: Arc<Ticker>,
+    budget: Arc<MemoryBudget>,
+    places: Arc<Semaphore>,
+}
+
+impl Wasm {
+    /// Loads the engine. Takes a few milliseconds; meant to be done once in a process.
+    pub fn new(settings: Settings) -> Result<Self, Fault> {
+        let engine_fault = |error: wasmtime::Error| Fault::Engine(format!("{error:#}"));
+        let mut config = Config::new();
+        config.epoch_interruption(true);
+        config.max_wasm_stack(NATIVE_STACK);
+        config.async_stack_size(NATIVE_STACK + (512 << 10));
+        if settings.pooling {
+            config.allocation_strategy(InstanceAllocationStrategy::Pooling(pool(settings.max_scripts)));
+        }
+        let engine = Engine::new(&config).map_err(engine_fault)?;
+        // SAFETY: the bytes were produced by `precompile_module` of the same wasmtime in build.rs and
+        // are embedded in this binary; nothing a user can write reaches this call.
+        let module = unsafe { Module::deserialize(&engine, GUEST) }.map_err(engine_fault)?;
+        let mut linker = Linker::new(&engine);
+        link(&mut linker).map_err(engine_fault)?;
+        let instance = linker.instantiate_pre(&module).map_err(engine_fault)?;
+        let ticker = Ticker::new(&engine).map_err(|error| Fault::Engine(format!("cannot start a thread: {error}")))?;
+        Ok(Self {
+            instance,
+            ticker: Arc::new(ticker),
+            budget: Arc::new(MemoryBudget::new(settings.memory_cap)),
+            places: Arc::new(Semaphore::new(settings.max_scripts as usize)),
+        })
+    }
+
+    /// The engine of this process with the default settings, loaded on first use.
+    pub fn shared() -> Result<Arc<Self>, Fault> {
+        static SHARED: OnceLock<Arc<Wasm>> = OnceLock::new();
+        if let Some(shared) = SHARED.get() {
+            return Ok(shared.clone());
+        }
+        let fresh = Arc::new(Self::new(Settings::default())?);
+        Ok(SHARED.get_or_init(|| fresh).clone())
+    }
+
+    /// The memory all live scripts share.
+    pub fn budget(&self) -> &MemoryBudget {
+        &self.budget
+    }
+}
+
+impl Runtime for Wasm {
+    fn start<'a>(&'a self, program: Program<'a>, host: Box<dyn Host>) -> BoxFuture<'a, Result<Started, Fault>> {
+        async move {
+            let place = self.places.clone().acquire_owned().await.map_err(|error| Fault::Engine(error.to_string()))?;
+            let mut guest = Guest::new(&self.instance, &self.ticker, &self.budget, place, &program, host).await?;
+            let pump = guest.start(&program).await?;
+            Ok((Box::new(guest) as Box<dyn crate::Execution>, pump))
+        }
+        .boxed()
+    }
+}
+
+impl std::fmt::Debug for Wasm {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Wasm").field("budget", &self.budget).finish_non_exhaustive()
+    }
+}
+
+fn pool(slots: u32) -> PoolingAllocationConfig {
+    let mut pool = PoolingAllocationConfig::new();
+    pool.total_core_instances(slots).total_memories(slots).total_tables(slots).total_stacks(slots);
+    pool.max_memory_size(4 << 30);
+    pool.max_unused_warm_slots(0);
+    // With `pagemap_scan` only pages a script wrote are restored, by copying, up to this many bytes
+    // per slot; what is kept is held for ever, so it times the slots ever used at once bounds idle memory.
+    pool.linear_memory_keep_resident(256 << 10);
+    pool.table_keep_resident(64 << 10);
+    pool.pagemap_scan(Enabled::Auto);
+    pool
+}

@@ -1,0 +1,332 @@
+//! One live script: its instance, what it asks for, and the functions it imports.
+
+use std::fmt;
+use std::sync::Arc;
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use tokio::sync::OwnedSemaphorePermit;
+use wasmtime::{Caller, InstancePre, Linker, Memory, ResourceLimiter, Store, Trap, TypedFunc, UpdateDeadline};
+
+use crate::budget::{MemoryBudget, Share};
+use crate::leash::{Leash, Verdict};
+use crate::runtime::{Execution, Fault, Finish, Host, Outcome, Position, Program, Pump, Request};
+use crate::ticker::Ticker;
+
+/// Data a script may hand over between two awaits; beyond it, the host would pay for the script's memory.
+const MAX_QUEUED: usize = 64 << 20;
+
+/// Linear memory beyond the heap limit: text of values in flight and allocator overhead.
+const SLACK: u64 = 16 << 20;
+
+/// Signature of the guest's `start`: source, its length, seed, memory limit, stack limit.
+type Start = TypedFunc<(u32, u32, u64, u32, u32), u32>;
+/// Signature of the guest's `settle`: id, success, text, its length.
+type Settle = TypedFunc<(u32, u32, u32, u32), u32>;
+
+/// A [`crate::Execution`] inside WebAssembly.
+pub(crate) struct Guest {
+    store: Store<State>,
+    start: Start,
+    settle: Settle,
+    alloc: TypedFunc<u32, u32>,
+    heap_peak: TypedFunc<(), u32>,
+    ticker: Arc<Ticker>,
+    peak: u64,
+    _place: OwnedSemaphorePermit,
+}
+
+/// What the imported functions see.
+pub(crate) struct State {
+    host: Box<dyn Host>,
+    requests: Vec<Request>,
+    queued: usize,
+    finish: Option<Finish>,
+    reply: String,
+    memory: Option<Memory>,
+    share: Share,
+    /// Linear memory a fresh instance has; `share` holds it from the start.
+    initial: u64,
+    ceiling: u64,
+}
+
+/// Why the epoch callback stopped the guest.
+#[derive(Debug)]
+struct Stopped(Verdict);
+
+impl fmt::Display for Stopped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "stopped: {:?}", self.0)
+    }
+}
+
+impl std::error::Error for Stopped {}
+
+impl Guest {
+    pub(crate) async fn new(
+        instance: &InstancePre<State>,
+        ticker: &Arc<Ticker>,
+        budget: &Arc<MemoryBudget>,
+        place: OwnedSemaphorePermit,
+        program: &Program<'_>,
+        host: Box<dyn Host>,
+    ) -> Result<Self, Fault> {
+        let initial = initial_memory(instance);
+        let share = budget.admit(initial).await;
+        let state = State {
+            host,
+            requests: Vec::new(),
+            queued: 0,
+            finish: None,
+            reply: String::new(),
+            memory: None,
+            share,
+            initial,
+            ceiling: initial.saturating_add(program.memory_limit).saturating_add(SLACK),
+        };
+        let mut store = Store::new(instance.module().engine(), state);
+        store.limiter(|state| state);
+        let leash = program.leash.clone();
+        store.set_epoch_deadline(1);
+        store.epoch_deadline_callback(move |_| check(&leash));
+        let live = instance.instantiate_async(&mut store).await.map_err(|error| fault(&error))?;
+        let memory =
+            live.get_memory(&mut store, "memory").ok_or_else(|| Fault::Engine("the guest has no memory".into()))?;
+        store.data_mut().memory = Some(memory);
+        let missing = |error: wasmtime::Error| Fault::Engine(format!("{error:#}"));
+        Ok(Self {
+            start: live.get_typed_func(&mut store, "start").map_err(missing)?,
+            settle: live.get_typed_func(&mut store, "settle").map_err(missing)?,
+            alloc: live.get_typed_func(&mut store, "alloc").map_err(missing)?,
+            heap_peak: live.get_typed_func(&mut store, "heap_peak").map_err(missing)?,
+            store,
+            ticker: ticker.clone(),
+            peak: 0,
+            _place: place,
+        })
+    }
+
+    /// Compiles and starts the program.
+    pub(crate) async fn start(&mut self, program: &Program<'_>) -> Result<Pump, Fault> {
+        let ticker = self.ticker.clone();
+        let _computing = ticker.computing();
+        self.store.set_epoch_deadline(1);
+        let text = self.write(program.source).await?.ok_or(Fault::Memory)?;
+        let memory_limit = u32::try_from(program.memory_limit).unwrap_or(u32::MAX);
+        let length = program.source.len() as u32;
+        let start = self.start.clone();
+        let pumped =
+            start.call_async(&mut self.store, (text, length, program.seed, memory_limit, program.stack_limit)).await;
+        self.pump(pumped).await
+    }
+
+    async fn answer(&mut self, id: u32, outcome: Outcome<'_>) -> Result<Pump, Fault> {
+        let ticker = self.ticker.clone();
+        let _computing = ticker.computing();
+        self.store.set_epoch_deadline(1);
+        let (ok, text) = match outcome {
+            Outcome::Value(text) => (1, text),
+            Outcome::Error(text) => (0, text),
+        };
+        let (ok, len, at) = match self.write(text).await? {
+            Some(at) => (ok, text.len(), at),
+            None => {
+                let error = format!(
+                    r#"{{"name":"ScriptMemoryError","code":"ScriptMemoryError","message":"a result of {} bytes does not fit into the script's memory"}}"#,
+                    text.len()
+                );
+                (0, error.len(), self.write(&error).await?.ok_or(Fault::Memory)?)
+            }
+        };
+        let settle = self.settle.clone();
+        let pumped = settle.call_async(&mut self.store, (id, ok, at, len as u32)).await;
+        self.pump(pumped).await
+    }
+
+    async fn pump(&mut self, called: wasmtime::Result<u32>) -> Result<Pump, Fault> {
+        called.map_err(|error| fault(&error))?;
+        if let Ok(peak) = self.heap_peak.clone().call_async(&mut self.store, ()).await {
+            self.peak = self.peak.max(peak.into());
+        }
+        let state = self.store.data_mut();
+        state.queued = 0;
+        Ok(Pump {
+            requests: std::mem::take(&mut state.requests),
+            state: match state.finish.take() {
+                Some(finish) => crate::State::Finished(finish),
+                None => crate::State::Waiting,
+            },
+        })
+    }
+
+    /// Copies text into the guest, with room for the terminator it adds; `None` when it does not fit.
+    async fn write(&mut self, text: &str) -> Result<Option<u32>, Fault> {
+        let Ok(len) = u32::try_from(text.len()) else { return Ok(None) };
+        let alloc = self.alloc.clone();
+        let at = alloc.call_async(&mut self.store, len).await.map_err(|error| fault(&error))?;
+        if at == 0 {
+            return Ok(None);
+        }
+        let memory = self.store.data().memory.ok_or_else(|| Fault::Engine("the guest has no memory".into()))?;
+        memory
+            .write(&mut self.store, at as usize, text.as_bytes())
+            .map_err(|error| Fault::Engine(error.to_string()))?;
+        Ok(Some(at))
+    }
+}
+
+impl Execution for Guest {
+    fn settle<'a>(&'a mut self, id: u32, outcome: Outcome<'a>) -> BoxFuture<'a, Result<Pump, Fault>> {
+        self.answer(id, outcome).boxed()
+    }
+
+    fn heap_peak(&self) -> u64 {
+        self.peak
+    }
+}
+
+impl State {
+    fn queue(&mut self, request: Request) -> wasmtime::Result<()> {
+        self.queued += std::mem::size_of::<Request>();
+        if let Request::Call { path, args, .. } = &request {
+            self.queued += path.len() + args.len();
+        }
+        if self.queued > MAX_QUEUED {
+            return Err(wasmtime::Error::new(Starved));
+        }
+        self.requests.push(request);
+        Ok(())
+    }
+}
+
+impl ResourceLimiter for State {
+    fn memory_growing(&mut self, current: usize, desired: usize, _: Option<usize>) -> wasmtime::Result<bool> {
+        let growth = (desired as u64).saturating_sub(self.initial.max(current as u64));
+        Ok(desired as u64 <= self.ceiling && self.share.grow(growth))
+    }
+
+    fn table_growing(&mut self, _: usize, _: usize, _: Option<usize>) -> wasmtime::Result<bool> {
+        Ok(true)
+    }
+}
+
+fn initial_memory(instance: &InstancePre<State>) -> u64 {
+    let memory = instance.module().get_export("memory");
+    memory.and_then(|export| export.memory().map(|memory| memory.minimum() * memory.page_size())).unwrap_or(0)
+}
+
+/// Called at each tick while the guest computes.
+fn check(leash: &Leash) -> wasmtime::Result<UpdateDeadline> {
+    match leash.verdict() {
+        Verdict::Run => Ok(UpdateDeadline::Yield(1)),
+        verdict => Err(wasmtime::Error::new(Stopped(verdict))),
+    }
+}
+
+fn fault(error: &wasmtime::Error) -> Fault {
+    if let Some(Stopped(verdict)) = error.downcast_ref() {
+        return match verdict {
+            Verdict::Cut => Fault::Cancelled,
+            Verdict::Late | Verdict::Run => Fault::Deadline,
+        };
+    }
+    if error.is::<Starved>() {
+        return Fault::Memory;
+    }
+    match error.downcast_ref::<Trap>() {
+        Some(Trap::StackOverflow) => Fault::Stack,
+        _ => Fault::Engine(format!("{:#}", error.root_cause())),
+    }
+}
+
+/// Defines what the guest imports.
+pub(crate) fn link(linker: &mut Linker<State>) -> wasmtime::Result<()> {
+    const MODULE: &str = "selvedge";
+    linker.func_wrap(
+        MODULE,
+        "call",
+        |mut caller: Caller<'_, State>,
+         id: u32,
+         path: u32,
+         path_len: u32,
+         args: u32,
+         args_len: u32,
+         line: u32,
+         column: u32| {
+            let path = text(&mut caller, path, path_len)?;
+            let args = text(&mut caller, args, args_len)?;
+            let at = (line > 0).then_some(Position { line, column });
+            caller.data_mut().queue(Request::Call { id, path, args, at })
+        },
+    )?;
+    linker.func_wrap(MODULE, "sleep", |mut caller: Caller<'_, State>, id: u32, ms: f64| {
+        caller.data_mut().queue(Request::Sleep { id, ms })
+    })?;
+    linker.func_wrap(MODULE, "cancel", |mut caller: Caller<'_, State>, id: u32| {
+        caller.data_mut().queue(Request::Cancel { id })
+    })?;
+    linker.func_wrap(
+        MODULE,
+        "message",
+        |mut caller: Caller<'_, State>, channel: u32, channel_len: u32, at: u32, len: u32| {
+            let channel = text(&mut caller, channel, channel_len)?;
+            let said = text(&mut caller, at, len)?;
+            let state = caller.data_mut();
+            wasmtime::Result::Ok(match state.host.message(&channel, &said) {
+                None => -1,
+                Some(reply) => {
+                    state.reply = reply;
+                    i32::try_from(state.reply.len())?
+                }
+            })
+        },
+    )?;
+    linker.func_wrap(MODULE, "take", |mut caller: Caller<'_, State>, into: u32| {
+        let reply = std::mem::take(&mut caller.data_mut().reply);
+        let memory = memory(&caller)?;
+        memory.write(&mut caller, into as usize, reply.as_bytes())?;
+        wasmtime::Result::Ok(())
+    })?;
+    linker.func_wrap(MODULE, "now", |mut caller: Caller<'_, State>| caller.data_mut().host.now())?;
+    linker.func_wrap(MODULE, "locate", |mut caller: Caller<'_, State>, line: u32, column: u32| {
+        let at = caller.data_mut().host.locate(Position { line, column });
+        at.map_or(0, |at| u64::from(at.line) << 32 | u64::from(at.column))
+    })?;
+    linker.func_wrap(MODULE, "finish", |mut caller: Caller<'_, State>, kind: u32, at: u32, len: u32| {
+        let said = text(&mut caller, at, len)?;
+        caller.data_mut().finish = Some(match kind {
+            0 => Finish::Value((!said.is_empty()).then_some(said)),
+            1 => Finish::Error(said),
+            2 => return Err(wasmtime::Error::new(Starved)),
+            _ => Finish::Exit,
+        });
+        Ok(())
+    })?;
+    Ok(())
+}
+
+/// The guest could not even describe its error.
+#[derive(Debug)]
+struct Starved;
+
+impl fmt::Display for Starved {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("out of memory")
+    }
+}
+
+impl std::error::Error for Starved {}
+
+fn memory(caller: &Caller<'_, State>) -> wasmtime::Result<Memory> {
+    caller.data().memory.ok_or_else(|| wasmtime::Error::msg("the guest has no memory"))
+}
+
+/// Text of the guest. A lone surrogate, which UTF-8 has no bytes for, comes out as U+FFFD.
+fn text(caller: &mut Caller<'_, State>, at: u32, len: u32) -> wasmtime::Result<String> {
+    let memory = memory(caller)?;
+    let bytes = memory
+        .data(&caller)
+        .get(at as usize..at as usize + len as usize)
+        .ok_or_else(|| wasmtime::Error::msg("the guest points outside its memory"))?;
+    Ok(String::from_utf8_lossy(bytes).into_owned())
+}

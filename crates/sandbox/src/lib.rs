@@ -1,0 +1,25 @@
+//! Runs one program in one fresh, hardened JavaScript realm behind two walls.
+//!
+//! Wall one is the realm: every intrinsic frozen, no code from strings, no ambient power. Wall two is
+//! WebAssembly: the engine and the realm live in one linear memory, which is a copy-on-write copy of a
+//! snapshot taken at build time and is gone when the script is.
+//!
+//! A script talks to its [`Host`] in calls, results and messages, all of them JSON text. What a call
+//! means is not known here.
+//!
+//! ```text
+//! Runtime::start(program, host) ─► Pump { requests, state }
+//!                 Execution::settle(id, outcome) ─► Pump …   until state is Finished
+//! ```
+
+mod budget;
+mod engine;
+mod execution;
+mod leash;
+mod runtime;
+mod ticker;
+
+pub use budget::{MemoryBudget, machine_memory};
+pub use engine::{Settings, Wasm};
+pub use leash::Leash;
+pub use runtime::{Execution, Fault, Finish, Host, Outcome, Position, Program, Pump, Request, Runtime, Started, State};

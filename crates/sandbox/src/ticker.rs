@@ -1,0 +1,86 @@
+//! Advances the engine's epoch while scripts compute, so that they look at their leash.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+/// How often a computing script looks at its leash.
+const TICK: Duration = Duration::from_millis(2);
+/// Ticks without a script after which the thread goes to sleep.
+const LINGER: u32 = 50;
+
+/// One thread, asleep unless a script computes.
+#[derive(Debug)]
+pub(crate) struct Ticker {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    computing: AtomicUsize,
+    closed: AtomicBool,
+    asleep: Mutex<bool>,
+    wake: Condvar,
+}
+
+/// Held while a script computes.
+#[derive(Debug)]
+pub(crate) struct Computing(Arc<Shared>);
+
+impl Ticker {
+    pub(crate) fn new(engine: &wasmtime::Engine) -> std::io::Result<Self> {
+        let shared = Arc::new(Shared::default());
+        let (theirs, engine) = (shared.clone(), engine.weak());
+        thread::Builder::new().name("selvedge-ticker".into()).spawn(move || run(&theirs, &engine))?;
+        Ok(Self { shared })
+    }
+
+    pub(crate) fn computing(&self) -> Computing {
+        if self.shared.computing.fetch_add(1, Ordering::SeqCst) == 0 {
+            let asleep = self.shared.asleep.lock().unwrap_or_else(PoisonError::into_inner);
+            if *asleep {
+                self.shared.wake.notify_one();
+            }
+        }
+        Computing(self.shared.clone())
+    }
+}
+
+impl Drop for Ticker {
+    fn drop(&mut self) {
+        self.shared.closed.store(true, Ordering::SeqCst);
+        let _asleep = self.shared.asleep.lock().unwrap_or_else(PoisonError::into_inner);
+        self.shared.wake.notify_one();
+    }
+}
+
+impl Drop for Computing {
+    fn drop(&mut self) {
+        self.0.computing.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Ends when the ticker or the engine is gone.
+fn run(shared: &Shared, engine: &wasmtime::EngineWeak) {
+    let closed = || shared.closed.load(Ordering::SeqCst);
+    let computing = || shared.computing.load(Ordering::SeqCst) > 0;
+    let mut idle = 0;
+    while !closed() {
+        idle = if computing() { 0 } else { idle + 1 };
+        if idle > LINGER {
+            let mut asleep = shared.asleep.lock().unwrap_or_else(PoisonError::into_inner);
+            *asleep = true;
+            while !computing() && !closed() {
+                asleep = shared.wake.wait(asleep).unwrap_or_else(PoisonError::into_inner);
+            }
+            *asleep = false;
+            idle = 0;
+        }
+        thread::sleep(TICK);
+        match engine.upgrade() {
+            Some(engine) => engine.increment_epoch(),
+            None => return,
+        }
+    }
+}

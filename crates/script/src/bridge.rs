@@ -1,0 +1,275 @@
+//! The host side of a script: answers its questions and keeps what it says.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use selvedge_protocol::{ErrorCode, Event, LogEntry, LogLevel, OutputPart};
+use selvedge_sandbox::{Host, Position};
+use selvedge_tools::{Found, Orchestrator, Scope, declarations};
+use serde_json::{Value, json};
+
+use crate::compile::Compiled;
+use crate::meter::{LogMeter, ProgressMeter};
+use crate::session::SessionView;
+
+/// Bytes a script may show with `text()`, `image()` and `audio()`.
+const MAX_OUTPUT_BYTES: usize = 16 << 20;
+/// Warnings worth reading.
+const MAX_WARNINGS: usize = 20;
+
+/// What a script has said so far. Shared by the bridge, which the sandbox owns, and the run.
+#[derive(Debug)]
+pub(crate) struct Said {
+    pub(crate) logs: LogMeter,
+    pub(crate) progress: ProgressMeter,
+    pub(crate) output: Vec<OutputPart>,
+    pub(crate) warnings: Vec<String>,
+    pub(crate) session: SessionView,
+    pub(crate) last_approval: Option<String>,
+    output_bytes: usize,
+}
+
+impl Said {
+    pub(crate) fn new(logs: LogMeter, progress: ProgressMeter, session: SessionView) -> Self {
+        Self { logs, progress, output: Vec::new(), warnings: Vec::new(), session, last_approval: None, output_bytes: 0 }
+    }
+
+    pub(crate) fn warn(&mut self, warning: impl Into<String>) {
+        if self.warnings.len() < MAX_WARNINGS {
+            self.warnings.push(warning.into());
+        }
+    }
+
+    /// Logs, and everything else the author should know.
+    pub(crate) fn finish(&mut self) -> (Vec<LogEntry>, Vec<String>) {
+        let (logs, dropped) = self.logs.finish();
+        self.warnings.extend(dropped);
+        (logs, std::mem::take(&mut self.warnings))
+    }
+}
+
+/// A script's [`Host`].
+pub(crate) struct Bridge {
+    pub(crate) said: Arc<Mutex<Said>>,
+    pub(crate) compiled: Arc<Compiled>,
+    pub(crate) orchestrator: Orchestrator,
+    pub(crate) scope: Scope,
+    /// `context` as JSON.
+    pub(crate) context: Value,
+}
+
+impl Host for Bridge {
+    fn now(&mut self) -> f64 {
+        SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64() * 1000.0)
+    }
+
+    fn locate(&mut self, compiled: Position) -> Option<Position> {
+        self.compiled.locate(compiled)
+    }
+
+    fn message(&mut self, channel: &str, text: &str) -> Option<String> {
+        match channel {
+            "resolve" => Some(self.resolve(text)),
+            "exists" => {
+                (!matches!(self.orchestrator.registry().find(text), Found::Nothing(_))).then(|| "yes".to_owned())
+            }
+            "names" => Some(json!(self.orchestrator.registry().names_below(text)).to_string()),
+            "tools" => Some(self.catalogue()),
+            "context" => Some(self.context.to_string()),
+            "budget" => Some(self.scope.calls_left().to_string()),
+            "approval" => self.said().last_approval.clone(),
+            "help" => Some(self.help(text)),
+            "log" => self.log(text),
+            "progress" => self.progress(text),
+            "text" => self.show(OutputPart::Text { text: text.to_owned() }),
+            "image" => self.media("image", text),
+            "audio" => self.media("audio", text),
+            "notify" => self.notify(text),
+            "store" => self.store(text),
+            "load" => self.said().session.load(text),
+            "warning" => {
+                self.said().warn(text);
+                None
+            }
+            "rejection" => {
+                let facts: Value = serde_json::from_str(text).unwrap_or_default();
+                let name = facts["name"].as_str().unwrap_or("Error");
+                let message = facts["message"].as_str().unwrap_or_default();
+                let stack = facts["stack"].as_str().unwrap_or_default();
+                let place =
+                    crate::outcome::first_position(stack).map(|at| format!(" (line {})", at.line)).unwrap_or_default();
+                self.said().warn(format!("a promise failed and nobody awaited it{place}: {name}: {message}"));
+                None
+            }
+            _ => None,
+        }
+    }
+}
+
+impl Bridge {
+    fn said(&self) -> MutexGuard<'_, Said> {
+        self.said.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn resolve(&self, path: &str) -> String {
+        match self.orchestrator.registry().find(path) {
+            Found::Tool(_) => "tool".to_owned(),
+            Found::Namespace => "namespace".to_owned(),
+            Found::Nothing(_) => {
+                let failure = self.orchestrator.not_found(path);
+                thrown(&json!({
+                    "name": failure.code, "code": failure.code, "message": failure.message, "toolName": path,
+                    "retryable": failure.retryable, "suggestions": failure.suggestions,
+                }))
+            }
+        }
+    }
+
+    fn catalogue(&self) -> String {
+        let tools = self.orchestrator.registry().iter();
+        let list: Vec<Value> =
+            tools.map(|tool| json!({"name": tool.spec.js_name, "description": tool.spec.description})).collect();
+        Value::Array(list).to_string()
+    }
+
+    fn help(&self, name: &str) -> String {
+        let registry = self.orchestrator.registry();
+        if name.is_empty() {
+            let mut text = String::from(HELP);
+            for tool in registry.iter() {
+                let first = tool.spec.description.lines().next().unwrap_or_default();
+                text.push_str(&format!("  tools.{}  {first}\n", tool.spec.js_name));
+            }
+            if registry.is_empty() {
+                text.push_str("  (no tools are registered)\n");
+            }
+            return text;
+        }
+        let name = name.strip_prefix("tools.").unwrap_or(name);
+        match registry.find(name) {
+            Found::Tool(tool) => {
+                let canonical = tool.spec.name.clone();
+                declarations(&registry.filtered(|spec| spec.name == canonical))
+            }
+            Found::Namespace => declarations(&registry.filtered(|spec| spec.js_name.starts_with(&format!("{name}.")))),
+            Found::Nothing(_) => self.orchestrator.not_found(name).message,
+        }
+    }
+
+    fn log(&self, text: &str) -> Option<String> {
+        let (level, message) = text.split_once('\n').unwrap_or(("log", text));
+        let level = match level {
+            "warn" => LogLevel::Warn,
+            "error" => LogLevel::Error,
+            _ => LogLevel::Log,
+        };
+        if self.said().logs.log(level, message) {
+            self.scope.events.emit(Event::Log { script_id: self.scope.id.clone(), level, message: message.to_owned() });
+        }
+        None
+    }
+
+    fn progress(&self, text: &str) -> Option<String> {
+        let (kind, message) = text.split_once('\n').unwrap_or(("info", text));
+        if self.said().progress.admit() {
+            let level = if kind == "warn" { LogLevel::Warn } else { LogLevel::Log };
+            let message = message.chars().take(500).collect();
+            self.scope.events.emit(Event::Progress { script_id: self.scope.id.clone(), level, message });
+        }
+        None
+    }
+
+    fn notify(&self, text: &str) -> Option<String> {
+        if text.is_empty() {
+            return Some(thrown(&json!({"name": "TypeError", "message": "notify needs something to say"})));
+        }
+        self.scope.events.emit(Event::Notify { script_id: self.scope.id.clone(), message: text.to_owned() });
+        None
+    }
+
+    fn store(&self, text: &str) -> Option<String> {
+        let (key, json) = text.split_once('\n')?;
+        let key: String = serde_json::from_str(key).ok()?;
+        let stored = self.said().session.store(&key, json);
+        stored.err().map(|message| thrown(&json!({"name": "RangeError", "message": message})))
+    }
+
+    fn show(&self, part: OutputPart) -> Option<String> {
+        let bytes = match &part {
+            OutputPart::Text { text } => text.len(),
+            OutputPart::Image { data, .. } | OutputPart::Audio { data, .. } => data.len(),
+        };
+        let mut said = self.said();
+        if said.output_bytes + bytes > MAX_OUTPUT_BYTES || said.output.len() >= 10_000 {
+            let message = format!("a script may show {} MB in all", MAX_OUTPUT_BYTES >> 20);
+            return Some(thrown(&json!({"name": "RangeError", "message": message})));
+        }
+        said.output_bytes += bytes;
+        said.output.push(part);
+        None
+    }
+
+    /// `image(x)` and `audio(x)` take a `data:` URL or a content block as MCP tools return them.
+    fn media(&self, kind: &str, text: &str) -> Option<String> {
+        let refuse = |message: String| Some(thrown(&json!({"name": "TypeError", "message": message})));
+        let args: Vec<Value> = serde_json::from_str(text).unwrap_or_default();
+        let given = args.into_iter().next().unwrap_or(Value::Null);
+        let (data, mime) = match &given {
+            Value::String(url) => match url.strip_prefix("data:").and_then(|rest| rest.split_once(";base64,")) {
+                Some((mime, data)) => (data.to_owned(), mime.to_owned()),
+                None => return refuse(format!("{kind}() takes a base64 data: URL or a content block, not a link")),
+            },
+            Value::Object(block) => {
+                let field = |name: &str| block.get(name).and_then(Value::as_str).map(str::to_owned);
+                match (field("data"), field("mimeType").or_else(|| field("mime_type"))) {
+                    (Some(data), Some(mime)) => (data, mime),
+                    _ => return refuse(format!("{kind}() takes a content block with `data` and `mimeType`")),
+                }
+            }
+            _ => return refuse(format!("{kind}() takes a base64 data: URL or a content block")),
+        };
+        if !mime.starts_with(&format!("{kind}/")) {
+            return refuse(format!("{kind}() was given {mime}"));
+        }
+        self.show(match kind {
+            "image" => OutputPart::Image { data, mime_type: mime },
+            _ => OutputPart::Audio { data, mime_type: mime },
+        })
+    }
+}
+
+/// An error reply: the sandbox throws it where the script asked.
+fn thrown(facts: &Value) -> String {
+    format!("!{facts}")
+}
+
+/// An error as a script sees it.
+pub(crate) fn error_facts(
+    code: ErrorCode,
+    failure: &selvedge_tools::CallFailure,
+    tool: &str,
+    call_id: &str,
+    at: Option<Position>,
+) -> String {
+    let mut facts = json!({
+        "name": code, "code": code, "message": failure.message, "toolName": tool, "callId": call_id,
+        "retryable": failure.retryable, "suggestions": failure.suggestions, "metadata": failure.metadata,
+    });
+    if let Some(at) = at {
+        facts["at"] = Value::String(format!("{}:{}", at.line, at.column));
+    }
+    facts.to_string()
+}
+
+const HELP: &str = "\
+A script is TypeScript with top-level await; `return value` gives a value back.
+  await tools.name({...})                 call a tool; help(\"name\") shows its types
+  await Promise.all([...])                several at once; four run at a time
+  text(v), image(v)                       show something besides the returned value
+  console.log(v)                          leave a note
+  store(key, v), load(key)                keep a value for later scripts of the session
+  context                                 ids, working directory, limits
+  exit()                                  stop here, successfully
+Results are frozen: copy before changing ({...x}, [...list], toSorted()).
+Tools:
+";

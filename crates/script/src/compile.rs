@@ -1,0 +1,215 @@
+//! TypeScript in, an async function in JavaScript out, with everything known about it on the way.
+
+use std::num::NonZeroUsize;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use lru::LruCache;
+use oxc_allocator::Allocator;
+use oxc_ast::ast::{Argument, CallExpression, Expression, NumberBase, Program};
+use oxc_ast::builder::AstBuilder;
+use oxc_ast_visit::{Visit, VisitMut, walk_mut};
+use oxc_codegen::{Codegen, CodegenOptions, CommentOptions};
+use oxc_diagnostics::OxcDiagnostic;
+use oxc_parser::{ParseOptions, Parser};
+use oxc_semantic::SemanticBuilder;
+use oxc_span::{SPAN, SourceType};
+use oxc_transformer::{TransformOptions, Transformer};
+use selvedge_protocol::{ErrorCode, Phase, ScriptError};
+use selvedge_sandbox::Position;
+use sha2::{Digest, Sha256};
+
+use crate::positions::{Lines, PositionMap};
+use crate::pragma::Pragma;
+use crate::survey::{StaticUse, Survey, calls_in_place};
+
+/// Compiled scripts kept at hand.
+const CACHE_SIZE: NonZeroUsize = NonZeroUsize::new(1000).unwrap();
+/// Lines our wrapper puts before the script.
+const WRAPPER_LINES: u32 = 1;
+/// Native stack per byte of source: the parser recurses, and a script of nothing but `[` nests as
+/// deeply as it is long. Twice what the deepest script of 20 KB was seen to need in a debug build.
+const STACK_PER_BYTE: usize = 8 << 10;
+
+/// A script ready to run.
+#[derive(Debug)]
+pub struct Compiled {
+    /// The script as written, without a byte-order mark.
+    pub source: Arc<str>,
+    /// SHA-256 of `source`, in hex.
+    pub sha256: String,
+    /// The first line's wishes.
+    pub pragma: Option<Pragma>,
+    pub(crate) javascript: String,
+    pub(crate) uses: Vec<StaticUse>,
+    pub(crate) probed: Vec<String>,
+    lines: Lines,
+    map: PositionMap,
+}
+
+impl Compiled {
+    pub(crate) fn locate(&self, compiled: Position) -> Option<Position> {
+        self.map.locate(compiled)
+    }
+
+    pub(crate) fn position(&self, offset: u32) -> Position {
+        self.lines.position(&self.source, offset)
+    }
+}
+
+/// Compiles scripts and remembers the last thousand.
+#[derive(Debug)]
+pub struct Compiler {
+    cache: Mutex<LruCache<[u8; 32], Arc<Compiled>>>,
+}
+
+impl Default for Compiler {
+    fn default() -> Self {
+        Self { cache: Mutex::new(LruCache::new(CACHE_SIZE)) }
+    }
+}
+
+impl Compiler {
+    /// The compiled script, and whether it was at hand.
+    pub fn compile(&self, source: &str, max_bytes: usize) -> Result<(Arc<Compiled>, bool), ScriptError> {
+        let source = source.strip_prefix('\u{feff}').unwrap_or(source);
+        if source.len() > max_bytes {
+            let message = format!("the script has {} bytes, and may have {max_bytes}", source.len());
+            return Err(rejected(message).suggest("split it into several scripts").with("bytes", source.len()));
+        }
+        let key: [u8; 32] = Sha256::digest(source).into();
+        if let Some(hit) = self.lock().get(&key) {
+            return Ok((hit.clone(), true));
+        }
+        let sha256 = hex(&key);
+        let stack = (1 << 20) + source.len() * STACK_PER_BYTE;
+        let compiled = Arc::new(stacker::grow(stack, || compile(source, sha256))?);
+        self.lock().put(key, compiled.clone());
+        Ok((compiled, false))
+    }
+
+    /// The same for bytes that may not be text.
+    pub fn compile_bytes(&self, source: &[u8], max_bytes: usize) -> Result<(Arc<Compiled>, bool), ScriptError> {
+        match std::str::from_utf8(source) {
+            Ok(text) => self.compile(text, max_bytes),
+            Err(error) => {
+                let before = &source[..error.valid_up_to()];
+                let line = before.iter().filter(|byte| **byte == b'\n').count() as u32 + 1;
+                let column = before.iter().rev().take_while(|byte| **byte != b'\n').count() as u32 + 1;
+                Err(rejected("the script is not UTF-8").at(line, column).suggest("save the file as UTF-8"))
+            }
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, LruCache<[u8; 32], Arc<Compiled>>> {
+        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn compile(source: &str, sha256: String) -> Result<Compiled, ScriptError> {
+    let lines = Lines::of(source);
+    let pragma = Pragma::read(source)?;
+    let syntax_error = |diagnostic: &OxcDiagnostic| {
+        let mut error = ScriptError::new(ErrorCode::ScriptSyntaxError, Phase::Parsing, sentence(&diagnostic.message));
+        if let Some(label) = diagnostic.labels.first() {
+            let at = lines.position(source, label.offset());
+            error = error.at(at.line, at.column);
+        }
+        error.suggestions.extend(diagnostic.help.as_ref().map(|help| sentence(help)));
+        error
+    };
+
+    let allocator = Allocator::default();
+    let options =
+        ParseOptions { parse_regular_expression: true, allow_return_outside_function: true, ..ParseOptions::default() };
+    let source_type = SourceType::ts().with_module(true);
+    let parsed = Parser::new(&allocator, source, source_type).with_options(options).parse();
+    if let Some(diagnostic) = parsed.diagnostics.errors().next() {
+        return Err(syntax_error(diagnostic));
+    }
+    let mut program = parsed.program;
+
+    let built = SemanticBuilder::new_compiler().with_enum_eval(true).build(&program);
+    if let Some(diagnostic) = built.diagnostics.errors().next() {
+        return Err(syntax_error(diagnostic));
+    }
+    let scoping = built.semantic.into_scoping();
+    let mut survey = Survey::new(&scoping);
+    survey.visit_program(&program);
+    if let Some(banned) = survey.banned.first() {
+        let at = lines.position(source, banned.span.start);
+        let message = format!("`{}` cannot be used in a script", banned.what);
+        return Err(rejected(message).at(at.line, at.column).suggest(banned.instead));
+    }
+    let (uses, probed) = (survey.uses, survey.probed);
+    let race_is_global = !scoping.symbol_names().any(|name| name == "Promise" || name == "tools");
+
+    let transformed = Transformer::new(&allocator, Path::new("script.ts"), &TransformOptions::default())
+        .build_with_scoping(scoping, &mut program);
+    if let Some(diagnostic) = transformed.diagnostics.errors().next() {
+        return Err(syntax_error(diagnostic));
+    }
+    if race_is_global {
+        MarkRaces { builder: AstBuilder::new(&allocator) }.visit_program(&mut program);
+    }
+    let (javascript, map) = generate(source, &program);
+    Ok(Compiled { source: source.into(), sha256, pragma, javascript, uses, probed, lines, map })
+}
+
+/// SHA-256 of a text, in hex.
+pub(crate) fn sha256_hex(text: &str) -> String {
+    hex(&Sha256::digest(text))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The program as the body of an async function, which is what the sandbox runs.
+fn generate(source: &str, program: &Program<'_>) -> (String, PositionMap) {
+    let options = CodegenOptions {
+        source_map_path: Some("script.ts".into()),
+        comments: CommentOptions::disabled(),
+        // Indentation of deeply nested code would grow with the square of its depth.
+        indent_width: 0,
+        ..CodegenOptions::default()
+    };
+    let generated = Codegen::new().with_options(options).with_source_text(source).build(program);
+    let map = generated.map.map(|map| PositionMap::new(map.get_tokens(), WRAPPER_LINES)).unwrap_or_default();
+    (format!("(async () => {{\n{}\n}})", generated.code), map)
+}
+
+/// Turns `Promise.race([tools.a(), …])` into a race that stops its losers: nobody else holds them.
+struct MarkRaces<'a> {
+    builder: AstBuilder<'a>,
+}
+
+impl<'a> VisitMut<'a> for MarkRaces<'a> {
+    fn visit_call_expression(&mut self, call: &mut CallExpression<'a>) {
+        walk_mut::walk_call_expression(self, call);
+        if !is_promise_race(&call.callee) || call.arguments.len() != 1 {
+            return;
+        }
+        let Some(Expression::ArrayExpression(array)) = call.arguments[0].as_expression() else { return };
+        let mask = calls_in_place(&array.elements);
+        if mask != 0 {
+            let mask = Expression::new_numeric_literal(SPAN, f64::from(mask), None, NumberBase::Decimal, &self.builder);
+            call.arguments.push(Argument::from(mask));
+            call.callee = Expression::new_identifier(SPAN, "__race", &self.builder);
+        }
+    }
+}
+
+fn is_promise_race(callee: &Expression<'_>) -> bool {
+    matches!(callee, Expression::StaticMemberExpression(member)
+        if member.property.name == "race" && member.object.is_specific_id("Promise"))
+}
+
+fn rejected(message: impl Into<String>) -> ScriptError {
+    ScriptError::new(ErrorCode::ScriptRejectedError, Phase::Parsing, message)
+}
+
+/// A compiler's message in the voice of ours: no full stop.
+fn sentence(message: &str) -> String {
+    message.trim().trim_end_matches('.').to_owned()
+}

@@ -1,0 +1,30 @@
+//! The script harness: finds scripts in a model's words, compiles them, checks them, runs them, and
+//! says what came of it.
+//!
+//! ```text
+//! text ─► detect ─► compile ─► preflight ─► run ─► ScriptToolCallOutput
+//!                  (TypeScript) (tools)     (sandbox ⇄ orchestrator)
+//! ```
+//!
+//! It opens no file and no socket: a script reaches the world through `selvedge-tools` alone.
+
+mod bridge;
+mod compile;
+pub mod detect;
+mod harness;
+mod hints;
+mod meter;
+mod outcome;
+mod positions;
+mod pragma;
+mod preflight;
+mod preview;
+mod run;
+mod session;
+mod survey;
+
+pub use compile::{Compiled, Compiler};
+pub use harness::{Facts, Harness, RunOptions};
+pub use pragma::Pragma;
+pub use preflight::{PlannedCall, Preflight};
+pub use session::Session;

@@ -1,0 +1,186 @@
+//! What a script may say and for how long: log lines, progress, and the clock.
+
+use std::time::{Duration, Instant};
+
+use selvedge_protocol::{Limits, LogEntry, LogLevel};
+
+/// Bytes of log one script may leave.
+const MAX_LOG_BYTES: usize = 256 << 10;
+
+/// Keeps what a script logs within its limits. Lines that come faster than the rate are joined into
+/// one event instead of being lost; what goes beyond the number or the size is counted.
+#[derive(Debug)]
+pub(crate) struct LogMeter {
+    entries: Vec<LogEntry>,
+    max_events: usize,
+    rate: f64,
+    allowance: f64,
+    last: Instant,
+    bytes: usize,
+    dropped: usize,
+}
+
+impl LogMeter {
+    pub(crate) fn new(limits: &Limits) -> Self {
+        let rate = f64::from(limits.log_rate_per_sec.max(1));
+        Self {
+            entries: Vec::new(),
+            max_events: limits.max_log_events,
+            rate,
+            allowance: rate,
+            last: Instant::now(),
+            bytes: 0,
+            dropped: 0,
+        }
+    }
+
+    /// Takes a line; answers whether it made an event of its own.
+    pub(crate) fn log(&mut self, level: LogLevel, message: &str) -> bool {
+        let now = Instant::now();
+        self.allowance = (self.allowance + now.duration_since(self.last).as_secs_f64() * self.rate).min(self.rate);
+        self.last = now;
+        if self.bytes + message.len() > MAX_LOG_BYTES {
+            self.dropped += 1;
+            return false;
+        }
+        let room = self.entries.len() < self.max_events;
+        if self.allowance >= 1.0 && room {
+            self.allowance -= 1.0;
+            self.bytes += message.len();
+            self.entries.push(LogEntry { level, message: message.to_owned() });
+            return true;
+        }
+        match self.entries.last_mut() {
+            Some(last) if room => {
+                self.bytes += message.len() + 1;
+                last.message.push('\n');
+                last.message.push_str(message);
+                last.level = worse(last.level, level);
+            }
+            _ => self.dropped += 1,
+        }
+        false
+    }
+
+    /// Everything logged, and a warning if something was not kept.
+    pub(crate) fn finish(&mut self) -> (Vec<LogEntry>, Option<String>) {
+        let warning = (self.dropped > 0).then(|| {
+            format!(
+                "{} log lines were dropped: a script may log {} events and {} KB",
+                self.dropped,
+                self.max_events,
+                MAX_LOG_BYTES >> 10
+            )
+        });
+        (std::mem::take(&mut self.entries), warning)
+    }
+}
+
+fn worse(a: LogLevel, b: LogLevel) -> LogLevel {
+    let rank = |level| match level {
+        LogLevel::Log => 0,
+        LogLevel::Warn => 1,
+        LogLevel::Error => 2,
+    };
+    if rank(b) > rank(a) { b } else { a }
+}
+
+/// Lets progress messages through at their pace.
+#[derive(Debug)]
+pub(crate) struct ProgressMeter {
+    left: usize,
+    interval: Duration,
+    last: Option<Instant>,
+    pub(crate) held_back: usize,
+}
+
+impl ProgressMeter {
+    pub(crate) fn new(limits: &Limits) -> Self {
+        let interval = Duration::from_millis(limits.progress_interval_ms);
+        Self { left: limits.max_progress_events, interval, last: None, held_back: 0 }
+    }
+
+    pub(crate) fn admit(&mut self) -> bool {
+        let now = Instant::now();
+        let too_soon = self.last.is_some_and(|last| now.duration_since(last) < self.interval);
+        if too_soon || self.left == 0 {
+            self.held_back += 1;
+            return false;
+        }
+        self.left -= 1;
+        self.last = Some(now);
+        true
+    }
+}
+
+/// A script's wall time. Stands still while everything waits for a person.
+#[derive(Debug)]
+pub(crate) struct Clock {
+    left: Duration,
+    running_since: Option<Instant>,
+}
+
+impl Clock {
+    pub(crate) fn start(limit: Duration) -> Self {
+        Self { left: limit, running_since: Some(Instant::now()) }
+    }
+
+    pub(crate) fn run(&mut self) {
+        self.running_since.get_or_insert_with(Instant::now);
+    }
+
+    pub(crate) fn pause(&mut self) {
+        if let Some(since) = self.running_since.take() {
+            self.left = self.left.saturating_sub(since.elapsed());
+        }
+    }
+
+    /// When time is up, as long as the clock runs.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.running_since.map(|since| since + self.left)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_burst_of_lines_is_joined_not_lost() {
+        let mut meter = LogMeter::new(&Limits::default());
+        for i in 0..100 {
+            meter.log(LogLevel::Log, &i.to_string());
+        }
+        meter.log(LogLevel::Error, "bad");
+        let (entries, warning) = meter.finish();
+        assert!(entries.len() <= 21, "{}", entries.len());
+        let lines: Vec<&str> = entries.iter().flat_map(|entry| entry.message.lines()).collect();
+        assert_eq!(lines.len(), 101);
+        assert_eq!(entries.last().map(|entry| entry.level), Some(LogLevel::Error));
+        assert_eq!(warning, None);
+    }
+
+    #[test]
+    fn the_number_and_the_size_are_bounded() {
+        let limits = Limits { max_log_events: 3, log_rate_per_sec: 1000, ..Limits::default() };
+        let mut meter = LogMeter::new(&limits);
+        (0..10).for_each(|_| _ = meter.log(LogLevel::Log, "x"));
+        let (entries, warning) = meter.finish();
+        assert_eq!(entries.len(), 3);
+        assert!(warning.is_some_and(|warning| warning.starts_with("7 log lines were dropped")));
+        let mut meter = LogMeter::new(&Limits::default());
+        (0..1000).for_each(|_| _ = meter.log(LogLevel::Log, &"x".repeat(1000)));
+        let (entries, warning) = meter.finish();
+        assert!(entries.iter().map(|entry| entry.message.len()).sum::<usize>() <= MAX_LOG_BYTES + 1000);
+        assert!(warning.is_some());
+    }
+
+    #[test]
+    fn a_paused_clock_has_no_deadline() {
+        let mut clock = Clock::start(Duration::from_secs(5));
+        clock.pause();
+        assert_eq!(clock.deadline(), None);
+        clock.run();
+        assert!(clock.deadline().is_some_and(|deadline| deadline > Instant::now() + Duration::from_secs(4)));
+    }
+}

@@ -1,0 +1,122 @@
+//! From the way a script ended to the error its author reads.
+
+use selvedge_protocol::{ErrorCode, Limits, Phase, ScriptError};
+use selvedge_sandbox::{Fault, Position};
+use serde_json::{Map, Value};
+
+use crate::hints;
+
+/// Frames an author is shown.
+const MAX_FRAMES: usize = 10;
+
+/// An error the script threw and did not catch, from its description in JSON.
+pub(crate) fn from_thrown(json: &str) -> ScriptError {
+    let facts: Map<String, Value> = serde_json::from_str(json).unwrap_or_default();
+    let text = |key: &str| facts.get(key).and_then(Value::as_str).unwrap_or_default();
+    let (name, message, stack) = (text("name"), text("message"), text("stack"));
+
+    let code = match (ErrorCode::parse(text("code")), name) {
+        (Some(code), name) if name == code.as_str() => code,
+        (_, "InternalError") if message == "out of memory" => ErrorCode::ScriptMemoryError,
+        (_, "RangeError") if message == "Maximum call stack size exceeded" => ErrorCode::ScriptStackError,
+        // Thrown when there is not even memory for an error object.
+        (_, "null") if facts.contains_key("thrown") => ErrorCode::ScriptRuntimeError,
+        _ => ErrorCode::ScriptRuntimeError,
+    };
+    let message = match code {
+        ErrorCode::ScriptMemoryError => "the script used up its memory".to_owned(),
+        ErrorCode::ScriptStackError => "the script recursed too deeply".to_owned(),
+        ErrorCode::ScriptRuntimeError if facts.contains_key("thrown") => format!("the script threw {message}"),
+        ErrorCode::ScriptRuntimeError => format!("{name}: {message}"),
+        _ => message.to_owned(),
+    };
+    let phase = if code == ErrorCode::SerializationError { Phase::Finalizing } else { Phase::Executing };
+    let mut error = ScriptError::new(code, phase, shortened(&message, 2048));
+    if let Some(at) = first_position(stack) {
+        error = error.at(at.line, at.column);
+    }
+    error.stack = stack_of(name, text("message"), stack);
+    error.tool_name = facts.get("toolName").and_then(Value::as_str).map(str::to_owned);
+    error.call_id = facts.get("callId").and_then(Value::as_str).map(str::to_owned);
+    error.suggestions = strings(facts.get("suggestions"));
+    if let Some(Value::Object(metadata)) = facts.get("metadata") {
+        error.metadata.extend(metadata.clone());
+    }
+    match code {
+        ErrorCode::ScriptRuntimeError => {
+            error = error.with("name", name);
+            if let Some(cause) = facts.get("cause") {
+                error = error.with("cause", cause.clone());
+            }
+            error.suggestions.extend(hints::for_engine_error(name, text("message")));
+        }
+        ErrorCode::ScriptMemoryError => {
+            error = error.suggest("work on less at a time, or keep only the fields you need")
+        }
+        ErrorCode::ScriptStackError => error = error.suggest("use a loop instead of recursion"),
+        _ => {}
+    }
+    if let Some(path) = facts.get("path") {
+        error = error.with("path", path.clone());
+    }
+    error
+}
+
+/// An error from outside the script.
+pub(crate) fn from_fault(fault: &Fault, limits: &Limits, timeout_ms: u64) -> ScriptError {
+    let new = |code, message: String| ScriptError::new(code, Phase::Executing, message);
+    match fault {
+        Fault::Deadline => timed_out(timeout_ms),
+        Fault::Cancelled => new(ErrorCode::ScriptCancelledError, "the script was cancelled".to_owned()),
+        Fault::Memory => {
+            new(ErrorCode::ScriptMemoryError, format!("the script used up its memory ({} MB)", limits.memory_mb))
+                .suggest("work on less at a time, or keep only the fields you need")
+        }
+        Fault::Stack => new(ErrorCode::ScriptStackError, "the script recursed too deeply".to_owned())
+            .suggest("use a loop instead of recursion"),
+        other => new(ErrorCode::HarnessInternalError, other.to_string()),
+    }
+}
+
+pub(crate) fn timed_out(timeout_ms: u64) -> ScriptError {
+    ScriptError::new(
+        ErrorCode::ScriptTimeoutError,
+        Phase::Executing,
+        format!("the script ran past its time limit of {timeout_ms} ms"),
+    )
+    .suggest("run calls side by side with Promise.all, do less in one script, or ask for more time")
+}
+
+/// The first `script.ts:12:3` of a stack.
+pub(crate) fn first_position(stack: &str) -> Option<Position> {
+    let rest = stack.split_once("script.ts:")?.1;
+    let end = rest.find(|c: char| !c.is_ascii_digit() && c != ':').unwrap_or(rest.len());
+    let (line, column) = rest[..end].split_once(':')?;
+    Some(Position { line: line.parse().ok()?, column: column.parse().ok()? })
+}
+
+fn stack_of(name: &str, message: &str, stack: &str) -> Option<String> {
+    let frames: Vec<&str> =
+        stack.lines().filter(|line| line.contains("script.ts:")).map(str::trim).take(MAX_FRAMES).collect();
+    if frames.is_empty() {
+        return None;
+    }
+    let head = shortened(message.lines().next().unwrap_or_default(), 200);
+    Some(format!("{name}: {head}\n  {}", frames.join("\n  ")))
+}
+
+fn strings(value: Option<&Value>) -> Vec<String> {
+    let items = value.and_then(Value::as_array).into_iter().flatten();
+    items.filter_map(Value::as_str).map(str::to_owned).take(10).collect()
+}
+
+pub(crate) fn shortened(text: &str, max: usize) -> String {
+    if text.len() <= max {
+        return text.to_owned();
+    }
+    let mut end = max;
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    format!("{}… ({} more bytes)", &text[..end], text.len() - end)
+}

@@ -1,0 +1,104 @@
+//! Before anything runs: every tool call that can be seen, checked against the tools there are.
+
+use selvedge_protocol::{ErrorCode, Phase, ScriptError};
+use selvedge_tools::{ArgumentErrorKind, Found, Orchestrator, camel_case, check_partial, snake_case};
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::compile::Compiled;
+use crate::survey::{StaticArgs, StaticObject};
+
+/// What can be said of a script without running it.
+#[derive(Debug, Clone, Serialize)]
+pub struct Preflight {
+    /// Whether it would be run.
+    pub valid: bool,
+    /// Calls that can be seen, in the order they stand in the text.
+    pub calls: Vec<PlannedCall>,
+    /// What stands in the way.
+    pub errors: Vec<ScriptError>,
+}
+
+/// A call that can be seen in the text. Whether and how often it happens, the run decides.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PlannedCall {
+    /// Canonical name.
+    pub tool: String,
+    /// Line, from one.
+    pub line: u32,
+    /// Arguments that are literals.
+    pub args: Value,
+    /// Fields whose values only the run will know.
+    pub dynamic: Vec<String>,
+    /// Whether the tool leaves the world as it was.
+    pub read_only: bool,
+}
+
+/// Checks a compiled script.
+pub(crate) fn check(compiled: &Compiled, orchestrator: &Orchestrator) -> Preflight {
+    let mut report = Preflight { valid: true, calls: Vec::new(), errors: Vec::new() };
+    for seen in &compiled.uses {
+        let at = compiled.position(seen.offset);
+        let tool = match orchestrator.registry().find(&seen.path) {
+            Found::Tool(tool) => tool,
+            Found::Namespace => continue,
+            Found::Nothing(_) if compiled.probed.contains(&seen.path) => continue,
+            // `.then`, `.raw` and the like on a tool or a namespace: the run will tell.
+            Found::Nothing(_) if below_a_tool(&seen.path, orchestrator) => continue,
+            Found::Nothing(_) => {
+                let failure = orchestrator.not_found(&seen.path);
+                let mut error = ScriptError::new(failure.code, Phase::Parsing, failure.message).at(at.line, at.column);
+                error.tool_name = Some(seen.path.clone());
+                error.suggestions = failure.suggestions;
+                report.errors.push(error);
+                continue;
+            }
+        };
+        let Some(args) = &seen.args else { continue };
+        let StaticArgs::Object(object) = args else {
+            report.calls.push(planned(&tool.spec, at.line, &StaticObject::default()));
+            continue;
+        };
+        for problem in check_partial(tool, object.known.clone(), &object.dynamic, object.open) {
+            let offset = problem.field.as_ref().and_then(|field| {
+                let same = |name: &str| name == field || camel_case(&snake_case(name)) == *field;
+                object.offsets.iter().find(|(name, _)| same(name)).map(|(_, offset)| *offset)
+            });
+            let place = match problem.kind {
+                ArgumentErrorKind::Missing => at,
+                _ => offset.map_or(at, |offset| compiled.position(offset)),
+            };
+            let message = format!("{}: {}", tool.spec.js_name, problem.message);
+            let mut error =
+                ScriptError::new(ErrorCode::ToolValidationError, Phase::Parsing, message).at(place.line, place.column);
+            error.tool_name = Some(tool.spec.name.clone());
+            error.suggestions = problem.suggestions;
+            report.errors.push(error);
+        }
+        report.calls.push(planned(&tool.spec, at.line, object));
+    }
+    report.valid = report.errors.is_empty();
+    report
+}
+
+fn planned(spec: &selvedge_protocol::ToolSpec, line: u32, object: &StaticObject) -> PlannedCall {
+    PlannedCall {
+        tool: spec.name.clone(),
+        line,
+        args: Value::Object(object.known.clone()),
+        dynamic: object.dynamic.clone(),
+        read_only: spec.read_only,
+    }
+}
+
+fn below_a_tool(path: &str, orchestrator: &Orchestrator) -> bool {
+    let mut rest = path;
+    while let Some((above, _)) = rest.rsplit_once('.') {
+        if matches!(orchestrator.registry().find(above), Found::Tool(_)) {
+            return true;
+        }
+        rest = above;
+    }
+    false
+}

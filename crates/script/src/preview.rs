@@ -1,0 +1,71 @@
+//! Cutting a value that is too large to a smaller one that is still valid JSON.
+
+use serde_json::{Map, Value};
+
+/// The value in at most about `max_bytes` of JSON; what was left out is said where it was.
+pub(crate) fn preview(value: &Value, max_bytes: usize) -> String {
+    // Parts are shortened until the whole fits: long strings and lists first, then all of them.
+    let mut room = Room { items: 64, chars: (max_bytes / 8).max(16) };
+    loop {
+        let text = cut(value, &room, 0).to_string();
+        if text.len() <= max_bytes || (room.items <= 1 && room.chars <= 16) {
+            return if text.len() <= max_bytes {
+                text
+            } else {
+                Value::String(format!("… {} bytes of JSON", value.to_string().len())).to_string()
+            };
+        }
+        room = Room { items: (room.items / 2).max(1), chars: (room.chars / 2).max(16) };
+    }
+}
+
+struct Room {
+    items: usize,
+    chars: usize,
+}
+
+fn cut(value: &Value, room: &Room, depth: usize) -> Value {
+    match value {
+        Value::String(text) => match text.char_indices().nth(room.chars) {
+            Some((end, _)) => Value::String(format!("{}… ({} more bytes)", &text[..end], text.len() - end)),
+            None => value.clone(),
+        },
+        Value::Array(_) | Value::Object(_) if depth >= 32 => Value::String("…".to_owned()),
+        Value::Array(items) => {
+            let mut kept: Vec<Value> = items.iter().take(room.items).map(|item| cut(item, room, depth + 1)).collect();
+            if items.len() > room.items {
+                kept.push(Value::String(format!("… {} more", items.len() - room.items)));
+            }
+            Value::Array(kept)
+        }
+        Value::Object(fields) => {
+            let mut kept: Map<String, Value> = fields
+                .iter()
+                .take(room.items)
+                .map(|(key, item)| (key.chars().take(room.chars).collect(), cut(item, room, depth + 1)))
+                .collect();
+            if fields.len() > room.items {
+                kept.insert("…".to_owned(), Value::String(format!("{} more fields", fields.len() - room.items)));
+            }
+            Value::Object(kept)
+        }
+        other => other.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn previews_are_small_and_valid() {
+        let big = json!({"text": "ü".repeat(200_000), "list": (0..50_000).collect::<Vec<_>>(), "deep": vec![vec![vec!["x"; 10]; 10]; 10]});
+        for max in [64, 1000, 131_072] {
+            let text = preview(&big, max);
+            assert!(text.len() <= max, "{} > {max}", text.len());
+            let _: Value = serde_json::from_str(&text).unwrap();
+        }
+        assert!(preview(&big, 131_072).len() > 20_000);
+    }
+}

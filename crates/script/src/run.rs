@@ -1,0 +1,462 @@
+//! One run: pumps the script, submits its calls, answers it, and brings it to an end whatever happens.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use futures_util::StreamExt;
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use selvedge_protocol::{CallRecord, CallStatus, ErrorCode, Phase, ScriptError};
+use selvedge_sandbox::{Execution, Fault, Finish, Leash, Outcome, Position, Program, Pump, Request, Runtime, State};
+use selvedge_tools::{Arguments, CallOutcome, CallRequest, Orchestrator, Report, Scope};
+use serde_json::Value;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio_util::sync::CancellationToken;
+
+use crate::bridge::{Bridge, Said, error_facts};
+use crate::compile::Compiled;
+use crate::meter::Clock;
+use crate::outcome::{from_fault, from_thrown, shortened, timed_out};
+
+/// How long after its deadline a run may take to stop its calls.
+const HARD_STOP: Duration = Duration::from_secs(2);
+
+/// A script on its way. Everything it started is inside and ends with it.
+pub(crate) struct Run<'a> {
+    pub(crate) runtime: &'a dyn Runtime,
+    pub(crate) orchestrator: &'a Orchestrator,
+    pub(crate) compiled: &'a Arc<Compiled>,
+    pub(crate) scope: &'a Scope,
+    pub(crate) limits: &'a selvedge_protocol::Limits,
+    pub(crate) timeout: Duration,
+    pub(crate) seed: u64,
+    pub(crate) said: &'a Arc<Mutex<Said>>,
+    /// Wait for calls nobody awaited instead of stopping them.
+    pub(crate) allow_detached: bool,
+}
+
+/// How a run ended.
+pub(crate) struct Ended {
+    /// The returned JSON, if the script returned one.
+    pub(crate) result: Result<Option<String>, ScriptError>,
+    pub(crate) calls: Vec<CallRecord>,
+    /// What finished calls returned: call, tool, JSON.
+    pub(crate) results: Vec<(String, String, String)>,
+    pub(crate) dispatched: u32,
+    pub(crate) heap_peak: u64,
+}
+
+/// Calls and timers of a running script.
+struct Traffic<'a> {
+    run: &'a Run<'a>,
+    batches: FuturesUnordered<BoxFuture<'a, ()>>,
+    reports: UnboundedReceiver<Report>,
+    report_to: UnboundedSender<Report>,
+    /// Guest id to call.
+    pending: HashMap<u32, Pending>,
+    /// Calls that wait for a person.
+    asking: HashSet<String>,
+    timers: BTreeMap<(Instant, u32), ()>,
+    calls: Vec<Option<CallRecord>>,
+    results: Vec<(String, String, String)>,
+    dispatched: u32,
+    stubborn: Vec<String>,
+}
+
+struct Pending {
+    call_id: String,
+    tool: String,
+    at: Option<Position>,
+    cancel: CancellationToken,
+}
+
+/// What happened while the script waited.
+enum Wake {
+    Settle(u32, Result<String, String>),
+    Nothing,
+    TimeUp,
+    Cancelled,
+}
+
+impl<'a> Run<'a> {
+    pub(crate) async fn to_its_end(&'a self, context: Value) -> Ended {
+        let (report_to, reports) = unbounded_channel();
+        let mut traffic = Traffic {
+            run: self,
+            batches: FuturesUnordered::new(),
+            reports,
+            report_to,
+            pending: HashMap::new(),
+            asking: HashSet::new(),
+            timers: BTreeMap::new(),
+            calls: Vec::new(),
+            results: Vec::new(),
+            dispatched: 0,
+            stubborn: Vec::new(),
+        };
+        let mut heap_peak = 0;
+        let result = self.pump(context, &mut traffic, &mut heap_peak).await;
+        let returned = result.is_ok();
+        let unawaited = traffic.wind_up(returned && self.allow_detached).await;
+        if returned {
+            for warning in unawaited {
+                self.said().warn(warning);
+            }
+        }
+        if !matches!(&result, Err(error) if error.code == ErrorCode::ScriptCancelledError) {
+            self.said().session.commit();
+        }
+        let stubborn = std::mem::take(&mut traffic.stubborn);
+        let result = match result {
+            Ok(value) if !stubborn.is_empty() => Err(detached(&stubborn, value)),
+            result => result,
+        };
+        let mut results = traffic.results;
+        // In the order the calls were made, not the order they finished.
+        results.sort_by_key(|(call_id, ..)| call_number(call_id));
+        Ended {
+            result,
+            calls: traffic.calls.into_iter().flatten().collect(),
+            results,
+            dispatched: traffic.dispatched,
+            heap_peak,
+        }
+    }
+
+    async fn pump(
+        &'a self,
+        context: Value,
+        traffic: &mut Traffic<'a>,
+        heap_peak: &mut u64,
+    ) -> Result<Option<String>, ScriptError> {
+        let timeout_ms = self.timeout.as_millis() as u64;
+        let fail = |fault: Fault| from_fault(&fault, self.limits, timeout_ms);
+        let mut clock = Clock::start(self.timeout);
+        let leash = Arc::new(Leash::new(self.timeout));
+        let bridge = Bridge {
+            said: self.said.clone(),
+            compiled: self.compiled.clone(),
+            orchestrator: self.orchestrator.clone(),
+            scope: self.scope.clone(),
+            context,
+        };
+        let program = Program {
+            source: &self.compiled.javascript,
+            seed: self.seed,
+            memory_limit: self.limits.memory_mb << 20,
+            stack_limit: self.limits.max_stack_bytes,
+            leash: leash.clone(),
+        };
+        let start = self.runtime.start(program, Box::new(bridge));
+        let (mut execution, mut pump) = traffic.while_computing(&leash, start).await.map_err(fail)?;
+        loop {
+            *heap_peak = execution.heap_peak();
+            traffic.take_requests(std::mem::take(&mut pump.requests));
+            if let State::Finished(finish) = pump.state {
+                return match finish {
+                    Finish::Value(value) => Ok(value),
+                    Finish::Exit => Ok(None),
+                    Finish::Error(error) => Err(from_thrown(&error)),
+                };
+            }
+            match self.wait(&mut clock, traffic).await? {
+                Wake::Nothing => {}
+                Wake::TimeUp => return Err(timed_out(timeout_ms)),
+                Wake::Cancelled => return Err(fail(Fault::Cancelled)),
+                Wake::Settle(id, answer) => {
+                    clock.run();
+                    if let Some(deadline) = clock.deadline() {
+                        leash.stop_at(deadline);
+                    }
+                    let outcome = match &answer {
+                        Ok(value) => Outcome::Value(value),
+                        Err(error) => Outcome::Error(error),
+                    };
+                    pump = settle(traffic, &leash, execution.as_mut(), id, outcome).await.map_err(fail)?;
+                    continue;
+                }
+            }
+            pump = Pump { requests: Vec::new(), state: State::Waiting };
+        }
+    }
+
+    /// Waits until something happens that the script should know, or that ends it.
+    async fn wait(&self, clock: &mut Clock, traffic: &mut Traffic<'a>) -> Result<Wake, ScriptError> {
+        if traffic.pending.is_empty() && traffic.timers.is_empty() {
+            return Err(ScriptError::new(
+                ErrorCode::ScriptRuntimeError,
+                Phase::Executing,
+                "the script waits for a promise that nothing will ever settle",
+            )
+            .suggest("check that every `new Promise` calls its resolve function"));
+        }
+        if traffic.waits_for_a_person() {
+            clock.pause()
+        } else {
+            clock.run()
+        }
+        let time_up = async {
+            match clock.deadline() {
+                Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
+                None => std::future::pending().await,
+            }
+        };
+        let timer = traffic.timers.keys().next().copied();
+        let ring = async {
+            match timer {
+                Some((at, _)) => tokio::time::sleep_until(at.into()).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            () = self.scope.cancel.cancelled() => Ok(Wake::Cancelled),
+            () = time_up => Ok(Wake::TimeUp),
+            Some(report) = traffic.reports.recv() => Ok(traffic.take_report(report)),
+            () = ring => {
+                let Some(((_, id), ())) = traffic.timers.pop_first() else { return Ok(Wake::Nothing) };
+                Ok(Wake::Settle(id, Ok("null".to_owned())))
+            }
+            Some(()) = traffic.batches.next(), if !traffic.batches.is_empty() => Ok(Wake::Nothing),
+        }
+    }
+
+    fn said(&self) -> MutexGuard<'_, Said> {
+        self.said.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+async fn settle(
+    traffic: &mut Traffic<'_>,
+    leash: &Leash,
+    execution: &mut dyn Execution,
+    id: u32,
+    outcome: Outcome<'_>,
+) -> Result<Pump, Fault> {
+    traffic.while_computing(leash, execution.settle(id, outcome)).await
+}
+
+impl<'a> Traffic<'a> {
+    /// Lets the guest compute; calls under way go on beside it, and a cancellation reaches it.
+    async fn while_computing<T>(&mut self, leash: &Leash, guest: impl Future<Output = T>) -> T {
+        let cancel = &self.run.scope.cancel;
+        tokio::pin!(guest);
+        loop {
+            tokio::select! {
+                biased;
+                done = &mut guest => return done,
+                () = cancel.cancelled(), if !cancel.is_cancelled() => leash.cut(),
+                Some(()) = self.batches.next(), if !self.batches.is_empty() => {}
+            }
+            if cancel.is_cancelled() {
+                leash.cut();
+            }
+        }
+    }
+
+    /// Submits all calls of a pump as one batch.
+    fn take_requests(&mut self, requests: Vec<Request>) {
+        let mut batch = Vec::new();
+        for request in requests {
+            match request {
+                Request::Call { id, path, args, at } => batch.push(self.accept(id, path, &args, at)),
+                Request::Sleep { id, ms } => {
+                    let wait = Duration::from_secs_f64((ms / 1000.0).clamp(0.0, 1e6));
+                    self.timers.insert((Instant::now() + wait, id), ());
+                }
+                Request::Cancel { id } => {
+                    self.timers.retain(|(_, timer), ()| *timer != id);
+                    if let Some(pending) = self.pending.get(&id) {
+                        pending.cancel.cancel();
+                    }
+                }
+            }
+        }
+        if !batch.is_empty() {
+            let run = self.run;
+            self.batches.push(Box::pin(run.orchestrator.run_batch(run.scope, batch, self.report_to.clone())));
+        }
+    }
+
+    fn accept(&mut self, id: u32, path: String, args: &str, at: Option<Position>) -> CallRequest {
+        self.calls.push(None);
+        let call_id = format!("tool_{}", self.calls.len());
+        let at = at.and_then(|at| self.run.compiled.locate(at));
+        let cancel = self.run.scope.cancel.child_token();
+        let args = match serde_json::from_str(&whole_unicode(args)) {
+            Ok(Value::Array(list)) => list,
+            _ => Vec::new(),
+        };
+        self.pending.insert(id, Pending { call_id: call_id.clone(), tool: path.clone(), at, cancel: cancel.clone() });
+        CallRequest { id: call_id, tool: path, args: Arguments::List(args), line: at.map(|at| at.line), cancel }
+    }
+
+    fn take_report(&mut self, report: Report) -> Wake {
+        match report {
+            Report::Asking { request_id, calls } => {
+                self.run.said().last_approval = Some(request_id);
+                self.asking.extend(calls);
+            }
+            Report::Answered(calls) => calls.iter().for_each(|call| _ = self.asking.remove(call)),
+            Report::Finished(outcome) => {
+                let id =
+                    self.pending.iter().find(|(_, pending)| pending.call_id == outcome.record.id).map(|(id, _)| *id);
+                let Some((id, pending)) = id.and_then(|id| self.pending.remove_entry(&id)) else {
+                    return Wake::Nothing;
+                };
+                return Wake::Settle(id, self.record(*outcome, &pending));
+            }
+        }
+        Wake::Nothing
+    }
+
+    /// Writes a finished call into the ledger and returns what the script is told.
+    fn record(&mut self, outcome: CallOutcome, pending: &Pending) -> Result<String, String> {
+        let CallOutcome { record, result, stubborn, dispatched } = outcome;
+        self.dispatched += u32::from(dispatched);
+        if stubborn {
+            self.stubborn.push(format!("{} ({})", record.id, record.tool));
+        }
+        let answer = match result {
+            Ok(output) => {
+                let json = output.value.to_string();
+                self.results.push((record.id.clone(), record.tool.clone(), json.clone()));
+                Ok(json)
+            }
+            Err(mut failure) => {
+                failure.message = shortened(&failure.message, 2048);
+                Err(error_facts(failure.code, &failure, &record.tool, &record.id, pending.at))
+            }
+        };
+        let index = call_number(&record.id).saturating_sub(1);
+        if let Some(slot) = self.calls.get_mut(index) {
+            *slot = Some(record);
+        }
+        answer
+    }
+
+    fn waits_for_a_person(&self) -> bool {
+        !self.pending.is_empty() && self.pending.values().all(|pending| self.asking.contains(&pending.call_id))
+    }
+
+    /// Brings every call to an end, and tells which were still running.
+    async fn wind_up(&mut self, wait_for_them: bool) -> Vec<String> {
+        let mut left: Vec<(&String, &Pending)> =
+            self.pending.values().map(|pending| (&pending.call_id, pending)).collect();
+        left.sort_by_key(|(call_id, _)| call_number(call_id));
+        let warnings = left
+            .iter()
+            .filter(|_| !wait_for_them)
+            .map(|(call_id, pending)| {
+                let line = pending.at.map(|at| format!(" in line {}", at.line)).unwrap_or_default();
+                format!(
+                    "{call_id} (tools.{}{line}) was not awaited and was stopped when the script ended: write `await`",
+                    pending.tool
+                )
+            })
+            .collect();
+        if !wait_for_them {
+            self.run.scope.cancel.cancel();
+        }
+        let limit = if wait_for_them { self.run.timeout } else { HARD_STOP };
+        let deadline = Instant::now() + limit;
+        while !self.pending.is_empty() {
+            tokio::select! {
+                biased;
+                Some(report) = self.reports.recv() => { self.take_report(report); }
+                Some(()) = self.batches.next(), if !self.batches.is_empty() => {}
+                () = tokio::time::sleep_until(deadline.into()) => break,
+            }
+        }
+        // Whatever did not even answer is dropped with its batch, and nobody knows how far it came.
+        for pending in std::mem::take(&mut self.pending).into_values() {
+            let index = call_number(&pending.call_id).saturating_sub(1);
+            self.stubborn.push(format!("{} ({})", pending.call_id, pending.tool));
+            if let Some(slot) = self.calls.get_mut(index) {
+                *slot = Some(CallRecord {
+                    id: pending.call_id,
+                    tool: pending.tool,
+                    status: CallStatus::OutcomeUnknown,
+                    reused: false,
+                    duration_ms: 0.0,
+                    args_digest: String::new(),
+                    line: pending.at.map(|at| at.line),
+                    error: None,
+                });
+            }
+        }
+        self.batches.clear();
+        warnings
+    }
+}
+
+fn detached(stubborn: &[String], value: Option<String>) -> ScriptError {
+    let message = format!("the script ended while calls were running that did not stop: {}", stubborn.join(", "));
+    let mut error = ScriptError::new(ErrorCode::DetachedPromiseError, Phase::Finalizing, message)
+        .suggest("await every call before the script returns");
+    if let Some(value) = value.and_then(|json| serde_json::from_str::<Value>(&json).ok()) {
+        error = error.with("returned", value);
+    }
+    error
+}
+
+/// `tool_12` → 12.
+fn call_number(call_id: &str) -> usize {
+    call_id.rsplit('_').next().and_then(|number| number.parse().ok()).unwrap_or(0)
+}
+
+/// JSON text of a script may hold half a surrogate pair, which no Unicode text can: it becomes U+FFFD.
+pub(crate) fn whole_unicode(json: &str) -> std::borrow::Cow<'_, str> {
+    if !json.contains("\\ud") {
+        return json.into();
+    }
+    let bytes = json.as_bytes();
+    let unit = |at: usize| -> Option<u16> {
+        let hex = (bytes.get(at)? == &b'\\' && bytes.get(at + 1)? == &b'u').then(|| json.get(at + 2..at + 6))??;
+        u16::from_str_radix(hex, 16).ok()
+    };
+    let mut out = String::with_capacity(json.len());
+    let mut at = 0;
+    while at < bytes.len() {
+        if bytes[at] != b'\\' {
+            let end = json[at..].find('\\').map_or(json.len(), |step| at + step);
+            out.push_str(&json[at..end]);
+            at = end;
+            continue;
+        }
+        let width = match unit(at) {
+            Some(0xD800..=0xDBFF) if matches!(unit(at + 6), Some(0xDC00..=0xDFFF)) => 12,
+            Some(0xD800..=0xDFFF) => {
+                out.push_str("\\ufffd");
+                at += 6;
+                continue;
+            }
+            Some(_) => 6,
+            None => 2,
+        };
+        let end = (at + width).min(json.len());
+        out.push_str(json.get(at..end).unwrap_or_default());
+        at = end;
+    }
+    out.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::whole_unicode;
+
+    #[test]
+    fn half_surrogates_become_replacement_characters() {
+        for (given, wanted) in [
+            (r#"["\ud83d\ude00"]"#, r#"["\ud83d\ude00"]"#),
+            (r#"["\ud83d"]"#, r#"["\ufffd"]"#),
+            (r#"["a\ude00\ud83db\\ud800"]"#, r#"["a\ufffd\ufffdb\\ud800"]"#),
+            (r#"["\\\ud800"]"#, r#"["\\\ufffd"]"#),
+            (r#"["ü\ud800"]"#, r#"["ü\ufffd"]"#),
+        ] {
+            assert_eq!(whole_unicode(given), wanted);
+            serde_json::from_str::<serde_json::Value>(&whole_unicode(given)).unwrap();
+        }
+    }
+}

@@ -1,0 +1,312 @@
+//! Arguments on their way in: spellings made canonical, then checked against the tool's schema.
+
+use jsonschema::error::ValidationErrorKind;
+use selvedge_protocol::ToolSpec;
+use serde_json::{Map, Value, json};
+
+use crate::{Registered, Tool, camel_case, nearest, snake_case};
+
+/// What is wrong with arguments.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ArgumentError {
+    /// Which kind.
+    pub kind: ArgumentErrorKind,
+    /// Top-level field it concerns, if one.
+    pub field: Option<String>,
+    /// One line.
+    pub message: String,
+    /// What may have been meant.
+    pub suggestions: Vec<String>,
+}
+
+/// Kinds of argument errors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ArgumentErrorKind {
+    /// A required field is not there.
+    Missing,
+    /// A field the tool does not have.
+    Unknown,
+    /// A value of the wrong type or out of range.
+    Value,
+    /// Not an object at all.
+    Shape,
+}
+
+/// A tool's schema, ready to check with.
+pub(crate) struct Checker {
+    validator: jsonschema::Validator,
+    schema: Value,
+    aliases: Vec<(String, String)>,
+    positional: Vec<String>,
+}
+
+impl Checker {
+    pub(crate) fn new(spec: &ToolSpec, tool: &dyn Tool) -> Result<Self, String> {
+        let schema = match &spec.input_schema {
+            Value::Object(schema) => Value::Object(schema.clone()),
+            _ => json!({"type": "object"}),
+        };
+        let validator = jsonschema::validator_for(&schema)
+            .map_err(|error| format!("the tool `{}` has an input schema that is not valid: {error}", spec.name))?;
+        let own = |pairs: &[(&str, &str)]| pairs.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect();
+        Ok(Self {
+            validator,
+            schema,
+            aliases: own(tool.field_aliases()),
+            positional: tool.positional().iter().map(|field| (*field).to_owned()).collect(),
+        })
+    }
+
+    /// Arguments as a script passes them, a list, made into the one object a tool takes.
+    pub(crate) fn gather(&self, mut list: Vec<Value>) -> Result<Value, ArgumentError> {
+        match list.len() {
+            0 => return Ok(Value::Object(Map::new())),
+            1 if list[0].is_object() => return Ok(self.canonical(list.swap_remove(0))),
+            1 if list[0].is_null() => return Ok(Value::Object(Map::new())),
+            _ => {}
+        }
+        if list.len() <= self.positional.len() {
+            let fields = self.positional.iter().cloned().zip(list);
+            return Ok(self.canonical(Value::Object(fields.collect())));
+        }
+        let given = match &list[0] {
+            Value::String(_) => "a string",
+            Value::Array(_) => "an array",
+            Value::Number(_) => "a number",
+            Value::Bool(_) => "a boolean",
+            _ if list.len() > 1 => "several arguments",
+            _ => "something else",
+        };
+        let wanted = self
+            .required()
+            .next()
+            .or_else(|| self.properties().map(|(name, _)| name.as_str()).next())
+            .unwrap_or("field");
+        Err(ArgumentError {
+            kind: ArgumentErrorKind::Shape,
+            field: None,
+            message: format!("takes one object, got {given}"),
+            suggestions: vec![format!("({{ {}: … }})", camel_case(wanted))],
+        })
+    }
+
+    /// Every error, worst first.
+    pub(crate) fn check(&self, args: &Value) -> Vec<ArgumentError> {
+        let mut errors: Vec<ArgumentError> =
+            self.validator.iter_errors(args).flat_map(|error| self.explain(&error)).collect();
+        errors.sort_by_key(|error| match error.kind {
+            ArgumentErrorKind::Unknown => 0,
+            ArgumentErrorKind::Missing => 1,
+            ArgumentErrorKind::Value | ArgumentErrorKind::Shape => 2,
+        });
+        errors
+    }
+
+    /// Renames fields to the spelling of the schema, at every depth.
+    pub(crate) fn canonical(&self, mut args: Value) -> Value {
+        if let Some(object) = args.as_object_mut() {
+            let taken: Vec<(String, String)> = object
+                .keys()
+                .filter(|key| !self.has_property(key))
+                .filter_map(|key| {
+                    let spelled = snake_case(key);
+                    let (_, field) = self.aliases.iter().find(|(alias, _)| alias == key || *alias == spelled)?;
+                    (!object.contains_key(field)).then(|| (key.clone(), field.clone()))
+                })
+                .collect();
+            for (key, field) in taken {
+                rename(object, &key, &field);
+            }
+        }
+        respell(&mut args, &self.schema, &self.schema, 0);
+        args
+    }
+
+    fn explain(&self, error: &jsonschema::ValidationError<'_>) -> Vec<ArgumentError> {
+        let path = error.instance_path().to_string();
+        let field = path.split('/').nth(1).filter(|part| !part.is_empty()).map(camel_case);
+        let place = if path.is_empty() { String::new() } else { format!(" in `{}`", readable(&path)) };
+        let of = |kind, field, message, suggestions| ArgumentError { kind, field, message, suggestions };
+        match error.kind() {
+            ValidationErrorKind::Required { property } => {
+                let name = camel_case(property.as_str().unwrap_or_default());
+                vec![of(
+                    ArgumentErrorKind::Missing,
+                    Some(name.clone()),
+                    format!("the field `{name}` is missing{place}"),
+                    vec![],
+                )]
+            }
+            ValidationErrorKind::AdditionalProperties { unexpected }
+            | ValidationErrorKind::UnevaluatedProperties { unexpected } => unexpected
+                .iter()
+                .map(|name| {
+                    let known: Vec<String> = self.properties().map(|(name, _)| camel_case(name)).collect();
+                    let near = nearest(name, known.iter().map(String::as_str));
+                    let hint = match near.first() {
+                        Some(near) => format!(": did you mean `{near}`?"),
+                        None if known.is_empty() => ": it takes no fields".to_owned(),
+                        None => format!(
+                            ": it takes {}",
+                            known.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
+                        ),
+                    };
+                    of(
+                        ArgumentErrorKind::Unknown,
+                        Some(name.clone()),
+                        format!("there is no field `{name}`{place}{hint}"),
+                        near,
+                    )
+                })
+                .collect(),
+            _ => {
+                let mut said = error.to_string();
+                if said.len() > 200 {
+                    said = said.chars().take(200).chain("…".chars()).collect();
+                }
+                let message = if path.is_empty() { said } else { format!("`{}`: {said}", readable(&path)) };
+                vec![of(ArgumentErrorKind::Value, field, message, vec![])]
+            }
+        }
+    }
+
+    fn properties(&self) -> impl Iterator<Item = (&String, &Value)> {
+        self.schema.get("properties").and_then(Value::as_object).into_iter().flatten()
+    }
+
+    fn has_property(&self, name: &str) -> bool {
+        self.schema.get("properties").and_then(|properties| properties.get(name)).is_some()
+    }
+
+    fn required(&self) -> impl Iterator<Item = &str> {
+        self.schema.get("required").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str)
+    }
+}
+
+/// Checks what is known of a call before it runs. `known` has the fields whose values are literals;
+/// `dynamic` names fields that are there with a value nobody knows yet; `open` says that more may come.
+pub fn check_partial(
+    tool: &Registered,
+    known: Map<String, Value>,
+    dynamic: &[String],
+    open: bool,
+) -> Vec<ArgumentError> {
+    let Ok(checker) = tool.checker() else { return Vec::new() };
+    let mut args = known;
+    // A field with an unknown value takes part in the check of names only.
+    for field in dynamic {
+        args.entry(field.clone()).or_insert(Value::Null);
+    }
+    let unknown = |field: &str| dynamic.iter().any(|name| camel_case(&snake_case(name)) == field || name == field);
+    let renamed: Vec<(String, String)> = dynamic
+        .iter()
+        .map(|name| {
+            let single = checker.canonical(Value::Object(Map::from_iter([(name.clone(), Value::Null)])));
+            (name.clone(), single.as_object().and_then(|object| object.keys().next().cloned()).unwrap_or_default())
+        })
+        .collect();
+    let args = checker.canonical(Value::Object(args));
+    checker
+        .validator
+        .iter_errors(&args)
+        .filter(|error| {
+            // Inside alternatives an error about one branch says nothing while other values are unknown.
+            let path = error.schema_path().to_string();
+            !["anyOf", "oneOf", "allOf", "if", "then", "else", "not"]
+                .iter()
+                .any(|word| path.split('/').any(|part| part == *word))
+        })
+        .flat_map(|error| checker.explain(&error))
+        .filter(|error| match error.kind {
+            ArgumentErrorKind::Missing => !open && !error.field.as_deref().is_some_and(unknown),
+            ArgumentErrorKind::Unknown => true,
+            ArgumentErrorKind::Value => {
+                !error.field.as_deref().is_some_and(|field| renamed.iter().any(|(_, name)| camel_case(name) == field))
+            }
+            ArgumentErrorKind::Shape => false,
+        })
+        .collect()
+}
+
+impl Registered {
+    /// The arguments a tool is called with, from a script's list, or everything that is wrong with them.
+    pub(crate) fn accept(&self, args: crate::orchestrator::Arguments) -> Result<Value, Vec<ArgumentError>> {
+        let broken = |message: &str| {
+            vec![ArgumentError {
+                kind: ArgumentErrorKind::Shape,
+                field: None,
+                message: message.to_owned(),
+                suggestions: vec![],
+            }]
+        };
+        let checker = self.checker().map_err(broken)?;
+        let args = match args {
+            crate::orchestrator::Arguments::List(list) => checker.gather(list).map_err(|error| vec![error])?,
+            crate::orchestrator::Arguments::Object(args) => checker.canonical(args),
+        };
+        let errors = checker.check(&args);
+        if errors.is_empty() { Ok(args) } else { Err(errors) }
+    }
+}
+
+fn rename(object: &mut Map<String, Value>, from: &str, to: &str) {
+    let renamed =
+        std::mem::take(object).into_iter().map(|(key, value)| (if key == from { to.to_owned() } else { key }, value));
+    *object = renamed.collect();
+}
+
+/// Gives each key that the schema does not know the spelling of the one it does.
+fn respell(value: &mut Value, schema: &Value, root: &Value, depth: usize) {
+    if depth > 16 {
+        return;
+    }
+    let schema = resolve(schema, root);
+    match value {
+        Value::Object(object) => {
+            let Some(properties) = schema.get("properties").and_then(Value::as_object) else { return };
+            let strange: Vec<String> = object.keys().filter(|key| !properties.contains_key(*key)).cloned().collect();
+            for key in strange {
+                let plain = snake_case(&key);
+                let mut same = properties.keys().filter(|name| snake_case(name) == plain);
+                if let (Some(name), None) = (same.next(), same.next())
+                    && !object.contains_key(name)
+                {
+                    rename(object, &key, name);
+                }
+            }
+            for (name, inner) in object.iter_mut() {
+                if let Some(schema) = properties.get(name) {
+                    respell(inner, schema, root, depth + 1);
+                }
+            }
+        }
+        Value::Array(items) => {
+            if let Some(schema) = schema.get("items") {
+                items.iter_mut().for_each(|item| respell(item, schema, root, depth + 1));
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Follows a local reference.
+fn resolve<'a>(schema: &'a Value, root: &'a Value) -> &'a Value {
+    let target = schema.get("$ref").and_then(Value::as_str).and_then(|path| root.pointer(path.strip_prefix('#')?));
+    target.unwrap_or(schema)
+}
+
+/// `/plan/0/step` → `plan[0].step`.
+fn readable(path: &str) -> String {
+    let mut out = String::new();
+    for part in path.split('/').skip(1) {
+        if part.bytes().all(|byte| byte.is_ascii_digit()) {
+            out.push_str(&format!("[{part}]"));
+        } else {
+            if !out.is_empty() {
+                out.push('.');
+            }
+            out.push_str(&camel_case(part));
+        }
+    }
+    out
+}

@@ -1,0 +1,128 @@
+//! Closures as tools: the argument and result types give the schemas.
+
+use std::marker::PhantomData;
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use schemars::JsonSchema;
+use selvedge_protocol::ToolSpec;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::{Call, Risk, Tool, ToolError, ToolOutput, camel_case};
+
+/// A tool from an async closure over its arguments.
+///
+/// ```
+/// # use schemars::JsonSchema; use serde::{Deserialize, Serialize};
+/// #[derive(Deserialize, JsonSchema)]
+/// struct Add { /** first summand */ a: i64, /** second summand */ b: i64 }
+///
+/// let add = selvedge_tools::tool("add", "Adds two numbers.", |args: Add| async move { Ok(args.a + args.b) });
+/// ```
+pub fn tool<A, R, Run, Fut>(name: &str, description: &str, run: Run) -> FunctionTool<A, R>
+where
+    A: DeserializeOwned + JsonSchema + Send + 'static,
+    R: Serialize + JsonSchema + 'static,
+    Run: Fn(A) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = Result<R, ToolError>> + Send + 'static,
+{
+    tool_with_call(name, description, move |args, _| run(args))
+}
+
+/// The same, for closures that want to know the circumstances: cancellation, events, the idempotency key.
+pub fn tool_with_call<A, R, Run, Fut>(name: &str, description: &str, run: Run) -> FunctionTool<A, R>
+where
+    A: DeserializeOwned + JsonSchema + Send + 'static,
+    R: Serialize + JsonSchema + 'static,
+    Run: Fn(A, Call) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = Result<R, ToolError>> + Send + 'static,
+{
+    let spec = ToolSpec {
+        name: name.to_owned(),
+        js_name: camel_case(name),
+        description: description.to_owned(),
+        input_schema: closed(schema_of::<A>()),
+        output_schema: Some(schema_of::<R>()),
+        read_only: false,
+        approval: "never".to_owned(),
+    };
+    FunctionTool { spec, run: Box::new(move |args, call| run(args, call).boxed()), risk: None, types: PhantomData }
+}
+
+type Run<A, R> = dyn Fn(A, Call) -> BoxFuture<'static, Result<R, ToolError>> + Send + Sync;
+type Judge = dyn Fn(&Value) -> Risk + Send + Sync;
+
+/// A closure with a schema. Made by [`tool`].
+pub struct FunctionTool<A, R> {
+    spec: ToolSpec,
+    run: Box<Run<A, R>>,
+    risk: Option<Box<Judge>>,
+    types: PhantomData<fn(A) -> R>,
+}
+
+impl<A, R> FunctionTool<A, R> {
+    /// Promises that it leaves the world as it was.
+    pub fn read_only(mut self) -> Self {
+        self.spec.read_only = true;
+        self
+    }
+
+    /// Judges each call by its arguments.
+    pub fn risk(mut self, risk: impl Fn(&Value) -> Risk + Send + Sync + 'static) -> Self {
+        self.spec.approval = "by-arguments".to_owned();
+        self.risk = Some(Box::new(risk));
+        self
+    }
+
+    /// Asks a person before every call.
+    pub fn ask_always(mut self, reason: &str) -> Self {
+        let reason = reason.to_owned();
+        self = self.risk(move |_| Risk::Ask { reason: reason.clone() });
+        self.spec.approval = "always".to_owned();
+        self
+    }
+}
+
+impl<A, R> Tool for FunctionTool<A, R>
+where
+    A: DeserializeOwned + Send + 'static,
+    R: Serialize + 'static,
+{
+    fn spec(&self) -> ToolSpec {
+        self.spec.clone()
+    }
+
+    fn risk(&self, args: &Value) -> Risk {
+        self.risk.as_ref().map_or(Risk::Harmless, |risk| risk(args))
+    }
+
+    fn call<'a>(&'a self, args: Value, call: Call) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
+        async move {
+            let args = serde_json::from_value(args)
+                .map_err(|error| ToolError::new(format!("cannot read the arguments: {error}")))?;
+            let result = (self.run)(args, call).await?;
+            let value = serde_json::to_value(result)
+                .map_err(|error| ToolError::new(format!("cannot write the result: {error}")))?;
+            Ok(ToolOutput::from(value))
+        }
+        .boxed()
+    }
+}
+
+fn schema_of<T: JsonSchema>() -> Value {
+    let settings = schemars::generate::SchemaSettings::draft2020_12().with(|settings| settings.meta_schema = None);
+    settings.into_generator().into_root_schema_for::<T>().to_value()
+}
+
+/// Arguments say so when a field is unknown, unless their type decided otherwise.
+fn closed(mut schema: Value) -> Value {
+    if let Some(object) = schema.as_object_mut() {
+        object.remove("title");
+        if object.contains_key("properties") && !object.contains_key("additionalProperties") {
+            object.insert("additionalProperties".into(), Value::Bool(false));
+        }
+    }
+    schema
+}

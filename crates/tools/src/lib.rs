@@ -1,0 +1,31 @@
+//! The tool system: what a tool is, where tools are found, and the one path every call takes.
+//!
+//! ```text
+//! CallRequest ─► Registry (who?) ─► arguments (well-formed?) ─► Policy (ask?) ─► Gate (a person)
+//!                                    ─► queue ─► Tool ─► CallOutcome
+//! ```
+//!
+//! A structured call, a call from a script, a sub-agent's call and an MCP client's call are all
+//! [`CallRequest`]s in a batch for [`Orchestrator::run_batch`]; no tool can tell which it was.
+
+mod arguments;
+mod function;
+mod gate;
+mod names;
+mod orchestrator;
+mod policy;
+mod registry;
+mod scope;
+mod tool;
+mod typescript;
+
+pub use arguments::{ArgumentError, ArgumentErrorKind, check_partial};
+pub use function::{FunctionTool, tool, tool_with_call};
+pub use gate::{Approver, NobodyToAsk};
+pub use names::{camel_case, nearest, snake_case};
+pub use orchestrator::{Arguments, CallFailure, CallOutcome, CallRequest, Orchestrator, Report};
+pub use policy::{Risk, Verdict, judge};
+pub use registry::{Found, Registered, Registry, RegistryError};
+pub use scope::{Scope, ScopeLimits, Source};
+pub use tool::{Call, FieldCase, Tool, ToolError, ToolOutput};
+pub use typescript::declarations;

@@ -1,0 +1,78 @@
+//! Spellings of names, and which known name a wrong one may have meant.
+
+/// `read_file` → `readFile`; dots separate parts that are converted each by itself.
+pub fn camel_case(name: &str) -> String {
+    let mut out = String::with_capacity(name.len());
+    let mut chars = name.chars().peekable();
+    while let Some(c) = chars.next() {
+        let between = out.ends_with(char::is_alphanumeric) && chars.peek().is_some_and(|next| next.is_alphanumeric());
+        match c {
+            '_' | '-' | ' ' | '/' | ':' if between => out.extend(chars.next().into_iter().flat_map(char::to_uppercase)),
+            '-' | ' ' | '/' | ':' => out.push('_'),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+/// `readFile` → `read_file`.
+pub fn snake_case(name: &str) -> String {
+    let mut out = String::with_capacity(name.len() + 4);
+    let mut previous_lower = false;
+    for c in name.chars() {
+        if c.is_uppercase() && previous_lower {
+            out.push('_');
+        }
+        previous_lower = c.is_lowercase() || c.is_ascii_digit();
+        out.extend(if c == '-' { '_' } else { c }.to_lowercase());
+    }
+    out
+}
+
+/// At most three of `known` that look like `wrong`, the nearest first.
+pub fn nearest<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Vec<String> {
+    let plain =
+        |name: &str| name.chars().filter(|c| c.is_alphanumeric()).flat_map(char::to_lowercase).collect::<String>();
+    let wanted = plain(wrong);
+    if wanted.is_empty() {
+        return Vec::new();
+    }
+    let mut scored: Vec<(usize, &str)> = known
+        .into_iter()
+        .filter_map(|name| {
+            let candidate = plain(name);
+            let distance = strsim::damerau_levenshtein(&wanted, &candidate);
+            let near = distance <= (wanted.chars().count() / 3).max(2) && distance < wanted.chars().count();
+            let inside = wanted.len() >= 3
+                && candidate.len() >= 3
+                && (candidate.contains(&wanted) || wanted.contains(&candidate));
+            (near || inside).then_some((distance, name))
+        })
+        .collect();
+    scored.sort();
+    scored.into_iter().map(|(_, name)| name.to_owned()).take(3).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spellings() {
+        assert_eq!(camel_case("read_file"), "readFile");
+        assert_eq!(camel_case("mcp.git-hub.create_pull_request"), "mcp.gitHub.createPullRequest");
+        assert_eq!(camel_case("__proto__"), "__proto__");
+        assert_eq!(snake_case("readFile"), "read_file");
+        assert_eq!(snake_case("timeoutMs"), "timeout_ms");
+        assert_eq!(snake_case("saveToFC"), "save_to_fc");
+    }
+
+    #[test]
+    fn near_names() {
+        let known = ["readFile", "listDir", "grepFiles", "exec"];
+        assert_eq!(nearest("redFile", known), ["readFile"]);
+        assert_eq!(nearest("read_file", known), ["readFile"]);
+        assert_eq!(nearest("grep", known), ["grepFiles"]);
+        assert!(nearest("zzzzzz", known).is_empty());
+    }
+}

@@ -1,0 +1,523 @@
+//! The one path of every call: found, checked, judged, asked for, queued, run.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Instant;
+
+use futures_util::future::{Either, join_all, select};
+use futures_util::{FutureExt, pin_mut};
+use selvedge_protocol::{
+    Answer, ApprovalDecision, ApprovalPolicy, ApprovalRequest, CallError, CallRecord, CallStatus, ErrorCode, Event,
+    GatedCall, new_id,
+};
+use serde_json::{Map, Value};
+use sha2::{Digest, Sha256};
+use tokio::sync::mpsc::UnboundedSender;
+use tokio_util::sync::CancellationToken;
+
+use crate::gate::{Approver, NobodyToAsk};
+use crate::registry::{Found, Registered, Registry};
+use crate::{ArgumentError, Call, Scope, ToolOutput, Verdict, judge};
+
+/// A call somebody wants made.
+#[derive(Debug)]
+pub struct CallRequest {
+    /// Unique in its scope: `tool_1`, or the model's own.
+    pub id: String,
+    /// Any spelling of the tool's name.
+    pub tool: String,
+    /// Its arguments.
+    pub args: Arguments,
+    /// Line in the script, from one.
+    pub line: Option<u32>,
+    /// Stops this call alone. A child of the scope's.
+    pub cancel: CancellationToken,
+}
+
+/// Arguments as they come.
+#[derive(Debug)]
+pub enum Arguments {
+    /// From a script: what stands between the parentheses.
+    List(Vec<Value>),
+    /// From a structured call.
+    Object(Value),
+}
+
+/// What is told of a batch while it runs.
+#[derive(Debug)]
+pub enum Report {
+    /// These calls wait for a person.
+    Asking {
+        /// The question.
+        request_id: String,
+        /// The calls.
+        calls: Vec<String>,
+    },
+    /// The person has answered for them, or will not.
+    Answered(Vec<String>),
+    /// A call is over.
+    Finished(Box<CallOutcome>),
+}
+
+/// A call that is over.
+#[derive(Debug)]
+pub struct CallOutcome {
+    /// Its line in the ledger.
+    pub record: CallRecord,
+    /// Its output, or why there is none.
+    pub result: Result<ToolOutput, CallFailure>,
+    /// It was told to stop and had not when its time was up.
+    pub stubborn: bool,
+    /// Whether the tool was entered.
+    pub dispatched: bool,
+}
+
+/// Why a call has no output.
+#[derive(Debug, Clone)]
+pub struct CallFailure {
+    /// Which error.
+    pub code: ErrorCode,
+    /// One line.
+    pub message: String,
+    /// Whether trying again can help.
+    pub retryable: bool,
+    /// What may have been meant, or to do instead.
+    pub suggestions: Vec<String>,
+    /// Facts.
+    pub metadata: Map<String, Value>,
+}
+
+impl CallFailure {
+    fn new(code: ErrorCode, message: impl Into<String>) -> Self {
+        Self {
+            code,
+            message: message.into(),
+            retryable: code.is_retryable(),
+            suggestions: Vec::new(),
+            metadata: Map::new(),
+        }
+    }
+}
+
+/// Takes batches of calls through registry, policy and gate to their tools.
+#[derive(Clone)]
+pub struct Orchestrator {
+    registry: Registry,
+    approver: Arc<dyn Approver>,
+    policy: ApprovalPolicy,
+}
+
+/// A call that was found and whose arguments fit.
+struct Prepared {
+    request: CallRequest,
+    args: Value,
+    tool: Arc<Registered>,
+    digest: String,
+}
+
+impl Orchestrator {
+    /// An orchestrator that asks nobody: what needs a person is denied.
+    pub fn new(registry: Registry) -> Self {
+        let nobody = NobodyToAsk { because: "nobody can be asked here".to_owned() };
+        Self { registry, approver: Arc::new(nobody), policy: ApprovalPolicy::default() }
+    }
+
+    /// The same with somebody to ask.
+    pub fn with_approver(mut self, approver: Arc<dyn Approver>) -> Self {
+        self.approver = approver;
+        self
+    }
+
+    /// The same under another policy.
+    pub fn with_policy(mut self, policy: ApprovalPolicy) -> Self {
+        self.policy = policy;
+        self
+    }
+
+    /// The tools there are.
+    pub fn registry(&self) -> &Registry {
+        &self.registry
+    }
+
+    /// When a person is asked.
+    pub fn policy(&self) -> ApprovalPolicy {
+        self.policy
+    }
+
+    /// Takes a batch to its end. Everything it starts is inside this future and ends with it.
+    ///
+    /// The gate sees the whole batch at once, before the queue does: calls that need a person become
+    /// one question, and those that do not are not held up by it.
+    pub async fn run_batch(&self, scope: &Scope, batch: Vec<CallRequest>, reports: UnboundedSender<Report>) {
+        let reports = &reports;
+        let mut free = Vec::new();
+        let mut gated = Vec::new();
+        for request in batch {
+            match self.prepare(scope, request) {
+                Err(outcome) => finish(scope, reports, outcome),
+                Ok(prepared) => match judge(self.policy, prepared.tool.tool.risk(&prepared.args)) {
+                    Verdict::Ask { .. } if scope.has_agreed(&prepared.tool.spec.name) => free.push(prepared),
+                    Verdict::Run => free.push(prepared),
+                    Verdict::Ask { reason } => gated.push((prepared, reason)),
+                    Verdict::Refuse { reason } => {
+                        let name = prepared.tool.spec.name.clone();
+                        let failure = CallFailure::new(
+                            ErrorCode::ApprovalDeniedError,
+                            format!("{name} was not allowed: {reason}"),
+                        );
+                        finish(scope, reports, refused(&prepared.request, name, failure));
+                    }
+                },
+            }
+        }
+        let free = join_all(free.into_iter().map(|prepared| self.run(scope, prepared, reports)));
+        let gated = async {
+            if !gated.is_empty() {
+                let allowed = self.ask(scope, gated, reports).await;
+                join_all(allowed.into_iter().map(|prepared| self.run(scope, prepared, reports))).await;
+            }
+        };
+        tokio::join!(free, gated);
+    }
+
+    fn prepare(&self, scope: &Scope, mut request: CallRequest) -> Result<Prepared, Box<CallOutcome>> {
+        let tool = match self.registry.find(&request.tool) {
+            Found::Tool(tool) => tool.clone(),
+            Found::Namespace | Found::Nothing(_) => {
+                let failure = self.not_found(&request.tool);
+                return Err(refused(&request, request.tool.clone(), failure));
+            }
+        };
+        let name = tool.spec.name.clone();
+        if !scope.take_call() {
+            let max = scope.limits.max_calls;
+            let mut failure = CallFailure::new(
+                ErrorCode::ToolBudgetExceededError,
+                format!("this script may make {max} tool calls, and has made them all"),
+            );
+            failure.suggestions.push("do more with each call (a wider pattern, one command for many files), or split the work into several scripts".into());
+            return Err(refused(&request, name, failure));
+        }
+        let args = std::mem::replace(&mut request.args, Arguments::List(Vec::new()));
+        match tool.accept(args) {
+            Ok(args) => {
+                let digest = digest(&name, &args);
+                Ok(Prepared { request, args, tool, digest })
+            }
+            Err(errors) => Err(refused(&request, name, invalid(&tool, &errors))),
+        }
+    }
+
+    /// The error for a name that is no tool.
+    pub fn not_found(&self, name: &str) -> CallFailure {
+        let near = match self.registry.find(name) {
+            Found::Nothing(near) => near,
+            Found::Tool(_) | Found::Namespace => self
+                .registry
+                .names_below(&format!("{name}."))
+                .into_iter()
+                .map(|below| format!("{name}.{below}"))
+                .take(3)
+                .collect(),
+        };
+        let hint = if near.is_empty() {
+            let names: Vec<String> = self.registry.names_below("").into_iter().take(20).collect();
+            if names.is_empty() {
+                ": no tools are registered".to_owned()
+            } else {
+                format!(": there are {}", names.join(", "))
+            }
+        } else {
+            format!(": did you mean {}?", near.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(" or "))
+        };
+        let mut failure = CallFailure::new(ErrorCode::ToolNotFoundError, format!("there is no tool `{name}`{hint}"));
+        failure.suggestions = near;
+        failure
+    }
+
+    /// Asks one question about all of them and returns those that may run.
+    async fn ask(
+        &self,
+        scope: &Scope,
+        gated: Vec<(Prepared, String)>,
+        reports: &UnboundedSender<Report>,
+    ) -> Vec<Prepared> {
+        let request = ApprovalRequest {
+            id: new_id("apr"),
+            script_id: Some(scope.id.clone()),
+            calls: gated.iter().map(|(prepared, reason)| describe(scope, prepared, reason)).collect(),
+        };
+        let ids: Vec<String> = gated.iter().map(|(prepared, _)| prepared.request.id.clone()).collect();
+        // The harness may be gone already; then nobody needs to know.
+        let _ = reports.send(Report::Asking { request_id: request.id.clone(), calls: ids.clone() });
+        scope.events.emit(Event::ApprovalRequested { request: request.clone() });
+
+        let decision = self.decide(scope, &request, &gated).await;
+        let _ = reports.send(Report::Answered(ids));
+        scope
+            .events
+            .emit(Event::ApprovalAnswered { id: request.id, answers: decision.iter().map(Decision::words).collect() });
+
+        let mut allowed = Vec::new();
+        for ((prepared, _), decision) in gated.into_iter().zip(decision) {
+            let tool = &prepared.tool.spec.name;
+            let failure = match decision {
+                Decision::Run => {
+                    allowed.push(prepared);
+                    continue;
+                }
+                Decision::RunAll => {
+                    scope.agree(tool);
+                    allowed.push(prepared);
+                    continue;
+                }
+                Decision::Denied(None) => {
+                    CallFailure::new(ErrorCode::ApprovalDeniedError, format!("{tool} was denied"))
+                }
+                Decision::Denied(Some(words)) => {
+                    CallFailure::new(ErrorCode::ApprovalDeniedError, format!("{tool} was denied: {words}"))
+                }
+                Decision::TimedOut => CallFailure::new(
+                    ErrorCode::ApprovalTimeoutError,
+                    format!("nobody answered in time whether {tool} may run"),
+                ),
+                Decision::Cancelled => aborted(tool),
+            };
+            finish(scope, reports, refused(&prepared.request, tool.clone(), failure));
+        }
+        allowed
+    }
+
+    async fn decide(&self, scope: &Scope, request: &ApprovalRequest, gated: &[(Prepared, String)]) -> Vec<Decision> {
+        let all = |decision: Decision| vec![decision; gated.len()];
+        let cancelled = join_all(gated.iter().map(|(prepared, _)| prepared.request.cancel.cancelled()));
+        let too_late = async {
+            match scope.limits.approval_timeout {
+                Some(limit) => tokio::time::sleep(limit).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            decision = self.approver.ask(request) => match decision {
+                ApprovalDecision::Answered(answers) => {
+                    let mut answers = answers.into_iter();
+                    gated.iter().map(|_| match answers.next() {
+                        Some(Answer::Once) => Decision::Run,
+                        Some(Answer::ThisScript) => Decision::RunAll,
+                        Some(Answer::No(words)) => Decision::Denied(words),
+                        None => Decision::Denied(None),
+                    }).collect()
+                }
+                ApprovalDecision::Unavailable(because) => all(Decision::Denied(Some(because))),
+            },
+            () = too_late => all(Decision::TimedOut),
+            _ = cancelled => all(Decision::Cancelled),
+        }
+    }
+
+    async fn run(&self, scope: &Scope, prepared: Prepared, reports: &UnboundedSender<Report>) {
+        let Prepared { request, args, tool, digest } = prepared;
+        let name = tool.spec.name.clone();
+        let place = tokio::select! {
+            biased;
+            () = request.cancel.cancelled() => None,
+            place = scope.places.acquire() => place.ok(),
+        };
+        let Some(_place) = place else {
+            let mut outcome = refused(&request, name.clone(), aborted(&name));
+            outcome.record.args_digest = digest;
+            return finish(scope, reports, outcome);
+        };
+        scope.events.emit(Event::CallStarted {
+            parent_id: scope.id.clone(),
+            call_id: request.id.clone(),
+            tool: name.clone(),
+            about: about(&args),
+        });
+        let started = Instant::now();
+        let call = Call {
+            id: request.id.clone(),
+            idempotency_key: format!("{}.{}", scope.id, request.id),
+            cancel: request.cancel.clone(),
+            events: scope.events.clone(),
+        };
+        let (result, stubborn) = supervise(scope, &tool, args, call).await;
+        let status = match &result {
+            Ok(_) => CallStatus::Done,
+            Err(failure) if failure.code == ErrorCode::ToolAbortedError => CallStatus::Aborted,
+            Err(_) => CallStatus::Failed,
+        };
+        let record = CallRecord {
+            id: request.id,
+            tool: name,
+            status,
+            reused: false,
+            duration_ms: millis(started),
+            args_digest: digest,
+            line: request.line,
+            error: result
+                .as_ref()
+                .err()
+                .map(|failure| CallError { code: failure.code, message: failure.message.clone() }),
+        };
+        finish(scope, reports, Box::new(CallOutcome { record, result, stubborn, dispatched: true }));
+    }
+}
+
+/// What became of a question, for one call.
+#[derive(Debug, Clone)]
+enum Decision {
+    Run,
+    RunAll,
+    Denied(Option<String>),
+    TimedOut,
+    Cancelled,
+}
+
+impl Decision {
+    fn words(&self) -> String {
+        match self {
+            Self::Run => "yes".into(),
+            Self::RunAll => "yes, for this script".into(),
+            Self::Denied(None) => "no".into(),
+            Self::Denied(Some(words)) => format!("no: {words}"),
+            Self::TimedOut => "no answer".into(),
+            Self::Cancelled => "cancelled".into(),
+        }
+    }
+}
+
+/// Runs a tool; when told to stop, gives it the grace it has and then lets it go.
+async fn supervise(
+    scope: &Scope,
+    tool: &Registered,
+    args: Value,
+    call: Call,
+) -> (Result<ToolOutput, CallFailure>, bool) {
+    let name = &tool.spec.name;
+    let cancel = call.cancel.clone();
+    let work = AssertUnwindSafe(tool.tool.call(args, call)).catch_unwind();
+    let stop = cancel.cancelled();
+    pin_mut!(work, stop);
+    let ended = match select(work, stop).await {
+        Either::Left((ended, _)) => ended,
+        Either::Right(((), work)) => {
+            let stubborn = tokio::time::timeout(scope.limits.abort_grace, work).await.is_err();
+            return (Err(aborted(name)), stubborn);
+        }
+    };
+    let result = match ended {
+        Ok(Ok(output)) => Ok(output),
+        Ok(Err(error)) => Err(CallFailure {
+            code: ErrorCode::ToolExecutionError,
+            message: error.message,
+            retryable: error.retryable,
+            suggestions: error.suggestions,
+            metadata: error.metadata,
+        }),
+        Err(panic) => {
+            let words = panic
+                .downcast_ref::<&str>()
+                .map(|s| (*s).to_owned())
+                .or_else(|| panic.downcast_ref::<String>().cloned());
+            Err(CallFailure::new(
+                ErrorCode::ToolExecutionError,
+                format!("{name} broke: {}", words.unwrap_or_else(|| "it panicked".into())),
+            ))
+        }
+    };
+    (result, false)
+}
+
+fn finish(scope: &Scope, reports: &UnboundedSender<Report>, outcome: Box<CallOutcome>) {
+    scope.events.emit(Event::CallFinished { parent_id: scope.id.clone(), call: outcome.record.clone() });
+    let _ = reports.send(Report::Finished(outcome));
+}
+
+/// The outcome of a call that never ran.
+fn refused(request: &CallRequest, tool: String, failure: CallFailure) -> Box<CallOutcome> {
+    let status = if failure.code == ErrorCode::ToolAbortedError { CallStatus::NotStarted } else { CallStatus::Failed };
+    Box::new(CallOutcome {
+        record: CallRecord {
+            id: request.id.clone(),
+            tool,
+            status,
+            reused: false,
+            duration_ms: 0.0,
+            args_digest: String::new(),
+            line: request.line,
+            error: Some(CallError { code: failure.code, message: failure.message.clone() }),
+        },
+        result: Err(failure),
+        stubborn: false,
+        dispatched: false,
+    })
+}
+
+fn aborted(tool: &str) -> CallFailure {
+    CallFailure::new(ErrorCode::ToolAbortedError, format!("{tool} was stopped"))
+}
+
+fn invalid(tool: &Registered, errors: &[ArgumentError]) -> CallFailure {
+    let messages: Vec<&str> = errors.iter().take(4).map(|error| error.message.as_str()).collect();
+    let mut failure =
+        CallFailure::new(ErrorCode::ToolValidationError, format!("{}: {}", tool.spec.js_name, messages.join("; ")));
+    failure.suggestions = errors.iter().flat_map(|error| error.suggestions.clone()).collect();
+    failure
+}
+
+fn describe(scope: &Scope, prepared: &Prepared, reason: &str) -> GatedCall {
+    let context = prepared.args.get("approval_context").and_then(Value::as_str).map(str::to_owned);
+    let line = prepared.request.line;
+    GatedCall {
+        call_id: prepared.request.id.clone(),
+        tool: prepared.tool.spec.name.clone(),
+        args: prepared.args.clone(),
+        reason: reason.to_owned(),
+        context,
+        line,
+        snippet: scope.source.as_ref().zip(line).map(|(source, line)| source.around(line)),
+    }
+}
+
+/// Names a tool and its arguments, whatever the order of fields.
+fn digest(tool: &str, args: &Value) -> String {
+    fn sorted(value: &Value) -> Value {
+        match value {
+            Value::Object(object) => {
+                let mut pairs: Vec<_> = object.iter().map(|(key, value)| (key.clone(), sorted(value))).collect();
+                pairs.sort_by(|a, b| a.0.cmp(&b.0));
+                Value::Object(pairs.into_iter().collect())
+            }
+            Value::Array(items) => Value::Array(items.iter().map(sorted).collect()),
+            other => other.clone(),
+        }
+    }
+    let hash = Sha256::digest(format!("{tool}\n{}", sorted(args)));
+    hash.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Arguments in a few words, for a line on a terminal.
+fn about(args: &Value) -> String {
+    let words = match args.as_object() {
+        Some(fields) => fields
+            .values()
+            .filter_map(|value| match value {
+                Value::String(text) => Some(text.clone()),
+                Value::Array(items) if items.iter().all(Value::is_string) => {
+                    Some(items.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" "))
+                }
+                Value::Number(number) => Some(number.to_string()),
+                _ => None,
+            })
+            .collect::<Vec<_>>()
+            .join(" "),
+        None => args.to_string(),
+    };
+    let line: String = words.chars().map(|c| if c.is_control() { ' ' } else { c }).take(80).collect();
+    if words.chars().count() > 80 { format!("{line}…") } else { line }
+}
+
+fn millis(since: Instant) -> f64 {
+    (since.elapsed().as_secs_f64() * 1e6).round() / 1e3
+}

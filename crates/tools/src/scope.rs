@@ -1,0 +1,107 @@
+//! What a group of calls belongs to: a script, a turn, a session. It ends with its scope.
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use selvedge_protocol::{EventSink, Limits};
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+
+/// The owner of calls: their budget, their queue, and the word to stop.
+#[derive(Debug, Clone)]
+pub struct Scope {
+    /// Names the owner in events and requests.
+    pub id: String,
+    /// Ends every call of the scope.
+    pub cancel: CancellationToken,
+    /// Where events go.
+    pub events: EventSink,
+    /// The text the calls come from, for showing the lines around one.
+    pub source: Option<Source>,
+    pub(crate) limits: ScopeLimits,
+    pub(crate) places: Arc<Semaphore>,
+    made: Arc<AtomicU32>,
+    agreed: Arc<Mutex<HashSet<String>>>,
+}
+
+/// A script's text.
+#[derive(Debug, Clone)]
+pub struct Source(pub Arc<str>);
+
+/// How much the calls of a scope may do.
+#[derive(Debug, Clone)]
+pub struct ScopeLimits {
+    /// Calls in all.
+    pub max_calls: u32,
+    /// Calls at once.
+    pub max_concurrent: u32,
+    /// Time to stop in.
+    pub abort_grace: Duration,
+    /// Time a person has to answer; `None` waits for ever.
+    pub approval_timeout: Option<Duration>,
+}
+
+impl From<&Limits> for ScopeLimits {
+    fn from(limits: &Limits) -> Self {
+        Self {
+            max_calls: limits.max_tool_calls,
+            max_concurrent: limits.max_concurrent_tool_calls.max(1),
+            abort_grace: Duration::from_millis(limits.abort_grace_ms),
+            approval_timeout: (limits.approval_timeout_ms > 0)
+                .then(|| Duration::from_millis(limits.approval_timeout_ms)),
+        }
+    }
+}
+
+impl Scope {
+    /// A new scope below `parent`.
+    pub fn new(id: String, limits: ScopeLimits, parent: &CancellationToken, events: EventSink) -> Self {
+        Self {
+            id,
+            cancel: parent.child_token(),
+            events,
+            source: None,
+            places: Arc::new(Semaphore::new(limits.max_concurrent as usize)),
+            limits,
+            made: Arc::default(),
+            agreed: Arc::default(),
+        }
+    }
+
+    /// Calls that may still be made.
+    pub fn calls_left(&self) -> u32 {
+        self.limits.max_calls.saturating_sub(self.made.load(Ordering::Relaxed))
+    }
+
+    /// Takes one call from the budget, if one is left.
+    pub(crate) fn take_call(&self) -> bool {
+        let max = self.limits.max_calls;
+        self.made.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |made| (made < max).then_some(made + 1)).is_ok()
+    }
+
+    /// Remembers that a person agreed to this tool for the rest of the scope.
+    pub(crate) fn agree(&self, tool: &str) {
+        self.agreed.lock().unwrap_or_else(PoisonError::into_inner).insert(tool.to_owned());
+    }
+
+    pub(crate) fn has_agreed(&self, tool: &str) -> bool {
+        self.agreed.lock().unwrap_or_else(PoisonError::into_inner).contains(tool)
+    }
+}
+
+impl Source {
+    /// The line and its neighbours, numbered, the line itself marked.
+    pub fn around(&self, line: u32) -> String {
+        let first = line.saturating_sub(1).max(1);
+        let lines = self.0.lines().enumerate().skip(first as usize - 1).take(3);
+        let mut out = String::new();
+        for (index, text) in lines {
+            let number = index as u32 + 1;
+            let mark = if number == line { '>' } else { ' ' };
+            out.push_str(&format!("{mark} {number:>3} | {text}\n"));
+        }
+        out
+    }
+}

@@ -1,0 +1,108 @@
+//! What a tool is.
+
+use futures_util::future::BoxFuture;
+use selvedge_protocol::{EventSink, ToolSpec};
+use serde_json::{Map, Value};
+use tokio_util::sync::CancellationToken;
+
+use crate::Risk;
+
+/// Something a script or a model can call.
+pub trait Tool: Send + Sync {
+    /// Name, purpose and shape.
+    fn spec(&self) -> ToolSpec;
+
+    /// What could go wrong if this ran, judged from the arguments.
+    fn risk(&self, args: &Value) -> Risk {
+        let _ = args;
+        Risk::Harmless
+    }
+
+    /// Runs it. The arguments fit the schema. Must stop soon after `call.cancel` says so.
+    fn call<'a>(&'a self, args: Value, call: Call) -> BoxFuture<'a, Result<ToolOutput, ToolError>>;
+
+    /// Other names of fields: `(alias, field)`.
+    fn field_aliases(&self) -> &[(&str, &str)] {
+        &[]
+    }
+
+    /// Fields that may be given by position instead of in an object.
+    fn positional(&self) -> &[&str] {
+        &[]
+    }
+
+    /// How scripts see the argument fields.
+    fn field_case(&self) -> FieldCase {
+        FieldCase::Camel
+    }
+}
+
+/// How scripts see argument fields. Both spellings are accepted either way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FieldCase {
+    /// In camelCase.
+    Camel,
+    /// As the schema spells them.
+    Verbatim,
+}
+
+/// The circumstances of one call.
+#[derive(Debug, Clone)]
+pub struct Call {
+    /// The call's id in its scope.
+    pub id: String,
+    /// The same for every attempt at the same work: a tool may hand it to a service that knows such keys.
+    pub idempotency_key: String,
+    /// Says when to stop.
+    pub cancel: CancellationToken,
+    /// Where to tell of progress.
+    pub events: EventSink,
+}
+
+/// What a tool gives back: a value for scripts and, where it reads better, a rendering for models.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ToolOutput {
+    /// For scripts.
+    pub value: Value,
+    /// For models; the value as JSON where there is none.
+    pub rendering: Option<String>,
+}
+
+impl From<Value> for ToolOutput {
+    fn from(value: Value) -> Self {
+        Self { value, rendering: None }
+    }
+}
+
+/// A tool that ran and failed.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{message}")]
+pub struct ToolError {
+    /// One line that says what happened to what.
+    pub message: String,
+    /// Whether the same call may succeed later.
+    pub retryable: bool,
+    /// What to try instead.
+    pub suggestions: Vec<String>,
+    /// Facts, such as an exit status.
+    pub metadata: Map<String, Value>,
+}
+
+impl ToolError {
+    /// A failure in one line.
+    pub fn new(message: impl Into<String>) -> Self {
+        Self { message: message.into(), retryable: false, suggestions: Vec::new(), metadata: Map::new() }
+    }
+
+    /// The same failure, worth trying again.
+    pub fn retryable(mut self) -> Self {
+        self.retryable = true;
+        self
+    }
+
+    /// The same failure with a hint.
+    pub fn suggest(mut self, suggestion: impl Into<String>) -> Self {
+        self.suggestions.push(suggestion.into());
+        self
+    }
+}

@@ -1,0 +1,205 @@
+//! TypeScript declarations of tools, generated from their JSON Schemas.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+
+use serde_json::{Map, Value};
+
+use crate::{FieldCase, Registered, Registry, camel_case};
+
+/// A `declare const tools: {…}` that `tsc --strict` accepts.
+pub fn declarations(registry: &Registry) -> String {
+    let mut root = Space::default();
+    for tool in registry.iter() {
+        let mut space = &mut root;
+        let parts: Vec<&str> = tool.spec.js_name.split('.').collect();
+        for part in &parts[..parts.len() - 1] {
+            space = space.inner.entry((*part).to_owned()).or_default();
+        }
+        space.tools.push(tool);
+    }
+    let mut out = String::from("declare const tools: {\n");
+    root.write(&mut out, 1);
+    out.push_str("};\n");
+    out
+}
+
+#[derive(Default)]
+struct Space<'a> {
+    tools: Vec<&'a Registered>,
+    inner: BTreeMap<String, Space<'a>>,
+}
+
+impl Space<'_> {
+    fn write(&self, out: &mut String, depth: usize) {
+        let pad = "  ".repeat(depth);
+        for tool in &self.tools {
+            let name = tool.spec.js_name.rsplit('.').next().unwrap_or(&tool.spec.js_name);
+            comment(out, &pad, &tool.spec.description);
+            let _ = writeln!(out, "{pad}{}({}): Promise<{}>;", key(name), parameters(tool, depth), result(tool, depth));
+        }
+        for (name, space) in &self.inner {
+            let _ = writeln!(out, "{pad}{}: {{", key(name));
+            space.write(out, depth + 1);
+            let _ = writeln!(out, "{pad}}};");
+        }
+    }
+}
+
+fn parameters(tool: &Registered, depth: usize) -> String {
+    let schema = &tool.spec.input_schema;
+    let renderer = Renderer { root: schema, camel: tool.tool.field_case() == FieldCase::Camel };
+    let required = schema.get("required").and_then(Value::as_array).is_some_and(|fields| !fields.is_empty());
+    let none = schema.get("properties").and_then(Value::as_object).is_none_or(Map::is_empty);
+    if none && schema.get("additionalProperties") == Some(&Value::Bool(false)) {
+        return "args?: {}".to_owned();
+    }
+    format!("args{}: {}", if required { "" } else { "?" }, renderer.render(schema, depth, &mut BTreeSet::new()))
+}
+
+fn result(tool: &Registered, depth: usize) -> String {
+    match &tool.spec.output_schema {
+        Some(schema) => Renderer { root: schema, camel: false }.render(schema, depth, &mut BTreeSet::new()),
+        None => "unknown".to_owned(),
+    }
+}
+
+struct Renderer<'a> {
+    root: &'a Value,
+    camel: bool,
+}
+
+impl Renderer<'_> {
+    /// `open` holds the references on the way here: a type that contains itself is `unknown` inside.
+    fn render(&self, schema: &Value, depth: usize, open: &mut BTreeSet<String>) -> String {
+        let Some(object) = schema.as_object() else {
+            return if schema == &Value::Bool(false) { "never" } else { "unknown" }.to_owned();
+        };
+        if let Some(reference) = object.get("$ref").and_then(Value::as_str) {
+            let target = reference.strip_prefix('#').and_then(|path| self.root.pointer(path));
+            return match target {
+                Some(target) if open.insert(reference.to_owned()) => {
+                    let text = self.render(target, depth, open);
+                    open.remove(reference);
+                    text
+                }
+                _ => "unknown".to_owned(),
+            };
+        }
+        if let Some(value) = object.get("const") {
+            return literal(value);
+        }
+        if let Some(values) = object.get("enum").and_then(Value::as_array) {
+            return union(values.iter().map(literal));
+        }
+        for (word, join) in [("anyOf", " | "), ("oneOf", " | "), ("allOf", " & ")] {
+            if let Some(options) = object.get(word).and_then(Value::as_array) {
+                let parts: Vec<String> = options.iter().map(|option| self.render(option, depth, open)).collect();
+                return match join {
+                    " | " => union(parts.into_iter()),
+                    _ => parts.join(join),
+                };
+            }
+        }
+        match object.get("type") {
+            Some(Value::Array(types)) => {
+                union(types.iter().filter_map(Value::as_str).map(|name| self.typed(name, object, depth, open)))
+            }
+            Some(Value::String(name)) => self.typed(name, object, depth, open),
+            _ if object.contains_key("properties") => self.typed("object", object, depth, open),
+            _ => "unknown".to_owned(),
+        }
+    }
+
+    fn typed(&self, name: &str, object: &Map<String, Value>, depth: usize, open: &mut BTreeSet<String>) -> String {
+        match name {
+            "string" => "string".to_owned(),
+            "number" | "integer" => "number".to_owned(),
+            "boolean" => "boolean".to_owned(),
+            "null" => "null".to_owned(),
+            "array" => {
+                if let Some(items) = object.get("prefixItems").and_then(Value::as_array) {
+                    let parts: Vec<String> = items.iter().map(|item| self.render(item, depth, open)).collect();
+                    return format!("[{}]", parts.join(", "));
+                }
+                let item =
+                    object.get("items").map_or_else(|| "unknown".to_owned(), |items| self.render(items, depth, open));
+                if item.contains(" | ") || item.contains(" & ") { format!("({item})[]") } else { format!("{item}[]") }
+            }
+            "object" => self.record(object, depth, open),
+            _ => "unknown".to_owned(),
+        }
+    }
+
+    fn record(&self, object: &Map<String, Value>, depth: usize, open: &mut BTreeSet<String>) -> String {
+        let required: Vec<&str> =
+            object.get("required").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str).collect();
+        let properties = object.get("properties").and_then(Value::as_object);
+        let Some(properties) = properties.filter(|properties| !properties.is_empty()) else {
+            return match object.get("additionalProperties") {
+                Some(Value::Bool(false)) => "{}".to_owned(),
+                Some(schema @ Value::Object(_)) => format!("Record<string, {}>", self.render(schema, depth, open)),
+                _ => "Record<string, unknown>".to_owned(),
+            };
+        };
+        let pad = "  ".repeat(depth + 1);
+        let mut out = String::from("{\n");
+        for (name, schema) in properties {
+            if let Some(description) = schema.get("description").and_then(Value::as_str) {
+                let default =
+                    schema.get("default").filter(|value| !value.is_null()).map(|value| format!(" (default {value})"));
+                comment(&mut out, &pad, &format!("{description}{}", default.unwrap_or_default()));
+            }
+            let shown = if self.camel { camel_case(name) } else { name.clone() };
+            let optional = if required.contains(&name.as_str()) { "" } else { "?" };
+            let _ = writeln!(out, "{pad}{}{optional}: {};", key(&shown), self.render(schema, depth + 1, open));
+        }
+        let _ = write!(out, "{}}}", "  ".repeat(depth));
+        out
+    }
+}
+
+fn union(parts: impl Iterator<Item = String>) -> String {
+    let mut seen = Vec::new();
+    for part in parts {
+        if !seen.contains(&part) {
+            seen.push(part);
+        }
+    }
+    match seen.len() {
+        0 => "never".to_owned(),
+        _ if seen.iter().any(|part| part == "unknown") => "unknown".to_owned(),
+        _ => seen.join(" | "),
+    }
+}
+
+fn literal(value: &Value) -> String {
+    match value {
+        Value::Object(_) | Value::Array(_) => "unknown".to_owned(),
+        value => value.to_string(),
+    }
+}
+
+fn key(name: &str) -> String {
+    let plain = !name.is_empty()
+        && !name.starts_with(|c: char| c.is_ascii_digit())
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '$');
+    if plain { name.to_owned() } else { Value::String(name.to_owned()).to_string() }
+}
+
+fn comment(out: &mut String, pad: &str, text: &str) {
+    let text = text.trim().replace("*/", "*\u{200b}/");
+    if text.is_empty() {
+        return;
+    }
+    let lines: Vec<&str> = text.lines().collect();
+    if let [line] = lines[..] {
+        let _ = writeln!(out, "{pad}/** {line} */");
+    } else {
+        let _ = writeln!(out, "{pad}/**");
+        for line in lines {
+            let _ = writeln!(out, "{pad} * {}", line.trim_end());
+        }
+        let _ = writeln!(out, "{pad} */");
+    }
+}
