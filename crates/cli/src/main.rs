@@ -1,1 +1,53 @@
-fn main() {}
+//! The `selvedge` command: arguments, terminal, and the assembly of everything else.
+
+mod args;
+mod check;
+mod doctor;
+mod problem;
+mod run;
+mod setup;
+mod show;
+mod tools;
+mod units;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::args::{Cli, Command};
+use crate::problem::Problem;
+
+/// What the process tells its caller: 0 done, 1 the script failed, 2 it never started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Exit {
+    Done,
+    Failed,
+    NotStarted,
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        match exit {
+            Exit::Done => Self::from(0),
+            Exit::Failed => Self::from(1),
+            Exit::NotStarted => Self::from(2),
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let outcome = match cli.command {
+        Command::Run(args) => run::run(args),
+        Command::Check(args) => check::check(args),
+        Command::Tools(args) => tools::tools(args),
+        Command::Doctor(args) => doctor::doctor(args),
+    };
+    match outcome {
+        Ok(exit) => exit.into(),
+        Err(error) => {
+            Problem::from_error(&error).print();
+            Exit::NotStarted.into()
+        }
+    }
+}

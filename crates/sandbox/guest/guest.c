@@ -60,14 +60,42 @@ int clock_gettime(clockid_t clock, struct timespec *ts) {
 }
 
 // ---- memory ------------------------------------------------------------------------------
-// The engine's own accounting enforces the limit; these remember that it was reached, so that a
-// failed script can be told from one that threw a look-alike error.
+// The engine enforces the limit by its own accounting, for which it must know how large blocks are (it
+// has no way to ask on this target); beside that, these remember how far it went.
+
+extern size_t malloc_usable_size(void *ptr);
+
+static size_t heap_usable_size(const void *ptr) { return malloc_usable_size((void *)ptr); }
 
 static void note_heap(void) {
-    size_t size = rt->malloc_state.malloc_size;
-    if (size > heap_peak_bytes)
-        heap_peak_bytes = size;
+    if (rt && rt->malloc_state.malloc_size > heap_peak_bytes)
+        heap_peak_bytes = rt->malloc_state.malloc_size;
 }
+
+static void *heap_calloc(void *opaque, size_t count, size_t size) {
+    (void)opaque;
+    note_heap();
+    return calloc(count, size);
+}
+
+static void *heap_malloc(void *opaque, size_t size) {
+    (void)opaque;
+    note_heap();
+    return malloc(size);
+}
+
+static void heap_free(void *opaque, void *ptr) {
+    (void)opaque;
+    free(ptr);
+}
+
+static void *heap_realloc(void *opaque, void *ptr, size_t size) {
+    (void)opaque;
+    note_heap();
+    return realloc(ptr, size);
+}
+
+static const JSMallocFunctions heap = {heap_calloc, heap_malloc, heap_free, heap_realloc, heap_usable_size};
 
 EXPORT(alloc) char *guest_alloc(size_t len) { return malloc(len + 1); }
 
@@ -406,7 +434,7 @@ static void on_rejection(JSContext *cx, JSValueConst promise, JSValueConst reaso
 }
 
 EXPORT(init) void guest_init(void) {
-    rt = JS_NewRuntime();
+    rt = JS_NewRuntime2(&heap, NULL);
     if (!rt)
         fail_hard();
     ctx = JS_NewContext(rt);
@@ -450,7 +478,7 @@ EXPORT(init) void guest_init(void) {
     JS_SetHostPromiseRejectionTracker(rt, on_rejection, NULL);
     ctx->eval_internal = NULL;
     JS_RunGC(rt);
-    heap_base = rt->malloc_state.malloc_size;
+    heap_base = heap_peak_bytes = rt->malloc_state.malloc_size;
 }
 
 // An exception that left every frame of the script: told to the host unless the script is over.
@@ -482,7 +510,6 @@ static int run_jobs(void) {
     JSContext *job_ctx;
     while (!finished && !exited) {
         int ran = JS_ExecutePendingJob(rt, &job_ctx);
-        note_heap();
         if (ran < 0)
             report_exception();
         if (ran <= 0)

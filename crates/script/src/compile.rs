@@ -21,7 +21,7 @@ use sha2::{Digest, Sha256};
 
 use crate::positions::{Lines, PositionMap};
 use crate::pragma::Pragma;
-use crate::survey::{StaticUse, Survey, calls_in_place};
+use crate::survey::{StaticCall, Survey, calls_in_place};
 
 /// Compiled scripts kept at hand.
 const CACHE_SIZE: NonZeroUsize = NonZeroUsize::new(1000).unwrap();
@@ -41,7 +41,7 @@ pub struct Compiled {
     /// The first line's wishes.
     pub pragma: Option<Pragma>,
     pub(crate) javascript: String,
-    pub(crate) uses: Vec<StaticUse>,
+    pub(crate) calls: Vec<StaticCall>,
     pub(crate) probed: Vec<String>,
     lines: Lines,
     map: PositionMap,
@@ -141,7 +141,7 @@ fn compile(source: &str, sha256: String) -> Result<Compiled, ScriptError> {
         let message = format!("`{}` cannot be used in a script", banned.what);
         return Err(rejected(message).at(at.line, at.column).suggest(banned.instead));
     }
-    let (uses, probed) = (survey.uses, survey.probed);
+    let (calls, probed) = (survey.calls, survey.probed);
     let race_is_global = !scoping.symbol_names().any(|name| name == "Promise" || name == "tools");
 
     let transformed = Transformer::new(&allocator, Path::new("script.ts"), &TransformOptions::default())
@@ -153,7 +153,7 @@ fn compile(source: &str, sha256: String) -> Result<Compiled, ScriptError> {
         MarkRaces { builder: AstBuilder::new(&allocator) }.visit_program(&mut program);
     }
     let (javascript, map) = generate(source, &program);
-    Ok(Compiled { source: source.into(), sha256, pragma, javascript, uses, probed, lines, map })
+    Ok(Compiled { source: source.into(), sha256, pragma, javascript, calls, probed, lines, map })
 }
 
 /// SHA-256 of a text, in hex.

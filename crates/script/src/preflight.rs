@@ -38,7 +38,7 @@ pub struct PlannedCall {
 /// Checks a compiled script.
 pub(crate) fn check(compiled: &Compiled, orchestrator: &Orchestrator) -> Preflight {
     let mut report = Preflight { valid: true, calls: Vec::new(), errors: Vec::new() };
-    for seen in &compiled.uses {
+    for seen in &compiled.calls {
         let at = compiled.position(seen.offset);
         let tool = match orchestrator.registry().find(&seen.path) {
             Found::Tool(tool) => tool,
@@ -55,8 +55,7 @@ pub(crate) fn check(compiled: &Compiled, orchestrator: &Orchestrator) -> Preflig
                 continue;
             }
         };
-        let Some(args) = &seen.args else { continue };
-        let StaticArgs::Object(object) = args else {
+        let StaticArgs::Object(object) = &seen.args else {
             report.calls.push(planned(&tool.spec, at.line, &StaticObject::default()));
             continue;
         };

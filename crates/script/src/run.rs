@@ -100,6 +100,10 @@ impl<'a> Run<'a> {
         let returned = result.is_ok();
         let unawaited = traffic.wind_up(returned && self.allow_detached).await;
         if returned {
+            // An un-awaited call counts as aborted even if it was still in the queue: its error says which.
+            traffic.calls.iter_mut().flatten().filter(|call| call.status == CallStatus::NotStarted).for_each(|call| {
+                call.status = CallStatus::Aborted;
+            });
             for warning in unawaited {
                 self.said().warn(warning);
             }

@@ -1,10 +1,9 @@
 //! One walk over the syntax tree: what must not be there, and which tool calls can be seen.
 
 use oxc_ast::ast::{
-    Argument, ArrayExpressionElement, BinaryExpression, BinaryOperator, CallExpression, ExportAllDeclaration,
-    ExportDefaultDeclaration, ExportNamedDeclaration, Expression, IdentifierReference, ImportDeclaration,
-    ImportExpression, NewExpression, ObjectExpression, ObjectPropertyKind, PropertyKind, StaticMemberExpression,
-    UnaryExpression, UnaryOperator,
+    Argument, ArrayExpressionElement, BinaryExpression, BinaryOperator, CallExpression, Expression, IdentifierReference,
+    ImportExpression, ModuleDeclaration, NewExpression, ObjectExpression, ObjectPropertyKind, PropertyKind, TSImportEqualsDeclaration,
+    TSModuleBlock, UnaryExpression, UnaryOperator,
 };
 use oxc_ast_visit::{Visit, walk};
 use oxc_semantic::Scoping;
@@ -19,13 +18,12 @@ pub(crate) struct Banned {
     pub(crate) span: Span,
 }
 
-/// A use of `tools.<path>` that can be seen without running the script.
+/// A call `tools.<path>(…)` that can be seen without running the script.
 #[derive(Debug, Clone)]
-pub(crate) struct StaticUse {
+pub(crate) struct StaticCall {
     pub(crate) path: String,
     pub(crate) offset: u32,
-    /// What stands between the parentheses; `None` where it is not called on the spot.
-    pub(crate) args: Option<StaticArgs>,
+    pub(crate) args: StaticArgs,
 }
 
 /// What can be said of arguments.
@@ -54,16 +52,16 @@ pub(crate) struct StaticObject {
 pub(crate) struct Survey<'s> {
     scoping: &'s Scoping,
     pub(crate) banned: Vec<Banned>,
-    pub(crate) uses: Vec<StaticUse>,
+    pub(crate) calls: Vec<StaticCall>,
     /// Names asked for with `in`, `typeof` or `?.`: the script knows that they may be absent.
     pub(crate) probed: Vec<String>,
-    /// Members already counted as part of a longer path or a call.
-    claimed: Vec<Span>,
+    /// How many namespaces stand around the current node.
+    namespaces: usize,
 }
 
 impl<'s> Survey<'s> {
     pub(crate) fn new(scoping: &'s Scoping) -> Self {
-        Self { scoping, banned: Vec::new(), uses: Vec::new(), probed: Vec::new(), claimed: Vec::new() }
+        Self { scoping, banned: Vec::new(), calls: Vec::new(), probed: Vec::new(), namespaces: 0 }
     }
 
     fn ban(&mut self, what: &'static str, instead: &'static str, span: Span) {
@@ -100,36 +98,33 @@ impl<'s> Survey<'s> {
         let (path, outer) = self.tool_path(object)?;
         Some((format!("{path}.{name}"), optional || outer))
     }
-
-    fn claim(&mut self, expression: &Expression<'_>) {
-        let mut current = expression.get_inner_expression();
-        while let Expression::StaticMemberExpression(member) = current {
-            self.claimed.push(member.span);
-            current = member.object.get_inner_expression();
-        }
-    }
 }
 
 impl<'a> Visit<'a> for Survey<'_> {
-    fn visit_import_declaration(&mut self, it: &ImportDeclaration<'a>) {
+    fn visit_module_declaration(&mut self, it: &ModuleDeclaration<'a>) {
+        match it {
+            ModuleDeclaration::ImportDeclaration(_) => {
+                self.ban("import", "everything a script can use is already there: see help()", it.span());
+            }
+            // Inside a namespace, `export` is how its members are named.
+            _ if self.namespaces > 0 => walk::walk_module_declaration(self, it),
+            _ => self.ban("export", "write `return value` to give a value back", it.span()),
+        }
+    }
+
+    fn visit_ts_module_block(&mut self, it: &TSModuleBlock<'a>) {
+        self.namespaces += 1;
+        walk::walk_ts_module_block(self, it);
+        self.namespaces -= 1;
+    }
+
+    fn visit_ts_import_equals_declaration(&mut self, it: &TSImportEqualsDeclaration<'a>) {
         self.ban("import", "everything a script can use is already there: see help()", it.span);
     }
 
     fn visit_import_expression(&mut self, it: &ImportExpression<'a>) {
         self.ban("import()", "everything a script can use is already there: see help()", it.span);
         walk::walk_import_expression(self, it);
-    }
-
-    fn visit_export_named_declaration(&mut self, it: &ExportNamedDeclaration<'a>) {
-        self.ban("export", "write `return value` to give a value back", it.span);
-    }
-
-    fn visit_export_default_declaration(&mut self, it: &ExportDefaultDeclaration<'a>) {
-        self.ban("export", "write `return value` to give a value back", it.span);
-    }
-
-    fn visit_export_all_declaration(&mut self, it: &ExportAllDeclaration<'a>) {
-        self.ban("export", "write `return value` to give a value back", it.span);
     }
 
     fn visit_call_expression(&mut self, it: &CallExpression<'a>) {
@@ -142,14 +137,13 @@ impl<'a> Visit<'a> for Survey<'_> {
             _ => {}
         }
         if let Some((path, optional)) = self.tool_path(&it.callee) {
-            self.claim(&it.callee);
             if it.optional || optional {
                 self.probed.push(path);
             } else {
-                self.uses.push(StaticUse {
+                self.calls.push(StaticCall {
                     path,
                     offset: it.callee.span().start,
-                    args: Some(arguments(&it.arguments)),
+                    args: arguments(&it.arguments),
                 });
             }
         }
@@ -161,13 +155,6 @@ impl<'a> Visit<'a> for Survey<'_> {
             self.ban("new Function()", "write the function itself", it.span);
         }
         walk::walk_new_expression(self, it);
-    }
-
-    fn visit_static_member_expression(&mut self, it: &StaticMemberExpression<'a>) {
-        if self.global_name(&it.object) == Some("tools") && !self.claimed.contains(&it.span) {
-            self.uses.push(StaticUse { path: it.property.name.to_string(), offset: it.span.start, args: None });
-        }
-        walk::walk_static_member_expression(self, it);
     }
 
     fn visit_unary_expression(&mut self, it: &UnaryExpression<'a>) {

@@ -324,7 +324,8 @@ impl Orchestrator {
             place = scope.places.acquire() => place.ok(),
         };
         let Some(_place) = place else {
-            let mut outcome = refused(&request, name.clone(), aborted(&name));
+            let failure = CallFailure::new(ErrorCode::ToolAbortedError, format!("{name} was stopped before it ran"));
+            let mut outcome = refused(&request, name, failure);
             outcome.record.args_digest = digest;
             return finish(scope, reports, outcome);
         };
@@ -408,6 +409,8 @@ async fn supervise(
     };
     let result = match ended {
         Ok(Ok(output)) => Ok(output),
+        // It stopped by itself when it was told to.
+        Ok(Err(_)) if cancel.is_cancelled() => Err(aborted(name)),
         Ok(Err(error)) => Err(CallFailure {
             code: ErrorCode::ToolExecutionError,
             message: error.message,

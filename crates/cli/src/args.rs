@@ -1,0 +1,208 @@
+//! The command line, as `--help` shows it.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use selvedge_protocol::{ApprovalPolicy, Mode, SandboxPolicy};
+
+use crate::units;
+
+/// Runs small TypeScript programs that call tools, inside a sandbox with two walls.
+#[derive(Debug, Parser)]
+#[command(name = "selvedge", version, propagate_version = true, arg_required_else_help = true)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run a script and print what it returns
+    Run(RunArgs),
+    /// Check a script without running it
+    Check(CheckArgs),
+    /// List what scripts can call
+    Tools(ToolsArgs),
+    /// Tell what this machine gives: the walls, the limits, the configuration
+    Doctor(DoctorArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RunArgs {
+    /// The script: a file, or `-` for standard input
+    #[arg(required_unless_present = "code", conflicts_with = "code")]
+    pub(crate) file: Option<PathBuf>,
+
+    /// The script itself
+    #[arg(short = 'e', long = "eval", value_name = "CODE")]
+    pub(crate) code: Option<String>,
+
+    /// Print one `script_tool_call_output` as JSON instead of the value
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// Check the script and print the report; short for `--mode dry-run`
+    #[arg(long, conflicts_with = "mode")]
+    pub(crate) dry_run: bool,
+
+    /// Show no line per tool call
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+
+    /// Seed of Math.random, to repeat a run
+    #[arg(long, value_name = "NUMBER")]
+    pub(crate) seed: Option<u64>,
+
+    #[command(flatten)]
+    pub(crate) limits: LimitArgs,
+
+    #[command(flatten)]
+    pub(crate) place: PlaceArgs,
+}
+
+/// How far a script may go.
+#[derive(Debug, Args, Default)]
+#[command(next_help_heading = "Limits")]
+pub(crate) struct LimitArgs {
+    /// Wall time, such as 500ms, 30s or 5m [default: 30s]
+    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    pub(crate) timeout: Option<Duration>,
+
+    /// Heap, such as 96MB [default: 96MB]
+    #[arg(long, value_name = "SIZE", value_parser = units::megabytes)]
+    pub(crate) memory: Option<u64>,
+
+    /// Tool calls in all [default: 32]
+    #[arg(long, value_name = "N")]
+    pub(crate) max_calls: Option<u32>,
+
+    /// Tool calls at once [default: 4]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) max_concurrent: Option<u32>,
+
+    /// Whether scripts run [default: enabled]
+    #[arg(long, value_enum, value_name = "MODE")]
+    pub(crate) mode: Option<ModeArg>,
+}
+
+/// Where, and under which rules.
+#[derive(Debug, Args, Default)]
+#[command(next_help_heading = "Place and policy")]
+pub(crate) struct PlaceArgs {
+    /// Work in this folder instead of the current one
+    #[arg(short = 'C', long = "cd", value_name = "DIR")]
+    pub(crate) directory: Option<PathBuf>,
+
+    /// When a person is asked [default: on-request]
+    #[arg(long, value_enum, value_name = "POLICY")]
+    pub(crate) approval: Option<ApprovalArg>,
+
+    /// What may be changed [default: workspace-write]
+    #[arg(long, value_enum, value_name = "POLICY")]
+    pub(crate) sandbox: Option<SandboxArg>,
+
+    /// Follow this folder's own .selvedge/ from now on
+    #[arg(long)]
+    pub(crate) trust: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CheckArgs {
+    /// The script: a file, or `-` for standard input
+    pub(crate) file: PathBuf,
+
+    /// Print the report as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) place: PlaceArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ToolsArgs {
+    /// Print TypeScript declarations
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) ts: bool,
+
+    /// Print JSON Schemas
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) place: PlaceArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DoctorArgs {
+    /// Print the findings as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) place: PlaceArgs,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum ModeArg {
+    /// Refuse scripts
+    Disabled,
+    /// Check and report; run nothing
+    DryRun,
+    /// Run
+    Enabled,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum ApprovalArg {
+    /// Ask for whatever is not known to be harmless
+    Untrusted,
+    /// Ask when more is needed than the sandbox allows
+    OnRequest,
+    /// Run confined; ask again for what the confinement stopped
+    OnFailure,
+    /// Ask nobody; refuse what would have to be asked for
+    Never,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum SandboxArg {
+    /// Nothing may be written
+    ReadOnly,
+    /// The workspace and temporary folders; no network
+    WorkspaceWrite,
+    /// No confinement
+    DangerFullAccess,
+}
+
+impl From<ModeArg> for Mode {
+    fn from(arg: ModeArg) -> Self {
+        match arg {
+            ModeArg::Disabled => Self::Disabled,
+            ModeArg::DryRun => Self::DryRun,
+            ModeArg::Enabled => Self::Enabled,
+        }
+    }
+}
+
+impl From<ApprovalArg> for ApprovalPolicy {
+    fn from(arg: ApprovalArg) -> Self {
+        match arg {
+            ApprovalArg::Untrusted => Self::Untrusted,
+            ApprovalArg::OnRequest => Self::OnRequest,
+            ApprovalArg::OnFailure => Self::OnFailure,
+            ApprovalArg::Never => Self::Never,
+        }
+    }
+}
+
+impl From<SandboxArg> for SandboxPolicy {
+    fn from(arg: SandboxArg) -> Self {
+        match arg {
+            SandboxArg::ReadOnly => Self::ReadOnly,
+            SandboxArg::WorkspaceWrite => Self::WorkspaceWrite,
+            SandboxArg::DangerFullAccess => Self::DangerFullAccess,
+        }
+    }
+}

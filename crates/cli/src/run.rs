@@ -1,0 +1,137 @@
+//! `selvedge run`: a script from a file, the command line or standard input.
+
+use std::io::{Read, Write};
+use std::path::Path;
+
+use anyhow::Result;
+use selvedge_protocol::{CallStatus, OutputPart, RunStatus, ScriptError, ScriptToolCallOutput};
+use selvedge_script::RunOptions;
+use serde_json::Value;
+use tokio_util::sync::CancellationToken;
+
+use crate::Exit;
+use crate::args::{ModeArg, RunArgs};
+use crate::problem::Problem;
+use crate::setup::Setup;
+use crate::show::Show;
+
+pub(crate) fn run(mut args: RunArgs) -> Result<Exit> {
+    if args.dry_run {
+        args.limits.mode = Some(ModeArg::DryRun);
+    }
+    let setup = Setup::new(&args.place)?;
+    let (name, source) = read_source(args.file.as_deref(), args.code.as_deref())?;
+    let harness = setup.harness(&args.limits)?;
+    let show = if args.quiet || args.json { Show::nothing() } else { Show::on_stderr() };
+    let cancel = CancellationToken::new();
+    let options = RunOptions {
+        seed: args.seed,
+        cancel: cancel.clone(),
+        events: show.sink(),
+        facts: setup.facts(),
+        ..RunOptions::default()
+    };
+    let output = runtime()?.block_on(async {
+        tokio::spawn(async move {
+            if tokio::signal::ctrl_c().await.is_ok() {
+                cancel.cancel();
+            }
+        });
+        harness.run_with(&source, options).await
+    });
+    show.finish();
+    if args.json {
+        print_json(&output)?;
+    } else {
+        print_human(&output, &name, &source)?;
+    }
+    Ok(exit_of(&output))
+}
+
+/// One thread: scripts wait far more than they compute, and threads cost start-up time.
+pub(crate) fn runtime() -> Result<tokio::runtime::Runtime> {
+    Ok(tokio::runtime::Builder::new_current_thread().enable_all().build()?)
+}
+
+/// The script and the name errors call it by.
+pub(crate) fn read_source(file: Option<&Path>, code: Option<&str>) -> Result<(String, Vec<u8>)> {
+    if let Some(code) = code {
+        return Ok(("<eval>".to_owned(), code.as_bytes().to_vec()));
+    }
+    let Some(file) = file else {
+        return Err(Problem::new("no script was given").hint("name a file, or write -e CODE").into());
+    };
+    if file == Path::new("-") {
+        let mut source = Vec::new();
+        std::io::stdin().lock().read_to_end(&mut source)?;
+        return Ok(("<stdin>".to_owned(), source));
+    }
+    match std::fs::read(file) {
+        Ok(source) => Ok((file.display().to_string(), source)),
+        Err(error) => Err(Problem::new(format!("cannot read {}: {error}", file.display()))
+            .hint("name a file, or write -e CODE")
+            .into()),
+    }
+}
+
+fn exit_of(output: &ScriptToolCallOutput) -> Exit {
+    match output.status {
+        RunStatus::Completed => Exit::Done,
+        RunStatus::DryRun if output.error.is_none() => Exit::Done,
+        RunStatus::DryRun | RunStatus::Rejected => Exit::NotStarted,
+        _ => Exit::Failed,
+    }
+}
+
+fn print_json(output: &ScriptToolCallOutput) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{}", serde_json::to_string(output)?)?;
+    Ok(())
+}
+
+/// The value on standard output; everything said about it on standard error.
+fn print_human(output: &ScriptToolCallOutput, name: &str, source: &[u8]) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    for part in &output.output {
+        match part {
+            OutputPart::Text { text } => writeln!(out, "{text}")?,
+            OutputPart::Image { data, mime_type } | OutputPart::Audio { data, mime_type } => {
+                writeln!(out, "[{mime_type}, {} KB]", data.len() * 3 / 4 / 1024)?;
+            }
+        }
+    }
+    let report = output.status == RunStatus::DryRun;
+    if output.error.is_none() || report {
+        match output.value() {
+            Some(Value::String(text)) => writeln!(out, "{text}")?,
+            Some(value) => writeln!(out, "{}", serde_json::to_string_pretty(&value)?)?,
+            None => {}
+        }
+    }
+    for warning in &output.warnings {
+        eprintln!("warning: {warning}");
+    }
+    if let Some(error) = &output.error {
+        script_problem(error, name, source).print();
+        let done = output.calls.iter().filter(|call| call.status == CallStatus::Done).count();
+        if done > 0 {
+            eprintln!("note: {done} of {} calls had finished; `--json` shows their results", output.calls.len());
+        }
+    }
+    Ok(())
+}
+
+/// A script's error, pointing at its line.
+pub(crate) fn script_problem(error: &ScriptError, name: &str, source: &[u8]) -> Problem {
+    let mut problem = Problem::new(format!("{}: {}", error.code, error.message));
+    if let (Some(line), Some(column)) = (error.line, error.column) {
+        let text = String::from_utf8_lossy(source);
+        problem = problem.at(name, text.strip_prefix('\u{feff}').unwrap_or(&text), line, column);
+    }
+    for suggestion in &error.suggestions {
+        if !error.message.contains(suggestion.as_str()) {
+            problem = problem.hint(suggestion);
+        }
+    }
+    problem
+}

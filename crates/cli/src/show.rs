@@ -1,0 +1,116 @@
+//! A line per tool call while a script runs: a spinner on a terminal, plain lines elsewhere.
+
+use std::collections::HashMap;
+use std::io::IsTerminal;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+use selvedge_protocol::{CallRecord, CallStatus, Event, EventSink, LogLevel};
+
+/// Shows events to a person.
+#[derive(Clone)]
+pub(crate) struct Show {
+    screen: Option<Arc<Mutex<Screen>>>,
+}
+
+struct Screen {
+    lines: MultiProgress,
+    running: HashMap<String, (ProgressBar, String)>,
+    live: bool,
+}
+
+impl Show {
+    pub(crate) fn nothing() -> Self {
+        Self { screen: None }
+    }
+
+    pub(crate) fn on_stderr() -> Self {
+        let screen =
+            Screen { lines: MultiProgress::new(), running: HashMap::new(), live: std::io::stderr().is_terminal() };
+        Self { screen: Some(Arc::new(Mutex::new(screen))) }
+    }
+
+    pub(crate) fn sink(&self) -> EventSink {
+        match self.screen.clone() {
+            None => EventSink::silent(),
+            Some(screen) => {
+                EventSink::new(move |event| screen.lock().unwrap_or_else(PoisonError::into_inner).take(event))
+            }
+        }
+    }
+
+    /// Takes down what is still on the screen.
+    pub(crate) fn finish(&self) {
+        if let Some(screen) = &self.screen {
+            let mut screen = screen.lock().unwrap_or_else(PoisonError::into_inner);
+            for (bar, _) in std::mem::take(&mut screen.running).into_values() {
+                bar.finish_and_clear();
+            }
+        }
+    }
+}
+
+impl Screen {
+    fn take(&mut self, event: Event) {
+        match event {
+            Event::CallStarted { call_id, tool, about, .. } => self.start(call_id, tool, about),
+            Event::CallFinished { call, .. } => self.end(&call),
+            Event::Log { level, message, .. } => self.say(prefix(level), &message),
+            Event::Progress { message, .. } => self.say("… ", &message),
+            Event::Notify { message, .. } => self.say("! ", &message),
+            _ => {}
+        }
+    }
+
+    fn start(&mut self, call_id: String, tool: String, about: String) {
+        if !self.live {
+            self.running.insert(call_id, (ProgressBar::hidden(), about));
+            return;
+        }
+        let bar = self.lines.add(ProgressBar::new_spinner());
+        if let Ok(style) = ProgressStyle::with_template("{spinner} {msg} {elapsed}") {
+            bar.set_style(style);
+        }
+        bar.set_message(format!("{tool} {about}"));
+        bar.enable_steady_tick(Duration::from_millis(100));
+        self.running.insert(call_id, (bar, about));
+    }
+
+    fn end(&mut self, call: &CallRecord) {
+        let about = self.running.remove(&call.id).map(|(bar, about)| {
+            bar.finish_and_clear();
+            about
+        });
+        let mark = match call.status {
+            CallStatus::Done => "✓",
+            CallStatus::Failed => "✗",
+            CallStatus::Aborted | CallStatus::NotStarted | CallStatus::OutcomeUnknown => "–",
+        };
+        let about = about.filter(|about| !about.is_empty()).map(|about| format!(" {about}")).unwrap_or_default();
+        let outcome = match &call.error {
+            Some(error) => format!("{}: {}", call.status.as_str(), error.message),
+            None => format!("{:.1} ms", call.duration_ms),
+        };
+        self.say("", &format!("{mark} {}{about}  {outcome}", call.tool));
+    }
+
+    fn say(&self, prefix: &str, message: &str) {
+        for line in message.lines() {
+            if self.live {
+                // The line is lost only if the terminal is.
+                let _ = self.lines.println(format!("{prefix}{line}"));
+            } else {
+                eprintln!("{prefix}{line}");
+            }
+        }
+    }
+}
+
+fn prefix(level: LogLevel) -> &'static str {
+    match level {
+        LogLevel::Log => "",
+        LogLevel::Warn => "warn: ",
+        LogLevel::Error => "error: ",
+    }
+}

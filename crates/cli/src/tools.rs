@@ -1,0 +1,28 @@
+//! `selvedge tools`: what scripts can call.
+
+use anyhow::Result;
+use selvedge_tools::declarations;
+
+use crate::Exit;
+use crate::args::ToolsArgs;
+use crate::setup::Setup;
+
+pub(crate) fn tools(args: ToolsArgs) -> Result<Exit> {
+    let registry = Setup::new(&args.place)?.registry();
+    if args.json {
+        let specs: Vec<_> = registry.iter().map(|tool| &tool.spec).collect();
+        println!("{}", serde_json::to_string_pretty(&specs)?);
+    } else if args.ts {
+        print!("{}", declarations(&registry));
+    } else {
+        let width = registry.iter().map(|tool| tool.spec.js_name.len()).max().unwrap_or(0);
+        for tool in registry.iter() {
+            let first = tool.spec.description.lines().next().unwrap_or_default();
+            println!("tools.{:width$}  {first}", tool.spec.js_name);
+        }
+        if registry.is_empty() {
+            eprintln!("note: no tools are registered");
+        }
+    }
+    Ok(Exit::Done)
+}

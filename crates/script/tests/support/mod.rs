@@ -1,0 +1,306 @@
+//! Shared by the tests: a few tools over a folder in memory, and runs that cannot hang.
+#![allow(dead_code, clippy::unwrap_used, clippy::expect_used, missing_docs)]
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use schemars::JsonSchema;
+use selvedge_protocol::{Answer, ApprovalDecision, ApprovalRequest, Event, EventSink, Limits, ScriptToolCallOutput};
+use selvedge_script::{Harness, RunOptions};
+use selvedge_tools::{Approver, Orchestrator, Registry, ToolError, tool, tool_with_call};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+/// The files the test tools know.
+pub const FILES: &[(&str, &str)] = &[
+    ("src/main.rs", "fn main() {\n    println!(\"hello\");\n}\n"),
+    ("src/lib.rs", "// TODO: write docs\npub fn add(a: i32, b: i32) -> i32 {\n    a + b\n}\n"),
+    ("src/util.rs", "pub fn noop() {}\n// TODO: remove\n"),
+    ("tests/a.test.ts", "describe('a', () => {});\n"),
+    ("tests/b.test.ts", "describe('b', () => {});\n// TODO: more\n"),
+    ("README.md", "# Demo\n\nSee [docs](docs/guide.md).\n"),
+    ("package.json", "{\"name\": \"demo\", \"version\": \"1.2.3\", \"dependencies\": {\"left-pad\": \"^1.0.0\"}}\n"),
+];
+
+#[derive(Deserialize, JsonSchema)]
+struct Path {
+    /// File to read.
+    path: String,
+    /// First line, from one.
+    offset: Option<u32>,
+    /// Lines to read.
+    limit: Option<u32>,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+struct File {
+    text: String,
+    total_lines: usize,
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct Pattern {
+    /// Text to look for.
+    pattern: String,
+    /// How many at most.
+    limit: Option<u32>,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct Found {
+    path: String,
+    score: f64,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct Match {
+    path: String,
+    line: usize,
+    text: String,
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct Command {
+    /// Program and arguments.
+    command: Vec<String>,
+    timeout_ms: Option<u64>,
+    approval_context: Option<String>,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+struct Executed {
+    exit_code: i32,
+    stdout: String,
+    stderr: String,
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct Patch {
+    patch: String,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct Patched {
+    success: bool,
+    summary: String,
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct Wait {
+    /// Milliseconds.
+    ms: u64,
+    /// Given back.
+    value: Option<Value>,
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct Message {
+    message: String,
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct Anything {
+    value: Value,
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct Nothing {}
+
+/// What the tools did.
+#[derive(Debug, Default)]
+pub struct Seen {
+    pub running: AtomicU32,
+    pub most_running: AtomicU32,
+    pub stopped: AtomicU32,
+    pub patches: Mutex<Vec<String>>,
+}
+
+/// The tools of the tests: `readFile`, `fileSearch`, `grepFiles`, `exec` (asks when it removes things),
+/// `applyPatch`, `sleep`, `stubborn`, `fail`, `panic`, `echo`, `big`, and `mcp.github.list_issues`.
+pub fn registry(seen: &Arc<Seen>) -> Registry {
+    let mut tools = Registry::new();
+    let read = |args: Path| async move {
+        let (_, text) = FILES
+            .iter()
+            .find(|(path, _)| *path == args.path)
+            .ok_or_else(|| ToolError::new(format!("{} does not exist", args.path)).suggest("fileSearch finds files"))?;
+        let lines: Vec<&str> = text.lines().collect();
+        let skip = args.offset.unwrap_or(1).max(1) as usize - 1;
+        let take = args.limit.unwrap_or(2000) as usize;
+        let text = lines.iter().skip(skip).take(take).map(|line| format!("{line}\n")).collect();
+        Ok(File { text, total_lines: lines.len() })
+    };
+    tools.register(tool("read_file", "Reads a file.", read).read_only()).unwrap();
+    let search = |args: Pattern| async move {
+        let wanted = args.pattern.trim_start_matches('*');
+        let found = FILES.iter().filter(|(path, _)| path.contains(wanted)).take(args.limit.unwrap_or(100) as usize);
+        Ok(found.map(|(path, _)| Found { path: (*path).to_owned(), score: 1.0 }).collect::<Vec<_>>())
+    };
+    tools.register(tool("file_search", "Finds files by name.", search).read_only()).unwrap();
+    let grep = |args: Pattern| async move {
+        let mut matches = Vec::new();
+        for (path, text) in FILES {
+            for (number, line) in text.lines().enumerate().filter(|(_, line)| line.contains(&args.pattern)) {
+                matches.push(Match { path: (*path).to_owned(), line: number + 1, text: line.to_owned() });
+            }
+        }
+        matches.truncate(args.limit.unwrap_or(100) as usize);
+        Ok(matches)
+    };
+    tools.register(tool("grep_files", "Finds lines in files.", grep).read_only()).unwrap();
+    let exec = |args: Command| async move {
+        let failing = args.command.iter().any(|word| word.contains('b'));
+        Ok(Executed {
+            exit_code: i32::from(failing),
+            stdout: format!("ran {}\n", args.command.join(" ")),
+            stderr: if failing { "1 test failed".into() } else { String::new() },
+        })
+    };
+    let risk = |args: &Value| match args["command"][0].as_str() {
+        Some("rm") => selvedge_tools::Risk::Ask { reason: "removes files".into() },
+        _ => selvedge_tools::Risk::Guarded { reason: "runs a command".into() },
+    };
+    tools.register(tool("exec", "Runs a command.", exec).risk(risk)).unwrap();
+    let log = seen.clone();
+    let patch = move |args: Patch| {
+        log.patches.lock().unwrap().push(args.patch.clone());
+        async move { Ok(Patched { success: true, summary: format!("{} lines", args.patch.lines().count()) }) }
+    };
+    tools.register(tool("apply_patch", "Changes files.", patch)).unwrap();
+    let log = seen.clone();
+    let sleep = move |args: Wait, call: selvedge_tools::Call| {
+        let log = log.clone();
+        async move {
+            let running = log.running.fetch_add(1, Ordering::SeqCst) + 1;
+            log.most_running.fetch_max(running, Ordering::SeqCst);
+            let result = tokio::select! {
+                () = tokio::time::sleep(Duration::from_millis(args.ms)) => Ok(args.value.unwrap_or(json!(args.ms))),
+                () = call.cancel.cancelled() => {
+                    log.stopped.fetch_add(1, Ordering::SeqCst);
+                    Err(ToolError::new("stopped"))
+                }
+            };
+            log.running.fetch_sub(1, Ordering::SeqCst);
+            result
+        }
+    };
+    tools.register(tool_with_call("sleep", "Waits, then gives `value` back.", sleep).read_only()).unwrap();
+    let stubborn = |args: Wait| async move {
+        tokio::time::sleep(Duration::from_millis(args.ms)).await;
+        Ok(json!(null))
+    };
+    tools.register(tool("stubborn", "Waits and does not stop when told to.", stubborn)).unwrap();
+    let fail = |args: Message| async move { Err::<Value, _>(ToolError::new(args.message)) };
+    tools.register(tool("fail", "Fails.", fail)).unwrap();
+    let panic = |_: Nothing| async move { if true { panic!("boom") } else { Ok(json!(null)) } };
+    tools.register(tool("panic", "Breaks.", panic)).unwrap();
+    let echo = |args: Anything| async move { Ok(args.value) };
+    tools.register(tool("echo", "Gives `value` back.", echo).read_only()).unwrap();
+    let big = |args: Wait| async move { Ok(json!("x".repeat(args.ms as usize))) };
+    tools.register(tool("big", "A string of `ms` characters.", big).read_only()).unwrap();
+    let issues = |_: Nothing| async move { Ok(json!([{"id": 1, "title": "bug"}, {"id": 2, "title": "idea"}])) };
+    tools.register(tool("mcp.github.list_issues", "Lists issues.", issues).read_only()).unwrap();
+    tools
+}
+
+/// A harness over the test tools, and what it saw.
+pub struct Bench {
+    pub harness: Harness,
+    pub seen: Arc<Seen>,
+    pub events: Arc<Mutex<Vec<Event>>>,
+}
+
+impl Bench {
+    pub fn new() -> Self {
+        Self::with(|orchestrator| orchestrator, Limits::default())
+    }
+
+    pub fn limited(limits: Limits) -> Self {
+        Self::with(|orchestrator| orchestrator, limits)
+    }
+
+    pub fn with(change: impl Fn(Orchestrator) -> Orchestrator, limits: Limits) -> Self {
+        let seen = Arc::new(Seen::default());
+        let harness = Harness::new(change(Orchestrator::new(registry(&seen)))).unwrap().with_limits(limits);
+        Self { harness, seen, events: Arc::default() }
+    }
+
+    pub fn options(&self) -> RunOptions {
+        let events = self.events.clone();
+        RunOptions { events: EventSink::new(move |event| events.lock().unwrap().push(event)), ..RunOptions::default() }
+    }
+
+    /// Runs a script; fails the test if it takes longer than a minute, whatever it does to its thread.
+    pub fn run(&self, source: &str) -> ScriptToolCallOutput {
+        self.run_with(source, self.options(), Duration::from_secs(60))
+    }
+
+    pub fn run_with(&self, source: &str, options: RunOptions, patience: Duration) -> ScriptToolCallOutput {
+        let harness = self.harness.clone();
+        let text = source.to_owned();
+        on_a_thread(source, patience, async move { harness.run_with(text.as_bytes(), options).await })
+    }
+
+    pub fn value(&self, source: &str) -> Value {
+        let output = self.run(source);
+        assert_eq!(output.error, None, "{source}");
+        output.value().unwrap_or(Value::Null)
+    }
+
+    /// The code and message of the error it ends with.
+    pub fn error(&self, source: &str) -> (String, String) {
+        let error = self.run(source).error.unwrap_or_else(|| panic!("no error: {source}"));
+        (error.code.to_string(), error.message)
+    }
+}
+
+/// Runs a future on a thread of its own and stops waiting after `patience`.
+pub fn on_a_thread<T: Send + 'static>(what: &str, patience: Duration, work: impl Future<Output = T> + Send + 'static) -> T {
+    let (done, wait) = mpsc::channel();
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        let _ = done.send(runtime.block_on(work));
+        runtime.shutdown_background();
+    });
+    match wait.recv_timeout(patience) {
+        Ok(value) => value,
+        Err(error) => panic!("not done within {patience:?} ({error}): {what}"),
+    }
+}
+
+/// An approver that gives the same answer to everything, and remembers what it was asked.
+#[derive(Clone)]
+pub struct Says {
+    pub answer: Option<Answer>,
+    pub after: Duration,
+    pub asked: Arc<Mutex<Vec<ApprovalRequest>>>,
+}
+
+impl Says {
+    pub fn new(answer: Answer) -> Self {
+        Self { answer: Some(answer), after: Duration::ZERO, asked: Arc::default() }
+    }
+
+    pub fn nothing() -> Self {
+        Self { answer: None, after: Duration::ZERO, asked: Arc::default() }
+    }
+}
+
+impl Approver for Says {
+    fn ask<'a>(&'a self, request: &'a ApprovalRequest) -> BoxFuture<'a, ApprovalDecision> {
+        self.asked.lock().unwrap().push(request.clone());
+        async move {
+            tokio::time::sleep(self.after).await;
+            match &self.answer {
+                Some(answer) => ApprovalDecision::Answered(vec![answer.clone(); request.calls.len()]),
+                None => std::future::pending().await,
+            }
+        }
+        .boxed()
+    }
+}
