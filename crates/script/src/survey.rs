@@ -1,9 +1,9 @@
 //! One walk over the syntax tree: what must not be there, and which tool calls can be seen.
 
 use oxc_ast::ast::{
-    Argument, ArrayExpressionElement, BinaryExpression, BinaryOperator, CallExpression, Expression, IdentifierReference,
-    ImportExpression, ModuleDeclaration, NewExpression, ObjectExpression, ObjectPropertyKind, PropertyKind, TSImportEqualsDeclaration,
-    TSModuleBlock, UnaryExpression, UnaryOperator,
+    Argument, ArrayExpressionElement, BinaryExpression, BinaryOperator, CallExpression, Expression,
+    IdentifierReference, ImportExpression, ModuleDeclaration, NewExpression, ObjectExpression, ObjectPropertyKind,
+    PropertyKind, TSImportEqualsDeclaration, TSModuleBlock, UnaryExpression, UnaryOperator,
 };
 use oxc_ast_visit::{Visit, walk};
 use oxc_semantic::Scoping;
@@ -140,11 +140,7 @@ impl<'a> Visit<'a> for Survey<'_> {
             if it.optional || optional {
                 self.probed.push(path);
             } else {
-                self.calls.push(StaticCall {
-                    path,
-                    offset: it.callee.span().start,
-                    args: arguments(&it.arguments),
-                });
+                self.calls.push(StaticCall { path, offset: it.callee.span().start, args: arguments(&it.arguments) });
             }
         }
         walk::walk_call_expression(self, it);

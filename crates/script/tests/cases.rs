@@ -35,13 +35,15 @@ fn run_file(name: &str, timeout_ms: u64) -> usize {
     let cases = parse(&std::fs::read_to_string(path).unwrap());
     let mut wrong = Vec::new();
     for case in &cases {
-        let timeout_ms = case.expect.iter().find(|(key, _)| key == "timeout").map_or(timeout_ms, |(_, ms)| ms.parse().unwrap());
+        let timeout_ms =
+            case.expect.iter().find(|(key, _)| key == "timeout").map_or(timeout_ms, |(_, ms)| ms.parse().unwrap());
         let bench = Bench::limited(Limits { timeout_ms, ..Limits::default() });
         let started = Instant::now();
         let output = bench.run_with(&case.code, bench.options(), Duration::from_millis(timeout_ms) + PATIENCE);
         let took = started.elapsed();
         wrong.extend(case.expect.iter().filter_map(|(key, wanted)| {
-            judge(&output, key, wanted).map(|problem| format!("{}: {problem}\n{}", case.title, serde_json::to_string(&output).unwrap()))
+            judge(&output, key, wanted)
+                .map(|problem| format!("{}: {problem}\n{}", case.title, serde_json::to_string(&output).unwrap()))
         }));
         if took > Duration::from_millis(timeout_ms) + Duration::from_secs(4) {
             wrong.push(format!("{}: took {took:?}", case.title));
@@ -64,19 +66,26 @@ fn judge(output: &ScriptToolCallOutput, key: &str, wanted: &str) -> Option<Strin
         "value" => is(error.is_none() && output.value().unwrap_or(Value::Null) == json(wanted)),
         "error" => is(error.is_some_and(|error| error.code.as_str() == wanted)),
         "message" => is(error.is_some_and(|error| error.message.contains(wanted))),
-        "hint" => is(error.is_some_and(|error| error.message.contains(wanted) || error.suggestions.iter().any(|hint| hint.contains(wanted)))),
+        "hint" => is(error.is_some_and(|error| {
+            error.message.contains(wanted) || error.suggestions.iter().any(|hint| hint.contains(wanted))
+        })),
         "line" => is(error.and_then(|error| error.line).map(|line| line.to_string()).as_deref() == Some(wanted)),
         "status" => is(serde_json::to_value(output.status).unwrap() == Value::String(wanted.to_owned())),
         "warning" => is(output.warnings.iter().any(|warning| warning.contains(wanted))),
         "warnings" => is(output.warnings.len().to_string() == wanted),
         "log" => is(output.logs.iter().any(|log| log.message.contains(wanted))),
-        "text" => is(output.output.iter().any(|part| matches!(part, OutputPart::Text { text } if text.contains(wanted)))),
+        "text" => {
+            is(output.output.iter().any(|part| matches!(part, OutputPart::Text { text } if text.contains(wanted))))
+        }
         "calls" => {
-            let calls: Vec<String> = output.calls.iter().map(|call| format!("{} {}", call.tool, call.status.as_str())).collect();
+            let calls: Vec<String> =
+                output.calls.iter().map(|call| format!("{} {}", call.tool, call.status.as_str())).collect();
             is(calls.join(", ") == wanted)
         }
         // Ends by itself or is stopped: whatever it answers, it must not be the word of a successful attack.
-        "contained" => is(error.is_some() || output.output_json.as_deref().is_none_or(|json| !json.contains("ESCAPED"))),
+        "contained" => {
+            is(error.is_some() || output.output_json.as_deref().is_none_or(|json| !json.contains("ESCAPED")))
+        }
         "timeout" => None,
         other => panic!("an expect block does not know the word {other}"),
     }

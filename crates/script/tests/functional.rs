@@ -105,7 +105,10 @@ fn f05_race_losers_are_stopped_at_once() {
 fn f06_error_handling() {
     let source = "try { await tools.fail({message: 'disk full'}) } catch (e) {
         return [e instanceof Error, e.name, e.message, e.code, e.toolName, e.callId, e.retryable, e.suggestions.length, e.stack.includes('script.ts:1:')] }";
-    assert_eq!(Bench::new().value(source), json!([true, "ToolExecutionError", "disk full", "ToolExecutionError", "fail", "tool_1", false, 0, true]));
+    assert_eq!(
+        Bench::new().value(source),
+        json!([true, "ToolExecutionError", "disk full", "ToolExecutionError", "fail", "tool_1", false, 0, true])
+    );
 }
 
 #[test]
@@ -118,19 +121,27 @@ fn f07_results_compose() {
 
 #[test]
 fn f08_custom_return() {
-    let output = Bench::new().run("return {message: 'two fixed', nested: {list: [1, {deep: true}], none: null, when: new Date(0)}}");
-    assert_eq!(output.value().unwrap(), json!({"message": "two fixed", "nested": {"list": [1, {"deep": true}], "none": null, "when": "1970-01-01T00:00:00.000Z"}}));
+    let output = Bench::new()
+        .run("return {message: 'two fixed', nested: {list: [1, {deep: true}], none: null, when: new Date(0)}}");
+    assert_eq!(
+        output.value().unwrap(),
+        json!({"message": "two fixed", "nested": {"list": [1, {"deep": true}], "none": null, "when": "1970-01-01T00:00:00.000Z"}})
+    );
     assert_eq!(output.summary.as_deref(), Some("two fixed"));
 }
 
 #[test]
 fn f09_thinking_script_and_text_keep_their_order() {
-    let message = "<thinking>plan</thinking>one<tool-calls>return 1</tool-calls>two\n```ts tool-calls\nreturn 2\n```\nthree";
-    let kinds: Vec<&str> = detect(message).iter().map(|segment| match segment {
-        Segment::Text(_) => "text",
-        Segment::Script(_) => "script",
-        Segment::Malformed { .. } => "malformed",
-    }).collect();
+    let message =
+        "<thinking>plan</thinking>one<tool-calls>return 1</tool-calls>two\n```ts tool-calls\nreturn 2\n```\nthree";
+    let kinds: Vec<&str> = detect(message)
+        .iter()
+        .map(|segment| match segment {
+            Segment::Text(_) => "text",
+            Segment::Script(_) => "script",
+            Segment::Malformed { .. } => "malformed",
+        })
+        .collect();
     assert_eq!(kinds, ["text", "script", "text", "script", "text"]);
 }
 
@@ -139,10 +150,13 @@ fn f10_progress_events() {
     let bench = Bench::new();
     bench.value("context.emitProgress('one'); await tools.sleep({ms: 520}); context.telemetry.emitProgress('two', 'warn'); return 1");
     let events = bench.events.lock().unwrap();
-    let said: Vec<&str> = events.iter().filter_map(|event| match event {
-        Event::Progress { message, .. } => Some(message.as_str()),
-        _ => None,
-    }).collect();
+    let said: Vec<&str> = events
+        .iter()
+        .filter_map(|event| match event {
+            Event::Progress { message, .. } => Some(message.as_str()),
+            _ => None,
+        })
+        .collect();
     assert_eq!(said, ["one", "two"]);
 }
 
@@ -151,11 +165,15 @@ fn f11_approval_pauses_the_script_and_its_clock() {
     let says = Says { after: Duration::from_millis(700), ..Says::new(Answer::Once) };
     // The person takes longer than the script may run.
     let bench = asking(&says, Limits { timeout_ms: 300, ..Limits::default() });
-    let output = bench.run("const r = await tools.exec({command: ['rm', 'x'], approvalContext: 'clean up'}); return r.exitCode");
+    let output =
+        bench.run("const r = await tools.exec({command: ['rm', 'x'], approvalContext: 'clean up'}); return r.exitCode");
     assert_eq!(output.error, None);
     assert_eq!(output.value().unwrap(), json!(0));
     let call = says.asked.lock().unwrap()[0].calls[0].clone();
-    assert_eq!((call.tool.as_str(), call.reason.as_str(), call.context.as_deref(), call.line), ("exec", "removes files", Some("clean up"), Some(1)));
+    assert_eq!(
+        (call.tool.as_str(), call.reason.as_str(), call.context.as_deref(), call.line),
+        ("exec", "removes files", Some("clean up"), Some(1))
+    );
     assert!(call.snippet.as_deref().unwrap().contains("> "));
     // The clock runs while another call does.
     let bench = asking(&says, Limits { timeout_ms: 300, ..Limits::default() });
@@ -170,14 +188,21 @@ fn f11_calls_at_one_await_are_one_question() {
     let source = "const r = await Promise.all([1, 2, 3, 4, 5, 6].map(n => tools.exec({command: ['rm', String(n)]})).concat(tools.exec({command: ['ls']}))); return r.length";
     assert_eq!(bench.value(source), json!(7));
     let asked = says.asked.lock().unwrap();
-    assert_eq!((asked.len(), asked[0].calls.len()), (1, 6), "the harmless call is not asked for, the others are one question");
+    assert_eq!(
+        (asked.len(), asked[0].calls.len()),
+        (1, 6),
+        "the harmless call is not asked for, the others are one question"
+    );
 }
 
 #[test]
 fn f11_yes_for_this_script_is_asked_once() {
     let says = Says::new(Answer::ThisScript);
     let bench = asking(&says, Limits::default());
-    assert_eq!(bench.value("for (const n of [1, 2, 3]) await tools.exec({command: ['rm', String(n)]}); return 'ok'"), json!("ok"));
+    assert_eq!(
+        bench.value("for (const n of [1, 2, 3]) await tools.exec({command: ['rm', String(n)]}); return 'ok'"),
+        json!("ok")
+    );
     assert_eq!(says.asked.lock().unwrap().len(), 1);
     // Another script is another matter.
     bench.value("await tools.exec({command: ['rm', 'x']}); return 1");
@@ -195,7 +220,10 @@ fn f12_approval_denied_is_an_error_to_catch() {
     assert_eq!(bench.error("await tools.exec({command: ['rm', 'x']})").0, "ApprovalTimeoutError");
     let (code, message) = Bench::new().error("await tools.exec({command: ['rm', 'x']})");
     assert_eq!((code.as_str(), message.as_str()), ("ApprovalDeniedError", "exec was denied: nobody can be asked here"));
-    let never = Bench::with(|orchestrator| orchestrator.with_policy(selvedge_protocol::ApprovalPolicy::Never), Limits::default());
+    let never = Bench::with(
+        |orchestrator| orchestrator.with_policy(selvedge_protocol::ApprovalPolicy::Never),
+        Limits::default(),
+    );
     assert!(never.error("await tools.exec({command: ['rm', 'x']})").1.contains("`never`"));
     assert_eq!(never.value("return (await tools.exec({command: ['ls']})).exitCode"), json!(0));
 }
@@ -205,7 +233,11 @@ fn f12_untrusted_asks_for_what_is_guarded() {
     let says = Says::new(Answer::Once);
     let theirs = says.clone();
     let bench = Bench::with(
-        move |orchestrator| orchestrator.with_policy(selvedge_protocol::ApprovalPolicy::Untrusted).with_approver(Arc::new(theirs.clone())),
+        move |orchestrator| {
+            orchestrator
+                .with_policy(selvedge_protocol::ApprovalPolicy::Untrusted)
+                .with_approver(Arc::new(theirs.clone()))
+        },
         Limits::default(),
     );
     bench.value("await tools.exec({command: ['ls']}); await tools.readFile({path: 'README.md'}); return 1");
@@ -217,19 +249,46 @@ fn f13_outputs_are_items() {
     let bench = Bench::new();
     let item = bench.harness.item("return 1", "call_7");
     let json = serde_json::to_value(&item).unwrap();
-    assert_eq!((json["type"].as_str(), json["call_id"].as_str(), json["language"].as_str()), (Some("script_tool_call"), Some("call_7"), Some("ts")));
+    assert_eq!(
+        (json["type"].as_str(), json["call_id"].as_str(), json["language"].as_str()),
+        (Some("script_tool_call"), Some("call_7"), Some("ts"))
+    );
     assert_eq!(json["source_sha256"].as_str().unwrap().len(), 64);
     let options = RunOptions { call_id: Some("call_7".into()), ..bench.options() };
-    let output = serde_json::to_value(bench.run_with("await tools.echo({value: 1}); text('shown'); console.warn('w'); return {a: 1}", options, WAIT)).unwrap();
+    let output = serde_json::to_value(bench.run_with(
+        "await tools.echo({value: 1}); text('shown'); console.warn('w'); return {a: 1}",
+        options,
+        WAIT,
+    ))
+    .unwrap();
     let keys: Vec<&str> = output.as_object().unwrap().keys().map(String::as_str).collect();
-    assert_eq!(keys, ["type", "id", "call_id", "status", "output_json", "error", "summary", "output", "calls", "logs", "warnings", "metadata"]);
+    assert_eq!(
+        keys,
+        [
+            "type",
+            "id",
+            "call_id",
+            "status",
+            "output_json",
+            "error",
+            "summary",
+            "output",
+            "calls",
+            "logs",
+            "warnings",
+            "metadata"
+        ]
+    );
     assert_eq!(output["type"], json!("script_tool_call_output"));
     assert_eq!(output["call_id"], json!("call_7"));
     assert_eq!(output["output_json"], json!("{\"a\":1}"));
     assert_eq!(output["output"], json!([{"type": "text", "text": "shown"}]));
     assert_eq!(output["logs"], json!([{"level": "warn", "message": "w"}]));
     let call = &output["calls"][0];
-    assert_eq!((&call["id"], &call["tool"], &call["status"], &call["reused"], &call["line"]), (&json!("tool_1"), &json!("echo"), &json!("done"), &json!(false), &json!(1)));
+    assert_eq!(
+        (&call["id"], &call["tool"], &call["status"], &call["reused"], &call["line"]),
+        (&json!("tool_1"), &json!("echo"), &json!("done"), &json!(false), &json!(1))
+    );
     assert!(call["duration_ms"].is_number() && output["metadata"]["duration_ms"].is_number());
 }
 
@@ -243,7 +302,10 @@ fn f14_timeout_override() {
     assert_eq!(bench.value("// @exec: {\"timeout_ms\": 1000}\nawait tools.sleep({ms: 300}); return 1"), json!(1));
     let much = RunOptions { timeout: Some(Duration::from_secs(600)), ..bench.options() };
     let started = Instant::now();
-    assert_eq!(bench.run_with("await tools.sleep({ms: 60_000})", much, WAIT).error.unwrap().code, ErrorCode::ScriptTimeoutError);
+    assert_eq!(
+        bench.run_with("await tools.sleep({ms: 60_000})", much, WAIT).error.unwrap().code,
+        ErrorCode::ScriptTimeoutError
+    );
     assert!(started.elapsed() < Duration::from_secs(5));
 }
 
@@ -253,14 +315,22 @@ fn f15_namespaced_tool() {
     assert_eq!(bench.value("return (await tools.mcp.github.listIssues({})).map(i => i.title)"), json!(["bug", "idea"]));
     assert_eq!(bench.value("return (await tools['mcp']['github']['list_issues']()).length"), json!(2));
     let error = bench.run("await tools.mcp.github.listIsues()").error.unwrap();
-    assert_eq!((error.code, error.suggestions), (ErrorCode::ToolNotFoundError, vec!["mcp.github.listIssues".to_owned()]));
+    assert_eq!(
+        (error.code, error.suggestions),
+        (ErrorCode::ToolNotFoundError, vec!["mcp.github.listIssues".to_owned()])
+    );
 }
 
 #[test]
 fn f16_state_is_clean_between_runs() {
     let bench = Bench::new();
     for _ in 0..50 {
-        assert_eq!(bench.value("const seen = typeof leak; try { leak = 1 } catch {} try { globalThis.leak = 1 } catch {} return seen"), json!("undefined"));
+        assert_eq!(
+            bench.value(
+                "const seen = typeof leak; try { leak = 1 } catch {} try { globalThis.leak = 1 } catch {} return seen"
+            ),
+            json!("undefined")
+        );
     }
 }
 
@@ -284,7 +354,10 @@ fn f18_dry_run_reports() {
     let output = bench.run_with(source, RunOptions { mode: Some(Mode::DryRun), ..bench.options() }, WAIT);
     let report: Value = output.value().unwrap();
     assert_eq!(report["valid"], json!(false));
-    assert_eq!(report["calls"][0], json!({"tool": "read_file", "line": 2, "args": {"limit": 3}, "dynamic": ["path"], "readOnly": true}));
+    assert_eq!(
+        report["calls"][0],
+        json!({"tool": "read_file", "line": 2, "args": {"limit": 3}, "dynamic": ["path"], "readOnly": true})
+    );
     assert_eq!((&report["calls"][1]["tool"], &report["calls"][1]["line"]), (&json!("exec"), &json!(3)));
     assert_eq!((&report["errors"][0]["code"], &report["errors"][0]["line"]), (&json!("ToolNotFoundError"), &json!(4)));
     assert!(output.calls.is_empty());
@@ -301,7 +374,9 @@ fn f20_several_blocks_run_in_order() {
     let bench = Bench::new();
     let session = selvedge_script::Session::default();
     let mut values = Vec::new();
-    for segment in detect("<tool-calls>store('n', 1); return load('n')</tool-calls> then <tool-calls>store('n', load('n') + 1); return load('n')</tool-calls>") {
+    for segment in detect(
+        "<tool-calls>store('n', 1); return load('n')</tool-calls> then <tool-calls>store('n', load('n') + 1); return load('n')</tool-calls>",
+    ) {
         if let Segment::Script(block) = segment {
             let options = RunOptions { session: session.clone(), ..bench.options() };
             values.push(bench.run_with(&block.code, options, WAIT).value().unwrap());
@@ -314,14 +389,39 @@ fn f20_several_blocks_run_in_order() {
 fn f21_context() {
     let bench = Bench::new();
     let facts = selvedge_script::Facts {
-        conversation_id: "c".into(), session_id: "s".into(), turn_id: "t".into(), working_directory: "/project".into(), provider: "openai".into(), model: "m".into(),
+        conversation_id: "c".into(),
+        session_id: "s".into(),
+        turn_id: "t".into(),
+        working_directory: "/project".into(),
+        provider: "openai".into(),
+        model: "m".into(),
     };
     let source = "await tools.echo({value: 1});
         return [context.conversationId, context.sessionId, context.turnId, context.scriptId.startsWith('scr_'), context.workingDirectory, context.provider, context.model,
             context.sandbox.timeoutMs, context.sandbox.memoryMb, context.sandbox.remainingToolBudget, context.sandbox.maxConcurrentToolCalls, context.sandbox.mode,
             context.capabilities.tools.includes('readFile'), context.approvals.required, typeof context.approvals.lastRequestId, typeof context.telemetry.emitProgress]";
     let output = bench.run_with(source, RunOptions { facts, ..bench.options() }, WAIT);
-    assert_eq!(output.value().unwrap(), json!(["c", "s", "t", true, "/project", "openai", "m", 30000, 96, 31, 4, "enabled", true, true, "undefined", "function"]));
+    assert_eq!(
+        output.value().unwrap(),
+        json!([
+            "c",
+            "s",
+            "t",
+            true,
+            "/project",
+            "openai",
+            "m",
+            30000,
+            96,
+            31,
+            4,
+            "enabled",
+            true,
+            true,
+            "undefined",
+            "function"
+        ])
+    );
 }
 
 #[test]
@@ -332,7 +432,8 @@ fn f22_no_return_value() {
 
 #[test]
 fn f23_stdout_and_stderr() {
-    let value = Bench::new().value("const r = await tools.exec({command: ['npm', 'test', 'b']}); return [r.exitCode, r.stdout, r.stderr]");
+    let value = Bench::new()
+        .value("const r = await tools.exec({command: ['npm', 'test', 'b']}); return [r.exitCode, r.stdout, r.stderr]");
     assert_eq!(value, json!([1, "ran npm test b\n", "1 test failed"]));
 }
 
@@ -340,9 +441,17 @@ fn f23_stdout_and_stderr() {
 fn f24_wrong_arguments_are_found_before_anything_runs() {
     let bench = Bench::new();
     for (source, line, part) in [
-        ("await tools.applyPatch({patch: 'x'});\nawait tools.readFile({pth: 'x'})", 2, "there is no field `pth`: did you mean `path`?"),
+        (
+            "await tools.applyPatch({patch: 'x'});\nawait tools.readFile({pth: 'x'})",
+            2,
+            "there is no field `pth`: did you mean `path`?",
+        ),
         ("await tools.applyPatch({patch: 'x'});\n\nawait tools.readFile({})", 3, "the field `path` is missing"),
-        ("await tools.applyPatch({patch: 'x'});\nawait tools.readFile({\n  path: 'x',\n  limit: 'ten' })", 4, "is not of type"),
+        (
+            "await tools.applyPatch({patch: 'x'});\nawait tools.readFile({\n  path: 'x',\n  limit: 'ten' })",
+            4,
+            "is not of type",
+        ),
         ("await tools.applyPatch({patch: 'x'});\nawait tools.exec({command: 'ls -la'})", 2, "is not of type \"array\""),
     ] {
         let output = bench.run(source);
@@ -353,7 +462,8 @@ fn f24_wrong_arguments_are_found_before_anything_runs() {
     }
     assert!(bench.seen.patches.lock().unwrap().is_empty());
     // What only the run can know is found when it happens, and can be caught.
-    let source = "const args = {pth: 'x'}; try { await tools.readFile(args) } catch (e) { return [e.name, e.suggestions] }";
+    let source =
+        "const args = {pth: 'x'}; try { await tools.readFile(args) } catch (e) { return [e.name, e.suggestions] }";
     assert_eq!(bench.value(source), json!(["ToolValidationError", ["path"]]));
     // Both spellings of a field are the same field.
     assert_eq!(bench.value("return (await tools.exec({command: ['ls'], timeoutMs: 5})).exitCode"), json!(0));
@@ -377,7 +487,9 @@ fn f25_helpers() {
 fn f26_progress_throttling() {
     let bench = Bench::new();
     bench.value("for (let i = 0; i < 1000; i++) context.emitProgress('p' + i); return 1");
-    let count = |bench: &Bench| bench.events.lock().unwrap().iter().filter(|event| matches!(event, Event::Progress { .. })).count();
+    let count = |bench: &Bench| {
+        bench.events.lock().unwrap().iter().filter(|event| matches!(event, Event::Progress { .. })).count()
+    };
     assert_eq!(count(&bench), 1);
     let bench = Bench::limited(Limits { progress_interval_ms: 0, ..Limits::default() });
     bench.value("for (let i = 0; i < 1000; i++) context.emitProgress('p' + i); return 1");
@@ -387,7 +499,8 @@ fn f26_progress_throttling() {
 #[test]
 fn f27_timeout_keeps_what_was_done() {
     let bench = Bench::limited(Limits { timeout_ms: 400, ..Limits::default() });
-    let output = bench.run("for (let i = 0; i < 3; i++) await tools.echo({value: i});\nawait tools.sleep({ms: 60_000});");
+    let output =
+        bench.run("for (let i = 0; i < 3; i++) await tools.echo({value: i});\nawait tools.sleep({ms: 60_000});");
     let error = output.error.clone().unwrap();
     assert_eq!(error.code, ErrorCode::ScriptTimeoutError);
     assert_eq!((&error.metadata["completedTools"], &error.metadata["pendingTools"]), (&json!(3), &json!(1)));
@@ -427,7 +540,12 @@ fn f29_syntax_error() {
         let output = bench.run(source);
         assert_eq!(output.status, RunStatus::Rejected, "{source}");
         let error = output.error.unwrap();
-        assert_eq!((error.code, error.line, error.column), (ErrorCode::ScriptSyntaxError, Some(line), Some(column)), "{source}: {}", error.message);
+        assert_eq!(
+            (error.code, error.line, error.column),
+            (ErrorCode::ScriptSyntaxError, Some(line), Some(column)),
+            "{source}: {}",
+            error.message
+        );
     }
 }
 

@@ -18,18 +18,31 @@ fn code(bench: &Bench, source: &str) -> String {
 fn s01_prototype_pollution() {
     let bench = Bench::new();
     for target in ["Object", "Array", "Function.prototype && {}.constructor", "Promise", "Map", "String"] {
-        let source = format!("try {{ ({target}).prototype.hack = 1; return 'open' }} catch (e) {{ return [e.name, ({{}}).hack === undefined] }}");
+        let source = format!(
+            "try {{ ({target}).prototype.hack = 1; return 'open' }} catch (e) {{ return [e.name, ({{}}).hack === undefined] }}"
+        );
         let source = source.replace("Function.prototype && ", "");
         assert_eq!(bench.value(&source), json!(["TypeError", true]), "{target}");
     }
-    assert_eq!(bench.value("try { ({}).__proto__.hack = 1; return 'open' } catch (e) { return e.name }"), json!("TypeError"));
+    assert_eq!(
+        bench.value("try { ({}).__proto__.hack = 1; return 'open' } catch (e) { return e.name }"),
+        json!("TypeError")
+    );
 }
 
 #[test]
 fn s02_frozen_tools() {
     let bench = Bench::new();
-    for change in ["tools.applyPatch = null", "delete tools.applyPatch", "tools.extra = 1", "Object.defineProperty(tools, 'exec', {value: 1})",
-        "tools.exec.call = null", "tools = {}", "globalThis.tools = {}", "tools.mcp.github = 1"] {
+    for change in [
+        "tools.applyPatch = null",
+        "delete tools.applyPatch",
+        "tools.extra = 1",
+        "Object.defineProperty(tools, 'exec', {value: 1})",
+        "tools.exec.call = null",
+        "tools = {}",
+        "globalThis.tools = {}",
+        "tools.mcp.github = 1",
+    ] {
         let source = format!("try {{ {change}; return 'open' }} catch (e) {{ return e.name }}");
         assert_eq!(bench.value(&source), json!("TypeError"), "{change}");
     }
@@ -49,10 +62,23 @@ fn s03_banned_require() {
 #[test]
 fn s04_banned_import() {
     let bench = Bench::new();
-    for source in ["import('fs')", "await import('fs')", "import fs from 'fs'", "import 'x'", "export const a = 1", "export default 1", "export * from 'x'", "import fs = require('fs')", "export = 1"] {
+    for source in [
+        "import('fs')",
+        "await import('fs')",
+        "import fs from 'fs'",
+        "import 'x'",
+        "export const a = 1",
+        "export default 1",
+        "export * from 'x'",
+        "import fs = require('fs')",
+        "export = 1",
+    ] {
         let output = bench.run(source);
         assert_eq!(output.status, RunStatus::Rejected, "{source}");
-        assert!(matches!(output.error.unwrap().code, ErrorCode::ScriptRejectedError | ErrorCode::ScriptSyntaxError), "{source}");
+        assert!(
+            matches!(output.error.unwrap().code, ErrorCode::ScriptRejectedError | ErrorCode::ScriptSyntaxError),
+            "{source}"
+        );
     }
     assert_eq!(bench.value("return 'import x from \"y\"'"), json!("import x from \"y\""));
 }
@@ -84,14 +110,27 @@ fn s07_memory_exhaustion() {
     let fill = "const keep = []; for (let i = 0; ; i++) keep.push(new Array(10_000).fill(i))";
     let output = bench.run(fill);
     assert_eq!(output.error.unwrap().code, ErrorCode::ScriptMemoryError);
-    assert!(output.metadata.memory_used_mb > 80.0 && output.metadata.memory_used_mb <= 96.5, "{}", output.metadata.memory_used_mb);
-    for source in ["const a = new Array(1e9).fill(0)", "return 'x'.repeat(2 ** 29).length", "return new Uint8Array(2 ** 31)[0]",
-        "let s = 'x'; for (;;) s += s", "const m = new Map(); for (let i = 0; ; i++) m.set(i, {i})", "const o = {}; for (let i = 0; ; i++) o['k' + i] = i"] {
+    assert!(
+        output.metadata.memory_used_mb > 80.0 && output.metadata.memory_used_mb <= 96.5,
+        "{}",
+        output.metadata.memory_used_mb
+    );
+    for source in [
+        "const a = new Array(1e9).fill(0)",
+        "return 'x'.repeat(2 ** 29).length",
+        "return new Uint8Array(2 ** 31)[0]",
+        "let s = 'x'; for (;;) s += s",
+        "const m = new Map(); for (let i = 0; ; i++) m.set(i, {i})",
+        "const o = {}; for (let i = 0; ; i++) o['k' + i] = i",
+    ] {
         let code = code(&bench, source);
         assert!(["ScriptMemoryError", "ScriptRuntimeError"].contains(&code.as_str()), "{source}: {code}");
     }
     // A script that keeps within its means after it was told is not punished.
-    assert_eq!(bench.value("try { const a = []; for (;;) a.push(new Array(1e5).fill(1)) } catch (e) { return e.message }"), json!("out of memory"));
+    assert_eq!(
+        bench.value("try { const a = []; for (;;) a.push(new Array(1e5).fill(1)) } catch (e) { return e.message }"),
+        json!("out of memory")
+    );
 }
 
 #[test]
@@ -99,8 +138,14 @@ fn s08_stack_overflow() {
     let bench = Bench::new();
     assert_eq!(code(&bench, "const deep = (n) => deep(n + 1) + 1; return deep(0)"), "ScriptStackError");
     assert_eq!(code(&bench, "return JSON.parse('['.repeat(200_000) + ']'.repeat(200_000))"), "ScriptStackError");
-    assert_eq!(code(&bench, "let a = []; for (let i = 0; i < 100_000; i++) a = [a]; return JSON.stringify(a).length"), "ScriptStackError");
-    assert_eq!(bench.value("const f = () => f(); try { f() } catch (e) { return e instanceof RangeError }"), json!(true));
+    assert_eq!(
+        code(&bench, "let a = []; for (let i = 0; i < 100_000; i++) a = [a]; return JSON.stringify(a).length"),
+        "ScriptStackError"
+    );
+    assert_eq!(
+        bench.value("const f = () => f(); try { f() } catch (e) { return e instanceof RangeError }"),
+        json!(true)
+    );
 }
 
 #[test]
@@ -118,8 +163,16 @@ fn s10_function_constructor() {
     let bench = Bench::new();
     assert_eq!(bench.run("return new Function('return this')()").status, RunStatus::Rejected);
     assert_eq!(bench.run("return Function('return this')()").status, RunStatus::Rejected);
-    for make in ["(() => {}).constructor", "(async () => {}).constructor", "(function* () {}).constructor", "(async function* () {}).constructor",
-        "tools.exec.constructor", "[].map.constructor", "Object.getPrototypeOf(async () => {}).constructor", "class {}.constructor"] {
+    for make in [
+        "(() => {}).constructor",
+        "(async () => {}).constructor",
+        "(function* () {}).constructor",
+        "(async function* () {}).constructor",
+        "tools.exec.constructor",
+        "[].map.constructor",
+        "Object.getPrototypeOf(async () => {}).constructor",
+        "class {}.constructor",
+    ] {
         let source = format!("try {{ return ({make})('return 1')() }} catch (e) {{ return e.name }}");
         assert_eq!(bench.value(&source), json!("TypeError"), "{make}");
     }
@@ -128,18 +181,55 @@ fn s10_function_constructor() {
 #[test]
 fn s11_no_process() {
     let bench = Bench::new();
-    let names = ["process", "require", "module", "exports", "Buffer", "fetch", "XMLHttpRequest", "WebSocket", "WebAssembly", "Worker", "Deno", "Bun",
-        "global", "window", "self", "SharedArrayBuffer", "Atomics", "setInterval", "setImmediate", "__dirname", "navigator", "std", "os", "print", "gc"];
+    let names = [
+        "process",
+        "require",
+        "module",
+        "exports",
+        "Buffer",
+        "fetch",
+        "XMLHttpRequest",
+        "WebSocket",
+        "WebAssembly",
+        "Worker",
+        "Deno",
+        "Bun",
+        "global",
+        "window",
+        "self",
+        "SharedArrayBuffer",
+        "Atomics",
+        "setInterval",
+        "setImmediate",
+        "__dirname",
+        "navigator",
+        "std",
+        "os",
+        "print",
+        "gc",
+    ];
     for name in names {
-        assert_eq!(bench.value(&format!("return [typeof globalThis['{name}'], typeof {name}]")), json!(["undefined", "undefined"]), "{name}");
+        assert_eq!(
+            bench.value(&format!("return [typeof globalThis['{name}'], typeof {name}]")),
+            json!(["undefined", "undefined"]),
+            "{name}"
+        );
     }
 }
 
 #[test]
 fn s12_context_cannot_be_changed() {
     let bench = Bench::new();
-    for change in ["context.turnId = 'x'", "delete context.turnId", "context.extra = 1", "context.sandbox.timeoutMs = 1e9",
-        "context.sandbox.remainingToolBudget = 1e9", "context.capabilities.tools.push('x')", "context = {}", "context.telemetry.emitProgress = 1"] {
+    for change in [
+        "context.turnId = 'x'",
+        "delete context.turnId",
+        "context.extra = 1",
+        "context.sandbox.timeoutMs = 1e9",
+        "context.sandbox.remainingToolBudget = 1e9",
+        "context.capabilities.tools.push('x')",
+        "context = {}",
+        "context.telemetry.emitProgress = 1",
+    ] {
         let source = format!("try {{ {change}; return 'open' }} catch (e) {{ return e.name }}");
         assert_eq!(bench.value(&source), json!("TypeError"), "{change}");
     }
@@ -148,14 +238,28 @@ fn s12_context_cannot_be_changed() {
 #[test]
 fn s13_context_prototype_is_frozen() {
     let bench = Bench::new();
-    assert_eq!(bench.value("return Object.isFrozen(context.__proto__) && Object.isFrozen(context) && Object.isFrozen(context.sandbox)"), json!(true));
-    assert_eq!(bench.value("try { context.__proto__.x = 1; return 'open' } catch (e) { return e.name }"), json!("TypeError"));
+    assert_eq!(
+        bench.value(
+            "return Object.isFrozen(context.__proto__) && Object.isFrozen(context) && Object.isFrozen(context.sandbox)"
+        ),
+        json!(true)
+    );
+    assert_eq!(
+        bench.value("try { context.__proto__.x = 1; return 'open' } catch (e) { return e.name }"),
+        json!("TypeError")
+    );
 }
 
 #[test]
 fn s14_promise_cannot_be_changed() {
     let bench = Bench::new();
-    for change in ["Promise.constructor = null", "Promise.all = null", "Promise.prototype.then = null", "Promise.resolve = () => 1", "globalThis.Promise = null"] {
+    for change in [
+        "Promise.constructor = null",
+        "Promise.all = null",
+        "Promise.prototype.then = null",
+        "Promise.resolve = () => 1",
+        "globalThis.Promise = null",
+    ] {
         let source = format!("try {{ {change}; return 'open' }} catch (e) {{ return e.name }}");
         assert_eq!(bench.value(&source), json!("TypeError"), "{change}");
     }
@@ -164,7 +268,11 @@ fn s14_promise_cannot_be_changed() {
 #[test]
 fn s15_a_hung_script_ends_and_the_host_goes_on() {
     let bench = Bench::limited(Limits { timeout_ms: 200, ..Limits::default() });
-    for source in ["[].reverse.call({length: 2 ** 53 - 1})", "'a'.repeat(2e6).indexOf('a'.repeat(1e6) + 'b')", "/(a+)+$/.test('a'.repeat(40) + 'b')"] {
+    for source in [
+        "[].reverse.call({length: 2 ** 53 - 1})",
+        "'a'.repeat(2e6).indexOf('a'.repeat(1e6) + 'b')",
+        "/(a+)+$/.test('a'.repeat(40) + 'b')",
+    ] {
         let started = Instant::now();
         assert_eq!(code(&bench, source), "ScriptTimeoutError", "{source}");
         assert!(started.elapsed() < Duration::from_secs(5), "{source}");

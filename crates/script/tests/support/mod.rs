@@ -260,7 +260,11 @@ impl Bench {
 }
 
 /// Runs a future on a thread of its own and stops waiting after `patience`.
-pub fn on_a_thread<T: Send + 'static>(what: &str, patience: Duration, work: impl Future<Output = T> + Send + 'static) -> T {
+pub fn on_a_thread<T: Send + 'static>(
+    what: &str,
+    patience: Duration,
+    work: impl Future<Output = T> + Send + 'static,
+) -> T {
     let (done, wait) = mpsc::channel();
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();

@@ -1,0 +1,42 @@
+# make demo    set up what is missing, build, and take the tour
+# make test    set up what is missing, and run every test
+# make bench   measure against the peers, interleaved, and print one table
+# make fuzz    fuzz the detector, the compiler front and the wall for five minutes
+# make docs    write the generated parts of docs/ anew
+# make lint    formatting and clippy, as CI runs them
+
+CARGO ?= cargo
+NEXTEST := $(shell $(CARGO) nextest --version >/dev/null 2>&1 && echo yes)
+FUZZ_SECONDS ?= 300
+
+.PHONY: demo test bench fuzz docs lint setup
+
+setup:
+	@scripts/setup
+
+demo: setup
+	@scripts/with-compiler $(CARGO) build --quiet -p selvedge
+	@scripts/demo
+
+test: setup
+ifeq ($(NEXTEST),yes)
+	scripts/with-compiler $(CARGO) nextest run --workspace
+else
+	scripts/with-compiler $(CARGO) test --workspace --all-targets
+endif
+	scripts/with-compiler $(CARGO) test --workspace --doc
+
+lint: setup
+	$(CARGO) fmt --all --check
+	scripts/with-compiler $(CARGO) clippy --workspace --all-targets -- -D warnings
+
+bench: setup
+	cd bench && npm install --no-audit --no-fund --loglevel=error && npm rebuild --loglevel=error isolated-vm
+	scripts/with-compiler $(CARGO) build --release -p selvedge -p selvedge-bench
+	target/release/selvedge-bench --write docs/benchmarks.md
+
+fuzz: setup
+	scripts/fuzz $(FUZZ_SECONDS)
+
+docs: setup
+	UPDATE_DOCS=1 scripts/with-compiler $(CARGO) test -p selvedge --test docs

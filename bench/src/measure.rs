@@ -1,0 +1,40 @@
+//! Samples and what is said about them.
+
+use std::time::Instant;
+
+/// Times in milliseconds.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Samples(Vec<f64>);
+
+impl Samples {
+    pub(crate) fn extend(&mut self, more: impl IntoIterator<Item = f64>) {
+        self.0.extend(more);
+    }
+
+    pub(crate) fn p50(&self) -> f64 {
+        self.at(0.5)
+    }
+
+    pub(crate) fn p99(&self) -> f64 {
+        self.at(0.99)
+    }
+
+    fn at(&self, quantile: f64) -> f64 {
+        let mut sorted = self.0.clone();
+        sorted.sort_by(f64::total_cmp);
+        let index = ((sorted.len() as f64 - 1.0) * quantile).round() as usize;
+        sorted.get(index).copied().unwrap_or(f64::NAN)
+    }
+}
+
+/// Milliseconds since `start`.
+pub(crate) fn since(start: Instant) -> f64 {
+    start.elapsed().as_secs_f64() * 1e3
+}
+
+/// Resident memory of this process in megabytes.
+pub(crate) fn resident_mb() -> f64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap_or_default();
+    line.split_whitespace().nth(1).and_then(|kb| kb.parse::<f64>().ok()).map_or(f64::NAN, |kb| kb / 1024.0)
+}

@@ -1,0 +1,164 @@
+//! The sandbox by itself, against the sandboxes JavaScript programs use.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use selvedge_sandbox::{Finish, Host, Leash, Outcome, Position, Program, Request, Runtime, State, Wasm};
+
+use crate::measure::{Samples, resident_mb, since};
+use crate::peers::Peers;
+use crate::table::Table;
+
+const ROUNDS: u32 = 40;
+const BATCH: u32 = 25;
+
+/// A host with nothing to say.
+struct Silent;
+
+impl Host for Silent {
+    fn now(&mut self) -> f64 {
+        0.0
+    }
+
+    fn message(&mut self, channel: &str, _: &str) -> Option<String> {
+        (channel == "resolve").then(|| "tool".to_owned())
+    }
+
+    fn locate(&mut self, _: Position) -> Option<Position> {
+        None
+    }
+}
+
+pub(crate) fn measure(table: &mut Table) -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let wasm = Wasm::shared()?;
+    let mut peers = Peers::start()?;
+
+    let (mut ours, mut quickjs, mut isolated) = (Samples::default(), Samples::default(), Samples::default());
+    for _ in 0..ROUNDS {
+        ours.extend((0..BATCH).map(|_| timed(|| runtime.block_on(one(&wasm)))));
+        quickjs.extend(peers.measure("quickjs-emscripten/one", BATCH)?);
+        isolated.extend(peers.measure("isolated-vm/one", BATCH)?);
+    }
+    let to_quickjs = ours.p50() / quickjs.p50();
+    let to_isolated = ours.p50() / isolated.p50();
+    table.row(
+        "fresh hardened sandbox + `1+1` + drop",
+        format!("{:.3} ms (p99 {:.3})", ours.p50(), ours.p99()),
+        &format!(
+            "quickjs-emscripten {:.2} ms (p99 {:.2}): ratio 1/{:.1}; isolated-vm {:.2} ms (p99 {:.2}): ratio 1/{:.1}",
+            quickjs.p50(),
+            quickjs.p99(),
+            1.0 / to_quickjs,
+            isolated.p50(),
+            isolated.p99(),
+            1.0 / to_isolated
+        ),
+        "≤ 0.15 ms, ≤ 1/4, ≤ 1/15",
+        ours.p50() <= 0.15 && to_quickjs <= 0.25 && to_isolated <= 1.0 / 15.0,
+    );
+
+    let (mut ours, mut quickjs) = (Samples::default(), Samples::default());
+    for _ in 0..ROUNDS {
+        ours.extend((0..BATCH).map(|_| timed(|| runtime.block_on(await_ten(&wasm)))));
+        quickjs.extend(peers.measure("quickjs-emscripten/await-ten", BATCH)?);
+    }
+    let ratio = ours.p50() / quickjs.p50();
+    table.row(
+        "10 sequential awaits, fresh sandbox included",
+        format!("{:.3} ms (p99 {:.3})", ours.p50(), ours.p99()),
+        &format!("quickjs-emscripten {:.2} ms (p99 {:.2}): ratio 1/{:.1}", quickjs.p50(), quickjs.p99(), 1.0 / ratio),
+        "≤ 0.4 ms, ≤ 1/3",
+        ours.p50() <= 0.4 && ratio <= 1.0 / 3.0,
+    );
+
+    let mut overshoot = Samples::default();
+    for _ in 0..150 {
+        overshoot.extend([runtime.block_on(past_deadline(&wasm))]);
+    }
+    table.row(
+        "hostile script past its deadline",
+        format!("{:.1} ms over (p99 {:.1})", overshoot.p50(), overshoot.p99()),
+        "",
+        "p99 ≤ 50 ms",
+        overshoot.p99() <= 50.0,
+    );
+
+    let before = resident_mb();
+    let (took, during) = runtime.block_on(thousand_at_once(&wasm));
+    table.row(
+        "1,000 scripts at once, each awaiting a tool",
+        format!("all finished in {took:.0} ms, {during:.0} MB resident ({:.0} before)", before),
+        "",
+        "all finish, ≤ 400 MB",
+        during <= 400.0,
+    );
+    Ok(())
+}
+
+fn timed<T>(work: impl FnOnce() -> T) -> f64 {
+    let start = Instant::now();
+    work();
+    since(start)
+}
+
+fn program(source: &str) -> Program<'_> {
+    Program {
+        source,
+        seed: 1,
+        memory_limit: 96 << 20,
+        stack_limit: 512 << 10,
+        leash: Arc::new(Leash::new(Duration::from_secs(10))),
+    }
+}
+
+async fn one(wasm: &Wasm) {
+    let started = wasm.start(program("(async () => 1 + 1)"), Box::new(Silent)).await;
+    assert!(
+        matches!(started, Ok((_, pump)) if matches!(&pump.state, State::Finished(Finish::Value(Some(value))) if value == "2"))
+    );
+}
+
+async fn await_ten(wasm: &Wasm) {
+    let source = "(async () => { for (let i = 0; i < 10; i++) await tools.tool({ i }); return 1 })";
+    let Ok((mut execution, mut pump)) = wasm.start(program(source), Box::new(Silent)).await else {
+        panic!("it does not start")
+    };
+    let mut answered = 0;
+    while !matches!(pump.state, State::Finished(_)) {
+        let Some(Request::Call { id, .. }) = pump.requests.pop() else { panic!("it waits for nothing") };
+        let Ok(next) = execution.settle(id, Outcome::Value("null")).await else { panic!("it broke") };
+        pump = next;
+        answered += 1;
+    }
+    assert_eq!(answered, 10);
+}
+
+/// Milliseconds after the deadline at which an endless builtin was stopped.
+async fn past_deadline(wasm: &Wasm) -> f64 {
+    let limit = Duration::from_millis(20);
+    let source = "(async () => { [].reverse.call({ length: 2 ** 53 - 1 }) })";
+    let start = Instant::now();
+    let stopped = wasm.start(Program { leash: Arc::new(Leash::new(limit)), ..program(source) }, Box::new(Silent)).await;
+    assert!(stopped.is_err());
+    (since(start) - limit.as_secs_f64() * 1e3).max(0.0)
+}
+
+/// Milliseconds for all of them, and the memory while all of them waited.
+async fn thousand_at_once(wasm: &Wasm) -> (f64, f64) {
+    let source = "(async () => { const list = Array.from({ length: 100 }, (_, i) => ({ i })); const r = await tools.tool({}); return [r, list.length] })";
+    let start = Instant::now();
+    let mut waiting = Vec::new();
+    for _ in 0..1000 {
+        let Ok(started) = wasm.start(program(source), Box::new(Silent)).await else { panic!("it does not start") };
+        waiting.push(started);
+    }
+    let during = resident_mb();
+    for (mut execution, mut pump) in waiting {
+        let Some(Request::Call { id, .. }) = pump.requests.pop() else { panic!("it waits for nothing") };
+        let Ok(next) = execution.settle(id, Outcome::Value("7")).await else { panic!("it broke") };
+        assert!(matches!(next.state, State::Finished(Finish::Value(_))));
+    }
+    (since(start), during)
+}

@@ -1,0 +1,144 @@
+//! The way from a script's text to its result.
+
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use selvedge_script::{Compiler, Harness};
+use selvedge_tools::{Orchestrator, Registry};
+
+use crate::measure::{Samples, since};
+use crate::peers;
+use crate::table::Table;
+
+pub(crate) fn measure(table: &mut Table) -> Result<()> {
+    compile(table)?;
+    whole_run(table)?;
+    process(table)
+}
+
+/// Twenty kilobytes of TypeScript such as models write.
+fn script(seed: usize) -> String {
+    let part = "
+interface Item { path: string; score: number; tags?: string[] }
+enum Level { Low, Mid = 5, High }
+async function inspectN(items: Item[], limit: number = 10): Promise<Record<string, number>> {
+  const counts: Record<string, number> = {};
+  for (const item of items.filter((i): i is Item => i.score > 0.5).slice(0, limit)) {
+    const level = item.score > 0.9 ? Level.High : Level.Mid;
+    counts[item.path] = (counts[item.path] ?? 0) + level;
+    if (item.tags?.some(tag => /^te?st-(?<n>\\d+)$/u.test(tag))) console.log(`tagged ${item.path}`);
+  }
+  return Object.fromEntries(Object.entries(counts).toSorted(([, a], [, b]) => b - a)) as Record<string, number>;
+}
+";
+    let mut text = format!("// {seed}\n");
+    let mut n = 0;
+    while text.len() + part.len() + 8 < 20_480 {
+        text.push_str(
+            &part
+                .replace("inspectN", &format!("inspect{n}"))
+                .replace("Item", &format!("Item{n}"))
+                .replace("Level", &format!("Level{n}")),
+        );
+        n += 1;
+    }
+    text
+}
+
+fn compile(table: &mut Table) -> Result<()> {
+    let (mut cold, mut cached) = (Samples::default(), Samples::default());
+    let compiler = Compiler::default();
+    let mut bytes = 0;
+    for seed in 0..400 {
+        let source = script(seed);
+        bytes = source.len();
+        let start = Instant::now();
+        let (_, hit) = compiler.compile(&source, 20_480).map_err(|error| anyhow::anyhow!(error.message))?;
+        cold.extend([since(start)]);
+        anyhow::ensure!(!hit, "the first time was not the first time");
+        let start = Instant::now();
+        let (_, hit) = compiler.compile(&source, 20_480).map_err(|error| anyhow::anyhow!(error.message))?;
+        cached.extend([since(start)]);
+        anyhow::ensure!(hit, "the script was not at hand");
+    }
+    table.row(
+        &format!("parse + check + transform of {} KB TypeScript, cold / cached", bytes / 1000),
+        format!("{:.2} ms (p99 {:.2}) / {:.3} ms (p99 {:.3})", cold.p50(), cold.p99(), cached.p50(), cached.p99()),
+        "",
+        "≤ 1 ms / ≤ 0.02 ms",
+        cold.p50() <= 1.0 && cached.p50() <= 0.02,
+    );
+    Ok(())
+}
+
+fn whole_run(table: &mut Table) -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let add = selvedge_tools::tool("noop", "Does nothing.", |_: ()| async { Ok(1) });
+    let harness = Harness::new(Orchestrator::new(Registry::new().with(add)?))?;
+    let mut samples = Samples::default();
+    for i in 0..1000 {
+        let source = format!("const n: number = {i}; return n + 1");
+        let start = Instant::now();
+        let output = runtime.block_on(harness.run(&source));
+        samples.extend([since(start)]);
+        anyhow::ensure!(output.error.is_none(), "{:?}", output.error);
+    }
+    table.row(
+        "a one-line script through the harness: compile, pre-flight, run, result",
+        format!("{:.3} ms (p99 {:.3})", samples.p50(), samples.p99()),
+        "",
+        "",
+        true,
+    );
+    Ok(())
+}
+
+fn process(table: &mut Table) -> Result<()> {
+    let ours = std::env::current_exe()?.with_file_name("selvedge");
+    anyhow::ensure!(ours.exists(), "build the command first: cargo build --release");
+    let deno = peers::folder().join("node_modules/.bin/deno");
+    let mut commands: Vec<(&str, PathBuf, &[&str])> =
+        vec![("selvedge", ours, &["run", "-e", "return 1"]), ("node", "node".into(), &["-e", "console.log(1)"])];
+    if Command::new(&deno)
+        .arg("--version")
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success())
+    {
+        commands.push(("deno", deno.canonicalize()?, &["eval", "console.log(1)"]));
+    }
+    let home = std::env::temp_dir().join("selvedge-bench-home");
+    let mut samples = vec![Samples::default(); commands.len()];
+    for _ in 0..40 {
+        for ((name, program, args), samples) in commands.iter().zip(&mut samples) {
+            let start = Instant::now();
+            let output = Command::new(program).args(*args).env("SELVEDGE_HOME", &home).stdin(Stdio::null()).output();
+            samples.extend([since(start)]);
+            let output = output.with_context(|| format!("cannot run {name}"))?;
+            anyhow::ensure!(output.status.success() && output.stdout == b"1\n", "{name} said {output:?}");
+        }
+    }
+    let peers: Vec<String> = commands[1..]
+        .iter()
+        .zip(&samples[1..])
+        .map(|((name, ..), theirs)| {
+            format!(
+                "{name} {:.0} ms (p99 {:.0}): ratio 1/{:.1}",
+                theirs.p50(),
+                theirs.p99(),
+                theirs.p50() / samples[0].p50()
+            )
+        })
+        .collect();
+    table.row(
+        "`selvedge run -e 'return 1'`, whole process",
+        format!("{:.1} ms (p99 {:.1})", samples[0].p50(), samples[0].p99()),
+        &peers.join("; "),
+        "≤ 20 ms",
+        samples[0].p50() <= 20.0,
+    );
+    Ok(())
+}

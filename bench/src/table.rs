@@ -1,0 +1,70 @@
+//! The table people read.
+
+use std::fmt::Write;
+
+use anyhow::{Context, Result};
+
+/// Rows in the order they were measured.
+#[derive(Debug, Default)]
+pub(crate) struct Table {
+    rows: Vec<Row>,
+}
+
+#[derive(Debug)]
+struct Row {
+    what: String,
+    ours: String,
+    peer: String,
+    hold: String,
+    held: bool,
+}
+
+impl Table {
+    pub(crate) fn row(&mut self, what: &str, ours: String, peer: &str, hold: &str, held: bool) {
+        eprintln!("{} {what}: {ours}", if held { "✓" } else { "✗" });
+        self.rows.push(Row { what: what.to_owned(), ours, peer: peer.to_owned(), hold: hold.to_owned(), held });
+    }
+
+    pub(crate) fn render(&self) -> String {
+        let mut out = String::from("| what | here | peer, same run | to hold | held |\n|---|---|---|---|---|\n");
+        for row in &self.rows {
+            let held = if row.held { "yes" } else { "**no**" };
+            let _ = writeln!(out, "| {} | {} | {} | {} | {held} |", row.what, row.ours, row.peer, row.hold);
+        }
+        out
+    }
+}
+
+/// Puts the table and where it comes from between the marks of a Markdown file.
+pub(crate) fn keep(file: &str, table: &str) -> Result<()> {
+    const START: &str = "<!-- measured -->";
+    const END: &str = "<!-- /measured -->";
+    let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {file}"))?;
+    let (before, rest) = text.split_once(START).with_context(|| format!("{file} has no {START}"))?;
+    let (_, after) = rest.split_once(END).with_context(|| format!("{file} has no {END}"))?;
+    let text = format!("{before}{START}\nMeasured {} on {}.\n\n{table}{END}{after}", today(), machine());
+    std::fs::write(file, text).with_context(|| format!("cannot write {file}"))
+}
+
+fn today() -> String {
+    let output = std::process::Command::new("date").arg("+%Y-%m-%d").output();
+    output
+        .ok()
+        .and_then(|output| String::from_utf8(output.stdout).ok())
+        .map_or_else(|| "?".into(), |date| date.trim().to_owned())
+}
+
+fn machine() -> String {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let cpu = read("/proc/cpuinfo");
+    let model =
+        cpu.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": ").map(|(_, name)| name.to_owned()));
+    let cores = std::thread::available_parallelism().map_or(0, usize::from);
+    let kernel = read("/proc/sys/kernel/osrelease");
+    let load = read("/proc/loadavg").split(' ').next().unwrap_or_default().to_owned();
+    let kernel = kernel.split('-').next().unwrap_or_default().trim().to_owned();
+    format!(
+        "{} ({cores} cores), Linux {kernel}, load {load} before it began",
+        model.unwrap_or_else(|| std::env::consts::ARCH.into())
+    )
+}

@@ -1,0 +1,260 @@
+//! The command as a user sees it: what it prints where, and how it exits.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+use std::io::Write;
+use std::process::{Command, Output, Stdio};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// A home and a project of its own.
+struct Place {
+    dir: TempDir,
+}
+
+impl Place {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(dir.path().join("home")).unwrap();
+        std::fs::create_dir_all(dir.path().join("project/.selvedge")).unwrap();
+        Self { dir }
+    }
+
+    fn write(&self, name: &str, text: impl AsRef<[u8]>) {
+        std::fs::write(self.dir.path().join(name), text).unwrap();
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_selvedge"));
+        command.args(args).env("SELVEDGE_HOME", self.dir.path().join("home")).env_remove("SELVEDGE_TRUST");
+        command.current_dir(self.dir.path().join("project"));
+        command
+    }
+
+    fn run(&self, args: &[&str]) -> Seen {
+        Seen::of(self.command(args).stdin(Stdio::null()).output().unwrap())
+    }
+
+    fn run_with_input(&self, args: &[&str], input: &[u8]) -> Seen {
+        let mut child =
+            self.command(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        child.stdin.take().unwrap().write_all(input).unwrap();
+        Seen::of(child.wait_with_output().unwrap())
+    }
+}
+
+#[derive(Debug)]
+struct Seen {
+    status: i32,
+    out: String,
+    err: String,
+}
+
+impl Seen {
+    fn of(output: Output) -> Self {
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        Self { status: output.status.code().unwrap(), out: text(output.stdout), err: text(output.stderr) }
+    }
+
+    fn json(&self) -> Value {
+        serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+}
+
+#[test]
+fn values_go_to_standard_output_and_talk_to_standard_error() {
+    let place = Place::new();
+    let seen = place.run(&["run", "-e", "console.log('note'); text('shown'); return { a: [1, 'x'] }"]);
+    assert_eq!((seen.status, seen.out.as_str()), (0, "shown\n{\n  \"a\": [\n    1,\n    \"x\"\n  ]\n}\n"));
+    assert_eq!(seen.err, "note\n");
+    let seen = place.run(&["run", "-e", "return 'raw \"string\"'"]);
+    assert_eq!((seen.out.as_str(), seen.err.as_str()), ("raw \"string\"\n", ""));
+    assert_eq!(place.run(&["run", "-e", "1"]).out, "");
+}
+
+#[test]
+fn scripts_come_from_a_file_the_command_line_or_standard_input() {
+    let place = Place::new();
+    place.write("project/a.ts", "\u{feff}const n: number = 2; return n");
+    assert_eq!(place.run(&["run", "a.ts"]).out, "2\n");
+    assert_eq!(place.run_with_input(&["run", "-"], b"return 3").out, "3\n");
+    assert_eq!(
+        place.run(&["run", "-C", ".", "-e", "return context.workingDirectory.endsWith('project')"]).out,
+        "true\n"
+    );
+}
+
+#[test]
+fn exit_status_tells_done_failed_and_not_started() {
+    let place = Place::new();
+    for (args, status) in [
+        (&["run", "-e", "return 1"][..], 0),
+        (&["run", "-e", "throw 1"], 1),
+        (&["run", "--timeout", "50ms", "-e", "for (;;) {}"], 1),
+        (&["run", "-e", "syntax error"], 2),
+        (&["run", "-e", "await tools.nothing()"], 2),
+        (&["run", "--mode", "disabled", "-e", "return 1"], 2),
+        (&["run", "--dry-run", "-e", "return 1"], 0),
+        (&["run", "--dry-run", "-e", "await tools.nothing()"], 2),
+        (&["run", "missing.ts"], 2),
+        (&["run"], 2),
+        (&["run", "--timeout", "soon", "-e", "1"], 2),
+        (&["run", "-C", "nowhere", "-e", "1"], 2),
+        (&["check", "missing.ts"], 2),
+        (&["nonsense"], 2),
+    ] {
+        assert_eq!(place.run(args).status, status, "{args:?}");
+    }
+}
+
+#[test]
+fn errors_are_one_line_a_place_and_a_hint() {
+    let place = Place::new();
+    place.write("project/bad.ts", "const a = 1;\nreturn fetch('x')\n");
+    insta::assert_snapshot!(place.run(&["run", "bad.ts"]).err, @r"
+    error: ScriptRuntimeError: ReferenceError: fetch is not defined
+     --> bad.ts:2:8
+      |
+    2 | return fetch('x')
+      |        ^
+    hint: there is no network here: use a tool such as `tools.fetchUrl`, see help()
+    ");
+    insta::assert_snapshot!(place.run(&["run", "-e", "import fs from 'fs'"]).err, @r"
+    error: ScriptRejectedError: `import` cannot be used in a script
+     --> <eval>:1:1
+      |
+    1 | import fs from 'fs'
+      | ^
+    hint: everything a script can use is already there: see help()
+    ");
+    insta::assert_snapshot!(place.run(&["run", "missing.ts"]).err, @r"
+    error: cannot read missing.ts: No such file or directory (os error 2)
+    hint: name a file, or write -e CODE
+    ");
+}
+
+#[test]
+fn bad_bytes_and_large_scripts_are_refused() {
+    let place = Place::new();
+    place.write("project/latin1.ts", b"return '\xfc'");
+    let seen = place.run(&["run", "--json", "latin1.ts"]);
+    assert_eq!(
+        (seen.status, &seen.json()["error"]["code"], &seen.json()["error"]["column"]),
+        (2, &json!("ScriptRejectedError"), &json!(9))
+    );
+    place.write("project/fits.ts", format!("return 1 //{}", "x".repeat(20_480 - 11)));
+    assert_eq!(place.run(&["run", "fits.ts"]).status, 0);
+    place.write("project/large.ts", format!("return 1 //{}", "x".repeat(20_480 - 10)));
+    let seen = place.run(&["run", "large.ts"]);
+    assert_eq!(seen.status, 2);
+    assert!(seen.err.contains("the script has 20481 bytes, and may have 20480"), "{}", seen.err);
+}
+
+#[test]
+fn json_is_one_item_on_one_line() {
+    let place = Place::new();
+    let seen = place.run(&["run", "--json", "--seed", "7", "-e", "return Math.random() < 1"]);
+    assert_eq!(seen.out.lines().count(), 1);
+    let item = seen.json();
+    assert_eq!(
+        (&item["type"], &item["status"], &item["output_json"]),
+        (&json!("script_tool_call_output"), &json!("completed"), &json!("true"))
+    );
+    assert_eq!(item["metadata"]["random_seed"], json!("7"));
+    let a = place.run(&["run", "--seed", "7", "-e", "return Math.random()"]).out;
+    assert_eq!(a, place.run(&["run", "--seed", "7", "-e", "return Math.random()"]).out);
+    let failed = place.run(&["run", "--json", "-e", "null.x"]);
+    assert_eq!(
+        (failed.status, &failed.json()["status"], &failed.json()["error"]["line"]),
+        (1, &json!("error"), &json!(1))
+    );
+    assert_eq!(failed.err, "");
+}
+
+#[test]
+fn limits_come_from_flags_over_config() {
+    let place = Place::new();
+    place.write("home/config.toml", "model = 'x'\n[script_harness.limits]\nmemory_mb = 8\ntimeout_ms = 200\n");
+    let fill = "const a = []; for (;;) a.push(new Array(1000).fill(1))";
+    let code = |seen: &Seen| seen.json()["error"]["code"].as_str().unwrap().to_owned();
+    assert_eq!(code(&place.run(&["run", "--json", "-e", fill])), "ScriptMemoryError");
+    assert_eq!(code(&place.run(&["run", "--json", "-e", "for (;;) {}"])), "ScriptTimeoutError");
+    let shown = "const s = context.sandbox; return [s.memoryMb, s.timeoutMs, s.remainingToolBudget, s.maxConcurrentToolCalls].join()";
+    assert_eq!(place.run(&["run", "-e", shown]).out, "8,200,32,4\n");
+    let flags =
+        ["run", "--memory", "64MB", "--timeout", "2s", "--max-calls", "5", "--max-concurrent", "2", "-e", shown];
+    assert_eq!(place.run(&flags).out, "64,2000,5,2\n");
+}
+
+#[test]
+fn a_broken_config_is_named() {
+    let place = Place::new();
+    place.write("home/config.toml", "[script_harness]\nmood = 'good'\n");
+    let seen = place.run(&["run", "-e", "1"]);
+    assert_eq!(seen.status, 2);
+    for part in ["config.toml", "unknown field `mood`", "hint:"] {
+        assert!(seen.err.contains(part), "{}", seen.err);
+    }
+}
+
+#[test]
+fn a_projects_own_config_is_followed_only_when_trusted() {
+    let place = Place::new();
+    place.write("project/.selvedge/config.toml", "[script_harness.limits]\nmemory_mb = 12\n");
+    let memory = ["run", "-q", "-e", "return context.sandbox.memoryMb"];
+    let seen = place.run(&memory);
+    assert_eq!(seen.out, "96\n");
+    assert!(seen.err.contains("not trusted"), "{}", seen.err);
+    assert_eq!(place.run(&[&memory[..], &["--trust"]].concat()).out, "12\n");
+    // Remembered, and without a word.
+    let seen = place.run(&memory);
+    assert_eq!((seen.out.as_str(), seen.err.as_str()), ("12\n", ""));
+}
+
+#[test]
+fn check_reports_without_running() {
+    let place = Place::new();
+    place.write("project/a.ts", "return 1");
+    assert_eq!(place.run(&["check", "a.ts"]).out, "ok: 0 tool calls can be seen\n");
+    place.write("project/b.ts", "const a = {\nreturn a");
+    let seen = place.run(&["check", "--json", "b.ts"]);
+    assert_eq!((seen.status, &seen.json()["valid"], &seen.json()["errors"][0]["line"]), (2, &json!(false), &json!(2)));
+}
+
+#[test]
+fn doctor_tries_both_walls() {
+    let seen = Place::new().run(&["doctor", "--json"]);
+    assert_eq!(seen.status, 0, "{seen:?}");
+    let findings = seen.json();
+    for what in ["sandbox", "wall one", "wall two"] {
+        let well = |finding: &Value| finding["what"] == what && finding["ok"] == true;
+        assert!(findings.as_array().unwrap().iter().any(well), "{what}");
+    }
+}
+
+#[test]
+fn an_interrupt_stops_the_script() {
+    let place = Place::new();
+    let script = "await new Promise(r => setTimeout(r, 60_000))";
+    let mut child =
+        place.command(&["run", "--timeout", "90s", "--json", "-e", script]).stdout(Stdio::piped()).spawn().unwrap();
+    wait_for_signal_handler(child.id());
+    Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    let mut out = String::new();
+    std::io::Read::read_to_string(&mut child.stdout.take().unwrap(), &mut out).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(1));
+    assert!(out.contains("ScriptCancelledError"), "{out}");
+}
+
+/// Until the process catches SIGINT itself, it would simply die of it.
+fn wait_for_signal_handler(pid: u32) {
+    let catches = |text: &str| {
+        let mask = text.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap_or("0");
+        u64::from_str_radix(mask.trim(), 16).unwrap_or(0) & 0b10 != 0
+    };
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    while !catches(&std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default()) {
+        assert!(std::time::Instant::now() < end, "the command never listened for interrupts");
+        std::thread::yield_now();
+    }
+}

@@ -1,0 +1,82 @@
+//! The generated parts of the docs are what the program says. `make docs` writes them anew.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+use std::path::Path;
+use std::process::Command;
+
+use selvedge_protocol::ErrorCode;
+
+#[test]
+fn docs_do_not_drift() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let parts = [
+        ("docs/errors.md", "errors", errors()),
+        ("docs/configuration.md", "keys", selvedge_config::reference()),
+        ("docs/commands.md", "help", help()),
+        ("docs/tools.md", "tools", tools()),
+    ];
+    let mut drifted = Vec::new();
+    for (file, name, fresh) in parts {
+        let path = root.join(file);
+        let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{file}: {error}"));
+        let (start, end) = (format!("<!-- generated: {name} -->\n"), "<!-- /generated -->");
+        let (before, rest) = text.split_once(&start).unwrap_or_else(|| panic!("{file} has no {start}"));
+        let (old, after) = rest.split_once(end).unwrap_or_else(|| panic!("{file} has no {end}"));
+        let fresh = format!("\n{}\n\n", fresh.trim_end());
+        if old != fresh {
+            if std::env::var_os("UPDATE_DOCS").is_some() {
+                std::fs::write(&path, format!("{before}{start}{fresh}{end}{after}")).unwrap();
+            } else {
+                drifted.push(file);
+            }
+        }
+    }
+    assert!(drifted.is_empty(), "{drifted:?} are not what the program says: run `make docs`");
+}
+
+fn errors() -> String {
+    let mut table = String::from("| code | meaning | try again? |\n|---|---|---|\n");
+    for code in ErrorCode::ALL {
+        table.push_str(&format!("| `{code}` | {} | {} |\n", code.meaning(), code.retry()));
+    }
+    table
+}
+
+fn selvedge(args: &[&str]) -> String {
+    let home = tempfile::tempdir().unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_selvedge"))
+        .args(args)
+        .env("SELVEDGE_HOME", home.path())
+        .current_dir(home.path())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn help() -> String {
+    let mut text = String::new();
+    for command in
+        [&["--help"][..], &["run", "--help"], &["check", "--help"], &["tools", "--help"], &["doctor", "--help"]]
+    {
+        let shown = command.iter().filter(|word| **word != "--help").copied().collect::<Vec<_>>();
+        let heading = ["selvedge"].into_iter().chain(shown).collect::<Vec<_>>().join(" ");
+        let trimmed: Vec<String> = selvedge(command).lines().map(|line| line.trim_end().to_owned()).collect();
+        text.push_str(&format!("## `{heading}`\n\n```text\n{}\n```\n\n", trimmed.join("\n").trim_end()));
+    }
+    text
+}
+
+fn tools() -> String {
+    let specs: Vec<selvedge_protocol::ToolSpec> = serde_json::from_str(&selvedge(&["tools", "--json"])).unwrap();
+    if specs.is_empty() {
+        return "The command has no built-in tools yet: programs register theirs through the library.".to_owned();
+    }
+    let mut table = String::from("| in scripts | what it does | reads only | asks |\n|---|---|---|---|\n");
+    for spec in &specs {
+        let first = spec.description.lines().next().unwrap_or_default();
+        let reads = if spec.read_only { "yes" } else { "no" };
+        table.push_str(&format!("| `tools.{}` | {first} | {reads} | {} |\n", spec.js_name, spec.approval));
+    }
+    format!("{table}\n```ts\n{}```\n", selvedge(&["tools", "--ts"]))
+}

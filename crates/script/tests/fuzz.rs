@@ -1,0 +1,249 @@
+//! A bounded fuzz of what strangers' text reaches first: the detector, the compiler front and the wall.
+//! `make fuzz` does the same with coverage for longer; this one runs with every test.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+mod support;
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use selvedge_script::Compiler;
+use selvedge_script::detect::{Detector, detect, merge};
+use serde_json::Value;
+use support::{Bench, on_a_thread};
+
+/// For each of the three.
+fn budget() -> Duration {
+    let seconds = std::env::var("FUZZ_SECONDS").ok().and_then(|seconds| seconds.parse::<u64>().ok()).unwrap_or(30);
+    Duration::from_secs(seconds) / 3
+}
+
+/// A small generator: the same seed gives the same inputs, so that a failure can be repeated.
+struct Random(u64);
+
+impl Random {
+    fn new() -> Self {
+        let seed = std::env::var("FUZZ_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(|| {
+            std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos() as u64
+        });
+        println!("FUZZ_SEED={seed}");
+        Self(seed | 1)
+    }
+
+    fn below(&mut self, end: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % end.max(1) as u64) as usize
+    }
+
+    fn pick<'a, T>(&mut self, list: &'a [T]) -> &'a T {
+        &list[self.below(list.len())]
+    }
+}
+
+/// Pieces that mean something to the code under test.
+const PIECES: &[&str] = &[
+    "<tool-calls>",
+    "</tool-calls>",
+    "<tool-calls",
+    "```ts tool-calls\n",
+    "\n```\n",
+    "```",
+    "`",
+    "<",
+    "\n",
+    "\r\n",
+    "tools.",
+    "tools.echo({value: ",
+    "})",
+    "await ",
+    "import ",
+    "export ",
+    "eval(",
+    "Function(",
+    "require(",
+    "\u{feff}",
+    "/*",
+    "*/",
+    "//",
+    "'",
+    "\"",
+    "${",
+    "}",
+    "{",
+    "(",
+    ")",
+    "[",
+    "]",
+    "=>",
+    "async ",
+    "function* ",
+    "class A { #x; static {",
+    "enum E {",
+    "namespace N {",
+    "interface I {",
+    "type T = ",
+    " as const",
+    " satisfies ",
+    "!",
+    "?.",
+    "??",
+    "...",
+    "0n",
+    "0x",
+    "1e999",
+    "\\u{110000}",
+    "\\ud800",
+    "/(?<a>",
+    "/u",
+    "@dec ",
+    "using x = ",
+    "<T,>",
+    "😀",
+    "ü",
+    "\u{0}",
+    "\u{2028}",
+    ";",
+    "return ",
+    "Promise.race([",
+    "tools['x']",
+    "// @exec: {",
+];
+
+fn seeds() -> Vec<String> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cases");
+    let mut seeds = vec![String::new()];
+    for name in ["models.md", "hostile.md"] {
+        let text = std::fs::read_to_string(folder.join(name)).unwrap();
+        let blocks = text
+            .split("\n```ts\n")
+            .skip(1)
+            .filter_map(|rest| rest.split_once("\n```").map(|(code, _)| code.to_owned()));
+        seeds.extend(blocks.filter(|code| code.len() < 4000));
+    }
+    seeds
+}
+
+/// A seed with pieces put in, parts taken out, and parts of another seed.
+fn mutate(random: &mut Random, seeds: &[String]) -> String {
+    let mut text: Vec<char> = random.pick(seeds).chars().collect();
+    for _ in 0..1 + random.below(6) {
+        let at = random.below(text.len() + 1);
+        match random.below(5) {
+            0 | 1 => _ = text.splice(at..at, random.pick(PIECES).chars()),
+            2 => {
+                let end = (at + random.below(40)).min(text.len());
+                text.drain(at..end);
+            }
+            3 => {
+                let other: Vec<char> = random.pick(seeds).chars().collect();
+                let start = random.below(other.len() + 1);
+                let end = (start + random.below(200)).min(other.len());
+                text.splice(at..at, other[start..end].iter().copied());
+            }
+            _ => {
+                let piece: Vec<char> = random.pick(PIECES).chars().collect();
+                let times = 1 + random.below(300);
+                text.splice(at..at, piece.iter().copied().cycle().take(piece.len() * times));
+            }
+        }
+    }
+    text.into_iter().collect()
+}
+
+#[test]
+fn fuzz_detector() {
+    let (mut random, seeds, end) = (Random::new(), seeds(), Instant::now() + budget());
+    let mut runs = 0;
+    while Instant::now() < end {
+        let text = mutate(&mut random, &seeds);
+        let whole = detect(&text);
+        let mut detector = Detector::default();
+        let mut segments = Vec::new();
+        let mut rest = text.as_str();
+        while !rest.is_empty() {
+            let mut at = 1 + random.below(rest.len());
+            while !rest.is_char_boundary(at) {
+                at += 1;
+            }
+            segments.extend(detector.push(&rest[..at]));
+            rest = &rest[at..];
+        }
+        segments.extend(detector.finish());
+        assert_eq!(merge(segments), whole, "{text:?}");
+        runs += 1;
+    }
+    println!("{runs} messages");
+}
+
+#[test]
+fn fuzz_compiler() {
+    on_a_thread("fuzz_compiler", budget() + Duration::from_secs(30), async {
+        let (mut random, seeds, end) = (Random::new(), seeds(), Instant::now() + budget());
+        let compiler = Compiler::default();
+        let mut compiled = 0;
+        while Instant::now() < end {
+            let source = mutate(&mut random, &seeds);
+            match compiler.compile(&source, 20_480) {
+                Ok(_) => compiled += 1,
+                Err(error) => {
+                    let lines = source.split('\n').count() as u32;
+                    assert!(error.line.is_none_or(|line| (1..=lines).contains(&line)), "{source:?}: {error:?}");
+                }
+            }
+        }
+        println!("{compiled} compiled");
+    });
+}
+
+#[test]
+fn fuzz_wall() {
+    let bench = Bench::new();
+    let harness = bench.harness.clone();
+    on_a_thread("fuzz_wall", budget() + Duration::from_secs(60), async move {
+        let (mut random, end) = (Random::new(), Instant::now() + budget());
+        let mut runs = 0;
+        while Instant::now() < end {
+            let value = random_value(&mut random, 5);
+            let source = format!("const v = {value}; const [a] = [await tools.echo({{value: v}})]; return [a, v]");
+            let output = harness.run(&source).await;
+            let oversized = source.len() > 20_480;
+            assert_eq!(output.error.is_some(), oversized, "{source}: {:?}", output.error);
+            if !oversized {
+                let wanted = Value::Array(vec![value.clone(), value]);
+                assert_eq!(
+                    output.value().map(|value| value.to_string().parse::<Value>().unwrap()),
+                    Some(wanted),
+                    "{source}"
+                );
+            }
+            runs += 1;
+        }
+        println!("{runs} values");
+    });
+}
+
+fn random_value(random: &mut Random, depth: usize) -> Value {
+    match random.below(if depth == 0 { 5 } else { 7 }) {
+        0 => Value::Null,
+        1 => Value::Bool(random.below(2) == 0),
+        2 => Value::from(random.below(1 << 40) as i64 - (1 << 39)),
+        3 => Value::from((random.below(1 << 30) as f64 - 5e8) / 1024.0 + 0.5)
+            .as_f64()
+            .filter(|n| n.fract() != 0.0)
+            .map_or(Value::Null, Value::from),
+        4 => Value::String(
+            (0..random.below(20)).map(|_| char::from_u32(random.below(0x1_0000) as u32).unwrap_or('�')).collect(),
+        ),
+        5 => (0..random.below(6)).map(|_| random_value(random, depth - 1)).collect(),
+        _ => {
+            let keys = ["a", "b", "toString", "constructor", "then", "toJSON", "length", "ü", "", "a b"];
+            Value::Object(
+                (0..random.below(6))
+                    .map(|_| ((*random.pick(&keys)).to_owned(), random_value(random, depth - 1)))
+                    .collect(),
+            )
+        }
+    }
+}

@@ -1,0 +1,12 @@
+//! Whatever the text, compiling it ends with a script or an error inside the text, never with a panic.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use selvedge_script::Compiler;
+
+fuzz_target!(|source: &[u8]| {
+    if let Err(error) = Compiler::default().compile_bytes(source, 20_480) {
+        let lines = source.split(|byte| *byte == b'\n').count() as u32;
+        assert!(error.line.is_none_or(|line| (1..=lines).contains(&line)), "{error:?}");
+    }
+});
