@@ -19,6 +19,7 @@ demo: setup
 	@scripts/demo
 
 test: setup
+	@scripts/setup-tests
 ifeq ($(NEXTEST),yes)
 	scripts/with-compiler $(CARGO) nextest run --workspace
 else

@@ -12,14 +12,21 @@ use wasmtime::{Config, Engine, Extern, Instance, Linker, Module, Store, Val};
 use wasmtime_wizer::{InstanceState, SnapshotVal, ValType, Wizer};
 
 /// Edits to `quickjs.c`, each of which must match exactly once.
-///
-/// The only one lifts the "override mistake": with every prototype frozen, `o.toString = f` on an
-/// ordinary object would throw, because the inherited property is read-only. Here it makes an own
-/// property instead, as authors of such code expect.
-const PATCHES: &[(&str, &str)] = &[(
-    "            } else if (!(prs->flags & JS_PROP_WRITABLE)) {\n                goto read_only_prop;\n            } else {\n                break;",
-    "            } else {\n                break;",
-)];
+const PATCHES: &[(&str, &str)] = &[
+    // The "override mistake": with every prototype frozen, `o.toString = f` on an ordinary object would
+    // throw, because the inherited property is read-only. Here it makes an own property instead, as
+    // authors of such code expect.
+    (
+        "            } else if (!(prs->flags & JS_PROP_WRITABLE)) {\n                goto read_only_prop;\n            } else {\n                break;",
+        "            } else {\n                break;",
+    ),
+    // A script that reaches its memory limit is told so with an error, for which a little is kept back:
+    // otherwise it would catch `null`.
+    (
+        "        JS_ThrowInternalError(ctx, \"out of memory\");\n",
+        "        size_t limit = rt->malloc_state.malloc_limit;\n        rt->malloc_state.malloc_limit = limit ? limit + (64 << 10) : 0;\n        JS_ThrowInternalError(ctx, \"out of memory\");\n        rt->malloc_state.malloc_limit = limit;\n",
+    ),
+];
 
 const CFLAGS: &[&str] = &[
     "-D_GNU_SOURCE",
@@ -37,7 +44,7 @@ const CFLAGS: &[&str] = &[
 ];
 
 fn main() {
-    for input in ["guest/guest.c", "guest/prelude.js", "guest/vocabulary.js", "guest/harden.js"] {
+    for input in ["guest/guest.c", "guest/prelude.js", "guest/vocabulary.js", "guest/locale.js", "guest/harden.js"] {
         println!("cargo::rerun-if-changed={input}");
     }
     println!("cargo::rerun-if-env-changed=SELVEDGE_QUICKJS_DIR");
@@ -87,10 +94,16 @@ fn compile_guest(package: &Path, out: &Path) -> Vec<u8> {
     let compiler = Compiler::find();
 
     let source = |name: &str| read(&guest_dir.join(name));
+    let parts = ["vocabulary.js", "locale.js", "harden.js"].map(source).join(
+        "
+",
+    );
     let prelude = format!(
-        "(() => {{\n{}\n{}\nreturn (\n{})\n}})()",
-        source("vocabulary.js"),
-        source("harden.js"),
+        "(() => {{
+{parts}
+return (
+{})
+}})()",
         source("prelude.js")
     );
     let bytes: Vec<String> = prelude.bytes().map(|byte| byte.to_string()).collect();

@@ -13,7 +13,7 @@ pub(crate) fn tools(args: ToolsArgs) -> Result<Exit> {
         let specs: Vec<_> = registry.iter().map(|tool| &tool.spec).collect();
         println!("{}", serde_json::to_string_pretty(&specs)?);
     } else if args.ts {
-        print!("{}", declarations(&registry));
+        print!("{}{}", declarations(&registry), selvedge_script::GLOBALS);
     } else {
         let width = registry.iter().map(|tool| tool.spec.js_name.len()).max().unwrap_or(0);
         for tool in registry.iter() {

@@ -77,6 +77,12 @@ pub enum Event {
         /// What.
         message: String,
     },
+    /// `yield_control()`: the script would rather be waited for later.
+    #[serde(rename = "script.yield")]
+    Yield {
+        /// The run.
+        script_id: String,
+    },
     /// A person is asked.
     #[serde(rename = "approval.requested")]
     ApprovalRequested {

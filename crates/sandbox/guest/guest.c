@@ -22,7 +22,7 @@ IMPORT(now) double host_now(void);
 IMPORT(locate) uint64_t host_locate(uint32_t line, uint32_t column);
 IMPORT(finish) void host_finish(uint32_t kind, const char *text, size_t text_len);
 
-enum { FINISH_VALUE = 0, FINISH_ERROR = 1, FINISH_MEMORY = 2, FINISH_EXIT = 3 };
+enum { FINISH_VALUE = 0, FINISH_ERROR = 1, FINISH_MEMORY = 2, FINISH_EXIT = 3, FINISH_SYNTAX = 4 };
 enum { STATE_WAITING = 0, STATE_FINISHED = 1 };
 // How a call ends: with an error described in JSON, with a value, or with an error thrown here.
 enum { SETTLE_ERROR = 0, SETTLE_VALUE = 1, SETTLE_THROW = 2 };
@@ -37,7 +37,7 @@ static JSValue hooks;          // what the prelude returned: run, settle, descri
 static JSAtom script_filename; // frames of the script are told by it
 static size_t heap_base;       // heap in use when the realm was ready
 static size_t heap_peak_bytes;
-static bool finished, exited;
+static bool compiling, finished, exited;
 
 // ---- clock -------------------------------------------------------------------------------
 
@@ -141,10 +141,13 @@ static JSValue prepare_stack(JSContext *cx, JSValueConst this_val, int argc, JSV
     if (argc < 2 || JS_GetLength(cx, argv[1], &count) < 0)
         return JS_NewString(cx, "");
     js_dbuf_init(cx, &text);
+    bool making = true; // still inside the constructors of the error itself, which its author does not mean
     for (int64_t i = 0; i < count; i++) {
         JSValue site = JS_GetPropertyInt64(cx, argv[1], i);
         JSCallSiteData *frame = JS_GetOpaque(site, JS_CLASS_CALL_SITE);
-        if (frame && JS_IsString(frame->filename)) {
+        making = making && frame && JS_IsObject(frame->func) && JS_IsConstructor(cx, frame->func) &&
+                 JS_OrdinaryIsInstanceOf(cx, argv[0], frame->func) > 0;
+        if (frame && !making && JS_IsString(frame->filename)) {
             JSAtom file = JS_ValueToAtom(cx, frame->filename);
             uint64_t at = file == script_filename ? host_locate(frame->line_num, frame->col_num) : 0;
             JS_FreeAtom(cx, file);
@@ -255,13 +258,20 @@ static bool is_plain(JSContext *cx, JSValueConst value, int depth) {
         return false;
     JSObject *p = JS_VALUE_GET_OBJ(value);
     if (p->class_id == JS_CLASS_ARRAY) {
-        if (!p->fast_array || p->shape->prop_count != 1)
-            return false;
-        for (uint32_t i = 0; i < p->u.array.count; i++)
+        // One property is `length`; frozen arrays keep their elements as properties as well.
+        JSShapeProperty *prs = get_shape_prop(p->shape);
+        uint32_t count = p->fast_array ? p->u.array.count : 0;
+        for (uint32_t i = 0; i < count; i++)
             if (!is_plain(cx, p->u.array.u.values[i], depth - 1))
                 return false;
+        for (int i = 1; i < p->shape->prop_count; i++, count++) {
+            if (!__JS_AtomIsTaggedInt(prs[i].atom) || (prs[i].flags & JS_PROP_TMASK) != JS_PROP_NORMAL)
+                return false;
+            if (!is_plain(cx, p->prop[i].u.value, depth - 1))
+                return false;
+        }
         return JS_VALUE_GET_TAG(p->prop[0].u.value) == JS_TAG_INT &&
-               (uint32_t)JS_VALUE_GET_INT(p->prop[0].u.value) == p->u.array.count;
+               (uint32_t)JS_VALUE_GET_INT(p->prop[0].u.value) == count;
     }
     if (p->class_id != JS_CLASS_OBJECT || p->is_exotic)
         return false;
@@ -354,7 +364,7 @@ static JSValue js_finish(JSContext *cx, JSValueConst this_val, int argc, JSValue
     if (!text)
         return JS_EXCEPTION;
     finished = true;
-    host_finish(kind, text, len);
+    host_finish(compiling ? FINISH_SYNTAX : kind, text, len);
     JS_FreeCString(cx, text);
     return JS_UNDEFINED;
 }
@@ -380,27 +390,30 @@ static const struct {
     [M_COPY_WITHIN] = {"copyWithin", 2, "copy it first: [...x].copyWithin(...)"},
 };
 
+// A frozen array: its length, always the first property, is read-only.
+static bool is_frozen_array(JSValueConst value) {
+    if (!JS_IsArray(value) || JS_VALUE_GET_OBJ(value)->class_id != JS_CLASS_ARRAY)
+        return false;
+    JSObject *p = JS_VALUE_GET_OBJ(value);
+    return !p->extensible && !(get_shape_prop(p->shape)[0].flags & JS_PROP_WRITABLE);
+}
+
+// Refused at once, not when the first element would move: what fails must not depend on the data.
 static JSValue js_mutate(JSContext *cx, JSValueConst this_val, int argc, JSValueConst *argv, int magic) {
-    JSValue result;
+    if (is_frozen_array(this_val))
+        return JS_ThrowTypeError(cx, "%s() cannot change a frozen array (tool results are frozen): %s",
+                                 mutators[magic].name, mutators[magic].fix);
     switch (magic) {
-    case M_SORT: result = js_array_sort(cx, this_val, argc, argv); break;
-    case M_REVERSE: result = js_array_reverse(cx, this_val, argc, argv); break;
-    case M_PUSH: result = js_array_push(cx, this_val, argc, argv, 0); break;
-    case M_POP: result = js_array_pop(cx, this_val, argc, argv, 0); break;
-    case M_SHIFT: result = js_array_pop(cx, this_val, argc, argv, 1); break;
-    case M_UNSHIFT: result = js_array_push(cx, this_val, argc, argv, 1); break;
-    case M_SPLICE: result = js_array_slice(cx, this_val, argc, argv, 1); break;
-    case M_FILL: result = js_array_fill(cx, this_val, argc, argv); break;
-    default: result = js_array_copyWithin(cx, this_val, argc, argv); break;
+    case M_SORT: return js_array_sort(cx, this_val, argc, argv);
+    case M_REVERSE: return js_array_reverse(cx, this_val, argc, argv);
+    case M_PUSH: return js_array_push(cx, this_val, argc, argv, 0);
+    case M_POP: return js_array_pop(cx, this_val, argc, argv, 0);
+    case M_SHIFT: return js_array_pop(cx, this_val, argc, argv, 1);
+    case M_UNSHIFT: return js_array_push(cx, this_val, argc, argv, 1);
+    case M_SPLICE: return js_array_slice(cx, this_val, argc, argv, 1);
+    case M_FILL: return js_array_fill(cx, this_val, argc, argv);
+    default: return js_array_copyWithin(cx, this_val, argc, argv);
     }
-    if (!JS_IsException(result) || !JS_IsArray(this_val) || JS_VALUE_GET_OBJ(this_val)->extensible)
-        return result;
-    JSValue error = JS_GetException(cx);
-    if (JS_IsUncatchableError(error))
-        return JS_Throw(cx, error);
-    JS_FreeValue(cx, error);
-    return JS_ThrowTypeError(cx, "%s() cannot change a frozen array (tool results are frozen): %s",
-                             mutators[magic].name, mutators[magic].fix);
 }
 
 // ---- life --------------------------------------------------------------------------------
@@ -535,6 +548,7 @@ EXPORT(start) int guest_start(char *source, size_t len, uint64_t seed, size_t me
     ctx->eval_internal = NULL;
     free(source);
     if (JS_IsException(function)) {
+        compiling = true;
         report_exception();
         return run_jobs();
     }

@@ -1,5 +1,6 @@
-// Joined by build.rs: vocabulary.js, harden.js, then this. Its value is called once with the host's functions.
+// Joined by build.rs: vocabulary.js, locale.js, harden.js, then this. Its value is called once with the host's functions.
 (host) => {
+  localise();
   const { globals, lazy, hooks, opaque } = vocabulary(host);
   for (const name of Object.keys(globals)) Object.defineProperty(globalThis, name, { value: globals[name], enumerable: false });
   for (const name of Object.keys(lazy)) Object.defineProperty(globalThis, name, { get: lazy[name], enumerable: false });

@@ -11,9 +11,18 @@ const vocabulary = (host) => {
   const define = (object, name, value, enumerable = false) =>
     Object.defineProperty(object, name, { value, enumerable, writable: true, configurable: true });
 
+  // The errors a script can meet, as classes, so that `instanceof` works.
+  const errors = {};
+  for (const name of [
+    "ApprovalDeniedError", "ApprovalTimeoutError", "ToolExecutionError", "ToolNotFoundError", "ToolValidationError",
+    "ToolBudgetExceededError", "ToolAbortedError", "SerializationError",
+  ]) errors[name] = { [name]: class extends Error {} }[name];
+
+  // Name and message are enumerable: whoever writes {...error} or JSON.stringify(error) keeps them.
   const makeError = (facts) => {
-    const error = new Error(facts.message);
-    define(error, "name", facts.name);
+    const error = new (errors[facts.name] ?? { TypeError, RangeError }[facts.name] ?? Error)(facts.message);
+    define(error, "name", facts.name, true);
+    define(error, "message", facts.message, true);
     for (const key of Object.keys(facts))
       if (key !== "name" && key !== "message" && key !== "at") define(error, key, facts[key], true);
     const at = facts.at ?? host.position();
@@ -48,8 +57,11 @@ const vocabulary = (host) => {
           const value = read(thrown, key);
           if (value !== undefined && host.isPlain(value, 8)) facts[key] = value;
         }
+        const brief = (error) => (error instanceof Error ? `${read(error, "name")}: ${read(error, "message")}` : inspect(error));
         const cause = read(thrown, "cause");
-        if (cause instanceof Error) facts.cause = `${read(cause, "name")}: ${read(cause, "message")}`;
+        if (cause !== undefined) facts.cause = brief(cause);
+        if (thrown instanceof AggregateError && Array.isArray(thrown.errors))
+          facts.message = [facts.message, ...thrown.errors.slice(0, 5).map(brief)].filter(Boolean).join("; ");
       } else {
         facts.name = thrown === null ? "null" : typeof thrown;
         facts.message = inspect(thrown);
@@ -70,12 +82,13 @@ const vocabulary = (host) => {
   const where = (path) => (path === "" ? "the value" : `\`${path}\``);
   const at = (path, key) =>
     typeof key === "number" ? `${path}[${key}]` : /^[A-Za-z_$][\w$]*$/.test(key) ? (path ? `${path}.${key}` : key) : `${path}[${JSON.stringify(key)}]`;
+  const spaces = new WeakSet(); // `tools` and its namespaces
   const refuse = (path, what, fix) =>
     makeError({ name: "SerializationError", code: "SerializationError", message: `${where(path)} ${what}: ${fix}`, path, retryable: true });
 
   // Turns a value into plain JSON data. Nothing is lost in silence: what JSON cannot say is either
-  // said in another way (Map, Set, Error, Date), noted, or refused with the path and a fix.
-  const toPlain = (value, path, depth, parents, notes) => {
+  // said in another way (Map, Set, Error, Date), noted, or given to `refused` with the path and a fix.
+  const toPlain = (value, path, depth, parents, notes, refused) => {
     switch (typeof value) {
       case "string":
       case "boolean":
@@ -87,26 +100,27 @@ const vocabulary = (host) => {
       case "undefined":
         return undefined;
       case "bigint":
-        throw refuse(path, "is a BigInt, which JSON cannot say", "return String(x) or Number(x)");
+        return refused(value, path, "is a BigInt, which JSON cannot say", "use String(x) or Number(x)");
       case "function":
-        throw refuse(path, "is a function", "return data, not code; did you mean to call it?");
+        return refused(value, path, "is a function", "pass data, not code; did you mean to call it?");
       case "symbol":
-        throw refuse(path, "is a symbol", "return a string");
+        return refused(value, path, "is a symbol", "use a string");
     }
     if (value === null) return null;
-    if (parents.includes(value)) throw refuse(path, "is cyclic: it contains itself", "return the fields you need");
-    if (depth <= 0) throw refuse(path, `is nested deeper than ${MAX_DEPTH} levels`, "return a flatter value");
-    if (value instanceof Promise) throw refuse(path, "is a promise that was not awaited", "write `await`, or `await Promise.all(list)`");
+    if (parents.includes(value)) return refused(value, path, "is cyclic: it contains itself", "keep only the fields you need");
+    if (depth <= 0) return refused(value, path, `is nested deeper than ${MAX_DEPTH} levels`, "use a flatter value");
+    if (spaces.has(value)) return refused(value, path, "is `tools` or part of it", "call a tool; Object.keys(tools) lists them");
+    if (value instanceof Promise) return refused(value, path, "is a promise that was not awaited", "write `await`, or `await Promise.all(list)`");
     if (value instanceof WeakMap || value instanceof WeakSet || value instanceof WeakRef)
-      throw refuse(path, `is a ${value.constructor.name}`, "return plain data");
+      return refused(value, path, `is a ${value.constructor.name}`, "use plain data");
     if (value instanceof ArrayBuffer || value instanceof DataView)
-      throw refuse(path, "is binary data", "return Array.from(new Uint8Array(x)) or a string");
+      return refused(value, path, "is binary data", "use Array.from(new Uint8Array(x)) or a string");
     parents.push(value);
-    const inner = (item, key) => toPlain(item, at(path, key), depth - 1, parents, notes);
+    const inner = (item, key) => toPlain(item, at(path, key), depth - 1, parents, notes, refused);
     let plain;
     if (typeof value.toJSON === "function") {
       if (value instanceof Date && Number.isNaN(value.getTime())) notes.push(`${where(path)} is an invalid Date: written as null`);
-      plain = toPlain(value.toJSON(""), path, depth - 1, parents, notes);
+      plain = toPlain(value.toJSON(""), path, depth - 1, parents, notes, refused);
     } else if (Array.isArray(value) || value instanceof typedArray) {
       plain = Array.from(value, (item, i) => inner(item, i) ?? null);
     } else if (value instanceof Set) {
@@ -121,13 +135,15 @@ const vocabulary = (host) => {
       }
     } else if (value instanceof Error) {
       plain = { name: String(value.name), message: String(value.message) };
+      if (value instanceof AggregateError) plain.errors = inner(value.errors, "errors");
+      if (value.cause !== undefined) plain.cause = inner(value.cause, "cause");
       for (const key of Object.keys(value)) if (key !== "stack") plain[key] = inner(value[key], key);
     } else if (value instanceof RegExp) {
       plain = String(value);
     } else if (value instanceof Number || value instanceof String || value instanceof Boolean) {
       plain = value.valueOf();
     } else if (typeof value.next === "function" && typeof value[Symbol.iterator] === "function") {
-      throw refuse(path, "is an iterator", "spread it: [...x]");
+      return refused(value, path, "is an iterator", "spread it: [...x]");
     } else {
       plain = Object.create(null);
       for (const key of Object.keys(value)) plain[key] = inner(value[key], key);
@@ -137,18 +153,32 @@ const vocabulary = (host) => {
   };
 
   const stringify = (value, notes) =>
-    host.isPlain(value, MAX_DEPTH) ? JSON.stringify(value) : JSON.stringify(toPlain(value, "", MAX_DEPTH, [], notes));
+    host.isPlain(value, MAX_DEPTH)
+      ? JSON.stringify(value)
+      : JSON.stringify(
+          toPlain(value, "", MAX_DEPTH, [], notes, (_, path, what, fix) => {
+            throw refuse(path, what, fix);
+          }),
+        );
+
+  // What stands in a log for a value JSON cannot say.
+  const standIn = (value, path, what) =>
+    typeof value === "bigint" ? `${value}n`
+    : typeof value === "function" ? `[function ${value.name || "anonymous"}]`
+    : typeof value === "symbol" ? String(value)
+    : value instanceof Promise ? "[promise: write `await` to see its value]"
+    : spaces.has(value) ? "[tools]"
+    : `[${what.replace(/^is (an? )?/, "")}]`;
 
   // For people and logs: never throws, strings as they are.
   const inspect = (value) => {
     try {
       if (typeof value === "string") return value;
-      if (typeof value === "bigint") return `${value}n`;
-      if (typeof value === "function") return `[function ${value.name || "anonymous"}]`;
+      if (typeof value === "bigint" || typeof value === "function" || spaces.has(value) || value instanceof Promise)
+        return standIn(value, "", "");
       if (typeof value === "object" && value !== null) {
         if (value instanceof Error) return `${value.name}: ${value.message}${value.stack ? `\n${value.stack}`.trimEnd() : ""}`;
-        if (value instanceof Promise) return "[promise: write `await` to see its value]";
-        const text = stringify(value, []);
+        const text = JSON.stringify(toPlain(value, "", 8, [], [], standIn));
         return value instanceof Map || value instanceof Set ? `${value.constructor.name}(${value.size}) ${text}` : text;
       }
       return String(value);
@@ -171,6 +201,7 @@ const vocabulary = (host) => {
         message: `${path}: an argument cannot be sent: ${error.message.replace(/^`\[0\]\.?/, "`").replace(/^`` /, "it ")}`,
       });
     }
+    for (const note of notes) host.message("warning", note.replace(/^`\[0\]\.?/, "argument `"));
     const id = ++lastId;
     const promise = new Promise((resolve, reject) => {
       pending.set(id, { resolve, reject });
@@ -181,14 +212,20 @@ const vocabulary = (host) => {
   };
 
   // Names are resolved by the host, once each: "tool", "namespace", or an error with suggestions.
+  const pathOf = new WeakMap(); // function of a tool -> its path
+  // Asked of any object by code that only wants to know what it is; a tool may still have the name.
+  const PROBES = new Set(["then", "toJSON", "next", "constructor", "toString", "valueOf", "length", "prototype", "nodeType", "inspect"]);
   const space = (prefix) => {
     const known = new Map();
     const lookup = (name) => {
       let found = known.get(name);
       if (found === undefined) {
         const path = prefix + name;
-        found = ask("resolve", path) === "namespace" ? space(`${path}.`) : define((...args) => call(path, args), "name", name);
-        if (typeof found === "function") Object.freeze(found);
+        if (PROBES.has(name) && host.message("exists", path) === undefined) return undefined;
+        const kind = ask("resolve", path);
+        if (kind === "absent") return undefined;
+        found = kind === "namespace" ? space(`${path}.`) : define((...args) => call(path, args), "name", name);
+        if (typeof found === "function") pathOf.set(Object.freeze(found), path);
         known.set(name, found);
       }
       return found;
@@ -205,9 +242,8 @@ const vocabulary = (host) => {
       }
       return target;
     };
-    return new Proxy(Object.create(null), {
-      // `then` and `toJSON` are what `await tools` and JSON.stringify(tools) look for.
-      get: (_, name) => (typeof name === "symbol" || name === "then" || name === "toJSON" ? undefined : lookup(name)),
+    const proxy = new Proxy(Object.create(null), {
+      get: (_, name) => (typeof name === "symbol" ? undefined : lookup(name)),
       has: (target, name) =>
         typeof name === "string" && (Object.hasOwn(target, name) || host.message("exists", prefix + name) !== undefined),
       ownKeys: (target) => Reflect.ownKeys(complete(target)),
@@ -219,6 +255,8 @@ const vocabulary = (host) => {
       deleteProperty: (_, name) => refuseChange(name),
       defineProperty: (_, name) => refuseChange(name),
     });
+    spaces.add(proxy);
+    return proxy;
   };
   const tools = space("");
 
@@ -256,12 +294,52 @@ const vocabulary = (host) => {
 
   // ---- helpers -----------------------------------------------------------------------------------
 
-  const say = (level) => (...args) => {
-    host.message("log", `${level}\n${args.map(inspect).join(" ")}`);
+  // `%s`, `%d`, `%o` and the like, as terminals know them, then the rest with blanks between.
+  const format = (first, ...rest) => {
+    if (typeof first !== "string" || !/%[sdifoOjc%]/.test(first)) return [first, ...rest].map(inspect).join(" ");
+    const head = first.replace(/%([sdifoOjc%])/g, (mark, kind) => {
+      if (kind === "%") return "%";
+      if (rest.length === 0) return mark;
+      const value = rest.shift();
+      if (kind === "c") return "";
+      if (kind === "d" || kind === "f") return String(Number(value));
+      if (kind === "i") return String(Math.trunc(Number(value)));
+      return inspect(value);
+    });
+    return [head, ...rest.map(inspect)].join(" ");
   };
-  const console = { log: say("log"), info: say("log"), debug: say("log"), warn: say("warn"), error: say("error") };
+  let indent = "";
+  const say = (level) => (...args) => {
+    const line = args.length === 0 ? "" : format(...args);
+    host.message("log", `${level}\n${indent}${indent ? line.replaceAll("\n", `\n${indent}`) : line}`);
+  };
+  const log = say("log");
+  const timing = new Map();
+  const counts = new Map();
+  const console = {
+    log, info: log, debug: log, dir: (value) => log(value), warn: say("warn"), error: say("error"),
+    trace: (...args) => log(...args, `(line ${host.position()})`),
+    assert: (ok, ...args) => void (ok || say("error")("assertion failed:", ...args)),
+    count: (label = "default") => {
+      counts.set(label, (counts.get(label) ?? 0) + 1);
+      log(`${label}: ${counts.get(label)}`);
+    },
+    time: (label = "default") => void timing.set(label, Date.now()),
+    timeEnd: (label = "default") => log(`${label}: ${Date.now() - (timing.get(label) ?? Date.now())} ms`),
+    group: (...args) => {
+      if (args.length > 0) log(...args);
+      indent += "  ";
+    },
+    groupEnd: () => void (indent = indent.slice(2)),
+    table: (rows) => {
+      const list = typeof rows === "object" && rows !== null ? Object.values(rows) : [rows];
+      for (const row of list) log(row);
+    },
+  };
 
-  const text = (value) => void ask("text", typeof value === "string" ? value : stringify(value, []) ?? "undefined");
+  const text = (...values) => {
+    for (const value of values) ask("text", typeof value === "string" ? value : (stringify(value, []) ?? "undefined"));
+  };
   const image = (value, detail) => void ask("image", JSON.stringify([value, detail]));
   const audio = (value) => void ask("audio", JSON.stringify([value]));
   const notify = (value) => void ask("notify", typeof value === "string" ? value : stringify(value, []) ?? "");
@@ -275,7 +353,7 @@ const vocabulary = (host) => {
     const json = ask("load", String(key));
     return json === undefined ? undefined : host.parseFrozen(json);
   };
-  const help = (name) => ask("help", name === undefined ? "" : String(name)) ?? "";
+  const help = (name) => ask("help", name === undefined ? "" : (pathOf.get(name) ?? String(name))) ?? "";
   const exit = () => host.exit();
   const yield_control = () => void ask("yield", "");
   const emitProgress = (message, kind = "info") => void ask("progress", `${kind === "warn" ? "warn" : "info"}\n${String(message)}`);
@@ -315,11 +393,12 @@ const vocabulary = (host) => {
     if (contextValue === undefined) {
       const facts = { ...host.parseFrozen(ask("context", "")) };
       // What changes while the script runs is looked up when it is read.
-      const live = (object, name, read) => Object.freeze(Object.defineProperty({ ...object }, name, { get: read, enumerable: true }));
+      const live = (object, name, read) => Object.freeze(Object.defineProperty({ ...object }, name, { get: Object.freeze(read), enumerable: true }));
       facts.sandbox = live(facts.sandbox, "remainingToolBudget", () => Number(ask("budget", "")));
       facts.approvals = live(facts.approvals, "lastRequestId", () => host.message("approval", ""));
-      facts.telemetry = Object.freeze({ emitProgress });
-      facts.emitProgress = emitProgress;
+      // Not enumerable: `return context` and console.log(context) are about data.
+      define(facts, "telemetry", Object.freeze({ emitProgress }));
+      define(facts, "emitProgress", emitProgress);
       contextValue = Object.freeze(facts);
     }
     return contextValue;
@@ -329,23 +408,21 @@ const vocabulary = (host) => {
 
   // ---- hooks the guest calls -------------------------------------------------------------------
 
-  const rejections = new Map(); // promise -> reason, of those nobody handles
+  // Promises that failed while nobody handled them: told at once, and taken back if somebody does.
+  const rejections = new Map();
+  let lastRejection = 0;
   const finishWith = (value) => {
     const notes = [];
     let json;
     try {
-      json = value === undefined ? "" : stringify(value, notes) ?? "";
+      json = value === undefined ? "" : (stringify(value, notes) ?? "");
     } catch (error) {
       return fail(error);
     }
     for (const note of notes) host.message("warning", note);
-    for (const reason of rejections.values()) host.message("rejection", describe(reason));
     host.finish(0, json);
   };
-  const fail = (error) => {
-    for (const reason of rejections.values()) if (reason !== error) host.message("rejection", describe(reason));
-    host.finish(1, describe(error));
-  };
+  const fail = (error) => host.finish(1, describe(error));
 
   const hooks = {
     run: (main) => void main().then(finishWith, fail),
@@ -361,15 +438,20 @@ const vocabulary = (host) => {
     },
     fail,
     rejection: (promise, reason, handled) => {
-      if (handled) rejections.delete(promise);
-      else if (rejections.size < 8) rejections.set(promise, reason);
+      if (handled) {
+        const id = rejections.get(promise);
+        if (id !== undefined && rejections.delete(promise)) host.message("handled", String(id));
+      } else if (rejections.size < 8) {
+        rejections.set(promise, ++lastRejection);
+        host.message("rejected", `${lastRejection}\n${describe(reason)}`);
+      }
     },
   };
 
   Object.freeze(emitProgress);
   const globals = {
     tools, console, text, image, audio, notify, store, load, help, exit, yield_control,
-    setTimeout, clearTimeout, structuredClone, __race: race,
+    setTimeout, clearTimeout, structuredClone, __race: race, ...errors,
   };
   const lazy = { context, ALL_TOOLS: listTools };
   // `tools` and namespaces answer for themselves: the hardening must not look inside.

@@ -298,6 +298,7 @@ pub(crate) fn link(linker: &mut Linker<State>) -> wasmtime::Result<()> {
             0 => Finish::Value((!said.is_empty()).then_some(said)),
             1 => Finish::Error(said),
             2 => return Err(wasmtime::Error::new(Starved)),
+            4 => Finish::Syntax(said),
             _ => Finish::Exit,
         });
         Ok(())

@@ -114,6 +114,8 @@ pub enum Finish {
     Value(Option<String>),
     /// It threw; the error described in JSON.
     Error(String),
+    /// The engine does not understand it; nothing ran. The error described in JSON.
+    Syntax(String),
     /// It called `exit()`.
     Exit,
 }

@@ -1,5 +1,6 @@
 //! The host side of a script: answers its questions and keeps what it says.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -26,12 +27,23 @@ pub(crate) struct Said {
     pub(crate) warnings: Vec<String>,
     pub(crate) session: SessionView,
     pub(crate) last_approval: Option<String>,
+    /// Failed promises nobody has handled, in words.
+    pub(crate) rejections: BTreeMap<u32, String>,
     output_bytes: usize,
 }
 
 impl Said {
     pub(crate) fn new(logs: LogMeter, progress: ProgressMeter, session: SessionView) -> Self {
-        Self { logs, progress, output: Vec::new(), warnings: Vec::new(), session, last_approval: None, output_bytes: 0 }
+        Self {
+            logs,
+            progress,
+            output: Vec::new(),
+            warnings: Vec::new(),
+            session,
+            last_approval: None,
+            rejections: BTreeMap::new(),
+            output_bytes: 0,
+        }
     }
 
     pub(crate) fn warn(&mut self, warning: impl Into<String>) {
@@ -42,6 +54,9 @@ impl Said {
 
     /// Logs, and everything else the author should know.
     pub(crate) fn finish(&mut self) -> (Vec<LogEntry>, Vec<String>) {
+        for words in std::mem::take(&mut self.rejections).into_values() {
+            self.warn(format!("a promise failed and {words}"));
+        }
         let (logs, dropped) = self.logs.finish();
         self.warnings.extend(dropped);
         (logs, std::mem::take(&mut self.warnings))
@@ -85,20 +100,28 @@ impl Host for Bridge {
             "image" => self.media("image", text),
             "audio" => self.media("audio", text),
             "notify" => self.notify(text),
+            "yield" => {
+                self.scope.events.emit(Event::Yield { script_id: self.scope.id.clone() });
+                None
+            }
             "store" => self.store(text),
             "load" => self.said().session.load(text),
             "warning" => {
                 self.said().warn(text);
                 None
             }
-            "rejection" => {
-                let facts: Value = serde_json::from_str(text).unwrap_or_default();
-                let name = facts["name"].as_str().unwrap_or("Error");
-                let message = facts["message"].as_str().unwrap_or_default();
-                let stack = facts["stack"].as_str().unwrap_or_default();
-                let place =
-                    crate::outcome::first_position(stack).map(|at| format!(" (line {})", at.line)).unwrap_or_default();
-                self.said().warn(format!("a promise failed and nobody awaited it{place}: {name}: {message}"));
+            "rejected" => {
+                let (id, facts) = text.split_once('\n')?;
+                let facts: Value = serde_json::from_str(facts).unwrap_or_default();
+                let part = |key: &str| facts[key].as_str().unwrap_or_default().to_owned();
+                let place = crate::outcome::first_position(&part("stack")).map(|at| format!(" (line {})", at.line));
+                let words =
+                    format!("nobody awaited it{}: {}: {}", place.unwrap_or_default(), part("name"), part("message"));
+                self.said().rejections.insert(id.parse().ok()?, words);
+                None
+            }
+            "handled" => {
+                self.said().rejections.remove(&text.parse().ok()?);
                 None
             }
             _ => None,
@@ -115,6 +138,7 @@ impl Bridge {
         match self.orchestrator.registry().find(path) {
             Found::Tool(_) => "tool".to_owned(),
             Found::Namespace => "namespace".to_owned(),
+            Found::Nothing(_) if self.compiled.probed.iter().any(|name| name == path) => "absent".to_owned(),
             Found::Nothing(_) => {
                 let failure = self.orchestrator.not_found(path);
                 thrown(&json!({

@@ -1,5 +1,6 @@
 //! TypeScript in, an async function in JavaScript out, with everything known about it on the way.
 
+use std::borrow::Cow;
 use std::num::NonZeroUsize;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,7 +13,7 @@ use oxc_ast_visit::{Visit, VisitMut, walk_mut};
 use oxc_codegen::{Codegen, CodegenOptions, CommentOptions};
 use oxc_diagnostics::OxcDiagnostic;
 use oxc_parser::{ParseOptions, Parser};
-use oxc_semantic::SemanticBuilder;
+use oxc_semantic::{SemanticBuilder, SymbolFlags};
 use oxc_span::{SPAN, SourceType};
 use oxc_transformer::{TransformOptions, Transformer};
 use selvedge_protocol::{ErrorCode, Phase, ScriptError};
@@ -21,7 +22,7 @@ use sha2::{Digest, Sha256};
 
 use crate::positions::{Lines, PositionMap};
 use crate::pragma::Pragma;
-use crate::survey::{StaticCall, Survey, calls_in_place};
+use crate::survey::{Note, StaticCall, Survey, calls_in_place};
 
 /// Compiled scripts kept at hand.
 const CACHE_SIZE: NonZeroUsize = NonZeroUsize::new(1000).unwrap();
@@ -43,6 +44,11 @@ pub struct Compiled {
     pub(crate) javascript: String,
     pub(crate) calls: Vec<StaticCall>,
     pub(crate) probed: Vec<String>,
+    pub(crate) notes: Vec<Note>,
+    /// Names the script declares.
+    pub(crate) names: Vec<String>,
+    /// Names it uses and does not declare.
+    pub(crate) unresolved: Vec<String>,
     lines: Lines,
     map: PositionMap,
 }
@@ -72,7 +78,8 @@ impl Default for Compiler {
 impl Compiler {
     /// The compiled script, and whether it was at hand.
     pub fn compile(&self, source: &str, max_bytes: usize) -> Result<(Arc<Compiled>, bool), ScriptError> {
-        let source = source.strip_prefix('\u{feff}').unwrap_or(source);
+        let source = unwrapped(source.strip_prefix('\u{feff}').unwrap_or(source));
+        let source = source.as_ref();
         if source.len() > max_bytes {
             let message = format!("the script has {} bytes, and may have {max_bytes}", source.len());
             return Err(rejected(message).suggest("split it into several scripts").with("bytes", source.len()));
@@ -106,6 +113,21 @@ impl Compiler {
     }
 }
 
+/// A script in a Markdown fence, as models like to wrap it, without the fence; its lines keep their numbers.
+fn unwrapped(source: &str) -> Cow<'_, str> {
+    let Some(rest) = source.trim_start().strip_prefix("```") else { return source.into() };
+    let Some((info, rest)) = rest.split_once('\n') else { return source.into() };
+    let plain_info = info.trim().chars().all(|c| c.is_ascii_alphanumeric() || " -_".contains(c));
+    match rest.trim_end().strip_suffix("```") {
+        Some(body) if plain_info && (body.is_empty() || body.ends_with('\n')) => {
+            let before = source.len() - source.trim_start().len();
+            let blank_lines = source[..before].matches('\n').count() + 1;
+            format!("{}{body}", "\n".repeat(blank_lines)).into()
+        }
+        _ => source.into(),
+    }
+}
+
 fn compile(source: &str, sha256: String) -> Result<Compiled, ScriptError> {
     let lines = Lines::of(source);
     let pragma = Pragma::read(source)?;
@@ -125,9 +147,17 @@ fn compile(source: &str, sha256: String) -> Result<Compiled, ScriptError> {
     let source_type = SourceType::ts().with_module(true);
     let parsed = Parser::new(&allocator, source, source_type).with_options(options).parse();
     if let Some(diagnostic) = parsed.diagnostics.errors().next() {
-        return Err(syntax_error(diagnostic));
+        let error = syntax_error(diagnostic);
+        let jsx = Parser::new(&allocator, source, source_type.with_jsx(true)).with_options(options).parse();
+        return Err(if jsx.diagnostics.has_errors() {
+            error
+        } else {
+            ScriptError { message: "JSX cannot be used in a script".to_owned(), ..error }
+                .suggest("return data or a string")
+        });
     }
     let mut program = parsed.program;
+    program.hashbang = None;
 
     let built = SemanticBuilder::new_compiler().with_enum_eval(true).build(&program);
     if let Some(diagnostic) = built.diagnostics.errors().next() {
@@ -141,8 +171,30 @@ fn compile(source: &str, sha256: String) -> Result<Compiled, ScriptError> {
         let message = format!("`{}` cannot be used in a script", banned.what);
         return Err(rejected(message).at(at.line, at.column).suggest(banned.instead));
     }
-    let (calls, probed) = (survey.calls, survey.probed);
-    let race_is_global = !scoping.symbol_names().any(|name| name == "Promise" || name == "tools");
+    if let Some((name, span)) = survey.constants.first() {
+        let at = lines.position(source, span.start);
+        let error = ScriptError::new(
+            ErrorCode::ScriptSyntaxError,
+            Phase::Parsing,
+            format!("`{name}` is a const and cannot be changed"),
+        );
+        return Err(error.at(at.line, at.column).suggest(format!("declare it with `let {name}`")));
+    }
+    if let Some((tool, field, span)) = survey.unawaited.first() {
+        let at = lines.position(source, span.start);
+        let message = format!("`.{field}` is read from a call that is not awaited yet");
+        return Err(rejected(message).at(at.line, at.column).suggest(format!("write (await tools.{tool}(…)).{field}")));
+    }
+    let Survey { calls, probed, notes, .. } = survey;
+    let declared = |name: &str| {
+        let known = |symbol| {
+            scoping.symbol_name(symbol) == name && !scoping.symbol_flags(symbol).contains(SymbolFlags::Ambient)
+        };
+        scoping.symbol_ids().any(known)
+    };
+    let race_is_global = !declared("Promise") && !declared("tools");
+    let names = scoping.symbol_names().map(str::to_owned).collect();
+    let unresolved = scoping.root_unresolved_references().keys().map(|name| name.to_string()).collect();
 
     let transformed = Transformer::new(&allocator, Path::new("script.ts"), &TransformOptions::default())
         .build_with_scoping(scoping, &mut program);
@@ -153,7 +205,19 @@ fn compile(source: &str, sha256: String) -> Result<Compiled, ScriptError> {
         MarkRaces { builder: AstBuilder::new(&allocator) }.visit_program(&mut program);
     }
     let (javascript, map) = generate(source, &program);
-    Ok(Compiled { source: source.into(), sha256, pragma, javascript, calls, probed, lines, map })
+    Ok(Compiled {
+        source: source.into(),
+        sha256,
+        pragma,
+        javascript,
+        calls,
+        probed,
+        notes,
+        names,
+        unresolved,
+        lines,
+        map,
+    })
 }
 
 /// SHA-256 of a text, in hex.

@@ -236,6 +236,11 @@ impl Harness {
         output.metadata.memory_used_mb = (ended.heap_peak as f64 / 104_857.6).round() / 10.0;
         output.metadata.random_seed = seed.to_string();
         self.conclude(&mut output, ended);
+        let silent = output.output_json.is_none() && output.output.is_empty() && output.logs.is_empty();
+        let notes = compiled.notes.iter().filter(|note| silent || !note.if_silent);
+        output
+            .warnings
+            .extend(notes.map(|note| format!("line {}: {}", compiled.position(note.offset).line, note.message)));
         output.metadata.duration_ms = millis(started);
         output
     }
@@ -273,7 +278,9 @@ impl Harness {
                 error.with("completedTools", done).with("pendingTools", pending)
             }
         };
-        output.status = RunStatus::Error;
+        // What the engine did not understand never ran.
+        let ran = error.phase != Phase::Parsing;
+        output.status = if ran { RunStatus::Error } else { RunStatus::Rejected };
         output.error = Some(error);
     }
 

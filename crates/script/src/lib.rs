@@ -28,3 +28,6 @@ pub use harness::{Facts, Harness, RunOptions};
 pub use pragma::Pragma;
 pub use preflight::{PlannedCall, Preflight};
 pub use session::Session;
+
+/// TypeScript declarations of everything a script can use besides `tools`.
+pub const GLOBALS: &str = include_str!("globals.d.ts");

@@ -2,15 +2,17 @@
 
 use selvedge_protocol::{ErrorCode, Limits, Phase, ScriptError};
 use selvedge_sandbox::{Fault, Position};
+use selvedge_tools::Registry;
 use serde_json::{Map, Value};
 
+use crate::compile::Compiled;
 use crate::hints;
 
 /// Frames an author is shown.
 const MAX_FRAMES: usize = 10;
 
 /// An error the script threw and did not catch, from its description in JSON.
-pub(crate) fn from_thrown(json: &str) -> ScriptError {
+pub(crate) fn from_thrown(json: &str, compiled: &Compiled, registry: &Registry) -> ScriptError {
     let facts: Map<String, Value> = serde_json::from_str(json).unwrap_or_default();
     let text = |key: &str| facts.get(key).and_then(Value::as_str).unwrap_or_default();
     let (name, message, stack) = (text("name"), text("message"), text("stack"));
@@ -19,8 +21,6 @@ pub(crate) fn from_thrown(json: &str) -> ScriptError {
         (Some(code), name) if name == code.as_str() => code,
         (_, "InternalError") if message == "out of memory" => ErrorCode::ScriptMemoryError,
         (_, "RangeError") if message == "Maximum call stack size exceeded" => ErrorCode::ScriptStackError,
-        // Thrown when there is not even memory for an error object.
-        (_, "null") if facts.contains_key("thrown") => ErrorCode::ScriptRuntimeError,
         _ => ErrorCode::ScriptRuntimeError,
     };
     let message = match code {
@@ -48,7 +48,8 @@ pub(crate) fn from_thrown(json: &str) -> ScriptError {
             if let Some(cause) = facts.get("cause") {
                 error = error.with("cause", cause.clone());
             }
-            error.suggestions.extend(hints::for_engine_error(name, text("message")));
+            let at = error.line.zip(error.column);
+            error.suggestions.extend(hints::for_engine_error(name, text("message"), at, compiled, registry));
         }
         ErrorCode::ScriptMemoryError => {
             error = error.suggest("work on less at a time, or keep only the fields you need")
@@ -60,6 +61,17 @@ pub(crate) fn from_thrown(json: &str) -> ScriptError {
         error = error.with("path", path.clone());
     }
     error
+}
+
+/// The engine does not know what the compiler let through.
+pub(crate) fn from_syntax(json: &str) -> ScriptError {
+    let facts: Map<String, Value> = serde_json::from_str(json).unwrap_or_default();
+    let text = |key: &str| facts.get(key).and_then(Value::as_str).unwrap_or_default();
+    let error = ScriptError::new(ErrorCode::ScriptSyntaxError, Phase::Parsing, text("message"));
+    match first_position(text("stack")) {
+        Some(at) => error.at(at.line, at.column),
+        None => error,
+    }
 }
 
 /// An error from outside the script.

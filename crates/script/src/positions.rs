@@ -38,10 +38,9 @@ impl PositionMap {
         Self { pairs: pairs.collect() }
     }
 
-    /// The last known position at or before this one, on its line.
+    /// The last known position at or before this one.
     pub(crate) fn locate(&self, compiled: Position) -> Option<Position> {
         let after = self.pairs.partition_point(|(at, _)| *at <= compiled);
-        let (at, written) = self.pairs.get(after.checked_sub(1)?)?;
-        (at.line == compiled.line).then_some(*written)
+        self.pairs.get(after.saturating_sub(1)).map(|(_, written)| *written)
     }
 }

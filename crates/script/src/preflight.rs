@@ -1,7 +1,7 @@
 //! Before anything runs: every tool call that can be seen, checked against the tools there are.
 
 use selvedge_protocol::{ErrorCode, Phase, ScriptError};
-use selvedge_tools::{ArgumentErrorKind, Found, Orchestrator, camel_case, check_partial, snake_case};
+use selvedge_tools::{ArgumentErrorKind, Found, Orchestrator, Registered, camel_case, check_partial, snake_case};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -55,9 +55,16 @@ pub(crate) fn check(compiled: &Compiled, orchestrator: &Orchestrator) -> Preflig
                 continue;
             }
         };
-        let StaticArgs::Object(object) = &seen.args else {
-            report.calls.push(planned(&tool.spec, at.line, &StaticObject::default()));
-            continue;
+        let object = match &seen.args {
+            StaticArgs::Object(object) => object,
+            StaticArgs::Literal(value) if tool.tool.positional().is_empty() && !value.is_null() => {
+                report.errors.push(not_an_object(tool, value).at(at.line, at.column));
+                continue;
+            }
+            StaticArgs::Literal(_) | StaticArgs::Other => {
+                report.calls.push(planned(&tool.spec, at.line, &StaticObject::default()));
+                continue;
+            }
         };
         for problem in check_partial(tool, object.known.clone(), &object.dynamic, object.open) {
             let offset = problem.field.as_ref().and_then(|field| {
@@ -77,8 +84,55 @@ pub(crate) fn check(compiled: &Compiled, orchestrator: &Orchestrator) -> Preflig
         }
         report.calls.push(planned(&tool.spec, at.line, object));
     }
+    report.errors.extend(compiled.unresolved.iter().filter_map(|name| bare_name(name, compiled, orchestrator)));
     report.valid = report.errors.is_empty();
     report
+}
+
+/// A tool called without `tools.` in front.
+fn bare_name(name: &str, compiled: &Compiled, orchestrator: &Orchestrator) -> Option<ScriptError> {
+    let tool = match orchestrator.registry().find(name) {
+        Found::Tool(tool) if !is_global(name) => tool,
+        _ => return None,
+    };
+    let call = format!("{name}(");
+    let offset = compiled.source.match_indices(&call).map(|(at, _)| at).find(|at| {
+        let before = compiled.source[..*at].chars().next_back();
+        before.is_none_or(|c| !c.is_alphanumeric() && !"_$.'\"`".contains(c))
+    })?;
+    let at = compiled.position(offset as u32);
+    let right = format!("tools.{}", tool.spec.js_name);
+    let error = ScriptError::new(
+        ErrorCode::ToolNotFoundError,
+        Phase::Parsing,
+        format!("`{name}` is not defined: did you mean `{right}`?"),
+    );
+    Some(error.at(at.line, at.column).suggest(right))
+}
+
+/// Names that are there without `tools.`, whatever tools there are.
+fn is_global(name: &str) -> bool {
+    crate::GLOBALS.contains(&format!("declare function {name}("))
+        || crate::GLOBALS.contains(&format!("declare const {name}:"))
+}
+
+/// A literal where an object belongs, and the object that was probably meant.
+fn not_an_object(tool: &Registered, value: &Value) -> ScriptError {
+    let schema = &tool.spec.input_schema;
+    let first =
+        schema["required"][0].as_str().or_else(|| schema["properties"].as_object()?.keys().next().map(String::as_str));
+    let name = &tool.spec.js_name;
+    let error = ScriptError::new(
+        ErrorCode::ToolValidationError,
+        Phase::Parsing,
+        format!("{name}: takes one object with named fields"),
+    );
+    let mut error = match first {
+        Some(field) => error.suggest(format!("write tools.{name}({{ {}: {value} }})", camel_case(field))),
+        None => error.suggest(format!("write tools.{name}()")),
+    };
+    error.tool_name = Some(tool.spec.name.clone());
+    error
 }
 
 fn planned(spec: &selvedge_protocol::ToolSpec, line: u32, object: &StaticObject) -> PlannedCall {

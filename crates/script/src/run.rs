@@ -1,5 +1,6 @@
 //! One run: pumps the script, submits its calls, answers it, and brings it to an end whatever happens.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -17,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use crate::bridge::{Bridge, Said, error_facts};
 use crate::compile::Compiled;
 use crate::meter::Clock;
-use crate::outcome::{from_fault, from_thrown, shortened, timed_out};
+use crate::outcome::{from_fault, from_syntax, from_thrown, shortened, timed_out};
 
 /// How long after its deadline a run may take to stop its calls.
 const HARD_STOP: Duration = Duration::from_secs(2);
@@ -64,11 +65,14 @@ struct Traffic<'a> {
     stubborn: Vec<String>,
 }
 
+#[derive(Clone)]
 struct Pending {
     call_id: String,
     tool: String,
     at: Option<Position>,
     cancel: CancellationToken,
+    /// The script itself gave it up: it lost a race.
+    given_up: bool,
 }
 
 /// What happened while the script waited.
@@ -97,16 +101,32 @@ impl<'a> Run<'a> {
         };
         let mut heap_peak = 0;
         let result = self.pump(context, &mut traffic, &mut heap_peak).await;
-        let returned = result.is_ok();
-        let unawaited = traffic.wind_up(returned && self.allow_detached).await;
-        if returned {
-            // An un-awaited call counts as aborted even if it was still in the queue: its error says which.
-            traffic.calls.iter_mut().flatten().filter(|call| call.status == CallStatus::NotStarted).for_each(|call| {
-                call.status = CallStatus::Aborted;
-            });
-            for warning in unawaited {
-                self.said().warn(warning);
+        let mut result = result;
+        let left = traffic.wind_up(result.is_ok() && self.allow_detached).await;
+        let stopped: Vec<String> = left.iter().filter_map(|left| traffic.still_running(left)).collect();
+        match &mut result {
+            Ok(_) => {
+                // A call in the queue counts as aborted, like one that ran: its error says which.
+                traffic.calls.iter_mut().flatten().filter(|call| call.status == CallStatus::NotStarted).for_each(
+                    |call| {
+                        call.status = CallStatus::Aborted;
+                    },
+                );
+                for words in stopped {
+                    self.said()
+                        .warn(format!("{words}, and was stopped: write `await` for what the script should wait for"));
+                }
             }
+            Err(error) if error.code == ErrorCode::ScriptRuntimeError => {
+                error.suggestions.extend(stopped.iter().take(3).map(|words| format!("{words}: was it awaited?")));
+            }
+            Err(error) if error.code == ErrorCode::ScriptTimeoutError && error.line.is_none() => {
+                if let Some(first) = left.first() {
+                    (error.line, error.column) = (first.at.map(|at| at.line), first.at.map(|at| at.column));
+                    (error.call_id, error.tool_name) = (Some(first.call_id.clone()), Some(first.tool.clone()));
+                }
+            }
+            Err(_) => {}
         }
         if !matches!(&result, Err(error) if error.code == ErrorCode::ScriptCancelledError) {
             self.said().session.commit();
@@ -145,8 +165,9 @@ impl<'a> Run<'a> {
             scope: self.scope.clone(),
             context,
         };
+        let source = self.source();
         let program = Program {
-            source: &self.compiled.javascript,
+            source: &source,
             seed: self.seed,
             memory_limit: self.limits.memory_mb << 20,
             stack_limit: self.limits.max_stack_bytes,
@@ -161,7 +182,8 @@ impl<'a> Run<'a> {
                 return match finish {
                     Finish::Value(value) => Ok(value),
                     Finish::Exit => Ok(None),
-                    Finish::Error(error) => Err(from_thrown(&error)),
+                    Finish::Error(error) => Err(from_thrown(&error, self.compiled, self.orchestrator.registry())),
+                    Finish::Syntax(error) => Err(from_syntax(&error)),
                 };
             }
             match self.wait(&mut clock, traffic).await? {
@@ -188,12 +210,13 @@ impl<'a> Run<'a> {
     /// Waits until something happens that the script should know, or that ends it.
     async fn wait(&self, clock: &mut Clock, traffic: &mut Traffic<'a>) -> Result<Wake, ScriptError> {
         if traffic.pending.is_empty() && traffic.timers.is_empty() {
-            return Err(ScriptError::new(
-                ErrorCode::ScriptRuntimeError,
-                Phase::Executing,
-                "the script waits for a promise that nothing will ever settle",
-            )
-            .suggest("check that every `new Promise` calls its resolve function"));
+            let message = "the script waits for a promise that nothing will ever settle";
+            let mut error = ScriptError::new(ErrorCode::ScriptRuntimeError, Phase::Executing, message)
+                .suggest("check that every `new Promise` calls its resolve function, and has no async executor");
+            error
+                .suggestions
+                .extend(self.said().rejections.values().map(|words| format!("a promise failed and {words}")));
+            return Err(error);
         }
         if traffic.waits_for_a_person() {
             clock.pause()
@@ -224,6 +247,18 @@ impl<'a> Run<'a> {
             }
             Some(()) = traffic.batches.next(), if !traffic.batches.is_empty() => Ok(Wake::Nothing),
         }
+    }
+
+    /// The compiled script; servers it names without `tools.mcp.` are bound where the name is free.
+    fn source(&self) -> Cow<'a, str> {
+        let registry = self.orchestrator.registry();
+        let servers = self.compiled.unresolved.iter().filter(|name| registry.is_namespace(&format!("mcp.{name}")));
+        let bound: String = servers.map(|name| format!("const {name} = tools.mcp.{name};")).collect();
+        if bound.is_empty() {
+            return Cow::Borrowed(&self.compiled.javascript);
+        }
+        // On the wrapper's own line, so that every position stays what it was.
+        Cow::Owned(self.compiled.javascript.replacen("{\n", &format!("{{{bound}\n"), 1))
     }
 
     fn said(&self) -> MutexGuard<'_, Said> {
@@ -271,7 +306,8 @@ impl<'a> Traffic<'a> {
                 }
                 Request::Cancel { id } => {
                     self.timers.retain(|(_, timer), ()| *timer != id);
-                    if let Some(pending) = self.pending.get(&id) {
+                    if let Some(pending) = self.pending.get_mut(&id) {
+                        pending.given_up = true;
                         pending.cancel.cancel();
                     }
                 }
@@ -292,7 +328,10 @@ impl<'a> Traffic<'a> {
             Ok(Value::Array(list)) => list,
             _ => Vec::new(),
         };
-        self.pending.insert(id, Pending { call_id: call_id.clone(), tool: path.clone(), at, cancel: cancel.clone() });
+        self.pending.insert(
+            id,
+            Pending { call_id: call_id.clone(), tool: path.clone(), at, cancel: cancel.clone(), given_up: false },
+        );
         CallRequest { id: call_id, tool: path, args: Arguments::List(args), line: at.map(|at| at.line), cancel }
     }
 
@@ -344,22 +383,20 @@ impl<'a> Traffic<'a> {
         !self.pending.is_empty() && self.pending.values().all(|pending| self.asking.contains(&pending.call_id))
     }
 
-    /// Brings every call to an end, and tells which were still running.
-    async fn wind_up(&mut self, wait_for_them: bool) -> Vec<String> {
-        let mut left: Vec<(&String, &Pending)> =
-            self.pending.values().map(|pending| (&pending.call_id, pending)).collect();
-        left.sort_by_key(|(call_id, _)| call_number(call_id));
-        let warnings = left
-            .iter()
-            .filter(|_| !wait_for_them)
-            .map(|(call_id, pending)| {
-                let line = pending.at.map(|at| format!(" in line {}", at.line)).unwrap_or_default();
-                format!(
-                    "{call_id} (tools.{}{line}) was not awaited and was stopped when the script ended: write `await`",
-                    pending.tool
-                )
-            })
-            .collect();
+    /// What to say of a call that was pending at the end, unless it finished after all or was given up.
+    fn still_running(&self, left: &Pending) -> Option<String> {
+        let record = self.calls.get(call_number(&left.call_id).checked_sub(1)?)?.as_ref()?;
+        let stopped =
+            matches!(record.status, CallStatus::Aborted | CallStatus::NotStarted | CallStatus::OutcomeUnknown);
+        let line = left.at.map(|at| format!(" in line {}", at.line)).unwrap_or_default();
+        (stopped && !left.given_up)
+            .then(|| format!("{} (tools.{}{line}) was still running when the script ended", left.call_id, left.tool))
+    }
+
+    /// Brings every call to an end, and returns those that were pending.
+    async fn wind_up(&mut self, wait_for_them: bool) -> Vec<Pending> {
+        let mut left: Vec<Pending> = self.pending.values().cloned().collect();
+        left.sort_by_key(|pending| call_number(&pending.call_id));
         if !wait_for_them {
             self.run.scope.cancel.cancel();
         }
@@ -391,7 +428,7 @@ impl<'a> Traffic<'a> {
             }
         }
         self.batches.clear();
-        warnings
+        left
     }
 }
 

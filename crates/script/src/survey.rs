@@ -1,12 +1,14 @@
 //! One walk over the syntax tree: what must not be there, and which tool calls can be seen.
 
 use oxc_ast::ast::{
-    Argument, ArrayExpressionElement, BinaryExpression, BinaryOperator, CallExpression, Expression,
-    IdentifierReference, ImportExpression, ModuleDeclaration, NewExpression, ObjectExpression, ObjectPropertyKind,
-    PropertyKind, TSImportEqualsDeclaration, TSModuleBlock, UnaryExpression, UnaryOperator,
+    Argument, ArrayExpressionElement, BinaryExpression, BinaryOperator, CallExpression, ConditionalExpression,
+    Decorator, Expression, ExpressionStatement, Function, IdentifierReference, IfStatement, ImportExpression,
+    ImportMeta, LogicalExpression, ModuleDeclaration, NewExpression, ObjectExpression, ObjectPropertyKind, Program,
+    PropertyKind, Statement, StaticMemberExpression, TSImportEqualsDeclaration, TSModuleBlock, UnaryExpression,
+    UnaryOperator, VariableDeclarator,
 };
 use oxc_ast_visit::{Visit, walk};
-use oxc_semantic::Scoping;
+use oxc_semantic::{ScopeFlags, Scoping, SymbolFlags, SymbolId};
 use oxc_span::{GetSpan, Span};
 use serde_json::{Map, Number, Value};
 
@@ -31,6 +33,8 @@ pub(crate) struct StaticCall {
 pub(crate) enum StaticArgs {
     /// One object literal, or nothing at all.
     Object(StaticObject),
+    /// One literal that is no object.
+    Literal(Value),
     /// Something else; not checked before it runs.
     Other,
 }
@@ -48,20 +52,47 @@ pub(crate) struct StaticObject {
     pub(crate) open: bool,
 }
 
+/// Something that is allowed and probably not meant.
+#[derive(Debug, Clone)]
+pub(crate) struct Note {
+    pub(crate) message: String,
+    pub(crate) offset: u32,
+    /// Only worth saying when the script returned and showed nothing.
+    pub(crate) if_silent: bool,
+}
+
 /// Collects while it walks.
 pub(crate) struct Survey<'s> {
     scoping: &'s Scoping,
     pub(crate) banned: Vec<Banned>,
     pub(crate) calls: Vec<StaticCall>,
-    /// Names asked for with `in`, `typeof` or `?.`: the script knows that they may be absent.
+    /// Names the script asks about (`in`, `typeof`, `?.`, a condition): it knows that they may be absent.
     pub(crate) probed: Vec<String>,
+    /// What is allowed and probably not meant.
+    pub(crate) notes: Vec<Note>,
+    /// Names of async functions the script declares.
+    async_functions: Vec<String>,
+    /// Constants that are assigned to.
+    pub(crate) constants: Vec<(String, Span)>,
+    /// Fields read from a call that was not awaited: tool, field, where.
+    pub(crate) unawaited: Vec<(String, String, Span)>,
     /// How many namespaces stand around the current node.
     namespaces: usize,
 }
 
 impl<'s> Survey<'s> {
     pub(crate) fn new(scoping: &'s Scoping) -> Self {
-        Self { scoping, banned: Vec::new(), calls: Vec::new(), probed: Vec::new(), namespaces: 0 }
+        Self {
+            scoping,
+            banned: Vec::new(),
+            calls: Vec::new(),
+            probed: Vec::new(),
+            notes: Vec::new(),
+            async_functions: Vec::new(),
+            constants: Vec::new(),
+            unawaited: Vec::new(),
+            namespaces: 0,
+        }
     }
 
     fn ban(&mut self, what: &'static str, instead: &'static str, span: Span) {
@@ -70,7 +101,81 @@ impl<'s> Survey<'s> {
 
     /// Whether an identifier means the global of that name.
     fn is_global(&self, identifier: &IdentifierReference<'_>) -> bool {
-        identifier.reference_id.get().is_none_or(|id| !self.scoping.has_binding(id))
+        match self.symbol_of(identifier) {
+            None => true,
+            // `declare const tools: …` says what is there, it makes nothing.
+            Some(symbol) => self.scoping.symbol_flags(symbol).contains(SymbolFlags::Ambient),
+        }
+    }
+
+    fn symbol_of(&self, identifier: &IdentifierReference<'_>) -> Option<SymbolId> {
+        self.scoping.get_reference(identifier.reference_id.get()?).symbol_id()
+    }
+
+    /// `tools.x` where only its being there matters.
+    fn probe(&mut self, expression: &Expression<'_>) {
+        if let Some((path, _)) = self.tool_path(expression) {
+            self.probed.push(path);
+        }
+    }
+
+    fn note(&mut self, offset: u32, message: impl Into<String>) {
+        self.notes.push(Note { message: message.into(), offset, if_silent: false });
+    }
+
+    /// An expression whose value nobody takes.
+    fn dropped(&mut self, expression: &Expression<'_>) {
+        let Expression::CallExpression(call) = expression.get_inner_expression() else { return };
+        let at = call.span.start;
+        match call.callee.get_inner_expression() {
+            Expression::Identifier(name) if self.async_functions.iter().any(|known| name.name.as_str() == known) => {
+                self.note(
+                    at,
+                    format!(
+                        "`{0}()` is not awaited: write `await {0}()`, or `return await {0}()` for its value",
+                        name.name
+                    ),
+                );
+            }
+            Expression::ArrowFunctionExpression(function) if function.r#async => {
+                self.note(
+                    at,
+                    "this async function is called and not awaited: write `await` or `return await` before it",
+                );
+            }
+            Expression::FunctionExpression(function) if function.r#async => {
+                self.note(
+                    at,
+                    "this async function is called and not awaited: write `await` or `return await` before it",
+                );
+            }
+            _ => {}
+        }
+    }
+
+    /// What the end of the script looks like.
+    fn ending(&mut self, statements: &[Statement<'_>]) {
+        for pair in statements.windows(2) {
+            if let Statement::ReturnStatement(early) = &pair[0]
+                && early.argument.is_none()
+            {
+                self.note(early.span.start, "`return` ends at the line break: put the value on the same line");
+            }
+        }
+        if let Some(Statement::ExpressionStatement(last)) = statements.last() {
+            let value = last.expression.get_inner_expression();
+            let acts = matches!(
+                value,
+                Expression::AssignmentExpression(_)
+                    | Expression::UpdateExpression(_)
+                    | Expression::CallExpression(_)
+                    | Expression::NewExpression(_)
+            );
+            if !acts {
+                let message = "the script returned nothing: write `return` before its last line".to_owned();
+                self.notes.push(Note { message, offset: last.span.start, if_silent: true });
+            }
+        }
     }
 
     fn global_name<'e>(&self, expression: &'e Expression<'_>) -> Option<&'e str> {
@@ -127,7 +232,75 @@ impl<'a> Visit<'a> for Survey<'_> {
         walk::walk_import_expression(self, it);
     }
 
+    fn visit_program(&mut self, it: &Program<'a>) {
+        self.ending(&it.body);
+        // Functions are hoisted: a call may stand before its declaration.
+        AsyncNames(&mut self.async_functions).visit_program(it);
+        walk::walk_program(self, it);
+    }
+
+    fn visit_expression_statement(&mut self, it: &ExpressionStatement<'a>) {
+        self.dropped(&it.expression);
+        walk::walk_expression_statement(self, it);
+    }
+
+    fn visit_decorator(&mut self, it: &Decorator<'a>) {
+        self.ban("@decorator", "call the function yourself: `const A = decorate(class { … })`", it.span);
+    }
+
+    fn visit_import_meta(&mut self, it: &ImportMeta) {
+        self.ban("import.meta", "a script is no module: `context` tells where it runs", it.span);
+    }
+
+    fn visit_identifier_reference(&mut self, it: &IdentifierReference<'a>) {
+        let Some(id) = it.reference_id.get() else { return };
+        let reference = self.scoping.get_reference(id);
+        let constant = reference
+            .symbol_id()
+            .is_some_and(|symbol| self.scoping.symbol_flags(symbol).contains(SymbolFlags::ConstVariable));
+        if reference.is_write() && constant {
+            self.constants.push((it.name.to_string(), it.span));
+        }
+    }
+
+    fn visit_if_statement(&mut self, it: &IfStatement<'a>) {
+        self.probe(&it.test);
+        walk::walk_if_statement(self, it);
+    }
+
+    fn visit_conditional_expression(&mut self, it: &ConditionalExpression<'a>) {
+        self.probe(&it.test);
+        walk::walk_conditional_expression(self, it);
+    }
+
+    fn visit_logical_expression(&mut self, it: &LogicalExpression<'a>) {
+        self.probe(&it.left);
+        walk::walk_logical_expression(self, it);
+    }
+
+    fn visit_static_member_expression(&mut self, it: &StaticMemberExpression<'a>) {
+        if let Expression::CallExpression(call) = it.object.get_inner_expression()
+            && let Some((path, false)) = self.tool_path(&call.callee)
+            && !["then", "catch", "finally"].contains(&it.property.name.as_str())
+        {
+            self.unawaited.push((path, it.property.name.to_string(), it.span));
+        }
+        walk::walk_static_member_expression(self, it);
+    }
+
     fn visit_call_expression(&mut self, it: &CallExpression<'a>) {
+        if let Expression::StaticMemberExpression(member) = it.callee.get_inner_expression()
+            && it.arguments.first().and_then(Argument::as_expression).is_some_and(is_async_function)
+        {
+            let at = member.property.span.start;
+            match member.property.name.as_str() {
+                "forEach" => self.note(at, "`forEach` does not wait for async functions: use `for (const x of list)`, or `await Promise.all(list.map(async x => …))`"),
+                name @ ("filter" | "some" | "every" | "find" | "findIndex" | "findLast") => {
+                    self.note(at, format!("`{name}` does not wait for async functions, and a promise counts as true: await the values first, then `{name}`"));
+                }
+                _ => {}
+            }
+        }
         match self.global_name(&it.callee) {
             Some("require") => {
                 self.ban("require()", "there are no modules here: everything a script can use is in help()", it.span)
@@ -154,10 +327,8 @@ impl<'a> Visit<'a> for Survey<'_> {
     }
 
     fn visit_unary_expression(&mut self, it: &UnaryExpression<'a>) {
-        if it.operator == UnaryOperator::Typeof
-            && let Some((path, _)) = self.tool_path(&it.argument)
-        {
-            self.probed.push(path);
+        if matches!(it.operator, UnaryOperator::Typeof | UnaryOperator::LogicalNot) {
+            self.probe(&it.argument);
         }
         walk::walk_unary_expression(self, it);
     }
@@ -173,12 +344,40 @@ impl<'a> Visit<'a> for Survey<'_> {
     }
 }
 
+/// Collects the names of async functions.
+struct AsyncNames<'n>(&'n mut Vec<String>);
+
+impl<'a> Visit<'a> for AsyncNames<'_> {
+    fn visit_function(&mut self, it: &Function<'a>, flags: ScopeFlags) {
+        if it.r#async && !it.generator {
+            self.0.extend(it.id.as_ref().map(|id| id.name.to_string()));
+        }
+        walk::walk_function(self, it, flags);
+    }
+
+    fn visit_variable_declarator(&mut self, it: &VariableDeclarator<'a>) {
+        if it.init.as_ref().is_some_and(is_async_function) {
+            self.0.extend(it.id.get_identifier_name().map(|name| name.to_string()));
+        }
+        walk::walk_variable_declarator(self, it);
+    }
+}
+
+fn is_async_function(expression: &Expression<'_>) -> bool {
+    match expression.get_inner_expression() {
+        Expression::ArrowFunctionExpression(function) => function.r#async,
+        Expression::FunctionExpression(function) => function.r#async && !function.generator,
+        _ => false,
+    }
+}
+
 fn arguments(arguments: &[Argument<'_>]) -> StaticArgs {
     match arguments {
         [] => StaticArgs::Object(StaticObject::default()),
         [argument] => match argument.as_expression().map(Expression::get_inner_expression) {
             Some(Expression::ObjectExpression(object)) => StaticArgs::Object(object_fields(object)),
-            _ => StaticArgs::Other,
+            Some(other) => literal(other).map_or(StaticArgs::Other, StaticArgs::Literal),
+            None => StaticArgs::Other,
         },
         _ => StaticArgs::Other,
     }

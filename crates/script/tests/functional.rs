@@ -468,7 +468,14 @@ fn f24_wrong_arguments_are_found_before_anything_runs() {
     // Both spellings of a field are the same field.
     assert_eq!(bench.value("return (await tools.exec({command: ['ls'], timeoutMs: 5})).exitCode"), json!(0));
     assert_eq!(bench.value("return (await tools.exec({command: ['ls'], timeout_ms: 5})).exitCode"), json!(0));
-    assert_eq!(bench.error("await tools.readFile('README.md')").1, "readFile: takes one object, got a string");
+    assert_eq!(
+        bench.error("const p = 'README.md'; await tools.readFile(p)").1,
+        "readFile: takes one object, got a string"
+    );
+    let error = bench.run("await tools.readFile('README.md')").error.unwrap();
+    assert_eq!(error.suggestions, ["write tools.readFile({ path: \"README.md\" })"]);
+    let error = bench.run("await tools.exec({command: 'npm test'})").error.unwrap();
+    assert_eq!(error.suggestions, ["write [\"npm\",\"test\"]"]);
 }
 
 #[test]

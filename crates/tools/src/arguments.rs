@@ -86,7 +86,11 @@ impl Checker {
             kind: ArgumentErrorKind::Shape,
             field: None,
             message: format!("takes one object, got {given}"),
-            suggestions: vec![format!("({{ {}: … }})", camel_case(wanted))],
+            suggestions: vec![if list.len() > 1 {
+                "in list.map(tools.x) write list.map(x => tools.x({ … })): map passes three arguments".to_owned()
+            } else {
+                format!("({{ {}: … }})", camel_case(wanted))
+            }],
         })
     }
 
@@ -165,7 +169,7 @@ impl Checker {
                     said = said.chars().take(200).chain("…".chars()).collect();
                 }
                 let message = if path.is_empty() { said } else { format!("`{}`: {said}", readable(&path)) };
-                vec![of(ArgumentErrorKind::Value, field, message, vec![])]
+                vec![of(ArgumentErrorKind::Value, field, message, as_list(error))]
             }
         }
     }
@@ -246,6 +250,16 @@ impl Registered {
         };
         let errors = checker.check(&args);
         if errors.is_empty() { Ok(args) } else { Err(errors) }
+    }
+}
+
+/// Words in one string where a list of words belongs: the list.
+fn as_list(error: &jsonschema::ValidationError<'_>) -> Vec<String> {
+    let wants_array =
+        matches!(error.kind(), ValidationErrorKind::Type { .. }) && error.to_string().contains("\"array\"");
+    match error.instance().as_str() {
+        Some(text) if wants_array => vec![format!("write {}", json!(text.split_whitespace().collect::<Vec<_>>()))],
+        _ => Vec::new(),
     }
 }
 

@@ -48,17 +48,29 @@ where
         read_only: false,
         approval: "never".to_owned(),
     };
-    FunctionTool { spec, run: Box::new(move |args, call| run(args, call).boxed()), risk: None, types: PhantomData }
+    FunctionTool {
+        spec,
+        run: Box::new(move |args, call| run(args, call).boxed()),
+        risk: None,
+        render: None,
+        aliases: Vec::new(),
+        positional: &[],
+        types: PhantomData,
+    }
 }
 
 type Run<A, R> = dyn Fn(A, Call) -> BoxFuture<'static, Result<R, ToolError>> + Send + Sync;
 type Judge = dyn Fn(&Value) -> Risk + Send + Sync;
+type Render<R> = dyn Fn(&R) -> String + Send + Sync;
 
 /// A closure with a schema. Made by [`tool`].
 pub struct FunctionTool<A, R> {
     spec: ToolSpec,
     run: Box<Run<A, R>>,
     risk: Option<Box<Judge>>,
+    render: Option<Box<Render<R>>>,
+    aliases: Vec<(&'static str, &'static str)>,
+    positional: &'static [&'static str],
     types: PhantomData<fn(A) -> R>,
 }
 
@@ -73,6 +85,24 @@ impl<A, R> FunctionTool<A, R> {
     pub fn risk(mut self, risk: impl Fn(&Value) -> Risk + Send + Sync + 'static) -> Self {
         self.spec.approval = "by-arguments".to_owned();
         self.risk = Some(Box::new(risk));
+        self
+    }
+
+    /// Shows results to models in its own words instead of as JSON.
+    pub fn render(mut self, render: impl Fn(&R) -> String + Send + Sync + 'static) -> Self {
+        self.render = Some(Box::new(render));
+        self
+    }
+
+    /// Accepts other names for fields: `(alias, field)`.
+    pub fn aliases(mut self, aliases: impl IntoIterator<Item = (&'static str, &'static str)>) -> Self {
+        self.aliases.extend(aliases);
+        self
+    }
+
+    /// Accepts these fields by position.
+    pub fn positional(mut self, fields: &'static [&'static str]) -> Self {
+        self.positional = fields;
         self
     }
 
@@ -94,6 +124,14 @@ where
         self.spec.clone()
     }
 
+    fn field_aliases(&self) -> &[(&str, &str)] {
+        &self.aliases
+    }
+
+    fn positional(&self) -> &[&str] {
+        self.positional
+    }
+
     fn risk(&self, args: &Value) -> Risk {
         self.risk.as_ref().map_or(Risk::Harmless, |risk| risk(args))
     }
@@ -103,9 +141,10 @@ where
             let args = serde_json::from_value(args)
                 .map_err(|error| ToolError::new(format!("cannot read the arguments: {error}")))?;
             let result = (self.run)(args, call).await?;
+            let rendering = self.render.as_ref().map(|render| render(&result));
             let value = serde_json::to_value(result)
                 .map_err(|error| ToolError::new(format!("cannot write the result: {error}")))?;
-            Ok(ToolOutput::from(value))
+            Ok(ToolOutput { value, rendering })
         }
         .boxed()
     }

@@ -42,7 +42,8 @@ pub fn nearest<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Vec
         .filter_map(|name| {
             let candidate = plain(name);
             let distance = strsim::damerau_levenshtein(&wanted, &candidate);
-            let near = distance <= (wanted.chars().count() / 3).max(2) && distance < wanted.chars().count();
+            let length = wanted.chars().count();
+            let near = distance <= if length < 6 { 1 } else { (length / 3).max(2) };
             let inside = wanted.len() >= 3
                 && candidate.len() >= 3
                 && (candidate.contains(&wanted) || wanted.contains(&candidate));
@@ -51,6 +52,32 @@ pub fn nearest<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Vec
         .collect();
     scored.sort();
     scored.into_iter().map(|(_, name)| name.to_owned()).take(3).collect()
+}
+
+/// Names other harnesses give to what a tool here does.
+const SYNONYMS: &[(&[&str], &[&str])] = &[
+    (
+        &["bash", "shell", "sh", "run", "run_command", "execute", "terminal", "cmd", "command", "exec_shell"],
+        &["exec", "exec_command", "shell"],
+    ),
+    (&["read", "cat", "open_file", "view", "get_file", "file_read", "read_files"], &["read_file"]),
+    (
+        &["write", "create_file", "save_file", "file_write", "edit", "edit_file", "str_replace", "replace_in_file"],
+        &["write_file", "apply_patch"],
+    ),
+    (&["ls", "dir", "list", "list_files", "list_directory", "readdir"], &["list_dir"]),
+    (&["grep", "search", "search_files", "ripgrep", "rg", "find_in_files"], &["grep_files", "file_search"]),
+    (&["find", "glob", "find_files", "locate"], &["file_search"]),
+    (&["patch", "apply_diff", "diff"], &["apply_patch"]),
+    (&["http", "get", "fetch", "curl", "browse"], &["fetch_url"]),
+    (&["google", "search_web", "web"], &["web_search"]),
+];
+
+/// Which of the tools there are does what `wrong` does elsewhere.
+pub(crate) fn synonyms(wrong: &str) -> impl Iterator<Item = &'static str> {
+    let wanted = snake_case(wrong);
+    let row = SYNONYMS.iter().find(|(names, _)| names.contains(&wanted.as_str()));
+    row.into_iter().flat_map(|(_, tools)| tools.iter().copied())
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use selvedge_protocol::ToolSpec;
 
 use crate::arguments::Checker;
-use crate::names::nearest;
+use crate::names::{nearest, synonyms};
 use crate::{Tool, snake_case};
 
 /// A set of tools. Cheap to clone; a clone is a set of its own.
@@ -99,7 +99,14 @@ impl Registry {
         match self.get(path) {
             Some(tool) => Found::Tool(tool),
             None if self.namespaces.contains(path) => Found::Namespace,
-            None => Found::Nothing(nearest(path, self.js_names.keys().map(String::as_str))),
+            None => {
+                let same = synonyms(path).filter_map(|name| self.tools.get(name)).map(|tool| tool.spec.js_name.clone());
+                let mut near: Vec<String> =
+                    same.chain(nearest(path, self.js_names.keys().map(String::as_str))).collect();
+                near.truncate(3);
+                near.dedup();
+                Found::Nothing(near)
+            }
         }
     }
 

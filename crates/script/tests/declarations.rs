@@ -1,0 +1,85 @@
+//! The declarations scripts are shown are TypeScript that `tsc --strict` accepts, and that fits real use.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+mod support;
+
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+
+const USE: &str = r#"
+async function main() {
+  const file = await tools.readFile({ path: "a", limit: 3 });
+  const lines: number = file.totalLines;
+  const found = await tools.fileSearch({ pattern: "*.ts" });
+  const paths: string[] = found.map(f => f.path);
+  const run = await tools.exec({ command: ["ls"], timeoutMs: 5 });
+  const failed: boolean = run.exitCode !== 0;
+  const issues: unknown = await tools.mcp.github.listIssues({});
+  // @ts-expect-error: the field is required
+  await tools.readFile({});
+  // @ts-expect-error: there is no such field
+  await tools.readFile({ path: "a", lines: 3 });
+  // @ts-expect-error: there is no such tool
+  await tools.readFiles({ path: "a" });
+  // @ts-expect-error: the context is read-only
+  context.turnId = "x";
+  const budget: number = context.sandbox.remainingToolBudget;
+  store("k", { lines, paths, failed, issues, budget });
+  text(load("k") ?? help("readFile"));
+}
+main();
+"#;
+
+#[test]
+fn tsc_accepts_the_declarations() {
+    let tsc = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.tools/node_modules/.bin/tsc");
+    if !tsc.exists() {
+        assert!(std::env::var_os("CI").is_none(), "TypeScript is not installed: run `make test`, which installs it");
+        eprintln!("skipped: TypeScript is not installed (`make test` installs it where npm is)");
+        return;
+    }
+    let registry = support::registry(&Arc::default());
+    let dir = tempfile::tempdir().unwrap();
+    let text = format!("{}{}", selvedge_tools::declarations(&registry), selvedge_script::GLOBALS);
+    std::fs::write(dir.path().join("selvedge.d.ts"), text).unwrap();
+    std::fs::write(dir.path().join("use.ts"), USE).unwrap();
+    let output = Command::new(tsc)
+        .args(["--strict", "--noEmit", "--target", "es2024", "--lib", "es2024", "selvedge.d.ts", "use.ts"])
+        .current_dir(dir.path())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+}
+
+#[test]
+fn every_global_is_declared() {
+    let bench = support::Bench::new();
+    let names = bench.value(
+        "return Reflect.ownKeys(globalThis).filter(n => typeof n === 'string' && !n.startsWith('__') && !(/^[A-Z]/.test(n) && n !== 'ALL_TOOLS'))",
+    );
+    // ECMAScript's own, which TypeScript's library declares.
+    let standard = [
+        "globalThis",
+        "undefined",
+        "parseInt",
+        "parseFloat",
+        "isNaN",
+        "isFinite",
+        "decodeURI",
+        "decodeURIComponent",
+        "encodeURI",
+        "encodeURIComponent",
+        "escape",
+        "unescape",
+        "performance",
+    ];
+    for name in names.as_array().unwrap().iter().map(|name| name.as_str().unwrap()) {
+        let declared = ["const", "function"].iter().any(|word| {
+            selvedge_script::GLOBALS.contains(&format!("declare {word} {name}:"))
+                || selvedge_script::GLOBALS.contains(&format!("declare {word} {name}("))
+                || selvedge_script::GLOBALS.contains(&format!("declare {word} {name}<"))
+        });
+        assert!(declared || name == "tools" || standard.contains(&name), "globals.d.ts does not know `{name}`");
+    }
+}
