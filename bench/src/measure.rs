@@ -32,9 +32,18 @@ pub(crate) fn since(start: Instant) -> f64 {
     start.elapsed().as_secs_f64() * 1e3
 }
 
-/// Resident memory of this process in megabytes.
-pub(crate) fn resident_mb() -> f64 {
+/// Resident memory of this process in megabytes: all that is mapped, and what is private to it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Resident {
+    pub(crate) all: f64,
+    pub(crate) private: f64,
+}
+
+pub(crate) fn resident_mb() -> Resident {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap_or_default();
-    line.split_whitespace().nth(1).and_then(|kb| kb.parse::<f64>().ok()).map_or(f64::NAN, |kb| kb / 1024.0)
+    let read = |name: &str| {
+        let line = status.lines().find(|line| line.starts_with(name)).unwrap_or_default();
+        line.split_whitespace().nth(1).and_then(|kb| kb.parse::<f64>().ok()).map_or(f64::NAN, |kb| kb / 1024.0)
+    };
+    Resident { all: read("VmRSS:"), private: read("RssAnon:") }
 }

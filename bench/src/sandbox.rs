@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use selvedge_sandbox::{Finish, Host, Leash, Outcome, Position, Program, Request, Runtime, State, Wasm};
 
-use crate::measure::{Samples, resident_mb, since};
+use crate::measure::{Resident, Samples, resident_mb, since};
 use crate::peers::Peers;
 use crate::table::Table;
 
@@ -89,10 +89,13 @@ pub(crate) fn measure(table: &mut Table) -> Result<()> {
     let (took, during) = runtime.block_on(thousand_at_once(&wasm));
     table.row(
         "1,000 scripts at once, each awaiting a tool",
-        format!("all finished in {took:.0} ms, {during:.0} MB resident ({:.0} before)", before),
+        format!(
+            "all finished in {took:.0} ms, {:.0} MB resident, {:.0} of it private ({:.0} before)",
+            during.all, during.private, before.all
+        ),
         "",
         "all finish, ≤ 400 MB",
-        during <= 400.0,
+        during.all <= 400.0,
     );
     Ok(())
 }
@@ -146,8 +149,8 @@ async fn past_deadline(wasm: &Wasm) -> f64 {
 }
 
 /// Milliseconds for all of them, and the memory while all of them waited.
-async fn thousand_at_once(wasm: &Wasm) -> (f64, f64) {
-    let source = "(async () => { const list = Array.from({ length: 100 }, (_, i) => ({ i })); const r = await tools.tool({}); return [r, list.length] })";
+async fn thousand_at_once(wasm: &Wasm) -> (f64, Resident) {
+    let source = "(async () => { const r = await tools.tool({}); return r })";
     let start = Instant::now();
     let mut waiting = Vec::new();
     for _ in 0..1000 {

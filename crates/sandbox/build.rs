@@ -20,6 +20,9 @@ const PATCHES: &[(&str, &str)] = &[
         "            } else if (!(prs->flags & JS_PROP_WRITABLE)) {\n                goto read_only_prop;\n            } else {\n                break;",
         "            } else {\n                break;",
     ),
+    // Small blocks come from arenas, one kind per size. A page of each would be most of what a small
+    // script dirties, so that they are kept small.
+    ("#define JS_ARENA_SIZE              4096", "#define JS_ARENA_SIZE              1024"),
     // A script that reaches its memory limit is told so with an error, for which a little is kept back:
     // otherwise it would catch `null`.
     (
@@ -152,6 +155,7 @@ return (
     let linked = out.join("guest.wasm");
     let status = Command::new(wasm_ld())
         .args(["--no-entry", "--stack-first", "-z", "stack-size=1048576", "--strip-all", "--gc-sections"])
+        .args(["--export=mailbox", "--export=heap_base", "--export=heap_peak"])
         .args(&objects)
         .arg(package.join("vendor/wasi-libc/lib/libc.a"))
         .arg("-o")

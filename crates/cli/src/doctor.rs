@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use crate::Exit;
 use crate::args::{DoctorArgs, LimitArgs};
+use crate::out::line;
 use crate::setup::Setup;
 
 /// One thing that was looked at.
@@ -38,10 +39,10 @@ pub(crate) fn doctor(args: DoctorArgs) -> Result<Exit> {
     findings.push(memory());
     let well = findings.iter().all(|finding| finding.ok);
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&findings)?);
+        line(&serde_json::to_string_pretty(&findings)?)?;
     } else {
         for finding in &findings {
-            println!("{} {:<14} {}", if finding.ok { "✓" } else { "✗" }, finding.what, finding.details);
+            line(&format!("{} {:<14} {}", if finding.ok { "✓" } else { "✗" }, finding.what, finding.details))?;
         }
     }
     Ok(if well { Exit::Done } else { Exit::Failed })

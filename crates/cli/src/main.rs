@@ -3,6 +3,7 @@
 mod args;
 mod check;
 mod doctor;
+mod out;
 mod problem;
 mod run;
 mod setup;

@@ -2,6 +2,8 @@
 
 use std::io::{IsTerminal, Write};
 
+use crate::out::harmless;
+
 /// An error for people: printed as `error: …` and `hint: …`.
 #[derive(Debug, Clone)]
 pub(crate) struct Problem {
@@ -31,7 +33,7 @@ impl Problem {
 
     /// Points at a line of a text.
     pub(crate) fn at(mut self, file: &str, source: &str, line: u32, column: u32) -> Self {
-        let text: String = source.lines().nth(line as usize - 1).unwrap_or_default().replace('\t', " ");
+        let text: String = source.lines().nth((line as usize).saturating_sub(1)).unwrap_or_default().replace('\t', " ");
         let gutter = " ".repeat(line.to_string().len());
         // A long line is shown around the column.
         let start = (column as usize).saturating_sub(60);
@@ -54,12 +56,12 @@ impl Problem {
         let colour = out.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
         let (red, cyan, plain) = if colour { ("\x1b[1;31m", "\x1b[1;36m", "\x1b[0m") } else { ("", "", "") };
         // Nobody is left to tell if standard error is gone.
-        let _ = writeln!(out, "{red}error{plain}: {}", self.message);
+        let _ = writeln!(out, "{red}error{plain}: {}", harmless(&self.message));
         if let Some(place) = &self.place {
-            let _ = writeln!(out, "{place}");
+            let _ = writeln!(out, "{}", harmless(place));
         }
         for hint in &self.hints {
-            let _ = writeln!(out, "{cyan}hint{plain}: {hint}");
+            let _ = writeln!(out, "{cyan}hint{plain}: {}", harmless(hint));
         }
     }
 }

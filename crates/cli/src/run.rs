@@ -1,6 +1,6 @@
 //! `selvedge run`: a script from a file, the command line or standard input.
 
-use std::io::{Read, Write};
+use std::io::Read;
 use std::path::Path;
 
 use anyhow::Result;
@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::Exit;
 use crate::args::{ModeArg, RunArgs};
+use crate::out::{harmless, line};
 use crate::problem::Problem;
 use crate::setup::Setup;
 use crate::show::Show;
@@ -33,8 +34,12 @@ pub(crate) fn run(mut args: RunArgs) -> Result<Exit> {
     };
     let output = runtime()?.block_on(async {
         tokio::spawn(async move {
+            // The first interrupt stops the script, the second everything.
             if tokio::signal::ctrl_c().await.is_ok() {
                 cancel.cancel();
+            }
+            if tokio::signal::ctrl_c().await.is_ok() {
+                std::process::exit(130);
             }
         });
         harness.run_with(&source, options).await
@@ -84,32 +89,29 @@ fn exit_of(output: &ScriptToolCallOutput) -> Exit {
 }
 
 fn print_json(output: &ScriptToolCallOutput) -> Result<()> {
-    let mut out = std::io::stdout().lock();
-    writeln!(out, "{}", serde_json::to_string(output)?)?;
-    Ok(())
+    Ok(line(&serde_json::to_string(output)?)?)
 }
 
 /// The value on standard output; everything said about it on standard error.
 fn print_human(output: &ScriptToolCallOutput, name: &str, source: &[u8]) -> Result<()> {
-    let mut out = std::io::stdout().lock();
     for part in &output.output {
         match part {
-            OutputPart::Text { text } => writeln!(out, "{text}")?,
+            OutputPart::Text { text } => line(text)?,
             OutputPart::Image { data, mime_type } | OutputPart::Audio { data, mime_type } => {
-                writeln!(out, "[{mime_type}, {} KB]", data.len() * 3 / 4 / 1024)?;
+                line(&format!("[{mime_type}, {} KB]", data.len() * 3 / 4 / 1024))?;
             }
         }
     }
     let report = output.status == RunStatus::DryRun;
     if output.error.is_none() || report {
         match output.value() {
-            Some(Value::String(text)) => writeln!(out, "{text}")?,
-            Some(value) => writeln!(out, "{}", serde_json::to_string_pretty(&value)?)?,
+            Some(Value::String(text)) => line(&text)?,
+            Some(value) => line(&serde_json::to_string_pretty(&value)?)?,
             None => {}
         }
     }
     for warning in &output.warnings {
-        eprintln!("warning: {warning}");
+        eprintln!("warning: {}", harmless(warning));
     }
     if let Some(error) = &output.error {
         script_problem(error, name, source).print();

@@ -5,6 +5,7 @@ use std::io::IsTerminal;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use crate::out::harmless;
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use selvedge_protocol::{CallRecord, CallStatus, Event, EventSink, LogLevel};
 
@@ -72,7 +73,7 @@ impl Screen {
         if let Ok(style) = ProgressStyle::with_template("{spinner} {msg} {elapsed}") {
             bar.set_style(style);
         }
-        bar.set_message(format!("{tool} {about}"));
+        bar.set_message(harmless(&format!("{tool} {about}")).into_owned());
         bar.enable_steady_tick(Duration::from_millis(100));
         self.running.insert(call_id, (bar, about));
     }
@@ -96,7 +97,7 @@ impl Screen {
     }
 
     fn say(&self, prefix: &str, message: &str) {
-        for line in message.lines() {
+        for line in harmless(message).lines() {
             if self.live {
                 // The line is lost only if the terminal is.
                 let _ = self.lines.println(format!("{prefix}{line}"));

@@ -5,20 +5,21 @@ use selvedge_tools::declarations;
 
 use crate::Exit;
 use crate::args::ToolsArgs;
+use crate::out::line;
 use crate::setup::Setup;
 
 pub(crate) fn tools(args: ToolsArgs) -> Result<Exit> {
     let registry = Setup::new(&args.place)?.registry();
     if args.json {
         let specs: Vec<_> = registry.iter().map(|tool| &tool.spec).collect();
-        println!("{}", serde_json::to_string_pretty(&specs)?);
+        line(&serde_json::to_string_pretty(&specs)?)?;
     } else if args.ts {
-        print!("{}{}", declarations(&registry), selvedge_script::GLOBALS);
+        line(format!("{}{}", declarations(&registry), selvedge_script::GLOBALS).trim_end())?;
     } else {
         let width = registry.iter().map(|tool| tool.spec.js_name.len()).max().unwrap_or(0);
         for tool in registry.iter() {
             let first = tool.spec.description.lines().next().unwrap_or_default();
-            println!("tools.{:width$}  {first}", tool.spec.js_name);
+            line(&format!("tools.{:width$}  {first}", tool.spec.js_name))?;
         }
         if registry.is_empty() {
             eprintln!("note: no tools are registered");

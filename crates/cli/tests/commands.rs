@@ -117,7 +117,7 @@ fn errors_are_one_line_a_place_and_a_hint() {
       |
     2 | return fetch('x')
       |        ^
-    hint: there is no network here: use a tool such as `tools.fetchUrl`, see help()
+    hint: there is no network here: use a tool for it, see help()
     ");
     insta::assert_snapshot!(place.run(&["run", "-e", "import fs from 'fs'"]).err, @r"
     error: ScriptRejectedError: `import` cannot be used in a script

@@ -68,7 +68,7 @@ pub struct GatedCall {
 pub enum Answer {
     /// Run it this once.
     Once,
-    /// Run it, and do not ask again for this tool in this script.
+    /// Run it, and do not ask again in this script for this tool and this reason.
     ThisScript,
     /// Do not run it. The words, if any, are for the model.
     No(Option<String>),

@@ -11,9 +11,9 @@ pub struct Limits {
     pub timeout_ms: u64,
     /// Longest time a call may ask for with `timeoutMs`, in milliseconds.
     pub max_timeout_ms: u64,
-    /// Heap of a script in megabytes.
+    /// Heap of a script in megabytes, 1 to 2,048.
     pub memory_mb: u64,
-    /// Stack of a script in bytes.
+    /// Stack of a script in bytes, 65,536 to 786,432.
     pub max_stack_bytes: u32,
     /// Tool calls one script may make.
     pub max_tool_calls: u32,
@@ -21,7 +21,9 @@ pub struct Limits {
     pub max_concurrent_tool_calls: u32,
     /// Size of the returned value as JSON, in bytes. A larger one is cut to a preview, with an error that says so.
     pub max_return_bytes: usize,
-    /// Size of a script in bytes.
+    /// Levels a value may be nested when it leaves the script.
+    pub max_value_depth: u32,
+    /// Size of a script in bytes, up to 65,536.
     pub max_source_bytes: usize,
     /// Lines a script may log; what comes faster than `log_rate_per_sec` is joined into one event.
     pub max_log_events: usize,
@@ -47,6 +49,7 @@ impl Default for Limits {
             max_tool_calls: 32,
             max_concurrent_tool_calls: 4,
             max_return_bytes: 128 * 1024,
+            max_value_depth: 64,
             max_source_bytes: 20 * 1024,
             max_log_events: 200,
             log_rate_per_sec: 20,
@@ -55,6 +58,21 @@ impl Default for Limits {
             abort_grace_ms: 250,
             approval_timeout_ms: 60_000,
         }
+    }
+}
+
+impl Limits {
+    /// The same within what the sandbox can keep: 1 MB to 2 GB of heap, 64 to 768 KB of stack, 64 KB of source.
+    pub fn clamped(mut self) -> Self {
+        const DAY: u64 = 24 * 60 * 60 * 1000;
+        self.memory_mb = self.memory_mb.clamp(1, 2048);
+        self.max_stack_bytes = self.max_stack_bytes.clamp(64 << 10, 768 << 10);
+        self.max_source_bytes = self.max_source_bytes.min(64 << 10);
+        self.timeout_ms = self.timeout_ms.min(DAY);
+        self.max_timeout_ms = self.max_timeout_ms.min(DAY);
+        self.max_concurrent_tool_calls = self.max_concurrent_tool_calls.max(1);
+        self.max_value_depth = self.max_value_depth.clamp(1, 1000);
+        self
     }
 }
 

@@ -2,7 +2,7 @@
 // (build.rs includes quickjs.c first) so that it can reach what the public API does not offer:
 // the seed of Math.random, the switch that turns code-from-string off, and frame positions.
 //
-// Exports   init, start, settle, alloc, heap_peak
+// Exports   init, start, settle, alloc; the data mailbox, heap_base, heap_peak
 // Imports   call, sleep, cancel, message, take, now, locate, finish
 //
 // Between two exports the wasm stack is empty: linear memory is the whole state of a script.
@@ -33,10 +33,12 @@ static const unsigned char prelude_source[] = {
 
 static JSRuntime *rt;
 static JSContext *ctx;
-static JSValue hooks;          // what the prelude returned: run, settle, describe
+static JSValue hook_run, hook_settle, hook_fail, hook_rejection; // what the prelude returned
 static JSAtom script_filename; // frames of the script are told by it
-static size_t heap_base;       // heap in use when the realm was ready
-static size_t heap_peak_bytes;
+// Read and written by the host directly. Text that fits comes in through the mailbox: a call less.
+size_t heap_base; // heap in use when the realm was ready
+size_t heap_peak; // the most heap ever in use
+char mailbox[64 << 10];
 static bool compiling, finished, exited;
 
 // ---- clock -------------------------------------------------------------------------------
@@ -68,8 +70,8 @@ extern size_t malloc_usable_size(void *ptr);
 static size_t heap_usable_size(const void *ptr) { return malloc_usable_size((void *)ptr); }
 
 static void note_heap(void) {
-    if (rt && rt->malloc_state.malloc_size > heap_peak_bytes)
-        heap_peak_bytes = rt->malloc_state.malloc_size;
+    if (rt && rt->malloc_state.malloc_size > heap_peak)
+        heap_peak = rt->malloc_state.malloc_size;
 }
 
 static void *heap_calloc(void *opaque, size_t count, size_t size) {
@@ -99,9 +101,9 @@ static const JSMallocFunctions heap = {heap_calloc, heap_malloc, heap_free, heap
 
 EXPORT(alloc) char *guest_alloc(size_t len) { return malloc(len + 1); }
 
-EXPORT(heap_peak) size_t guest_heap_peak(void) {
-    note_heap();
-    return heap_peak_bytes > heap_base ? heap_peak_bytes - heap_base : 0;
+static void release(char *text) {
+    if (text != mailbox)
+        free(text);
 }
 
 // ---- positions ---------------------------------------------------------------------------
@@ -258,6 +260,8 @@ static bool is_plain(JSContext *cx, JSValueConst value, int depth) {
         return false;
     JSObject *p = JS_VALUE_GET_OBJ(value);
     if (p->class_id == JS_CLASS_ARRAY) {
+        if (p->shape->proto != JS_VALUE_GET_OBJ(cx->class_proto[JS_CLASS_ARRAY]))
+            return false;
         // One property is `length`; frozen arrays keep their elements as properties as well.
         JSShapeProperty *prs = get_shape_prop(p->shape);
         uint32_t count = p->fast_array ? p->u.array.count : 0;
@@ -438,12 +442,26 @@ static void on_rejection(JSContext *cx, JSValueConst promise, JSValueConst reaso
     if (finished)
         return;
     JSValueConst args[] = {promise, reason, handled ? JS_TRUE : JS_FALSE};
-    JSValue hook = JS_GetPropertyStr(cx, hooks, "rejection");
-    JSValue r = JS_Call(cx, hook, JS_UNDEFINED, 3, args);
-    JS_FreeValue(cx, hook);
+    JSValue r = JS_Call(cx, hook_rejection, JS_UNDEFINED, 3, args);
     if (JS_IsException(r))
         JS_FreeValue(cx, JS_GetException(cx));
     JS_FreeValue(cx, r);
+}
+
+// Fills the holes that setting up the realm left in the heap. What a script allocates then lies together
+// in fresh memory instead of dirtying a page of the snapshot for every hole.
+static void fill_holes(void) {
+    for (int i = 0; i < JS_ARENA_BLOCK_SIZE_COUNT; i++)
+        while (!list_empty(&rt->arena_state.free_arena_list[i]))
+            if (!js_malloc_rt(rt, arena_block_sizes[i] - sizeof(JSMallocBlockHeader)))
+                fail_hard();
+    static const size_t sizes[] = {8192, 2048, 1200, 512, 128, 32, 8};
+    // Room for an ordinary script, so that it need not grow the memory either.
+    char *top = malloc(1 << 20);
+    free(top);
+    for (int i = 0; i < (int)countof(sizes); i++)
+        while ((char *)malloc(sizes[i]) < top)
+            ;
 }
 
 EXPORT(init) void guest_init(void) {
@@ -481,9 +499,14 @@ EXPORT(init) void guest_init(void) {
     if (JS_IsException(boot))
         fail_hard();
     JSValueConst args[] = {host};
-    hooks = JS_Call(ctx, boot, JS_UNDEFINED, 1, args);
+    JSValue hooks = JS_Call(ctx, boot, JS_UNDEFINED, 1, args);
     if (JS_IsException(hooks))
         fail_hard();
+    hook_run = JS_GetPropertyStr(ctx, hooks, "run");
+    hook_settle = JS_GetPropertyStr(ctx, hooks, "settle");
+    hook_fail = JS_GetPropertyStr(ctx, hooks, "fail");
+    hook_rejection = JS_GetPropertyStr(ctx, hooks, "rejection");
+    JS_FreeValue(ctx, hooks);
     JS_FreeValue(ctx, boot);
     JS_FreeValue(ctx, host);
 
@@ -491,7 +514,8 @@ EXPORT(init) void guest_init(void) {
     JS_SetHostPromiseRejectionTracker(rt, on_rejection, NULL);
     ctx->eval_internal = NULL;
     JS_RunGC(rt);
-    heap_base = heap_peak_bytes = rt->malloc_state.malloc_size;
+    fill_holes();
+    heap_base = heap_peak = rt->malloc_state.malloc_size;
 }
 
 // An exception that left every frame of the script: told to the host unless the script is over.
@@ -506,10 +530,8 @@ static void report_exception(void) {
         host_finish(FINISH_EXIT, "", 0);
     } else {
         JS_ResetUncatchableError(ctx);
-        JSValue hook = JS_GetPropertyStr(ctx, hooks, "fail");
         JSValueConst args[] = {error};
-        JSValue told = JS_Call(ctx, hook, JS_UNDEFINED, 1, args);
-        JS_FreeValue(ctx, hook);
+        JSValue told = JS_Call(ctx, hook_fail, JS_UNDEFINED, 1, args);
         if (JS_IsException(told) && !finished) {
             finished = true;
             host_finish(FINISH_MEMORY, "", 0);
@@ -540,22 +562,23 @@ EXPORT(start) int guest_start(char *source, size_t len, uint64_t seed, size_t me
     JS_UpdateStackTop(rt);
     JS_SetMaxStackSize(rt, stack_limit);
     JS_SetMemoryLimit(rt, heap_base + memory_limit);
+    // A collection writes to every object of the snapshot, which would copy all of its pages: it waits
+    // until the script has made something worth collecting.
+    JS_SetGCThreshold(rt, heap_base + (memory_limit / 2 < (8 << 20) ? memory_limit / 2 : 8 << 20));
     ctx->random_state = seed ? seed : 1;
     source[len] = 0;
 
     ctx->eval_internal = __JS_EvalInternal;
     JSValue function = JS_Eval(ctx, source, len, "script.ts", JS_EVAL_TYPE_GLOBAL | JS_EVAL_FLAG_STRICT);
     ctx->eval_internal = NULL;
-    free(source);
+    release(source);
     if (JS_IsException(function)) {
         compiling = true;
         report_exception();
         return run_jobs();
     }
-    JSValue hook = JS_GetPropertyStr(ctx, hooks, "run");
     JSValueConst args[] = {function};
-    JSValue started = JS_Call(ctx, hook, JS_UNDEFINED, 1, args);
-    JS_FreeValue(ctx, hook);
+    JSValue started = JS_Call(ctx, hook_run, JS_UNDEFINED, 1, args);
     JS_FreeValue(ctx, function);
     if (JS_IsException(started))
         report_exception();
@@ -568,16 +591,14 @@ EXPORT(settle) int guest_settle(uint32_t id, int ok, char *text, size_t len) {
     JS_UpdateStackTop(rt);
     text[len] = 0;
     JSValue payload = parse_frozen(text, len);
-    free(text);
+    release(text);
     if (JS_IsException(payload)) {
         // The value does not fit: the call fails with what stood in the way, which the script may catch.
         payload = JS_GetException(ctx);
         ok = SETTLE_THROW;
     }
-    JSValue hook = JS_GetPropertyStr(ctx, hooks, "settle");
     JSValue args[] = {JS_NewUint32(ctx, id), JS_NewInt32(ctx, ok), payload};
-    JSValue r = JS_Call(ctx, hook, JS_UNDEFINED, 3, (JSValueConst *)args);
-    JS_FreeValue(ctx, hook);
+    JSValue r = JS_Call(ctx, hook_settle, JS_UNDEFINED, 3, (JSValueConst *)args);
     JS_FreeValue(ctx, payload);
     if (JS_IsException(r))
         report_exception();

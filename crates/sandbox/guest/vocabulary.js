@@ -2,8 +2,7 @@
 // host understands (call, sleep, cancel, message, finish). Everything here lives in the snapshot;
 // names and data of a run are asked for when the script first touches them.
 const vocabulary = (host) => {
-  const pending = new Map(); // id -> { resolve, reject } of a call, or { fire } of a timer
-  const callOf = new WeakMap(); // promise of a call -> its id
+  const pending = new Map(); // id -> { resolve, reject, promise } of a call, or { fire } of a timer
   let lastId = 0;
 
   // ---- errors ------------------------------------------------------------------------------
@@ -23,6 +22,10 @@ const vocabulary = (host) => {
     const error = new (errors[facts.name] ?? { TypeError, RangeError }[facts.name] ?? Error)(facts.message);
     define(error, "name", facts.name, true);
     define(error, "message", facts.message, true);
+    if (facts.code !== undefined) {
+      define(error, "retryable", false, true);
+      define(error, "suggestions", Object.freeze([]), true);
+    }
     for (const key of Object.keys(facts))
       if (key !== "name" && key !== "message" && key !== "at") define(error, key, facts[key], true);
     const at = facts.at ?? host.position();
@@ -51,8 +54,8 @@ const vocabulary = (host) => {
     try {
       if (thrown instanceof Error) {
         facts.name = String(read(thrown, "name") ?? "Error");
-        facts.message = String(read(thrown, "message") ?? "");
-        facts.stack = String(read(thrown, "stack") ?? "");
+        facts.message = String(read(thrown, "message") ?? "").slice(0, 8192);
+        facts.stack = String(read(thrown, "stack") ?? "").slice(0, 8192);
         for (const key of ["code", "toolName", "callId", "retryable", "suggestions", "path", "metadata"]) {
           const value = read(thrown, key);
           if (value !== undefined && host.isPlain(value, 8)) facts[key] = value;
@@ -64,7 +67,7 @@ const vocabulary = (host) => {
           facts.message = [facts.message, ...thrown.errors.slice(0, 5).map(brief)].filter(Boolean).join("; ");
       } else {
         facts.name = thrown === null ? "null" : typeof thrown;
-        facts.message = inspect(thrown);
+        facts.message = inspect(thrown).slice(0, 8192);
         facts.thrown = true;
       }
     } catch {
@@ -76,7 +79,10 @@ const vocabulary = (host) => {
 
   // ---- values that leave ---------------------------------------------------------------------
 
-  const MAX_DEPTH = 64;
+  const MAX_ARGS = 1 << 20; // characters of JSON one call may send
+  const MAX_VALUE = 4 << 20; // and the script may return; beyond the host's own limit it is only previewed
+  let depthLimit;
+  const maxDepth = () => (depthLimit ??= Number(host.message("depth", "") ?? 64));
   const typedArray = Object.getPrototypeOf(Uint8Array);
 
   const where = (path) => (path === "" ? "the value" : `\`${path}\``);
@@ -108,7 +114,7 @@ const vocabulary = (host) => {
     }
     if (value === null) return null;
     if (parents.includes(value)) return refused(value, path, "is cyclic: it contains itself", "keep only the fields you need");
-    if (depth <= 0) return refused(value, path, `is nested deeper than ${MAX_DEPTH} levels`, "use a flatter value");
+    if (depth <= 0) return refused(value, path, `is nested deeper than ${maxDepth()} levels`, "use a flatter value");
     if (spaces.has(value)) return refused(value, path, "is `tools` or part of it", "call a tool; Object.keys(tools) lists them");
     if (value instanceof Promise) return refused(value, path, "is a promise that was not awaited", "write `await`, or `await Promise.all(list)`");
     if (value instanceof WeakMap || value instanceof WeakSet || value instanceof WeakRef)
@@ -127,7 +133,8 @@ const vocabulary = (host) => {
       plain = [...value].map((item, i) => inner(item, i) ?? null);
     } else if (value instanceof Map) {
       const keys = [...value.keys()];
-      if (keys.every((key) => typeof key === "string" || typeof key === "number")) {
+      const simple = keys.every((key) => typeof key === "string" || typeof key === "number");
+      if (simple && new Set(keys.map(String)).size === keys.length) {
         plain = Object.create(null);
         for (const [key, item] of value) plain[key] = inner(item, String(key));
       } else {
@@ -153,10 +160,10 @@ const vocabulary = (host) => {
   };
 
   const stringify = (value, notes) =>
-    host.isPlain(value, MAX_DEPTH)
+    host.isPlain(value, maxDepth())
       ? JSON.stringify(value)
       : JSON.stringify(
-          toPlain(value, "", MAX_DEPTH, [], notes, (_, path, what, fix) => {
+          toPlain(value, "", maxDepth(), [], notes, (_, path, what, fix) => {
             throw refuse(path, what, fix);
           }),
         );
@@ -201,14 +208,17 @@ const vocabulary = (host) => {
         message: `${path}: an argument cannot be sent: ${error.message.replace(/^`\[0\]\.?/, "`").replace(/^`` /, "it ")}`,
       });
     }
-    for (const note of notes) host.message("warning", note.replace(/^`\[0\]\.?/, "argument `"));
+    if (text.length > MAX_ARGS)
+      throw makeError({
+        name: "ToolValidationError", code: "ToolValidationError", toolName: path, retryable: true,
+        message: `${path}: the arguments have ${text.length} bytes as JSON, and may have ${MAX_ARGS}`,
+      });
+    if (notes.length > 0) for (const note of notes) host.message("warning", note.replace(/^`\[0\]\.?/, "argument `"));
     const id = ++lastId;
-    const promise = new Promise((resolve, reject) => {
-      pending.set(id, { resolve, reject });
-    });
-    callOf.set(promise, id);
+    const entry = Promise.withResolvers();
+    pending.set(id, entry);
     host.call(id, path, text);
-    return promise;
+    return entry.promise;
   };
 
   // Names are resolved by the host, once each: "tool", "namespace", or an error with suggestions.
@@ -263,7 +273,8 @@ const vocabulary = (host) => {
   // Promise.race over calls written in place: once it is decided, nobody else can see the others.
   const race = (entries, inPlace) => {
     const winner = Promise.race(entries);
-    const ids = entries.filter((_, i) => inPlace & (1 << i)).map((entry) => callOf.get(entry)).filter((id) => id !== undefined);
+    const mine = entries.filter((_, i) => inPlace & (1 << i));
+    const ids = [...pending].filter(([, entry]) => mine.includes(entry.promise)).map(([id]) => id);
     const stopRest = () => {
       for (const id of ids) if (pending.has(id)) host.cancel(id);
     };
@@ -278,10 +289,10 @@ const vocabulary = (host) => {
   const setTimeout = (callback, ms = 0, ...args) => {
     if (typeof callback !== "function") throw new TypeError("setTimeout needs a function");
     if (timers >= MAX_TIMERS) throw new RangeError(`more than ${MAX_TIMERS} timers are waiting`);
+    const wait = Number(ms);
     const id = ++lastId;
     timers++;
     pending.set(id, { fire: () => callback(...args) });
-    const wait = Number(ms);
     host.sleep(id, wait > 0 ? wait : 0);
     return id;
   };
@@ -302,9 +313,9 @@ const vocabulary = (host) => {
       if (rest.length === 0) return mark;
       const value = rest.shift();
       if (kind === "c") return "";
-      if (kind === "d" || kind === "f") return String(Number(value));
-      if (kind === "i") return String(Math.trunc(Number(value)));
-      return inspect(value);
+      if (kind !== "d" && kind !== "f" && kind !== "i") return inspect(value);
+      const number = typeof value === "number" ? value : typeof value === "string" ? Number(value) : NaN;
+      return String(kind === "i" ? Math.trunc(number) : number);
     });
     return [head, ...rest.map(inspect)].join(" ");
   };
@@ -322,10 +333,10 @@ const vocabulary = (host) => {
     assert: (ok, ...args) => void (ok || say("error")("assertion failed:", ...args)),
     count: (label = "default") => {
       counts.set(label, (counts.get(label) ?? 0) + 1);
-      log(`${label}: ${counts.get(label)}`);
+      log(`${inspect(label)}: ${counts.get(label)}`);
     },
     time: (label = "default") => void timing.set(label, Date.now()),
-    timeEnd: (label = "default") => log(`${label}: ${Date.now() - (timing.get(label) ?? Date.now())} ms`),
+    timeEnd: (label = "default") => log(`${inspect(label)}: ${Date.now() - (timing.get(label) ?? Date.now())} ms`),
     group: (...args) => {
       if (args.length > 0) log(...args);
       indent += "  ";
@@ -350,7 +361,7 @@ const vocabulary = (host) => {
     ask("store", `${JSON.stringify(key)}\n${json}`);
   };
   const load = (key) => {
-    const json = ask("load", String(key));
+    const json = ask("load", JSON.stringify(String(key)));
     return json === undefined ? undefined : host.parseFrozen(json);
   };
   const help = (name) => ask("help", name === undefined ? "" : (pathOf.get(name) ?? String(name))) ?? "";
@@ -419,10 +430,18 @@ const vocabulary = (host) => {
     } catch (error) {
       return fail(error);
     }
+    if (json.length > MAX_VALUE)
+      return fail(refuse("", `has ${json.length} bytes as JSON`, "return only what is needed: filter, count, or take a slice"));
     for (const note of notes) host.message("warning", note);
     host.finish(0, json);
   };
-  const fail = (error) => host.finish(1, describe(error));
+  const fail = (error) => {
+    let facts = '{"name":"Error","message":"an error that cannot be described"}';
+    try {
+      facts = describe(error);
+    } catch {}
+    host.finish(1, facts);
+  };
 
   const hooks = {
     run: (main) => void main().then(finishWith, fail),
@@ -449,8 +468,11 @@ const vocabulary = (host) => {
   };
 
   Object.freeze(emitProgress);
+  // Milliseconds since the script first looked, and no finer: a clock is not for measuring the host.
+  let origin;
+  const performance = { now: () => Date.now() - (origin ??= Date.now()) };
   const globals = {
-    tools, console, text, image, audio, notify, store, load, help, exit, yield_control,
+    performance, tools, console, text, image, audio, notify, store, load, help, exit, yield_control,
     setTimeout, clearTimeout, structuredClone, __race: race, ...errors,
   };
   const lazy = { context, ALL_TOOLS: listTools };

@@ -36,6 +36,9 @@ impl MemoryBudget {
         let bytes = bytes.min(self.cap);
         loop {
             let freed = self.freed.notified();
+            tokio::pin!(freed);
+            // From here on no release is missed.
+            freed.as_mut().enable();
             if self.take(bytes) {
                 return Share { budget: self.clone(), bytes };
             }
@@ -66,7 +69,7 @@ impl Share {
 impl Drop for Share {
     fn drop(&mut self) {
         self.budget.used.fetch_sub(self.bytes, Ordering::Relaxed);
-        self.budget.freed.notify_one();
+        self.budget.freed.notify_waiters();
     }
 }
 

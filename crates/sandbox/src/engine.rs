@@ -114,7 +114,7 @@ fn pool(slots: u32) -> PoolingAllocationConfig {
     pool.max_unused_warm_slots(0);
     // With `pagemap_scan` only pages a script wrote are restored, by copying, up to this many bytes
     // per slot; what is kept is held for ever, so it times the slots ever used at once bounds idle memory.
-    pool.linear_memory_keep_resident(256 << 10);
+    pool.linear_memory_keep_resident(512 << 10);
     pool.table_keep_resident(64 << 10);
     pool.pagemap_scan(Enabled::Auto);
     pool

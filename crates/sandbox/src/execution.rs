@@ -14,7 +14,10 @@ use crate::runtime::{Execution, Fault, Finish, Host, Outcome, Position, Program,
 use crate::ticker::Ticker;
 
 /// Data a script may hand over between two awaits; beyond it, the host would pay for the script's memory.
-const MAX_QUEUED: usize = 64 << 20;
+const MAX_QUEUED: usize = 16 << 20;
+
+/// Bytes of the guest's mailbox.
+const MAILBOX: usize = 64 << 10;
 
 /// Linear memory beyond the heap limit: text of values in flight and allocator overhead.
 const SLACK: u64 = 16 << 20;
@@ -30,10 +33,17 @@ pub(crate) struct Guest {
     start: Start,
     settle: Settle,
     alloc: TypedFunc<u32, u32>,
-    heap_peak: TypedFunc<(), u32>,
+    places: Places,
     ticker: Arc<Ticker>,
-    peak: u64,
     _place: OwnedSemaphorePermit,
+}
+
+/// Where the guest keeps what both sides look at.
+#[derive(Debug, Clone, Copy)]
+struct Places {
+    mailbox: usize,
+    heap_base: usize,
+    heap_peak: usize,
 }
 
 /// What the imported functions see.
@@ -93,15 +103,25 @@ impl Guest {
         let memory =
             live.get_memory(&mut store, "memory").ok_or_else(|| Fault::Engine("the guest has no memory".into()))?;
         store.data_mut().memory = Some(memory);
+        let mut address_of = |name: &str| {
+            let global =
+                live.get_global(&mut store, name).ok_or_else(|| Fault::Engine(format!("the guest has no {name}")))?;
+            let address = global.get(&mut store).i32().unwrap_or_default();
+            Ok::<_, Fault>(address as u32 as usize)
+        };
+        let places = Places {
+            mailbox: address_of("mailbox")?,
+            heap_base: address_of("heap_base")?,
+            heap_peak: address_of("heap_peak")?,
+        };
         let missing = |error: wasmtime::Error| Fault::Engine(format!("{error:#}"));
         Ok(Self {
             start: live.get_typed_func(&mut store, "start").map_err(missing)?,
             settle: live.get_typed_func(&mut store, "settle").map_err(missing)?,
             alloc: live.get_typed_func(&mut store, "alloc").map_err(missing)?,
-            heap_peak: live.get_typed_func(&mut store, "heap_peak").map_err(missing)?,
+            places,
             store,
             ticker: ticker.clone(),
-            peak: 0,
             _place: place,
         })
     }
@@ -117,7 +137,7 @@ impl Guest {
         let start = self.start.clone();
         let pumped =
             start.call_async(&mut self.store, (text, length, program.seed, memory_limit, program.stack_limit)).await;
-        self.pump(pumped).await
+        self.pump(pumped)
     }
 
     async fn answer(&mut self, id: u32, outcome: Outcome<'_>) -> Result<Pump, Fault> {
@@ -140,14 +160,11 @@ impl Guest {
         };
         let settle = self.settle.clone();
         let pumped = settle.call_async(&mut self.store, (id, ok, at, len as u32)).await;
-        self.pump(pumped).await
+        self.pump(pumped)
     }
 
-    async fn pump(&mut self, called: wasmtime::Result<u32>) -> Result<Pump, Fault> {
+    fn pump(&mut self, called: wasmtime::Result<u32>) -> Result<Pump, Fault> {
         called.map_err(|error| fault(&error))?;
-        if let Ok(peak) = self.heap_peak.clone().call_async(&mut self.store, ()).await {
-            self.peak = self.peak.max(peak.into());
-        }
         let state = self.store.data_mut();
         state.queued = 0;
         Ok(Pump {
@@ -162,8 +179,12 @@ impl Guest {
     /// Copies text into the guest, with room for the terminator it adds; `None` when it does not fit.
     async fn write(&mut self, text: &str) -> Result<Option<u32>, Fault> {
         let Ok(len) = u32::try_from(text.len()) else { return Ok(None) };
-        let alloc = self.alloc.clone();
-        let at = alloc.call_async(&mut self.store, len).await.map_err(|error| fault(&error))?;
+        let at = if text.len() < MAILBOX {
+            self.places.mailbox as u32
+        } else {
+            let alloc = self.alloc.clone();
+            alloc.call_async(&mut self.store, len).await.map_err(|error| fault(&error))?
+        };
         if at == 0 {
             return Ok(None);
         }
@@ -181,7 +202,12 @@ impl Execution for Guest {
     }
 
     fn heap_peak(&self) -> u64 {
-        self.peak
+        let Some(memory) = self.store.data().memory else { return 0 };
+        let read = |at: usize| {
+            let bytes = memory.data(&self.store).get(at..at + 4).and_then(|bytes| bytes.try_into().ok());
+            u64::from(bytes.map_or(0, u32::from_le_bytes))
+        };
+        read(self.places.heap_peak).saturating_sub(read(self.places.heap_base))
     }
 }
 
@@ -234,7 +260,8 @@ fn fault(error: &wasmtime::Error) -> Fault {
         return Fault::Memory;
     }
     match error.downcast_ref::<Trap>() {
-        Some(Trap::StackOverflow) => Fault::Stack,
+        // The guest's own stack lies lowest in its memory: below it there is nothing.
+        Some(Trap::StackOverflow | Trap::MemoryOutOfBounds) => Fault::Stack,
         _ => Fault::Engine(format!("{:#}", error.root_cause())),
     }
 }

@@ -1,4 +1,5 @@
 //! The sandbox alone: a program, its host, and the pump between them.
+#![allow(clippy::unwrap_used, missing_docs)]
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};

@@ -11,10 +11,14 @@ use serde_json::{Value, json};
 
 use crate::compile::Compiled;
 use crate::meter::{LogMeter, ProgressMeter};
+use crate::outcome::shortened;
+use crate::run::whole_unicode;
 use crate::session::SessionView;
 
 /// Bytes a script may show with `text()`, `image()` and `audio()`.
 const MAX_OUTPUT_BYTES: usize = 16 << 20;
+/// Times a script may speak to its host out of turn.
+const MAX_NOTIFICATIONS: u32 = 50;
 /// Warnings worth reading.
 const MAX_WARNINGS: usize = 20;
 
@@ -30,9 +34,15 @@ pub(crate) struct Said {
     /// Failed promises nobody has handled, in words.
     pub(crate) rejections: BTreeMap<u32, String>,
     output_bytes: usize,
+    notified: u32,
 }
 
 impl Said {
+    fn may_notify(&mut self) -> bool {
+        self.notified += 1;
+        self.notified <= MAX_NOTIFICATIONS
+    }
+
     pub(crate) fn new(logs: LogMeter, progress: ProgressMeter, session: SessionView) -> Self {
         Self {
             logs,
@@ -43,12 +53,13 @@ impl Said {
             last_approval: None,
             rejections: BTreeMap::new(),
             output_bytes: 0,
+            notified: 0,
         }
     }
 
     pub(crate) fn warn(&mut self, warning: impl Into<String>) {
         if self.warnings.len() < MAX_WARNINGS {
-            self.warnings.push(warning.into());
+            self.warnings.push(shortened(&warning.into(), 2048));
         }
     }
 
@@ -71,6 +82,7 @@ pub(crate) struct Bridge {
     pub(crate) scope: Scope,
     /// `context` as JSON.
     pub(crate) context: Value,
+    pub(crate) max_depth: u32,
 }
 
 impl Host for Bridge {
@@ -83,6 +95,8 @@ impl Host for Bridge {
     }
 
     fn message(&mut self, channel: &str, text: &str) -> Option<String> {
+        let text = whole_unicode(text);
+        let text = text.as_ref();
         match channel {
             "resolve" => Some(self.resolve(text)),
             "exists" => {
@@ -91,6 +105,7 @@ impl Host for Bridge {
             "names" => Some(json!(self.orchestrator.registry().names_below(text)).to_string()),
             "tools" => Some(self.catalogue()),
             "context" => Some(self.context.to_string()),
+            "depth" => Some(self.max_depth.to_string()),
             "budget" => Some(self.scope.calls_left().to_string()),
             "approval" => self.said().last_approval.clone(),
             "help" => Some(self.help(text)),
@@ -101,11 +116,13 @@ impl Host for Bridge {
             "audio" => self.media("audio", text),
             "notify" => self.notify(text),
             "yield" => {
-                self.scope.events.emit(Event::Yield { script_id: self.scope.id.clone() });
+                if self.said().may_notify() {
+                    self.scope.events.emit(Event::Yield { script_id: self.scope.id.clone() });
+                }
                 None
             }
             "store" => self.store(text),
-            "load" => self.said().session.load(text),
+            "load" => self.said().session.load(&serde_json::from_str::<String>(text).ok()?),
             "warning" => {
                 self.said().warn(text);
                 None
@@ -117,7 +134,7 @@ impl Host for Bridge {
                 let place = crate::outcome::first_position(&part("stack")).map(|at| format!(" (line {})", at.line));
                 let words =
                     format!("nobody awaited it{}: {}: {}", place.unwrap_or_default(), part("name"), part("message"));
-                self.said().rejections.insert(id.parse().ok()?, words);
+                self.said().rejections.insert(id.parse().ok()?, shortened(&words, 500));
                 None
             }
             "handled" => {
@@ -207,7 +224,12 @@ impl Bridge {
         if text.is_empty() {
             return Some(thrown(&json!({"name": "TypeError", "message": "notify needs something to say"})));
         }
-        self.scope.events.emit(Event::Notify { script_id: self.scope.id.clone(), message: text.to_owned() });
+        if !self.said().may_notify() {
+            let message = format!("a script may notify {MAX_NOTIFICATIONS} times");
+            return Some(thrown(&json!({"name": "RangeError", "message": message})));
+        }
+        let message = shortened(text, 4096);
+        self.scope.events.emit(Event::Notify { script_id: self.scope.id.clone(), message });
         None
     }
 

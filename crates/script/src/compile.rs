@@ -20,6 +20,7 @@ use selvedge_protocol::{ErrorCode, Phase, ScriptError};
 use selvedge_sandbox::Position;
 use sha2::{Digest, Sha256};
 
+use crate::nesting::too_much;
 use crate::positions::{Lines, PositionMap};
 use crate::pragma::Pragma;
 use crate::survey::{Note, StaticCall, Survey, calls_in_place};
@@ -45,6 +46,8 @@ pub struct Compiled {
     pub(crate) calls: Vec<StaticCall>,
     pub(crate) probed: Vec<String>,
     pub(crate) notes: Vec<Note>,
+    /// Functions called by a name the script does not declare, and where.
+    pub(crate) bare_calls: Vec<(String, u32)>,
     /// Names the script declares.
     pub(crate) names: Vec<String>,
     /// Names it uses and does not declare.
@@ -141,6 +144,12 @@ fn compile(source: &str, sha256: String) -> Result<Compiled, ScriptError> {
         error
     };
 
+    if let Some((what, offset)) = too_much(source) {
+        let at = lines.position(source, offset);
+        return Err(rejected(format!("the script is too complicated: {what}"))
+            .at(at.line, at.column)
+            .suggest("write it with more statements and fewer levels"));
+    }
     let allocator = Allocator::default();
     let options =
         ParseOptions { parse_regular_expression: true, allow_return_outside_function: true, ..ParseOptions::default() };
@@ -185,7 +194,7 @@ fn compile(source: &str, sha256: String) -> Result<Compiled, ScriptError> {
         let message = format!("`.{field}` is read from a call that is not awaited yet");
         return Err(rejected(message).at(at.line, at.column).suggest(format!("write (await tools.{tool}(…)).{field}")));
     }
-    let Survey { calls, probed, notes, .. } = survey;
+    let Survey { calls, probed, notes, bare_calls, .. } = survey;
     let declared = |name: &str| {
         let known = |symbol| {
             scoping.symbol_name(symbol) == name && !scoping.symbol_flags(symbol).contains(SymbolFlags::Ambient)
@@ -213,6 +222,7 @@ fn compile(source: &str, sha256: String) -> Result<Compiled, ScriptError> {
         calls,
         probed,
         notes,
+        bare_calls,
         names,
         unresolved,
         lines,

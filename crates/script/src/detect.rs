@@ -181,7 +181,9 @@ impl Detector {
 
     fn mark_tag(&self, at: usize, last: bool) -> Mark {
         let rest = &self.text[at..];
-        if !rest.starts_with('<') || self.text[..at].ends_with('`') {
+        // Behind a backtick somebody writes about the syntax; but a script may end in one.
+        let excused = self.text[..at].ends_with('`');
+        if !rest.starts_with('<') || (excused && self.inside.is_none()) {
             return Mark::Nothing;
         }
         if rest.starts_with(CLOSE) {
@@ -190,7 +192,7 @@ impl Detector {
         if !last && (OPEN.starts_with(rest) || CLOSE.starts_with(rest)) {
             return Mark::Unknown;
         }
-        if !rest.starts_with(OPEN) {
+        if !rest.starts_with(OPEN) || excused {
             return Mark::Nothing;
         }
         match rest.as_bytes().get(OPEN.len()) {
@@ -342,6 +344,7 @@ mod tests {
         );
         assert_eq!(shape("```ts\nconst a = 1\n```\n"), ["text:```ts\nconst a = 1\n```\n"]);
         assert_eq!(shape("write `<tool-calls>` around it"), ["text:write `<tool-calls>` around it"]);
+        assert_eq!(shape("<tool-calls>return `x`</tool-calls>."), ["script:return `x`", "text:."]);
         assert_eq!(shape("a < b <tool-callsX> ``` <"), ["text:a < b <tool-callsX> ``` <"]);
         assert_eq!(shape("```ts tool-calls\nconst t = `a\n``b`\n```"), ["script:const t = `a\n``b`"]);
     }
@@ -366,6 +369,7 @@ mod tests {
             "```typescript tool-calls  \r\nreturn 1\r\n```",
             "<tool-calls>a<tool-calls>b</tool-calls>c</tool-calls></tool-calls>`<tool-calls>`",
             "``` ``\n```t\n```ts\n```ts tool-call\n```ts tool-calls",
+            "<tool-calls>return `a`</tool-calls>x `</tool-calls>`",
             "<tool-calls",
             "x<tool-calls>y</tool-call",
             "```ts tool-calls\na\n````\n```x\n```",

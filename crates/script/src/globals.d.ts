@@ -74,3 +74,5 @@ declare class ToolAbortedError extends Error {}
 interface ToolAbortedError extends ToolError {}
 declare class SerializationError extends Error {}
 interface SerializationError extends ToolError {}
+/** Milliseconds since the script first asked. */
+declare const performance: { now(): number };

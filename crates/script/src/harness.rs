@@ -42,6 +42,8 @@ pub struct Harness {
 /// The circumstances of one run.
 #[derive(Debug, Clone, Default)]
 pub struct RunOptions {
+    /// The run's id, where its item was made before; see [`Harness::item`].
+    pub id: Option<String>,
     /// The model's own name for the call.
     pub call_id: Option<String>,
     /// Overrides the harness's mode for this run.
@@ -97,7 +99,7 @@ impl Harness {
 
     /// The same with other limits.
     pub fn with_limits(mut self, limits: Limits) -> Self {
-        self.limits = limits;
+        self.limits = limits.clamped();
         self
     }
 
@@ -152,7 +154,7 @@ impl Harness {
     /// Runs a script.
     pub async fn run_with(&self, source: &[u8], options: RunOptions) -> ScriptToolCallOutput {
         let started = Instant::now();
-        let id = new_id("scr");
+        let id = options.id.clone().unwrap_or_else(|| new_id("scr"));
         let call_id = options.call_id.clone().unwrap_or_else(|| new_id("call"));
         let mut output = empty(id, call_id);
         let mode = options.mode.unwrap_or(self.mode);
@@ -163,17 +165,16 @@ impl Harness {
         }
         let (compiled, cache_hit) = match self.compiler.compile_bytes(source, self.limits.max_source_bytes) {
             Ok(compiled) => compiled,
+            Err(error) if mode == Mode::DryRun => {
+                let report = Preflight { valid: false, calls: Vec::new(), errors: vec![error] };
+                return dry_run(output, report, started);
+            }
             Err(error) => return reject(output, error, started),
         };
         output.metadata.cache_hit = cache_hit;
         let report = preflight::check(&compiled, &self.orchestrator);
         if mode == Mode::DryRun {
-            output.status = RunStatus::DryRun;
-            output.output_json = serde_json::to_string(&report).ok();
-            output.error = report.errors.into_iter().next();
-            output.warnings.push("dry run: the script was checked, nothing ran".to_owned());
-            output.metadata.duration_ms = millis(started);
-            return output;
+            return dry_run(output, report, started);
         }
         if let Some(error) = rejection(report) {
             return reject(output, error, started);
@@ -230,6 +231,9 @@ impl Harness {
             first = false;
         };
         let mut said = said.lock().unwrap_or_else(PoisonError::into_inner);
+        if !matches!(&ended.result, Err(error) if error.code == ErrorCode::ScriptCancelledError) {
+            said.session.commit();
+        }
         (output.logs, output.warnings) = said.finish();
         output.output = std::mem::take(&mut said.output);
         output.metadata.tool_calls_made = ended.dispatched;
@@ -324,6 +328,15 @@ fn empty(id: String, call_id: String) -> ScriptToolCallOutput {
 
 fn reject(mut output: ScriptToolCallOutput, error: ScriptError, started: Instant) -> ScriptToolCallOutput {
     output.error = Some(error);
+    output.metadata.duration_ms = millis(started);
+    output
+}
+
+fn dry_run(mut output: ScriptToolCallOutput, report: Preflight, started: Instant) -> ScriptToolCallOutput {
+    output.status = RunStatus::DryRun;
+    output.output_json = serde_json::to_string(&report).ok();
+    output.error = report.errors.into_iter().next();
+    output.warnings.push("dry run: the script was checked, nothing ran".to_owned());
     output.metadata.duration_ms = millis(started);
     output
 }

@@ -67,6 +67,9 @@ fn for_missing_name(missing: &str, compiled: &Compiled, registry: &Registry) -> 
     if let Some((_, instead)) = ABSENT.iter().find(|(absent, _)| *absent == missing) {
         return (*instead).to_owned();
     }
+    if missing.len() > 80 {
+        return "it is not there, and not declared in the script: help() lists what is".to_owned();
+    }
     if let Some(tool) = registry.get(missing) {
         return format!("did you mean `tools.{}`?", tool.spec.js_name);
     }
@@ -107,10 +110,10 @@ fn for_type_error(message: &str, at: Option<(u32, u32)>, compiled: &Compiled) ->
 
 /// The name or member that stands at a place of the script.
 fn written(compiled: &Compiled, (line, column): (u32, u32)) -> String {
-    let text = compiled.source.lines().nth(line as usize - 1).unwrap_or_default();
+    let text = compiled.source.lines().nth((line as usize).saturating_sub(1)).unwrap_or_default();
     let chars: Vec<char> = text.chars().collect();
     let part = |c: &char| c.is_alphanumeric() || "_$.?".contains(*c);
-    let at = (column as usize - 1).min(chars.len());
+    let at = (column as usize).saturating_sub(1).min(chars.len());
     let start = chars[..at].iter().rposition(|c| !part(c)).map_or(0, |before| before + 1);
     let end = chars[at..].iter().position(|c| !part(c)).map_or(chars.len(), |after| at + after);
     chars[start..end].iter().collect::<String>().trim_matches(['.', '?']).to_owned()

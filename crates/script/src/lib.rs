@@ -11,9 +11,11 @@
 mod bridge;
 mod compile;
 pub mod detect;
+mod globals;
 mod harness;
 mod hints;
 mod meter;
+mod nesting;
 mod outcome;
 mod positions;
 mod pragma;
@@ -24,10 +26,8 @@ mod session;
 mod survey;
 
 pub use compile::{Compiled, Compiler};
+pub use globals::GLOBALS;
 pub use harness::{Facts, Harness, RunOptions};
 pub use pragma::Pragma;
 pub use preflight::{PlannedCall, Preflight};
 pub use session::Session;
-
-/// TypeScript declarations of everything a script can use besides `tools`.
-pub const GLOBALS: &str = include_str!("globals.d.ts");

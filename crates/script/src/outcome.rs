@@ -11,15 +11,44 @@ use crate::hints;
 /// Frames an author is shown.
 const MAX_FRAMES: usize = 10;
 
+/// Codes a call, or a value on its way out, can fail with inside a script.
+const THROWN_BY_CALLS: [ErrorCode; 9] = [
+    ErrorCode::ApprovalDeniedError,
+    ErrorCode::ApprovalTimeoutError,
+    ErrorCode::ToolExecutionError,
+    ErrorCode::ToolNotFoundError,
+    ErrorCode::ToolValidationError,
+    ErrorCode::ToolBudgetExceededError,
+    ErrorCode::ToolAbortedError,
+    ErrorCode::SerializationError,
+    ErrorCode::ScriptMemoryError,
+];
+/// Bytes of facts an error may carry.
+const MAX_METADATA: usize = 8 << 10;
+
 /// An error the script threw and did not catch, from its description in JSON.
-pub(crate) fn from_thrown(json: &str, compiled: &Compiled, registry: &Registry) -> ScriptError {
+pub(crate) fn from_thrown(
+    json: &str,
+    compiled: &Compiled,
+    registry: &Registry,
+    made: impl Fn(&str) -> bool,
+) -> ScriptError {
     let facts: Map<String, Value> = serde_json::from_str(json).unwrap_or_default();
     let text = |key: &str| facts.get(key).and_then(Value::as_str).unwrap_or_default();
     let (name, message, stack) = (text("name"), text("message"), text("stack"));
 
     let code = match (ErrorCode::parse(text("code")), name) {
-        (Some(code), name) if name == code.as_str() => code,
-        (_, "InternalError") if message == "out of memory" => ErrorCode::ScriptMemoryError,
+        // What a call can throw; a script that makes up any other code of ours is not believed.
+        (Some(code), name)
+            if name == code.as_str()
+                && THROWN_BY_CALLS.contains(&code)
+                && facts.get("callId").is_none_or(|id| id.as_str().is_some_and(&made)) =>
+        {
+            code
+        }
+        (_, "InternalError" | "SyntaxError") if message.starts_with("out of memory") => ErrorCode::ScriptMemoryError,
+        // What the engine throws when there is not even memory for an error.
+        _ if facts.contains_key("thrown") && message == "[uninitialized]" => ErrorCode::ScriptMemoryError,
         (_, "RangeError") if message == "Maximum call stack size exceeded" => ErrorCode::ScriptStackError,
         _ => ErrorCode::ScriptRuntimeError,
     };
@@ -32,21 +61,24 @@ pub(crate) fn from_thrown(json: &str, compiled: &Compiled, registry: &Registry) 
     };
     let phase = if code == ErrorCode::SerializationError { Phase::Finalizing } else { Phase::Executing };
     let mut error = ScriptError::new(code, phase, shortened(&message, 2048));
-    if let Some(at) = first_position(stack) {
+    let lines = compiled.source.lines().count() as u32;
+    if let Some(at) = first_position(stack).filter(|at| at.line <= lines) {
         error = error.at(at.line, at.column);
     }
     error.stack = stack_of(name, text("message"), stack);
-    error.tool_name = facts.get("toolName").and_then(Value::as_str).map(str::to_owned);
-    error.call_id = facts.get("callId").and_then(Value::as_str).map(str::to_owned);
+    let brief = |key: &str| facts.get(key).and_then(Value::as_str).map(|text| shortened(text, 200));
+    (error.tool_name, error.call_id) = (brief("toolName"), brief("callId"));
     error.suggestions = strings(facts.get("suggestions"));
-    if let Some(Value::Object(metadata)) = facts.get("metadata") {
-        error.metadata.extend(metadata.clone());
+    if let Some(metadata @ Value::Object(fields)) = facts.get("metadata")
+        && metadata.to_string().len() <= MAX_METADATA
+    {
+        error.metadata.extend(fields.clone());
     }
     match code {
         ErrorCode::ScriptRuntimeError => {
-            error = error.with("name", name);
-            if let Some(cause) = facts.get("cause") {
-                error = error.with("cause", cause.clone());
+            error = error.with("name", shortened(name, 200));
+            if let Some(cause) = brief("cause") {
+                error = error.with("cause", cause);
             }
             let at = error.line.zip(error.column);
             error.suggestions.extend(hints::for_engine_error(name, text("message"), at, compiled, registry));
@@ -57,8 +89,8 @@ pub(crate) fn from_thrown(json: &str, compiled: &Compiled, registry: &Registry) 
         ErrorCode::ScriptStackError => error = error.suggest("use a loop instead of recursion"),
         _ => {}
     }
-    if let Some(path) = facts.get("path") {
-        error = error.with("path", path.clone());
+    if let Some(path) = brief("path") {
+        error = error.with("path", path);
     }
     error
 }
@@ -104,22 +136,25 @@ pub(crate) fn first_position(stack: &str) -> Option<Position> {
     let rest = stack.split_once("script.ts:")?.1;
     let end = rest.find(|c: char| !c.is_ascii_digit() && c != ':').unwrap_or(rest.len());
     let (line, column) = rest[..end].split_once(':')?;
-    Some(Position { line: line.parse().ok()?, column: column.parse().ok()? })
+    let at = Position { line: line.parse().ok()?, column: column.parse().ok()? };
+    // The text is the script's to write: a place that cannot be is none.
+    (at.line > 0 && at.column > 0).then_some(at)
 }
 
 fn stack_of(name: &str, message: &str, stack: &str) -> Option<String> {
-    let frames: Vec<&str> =
-        stack.lines().filter(|line| line.contains("script.ts:")).map(str::trim).take(MAX_FRAMES).collect();
+    let ours = stack.lines().filter(|line| line.contains("script.ts:")).take(MAX_FRAMES);
+    let frames: Vec<String> = ours.map(|line| shortened(line.trim(), 200)).collect();
     if frames.is_empty() {
         return None;
     }
     let head = shortened(message.lines().next().unwrap_or_default(), 200);
+    let name = shortened(name, 200);
     Some(format!("{name}: {head}\n  {}", frames.join("\n  ")))
 }
 
 fn strings(value: Option<&Value>) -> Vec<String> {
     let items = value.and_then(Value::as_array).into_iter().flatten();
-    items.filter_map(Value::as_str).map(str::to_owned).take(10).collect()
+    items.filter_map(Value::as_str).map(|text| shortened(text, 300)).take(10).collect()
 }
 
 pub(crate) fn shortened(text: &str, max: usize) -> String {

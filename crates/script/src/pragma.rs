@@ -16,9 +16,9 @@ pub struct Pragma {
 }
 
 impl Pragma {
-    /// Reads the first line, if it is a pragma.
+    /// Reads the first line that is not blank, if it is a pragma.
     pub(crate) fn read(source: &str) -> Result<Option<Self>, ScriptError> {
-        let line = source.lines().next().unwrap_or_default();
+        let line = source.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
         let Some(json) = line.trim_start().strip_prefix("// @exec:") else { return Ok(None) };
         let refuse = |why: String| {
             ScriptError::new(

@@ -6,6 +6,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::compile::Compiled;
+use crate::globals::is_global;
 use crate::survey::{StaticArgs, StaticObject};
 
 /// What can be said of a script without running it.
@@ -84,36 +85,22 @@ pub(crate) fn check(compiled: &Compiled, orchestrator: &Orchestrator) -> Preflig
         }
         report.calls.push(planned(&tool.spec, at.line, object));
     }
-    report.errors.extend(compiled.unresolved.iter().filter_map(|name| bare_name(name, compiled, orchestrator)));
+    let bare = compiled.bare_calls.iter().filter_map(|(name, at)| bare_name(name, *at, compiled, orchestrator));
+    report.errors.extend(bare);
     report.valid = report.errors.is_empty();
     report
 }
 
 /// A tool called without `tools.` in front.
-fn bare_name(name: &str, compiled: &Compiled, orchestrator: &Orchestrator) -> Option<ScriptError> {
+fn bare_name(name: &str, offset: u32, compiled: &Compiled, orchestrator: &Orchestrator) -> Option<ScriptError> {
     let tool = match orchestrator.registry().find(name) {
         Found::Tool(tool) if !is_global(name) => tool,
         _ => return None,
     };
-    let call = format!("{name}(");
-    let offset = compiled.source.match_indices(&call).map(|(at, _)| at).find(|at| {
-        let before = compiled.source[..*at].chars().next_back();
-        before.is_none_or(|c| !c.is_alphanumeric() && !"_$.'\"`".contains(c))
-    })?;
-    let at = compiled.position(offset as u32);
+    let at = compiled.position(offset);
     let right = format!("tools.{}", tool.spec.js_name);
-    let error = ScriptError::new(
-        ErrorCode::ToolNotFoundError,
-        Phase::Parsing,
-        format!("`{name}` is not defined: did you mean `{right}`?"),
-    );
-    Some(error.at(at.line, at.column).suggest(right))
-}
-
-/// Names that are there without `tools.`, whatever tools there are.
-fn is_global(name: &str) -> bool {
-    crate::GLOBALS.contains(&format!("declare function {name}("))
-        || crate::GLOBALS.contains(&format!("declare const {name}:"))
+    let message = format!("`{name}` is not defined: did you mean `{right}`?");
+    Some(ScriptError::new(ErrorCode::ToolNotFoundError, Phase::Parsing, message).at(at.line, at.column).suggest(right))
 }
 
 /// A literal where an object belongs, and the object that was probably meant.

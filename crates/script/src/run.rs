@@ -9,17 +9,25 @@ use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use selvedge_protocol::{CallRecord, CallStatus, ErrorCode, Phase, ScriptError};
-use selvedge_sandbox::{Execution, Fault, Finish, Leash, Outcome, Position, Program, Pump, Request, Runtime, State};
-use selvedge_tools::{Arguments, CallOutcome, CallRequest, Orchestrator, Report, Scope};
+use selvedge_sandbox::{Fault, Finish, Leash, Outcome, Position, Program, Pump, Request, Runtime, State};
+use selvedge_tools::{Arguments, CallOutcome, CallRequest, Orchestrator, Report, Scope, camel_case};
 use serde_json::Value;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio_util::sync::CancellationToken;
 
 use crate::bridge::{Bridge, Said, error_facts};
 use crate::compile::Compiled;
+use crate::globals::is_global;
 use crate::meter::Clock;
 use crate::outcome::{from_fault, from_syntax, from_thrown, shortened, timed_out};
+use crate::preview::preview;
 
+/// Calls beyond the budget a script is told about one by one, before it is ended.
+const REFUSALS: usize = 200;
+/// Bytes of results kept for the case that the script fails.
+const MAX_KEPT: usize = 1 << 20;
+/// How long the leash may take to stop a guest.
+const LEASH_GRACE: Duration = Duration::from_secs(1);
 /// How long after its deadline a run may take to stop its calls.
 const HARD_STOP: Duration = Duration::from_secs(2);
 
@@ -61,6 +69,7 @@ struct Traffic<'a> {
     timers: BTreeMap<(Instant, u32), ()>,
     calls: Vec<Option<CallRecord>>,
     results: Vec<(String, String, String)>,
+    kept: usize,
     dispatched: u32,
     stubborn: Vec<String>,
 }
@@ -96,12 +105,12 @@ impl<'a> Run<'a> {
             timers: BTreeMap::new(),
             calls: Vec::new(),
             results: Vec::new(),
+            kept: 0,
             dispatched: 0,
             stubborn: Vec::new(),
         };
         let mut heap_peak = 0;
-        let result = self.pump(context, &mut traffic, &mut heap_peak).await;
-        let mut result = result;
+        let mut result = self.pump(context, &mut traffic, &mut heap_peak).await;
         let left = traffic.wind_up(result.is_ok() && self.allow_detached).await;
         let stopped: Vec<String> = left.iter().filter_map(|left| traffic.still_running(left)).collect();
         match &mut result {
@@ -127,9 +136,6 @@ impl<'a> Run<'a> {
                 }
             }
             Err(_) => {}
-        }
-        if !matches!(&result, Err(error) if error.code == ErrorCode::ScriptCancelledError) {
-            self.said().session.commit();
         }
         let stubborn = std::mem::take(&mut traffic.stubborn);
         let result = match result {
@@ -164,6 +170,7 @@ impl<'a> Run<'a> {
             orchestrator: self.orchestrator.clone(),
             scope: self.scope.clone(),
             context,
+            max_depth: self.limits.max_value_depth,
         };
         let source = self.source();
         let program = Program {
@@ -174,15 +181,19 @@ impl<'a> Run<'a> {
             leash: leash.clone(),
         };
         let start = self.runtime.start(program, Box::new(bridge));
-        let (mut execution, mut pump) = traffic.while_computing(&leash, start).await.map_err(fail)?;
+        let (mut execution, mut pump) = traffic.while_computing(&leash, clock.deadline(), start).await.map_err(fail)?;
         loop {
             *heap_peak = execution.heap_peak();
-            traffic.take_requests(std::mem::take(&mut pump.requests));
+            traffic.take_requests(std::mem::take(&mut pump.requests))?;
             if let State::Finished(finish) = pump.state {
                 return match finish {
                     Finish::Value(value) => Ok(value),
                     Finish::Exit => Ok(None),
-                    Finish::Error(error) => Err(from_thrown(&error, self.compiled, self.orchestrator.registry())),
+                    Finish::Error(error) => {
+                        let made = |id: &str| traffic.calls.iter().flatten().any(|call| call.id == id);
+                        let registry = self.orchestrator.registry();
+                        Err(from_thrown(&whole_unicode(&error), self.compiled, registry, made))
+                    }
                     Finish::Syntax(error) => Err(from_syntax(&error)),
                 };
             }
@@ -199,7 +210,8 @@ impl<'a> Run<'a> {
                         Ok(value) => Outcome::Value(value),
                         Err(error) => Outcome::Error(error),
                     };
-                    pump = settle(traffic, &leash, execution.as_mut(), id, outcome).await.map_err(fail)?;
+                    let computing = execution.settle(id, outcome);
+                    pump = traffic.while_computing(&leash, clock.deadline(), computing).await.map_err(fail)?;
                     continue;
                 }
             }
@@ -252,7 +264,11 @@ impl<'a> Run<'a> {
     /// The compiled script; servers it names without `tools.mcp.` are bound where the name is free.
     fn source(&self) -> Cow<'a, str> {
         let registry = self.orchestrator.registry();
-        let servers = self.compiled.unresolved.iter().filter(|name| registry.is_namespace(&format!("mcp.{name}")));
+        let servers = self
+            .compiled
+            .unresolved
+            .iter()
+            .filter(|name| !is_global(name) && registry.is_namespace(&format!("mcp.{name}")));
         let bound: String = servers.map(|name| format!("const {name} = tools.mcp.{name};")).collect();
         if bound.is_empty() {
             return Cow::Borrowed(&self.compiled.javascript);
@@ -266,40 +282,52 @@ impl<'a> Run<'a> {
     }
 }
 
-async fn settle(
-    traffic: &mut Traffic<'_>,
-    leash: &Leash,
-    execution: &mut dyn Execution,
-    id: u32,
-    outcome: Outcome<'_>,
-) -> Result<Pump, Fault> {
-    traffic.while_computing(leash, execution.settle(id, outcome)).await
-}
-
 impl<'a> Traffic<'a> {
-    /// Lets the guest compute; calls under way go on beside it, and a cancellation reaches it.
-    async fn while_computing<T>(&mut self, leash: &Leash, guest: impl Future<Output = T>) -> T {
+    /// Lets the guest compute; calls under way go on beside it, and a cancellation reaches it. The leash
+    /// stops a guest that computes; one that still waits for its place in the sandbox is let go here.
+    async fn while_computing<T>(
+        &mut self,
+        leash: &Leash,
+        deadline: Option<Instant>,
+        guest: impl Future<Output = Result<T, Fault>>,
+    ) -> Result<T, Fault> {
         let cancel = &self.run.scope.cancel;
-        tokio::pin!(guest);
+        let too_late = async {
+            match deadline {
+                Some(deadline) => tokio::time::sleep_until((deadline + LEASH_GRACE).into()).await,
+                None => std::future::pending().await,
+            }
+        };
+        let given_up = async {
+            cancel.cancelled().await;
+            leash.cut();
+            tokio::time::sleep(LEASH_GRACE).await;
+        };
+        tokio::pin!(guest, too_late, given_up);
         loop {
             tokio::select! {
                 biased;
                 done = &mut guest => return done,
-                () = cancel.cancelled(), if !cancel.is_cancelled() => leash.cut(),
+                () = &mut given_up => return Err(Fault::Cancelled),
+                () = &mut too_late => return Err(Fault::Deadline),
                 Some(()) = self.batches.next(), if !self.batches.is_empty() => {}
-            }
-            if cancel.is_cancelled() {
-                leash.cut();
             }
         }
     }
 
     /// Submits all calls of a pump as one batch.
-    fn take_requests(&mut self, requests: Vec<Request>) {
+    fn take_requests(&mut self, requests: Vec<Request>) -> Result<(), ScriptError> {
+        let calls = requests.iter().filter(|request| matches!(request, Request::Call { .. })).count();
+        let max = self.run.limits.max_tool_calls;
+        if self.calls.len() + calls > max as usize + REFUSALS {
+            let message = format!("this script may make {max} tool calls, and went on when it was told so");
+            return Err(ScriptError::new(ErrorCode::ToolBudgetExceededError, Phase::Executing, message)
+                .suggest("do more with each call, or split the work into several scripts"));
+        }
         let mut batch = Vec::new();
         for request in requests {
             match request {
-                Request::Call { id, path, args, at } => batch.push(self.accept(id, path, &args, at)),
+                Request::Call { id, path, args, at } => batch.push(self.accept(id, path, &whole_unicode(&args), at)),
                 Request::Sleep { id, ms } => {
                     let wait = Duration::from_secs_f64((ms / 1000.0).clamp(0.0, 1e6));
                     self.timers.insert((Instant::now() + wait, id), ());
@@ -317,21 +345,28 @@ impl<'a> Traffic<'a> {
             let run = self.run;
             self.batches.push(Box::pin(run.orchestrator.run_batch(run.scope, batch, self.report_to.clone())));
         }
+        Ok(())
     }
 
     fn accept(&mut self, id: u32, path: String, args: &str, at: Option<Position>) -> CallRequest {
+        let tool = self
+            .run
+            .orchestrator
+            .registry()
+            .get(&path)
+            .map_or_else(|| shortened(&path, 80), |tool| tool.spec.name.clone());
         self.calls.push(None);
         let call_id = format!("tool_{}", self.calls.len());
         let at = at.and_then(|at| self.run.compiled.locate(at));
         let cancel = self.run.scope.cancel.child_token();
-        let args = match serde_json::from_str(&whole_unicode(args)) {
+        // A call beyond the budget is refused whatever it says.
+        let refused = self.calls.len() > self.run.limits.max_tool_calls as usize;
+        let args = match serde_json::from_str(if refused { "[]" } else { args }) {
             Ok(Value::Array(list)) => list,
             _ => Vec::new(),
         };
-        self.pending.insert(
-            id,
-            Pending { call_id: call_id.clone(), tool: path.clone(), at, cancel: cancel.clone(), given_up: false },
-        );
+        self.pending
+            .insert(id, Pending { call_id: call_id.clone(), tool, at, cancel: cancel.clone(), given_up: false });
         CallRequest { id: call_id, tool: path, args: Arguments::List(args), line: at.map(|at| at.line), cancel }
     }
 
@@ -364,7 +399,9 @@ impl<'a> Traffic<'a> {
         let answer = match result {
             Ok(output) => {
                 let json = output.value.to_string();
-                self.results.push((record.id.clone(), record.tool.clone(), json.clone()));
+                self.kept += json.len();
+                let kept = if self.kept <= MAX_KEPT { json.clone() } else { format!("\"… {} bytes\"", json.len()) };
+                self.results.push((record.id.clone(), record.tool.clone(), kept));
                 Ok(json)
             }
             Err(mut failure) => {
@@ -389,27 +426,34 @@ impl<'a> Traffic<'a> {
         let stopped =
             matches!(record.status, CallStatus::Aborted | CallStatus::NotStarted | CallStatus::OutcomeUnknown);
         let line = left.at.map(|at| format!(" in line {}", at.line)).unwrap_or_default();
+        let tool = camel_case(&left.tool);
         (stopped && !left.given_up)
-            .then(|| format!("{} (tools.{}{line}) was still running when the script ended", left.call_id, left.tool))
+            .then(|| format!("{} (tools.{tool}{line}) was still running when the script ended", left.call_id))
+    }
+
+    /// Takes reports until no call is pending, time is up, or somebody cancels.
+    async fn settle_until(&mut self, limit: Instant, cancel: &CancellationToken) {
+        while !self.pending.is_empty() {
+            tokio::select! {
+                biased;
+                () = tokio::time::sleep_until(limit.into()) => return,
+                () = cancel.cancelled() => return,
+                Some(report) = self.reports.recv() => { self.take_report(report); }
+                Some(()) = self.batches.next(), if !self.batches.is_empty() => {}
+            }
+        }
     }
 
     /// Brings every call to an end, and returns those that were pending.
     async fn wind_up(&mut self, wait_for_them: bool) -> Vec<Pending> {
         let mut left: Vec<Pending> = self.pending.values().cloned().collect();
         left.sort_by_key(|pending| call_number(&pending.call_id));
-        if !wait_for_them {
-            self.run.scope.cancel.cancel();
+        if wait_for_them {
+            let limit = Instant::now() + self.run.timeout;
+            self.settle_until(limit, &self.run.scope.cancel.clone()).await;
         }
-        let limit = if wait_for_them { self.run.timeout } else { HARD_STOP };
-        let deadline = Instant::now() + limit;
-        while !self.pending.is_empty() {
-            tokio::select! {
-                biased;
-                Some(report) = self.reports.recv() => { self.take_report(report); }
-                Some(()) = self.batches.next(), if !self.batches.is_empty() => {}
-                () = tokio::time::sleep_until(deadline.into()) => break,
-            }
-        }
+        self.run.scope.cancel.cancel();
+        self.settle_until(Instant::now() + HARD_STOP, &CancellationToken::new()).await;
         // Whatever did not even answer is dropped with its batch, and nobody knows how far it came.
         for pending in std::mem::take(&mut self.pending).into_values() {
             let index = call_number(&pending.call_id).saturating_sub(1);
@@ -437,7 +481,9 @@ fn detached(stubborn: &[String], value: Option<String>) -> ScriptError {
     let mut error = ScriptError::new(ErrorCode::DetachedPromiseError, Phase::Finalizing, message)
         .suggest("await every call before the script returns");
     if let Some(value) = value.and_then(|json| serde_json::from_str::<Value>(&json).ok()) {
-        error = error.with("returned", value);
+        // Cut as JSON, so that it stays JSON.
+        let returned = serde_json::from_str(&preview(&value, 8 << 10)).unwrap_or(Value::Null);
+        error = error.with("returned", returned);
     }
     error
 }

@@ -72,6 +72,8 @@ pub(crate) struct Survey<'s> {
     pub(crate) notes: Vec<Note>,
     /// Names of async functions the script declares.
     async_functions: Vec<String>,
+    /// Functions called by a name the script does not declare, and where.
+    pub(crate) bare_calls: Vec<(String, u32)>,
     /// Constants that are assigned to.
     pub(crate) constants: Vec<(String, Span)>,
     /// Fields read from a call that was not awaited: tool, field, where.
@@ -89,6 +91,7 @@ impl<'s> Survey<'s> {
             probed: Vec::new(),
             notes: Vec::new(),
             async_functions: Vec::new(),
+            bare_calls: Vec::new(),
             constants: Vec::new(),
             unawaited: Vec::new(),
             namespaces: 0,
@@ -289,6 +292,11 @@ impl<'a> Visit<'a> for Survey<'_> {
     }
 
     fn visit_call_expression(&mut self, it: &CallExpression<'a>) {
+        if let Expression::Identifier(callee) = it.callee.get_inner_expression()
+            && self.is_global(callee)
+        {
+            self.bare_calls.push((callee.name.to_string(), callee.span.start));
+        }
         if let Expression::StaticMemberExpression(member) = it.callee.get_inner_expression()
             && it.arguments.first().and_then(Argument::as_expression).is_some_and(is_async_function)
         {
@@ -456,8 +464,13 @@ pub(crate) fn calls_in_place(elements: &[ArrayExpressionElement<'_>]) -> u32 {
         }
         false
     }
+    // Where entries are spread in, places in the text are not places in the list.
+    if elements.len() > 31 || elements.iter().any(|element| matches!(element, ArrayExpressionElement::SpreadElement(_)))
+    {
+        return 0;
+    }
     let mut mask = 0;
-    for (index, element) in elements.iter().enumerate().take(31) {
+    for (index, element) in elements.iter().enumerate() {
         if element.as_expression().is_some_and(is_tool_call) {
             mask |= 1 << index;
         }

@@ -144,7 +144,9 @@ impl Checker {
             ValidationErrorKind::AdditionalProperties { unexpected }
             | ValidationErrorKind::UnevaluatedProperties { unexpected } => unexpected
                 .iter()
+                .take(8)
                 .map(|name| {
+                    let name: &String = &name.chars().take(80).collect();
                     let known: Vec<String> = self.properties().map(|(name, _)| camel_case(name)).collect();
                     let near = nearest(name, known.iter().map(String::as_str));
                     let hint = match near.first() {

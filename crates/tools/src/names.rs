@@ -29,16 +29,24 @@ pub fn snake_case(name: &str) -> String {
     out
 }
 
+/// Longest name that is compared with others.
+const MAX_NAME: usize = 80;
+
 /// At most three of `known` that look like `wrong`, the nearest first.
 pub fn nearest<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Vec<String> {
     let plain =
         |name: &str| name.chars().filter(|c| c.is_alphanumeric()).flat_map(char::to_lowercase).collect::<String>();
+    // Names come from strangers: what no name is as long as is not worth the comparison.
+    if wrong.len() > MAX_NAME {
+        return Vec::new();
+    }
     let wanted = plain(wrong);
     if wanted.is_empty() {
         return Vec::new();
     }
     let mut scored: Vec<(usize, &str)> = known
         .into_iter()
+        .filter(|name| name.len() <= MAX_NAME)
         .filter_map(|name| {
             let candidate = plain(name);
             let distance = strsim::damerau_levenshtein(&wanted, &candidate);

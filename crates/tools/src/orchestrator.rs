@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::gate::{Approver, NobodyToAsk};
 use crate::registry::{Found, Registered, Registry};
-use crate::{ArgumentError, Call, Scope, ToolOutput, Verdict, judge};
+use crate::{ArgumentError, Call, Risk, Scope, ToolOutput, Verdict, judge};
 
 /// A call somebody wants made.
 #[derive(Debug)]
@@ -155,8 +155,10 @@ impl Orchestrator {
         for request in batch {
             match self.prepare(scope, request) {
                 Err(outcome) => finish(scope, reports, outcome),
-                Ok(prepared) => match judge(self.policy, prepared.tool.tool.risk(&prepared.args)) {
-                    Verdict::Ask { .. } if scope.has_agreed(&prepared.tool.spec.name) => free.push(prepared),
+                Ok(prepared) => match judge(self.policy, risk(&prepared)) {
+                    Verdict::Ask { reason } if scope.has_agreed(&prepared.tool.spec.name, &reason) => {
+                        free.push(prepared)
+                    }
                     Verdict::Run => free.push(prepared),
                     Verdict::Ask { reason } => gated.push((prepared, reason)),
                     Verdict::Refuse { reason } => {
@@ -210,6 +212,7 @@ impl Orchestrator {
 
     /// The error for a name that is no tool.
     pub fn not_found(&self, name: &str) -> CallFailure {
+        let name = &name.chars().take(80).collect::<String>();
         let near = match self.registry.find(name) {
             Found::Nothing(near) => near,
             Found::Tool(_) | Found::Namespace => self
@@ -242,6 +245,15 @@ impl Orchestrator {
         gated: Vec<(Prepared, String)>,
         reports: &UnboundedSender<Report>,
     ) -> Vec<Prepared> {
+        let (gated, given_up): (Vec<_>, Vec<_>) =
+            gated.into_iter().partition(|(prepared, _)| !prepared.request.cancel.is_cancelled());
+        for (prepared, _) in given_up {
+            let name = prepared.tool.spec.name.clone();
+            finish(scope, reports, refused(&prepared.request, name.clone(), aborted(&name)));
+        }
+        if gated.is_empty() {
+            return Vec::new();
+        }
         let request = ApprovalRequest {
             id: new_id("apr"),
             script_id: Some(scope.id.clone()),
@@ -259,7 +271,7 @@ impl Orchestrator {
             .emit(Event::ApprovalAnswered { id: request.id, answers: decision.iter().map(Decision::words).collect() });
 
         let mut allowed = Vec::new();
-        for ((prepared, _), decision) in gated.into_iter().zip(decision) {
+        for ((prepared, reason), decision) in gated.into_iter().zip(decision) {
             let tool = &prepared.tool.spec.name;
             let failure = match decision {
                 Decision::Run => {
@@ -267,7 +279,7 @@ impl Orchestrator {
                     continue;
                 }
                 Decision::RunAll => {
-                    scope.agree(tool);
+                    scope.agree(tool, &reason);
                     allowed.push(prepared);
                     continue;
                 }
@@ -298,6 +310,8 @@ impl Orchestrator {
             }
         };
         tokio::select! {
+            biased;
+            _ = cancelled => all(Decision::Cancelled),
             decision = self.approver.ask(request) => match decision {
                 ApprovalDecision::Answered(answers) => {
                     let mut answers = answers.into_iter();
@@ -311,7 +325,6 @@ impl Orchestrator {
                 ApprovalDecision::Unavailable(because) => all(Decision::Denied(Some(because))),
             },
             () = too_late => all(Decision::TimedOut),
-            _ = cancelled => all(Decision::Cancelled),
         }
     }
 
@@ -345,6 +358,7 @@ impl Orchestrator {
         let (result, stubborn) = supervise(scope, &tool, args, call).await;
         let status = match &result {
             Ok(_) => CallStatus::Done,
+            Err(_) if stubborn => CallStatus::OutcomeUnknown,
             Err(failure) if failure.code == ErrorCode::ToolAbortedError => CallStatus::Aborted,
             Err(_) => CallStatus::Failed,
         };
@@ -356,13 +370,16 @@ impl Orchestrator {
             duration_ms: millis(started),
             args_digest: digest,
             line: request.line,
-            error: result
-                .as_ref()
-                .err()
-                .map(|failure| CallError { code: failure.code, message: failure.message.clone() }),
+            error: result.as_ref().err().map(call_error),
         };
         finish(scope, reports, Box::new(CallOutcome { record, result, stubborn, dispatched: true }));
     }
+}
+
+/// What the tool makes of the arguments; one that breaks over them is asked for.
+fn risk(prepared: &Prepared) -> Risk {
+    let judged = std::panic::catch_unwind(AssertUnwindSafe(|| prepared.tool.tool.risk(&prepared.args)));
+    judged.unwrap_or_else(|_| Risk::Ask { reason: "its risk could not be judged".to_owned() })
 }
 
 /// What became of a question, for one call.
@@ -397,14 +414,18 @@ async fn supervise(
 ) -> (Result<ToolOutput, CallFailure>, bool) {
     let name = &tool.spec.name;
     let cancel = call.cancel.clone();
-    let work = AssertUnwindSafe(tool.tool.call(args, call)).catch_unwind();
+    let work = AssertUnwindSafe(async { tool.tool.call(args, call).await }).catch_unwind();
     let stop = cancel.cancelled();
     pin_mut!(work, stop);
     let ended = match select(work, stop).await {
         Either::Left((ended, _)) => ended,
         Either::Right(((), work)) => {
-            let stubborn = tokio::time::timeout(scope.limits.abort_grace, work).await.is_err();
-            return (Err(aborted(name)), stubborn);
+            return match tokio::time::timeout(scope.limits.abort_grace, work).await {
+                // It was done before it could stop: what is done is done.
+                Ok(Ok(Ok(output))) => (Ok(output), false),
+                Ok(_) => (Err(aborted(name)), false),
+                Err(_) => (Err(aborted(name)), true),
+            };
         }
     };
     let result = match ended {
@@ -449,12 +470,17 @@ fn refused(request: &CallRequest, tool: String, failure: CallFailure) -> Box<Cal
             duration_ms: 0.0,
             args_digest: String::new(),
             line: request.line,
-            error: Some(CallError { code: failure.code, message: failure.message.clone() }),
+            error: Some(call_error(&failure)),
         },
         result: Err(failure),
         stubborn: false,
         dispatched: false,
     })
+}
+
+/// The line a ledger has for a failure.
+fn call_error(failure: &CallFailure) -> CallError {
+    CallError { code: failure.code, message: failure.message.chars().take(1000).collect() }
 }
 
 fn aborted(tool: &str) -> CallFailure {
@@ -465,7 +491,7 @@ fn invalid(tool: &Registered, errors: &[ArgumentError]) -> CallFailure {
     let messages: Vec<&str> = errors.iter().take(4).map(|error| error.message.as_str()).collect();
     let mut failure =
         CallFailure::new(ErrorCode::ToolValidationError, format!("{}: {}", tool.spec.js_name, messages.join("; ")));
-    failure.suggestions = errors.iter().flat_map(|error| error.suggestions.clone()).collect();
+    failure.suggestions = errors.iter().flat_map(|error| error.suggestions.clone()).take(8).collect();
     failure
 }
 

@@ -1,0 +1,34 @@
+//! Standard output and error: what scripts say must not steer the terminal, and a reader may leave early.
+
+use std::borrow::Cow;
+use std::io::{self, IsTerminal, Write};
+
+/// Prints a line on standard output. That nobody reads it any more is no failure of ours.
+pub(crate) fn line(text: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    let shown = if out.is_terminal() { harmless(text) } else { Cow::Borrowed(text) };
+    match writeln!(out, "{shown}") {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        result => result,
+    }
+}
+
+/// The text without what a terminal would obey: control characters but line breaks and tabs become visible.
+pub(crate) fn harmless(text: &str) -> Cow<'_, str> {
+    let steers = |c: char| c.is_control() && c != '\n' && c != '\t';
+    if !text.contains(steers) {
+        return Cow::Borrowed(text);
+    }
+    Cow::Owned(text.chars().map(|c| if steers(c) { '\u{fffd}' } else { c }).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::harmless;
+
+    #[test]
+    fn escape_sequences_lose_their_power() {
+        assert_eq!(harmless("a\u{1b}[2Jb\n\tc"), "a\u{fffd}[2Jb\n\tc");
+        assert_eq!(harmless("plain ü"), "plain ü");
+    }
+}

@@ -1,0 +1,36 @@
+//! Names a script has without declaring them.
+
+use std::collections::HashSet;
+use std::sync::OnceLock;
+
+/// TypeScript declarations of everything a script can use besides `tools`.
+pub const GLOBALS: &str = include_str!("globals.d.ts");
+
+/// Lower-case names of ECMAScript itself; those in capitals are told by their first letter.
+const STANDARD: [&str; 14] = [
+    "globalThis",
+    "undefined",
+    "parseInt",
+    "parseFloat",
+    "isNaN",
+    "isFinite",
+    "decodeURI",
+    "decodeURIComponent",
+    "encodeURI",
+    "encodeURIComponent",
+    "escape",
+    "unescape",
+    "arguments",
+    "tools",
+];
+
+/// Whether a name means something without being declared, whatever tools there are.
+pub(crate) fn is_global(name: &str) -> bool {
+    static DECLARED: OnceLock<HashSet<&'static str>> = OnceLock::new();
+    let declared = DECLARED.get_or_init(|| {
+        let words = ["declare const ", "declare function ", "declare class "];
+        let lines = GLOBALS.lines().filter_map(|line| words.iter().find_map(|word| line.strip_prefix(word)));
+        lines.filter_map(|rest| rest.split([':', '(', '<', ' ']).next()).collect()
+    });
+    name.starts_with(|c: char| c.is_uppercase()) || STANDARD.contains(&name) || declared.contains(name)
+}

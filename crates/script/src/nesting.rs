@@ -1,0 +1,91 @@
+//! A look at the text before the parser gets it: parsers try things out, and for some nestings the
+//! tries double at every level. What no author writes is refused here, where it costs nothing.
+
+/// Brackets inside brackets.
+const MAX_DEPTH: usize = 256;
+/// Open parentheses that have a `<` in them: each may be the start of a generic arrow function.
+const MAX_ANGLES_OPEN: usize = 6;
+/// `<` in one expression.
+const MAX_ANGLES: usize = 128;
+
+/// What is too much about the script, and where (a byte offset).
+pub(crate) fn too_much(source: &str) -> Option<(&'static str, u32)> {
+    let bytes = source.as_bytes();
+    // For every open bracket, whether a `<` stands directly in it.
+    let mut open: Vec<bool> = Vec::new();
+    let mut angles = 0;
+    let mut at = 0;
+    while at < bytes.len() {
+        match bytes[at] {
+            b'(' | b'[' | b'{' => {
+                open.push(false);
+                if bytes[at] == b'{' {
+                    angles = 0;
+                }
+            }
+            b')' | b']' | b'}' => {
+                open.pop();
+                if bytes[at] == b'}' {
+                    angles = 0;
+                }
+            }
+            b';' => angles = 0,
+            b'<' => {
+                angles += 1;
+                if let Some(level) = open.last_mut() {
+                    *level = true;
+                }
+            }
+            b'\'' | b'"' => at = string_end(bytes, at),
+            b'/' if bytes.get(at + 1) == Some(&b'/') => at = find(bytes, at, b"\n"),
+            b'/' if bytes.get(at + 1) == Some(&b'*') => at = find(bytes, at + 2, b"*/") + 1,
+            _ => {}
+        }
+        if open.len() > MAX_DEPTH {
+            return Some(("brackets are nested more than 256 deep", at as u32));
+        }
+        if angles > MAX_ANGLES || open.iter().filter(|angle| **angle).count() > MAX_ANGLES_OPEN {
+            return Some(("there are too many `<` inside each other", at as u32));
+        }
+        at += 1;
+    }
+    None
+}
+
+/// The closing quote, or the end of the line: a string does not go further.
+fn string_end(bytes: &[u8], start: usize) -> usize {
+    let mut at = start + 1;
+    while at < bytes.len() && bytes[at] != bytes[start] && bytes[at] != b'\n' {
+        at += if bytes[at] == b'\\' { 2 } else { 1 };
+    }
+    at
+}
+
+fn find(bytes: &[u8], from: usize, wanted: &[u8]) -> usize {
+    let rest = bytes.get(from..).unwrap_or_default();
+    rest.windows(wanted.len()).position(|window| window == wanted).map_or(bytes.len(), |step| from + step)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::too_much;
+
+    #[test]
+    fn what_parsers_choke_on_is_refused() {
+        for source in
+            ["(a=a<".repeat(20), "a<".repeat(10_000), "(a=".repeat(6_700), "({a=a<".repeat(20), "[".repeat(300)]
+        {
+            assert!(too_much(&source).is_some(), "{}", &source[..20]);
+        }
+    }
+
+    #[test]
+    fn ordinary_scripts_pass() {
+        let loops = "for (let i = 0; i < n; i++) { if (a(i) < b[i]) c.push(i); }\n".repeat(300);
+        let types = "const m = new Map<string, Array<Record<string, number>>>();\n".repeat(200);
+        let text = "const html = \"<div><p>(((((((\" + '<a><b>'; // <<<<<< ((((\n/* < ( < ( */\n".repeat(100);
+        for source in [loops, types, text, "f(g(h(i(j(k(1 < 2))))))".to_owned()] {
+            assert_eq!(too_much(&source), None);
+        }
+    }
+}
