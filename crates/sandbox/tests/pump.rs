@@ -174,7 +174,7 @@ async fn memory_and_stack_run_out_as_errors() {
     let body = "const f = () => f() + 1; try { f() } catch (e) { return e.name }";
     assert_eq!(value(body).await, "\"RangeError\"");
     let deep = "try { JSON.parse('['.repeat(1e6)) } catch (e) { return e.name + e.message }";
-    println!("{}", value(deep).await);
+    assert_eq!(value(deep).await, "\"RangeErrorMaximum call stack size exceeded\"");
 }
 
 #[tokio::test]

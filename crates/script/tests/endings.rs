@@ -38,7 +38,11 @@ fn cancelled_before_it_starts() {
     let bench = Bench::new();
     let cancel = CancellationToken::new();
     cancel.cancel();
-    let output = bench.run_with("await tools.applyPatch({patch: 'x'}); return 1", RunOptions { cancel, ..RunOptions::default() }, WAIT);
+    let output = bench.run_with(
+        "await tools.applyPatch({patch: 'x'}); return 1",
+        RunOptions { cancel, ..RunOptions::default() },
+        WAIT,
+    );
     assert_eq!(output.error.unwrap().code, ErrorCode::ScriptCancelledError);
     assert!(bench.seen.patches.lock().unwrap().is_empty());
 }
@@ -99,7 +103,8 @@ fn cancelled_while_it_waits_for_a_place() {
 fn scripts_share_a_small_memory_and_all_get_their_turn() {
     // Room for about three at a time.
     let settings = Settings { max_scripts: 64, memory_cap: 12 << 20, pooling: false };
-    let harness = Harness::on(Arc::new(Wasm::new(settings).unwrap()), Orchestrator::new(support::registry(&Arc::default())));
+    let harness =
+        Harness::on(Arc::new(Wasm::new(settings).unwrap()), Orchestrator::new(support::registry(&Arc::default())));
     let values = on_a_thread("forty scripts in a small memory", WAIT, async move {
         let runs = (0..40).map(|n| {
             let harness = harness.clone();
@@ -139,7 +144,8 @@ fn detached_calls_are_waited_for_where_that_is_allowed() {
 #[test]
 fn four_calls_run_at_once_and_the_rest_wait() {
     let bench = Bench::new();
-    let source = "return (await Promise.all(Array.from({length: 12}, (_, n) => tools.sleep({ms: 30, value: n})))).length";
+    let source =
+        "return (await Promise.all(Array.from({length: 12}, (_, n) => tools.sleep({ms: 30, value: n})))).length";
     assert_eq!(bench.value(source), json!(12));
     assert_eq!(bench.seen.most_running.load(Ordering::SeqCst), 4);
 }

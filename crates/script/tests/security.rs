@@ -17,11 +17,10 @@ fn code(bench: &Bench, source: &str) -> String {
 #[test]
 fn s01_prototype_pollution() {
     let bench = Bench::new();
-    for target in ["Object", "Array", "Function.prototype && {}.constructor", "Promise", "Map", "String"] {
+    for target in ["Object", "Array", "(() => {}).constructor", "Promise", "Map", "String"] {
         let source = format!(
             "try {{ ({target}).prototype.hack = 1; return 'open' }} catch (e) {{ return [e.name, ({{}}).hack === undefined] }}"
         );
-        let source = source.replace("Function.prototype && ", "");
         assert_eq!(bench.value(&source), json!(["TypeError", true]), "{target}");
     }
     assert_eq!(
