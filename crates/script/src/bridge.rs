@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 use crate::compile::Compiled;
 use crate::meter::{LogMeter, ProgressMeter};
 use crate::outcome::shortened;
-use crate::run::whole_unicode;
 use crate::session::SessionView;
+use crate::unicode::whole_unicode;
 
 /// Bytes a script may show with `text()`, `image()` and `audio()`.
 const MAX_OUTPUT_BYTES: usize = 16 << 20;

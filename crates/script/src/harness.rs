@@ -17,8 +17,9 @@ use crate::compile::{Compiled, Compiler};
 use crate::meter::{LogMeter, ProgressMeter};
 use crate::preflight::{self, Preflight};
 use crate::preview::preview;
-use crate::run::{Ended, Run, whole_unicode};
+use crate::run::{Ended, Run};
 use crate::session::Session;
+use crate::unicode::whole_unicode;
 
 /// Runs scripts against a set of tools.
 ///

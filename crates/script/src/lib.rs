@@ -24,6 +24,8 @@ mod preview;
 mod run;
 mod session;
 mod survey;
+mod traffic;
+mod unicode;
 
 pub use compile::{Compiled, Compiler};
 pub use globals::GLOBALS;

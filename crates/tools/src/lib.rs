@@ -16,8 +16,10 @@ mod orchestrator;
 mod policy;
 mod registry;
 mod scope;
+mod supervise;
 mod tool;
 mod typescript;
+mod words;
 
 pub use arguments::{ArgumentError, ArgumentErrorKind, check_partial};
 pub use function::{FunctionTool, tool, tool_with_call};

@@ -4,19 +4,19 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Instant;
 
-use futures_util::future::{Either, join_all, select};
-use futures_util::{FutureExt, pin_mut};
+use futures_util::future::join_all;
 use selvedge_protocol::{
     Answer, ApprovalDecision, ApprovalPolicy, ApprovalRequest, CallError, CallRecord, CallStatus, ErrorCode, Event,
     GatedCall, new_id,
 };
 use serde_json::{Map, Value};
-use sha2::{Digest, Sha256};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio_util::sync::CancellationToken;
 
 use crate::gate::{Approver, NobodyToAsk};
 use crate::registry::{Found, Registered, Registry};
+use crate::supervise::supervise;
+use crate::words::{about, digest};
 use crate::{ArgumentError, Call, Risk, Scope, ToolOutput, Verdict, judge};
 
 /// A call somebody wants made.
@@ -88,7 +88,7 @@ pub struct CallFailure {
 }
 
 impl CallFailure {
-    fn new(code: ErrorCode, message: impl Into<String>) -> Self {
+    pub(crate) fn new(code: ErrorCode, message: impl Into<String>) -> Self {
         Self {
             code,
             message: message.into(),
@@ -405,54 +405,6 @@ impl Decision {
     }
 }
 
-/// Runs a tool; when told to stop, gives it the grace it has and then lets it go.
-async fn supervise(
-    scope: &Scope,
-    tool: &Registered,
-    args: Value,
-    call: Call,
-) -> (Result<ToolOutput, CallFailure>, bool) {
-    let name = &tool.spec.name;
-    let cancel = call.cancel.clone();
-    let work = AssertUnwindSafe(async { tool.tool.call(args, call).await }).catch_unwind();
-    let stop = cancel.cancelled();
-    pin_mut!(work, stop);
-    let ended = match select(work, stop).await {
-        Either::Left((ended, _)) => ended,
-        Either::Right(((), work)) => {
-            return match tokio::time::timeout(scope.limits.abort_grace, work).await {
-                // It was done before it could stop: what is done is done.
-                Ok(Ok(Ok(output))) => (Ok(output), false),
-                Ok(_) => (Err(aborted(name)), false),
-                Err(_) => (Err(aborted(name)), true),
-            };
-        }
-    };
-    let result = match ended {
-        Ok(Ok(output)) => Ok(output),
-        // It stopped by itself when it was told to.
-        Ok(Err(_)) if cancel.is_cancelled() => Err(aborted(name)),
-        Ok(Err(error)) => Err(CallFailure {
-            code: ErrorCode::ToolExecutionError,
-            message: error.message,
-            retryable: error.retryable,
-            suggestions: error.suggestions,
-            metadata: error.metadata,
-        }),
-        Err(panic) => {
-            let words = panic
-                .downcast_ref::<&str>()
-                .map(|s| (*s).to_owned())
-                .or_else(|| panic.downcast_ref::<String>().cloned());
-            Err(CallFailure::new(
-                ErrorCode::ToolExecutionError,
-                format!("{name} broke: {}", words.unwrap_or_else(|| "it panicked".into())),
-            ))
-        }
-    };
-    (result, false)
-}
-
 fn finish(scope: &Scope, reports: &UnboundedSender<Report>, outcome: Box<CallOutcome>) {
     scope.events.emit(Event::CallFinished { parent_id: scope.id.clone(), call: outcome.record.clone() });
     let _ = reports.send(Report::Finished(outcome));
@@ -483,7 +435,7 @@ fn call_error(failure: &CallFailure) -> CallError {
     CallError { code: failure.code, message: failure.message.chars().take(1000).collect() }
 }
 
-fn aborted(tool: &str) -> CallFailure {
+pub(crate) fn aborted(tool: &str) -> CallFailure {
     CallFailure::new(ErrorCode::ToolAbortedError, format!("{tool} was stopped"))
 }
 
@@ -507,44 +459,6 @@ fn describe(scope: &Scope, prepared: &Prepared, reason: &str) -> GatedCall {
         line,
         snippet: scope.source.as_ref().zip(line).map(|(source, line)| source.around(line)),
     }
-}
-
-/// Names a tool and its arguments, whatever the order of fields.
-fn digest(tool: &str, args: &Value) -> String {
-    fn sorted(value: &Value) -> Value {
-        match value {
-            Value::Object(object) => {
-                let mut pairs: Vec<_> = object.iter().map(|(key, value)| (key.clone(), sorted(value))).collect();
-                pairs.sort_by(|a, b| a.0.cmp(&b.0));
-                Value::Object(pairs.into_iter().collect())
-            }
-            Value::Array(items) => Value::Array(items.iter().map(sorted).collect()),
-            other => other.clone(),
-        }
-    }
-    let hash = Sha256::digest(format!("{tool}\n{}", sorted(args)));
-    hash.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// Arguments in a few words, for a line on a terminal.
-fn about(args: &Value) -> String {
-    let words = match args.as_object() {
-        Some(fields) => fields
-            .values()
-            .filter_map(|value| match value {
-                Value::String(text) => Some(text.clone()),
-                Value::Array(items) if items.iter().all(Value::is_string) => {
-                    Some(items.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" "))
-                }
-                Value::Number(number) => Some(number.to_string()),
-                _ => None,
-            })
-            .collect::<Vec<_>>()
-            .join(" "),
-        None => args.to_string(),
-    };
-    let line: String = words.chars().map(|c| if c.is_control() { ' ' } else { c }).take(80).collect();
-    if words.chars().count() > 80 { format!("{line}…") } else { line }
 }
 
 fn millis(since: Instant) -> f64 {

@@ -1,0 +1,281 @@
+//! What goes back and forth between a running script and its tools: calls, timers, results.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::time::{Duration, Instant};
+
+use futures_util::StreamExt;
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use selvedge_protocol::{CallRecord, CallStatus, ErrorCode, Phase, ScriptError};
+use selvedge_sandbox::{Fault, Leash, Position, Request};
+use selvedge_tools::{Arguments, CallOutcome, CallRequest, Report, camel_case};
+use serde_json::Value;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio_util::sync::CancellationToken;
+
+use crate::bridge::error_facts;
+use crate::outcome::shortened;
+use crate::run::Run;
+use crate::unicode::whole_unicode;
+
+/// Calls beyond the budget a script is told about one by one, before it is ended.
+const REFUSALS: usize = 200;
+/// Bytes of results kept for the case that the script fails.
+const MAX_KEPT: usize = 1 << 20;
+/// How long the leash may take to stop a guest.
+const LEASH_GRACE: Duration = Duration::from_secs(1);
+/// How long after its deadline a run may take to stop its calls.
+const HARD_STOP: Duration = Duration::from_secs(2);
+
+/// Calls and timers of a running script.
+pub(crate) struct Traffic<'a> {
+    pub(crate) run: &'a Run<'a>,
+    pub(crate) batches: FuturesUnordered<BoxFuture<'a, ()>>,
+    pub(crate) reports: UnboundedReceiver<Report>,
+    report_to: UnboundedSender<Report>,
+    /// Guest id to call.
+    pub(crate) pending: HashMap<u32, Pending>,
+    /// Calls that wait for a person.
+    asking: HashSet<String>,
+    pub(crate) timers: BTreeMap<(Instant, u32), ()>,
+    pub(crate) calls: Vec<Option<CallRecord>>,
+    pub(crate) results: Vec<(String, String, String)>,
+    kept: usize,
+    pub(crate) dispatched: u32,
+    pub(crate) stubborn: Vec<String>,
+}
+
+#[derive(Clone)]
+pub(crate) struct Pending {
+    pub(crate) call_id: String,
+    pub(crate) tool: String,
+    pub(crate) at: Option<Position>,
+    cancel: CancellationToken,
+    /// The script itself gave it up: it lost a race.
+    given_up: bool,
+}
+
+/// What happened while the script waited.
+pub(crate) enum Wake {
+    Settle(u32, Result<String, String>),
+    Nothing,
+    TimeUp,
+    Cancelled,
+}
+
+impl<'a> Traffic<'a> {
+    pub(crate) fn new(run: &'a Run<'a>) -> Self {
+        let (report_to, reports) = unbounded_channel();
+        Self {
+            run,
+            batches: FuturesUnordered::new(),
+            reports,
+            report_to,
+            pending: HashMap::new(),
+            asking: HashSet::new(),
+            timers: BTreeMap::new(),
+            calls: Vec::new(),
+            results: Vec::new(),
+            kept: 0,
+            dispatched: 0,
+            stubborn: Vec::new(),
+        }
+    }
+
+    /// Lets the guest compute; calls under way go on beside it, and a cancellation reaches it. The leash
+    /// stops a guest that computes; one that still waits for its place in the sandbox is let go here.
+    pub(crate) async fn while_computing<T>(
+        &mut self,
+        leash: &Leash,
+        deadline: Option<Instant>,
+        guest: impl Future<Output = Result<T, Fault>>,
+    ) -> Result<T, Fault> {
+        let cancel = &self.run.scope.cancel;
+        let too_late = async {
+            match deadline {
+                Some(deadline) => tokio::time::sleep_until((deadline + LEASH_GRACE).into()).await,
+                None => std::future::pending().await,
+            }
+        };
+        let given_up = async {
+            cancel.cancelled().await;
+            leash.cut();
+            tokio::time::sleep(LEASH_GRACE).await;
+        };
+        tokio::pin!(guest, too_late, given_up);
+        loop {
+            tokio::select! {
+                biased;
+                done = &mut guest => return done,
+                () = &mut given_up => return Err(Fault::Cancelled),
+                () = &mut too_late => return Err(Fault::Deadline),
+                Some(()) = self.batches.next(), if !self.batches.is_empty() => {}
+            }
+        }
+    }
+
+    /// Submits all calls of a pump as one batch.
+    pub(crate) fn take_requests(&mut self, requests: Vec<Request>) -> Result<(), ScriptError> {
+        let calls = requests.iter().filter(|request| matches!(request, Request::Call { .. })).count();
+        let max = self.run.limits.max_tool_calls;
+        if self.calls.len() + calls > max as usize + REFUSALS {
+            let message = format!("this script may make {max} tool calls, and went on when it was told so");
+            return Err(ScriptError::new(ErrorCode::ToolBudgetExceededError, Phase::Executing, message)
+                .suggest("do more with each call, or split the work into several scripts"));
+        }
+        let mut batch = Vec::new();
+        for request in requests {
+            match request {
+                Request::Call { id, path, args, at } => batch.push(self.accept(id, path, &whole_unicode(&args), at)),
+                Request::Sleep { id, ms } => {
+                    let wait = Duration::from_secs_f64((ms / 1000.0).clamp(0.0, 1e6));
+                    self.timers.insert((Instant::now() + wait, id), ());
+                }
+                Request::Cancel { id } => {
+                    self.timers.retain(|(_, timer), ()| *timer != id);
+                    if let Some(pending) = self.pending.get_mut(&id) {
+                        pending.given_up = true;
+                        pending.cancel.cancel();
+                    }
+                }
+            }
+        }
+        if !batch.is_empty() {
+            let run = self.run;
+            self.batches.push(Box::pin(run.orchestrator.run_batch(run.scope, batch, self.report_to.clone())));
+        }
+        Ok(())
+    }
+
+    fn accept(&mut self, id: u32, path: String, args: &str, at: Option<Position>) -> CallRequest {
+        let tool = self
+            .run
+            .orchestrator
+            .registry()
+            .get(&path)
+            .map_or_else(|| shortened(&path, 80), |tool| tool.spec.name.clone());
+        self.calls.push(None);
+        let call_id = format!("tool_{}", self.calls.len());
+        let at = at.and_then(|at| self.run.compiled.locate(at));
+        let cancel = self.run.scope.cancel.child_token();
+        // A call beyond the budget is refused whatever it says.
+        let refused = self.calls.len() > self.run.limits.max_tool_calls as usize;
+        let args = match serde_json::from_str(if refused { "[]" } else { args }) {
+            Ok(Value::Array(list)) => list,
+            _ => Vec::new(),
+        };
+        self.pending
+            .insert(id, Pending { call_id: call_id.clone(), tool, at, cancel: cancel.clone(), given_up: false });
+        CallRequest { id: call_id, tool: path, args: Arguments::List(args), line: at.map(|at| at.line), cancel }
+    }
+
+    pub(crate) fn take_report(&mut self, report: Report) -> Wake {
+        match report {
+            Report::Asking { request_id, calls } => {
+                self.run.said().last_approval = Some(request_id);
+                self.asking.extend(calls);
+            }
+            Report::Answered(calls) => calls.iter().for_each(|call| _ = self.asking.remove(call)),
+            Report::Finished(outcome) => {
+                let id =
+                    self.pending.iter().find(|(_, pending)| pending.call_id == outcome.record.id).map(|(id, _)| *id);
+                let Some((id, pending)) = id.and_then(|id| self.pending.remove_entry(&id)) else {
+                    return Wake::Nothing;
+                };
+                return Wake::Settle(id, self.record(*outcome, &pending));
+            }
+        }
+        Wake::Nothing
+    }
+
+    /// Writes a finished call into the ledger and returns what the script is told.
+    fn record(&mut self, outcome: CallOutcome, pending: &Pending) -> Result<String, String> {
+        let CallOutcome { record, result, stubborn, dispatched } = outcome;
+        self.dispatched += u32::from(dispatched);
+        if stubborn {
+            self.stubborn.push(format!("{} ({})", record.id, record.tool));
+        }
+        let answer = match result {
+            Ok(output) => {
+                let json = output.value.to_string();
+                self.kept += json.len();
+                let kept = if self.kept <= MAX_KEPT { json.clone() } else { format!("\"… {} bytes\"", json.len()) };
+                self.results.push((record.id.clone(), record.tool.clone(), kept));
+                Ok(json)
+            }
+            Err(mut failure) => {
+                failure.message = shortened(&failure.message, 2048);
+                Err(error_facts(failure.code, &failure, &record.tool, &record.id, pending.at))
+            }
+        };
+        let index = call_number(&record.id).saturating_sub(1);
+        if let Some(slot) = self.calls.get_mut(index) {
+            *slot = Some(record);
+        }
+        answer
+    }
+
+    pub(crate) fn waits_for_a_person(&self) -> bool {
+        !self.pending.is_empty() && self.pending.values().all(|pending| self.asking.contains(&pending.call_id))
+    }
+
+    /// What to say of a call that was pending at the end, unless it finished after all or was given up.
+    pub(crate) fn still_running(&self, left: &Pending) -> Option<String> {
+        let record = self.calls.get(call_number(&left.call_id).checked_sub(1)?)?.as_ref()?;
+        let stopped =
+            matches!(record.status, CallStatus::Aborted | CallStatus::NotStarted | CallStatus::OutcomeUnknown);
+        let line = left.at.map(|at| format!(" in line {}", at.line)).unwrap_or_default();
+        let tool = camel_case(&left.tool);
+        (stopped && !left.given_up)
+            .then(|| format!("{} (tools.{tool}{line}) was still running when the script ended", left.call_id))
+    }
+
+    /// Takes reports until no call is pending, time is up, or somebody cancels.
+    async fn settle_until(&mut self, limit: Instant, cancel: &CancellationToken) {
+        while !self.pending.is_empty() {
+            tokio::select! {
+                biased;
+                () = tokio::time::sleep_until(limit.into()) => return,
+                () = cancel.cancelled() => return,
+                Some(report) = self.reports.recv() => { self.take_report(report); }
+                Some(()) = self.batches.next(), if !self.batches.is_empty() => {}
+            }
+        }
+    }
+
+    /// Brings every call to an end, and returns those that were pending.
+    pub(crate) async fn wind_up(&mut self, wait_for_them: bool) -> Vec<Pending> {
+        let mut left: Vec<Pending> = self.pending.values().cloned().collect();
+        left.sort_by_key(|pending| call_number(&pending.call_id));
+        if wait_for_them {
+            let limit = Instant::now() + self.run.timeout;
+            self.settle_until(limit, &self.run.scope.cancel.clone()).await;
+        }
+        self.run.scope.cancel.cancel();
+        self.settle_until(Instant::now() + HARD_STOP, &CancellationToken::new()).await;
+        // Whatever did not even answer is dropped with its batch, and nobody knows how far it came.
+        for pending in std::mem::take(&mut self.pending).into_values() {
+            let index = call_number(&pending.call_id).saturating_sub(1);
+            self.stubborn.push(format!("{} ({})", pending.call_id, pending.tool));
+            if let Some(slot) = self.calls.get_mut(index) {
+                *slot = Some(CallRecord {
+                    id: pending.call_id,
+                    tool: pending.tool,
+                    status: CallStatus::OutcomeUnknown,
+                    reused: false,
+                    duration_ms: 0.0,
+                    args_digest: String::new(),
+                    line: pending.at.map(|at| at.line),
+                    error: None,
+                });
+            }
+        }
+        self.batches.clear();
+        left
+    }
+}
+
+/// `tool_12` → 12.
+pub(crate) fn call_number(call_id: &str) -> usize {
+    call_id.rsplit('_').next().and_then(|number| number.parse().ok()).unwrap_or(0)
+}

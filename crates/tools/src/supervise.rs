@@ -1,0 +1,60 @@
+//! Running one tool: it may fail, break, or have to be told to stop.
+
+use std::panic::AssertUnwindSafe;
+
+use futures_util::future::{Either, select};
+use futures_util::{FutureExt, pin_mut};
+use selvedge_protocol::ErrorCode;
+use serde_json::Value;
+
+use crate::orchestrator::{CallFailure, aborted};
+use crate::registry::Registered;
+use crate::{Call, Scope, ToolOutput};
+
+/// Runs a tool; when told to stop, gives it the grace it has and then lets it go.
+pub(crate) async fn supervise(
+    scope: &Scope,
+    tool: &Registered,
+    args: Value,
+    call: Call,
+) -> (Result<ToolOutput, CallFailure>, bool) {
+    let name = &tool.spec.name;
+    let cancel = call.cancel.clone();
+    let work = AssertUnwindSafe(async { tool.tool.call(args, call).await }).catch_unwind();
+    let stop = cancel.cancelled();
+    pin_mut!(work, stop);
+    let ended = match select(work, stop).await {
+        Either::Left((ended, _)) => ended,
+        Either::Right(((), work)) => {
+            return match tokio::time::timeout(scope.limits.abort_grace, work).await {
+                // It was done before it could stop: what is done is done.
+                Ok(Ok(Ok(output))) => (Ok(output), false),
+                Ok(_) => (Err(aborted(name)), false),
+                Err(_) => (Err(aborted(name)), true),
+            };
+        }
+    };
+    let result = match ended {
+        Ok(Ok(output)) => Ok(output),
+        // It stopped by itself when it was told to.
+        Ok(Err(_)) if cancel.is_cancelled() => Err(aborted(name)),
+        Ok(Err(error)) => Err(CallFailure {
+            code: ErrorCode::ToolExecutionError,
+            message: error.message,
+            retryable: error.retryable,
+            suggestions: error.suggestions,
+            metadata: error.metadata,
+        }),
+        Err(panic) => {
+            let words = panic
+                .downcast_ref::<&str>()
+                .map(|s| (*s).to_owned())
+                .or_else(|| panic.downcast_ref::<String>().cloned());
+            Err(CallFailure::new(
+                ErrorCode::ToolExecutionError,
+                format!("{name} broke: {}", words.unwrap_or_else(|| "it panicked".into())),
+            ))
+        }
+    };
+    (result, false)
+}

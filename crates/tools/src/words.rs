@@ -1,0 +1,42 @@
+//! A call in a few words: the digest that names it, the line that shows it.
+
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+
+/// Names a tool and its arguments, whatever the order of fields.
+pub(crate) fn digest(tool: &str, args: &Value) -> String {
+    fn sorted(value: &Value) -> Value {
+        match value {
+            Value::Object(object) => {
+                let mut pairs: Vec<_> = object.iter().map(|(key, value)| (key.clone(), sorted(value))).collect();
+                pairs.sort_by(|a, b| a.0.cmp(&b.0));
+                Value::Object(pairs.into_iter().collect())
+            }
+            Value::Array(items) => Value::Array(items.iter().map(sorted).collect()),
+            other => other.clone(),
+        }
+    }
+    let hash = Sha256::digest(format!("{tool}\n{}", sorted(args)));
+    hash.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Arguments in a few words, for a line on a terminal.
+pub(crate) fn about(args: &Value) -> String {
+    let words = match args.as_object() {
+        Some(fields) => fields
+            .values()
+            .filter_map(|value| match value {
+                Value::String(text) => Some(text.clone()),
+                Value::Array(items) if items.iter().all(Value::is_string) => {
+                    Some(items.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" "))
+                }
+                Value::Number(number) => Some(number.to_string()),
+                _ => None,
+            })
+            .collect::<Vec<_>>()
+            .join(" "),
+        None => args.to_string(),
+    };
+    let line: String = words.chars().map(|c| if c.is_control() { ' ' } else { c }).take(80).collect();
+    if words.chars().count() > 80 { format!("{line}…") } else { line }
+}
