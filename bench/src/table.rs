@@ -28,7 +28,11 @@ impl Table {
     pub(crate) fn render(&self) -> String {
         let mut out = String::from("| what | here | peer, same run | to hold | held |\n|---|---|---|---|---|\n");
         for row in &self.rows {
-            let held = if row.held { "yes" } else { "**no**" };
+            let held = match (row.hold.is_empty(), row.held) {
+                (true, _) => "",
+                (false, true) => "yes",
+                (false, false) => "**no**",
+            };
             let _ = writeln!(out, "| {} | {} | {} | {} | {held} |", row.what, row.ours, row.peer, row.hold);
         }
         out

@@ -91,20 +91,18 @@ pub(crate) struct ProgressMeter {
     left: usize,
     interval: Duration,
     last: Option<Instant>,
-    pub(crate) held_back: usize,
 }
 
 impl ProgressMeter {
     pub(crate) fn new(limits: &Limits) -> Self {
         let interval = Duration::from_millis(limits.progress_interval_ms);
-        Self { left: limits.max_progress_events, interval, last: None, held_back: 0 }
+        Self { left: limits.max_progress_events, interval, last: None }
     }
 
     pub(crate) fn admit(&mut self) -> bool {
         let now = Instant::now();
         let too_soon = self.last.is_some_and(|last| now.duration_since(last) < self.interval);
         if too_soon || self.left == 0 {
-            self.held_back += 1;
             return false;
         }
         self.left -= 1;
