@@ -6,6 +6,7 @@ use anyhow::Result;
 use selvedge_config::Config;
 use selvedge_protocol::ModeSettings;
 use selvedge_script::{Facts, Harness};
+use selvedge_toolbox::{Plan, Workspace};
 use selvedge_tools::{NobodyToAsk, Orchestrator, Registry};
 use std::sync::Arc;
 
@@ -36,12 +37,18 @@ impl Setup {
     }
 
     /// The tools there are, as far as the configuration exposes them.
-    pub(crate) fn registry(&self) -> Registry {
-        let all = Registry::new();
-        match &self.config.script_harness.expose.tools {
+    pub(crate) fn registry(&self) -> Result<Registry> {
+        let private: Vec<PathBuf> = self.home.iter().cloned().collect();
+        let workspace = Workspace::open(&self.directory, self.config.sandbox_mode, &private).map_err(|error| {
+            Problem::new(format!("cannot open {}: {error}", self.directory.display()))
+                .hint("-C takes the folder to work in")
+        })?;
+        let mut all = Registry::new();
+        selvedge_toolbox::register(&mut all, &workspace, &Plan::default())?;
+        Ok(match &self.config.script_harness.expose.tools {
             None => all,
             Some(names) => all.filtered(|spec| names.iter().any(|name| *name == spec.name || *name == spec.js_name)),
-        }
+        })
     }
 
     pub(crate) fn harness(&self, args: &LimitArgs) -> Result<Harness> {
@@ -65,7 +72,7 @@ impl Setup {
             global: Some(self.config.script_harness.mode),
         };
         let approver = NobodyToAsk { because: "this command asks nobody".to_owned() };
-        let orchestrator = Orchestrator::new(self.registry())
+        let orchestrator = Orchestrator::new(self.registry()?)
             .with_policy(self.config.approval_policy)
             .with_approver(Arc::new(approver));
         let harness = Harness::new(orchestrator).map_err(|error| {

@@ -1,0 +1,35 @@
+//! One table for the names that callers use for the same field.
+
+/// `(tool, alias, field)`; a tool of `*` means every tool that has the field.
+const ALIASES: &[(&str, &str, &str)] = &[
+    ("*", "file_path", "path"),
+    ("*", "dir_path", "path"),
+    ("*", "filename", "path"),
+    ("read_file", "start_line", "offset"),
+    ("read_file", "max_lines", "limit"),
+    ("list_dir", "max_depth", "depth"),
+    ("grep_files", "file_pattern", "include"),
+    ("grep_files", "glob", "include"),
+    ("grep_files", "max_results", "limit"),
+    ("file_search", "query", "pattern"),
+    ("file_search", "exclude", "exclude_patterns"),
+    ("file_search", "path", "search_directory"),
+    ("file_search", "dir_path", "search_directory"),
+    ("file_search", "max_results", "limit"),
+    ("write_file", "text", "content"),
+    ("write_file", "contents", "content"),
+    ("update_plan", "steps", "plan"),
+    ("apply_patch", "input", "patch"),
+    ("apply_patch", "diff", "patch"),
+    ("exec", "workdir", "cwd"),
+    ("exec", "working_directory", "cwd"),
+    ("exec", "timeout", "timeout_ms"),
+    ("exec", "argv", "command"),
+];
+
+/// The aliases of one tool.
+pub(crate) fn aliases_of(tool: &str) -> impl Iterator<Item = (&'static str, &'static str)> {
+    let mine: Vec<_> =
+        ALIASES.iter().filter(|(of, ..)| *of == tool || *of == "*").map(|(_, alias, field)| (*alias, *field)).collect();
+    mine.into_iter()
+}

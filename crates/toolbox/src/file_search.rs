@@ -1,0 +1,145 @@
+//! `file_search`: files by glob or by fuzzy name, best first.
+
+use std::sync::Mutex;
+
+use ignore::WalkState;
+use nucleo_matcher::pattern::{CaseMatching, Normalization, Pattern};
+use nucleo_matcher::{Config, Matcher, Utf32Str};
+use schemars::JsonSchema;
+use selvedge_tools::{Tool, ToolError, tool_with_call};
+use serde::{Deserialize, Serialize};
+use tokio_util::sync::CancellationToken;
+
+use crate::Workspace;
+use crate::aliases::aliases_of;
+use crate::blocking::blocking;
+use crate::walk::{globs, walk};
+
+/// What to look for.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(crate) struct Args {
+    /// A glob if it has `*`, `?` or `[`, such as `*.test.ts`; else letters of the name, in order.
+    pattern: String,
+    /// Files at most.
+    #[serde(default = "hundred")]
+    #[schemars(range(min = 1))]
+    limit: usize,
+    /// Folder to search, relative to the workspace.
+    #[serde(default = "here")]
+    search_directory: String,
+    /// Globs of files to leave out.
+    #[serde(default)]
+    exclude_patterns: Vec<String>,
+}
+
+fn here() -> String {
+    ".".to_owned()
+}
+
+fn hundred() -> usize {
+    100
+}
+
+/// A file whose name fits.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+pub(crate) struct Found {
+    /// Relative to the workspace.
+    path: String,
+    /// Higher is better.
+    score: u32,
+    /// Which characters of the path the letters fell on; empty for a glob.
+    indices: Vec<u32>,
+}
+
+pub(crate) fn file_search(workspace: &Workspace) -> impl Tool + use<> {
+    let workspace = workspace.clone();
+    let run = move |args: Args, call: selvedge_tools::Call| {
+        let workspace = workspace.clone();
+        blocking(move || search(&workspace, &args, &call.cancel))
+    };
+    tool_with_call("file_search", "Finds files by name; skips what .gitignore names.", run)
+        .read_only()
+        .render(|found: &Vec<Found>| {
+            if found.is_empty() {
+                return "no files".to_owned();
+            }
+            found.iter().map(|found| format!("{}\n", found.path)).collect()
+        })
+        .aliases(aliases_of("file_search"))
+}
+
+fn search(workspace: &Workspace, args: &Args, cancel: &CancellationToken) -> Result<Vec<Found>, ToolError> {
+    let folder = workspace.absolute(&args.search_directory, None);
+    if !folder.is_dir() {
+        return Err(ToolError::new(format!("{} is not a folder", workspace.shown(&folder))));
+    }
+    let is_glob = args.pattern.contains(['*', '?', '[']);
+    let wanted = if is_glob { Some(globs([args.pattern.as_str()])?) } else { None };
+    let excluded = globs(args.exclude_patterns.iter().map(String::as_str))?;
+    let paths = Mutex::new(Vec::new());
+    walk(workspace, &folder).run(|| {
+        let (wanted, excluded, paths, folder) = (&wanted, &excluded, &paths, &folder);
+        // Each thread gathers by itself and hands over at its end.
+        let mut mine = Gather { paths, found: Vec::new() };
+        Box::new(move |entry| {
+            if cancel.is_cancelled() {
+                return WalkState::Quit;
+            }
+            let Ok(entry) = entry else { return WalkState::Continue };
+            if !entry.file_type().is_some_and(|kind| kind.is_file() || kind.is_symlink()) {
+                return WalkState::Continue;
+            }
+            let relative = entry.path().strip_prefix(folder).unwrap_or(entry.path());
+            if !excluded.is_match(relative) && wanted.as_ref().is_none_or(|wanted| wanted.is_match(relative)) {
+                mine.found.push(workspace.shown(entry.path()));
+            }
+            WalkState::Continue
+        })
+    });
+    let mut paths = paths.into_inner().unwrap_or_default();
+    paths.sort();
+    if is_glob {
+        return Ok(paths
+            .into_iter()
+            .take(args.limit)
+            .map(|path| Found { path, score: 1, indices: Vec::new() })
+            .collect());
+    }
+    Ok(ranked(paths, args))
+}
+
+fn ranked(paths: Vec<String>, args: &Args) -> Vec<Found> {
+    let mut matcher = Matcher::new(Config::DEFAULT.match_paths());
+    let pattern = Pattern::parse(&args.pattern, CaseMatching::Smart, Normalization::Smart);
+    let mut buffer = Vec::new();
+    let mut found: Vec<(u32, String)> = paths
+        .into_iter()
+        .filter_map(|path| pattern.score(Utf32Str::new(&path, &mut buffer), &mut matcher).map(|score| (score, path)))
+        .collect();
+    found.sort_by(|a, b| b.0.cmp(&a.0).then_with(|| a.1.len().cmp(&b.1.len())).then_with(|| a.1.cmp(&b.1)));
+    found.truncate(args.limit);
+    found
+        .into_iter()
+        .map(|(score, path)| {
+            let mut indices = Vec::new();
+            pattern.indices(Utf32Str::new(&path, &mut buffer), &mut matcher, &mut indices);
+            indices.sort_unstable();
+            indices.dedup();
+            Found { path, score, indices }
+        })
+        .collect()
+}
+
+/// What one thread of a walk has found; given to all when the thread is done.
+struct Gather<'a> {
+    paths: &'a Mutex<Vec<String>>,
+    found: Vec<String>,
+}
+
+impl Drop for Gather<'_> {
+    fn drop(&mut self) {
+        if let Ok(mut paths) = self.paths.lock() {
+            paths.append(&mut self.found);
+        }
+    }
+}

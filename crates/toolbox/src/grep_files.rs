@@ -1,0 +1,142 @@
+//! `grep_files`: lines that match a regular expression, with ripgrep's own engine.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use grep_regex::RegexMatcherBuilder;
+use grep_searcher::sinks::Lossy;
+use grep_searcher::{BinaryDetection, SearcherBuilder};
+use ignore::WalkState;
+use schemars::JsonSchema;
+use selvedge_tools::{Tool, ToolError, tool_with_call};
+use serde::{Deserialize, Serialize};
+use tokio_util::sync::CancellationToken;
+
+use crate::Workspace;
+use crate::aliases::aliases_of;
+use crate::blocking::blocking;
+use crate::walk::{globs, walk};
+
+/// Characters of a matching line that are kept.
+const MAX_LINE: usize = 2000;
+
+/// What to look for.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(crate) struct Args {
+    /// Regular expression, as ripgrep knows them.
+    pattern: String,
+    /// Only in files whose path matches this glob, such as `*.rs` or `src/**`.
+    include: Option<String>,
+    /// File or folder to search, relative to the workspace.
+    #[serde(default = "here")]
+    path: String,
+    /// Matches at most.
+    #[serde(default = "hundred")]
+    #[schemars(range(min = 1))]
+    limit: usize,
+    /// Whether capitals matter.
+    #[serde(default = "yes")]
+    case_sensitive: bool,
+}
+
+fn here() -> String {
+    ".".to_owned()
+}
+
+fn hundred() -> usize {
+    100
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// A line that matches.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
+pub(crate) struct Match {
+    /// Relative to the workspace.
+    path: String,
+    /// From one.
+    line: u64,
+    /// The line without its ending.
+    text: String,
+}
+
+pub(crate) fn grep_files(workspace: &Workspace) -> impl Tool + use<> {
+    let workspace = workspace.clone();
+    let run = move |args: Args, call: selvedge_tools::Call| {
+        let workspace = workspace.clone();
+        blocking(move || grep(&workspace, &args, &call.cancel))
+    };
+    tool_with_call("grep_files", "Finds lines in files with a regular expression; skips what .gitignore names.", run)
+        .read_only()
+        .render(|matches: &Vec<Match>| {
+            if matches.is_empty() {
+                return "no matches".to_owned();
+            }
+            matches.iter().map(|found| format!("{}:{}: {}\n", found.path, found.line, found.text)).collect()
+        })
+        .aliases(aliases_of("grep_files"))
+}
+
+fn grep(workspace: &Workspace, args: &Args, cancel: &CancellationToken) -> Result<Vec<Match>, ToolError> {
+    let matcher = RegexMatcherBuilder::new()
+        .case_insensitive(!args.case_sensitive)
+        .line_terminator(Some(b'\n'))
+        .build(&args.pattern)
+        .map_err(|error| {
+            let reason = error.to_string();
+            let reason = reason.lines().last().unwrap_or_default().trim_start_matches("error: ").to_owned();
+            ToolError::new(format!("`{}` is not a regular expression: {reason}", args.pattern))
+                .suggest("escape ( ) [ ] { } . * + ? with \\\\")
+        })?;
+    let include = args.include.as_deref().map(|include| globs([include])).transpose()?;
+    let folder = workspace.absolute(&args.path, None);
+    if !folder.exists() {
+        return Err(ToolError::new(format!("{} does not exist", workspace.shown(&folder))));
+    }
+    let found = Mutex::new(Vec::new());
+    let count = AtomicUsize::new(0);
+    // Enough for a stable choice of the first ones by path, without reading the whole disk for a common word.
+    let enough = args.limit.saturating_mul(4).max(1000);
+    walk(workspace, &folder).run(|| {
+        let mut searcher = SearcherBuilder::new().binary_detection(BinaryDetection::quit(0)).line_number(true).build();
+        let (matcher, include, found, count, folder) = (&matcher, &include, &found, &count, &folder);
+        Box::new(move |entry| {
+            if cancel.is_cancelled() || count.load(Ordering::Relaxed) >= enough {
+                return WalkState::Quit;
+            }
+            let Ok(entry) = entry else { return WalkState::Continue };
+            if !entry.file_type().is_some_and(|kind| kind.is_file()) {
+                return WalkState::Continue;
+            }
+            let path = entry.path();
+            let relative = path.strip_prefix(folder).unwrap_or(path);
+            let relative = if relative.as_os_str().is_empty() { path } else { relative };
+            if include.as_ref().is_some_and(|include| !include.is_match(relative)) {
+                return WalkState::Continue;
+            }
+            let shown = workspace.shown(path);
+            let mut here = Vec::new();
+            let sink = Lossy(|line, text| {
+                let text = text.trim_end_matches(['\n', '\r']);
+                let text = text.char_indices().nth(MAX_LINE).map_or(text, |(end, _)| &text[..end]);
+                here.push(Match { path: shown.clone(), line, text: text.to_owned() });
+                Ok(here.len() < enough)
+            });
+            // A file that cannot be read has no matches.
+            let _ = searcher.search_path(matcher, path, sink);
+            if !here.is_empty() {
+                count.fetch_add(here.len(), Ordering::Relaxed);
+                if let Ok(mut found) = found.lock() {
+                    found.extend(here);
+                }
+            }
+            WalkState::Continue
+        })
+    });
+    let mut found = found.into_inner().unwrap_or_default();
+    found.sort();
+    found.truncate(args.limit);
+    Ok(found)
+}

@@ -1,0 +1,164 @@
+//! `list_dir`: what a folder holds, as entries and as a tree.
+
+use std::path::Path;
+
+use schemars::JsonSchema;
+use selvedge_tools::{Tool, ToolError, tool};
+use serde::{Deserialize, Serialize};
+
+use crate::Workspace;
+use crate::aliases::aliases_of;
+use crate::blocking::blocking;
+
+/// Entries looked at before giving up on counting.
+const MAX_ENTRIES: usize = 100_000;
+
+/// What to list.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(crate) struct Args {
+    /// Folder, relative to the workspace or absolute.
+    #[serde(default = "here")]
+    path: String,
+    /// First entry, from one.
+    #[serde(default = "one")]
+    #[schemars(range(min = 1))]
+    offset: usize,
+    /// Entries at most.
+    #[serde(default = "twenty_five")]
+    #[schemars(range(min = 1))]
+    limit: usize,
+    /// How many levels down.
+    #[serde(default = "two")]
+    #[schemars(range(min = 1))]
+    depth: usize,
+}
+
+fn here() -> String {
+    ".".to_owned()
+}
+
+fn one() -> usize {
+    1
+}
+
+fn two() -> usize {
+    2
+}
+
+fn twenty_five() -> usize {
+    25
+}
+
+/// What a folder holds.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Output {
+    /// In the order of their paths, folders before what is in them.
+    entries: Vec<Entry>,
+    /// The same as a tree; `/` marks folders, `@` links, `?` others.
+    content: String,
+    /// Whether entries follow that were not listed.
+    truncated: bool,
+}
+
+/// One entry.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Entry {
+    /// Relative to the workspace where it is inside.
+    path: String,
+    kind: Kind,
+    #[serde(skip)]
+    depth: usize,
+}
+
+#[derive(Debug, Clone, Copy, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+enum Kind {
+    File,
+    Dir,
+    Symlink,
+    Other,
+}
+
+pub(crate) fn list_dir(workspace: &Workspace) -> impl Tool + use<> {
+    let workspace = workspace.clone();
+    let run = move |args: Args| {
+        let workspace = workspace.clone();
+        blocking(move || list(&workspace, &args))
+    };
+    tool("list_dir", "Lists what a folder holds.", run)
+        .read_only()
+        .render(|output: &Output| output.content.clone())
+        .aliases(aliases_of("list_dir"))
+}
+
+fn list(workspace: &Workspace, args: &Args) -> Result<Output, ToolError> {
+    let path = workspace.absolute(&args.path, None);
+    let shown = workspace.shown(&path);
+    let real = path.canonicalize().map_err(|error| match error.kind() {
+        std::io::ErrorKind::NotFound => {
+            ToolError::new(format!("{shown} does not exist")).suggest("fileSearch finds files by name")
+        }
+        _ => ToolError::new(format!("{shown} cannot be read: {error}")),
+    })?;
+    workspace.refuse_secrets(&real, &shown)?;
+    if !real.is_dir() {
+        return Err(ToolError::new(format!("{shown} is not a folder")).suggest("use readFile for files"));
+    }
+    let mut entries = Vec::new();
+    collect(workspace, &path, args.depth, 1, &mut entries)?;
+    if args.offset > entries.len().max(1) {
+        return Err(ToolError::new(format!(
+            "offset {} is past the end: {shown} has {} entries",
+            args.offset,
+            entries.len()
+        )));
+    }
+    let truncated = entries.len() > args.offset - 1 + args.limit;
+    let entries: Vec<Entry> = entries.into_iter().skip(args.offset - 1).take(args.limit).collect();
+    let mut content = format!("{shown}\n");
+    for entry in &entries {
+        let name = Path::new(&entry.path).file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
+        let mark = match entry.kind {
+            Kind::File => "",
+            Kind::Dir => "/",
+            Kind::Symlink => "@",
+            Kind::Other => "?",
+        };
+        content.push_str(&format!("{}{name}{mark}\n", "  ".repeat(entry.depth)));
+    }
+    if truncated {
+        content.push_str(&format!("… more: offset {} goes on\n", args.offset + entries.len()));
+    }
+    Ok(Output { entries, content, truncated })
+}
+
+fn collect(
+    workspace: &Workspace,
+    folder: &Path,
+    levels: usize,
+    depth: usize,
+    entries: &mut Vec<Entry>,
+) -> Result<(), ToolError> {
+    let unreadable =
+        |error: std::io::Error| ToolError::new(format!("{} cannot be read: {error}", workspace.shown(folder)));
+    let mut found: Vec<_> = std::fs::read_dir(folder).map_err(unreadable)?.filter_map(Result::ok).collect();
+    found.sort_by_key(std::fs::DirEntry::file_name);
+    for entry in found {
+        if entries.len() >= MAX_ENTRIES {
+            return Ok(());
+        }
+        let path = entry.path();
+        let kind = match entry.file_type() {
+            Ok(kind) if kind.is_symlink() => Kind::Symlink,
+            Ok(kind) if kind.is_dir() => Kind::Dir,
+            Ok(kind) if kind.is_file() => Kind::File,
+            _ => Kind::Other,
+        };
+        entries.push(Entry { path: workspace.shown(&path), kind, depth });
+        // A folder that cannot be read is listed, and not entered; the same goes for secrets.
+        if matches!(kind, Kind::Dir) && levels > 1 && !workspace.is_secret(&path) {
+            let _ = collect(workspace, &path, levels - 1, depth + 1, entries);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,81 @@
+//! `update_plan`: the steps of the task, for people to follow.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use schemars::JsonSchema;
+use selvedge_tools::{Tool, ToolError, tool};
+use serde::{Deserialize, Serialize};
+
+/// The plan.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(crate) struct Args {
+    /// Why it changed.
+    explanation: Option<String>,
+    /// All steps, in order; at most one in progress.
+    plan: Vec<Step>,
+}
+
+/// One step.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Step {
+    /// What is to be done.
+    pub step: String,
+    /// How far it is.
+    pub status: StepStatus,
+}
+
+/// How far a step is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum StepStatus {
+    /// Not begun.
+    Pending,
+    /// Being done.
+    InProgress,
+    /// Done.
+    Completed,
+}
+
+/// The plan as it stands; clones share it.
+#[derive(Debug, Clone, Default)]
+pub struct Plan(Arc<Mutex<Vec<Step>>>);
+
+impl Plan {
+    /// The steps.
+    pub fn steps(&self) -> Vec<Step> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// The plan in words.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Output {
+    content: String,
+    success: bool,
+}
+
+pub(crate) fn update_plan(plan: &Plan) -> impl Tool + use<> {
+    let plan = plan.clone();
+    let run = move |args: Args| {
+        let result = update(&plan, args);
+        async move { result }
+    };
+    tool("update_plan", "Tells people the steps of the task and how far each is.", run)
+        .read_only()
+        .render(|output: &Output| output.content.clone())
+        .aliases(crate::aliases::aliases_of("update_plan"))
+}
+
+fn update(plan: &Plan, args: Args) -> Result<Output, ToolError> {
+    let running = args.plan.iter().filter(|step| step.status == StepStatus::InProgress).count();
+    if running > 1 {
+        return Err(ToolError::new(format!("{running} steps are in progress, and at most one may be")));
+    }
+    let done = args.plan.iter().filter(|step| step.status == StepStatus::Completed).count();
+    let mut content = format!("plan updated: {done} of {} done", args.plan.len());
+    if let Some(explanation) = args.explanation {
+        content.push_str(&format!(" ({explanation})"));
+    }
+    *plan.0.lock().unwrap_or_else(PoisonError::into_inner) = args.plan;
+    Ok(Output { content, success: true })
+}

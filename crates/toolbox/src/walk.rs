@@ -1,0 +1,41 @@
+//! Walking a folder the way ripgrep does: in parallel, and past what `.gitignore` names.
+
+use std::path::Path;
+
+use globset::{Glob, GlobSet, GlobSetBuilder};
+use ignore::{WalkBuilder, WalkParallel};
+use selvedge_tools::ToolError;
+
+use crate::Workspace;
+
+/// A parallel walk below `folder`; secrets, and `.git` itself, are not entered.
+pub(crate) fn walk(workspace: &Workspace, folder: &Path) -> WalkParallel {
+    let workspace = workspace.clone();
+    let threads = std::thread::available_parallelism().map_or(2, usize::from).min(8);
+    WalkBuilder::new(folder)
+        .hidden(false)
+        .require_git(false)
+        .threads(threads)
+        .filter_entry(move |entry| entry.file_name() != ".git" && !workspace.is_secret(entry.path()))
+        .build_parallel()
+}
+
+/// Globs as people write them: one without a slash matches in every folder.
+pub(crate) fn globs<'a>(patterns: impl IntoIterator<Item = &'a str>) -> Result<GlobSet, ToolError> {
+    let mut set = GlobSetBuilder::new();
+    for pattern in patterns {
+        let pattern = pattern.trim_start_matches("./");
+        let anywhere = if pattern.contains('/') { pattern.to_owned() } else { format!("**/{pattern}") };
+        set.add(Glob::new(&anywhere).map_err(|error| bad_glob(pattern, &error))?);
+        // A folder's name stands for all that is in it.
+        set.add(
+            Glob::new(&format!("{}/**", anywhere.trim_end_matches('/'))).map_err(|error| bad_glob(pattern, &error))?,
+        );
+    }
+    set.build().map_err(|error| ToolError::new(format!("the patterns cannot be used: {error}")))
+}
+
+fn bad_glob(pattern: &str, error: &globset::Error) -> ToolError {
+    ToolError::new(format!("`{pattern}` is not a glob: {}", error.kind()))
+        .suggest("write *.ts, src/**/*.rs or {a,b}.txt")
+}

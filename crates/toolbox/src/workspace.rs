@@ -1,0 +1,225 @@
+//! Where tools may read and write. A path is resolved inside an opened folder, symbolic links followed
+//! by the kernel within it, so that nothing can be swapped between the check and the use.
+
+use std::io;
+use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
+
+use cap_std::ambient_authority;
+use cap_std::fs::{Dir, File, OpenOptions};
+use selvedge_protocol::SandboxPolicy;
+use selvedge_tools::ToolError;
+
+/// Folders inside a writable folder that stay read-only.
+const PROTECTED: [&str; 2] = [".git", ".selvedge"];
+
+/// Files nobody needs for work and everybody wants to steal, below the home folder.
+const SECRETS: [&str; 12] = [
+    ".ssh",
+    ".aws",
+    ".gnupg",
+    ".kube",
+    ".docker/config.json",
+    ".netrc",
+    ".npmrc",
+    ".pypirc",
+    ".git-credentials",
+    ".config/gcloud",
+    ".config/gh",
+    ".azure",
+];
+
+/// The folder a session works in, and what else it may touch.
+#[derive(Debug, Clone)]
+pub struct Workspace {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    root: PathBuf,
+    policy: SandboxPolicy,
+    /// Canonical path and handle of each folder that may be written.
+    writable: Vec<(PathBuf, Dir)>,
+    secrets: Vec<PathBuf>,
+}
+
+/// A path that may be written, relative to an opened folder.
+#[derive(Debug)]
+pub(crate) struct Writable<'a> {
+    pub(crate) dir: &'a Dir,
+    pub(crate) path: PathBuf,
+    /// For messages.
+    pub(crate) shown: String,
+}
+
+impl Workspace {
+    /// Opens the folder. `private` are folders nobody may read, such as Selvedge's own.
+    pub fn open(root: &Path, policy: SandboxPolicy, private: &[PathBuf]) -> io::Result<Self> {
+        let root = root.canonicalize()?;
+        let mut writable = Vec::new();
+        let folders = match policy {
+            SandboxPolicy::ReadOnly => Vec::new(),
+            SandboxPolicy::WorkspaceWrite => {
+                let mut folders = vec![root.clone(), PathBuf::from("/tmp")];
+                folders.extend(std::env::var_os("TMPDIR").map(PathBuf::from));
+                folders
+            }
+            SandboxPolicy::DangerFullAccess => vec![root.clone(), PathBuf::from("/")],
+        };
+        for folder in folders {
+            let Ok(folder) = folder.canonicalize() else { continue };
+            if folder.is_dir() && !writable.iter().any(|(path, _)| *path == folder) {
+                let dir = Dir::open_ambient_dir(&folder, ambient_authority())?;
+                writable.push((folder, dir));
+            }
+        }
+        let mut secrets: Vec<PathBuf> =
+            private.iter().map(|path| path.canonicalize().unwrap_or_else(|_| path.clone())).collect();
+        if let Some(home) = std::env::home_dir() {
+            secrets.extend(SECRETS.iter().map(|name| home.join(name)));
+        }
+        Ok(Self { inner: Arc::new(Inner { root, policy, writable, secrets }) })
+    }
+
+    /// The folder itself.
+    pub fn root(&self) -> &Path {
+        &self.inner.root
+    }
+
+    /// What may be changed.
+    pub fn policy(&self) -> SandboxPolicy {
+        self.inner.policy
+    }
+
+    /// Folders that may be written.
+    pub fn writable_roots(&self) -> impl Iterator<Item = &Path> {
+        self.inner.writable.iter().map(|(path, _)| path.as_path())
+    }
+
+    /// A path as given, made absolute; `base` (a `workdir`) counts from the workspace.
+    pub(crate) fn absolute(&self, path: &str, base: Option<&str>) -> PathBuf {
+        let base = base.map_or_else(|| self.inner.root.clone(), |base| self.inner.root.join(base));
+        lexical(&base.join(path))
+    }
+
+    /// A path the way scripts see it: relative to the workspace where it is inside.
+    pub(crate) fn shown(&self, path: &Path) -> String {
+        let path = path.strip_prefix(&self.inner.root).unwrap_or(path);
+        if path.as_os_str().is_empty() { ".".to_owned() } else { path.to_string_lossy().into_owned() }
+    }
+
+    /// Opens a file for reading. Anything may be read but secrets.
+    pub(crate) fn open_file(&self, path: &Path) -> Result<std::fs::File, ToolError> {
+        let shown = self.shown(path);
+        let file = std::fs::File::open(path).map_err(|error| read_error(&shown, &error))?;
+        // What was opened is what is judged: the name may have pointed elsewhere.
+        self.refuse_secrets(&real_path(&file, path), &shown)?;
+        let metadata = file.metadata().map_err(|error| read_error(&shown, &error))?;
+        if metadata.is_dir() {
+            return Err(ToolError::new(format!("{shown} is a folder")).suggest("use listDir for folders"));
+        }
+        Ok(file)
+    }
+
+    /// Refuses folders and files that hold secrets, below them too.
+    pub(crate) fn refuse_secrets(&self, path: &Path, shown: &str) -> Result<(), ToolError> {
+        if self.is_secret(path) {
+            return Err(ToolError::new(format!("{shown} holds secrets and is not read")));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn is_secret(&self, path: &Path) -> bool {
+        self.inner.secrets.iter().any(|secret| path.starts_with(secret))
+    }
+
+    /// Checks that a path may be written, and returns it relative to an opened folder.
+    pub(crate) fn writable(&self, path: &Path) -> Result<Writable<'_>, ToolError> {
+        let shown = self.shown(path);
+        if self.inner.policy == SandboxPolicy::ReadOnly {
+            return Err(ToolError::new(format!("{shown} cannot be written: the sandbox is read-only"))
+                .suggest("the sandbox policy `workspace-write` allows it"));
+        }
+        let inside = self
+            .inner
+            .writable
+            .iter()
+            .find_map(|(root, dir)| path.strip_prefix(root).ok().map(|rest| (root, dir, rest)));
+        let Some((root, dir, rest)) = inside else {
+            return Err(ToolError::new(format!("{shown} is outside the workspace"))
+                .suggest(format!("only {} and temporary folders can be written", self.inner.root.display())));
+        };
+        let protected = |name: &str| rest.components().any(|part| part.as_os_str().eq_ignore_ascii_case(name));
+        if root == &self.inner.root
+            && self.inner.policy == SandboxPolicy::WorkspaceWrite
+            && let Some(name) = PROTECTED.iter().find(|name| protected(name))
+        {
+            return Err(ToolError::new(format!("{shown} cannot be written: {name} is protected")));
+        }
+        Ok(Writable { dir, path: rest.to_owned(), shown })
+    }
+}
+
+impl Writable<'_> {
+    /// Opens for writing; the kernel refuses links that lead out of the folder.
+    pub(crate) fn create(&self) -> Result<File, ToolError> {
+        if let Some(parent) = self.path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+            self.dir.create_dir_all(parent).map_err(|error| self.error(&error))?;
+        }
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(true);
+        self.dir.open_with(&self.path, &options).map_err(|error| self.error(&error))
+    }
+
+    pub(crate) fn exists(&self) -> bool {
+        self.dir.symlink_metadata(&self.path).is_ok()
+    }
+
+    pub(crate) fn error(&self, error: &io::Error) -> ToolError {
+        match error.kind() {
+            // The kernel does not follow a link that leads out, and then something stands in the way.
+            io::ErrorKind::PermissionDenied | io::ErrorKind::AlreadyExists => ToolError::new(format!(
+                "{} cannot be written: it leads outside the workspace, or the system forbids it",
+                self.shown
+            )),
+            _ => ToolError::new(format!("{} cannot be written: {error}", self.shown)),
+        }
+    }
+}
+
+fn read_error(shown: &str, error: &io::Error) -> ToolError {
+    match error.kind() {
+        io::ErrorKind::NotFound => {
+            ToolError::new(format!("{shown} does not exist")).suggest("fileSearch finds files by name")
+        }
+        io::ErrorKind::PermissionDenied => ToolError::new(format!("{shown} cannot be read: permission denied")),
+        _ => ToolError::new(format!("{shown} cannot be read: {error}")),
+    }
+}
+
+/// The path an open file really has.
+#[cfg(target_os = "linux")]
+fn real_path(file: &std::fs::File, _: &Path) -> PathBuf {
+    use std::os::fd::AsRawFd;
+    std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).unwrap_or_default()
+}
+
+/// The path an open file really has, as far as this system tells.
+#[cfg(not(target_os = "linux"))]
+fn real_path(_: &std::fs::File, path: &Path) -> PathBuf {
+    path.canonicalize().unwrap_or_default()
+}
+
+/// Without `.` and `..`, by names alone: what may be followed, the kernel decides.
+fn lexical(path: &Path) -> PathBuf {
+    let mut out = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::CurDir => {}
+            Component::ParentDir => _ = out.pop(),
+            part => out.push(part),
+        }
+    }
+    out
+}

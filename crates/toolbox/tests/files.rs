@@ -1,0 +1,228 @@
+//! The file tools over a real folder, called from scripts.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+use std::path::Path;
+
+use selvedge_protocol::{SandboxPolicy, ScriptToolCallOutput};
+use selvedge_script::Harness;
+use selvedge_toolbox::{Plan, Workspace, register};
+use selvedge_tools::{Orchestrator, Registry};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+struct Place {
+    dir: TempDir,
+    policy: SandboxPolicy,
+}
+
+impl Place {
+    fn new() -> Self {
+        // Not below /tmp, which may be written whatever the workspace is.
+        let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        for folder in ["work/src", "work/.git/hooks", "outside", "private"] {
+            std::fs::create_dir_all(dir.path().join(folder)).unwrap();
+        }
+        let place = Self { dir, policy: SandboxPolicy::WorkspaceWrite };
+        place.write("work/src/main.rs", "fn main() {\n    if true {\n        run();\n    }\n}\n\nfn other() {}\n");
+        place.write("work/src/lib.rs", "pub fn run() {}\n// TODO: more\n");
+        place.write("work/.gitignore", "ignored.txt\n");
+        place.write("work/ignored.txt", "TODO: never seen\n");
+        place.write("outside/secret.txt", "outside\n");
+        place.write("private/journal", "mine\n");
+        place
+    }
+
+    fn write(&self, name: &str, text: impl AsRef<[u8]>) {
+        std::fs::write(self.path(name), text).unwrap();
+    }
+
+    fn path(&self, name: &str) -> std::path::PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn run(&self, source: &str) -> ScriptToolCallOutput {
+        let workspace = Workspace::open(&self.path("work"), self.policy, &[self.path("private")]).unwrap();
+        let mut registry = Registry::new();
+        register(&mut registry, &workspace, &Plan::default()).unwrap();
+        let harness = Harness::new(Orchestrator::new(registry)).unwrap();
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        runtime.block_on(harness.run(source))
+    }
+
+    fn value(&self, source: &str) -> Value {
+        let output = self.run(source);
+        assert_eq!(output.error, None, "{source}");
+        output.value().unwrap_or(Value::Null)
+    }
+
+    fn error(&self, source: &str) -> String {
+        self.run(source).error.unwrap_or_else(|| panic!("no error: {source}")).message
+    }
+}
+
+#[test]
+fn a_file_is_read_in_slices() {
+    let place = Place::new();
+    let value = place.value("return await tools.readFile({path: 'src/main.rs', offset: 2, limit: 2})");
+    assert_eq!(value["text"], json!("    if true {\n        run();\n"));
+    assert_eq!(value["content"], json!("L2:     if true {\nL3:         run();"));
+    assert_eq!((&value["totalLines"], &value["truncated"]), (&json!(7), &json!(true)));
+    let whole = place.value("return await tools.readFile({filePath: 'src/lib.rs'})");
+    assert_eq!(
+        (&whole["totalLines"], &whole["truncated"], &whole["encoding"]),
+        (&json!(2), &json!(false), &json!("utf-8"))
+    );
+    assert_eq!(
+        place.value("return (await tools.read_file({path: 'src/main.rs', start_line: 7})).text"),
+        json!("fn other() {}\n")
+    );
+}
+
+#[test]
+fn a_block_is_read_by_its_indentation() {
+    let value = Place::new().value("return (await tools.readFile({path: 'src/main.rs', mode: 'indentation', anchorLine: 3, maxLevels: 1})).content");
+    assert_eq!(value, json!("L2:     if true {\nL3:         run();\nL4:     }"));
+}
+
+#[test]
+fn what_cannot_be_read_says_why() {
+    let place = Place::new();
+    place.write("work/data.bin", b"a\0b");
+    place.write("work/wide.txt", b"\xff\xfeh\0i\0\n\0");
+    place.write("work/latin1.txt", b"caf\xe9\n");
+    for (args, part) in [
+        ("{path: 'missing.txt'}", "missing.txt does not exist"),
+        ("{path: 'src'}", "src is a folder"),
+        ("{path: 'data.bin'}", "data.bin is a binary file"),
+        ("{path: 'src/lib.rs', offset: 0}", "counted from one"),
+        ("{path: 'src/lib.rs', offset: 9}", "past the end: src/lib.rs has 2 lines"),
+    ] {
+        let error = place.error(&format!("await tools.readFile({args})"));
+        assert!(error.contains(part), "{error}");
+    }
+    assert_eq!(
+        place.value("const f = await tools.readFile({path: 'wide.txt'}); return [f.text, f.encoding]"),
+        json!(["hi\n", "utf-16le"])
+    );
+    assert_eq!(
+        place.value("const f = await tools.readFile({path: 'latin1.txt'}); return [f.text, f.lossy]"),
+        json!(["caf\u{fffd}\n", true])
+    );
+}
+
+#[test]
+fn private_folders_are_not_read_by_any_road() {
+    let place = Place::new();
+    std::os::unix::fs::symlink(place.path("private/journal"), place.path("work/link")).unwrap();
+    let private = place.path("private/journal").display().to_string();
+    for path in [private.as_str(), "../private/journal", "link"] {
+        let error = place.error(&format!("await tools.readFile({{path: {path:?}}})"));
+        assert!(error.contains("holds secrets"), "{path}: {error}");
+    }
+    assert_eq!(place.value("return await tools.grepFiles({pattern: 'mine', path: '../private'})"), json!([]));
+    assert!(place.error("await tools.listDir({path: '../private'})").contains("holds secrets"));
+}
+
+#[test]
+fn folders_are_listed() {
+    let place = Place::new();
+    let value = place.value("return await tools.listDir({path: '.', depth: 2})");
+    let entries = value["entries"].as_array().unwrap();
+    assert!(
+        entries.contains(&json!({"path": "src/main.rs", "kind": "file"}))
+            && entries.contains(&json!({"path": "src", "kind": "dir"}))
+    );
+    assert!(value["content"].as_str().unwrap().contains("  src/\n    lib.rs\n    main.rs\n"));
+    let first = place.value("return await tools.listDir({dirPath: '.', limit: 1})");
+    assert_eq!((first["entries"].as_array().unwrap().len(), &first["truncated"]), (1, &json!(true)));
+}
+
+#[test]
+fn lines_are_found() {
+    let place = Place::new();
+    let todo = json!([{"path": "src/lib.rs", "line": 2, "text": "// TODO: more"}]);
+    assert_eq!(place.value("return await tools.grepFiles({pattern: 'TODO'})"), todo);
+    assert_eq!(
+        place.value("return await tools.grepFiles({pattern: 'todo', caseSensitive: false, include: '*.rs'})"),
+        todo
+    );
+    assert_eq!(place.value("return await tools.grepFiles({pattern: 'todo'})"), json!([]));
+    assert_eq!(place.value("return await tools.grepFiles({pattern: 'TODO', filePattern: '*.md'})"), json!([]));
+    assert_eq!(
+        place.value("return (await tools.grepFiles({pattern: '^fn', path: 'src/main.rs'})).map(m => m.line)"),
+        json!([1, 7])
+    );
+    assert!(place.error("await tools.grepFiles({pattern: '('})").contains("not a regular expression"));
+}
+
+#[test]
+fn files_are_found() {
+    let place = Place::new();
+    assert_eq!(
+        place.value("return (await tools.fileSearch({pattern: '*.rs'})).map(f => f.path)"),
+        json!(["src/lib.rs", "src/main.rs"])
+    );
+    let fuzzy = place.value("return await tools.fileSearch({pattern: 'smain'})");
+    assert_eq!(fuzzy[0]["path"], json!("src/main.rs"));
+    assert_eq!(fuzzy[0]["indices"].as_array().unwrap().len(), 5);
+    assert_eq!(place.value("return (await tools.fileSearch({pattern: '*.rs', exclude: ['lib*']})).length"), json!(1));
+    assert_eq!(place.value("return await tools.fileSearch({pattern: 'ignored.txt'})"), json!([]));
+}
+
+#[test]
+fn files_are_written_inside_the_workspace_and_nowhere_else() {
+    let mut place = Place::new();
+    let value = place.value("return await tools.writeFile({path: 'new/deep/a.txt', content: 'hello'})");
+    assert_eq!(value, json!({"path": "new/deep/a.txt", "bytes": 5, "created": true}));
+    assert_eq!(std::fs::read_to_string(place.path("work/new/deep/a.txt")).unwrap(), "hello");
+    std::os::unix::fs::symlink(place.path("outside"), place.path("work/out")).unwrap();
+    std::os::unix::fs::symlink(place.path("outside/secret.txt"), place.path("work/file")).unwrap();
+    let absolute = place.path("outside/secret.txt").display().to_string();
+    for path in [
+        "../outside/secret.txt",
+        absolute.as_str(),
+        "out/secret.txt",
+        "file",
+        ".git/hooks/pre-commit",
+        ".GIT/config",
+        ".selvedge/config.toml",
+    ] {
+        let error = place.error(&format!("await tools.writeFile({{path: {path:?}, content: 'bad'}})"));
+        assert!(error.contains("outside the workspace") || error.contains("protected"), "{path}: {error}");
+    }
+    assert_eq!(std::fs::read_to_string(place.path("outside/secret.txt")).unwrap(), "outside\n");
+    assert!(!Path::new(&place.path("work/.git/hooks/pre-commit")).exists());
+    place.policy = SandboxPolicy::ReadOnly;
+    assert!(place.error("await tools.writeFile({path: 'b.txt', content: ''})").contains("read-only"));
+}
+
+#[test]
+fn a_plan_has_one_step_in_progress() {
+    let place = Place::new();
+    let step = |status: &str| format!("{{step: 'x', status: '{status}'}}");
+    let plan = |steps: String| format!("return (await tools.updatePlan({{plan: [{steps}]}})).content");
+    assert_eq!(
+        place.value(&plan(format!("{}, {}", step("completed"), step("in_progress")))),
+        json!("plan updated: 1 of 2 done")
+    );
+    assert!(place.error(&plan(format!("{0}, {0}", step("in_progress")))).contains("at most one"));
+}
+
+#[test]
+fn images_are_told_by_their_content_and_made_smaller() {
+    let place = Place::new();
+    let png = |width, height| {
+        let mut out = std::io::Cursor::new(Vec::new());
+        image::DynamicImage::new_rgb8(width, height).write_to(&mut out, image::ImageFormat::Png).unwrap();
+        out.into_inner()
+    };
+    place.write("work/small.jpg", png(10, 20));
+    place.write("work/large.png", png(4096, 1024));
+    let source = "const i = await tools.viewImage({path: 'small.jpg'}); image(i); return [i.mimeType, i.width, i.height, i.scaled]";
+    assert_eq!(place.value(source), json!(["image/png", 10, 20, false]));
+    assert_eq!(
+        place.value("const i = await tools.viewImage({path: 'large.png'}); return [i.width, i.height, i.scaled]"),
+        json!([2048, 512, true])
+    );
+    assert!(place.error("await tools.viewImage({path: 'src/lib.rs'})").contains("not an image"));
+}
