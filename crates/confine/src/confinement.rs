@@ -1,0 +1,65 @@
+//! What a command may do.
+
+use std::path::PathBuf;
+
+/// Whether there is a wall, and which.
+#[derive(Debug, Clone)]
+pub enum Wall {
+    /// None: the command may do what its user may. It still ends with its parent.
+    None,
+    /// Only this.
+    Confined(Confinement),
+}
+
+/// What a confined command may do. Everything can be read but what is hidden; nothing can be written but
+/// what is writable.
+#[derive(Debug, Clone, Default)]
+pub struct Confinement {
+    /// Folders that may be written, as canonical paths.
+    pub writable: Vec<PathBuf>,
+    /// Folders and files below those that may not. One that is missing is an empty folder while the command runs.
+    pub protected: Vec<PathBuf>,
+    /// Folders and files that are not to be read. They look empty.
+    pub hidden: Vec<PathBuf>,
+    /// What it may talk to.
+    pub network: Network,
+    /// How much it may use.
+    pub limits: Rlimits,
+    /// A weaker wall that will do where the whole one cannot be built.
+    pub weaker: Option<WeakerWall>,
+}
+
+/// What a command may talk to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub enum Network {
+    /// Itself, over its own loopback.
+    #[default]
+    Off,
+    /// Everything.
+    On,
+}
+
+/// Walls that keep less than was asked, accepted by name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WeakerWall {
+    /// Landlock and seccomp alone: writes are confined and sockets refused, but what is protected inside a
+    /// writable folder can be written, what is hidden can be read, and other processes can be seen.
+    Landlock,
+}
+
+/// How much a command may use, for each of its processes but `processes`, which counts them all.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rlimits {
+    /// Processes and threads.
+    pub processes: u64,
+    /// Bytes of one file it writes.
+    pub file_bytes: u64,
+    /// Bytes of address space.
+    pub memory_bytes: Option<u64>,
+}
+
+impl Default for Rlimits {
+    fn default() -> Self {
+        Self { processes: 4096, file_bytes: 16 << 30, memory_bytes: None }
+    }
+}

@@ -1,0 +1,161 @@
+//! What the command's file system looks like, as steps for the init to take.
+
+use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use crate::{ConfineError, Confinement, sockets};
+
+/// Device nodes a command needs; there are no others.
+const DEVICES: &[&str] = &["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty"];
+
+/// One step. They are taken in order; each allocates nothing.
+#[derive(Debug)]
+pub(crate) enum Step {
+    /// Keeps a copy of a tree of mounts as it is now, to be attached later.
+    Keep { path: CString, slot: usize },
+    /// Makes everything read-only, without devices or set-user-id programs.
+    LockDown,
+    /// Puts a kept tree over its old place, with these attributes.
+    Attach { path: CString, slot: usize, attributes: u64 },
+    /// Mounts a tree over itself, with these attributes. A mount cannot be renamed or removed.
+    Overlay { path: CString, attributes: u64 },
+    /// A new, empty file system.
+    Fresh { kind: &'static std::ffi::CStr, path: CString, flags: libc::c_ulong, data: CString },
+    /// Mounts one file over another.
+    Cover { source: CString, path: CString },
+}
+
+impl Step {
+    /// The place it is about, for messages.
+    pub(crate) fn place(&self) -> &[u8] {
+        match self {
+            Self::LockDown => b"/",
+            Self::Keep { path, .. }
+            | Self::Attach { path, .. }
+            | Self::Overlay { path, .. }
+            | Self::Fresh { path, .. }
+            | Self::Cover { path, .. } => path.as_bytes(),
+        }
+    }
+
+    /// Whether the policy holds although this step failed: what is gone by now needs no hiding, and where a
+    /// container hides parts of /proc there can be no new one, but the old one is read-only and shows
+    /// nothing of processes outside.
+    pub(crate) fn may_fail_with(&self, error: libc::c_int) -> bool {
+        match self {
+            Self::Cover { .. } => matches!(error, libc::ENOENT | libc::ENOTDIR | libc::ELOOP),
+            Self::Fresh { kind, .. } => *kind == c"proc" && error == libc::EPERM,
+            _ => false,
+        }
+    }
+}
+
+/// How many trees are kept at once.
+pub(crate) fn slots(steps: &[Step]) -> usize {
+    steps.iter().filter(|step| matches!(step, Step::Keep { .. })).count()
+}
+
+/// The steps to a confined file system.
+pub(crate) fn steps(confinement: &Confinement) -> Result<Vec<Step>, ConfineError> {
+    let writable = outermost(&confinement.writable);
+    if writable.iter().any(|path| path.parent().is_none()) {
+        return Err(ConfineError::Invalid("the whole file system cannot be a writable folder".into()));
+    }
+    let devices: Vec<&Path> = DEVICES.iter().map(Path::new).filter(|path| path.exists()).collect();
+    let mut steps = Vec::new();
+    for (slot, path) in writable.iter().map(PathBuf::as_path).chain(devices.iter().copied()).enumerate() {
+        steps.push(Step::Keep { path: c_string(path)?, slot });
+    }
+    steps.push(Step::LockDown);
+    const TAME: u64 = libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV;
+    for (slot, path) in writable.iter().enumerate() {
+        steps.push(Step::Attach { path: c_string(path)?, slot, attributes: TAME });
+    }
+    for (slot, path) in devices.iter().enumerate() {
+        let attributes = libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NOEXEC;
+        steps.push(Step::Attach { path: c_string(path)?, slot: writable.len() + slot, attributes });
+    }
+    steps.extend(own_kernel_file_systems()?);
+    for path in &confinement.protected {
+        pin_above(path, &writable, &mut steps)?;
+        steps.push(Step::Overlay { path: c_string(path)?, attributes: TAME | libc::MOUNT_ATTR_RDONLY });
+    }
+    for path in &confinement.hidden {
+        let Ok(path) = path.canonicalize() else { continue };
+        pin_above(&path, &writable, &mut steps)?;
+        if path.is_dir() {
+            let flags = libc::MS_RDONLY | libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
+            steps.push(fresh(c"tmpfs", &path, flags, c"mode=555,size=4k")?);
+        } else {
+            steps.push(cover(&path)?);
+        }
+    }
+    for path in sockets::listening() {
+        steps.push(cover(&path)?);
+    }
+    Ok(steps)
+}
+
+/// Kernel file systems that show only what is the command's own.
+fn own_kernel_file_systems() -> Result<Vec<Step>, ConfineError> {
+    let quiet = libc::MS_NOSUID | libc::MS_NOEXEC;
+    // Read-only: what root may set below /proc/sys needs no capability.
+    let mut steps = vec![fresh(c"proc", Path::new("/proc"), quiet | libc::MS_NODEV | libc::MS_RDONLY, c"")?];
+    if Path::new("/dev/pts").is_dir() {
+        steps.push(fresh(c"devpts", Path::new("/dev/pts"), quiet, c"newinstance,ptmxmode=0666,mode=620")?);
+        if Path::new("/dev/ptmx").exists() {
+            steps.push(Step::Cover { source: c"/dev/pts/ptmx".into(), path: c"/dev/ptmx".into() });
+        }
+    }
+    if Path::new("/dev/shm").is_dir() {
+        steps.push(fresh(c"tmpfs", Path::new("/dev/shm"), libc::MS_NOSUID | libc::MS_NODEV, c"mode=1777")?);
+    }
+    Ok(steps)
+}
+
+/// Mounts the folders between a writable one and this path over themselves: otherwise a command could move
+/// one away, and what lies in it would be somewhere else for the next command.
+fn pin_above(path: &Path, writable: &[PathBuf], steps: &mut Vec<Step>) -> Result<(), ConfineError> {
+    let Some(root) = writable.iter().find(|root| path.starts_with(root) && path != **root) else { return Ok(()) };
+    let above: Vec<&Path> = path.ancestors().skip(1).take_while(|above| above != root).collect();
+    for folder in above.into_iter().rev() {
+        let folder = c_string(folder)?;
+        if !steps.iter().any(|step| matches!(step, Step::Overlay { path, .. } if *path == folder)) {
+            steps.push(Step::Overlay { path: folder, attributes: 0 });
+        }
+    }
+    Ok(())
+}
+
+/// The folders that lie in no other: one mount serves both, and no name below a writable folder is followed.
+fn outermost(folders: &[PathBuf]) -> Vec<PathBuf> {
+    let mut outermost: Vec<PathBuf> = Vec::new();
+    let mut folders: Vec<&PathBuf> = folders.iter().collect();
+    folders.sort();
+    for folder in folders {
+        if !outermost.iter().any(|outer| folder.starts_with(outer)) {
+            outermost.push(folder.clone());
+        }
+    }
+    outermost
+}
+
+fn fresh(
+    kind: &'static std::ffi::CStr,
+    path: &Path,
+    flags: libc::c_ulong,
+    data: &std::ffi::CStr,
+) -> Result<Step, ConfineError> {
+    Ok(Step::Fresh { kind, path: c_string(path)?, flags, data: data.into() })
+}
+
+fn cover(path: &Path) -> Result<Step, ConfineError> {
+    Ok(Step::Cover { source: c"/dev/null".into(), path: c_string(path)? })
+}
+
+pub(crate) fn c_string(text: impl AsRef<std::ffi::OsStr>) -> Result<CString, ConfineError> {
+    let text = text.as_ref();
+    CString::new(text.as_bytes())
+        .map_err(|_| ConfineError::Invalid(format!("{} has a NUL in it", text.to_string_lossy().replace('\0', "\\0"))))
+}
