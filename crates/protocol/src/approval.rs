@@ -60,6 +60,28 @@ pub struct GatedCall {
     pub line: Option<u32>,
     /// The script's lines around the call.
     pub snippet: Option<String>,
+    /// What it would do, where the tool can tell beforehand.
+    pub preview: Preview,
+}
+
+/// What a person is shown of a call before agreeing to it.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Preview {
+    /// What it would do.
+    pub view: Option<View>,
+    /// What "always" would allow from now on, in words; `None` where "always" would be too much.
+    pub rule: Option<String>,
+}
+
+/// What a call would do, for a person to look at.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum View {
+    /// Changes to files, as a unified diff.
+    Diff(String),
+    /// The commands it would run, taken out of their quotes, one per line.
+    Commands(String),
 }
 
 /// What a person decided about one call.
@@ -70,6 +92,8 @@ pub enum Answer {
     Once,
     /// Run it, and do not ask again in this script for this tool and this reason.
     ThisScript,
+    /// Run it, and never ask again for what [`Preview::rule`] says.
+    Always,
     /// Do not run it. The words, if any, are for the model.
     No(Option<String>),
 }

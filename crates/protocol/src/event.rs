@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{ApprovalRequest, CallRecord, RunStatus};
@@ -16,6 +17,37 @@ pub enum LogLevel {
     Warn,
     /// `console.error`.
     Error,
+}
+
+/// Where a command wrote something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OutputStream {
+    /// Its output.
+    Stdout,
+    /// Its complaints.
+    Stderr,
+}
+
+/// One step of a plan.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct PlanStep {
+    /// What is to be done.
+    pub step: String,
+    /// How far it is.
+    pub status: StepStatus,
+}
+
+/// How far a step is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum StepStatus {
+    /// Not begun.
+    Pending,
+    /// Being done.
+    InProgress,
+    /// Done.
+    Completed,
 }
 
 /// One thing that happened.
@@ -48,6 +80,28 @@ pub enum Event {
         parent_id: String,
         /// Its line in the ledger.
         call: CallRecord,
+    },
+    /// A command wrote something.
+    #[serde(rename = "call.output")]
+    CallOutput {
+        /// The run the call belongs to.
+        parent_id: String,
+        /// The call.
+        call_id: String,
+        /// Where it was written.
+        stream: OutputStream,
+        /// What, as text.
+        text: String,
+    },
+    /// The plan changed.
+    #[serde(rename = "plan.updated")]
+    PlanUpdated {
+        /// The run the call belongs to.
+        parent_id: String,
+        /// The steps, in order.
+        plan: Vec<PlanStep>,
+        /// Why it changed.
+        explanation: Option<String>,
     },
     /// The script logged.
     #[serde(rename = "script.log")]

@@ -11,9 +11,11 @@ mod item;
 mod limits;
 mod spec;
 
-pub use approval::{Answer, ApprovalDecision, ApprovalPolicy, ApprovalRequest, GatedCall, SandboxPolicy};
+pub use approval::{
+    Answer, ApprovalDecision, ApprovalPolicy, ApprovalRequest, GatedCall, Preview, SandboxPolicy, View,
+};
 pub use error::{ErrorCode, Phase, ScriptError};
-pub use event::{Event, EventSink, LogLevel};
+pub use event::{Event, EventSink, LogLevel, OutputStream, PlanStep, StepStatus};
 pub use id::new_id;
 pub use item::{
     CallError, CallRecord, CallStatus, LogEntry, OutputPart, RunMetadata, RunStatus, ScriptToolCall,

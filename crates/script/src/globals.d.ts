@@ -5,6 +5,8 @@ declare const context: {
   readonly turnId: string;
   readonly scriptId: string;
   readonly workingDirectory: string;
+  /** Words after `--` on the command line. */
+  readonly args: readonly string[];
   readonly provider: string;
   readonly model: string;
   readonly sandbox: {

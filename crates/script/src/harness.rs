@@ -74,6 +74,8 @@ pub struct Facts {
     pub turn_id: String,
     /// The folder tools work in.
     pub working_directory: String,
+    /// Words for the script, from whoever runs it.
+    pub args: Vec<String>,
     /// Who serves the model.
     pub provider: String,
     /// The model.
@@ -297,6 +299,7 @@ impl Harness {
             "turnId": facts.turn_id,
             "scriptId": script_id,
             "workingDirectory": facts.working_directory,
+            "args": facts.args,
             "provider": facts.provider,
             "model": facts.model,
             "sandbox": {

@@ -38,7 +38,7 @@ pub(crate) struct Traffic<'a> {
     /// Calls that wait for a person.
     asking: HashSet<String>,
     pub(crate) timers: BTreeMap<(Instant, u32), ()>,
-    pub(crate) calls: Vec<Option<CallRecord>>,
+    pub(crate) calls: Vec<Vec<CallRecord>>,
     pub(crate) results: Vec<(String, String, String)>,
     kept: usize,
     pub(crate) dispatched: u32,
@@ -154,7 +154,7 @@ impl<'a> Traffic<'a> {
             .registry()
             .get(&path)
             .map_or_else(|| shortened(&path, 80), |tool| tool.spec.name.clone());
-        self.calls.push(None);
+        self.calls.push(Vec::new());
         let call_id = format!("tool_{}", self.calls.len());
         let at = at.and_then(|at| self.run.compiled.locate(at));
         let cancel = self.run.scope.cancel.child_token();
@@ -176,9 +176,12 @@ impl<'a> Traffic<'a> {
                 self.asking.extend(calls);
             }
             Report::Answered(calls) => calls.iter().for_each(|call| _ = self.asking.remove(call)),
+            Report::Repeated(record) => {
+                self.dispatched += 1;
+                self.write_down(record);
+            }
             Report::Finished(outcome) => {
-                let id =
-                    self.pending.iter().find(|(_, pending)| pending.call_id == outcome.record.id).map(|(id, _)| *id);
+                let id = self.pending.iter().find(|(_, pending)| pending.call_id == outcome.settles).map(|(id, _)| *id);
                 let Some((id, pending)) = id.and_then(|id| self.pending.remove_entry(&id)) else {
                     return Wake::Nothing;
                 };
@@ -190,7 +193,7 @@ impl<'a> Traffic<'a> {
 
     /// Writes a finished call into the ledger and returns what the script is told.
     fn record(&mut self, outcome: CallOutcome, pending: &Pending) -> Result<String, String> {
-        let CallOutcome { record, result, stubborn, dispatched } = outcome;
+        let CallOutcome { record, result, stubborn, dispatched, .. } = outcome;
         self.dispatched += u32::from(dispatched);
         if stubborn {
             self.stubborn.push(format!("{} ({})", record.id, record.tool));
@@ -208,11 +211,15 @@ impl<'a> Traffic<'a> {
                 Err(error_facts(failure.code, &failure, &record.tool, &record.id, pending.at))
             }
         };
-        let index = call_number(&record.id).saturating_sub(1);
-        if let Some(slot) = self.calls.get_mut(index) {
-            *slot = Some(record);
-        }
+        self.write_down(record);
         answer
+    }
+
+    /// A line in the ledger, beside the others of the same call.
+    fn write_down(&mut self, record: CallRecord) {
+        if let Some(slot) = self.calls.get_mut(call_number(&record.id).saturating_sub(1)) {
+            slot.push(record);
+        }
     }
 
     pub(crate) fn waits_for_a_person(&self) -> bool {
@@ -221,7 +228,7 @@ impl<'a> Traffic<'a> {
 
     /// What to say of a call that was pending at the end, unless it finished after all or was given up.
     pub(crate) fn still_running(&self, left: &Pending) -> Option<String> {
-        let record = self.calls.get(call_number(&left.call_id).checked_sub(1)?)?.as_ref()?;
+        let record = self.calls.get(call_number(&left.call_id).checked_sub(1)?)?.last()?;
         let stopped =
             matches!(record.status, CallStatus::Aborted | CallStatus::NotStarted | CallStatus::OutcomeUnknown);
         let line = left.at.map(|at| format!(" in line {}", at.line)).unwrap_or_default();
@@ -255,27 +262,26 @@ impl<'a> Traffic<'a> {
         self.settle_until(Instant::now() + HARD_STOP, &CancellationToken::new()).await;
         // Whatever did not even answer is dropped with its batch, and nobody knows how far it came.
         for pending in std::mem::take(&mut self.pending).into_values() {
-            let index = call_number(&pending.call_id).saturating_sub(1);
             self.stubborn.push(format!("{} ({})", pending.call_id, pending.tool));
-            if let Some(slot) = self.calls.get_mut(index) {
-                *slot = Some(CallRecord {
-                    id: pending.call_id,
-                    tool: pending.tool,
-                    status: CallStatus::OutcomeUnknown,
-                    reused: false,
-                    duration_ms: 0.0,
-                    args_digest: String::new(),
-                    line: pending.at.map(|at| at.line),
-                    error: None,
-                });
-            }
+            self.write_down(CallRecord {
+                id: pending.call_id,
+                tool: pending.tool,
+                status: CallStatus::OutcomeUnknown,
+                reused: false,
+                duration_ms: 0.0,
+                args_digest: String::new(),
+                line: pending.at.map(|at| at.line),
+                error: None,
+            });
         }
         self.batches.clear();
+        self.run.scope.end();
         left
     }
 }
 
-/// `tool_12` → 12.
+/// `tool_12` and `tool_12.again` → 12.
 pub(crate) fn call_number(call_id: &str) -> usize {
-    call_id.rsplit('_').next().and_then(|number| number.parse().ok()).unwrap_or(0)
+    let number = call_id.rsplit('_').next().and_then(|number| number.split('.').next());
+    number.and_then(|number| number.parse().ok()).unwrap_or(0)
 }

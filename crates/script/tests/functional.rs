@@ -393,6 +393,7 @@ fn f21_context() {
         session_id: "s".into(),
         turn_id: "t".into(),
         working_directory: "/project".into(),
+        args: vec!["word".into()],
         provider: "openai".into(),
         model: "m".into(),
     };

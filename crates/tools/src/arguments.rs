@@ -249,6 +249,7 @@ impl Registered {
         let args = match args {
             crate::orchestrator::Arguments::List(list) => checker.gather(list).map_err(|error| vec![error])?,
             crate::orchestrator::Arguments::Object(args) => checker.canonical(args),
+            crate::orchestrator::Arguments::Unreadable(why) => return Err(broken(&why)),
         };
         let errors = checker.check(&args);
         if errors.is_empty() { Ok(args) } else { Err(errors) }

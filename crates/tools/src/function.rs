@@ -5,12 +5,12 @@ use std::marker::PhantomData;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use schemars::JsonSchema;
-use selvedge_protocol::ToolSpec;
+use selvedge_protocol::{Preview, ToolSpec};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::{Call, Risk, Tool, ToolError, ToolOutput, camel_case};
+use crate::{Again, Call, Risk, Tool, ToolError, ToolOutput, camel_case};
 
 /// A tool from an async closure over its arguments.
 ///
@@ -53,6 +53,9 @@ where
         run: Box::new(move |args, call| run(args, call).boxed()),
         risk: None,
         render: None,
+        preview: None,
+        allow_always: None,
+        again: None,
         aliases: Vec::new(),
         positional: &[],
         types: PhantomData,
@@ -62,6 +65,9 @@ where
 type Run<A, R> = dyn Fn(A, Call) -> BoxFuture<'static, Result<R, ToolError>> + Send + Sync;
 type Judge = dyn Fn(&Value) -> Risk + Send + Sync;
 type Render<R> = dyn Fn(&R) -> String + Send + Sync;
+type Show = dyn Fn(&Value) -> Preview + Send + Sync;
+type Allow = dyn Fn(&Value) + Send + Sync;
+type TryAgain<R> = dyn Fn(&R, &Value) -> Option<Again> + Send + Sync;
 
 /// A closure with a schema. Made by [`tool`].
 pub struct FunctionTool<A, R> {
@@ -69,6 +75,9 @@ pub struct FunctionTool<A, R> {
     run: Box<Run<A, R>>,
     risk: Option<Box<Judge>>,
     render: Option<Box<Render<R>>>,
+    preview: Option<Box<Show>>,
+    allow_always: Option<Box<Allow>>,
+    again: Option<Box<TryAgain<R>>>,
     aliases: Vec<(&'static str, &'static str)>,
     positional: &'static [&'static str],
     types: PhantomData<fn(A) -> R>,
@@ -91,6 +100,24 @@ impl<A, R> FunctionTool<A, R> {
     /// Shows results to models in its own words instead of as JSON.
     pub fn render(mut self, render: impl Fn(&R) -> String + Send + Sync + 'static) -> Self {
         self.render = Some(Box::new(render));
+        self
+    }
+
+    /// Shows a person what a call would do.
+    pub fn preview(mut self, preview: impl Fn(&Value) -> Preview + Send + Sync + 'static) -> Self {
+        self.preview = Some(Box::new(preview));
+        self
+    }
+
+    /// Remembers that calls like this one are allowed for ever.
+    pub fn allow_always(mut self, allow: impl Fn(&Value) + Send + Sync + 'static) -> Self {
+        self.allow_always = Some(Box::new(allow));
+        self
+    }
+
+    /// Says of a result how it could be tried again, less confined.
+    pub fn again(mut self, again: impl Fn(&R, &Value) -> Option<Again> + Send + Sync + 'static) -> Self {
+        self.again = Some(Box::new(again));
         self
     }
 
@@ -136,15 +163,27 @@ where
         self.risk.as_ref().map_or(Risk::Harmless, |risk| risk(args))
     }
 
+    fn preview(&self, args: &Value) -> Preview {
+        self.preview.as_ref().map(|preview| preview(args)).unwrap_or_default()
+    }
+
+    fn allow_always(&self, args: &Value) {
+        if let Some(allow) = &self.allow_always {
+            allow(args);
+        }
+    }
+
     fn call<'a>(&'a self, args: Value, call: Call) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
         async move {
+            let given = self.again.is_some().then(|| args.clone());
             let args = serde_json::from_value(args)
                 .map_err(|error| ToolError::new(format!("cannot read the arguments: {error}")))?;
             let result = (self.run)(args, call).await?;
             let rendering = self.render.as_ref().map(|render| render(&result));
+            let again = self.again.as_ref().zip(given).and_then(|(again, args)| again(&result, &args));
             let value = serde_json::to_value(result)
                 .map_err(|error| ToolError::new(format!("cannot write the result: {error}")))?;
-            Ok(ToolOutput { value, rendering })
+            Ok(ToolOutput { value, rendering, again })
         }
         .boxed()
     }

@@ -5,16 +5,22 @@
 //!                                    ─► queue ─► Tool ─► CallOutcome
 //! ```
 //!
+//! [`ToolRouter`] makes structured calls into that; `script` does it for scripts.
+//!
 //! A structured call, a call from a script, a sub-agent's call and an MCP client's call are all
 //! [`CallRequest`]s in a batch for [`Orchestrator::run_batch`]; no tool can tell which it was.
 
 mod arguments;
+mod asking;
 mod function;
 mod gate;
 mod names;
+mod offer;
 mod orchestrator;
+mod packs;
 mod policy;
 mod registry;
+mod router;
 mod scope;
 mod supervise;
 mod tool;
@@ -25,9 +31,12 @@ pub use arguments::{ArgumentError, ArgumentErrorKind, check_partial};
 pub use function::{FunctionTool, tool, tool_with_call};
 pub use gate::{Approver, NobodyToAsk};
 pub use names::{camel_case, nearest, snake_case};
+pub use offer::{Offered, PatchFlavour, Shape, ShellFlavour, ToolsConfig};
 pub use orchestrator::{Arguments, CallFailure, CallOutcome, CallRequest, Orchestrator, Report};
+pub use packs::{Pack, PackError, Packs, Selection};
 pub use policy::{Risk, Verdict, judge};
 pub use registry::{Found, Registered, Registry, RegistryError};
-pub use scope::{Scope, ScopeLimits, Source};
-pub use tool::{Call, FieldCase, Tool, ToolError, ToolOutput};
+pub use router::{StructuredCall, StructuredOutput, ToolRouter};
+pub use scope::{Belongings, Scope, ScopeLimits, Source};
+pub use tool::{Again, Call, FieldCase, Tool, ToolError, ToolOutput};
 pub use typescript::declarations;

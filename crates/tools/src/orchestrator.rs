@@ -5,10 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use futures_util::future::join_all;
-use selvedge_protocol::{
-    Answer, ApprovalDecision, ApprovalPolicy, ApprovalRequest, CallError, CallRecord, CallStatus, ErrorCode, Event,
-    GatedCall, new_id,
-};
+use selvedge_protocol::{ApprovalPolicy, CallError, CallRecord, CallStatus, ErrorCode, Event};
 use serde_json::{Map, Value};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio_util::sync::CancellationToken;
@@ -41,6 +38,8 @@ pub enum Arguments {
     List(Vec<Value>),
     /// From a structured call.
     Object(Value),
+    /// From a structured call whose arguments could not be read, and why.
+    Unreadable(String),
 }
 
 /// What is told of a batch while it runs.
@@ -55,6 +54,8 @@ pub enum Report {
     },
     /// The person has answered for them, or will not.
     Answered(Vec<String>),
+    /// A call is over, but not its work: it is done again, and that call settles both.
+    Repeated(CallRecord),
     /// A call is over.
     Finished(Box<CallOutcome>),
 }
@@ -62,6 +63,8 @@ pub enum Report {
 /// A call that is over.
 #[derive(Debug)]
 pub struct CallOutcome {
+    /// The call that was made: the record's own, or the one it repeats.
+    pub settles: String,
     /// Its line in the ledger.
     pub record: CallRecord,
     /// Its output, or why there is none.
@@ -103,15 +106,15 @@ impl CallFailure {
 #[derive(Clone)]
 pub struct Orchestrator {
     registry: Registry,
-    approver: Arc<dyn Approver>,
+    pub(crate) approver: Arc<dyn Approver>,
     policy: ApprovalPolicy,
 }
 
 /// A call that was found and whose arguments fit.
-struct Prepared {
-    request: CallRequest,
-    args: Value,
-    tool: Arc<Registered>,
+pub(crate) struct Prepared {
+    pub(crate) request: CallRequest,
+    pub(crate) args: Value,
+    pub(crate) tool: Arc<Registered>,
     digest: String,
 }
 
@@ -238,97 +241,31 @@ impl Orchestrator {
         failure
     }
 
-    /// Asks one question about all of them and returns those that may run.
-    async fn ask(
-        &self,
-        scope: &Scope,
-        gated: Vec<(Prepared, String)>,
-        reports: &UnboundedSender<Report>,
-    ) -> Vec<Prepared> {
-        let (gated, given_up): (Vec<_>, Vec<_>) =
-            gated.into_iter().partition(|(prepared, _)| !prepared.request.cancel.is_cancelled());
-        for (prepared, _) in given_up {
-            let name = prepared.tool.spec.name.clone();
-            finish(scope, reports, refused(&prepared.request, name.clone(), aborted(&name)));
-        }
-        if gated.is_empty() {
-            return Vec::new();
-        }
-        let request = ApprovalRequest {
-            id: new_id("apr"),
-            script_id: Some(scope.id.clone()),
-            calls: gated.iter().map(|(prepared, reason)| describe(scope, prepared, reason)).collect(),
-        };
-        let ids: Vec<String> = gated.iter().map(|(prepared, _)| prepared.request.id.clone()).collect();
-        // The harness may be gone already; then nobody needs to know.
-        let _ = reports.send(Report::Asking { request_id: request.id.clone(), calls: ids.clone() });
-        scope.events.emit(Event::ApprovalRequested { request: request.clone() });
-
-        let decision = self.decide(scope, &request, &gated).await;
-        let _ = reports.send(Report::Answered(ids));
-        scope
-            .events
-            .emit(Event::ApprovalAnswered { id: request.id, answers: decision.iter().map(Decision::words).collect() });
-
-        let mut allowed = Vec::new();
-        for ((prepared, reason), decision) in gated.into_iter().zip(decision) {
-            let tool = &prepared.tool.spec.name;
-            let failure = match decision {
-                Decision::Run => {
-                    allowed.push(prepared);
-                    continue;
-                }
-                Decision::RunAll => {
-                    scope.agree(tool, &reason);
-                    allowed.push(prepared);
-                    continue;
-                }
-                Decision::Denied(None) => {
-                    CallFailure::new(ErrorCode::ApprovalDeniedError, format!("{tool} was denied"))
-                }
-                Decision::Denied(Some(words)) => {
-                    CallFailure::new(ErrorCode::ApprovalDeniedError, format!("{tool} was denied: {words}"))
-                }
-                Decision::TimedOut => CallFailure::new(
-                    ErrorCode::ApprovalTimeoutError,
-                    format!("nobody answered in time whether {tool} may run"),
-                ),
-                Decision::Cancelled => aborted(tool),
-            };
-            finish(scope, reports, refused(&prepared.request, tool.clone(), failure));
-        }
-        allowed
-    }
-
-    async fn decide(&self, scope: &Scope, request: &ApprovalRequest, gated: &[(Prepared, String)]) -> Vec<Decision> {
-        let all = |decision: Decision| vec![decision; gated.len()];
-        let cancelled = join_all(gated.iter().map(|(prepared, _)| prepared.request.cancel.cancelled()));
-        let too_late = async {
-            match scope.limits.approval_timeout {
-                Some(limit) => tokio::time::sleep(limit).await,
-                None => std::future::pending().await,
-            }
-        };
-        tokio::select! {
-            biased;
-            _ = cancelled => all(Decision::Cancelled),
-            decision = self.approver.ask(request) => match decision {
-                ApprovalDecision::Answered(answers) => {
-                    let mut answers = answers.into_iter();
-                    gated.iter().map(|_| match answers.next() {
-                        Some(Answer::Once) => Decision::Run,
-                        Some(Answer::ThisScript) => Decision::RunAll,
-                        Some(Answer::No(words)) => Decision::Denied(words),
-                        None => Decision::Denied(None),
-                    }).collect()
-                }
-                ApprovalDecision::Unavailable(because) => all(Decision::Denied(Some(because))),
-            },
-            () = too_late => all(Decision::TimedOut),
-        }
-    }
-
+    /// Runs a call; one that its confinement seems to have stopped may run again where a person agrees.
     async fn run(&self, scope: &Scope, prepared: Prepared, reports: &UnboundedSender<Report>) {
+        let (tool, line, cancel) = (prepared.tool.clone(), prepared.request.line, prepared.request.cancel.clone());
+        let outcome = self.attempt(scope, prepared).await;
+        let again = match &outcome.result {
+            Ok(ToolOutput { again: Some(again), .. }) if self.policy == ApprovalPolicy::OnFailure => again.clone(),
+            _ => return finish(scope, reports, outcome),
+        };
+        let id = format!("{}.again", outcome.record.id);
+        let digest = digest(&tool.spec.name, &again.args);
+        let request = CallRequest { id, tool: tool.spec.name.clone(), args: Arguments::List(Vec::new()), line, cancel };
+        let second = Prepared { request, args: again.args, tool, digest };
+        match self.ask_again(scope, second, again.reason, &outcome.record.id, reports).await {
+            None => finish(scope, reports, outcome),
+            Some(second) => {
+                let settles = outcome.record.id.clone();
+                scope.events.emit(Event::CallFinished { parent_id: scope.id.clone(), call: outcome.record.clone() });
+                let _ = reports.send(Report::Repeated(outcome.record));
+                let second = self.attempt(scope, second).await;
+                finish(scope, reports, Box::new(CallOutcome { settles, ..*second }));
+            }
+        }
+    }
+
+    async fn attempt(&self, scope: &Scope, prepared: Prepared) -> Box<CallOutcome> {
         let Prepared { request, args, tool, digest } = prepared;
         let name = tool.spec.name.clone();
         let place = tokio::select! {
@@ -340,7 +277,7 @@ impl Orchestrator {
             let failure = CallFailure::new(ErrorCode::ToolAbortedError, format!("{name} was stopped before it ran"));
             let mut outcome = refused(&request, name, failure);
             outcome.record.args_digest = digest;
-            return finish(scope, reports, outcome);
+            return outcome;
         };
         scope.events.emit(Event::CallStarted {
             parent_id: scope.id.clone(),
@@ -351,9 +288,11 @@ impl Orchestrator {
         let started = Instant::now();
         let call = Call {
             id: request.id.clone(),
+            scope_id: scope.id.clone(),
             idempotency_key: format!("{}.{}", scope.id, request.id),
             cancel: request.cancel.clone(),
             events: scope.events.clone(),
+            belongings: scope.belongings.clone(),
         };
         let (result, stubborn) = supervise(scope, &tool, args, call).await;
         let status = match &result {
@@ -372,7 +311,7 @@ impl Orchestrator {
             line: request.line,
             error: result.as_ref().err().map(call_error),
         };
-        finish(scope, reports, Box::new(CallOutcome { record, result, stubborn, dispatched: true }));
+        Box::new(CallOutcome { settles: record.id.clone(), record, result, stubborn, dispatched: true })
     }
 }
 
@@ -382,38 +321,16 @@ fn risk(prepared: &Prepared) -> Risk {
     judged.unwrap_or_else(|_| Risk::Ask { reason: "its risk could not be judged".to_owned() })
 }
 
-/// What became of a question, for one call.
-#[derive(Debug, Clone)]
-enum Decision {
-    Run,
-    RunAll,
-    Denied(Option<String>),
-    TimedOut,
-    Cancelled,
-}
-
-impl Decision {
-    fn words(&self) -> String {
-        match self {
-            Self::Run => "yes".into(),
-            Self::RunAll => "yes, for this script".into(),
-            Self::Denied(None) => "no".into(),
-            Self::Denied(Some(words)) => format!("no: {words}"),
-            Self::TimedOut => "no answer".into(),
-            Self::Cancelled => "cancelled".into(),
-        }
-    }
-}
-
-fn finish(scope: &Scope, reports: &UnboundedSender<Report>, outcome: Box<CallOutcome>) {
+pub(crate) fn finish(scope: &Scope, reports: &UnboundedSender<Report>, outcome: Box<CallOutcome>) {
     scope.events.emit(Event::CallFinished { parent_id: scope.id.clone(), call: outcome.record.clone() });
     let _ = reports.send(Report::Finished(outcome));
 }
 
 /// The outcome of a call that never ran.
-fn refused(request: &CallRequest, tool: String, failure: CallFailure) -> Box<CallOutcome> {
+pub(crate) fn refused(request: &CallRequest, tool: String, failure: CallFailure) -> Box<CallOutcome> {
     let status = if failure.code == ErrorCode::ToolAbortedError { CallStatus::NotStarted } else { CallStatus::Failed };
     Box::new(CallOutcome {
+        settles: request.id.clone(),
         record: CallRecord {
             id: request.id.clone(),
             tool,
@@ -445,20 +362,6 @@ fn invalid(tool: &Registered, errors: &[ArgumentError]) -> CallFailure {
         CallFailure::new(ErrorCode::ToolValidationError, format!("{}: {}", tool.spec.js_name, messages.join("; ")));
     failure.suggestions = errors.iter().flat_map(|error| error.suggestions.clone()).take(8).collect();
     failure
-}
-
-fn describe(scope: &Scope, prepared: &Prepared, reason: &str) -> GatedCall {
-    let context = prepared.args.get("approval_context").and_then(Value::as_str).map(str::to_owned);
-    let line = prepared.request.line;
-    GatedCall {
-        call_id: prepared.request.id.clone(),
-        tool: prepared.tool.spec.name.clone(),
-        args: prepared.args.clone(),
-        reason: reason.to_owned(),
-        context,
-        line,
-        snippet: scope.source.as_ref().zip(line).map(|(source, line)| source.around(line)),
-    }
 }
 
 fn millis(since: Instant) -> f64 {

@@ -16,6 +16,8 @@ pub struct Registry {
     tools: BTreeMap<String, Arc<Registered>>,
     /// Script name to canonical name.
     js_names: HashMap<String, String>,
+    /// Other canonical names to the one that is.
+    aliases: HashMap<String, String>,
     /// Dotted prefixes of script names.
     namespaces: BTreeSet<String>,
 }
@@ -80,6 +82,11 @@ impl Registry {
         Ok(())
     }
 
+    /// Lets a tool be called by another name as well. A tool of that name goes first.
+    pub fn alias(&mut self, alias: &str, name: &str) {
+        self.aliases.insert(alias.to_owned(), name.to_owned());
+    }
+
     /// Adds a tool and returns the set, for building one in a single expression.
     pub fn with(mut self, tool: impl Tool + 'static) -> Result<Self, RegistryError> {
         self.register(tool)?;
@@ -92,6 +99,7 @@ impl Registry {
             .get(name)
             .or_else(|| self.js_names.get(name).and_then(|name| self.tools.get(name)))
             .or_else(|| self.tools.get(&snake_case(name)))
+            .or_else(|| self.aliases.get(&snake_case(name)).and_then(|name| self.tools.get(name)))
     }
 
     /// What a script means by `tools.<path>`.
@@ -139,7 +147,7 @@ impl Registry {
 
     /// The set with only the tools that `keep` agrees to.
     pub fn filtered(&self, keep: impl Fn(&ToolSpec) -> bool) -> Self {
-        let mut kept = Self::new();
+        let mut kept = Self { aliases: self.aliases.clone(), ..Self::new() };
         for tool in self.tools.values().filter(|tool| keep(&tool.spec)) {
             for (dot, _) in tool.spec.js_name.match_indices('.') {
                 kept.namespaces.insert(tool.spec.js_name[..dot].to_owned());

@@ -1,5 +1,6 @@
 //! What a group of calls belongs to: a script, a turn, a session. It ends with its scope.
 
+use std::any::Any;
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,6 +25,43 @@ pub struct Scope {
     pub(crate) places: Arc<Semaphore>,
     made: Arc<AtomicU32>,
     agreed: Arc<Mutex<HashSet<(String, String)>>>,
+    pub(crate) belongings: Belongings,
+}
+
+/// What calls leave behind that lives as long as their scope: processes in the background, terminals.
+/// Clones share it.
+#[derive(Clone, Default)]
+pub struct Belongings(Arc<Mutex<Kept>>);
+
+#[derive(Default)]
+struct Kept {
+    things: Vec<Box<dyn Any + Send>>,
+    ended: bool,
+}
+
+impl Belongings {
+    /// Keeps something until the scope ends, then drops it; at once where it has ended.
+    pub fn keep(&self, thing: impl Send + 'static) {
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if !kept.ended {
+            kept.things.push(Box::new(thing));
+        }
+    }
+
+    fn end(&self) {
+        let things = {
+            let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            kept.ended = true;
+            std::mem::take(&mut kept.things)
+        };
+        drop(things);
+    }
+}
+
+impl std::fmt::Debug for Belongings {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Belongings")
+    }
 }
 
 /// A script's text.
@@ -67,7 +105,14 @@ impl Scope {
             limits,
             made: Arc::default(),
             agreed: Arc::default(),
+            belongings: Belongings::default(),
         }
+    }
+
+    /// Ends the scope: its calls are told to stop, and what they left behind is gone when this returns.
+    pub fn end(&self) {
+        self.cancel.cancel();
+        self.belongings.end();
     }
 
     /// Calls that may still be made.

@@ -1,11 +1,11 @@
 //! What a tool is.
 
 use futures_util::future::BoxFuture;
-use selvedge_protocol::{EventSink, ToolSpec};
+use selvedge_protocol::{EventSink, Preview, ToolSpec};
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
-use crate::Risk;
+use crate::{Belongings, Risk};
 
 /// Something a script or a model can call.
 pub trait Tool: Send + Sync {
@@ -16,6 +16,17 @@ pub trait Tool: Send + Sync {
     fn risk(&self, args: &Value) -> Risk {
         let _ = args;
         Risk::Harmless
+    }
+
+    /// What a person is shown before agreeing. May take its time: it is only asked for when a person is.
+    fn preview(&self, args: &Value) -> Preview {
+        let _ = args;
+        Preview::default()
+    }
+
+    /// A person agreed to this call and to all that its preview's rule covers, for ever.
+    fn allow_always(&self, args: &Value) {
+        let _ = args;
     }
 
     /// Runs it. The arguments fit the schema. Must stop soon after `call.cancel` says so.
@@ -51,12 +62,16 @@ pub enum FieldCase {
 pub struct Call {
     /// The call's id in its scope.
     pub id: String,
+    /// The scope's id.
+    pub scope_id: String,
     /// The same for every attempt at the same work: a tool may hand it to a service that knows such keys.
     pub idempotency_key: String,
     /// Says when to stop.
     pub cancel: CancellationToken,
     /// Where to tell of progress.
     pub events: EventSink,
+    /// For what outlives the call, but not its scope.
+    pub belongings: Belongings,
 }
 
 /// What a tool gives back: a value for scripts and, where it reads better, a rendering for models.
@@ -66,11 +81,22 @@ pub struct ToolOutput {
     pub value: Value,
     /// For models; the value as JSON where there is none.
     pub rendering: Option<String>,
+    /// How it could be tried again with a person's agreement, where it looks stopped by its confinement.
+    pub again: Option<Again>,
+}
+
+/// The same work once more, less confined.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Again {
+    /// With these arguments.
+    pub args: Value,
+    /// What it looks like, for the person who is asked.
+    pub reason: String,
 }
 
 impl From<Value> for ToolOutput {
     fn from(value: Value) -> Self {
-        Self { value, rendering: None }
+        Self { value, rendering: None, again: None }
     }
 }
 

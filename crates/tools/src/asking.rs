@@ -1,0 +1,186 @@
+//! The gate: one question about all calls that wait for a person, and what becomes of the answer.
+
+use std::panic::AssertUnwindSafe;
+
+use futures_util::future::join_all;
+use selvedge_protocol::{Answer, ApprovalDecision, ApprovalRequest, ErrorCode, Event, GatedCall, Preview, new_id};
+use serde_json::Value;
+use tokio::sync::mpsc::UnboundedSender;
+
+use crate::Scope;
+use crate::orchestrator::{CallFailure, Orchestrator, Prepared, Report, aborted, finish, refused};
+
+impl Orchestrator {
+    /// Asks one question about all of them and returns those that may run.
+    pub(crate) async fn ask(
+        &self,
+        scope: &Scope,
+        gated: Vec<(Prepared, String)>,
+        reports: &UnboundedSender<Report>,
+    ) -> Vec<Prepared> {
+        let (gated, given_up): (Vec<_>, Vec<_>) =
+            gated.into_iter().partition(|(prepared, _)| !prepared.request.cancel.is_cancelled());
+        for (prepared, _) in given_up {
+            let name = prepared.tool.spec.name.clone();
+            finish(scope, reports, refused(&prepared.request, name.clone(), aborted(&name)));
+        }
+        if gated.is_empty() {
+            return Vec::new();
+        }
+        let ids: Vec<String> = gated.iter().map(|(prepared, _)| prepared.request.id.clone()).collect();
+        let decision = self.question(scope, &gated, ids, reports).await;
+        let mut allowed = Vec::new();
+        for ((prepared, reason), decision) in gated.into_iter().zip(decision) {
+            let tool = &prepared.tool.spec.name;
+            let failure = match decision {
+                Decision::Run => {
+                    allowed.push(prepared);
+                    continue;
+                }
+                Decision::RunAll => {
+                    scope.agree(tool, &reason);
+                    allowed.push(prepared);
+                    continue;
+                }
+                Decision::RunAlways => {
+                    prepared.tool.tool.allow_always(&prepared.args);
+                    scope.agree(tool, &reason);
+                    allowed.push(prepared);
+                    continue;
+                }
+                Decision::Denied(None) => {
+                    CallFailure::new(ErrorCode::ApprovalDeniedError, format!("{tool} was denied"))
+                }
+                Decision::Denied(Some(words)) => {
+                    CallFailure::new(ErrorCode::ApprovalDeniedError, format!("{tool} was denied: {words}"))
+                }
+                Decision::TimedOut => CallFailure::new(
+                    ErrorCode::ApprovalTimeoutError,
+                    format!("nobody answered in time whether {tool} may run"),
+                ),
+                Decision::Cancelled => aborted(tool),
+            };
+            finish(scope, reports, refused(&prepared.request, tool.clone(), failure));
+        }
+        allowed
+    }
+
+    /// Asks whether a call that seems to have been stopped by its confinement may run without it.
+    pub(crate) async fn ask_again(
+        &self,
+        scope: &Scope,
+        prepared: Prepared,
+        reason: String,
+        first: &str,
+        reports: &UnboundedSender<Report>,
+    ) -> Option<Prepared> {
+        let gated = [(prepared, reason)];
+        let decision = self.question(scope, &gated, vec![first.to_owned()], reports).await;
+        let [(prepared, _)] = gated;
+        match decision.first() {
+            Some(Decision::Run | Decision::RunAll) => Some(prepared),
+            Some(Decision::RunAlways) => {
+                prepared.tool.tool.allow_always(&prepared.args);
+                Some(prepared)
+            }
+            _ => None,
+        }
+    }
+
+    /// Puts the question, and tells everybody that it was put and answered.
+    async fn question(
+        &self,
+        scope: &Scope,
+        gated: &[(Prepared, String)],
+        waiting: Vec<String>,
+        reports: &UnboundedSender<Report>,
+    ) -> Vec<Decision> {
+        let request = ApprovalRequest {
+            id: new_id("apr"),
+            script_id: Some(scope.id.clone()),
+            calls: gated.iter().map(|(prepared, reason)| describe(scope, prepared, reason)).collect(),
+        };
+        // The harness may be gone already; then nobody needs to know.
+        let _ = reports.send(Report::Asking { request_id: request.id.clone(), calls: waiting.clone() });
+        scope.events.emit(Event::ApprovalRequested { request: request.clone() });
+        let decision = self.decide(scope, &request, gated).await;
+        let _ = reports.send(Report::Answered(waiting));
+        let answers = decision.iter().map(Decision::words).collect();
+        scope.events.emit(Event::ApprovalAnswered { id: request.id, answers });
+        decision
+    }
+
+    async fn decide(&self, scope: &Scope, request: &ApprovalRequest, gated: &[(Prepared, String)]) -> Vec<Decision> {
+        let all = |decision: Decision| vec![decision; gated.len()];
+        let cancelled = join_all(gated.iter().map(|(prepared, _)| prepared.request.cancel.cancelled()));
+        let too_late = async {
+            match scope.limits.approval_timeout {
+                Some(limit) => tokio::time::sleep(limit).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            _ = cancelled => all(Decision::Cancelled),
+            decision = self.approver.ask(request) => match decision {
+                ApprovalDecision::Answered(answers) => {
+                    let mut answers = answers.into_iter();
+                    gated.iter().map(|_| match answers.next() {
+                        Some(Answer::Once) => Decision::Run,
+                        Some(Answer::ThisScript) => Decision::RunAll,
+                        Some(Answer::Always) => Decision::RunAlways,
+                        Some(Answer::No(words)) => Decision::Denied(words),
+                        None => Decision::Denied(None),
+                    }).collect()
+                }
+                ApprovalDecision::Unavailable(because) => all(Decision::Denied(Some(because))),
+            },
+            () = too_late => all(Decision::TimedOut),
+        }
+    }
+}
+
+/// What became of a question, for one call.
+#[derive(Debug, Clone)]
+enum Decision {
+    Run,
+    RunAll,
+    RunAlways,
+    Denied(Option<String>),
+    TimedOut,
+    Cancelled,
+}
+
+impl Decision {
+    fn words(&self) -> String {
+        match self {
+            Self::Run => "yes".into(),
+            Self::RunAll => "yes, for this script".into(),
+            Self::RunAlways => "yes, always".into(),
+            Self::Denied(None) => "no".into(),
+            Self::Denied(Some(words)) => format!("no: {words}"),
+            Self::TimedOut => "no answer".into(),
+            Self::Cancelled => "cancelled".into(),
+        }
+    }
+}
+
+fn describe(scope: &Scope, prepared: &Prepared, reason: &str) -> GatedCall {
+    let context = prepared.args.get("approval_context").and_then(Value::as_str).map(str::to_owned);
+    let line = prepared.request.line;
+    GatedCall {
+        call_id: prepared.request.id.clone(),
+        tool: prepared.tool.spec.name.clone(),
+        args: prepared.args.clone(),
+        reason: reason.to_owned(),
+        context,
+        line,
+        snippet: scope.source.as_ref().zip(line).map(|(source, line)| source.around(line)),
+        preview: preview(prepared),
+    }
+}
+
+/// What the tool shows of the call; one that breaks over it shows nothing.
+fn preview(prepared: &Prepared) -> Preview {
+    std::panic::catch_unwind(AssertUnwindSafe(|| prepared.tool.tool.preview(&prepared.args))).unwrap_or_default()
+}
