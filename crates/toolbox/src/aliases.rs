@@ -21,11 +21,27 @@ const ALIASES: &[(&str, &str, &str)] = &[
     ("update_plan", "steps", "plan"),
     ("apply_patch", "input", "patch"),
     ("apply_patch", "diff", "patch"),
+    ("apply_patch", "patch_text", "patch"),
+    ("apply_patch", "workdir", "cwd"),
+    ("apply_patch", "working_directory", "cwd"),
+    ("apply_patch", "original", "original_content"),
+    ("apply_patch", "old_content", "original_content"),
+    ("apply_patch", "updated", "updated_content"),
+    ("apply_patch", "new_content", "updated_content"),
     ("exec", "workdir", "cwd"),
     ("exec", "working_directory", "cwd"),
     ("exec", "timeout", "timeout_ms"),
     ("exec", "argv", "command"),
+    ("exec", "args", "command"),
+    ("exec_command", "command", "cmd"),
+    ("exec_command", "cwd", "workdir"),
+    ("write_stdin", "input", "chars"),
+    ("write_stdin", "text", "chars"),
 ];
+
+/// Other names of tools: `(alias, tool)`.
+pub(crate) const TOOL_ALIASES: &[(&str, &str)] =
+    &[("shell", "exec"), ("local_shell", "exec"), ("search_files", "file_search")];
 
 /// The aliases of one tool.
 pub(crate) fn aliases_of(tool: &str) -> impl Iterator<Item = (&'static str, &'static str)> {

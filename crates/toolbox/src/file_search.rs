@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use crate::Workspace;
 use crate::aliases::aliases_of;
 use crate::blocking::blocking;
-use crate::walk::{globs, walk};
+use crate::walk::{Gather, globs, walk};
 
 /// What to look for.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -80,7 +80,7 @@ fn search(workspace: &Workspace, args: &Args, cancel: &CancellationToken) -> Res
     walk(workspace, &folder).run(|| {
         let (wanted, excluded, paths, folder) = (&wanted, &excluded, &paths, &folder);
         // Each thread gathers by itself and hands over at its end.
-        let mut mine = Gather { paths, found: Vec::new() };
+        let mut mine = Gather::into(paths);
         Box::new(move |entry| {
             if cancel.is_cancelled() {
                 return WalkState::Quit;
@@ -128,18 +128,4 @@ fn ranked(paths: Vec<String>, args: &Args) -> Vec<Found> {
             Found { path, score, indices }
         })
         .collect()
-}
-
-/// What one thread of a walk has found; given to all when the thread is done.
-struct Gather<'a> {
-    paths: &'a Mutex<Vec<String>>,
-    found: Vec<String>,
-}
-
-impl Drop for Gather<'_> {
-    fn drop(&mut self) {
-        if let Ok(mut paths) = self.paths.lock() {
-            paths.append(&mut self.found);
-        }
-    }
 }

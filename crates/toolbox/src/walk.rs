@@ -1,23 +1,62 @@
 //! Walking a folder the way ripgrep does: in parallel, and past what `.gitignore` names.
 
 use std::path::Path;
+use std::sync::Mutex;
 
 use globset::{Glob, GlobSet, GlobSetBuilder};
 use ignore::{WalkBuilder, WalkParallel};
 use selvedge_tools::ToolError;
 
 use crate::Workspace;
+use crate::workspace::is_protected;
 
 /// A parallel walk below `folder`; secrets, and `.git` itself, are not entered.
 pub(crate) fn walk(workspace: &Workspace, folder: &Path) -> WalkParallel {
     let workspace = workspace.clone();
-    let threads = std::thread::available_parallelism().map_or(2, usize::from).min(8);
     WalkBuilder::new(folder)
         .hidden(false)
         .require_git(false)
-        .threads(threads)
+        .threads(threads())
         .filter_entry(move |entry| entry.file_name() != ".git" && !workspace.is_secret(entry.path()))
         .build_parallel()
+}
+
+/// A walk through what version control would look at: `.gitignore` hides, `.ignore` does not.
+pub(crate) fn walk_like_git(workspace: &Workspace) -> WalkBuilder {
+    let inside = workspace.clone();
+    let mut builder = WalkBuilder::new(workspace.root());
+    builder
+        .hidden(false)
+        .ignore(false)
+        .require_git(false)
+        .threads(threads())
+        .filter_entry(move |entry| !is_protected(entry.file_name()) && !inside.is_secret(entry.path()));
+    builder
+}
+
+/// Threads for work that is mostly waiting for the disk.
+pub(crate) fn threads() -> usize {
+    std::thread::available_parallelism().map_or(2, usize::from).min(8)
+}
+
+/// What one thread of a walk has found; given to all when the thread is done.
+pub(crate) struct Gather<'a, T> {
+    all: &'a Mutex<Vec<T>>,
+    pub(crate) found: Vec<T>,
+}
+
+impl<'a, T> Gather<'a, T> {
+    pub(crate) fn into(all: &'a Mutex<Vec<T>>) -> Self {
+        Self { all, found: Vec::new() }
+    }
+}
+
+impl<T> Drop for Gather<'_, T> {
+    fn drop(&mut self) {
+        if let Ok(mut all) = self.all.lock() {
+            all.append(&mut self.found);
+        }
+    }
 }
 
 /// Globs as people write them: one without a slash matches in every folder.

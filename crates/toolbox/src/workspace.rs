@@ -1,20 +1,26 @@
 //! Where tools may read and write. A path is resolved inside an opened folder, symbolic links followed
 //! by the kernel within it, so that nothing can be swapped between the check and the use.
 
+use std::ffi::OsStr;
 use std::io;
 use std::path::{Component, Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cap_std::ambient_authority;
-use cap_std::fs::{Dir, File, OpenOptions};
+use cap_std::fs::Dir;
 use selvedge_protocol::SandboxPolicy;
 use selvedge_tools::ToolError;
 
 /// Folders inside a writable folder that stay read-only.
 const PROTECTED: [&str; 2] = [".git", ".selvedge"];
 
+/// Whether nobody has business in a file or folder of this name.
+pub(crate) fn is_protected(name: &OsStr) -> bool {
+    PROTECTED.iter().any(|protected| name.eq_ignore_ascii_case(protected))
+}
+
 /// Files nobody needs for work and everybody wants to steal, below the home folder.
-const SECRETS: [&str; 12] = [
+pub(crate) const SECRETS: [&str; 12] = [
     ".ssh",
     ".aws",
     ".gnupg",
@@ -42,6 +48,8 @@ struct Inner {
     /// Canonical path and handle of each folder that may be written.
     writable: Vec<(PathBuf, Dir)>,
     secrets: Vec<PathBuf>,
+    /// Held while files are changed: calls run side by side.
+    changing: Mutex<()>,
 }
 
 /// A path that may be written, relative to an opened folder.
@@ -49,13 +57,21 @@ struct Inner {
 pub(crate) struct Writable<'a> {
     pub(crate) dir: &'a Dir,
     pub(crate) path: PathBuf,
-    /// For messages.
-    pub(crate) shown: String,
 }
 
 impl Workspace {
     /// Opens the folder. `private` are folders nobody may read, such as Selvedge's own.
     pub fn open(root: &Path, policy: SandboxPolicy, private: &[PathBuf]) -> io::Result<Self> {
+        Self::open_with(root, policy, private, &[])
+    }
+
+    /// The same, with more folders that may be written.
+    pub fn open_with(
+        root: &Path,
+        policy: SandboxPolicy,
+        private: &[PathBuf],
+        writable_too: &[PathBuf],
+    ) -> io::Result<Self> {
         let root = root.canonicalize()?;
         let mut writable = Vec::new();
         let folders = match policy {
@@ -63,6 +79,7 @@ impl Workspace {
             SandboxPolicy::WorkspaceWrite => {
                 let mut folders = vec![root.clone(), PathBuf::from("/tmp")];
                 folders.extend(std::env::var_os("TMPDIR").map(PathBuf::from));
+                folders.extend(writable_too.iter().map(|folder| root.join(folder)));
                 folders
             }
             SandboxPolicy::DangerFullAccess => vec![root.clone(), PathBuf::from("/")],
@@ -79,7 +96,7 @@ impl Workspace {
         if let Some(home) = std::env::home_dir() {
             secrets.extend(SECRETS.iter().map(|name| home.join(name)));
         }
-        Ok(Self { inner: Arc::new(Inner { root, policy, writable, secrets }) })
+        Ok(Self { inner: Arc::new(Inner { root, policy, writable, secrets, changing: Mutex::new(()) }) })
     }
 
     /// The folder itself.
@@ -97,8 +114,25 @@ impl Workspace {
         self.inner.writable.iter().map(|(path, _)| path.as_path())
     }
 
+    /// What stays read-only inside the folders that may be written.
+    pub(crate) fn protected(&self) -> Vec<PathBuf> {
+        if self.inner.policy != SandboxPolicy::WorkspaceWrite {
+            return Vec::new();
+        }
+        let mut protected: Vec<PathBuf> = PROTECTED.iter().map(|name| self.inner.root.join(name)).collect();
+        // A linked work tree keeps its history elsewhere, perhaps within reach.
+        let linked = linked_git_folder(&self.inner.root.join(".git"));
+        protected.extend(linked.filter(|folder| self.writable_roots().any(|root| folder.starts_with(root))));
+        protected
+    }
+
+    /// Folders and files nobody may read.
+    pub(crate) fn secrets(&self) -> impl Iterator<Item = &Path> {
+        self.inner.secrets.iter().map(PathBuf::as_path)
+    }
+
     /// A path as given, made absolute; `base` (a `workdir`) counts from the workspace.
-    pub(crate) fn absolute(&self, path: &str, base: Option<&str>) -> PathBuf {
+    pub(crate) fn absolute(&self, path: impl AsRef<Path>, base: Option<&str>) -> PathBuf {
         let base = base.map_or_else(|| self.inner.root.clone(), |base| self.inner.root.join(base));
         lexical(&base.join(path))
     }
@@ -134,57 +168,37 @@ impl Workspace {
         self.inner.secrets.iter().any(|secret| path.starts_with(secret))
     }
 
+    /// Lets one change of files at a time through, from reading the old ones to writing the new.
+    pub(crate) fn changing(&self) -> MutexGuard<'_, ()> {
+        // A change that broke off has undone itself or says so: the next may go on.
+        self.inner.changing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Refuses names that stay as they are, wherever below the workspace.
+    pub(crate) fn refuse_protected(&self, path: &Path, shown: &str) -> Result<(), ToolError> {
+        let Ok(rest) = path.strip_prefix(&self.inner.root) else { return Ok(()) };
+        let protected = |name: &str| rest.components().any(|part| part.as_os_str().eq_ignore_ascii_case(name));
+        match PROTECTED.iter().find(|name| protected(name)) {
+            Some(name) if self.inner.policy == SandboxPolicy::WorkspaceWrite => {
+                Err(ToolError::new(format!("{shown} cannot be written: {name} is protected")))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Checks that a path may be written, and returns it relative to an opened folder.
-    pub(crate) fn writable(&self, path: &Path) -> Result<Writable<'_>, ToolError> {
-        let shown = self.shown(path);
+    pub(crate) fn writable(&self, path: &Path, shown: &str) -> Result<Writable<'_>, ToolError> {
         if self.inner.policy == SandboxPolicy::ReadOnly {
             return Err(ToolError::new(format!("{shown} cannot be written: the sandbox is read-only"))
                 .suggest("the sandbox policy `workspace-write` allows it"));
         }
-        let inside = self
-            .inner
-            .writable
-            .iter()
-            .find_map(|(root, dir)| path.strip_prefix(root).ok().map(|rest| (root, dir, rest)));
-        let Some((root, dir, rest)) = inside else {
+        let inside = self.inner.writable.iter().find_map(|(root, dir)| Some((dir, path.strip_prefix(root).ok()?)));
+        let Some((dir, rest)) = inside else {
             return Err(ToolError::new(format!("{shown} is outside the workspace"))
                 .suggest(format!("only {} and temporary folders can be written", self.inner.root.display())));
         };
-        let protected = |name: &str| rest.components().any(|part| part.as_os_str().eq_ignore_ascii_case(name));
-        if root == &self.inner.root
-            && self.inner.policy == SandboxPolicy::WorkspaceWrite
-            && let Some(name) = PROTECTED.iter().find(|name| protected(name))
-        {
-            return Err(ToolError::new(format!("{shown} cannot be written: {name} is protected")));
-        }
-        Ok(Writable { dir, path: rest.to_owned(), shown })
-    }
-}
-
-impl Writable<'_> {
-    /// Opens for writing; the kernel refuses links that lead out of the folder.
-    pub(crate) fn create(&self) -> Result<File, ToolError> {
-        if let Some(parent) = self.path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
-            self.dir.create_dir_all(parent).map_err(|error| self.error(&error))?;
-        }
-        let mut options = OpenOptions::new();
-        options.write(true).create(true).truncate(true);
-        self.dir.open_with(&self.path, &options).map_err(|error| self.error(&error))
-    }
-
-    pub(crate) fn exists(&self) -> bool {
-        self.dir.symlink_metadata(&self.path).is_ok()
-    }
-
-    pub(crate) fn error(&self, error: &io::Error) -> ToolError {
-        match error.kind() {
-            // The kernel does not follow a link that leads out, and then something stands in the way.
-            io::ErrorKind::PermissionDenied | io::ErrorKind::AlreadyExists => ToolError::new(format!(
-                "{} cannot be written: it leads outside the workspace, or the system forbids it",
-                self.shown
-            )),
-            _ => ToolError::new(format!("{} cannot be written: {error}", self.shown)),
-        }
+        self.refuse_protected(path, shown)?;
+        Ok(Writable { dir, path: rest.to_owned() })
     }
 }
 
@@ -200,14 +214,14 @@ fn read_error(shown: &str, error: &io::Error) -> ToolError {
 
 /// The path an open file really has.
 #[cfg(target_os = "linux")]
-fn real_path(file: &std::fs::File, _: &Path) -> PathBuf {
-    use std::os::fd::AsRawFd;
-    std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).unwrap_or_default()
+pub(crate) fn real_path(file: &impl std::os::fd::AsRawFd, path: &Path) -> PathBuf {
+    let real = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()));
+    real.or_else(|_| path.canonicalize()).unwrap_or_default()
 }
 
 /// The path an open file really has, as far as this system tells.
 #[cfg(not(target_os = "linux"))]
-fn real_path(_: &std::fs::File, path: &Path) -> PathBuf {
+pub(crate) fn real_path<T>(_: &T, path: &Path) -> PathBuf {
     path.canonicalize().unwrap_or_default()
 }
 
@@ -222,4 +236,11 @@ fn lexical(path: &Path) -> PathBuf {
         }
     }
     out
+}
+
+/// The folder that holds a repository's history when `.git` is a file that names it.
+fn linked_git_folder(git: &Path) -> Option<PathBuf> {
+    let text = std::fs::read_to_string(git).ok()?;
+    let folder = text.strip_prefix("gitdir:")?.trim();
+    git.parent()?.join(folder).canonicalize().ok()
 }

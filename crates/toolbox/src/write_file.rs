@@ -1,14 +1,17 @@
 //! `write_file`: a whole file, written at once.
 
-use std::io::Write;
-
 use schemars::JsonSchema;
+use selvedge_protocol::{Preview, View};
 use selvedge_tools::{Risk, Tool, ToolError, tool};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
-use crate::Workspace;
 use crate::aliases::aliases_of;
 use crate::blocking::blocking;
+use crate::commit::{Write, commit};
+use crate::preview::{bounded, file_diff};
+use crate::slot::{Links, Mode};
+use crate::{TurnDiff, Workspace};
 
 /// What to write.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -31,24 +34,41 @@ pub(crate) struct Output {
     created: bool,
 }
 
-pub(crate) fn write_file(workspace: &Workspace) -> impl Tool + use<> {
-    let workspace = workspace.clone();
+pub(crate) fn write_file(workspace: &Workspace, turn_diff: &TurnDiff) -> impl Tool + use<> {
+    let (workspace, turn_diff) = (workspace.clone(), turn_diff.clone());
+    let showing = workspace.clone();
     let run = move |args: Args| {
-        let workspace = workspace.clone();
-        blocking(move || write(&workspace, &args))
+        let (workspace, turn_diff) = (workspace.clone(), turn_diff.clone());
+        blocking(move || write(&workspace, &turn_diff, &args))
     };
     tool("write_file", "Writes a file as a whole.", run)
         .risk(|args| Risk::Guarded { reason: format!("writes {}", args["path"].as_str().unwrap_or_default()) })
+        .preview(move |args| preview(&showing, args))
         .render(|output: &Output| {
             format!("{} {} ({} bytes)", if output.created { "created" } else { "wrote" }, output.path, output.bytes)
         })
         .aliases(aliases_of("write_file"))
 }
 
-fn write(workspace: &Workspace, args: &Args) -> Result<Output, ToolError> {
-    let target = workspace.writable(&workspace.absolute(&args.path, None))?;
-    let created = !target.exists();
-    let mut file = target.create()?;
-    file.write_all(args.content.as_bytes()).and_then(|()| file.sync_data()).map_err(|error| target.error(&error))?;
-    Ok(Output { path: target.shown, bytes: args.content.len(), created })
+fn write(workspace: &Workspace, turn_diff: &TurnDiff, args: &Args) -> Result<Output, ToolError> {
+    let _alone = workspace.changing();
+    let path = workspace.absolute(&args.path, None);
+    let slot = workspace.slot(&path, Links::Follow)?;
+    slot.check_writable()?;
+    let mode = slot.look()?;
+    turn_diff.before_write(&path);
+    let content = (args.content.as_bytes(), mode.unwrap_or(Mode::New { executable: false }));
+    commit(&[Write { slot: &slot, content: Some(content) }])?;
+    Ok(Output { path: slot.shown, bytes: args.content.len(), created: mode.is_none() })
+}
+
+/// What the file is now against what it would be; nothing where it cannot be read or written.
+fn preview(workspace: &Workspace, args: &Value) -> Preview {
+    let Ok(args) = serde_json::from_value::<Args>(args.clone()) else { return Preview::default() };
+    let slot = workspace.slot(&workspace.absolute(&args.path, None), Links::Follow);
+    let view = slot.and_then(|slot| {
+        let old = slot.read()?.map(|(bytes, _)| bytes);
+        Ok(View::Diff(bounded([file_diff(&slot.shown, &slot.shown, old.as_deref(), Some(args.content.as_bytes()))])))
+    });
+    Preview { view: view.ok(), rule: None }
 }

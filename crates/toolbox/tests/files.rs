@@ -5,7 +5,7 @@ use std::path::Path;
 
 use selvedge_protocol::{SandboxPolicy, ScriptToolCallOutput};
 use selvedge_script::Harness;
-use selvedge_toolbox::{Plan, Workspace, register};
+use selvedge_toolbox::{Toolbox, Workspace};
 use selvedge_tools::{Orchestrator, Registry};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -43,7 +43,7 @@ impl Place {
     fn run(&self, source: &str) -> ScriptToolCallOutput {
         let workspace = Workspace::open(&self.path("work"), self.policy, &[self.path("private")]).unwrap();
         let mut registry = Registry::new();
-        register(&mut registry, &workspace, &Plan::default()).unwrap();
+        Toolbox::new(workspace).register(&mut registry).unwrap();
         let harness = Harness::new(Orchestrator::new(registry)).unwrap();
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         runtime.block_on(harness.run(source))

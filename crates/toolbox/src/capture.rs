@@ -1,0 +1,82 @@
+//! Output of a command, kept by its beginning and its end when there is too much of it.
+
+use std::collections::VecDeque;
+
+/// What is kept of one stream, in bytes.
+pub(crate) const KEPT: usize = 256 * 1024;
+
+/// The beginning and the end of a stream.
+#[derive(Debug, Default)]
+pub(crate) struct Capture {
+    head: Vec<u8>,
+    tail: VecDeque<u8>,
+    omitted: u64,
+}
+
+impl Capture {
+    /// Takes what was written.
+    pub(crate) fn push(&mut self, bytes: &[u8]) {
+        let room = (KEPT / 2).saturating_sub(self.head.len()).min(bytes.len());
+        self.head.extend_from_slice(&bytes[..room]);
+        let rest = &bytes[room..];
+        self.tail.extend(rest);
+        let over = self.tail.len().saturating_sub(KEPT / 2);
+        self.tail.drain(..over);
+        self.omitted += over as u64;
+    }
+
+    /// Whether something had to be left out.
+    pub(crate) fn is_cut(&self) -> bool {
+        self.omitted > 0
+    }
+
+    /// Everything as text, with a line where something was left out.
+    pub(crate) fn text(&self) -> String {
+        let (front, back) = self.tail.as_slices();
+        if self.omitted == 0 {
+            let whole = [&self.head, front, back].concat();
+            return String::from_utf8_lossy(&whole).into_owned();
+        }
+        let tail = [front, back].concat();
+        let (head, tail) = (String::from_utf8_lossy(&self.head), String::from_utf8_lossy(&tail));
+        // A character cut in two at the seam is no character.
+        let (head, tail) = (head.trim_end_matches('\u{fffd}'), tail.trim_start_matches('\u{fffd}'));
+        format!("{head}\n… {} bytes left out …\n{tail}", self.omitted)
+    }
+
+    /// Everything as text, leaving nothing.
+    pub(crate) fn take(&mut self) -> String {
+        std::mem::take(self).text()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn too_much_keeps_both_ends() {
+        let mut capture = Capture::default();
+        for _ in 0..3 {
+            capture.push("é".repeat(100_000).as_bytes());
+        }
+        capture.push(b"the end");
+        let text = capture.text();
+        assert!(capture.is_cut() && text.starts_with('é') && text.ends_with("é\u{e9}the end"), "{}", text.len());
+        let omitted = 600_007 - KEPT;
+        assert!(text.contains(&format!("\n… {omitted} bytes left out …\n")));
+        assert!(!text.contains('\u{fffd}'));
+    }
+
+    #[test]
+    fn what_fits_is_kept_whole() {
+        let mut capture = Capture::default();
+        let text = "x".repeat(KEPT);
+        for piece in text.as_bytes().chunks(7) {
+            capture.push(piece);
+        }
+        assert!(!capture.is_cut());
+        assert_eq!(capture.take(), text);
+        assert_eq!(capture.take(), "");
+    }
+}

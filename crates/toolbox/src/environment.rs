@@ -1,0 +1,201 @@
+//! What commands get to see of our environment: nothing that opens doors.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+
+use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
+
+/// Which variables commands get.
+#[derive(Debug, Clone, Default)]
+pub struct EnvironmentPolicy {
+    /// Where to begin.
+    pub inherit: Inherit,
+    /// Keeps variables that look like secrets by their name.
+    pub ignore_default_excludes: bool,
+    /// Patterns of names to leave out.
+    pub exclude: Vec<String>,
+    /// Variables to add.
+    pub set: BTreeMap<String, String>,
+    /// Patterns of names to keep; empty keeps all.
+    pub include_only: Vec<String>,
+    /// Names that are never handed down, whatever else is said: the keys of providers.
+    pub never: Vec<String>,
+}
+
+/// Where an environment begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Inherit {
+    /// With everything there is.
+    #[default]
+    All,
+    /// With what a shell cannot do without.
+    Core,
+    /// With nothing.
+    None,
+}
+
+const CORE: [&str; 12] =
+    ["HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TEMP", "TMP", "TZ", "USER"];
+
+/// Without these, a repository's configuration can start programs when it is only looked at.
+const TAME_GIT: [(&str, &str); 6] = [
+    ("GIT_PAGER", "cat"),
+    ("GIT_TERMINAL_PROMPT", "0"),
+    ("GIT_OPTIONAL_LOCKS", "0"),
+    ("GIT_CONFIG_COUNT", "1"),
+    ("GIT_CONFIG_KEY_0", "core.fsmonitor"),
+    ("GIT_CONFIG_VALUE_0", "false"),
+];
+
+/// Names of variables that hold secrets, or lead to somebody who answers for us.
+const SECRET_NAMES: [&str; 12] = [
+    "*KEY*",
+    "*SECRET*",
+    "*TOKEN*",
+    "*PASSW*",
+    "*CREDENTIAL*",
+    "*PRIVATE*",
+    "*_AUTH",
+    "*_PAT",
+    "*COOKIE*",
+    "SSH_AUTH_SOCK",
+    "GPG_AGENT_INFO",
+    "DBUS_SESSION_BUS_ADDRESS",
+];
+
+/// How well-known secrets begin.
+const SECRET_VALUES: [&str; 16] = [
+    "sk-",
+    "sk_live_",
+    "sk_test_",
+    "rk_live_",
+    "ghp_",
+    "gho_",
+    "ghs_",
+    "github_pat_",
+    "glpat-",
+    "xoxb-",
+    "xoxp-",
+    "AKIA",
+    "ASIA",
+    "AIza",
+    "npm_",
+    "eyJhbGciOi",
+];
+
+/// Makes environments after a policy.
+#[derive(Debug)]
+pub(crate) struct Environment {
+    policy: EnvironmentPolicy,
+    exclude: GlobSet,
+    include: GlobSet,
+    secret: GlobSet,
+}
+
+impl Environment {
+    pub(crate) fn new(policy: EnvironmentPolicy) -> Self {
+        let (exclude, include) = (patterns(&policy.exclude), patterns(&policy.include_only));
+        Self { exclude, include, secret: patterns(&SECRET_NAMES), policy }
+    }
+
+    /// The environment of a command: ours, cut down, then what is set, then what the call asks for.
+    pub(crate) fn build(&self, asked: &BTreeMap<String, String>) -> Vec<(OsString, OsString)> {
+        self.build_from(std::env::vars_os(), asked)
+    }
+
+    fn build_from(
+        &self,
+        ours: impl Iterator<Item = (OsString, OsString)>,
+        asked: &BTreeMap<String, String>,
+    ) -> Vec<(OsString, OsString)> {
+        let policy = &self.policy;
+        let keep = |name: &str, value: &str| {
+            (match policy.inherit {
+                Inherit::All => true,
+                Inherit::Core => CORE.contains(&name),
+                Inherit::None => false,
+            }) && (policy.ignore_default_excludes || !(self.secret.is_match(name) || holds_secret(value)))
+                && !self.exclude.is_match(name)
+                && (policy.include_only.is_empty() || self.include.is_match(name))
+        };
+        let mut env: BTreeMap<OsString, OsString> =
+            ours.filter(|(name, value)| keep(&name.to_string_lossy(), &value.to_string_lossy())).collect();
+        // Nobody is there to page, and no repository says what runs.
+        env.extend(TAME_GIT.map(|(name, value)| (name.into(), value.into())));
+        env.extend(policy.set.iter().chain(asked).map(|(name, value)| (name.into(), value.into())));
+        env.retain(|name, _| !policy.never.iter().any(|never| name == never.as_str()));
+        env.into_iter().collect()
+    }
+}
+
+/// Whether a value is a secret by its looks, whatever it is called.
+fn holds_secret(value: &str) -> bool {
+    let long = value.len() >= 16;
+    let known = SECRET_VALUES.iter().any(|start| value.starts_with(start));
+    let password_in_url = value
+        .split_once("://")
+        .and_then(|(_, rest)| rest.split(['/', '?', '#']).next())
+        .and_then(|authority| authority.rsplit_once('@'))
+        .is_some_and(|(user, _)| user.contains(':'));
+    (long && known) || password_in_url || value.contains("-----BEGIN")
+}
+
+/// A pattern that is none matches nothing: a variable too many is left out, never one too few.
+fn patterns(patterns: &[impl AsRef<str>]) -> GlobSet {
+    let mut set = GlobSetBuilder::new();
+    for pattern in patterns {
+        if let Ok(glob) = GlobBuilder::new(pattern.as_ref()).case_insensitive(true).build() {
+            set.add(glob);
+        }
+    }
+    set.build().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(policy: &EnvironmentPolicy, asked: &[(&str, &str)]) -> Vec<String> {
+        let ours = [
+            ("PATH", "/bin"),
+            ("HOME", "/home/me"),
+            ("OPENAI_API_KEY", "x"),
+            ("my_secret", "x"),
+            ("GITHUB_TOKEN", "x"),
+            ("INNOCENT", "sk-proj-abcdefghijklmnop"),
+            ("DATABASE_URL", "postgres://me:pw@host/db"),
+            ("PLAIN_URL", "https://host/path@x:y"),
+            ("SSH_AUTH_SOCK", "/tmp/agent"),
+            ("CARGO_HOME", "/cargo"),
+            ("PROVIDER", "x"),
+        ];
+        let asked = asked.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        let env = Environment::new(policy.clone()).build_from(ours.iter().map(|(n, v)| (n.into(), v.into())), &asked);
+        env.into_iter().map(|(name, _)| name.into_string().unwrap()).filter(|name| !name.starts_with("GIT_")).collect()
+    }
+
+    #[test]
+    fn secrets_are_not_handed_down() {
+        let policy = EnvironmentPolicy { never: vec!["PROVIDER".into()], ..EnvironmentPolicy::default() };
+        assert_eq!(names(&policy, &[]), ["CARGO_HOME", "HOME", "PATH", "PLAIN_URL"]);
+        assert_eq!(
+            names(&policy, &[("PROVIDER", "y"), ("NEW", "1")]),
+            ["CARGO_HOME", "HOME", "NEW", "PATH", "PLAIN_URL"]
+        );
+    }
+
+    #[test]
+    fn the_policy_decides_the_rest() {
+        let policy = |change: fn(&mut EnvironmentPolicy)| {
+            let mut policy = EnvironmentPolicy { never: vec!["PROVIDER".into()], ..EnvironmentPolicy::default() };
+            change(&mut policy);
+            policy
+        };
+        assert_eq!(names(&policy(|p| p.inherit = Inherit::Core), &[]), ["HOME", "PATH"]);
+        assert_eq!(names(&policy(|p| p.inherit = Inherit::None), &[]), [""; 0]);
+        assert_eq!(names(&policy(|p| p.exclude = vec!["c*".into()]), &[]), ["HOME", "PATH", "PLAIN_URL"]);
+        assert_eq!(names(&policy(|p| p.include_only = vec!["PATH".into()]), &[]), ["PATH"]);
+        let all = names(&policy(|p| p.ignore_default_excludes = true), &[]);
+        assert!(all.contains(&"OPENAI_API_KEY".to_owned()) && !all.contains(&"PROVIDER".to_owned()));
+    }
+}

@@ -1,0 +1,203 @@
+//! The forms of `git` that only read. A repository's own configuration can name programs for showing differences
+//! (`diff.external`, `textconv`), so whatever shows the lines of files is not among them.
+
+use super::words::{Sort, Word};
+
+/// What may stand after a subcommand besides its options.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Operands {
+    Any,
+    None,
+    /// Only if one of the options is there that make it list; else they name something new.
+    WhenListing,
+    /// Only `REVISION:PATH`, which is a file as it was.
+    Files,
+    /// Any, but one of the options is needed that make it summarise; else it shows differences.
+    Summary,
+}
+use Operands::{Any, Files, Summary, WhenListing};
+
+/// How commits are chosen and shown without their differences.
+const COMMITS: &str = "--oneline --graph --decorate --no-decorate --all --branches --tags --remotes --reverse --merges \
+    --no-merges --first-parent --abbrev-commit --no-abbrev-commit --date --format --pretty --color --no-color --follow \
+    --since --until --after --before --author --committer --grep --max-count --skip --left-right --cherry-pick \
+    --topo-order --date-order --author-date-order --full-history --simplify-by-decoration --no-patch --relative-date \
+    --stat --shortstat --numstat --name-only --name-status --summary --dirstat --count --not --ancestry-path";
+
+/// Subcommand, its long options, the letters of its short ones, its operands.
+const SUBCOMMANDS: &[(&str, &str, &str, Operands)] = &[
+    (
+        "status",
+        "--short --branch --porcelain --long --untracked-files --ignored --renames --no-renames --show-stash \
+        --ahead-behind --no-ahead-behind --column --no-column",
+        "sbuz",
+        Any,
+    ),
+    ("log", COMMITS, "nisEFP", Any),
+    ("shortlog", "--summary --numbered --email --since --until --no-merges --all --group", "snec", Any),
+    ("rev-list", COMMITS, "n", Any),
+    ("reflog", "--oneline --date --format --max-count", "n", Operands::None),
+    ("reflog show", "--oneline --date --format --max-count", "n", Any),
+    ("stash list", "--oneline --date --format --max-count --stat", "n", Operands::None),
+    (
+        "diff",
+        "--stat --shortstat --numstat --name-only --name-status --summary --dirstat --cached --staged --merge-base \
+        --no-renames --find-renames --color --no-color --no-ext-diff --no-textconv",
+        "wb",
+        Summary,
+    ),
+    (
+        "show",
+        "--stat --shortstat --numstat --name-only --name-status --summary --dirstat --no-patch --oneline --format \
+        --pretty --date --no-color --color --no-ext-diff --no-textconv",
+        "s",
+        Summary,
+    ),
+    ("show", "", "", Files),
+    (
+        "branch",
+        "--list --all --remotes --verbose --show-current --contains --no-contains --merged --no-merged \
+        --points-at --sort --column --no-column --ignore-case --color --no-color",
+        "arvi",
+        WhenListing,
+    ),
+    (
+        "tag",
+        "--list --contains --no-contains --merged --no-merged --points-at --sort --column --no-column",
+        "ni",
+        WhenListing,
+    ),
+    ("remote", "--verbose", "v", Operands::None),
+    ("remote get-url", "--push --all", "", Any),
+    ("worktree list", "--porcelain --verbose", "vz", Operands::None),
+    (
+        "rev-parse",
+        "--abbrev-ref --short --verify --quiet --show-toplevel --show-prefix --show-cdup --git-dir \
+        --absolute-git-dir --git-common-dir --is-inside-work-tree --is-inside-git-dir --is-bare-repository \
+        --is-shallow-repository --symbolic --symbolic-full-name --all --branches --tags --remotes --show-superproject-working-tree \
+        --git-path --sq --revs-only --no-revs --default --path-format --show-object-format",
+        "q",
+        Any,
+    ),
+    (
+        "ls-files",
+        "--cached --deleted --modified --others --ignored --stage --unmerged --killed --exclude-standard \
+        --error-unmatch --full-name --abbrev --eol --exclude --directory --no-empty-directory --deduplicate --format",
+        "cdmoisuktvzx",
+        Any,
+    ),
+    ("ls-tree", "--name-only --name-status --full-name --full-tree --long --object-only --abbrev", "drtlz", Any),
+    ("cat-file", "", "tesp", Any),
+    (
+        "describe",
+        "--tags --always --dirty --abbrev --long --all --exact-match --contains --first-parent --match --exclude \
+        --candidates",
+        "",
+        Any,
+    ),
+    ("merge-base", "--all --octopus --is-ancestor --independent --fork-point", "a", Any),
+    ("name-rev", "--tags --name-only --always --all", "", Any),
+    ("show-ref", "--heads --branches --tags --head --dereference --hash --abbrev --verify --quiet", "dsq", Any),
+    ("show-branch", "--all --remotes --current --list", "ar", Any),
+    ("count-objects", "--verbose --human-readable", "vH", Operands::None),
+    ("check-ignore", "--quiet --verbose --non-matching --no-index", "qvn", Any),
+    (
+        "blame",
+        "--no-textconv --line-porcelain --porcelain --date --abbrev --root --show-name --show-number --show-email",
+        "LesfnwltpM",
+        Any,
+    ),
+    (
+        "grep",
+        "--line-number --ignore-case --files-with-matches --name-only --files-without-match --count --word-regexp \
+        --extended-regexp --fixed-strings --perl-regexp --basic-regexp --heading --break --show-function --function-context \
+        --context --after-context --before-context --cached --untracked --no-index --and --or --not --all-match --color \
+        --no-color --max-depth --full-name --null --only-matching --max-count --invert-match --quiet --column",
+        "niwlLcEFPGheHqvoABCWpIzm",
+        Any,
+    ),
+];
+
+/// Options before the subcommand that change nothing about what runs.
+const GLOBAL: &[&str] = &["--no-pager", "-P", "--no-optional-locks", "--literal-pathspecs", "--no-replace-objects"];
+
+/// What makes `branch` and `tag` list.
+const LISTING: &[&str] = &["--list", "--contains", "--no-contains", "--merged", "--no-merged", "--points-at"];
+
+/// What makes `diff` and `show` summarise, or takes the programs out of them.
+const SUMMARY: &[&str] = &[
+    "--stat",
+    "--shortstat",
+    "--numstat",
+    "--name-only",
+    "--name-status",
+    "--summary",
+    "--dirstat",
+    "--no-patch",
+    "-s",
+];
+const OWN_MEANS: &[&str] = &["--no-ext-diff", "--no-textconv"];
+
+/// What is against running `git` with these words.
+pub(super) fn changes(words: &[Word]) -> Option<&'static str> {
+    let global = words.iter().take_while(|word| GLOBAL.contains(&word.text.as_str())).count();
+    let words = &words[global..];
+    if let [version] = words
+        && version.text == "--version"
+    {
+        return None;
+    }
+    let mut fits = SUBCOMMANDS.iter().filter_map(|row| Some((row, after(row.0, words)?)));
+    if fits.clone().next().is_none() {
+        return Some("is not known to only read in this form");
+    }
+    let fine = fits.any(|((name, long, short, operands), rest)| only_reads(name, long, short, *operands, rest));
+    (!fine).then_some("may do more than read in this form")
+}
+
+fn after<'a>(name: &str, words: &'a [Word]) -> Option<&'a [Word]> {
+    let parts = name.split(' ').count();
+    let same = words.len() >= parts && name.split(' ').zip(words).all(|(part, word)| part == word.text);
+    same.then(|| &words[parts..])
+}
+
+fn only_reads(name: &str, long: &str, short: &str, operands: Operands, words: &[Word]) -> bool {
+    let end = words.iter().position(|word| word.text == "--").unwrap_or(words.len());
+    let (before, after) = words.split_at(end);
+    let (options, revisions): (Vec<&Word>, Vec<&Word>) = before.iter().partition(|word| word.text.starts_with('-'));
+    let has =
+        |wanted: &[&str]| options.iter().any(|word| wanted.contains(&word.text.split('=').next().unwrap_or_default()));
+    let own_means = OWN_MEANS.iter().all(|option| has(&[option]));
+    before.iter().all(|word| !word.may_become_option() && !checks_signatures(&word.text))
+        && options.iter().all(|word| is_known(&word.text, long, short))
+        && (name != "blame" || has(&OWN_MEANS[1..]))
+        && match operands {
+            Any => true,
+            Operands::None => revisions.is_empty() && after.is_empty(),
+            WhenListing => (revisions.is_empty() && after.is_empty()) || has(LISTING),
+            Files => !revisions.is_empty() && after.is_empty() && revisions.iter().all(|word| names_a_file(word)),
+            Summary => has(SUMMARY) || own_means,
+        }
+}
+
+fn is_known(option: &str, long: &str, short: &str) -> bool {
+    if option.starts_with("--") {
+        let name = option.split('=').next().unwrap_or_default();
+        return long.split_ascii_whitespace().any(|known| known == name);
+    }
+    let letters = option[1..].trim_end_matches(|c: char| c.is_ascii_digit() || ",+/:.".contains(c));
+    // `-uno` and `-uall` are one option of `status`.
+    let letters = if short.contains('u') { letters.strip_prefix('u').map_or(letters, |_| "u") } else { letters };
+    letters.chars().all(|letter| short.contains(letter))
+}
+
+/// That runs a program from the configuration.
+fn checks_signatures(word: &str) -> bool {
+    ["%G", "%+G", "%-G", "% G", "signature"].iter().any(|how| word.contains(how))
+}
+
+/// `HEAD:src/main.rs`, but not `:/words of a message` nor `HEAD^{/words}`.
+fn names_a_file(word: &Word) -> bool {
+    let revision = word.text.split_once(':').map(|(revision, _)| revision);
+    word.sort == Sort::Plain && revision.is_some_and(|revision| !revision.is_empty() && !revision.contains('{'))
+}

@@ -1,0 +1,177 @@
+//! Where the text that is run comes from: running what nobody has read is dangerous, whatever it says.
+
+use std::rc::Rc;
+
+use super::flags::{flagged, operands};
+use super::shell::Script;
+use super::shells::{ShellCall, is_input, shell_call};
+use super::words::{Origin, Simple, Word};
+use super::wrappers::{Inside, inside};
+
+/// Programs that fetch something.
+const DOWNLOADERS: &[&str] = &[
+    "curl", "wget", "wget2", "fetch", "aria2c", "http", "https", "xh", "lynx", "nc", "ncat", "netcat", "socat", "scp",
+];
+
+/// Programs that make text of what cannot be read, and the options with which they do; none if always.
+const DECODERS: &[(&str, &str)] = &[
+    ("base64", "-d -D --decode"),
+    ("base32", "-d -D --decode"),
+    ("basenc", "-d --decode"),
+    ("xxd", "-r -revert"),
+    ("openssl", "-d"),
+    ("uudecode", ""),
+];
+
+/// Interpreters, and the letters of options with which code stands on the command line.
+const INTERPRETERS: &[(&str, &str)] = &[
+    ("python", "cm"),
+    ("pypy", "cm"),
+    ("perl", "eE"),
+    ("ruby", "e"),
+    ("node", "ep"),
+    ("nodejs", "ep"),
+    ("deno", "e"),
+    ("bun", "ep"),
+    ("php", "rBRE"),
+    ("lua", "e"),
+    ("tclsh", ""),
+    ("rscript", "e"),
+    ("osascript", "e"),
+    ("pwsh", "cC"),
+];
+
+/// Names of downloaded files that are remembered.
+const MAX_FILES: usize = 64;
+
+/// Wrappers looked through when asking what a command fetches.
+const MAX_WRAPPERS: usize = 4;
+
+/// Where the output of a command comes from, if it is nothing anybody has read.
+pub(super) fn origin_of(words: &[Word]) -> Option<Origin> {
+    origin_within(words, MAX_WRAPPERS)
+}
+
+fn origin_within(words: &[Word], wrappers: usize) -> Option<Origin> {
+    let name = words.first()?.name();
+    if DOWNLOADERS.contains(&name.as_str()) {
+        return Some(Origin::Downloaded);
+    }
+    let decodes = |(program, flags): &&(&str, &str)| {
+        *program == name && (flags.is_empty() || flagged(&words[1..], flags).is_some())
+    };
+    if DECODERS.iter().any(|decoder| decodes(&decoder)) {
+        return Some(Origin::Decoded);
+    }
+    if wrappers == 0 {
+        return None;
+    }
+    inside(words).iter().find_map(|inside| match inside {
+        Inside::Command(words) => origin_within(words, wrappers - 1),
+        Inside::Script(_) => None,
+    })
+}
+
+/// What a command prints, where its words say it.
+pub(super) fn output_text(words: &[Word], input: Option<&Rc<str>>) -> Option<Rc<str>> {
+    let (program, arguments) = words.split_first()?;
+    let words = || {
+        let texts = arguments.iter().map(|word| word.text.as_str());
+        texts.skip_while(|word| ["-n", "-e", "-E", "-ne", "-en", "--"].contains(word))
+    };
+    match program.name().as_str() {
+        "echo" | "print" => Some(words().collect::<Vec<_>>().join(" ").replace("\\n", "\n").into()),
+        // The format may be the text, or the words after it.
+        "printf" => {
+            let rest = words().skip(1).collect::<Vec<_>>().join(" ");
+            Some(format!("{}\n{rest}", words().next()?).replace("\\n", "\n").into())
+        }
+        "cat" | "tee" => input.cloned(),
+        _ => None,
+    }
+}
+
+/// Why a command runs what nobody has read.
+pub(super) fn runs_unread(simple: &Simple) -> Option<&'static str> {
+    let (program, arguments) = simple.words.split_first()?;
+    let origin = program.origin.or_else(|| match program.name().as_str() {
+        "source" | "." if arguments.first().is_some_and(|word| is_input(&word.text)) => simple.input.origin,
+        "eval" | "source" | "." => arguments.iter().find_map(|word| word.origin),
+        _ => match code_of(&simple.words)? {
+            Code::Word(word) => word.origin,
+            Code::Input => simple.input.origin,
+        },
+    });
+    origin.map(|origin| match origin {
+        Origin::Downloaded => "it runs what it downloads",
+        Origin::Decoded => "it runs what it decodes",
+    })
+}
+
+/// Whether a script runs a file that it downloaded before.
+pub(super) fn runs_downloaded_file(script: &Script) -> bool {
+    let mut files: Vec<String> = Vec::new();
+    for simple in &script.commands {
+        let code = match code_of(&simple.words) {
+            Some(Code::Word(word)) => Some(word),
+            _ if ["source", "."].contains(&simple.program()) => simple.words.get(1),
+            _ => simple.words.first(),
+        };
+        if code.is_some_and(|word| files.iter().any(|file| *file == without_dot(&word.text))) {
+            return true;
+        }
+        if origin_of(&simple.words) == Some(Origin::Downloaded) {
+            // Which of its words names the file depends on the program: any may.
+            let named = simple.words[1..].iter().chain(&script.files).flat_map(|word| {
+                let last = word.text.rsplit(['/', '=']).next().unwrap_or_default();
+                [without_dot(&word.text).to_owned(), last.to_owned()]
+            });
+            files.extend(named.filter(|file| !file.is_empty() && !is_input(file)).take(MAX_FILES));
+            files.truncate(MAX_FILES);
+        }
+    }
+    false
+}
+
+fn without_dot(path: &str) -> &str {
+    path.strip_prefix("./").unwrap_or(path)
+}
+
+/// Where a shell or an interpreter finds its code.
+enum Code<'a> {
+    Word(&'a Word),
+    Input,
+}
+
+fn code_of(words: &[Word]) -> Option<Code<'_>> {
+    match shell_call(words) {
+        Some(ShellCall::Script { script: word, .. } | ShellCall::File(word)) => return Some(Code::Word(word)),
+        Some(ShellCall::Input) => return Some(Code::Input),
+        None => {}
+    }
+    let (program, arguments) = words.split_first()?;
+    let name = program.name();
+    let name = name.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.');
+    let (_, letters) = INTERPRETERS.iter().find(|(interpreter, _)| *interpreter == name)?;
+    let given = |word: &&Word| {
+        word.text.starts_with("--eval")
+            || word.text.starts_with("--print")
+            || word
+                .text
+                .strip_prefix('-')
+                .is_some_and(|rest| !rest.starts_with('-') && rest.contains(|c| letters.contains(c)))
+    };
+    if let Some(at) = arguments.iter().position(|word| given(&word)) {
+        return arguments.get(at + 1).map(Code::Word);
+    }
+    match operands(arguments, "").into_iter().find(|word| word.text != "run") {
+        Some(file) if !is_input(&file.text) => Some(Code::Word(file)),
+        _ => Some(Code::Input),
+    }
+}
+
+/// Whether a command is an interpreter, which a rule for its name alone would allow everything.
+pub(super) fn is_interpreter(name: &str) -> bool {
+    let name = name.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.');
+    INTERPRETERS.iter().any(|(interpreter, _)| *interpreter == name)
+}

@@ -1,0 +1,262 @@
+//! Commands known to only read: they need no question under any policy.
+
+use super::flags::{flagged, operands};
+use super::git;
+use super::shown::in_a_sentence;
+use super::words::{Sort, Word};
+use crate::workspace::SECRETS;
+
+/// Which words a program may be called with.
+enum Allowed {
+    Anything,
+    /// All but these options, however they are written.
+    Except(&'static str),
+    /// Nothing but these words.
+    Only(&'static str),
+    /// What a function has nothing against.
+    Unless(fn(&[Word]) -> Option<&'static str>),
+}
+use Allowed::{Anything, Except, Only, Unless};
+
+const PROGRAMS: &[(&str, Allowed)] = &[
+    (":", Anything),
+    ("[", Unless(evaluates)),
+    ("arch", Only("")),
+    ("b2sum", Anything),
+    ("base64", Except("-o --output")),
+    ("basename", Anything),
+    ("cat", Anything),
+    ("cd", Anything),
+    ("cksum", Anything),
+    ("cmp", Anything),
+    ("column", Anything),
+    ("comm", Anything),
+    ("command", Unless(runs)),
+    ("cut", Anything),
+    ("date", Unless(sets_the_clock)),
+    ("df", Anything),
+    // Pages through another program.
+    ("diff", Except("-l --paginate")),
+    ("dirname", Anything),
+    ("du", Anything),
+    ("echo", Anything),
+    ("egrep", Anything),
+    ("expr", Anything),
+    ("false", Anything),
+    ("fd", Except("-x -X --exec --exec-batch")),
+    ("fgrep", Anything),
+    // Compiles, touches, or starts other programs.
+    ("file", Except("-C --compile -p --preserve-date -S --no-sandbox -z -Z --uncompress --uncompress-noreport")),
+    ("find", Unless(acts)),
+    ("fold", Anything),
+    ("free", Anything),
+    ("git", Unless(git::changes)),
+    ("grep", Anything),
+    ("groups", Anything),
+    ("head", Anything),
+    ("hostname", Only("-s -f -i -I -d -A --short --fqdn --long --ip-address --all-ip-addresses --domain")),
+    ("id", Anything),
+    ("join", Anything),
+    ("jq", Unless(shows_environment)),
+    ("ls", Anything),
+    ("md5sum", Anything),
+    ("nl", Anything),
+    ("nproc", Anything),
+    ("numfmt", Anything),
+    ("od", Anything),
+    ("paste", Anything),
+    ("printf", Unless(prints_into_a_variable)),
+    // `ps e` shows what other programs keep in their environment.
+    ("ps", Only("aux ax -e -f -ef -A")),
+    ("pwd", Anything),
+    ("readlink", Anything),
+    ("realpath", Anything),
+    ("rev", Anything),
+    // Starts other programs.
+    ("rg", Except("--pre --hostname-bin -z --search-zip")),
+    ("sed", Unless(edits)),
+    ("seq", Anything),
+    ("sha1sum", Anything),
+    ("sha256sum", Anything),
+    ("sha512sum", Anything),
+    ("sort", Except("-o --output -T --temporary-directory --compress-program")),
+    ("stat", Anything),
+    ("tac", Anything),
+    ("tail", Anything),
+    ("test", Unless(evaluates)),
+    ("tr", Anything),
+    // With `-R` it writes files without being told.
+    ("tree", Except("-o -R")),
+    ("true", Anything),
+    ("type", Anything),
+    ("uname", Anything),
+    ("uniq", Unless(has_two_operands)),
+    ("uptime", Anything),
+    ("wc", Anything),
+    ("which", Anything),
+    ("whoami", Anything),
+];
+
+/// Programs that run the command after them and add nothing of their own, called without any option: how many
+/// words stand before it.
+const TRANSPARENT: &[(&str, usize)] = &[("env", 1), ("nice", 1), ("time", 1), ("timeout", 2)];
+
+/// Why a command is not known to only read.
+pub(super) fn why_not(words: &[Word]) -> Option<String> {
+    let Some((program, arguments)) = words.split_first() else { return Some("there is no command".to_owned()) };
+    let shown = in_a_sentence(&program.text);
+    let listed = program.trusted_name().and_then(|name| PROGRAMS.iter().find(|(program, _)| *program == name));
+    let Some((_, allowed)) = listed else { return Some(format!("`{shown}` is not known to only read")) };
+    if arguments.iter().any(is_secret) {
+        return Some("it may show secrets".to_owned());
+    }
+    let options = arguments.iter().take_while(|word| word.text != "--");
+    if !matches!(allowed, Anything | Unless(_)) && options.clone().any(Word::may_become_option) {
+        return Some(format!("a file may be named like an option of `{shown}`"));
+    }
+    match allowed {
+        Anything => None,
+        Except(flags) => flagged(arguments, flags).map(|flag| format!("`{shown} {flag}` does more than read")),
+        Only(known) => {
+            let other = arguments.iter().find(|word| !known.split(' ').any(|known| known == word.text))?;
+            Some(format!("`{shown} {}` is not known to only read", in_a_sentence(&other.text)))
+        }
+        Unless(objection) => objection(arguments).map(|why| format!("`{shown}` {why}")),
+    }
+}
+
+/// Parts of `/proc` that tell of the machine; the others tell of programs, and what they keep in their environment.
+const HARMLESS_PROC: &[&str] =
+    &["/proc/cpuinfo", "/proc/meminfo", "/proc/loadavg", "/proc/uptime", "/proc/version", "/proc/mounts"];
+
+/// Whether a word names what the built-in tools do not read either. A name can be written in too many ways for this to
+/// be a wall: it is a question in the plain cases.
+pub(super) fn is_secret(word: &Word) -> bool {
+    let text = word.text.as_str();
+    let below = |folder: &str| format!("/{text}/").contains(&format!("/{folder}/"));
+    let process = text.starts_with("/proc") || below("proc/self") || below("../proc") || text.ends_with("/environ");
+    // `/pro?/self/…`
+    let first = text.strip_prefix('/').and_then(|rest| rest.split('/').next()).unwrap_or_default();
+    let anywhere = word.sort == Sort::Pattern && first.contains(['*', '?', '[']);
+    SECRETS.iter().any(|secret| below(secret)) || (process && !HARMLESS_PROC.contains(&text)) || anywhere
+}
+
+/// What a command runs if the program in front adds nothing.
+pub(super) fn see_through(words: &[Word]) -> Option<&[Word]> {
+    let name = words.first()?.trusted_name()?;
+    let (_, skipped) = TRANSPARENT.iter().find(|(program, _)| *program == name)?;
+    let rest = words.get(*skipped..).filter(|rest| !rest.is_empty())?;
+    let plain = |word: &Word| word.sort == Sort::Plain && !word.text.starts_with('-') && !word.text.contains('=');
+    let duration = |word: &Word| word.sort == Sort::Plain && word.text.starts_with(|c: char| c.is_ascii_digit());
+    (words[1..*skipped].iter().all(duration) && plain(&rest[0])).then_some(rest)
+}
+
+/// Shells evaluate the subscript in `test -v 'a[$(id)]'`, and some of them whatever is compared as a number, in which
+/// `PATH=1` is an assignment.
+fn evaluates(words: &[Word]) -> Option<&'static str> {
+    let numeric = |word: &Word| ["-eq", "-ne", "-lt", "-le", "-gt", "-ge"].contains(&word.text.as_str());
+    let compared = words.windows(3).filter(|three| numeric(&three[1])).flat_map(|three| [&three[0], &three[2]]);
+    let safe = words.iter().all(is_inert) && compared.into_iter().all(is_number);
+    (!safe).then_some("may evaluate its words")
+}
+
+fn prints_into_a_variable(words: &[Word]) -> Option<&'static str> {
+    let (format, rest) = words.split_first()?;
+    if format.text.starts_with("-v") {
+        return Some("-v sets a variable");
+    }
+    let safe = words.iter().all(is_inert) && (only_text(&format.text) || rest.iter().all(is_number));
+    (!safe).then_some("may evaluate its words")
+}
+
+fn is_inert(word: &Word) -> bool {
+    word.sort == Sort::Plain && !word.text.contains(['$', '`'])
+}
+
+fn is_number(word: &Word) -> bool {
+    let digits = word.text.strip_prefix('-').unwrap_or(&word.text);
+    !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.')
+}
+
+/// Whether a format of `printf` takes no numbers, which some shells evaluate.
+fn only_text(format: &str) -> bool {
+    let mut rest = format;
+    while let Some((_, after)) = rest.split_once('%') {
+        let after = after.trim_start_matches(|c: char| c.is_ascii_digit() || "-+ #.".contains(c));
+        let Some(after) = after.strip_prefix(['s', 'b', 'q', '%']) else { return false };
+        rest = after;
+    }
+    true
+}
+
+/// `command -v name` only looks a name up.
+fn runs(words: &[Word]) -> Option<&'static str> {
+    let looks = words.first().is_some_and(|word| ["-v", "-V"].contains(&word.text.as_str()));
+    (!looks).then_some("runs another command")
+}
+
+fn sets_the_clock(words: &[Word]) -> Option<&'static str> {
+    const SHOWING: &str = "-u -R -d -r --utc --universal --iso-8601 --rfc-3339 --rfc-email --date --reference";
+    let shows = |word: &Word| {
+        let name = word.text.split('=').next().unwrap_or_default();
+        !word.text.starts_with('-')
+            || SHOWING.split(' ').any(|option| option == name)
+            || ["-I", "-d", "-r"].iter().any(|flag| name.starts_with(flag))
+    };
+    let formats = operands(words, "-d --date -r --reference").iter().all(|word| word.text.starts_with('+'));
+    let safe = formats && words.iter().all(|word| shows(word) && !word.may_become_option());
+    (!safe).then_some("may set the clock")
+}
+
+fn acts(words: &[Word]) -> Option<&'static str> {
+    const ACTIONS: &[&str] =
+        &["-exec", "-execdir", "-ok", "-okdir", "-delete", "-fls", "-fprint", "-fprint0", "-fprintf"];
+    let acts = |word: &Word| match word.sort {
+        Sort::Plain => ACTIONS.contains(&word.text.as_str()),
+        _ => ACTIONS.iter().any(|action| may_stand_for(&word.text, action)),
+    };
+    words.iter().any(acts).then_some("does more than find files")
+}
+
+/// Whether a file of that name could be what a pattern stands for, by how it begins and ends.
+fn may_stand_for(pattern: &str, name: &str) -> bool {
+    let special = |c: char| "*?[]".contains(c);
+    let begin = pattern.split(special).next().unwrap_or_default();
+    let end = pattern.rsplit(special).next().unwrap_or_default();
+    name.starts_with(begin) && name.ends_with(end)
+}
+
+/// `env` and `$ENV` are the secrets of whoever runs it; code in files may use them too.
+fn shows_environment(words: &[Word]) -> Option<&'static str> {
+    let names = |word: &Word| {
+        word.text
+            .split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'))
+            .any(|part| ["env", "ENV", "import", "include"].contains(&part))
+    };
+    let shows = words.iter().any(|word| names(word) || word.may_become_option());
+    (shows || flagged(words, "-f --from-file -L --library-path").is_some()).then_some("may show the environment")
+}
+
+/// Only `sed -n 5p` and `sed -n 1,5p`, of files.
+fn edits(words: &[Word]) -> Option<&'static str> {
+    let line = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let prints = |script: &str| {
+        let lines = script.strip_suffix('p').unwrap_or_default();
+        line(lines) || lines.split_once(',').is_some_and(|(from, to)| line(from) && (line(to) || to == "$"))
+    };
+    let safe = match words {
+        [quiet, script, files @ ..] => {
+            let file = |word: &Word| !word.text.starts_with('-') && !word.may_become_option();
+            quiet.text == "-n" && prints(&script.text) && files.iter().all(file)
+        }
+        _ => false,
+    };
+    (!safe).then_some("does more than print lines")
+}
+
+/// The second operand is written.
+fn has_two_operands(words: &[Word]) -> Option<&'static str> {
+    let patterns = words.iter().any(|word| word.sort == Sort::Pattern);
+    let operands = operands(words, "-f -s -w --skip-fields --skip-chars --check-chars");
+    (operands.len() > 1 || patterns).then_some("writes to its second file")
+}

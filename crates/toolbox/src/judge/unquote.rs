@@ -1,0 +1,334 @@
+//! Reading one word of shell text: quotes, escapes, expansions, braces.
+
+use super::braces::{Piece, expand_braces, has_braces, stands_for_others};
+use super::cut::{Cut, cut_with};
+use super::origins::origin_of;
+use super::words::{HOLE, Origin, Sort, Word};
+
+/// Substitutions inside substitutions that are looked into.
+const MAX_INNER: usize = 8;
+
+/// Walks through a text.
+pub(super) struct Scanner<'a> {
+    text: &'a str,
+    /// Where it is, in bytes.
+    pub(super) at: usize,
+    /// Whether every quote and bracket was closed so far.
+    pub(super) whole: bool,
+    /// The scripts inside the words so far.
+    pub(super) inner: Vec<Cut>,
+    depth: usize,
+}
+
+/// A word while it is read.
+#[derive(Default)]
+struct Raw {
+    pieces: Vec<Piece>,
+    /// An empty pair of quotes is a word, nothing at all is none.
+    quoted: bool,
+    open: bool,
+    origin: Option<Origin>,
+}
+
+impl<'a> Scanner<'a> {
+    pub(super) fn new(text: &'a str) -> Self {
+        Self { text, at: 0, whole: true, inner: Vec::new(), depth: 0 }
+    }
+
+    /// What is still to be read.
+    pub(super) fn rest(&self) -> &'a str {
+        &self.text[self.at..]
+    }
+
+    pub(super) fn skip(&mut self, bytes: usize) {
+        self.at += bytes;
+    }
+
+    /// Reads a word, which braces and `$IFS` may make several. None if something else comes next.
+    pub(super) fn word(&mut self) -> Vec<Word> {
+        let mut raw = Raw::default();
+        if self.rest().starts_with("<(") || self.rest().starts_with(">(") {
+            self.skip(2);
+            self.substitution(&mut raw);
+        }
+        while let Some(c) = self.peek() {
+            match c {
+                ' ' | '\t' | '\n' | ';' | '|' | '&' | '<' | '>' | '(' | ')' => break,
+                '$' => self.dollar(&mut raw, Piece::Bare),
+                '`' => self.backticks(&mut raw),
+                '"' => self.double_quoted(&mut raw),
+                '\'' => {
+                    self.skip(1);
+                    raw.quoted = true;
+                    raw.pieces.extend(self.until_quote().chars().map(Piece::Quoted));
+                }
+                '\\' => {
+                    self.skip(1);
+                    match self.next() {
+                        Some('\n') => {}
+                        escaped => raw.pieces.push(Piece::Quoted(escaped.unwrap_or('\\'))),
+                    }
+                }
+                c => {
+                    self.skip(c.len_utf8());
+                    raw.pieces.push(Piece::Bare(c));
+                }
+            }
+        }
+        raw.into_words()
+    }
+
+    fn peek(&self) -> Option<char> {
+        self.rest().chars().next()
+    }
+
+    fn next(&mut self) -> Option<char> {
+        let c = self.peek()?;
+        self.skip(c.len_utf8());
+        Some(c)
+    }
+
+    /// Takes what stands before the next `'`, and that.
+    fn until_quote(&mut self) -> &'a str {
+        let rest = self.rest();
+        let end = rest.find('\'');
+        self.whole &= end.is_some();
+        self.skip(end.map_or(rest.len(), |end| end + 1));
+        &rest[..end.unwrap_or(rest.len())]
+    }
+
+    fn double_quoted(&mut self, raw: &mut Raw) {
+        self.skip(1);
+        raw.quoted = true;
+        while let Some(c) = self.peek() {
+            match c {
+                '$' => self.dollar(raw, Piece::Quoted),
+                '`' => self.backticks(raw),
+                '"' => return self.skip(1),
+                '\\' => {
+                    self.skip(1);
+                    match self.next() {
+                        Some('\n') => {}
+                        Some(c @ ('$' | '`' | '"' | '\\')) => raw.pieces.push(Piece::Quoted(c)),
+                        other => raw.pieces.extend(['\\'].into_iter().chain(other).map(Piece::Quoted)),
+                    }
+                }
+                c => {
+                    self.skip(c.len_utf8());
+                    raw.pieces.push(Piece::Quoted(c));
+                }
+            }
+        }
+        self.whole = false;
+    }
+
+    /// `$name`, `${…}`, `$(…)`, `$'…'`, `$"…"`, or a lone `$`.
+    fn dollar(&mut self, raw: &mut Raw, piece: fn(char) -> Piece) {
+        let bare = piece('$') == Piece::Bare('$');
+        self.skip(1);
+        match self.peek() {
+            Some('(') => {
+                self.skip(1);
+                self.substitution(raw);
+            }
+            Some('{') => {
+                self.skip(1);
+                let inside = self.until_closed('{', '}', bare);
+                raw.variable(inside, bare);
+                raw.origin = raw.origin.or(self.look_into(inside));
+            }
+            Some('\'') if bare => {
+                self.skip(1);
+                self.ansi(raw);
+            }
+            Some('"') if bare => {
+                raw.open = true;
+                self.double_quoted(raw);
+            }
+            Some(c) if c.is_ascii_alphabetic() || c == '_' => {
+                let rest = self.rest();
+                let end = rest.find(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).unwrap_or(rest.len());
+                self.skip(end);
+                raw.variable(&rest[..end], bare);
+            }
+            Some(c) if c.is_ascii_digit() || "@*#?-$!".contains(c) => {
+                self.skip(1);
+                raw.hole();
+            }
+            _ => raw.pieces.push(piece('$')),
+        }
+    }
+
+    fn substitution(&mut self, raw: &mut Raw) {
+        let inside = self.until_closed('(', ')', true);
+        self.comes_from(raw, inside);
+    }
+
+    fn backticks(&mut self, raw: &mut Raw) {
+        self.skip(1);
+        let mut inside = String::new();
+        loop {
+            match self.next() {
+                Some('`') => break,
+                Some('\\') => inside.extend(self.next()),
+                Some(c) => inside.push(c),
+                None => break self.whole = false,
+            }
+        }
+        self.comes_from(raw, &inside);
+    }
+
+    fn comes_from(&mut self, raw: &mut Raw, script: &str) {
+        raw.hole();
+        if self.depth < MAX_INNER {
+            let inner = cut_with(Scanner { depth: self.depth + 1, ..Scanner::new(script) });
+            raw.origin = raw.origin.or(inner.commands().iter().find_map(|simple| origin_of(&simple.words)));
+            self.inner.push(inner);
+        }
+    }
+
+    /// Looks for scripts in text that the shell only expands. Returns where what they print comes from.
+    pub(super) fn look_into(&mut self, text: &str) -> Option<Origin> {
+        let mut raw = Raw::default();
+        let mut inside = Scanner { depth: self.depth + 1, ..Scanner::new(text) };
+        while let Some(c) = inside.peek().filter(|_| self.depth < MAX_INNER) {
+            match c {
+                '$' => inside.dollar(&mut raw, Piece::Quoted),
+                '`' => inside.backticks(&mut raw),
+                '\\' => _ = (inside.next(), inside.next()),
+                _ => _ = inside.next(),
+            }
+        }
+        self.inner.append(&mut inside.inner);
+        raw.origin
+    }
+
+    /// Takes what stands before the bracket that closes one already open, and that; quoted ones do not count. In
+    /// `"${…}"`, single quotes are letters like others.
+    fn until_closed(&mut self, open: char, close: char, single_quotes: bool) -> &'a str {
+        let start = self.at;
+        let mut quotes = None;
+        let (mut level, mut patterns) = (1, 0);
+        while let Some(c) = self.next() {
+            match (c, quotes) {
+                ('\\', None | Some('"')) => _ = self.next(),
+                ('\'', None) if single_quotes => quotes = Some(c),
+                ('"', None) => quotes = Some(c),
+                (c, Some(quote)) if c == quote => quotes = None,
+                (c, None) if c == open => level += 1,
+                (c, None) if c == close => {
+                    let inside = &self.text[start..self.at - 1];
+                    if level == 1 && patterns < MAX_INNER && in_case(inside) {
+                        patterns += 1;
+                        continue;
+                    }
+                    level -= 1;
+                    if level == 0 {
+                        return inside;
+                    }
+                }
+                _ => {}
+            }
+        }
+        self.whole = false;
+        &self.text[start..]
+    }
+
+    /// The inside of `$'…'`.
+    fn ansi(&mut self, raw: &mut Raw) {
+        (raw.quoted, raw.open) = (true, true);
+        while let Some(c) = self.next() {
+            let c = match c {
+                '\'' => return,
+                '\\' => self.ansi_escape(),
+                c => c,
+            };
+            raw.pieces.push(Piece::Quoted(c));
+        }
+        self.whole = false;
+    }
+
+    fn ansi_escape(&mut self) -> char {
+        if matches!(self.peek(), Some('0'..='7')) {
+            return self.number(8, 3);
+        }
+        match self.next() {
+            Some('n') => '\n',
+            Some('t') => '\t',
+            Some('r') => '\r',
+            Some('a') => '\u{7}',
+            Some('b') => '\u{8}',
+            Some('v') => '\u{b}',
+            Some('f') => '\u{c}',
+            Some('e' | 'E') => '\u{1b}',
+            Some('x') => self.number(16, 2),
+            Some('u') => self.number(16, 4),
+            Some('U') => self.number(16, 8),
+            other => other.unwrap_or('\\'),
+        }
+    }
+
+    fn number(&mut self, radix: u32, digits: usize) -> char {
+        let rest = self.rest();
+        let end = rest.chars().take(digits).take_while(|c| c.is_digit(radix)).count();
+        self.skip(end);
+        u32::from_str_radix(&rest[..end], radix).ok().and_then(char::from_u32).unwrap_or(HOLE)
+    }
+}
+
+/// Whether a bracket after this ends a pattern: `case a in a) …`.
+fn in_case(script: &str) -> bool {
+    let count = |wanted| script.split([' ', '\n', ';', '\t']).filter(|word| *word == wanted).count();
+    count("case") > count("esac")
+}
+
+impl Raw {
+    fn hole(&mut self) {
+        self.open = true;
+        self.pieces.push(Piece::Hole);
+    }
+
+    /// Two variables are known without running anything.
+    fn variable(&mut self, name: &str, bare: bool) {
+        self.open = true;
+        self.pieces.push(match name {
+            "HOME" => Piece::Quoted('~'),
+            "IFS" if bare => Piece::Gap,
+            _ => Piece::Hole,
+        });
+    }
+
+    fn into_words(self) -> Vec<Word> {
+        if self.pieces.is_empty() && !self.quoted {
+            return vec![];
+        }
+        let open = self.open || stands_for_others(&self.pieces);
+        let alternatives = expand_braces(self.pieces);
+        let fields = alternatives.iter().flat_map(|pieces| {
+            let gaps = pieces.contains(&Piece::Gap);
+            pieces.split(|piece| *piece == Piece::Gap).filter(move |field| !(gaps && field.is_empty()))
+        });
+        fields.map(|pieces| finished(pieces, open, self.origin)).collect()
+    }
+}
+
+fn finished(pieces: &[Piece], open: bool, origin: Option<Origin>) -> Word {
+    let sort = if open || has_braces(pieces) {
+        Sort::Open
+    } else if pieces.iter().any(|piece| matches!(piece, Piece::Bare('*' | '?'))) || has_set(pieces) {
+        Sort::Pattern
+    } else {
+        Sort::Plain
+    };
+    let text = pieces.iter().map(|piece| match piece {
+        Piece::Bare(c) | Piece::Quoted(c) => *c,
+        Piece::Hole | Piece::Gap => HOLE,
+    });
+    Word { text: text.collect(), sort, origin }
+}
+
+/// `[abc]`; a lone `[` is a command.
+fn has_set(pieces: &[Piece]) -> bool {
+    let open = pieces.iter().position(|piece| *piece == Piece::Bare('['));
+    open.is_some_and(|open| pieces[open..].contains(&Piece::Bare(']')))
+}

@@ -1,0 +1,259 @@
+//! The head of a file in a unified diff: names with and without prefixes, quotes and dates; modes.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use selvedge_tools::ToolError;
+
+use super::Numbered;
+
+/// What stands above a file's hunks.
+#[derive(Debug, Default)]
+pub(super) struct Head {
+    /// Names of `diff --git`.
+    pub(super) both: Option<(Name, Name)>,
+    /// `---`; `/dev/null` is nothing.
+    pub(super) old: Option<Option<Name>>,
+    /// `+++`.
+    pub(super) new: Option<Option<Name>>,
+    pub(super) from: Option<Name>,
+    pub(super) to: Option<Name>,
+    pub(super) copies: bool,
+    pub(super) created: bool,
+    pub(super) deleted: bool,
+    /// The new mode, if it is said.
+    pub(super) executable: Option<bool>,
+    /// The patch has CRs of its own at the ends of lines.
+    pub(super) sent_with_cr: bool,
+}
+
+/// A file's name as bytes: git escapes what is not UTF-8.
+pub(super) type Name = Vec<u8>;
+
+impl Head {
+    /// Reads the head that starts at `at`; returns where the hunks begin.
+    pub(super) fn read(text: Numbered<'_>, mut at: usize) -> Result<(Self, usize), ToolError> {
+        let mut head = Self { sent_with_cr: text.lines[at].ends_with('\r'), ..Self::default() };
+        if let Some(names) = text.get(at).and_then(|line| line.strip_prefix("diff --git ")) {
+            head.both = two_names(names);
+            at += 1;
+            while let Some(line) = text.get(at) {
+                if !head.extended(line, || text.place(at))? {
+                    break;
+                }
+                at += 1;
+            }
+        }
+        if let (Some(old), Some(new)) = (text.get(at), text.get(at + 1))
+            && let (Some(old), Some(new)) = (old.strip_prefix("--- "), new.strip_prefix("+++ "))
+        {
+            (head.old, head.new) = (Some(name(old)), Some(name(new)));
+            at += 2;
+        }
+        Ok((head, at))
+    }
+
+    /// Takes in a line between `diff --git` and `---`; false if it is none.
+    fn extended(&mut self, line: &str, place: impl Fn() -> String) -> Result<bool, ToolError> {
+        let mode = |mode: &str| match mode.trim() {
+            "120000" => Err(ToolError::new(format!("{}: symbolic links cannot be patched", place()))),
+            "160000" => Err(ToolError::new(format!("{}: submodules cannot be patched", place()))),
+            mode => Ok(mode.ends_with("755")),
+        };
+        let Some((key, value)) =
+            EXTENDED.iter().find_map(|key| line.strip_prefix(key).map(|value| (*key, value.trim_start())))
+        else {
+            return Ok(false);
+        };
+        match key {
+            "old mode " => _ = mode(value)?,
+            "new mode " => self.executable = Some(mode(value)?),
+            "new file mode " => (self.created, self.executable) = (true, Some(mode(value)?)),
+            "deleted file mode " => (self.deleted, _) = (true, mode(value)?),
+            "rename from " | "rename old " => self.from = name(value),
+            "rename to " | "rename new " => self.to = name(value),
+            "copy from " => (self.from, self.copies) = (name(value), true),
+            "copy to " => (self.to, self.copies) = (name(value), true),
+            "index " => {
+                if let Some((_, bits)) = value.split_once(' ') {
+                    mode(bits)?;
+                }
+            }
+            _ => {}
+        }
+        Ok(true)
+    }
+
+    /// Names the file may have, best first; empty if there is none.
+    pub(super) fn names(&self) -> Vec<PathBuf> {
+        if let Some(from) = &self.from {
+            return vec![path(self.moved(from))];
+        }
+        let (old, new) = match (&self.old, &self.new) {
+            (Some(old), Some(new)) => (old.as_deref(), new.as_deref()),
+            _ => self.both.as_ref().map_or((None, None), |(old, new)| (Some(&old[..]), Some(&new[..]))),
+        };
+        let pair = self.both.as_ref().map(|(old, new)| (&old[..], &new[..])).or(old.zip(new));
+        let prefixed = pair.is_none_or(|(old, new)| are_prefixed(old, new));
+        let mnemonic = |name: &&[u8]| pair.is_some() || name.starts_with(b"a/") || name.starts_with(b"b/");
+        let given = new.into_iter().chain(old);
+        let mut names: Vec<&[u8]> = Vec::new();
+        if prefixed {
+            names.extend(given.map(|name| Some(name).filter(mnemonic).and_then(without_prefix).unwrap_or(name)));
+        } else {
+            // `diff -r before after`, or a prefix on one side alone.
+            names.extend(given.clone().chain(given.filter_map(below_first)));
+        }
+        let mut paths: Vec<PathBuf> = Vec::new();
+        for name in names.into_iter().map(|name| path(name.to_vec())) {
+            if !name.as_os_str().is_empty() && !paths.contains(&name) {
+                paths.push(name);
+            }
+        }
+        paths
+    }
+
+    /// Where the file goes.
+    pub(super) fn target(&self) -> Option<PathBuf> {
+        self.to.as_ref().map(|to| path(self.moved(to)))
+    }
+
+    /// A name of `rename` and `copy`, which have no prefix, unless whoever wrote it repeated those of `diff --git`.
+    fn moved(&self, name: &Name) -> Name {
+        let repeated = self.both.as_ref().is_some_and(|(old, new)| {
+            are_prefixed(old, new) && self.from.as_ref() == Some(old) && self.to.as_ref() == Some(new)
+        });
+        Some(&name[..]).filter(|_| repeated).and_then(without_prefix).unwrap_or(name).to_vec()
+    }
+}
+
+const EXTENDED: [&str; 13] = [
+    "old mode ",
+    "new mode ",
+    "new file mode ",
+    "deleted file mode ",
+    "rename from ",
+    "rename to ",
+    "rename old ",
+    "rename new ",
+    "copy from ",
+    "copy to ",
+    "similarity index ",
+    "dissimilarity index ",
+    "index ",
+];
+
+/// A name after `---`, `+++` or `rename from`: quoted, or up to a tab or a date. Nothing for `/dev/null`.
+pub(super) fn name(text: &str) -> Option<Name> {
+    if let Some((name, _)) = unquoted(text) {
+        return Some(name);
+    }
+    let name = match text.split_once('\t') {
+        Some((name, _)) => name,
+        None => text[..date(text).unwrap_or(text.len())].trim_end(),
+    };
+    (name != "/dev/null").then(|| name.as_bytes().to_vec())
+}
+
+/// Where ` 2024-05-31 …` begins.
+fn date(text: &str) -> Option<usize> {
+    let is_date = |rest: &[u8]| {
+        rest.len() >= 11
+            && rest.iter().take(11).enumerate().all(|(at, byte)| match at {
+                0 => *byte == b' ',
+                5 | 8 => *byte == b'-',
+                _ => byte.is_ascii_digit(),
+            })
+            && rest.get(11).is_none_or(|byte| matches!(byte, b' ' | b'T'))
+    };
+    (0..text.len()).find(|at| is_date(&text.as_bytes()[*at..]))
+}
+
+/// The two names of `diff --git`. Without quotes and with spaces they can be told apart only if they are the same.
+fn two_names(text: &str) -> Option<(Name, Name)> {
+    if let Some((old, rest)) = unquoted(text) {
+        let rest = rest.trim_start();
+        return Some((old, unquoted(rest).map_or_else(|| rest.as_bytes().to_vec(), |(new, _)| new)));
+    }
+    if let Some(quote) = text.find(" \"")
+        && let Some((new, _)) = unquoted(&text[quote + 1..])
+    {
+        return Some((text.as_bytes()[..quote].to_vec(), new));
+    }
+    let text = text.trim_end();
+    let splits = || text.match_indices(' ').map(|(at, _)| (&text[..at], &text[at + 1..]));
+    let same = splits().find(|(old, new)| {
+        old == new || below_first(old.as_bytes()).is_some_and(|rest| Some(rest) == below_first(new.as_bytes()))
+    });
+    let only = || splits().next().filter(|_| splits().count() == 1);
+    same.or_else(only).map(|(old, new)| (old.as_bytes().to_vec(), new.as_bytes().to_vec()))
+}
+
+/// A name in C's quotes, and what follows it.
+fn unquoted(text: &str) -> Option<(Name, &str)> {
+    let inner = text.strip_prefix('"')?;
+    let bytes = inner.as_bytes();
+    let mut name = Vec::new();
+    let mut at = 0;
+    loop {
+        let byte = *bytes.get(at)?;
+        at += 1;
+        match byte {
+            b'"' => return Some((name, &inner[at..])),
+            b'\\' => {
+                let escape = *bytes.get(at)?;
+                at += 1;
+                name.push(match escape {
+                    b'a' => 7,
+                    b'b' => 8,
+                    b't' => b'\t',
+                    b'n' => b'\n',
+                    b'v' => 11,
+                    b'f' => 12,
+                    b'r' => b'\r',
+                    b'0'..=b'3' => {
+                        let digits = inner.get(at - 1..at + 2)?;
+                        at += 2;
+                        u8::from_str_radix(digits, 8).ok()?
+                    }
+                    other => other,
+                });
+            }
+            byte => name.push(byte),
+        }
+    }
+}
+
+/// Whether both names carry the prefix of their side: `a/` and `b/`, or git's mnemonic ones.
+fn are_prefixed(old: &[u8], new: &[u8]) -> bool {
+    let (Some(old_rest), Some(new_rest)) = (below_first(old), below_first(new)) else { return false };
+    match (&old[..old.len() - old_rest.len()], &new[..new.len() - new_rest.len()]) {
+        (b"a/", b"b/") | (b"b/", b"a/") => true,
+        ([old, b'/'], [new, b'/']) => {
+            let mnemonic = |side: &u8| b"ciow12".contains(side);
+            old != new && mnemonic(old) && mnemonic(new) && old_rest == new_rest
+        }
+        _ => false,
+    }
+}
+
+fn without_prefix(name: &[u8]) -> Option<&[u8]> {
+    below_first(name).filter(|rest| name.len() - rest.len() == 2)
+}
+
+/// A name without its first folder.
+fn below_first(name: &[u8]) -> Option<&[u8]> {
+    let slash = name.iter().position(|byte| *byte == b'/')?;
+    Some(&name[slash + 1..]).filter(|_| slash > 0)
+}
+
+#[cfg(unix)]
+fn path(name: Name) -> PathBuf {
+    use std::os::unix::ffi::OsStringExt;
+    PathBuf::from(OsString::from_vec(name))
+}
+
+#[cfg(not(unix))]
+fn path(name: Name) -> PathBuf {
+    PathBuf::from(OsString::from(String::from_utf8_lossy(&name).into_owned()))
+}

@@ -1,0 +1,130 @@
+//! Patches inside a shell command: `cd folder && apply_patch <<'EOF' … EOF`.
+
+use std::path::PathBuf;
+
+use selvedge_tools::ToolError;
+
+/// A command that carries a patch.
+#[derive(Debug)]
+pub(super) struct Script {
+    /// Where it goes first.
+    pub(super) folder: Option<PathBuf>,
+    pub(super) patch: String,
+    /// Lines before the patch.
+    pub(super) line: usize,
+}
+
+/// Commands whose input is a patch.
+const COMMANDS: [&str; 4] = ["apply_patch", "applypatch", "git apply", "patch"];
+
+/// The patch of a command, if the text is one.
+pub(super) fn unwrap(text: &str) -> Result<Option<Script>, ToolError> {
+    match shell_argument(text.trim()) {
+        Some(inner) => command(&inner),
+        None => command(text),
+    }
+}
+
+fn command(text: &str) -> Result<Option<Script>, ToolError> {
+    let mut rest = text.trim_start();
+    let mut folder: Option<PathBuf> = None;
+    while let Some(after) = rest.strip_prefix("cd ") {
+        let Some((word, after)) = word(after.trim_start()) else { return Ok(None) };
+        let after = after.trim_start_matches([' ', '\t']);
+        let Some(after) = ["&&", ";", "\n"].iter().find_map(|separator| after.strip_prefix(separator)) else {
+            return Ok(None);
+        };
+        folder = Some(folder.unwrap_or_default().join(word));
+        rest = after.trim_start();
+    }
+    let line = rest.split('\n').next().unwrap_or_default();
+    let Some((name, _)) = line.split_once("<<") else { return Ok(None) };
+    let name = name.trim();
+    let known = COMMANDS
+        .iter()
+        .any(|known| name.strip_prefix(known).is_some_and(|more| more.is_empty() || more.starts_with(' ')));
+    if !known && !name.is_empty() {
+        return Ok(None);
+    }
+    let above = text[..text.len() - rest.len()].matches('\n').count() + 1;
+    let (patch, after) = heredoc(line, &rest[(line.len() + 1).min(rest.len())..])?;
+    if let Some(more) = after.lines().find(|line| !line.trim().is_empty() && !line.starts_with("```")) {
+        return Err(ToolError::new(format!(
+            "nothing may follow the patch in a command, but `{}` does",
+            super::cut(more, 80)
+        ))
+        .suggest("apply the patch alone, and do the rest in calls of its own"));
+    }
+    Ok(Some(Script { folder, patch, line: above }))
+}
+
+/// The text of a heredoc whose first line this is, and what follows it.
+fn heredoc<'a>(line: &str, body: &'a str) -> Result<(String, &'a str), ToolError> {
+    let (_, opening) = line.split_once("<<").unwrap_or_default();
+    let (tabs, opening) = match opening.strip_prefix('-') {
+        Some(opening) => (true, opening.trim_start()),
+        None => (false, opening.trim_start()),
+    };
+    let (end, more) = word(opening).unwrap_or_default();
+    if end.is_empty() || !more.trim().is_empty() {
+        return Err(ToolError::new(format!(
+            "expected `<<'EOF'` at the end of the line, found `{}`",
+            super::cut(line, 80)
+        )));
+    }
+    let mut patch = String::new();
+    let mut rest = body;
+    while !rest.is_empty() {
+        let (line, after) = rest.split_once('\n').unwrap_or((rest, ""));
+        rest = after;
+        let line = if tabs { line.trim_start_matches('\t') } else { line };
+        if line.trim_end() == end {
+            break;
+        }
+        patch.push_str(line);
+        patch.push('\n');
+    }
+    Ok((patch, rest))
+}
+
+/// What `bash -lc '…'` is given.
+fn shell_argument(text: &str) -> Option<String> {
+    let shell = ["bash", "sh", "zsh"].iter().find_map(|shell| text.strip_prefix(shell))?;
+    let rest = shell.strip_prefix(" -lc ").or_else(|| shell.strip_prefix(" -c "))?.trim();
+    if let Some(inner) = rest.strip_prefix('\'').and_then(|rest| rest.strip_suffix('\'')) {
+        return Some(inner.replace("'\\''", "'").replace("'\"'\"'", "'"));
+    }
+    let inner = rest.strip_prefix('"')?.strip_suffix('"')?;
+    let mut out = String::new();
+    let mut characters = inner.chars().peekable();
+    while let Some(c) = characters.next() {
+        match characters.peek() {
+            Some(next @ ('"' | '\\' | '$' | '`')) if c == '\\' => {
+                out.push(*next);
+                characters.next();
+            }
+            _ => out.push(c),
+        }
+    }
+    Some(out)
+}
+
+/// A word of a command, quoted or not, and what follows it.
+fn word(text: &str) -> Option<(String, &str)> {
+    for quote in ['\'', '"'] {
+        if let Some(rest) = text.strip_prefix(quote) {
+            let (word, rest) = rest.split_once(quote)?;
+            return Some((word.to_owned(), rest));
+        }
+    }
+    let mut out = String::new();
+    let mut characters = text.char_indices();
+    while let Some((at, c)) = characters.next() {
+        match c {
+            '\\' => out.extend(characters.next().map(|(_, c)| c)),
+            ' ' | '\t' | '\n' | ';' | '&' | '|' => return Some((out, &text[at..])),
+            c => out.push(c),
+        }
+    }
+    Some((out, ""))
+}

@@ -1,0 +1,131 @@
+//! What is said of a hunk without a place: where it was looked for, and what came nearest.
+
+use std::collections::HashMap;
+
+use super::seek::{Likeness, Lost, Progress};
+use super::text::TextLine;
+use super::{Hunk, Line, Role, Style, cut};
+
+/// Lines shown of the hunk and of the file.
+const SHOWN: usize = 6;
+
+/// Characters shown of a line.
+const WIDTH: usize = 120;
+
+/// A hunk that has no place, in words.
+pub(crate) fn lost(
+    file: &[TextLine<'_>],
+    hunk: &Hunk,
+    lost: &Lost,
+    progress: Progress,
+    (number, of): (usize, usize),
+) -> String {
+    let old: Vec<&Line> = hunk.old().collect();
+    let searched = searched(file, hunk, progress);
+    let mut text = match lost {
+        Lost::Above(line) => format!(
+            "hunk {number} of {of} (line {} of the patch) says it stands below `{}`, which is not there; searched {searched}",
+            hunk.line,
+            cut(line, WIDTH)
+        ),
+        Lost::Lines => {
+            format!(
+                "hunk {number} of {of} (line {} of the patch) does not match the file; searched {searched}",
+                hunk.line
+            )
+        }
+    };
+    text.push_str("\nthe hunk begins:");
+    for line in hunk.lines.iter().take(SHOWN / 2) {
+        let sign = match line.role {
+            Role::Keep => ' ',
+            Role::Remove => '-',
+            Role::Add => '+',
+        };
+        text.push_str(&format!("\n  {sign}{}", cut(&line.text, WIDTH)));
+    }
+    match nearest(file, &old, hint(hunk, progress)) {
+        Some(at) => {
+            let above = at < progress.ended && matches!(hunk.style, Style::Envelope { .. });
+            let why = if above { ", above the hunk before it: hunks must be in the file's order" } else { "" };
+            text.push_str(&format!("\nnearest match at line {}{why}:", at + 1));
+            compare(&mut text, file, &old, at);
+        }
+        None if file.is_empty() => text.push_str("\nthe file is empty"),
+        None => text.push_str("\nnothing in the file is like it"),
+    }
+    text
+}
+
+fn hint(hunk: &Hunk, progress: Progress) -> Option<usize> {
+    match hunk.style {
+        Style::Envelope { hint, .. } | Style::Unified { hint, .. } => hint,
+    }
+    .map(|hint| hint.saturating_add_signed(progress.drift))
+}
+
+fn searched(file: &[TextLine<'_>], hunk: &Hunk, progress: Progress) -> String {
+    let all = format!("all {} lines", file.len());
+    match (hint(hunk, progress), &hunk.style) {
+        (Some(hint), _) => format!("{all}, outward from line {}", hint + 1),
+        (None, Style::Envelope { .. }) if progress.ended > 0 => {
+            format!("from line {} (after the hunk before it) to the end at line {}", progress.ended + 1, file.len())
+        }
+        (None, _) => all,
+    }
+}
+
+/// Where most of the lines are, weighed by their length; else where the longest has its likest.
+fn nearest(file: &[TextLine<'_>], old: &[&Line], hint: Option<usize>) -> Option<usize> {
+    let mut wanted: HashMap<&[u8], Vec<usize>> = HashMap::new();
+    for (index, line) in old.iter().enumerate() {
+        wanted.entry(line.text.as_bytes().trim_ascii()).or_default().push(index);
+    }
+    let mut weights: HashMap<usize, usize> = HashMap::new();
+    for (at, line) in file.iter().enumerate() {
+        let text = line.text.trim_ascii();
+        for index in wanted.get(text).into_iter().flatten().take(16).filter(|index| **index <= at) {
+            *weights.entry(at - index).or_default() += text.len().min(40);
+        }
+    }
+    let distance = |at: usize| hint.map_or(at, |hint| hint.abs_diff(at));
+    let best = weights
+        .into_iter()
+        .filter(|(_, weight)| *weight > 2)
+        .max_by_key(|(at, weight)| (*weight, std::cmp::Reverse(distance(*at))));
+    if let Some((at, _)) = best {
+        return Some(at);
+    }
+    let (index, longest) = old.iter().enumerate().max_by_key(|(_, line)| line.text.trim().len())?;
+    let longest = longest.text.as_bytes().trim_ascii();
+    let likest = file.iter().enumerate().map(|(at, line)| (at, affinity(line.text.trim_ascii(), longest)));
+    let (at, percent) = likest.max_by_key(|(at, percent)| (*percent, std::cmp::Reverse(distance(*at))))?;
+    (percent >= 50).then(|| at.saturating_sub(index))
+}
+
+/// How much of two lines is the same from either end, in percent.
+fn affinity(a: &[u8], b: &[u8]) -> usize {
+    let head = a.iter().zip(b).take_while(|(a, b)| a == b).count();
+    let tail = a[head..].iter().rev().zip(b[head..].iter().rev()).take_while(|(a, b)| a == b).count();
+    (head + tail) * 100 / a.len().max(b.len()).max(1)
+}
+
+/// A few lines of both, from shortly before they begin to differ.
+fn compare(text: &mut String, file: &[TextLine<'_>], old: &[&Line], at: usize) {
+    let differs = |index: usize| !file.get(at + index).is_some_and(|line| Likeness::Punctuation.same(line, old[index]));
+    let first = (0..old.len()).find(|index| differs(*index)).unwrap_or(0).saturating_sub(1);
+    for (index, line) in old.iter().enumerate().skip(first).take(SHOWN) {
+        let number = at + index + 1;
+        match file.get(at + index) {
+            Some(there) => {
+                let there = String::from_utf8_lossy(there.text);
+                text.push_str(&format!("\n  file {number}: {}", cut(&there, WIDTH)));
+            }
+            None => text.push_str(&format!("\n  file {number}: (past the end)")),
+        }
+        if differs(index) {
+            let pad = " ".repeat(number.to_string().len());
+            text.push_str(&format!("\n  patch{pad}: {}", cut(&line.text, WIDTH)));
+        }
+    }
+}

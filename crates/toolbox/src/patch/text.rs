@@ -1,0 +1,59 @@
+//! A file as lines that know how they end. Bytes, because not every file is UTF-8.
+
+/// How a line ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// Not at all: the last line of a file without a newline.
+    None,
+    Lf,
+    CrLf,
+}
+
+/// A line of a file.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct TextLine<'a> {
+    pub(crate) text: &'a [u8],
+    pub(crate) ending: Ending,
+}
+
+impl Ending {
+    pub(crate) fn bytes(self) -> &'static [u8] {
+        match self {
+            Self::None => b"",
+            Self::Lf => b"\n",
+            Self::CrLf => b"\r\n",
+        }
+    }
+}
+
+/// The lines of a file.
+pub(crate) fn split(content: &[u8]) -> Vec<TextLine<'_>> {
+    content
+        .split_inclusive(|byte| *byte == b'\n')
+        .map(|line| match line.strip_suffix(b"\n") {
+            None => TextLine { text: line, ending: Ending::None },
+            Some(line) => match line.strip_suffix(b"\r") {
+                None => TextLine { text: line, ending: Ending::Lf },
+                Some(line) => TextLine { text: line, ending: Ending::CrLf },
+            },
+        })
+        .collect()
+}
+
+/// The file of these lines.
+pub(crate) fn join(lines: &[TextLine<'_>]) -> Vec<u8> {
+    let mut content = Vec::with_capacity(lines.iter().map(|line| line.text.len() + 2).sum());
+    for line in lines {
+        content.extend_from_slice(line.text);
+        content.extend_from_slice(line.ending.bytes());
+    }
+    content
+}
+
+/// How the lines around a place end: the one before it, else the one after, else the nearest that ends at all.
+pub(crate) fn ending_near(lines: &[TextLine<'_>], at: usize) -> Ending {
+    let real = |line: &&TextLine<'_>| line.ending != Ending::None;
+    let before = lines[..at].iter().rev().find(real);
+    let after = || lines[at..].iter().find(real);
+    before.or_else(after).map_or(Ending::Lf, |line| line.ending)
+}

@@ -1,0 +1,252 @@
+//! Unified diffs, as git and `diff -u` write them and as models misremember them.
+
+use std::path::PathBuf;
+
+use selvedge_tools::ToolError;
+
+use super::git::Head;
+use super::text::Ending;
+use super::{Action, Hunk, Line, Numbered, Operation, Over, Role, Source, Style, Target};
+
+/// Whether the file of a unified diff starts here.
+pub(super) fn is_marker(lines: &[&str], at: usize) -> bool {
+    let line = lines[at];
+    line.starts_with("diff --git ")
+        || is_pair(lines, at)
+        || is_binary(line)
+        || is_merge(line)
+        || numbers(line).is_some()
+}
+
+pub(super) fn parse(text: Numbered<'_>) -> Result<Vec<Operation>, ToolError> {
+    let mut operations = Vec::new();
+    let (mut at, mut batch) = (0, 0);
+    while let Some(line) = text.get(at) {
+        if line.starts_with("diff --git ") || is_pair(text.lines, at) {
+            let (operation, after) = file(text, at, batch)?;
+            operations.push(operation);
+            at = after;
+        } else if is_merge(line) {
+            return Err(ToolError::new(format!("{}: the diff of a merge cannot be applied", text.place(at)))
+                .suggest("make the diff against one parent"));
+        } else if is_binary(line) {
+            return Err(binary(text, at, None));
+        } else if numbers(line).is_some() {
+            return Err(text.expected(at, "the name of a file (`--- a/file`, `+++ b/file`) before a hunk"));
+        } else {
+            // Words between files: what follows is another diff, of what this one left.
+            if !line.trim().is_empty() && operations.last().is_some_and(|last: &Operation| last.batch == batch) {
+                batch += 1;
+            }
+            at += 1;
+        }
+    }
+    Ok(operations)
+}
+
+/// Reads one file's head and hunks.
+fn file(text: Numbered<'_>, start: usize, batch: usize) -> Result<(Operation, usize), ToolError> {
+    let (head, mut at) = Head::read(text, start)?;
+    let paths = head.names();
+    let Some(first) = paths.first() else {
+        return Err(text.expected(start, "the name of a file"));
+    };
+    let is_git = head.both.is_some() || text.lines[start].starts_with("diff --git ");
+    let mut hunks = Vec::new();
+    loop {
+        let next = (at..text.lines.len()).find(|at| !text.lines[*at].trim().is_empty()).unwrap_or(text.lines.len());
+        match text.get(next) {
+            Some(line) if line.starts_with("@@") && !is_merge(line) => {
+                let (hunk, after) = hunk(text, next, is_git, head.sent_with_cr)?;
+                hunks.push(hunk);
+                at = after;
+            }
+            Some(line) if is_binary(line) => return Err(binary(text, next, Some(first))),
+            _ => break,
+        }
+    }
+    mark_cr(&mut hunks);
+    let action = action(text, start, &head, hunks)?;
+    Ok((Operation { paths, action, batch }, at))
+}
+
+fn action(text: Numbered<'_>, start: usize, head: &Head, hunks: Vec<Hunk>) -> Result<Action, ToolError> {
+    if let Some(path) = head.target() {
+        let source = if head.copies { Source::Stays } else { Source::Goes };
+        let to = Some(Target { path, source, over: Over::Nothing });
+        return Ok(Action::Update { hunks, to, executable: head.executable });
+    }
+    if head.created || matches!(head.old, Some(None)) {
+        if let Some(hunk) = hunks.iter().find(|hunk| hunk.old().next().is_some()) {
+            let place = hunk.line;
+            return Err(ToolError::new(format!("line {place} of the patch: expected only `+` lines in a new file")));
+        }
+        let content = hunks.iter().flat_map(Hunk::added).collect();
+        return Ok(Action::Add { content, executable: head.executable == Some(true), over: Over::Nothing });
+    }
+    if head.deleted || matches!(head.new, Some(None)) {
+        return Ok(Action::Delete { hunks });
+    }
+    if hunks.is_empty() && head.executable.is_none() {
+        return Err(text.expected(start, "hunks (`@@ -1,3 +1,4 @@`) below a file's name"));
+    }
+    Ok(Action::Update { hunks, to: None, executable: head.executable })
+}
+
+/// Tells every hunk whether lines of its file show their CR.
+fn mark_cr(hunks: &mut [Hunk]) {
+    let any = hunks.iter().flat_map(|hunk| &hunk.lines).any(|line| line.ending == Ending::CrLf);
+    for hunk in hunks {
+        if let Style::Unified { shows_cr, .. } = &mut hunk.style {
+            *shows_cr = any;
+        }
+    }
+}
+
+fn hunk(text: Numbered<'_>, at: usize, is_git: bool, sent_with_cr: bool) -> Result<(Hunk, usize), ToolError> {
+    let numbers = numbers(text.lines[at]);
+    let end = match numbers {
+        Some(numbers) => counted(text, at + 1, numbers, is_git).map_or_else(|| scanned(text, at + 1), Ok)?,
+        None => scanned(text, at + 1)?,
+    };
+    let mut lines: Vec<Line> = Vec::new();
+    for line in &text.lines[at + 1..end] {
+        let (line, cr) = match line.strip_suffix('\r') {
+            Some(line) => (line, !sent_with_cr),
+            None => (*line, false),
+        };
+        let role = match line.as_bytes().first() {
+            Some(b'+') => Role::Add,
+            Some(b'-') => Role::Remove,
+            Some(b'\\') => {
+                if let Some(last) = lines.last_mut() {
+                    if last.ending == Ending::CrLf {
+                        last.text.push('\r');
+                    }
+                    last.ending = Ending::None;
+                }
+                continue;
+            }
+            _ => Role::Keep,
+        };
+        let ending = if cr { Ending::CrLf } else { Ending::Lf };
+        lines.push(Line { role, text: line.get(1..).unwrap_or_default().to_owned(), ending });
+    }
+    if lines.is_empty() {
+        return Err(text.expected(at + 1, "the lines of a hunk"));
+    }
+    let style = Style::Unified {
+        // `-5,0` means after line 5.
+        hint: numbers.map(|numbers| if numbers.old == 0 { numbers.start } else { numbers.start.saturating_sub(1) }),
+        shows_cr: false,
+        from_nothing: numbers.is_some_and(|numbers| (numbers.start, numbers.old) == (0, 0)),
+    };
+    Ok((Hunk { line: text.number(at), style, lines }, end))
+}
+
+/// What `@@ -start,old +_,new @@` says.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Numbers {
+    pub(super) start: usize,
+    pub(super) old: usize,
+    new: usize,
+}
+
+pub(super) fn numbers(line: &str) -> Option<Numbers> {
+    let rest = line.strip_prefix("@@ -").or_else(|| line.strip_prefix("@@-"))?;
+    let mut words = rest.split_whitespace();
+    // No file has more lines, and sums of smaller numbers do not overflow.
+    let number = |digits: &str| digits.parse::<u32>().ok().map(|number| number as usize);
+    let range = |word: &str| match word.trim_end_matches('@').split_once(',') {
+        Some((start, count)) => Some((number(start)?, number(count)?)),
+        None => Some((number(word.trim_end_matches('@'))?, 1)),
+    };
+    let (start, old) = range(words.next()?)?;
+    let (_, new) = range(words.next()?.strip_prefix('+')?)?;
+    Some(Numbers { start, old, new })
+}
+
+/// The end of a hunk by its numbers, if they hold.
+fn counted(text: Numbered<'_>, start: usize, numbers: Numbers, is_git: bool) -> Option<usize> {
+    let (mut old, mut new) = (numbers.old, numbers.new);
+    let mut at = start;
+    while old > 0 || new > 0 {
+        match text.get(at)?.as_bytes().first() {
+            Some(b' ') | None => (old, new) = (old.checked_sub(1)?, new.checked_sub(1)?),
+            Some(b'-') => old = old.checked_sub(1)?,
+            Some(b'+') => new = new.checked_sub(1)?,
+            Some(b'\\') => {}
+            _ => return None,
+        }
+        at += 1;
+    }
+    while text.get(at).is_some_and(|line| line.starts_with('\\')) {
+        at += 1;
+    }
+    // With too large numbers the names of the next file look like lines of this one.
+    let swallowed = !is_git
+        && at >= start + 2
+        && is_pair(text.lines, at - 2)
+        && text.get(at).is_some_and(|line| line.starts_with("@@"));
+    (!swallowed && !goes_on(text, at)).then_some(at)
+}
+
+/// Whether more lines of a hunk follow than its numbers say, before the next thing that ends one.
+fn goes_on(text: Numbered<'_>, from: usize) -> bool {
+    for at in from..text.lines.len() {
+        let line = text.get(at).unwrap_or_default();
+        if ends_hunk(text, at) {
+            return false;
+        }
+        // A list in the words below a diff also has lines with a dash.
+        let listed = at > from && line.starts_with("- ");
+        if line.starts_with('+') || (line.starts_with('-') && !line.starts_with("--") && !listed) {
+            return true;
+        }
+        if at == from && line.starts_with(' ') && !line.trim().is_empty() {
+            return true;
+        }
+    }
+    false
+}
+
+/// The end of a hunk by what follows it.
+fn scanned(text: Numbered<'_>, start: usize) -> Result<usize, ToolError> {
+    let mut at = start;
+    while at < text.lines.len() && !ends_hunk(text, at) {
+        if !matches!(text.get(at).unwrap_or_default().as_bytes().first(), None | Some(b' ' | b'+' | b'-' | b'\\')) {
+            return Err(text.expected(at, "a line of the hunk, which starts with a space, `+` or `-`"));
+        }
+        at += 1;
+    }
+    while at > start && text.get(at - 1) == Some("") {
+        at -= 1;
+    }
+    Ok(at)
+}
+
+fn ends_hunk(text: Numbered<'_>, at: usize) -> bool {
+    let line = text.get(at).unwrap_or_default();
+    // `-- ` is the signature below a mailed patch.
+    line.starts_with("@@") || line.starts_with("diff ") || line.starts_with("```") || line == "-- " || {
+        is_pair(text.lines, at)
+    }
+}
+
+/// Whether the names of a file stand here.
+fn is_pair(lines: &[&str], at: usize) -> bool {
+    lines[at].starts_with("--- ") && lines.get(at + 1).is_some_and(|line| line.starts_with("+++ "))
+}
+
+fn is_merge(line: &str) -> bool {
+    line.starts_with("diff --cc ") || line.starts_with("diff --combined ") || line.starts_with("@@@ -")
+}
+
+fn is_binary(line: &str) -> bool {
+    line.starts_with("GIT binary patch") || (line.starts_with("Binary files ") && line.trim_end().ends_with(" differ"))
+}
+
+fn binary(text: Numbered<'_>, at: usize, path: Option<&PathBuf>) -> ToolError {
+    let of = path.map(|path| format!(" of {}", path.display())).unwrap_or_default();
+    ToolError::new(format!("{}: the patch{of} is binary, which cannot be applied", text.place(at)))
+}

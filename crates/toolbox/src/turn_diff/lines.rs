@@ -1,0 +1,60 @@
+//! Hunks: which lines of a text went and which came.
+
+use std::time::{Duration, Instant};
+
+use similar::{Algorithm, DiffOp, capture_diff_slices_deadline, group_diff_ops};
+
+/// Unchanged lines shown around a change.
+const CONTEXT: usize = 3;
+
+/// How long the shortest way from one text to the other is looked for; then any way will do.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// Lines that came and lines that went.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Counts {
+    pub(super) added: usize,
+    pub(super) removed: usize,
+}
+
+/// Appends the hunks between two texts, not thinking about them past `until`.
+pub(super) fn hunks(before: &[u8], after: &[u8], until: Instant, out: &mut String) -> Counts {
+    let lines = |text| <[u8]>::split_inclusive(text, |byte| *byte == b'\n').collect::<Vec<_>>();
+    let (before, after) = (lines(before), lines(after));
+    let deadline = until.min(Instant::now() + PATIENCE);
+    let ops = capture_diff_slices_deadline(Algorithm::Myers, &before, &after, Some(deadline));
+    let mut counts = Counts::default();
+    for hunk in group_diff_ops(ops, CONTEXT) {
+        let (Some(first), Some(last)) = (hunk.first(), hunk.last()) else { continue };
+        let range = |start: usize, end: usize| match end - start {
+            // An empty range is named by the line before it.
+            0 => format!("{start},0"),
+            1 => format!("{}", start + 1),
+            count => format!("{},{count}", start + 1),
+        };
+        let old = range(first.old_range().start, last.old_range().end);
+        let new = range(first.new_range().start, last.new_range().end);
+        out.push_str(&format!("@@ -{old} +{new} @@\n"));
+        for op in hunk {
+            if let DiffOp::Equal { .. } = op {
+                push(' ', &before[op.old_range()], out);
+                continue;
+            }
+            push('-', &before[op.old_range()], out);
+            push('+', &after[op.new_range()], out);
+            counts.removed += op.old_range().len();
+            counts.added += op.new_range().len();
+        }
+    }
+    counts
+}
+
+fn push(sign: char, lines: &[&[u8]], out: &mut String) {
+    for line in lines {
+        out.push(sign);
+        out.push_str(&String::from_utf8_lossy(line));
+        if !line.ends_with(b"\n") {
+            out.push_str("\n\\ No newline at end of file\n");
+        }
+    }
+}

@@ -1,0 +1,385 @@
+//! When a person is asked, what they are shown, and what their answer does; every call made both ways.
+#![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
+
+mod support;
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use selvedge_protocol::{Answer, ApprovalPolicy, CallStatus, ErrorCode, View};
+use selvedge_toolbox::{CommandSettings, Rule, Rules};
+use serde_json::{Value, json};
+use support::{BOTH, Desk, Person, Ran, both_ways};
+
+fn desk(policy: ApprovalPolicy, answer: Answer) -> Desk {
+    let mut desk = Desk::new();
+    desk.policy = policy;
+    desk.person = Person::who_says(answer);
+    desk
+}
+
+fn no() -> Answer {
+    Answer::No(None)
+}
+
+/// A call that changes something, and how to see that it did.
+type Change = (&'static str, Value, fn(&Desk) -> bool);
+
+fn changes() -> [Change; 4] {
+    let made: fn(&Desk) -> bool = |desk| desk.path("work/made").exists();
+    let patch = "*** Begin Patch\n*** Add File: made\n+x\n*** End Patch\n";
+    [
+        ("exec", json!({"command": ["touch", "made"]}), made),
+        ("exec_command", json!({"cmd": "touch made"}), made),
+        ("write_file", json!({"path": "made", "content": "x"}), made),
+        ("apply_patch", json!({"patch": patch}), made),
+    ]
+}
+
+#[test]
+fn under_untrusted_every_change_is_asked_for() {
+    for (tool, args, done) in changes() {
+        let args = |_: &Desk| args.clone();
+        // Without the gate it happens: it is the gate that stops it.
+        both_ways(
+            || desk(ApprovalPolicy::OnRequest, no()),
+            tool,
+            args,
+            |desk, ran| {
+                assert!(done(desk) && ran.asked.is_empty(), "{tool}: {ran:?}");
+            },
+        );
+        both_ways(
+            || desk(ApprovalPolicy::Untrusted, no()),
+            tool,
+            args,
+            |desk, ran| {
+                assert!(!done(desk), "{tool} ran although it was denied");
+                assert_eq!(ran.asked.len(), 1, "{tool}");
+                let (code, message) = ran.error.as_ref().unwrap();
+                assert_eq!(
+                    (*code, message.as_str()),
+                    (ErrorCode::ApprovalDeniedError, format!("{tool} was denied").as_str())
+                );
+                assert_eq!(ran.ledger[0].status, CallStatus::Failed);
+            },
+        );
+        both_ways(
+            || desk(ApprovalPolicy::Untrusted, Answer::Once),
+            tool,
+            args,
+            |desk, ran| {
+                assert!(done(desk) && ran.asked.len() == 1 && ran.value.is_some(), "{tool}: {ran:?}");
+            },
+        );
+    }
+}
+
+#[test]
+fn what_only_reads_needs_no_question() {
+    for command in [json!(["ls"]), json!(["bash", "-lc", "cat x | wc -l && pwd"]), json!(["git", "status"])] {
+        let args = |_: &Desk| json!({"command": command});
+        both_ways(
+            || desk(ApprovalPolicy::Untrusted, no()),
+            "exec",
+            args,
+            |_, ran| {
+                assert!(ran.asked.is_empty() && ran.value.is_some(), "{ran:?}");
+            },
+        );
+    }
+    both_ways(
+        || desk(ApprovalPolicy::Untrusted, no()),
+        "read_file",
+        |_| json!({"path": "../outside/file.txt"}),
+        |_, ran| {
+            assert!(ran.asked.is_empty() && ran.value.is_some(), "{ran:?}");
+        },
+    );
+    // A repository elsewhere may name programs of its own.
+    let elsewhere = || {
+        let desk = desk(ApprovalPolicy::Untrusted, no());
+        std::fs::create_dir(desk.path("work/sub")).unwrap();
+        desk
+    };
+    for (command, asked) in [(json!(["git", "status"]), 1), (json!(["ls"]), 0)] {
+        both_ways(
+            elsewhere,
+            "exec",
+            |_| json!({"command": command, "cwd": "sub"}),
+            |_, ran| {
+                assert_eq!(ran.asked.len(), asked, "{ran:?}");
+            },
+        );
+    }
+}
+
+#[test]
+fn what_is_dangerous_is_asked_for_under_every_policy() {
+    let doomed = || json!({"command": ["bash", "-lc", "cd . && rm -rf doomed"]});
+    let with_doomed = |policy, answer| {
+        let desk = desk(policy, answer);
+        desk.write("work/doomed/file", "x");
+        desk
+    };
+    let there = |desk: &Desk| desk.path("work/doomed/file").exists();
+    for policy in [ApprovalPolicy::Untrusted, ApprovalPolicy::OnRequest, ApprovalPolicy::OnFailure] {
+        both_ways(
+            || with_doomed(policy, no()),
+            "exec",
+            |_| doomed(),
+            |desk, ran| {
+                assert!(there(desk) && ran.asked.len() == 1, "{policy:?}: {ran:?}");
+            },
+        );
+        both_ways(
+            || with_doomed(policy, Answer::Once),
+            "exec",
+            |_| doomed(),
+            |desk, ran| {
+                assert!(!there(desk), "{policy:?}: {ran:?}");
+            },
+        );
+    }
+    both_ways(
+        || with_doomed(ApprovalPolicy::Never, Answer::Once),
+        "exec",
+        |_| doomed(),
+        |desk, ran| {
+            assert!(there(desk) && ran.asked.is_empty(), "{ran:?}");
+            let (code, message) = ran.error.as_ref().unwrap();
+            assert_eq!(*code, ErrorCode::ApprovalDeniedError);
+            assert!(message.contains("nobody is asked"), "{message}");
+        },
+    );
+}
+
+#[test]
+fn denied_timed_out_and_cancelled_are_different_errors() {
+    let args = json!({"command": ["touch", "made"]});
+    for way in BOTH {
+        let with_words = desk(ApprovalPolicy::Untrusted, Answer::No(Some("use the Makefile".into())));
+        let ran = with_words.call(way, "exec", &args);
+        assert_eq!(ran.error.unwrap(), (ErrorCode::ApprovalDeniedError, "exec was denied: use the Makefile".into()));
+
+        let mut late = desk(ApprovalPolicy::Untrusted, no());
+        late.person = Person::silent();
+        late.limits.approval_timeout_ms = 50;
+        let ran = late.call(way, "exec", &args);
+        assert_eq!(ran.error.unwrap().0, ErrorCode::ApprovalTimeoutError);
+
+        let mut cancelled = desk(ApprovalPolicy::Untrusted, no());
+        cancelled.person = Person::silent();
+        let (person, cancel) = (cancelled.person.clone(), cancelled.cancel.clone());
+        let waiting = std::thread::spawn(move || {
+            while person.asked.lock().unwrap().is_empty() {
+                std::thread::yield_now();
+            }
+            cancel.cancel();
+        });
+        let ran = cancelled.call(way, "exec", &args);
+        waiting.join().unwrap();
+        let recorded = ran.ledger[0].error.as_ref().unwrap();
+        assert_eq!(
+            (recorded.code, ran.ledger[0].status),
+            (ErrorCode::ToolAbortedError, CallStatus::NotStarted),
+            "{way:?}"
+        );
+        for desk in [with_words, late, cancelled] {
+            assert!(!desk.path("work/made").exists());
+        }
+    }
+}
+
+#[test]
+fn a_script_can_catch_a_denial_and_go_on() {
+    let desk = desk(ApprovalPolicy::Untrusted, Answer::No(Some("not that".into())));
+    let output = desk.script(
+        "try { await tools.exec({command: ['touch', 'made']}) } catch (e) { return [e.name, e.message, e.toolName] }",
+    );
+    assert_eq!(output.value(), Some(json!(["ApprovalDeniedError", "exec was denied: not that", "exec"])));
+}
+
+#[test]
+fn calls_at_one_await_are_one_question() {
+    let desk = desk(ApprovalPolicy::Untrusted, Answer::Once);
+    let output = desk.script(
+        "const made = await Promise.all([1, 2, 3].map(n => tools.exec({command: ['touch', `made${n}`], approvalContext: 'for the test'})));
+         return made.length",
+    );
+    assert_eq!(output.value(), Some(json!(3)), "{:?}", output.error);
+    let asked = desk.person.asked.lock().unwrap();
+    assert_eq!(asked.len(), 1);
+    assert_eq!(asked[0].calls.len(), 3);
+    let first = &asked[0].calls[0];
+    assert_eq!(first.reason, "runs `touch made1`");
+    assert_eq!((first.line, first.context.as_deref()), (Some(1), Some("for the test")));
+    assert!(first.snippet.as_ref().unwrap().contains(">   1 | const made"), "{:?}", first.snippet);
+}
+
+#[test]
+fn a_person_sees_what_would_happen() {
+    let seen = |tool: &str, args: Value| -> Ran {
+        let desk = desk(ApprovalPolicy::Untrusted, no());
+        desk.write("work/file", "one\ntwo\n");
+        desk.call(support::Way::Structured, tool, &args)
+    };
+    let patch = "*** Begin Patch\n*** Update File: file\n@@\n one\n-two\n+zwei\n*** End Patch\n";
+    let ran = seen("apply_patch", json!({"patch": patch}));
+    let Some(View::Diff(diff)) = &ran.asked[0].calls[0].preview.view else { panic!("{:?}", ran.asked) };
+    assert!(diff.contains("-two\n+zwei\n"), "{diff}");
+    let ran = seen("write_file", json!({"path": "file", "content": "one\ndos\n"}));
+    let Some(View::Diff(diff)) = &ran.asked[0].calls[0].preview.view else { panic!("{:?}", ran.asked) };
+    assert!(diff.contains("-two\n+dos\n"), "{diff}");
+    let ran = seen("exec", json!({"command": ["bash", "-lc", "cd sub && npm 'test' -- --watch"]}));
+    let preview = &ran.asked[0].calls[0].preview;
+    assert_eq!(preview.view, Some(View::Commands("cd sub &&\nnpm 'test' -- --watch".into())));
+}
+
+#[test]
+fn for_this_script_is_for_this_script() {
+    let desk = desk(ApprovalPolicy::Untrusted, Answer::ThisScript);
+    let twice = "for (let i = 0; i < 3; i++) await tools.exec({command: ['touch', 'made']}); await tools.exec({command: ['touch', 'other']})";
+    assert_eq!(desk.script(twice).error, None);
+    assert_eq!(desk.person.asked.lock().unwrap().len(), 2);
+    assert_eq!(desk.script(twice).error, None);
+    assert_eq!(desk.person.asked.lock().unwrap().len(), 4);
+}
+
+#[test]
+fn always_is_remembered_by_its_prefix() {
+    let saved: Arc<Mutex<Vec<Rule>>> = Arc::default();
+    let keep = saved.clone();
+    let desk = desk(ApprovalPolicy::Untrusted, Answer::Always);
+    *desk.settings.lock().unwrap() = Some(CommandSettings {
+        save_rule: Some(Box::new(move |rule| keep.lock().unwrap().push(rule.clone()))),
+        ..Default::default()
+    });
+    let output = desk.script(
+        "await tools.exec({command: ['git', 'add', 'a']}); await tools.exec({command: ['git', 'add', 'b']}); await tools.exec({command: ['git', 'commit', '-m', 'x']})",
+    );
+    assert_eq!(output.error, None);
+    assert_eq!(desk.person.asked.lock().unwrap().len(), 2, "the rule for `git add` covers the second");
+    let saved = saved.lock().unwrap();
+    assert_eq!(saved[0], Rule { prefix: vec!["git".into(), "add".into()], unconfined: false });
+    assert_eq!(saved.len(), 2);
+}
+
+#[test]
+fn saved_rules_spare_the_question() {
+    let with_rules = || {
+        let desk = desk(ApprovalPolicy::Untrusted, no());
+        let rules = Rules { confined: vec![vec!["touch".into(), "made".into()]], unconfined: Vec::new() };
+        *desk.settings.lock().unwrap() = Some(CommandSettings { rules, ..Default::default() });
+        desk
+    };
+    both_ways(
+        with_rules,
+        "exec",
+        |_| json!({"command": ["touch", "made", "more"]}),
+        |desk, ran| {
+            assert!(ran.asked.is_empty() && desk.path("work/made").exists(), "{ran:?}");
+        },
+    );
+    for other in [json!(["touch", "other"]), json!(["sh", "-c", "touch made; touch $(echo other)"])] {
+        both_ways(
+            with_rules,
+            "exec",
+            |_| json!({"command": other}),
+            |desk, ran| {
+                assert!(ran.asked.len() == 1 && !desk.path("work/other").exists(), "{ran:?}");
+            },
+        );
+    }
+    // A rule for the sandbox is none for leaving it.
+    let outside = json!({"command": ["touch", "made"], "withEscalatedPermissions": true});
+    both_ways(with_rules, "exec", |_| outside.clone(), |_, ran| assert_eq!(ran.asked.len(), 1));
+}
+
+#[test]
+fn leaving_the_sandbox_takes_a_person() {
+    let args = |_: &Desk| json!({"command": ["sh", "-c", "echo out > ../outside/new"], "withEscalatedPermissions": true, "justification": "to see it"});
+    let out = |desk: &Desk| desk.path("outside/new").exists();
+    for policy in [ApprovalPolicy::OnRequest, ApprovalPolicy::Untrusted, ApprovalPolicy::OnFailure] {
+        both_ways(
+            || desk(policy, Answer::Once),
+            "exec",
+            args,
+            |desk, ran| {
+                assert!(
+                    out(desk) && ran.asked[0].calls[0].reason.contains("without the sandbox: to see it"),
+                    "{ran:?}"
+                );
+            },
+        );
+        both_ways(|| desk(policy, no()), "exec", args, |desk, _| assert!(!out(desk)));
+    }
+    both_ways(
+        || desk(ApprovalPolicy::Never, Answer::Once),
+        "exec",
+        args,
+        |desk, ran| {
+            assert!(!out(desk) && ran.asked.is_empty(), "{ran:?}");
+        },
+    );
+}
+
+#[test]
+fn what_the_sandbox_stopped_may_run_again_if_a_person_agrees() {
+    let args = |_: &Desk| json!({"command": ["sh", "-c", "echo tried >> ../outside/file.txt"]});
+    let tried = |desk: &Desk| desk.read("outside/file.txt").matches("tried").count();
+    both_ways(
+        || desk(ApprovalPolicy::OnFailure, Answer::Once),
+        "exec",
+        args,
+        |desk, ran| {
+            assert_eq!((tried(desk), ran.asked.len()), (1, 1), "{ran:?}");
+            assert_eq!(ran.value.as_ref().unwrap()["exitCode"], json!(0));
+            let ids: Vec<&str> = ran.ledger.iter().map(|record| record.id.as_str()).collect();
+            assert_eq!(ids, ["tool_1", "tool_1.again"]);
+            assert_ne!(ran.ledger[0].args_digest, ran.ledger[1].args_digest);
+            assert!(ran.asked[0].calls[0].reason.contains("it seems that the sandbox stopped it"), "{ran:?}");
+        },
+    );
+    both_ways(
+        || desk(ApprovalPolicy::OnFailure, no()),
+        "exec",
+        args,
+        |desk, ran| {
+            assert_eq!((tried(desk), ran.asked.len(), ran.ledger.len()), (0, 1, 1), "{ran:?}");
+            assert_eq!(ran.value.as_ref().unwrap()["sandboxDenied"], json!(true));
+        },
+    );
+    // Never by itself, and not under another policy.
+    both_ways(
+        || desk(ApprovalPolicy::OnRequest, Answer::Once),
+        "exec",
+        args,
+        |desk, ran| {
+            assert_eq!((tried(desk), ran.asked.len(), ran.ledger.len()), (0, 0, 1), "{ran:?}");
+        },
+    );
+}
+
+#[test]
+fn the_clock_stands_while_a_person_thinks() {
+    struct Slow;
+    impl selvedge_tools::Approver for Slow {
+        fn ask<'a>(
+            &'a self,
+            request: &'a selvedge_protocol::ApprovalRequest,
+        ) -> futures_util::future::BoxFuture<'a, selvedge_protocol::ApprovalDecision> {
+            Box::pin(async {
+                tokio::time::sleep(Duration::from_millis(700)).await;
+                selvedge_protocol::ApprovalDecision::Answered(vec![Answer::Once; request.calls.len()])
+            })
+        }
+    }
+    let mut desk = desk(ApprovalPolicy::Untrusted, no());
+    desk.limits.timeout_ms = 500;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let orchestrator = desk.orchestrator(&desk.toolbox()).with_approver(Arc::new(Slow));
+    let harness = selvedge_script::Harness::new(orchestrator).unwrap().with_limits(desk.limits.clone());
+    let output = runtime.block_on(harness.run("await tools.exec({command: ['touch', 'made']}); return 'in time'"));
+    assert_eq!(output.value(), Some(json!("in time")), "{:?}", output.error);
+}

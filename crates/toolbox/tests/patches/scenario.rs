@@ -1,0 +1,166 @@
+//! Scenarios as text. One starts with `######## what it shows`; its parts are
+//!
+//! ```text
+//! === input path      a file before
+//! === patch           the patch
+//! === args            more arguments, as JSON
+//! === expected path   a file after; all of them are named, unless it fails: then all is as before
+//! === stdout          what it says
+//! === error           parts of the message, one to a line
+//! ```
+//!
+//! In brackets after a part's head: `crlf` (its lines end so), `no newline` (at its end), `escaped`
+//! (`\r`, `\t`, `\s` for a space, `\xff`, `\\`), `755` (its mode), `unchanged` (as it was).
+
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+
+use crate::chance::Chance;
+use crate::place::{Node, Place, Tree};
+
+#[derive(Default)]
+pub struct Scenario {
+    name: String,
+    input: Tree,
+    expected: Tree,
+    args: Value,
+    stdout: Option<String>,
+    error: Vec<String>,
+}
+
+pub fn read(text: &str) -> Vec<Scenario> {
+    let (_, text) = text.split_once("######## ").unwrap();
+    text.split("\n######## ").map(one).collect()
+}
+
+fn one(text: &str) -> Scenario {
+    let (name, body) = text.split_once('\n').unwrap();
+    let mut scenario = Scenario { name: name.to_owned(), args: json!({}), ..Scenario::default() };
+    for part in format!("\n{body}").split("\n=== ").skip(1) {
+        let (head, body) = part.split_once('\n').unwrap_or((part, ""));
+        let (head, manner) = head.split_once(" (").unwrap_or((head, ""));
+        let (what, path) = head.split_once(' ').unwrap_or((head, ""));
+        let manners: Vec<&str> = manner.trim_end_matches(')').split(", ").collect();
+        let content = content(body, &manners);
+        let text = || String::from_utf8(content.clone()).unwrap();
+        let mode = if manners.contains(&"755") { 0o755 } else { 0o644 };
+        let path = PathBuf::from(path);
+        match what {
+            "input" => _ = scenario.input.insert(path, Node::File { bytes: content, mode }),
+            "expected" if manners.contains(&"unchanged") => {
+                let same = scenario.input[&path].clone();
+                scenario.expected.insert(path, same);
+            }
+            "expected" => _ = scenario.expected.insert(path, Node::File { bytes: content, mode }),
+            "patch" => scenario.args["patch"] = json!(text()),
+            "args" => {
+                let more: serde_json::Map<String, Value> = serde_json::from_str(&text()).unwrap();
+                scenario.args.as_object_mut().unwrap().extend(more);
+            }
+            "stdout" => scenario.stdout = Some(text()),
+            "error" => scenario.error = text().lines().map(str::to_owned).collect(),
+            other => panic!("{name}: `{other}` is no part of a scenario"),
+        }
+    }
+    scenario
+}
+
+fn content(body: &str, manners: &[&str]) -> Vec<u8> {
+    let mut text = body.trim_end_matches('\n').to_owned();
+    if !text.is_empty() && !manners.contains(&"no newline") {
+        text.push('\n');
+    }
+    if manners.contains(&"crlf") {
+        text = text.replace('\n', "\r\n");
+    }
+    if manners.contains(&"escaped") { unescape(&text) } else { text.into_bytes() }
+}
+
+fn unescape(text: &str) -> Vec<u8> {
+    let mut out = Vec::new();
+    let mut bytes = text.bytes();
+    while let Some(byte) = bytes.next() {
+        if byte != b'\\' {
+            out.push(byte);
+            continue;
+        }
+        out.push(match bytes.next().unwrap() {
+            b'r' => b'\r',
+            b't' => b'\t',
+            b's' => b' ',
+            b'x' => {
+                let digits = [bytes.next().unwrap(), bytes.next().unwrap()];
+                u8::from_str_radix(std::str::from_utf8(&digits).unwrap(), 16).unwrap()
+            }
+            other => other,
+        });
+    }
+    out
+}
+
+impl Scenario {
+    pub fn check(&self) -> Result<(), String> {
+        let place = Place::new();
+        for (path, node) in &self.input {
+            place.put(path, node);
+        }
+        let before = place.tree();
+        let result = place.apply(&self.args);
+        let after = place.tree();
+        let fail = |what: String| Err(format!("{}: {what}", self.name));
+        match &result {
+            Ok(value) if self.error.is_empty() => {
+                if self.stdout.as_deref().is_some_and(|stdout| value["stdout"] != json!(stdout)) {
+                    return fail(format!("says {}", value["stdout"]));
+                }
+                let files: Tree = after.into_iter().filter(|(_, node)| *node != Node::Folder).collect();
+                if files != self.expected {
+                    return fail(format!("expected {:#?}\nfound {files:#?}", self.expected));
+                }
+                Ok(())
+            }
+            Ok(value) => fail(format!("should fail, but {value}")),
+            Err(error) if self.error.is_empty() => fail(format!("failed: {error}")),
+            Err(error) => match self.error.iter().find(|part| !error.contains(*part)) {
+                Some(part) => fail(format!("expected `{part}` in the error, which is {error}")),
+                None if after != before => fail(format!("left something behind: {after:#?}")),
+                None => Ok(()),
+            },
+        }
+    }
+}
+
+impl Scenario {
+    /// Applies the patch with a few lines spoilt: it may fail, but not break, and then leaves nothing behind.
+    pub fn survives(&self, chance: &mut Chance) {
+        let Some(patch) = self.args["patch"].as_str() else { return };
+        let mut lines: Vec<String> = patch.lines().map(str::to_owned).collect();
+        for _ in 0..chance.between(1, 3) {
+            let (at, other) = (chance.below(lines.len()), chance.below(lines.len()));
+            match chance.below(7) {
+                0 => _ = lines.remove(at),
+                1 => lines.insert(at, lines[other].clone()),
+                2 => lines.swap(at, other),
+                3 => lines[at] = lines[at].chars().skip(1).collect(),
+                4 => lines[at] = lines[at].chars().map(|c| if c.is_ascii_digit() { '9' } else { c }).collect(),
+                5 => lines[at].insert_str(0, ["+", "-", " ", "@@ ", "*** ", "\\"][chance.below(6)]),
+                _ => lines.truncate(at),
+            }
+            if lines.is_empty() {
+                return;
+            }
+        }
+        let place = Place::new();
+        for (path, node) in &self.input {
+            place.put(path, node);
+        }
+        let before = place.tree();
+        let mut args = self.args.clone();
+        args["patch"] = json!(lines.join("\n"));
+        if let Err(error) = place.apply_long(args) {
+            assert!(!error.contains("broke"), "{}: {error}\n{}", self.name, lines.join("\n"));
+            assert_eq!(place.tree(), before, "{}: {error}\n{}", self.name, lines.join("\n"));
+        }
+    }
+}
