@@ -20,7 +20,7 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Run a script and print what it returns
     Run(RunArgs),
-    /// Check a script without running it
+    /// Check a script or a command without running it
     Check(CheckArgs),
     /// List what scripts can call
     Tools(ToolsArgs),
@@ -42,6 +42,10 @@ pub(crate) struct RunArgs {
     #[arg(long)]
     pub(crate) json: bool,
 
+    /// Print what the script changed in the folder as a unified diff, on standard error after the result
+    #[arg(long)]
+    pub(crate) diff: bool,
+
     /// Check the script and print the report; short for `--mode dry-run`
     #[arg(long, conflicts_with = "mode")]
     pub(crate) dry_run: bool,
@@ -49,6 +53,10 @@ pub(crate) struct RunArgs {
     /// Show no line per tool call
     #[arg(short, long)]
     pub(crate) quiet: bool,
+
+    /// Words for the script, which it finds in `context.args`
+    #[arg(last = true, value_name = "ARGS")]
+    pub(crate) args: Vec<String>,
 
     /// Seed of Math.random, to repeat a run
     #[arg(long, value_name = "NUMBER")]
@@ -102,6 +110,10 @@ pub(crate) struct PlaceArgs {
     #[arg(long, value_enum, value_name = "POLICY")]
     pub(crate) sandbox: Option<SandboxArg>,
 
+    /// Offer only the tools of this pack [default: all]
+    #[arg(long, value_name = "PACK")]
+    pub(crate) pack: Option<String>,
+
     /// Follow this folder's own .selvedge/ from now on
     #[arg(long)]
     pub(crate) trust: bool,
@@ -110,11 +122,20 @@ pub(crate) struct PlaceArgs {
 #[derive(Debug, Args)]
 pub(crate) struct CheckArgs {
     /// The script: a file, or `-` for standard input
-    pub(crate) file: PathBuf,
+    #[arg(required_unless_present = "command")]
+    pub(crate) file: Option<PathBuf>,
+
+    /// Judge a command instead of a script: whether it needs a question before it runs
+    #[arg(long, requires = "argv", conflicts_with = "file")]
+    pub(crate) command: bool,
 
     /// Print the report as JSON
     #[arg(long)]
     pub(crate) json: bool,
+
+    /// With --command: the program and its arguments
+    #[arg(last = true, requires = "command")]
+    pub(crate) argv: Vec<String>,
 
     #[command(flatten)]
     pub(crate) place: PlaceArgs,

@@ -1,6 +1,8 @@
-//! `selvedge check`: what can be said of a script without running it.
+//! `selvedge check`: what can be said of a script, or of a command, without running it.
 
 use anyhow::Result;
+use selvedge_toolbox::{Safety, judge_command};
+use serde_json::json;
 
 use crate::Exit;
 use crate::args::{CheckArgs, LimitArgs};
@@ -9,9 +11,12 @@ use crate::run::{read_source, script_problem};
 use crate::setup::Setup;
 
 pub(crate) fn check(args: CheckArgs) -> Result<Exit> {
+    if args.command {
+        return check_command(&args);
+    }
     let setup = Setup::new(&args.place)?;
-    let (name, source) = read_source(Some(&args.file), None)?;
-    let report = setup.harness(&LimitArgs::default())?.check(&source);
+    let (name, source) = read_source(args.file.as_deref(), None)?;
+    let report = setup.harness(&LimitArgs::default(), None)?.check(&source);
     if args.json {
         line(&serde_json::to_string(&report)?)?;
     } else {
@@ -31,4 +36,25 @@ pub(crate) fn check(args: CheckArgs) -> Result<Exit> {
         }
     }
     Ok(if report.valid { Exit::Done } else { Exit::NotStarted })
+}
+
+fn check_command(args: &CheckArgs) -> Result<Exit> {
+    let view = judge_command(&args.argv);
+    let (said, reason) = match &view.safety {
+        Safety::ReadOnly => ("needs no question".to_owned(), None),
+        Safety::Unknown { why } => (format!("asked for: {why}"), Some(why)),
+        Safety::Dangerous { why } => (format!("dangerous: {why}"), Some(why)),
+    };
+    if args.json {
+        let report = json!({
+            "auto_approve": view.safety == Safety::ReadOnly,
+            "dangerous": matches!(view.safety, Safety::Dangerous { .. }),
+            "reason": reason,
+            "commands": view.commands,
+        });
+        line(&report.to_string())?;
+    } else {
+        line(&said)?;
+    }
+    Ok(Exit::Done)
 }

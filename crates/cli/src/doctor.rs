@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use anyhow::Result;
+use selvedge_confine::{Feature, Strength};
 use serde::Serialize;
 
 use crate::Exit;
@@ -36,6 +37,7 @@ pub(crate) fn doctor(args: DoctorArgs) -> Result<Exit> {
         }
         Err(error) => findings.push(Finding { what: "configuration", ok: false, details: format!("{error:#}") }),
     }
+    findings.extend(confinement());
     findings.push(memory());
     let well = findings.iter().all(|finding| finding.ok);
     if args.json {
@@ -61,7 +63,7 @@ fn configuration(setup: &Setup) -> Finding {
 /// Both walls, each tried with a script that runs into it.
 fn walls(setup: &Setup) -> Vec<Finding> {
     let started = Instant::now();
-    let harness = match setup.harness(&LimitArgs::default()) {
+    let harness = match setup.harness(&LimitArgs::default(), None) {
         Ok(harness) => harness,
         Err(error) => return vec![Finding { what: "sandbox", ok: false, details: format!("{error:#}") }],
     };
@@ -102,6 +104,26 @@ fn walls(setup: &Setup) -> Vec<Finding> {
                 (stopped.as_secs_f64() * 1e3 - 50.0).max(0.0)
             ),
         },
+    ]
+}
+
+/// The wall around commands, as far as this kernel lets us build it.
+fn confinement() -> Vec<Finding> {
+    let support = selvedge_confine::Support::probe();
+    let finding = |what, feature: &Feature| match feature {
+        Feature::Present(details) => Finding { what, ok: true, details: details.clone() },
+        Feature::Missing(why) => Finding { what, ok: false, details: format!("missing: {why}") },
+    };
+    let commands = match support.strength(None) {
+        Ok(Strength::Namespaces) => "confined by namespaces, Landlock and seccomp".to_owned(),
+        Ok(Strength::Bubblewrap(path)) => format!("confined by {} and seccomp", path.display()),
+        Ok(Strength::Landlock) => "confined by Landlock and seccomp alone".to_owned(),
+        Err(error) => format!("{error}; `weaker_wall` in the configuration accepts less"),
+    };
+    vec![
+        Finding { what: "commands", ok: support.strength(None).is_ok(), details: commands },
+        finding("namespaces", &support.namespaces),
+        finding("landlock", &support.landlock),
     ]
 }
 

@@ -1,6 +1,7 @@
 //! The `selvedge` command: arguments, terminal, and the assembly of everything else.
 
 mod args;
+mod ask;
 mod check;
 mod doctor;
 mod out;
@@ -9,6 +10,7 @@ mod run;
 mod setup;
 mod show;
 mod tools;
+mod typed;
 mod units;
 
 use std::process::ExitCode;

@@ -13,9 +13,19 @@ pub(crate) fn line(text: &str) -> io::Result<()> {
     }
 }
 
+/// Prints a text on standard error, byte for byte unless a terminal would obey it.
+pub(crate) fn talk(text: &str) {
+    let mut out = io::stderr().lock();
+    let shown = if out.is_terminal() { harmless(text) } else { Cow::Borrowed(text) };
+    // Nobody is left to tell if standard error is gone.
+    let _ = out.write_all(shown.as_bytes());
+}
+
 /// The text without what a terminal would obey: control characters but line breaks and tabs become visible.
 pub(crate) fn harmless(text: &str) -> Cow<'_, str> {
-    let steers = |c: char| c.is_control() && c != '\n' && c != '\t';
+    // Control characters, and those that turn the direction of what follows.
+    let turns = |c: char| matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let steers = |c: char| (c.is_control() && c != '\n' && c != '\t') || turns(c);
     if !text.contains(steers) {
         return Cow::Borrowed(text);
     }

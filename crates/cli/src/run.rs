@@ -2,16 +2,19 @@
 
 use std::io::Read;
 use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::Result;
 use selvedge_protocol::{CallStatus, OutputPart, RunStatus, ScriptError, ScriptToolCallOutput};
-use selvedge_script::RunOptions;
+use selvedge_script::{Facts, RunOptions};
+use selvedge_toolbox::Diff;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use crate::Exit;
 use crate::args::{ModeArg, RunArgs};
-use crate::out::{harmless, line};
+use crate::ask::AtTheTerminal;
+use crate::out::{harmless, line, talk};
 use crate::problem::Problem;
 use crate::setup::Setup;
 use crate::show::Show;
@@ -22,17 +25,27 @@ pub(crate) fn run(mut args: RunArgs) -> Result<Exit> {
     }
     let setup = Setup::new(&args.place)?;
     let (name, source) = read_source(args.file.as_deref(), args.code.as_deref())?;
-    let harness = setup.harness(&args.limits)?;
+    let runtime = runtime()?;
     let show = if args.quiet || args.json { Show::nothing() } else { Show::on_stderr() };
+    let approver = {
+        let _inside = runtime.enter();
+        AtTheTerminal::new(show.clone()).map(|person| Arc::new(person) as _)
+    };
+    let harness = setup.harness(&args.limits, approver)?;
     let cancel = CancellationToken::new();
     let options = RunOptions {
         seed: args.seed,
         cancel: cancel.clone(),
         events: show.sink(),
-        facts: setup.facts(),
+        facts: Facts { args: args.args, ..setup.facts() },
         ..RunOptions::default()
     };
-    let output = runtime()?.block_on(async {
+    if args.diff {
+        // Whatever tool a script calls, even one that cannot tell what it will change.
+        setup.toolbox.turn_diff.begin();
+        setup.toolbox.turn_diff.before_command();
+    }
+    let output = runtime.block_on(async {
         tokio::spawn(async move {
             // The first interrupt stops the script, the second everything.
             if tokio::signal::ctrl_c().await.is_ok() {
@@ -49,6 +62,9 @@ pub(crate) fn run(mut args: RunArgs) -> Result<Exit> {
         print_json(&output)?;
     } else {
         print_human(&output, &name, &source)?;
+    }
+    if args.diff {
+        print_diff(&setup.toolbox.turn_diff.diff());
     }
     Ok(exit_of(&output))
 }
@@ -121,6 +137,13 @@ fn print_human(output: &ScriptToolCallOutput, name: &str, source: &[u8]) -> Resu
         }
     }
     Ok(())
+}
+
+fn print_diff(diff: &Diff) {
+    talk(&diff.text);
+    for note in &diff.notes {
+        talk(&format!("note: {note}\n"));
+    }
 }
 
 /// A script's error, pointing at its line.

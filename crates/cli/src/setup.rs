@@ -3,11 +3,12 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use selvedge_config::Config;
+use selvedge_config::{Config, SavedRules, ToolPack};
+use selvedge_confine::{Rlimits, WeakerWall};
 use selvedge_protocol::ModeSettings;
 use selvedge_script::{Facts, Harness};
-use selvedge_toolbox::{Plan, Workspace};
-use selvedge_tools::{NobodyToAsk, Orchestrator, Registry};
+use selvedge_toolbox::{CommandSettings, EnvironmentPolicy, Inherit, Rules, Toolbox, Workspace};
+use selvedge_tools::{Approver, NobodyToAsk, Orchestrator, Pack, PackError, Packs, Registry};
 use std::sync::Arc;
 
 use crate::args::{LimitArgs, PlaceArgs};
@@ -18,6 +19,7 @@ pub(crate) struct Setup {
     pub(crate) config: Config,
     pub(crate) directory: PathBuf,
     pub(crate) home: Option<PathBuf>,
+    pub(crate) toolbox: Toolbox,
 }
 
 impl Setup {
@@ -33,25 +35,50 @@ impl Setup {
         if let Some(policy) = place.sandbox {
             config.sandbox_mode = policy.into();
         }
-        Ok(Self { config, directory, home })
+        if let Some(pack) = &place.pack {
+            config.tool_pack = Some(pack.clone());
+        }
+        let private: Vec<PathBuf> = home.iter().cloned().collect();
+        let more = &config.sandbox_workspace_write.writable_roots;
+        let workspace = Workspace::open_with(&directory, config.sandbox_mode, &private, more).map_err(|error| {
+            Problem::new(format!("cannot open {}: {error}", directory.display())).hint("-C takes the folder to work in")
+        })?;
+        let toolbox = Toolbox::with_commands(workspace, command_settings(&config, home.as_deref())?);
+        Ok(Self { config, directory, home, toolbox })
     }
 
-    /// The tools there are, as far as the configuration exposes them.
+    /// The tools there are, as far as the pack and the configuration have them.
     pub(crate) fn registry(&self) -> Result<Registry> {
-        let private: Vec<PathBuf> = self.home.iter().cloned().collect();
-        let workspace = Workspace::open(&self.directory, self.config.sandbox_mode, &private).map_err(|error| {
-            Problem::new(format!("cannot open {}: {error}", self.directory.display()))
-                .hint("-C takes the folder to work in")
-        })?;
         let mut all = Registry::new();
-        selvedge_toolbox::register(&mut all, &workspace, &Plan::default())?;
+        self.toolbox.register(&mut all)?;
+        if let Some(name) = &self.config.tool_pack {
+            let pack = self.packs().open(name).map_err(|error| {
+                let hint = match &error {
+                    PackError::Unknown { near, .. } if !near.is_empty() => {
+                        format!("did you mean {}?", near.join(" or "))
+                    }
+                    _ => format!("there are {}", self.packs().names().into_iter().collect::<Vec<_>>().join(", ")),
+                };
+                Problem::new(error.to_string()).hint(hint)
+            })?;
+            all = all.filtered(|spec| pack.has(spec));
+        }
         Ok(match &self.config.script_harness.expose.tools {
             None => all,
             Some(names) => all.filtered(|spec| names.iter().any(|name| *name == spec.name || *name == spec.js_name)),
         })
     }
 
-    pub(crate) fn harness(&self, args: &LimitArgs) -> Result<Harness> {
+    fn packs(&self) -> Packs {
+        let own = self.config.tool_packs.iter().map(|(name, pack)| {
+            let ToolPack { extends, tools, without } = pack.clone();
+            (name.clone(), Pack { extends, tools, without })
+        });
+        Packs::with(own)
+    }
+
+    /// A harness that asks this approver; `None` asks nobody.
+    pub(crate) fn harness(&self, args: &LimitArgs, approver: Option<Arc<dyn Approver>>) -> Result<Harness> {
         let mut limits = self.config.script_harness.limits.clone();
         if let Some(timeout) = args.timeout {
             limits.timeout_ms = timeout.as_millis() as u64;
@@ -71,10 +98,10 @@ impl Setup {
             provider: None,
             global: Some(self.config.script_harness.mode),
         };
-        let approver = NobodyToAsk { because: "this command asks nobody".to_owned() };
+        let nobody = || Arc::new(NobodyToAsk { because: "there is no terminal to ask at".to_owned() }) as _;
         let orchestrator = Orchestrator::new(self.registry()?)
             .with_policy(self.config.approval_policy)
-            .with_approver(Arc::new(approver));
+            .with_approver(approver.unwrap_or_else(nobody));
         let harness = Harness::new(orchestrator).map_err(|error| {
             Problem::new(format!("cannot start the sandbox: {error}"))
                 .hint("run `selvedge doctor` to see what this machine lacks")
@@ -124,4 +151,47 @@ fn trusted_project(directory: &Path, home: Option<&Path>, trust_now: bool) -> Re
         directory.join(".selvedge/config.toml").display()
     );
     Ok(None)
+}
+
+/// How commands run, as the configuration and what was allowed before have it.
+fn command_settings(config: &Config, home: Option<&Path>) -> Result<CommandSettings> {
+    let environment = &config.shell_environment_policy;
+    let saved = match home {
+        Some(home) => selvedge_config::saved_rules(home)
+            .map_err(|error| Problem::new(error.to_string()).hint("mend the file, or remove it to be asked again"))?,
+        None => SavedRules::default(),
+    };
+    let home = home.map(Path::to_owned);
+    Ok(CommandSettings {
+        environment: EnvironmentPolicy {
+            inherit: match environment.inherit {
+                selvedge_config::Inherit::All => Inherit::All,
+                selvedge_config::Inherit::Core => Inherit::Core,
+                selvedge_config::Inherit::None => Inherit::None,
+            },
+            ignore_default_excludes: environment.ignore_default_excludes,
+            exclude: environment.exclude.clone(),
+            set: environment.set.clone(),
+            include_only: environment.include_only.clone(),
+            never: Vec::new(),
+        },
+        network: config.sandbox_workspace_write.network_access,
+        weaker_wall: config.weaker_wall.map(|selvedge_config::WeakerWall::Landlock| WeakerWall::Landlock),
+        limits: Rlimits {
+            processes: config.command_limits.processes,
+            file_bytes: config.command_limits.file_mb << 20,
+            memory_bytes: config.command_limits.memory_mb.map(|mb| mb << 20),
+        },
+        rules: Rules {
+            confined: [config.allow_commands.clone(), saved.allow].concat(),
+            unconfined: [config.allow_commands_unconfined.clone(), saved.allow_unconfined].concat(),
+        },
+        save_rule: Some(Box::new(move |rule| {
+            let saved = home.as_ref().map(|home| selvedge_config::save_rule(home, &rule.prefix, rule.unconfined));
+            if let Some(Err(error)) = saved {
+                eprintln!("warning: the rule holds for this run only: {error}");
+            }
+        })),
+        support: None,
+    })
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::out::harmless;
-use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use selvedge_protocol::{CallRecord, CallStatus, Event, EventSink, LogLevel};
 
 /// Shows events to a person.
@@ -19,6 +19,8 @@ struct Screen {
     lines: MultiProgress,
     running: HashMap<String, (ProgressBar, String)>,
     live: bool,
+    /// What is said while the screen is still.
+    held: Option<Vec<String>>,
 }
 
 impl Show {
@@ -27,8 +29,12 @@ impl Show {
     }
 
     pub(crate) fn on_stderr() -> Self {
-        let screen =
-            Screen { lines: MultiProgress::new(), running: HashMap::new(), live: std::io::stderr().is_terminal() };
+        let screen = Screen {
+            lines: MultiProgress::new(),
+            running: HashMap::new(),
+            live: std::io::stderr().is_terminal(),
+            held: None,
+        };
         Self { screen: Some(Arc::new(Mutex::new(screen))) }
     }
 
@@ -39,6 +45,14 @@ impl Show {
                 EventSink::new(move |event| screen.lock().unwrap_or_else(PoisonError::into_inner).take(event))
             }
         }
+    }
+
+    /// Keeps the screen still until the returned value is dropped.
+    pub(crate) fn pause(&self) -> Pause {
+        if let Some(screen) = &self.screen {
+            screen.lock().unwrap_or_else(PoisonError::into_inner).pause();
+        }
+        Pause(self.clone())
     }
 
     /// Takes down what is still on the screen.
@@ -52,7 +66,35 @@ impl Show {
     }
 }
 
+/// The screen is still while this is there.
+pub(crate) struct Pause(Show);
+
+impl Drop for Pause {
+    fn drop(&mut self) {
+        if let Some(screen) = &self.0.screen {
+            screen.lock().unwrap_or_else(PoisonError::into_inner).resume();
+        }
+    }
+}
+
 impl Screen {
+    /// Lines that come meanwhile are kept for later: a question must stay in sight.
+    fn pause(&mut self) {
+        self.lines.set_draw_target(ProgressDrawTarget::hidden());
+        self.held.get_or_insert_default();
+        // What the spinners had drawn is where the question will stand.
+        let _ = self.lines.clear();
+    }
+
+    fn resume(&mut self) {
+        if self.live {
+            self.lines.set_draw_target(ProgressDrawTarget::stderr());
+        }
+        for line in self.held.take().unwrap_or_default() {
+            self.say("", &line);
+        }
+    }
+
     fn take(&mut self, event: Event) {
         match event {
             Event::CallStarted { call_id, tool, about, .. } => self.start(call_id, tool, about),
@@ -96,7 +138,11 @@ impl Screen {
         self.say("", &format!("{mark} {}{about}  {outcome}", call.tool));
     }
 
-    fn say(&self, prefix: &str, message: &str) {
+    fn say(&mut self, prefix: &str, message: &str) {
+        if let Some(held) = &mut self.held {
+            held.push(format!("{prefix}{message}"));
+            return;
+        }
         for line in harmless(message).lines() {
             if self.live {
                 // The line is lost only if the terminal is.

@@ -222,6 +222,37 @@ fn check_reports_without_running() {
 }
 
 #[test]
+fn check_judges_commands() {
+    let place = Place::new();
+    for (argv, said, auto_approve, dangerous) in [
+        (&["git", "status"][..], "needs no question", true, false),
+        (&["bash", "-lc", "ls | wc -l"], "needs no question", true, false),
+        (&["cargo", "test"], "asked for: `cargo` is not known to only read", false, false),
+        (&["bash", "-lc", "ls > out.txt"], "asked for: it writes to a file", false, false),
+        (&["rm", "-rf", "x"], "dangerous: it removes files by force", false, true),
+        (&["bash", "-lc", "curl x | sh"], "dangerous: it runs what it downloads", false, true),
+        (&["--help"], "asked for: `--help` is not known to only read", false, false),
+    ] {
+        let seen = place.run(&[&["check", "--command", "--"], argv].concat());
+        assert_eq!((seen.status, seen.out.as_str(), seen.err.as_str()), (0, &*format!("{said}\n"), ""), "{argv:?}");
+        let seen = place.run(&[&["check", "--command", "--json", "--"], argv].concat());
+        assert_eq!(seen.status, 0);
+        let report = seen.json();
+        assert_eq!(
+            (&report["auto_approve"], &report["dangerous"]),
+            (&json!(auto_approve), &json!(dangerous)),
+            "{argv:?}"
+        );
+    }
+    let report = place.run(&["check", "--command", "--json", "--", "bash", "-lc", "ls && rm -rf 'a b'"]).json();
+    assert_eq!(report["reason"], "it removes files by force");
+    assert_eq!(report["commands"], json!([["ls"], ["rm", "-rf", "a b"]]));
+    for usage in [&["check", "--command"][..], &["check", "--command", "--"], &["check", "--", "ls"], &["check"]] {
+        assert_eq!(place.run(usage).status, 2, "{usage:?}");
+    }
+}
+
+#[test]
 fn doctor_tries_both_walls() {
     let seen = Place::new().run(&["doctor", "--json"]);
     assert_eq!(seen.status, 0, "{seen:?}");
@@ -230,6 +261,39 @@ fn doctor_tries_both_walls() {
         let well = |finding: &Value| finding["what"] == what && finding["ok"] == true;
         assert!(findings.as_array().unwrap().iter().any(well), "{what}");
     }
+}
+
+#[test]
+fn diff_shows_what_a_script_changed() {
+    let place = Place::new();
+    place.write("project/.gitignore", "*.log\n");
+    place.write("project/a.txt", "one\r\ntwo\n");
+    place.write("project/script.ts", "await tools.writeFile({ path: 'a.txt', content: 'one\\r\\nTWO\\n' });\nawait tools.writeFile({ path: 'new file.txt', content: 'x' });\nreturn 'done'");
+    let diff = "diff --git a/a.txt b/a.txt\n--- a/a.txt\n+++ b/a.txt\n@@ -1,2 +1,2 @@\n one\r\n-two\n+TWO\n\
+                diff --git a/new file.txt b/new file.txt\nnew file mode 100644\n--- /dev/null\n+++ b/new file.txt\t\n\
+                @@ -0,0 +1 @@\n+x\n\\ No newline at end of file\n";
+    let seen = place.run(&["run", "script.ts", "--quiet", "--diff"]);
+    assert_eq!((seen.status, seen.out.as_str(), seen.err.as_str()), (0, "done\n", diff));
+    // The same again is no change.
+    let seen = place.run(&["run", "script.ts", "--quiet", "--diff"]);
+    assert_eq!((seen.status, seen.err.as_str()), (0, ""));
+    // Beside JSON, and of a script that failed.
+    let failing = "await tools.writeFile({ path: 'a.txt', content: '' }); null.x";
+    let seen = place.run(&["run", "--json", "--diff", "-e", failing]);
+    assert_eq!((seen.status, &seen.json()["status"], &seen.json()["diff"]), (1, &json!("error"), &Value::Null));
+    assert!(
+        seen.err.starts_with("diff --git a/a.txt b/a.txt\n") && seen.err.ends_with("@@ -1,2 +0,0 @@\n-one\r\n-TWO\n"),
+        "{}",
+        seen.err
+    );
+    place.write("project/large.txt", "x".repeat(2_000_000));
+    let shrink = "await tools.writeFile({ path: 'large.txt', content: '' })";
+    let seen = place.run(&["run", "--diff", "-q", "-e", shrink]);
+    assert!(seen.err.ends_with("note: large.txt changed, and is not shown: it has more than 1 MB\n"), "{}", seen.err);
+    assert_eq!(
+        place.run(&["run", "-q", "-e", "return await tools.writeFile({ path: 'b.txt', content: 'b' })"]).err,
+        ""
+    );
 }
 
 #[test]
@@ -257,4 +321,82 @@ fn wait_for_signal_handler(pid: u32) {
         assert!(std::time::Instant::now() < end, "the command never listened for interrupts");
         std::thread::yield_now();
     }
+}
+
+#[test]
+fn packs_decide_which_tools_there_are() {
+    let place = Place::new();
+    place.write(
+        "home/config.toml",
+        "tool_pack = \"mine\"\n[tool_packs.mine]\nextends = [\"file-ops\"]\ntools = [\"exec\"]\nwithout = [\"listDir\"]\n",
+    );
+    let names = |seen: Seen| -> Vec<String> {
+        seen.json().as_array().unwrap().iter().map(|tool| tool["name"].as_str().unwrap().to_owned()).collect()
+    };
+    let mine = ["apply_patch", "exec", "file_search", "grep_files", "read_file"];
+    assert_eq!(names(place.run(&["tools", "--json"])), mine);
+    let standard = ["exec", "list_dir", "read_file", "update_plan"];
+    assert_eq!(names(place.run(&["tools", "--json", "--pack", "anthropic-standard"])), standard);
+    assert!(names(place.run(&["tools", "--json", "--pack", "all"])).len() > 10);
+    let seen = place.run(&["run", "--pack", "fileops", "-e", "return 1"]);
+    assert_eq!(seen.status, 2);
+    assert_eq!(seen.err, "error: there is no tool pack `fileops`\nhint: did you mean file-ops?\n");
+}
+
+#[test]
+fn words_after_the_dashes_reach_the_script() {
+    let place = Place::new();
+    let seen = place.run(&["run", "-e", "return context.args", "--", "a b", "--flag", "ü"]);
+    assert_eq!(seen.json(), json!(["a b", "--flag", "ü"]));
+    assert_eq!(place.run(&["run", "-e", "return context.args"]).json(), json!([]));
+}
+
+#[test]
+fn commands_get_no_secrets_and_what_the_configuration_says() {
+    let place = Place::new();
+    place.write("home/config.toml", "[shell_environment_policy]\nexclude = [\"HIDE_*\"]\nset = { EXTRA = \"set\" }\n");
+    let output = place
+        .command(&["run", "-q", "-e", "return (await tools.exec({ command: ['env'] })).stdout"])
+        .env("ANTHROPIC_API_KEY", "hunter2")
+        .env("HIDE_ME", "hunter2")
+        .env("PLAIN", "seen")
+        .output()
+        .unwrap();
+    let seen = Seen::of(output);
+    assert!(!seen.out.contains("hunter2"), "{}", seen.out);
+    assert!(seen.out.contains("PLAIN=seen\n") && seen.out.contains("EXTRA=set\n"), "{}", seen.out);
+}
+
+#[test]
+fn rules_in_the_configuration_spare_the_question() {
+    let place = Place::new();
+    let script = [
+        "run",
+        "-q",
+        "--approval",
+        "untrusted",
+        "-e",
+        "return (await tools.exec({ command: ['touch', 'made'] })).exitCode",
+    ];
+    let seen = place.run(&script);
+    assert!(seen.status == 1 && seen.err.contains("there is no terminal to ask at"), "{seen:?}");
+    place.write("home/config.toml", "allow_commands = [[\"touch\"]]\n");
+    assert_eq!(place.run(&script).json(), json!(0));
+    // Rules that were saved and cannot be read are not guessed at.
+    place.write("home/rules.toml", "allow = \"everything\"\n");
+    let seen = place.run(&script);
+    assert!(seen.status == 2 && seen.err.contains("rules.toml") && seen.err.contains("hint: "), "{seen:?}");
+}
+
+#[test]
+fn the_network_is_off_until_the_configuration_says_otherwise() {
+    let place = Place::new();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let script = format!(
+        "return (await tools.exec({{ command: ['python3', '-c', \"import socket; socket.create_connection(('127.0.0.1', {port}), 2)\"] }})).exitCode"
+    );
+    assert_eq!(place.run(&["run", "-q", "-e", &script]).json(), json!(1));
+    place.write("home/config.toml", "[sandbox_workspace_write]\nnetwork_access = true\n");
+    assert_eq!(place.run(&["run", "-q", "-e", &script]).json(), json!(0));
 }

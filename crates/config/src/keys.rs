@@ -1,5 +1,8 @@
 //! The keys of `config.toml`. The doc comments are the reference.
 
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
 use schemars::JsonSchema;
 use selvedge_protocol::{ApprovalPolicy, Limits, Mode, SandboxPolicy};
 use serde::{Deserialize, Serialize};
@@ -13,8 +16,102 @@ pub struct Config {
     pub approval_policy: ApprovalPolicy,
     /// What commands and tools may change: `read-only`, `workspace-write` or `danger-full-access`.
     pub sandbox_mode: SandboxPolicy,
+    /// More about `workspace-write`.
+    pub sandbox_workspace_write: WorkspaceWrite,
+    /// A weaker wall that will do where commands cannot be confined as they should: `landlock`, which keeps them
+    /// from writing elsewhere and from the network, but not from `.git`, credentials and other processes.
+    pub weaker_wall: Option<WeakerWall>,
+    /// Which environment variables commands get.
+    pub shell_environment_policy: ShellEnvironmentPolicy,
+    /// How much a confined command may use.
+    pub command_limits: CommandLimits,
+    /// Commands that run without a question, each as the words it begins with: `[["npm", "test"]]`.
+    pub allow_commands: Vec<Vec<String>>,
+    /// The same for commands that ask to run without the sandbox.
+    pub allow_commands_unconfined: Vec<Vec<String>>,
+    /// The tools there are: `core-codex`, `anthropic-standard`, `file-ops`, `research`, `all`, or one of `tool_packs`.
+    pub tool_pack: Option<String>,
+    /// Packs of one's own: `[tool_packs.name]` with `extends`, `tools` and `without`.
+    pub tool_packs: BTreeMap<String, ToolPack>,
     /// How scripts run.
     pub script_harness: ScriptHarness,
+}
+
+/// More about `workspace-write`.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct WorkspaceWrite {
+    /// Lets confined commands reach the network.
+    pub network_access: bool,
+    /// More folders that may be written.
+    pub writable_roots: Vec<PathBuf>,
+}
+
+/// Walls that keep less than was asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum WeakerWall {
+    /// Landlock and seccomp alone.
+    Landlock,
+}
+
+/// Which environment variables commands get.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct ShellEnvironmentPolicy {
+    /// Where to begin: `all`, `core` or `none`.
+    pub inherit: Inherit,
+    /// Keeps variables that look like secrets, by their name or value.
+    pub ignore_default_excludes: bool,
+    /// Patterns of names to leave out, such as `AWS_*`.
+    pub exclude: Vec<String>,
+    /// Variables to set.
+    pub set: BTreeMap<String, String>,
+    /// Patterns of names to keep; all where it is empty.
+    pub include_only: Vec<String>,
+}
+
+/// Where an environment begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Inherit {
+    /// With everything there is.
+    #[default]
+    All,
+    /// With what a shell cannot do without.
+    Core,
+    /// With nothing.
+    None,
+}
+
+/// How much a confined command may use.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct CommandLimits {
+    /// Processes and threads at once.
+    pub processes: u64,
+    /// Size of one file it writes, in MB.
+    pub file_mb: u64,
+    /// Address space of each process, in MB.
+    pub memory_mb: Option<u64>,
+}
+
+impl Default for CommandLimits {
+    fn default() -> Self {
+        Self { processes: 4096, file_mb: 16 * 1024, memory_mb: None }
+    }
+}
+
+/// A set of tools.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct ToolPack {
+    /// Packs whose tools it has as well.
+    pub extends: Vec<String>,
+    /// Tools it has.
+    pub tools: Vec<String>,
+    /// Tools it does not have.
+    pub without: Vec<String>,
 }
 
 /// How scripts run.

@@ -3,10 +3,14 @@
 
 mod keys;
 mod load;
+mod rules;
 mod trust;
 
-pub use keys::{Config, Expose, ScriptHarness};
+pub use keys::{
+    CommandLimits, Config, Expose, Inherit, ScriptHarness, ShellEnvironmentPolicy, ToolPack, WeakerWall, WorkspaceWrite,
+};
 pub use load::{ConfigError, home, load};
+pub use rules::{SavedRules, save_rule, saved_rules};
 pub use trust::{is_trusted, trust};
 
 /// Every key, its default and its meaning, as a Markdown table.

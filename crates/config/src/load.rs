@@ -16,6 +16,14 @@ pub enum ConfigError {
         /// Why.
         error: std::io::Error,
     },
+    /// A file cannot be written.
+    #[error("cannot write {path}: {error}")]
+    Unwritable {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        error: std::io::Error,
+    },
     /// A file is not TOML, or says something no key allows.
     #[error("{path}: {message}")]
     Invalid {
@@ -48,7 +56,7 @@ pub fn load(home: Option<&Path>, project: Option<&Path>) -> Result<Config, Confi
     parse(Path::new("config.toml"), merged)
 }
 
-fn read(path: &Path) -> Result<Option<toml::Table>, ConfigError> {
+pub(crate) fn read(path: &Path) -> Result<Option<toml::Table>, ConfigError> {
     match std::fs::read_to_string(path) {
         Ok(text) => text.parse().map(Some).map_err(|error: toml::de::Error| invalid(path, &error, Some(&text))),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
@@ -60,7 +68,7 @@ fn parse(path: &Path, table: toml::Table) -> Result<Config, ConfigError> {
     toml::Value::Table(table).try_into().map_err(|error| invalid(path, &error, None))
 }
 
-fn invalid(path: &Path, error: &toml::de::Error, text: Option<&str>) -> ConfigError {
+pub(crate) fn invalid(path: &Path, error: &toml::de::Error, text: Option<&str>) -> ConfigError {
     let line = error.span().zip(text).map(|(span, text)| text[..span.start.min(text.len())].matches('\n').count() + 1);
     let place = line.map(|line| format!("line {line}: ")).unwrap_or_default();
     let message = error.message().lines().next().unwrap_or_default();

@@ -1,0 +1,197 @@
+//! Asking the person at the terminal.
+
+use std::io::{IsTerminal, Write};
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use selvedge_protocol::{Answer, ApprovalDecision, ApprovalRequest, GatedCall, View};
+use selvedge_tools::Approver;
+use tokio::sync::Mutex;
+
+use crate::out::harmless;
+use crate::show::Show;
+use crate::typed::Typed;
+
+/// Shows questions on standard error and reads answers from the terminal, whatever standard input is.
+pub(crate) struct AtTheTerminal {
+    typed: Mutex<Typed>,
+    show: Show,
+}
+
+/// Lines of a view that are shown before the rest is only counted.
+const VIEW_LINES: usize = 60;
+
+impl AtTheTerminal {
+    /// Where there is a person to ask.
+    pub(crate) fn new(show: Show) -> Option<Self> {
+        if !std::io::stderr().is_terminal() {
+            return None;
+        }
+        Some(Self { typed: Mutex::new(Typed::open().ok()?), show })
+    }
+
+    async fn ask_now(&self, request: &ApprovalRequest) -> ApprovalDecision {
+        // One question at a time.
+        let mut typed = self.typed.lock().await;
+        let _quiet = self.show.pause();
+        // What was typed before the question is no answer to it.
+        typed.forget();
+        let several = request.calls.len() > 1;
+        say(&question(request));
+        let choices = choices(&request.calls, several);
+        loop {
+            say(&format!("{choices}\n> "));
+            let Some(line) = typed.line().await else {
+                return ApprovalDecision::Unavailable("the terminal was closed".to_owned());
+            };
+            match answer(&line, &request.calls) {
+                Reply::All(answer) => return ApprovalDecision::Answered(vec![answer; request.calls.len()]),
+                Reply::Each if several => return self.ask_each(&request.calls, &mut typed).await,
+                Reply::Each | Reply::Unclear => {}
+            }
+        }
+    }
+
+    async fn ask_each(&self, calls: &[GatedCall], typed: &mut Typed) -> ApprovalDecision {
+        let mut answers = Vec::new();
+        for call in calls {
+            say(&describe(call));
+            let choices = choices(std::slice::from_ref(call), false);
+            let answer = loop {
+                say(&format!("{choices}\n> "));
+                let Some(line) = typed.line().await else {
+                    return ApprovalDecision::Unavailable("the terminal was closed".to_owned());
+                };
+                if let Reply::All(answer) = answer(&line, std::slice::from_ref(call)) {
+                    break answer;
+                }
+            };
+            answers.push(answer);
+        }
+        ApprovalDecision::Answered(answers)
+    }
+}
+
+impl Approver for AtTheTerminal {
+    fn ask<'a>(&'a self, request: &'a ApprovalRequest) -> BoxFuture<'a, ApprovalDecision> {
+        self.ask_now(request).boxed()
+    }
+}
+
+/// What was typed, understood.
+#[derive(Debug, PartialEq)]
+enum Reply {
+    All(Answer),
+    Each,
+    Unclear,
+}
+
+fn answer(line: &str, calls: &[GatedCall]) -> Reply {
+    let line = line.trim();
+    let (first, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
+    let rest = rest.trim();
+    match (first.to_lowercase().as_str(), rest) {
+        ("y" | "yes", "") => Reply::All(Answer::Once),
+        ("s" | "script", "") => Reply::All(Answer::ThisScript),
+        ("a" | "always", "") if calls.iter().all(|call| call.preview.rule.is_some()) => Reply::All(Answer::Always),
+        ("n" | "no", "") => Reply::All(Answer::No(None)),
+        ("n" | "no", words) => Reply::All(Answer::No(Some(words.to_owned()))),
+        ("e" | "each", "") => Reply::Each,
+        _ => Reply::Unclear,
+    }
+}
+
+fn question(request: &ApprovalRequest) -> String {
+    let mut text = match request.calls.as_slice() {
+        [_] => "? the script asks for this:\n".to_owned(),
+        calls => format!("? the script asks for these {} calls:\n", calls.len()),
+    };
+    request.calls.iter().for_each(|call| text.push_str(&describe(call)));
+    text
+}
+
+fn describe(call: &GatedCall) -> String {
+    // What a script says stays on its line: it could look like a question of ours.
+    let one_line = |text: &str| text.replace('\n', "⏎");
+    let mut text = format!("  {}: {}\n", call.tool, one_line(&call.reason));
+    let mut block = |lines: &str| {
+        for line in lines.lines().take(VIEW_LINES) {
+            text.push_str(&format!("      {line}\n"));
+        }
+        let more = lines.lines().count().saturating_sub(VIEW_LINES);
+        if more > 0 {
+            text.push_str(&format!("      … {more} more lines\n"));
+        }
+    };
+    match &call.preview.view {
+        Some(View::Diff(diff)) => block(diff),
+        // One command is in the reason already.
+        Some(View::Commands(commands)) if commands.lines().count() > 1 => block(commands),
+        _ => {}
+    }
+    if let Some(snippet) = &call.snippet {
+        block(snippet);
+    }
+    if let Some(context) = &call.context {
+        text.push_str(&format!("    it says: {}\n", one_line(context)));
+    }
+    text
+}
+
+fn choices(calls: &[GatedCall], several: bool) -> String {
+    let mut rules: Vec<&str> = calls.iter().filter_map(|call| call.preview.rule.as_deref()).collect();
+    let always = rules.len() == calls.len();
+    rules.dedup();
+    let mut words = vec!["y: once".to_owned(), "s: for this script".to_owned()];
+    if always {
+        words.push(format!("a: always, for {}", rules.join(", ")));
+    }
+    words.push("n: no".to_owned());
+    words.push("n WORDS: no, and tell it why".to_owned());
+    if several {
+        words.push("e: each by itself".to_owned());
+    }
+    format!("  [{}]", words.join(" | "))
+}
+
+fn say(text: &str) {
+    let mut stderr = std::io::stderr().lock();
+    // A terminal that is gone is noticed when it is read.
+    let _ = stderr.write_all(harmless(text).as_bytes()).and_then(|()| stderr.flush());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use selvedge_protocol::Preview;
+
+    fn call(rule: Option<&str>) -> GatedCall {
+        GatedCall {
+            call_id: "tool_1".into(),
+            tool: "exec".into(),
+            args: serde_json::json!({}),
+            reason: "runs `npm test`".into(),
+            context: None,
+            line: Some(1),
+            snippet: None,
+            preview: Preview { view: None, rule: rule.map(str::to_owned) },
+        }
+    }
+
+    #[test]
+    fn answers_are_understood_and_nothing_else_is() {
+        let calls = [call(Some("`npm test …`"))];
+        assert_eq!(answer("y\n", &calls), Reply::All(Answer::Once));
+        assert_eq!(answer("S", &calls), Reply::All(Answer::ThisScript));
+        assert_eq!(answer(" always ", &calls), Reply::All(Answer::Always));
+        assert_eq!(answer("n", &calls), Reply::All(Answer::No(None)));
+        assert_eq!(
+            answer("no use the other script", &calls),
+            Reply::All(Answer::No(Some("use the other script".into())))
+        );
+        for unclear in ["", "maybe", "y please", "yy"] {
+            assert_eq!(answer(unclear, &calls), Reply::Unclear, "{unclear}");
+        }
+        assert_eq!(answer("a", &[call(None)]), Reply::Unclear);
+    }
+}

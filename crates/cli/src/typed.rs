@@ -1,0 +1,65 @@
+//! Lines typed at the terminal, awaited without holding a thread.
+
+use std::io;
+
+/// The terminal this process belongs to.
+#[cfg(unix)]
+pub(crate) struct Typed {
+    terminal: tokio::io::unix::AsyncFd<std::os::fd::OwnedFd>,
+    buffer: Vec<u8>,
+}
+
+#[cfg(unix)]
+impl Typed {
+    pub(crate) fn open() -> io::Result<Self> {
+        use std::os::unix::fs::OpenOptionsExt;
+        // Opened for itself, so that not waiting concerns nobody else who reads the terminal.
+        let terminal = std::fs::OpenOptions::new()
+            .read(true)
+            .custom_flags(rustix::fs::OFlags::NONBLOCK.bits() as i32)
+            .open("/dev/tty")?;
+        let terminal = selvedge_confine::watch(terminal.into(), tokio::io::Interest::READABLE)?;
+        Ok(Self { terminal, buffer: Vec::new() })
+    }
+
+    /// Throws away what was typed already.
+    pub(crate) fn forget(&mut self) {
+        self.buffer.clear();
+        let mut scrap = [0; 1024];
+        while matches!(rustix::io::read(self.terminal.get_ref(), &mut scrap), Ok(1..)) {}
+    }
+
+    /// The next line; `None` when the terminal is gone or its end was typed.
+    pub(crate) async fn line(&mut self) -> Option<String> {
+        loop {
+            if let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = self.buffer.drain(..=end).collect();
+                return Some(String::from_utf8_lossy(&line).into_owned());
+            }
+            let mut piece = [0; 1024];
+            let read =
+                self.terminal.async_io(tokio::io::Interest::READABLE, |fd| Ok(rustix::io::read(fd, &mut piece)?)).await;
+            match read {
+                Ok(read @ 1..) => self.buffer.extend_from_slice(&piece[..read]),
+                _ => return None,
+            }
+        }
+    }
+}
+
+/// No terminal can be read here.
+#[cfg(not(unix))]
+pub(crate) struct Typed;
+
+#[cfg(not(unix))]
+impl Typed {
+    pub(crate) fn open() -> io::Result<Self> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    pub(crate) fn forget(&mut self) {}
+
+    pub(crate) async fn line(&mut self) -> Option<String> {
+        None
+    }
+}

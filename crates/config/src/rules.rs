@@ -1,0 +1,94 @@
+//! Commands a person allowed for ever. Remembered in `$SELVEDGE_HOME/rules.toml`, beside what the configuration says.
+
+use std::io;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::load::{ConfigError, invalid, read};
+
+const FILE: &str = "rules.toml";
+const HEAD: &str =
+    "# Commands that run without a question, by the words they begin with. Delete a line to be asked again.\n";
+
+/// What was allowed, each rule as the words a command begins with.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SavedRules {
+    /// Behind the wall.
+    pub allow: Vec<Vec<String>>,
+    /// Also without it.
+    pub allow_unconfined: Vec<Vec<String>>,
+}
+
+/// The rules that were saved.
+pub fn saved_rules(home: &Path) -> Result<SavedRules, ConfigError> {
+    let path = home.join(FILE);
+    match read(&path)? {
+        Some(table) => toml::Value::Table(table).try_into().map_err(|error| invalid(&path, &error, None)),
+        None => Ok(SavedRules::default()),
+    }
+}
+
+/// Adds a rule. Another process that does the same at the same time waits.
+pub fn save_rule(home: &Path, prefix: &[String], unconfined: bool) -> Result<(), ConfigError> {
+    let _lock = lock(home).map_err(|error| unwritable(home, error))?;
+    let mut rules = saved_rules(home)?;
+    let list = if unconfined { &mut rules.allow_unconfined } else { &mut rules.allow };
+    if list.iter().any(|rule| rule == prefix) {
+        return Ok(());
+    }
+    list.push(prefix.to_vec());
+    let line = |rule: &Vec<String>| {
+        // A JSON string is a TOML string.
+        let words: Vec<String> = rule.iter().map(|word| serde_json::Value::from(word.as_str()).to_string()).collect();
+        format!("  [{}],\n", words.join(", "))
+    };
+    let section = |name: &str, rules: &[Vec<String>]| match rules {
+        [] => String::new(),
+        rules => format!("{name} = [\n{}]\n", rules.iter().map(line).collect::<String>()),
+    };
+    let text =
+        format!("{HEAD}{}{}", section("allow", &rules.allow), section("allow_unconfined", &rules.allow_unconfined));
+    // Whole or not at all: half a file would allow nothing.
+    let new = home.join("rules.new");
+    std::fs::write(&new, text)
+        .and_then(|()| std::fs::rename(new, home.join(FILE)))
+        .map_err(|error| unwritable(home, error))
+}
+
+fn lock(home: &Path) -> io::Result<std::fs::File> {
+    std::fs::create_dir_all(home)?;
+    let lock = std::fs::File::create(home.join("rules.lock"))?;
+    lock.lock()?;
+    Ok(lock)
+}
+
+fn unwritable(home: &Path, error: io::Error) -> ConfigError {
+    ConfigError::Unwritable { path: home.join(FILE), error }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_are_remembered_and_read_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let home = dir.path().join("home");
+        assert_eq!(saved_rules(&home).unwrap(), SavedRules::default());
+        let words = |text: &str| text.split('|').map(str::to_owned).collect::<Vec<_>>();
+        for _ in 0..2 {
+            save_rule(&home, &words("npm|test"), false).unwrap();
+            save_rule(&home, &words("say|\"quoted\" 'both'\n"), false).unwrap();
+            save_rule(&home, &words("npm|install"), true).unwrap();
+        }
+        let rules = saved_rules(&home).unwrap();
+        assert_eq!(rules.allow, [words("npm|test"), words("say|\"quoted\" 'both'\n")]);
+        assert_eq!(rules.allow_unconfined, [words("npm|install")]);
+        // A file somebody broke is not overwritten.
+        std::fs::write(home.join(FILE), "allow = 3").unwrap();
+        assert!(saved_rules(&home).is_err() && save_rule(&home, &words("a|b"), false).is_err());
+        assert_eq!(std::fs::read_to_string(home.join(FILE)).unwrap(), "allow = 3");
+    }
+}
