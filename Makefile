@@ -40,4 +40,4 @@ fuzz: setup
 	scripts/fuzz $(FUZZ_SECONDS)
 
 docs: setup
-	UPDATE_DOCS=1 scripts/with-compiler $(CARGO) test -p selvedge --test docs
+	UPDATE_DOCS=1 scripts/with-compiler $(CARGO) test -p selvedge --test docs --test examples

@@ -1,28 +1,43 @@
 //! `make bench`: every number the project promises, measured in one run, with the peers interleaved so
 //! that a noisy machine is noisy for all. Prints a Markdown table; `--write FILE` keeps it.
 
+mod commands;
 mod measure;
 mod peers;
 mod sandbox;
 mod scripts;
+mod search;
 mod table;
 
 use anyhow::Result;
 
+type Measure = fn(&mut table::Table) -> Result<()>;
+
+const PARTS: [(&str, Measure); 4] = [
+    ("sandbox", sandbox::measure),
+    ("scripts", scripts::measure),
+    ("commands", commands::measure),
+    ("search", search::measure),
+];
+
 fn main() -> Result<()> {
-    let mut args = std::env::args().skip(1);
-    let file = match (args.next().as_deref(), args.next()) {
-        (Some("--write"), Some(file)) => Some(file),
-        (None, _) => None,
-        _ => anyhow::bail!("usage: selvedge-bench [--write FILE]"),
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let (file, only) = match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        [] => (None, None),
+        ["--write", file] => (Some(file), None),
+        ["--only", part] if PARTS.iter().any(|(name, _)| *name == part) => (None, Some(part)),
+        _ => anyhow::bail!("usage: selvedge-bench [--write FILE | --only sandbox|scripts|commands|search]"),
     };
     let mut table = table::Table::default();
-    sandbox::measure(&mut table)?;
-    scripts::measure(&mut table)?;
+    for (name, measure) in PARTS {
+        if only.is_none_or(|only| only == name) {
+            measure(&mut table)?;
+        }
+    }
     let text = table.render();
     print!("{text}");
     if let Some(file) = file {
-        table::keep(&file, &text)?;
+        table::keep(file, &text)?;
         eprintln!("kept in {file}");
     }
     Ok(())

@@ -1,0 +1,68 @@
+//! What the wall around a command costs, on top of starting it bare.
+
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use anyhow::Result;
+use selvedge_confine::{Confinement, Support, Wall};
+
+use crate::measure::{Samples, since};
+use crate::table::Table;
+
+pub(crate) fn measure(table: &mut Table) -> Result<()> {
+    let work = std::env::temp_dir().join("selvedge-bench-work");
+    std::fs::create_dir_all(work.join(".git"))?;
+    let work = work.canonicalize()?;
+    let home = std::env::home_dir().unwrap_or_default();
+    let wall = Wall::Confined(Confinement {
+        writable: vec![work.clone(), "/tmp".into()],
+        protected: vec![work.join(".git"), work.join(".selvedge")],
+        hidden: [".ssh", ".aws", ".gnupg", ".kube", ".selvedge"].map(|name| home.join(name)).to_vec(),
+        ..Confinement::default()
+    });
+    let support = Support::probe();
+    let (mut bare, mut confined, mut bwrap) = (Samples::default(), Samples::default(), Samples::default());
+    for _ in 0..200 {
+        let start = Instant::now();
+        let status = Command::new("/bin/true").current_dir(&work).stdout(Stdio::null()).status()?;
+        bare.extend([since(start)]);
+        anyhow::ensure!(status.success(), "true was false");
+        let start = Instant::now();
+        let null = || std::fs::OpenOptions::new().read(true).write(true).open("/dev/null");
+        let command = selvedge_confine::Command {
+            argv: vec!["/bin/true".into()],
+            cwd: work.clone(),
+            env: vec![("PATH".into(), "/usr/bin:/bin".into())],
+            stdio: selvedge_confine::Stdio::Streams {
+                stdin: null()?.into(),
+                stdout: null()?.into(),
+                stderr: null()?.into(),
+            },
+        };
+        let mut child = selvedge_confine::spawn(command, &wall, &support)?;
+        anyhow::ensure!(child.end()?.exit.code() == 0, "true was false behind the wall");
+        confined.extend([since(start)]);
+        drop(child);
+        if let Some(program) = &support.bubblewrap {
+            let start = Instant::now();
+            let place = work.display().to_string();
+            let words = ["--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--bind", &place, &place];
+            let status = Command::new(program).args(words).args(["--unshare-all", "--", "/bin/true"]).status()?;
+            bwrap.extend([since(start)]);
+            anyhow::ensure!(status.success(), "bwrap failed");
+        }
+    }
+    let added = confined.p50() - bare.p50();
+    let mut peer = format!("bare spawn {:.1} ms (p99 {:.1})", bare.p50(), bare.p99());
+    if support.bubblewrap.is_some() {
+        peer.push_str(&format!("; bwrap {:.1} ms (p99 {:.1})", bwrap.p50(), bwrap.p99()));
+    }
+    table.row(
+        "`true` behind the wall: namespaces, Landlock, seccomp",
+        format!("{:.1} ms (p99 {:.1}): {added:.1} ms more", confined.p50(), confined.p99()),
+        &peer,
+        "≤ 5 ms more than a bare spawn",
+        added <= 5.0,
+    );
+    Ok(())
+}

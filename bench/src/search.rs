@@ -1,0 +1,118 @@
+//! Searching 20,000 files from a script, the whole process counted, against the programs made for it.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+
+use selvedge_protocol::SandboxPolicy;
+use selvedge_toolbox::{TurnDiff, Workspace};
+
+use crate::measure::{Samples, since};
+use crate::table::Table;
+
+const FILES: usize = 20_000;
+const ROUNDS: usize = 25;
+
+pub(crate) fn measure(table: &mut Table) -> Result<()> {
+    let tree = tree()?;
+    let ours = std::env::current_exe()?.with_file_name("selvedge");
+    let grep = "return (await tools.grepFiles({ pattern: 'needle_[0-9]+', limit: 100000 })).length";
+    let rg = ["--no-heading", "--line-number", "needle_[0-9]+"];
+    compare(table, "grepFiles", &ours, &tree, grep, &["rg"], &rg)?;
+    let find = "return (await tools.fileSearch({ pattern: '**/*_7.rs', limit: 100000 })).length";
+    compare(table, "fileSearch", &ours, &tree, find, &["fd", "fdfind"], &["--glob", "*_7.rs"])?;
+    turn_diff(table, &tree)
+}
+
+/// What following a turn costs when a command may change any of the files.
+fn turn_diff(table: &mut Table, tree: &Path) -> Result<()> {
+    let workspace = Workspace::open(tree, SandboxPolicy::WorkspaceWrite, &[])?;
+    let turn_diff = TurnDiff::new(&workspace);
+    let (mut before, mut after) = (Samples::default(), Samples::default());
+    for _ in 0..5 {
+        turn_diff.begin();
+        let start = Instant::now();
+        turn_diff.before_command();
+        before.extend([since(start)]);
+        let start = Instant::now();
+        let diff = turn_diff.diff();
+        after.extend([since(start)]);
+        anyhow::ensure!(diff.text.is_empty(), "nothing changed, and yet: {}", diff.text);
+    }
+    table.row(
+        "turn diff over 20,000 files: remembering them, comparing them",
+        format!("{:.0} ms, {:.0} ms", before.p50(), after.p50()),
+        "",
+        "",
+        true,
+    );
+    Ok(())
+}
+
+/// Times a script against a program; both must find the same number of things.
+fn compare(
+    table: &mut Table,
+    tool: &str,
+    ours: &Path,
+    tree: &Path,
+    script: &str,
+    names: &[&str],
+    args: &[&str],
+) -> Result<()> {
+    let Some(program) = names.iter().find(|name| Command::new(name).arg("--version").output().is_ok()) else {
+        anyhow::bail!("{} is not installed: install ripgrep and fd-find, then run `make bench`", names[0]);
+    };
+    let home = std::env::temp_dir().join("selvedge-bench-home");
+    let (mut here, mut there) = (Samples::default(), Samples::default());
+    for _ in 0..ROUNDS {
+        let start = Instant::now();
+        let output = Command::new(ours)
+            .args(["run", "-q", "-e", script, "-C"])
+            .arg(tree)
+            .env("SELVEDGE_HOME", &home)
+            .output()
+            .context("cannot run selvedge")?;
+        here.extend([since(start)]);
+        let found = String::from_utf8_lossy(&output.stdout).trim().parse::<usize>();
+        let start = Instant::now();
+        let output = Command::new(program).args(args).current_dir(tree).output()?;
+        there.extend([since(start)]);
+        let expected = output.stdout.iter().filter(|byte| **byte == b'\n').count();
+        anyhow::ensure!(found.as_ref().is_ok_and(|found| *found == expected), "{tool}: {found:?}, not {expected}");
+    }
+    let most = 1.5 * there.p50() + 30.0;
+    table.row(
+        &format!("`{tool}` over 20,000 files through `selvedge run`, whole process"),
+        format!("{:.0} ms (p99 {:.0})", here.p50(), here.p99()),
+        &format!("{program} {:.0} ms (p99 {:.0}): ratio {:.2}", there.p50(), there.p99(), here.p50() / there.p50()),
+        "≤ 1.5 × + 30 ms",
+        here.p50() <= most,
+    );
+    Ok(())
+}
+
+/// A tree of small source files, made once.
+fn tree() -> Result<PathBuf> {
+    let tree = std::env::temp_dir().join(format!("selvedge-bench-tree-{FILES}"));
+    if tree.join("done").exists() {
+        return Ok(tree);
+    }
+    for n in 0..FILES {
+        let folder = tree.join(format!("crate_{}/mod_{}", n / 1000, n / 50 % 20));
+        if n % 50 == 0 {
+            std::fs::create_dir_all(&folder)?;
+        }
+        let mut text = format!("// file {n}\n");
+        for line in 0..40 {
+            text.push_str(&format!("pub fn function_{n}_{line}(x: u32) -> u32 {{ x.wrapping_mul({line}) }}\n"));
+        }
+        if n % 100 == 0 {
+            text.push_str(&format!("// needle_{n}\n"));
+        }
+        std::fs::write(folder.join(format!("file_{n}_{}.rs", n % 10)), text)?;
+    }
+    std::fs::write(tree.join("done"), "")?;
+    Ok(tree)
+}
