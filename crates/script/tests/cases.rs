@@ -7,7 +7,7 @@ mod support;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use selvedge_protocol::{Limits, OutputPart, ScriptToolCallOutput};
+use selvedge_protocol::{ErrorCode, Limits, OutputPart, ScriptToolCallOutput};
 use serde_json::Value;
 use support::Bench;
 
@@ -45,10 +45,20 @@ fn run_file(name: &str, timeout_ms: u64, part: std::ops::Range<usize>) -> usize 
     for case in &cases {
         let timeout_ms =
             case.expect.iter().find(|(key, _)| key == "timeout").map_or(timeout_ms, |(_, ms)| ms.parse().unwrap());
-        let bench = Bench::limited(Limits { timeout_ms, ..Limits::default() });
-        let started = Instant::now();
-        let output = bench.run_with(&case.code, bench.options(), Duration::from_millis(timeout_ms) + PATIENCE);
-        let took = started.elapsed();
+        let attempt = |timeout_ms: u64| {
+            let bench = Bench::limited(Limits { timeout_ms, ..Limits::default() });
+            let started = Instant::now();
+            let output = bench.run_with(&case.code, bench.options(), Duration::from_millis(timeout_ms) + PATIENCE);
+            (bench, output, started.elapsed(), timeout_ms)
+        };
+        let (mut bench, mut output, mut took, mut timeout_ms) = attempt(timeout_ms);
+        // What should end by itself has time for that, on a busy machine too.
+        let in_time = |output: &ScriptToolCallOutput| {
+            output.error.as_ref().is_none_or(|error| error.code != ErrorCode::ScriptTimeoutError)
+        };
+        if case.expect.iter().any(|(key, _)| key == "value") && !in_time(&output) {
+            (bench, output, took, timeout_ms) = attempt(30_000);
+        }
         wrong.extend(case.expect.iter().filter_map(|(key, wanted)| {
             judge(&output, key, wanted)
                 .map(|problem| format!("{}: {problem}\n{}", case.title, serde_json::to_string(&output).unwrap()))
