@@ -1,11 +1,11 @@
 // Renames an identifier across all files: as one patch, so that all change or none.
-//   selvedge run examples/rename.ts -C path/to/project -- oldName newName
+//   selvedge run examples/rename.ts -C path/to/project --max-calls 1000 -- oldName newName
 
 const [from, to] = context.args;
 if (!from || !to) throw new Error("say what to rename: selvedge run rename.ts -- oldName newName");
 const word = new RegExp(`\\b${from.replace(/[^\w]/g, "\\$&")}\\b`, "g");
 
-const hits = await tools.grepFiles({ pattern: `\\b${from}\\b`, limit: 10_000 });
+const hits = await tools.grepFiles({ pattern: `\\b${from.replace(/[^\w]/g, "\\$&")}\\b`, limit: 10_000 });
 if (hits.length === 0) return `${from} is nowhere`;
 const paths = [...new Set(hits.map((hit) => hit.path))];
 const files = await Promise.all(paths.map((path) => tools.readFile({ path, limit: 100_000 })));

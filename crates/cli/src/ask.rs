@@ -34,6 +34,8 @@ impl AtTheTerminal {
         // One question at a time.
         let mut typed = self.typed.lock().await;
         let _quiet = self.show.pause();
+        // Whoever gives up the question leaves the cursor behind it.
+        let mut unanswered = EndOfLine(true);
         // What was typed before the question is no answer to it.
         typed.forget();
         let several = request.calls.len() > 1;
@@ -42,11 +44,13 @@ impl AtTheTerminal {
         loop {
             say(&format!("{choices}\n> "));
             let Some(line) = typed.line().await else {
-                return ApprovalDecision::Unavailable("the terminal was closed".to_owned());
+                return ApprovalDecision::Cancelled;
             };
+            unanswered.0 = false;
             match answer(&line, &request.calls) {
                 Reply::All(answer) => return ApprovalDecision::Answered(vec![answer; request.calls.len()]),
                 Reply::Each if several => return self.ask_each(&request.calls, &mut typed).await,
+                Reply::Cancel => return ApprovalDecision::Cancelled,
                 Reply::Each | Reply::Unclear => {}
             }
         }
@@ -60,10 +64,13 @@ impl AtTheTerminal {
             let answer = loop {
                 say(&format!("{choices}\n> "));
                 let Some(line) = typed.line().await else {
-                    return ApprovalDecision::Unavailable("the terminal was closed".to_owned());
+                    say("\n");
+                    return ApprovalDecision::Cancelled;
                 };
-                if let Reply::All(answer) = answer(&line, std::slice::from_ref(call)) {
-                    break answer;
+                match answer(&line, std::slice::from_ref(call)) {
+                    Reply::All(answer) => break answer,
+                    Reply::Cancel => return ApprovalDecision::Cancelled,
+                    Reply::Each | Reply::Unclear => {}
                 }
             };
             answers.push(answer);
@@ -78,11 +85,23 @@ impl Approver for AtTheTerminal {
     }
 }
 
+/// Ends the line of a question that nobody answered.
+struct EndOfLine(bool);
+
+impl Drop for EndOfLine {
+    fn drop(&mut self) {
+        if self.0 {
+            say("\n");
+        }
+    }
+}
+
 /// What was typed, understood.
 #[derive(Debug, PartialEq)]
 enum Reply {
     All(Answer),
     Each,
+    Cancel,
     Unclear,
 }
 
@@ -97,6 +116,7 @@ fn answer(line: &str, calls: &[GatedCall]) -> Reply {
         ("n" | "no", "") => Reply::All(Answer::No(None)),
         ("n" | "no", words) => Reply::All(Answer::No(Some(words.to_owned()))),
         ("e" | "each", "") => Reply::Each,
+        ("c" | "cancel", "") => Reply::Cancel,
         _ => Reply::Unclear,
     }
 }
@@ -125,8 +145,8 @@ fn describe(call: &GatedCall) -> String {
     };
     match &call.preview.view {
         Some(View::Diff(diff)) => block(diff),
-        // One command is in the reason already.
-        Some(View::Commands(commands)) if commands.lines().count() > 1 => block(commands),
+        // What the reason says already is not said twice.
+        Some(View::Commands(commands)) if !call.reason.contains(commands.as_str()) => block(commands),
         _ => {}
     }
     if let Some(snippet) = &call.snippet {
@@ -148,6 +168,7 @@ fn choices(calls: &[GatedCall], several: bool) -> String {
     }
     words.push("n: no".to_owned());
     words.push("n WORDS: no, and tell it why".to_owned());
+    words.push("c: cancel".to_owned());
     if several {
         words.push("e: each by itself".to_owned());
     }

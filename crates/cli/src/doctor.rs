@@ -4,12 +4,13 @@ use std::time::Instant;
 
 use anyhow::Result;
 use selvedge_confine::{Feature, Strength};
+use selvedge_protocol::SandboxPolicy;
 use serde::Serialize;
 
 use crate::Exit;
 use crate::args::{DoctorArgs, LimitArgs};
 use crate::out::line;
-use crate::setup::Setup;
+use crate::setup::{Setup, weaker_wall};
 
 /// One thing that was looked at.
 #[derive(Debug, Serialize)]
@@ -34,10 +35,10 @@ pub(crate) fn doctor(args: DoctorArgs) -> Result<Exit> {
         Ok(setup) => {
             findings.push(configuration(&setup));
             findings.extend(walls(&setup));
+            findings.extend(confinement(&setup));
         }
         Err(error) => findings.push(Finding { what: "configuration", ok: false, details: format!("{error:#}") }),
     }
-    findings.extend(confinement());
     findings.push(memory());
     let well = findings.iter().all(|finding| finding.ok);
     if args.json {
@@ -107,24 +108,31 @@ fn walls(setup: &Setup) -> Vec<Finding> {
     ]
 }
 
-/// The wall around commands, as far as this kernel lets us build it.
-fn confinement() -> Vec<Finding> {
+/// The wall around commands, as far as this kernel lets us build it and the configuration wants it.
+fn confinement(setup: &Setup) -> Vec<Finding> {
     let support = selvedge_confine::Support::probe();
-    let finding = |what, feature: &Feature| match feature {
-        Feature::Present(details) => Finding { what, ok: true, details: details.clone() },
-        Feature::Missing(why) => Finding { what, ok: false, details: format!("missing: {why}") },
+    let strength = support.strength(weaker_wall(&setup.config));
+    let landlock = match &support.landlock {
+        Feature::Present(version) => format!("Landlock ({version})"),
+        Feature::Missing(_) => "no Landlock".to_owned(),
     };
-    let commands = match support.strength(None) {
-        Ok(Strength::Namespaces) => "confined by namespaces, Landlock and seccomp".to_owned(),
+    let words = match &strength {
+        _ if setup.config.sandbox_mode == SandboxPolicy::DangerFullAccess => {
+            "not confined: the configuration says so".to_owned()
+        }
+        Ok(Strength::Namespaces) => format!("confined by namespaces, {landlock} and seccomp"),
+        Ok(Strength::SharedProc) => format!("confined by namespaces, {landlock} and seccomp; they see other processes"),
         Ok(Strength::Bubblewrap(path)) => format!("confined by {} and seccomp", path.display()),
-        Ok(Strength::Landlock) => "confined by Landlock and seccomp alone".to_owned(),
+        Ok(Strength::Landlock) => format!("confined by {landlock} and seccomp alone"),
         Err(error) => format!("{error}; `weaker_wall` in the configuration accepts less"),
     };
-    vec![
-        Finding { what: "commands", ok: support.strength(None).is_ok(), details: commands },
-        finding("namespaces", &support.namespaces),
-        finding("landlock", &support.landlock),
-    ]
+    let mut findings = vec![Finding { what: "commands", ok: strength.is_ok(), details: words }];
+    for (what, feature) in [("namespaces", &support.namespaces), ("own /proc", &support.proc)] {
+        if let Feature::Missing(why) = feature {
+            findings.push(Finding { what, ok: strength.is_ok(), details: format!("missing: {why}") });
+        }
+    }
+    findings
 }
 
 fn memory() -> Finding {

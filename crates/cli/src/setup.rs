@@ -39,6 +39,9 @@ impl Setup {
             config.tool_pack = Some(pack.clone());
         }
         let private: Vec<PathBuf> = home.iter().cloned().collect();
+        // There from the start, so that no command can make it: what stands in it is obeyed. Where it cannot be made
+        // here, a command cannot make it either.
+        let _ = home.as_ref().map(std::fs::create_dir_all);
         let more = &config.sandbox_workspace_write.writable_roots;
         let workspace = Workspace::open_with(&directory, config.sandbox_mode, &private, more).map_err(|error| {
             Problem::new(format!("cannot open {}: {error}", directory.display())).hint("-C takes the folder to work in")
@@ -153,6 +156,17 @@ fn trusted_project(directory: &Path, home: Option<&Path>, trust_now: bool) -> Re
     Ok(None)
 }
 
+/// Keys of model providers: commands never get them, whatever the configuration says of others.
+const PROVIDER_KEYS: [&str; 6] =
+    ["OPENAI_API_KEY", "ANTHROPIC_API_KEY", "OPENROUTER_API_KEY", "GEMINI_API_KEY", "MISTRAL_API_KEY", "GROQ_API_KEY"];
+
+pub(crate) fn weaker_wall(config: &Config) -> Option<WeakerWall> {
+    config.weaker_wall.map(|wall| match wall {
+        selvedge_config::WeakerWall::SharedProc => WeakerWall::SharedProc,
+        selvedge_config::WeakerWall::Landlock => WeakerWall::Landlock,
+    })
+}
+
 /// How commands run, as the configuration and what was allowed before have it.
 fn command_settings(config: &Config, home: Option<&Path>) -> Result<CommandSettings> {
     let environment = &config.shell_environment_policy;
@@ -173,10 +187,10 @@ fn command_settings(config: &Config, home: Option<&Path>) -> Result<CommandSetti
             exclude: environment.exclude.clone(),
             set: environment.set.clone(),
             include_only: environment.include_only.clone(),
-            never: Vec::new(),
+            never: PROVIDER_KEYS.iter().map(|name| (*name).to_owned()).collect(),
         },
         network: config.sandbox_workspace_write.network_access,
-        weaker_wall: config.weaker_wall.map(|selvedge_config::WeakerWall::Landlock| WeakerWall::Landlock),
+        weaker_wall: weaker_wall(config),
         limits: Rlimits {
             processes: config.command_limits.processes,
             file_bytes: config.command_limits.file_mb << 20,

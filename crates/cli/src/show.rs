@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::out::harmless;
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
-use selvedge_protocol::{CallRecord, CallStatus, Event, EventSink, LogLevel};
+use selvedge_protocol::{CallRecord, CallStatus, Event, EventSink, LogLevel, StepStatus};
 
 /// Shows events to a person.
 #[derive(Clone)]
@@ -102,6 +102,17 @@ impl Screen {
             Event::Log { level, message, .. } => self.say(prefix(level), &message),
             Event::Progress { message, .. } => self.say("… ", &message),
             Event::Notify { message, .. } => self.say("! ", &message),
+            Event::CallOutput { call_id, text, .. } => self.writes(&call_id, &text),
+            Event::PlanUpdated { plan, .. } => {
+                for step in plan {
+                    let mark = match step.status {
+                        StepStatus::Completed => "✓",
+                        StepStatus::InProgress => "▸",
+                        StepStatus::Pending => "·",
+                    };
+                    self.say("", &format!("  {mark} {}", step.step));
+                }
+            }
             _ => {}
         }
     }
@@ -118,6 +129,15 @@ impl Screen {
         bar.set_message(harmless(&format!("{tool} {about}")).into_owned());
         bar.enable_steady_tick(Duration::from_millis(100));
         self.running.insert(call_id, (bar, about));
+    }
+
+    /// The last line a command wrote stands beside it while it runs.
+    fn writes(&mut self, call_id: &str, text: &str) {
+        let Some((bar, about)) = self.running.get(call_id).filter(|_| self.live) else { return };
+        if let Some(line) = text.lines().rev().find(|line| !line.trim().is_empty()) {
+            let line: String = line.trim().chars().take(60).collect();
+            bar.set_message(harmless(&format!("exec {about} · {line}")).into_owned());
+        }
     }
 
     fn end(&mut self, call: &CallRecord) {

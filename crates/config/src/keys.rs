@@ -18,8 +18,9 @@ pub struct Config {
     pub sandbox_mode: SandboxPolicy,
     /// More about `workspace-write`.
     pub sandbox_workspace_write: WorkspaceWrite,
-    /// A weaker wall that will do where commands cannot be confined as they should: `landlock`, which keeps them
-    /// from writing elsewhere and from the network, but not from `.git`, credentials and other processes.
+    /// A weaker wall that will do where commands cannot be confined as they should: `shared-proc`, which lets them see
+    /// the names of other processes, or `landlock`, which keeps them from writing elsewhere and from the network, but
+    /// not from `.git`, credentials and other processes.
     pub weaker_wall: Option<WeakerWall>,
     /// Which environment variables commands get.
     pub shell_environment_policy: ShellEnvironmentPolicy,
@@ -51,6 +52,8 @@ pub struct WorkspaceWrite {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum WeakerWall {
+    /// Everything but a /proc of its own.
+    SharedProc,
     /// Landlock and seccomp alone.
     Landlock,
 }

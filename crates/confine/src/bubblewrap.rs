@@ -8,7 +8,8 @@ use std::path::Path;
 use seccompiler::BpfProgram;
 
 use crate::filter::{self, Keeper};
-use crate::plan::Plan;
+use crate::mounts::{folders_above, outermost};
+use crate::plan::{Plan, rlimits};
 use crate::{Command, ConfineError, Confinement, Network, sockets};
 
 /// A plan that starts the command through `bwrap`.
@@ -26,6 +27,12 @@ pub(crate) fn plan(mut command: Command, confinement: &Confinement, bwrap: &Path
     }
     for path in &confinement.writable {
         say(&[&"--bind", path, path]);
+    }
+    let writable = outermost(&confinement.writable);
+    for path in confinement.protected.iter().chain(&confinement.hidden) {
+        for folder in folders_above(path, &writable).into_iter().filter(|folder| folder.is_dir()) {
+            say(&[&"--bind", &folder, &folder]);
+        }
     }
     for path in &confinement.protected {
         say(&[&"--ro-bind", path, path]);
@@ -47,6 +54,7 @@ pub(crate) fn plan(mut command: Command, confinement: &Confinement, bwrap: &Path
     argv.append(&mut command.argv);
     let mut plan = Plan::open(Command { argv, ..command })?;
     plan.inherited = filters;
+    plan.rlimits = rlimits(confinement);
     Ok(plan)
 }
 

@@ -42,6 +42,8 @@ pub enum Network {
 /// Walls that keep less than was asked, accepted by name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WeakerWall {
+    /// The whole wall but for /proc, which shows the names of other processes: for containers that hide parts of it.
+    SharedProc,
     /// Landlock and seccomp alone: writes are confined and sockets refused, but what is protected inside a
     /// writable folder can be written, what is hidden can be read, and other processes can be seen.
     Landlock,

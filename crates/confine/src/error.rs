@@ -28,6 +28,12 @@ pub enum ConfineError {
         /// What is missing.
         why: String,
     },
+    /// Something in the workspace cannot be protected from being replaced.
+    #[error("commands cannot run here: {path} is a symbolic link, which could be replaced")]
+    Unprotectable {
+        /// The link.
+        path: std::path::PathBuf,
+    },
     /// Something in the command or the confinement makes no sense.
     #[error("{0}")]
     Invalid(String),

@@ -2,11 +2,12 @@
 
 use std::io::{self, Read};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::bubblewrap;
 use crate::child::{Child, bury};
 use crate::inside::{self, Ends, Report, Stage};
+use crate::mounts::Proc;
 use crate::placeholder::Placeholder;
 use crate::plan::Plan;
 use crate::stack::Stack;
@@ -21,15 +22,16 @@ pub(crate) fn spawn(command: Command, wall: &Wall, support: &Support) -> Result<
         Wall::Confined(confinement) => confinement,
     };
     match support.strength(confinement.weaker)? {
-        Strength::Namespaces => {
-            let placeholders = protect(confinement)?;
-            let mut child = start(Plan::confined(command, confinement)?, &names)?;
+        strength @ (Strength::Namespaces | Strength::SharedProc) => {
+            let proc = if strength == Strength::Namespaces { Proc::Own } else { Proc::Shared };
+            let (confinement, placeholders) = protect(confinement)?;
+            let mut child = start(Plan::confined(command, &confinement, proc)?, &names)?;
             child.placeholders = placeholders;
             Ok(child)
         }
         Strength::Bubblewrap(program) => {
-            let placeholders = protect(confinement)?;
-            let mut child = start(bubblewrap::plan(command, confinement, &program)?, &names)?;
+            let (confinement, placeholders) = protect(confinement)?;
+            let mut child = start(bubblewrap::plan(command, &confinement, &program)?, &names)?;
             child.placeholders = placeholders;
             Ok(child)
         }
@@ -37,10 +39,32 @@ pub(crate) fn spawn(command: Command, wall: &Wall, support: &Support) -> Result<
     }
 }
 
-/// Whether the system lets us build the wall.
-pub(crate) fn try_namespaces() -> Result<(), ConfineError> {
+/// Whether the system lets us build the wall, with a /proc of its own or without.
+pub(crate) fn try_namespaces(proc: Proc) -> Result<(), ConfineError> {
     let names = Names { program: String::new(), cwd: PathBuf::new() };
-    start(Plan::trial()?, &names).map(drop)
+    start(Plan::trial(proc)?, &names).map(drop)
+}
+
+/// Whether `bwrap` can build the wall.
+pub(crate) fn try_bubblewrap(program: &Path) -> Result<(), ConfineError> {
+    let null = || std::fs::File::options().read(true).write(true).open("/dev/null").map(Into::into);
+    let broken = |error| ConfineError::System { doing: "opening /dev/null", error };
+    let command = Command {
+        argv: vec!["true".into()],
+        cwd: "/".into(),
+        env: Vec::new(),
+        stdio: crate::Stdio::Streams {
+            stdin: null().map_err(broken)?,
+            stdout: null().map_err(broken)?,
+            stderr: null().map_err(broken)?,
+        },
+    };
+    let names = Names { program: program.display().to_string(), cwd: "/".into() };
+    let mut child = start(bubblewrap::plan(command, &Confinement::default(), program)?, &names)?;
+    match child.end() {
+        Ok(end) if end.exit.code() == 0 => Ok(()),
+        _ => Err(ConfineError::NotEnforceable { why: format!("{} fails here", program.display()) }),
+    }
 }
 
 /// What a message may have to name after the command was taken apart.
@@ -53,20 +77,43 @@ fn first_word(command: &Command) -> String {
     command.argv.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
-/// Sees to it that everything protected can be mounted over.
-fn protect(confinement: &Confinement) -> Result<Vec<Placeholder>, ConfineError> {
+/// Sees to it that everything protected or hidden can be mounted over: what is missing there has a placeholder for a
+/// while, lest the command make it. Returns what is to be protected in the end.
+fn protect(confinement: &Confinement) -> Result<(Confinement, Vec<Placeholder>), ConfineError> {
+    let mut ready = confinement.clone();
     let mut placeholders = Vec::new();
-    for path in &confinement.protected {
-        let there = std::fs::symlink_metadata(path);
-        if there.is_ok_and(|there| there.is_symlink()) {
-            let why = format!("{} is a symbolic link, which cannot be protected from being replaced", path.display());
-            return Err(ConfineError::NotEnforceable { why });
+    ready.protected.clear();
+    let missing_secrets = confinement.hidden.iter().filter_map(|path| first_missing(path, &confinement.writable));
+    for path in confinement.protected.iter().cloned().chain(missing_secrets) {
+        if std::fs::symlink_metadata(&path).is_ok_and(|there| there.is_symlink()) {
+            return Err(ConfineError::Unprotectable { path });
         }
-        let placeholder = Placeholder::stand_in(path)
-            .map_err(|error| ConfineError::System { doing: "protecting a folder in the workspace", error })?;
-        placeholders.extend(placeholder);
+        match Placeholder::stand_in(&path) {
+            Ok(placeholder) => placeholders.extend(placeholder),
+            // Where we cannot make it, the command cannot either.
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EACCES | libc::EPERM | libc::EROFS)) => {
+                if !path.exists() {
+                    continue;
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) => {
+                return Err(ConfineError::System { doing: "protecting a folder in the workspace", error });
+            }
+        }
+        ready.protected.push(path);
     }
-    Ok(placeholders)
+    Ok((ready, placeholders))
+}
+
+/// The first part of a path that is not there, where the command could make it.
+fn first_missing(path: &Path, writable: &[PathBuf]) -> Option<PathBuf> {
+    if path.symlink_metadata().is_ok() {
+        return None;
+    }
+    let missing = path.ancestors().take_while(|path| path.symlink_metadata().is_err()).last()?;
+    let parent = missing.parent()?.canonicalize().ok()?;
+    writable.iter().any(|root| parent.starts_with(root)).then(|| parent.join(missing.file_name().unwrap_or_default()))
 }
 
 /// Starts the init and waits until the command's own program runs.

@@ -39,16 +39,25 @@ impl Step {
         }
     }
 
-    /// Whether the policy holds although this step failed: what is gone by now needs no hiding, and where a
-    /// container hides parts of /proc there can be no new one, but the old one is read-only and shows
-    /// nothing of processes outside.
+    /// Whether the policy holds although this step failed: what is gone by now needs no hiding.
     pub(crate) fn may_fail_with(&self, error: libc::c_int) -> bool {
-        match self {
-            Self::Cover { .. } => matches!(error, libc::ENOENT | libc::ENOTDIR | libc::ELOOP),
-            Self::Fresh { kind, .. } => *kind == c"proc" && error == libc::EPERM,
-            _ => false,
-        }
+        matches!(self, Self::Cover { .. }) && matches!(error, libc::ENOENT | libc::ENOTDIR | libc::ELOOP)
     }
+}
+
+/// Whose processes /proc shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Proc {
+    /// The command's own.
+    Own,
+    /// All there are: accepted by name, where there can be no other.
+    Shared,
+}
+
+/// The step to a /proc of its own. Read-only: what root may set below /proc/sys needs no capability.
+pub(crate) fn own_proc() -> Result<Step, ConfineError> {
+    let flags = libc::MS_NOSUID | libc::MS_NOEXEC | libc::MS_NODEV | libc::MS_RDONLY;
+    fresh(c"proc", Path::new("/proc"), flags, c"")
 }
 
 /// How many trees are kept at once.
@@ -57,10 +66,10 @@ pub(crate) fn slots(steps: &[Step]) -> usize {
 }
 
 /// The steps to a confined file system.
-pub(crate) fn steps(confinement: &Confinement) -> Result<Vec<Step>, ConfineError> {
+pub(crate) fn steps(confinement: &Confinement, proc: Proc) -> Result<Vec<Step>, ConfineError> {
     let writable = outermost(&confinement.writable);
     if writable.iter().any(|path| path.parent().is_none()) {
-        return Err(ConfineError::Invalid("the whole file system cannot be a writable folder".into()));
+        return Err(ConfineError::Invalid("the workspace is the whole file system: choose a folder in it".into()));
     }
     let devices: Vec<&Path> = DEVICES.iter().map(Path::new).filter(|path| path.exists()).collect();
     let mut steps = Vec::new();
@@ -76,7 +85,10 @@ pub(crate) fn steps(confinement: &Confinement) -> Result<Vec<Step>, ConfineError
         let attributes = libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NOEXEC;
         steps.push(Step::Attach { path: c_string(path)?, slot: writable.len() + slot, attributes });
     }
-    steps.extend(own_kernel_file_systems()?);
+    if proc == Proc::Own {
+        steps.push(own_proc()?);
+    }
+    steps.extend(own_devices()?);
     for path in &confinement.protected {
         pin_above(path, &writable, &mut steps)?;
         steps.push(Step::Overlay { path: c_string(path)?, attributes: TAME | libc::MOUNT_ATTR_RDONLY });
@@ -97,11 +109,10 @@ pub(crate) fn steps(confinement: &Confinement) -> Result<Vec<Step>, ConfineError
     Ok(steps)
 }
 
-/// Kernel file systems that show only what is the command's own.
-fn own_kernel_file_systems() -> Result<Vec<Step>, ConfineError> {
+/// Terminals and shared memory of its own.
+fn own_devices() -> Result<Vec<Step>, ConfineError> {
     let quiet = libc::MS_NOSUID | libc::MS_NOEXEC;
-    // Read-only: what root may set below /proc/sys needs no capability.
-    let mut steps = vec![fresh(c"proc", Path::new("/proc"), quiet | libc::MS_NODEV | libc::MS_RDONLY, c"")?];
+    let mut steps = Vec::new();
     if Path::new("/dev/pts").is_dir() {
         steps.push(fresh(c"devpts", Path::new("/dev/pts"), quiet, c"newinstance,ptmxmode=0666,mode=620")?);
         if Path::new("/dev/ptmx").exists() {
@@ -117,9 +128,7 @@ fn own_kernel_file_systems() -> Result<Vec<Step>, ConfineError> {
 /// Mounts the folders between a writable one and this path over themselves: otherwise a command could move
 /// one away, and what lies in it would be somewhere else for the next command.
 fn pin_above(path: &Path, writable: &[PathBuf], steps: &mut Vec<Step>) -> Result<(), ConfineError> {
-    let Some(root) = writable.iter().find(|root| path.starts_with(root) && path != **root) else { return Ok(()) };
-    let above: Vec<&Path> = path.ancestors().skip(1).take_while(|above| above != root).collect();
-    for folder in above.into_iter().rev() {
+    for folder in folders_above(path, writable) {
         let folder = c_string(folder)?;
         if !steps.iter().any(|step| matches!(step, Step::Overlay { path, .. } if *path == folder)) {
             steps.push(Step::Overlay { path: folder, attributes: 0 });
@@ -128,8 +137,16 @@ fn pin_above(path: &Path, writable: &[PathBuf], steps: &mut Vec<Step>) -> Result
     Ok(())
 }
 
+/// The folders between a writable one and this path, from the outside in.
+pub(crate) fn folders_above<'a>(path: &'a Path, writable: &[PathBuf]) -> Vec<&'a Path> {
+    let Some(root) = writable.iter().find(|root| path.starts_with(root) && path != **root) else { return Vec::new() };
+    let mut above: Vec<&Path> = path.ancestors().skip(1).take_while(|above| above != root).collect();
+    above.reverse();
+    above
+}
+
 /// The folders that lie in no other: one mount serves both, and no name below a writable folder is followed.
-fn outermost(folders: &[PathBuf]) -> Vec<PathBuf> {
+pub(crate) fn outermost(folders: &[PathBuf]) -> Vec<PathBuf> {
     let mut outermost: Vec<PathBuf> = Vec::new();
     let mut folders: Vec<&PathBuf> = folders.iter().collect();
     folders.sort();

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use seccompiler::BpfProgram;
 
 use crate::filter::{self, Keeper};
-use crate::mounts::{self, Step, c_string};
+use crate::mounts::{self, Proc, Step, c_string};
 use crate::stack::Stack;
 use crate::{Command, ConfineError, Confinement, Network, Stdio, landlock};
 
@@ -119,7 +119,7 @@ impl Plan {
     }
 
     /// Builds a wall around nothing, to see whether it can be built.
-    pub(crate) fn trial() -> Result<Self, ConfineError> {
+    pub(crate) fn trial(proc: Proc) -> Result<Self, ConfineError> {
         let (nothing, _) = std::io::pipe().map_err(|error| ConfineError::System { doing: "making a pipe", error })?;
         let command = Command {
             argv: vec!["/".into()],
@@ -127,15 +127,19 @@ impl Plan {
             env: Vec::new(),
             stdio: Stdio::Terminal(nothing.into()),
         };
+        let mut steps = vec![Step::LockDown];
+        if proc == Proc::Own {
+            steps.push(mounts::own_proc()?);
+        }
         let mut trial = Self::open(command)?;
         trial.candidates.clear();
-        trial.namespaces = Some(Namespaces::new(Network::Off, vec![Step::LockDown]));
+        trial.namespaces = Some(Namespaces::new(Network::Off, steps));
         Ok(trial)
     }
 
     /// Behind the whole wall.
-    pub(crate) fn confined(command: Command, confinement: &Confinement) -> Result<Self, ConfineError> {
-        let namespaces = Namespaces::new(confinement.network, mounts::steps(confinement)?);
+    pub(crate) fn confined(command: Command, confinement: &Confinement, proc: Proc) -> Result<Self, ConfineError> {
+        let namespaces = Namespaces::new(confinement.network, mounts::steps(confinement, proc)?);
         Ok(Self {
             namespaces: Some(namespaces),
             landlock: landlock::ruleset(&confinement.writable)?,
@@ -162,7 +166,7 @@ impl Plan {
     }
 }
 
-fn rlimits(confinement: &Confinement) -> Vec<(u32, libc::rlimit)> {
+pub(crate) fn rlimits(confinement: &Confinement) -> Vec<(u32, libc::rlimit)> {
     let limits = &confinement.limits;
     let mut all =
         vec![(libc::RLIMIT_CORE, 0), (libc::RLIMIT_NPROC, limits.processes), (libc::RLIMIT_FSIZE, limits.file_bytes)];

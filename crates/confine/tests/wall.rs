@@ -253,6 +253,7 @@ fn what_cannot_start_says_why() {
 
     let nothing = Support {
         namespaces: Feature::Missing("forbidden".into()),
+        proc: Feature::Missing("forbidden".into()),
         landlock: Feature::Missing("forbidden".into()),
         bubblewrap: None,
     };
@@ -291,13 +292,14 @@ fn the_weaker_wall_is_only_built_when_it_was_named() {
 #[test]
 fn bubblewrap_builds_the_same_wall() {
     let place = place();
-    let probed = Support::probe();
-    if probed.bubblewrap.is_none() {
+    let bwrap = PathBuf::from("/usr/bin/bwrap");
+    if !bwrap.exists() {
         assert!(std::env::var_os("CI").is_none(), "bwrap is not installed");
         eprintln!("bwrap is not installed: not tried");
         return;
     }
-    let support = Support { namespaces: Feature::Missing("forbidden".into()), ..probed };
+    let support =
+        Support { namespaces: Feature::Missing("forbidden".into()), bubblewrap: Some(bwrap), ..Support::probe() };
     let script = "echo ok > fine; echo x > ../outside; echo x > .git/hooks/a; cat ../secret/key; mkdir .selvedge/x
         python3 -c 'import ctypes; print(\"ptrace\", ctypes.CDLL(None).ptrace(0, 0, 0, 0))'; exit 5";
     let ran = finish(start_with(&["sh", "-c", script], &place.work, &confined(&place), &support));
@@ -307,4 +309,48 @@ fn bubblewrap_builds_the_same_wall() {
     assert_eq!(std::fs::read_dir(place.work.join(".git/hooks")).unwrap().count(), 0, "{}", ran.out);
     assert!(!ran.out.contains("hunter2") && ran.out.contains("ptrace -1"), "{}", ran.out);
     assert!(!place.work.join(".selvedge").exists());
+}
+
+#[test]
+fn what_is_hidden_and_missing_cannot_be_made() {
+    let place = place();
+    let wall = Wall::Confined(Confinement {
+        writable: vec![place.root.clone()],
+        hidden: vec![place.root.join("home-to-be"), place.root.join("config/gh/token")],
+        ..Confinement::default()
+    });
+    let attempts = "mkdir -p home-to-be && echo x > home-to-be/config; mkdir -p config/gh && echo x > config/gh/token; echo ok > fine";
+    let ran = sh(attempts, &place.root, &wall);
+    assert!(place.root.join("fine").exists(), "{}", ran.out);
+    assert!(!place.root.join("home-to-be").exists() && !place.root.join("config").exists(), "{}", ran.out);
+    sh(attempts, &place.root, &Wall::None);
+    assert!(place.root.join("home-to-be/config").exists() && place.root.join("config/gh/token").exists());
+}
+
+#[test]
+fn where_nothing_can_be_made_nothing_needs_protection() {
+    let place = place();
+    // As in a folder that is somebody else's: /proc lets nobody make anything.
+    let wall = Wall::Confined(Confinement {
+        writable: vec![place.work.clone()],
+        protected: vec!["/proc/.git".into(), place.work.join(".git")],
+        ..Confinement::default()
+    });
+    let ran = sh("echo ran; echo x > .git/x", &place.work, &wall);
+    assert!(ran.out.contains("ran") && !place.work.join(".git/x").exists(), "{}", ran.out);
+}
+
+#[test]
+fn a_container_that_hides_parts_of_proc_is_accepted_by_name() {
+    let place = place();
+    let support = Support { proc: Feature::Missing("masked".into()), bubblewrap: None, ..Support::probe() };
+    assert!(support.strength(None).is_err());
+    assert_eq!(support.strength(Some(WeakerWall::SharedProc)).unwrap(), selvedge_confine::Strength::SharedProc);
+    let Wall::Confined(confinement) = confined(&place) else { panic!() };
+    let wall = Wall::Confined(Confinement { weaker: Some(WeakerWall::SharedProc), ..confinement });
+    let script = "echo ok > fine; echo x > ../outside; cat ../secret/key; cat /proc/1/environ; exit 4";
+    let ran = finish(start_with(&["sh", "-c", script], &place.work, &wall, &support));
+    assert_eq!(ran.exit, Exit::Code(4), "{}", ran.out);
+    assert!(place.work.join("fine").exists() && !ran.out.contains("hunter2"), "{}", ran.out);
+    assert_eq!(std::fs::read_to_string(place.root.join("outside")).unwrap(), "before");
 }

@@ -90,7 +90,7 @@ pub enum View {
 pub enum Answer {
     /// Run it this once.
     Once,
-    /// Run it, and do not ask again in this script for this tool and this reason.
+    /// Run it, and do not ask again in this script for the same, as its tool understands that.
     ThisScript,
     /// Run it, and never ask again for what [`Preview::rule`] says.
     Always,
@@ -104,6 +104,8 @@ pub enum Answer {
 pub enum ApprovalDecision {
     /// One answer per call, in order.
     Answered(Vec<Answer>),
+    /// The person wants to answer nothing.
+    Cancelled,
     /// Nobody can be asked here. The words say why.
     Unavailable(String),
 }

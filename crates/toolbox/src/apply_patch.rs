@@ -92,6 +92,7 @@ pub(crate) fn apply_patch(workspace: &Workspace, turn_diff: &TurnDiff) -> impl T
     };
     tool_with_call("apply_patch", DESCRIPTION, run)
         .risk(|args| Risk::Guarded { reason: summary(args) })
+        .agreement(|args| Some(paths(args).join("\n")).filter(|paths| !paths.is_empty()))
         .preview(move |args| Preview { view: preview(&showing, args).ok().map(View::Diff), rule: None })
         .render(|output: &Output| output.stdout.clone())
         .positional(&["patch"])
@@ -136,9 +137,9 @@ fn draft<'a>(workspace: &'a Workspace, args: &Args) -> Result<Draft<'a>, ToolErr
     }
 }
 
-/// What a call changes, in a few words.
-fn summary(args: &Value) -> String {
-    let paths: Vec<String> = match (args["patch"].as_str(), args["path"].as_str()) {
+/// The files a call changes.
+fn paths(args: &Value) -> Vec<String> {
+    match (args["patch"].as_str(), args["path"].as_str()) {
         (Some(text), _) => {
             let mut paths = Vec::new();
             for operation in patch::parse(text).map(|patch| patch.operations).unwrap_or_default() {
@@ -150,8 +151,12 @@ fn summary(args: &Value) -> String {
             paths
         }
         (None, path) => path.into_iter().map(str::to_owned).collect(),
-    };
-    match &paths[..] {
+    }
+}
+
+/// What a call changes, in a few words.
+fn summary(args: &Value) -> String {
+    match &paths(args)[..] {
         [] => "applies a patch".to_owned(),
         [one] => format!("changes {one}"),
         [one, two] => format!("changes {one} and {two}"),

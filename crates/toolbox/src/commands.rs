@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use selvedge_confine::{Child, Command, ConfineError, Confinement, Network, Rlimits, Stdio, Support, Wall, WeakerWall};
-use selvedge_protocol::{SandboxPolicy, View};
+use selvedge_protocol::{Preview, SandboxPolicy, View};
 use selvedge_tools::{Risk, ToolError};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::ending::Leaving;
 use crate::environment::{Environment, EnvironmentPolicy};
@@ -97,50 +97,83 @@ impl Commands {
         }
     }
 
-    /// What a command risks in a folder. `unconfined` is one that asks to run without its wall, and why.
-    pub(crate) fn risk(&self, argv: &[String], cwd: Option<&str>, unconfined: Option<&str>) -> Risk {
-        let what = shown(argv).lines().next().unwrap_or_default().chars().take(120).collect::<String>();
-        let safety = self.judge(argv, cwd);
+    /// What a command risks.
+    pub(crate) fn risk(&self, wanted: &Wanted) -> Risk {
+        let what = wanted.in_one_line();
+        let safety = self.judge(wanted);
         if let Safety::Dangerous { why } = safety {
-            return Risk::Ask { reason: format!("`{what}` {why}") };
+            return Risk::Ask { reason: format!("`{what}`: {why}") };
         }
-        let rules = self.inner.rules.lock().unwrap_or_else(PoisonError::into_inner);
-        match unconfined {
-            Some(_) if covered_by(argv, &rules.unconfined) => Risk::Harmless,
-            Some("") => Risk::Ask { reason: format!("`{what}` wants to run without the sandbox") },
+        match &wanted.unconfined {
+            _ if self.has_rule(wanted) => Risk::Harmless,
+            Some(why) if why.is_empty() => Risk::Ask { reason: format!("`{what}` wants to run without the sandbox") },
             Some(why) => Risk::Ask { reason: format!("`{what}` wants to run without the sandbox: {why}") },
             None if safety == Safety::ReadOnly => Risk::Harmless,
-            None if covered_by(argv, &rules.confined) || covered_by(argv, &rules.unconfined) => Risk::Harmless,
-            None => Risk::Guarded { reason: format!("runs `{what}`") },
+            None => Risk::Guarded { reason: format!("runs `{what}`{}", wanted.circumstances()) },
         }
     }
 
-    /// The judgement of the words, with what the folder adds to it: a repository elsewhere in the workspace may have
-    /// been written by anybody, and names programs that even `git status` runs.
-    fn judge(&self, argv: &[String], cwd: Option<&str>) -> Safety {
-        let CommandView { commands, safety } = judge_command(argv);
-        let at_root = self.inner.workspace.absolute(cwd.unwrap_or("."), None) == self.inner.workspace.root();
+    /// The judgement of the words, with what the circumstances add to it: variables can make any program do anything,
+    /// and a repository elsewhere in the workspace may have been written by anybody and names programs that even
+    /// `git status` runs.
+    fn judge(&self, wanted: &Wanted) -> Safety {
+        let CommandView { commands, safety } = judge_command(&wanted.argv);
         let git = |words: &Vec<String>| words.first().is_some_and(|word| word.rsplit('/').next() == Some("git"));
         match safety {
-            Safety::ReadOnly if !at_root && commands.iter().any(git) => {
+            Safety::ReadOnly if !wanted.env.is_empty() => {
+                Safety::Unknown { why: "it comes with variables of its own".to_owned() }
+            }
+            Safety::ReadOnly if !self.at_root(wanted) && commands.iter().any(git) => {
                 Safety::Unknown { why: "`git` may run what another folder's repository says".to_owned() }
             }
             safety => safety,
         }
     }
 
+    /// Whether somebody allowed this before. A rule is for the workspace's own folder and no variables: elsewhere and
+    /// with others the same words may run something else.
+    fn has_rule(&self, wanted: &Wanted) -> bool {
+        let rules = self.inner.rules.lock().unwrap_or_else(PoisonError::into_inner);
+        self.is_plain(wanted)
+            && (covered_by(&wanted.argv, &rules.unconfined)
+                || wanted.unconfined.is_none() && covered_by(&wanted.argv, &rules.confined))
+    }
+
+    fn is_plain(&self, wanted: &Wanted) -> bool {
+        wanted.env.is_empty() && self.at_root(wanted)
+    }
+
+    fn at_root(&self, wanted: &Wanted) -> bool {
+        let cwd = wanted.cwd.as_deref().unwrap_or(".");
+        self.inner.workspace.absolute(cwd, None) == self.inner.workspace.root()
+    }
+
+    /// The rule a person can make of a command.
+    fn rule(&self, wanted: &Wanted) -> Option<Rule> {
+        let prefix = prefix_of(&wanted.argv).filter(|_| self.is_plain(wanted))?;
+        Some(Rule { prefix, unconfined: wanted.unconfined.is_some() })
+    }
+
     /// What a person is shown, and what "always" would mean.
-    pub(crate) fn preview(&self, argv: &[String]) -> selvedge_protocol::Preview {
-        let rule = prefix_of(argv).map(|prefix| format!("`{} …`", prefix.join(" ")));
-        selvedge_protocol::Preview { view: Some(View::Commands(shown(argv))), rule }
+    pub(crate) fn preview(&self, wanted: &Wanted) -> Preview {
+        let rule = self.rule(wanted).map(|rule| {
+            let outside = if rule.unconfined { ", without the sandbox" } else { "" };
+            format!("`{} …`{outside}", rule.prefix.join(" "))
+        });
+        let view = format!("{}{}", shown(&wanted.argv), wanted.circumstances());
+        Preview { view: Some(View::Commands(view)), rule }
+    }
+
+    /// What "for this script" covers: commands that begin alike, as for a rule.
+    pub(crate) fn agreement(&self, wanted: &Wanted) -> Option<String> {
+        self.rule(wanted).map(|rule| format!("{rule:?}"))
     }
 
     /// Remembers that commands which begin like this one need no question.
-    pub(crate) fn allow_always(&self, argv: &[String], unconfined: bool) {
-        let Some(prefix) = prefix_of(argv) else { return };
-        let rule = Rule { prefix, unconfined };
+    pub(crate) fn allow_always(&self, wanted: &Wanted) {
+        let Some(rule) = self.rule(wanted) else { return };
         let mut rules = self.inner.rules.lock().unwrap_or_else(PoisonError::into_inner);
-        let list = if unconfined { &mut rules.unconfined } else { &mut rules.confined };
+        let list = if rule.unconfined { &mut rules.unconfined } else { &mut rules.confined };
         if !list.contains(&rule.prefix) {
             list.push(rule.prefix.clone());
             if let Some(save) = &self.inner.settings.save_rule {
@@ -150,19 +183,19 @@ impl Commands {
     }
 
     /// Starts a command. Blocks for a millisecond or two.
-    pub(crate) fn start(&self, start: Start, stdio: Stdio) -> Result<Child, ToolError> {
+    pub(crate) fn start(&self, wanted: &Wanted, stdio: Stdio) -> Result<Child, ToolError> {
         let inner = &self.inner;
         inner.leaving.forget_gone();
-        let cwd = inner.workspace.absolute(start.cwd.as_deref().unwrap_or("."), None);
-        if self.judge(&start.argv, start.cwd.as_deref()) != Safety::ReadOnly {
+        let cwd = inner.workspace.absolute(wanted.cwd.as_deref().unwrap_or("."), None);
+        if self.judge(wanted) != Safety::ReadOnly {
             inner.turn_diff.before_command();
         }
         let support = inner.support.get_or_init(Support::probe);
-        let wall = if start.unconfined { Wall::None } else { self.wall() };
-        let argv = start.argv.iter().map(OsString::from).collect();
-        let env = inner.environment.build(&start.env);
+        let wall = if wanted.unconfined.is_some() { Wall::None } else { self.wall() };
+        let argv = wanted.argv.iter().map(OsString::from).collect();
+        let env = inner.environment.build(&wanted.env);
         selvedge_confine::spawn(Command { argv, cwd, env, stdio }, &wall, support)
-            .map_err(|error| explain(error, &start))
+            .map_err(|error| explain(error, wanted))
     }
 
     /// Commands that have ended and are not quite gone.
@@ -192,45 +225,75 @@ impl Commands {
     }
 }
 
-/// A command to start.
-pub(crate) struct Start {
+/// A command somebody wants to run.
+#[derive(Debug, Clone)]
+pub(crate) struct Wanted {
     pub(crate) argv: Vec<String>,
     pub(crate) cwd: Option<String>,
+    /// Variables of its own.
     pub(crate) env: BTreeMap<String, String>,
-    pub(crate) unconfined: bool,
+    /// Why it should run without its wall; `None` where it should not.
+    pub(crate) unconfined: Option<String>,
 }
 
-fn explain(error: ConfineError, start: &Start) -> ToolError {
+impl Wanted {
+    /// From the arguments of a call, with these words.
+    pub(crate) fn from_args(argv: Vec<String>, cwd_field: &str, args: &Value) -> Self {
+        let text = |name: &str| args[name].as_str().map(str::to_owned);
+        let env = args["env"].as_object().into_iter().flatten();
+        Self {
+            argv,
+            cwd: text(cwd_field),
+            env: env.map(|(name, value)| (name.clone(), value.as_str().unwrap_or_default().to_owned())).collect(),
+            unconfined: (args["with_escalated_permissions"] == true).then(|| text("justification").unwrap_or_default()),
+        }
+    }
+
+    pub(crate) fn in_one_line(&self) -> String {
+        let words = shown(&self.argv).lines().collect::<Vec<_>>().join(" ");
+        match words.char_indices().nth(120) {
+            Some((end, _)) => format!("{}…", &words[..end]),
+            None => words,
+        }
+    }
+
+    /// Where it runs and with what, where that is not as usual.
+    fn circumstances(&self) -> String {
+        let mut text = String::new();
+        if let Some(cwd) = &self.cwd {
+            text.push_str(&format!("\nin {cwd}"));
+        }
+        for (name, value) in &self.env {
+            text.push_str(&format!("\nwith {name}={value}"));
+        }
+        text
+    }
+}
+
+fn explain(error: ConfineError, wanted: &Wanted) -> ToolError {
     let mut failure = ToolError::new(error.to_string());
     match error {
         ConfineError::Program { program, error } if error.kind() == std::io::ErrorKind::NotFound => {
             failure = ToolError::new(format!("there is no program `{program}`"));
-            if program.contains(' ') && start.argv.len() == 1 {
+            if program.contains(' ') && wanted.argv.len() == 1 {
                 failure = failure.suggest(
                     "give the command as separate words: [\"npm\", \"test\"], or as [\"bash\", \"-c\", \"…\"]",
                 );
             }
         }
         ConfineError::WorkingDirectory { error, .. } => {
-            failure = ToolError::new(format!("cannot start in {}: {error}", start.cwd.as_deref().unwrap_or(".")));
+            failure = ToolError::new(format!("cannot start in {}: {error}", wanted.cwd.as_deref().unwrap_or(".")));
         }
+        ConfineError::Unprotectable { .. } => {
+            failure = failure.suggest("make it a folder, or the file that git writes for linked work trees");
+        }
+        ConfineError::Invalid(_) => failure = failure.suggest("-C takes the folder to work in"),
         ConfineError::NotEnforceable { .. } => {
             failure = failure
                 .suggest("`selvedge doctor` tells what this machine lacks")
-                .suggest("the setting `weaker_wall = \"landlock\"` accepts less, `danger-full-access` nothing at all");
+                .suggest("the setting `weaker_wall` accepts less, `danger-full-access` nothing at all");
         }
         _ => {}
     }
     failure
-}
-
-/// The words of an argument that holds a command.
-pub(crate) fn argv_of(args: &Value) -> Vec<String> {
-    let words = args["command"].as_array().into_iter().flatten();
-    words.filter_map(Value::as_str).map(str::to_owned).collect()
-}
-
-/// Why a call wants to run without its wall; `None` where it does not.
-pub(crate) fn escalation(args: &Value) -> Option<&str> {
-    (args["with_escalated_permissions"] == json!(true)).then(|| args["justification"].as_str().unwrap_or_default())
 }

@@ -59,11 +59,16 @@ impl Ending {
         child.end().map_err(broken)
     }
 
-    /// Ends the command and everything it started; returns when they are gone.
-    pub(crate) async fn kill(&self) {
+    /// Ends the command and everything it started.
+    pub(crate) fn kill_now(&self) {
         if let Some(child) = self.child.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
             child.kill();
         }
+    }
+
+    /// The same, and returns when they are gone.
+    pub(crate) async fn kill(&self) {
+        self.kill_now();
         let _ = tokio::time::timeout(PATIENCE, self.gone.readable()).await;
     }
 

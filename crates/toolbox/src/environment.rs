@@ -48,11 +48,17 @@ const TAME_GIT: [(&str, &str); 6] = [
 ];
 
 /// Names of variables that hold secrets, or lead to somebody who answers for us.
-const SECRET_NAMES: [&str; 12] = [
+const SECRET_NAMES: [&str; 18] = [
     "*KEY*",
     "*SECRET*",
     "*TOKEN*",
+    "*PASS",
     "*PASSW*",
+    "*PASSPHRASE*",
+    "*_PWD",
+    "*WEBHOOK*",
+    "*CONNECTION_STRING*",
+    "*_DSN",
     "*CREDENTIAL*",
     "*PRIVATE*",
     "*_AUTH",
@@ -64,7 +70,7 @@ const SECRET_NAMES: [&str; 12] = [
 ];
 
 /// How well-known secrets begin.
-const SECRET_VALUES: [&str; 16] = [
+const SECRET_VALUES: [&str; 17] = [
     "sk-",
     "sk_live_",
     "sk_test_",
@@ -80,6 +86,7 @@ const SECRET_VALUES: [&str; 16] = [
     "ASIA",
     "AIza",
     "npm_",
+    "hf_",
     "eyJhbGciOi",
 ];
 
@@ -137,7 +144,9 @@ fn holds_secret(value: &str) -> bool {
         .and_then(|(_, rest)| rest.split(['/', '?', '#']).next())
         .and_then(|authority| authority.rsplit_once('@'))
         .is_some_and(|(user, _)| user.contains(':'));
-    (long && known) || password_in_url || value.contains("-----BEGIN")
+    (long && known)
+        || password_in_url
+        || ["-----BEGIN", "AccountKey=", "hooks.slack.com/"].iter().any(|mark| value.contains(mark))
 }
 
 /// A pattern that is none matches nothing: a variable too many is left out, never one too few.
@@ -166,6 +175,9 @@ mod tests {
             ("DATABASE_URL", "postgres://me:pw@host/db"),
             ("PLAIN_URL", "https://host/path@x:y"),
             ("SSH_AUTH_SOCK", "/tmp/agent"),
+            ("DB_PASS", "x"),
+            ("MYSQL_PWD", "x"),
+            ("STORAGE", "DefaultEndpointsProtocol=https;AccountKey=abc"),
             ("CARGO_HOME", "/cargo"),
             ("PROVIDER", "x"),
         ];

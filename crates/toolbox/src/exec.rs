@@ -15,7 +15,7 @@ use tokio::net::unix::pipe::Receiver;
 use crate::aliases::aliases_of;
 use crate::blocking::blocking;
 use crate::capture::{Capture, KEPT};
-use crate::commands::{Commands, DEFAULT_TIMEOUT, LONGEST_TIMEOUT, Start, argv_of, escalation};
+use crate::commands::{Commands, DEFAULT_TIMEOUT, LONGEST_TIMEOUT, Wanted};
 use crate::ending::{Ending, Leaving};
 
 /// What to run.
@@ -49,7 +49,7 @@ pub(crate) struct Output {
     exit_code: i32,
     stdout: String,
     stderr: String,
-    /// Both, in the order they were written.
+    /// Both, in the order they arrived.
     aggregated_output: String,
     timed_out: bool,
     duration_ms: u64,
@@ -63,19 +63,27 @@ pub(crate) struct Output {
 const TIMED_OUT: i32 = 124;
 
 pub(crate) fn exec(commands: &Commands) -> impl Tool + use<> {
-    let [running, judging, showing, allowing, confined] = [(); 5].map(|()| commands.clone());
+    let [running, judging, showing, agreeing, allowing, confined] = [(); 6].map(|()| commands.clone());
     let description = "Runs a command in the sandbox and waits for its end, whatever its exit status. \
         Processes it leaves in the background end with the script.";
     tool_with_call("exec", description, move |args: Args, call| {
         let commands = running.clone();
         async move { run(&commands, args, &call).await }
     })
-    .risk(move |args| judging.risk(&argv_of(args), args["cwd"].as_str(), escalation(args)))
-    .preview(move |args| showing.preview(&argv_of(args)))
-    .allow_always(move |args| allowing.allow_always(&argv_of(args), escalation(args).is_some()))
+    .risk(move |args| judging.risk(&wanted(args)))
+    .preview(move |args| showing.preview(&wanted(args)))
+    .agreement(move |args| agreeing.agreement(&wanted(args)))
+    .allow_always(move |args| allowing.allow_always(&wanted(args)))
     .again(move |output: &Output, args| again(output, args, confined.are_confined()))
     .render(render)
     .aliases(aliases_of("exec"))
+}
+
+/// The command in a call's arguments.
+fn wanted(args: &Value) -> Wanted {
+    let words = args["command"].as_array().into_iter().flatten();
+    let argv = words.filter_map(Value::as_str).map(str::to_owned).collect();
+    Wanted::from_args(argv, "cwd", args)
 }
 
 async fn run(commands: &Commands, args: Args, call: &Call) -> Result<Output, ToolError> {
@@ -85,14 +93,19 @@ async fn run(commands: &Commands, args: Args, call: &Call) -> Result<Output, Too
     let broken = |error: io::Error| ToolError::new(format!("the command's streams broke: {error}"));
     let (stdout, stdout_there) = io::pipe().map_err(broken)?;
     let (stderr, stderr_there) = io::pipe().map_err(broken)?;
-    let start = Start { argv: args.command, cwd: args.cwd, env: args.env, unconfined: args.with_escalated_permissions };
+    let wanted = Wanted {
+        argv: args.command,
+        cwd: args.cwd,
+        env: args.env,
+        unconfined: args.with_escalated_permissions.then(String::new),
+    };
     let stdio = Stdio::Streams {
         stdin: std::fs::File::open("/dev/null").map_err(broken)?.into(),
         stdout: stdout_there.into(),
         stderr: stderr_there.into(),
     };
     let spawning = commands.clone();
-    let child = blocking(move || spawning.start(start, stdio)).await?;
+    let child = blocking(move || spawning.start(&wanted, stdio)).await?;
     let streams = [
         (OutputStream::Stdout, Receiver::from_owned_fd(stdout.into()).map_err(broken)?),
         (OutputStream::Stderr, Receiver::from_owned_fd(stderr.into()).map_err(broken)?),
@@ -136,7 +149,6 @@ impl Writing<'_> {
             let [(_, stdout), (_, stderr)] = &mut self.streams;
             let [for_stdout, for_stderr] = &mut buffers;
             tokio::select! {
-                biased;
                 () = self.call.cancel.cancelled() => {
                     ending.kill().await;
                     return Err(ToolError::new("the command was stopped"));
@@ -219,14 +231,17 @@ fn looks_denied(output: &str) -> bool {
 
 /// The same without the sandbox, where that seems to be what it wants.
 fn again(output: &Output, args: &Value, confined: bool) -> Option<Again> {
-    if !output.sandbox_denied || !confined || escalation(args).is_some() {
+    let wanted = wanted(args);
+    if !output.sandbox_denied || !confined || wanted.unconfined.is_some() {
         return None;
     }
     let mut args = args.clone();
     args["with_escalated_permissions"] = json!(true);
     let last = output.aggregated_output.trim_end().lines().last().unwrap_or_default();
     let last: String = last.chars().take(200).collect();
-    Some(Again { args, reason: format!("it seems that the sandbox stopped it ({last}); run it again without?") })
+    let what = wanted.in_one_line();
+    let reason = format!("`{what}`: it seems that the sandbox stopped it ({last}); run it again without?");
+    Some(Again { args, reason })
 }
 
 fn render(output: &Output) -> String {

@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use schemars::JsonSchema;
-use selvedge_tools::{Call, Tool, ToolError, tool_with_call};
+use selvedge_tools::{Call, Risk, Tool, ToolError, tool_with_call};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::aliases::aliases_of;
-use crate::commands::{Commands, Start, escalation};
+use crate::commands::{Commands, Wanted};
+use crate::judge::{Safety, judge_command};
 use crate::terminals::{Glance, Terminals};
 
 /// What to run.
@@ -65,7 +66,7 @@ pub(crate) struct Output {
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
 
 pub(crate) fn exec_command(commands: &Commands, terminals: &Terminals) -> impl Tool + use<> {
-    let [running, judging, showing, allowing] = [(); 4].map(|()| commands.clone());
+    let [running, judging, showing, agreeing, allowing] = [(); 5].map(|()| commands.clone());
     let terminals = terminals.clone();
     let description = "Runs a shell command in a terminal. Where it has not ended in time, it goes on and can be \
         typed to with write_stdin, until the script ends.";
@@ -73,9 +74,10 @@ pub(crate) fn exec_command(commands: &Commands, terminals: &Terminals) -> impl T
         let (commands, terminals) = (running.clone(), terminals.clone());
         async move { run(&commands, &terminals, args, &call).await }
     })
-    .risk(move |args| judging.risk(&shell_words(args), args["workdir"].as_str(), escalation(args)))
-    .preview(move |args| showing.preview(&shell_words(args)))
-    .allow_always(move |args| allowing.allow_always(&shell_words(args), escalation(args).is_some()))
+    .risk(move |args| judging.risk(&wanted(args)))
+    .preview(move |args| showing.preview(&wanted(args)))
+    .agreement(move |args| agreeing.agreement(&wanted(args)))
+    .allow_always(move |args| allowing.allow_always(&wanted(args)))
     .render(render)
     .aliases(aliases_of("exec_command"))
     .positional(&["cmd"])
@@ -88,19 +90,20 @@ pub(crate) fn write_stdin(terminals: &Terminals) -> impl Tool + use<> {
         let terminals = terminals.clone();
         async move { type_in(&terminals, args, &call).await }
     })
+    .risk(risk_of_typing)
     .render(render)
     .aliases(aliases_of("write_stdin"))
 }
 
 async fn run(commands: &Commands, terminals: &Terminals, args: Args, call: &Call) -> Result<Output, ToolError> {
     let patience = wait(args.yield_time_ms, Duration::from_secs(10));
-    let start = Start {
+    let wanted = Wanted {
         argv: words(args.shell.as_deref(), args.login, args.cmd),
         cwd: args.workdir,
         env: [("TERM".to_owned(), "dumb".to_owned())].into(),
-        unconfined: args.with_escalated_permissions,
+        unconfined: args.with_escalated_permissions.then(String::new),
     };
-    let (id, terminal) = terminals.open(commands, start, call).await?;
+    let (id, terminal) = terminals.open(commands, wanted, call).await?;
     Ok(shown(terminals, id, terminal.look(patience, call).await?))
 }
 
@@ -132,10 +135,22 @@ fn render(output: &Output) -> String {
     format!("{state}\n{}", output.output)
 }
 
-/// What the shell is told, as words, judged before it runs.
-fn shell_words(args: &Value) -> Vec<String> {
+/// The command in a call's arguments.
+fn wanted(args: &Value) -> Wanted {
     let text = |name: &str| args[name].as_str().map(str::to_owned);
-    words(text("shell").as_deref(), args["login"] == true, text("cmd").unwrap_or_default())
+    let argv = words(text("shell").as_deref(), args["login"] == true, text("cmd").unwrap_or_default());
+    Wanted::from_args(argv, "workdir", args)
+}
+
+/// What typing risks: whoever listens may be a shell.
+fn risk_of_typing(args: &Value) -> Risk {
+    let chars = args["chars"].as_str().unwrap_or_default();
+    let typed: String = chars.chars().take(80).flat_map(char::escape_debug).collect();
+    match judge_command(&["bash".to_owned(), "-c".to_owned(), chars.to_owned()]).safety {
+        _ if chars.is_empty() => Risk::Harmless,
+        Safety::Dangerous { why } => Risk::Ask { reason: format!("types `{typed}`: {why}") },
+        _ => Risk::Guarded { reason: format!("types `{typed}`") },
+    }
 }
 
 fn words(shell: Option<&str>, login: bool, line: String) -> Vec<String> {

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use globset::Glob;
 use schemars::JsonSchema;
 use selvedge_tools::{Tool, ToolError, tool};
 use serde::{Deserialize, Serialize};
@@ -27,10 +28,27 @@ pub(crate) struct Args {
     #[serde(default = "twenty_five")]
     #[schemars(range(min = 1))]
     limit: usize,
-    /// How many levels down.
-    #[serde(default = "two")]
+    /// How many levels down; 2 where neither this nor `recursive` is said.
     #[schemars(range(min = 1))]
-    depth: usize,
+    depth: Option<usize>,
+    /// All levels, or the first alone.
+    recursive: Option<bool>,
+    /// Only what matches this glob, by name or by path below the folder.
+    pattern: Option<String>,
+}
+
+/// Deeper than any folder anybody made on purpose.
+const ALL_LEVELS: usize = 64;
+
+impl Args {
+    fn levels(&self) -> usize {
+        match (self.depth, self.recursive) {
+            (Some(depth), _) => depth,
+            (None, Some(true)) => ALL_LEVELS,
+            (None, Some(false)) => 1,
+            (None, None) => 2,
+        }
+    }
 }
 
 fn here() -> String {
@@ -39,10 +57,6 @@ fn here() -> String {
 
 fn one() -> usize {
     1
-}
-
-fn two() -> usize {
-    2
 }
 
 fn twenty_five() -> usize {
@@ -105,7 +119,20 @@ fn list(workspace: &Workspace, args: &Args) -> Result<Output, ToolError> {
         return Err(ToolError::new(format!("{shown} is not a folder")).suggest("use readFile for files"));
     }
     let mut entries = Vec::new();
-    collect(workspace, &path, args.depth, 1, &mut entries)?;
+    collect(workspace, &path, args.levels(), 1, &mut entries)?;
+    if let Some(pattern) = &args.pattern {
+        let glob = Glob::new(pattern)
+            .map_err(|error| ToolError::new(format!("`{pattern}` is not a glob: {error}")))?
+            .compile_matcher();
+        let below = |entry: &Entry| {
+            let path = workspace.absolute(&entry.path, None);
+            path.strip_prefix(&real).or(path.strip_prefix(workspace.root())).unwrap_or(&path).to_owned()
+        };
+        entries.retain(|entry| {
+            let below = below(entry);
+            glob.is_match(&below) || below.file_name().is_some_and(|name| glob.is_match(name))
+        });
+    }
     if args.offset > entries.len().max(1) {
         return Err(ToolError::new(format!(
             "offset {} is past the end: {shown} has {} entries",

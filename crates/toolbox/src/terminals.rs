@@ -2,8 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
@@ -16,7 +15,7 @@ use tokio::sync::watch;
 
 use crate::blocking::blocking;
 use crate::capture::Capture;
-use crate::commands::{Commands, Start};
+use crate::commands::{Commands, Wanted};
 use crate::ending::Ending;
 
 /// Terminals at once, in one session.
@@ -28,8 +27,23 @@ const LAST_WORDS: Duration = Duration::from_millis(100);
 /// The terminals there are. They belong to the scopes of the calls that opened them. Clones share them.
 #[derive(Clone, Default)]
 pub(crate) struct Terminals {
-    open: Arc<Mutex<BTreeMap<u32, Weak<Terminal>>>>,
-    last: Arc<AtomicU32>,
+    open: Arc<Mutex<Open>>,
+}
+
+#[derive(Default)]
+struct Open {
+    last: u32,
+    /// `None` while it is being opened.
+    terminals: BTreeMap<u32, Option<Arc<Terminal>>>,
+}
+
+/// Closes a terminal when its scope ends.
+struct CloseAtTheEnd(Terminals, u32);
+
+impl Drop for CloseAtTheEnd {
+    fn drop(&mut self) {
+        self.0.close(self.1);
+    }
 }
 
 /// A command in a terminal. Dropping it ends the command.
@@ -37,6 +51,7 @@ pub(crate) struct Terminal {
     master: Arc<AsyncFd<OwnedFd>>,
     unread: Arc<Mutex<Capture>>,
     state: watch::Receiver<State>,
+    ending: Arc<Ending>,
     reader: tokio::task::AbortHandle,
 }
 
@@ -59,49 +74,65 @@ impl Terminals {
     pub(crate) async fn open(
         &self,
         commands: &Commands,
-        start: Start,
+        wanted: Wanted,
         call: &Call,
     ) -> Result<(u32, Arc<Terminal>), ToolError> {
-        let live = {
-            let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-            open.retain(|_, terminal| terminal.strong_count() > 0);
-            open.len()
-        };
-        if live >= MOST {
-            return Err(ToolError::new(format!("{MOST} terminals are open, and no more are allowed"))
-                .suggest("end one: writeStdin({sessionId, chars: \"\\u0003\"}) sends Ctrl-C"));
-        }
+        let id = self.reserve()?;
+        // Whatever happens from here on, the place is given back.
+        let closing = CloseAtTheEnd(self.clone(), id);
         let (master, terminal) = open_pair().map_err(|error| ToolError::new(format!("no terminal: {error}")))?;
         let commands = commands.clone();
-        let child = blocking(move || commands.start(start, Stdio::Terminal(terminal))).await?;
+        let child = blocking(move || commands.start(&wanted, Stdio::Terminal(terminal))).await?;
         let broken = |error: std::io::Error| ToolError::new(format!("the terminal broke: {error}"));
         let master = watch_fd(master, Interest::READABLE | Interest::WRITABLE).map_err(broken)?;
         let master = Arc::new(master);
         let unread = Arc::new(Mutex::new(Capture::default()));
         let (state, watching) = watch::channel(State::Running);
-        let reading = follow(master.clone(), Ending::of(child)?, unread.clone(), state);
+        let ending = Arc::new(Ending::of(child)?);
+        let reading = follow(master.clone(), ending.clone(), unread.clone(), state);
         let reader = tokio::spawn(reading).abort_handle();
-        let terminal = Arc::new(Terminal { master, unread, state: watching, reader });
-        let id = self.last.fetch_add(1, Ordering::Relaxed) + 1;
-        self.open.lock().unwrap_or_else(PoisonError::into_inner).insert(id, Arc::downgrade(&terminal));
-        call.belongings.keep(terminal.clone());
+        let terminal = Arc::new(Terminal { master, unread, state: watching, ending, reader });
+        self.lock().terminals.insert(id, Some(terminal.clone()));
+        call.belongings.keep(closing);
         Ok((id, terminal))
+    }
+
+    /// A place for one more. Those that have ended make room, the oldest first.
+    fn reserve(&self) -> Result<u32, ToolError> {
+        let mut open = self.lock();
+        if open.terminals.len() >= MOST {
+            let ended = |terminal: &Option<Arc<Terminal>>| terminal.as_ref().is_some_and(|it| it.exit_code().is_some());
+            let oldest = open.terminals.iter().find(|(_, terminal)| ended(terminal)).map(|(id, _)| *id);
+            let Some(oldest) = oldest else {
+                return Err(ToolError::new(format!("{MOST} terminals are open, and no more are allowed"))
+                    .suggest("end one: writeStdin({sessionId, chars: \"\\u0003\"}) sends Ctrl-C"));
+            };
+            open.terminals.remove(&oldest);
+        }
+        open.last += 1;
+        let id = open.last;
+        open.terminals.insert(id, None);
+        Ok(id)
     }
 
     /// The terminal of this id.
     pub(crate) fn get(&self, id: u32) -> Result<Arc<Terminal>, ToolError> {
-        let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        open.get(&id).and_then(Weak::upgrade).ok_or_else(|| {
-            let ids: Vec<String> =
-                open.iter().filter(|(_, t)| t.strong_count() > 0).map(|(id, _)| id.to_string()).collect();
+        let open = self.lock();
+        open.terminals.get(&id).cloned().flatten().ok_or_else(|| {
+            let ids: Vec<String> = open.terminals.keys().map(u32::to_string).collect();
             let there = if ids.is_empty() { "none is open".to_owned() } else { format!("open: {}", ids.join(", ")) };
             ToolError::new(format!("there is no terminal {id}: {there}"))
         })
     }
 
-    /// Forgets a terminal whose command has ended and whose output was read.
+    /// Forgets a terminal, and ends what runs in it.
     pub(crate) fn close(&self, id: u32) {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
+        let closed = self.lock().terminals.remove(&id);
+        drop(closed);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Open> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -126,16 +157,21 @@ impl Terminal {
             () = call.cancel.cancelled() => return Err(ToolError::new("it was stopped")),
             _ = tokio::time::timeout(patience, state.wait_for(|state| *state != State::Running)) => {}
         }
-        let exit_code = match *self.state.borrow() {
+        let exit_code = self.exit_code();
+        Ok(Glance { output: self.unread.lock().unwrap_or_else(PoisonError::into_inner).take(), exit_code })
+    }
+
+    fn exit_code(&self) -> Option<i32> {
+        match *self.state.borrow() {
             State::Running => None,
             State::Ended(code) => Some(code),
-        };
-        Ok(Glance { output: self.unread.lock().unwrap_or_else(PoisonError::into_inner).take(), exit_code })
+        }
     }
 }
 
 impl Drop for Terminal {
     fn drop(&mut self) {
+        self.ending.kill_now();
         self.reader.abort();
     }
 }
@@ -143,7 +179,7 @@ impl Drop for Terminal {
 /// Reads what the terminal shows until the command has ended.
 async fn follow(
     master: Arc<AsyncFd<OwnedFd>>,
-    ending: Ending,
+    ending: Arc<Ending>,
     unread: Arc<Mutex<Capture>>,
     state: watch::Sender<State>,
 ) {

@@ -13,7 +13,29 @@ pub(crate) struct Args {
     /// Why it changed.
     explanation: Option<String>,
     /// All steps, in order; at most one in progress.
-    plan: Vec<PlanStep>,
+    plan: Vec<Step>,
+}
+
+/// One step. What is to be done stands in `step` or in `description`.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(crate) struct Step {
+    /// What is to be done.
+    step: Option<String>,
+    /// The same, under another name.
+    description: Option<String>,
+    /// A name for it, if it has one.
+    id: Option<String>,
+    /// How far it is.
+    status: StepStatus,
+}
+
+impl Step {
+    fn plain(self) -> Result<PlanStep, ToolError> {
+        let Self { step, description, id, status } = self;
+        let words = step.or(description).or(id);
+        let step = words.ok_or_else(|| ToolError::new("a step does not say what is to be done: give it `step`"))?;
+        Ok(PlanStep { step, status })
+    }
 }
 
 /// The plan as it stands; clones share it.
@@ -47,20 +69,21 @@ pub(crate) fn update_plan(plan: &Plan) -> impl Tool + use<> {
 }
 
 fn update(plan: &Plan, args: Args, call: &Call) -> Result<Output, ToolError> {
-    let running = args.plan.iter().filter(|step| step.status == StepStatus::InProgress).count();
+    let steps = args.plan.into_iter().map(Step::plain).collect::<Result<Vec<_>, _>>()?;
+    let running = steps.iter().filter(|step| step.status == StepStatus::InProgress).count();
     if running > 1 {
         return Err(ToolError::new(format!("{running} steps are in progress, and at most one may be")));
     }
-    let done = args.plan.iter().filter(|step| step.status == StepStatus::Completed).count();
-    let mut content = format!("plan updated: {done} of {} done", args.plan.len());
+    let done = steps.iter().filter(|step| step.status == StepStatus::Completed).count();
+    let mut content = format!("plan updated: {done} of {} done", steps.len());
     if let Some(explanation) = &args.explanation {
         content.push_str(&format!(" ({explanation})"));
     }
     call.events.emit(Event::PlanUpdated {
         parent_id: call.scope_id.clone(),
-        plan: args.plan.clone(),
+        plan: steps.clone(),
         explanation: args.explanation,
     });
-    *plan.0.lock().unwrap_or_else(PoisonError::into_inner) = args.plan;
+    *plan.0.lock().unwrap_or_else(PoisonError::into_inner) = steps;
     Ok(Output { content, success: true })
 }

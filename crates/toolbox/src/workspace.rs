@@ -20,7 +20,7 @@ pub(crate) fn is_protected(name: &OsStr) -> bool {
 }
 
 /// Files nobody needs for work and everybody wants to steal, below the home folder.
-pub(crate) const SECRETS: [&str; 12] = [
+pub(crate) const SECRETS: [&str; 27] = [
     ".ssh",
     ".aws",
     ".gnupg",
@@ -33,6 +33,21 @@ pub(crate) const SECRETS: [&str; 12] = [
     ".config/gcloud",
     ".config/gh",
     ".azure",
+    ".boto",
+    ".cargo/credentials",
+    ".cargo/credentials.toml",
+    ".claude.json",
+    ".claude/.credentials.json",
+    ".codex/auth.json",
+    ".config/git/credentials",
+    ".config/op",
+    ".gem/credentials",
+    ".local/share/keyrings",
+    ".my.cnf",
+    ".password-store",
+    ".pgpass",
+    ".terraform.d/credentials.tfrc.json",
+    ".vault-token",
 ];
 
 /// The folder a session works in, and what else it may touch.

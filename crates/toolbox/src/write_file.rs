@@ -44,6 +44,7 @@ pub(crate) fn write_file(workspace: &Workspace, turn_diff: &TurnDiff) -> impl To
     tool("write_file", "Writes a file as a whole.", run)
         .risk(|args| Risk::Guarded { reason: format!("writes {}", args["path"].as_str().unwrap_or_default()) })
         .preview(move |args| preview(&showing, args))
+        .agreement(|args| args["path"].as_str().map(str::to_owned))
         .render(|output: &Output| {
             format!("{} {} ({} bytes)", if output.created { "created" } else { "wrote" }, output.path, output.bytes)
         })

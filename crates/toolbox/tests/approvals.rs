@@ -238,6 +238,7 @@ fn a_person_sees_what_would_happen() {
 
 #[test]
 fn for_this_script_is_for_this_script() {
+    // The same command, and those that begin alike as a rule would have it.
     let desk = desk(ApprovalPolicy::Untrusted, Answer::ThisScript);
     let twice = "for (let i = 0; i < 3; i++) await tools.exec({command: ['touch', 'made']}); await tools.exec({command: ['touch', 'other']})";
     assert_eq!(desk.script(twice).error, None);
@@ -382,4 +383,114 @@ fn the_clock_stands_while_a_person_thinks() {
     let harness = selvedge_script::Harness::new(orchestrator).unwrap().with_limits(desk.limits.clone());
     let output = runtime.block_on(harness.run("await tools.exec({command: ['touch', 'made']}); return 'in time'"));
     assert_eq!(output.value(), Some(json!("in time")), "{:?}", output.error);
+}
+
+#[test]
+fn variables_and_other_folders_make_every_command_a_question() {
+    let evil = || {
+        let mut desk = desk(ApprovalPolicy::Untrusted, no());
+        desk.policy = ApprovalPolicy::Untrusted;
+        desk.write("work/evil/ls", "#!/bin/sh\ntouch made\n");
+        let rules = Rules { confined: vec![vec!["make".into()]], unconfined: vec![vec!["git".into(), "fetch".into()]] };
+        *desk.settings.lock().unwrap() = Some(CommandSettings { rules, ..Default::default() });
+        desk
+    };
+    for args in [
+        json!({"command": ["ls"], "env": {"PATH": "evil:/bin"}}),
+        json!({"command": ["bash", "-c", "ls"], "env": {"BASH_ENV": "evil/ls"}}),
+        json!({"command": ["git", "fetch"], "env": {"LD_PRELOAD": "evil.so"}, "withEscalatedPermissions": true}),
+        json!({"command": ["make"], "cwd": "evil"}),
+    ] {
+        both_ways(
+            evil,
+            "exec",
+            |_| args.clone(),
+            |desk, ran| {
+                assert_eq!(ran.asked.len(), 1, "{args}: {ran:?}");
+                assert!(!desk.path("work/made").exists());
+                let call = &ran.asked[0].calls[0];
+                assert_eq!(call.preview.rule, None, "{args}");
+                let Some(View::Commands(view)) = &call.preview.view else { panic!("{call:?}") };
+                assert!(view.contains("\nwith ") || view.contains("\nin evil"), "{view}");
+            },
+        );
+    }
+}
+
+#[test]
+fn for_this_script_covers_no_other_command() {
+    for (first, second) in [
+        (
+            json!({"command": ["bash", "-c", "cd . && touch a"]}),
+            json!({"command": ["bash", "-c", "cd . && touch made"]}),
+        ),
+        (json!({"command": ["touch", "a"]}), json!({"command": ["touch", "a"], "withEscalatedPermissions": true})),
+        (json!({"command": ["touch", "a"]}), json!({"command": ["touch", "a"], "cwd": ".git/.."})),
+    ] {
+        let desk = desk(ApprovalPolicy::Untrusted, Answer::ThisScript);
+        assert_eq!(desk.script(&format!("await tools.exec({first}); await tools.exec({second})")).error, None);
+        let asked = desk.person.asked.lock().unwrap().len();
+        let same_folder = second["cwd"] == json!(".git/..");
+        assert_eq!(asked, if same_folder { 1 } else { 2 }, "{second}");
+    }
+    let patch = |text: &str| {
+        let files: String =
+            ["a", "b", "c", "d"].iter().map(|name| format!("*** Add File: {name}\n+{text}\n")).collect();
+        json!({"patch": format!("*** Begin Patch\n{files}*** End Patch\n")})
+    };
+    let other = json!({"patch": "*** Begin Patch\n*** Add File: a\n+x\n*** Add File: b\n+x\n*** Add File: e\n+x\n*** Add File: f\n+x\n*** End Patch\n"});
+    let desk = desk(ApprovalPolicy::Untrusted, Answer::ThisScript);
+    let script = format!(
+        "await tools.applyPatch({}); await tools.applyPatch({}); await tools.applyPatch({other})",
+        patch("one"),
+        patch("two")
+    );
+    assert_eq!(desk.script(&script).error, None);
+    assert_eq!(desk.person.asked.lock().unwrap().len(), 2, "the same files need no second question, others do");
+}
+
+#[test]
+fn typing_into_a_terminal_is_judged_too() {
+    let desk = desk(ApprovalPolicy::OnRequest, no());
+    desk.write("work/doomed/file", "x");
+    let output = desk.script(
+        "const t = await tools.execCommand({cmd: 'sh', yieldTimeMs: 200});
+         try { await tools.writeStdin({sessionId: t.sessionId, chars: 'rm -rf doomed\\n', yieldTimeMs: 500}) } catch (e) { return e.name }",
+    );
+    assert_eq!(output.value(), Some(json!("ApprovalDeniedError")), "{:?}", output.error);
+    assert!(desk.path("work/doomed/file").exists());
+}
+
+#[test]
+fn what_was_agreed_for_a_second_attempt_holds_for_the_next() {
+    for (answer, questions) in [(Answer::Once, 2), (Answer::ThisScript, 1), (Answer::Always, 1)] {
+        let desk = desk(ApprovalPolicy::OnFailure, answer);
+        let script = "for (const n of [1, 2]) await tools.exec({command: ['touch', '../outside/made']})";
+        assert_eq!(desk.script(script).error, None);
+        let asked = desk.person.asked.lock().unwrap();
+        assert_eq!(asked.len(), questions);
+        assert!(asked[0].calls[0].reason.contains("touch ../outside/made"), "{:?}", asked[0]);
+        assert!(asked[0].calls[0].preview.rule.as_ref().unwrap().contains("without the sandbox"));
+        assert!(desk.path("outside/made").exists());
+    }
+}
+
+#[test]
+fn a_script_can_catch_a_cancelled_question_and_go_on() {
+    struct Dismissive;
+    impl selvedge_tools::Approver for Dismissive {
+        fn ask<'a>(
+            &'a self,
+            _: &'a selvedge_protocol::ApprovalRequest,
+        ) -> futures_util::future::BoxFuture<'a, selvedge_protocol::ApprovalDecision> {
+            Box::pin(std::future::ready(selvedge_protocol::ApprovalDecision::Cancelled))
+        }
+    }
+    let desk = desk(ApprovalPolicy::Untrusted, no());
+    let orchestrator = desk.orchestrator(&desk.toolbox()).with_approver(Arc::new(Dismissive));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let harness = selvedge_script::Harness::new(orchestrator).unwrap();
+    let script = "try { await tools.exec({command: ['touch', 'made']}) } catch (e) { return [e.name, e.message] }";
+    let output = runtime.block_on(harness.run(script));
+    assert_eq!(output.value(), Some(json!(["ToolAbortedError", "exec was stopped"])), "{:?}", output.error);
 }

@@ -60,7 +60,7 @@ fn output_comes_in_order_and_is_told_as_it_comes() {
             keep.lock().unwrap().push((stream, text));
         }
     });
-    // Each waits for the other to have been read: the order is not left to chance.
+    // What is written at the same moment may arrive in another order; what is not, may not.
     let value = exec(&desk, "echo 1; sleep 0.2; echo 2 >&2; sleep 0.2; echo 3");
     assert_eq!(value["aggregatedOutput"], json!("1\n2\n3\n"));
     let seen = seen.lock().unwrap();
@@ -230,4 +230,26 @@ fn terminals_are_bounded_and_end_with_the_script() {
         output.error
     );
     assert_unlocked(&desk);
+}
+
+#[test]
+fn terminals_opened_at_once_are_bounded_and_ended_ones_make_room() {
+    let mut desk = Desk::new();
+    desk.limits.max_tool_calls = 100;
+    desk.limits.max_concurrent_tool_calls = 64;
+    let output = desk.script(
+        "const all = await Promise.allSettled(Array.from({length: 30}, () => tools.execCommand({cmd: 'sleep 600', yieldTimeMs: 50})));
+         return all.filter(r => r.status === 'fulfilled').length",
+    );
+    assert_eq!(output.value(), Some(json!(16)), "{:?}", output.error);
+    // Sixteen that ended by themselves, unread, do not stand in the way of another.
+    let output = desk.script(
+        "for (let i = 0; i < 16; i++) await tools.execCommand({cmd: `while [ ! -e go ]; do sleep 0.05; done; echo > ended${i}`, yieldTimeMs: 1});
+         await tools.writeFile({path: 'go', content: ''});
+         const ended = async () => (await tools.fileSearch({pattern: 'ended*'})).length;
+         while (await ended() < 16) await new Promise(r => setTimeout(r, 100));
+         let late; while (late === undefined) { try { late = await tools.execCommand({cmd: 'echo late'}) } catch (e) { if (!e.message.includes('16 terminals')) throw e } }
+         return late.output",
+    );
+    assert_eq!(output.value(), Some(json!("late\r\n")), "{:?}", output.error);
 }

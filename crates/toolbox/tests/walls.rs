@@ -53,7 +53,7 @@ const ESCAPES: &[Escape] = &[
     Escape {
         name: "reads the journal",
         script: "cat ../private/journal; find ../.. -maxdepth 4 -name journal 2>/dev/null | xargs cat",
-        taken: |_, value| said(value, "hunter2"),
+        taken: |desk, value| said(value, desk.read("private/journal").trim()),
     },
     Escape {
         name: "reads our memory",
@@ -134,18 +134,30 @@ fn nothing_gets_out() {
     }
 }
 
+fn under(sandbox: SandboxPolicy) -> impl Fn() -> Desk {
+    move || {
+        let mut desk = Desk::new();
+        desk.sandbox = sandbox;
+        desk
+    }
+}
+
 #[test]
 fn terminals_are_behind_the_same_wall() {
-    for way in BOTH {
-        let walled = neighbourhood(SandboxPolicy::WorkspaceWrite);
-        let cmd = "echo escaped > ../outside/file.txt; cat ../private/journal; echo x > .git/hooks/a; echo fine > fine";
-        let ran = walled.desk.call(way, "exec_command", &json!({"cmd": cmd}));
-        let value = ran.value.unwrap();
+    let cmd = "echo escaped > ../outside/file.txt; cat ../private/journal; echo x > .git/hooks/a; echo fine > fine";
+    let args = |_: &Desk| json!({"cmd": cmd});
+    both_ways(under(SandboxPolicy::WorkspaceWrite), "exec_command", args, |desk, ran| {
+        let value = ran.value.as_ref().unwrap();
         assert!(!value["output"].as_str().unwrap().contains("hunter2"), "{value}");
-        assert_eq!(walled.desk.read("outside/file.txt"), "outside\n");
-        assert_eq!(walled.desk.read("work/fine"), "fine\n");
-        assert!(!walled.desk.path("work/.git/hooks/a").exists());
-    }
+        assert_eq!(desk.read("outside/file.txt"), "outside\n");
+        assert_eq!(desk.read("work/fine"), "fine\n");
+        assert!(!desk.path("work/.git/hooks/a").exists());
+    });
+    both_ways(under(SandboxPolicy::DangerFullAccess), "exec_command", args, |desk, ran| {
+        assert!(ran.value.as_ref().unwrap()["output"].as_str().unwrap().contains("hunter2"));
+        assert_eq!(desk.read("outside/file.txt"), "escaped\n");
+        assert!(desk.path("work/.git/hooks/a").exists());
+    });
 }
 
 #[test]
@@ -163,34 +175,29 @@ fn the_workspace_and_temporary_folders_can_be_written() {
 
 #[test]
 fn a_folder_elsewhere_widens_nothing() {
-    both_ways(
-        Desk::new,
-        "exec",
-        |_| json!({"command": ["sh", "-c", "pwd; echo escaped > file.txt"], "cwd": "../outside"}),
-        |desk, ran| {
+    let args = |_: &Desk| json!({"command": ["sh", "-c", "pwd; echo escaped > file.txt"], "cwd": "../outside"});
+    for (sandbox, left) in
+        [(SandboxPolicy::WorkspaceWrite, "outside\n"), (SandboxPolicy::DangerFullAccess, "escaped\n")]
+    {
+        both_ways(under(sandbox), "exec", args, |desk, ran| {
             assert!(ran.value.as_ref().unwrap()["stdout"].as_str().unwrap().ends_with("/outside\n"), "{ran:?}");
-            assert_eq!(desk.read("outside/file.txt"), "outside\n");
-        },
-    );
+            assert_eq!(desk.read("outside/file.txt"), left, "{sandbox:?}");
+        });
+    }
 }
 
 #[test]
 fn nothing_is_written_when_nothing_may_be() {
-    let read_only = || {
-        let mut desk = Desk::new();
-        desk.sandbox = SandboxPolicy::ReadOnly;
-        desk
-    };
-    both_ways(
-        read_only,
-        "exec",
-        |_| json!({"command": ["sh", "-c", "echo x > here; echo x > /tmp/selvedge-was-here"]}),
-        |desk, ran| {
-            let value = ran.value.as_ref().unwrap();
-            assert_eq!(value["sandboxDenied"], json!(true), "{value}");
-            assert!(!desk.path("work/here").exists() && !std::path::Path::new("/tmp/selvedge-was-here").exists());
-        },
-    );
+    let args = |_: &Desk| json!({"command": ["sh", "-c", "echo x > here; t=/tmp/selvedge-$$; echo x > $t && rm $t && echo temporary"]});
+    both_ways(under(SandboxPolicy::ReadOnly), "exec", args, |desk, ran| {
+        let value = ran.value.as_ref().unwrap();
+        assert_eq!((&value["sandboxDenied"], &value["stdout"]), (&json!(true), &json!("")), "{value}");
+        assert!(!desk.path("work/here").exists());
+    });
+    both_ways(under(SandboxPolicy::WorkspaceWrite), "exec", args, |desk, ran| {
+        assert_eq!(ran.value.as_ref().unwrap()["stdout"], json!("temporary\n"), "{ran:?}");
+        assert!(desk.path("work/here").exists());
+    });
 }
 
 #[test]
@@ -231,6 +238,7 @@ fn where_there_can_be_no_wall_nothing_runs() {
         let desk = Desk::new();
         let support = Support {
             namespaces: Feature::Missing("user namespaces are switched off".into()),
+            proc: Feature::Missing("no".into()),
             landlock: Feature::Missing("no".into()),
             bubblewrap: None,
         };

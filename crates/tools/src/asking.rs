@@ -30,7 +30,7 @@ impl Orchestrator {
         let ids: Vec<String> = gated.iter().map(|(prepared, _)| prepared.request.id.clone()).collect();
         let decision = self.question(scope, &gated, ids, reports).await;
         let mut allowed = Vec::new();
-        for ((prepared, reason), decision) in gated.into_iter().zip(decision) {
+        for ((prepared, _), decision) in gated.into_iter().zip(decision) {
             let tool = &prepared.tool.spec.name;
             let failure = match decision {
                 Decision::Run => {
@@ -38,13 +38,13 @@ impl Orchestrator {
                     continue;
                 }
                 Decision::RunAll => {
-                    scope.agree(tool, &reason);
+                    scope.agree(prepared.agreement());
                     allowed.push(prepared);
                     continue;
                 }
                 Decision::RunAlways => {
                     prepared.tool.tool.allow_always(&prepared.args);
-                    scope.agree(tool, &reason);
+                    scope.agree(prepared.agreement());
                     allowed.push(prepared);
                     continue;
                 }
@@ -78,9 +78,14 @@ impl Orchestrator {
         let decision = self.question(scope, &gated, vec![first.to_owned()], reports).await;
         let [(prepared, _)] = gated;
         match decision.first() {
-            Some(Decision::Run | Decision::RunAll) => Some(prepared),
+            Some(Decision::Run) => Some(prepared),
+            Some(Decision::RunAll) => {
+                scope.agree(prepared.agreement());
+                Some(prepared)
+            }
             Some(Decision::RunAlways) => {
                 prepared.tool.tool.allow_always(&prepared.args);
+                scope.agree(prepared.agreement());
                 Some(prepared)
             }
             _ => None,
@@ -133,6 +138,7 @@ impl Orchestrator {
                         None => Decision::Denied(None),
                     }).collect()
                 }
+                ApprovalDecision::Cancelled => all(Decision::Cancelled),
                 ApprovalDecision::Unavailable(because) => all(Decision::Denied(Some(because))),
             },
             () = too_late => all(Decision::TimedOut),

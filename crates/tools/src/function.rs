@@ -54,6 +54,7 @@ where
         risk: None,
         render: None,
         preview: None,
+        agreement: None,
         allow_always: None,
         again: None,
         aliases: Vec::new(),
@@ -66,6 +67,7 @@ type Run<A, R> = dyn Fn(A, Call) -> BoxFuture<'static, Result<R, ToolError>> + S
 type Judge = dyn Fn(&Value) -> Risk + Send + Sync;
 type Render<R> = dyn Fn(&R) -> String + Send + Sync;
 type Show = dyn Fn(&Value) -> Preview + Send + Sync;
+type Agree = dyn Fn(&Value) -> Option<String> + Send + Sync;
 type Allow = dyn Fn(&Value) + Send + Sync;
 type TryAgain<R> = dyn Fn(&R, &Value) -> Option<Again> + Send + Sync;
 
@@ -76,6 +78,7 @@ pub struct FunctionTool<A, R> {
     risk: Option<Box<Judge>>,
     render: Option<Box<Render<R>>>,
     preview: Option<Box<Show>>,
+    agreement: Option<Box<Agree>>,
     allow_always: Option<Box<Allow>>,
     again: Option<Box<TryAgain<R>>>,
     aliases: Vec<(&'static str, &'static str)>,
@@ -106,6 +109,12 @@ impl<A, R> FunctionTool<A, R> {
     /// Shows a person what a call would do.
     pub fn preview(mut self, preview: impl Fn(&Value) -> Preview + Send + Sync + 'static) -> Self {
         self.preview = Some(Box::new(preview));
+        self
+    }
+
+    /// Says which other calls "for this script" covers: those with the same words.
+    pub fn agreement(mut self, agreement: impl Fn(&Value) -> Option<String> + Send + Sync + 'static) -> Self {
+        self.agreement = Some(Box::new(agreement));
         self
     }
 
@@ -165,6 +174,10 @@ where
 
     fn preview(&self, args: &Value) -> Preview {
         self.preview.as_ref().map(|preview| preview(args)).unwrap_or_default()
+    }
+
+    fn agreement(&self, args: &Value) -> Option<String> {
+        self.agreement.as_ref().and_then(|agreement| agreement(args))
     }
 
     fn allow_always(&self, args: &Value) {

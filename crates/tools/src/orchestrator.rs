@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use futures_util::future::join_all;
-use selvedge_protocol::{ApprovalPolicy, CallError, CallRecord, CallStatus, ErrorCode, Event};
+use selvedge_protocol::{ApprovalPolicy, CallError, CallRecord, CallStatus, ErrorCode, Event, ToolSpec};
 use serde_json::{Map, Value};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio_util::sync::CancellationToken;
@@ -118,6 +118,14 @@ pub(crate) struct Prepared {
     digest: String,
 }
 
+impl Prepared {
+    /// What "for this script" covers: this very call, and what its tool says is the same.
+    pub(crate) fn agreement(&self) -> String {
+        let words = self.tool.tool.agreement(&self.args).unwrap_or_else(|| self.digest.clone());
+        format!("{}\n{words}", self.tool.spec.name)
+    }
+}
+
 impl Orchestrator {
     /// An orchestrator that asks nobody: what needs a person is denied.
     pub fn new(registry: Registry) -> Self {
@@ -134,6 +142,12 @@ impl Orchestrator {
     /// The same under another policy.
     pub fn with_policy(mut self, policy: ApprovalPolicy) -> Self {
         self.policy = policy;
+        self
+    }
+
+    /// The same with these tools alone.
+    pub fn only(mut self, keep: impl Fn(&ToolSpec) -> bool) -> Self {
+        self.registry = self.registry.filtered(keep);
         self
     }
 
@@ -159,9 +173,7 @@ impl Orchestrator {
             match self.prepare(scope, request) {
                 Err(outcome) => finish(scope, reports, outcome),
                 Ok(prepared) => match judge(self.policy, risk(&prepared)) {
-                    Verdict::Ask { reason } if scope.has_agreed(&prepared.tool.spec.name, &reason) => {
-                        free.push(prepared)
-                    }
+                    Verdict::Ask { .. } if scope.has_agreed(&prepared.agreement()) => free.push(prepared),
                     Verdict::Run => free.push(prepared),
                     Verdict::Ask { reason } => gated.push((prepared, reason)),
                     Verdict::Refuse { reason } => {
@@ -253,7 +265,13 @@ impl Orchestrator {
         let digest = digest(&tool.spec.name, &again.args);
         let request = CallRequest { id, tool: tool.spec.name.clone(), args: Arguments::List(Vec::new()), line, cancel };
         let second = Prepared { request, args: again.args, tool, digest };
-        match self.ask_again(scope, second, again.reason, &outcome.record.id, reports).await {
+        // Somebody may have agreed to this before.
+        let agreed = judge(self.policy, risk(&second)) == Verdict::Run || scope.has_agreed(&second.agreement());
+        let second = match agreed {
+            true => Some(second),
+            false => self.ask_again(scope, second, again.reason, &outcome.record.id, reports).await,
+        };
+        match second {
             None => finish(scope, reports, outcome),
             Some(second) => {
                 let settles = outcome.record.id.clone();

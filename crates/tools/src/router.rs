@@ -52,6 +52,8 @@ impl ToolRouter {
     /// A router for one model.
     pub fn new(orchestrator: Orchestrator, config: &ToolsConfig) -> Self {
         let offered = config.offer(orchestrator.registry());
+        // What was not offered cannot be called, by whatever name.
+        let orchestrator = orchestrator.only(|spec| offered.iter().any(|offered| offered.tool == spec.name));
         Self { orchestrator, offered }
     }
 

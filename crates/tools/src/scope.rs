@@ -24,7 +24,7 @@ pub struct Scope {
     pub(crate) limits: ScopeLimits,
     pub(crate) places: Arc<Semaphore>,
     made: Arc<AtomicU32>,
-    agreed: Arc<Mutex<HashSet<(String, String)>>>,
+    agreed: Arc<Mutex<HashSet<String>>>,
     pub(crate) belongings: Belongings,
 }
 
@@ -126,13 +126,13 @@ impl Scope {
         self.made.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |made| (made < max).then_some(made + 1)).is_ok()
     }
 
-    /// Remembers that a person agreed to this tool, asked for this reason, for the rest of the scope.
-    pub(crate) fn agree(&self, tool: &str, reason: &str) {
-        self.agreed.lock().unwrap_or_else(PoisonError::into_inner).insert((tool.to_owned(), reason.to_owned()));
+    /// Remembers what a person agreed to for the rest of the scope.
+    pub(crate) fn agree(&self, to: String) {
+        self.agreed.lock().unwrap_or_else(PoisonError::into_inner).insert(to);
     }
 
-    pub(crate) fn has_agreed(&self, tool: &str, reason: &str) -> bool {
-        self.agreed.lock().unwrap_or_else(PoisonError::into_inner).contains(&(tool.to_owned(), reason.to_owned()))
+    pub(crate) fn has_agreed(&self, to: &str) -> bool {
+        self.agreed.lock().unwrap_or_else(PoisonError::into_inner).contains(to)
     }
 }
 

@@ -24,6 +24,12 @@ pub trait Tool: Send + Sync {
         Preview::default()
     }
 
+    /// What "for this script" covers besides this very call; `None` covers nothing else.
+    fn agreement(&self, args: &Value) -> Option<String> {
+        let _ = args;
+        None
+    }
+
     /// A person agreed to this call and to all that its preview's rule covers, for ever.
     fn allow_always(&self, args: &Value) {
         let _ = args;

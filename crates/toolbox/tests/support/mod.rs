@@ -11,7 +11,9 @@ use selvedge_protocol::{
 };
 use selvedge_script::{Harness, RunOptions};
 use selvedge_toolbox::{CommandSettings, Toolbox, Workspace};
-use selvedge_tools::{Approver, Orchestrator, Registry, Scope, ScopeLimits, StructuredCall, ToolRouter, ToolsConfig};
+use selvedge_tools::{
+    Approver, Orchestrator, Registry, Scope, ScopeLimits, ShellFlavour, StructuredCall, ToolRouter, ToolsConfig,
+};
 use serde_json::Value;
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
@@ -94,7 +96,8 @@ impl Desk {
             std::fs::create_dir_all(desk.path(folder)).unwrap();
         }
         desk.write("outside/file.txt", "outside\n");
-        desk.write("private/journal", "hunter2\n");
+        // Its own secret: other desks stand beside it.
+        desk.write("private/journal", format!("hunter2 of {}\n", desk.path("").display()));
         desk
     }
 
@@ -133,7 +136,10 @@ impl Desk {
         let orchestrator = self.orchestrator(&self.toolbox());
         let (value, error, ledger) = match way {
             Way::Structured => {
-                let router = ToolRouter::new(orchestrator, &ToolsConfig::default());
+                // A model that uses terminals is offered those.
+                let terminal = ["exec_command", "execCommand", "write_stdin", "writeStdin"].contains(&tool);
+                let shell = if terminal { ShellFlavour::Terminal } else { ShellFlavour::Words };
+                let router = ToolRouter::new(orchestrator, &ToolsConfig { shell, ..ToolsConfig::default() });
                 let limits = ScopeLimits::from(&self.limits);
                 let scope = Scope::new("turn".into(), limits, &self.cancel, self.events.clone());
                 let call =
