@@ -39,6 +39,7 @@ pub(crate) fn measure(table: &mut Table) -> Result<()> {
                 stdout: null()?.into(),
                 stderr: null()?.into(),
             },
+            hold: None,
         };
         let mut child = selvedge_confine::spawn(command, &wall, &support)?;
         anyhow::ensure!(child.end()?.exit.code() == 0, "true was false behind the wall");

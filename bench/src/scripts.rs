@@ -16,6 +16,7 @@ pub(crate) fn measure(table: &mut Table) -> Result<()> {
     compile(table)?;
     preflight(table)?;
     whole_run(table)?;
+    journal(table)?;
     process(table)
 }
 
@@ -122,6 +123,69 @@ fn whole_run(table: &mut Table) -> Result<()> {
         "",
         "",
         true,
+    );
+    Ok(())
+}
+
+/// What it adds to a call that everything is written down.
+fn journal(table: &mut Table) -> Result<()> {
+    const CALLS: usize = 100;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let home = std::env::temp_dir().join(format!("selvedge-bench-journal-{}", std::process::id()));
+    let journal = std::sync::Arc::new(selvedge_journal::Journal::open(&home)?);
+    let noop = || selvedge_tools::tool("noop", "Does nothing.", |_: Lines| async { Ok(1) });
+    let limits = selvedge_protocol::Limits { max_tool_calls: 1000, ..Default::default() };
+    let without = Orchestrator::new(Registry::new().with(noop())?);
+    let with = without.clone().with_ledger(journal.clone());
+    let harnesses = [without, with]
+        .map(|orchestrator| Harness::new(orchestrator).map(|harness| harness.with_limits(limits.clone())));
+    let source = format!("for (let i = 0; i < {CALLS}; i++) await tools.noop({{ path: 'file' + i }})");
+    let mut samples = [Samples::default(), Samples::default()];
+    for _ in 0..60 {
+        for (harness, samples) in harnesses.iter().zip(&mut samples) {
+            let harness = harness.as_ref().map_err(|error| anyhow::anyhow!("{error}"))?;
+            let start = Instant::now();
+            let output = runtime.block_on(harness.run(&source));
+            samples.extend([since(start) / CALLS as f64]);
+            anyhow::ensure!(output.error.is_none(), "{:?}", output.error);
+        }
+    }
+    let added = samples[1].p50() - samples[0].p50();
+    table.row(
+        "journal on, added to one tool call",
+        format!("{added:.3} ms ({:.3} with, {:.3} without)", samples[1].p50(), samples[0].p50()),
+        "",
+        "≤ 0.1 ms",
+        added <= 0.1,
+    );
+    for n in 0..10_000 {
+        use selvedge_protocol::Ledger;
+        let id = format!("scr_bench{n}");
+        let run = selvedge_protocol::RunStart {
+            id: &id,
+            source: "return 1",
+            directory: "/",
+            session: "",
+            seed: "1",
+            resumes: None,
+        };
+        journal.begin(&run)?;
+    }
+    let mut listing = Samples::default();
+    for _ in 0..10 {
+        let start = Instant::now();
+        let runs = journal.runs(&selvedge_journal::Filter { limit: Some(10_000), ..Default::default() })?;
+        listing.extend([since(start)]);
+        anyhow::ensure!(runs.len() == 10_000, "{} runs", runs.len());
+    }
+    drop(journal);
+    std::fs::remove_dir_all(&home)?;
+    table.row(
+        "a journal of 10,000 runs, listed whole",
+        format!("{:.1} ms (p99 {:.1})", listing.p50(), listing.p99()),
+        "",
+        "≤ 50 ms",
+        listing.p50() <= 50.0,
     );
     Ok(())
 }

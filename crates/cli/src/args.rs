@@ -24,6 +24,9 @@ pub(crate) enum Command {
     Check(CheckArgs),
     /// List what scripts can call
     Tools(ToolsArgs),
+    /// Look at what ran before
+    #[command(subcommand)]
+    Runs(RunsCommand),
     /// Tell what this machine gives: the walls, the limits, the configuration
     Doctor(DoctorArgs),
 }
@@ -57,6 +60,10 @@ pub(crate) struct RunArgs {
     /// Words for the script, which it finds in `context.args`
     #[arg(last = true, value_name = "ARGS")]
     pub(crate) args: Vec<String>,
+
+    /// Go on from an earlier run: what it did is not done again
+    #[arg(long, value_name = "RUN")]
+    pub(crate) resume: Option<String>,
 
     /// Seed of Math.random, to repeat a run
     #[arg(long, value_name = "NUMBER")]
@@ -114,6 +121,10 @@ pub(crate) struct PlaceArgs {
     #[arg(long, value_name = "PACK")]
     pub(crate) pack: Option<String>,
 
+    /// Write nothing down
+    #[arg(long)]
+    pub(crate) ephemeral: bool,
+
     /// Follow this folder's own .selvedge/ from now on
     #[arg(long)]
     pub(crate) trust: bool,
@@ -139,6 +150,43 @@ pub(crate) struct CheckArgs {
 
     #[command(flatten)]
     pub(crate) place: PlaceArgs,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum RunsCommand {
+    /// List runs, newest first
+    List(RunsListArgs),
+    /// Show a run: its calls, what became of each, and what to do next
+    Show(RunsShowArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RunsListArgs {
+    /// Only those begun within this time, such as 90m, 12h or 7d
+    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    pub(crate) since: Option<Duration>,
+
+    /// Only those that called this tool
+    #[arg(long, value_name = "TOOL")]
+    pub(crate) tool: Option<String>,
+
+    /// At most this many
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    pub(crate) limit: u32,
+
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RunsShowArgs {
+    /// The run, or the beginning of its id
+    pub(crate) run: String,
+
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Debug, Args)]

@@ -7,6 +7,7 @@ mod doctor;
 mod out;
 mod problem;
 mod run;
+mod runs;
 mod setup;
 mod show;
 mod tools;
@@ -42,6 +43,7 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     let outcome = match cli.command {
         Command::Run(args) => run::run(args),
+        Command::Runs(command) => runs::runs(command),
         Command::Check(args) => check::check(args),
         Command::Tools(args) => tools::tools(args),
         Command::Doctor(args) => doctor::doctor(args),

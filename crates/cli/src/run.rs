@@ -23,7 +23,8 @@ pub(crate) fn run(mut args: RunArgs) -> Result<Exit> {
     if args.dry_run {
         args.limits.mode = Some(ModeArg::DryRun);
     }
-    let setup = Setup::new(&args.place)?;
+    let setup = Setup::new(&args.place)?.with_journal(&args.place)?;
+    let resume = args.resume.as_deref().map(|run| setup.resume(run)).transpose()?;
     let (name, source) = read_source(args.file.as_deref(), args.code.as_deref())?;
     let runtime = runtime()?;
     let show = if args.quiet || args.json { Show::nothing() } else { Show::on_stderr() };
@@ -36,6 +37,7 @@ pub(crate) fn run(mut args: RunArgs) -> Result<Exit> {
     let options = RunOptions {
         seed: args.seed,
         cancel: cancel.clone(),
+        resume,
         events: show.sink(),
         facts: Facts { args: args.args, ..setup.facts() },
         ..RunOptions::default()
@@ -133,7 +135,11 @@ fn print_human(output: &ScriptToolCallOutput, name: &str, source: &[u8]) -> Resu
         script_problem(error, name, source).print();
         let done = output.calls.iter().filter(|call| call.status == CallStatus::Done).count();
         if done > 0 {
-            eprintln!("note: {done} of {} calls had finished; `--json` shows their results", output.calls.len());
+            eprintln!(
+                "note: {done} of {} calls had finished; `selvedge runs show {}` shows them",
+                output.calls.len(),
+                output.id
+            );
         }
     }
     Ok(())

@@ -5,10 +5,13 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use selvedge_config::{Config, SavedRules, ToolPack};
 use selvedge_confine::{Rlimits, WeakerWall};
+use selvedge_journal::{CallState, Journal, RunState};
 use selvedge_protocol::ModeSettings;
-use selvedge_script::{Facts, Harness};
+use selvedge_script::{Facts, Harness, Resume};
 use selvedge_toolbox::{CommandSettings, EnvironmentPolicy, Inherit, Rules, Toolbox, Workspace};
-use selvedge_tools::{Approver, NobodyToAsk, Orchestrator, Pack, PackError, Packs, Registry};
+use selvedge_tools::{
+    Approver, CameTo, Earlier, EarlierCall, NobodyToAsk, Orchestrator, Pack, PackError, Packs, Registry,
+};
 use std::sync::Arc;
 
 use crate::args::{LimitArgs, PlaceArgs};
@@ -20,6 +23,8 @@ pub(crate) struct Setup {
     pub(crate) directory: PathBuf,
     pub(crate) home: Option<PathBuf>,
     pub(crate) toolbox: Toolbox,
+    /// `None` writes nothing down.
+    pub(crate) journal: Option<Arc<Journal>>,
 }
 
 impl Setup {
@@ -47,7 +52,7 @@ impl Setup {
             Problem::new(format!("cannot open {}: {error}", directory.display())).hint("-C takes the folder to work in")
         })?;
         let toolbox = Toolbox::with_commands(workspace, command_settings(&config, home.as_deref())?);
-        Ok(Self { config, directory, home, toolbox })
+        Ok(Self { config, directory, home, toolbox, journal: None })
     }
 
     /// The tools there are, as far as the pack and the configuration have them.
@@ -70,6 +75,45 @@ impl Setup {
             None => all,
             Some(names) => all.filtered(|spec| names.iter().any(|name| *name == spec.name || *name == spec.js_name)),
         })
+    }
+
+    /// The same, with everything written down unless somebody does not want that.
+    pub(crate) fn with_journal(mut self, place: &PlaceArgs) -> Result<Self> {
+        let journal = match &self.home {
+            Some(home) if !place.ephemeral => {
+                Some(Arc::new(Journal::open(home).map_err(|error| crate::runs::problem(&error))?))
+            }
+            _ => None,
+        };
+        if let Some(Ok(lock)) = journal.as_ref().map(|journal| journal.hold()) {
+            self.toolbox.commands.hold_while_any_runs(lock);
+        }
+        self.journal = journal;
+        Ok(self)
+    }
+
+    /// What an earlier run made, to go on from.
+    pub(crate) fn resume(&self, run: &str) -> Result<Resume> {
+        let Some(journal) = &self.journal else {
+            return Err(Problem::new("nothing is written down that could be gone on from")
+                .hint("leave out --ephemeral")
+                .into());
+        };
+        let earlier = journal.run(run).map_err(|error| crate::runs::problem(&error))?;
+        if earlier.summary.state == RunState::Running {
+            return Err(Problem::new(format!("{} still runs", earlier.summary.id))
+                .hint("wait for its end, or stop it")
+                .into());
+        }
+        let calls = earlier.calls.into_iter().filter_map(|call| {
+            let came_to = match (call.state, call.value) {
+                (CallState::Done, Some(value)) => CameTo::Value(value),
+                (CallState::OutcomeUnknown, _) => CameTo::Unknown,
+                _ => return None,
+            };
+            Some(EarlierCall { id: call.id, args_digest: call.digest, read_only: call.read_only, came_to })
+        });
+        Ok(Resume { run: earlier.summary.id, calls: Arc::new(Earlier::new(calls)) })
     }
 
     fn packs(&self) -> Packs {
@@ -105,6 +149,10 @@ impl Setup {
         let orchestrator = Orchestrator::new(self.registry()?)
             .with_policy(self.config.approval_policy)
             .with_approver(approver.unwrap_or_else(nobody));
+        let orchestrator = match &self.journal {
+            Some(journal) => orchestrator.with_ledger(journal.clone()),
+            None => orchestrator,
+        };
         let harness = Harness::new(orchestrator).map_err(|error| {
             Problem::new(format!("cannot start the sandbox: {error}"))
                 .hint("run `selvedge doctor` to see what this machine lacks")

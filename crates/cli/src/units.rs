@@ -11,6 +11,7 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
         "" | "s" => number,
         "m" | "min" => number * 60.0,
         "h" => number * 3600.0,
+        "d" => number * 86_400.0,
         _ => return Err(format!("`{unit}` is not a unit of time: write 500ms, 30s or 5m")),
     };
     Duration::try_from_secs_f64(seconds).map_err(|_| format!("`{text}` is not a time: write 500ms, 30s or 5m"))
@@ -43,6 +44,7 @@ mod tests {
         assert_eq!(duration("500ms"), Ok(Duration::from_millis(500)));
         assert_eq!(duration("1.5s"), Ok(Duration::from_millis(1500)));
         assert_eq!(duration("2m"), Ok(Duration::from_secs(120)));
+        assert_eq!(duration("2d"), Ok(Duration::from_secs(172_800)));
         assert_eq!(duration("7"), Ok(Duration::from_secs(7)));
         assert!(duration("soon").is_err() && duration("1e999s").is_err() && duration("3 weeks").is_err());
         assert_eq!(megabytes("96MB"), Ok(96));

@@ -31,6 +31,7 @@ impl Terminal {
             cwd: dir.join("work"),
             env: env.to_vec(),
             stdio: Stdio::Terminal(tty),
+            hold: None,
         };
         let child = spawn(command, &Wall::None, &Support::probe()).unwrap();
         Self { screen: File::from(master), child, seen: String::new() }

@@ -15,6 +15,9 @@ pub struct Command {
     pub env: Vec<(OsString, OsString)>,
     /// What it reads and writes.
     pub stdio: Stdio,
+    /// Kept open until the command and everything it started are gone, by them and not by us: a lock on such a file
+    /// tells others whether they still are.
+    pub hold: Option<OwnedFd>,
 }
 
 /// What a command reads and writes.

@@ -38,6 +38,8 @@ pub(crate) fn spawn(mut command: Command, wall: &Wall, support: &Support) -> Res
     let (ended, mut tell_end) = io::pipe().map_err(system("making a pipe"))?;
     let (gone, still_there) = io::pipe().map_err(system("making a pipe"))?;
     let (leash_there, leash) = io::pipe().map_err(system("making a pipe"))?;
+    // As long as we live; nothing here outlives us but what left its group.
+    let hold = command.hold;
     let group = running.id() as libc::pid_t;
     std::thread::spawn(move || {
         let status = running.wait().map(ExitStatusExt::into_raw).unwrap_or(0);
@@ -50,7 +52,7 @@ pub(crate) fn spawn(mut command: Command, wall: &Wall, support: &Support) -> Res
         let _ = io::copy(&mut { leash_there }, &mut io::sink());
         // SAFETY: no memory is handed over; the group is the command's own.
         unsafe { libc::killpg(group, libc::SIGKILL) };
-        drop(still_there);
+        drop((hold, still_there));
     });
     Ok(Child { ended, gone: gone.into(), leash: Some(leash), init: group })
 }

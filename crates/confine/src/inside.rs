@@ -78,11 +78,16 @@ pub(crate) unsafe fn init(plan: &mut Plan, ends: Ends) -> ! {
             // Only a try.
             exit(0);
         }
+        if is_cut(ends.leash) {
+            // The parent is gone already, and nobody wants this any more.
+            exit(0);
+        }
         let command = start_command(plan, ends.started);
         if command < 0 {
             fail(ends.started, Stage::Fork, 0, libc::EAGAIN);
         }
-        watch(command, ends, own_pids)
+        let hold = plan.hold.as_ref().map_or(-1, |hold| hold.as_raw_fd());
+        watch(command, ends, hold, own_pids)
     }
 }
 
@@ -322,10 +327,10 @@ unsafe fn drop_capabilities() -> Done {
 }
 
 /// Reaps until nothing is left, or ends what is left when the parent wants that.
-unsafe fn watch(command: libc::pid_t, ends: Ends, own_pids: bool) -> ! {
+unsafe fn watch(command: libc::pid_t, ends: Ends, hold: RawFd, own_pids: bool) -> ! {
     // SAFETY: system calls on numbers and on values that live on this stack.
     unsafe {
-        let (leash, ended) = keep_only(ends);
+        let (leash, ended) = keep_only(ends, hold);
         let deaths: u64 = 1 << (libc::SIGCHLD - 1);
         let flags = libc::SFD_CLOEXEC | libc::SFD_NONBLOCK;
         let deaths = call!(SYS_signalfd4, -1i32, &raw const deaths, SET_BYTES, flags) as RawFd;
@@ -368,17 +373,30 @@ unsafe fn watch(command: libc::pid_t, ends: Ends, own_pids: bool) -> ! {
 }
 
 /// Closes everything but what the init watches and writes, and returns those.
-unsafe fn keep_only(ends: Ends) -> (RawFd, RawFd) {
+unsafe fn keep_only(ends: Ends, hold: RawFd) -> (RawFd, RawFd) {
     // SAFETY: system calls on numbers.
     unsafe {
+        let hold = call!(SYS_fcntl, hold, libc::F_DUPFD_CLOEXEC, 16);
         // Out of the way first, so that none is overwritten before it was used.
         let leash = call!(SYS_fcntl, ends.leash, libc::F_DUPFD_CLOEXEC, 16);
         let ended = call!(SYS_fcntl, ends.ended, libc::F_DUPFD_CLOEXEC, 16);
         call!(SYS_dup3, leash as i32, 0, libc::O_CLOEXEC);
         call!(SYS_dup3, ended as i32, 1, libc::O_CLOEXEC);
-        call!(SYS_close_range, 2, libc::c_uint::MAX, 0);
+        call!(SYS_close, 2);
+        if hold >= 0 {
+            call!(SYS_dup3, hold as i32, 2, libc::O_CLOEXEC);
+        }
+        call!(SYS_close_range, 3, libc::c_uint::MAX, 0);
         (0, 1)
     }
+}
+
+/// Whether the other end of the leash is closed.
+unsafe fn is_cut(leash: RawFd) -> bool {
+    let mut end = libc::pollfd { fd: leash, events: libc::POLLIN, revents: 0 };
+    let now = [0i64; 2];
+    // SAFETY: one valid entry and a valid time are handed over.
+    unsafe { call!(SYS_ppoll, &raw mut end, 1, now.as_ptr(), 0, 0) > 0 }
 }
 
 /// Kills children until there are none: those of a killed process come here, and are next.

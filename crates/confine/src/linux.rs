@@ -58,6 +58,7 @@ pub(crate) fn try_bubblewrap(program: &Path) -> Result<(), ConfineError> {
             stdout: null().map_err(broken)?,
             stderr: null().map_err(broken)?,
         },
+        hold: None,
     };
     let names = Names { program: program.display().to_string(), cwd: "/".into() };
     let mut child = start(bubblewrap::plan(command, &Confinement::default(), program)?, &names)?;

@@ -33,6 +33,8 @@ pub(crate) struct Plan {
     pub(crate) inherited: Vec<OwnedFd>,
     /// Where the command's process stands until its program runs.
     pub(crate) stack: Stack,
+    /// What the init keeps open for as long as it lives.
+    pub(crate) hold: Option<OwnedFd>,
     // Keeps what `stdio` names open.
     _streams: Stdio,
 }
@@ -114,6 +116,7 @@ impl Plan {
             terminal,
             inherited: Vec::new(),
             stack: Stack::new()?,
+            hold: command.hold,
             _streams: command.stdio,
         })
     }
@@ -126,6 +129,7 @@ impl Plan {
             cwd: "/".into(),
             env: Vec::new(),
             stdio: Stdio::Terminal(nothing.into()),
+            hold: None,
         };
         let mut steps = vec![Step::LockDown];
         if proc == Proc::Own {

@@ -26,6 +26,7 @@ fn command(argv: &[&str], cwd: &Path, out: OwnedFd) -> Command {
             stdout: out.try_clone().unwrap(),
             stderr: out,
         },
+        hold: None,
     }
 }
 

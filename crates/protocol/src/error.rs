@@ -61,6 +61,8 @@ error_codes! {
     ScriptStackError, "maybe";
     /// Somebody stopped the script from outside.
     ScriptCancelledError, "maybe";
+    /// The call was started by the run this one goes on from, and nobody knows how it ended. It is not done again by itself.
+    OutcomeUnknownError, "no";
     /// A person said no to this call.
     ApprovalDeniedError, "no";
     /// Nobody answered in time whether this call may run.

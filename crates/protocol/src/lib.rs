@@ -8,6 +8,7 @@ mod error;
 mod event;
 mod id;
 mod item;
+mod ledger;
 mod limits;
 mod spec;
 
@@ -21,5 +22,6 @@ pub use item::{
     CallError, CallRecord, CallStatus, LogEntry, OutputPart, RunMetadata, RunStatus, ScriptToolCall,
     ScriptToolCallOutput,
 };
+pub use ledger::{Intent, Ledger, LedgerError, RunStart, Settled};
 pub use limits::{Limits, Mode, ModeSettings};
 pub use spec::ToolSpec;

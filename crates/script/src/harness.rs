@@ -4,11 +4,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use selvedge_protocol::{
-    ApprovalPolicy, ErrorCode, Event, EventSink, Limits, Mode, Phase, RunMetadata, RunStatus, ScriptError,
-    ScriptToolCall, ScriptToolCallOutput, new_id,
+    ApprovalPolicy, CallStatus, ErrorCode, Event, EventSink, Limits, Mode, Phase, RunMetadata, RunStart, RunStatus,
+    ScriptError, ScriptToolCall, ScriptToolCallOutput, new_id,
 };
 use selvedge_sandbox::{Fault, Runtime, Wasm};
-use selvedge_tools::{Orchestrator, Scope, ScopeLimits, Source};
+use selvedge_tools::{Earlier, Orchestrator, Scope, ScopeLimits, Source};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
@@ -55,12 +55,23 @@ pub struct RunOptions {
     pub seed: Option<u64>,
     /// Stops the run.
     pub cancel: CancellationToken,
+    /// An earlier run that this one goes on from.
+    pub resume: Option<Resume>,
     /// Takes events.
     pub events: EventSink,
     /// Shared by the scripts of a session.
     pub session: Session,
     /// What `context` tells the script.
     pub facts: Facts,
+}
+
+/// An earlier run, and what its calls came to.
+#[derive(Debug, Clone)]
+pub struct Resume {
+    /// Its id.
+    pub run: String,
+    /// What it made.
+    pub calls: Arc<Earlier>,
 }
 
 /// What a script learns about where it runs.
@@ -182,8 +193,40 @@ impl Harness {
         if let Some(error) = rejection(report) {
             return reject(output, error, started);
         }
+        let seed = options.seed.unwrap_or_else(fresh_seed);
+        if let Some(ledger) = self.orchestrator.ledger() {
+            let seed = seed.to_string();
+            let begun = ledger.begin(&RunStart {
+                id: &output.id,
+                source: &compiled.source,
+                directory: &options.facts.working_directory,
+                session: &options.facts.session_id,
+                seed: &seed,
+                resumes: options.resume.as_ref().map(|resume| resume.run.as_str()),
+            });
+            if let Err(error) = begun {
+                let message = format!("the script did not run, because that could not be written down: {error}");
+                return reject(
+                    output,
+                    ScriptError::new(ErrorCode::HarnessInternalError, Phase::Parsing, message),
+                    started,
+                );
+            }
+        }
         options.events.emit(Event::ScriptStarted { script_id: output.id.clone() });
-        let output = self.execute(output, &compiled, &options, started).await;
+        let mut output = self.execute(output, &compiled, &options, seed, started).await;
+        if let Some(ledger) = self.orchestrator.ledger() {
+            let done = output.calls.iter().any(|call| call.status == CallStatus::Done);
+            if let Some(error) = output.error.as_mut().filter(|_| done) {
+                let id = &output.id;
+                error.suggestions.push(format!(
+                    "correct the script and run it with `resume` = `{id}`: what is done is not done again"
+                ));
+            }
+            if let Err(error) = ledger.end(&output) {
+                output.warnings.push(format!("the end of the run could not be written down: {error}"));
+            }
+        }
         options.events.emit(Event::ScriptFinished {
             script_id: output.id.clone(),
             status: output.status,
@@ -197,6 +240,7 @@ impl Harness {
         mut output: ScriptToolCallOutput,
         compiled: &Arc<Compiled>,
         options: &RunOptions,
+        seed: u64,
         started: Instant,
     ) -> ScriptToolCallOutput {
         let wished = options.timeout.or(compiled
@@ -206,12 +250,12 @@ impl Harness {
             .map(Duration::from_millis));
         let longest = Duration::from_millis(self.limits.max_timeout_ms);
         let timeout = wished.unwrap_or(Duration::from_millis(self.limits.timeout_ms)).min(longest);
-        let seed = options.seed.unwrap_or_else(fresh_seed);
         let mut first = true;
         let (ended, said) = loop {
             let mut scope =
                 Scope::new(output.id.clone(), ScopeLimits::from(&self.limits), &options.cancel, options.events.clone());
             scope.source = Some(Source(compiled.source.clone()));
+            scope.earlier = options.resume.as_ref().map(|resume| resume.calls.clone());
             let said = Said::new(LogMeter::new(&self.limits), ProgressMeter::new(&self.limits), options.session.view());
             let said = Arc::new(Mutex::new(said));
             let run = Run {

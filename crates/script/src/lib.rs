@@ -29,7 +29,7 @@ mod unicode;
 
 pub use compile::{Compiled, Compiler};
 pub use globals::GLOBALS;
-pub use harness::{Facts, Harness, RunOptions};
+pub use harness::{Facts, Harness, Resume, RunOptions};
 pub use pragma::Pragma;
 pub use preflight::{PlannedCall, Preflight};
 pub use session::Session;

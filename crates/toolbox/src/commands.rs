@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
@@ -30,6 +31,7 @@ struct Inner {
     support: OnceLock<Support>,
     environment: Environment,
     leaving: Leaving,
+    hold: OnceLock<OwnedFd>,
 }
 
 /// What can be said about commands.
@@ -93,8 +95,15 @@ impl Commands {
                 support,
                 environment,
                 leaving: Leaving::default(),
+                hold: OnceLock::new(),
             }),
         }
+    }
+
+    /// Keeps a file open until every command and everything it started are gone, even if we are gone before.
+    pub fn hold_while_any_runs(&self, file: OwnedFd) {
+        // The first one stays: there is one journal.
+        let _ = self.inner.hold.set(file);
     }
 
     /// What a command risks.
@@ -194,7 +203,8 @@ impl Commands {
         let wall = if wanted.unconfined.is_some() { Wall::None } else { self.wall() };
         let argv = wanted.argv.iter().map(OsString::from).collect();
         let env = inner.environment.build(&wanted.env);
-        selvedge_confine::spawn(Command { argv, cwd, env, stdio }, &wall, support)
+        let hold = inner.hold.get().and_then(|hold| hold.try_clone().ok());
+        selvedge_confine::spawn(Command { argv, cwd, env, stdio, hold }, &wall, support)
             .map_err(|error| explain(error, wanted))
     }
 

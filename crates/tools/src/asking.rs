@@ -8,7 +8,7 @@ use serde_json::Value;
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::Scope;
-use crate::orchestrator::{CallFailure, Orchestrator, Prepared, Report, aborted, finish, refused};
+use crate::orchestrator::{CallFailure, Orchestrator, Prepared, Report, aborted, refused};
 
 impl Orchestrator {
     /// Asks one question about all of them and returns those that may run.
@@ -22,7 +22,7 @@ impl Orchestrator {
             gated.into_iter().partition(|(prepared, _)| !prepared.request.cancel.is_cancelled());
         for (prepared, _) in given_up {
             let name = prepared.tool.spec.name.clone();
-            finish(scope, reports, refused(&prepared.request, name.clone(), aborted(&name)));
+            self.finish(scope, reports, refused(&prepared.request, name.clone(), aborted(&name)));
         }
         if gated.is_empty() {
             return Vec::new();
@@ -60,7 +60,7 @@ impl Orchestrator {
                 ),
                 Decision::Cancelled => aborted(tool),
             };
-            finish(scope, reports, refused(&prepared.request, tool.clone(), failure));
+            self.finish(scope, reports, refused(&prepared.request, tool.clone(), failure));
         }
         allowed
     }
@@ -107,10 +107,17 @@ impl Orchestrator {
         };
         // The harness may be gone already; then nobody needs to know.
         let _ = reports.send(Report::Asking { request_id: request.id.clone(), calls: waiting.clone() });
+        if let Some(ledger) = &self.ledger {
+            // The question is put all the same: a person is there, and the answer is what counts.
+            let _ = ledger.ask(&scope.id, &request);
+        }
         scope.events.emit(Event::ApprovalRequested { request: request.clone() });
         let decision = self.decide(scope, &request, gated).await;
         let _ = reports.send(Report::Answered(waiting));
-        let answers = decision.iter().map(Decision::words).collect();
+        let answers: Vec<String> = decision.iter().map(Decision::words).collect();
+        if let Some(ledger) = &self.ledger {
+            let _ = ledger.answer(&request.id, &answers);
+        }
         scope.events.emit(Event::ApprovalAnswered { id: request.id, answers });
         decision
     }

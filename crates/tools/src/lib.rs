@@ -12,6 +12,7 @@
 
 mod arguments;
 mod asking;
+mod earlier;
 mod function;
 mod gate;
 mod names;
@@ -28,6 +29,7 @@ mod typescript;
 mod words;
 
 pub use arguments::{ArgumentError, ArgumentErrorKind, check_partial};
+pub use earlier::{CameTo, Earlier, EarlierCall};
 pub use function::{FunctionTool, tool, tool_with_call};
 pub use gate::{Approver, NobodyToAsk};
 pub use names::{camel_case, nearest, snake_case};

@@ -5,11 +5,14 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use futures_util::future::join_all;
-use selvedge_protocol::{ApprovalPolicy, CallError, CallRecord, CallStatus, ErrorCode, Event, ToolSpec};
+use selvedge_protocol::{
+    ApprovalPolicy, CallError, CallRecord, CallStatus, ErrorCode, Event, Intent, Ledger, LedgerError, Settled, ToolSpec,
+};
 use serde_json::{Map, Value};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio_util::sync::CancellationToken;
 
+use crate::earlier::Known;
 use crate::gate::{Approver, NobodyToAsk};
 use crate::registry::{Found, Registered, Registry};
 use crate::supervise::supervise;
@@ -108,6 +111,8 @@ pub struct Orchestrator {
     registry: Registry,
     pub(crate) approver: Arc<dyn Approver>,
     policy: ApprovalPolicy,
+    pub(crate) ledger: Option<Arc<dyn Ledger>>,
+    digest_key: [u8; 32],
 }
 
 /// A call that was found and whose arguments fit.
@@ -130,13 +135,31 @@ impl Orchestrator {
     /// An orchestrator that asks nobody: what needs a person is denied.
     pub fn new(registry: Registry) -> Self {
         let nobody = NobodyToAsk { because: "nobody can be asked here".to_owned() };
-        Self { registry, approver: Arc::new(nobody), policy: ApprovalPolicy::default() }
+        Self {
+            registry,
+            approver: Arc::new(nobody),
+            policy: ApprovalPolicy::default(),
+            ledger: None,
+            digest_key: [0; 32],
+        }
     }
 
     /// The same with somebody to ask.
     pub fn with_approver(mut self, approver: Arc<dyn Approver>) -> Self {
         self.approver = approver;
         self
+    }
+
+    /// The same, with everything written down before and after it happens.
+    pub fn with_ledger(mut self, ledger: Arc<dyn Ledger>) -> Self {
+        self.digest_key = ledger.digest_key();
+        self.ledger = Some(ledger);
+        self
+    }
+
+    /// Where things are written down.
+    pub fn ledger(&self) -> Option<&Arc<dyn Ledger>> {
+        self.ledger.as_ref()
     }
 
     /// The same under another policy.
@@ -171,7 +194,10 @@ impl Orchestrator {
         let mut gated = Vec::new();
         for request in batch {
             match self.prepare(scope, request) {
-                Err(outcome) => finish(scope, reports, outcome),
+                Err(outcome) => self.finish(scope, reports, outcome),
+                Ok(prepared) if let Some(outcome) = self.known(scope, &prepared) => {
+                    self.finish(scope, reports, outcome)
+                }
                 Ok(prepared) => match judge(self.policy, risk(&prepared)) {
                     Verdict::Ask { .. } if scope.has_agreed(&prepared.agreement()) => free.push(prepared),
                     Verdict::Run => free.push(prepared),
@@ -182,7 +208,7 @@ impl Orchestrator {
                             ErrorCode::ApprovalDeniedError,
                             format!("{name} was not allowed: {reason}"),
                         );
-                        finish(scope, reports, refused(&prepared.request, name, failure));
+                        self.finish(scope, reports, refused(&prepared.request, name, failure));
                     }
                 },
             }
@@ -218,7 +244,7 @@ impl Orchestrator {
         let args = std::mem::replace(&mut request.args, Arguments::List(Vec::new()));
         match tool.accept(args) {
             Ok(args) => {
-                let digest = digest(&name, &args);
+                let digest = digest(&self.digest_key, &name, &args);
                 Ok(Prepared { request, args, tool, digest })
             }
             Err(errors) => Err(refused(&request, name, invalid(&tool, &errors))),
@@ -259,10 +285,10 @@ impl Orchestrator {
         let outcome = self.attempt(scope, prepared).await;
         let again = match &outcome.result {
             Ok(ToolOutput { again: Some(again), .. }) if self.policy == ApprovalPolicy::OnFailure => again.clone(),
-            _ => return finish(scope, reports, outcome),
+            _ => return self.finish(scope, reports, outcome),
         };
         let id = format!("{}.again", outcome.record.id);
-        let digest = digest(&tool.spec.name, &again.args);
+        let digest = digest(&self.digest_key, &tool.spec.name, &again.args);
         let request = CallRequest { id, tool: tool.spec.name.clone(), args: Arguments::List(Vec::new()), line, cancel };
         let second = Prepared { request, args: again.args, tool, digest };
         // Somebody may have agreed to this before.
@@ -272,13 +298,15 @@ impl Orchestrator {
             false => self.ask_again(scope, second, again.reason, &outcome.record.id, reports).await,
         };
         match second {
-            None => finish(scope, reports, outcome),
+            None => self.finish(scope, reports, outcome),
             Some(second) => {
                 let settles = outcome.record.id.clone();
+                // A line that cannot be written is missed, but not the second attempt.
+                let _ = self.write_down(scope, &outcome);
                 scope.events.emit(Event::CallFinished { parent_id: scope.id.clone(), call: outcome.record.clone() });
                 let _ = reports.send(Report::Repeated(outcome.record));
                 let second = self.attempt(scope, second).await;
-                finish(scope, reports, Box::new(CallOutcome { settles, ..*second }));
+                self.finish(scope, reports, Box::new(CallOutcome { settles, ..*second }));
             }
         }
     }
@@ -297,6 +325,20 @@ impl Orchestrator {
             outcome.record.args_digest = digest;
             return outcome;
         };
+        // Nothing is done that was not written down before.
+        let intent = Intent {
+            run: &scope.id,
+            id: &request.id,
+            tool: &name,
+            args: &args,
+            digest: &digest,
+            read_only: tool.spec.read_only,
+            line: request.line,
+        };
+        if let Some(Err(error)) = self.ledger.as_ref().map(|ledger| ledger.intend(&intent)) {
+            let message = format!("{name} did not run, because that could not be written down: {error}");
+            return refused(&request, name, CallFailure::new(ErrorCode::HarnessInternalError, message));
+        }
         scope.events.emit(Event::CallStarted {
             parent_id: scope.id.clone(),
             call_id: request.id.clone(),
@@ -333,15 +375,61 @@ impl Orchestrator {
     }
 }
 
+impl Orchestrator {
+    /// The outcome of a call that an earlier run made already.
+    fn known(&self, scope: &Scope, prepared: &Prepared) -> Option<Box<CallOutcome>> {
+        let Prepared { request, tool, digest, .. } = prepared;
+        let name = tool.spec.name.clone();
+        match scope.earlier.as_ref()?.answer(digest, tool.spec.read_only) {
+            Known::Nothing => None,
+            Known::Value(value) => {
+                let mut outcome = refused(request, name, aborted(""));
+                outcome.record.status = CallStatus::Done;
+                outcome.record.reused = true;
+                outcome.record.args_digest = digest.clone();
+                outcome.record.error = None;
+                outcome.result = Ok(ToolOutput::from(value));
+                Some(outcome)
+            }
+            Known::Unknown(id) => {
+                let message = format!(
+                    "{name} was started by the earlier run as {id}, and nobody knows how it ended: it is not done again by itself"
+                );
+                let mut failure = CallFailure::new(ErrorCode::OutcomeUnknownError, message);
+                failure.suggestions.push(
+                    "check whether it took effect; catch this error and go on if it did, or run without `resume` to do it again".into(),
+                );
+                let mut outcome = refused(request, name, failure);
+                outcome.record.args_digest = digest.clone();
+                Some(outcome)
+            }
+        }
+    }
+
+    /// A call is over: written down, told, reported.
+    pub(crate) fn finish(&self, scope: &Scope, reports: &UnboundedSender<Report>, mut outcome: Box<CallOutcome>) {
+        if let Err(error) = self.write_down(scope, &outcome) {
+            let tool = &outcome.record.tool;
+            let message = format!("{tool} ran, but what came of it could not be written down: {error}");
+            outcome.result = Err(CallFailure::new(ErrorCode::HarnessInternalError, message));
+        }
+        scope.events.emit(Event::CallFinished { parent_id: scope.id.clone(), call: outcome.record.clone() });
+        let _ = reports.send(Report::Finished(outcome));
+    }
+
+    fn write_down(&self, scope: &Scope, outcome: &CallOutcome) -> Result<(), LedgerError> {
+        let value = outcome.result.as_ref().ok().map(|output| &output.value);
+        match &self.ledger {
+            Some(ledger) => ledger.settle(&Settled { run: &scope.id, record: &outcome.record, value }),
+            None => Ok(()),
+        }
+    }
+}
+
 /// What the tool makes of the arguments; one that breaks over them is asked for.
 fn risk(prepared: &Prepared) -> Risk {
     let judged = std::panic::catch_unwind(AssertUnwindSafe(|| prepared.tool.tool.risk(&prepared.args)));
     judged.unwrap_or_else(|_| Risk::Ask { reason: "its risk could not be judged".to_owned() })
-}
-
-pub(crate) fn finish(scope: &Scope, reports: &UnboundedSender<Report>, outcome: Box<CallOutcome>) {
-    scope.events.emit(Event::CallFinished { parent_id: scope.id.clone(), call: outcome.record.clone() });
-    let _ = reports.send(Report::Finished(outcome));
 }
 
 /// The outcome of a call that never ran.

@@ -10,6 +10,8 @@ use selvedge_protocol::{EventSink, Limits};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
+use crate::Earlier;
+
 /// The owner of calls: their budget, their queue, and the word to stop.
 #[derive(Debug, Clone)]
 pub struct Scope {
@@ -21,6 +23,8 @@ pub struct Scope {
     pub events: EventSink,
     /// The text the calls come from, for showing the lines around one.
     pub source: Option<Source>,
+    /// The calls of an earlier run, which may answer some.
+    pub earlier: Option<Arc<Earlier>>,
     pub(crate) limits: ScopeLimits,
     pub(crate) places: Arc<Semaphore>,
     made: Arc<AtomicU32>,
@@ -101,6 +105,7 @@ impl Scope {
             cancel: parent.child_token(),
             events,
             source: None,
+            earlier: None,
             places: Arc::new(Semaphore::new(limits.max_concurrent as usize)),
             limits,
             made: Arc::default(),

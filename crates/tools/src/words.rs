@@ -3,8 +3,9 @@
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-/// Names a tool and its arguments, whatever the order of fields.
-pub(crate) fn digest(tool: &str, args: &Value) -> String {
+/// Names a tool and its arguments, whatever the order of fields. Without the key nobody can find out by trying what
+/// was digested.
+pub(crate) fn digest(key: &[u8; 32], tool: &str, args: &Value) -> String {
     fn sorted(value: &Value) -> Value {
         match value {
             Value::Object(object) => {
@@ -16,8 +17,16 @@ pub(crate) fn digest(tool: &str, args: &Value) -> String {
             other => other.clone(),
         }
     }
-    let hash = Sha256::digest(format!("{tool}\n{}", sorted(args)));
-    hash.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+    // HMAC, with a key that is shorter than a block.
+    let (mut inner, mut outer) = ([0x36; 64], [0x5c; 64]);
+    for (index, byte) in key.iter().enumerate() {
+        inner[index] ^= byte;
+        outer[index] ^= byte;
+    }
+    let text = format!("{tool}\n{}", sorted(args));
+    let hash = Sha256::new().chain_update(inner).chain_update(text).finalize();
+    let hash = Sha256::new().chain_update(outer).chain_update(hash).finalize();
+    hash.iter().take(16).map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Arguments in a few words, for a line on a terminal.

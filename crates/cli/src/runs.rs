@@ -1,0 +1,173 @@
+//! `selvedge runs`: what ran before, without its secrets.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::Result;
+use selvedge_journal::{Call, CallState, Filter, Journal, JournalError, Redactor, Run, RunState};
+use selvedge_tools::snake_case;
+use serde_json::json;
+
+use crate::Exit;
+use crate::args::{RunsCommand, RunsListArgs, RunsShowArgs};
+use crate::out::{harmless, line};
+use crate::problem::Problem;
+
+pub(crate) fn runs(command: RunsCommand) -> Result<Exit> {
+    let home =
+        selvedge_config::home().ok_or_else(|| Problem::new("there is no home folder").hint("set SELVEDGE_HOME"))?;
+    let journal = Journal::open(&home).map_err(|error| problem(&error))?;
+    match command {
+        RunsCommand::List(args) => list(&journal, &args),
+        RunsCommand::Show(args) => show(&journal, &args),
+    }
+}
+
+/// A journal's error, with what to do.
+pub(crate) fn problem(error: &JournalError) -> Problem {
+    let hint = match error {
+        JournalError::NoRun(_) | JournalError::Ambiguous(_) => "`selvedge runs list` shows the runs there are",
+        JournalError::FromTheFuture { .. } => "use the newer version, or another SELVEDGE_HOME",
+        _ => "check $SELVEDGE_HOME, or run with --ephemeral",
+    };
+    Problem::new(error.to_string()).hint(hint)
+}
+
+fn list(journal: &Journal, args: &RunsListArgs) -> Result<Exit> {
+    let now = now();
+    let since_ms = args.since.map(|since| now.saturating_sub(since).as_millis() as i64);
+    let filter = Filter { since_ms, tool: args.tool.as_deref().map(snake_case), limit: Some(args.limit) };
+    let runs = journal.runs(&filter).map_err(|error| problem(&error))?;
+    if args.json {
+        line(&serde_json::to_string_pretty(&runs)?)?;
+        return Ok(Exit::Done);
+    }
+    for run in &runs {
+        let took = run.ended_ms.map_or_else(String::new, |ended| format!("{} ms", ended - run.started_ms));
+        let calls = if run.calls == 1 { "1 call".to_owned() } else { format!("{} calls", run.calls) };
+        let ago = ago(now, run.started_ms);
+        line(&harmless(&format!(
+            "{}  {:<9}  {ago:>8}  {took:>9}  {calls:>9}  {}",
+            run.id,
+            state(run.state),
+            run.directory
+        )))?;
+    }
+    if runs.is_empty() {
+        eprintln!("note: no runs are written down");
+    }
+    Ok(Exit::Done)
+}
+
+fn show(journal: &Journal, args: &RunsShowArgs) -> Result<Exit> {
+    let run = journal.run(&args.run).map_err(|error| problem(&error))?;
+    let redactor = Redactor::new([]);
+    if args.json {
+        line(&serde_json::to_string_pretty(&as_json(&run, &redactor))?)?;
+        return Ok(Exit::Done);
+    }
+    let summary = &run.summary;
+    line(&format!(
+        "{}  {}, begun {} ago in {}",
+        summary.id,
+        state(summary.state),
+        ago(now(), summary.started_ms),
+        summary.directory
+    ))?;
+    if let Some(earlier) = &summary.resumes {
+        line(&format!("goes on from {earlier}"))?;
+    }
+    if let Some(error) = run.output.as_ref().and_then(|output| output.error.as_ref()) {
+        line(&harmless(&redactor.text(&format!("{}: {}", error.code, error.message))))?;
+    }
+    let bars = Bars::of(&run);
+    for call in &run.calls {
+        let about = call.args.as_ref().map(|args| redactor.value(args).to_string()).unwrap_or_default();
+        let about: String = about.chars().take(60).collect();
+        let reused = if call.reused { ", from the earlier run" } else { "" };
+        let text =
+            format!("{:<8} {} {:<14} {}{reused}  {about}", call.id, bars.bar(call), call.tool, call.state.as_str());
+        line(harmless(&text).trim_end())?;
+        if let Some(error) = &call.error {
+            line(&harmless(&redactor.text(&format!("           {}: {}", error.code, error.message))))?;
+        }
+    }
+    for advice in advice(&run) {
+        line(&advice)?;
+    }
+    Ok(Exit::Done)
+}
+
+/// What a person can do next.
+fn advice(run: &Run) -> Vec<String> {
+    let id = &run.summary.id;
+    let with = |state: CallState| run.calls.iter().filter(move |call| call.state == state && !call.read_only);
+    let mut advice = Vec::new();
+    for call in with(CallState::OutcomeUnknown) {
+        advice.push(format!(
+            "{} ({}) was started and nobody knows how it ended: check what it was to change before it is done again",
+            call.id, call.tool
+        ));
+    }
+    if matches!(run.summary.state, RunState::Failed | RunState::Died) && with(CallState::Done).next().is_some() {
+        advice.push(format!("`selvedge run FILE --resume {id}` goes on: what is done is not done again"));
+    }
+    advice
+}
+
+fn as_json(run: &Run, redactor: &Redactor) -> serde_json::Value {
+    let calls: Vec<_> = run.calls.iter().map(|call| redactor.value(&json!(call))).collect();
+    json!({
+        "run": run.summary,
+        "source": redactor.text(&run.source),
+        "error": run.output.as_ref().and_then(|output| output.error.as_ref()).map(|error| redactor.value(&json!(error))),
+        "calls": calls,
+        "advice": advice(run),
+    })
+}
+
+/// When each call ran, as a picture.
+struct Bars {
+    start: i64,
+    per_column: f64,
+}
+
+const WIDTH: usize = 24;
+
+impl Bars {
+    fn of(run: &Run) -> Self {
+        let end = |call: &Call| call.started_ms + call.duration_ms.unwrap_or(0.0) as i64;
+        let start = run.calls.iter().map(|call| call.started_ms).min().unwrap_or(0);
+        let last = run.calls.iter().map(end).max().unwrap_or(start);
+        Self { start, per_column: ((last - start).max(1) as f64) / WIDTH as f64 }
+    }
+
+    fn bar(&self, call: &Call) -> String {
+        let column = |ms: f64| ((ms / self.per_column) as usize).min(WIDTH - 1);
+        let from = column((call.started_ms - self.start) as f64);
+        let to = column((call.started_ms - self.start) as f64 + call.duration_ms.unwrap_or(0.0));
+        (0..WIDTH).map(|at| if (from..=to).contains(&at) { '█' } else { '·' }).collect()
+    }
+}
+
+fn state(state: RunState) -> &'static str {
+    match state {
+        RunState::Running => "running",
+        RunState::Completed => "completed",
+        RunState::Failed => "failed",
+        RunState::Died => "died",
+    }
+}
+
+fn now() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+}
+
+fn ago(now: Duration, then_ms: i64) -> String {
+    let seconds = (now.as_millis() as i64 - then_ms).max(0) / 1000;
+    match seconds {
+        0..60 => format!("{seconds} s"),
+        60..3600 => format!("{} min", seconds / 60),
+        3600..172_800 => format!("{} h", seconds / 3600),
+        _ => format!("{} days", seconds / 86_400),
+    }
+}

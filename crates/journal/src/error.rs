@@ -1,0 +1,45 @@
+//! Why the journal could not be read or written.
+
+use std::path::PathBuf;
+
+use selvedge_protocol::LedgerError;
+
+/// Why the journal could not be read or written.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum JournalError {
+    /// The file or its folder cannot be used.
+    #[error("cannot open {path}: {error}")]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        error: std::io::Error,
+    },
+    /// A newer Selvedge has been here.
+    #[error("the journal was written by a newer version ({steps} steps, {known} are known here)")]
+    FromTheFuture {
+        /// Steps taken.
+        steps: usize,
+        /// Steps known.
+        known: usize,
+    },
+    /// There is no such run.
+    #[error("there is no run `{0}`")]
+    NoRun(String),
+    /// More than one run begins like that.
+    #[error("`{0}` is the beginning of several runs")]
+    Ambiguous(String),
+    /// What was stored is not what should be there.
+    #[error("the journal is damaged: {0}")]
+    Damaged(String),
+    /// SQLite says no.
+    #[error("the journal: {0}")]
+    Sqlite(#[from] rusqlite::Error),
+}
+
+impl From<JournalError> for LedgerError {
+    fn from(error: JournalError) -> Self {
+        Self(error.to_string())
+    }
+}

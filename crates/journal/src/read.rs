@@ -1,0 +1,263 @@
+//! Reading the journal: runs, their calls, and what is known of them.
+
+use rusqlite::{Connection, Row, ToSql, params};
+use selvedge_protocol::{CallError, ScriptToolCallOutput};
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::{Journal, JournalError, blobs};
+
+/// A run in a list.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct RunSummary {
+    /// The run.
+    pub id: String,
+    /// How it stands.
+    pub state: RunState,
+    /// Milliseconds since 1970.
+    pub started_ms: i64,
+    /// The same, once it has ended.
+    pub ended_ms: Option<i64>,
+    /// Where it ran.
+    pub directory: String,
+    /// How many calls it made.
+    pub calls: u32,
+    /// The run it went on from.
+    pub resumes: Option<String>,
+}
+
+/// A run with everything that is known of it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Run {
+    /// As in a list.
+    pub summary: RunSummary,
+    /// The script as written.
+    pub source: String,
+    /// Seed of `Math.random`.
+    pub seed: String,
+    /// What it came to, once it has ended.
+    pub output: Option<ScriptToolCallOutput>,
+    /// Its calls, in the order they were made.
+    pub calls: Vec<Call>,
+}
+
+/// A call of a run.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Call {
+    /// Its id in the run.
+    pub id: String,
+    /// Canonical name of the tool.
+    pub tool: String,
+    /// How it stands.
+    pub state: CallState,
+    /// Its arguments, where it got that far.
+    pub args: Option<Value>,
+    /// Digest of tool and arguments.
+    pub digest: String,
+    /// Whether it leaves the world as it was.
+    pub read_only: bool,
+    /// Line in the script, from one.
+    pub line: Option<u32>,
+    /// What it returned.
+    pub value: Option<Value>,
+    /// Why it did not succeed.
+    pub error: Option<CallError>,
+    /// Whether it was answered from an earlier run.
+    pub reused: bool,
+    /// Milliseconds since 1970.
+    pub started_ms: i64,
+    /// From its start to its end.
+    pub duration_ms: Option<f64>,
+}
+
+/// How a run stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RunState {
+    /// It goes on, in this process or another.
+    Running,
+    /// It returned.
+    Completed,
+    /// It failed.
+    Failed,
+    /// Its process is gone and it had not ended.
+    Died,
+}
+
+/// How a call stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub enum CallState {
+    /// It runs.
+    #[serde(rename = "running")]
+    Running,
+    /// It succeeded.
+    #[serde(rename = "done")]
+    Done,
+    /// It failed, was denied, or was refused.
+    #[serde(rename = "failed")]
+    Failed,
+    /// It was stopped while it ran.
+    #[serde(rename = "aborted")]
+    Aborted,
+    /// It never ran.
+    #[serde(rename = "not started")]
+    NotStarted,
+    /// It was started, and nobody knows how it ended.
+    #[serde(rename = "outcome unknown")]
+    OutcomeUnknown,
+}
+
+impl CallState {
+    /// The state in words.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Running => "running",
+            Self::Done => "done",
+            Self::Failed => "failed",
+            Self::Aborted => "aborted",
+            Self::NotStarted => "not started",
+            Self::OutcomeUnknown => "outcome unknown",
+        }
+    }
+
+    fn read(word: &str, alive: bool) -> Self {
+        match word {
+            "done" => Self::Done,
+            "failed" => Self::Failed,
+            "aborted" => Self::Aborted,
+            "not started" => Self::NotStarted,
+            // Written before it was handed to its tool, and never settled.
+            "intended" if alive => Self::Running,
+            _ => Self::OutcomeUnknown,
+        }
+    }
+}
+
+/// Which runs.
+#[derive(Debug, Clone, Default)]
+pub struct Filter {
+    /// Begun since, in milliseconds since 1970.
+    pub since_ms: Option<i64>,
+    /// That called this tool.
+    pub tool: Option<String>,
+    /// At most this many, newest first.
+    pub limit: Option<u32>,
+}
+
+const SUMMARY: &str = "SELECT id, owner, status, started_ms, ended_ms, directory, resumes,
+    (SELECT count(*) FROM calls WHERE run = runs.id) FROM runs";
+
+impl Journal {
+    /// Runs, newest first.
+    pub fn runs(&self, filter: &Filter) -> Result<Vec<RunSummary>, JournalError> {
+        let connection = self.lock();
+        let mut sql = format!("{SUMMARY} WHERE started_ms >= ?1");
+        let since = filter.since_ms.unwrap_or(i64::MIN);
+        let limit = filter.limit.unwrap_or(u32::MAX);
+        let mut values: Vec<&dyn ToSql> = vec![&since, &limit];
+        if let Some(tool) = &filter.tool {
+            sql.push_str(" AND id IN (SELECT run FROM calls WHERE tool = ?3)");
+            values.push(tool);
+        }
+        sql.push_str(" ORDER BY started_ms DESC, id LIMIT ?2");
+        let mut read = connection.prepare_cached(&sql)?;
+        let mut rows = read.query(&values[..])?;
+        let mut runs = Vec::new();
+        while let Some(row) = rows.next()? {
+            runs.push(self.summary(row)?);
+        }
+        Ok(runs)
+    }
+
+    /// One run, by its id or the beginning of it.
+    pub fn run(&self, id: &str) -> Result<Run, JournalError> {
+        let connection = self.lock();
+        let id = full_id(&connection, id)?;
+        let mut read = connection.prepare_cached(&format!("{SUMMARY} WHERE id = ?1"))?;
+        let mut rows = read.query(params![id])?;
+        let summary = match rows.next()? {
+            Some(row) => self.summary(row)?,
+            None => return Err(JournalError::NoRun(id)),
+        };
+        let mut read = connection.prepare_cached("SELECT source, seed, output FROM runs WHERE id = ?1")?;
+        let mut rows = read.query(params![id])?;
+        let row = rows.next()?.ok_or_else(|| JournalError::NoRun(id.clone()))?;
+        let source = blobs::get(&connection, row.get_ref(0)?)?.unwrap_or_default();
+        let source = String::from_utf8(source).map_err(|error| JournalError::Damaged(error.to_string()))?;
+        let output = blobs::get(&connection, row.get_ref(2)?)?.map(|bytes| parse(&bytes)).transpose()?;
+        let seed = row.get(1)?;
+        let alive = summary.state == RunState::Running;
+        Ok(Run { calls: calls(&connection, &id, alive)?, summary, source, seed, output })
+    }
+
+    fn summary(&self, row: &Row<'_>) -> Result<RunSummary, JournalError> {
+        let (owner, status): (String, String) = (row.get(1)?, row.get(2)?);
+        let ended_ms: Option<i64> = row.get(4)?;
+        let state = match (ended_ms, status.as_str()) {
+            (Some(_), "completed") => RunState::Completed,
+            (Some(_), _) => RunState::Failed,
+            (None, _) if self.is_alive(&owner) => RunState::Running,
+            (None, _) => RunState::Died,
+        };
+        Ok(RunSummary {
+            id: row.get(0)?,
+            state,
+            started_ms: row.get(3)?,
+            ended_ms,
+            directory: row.get(5)?,
+            resumes: row.get(6)?,
+            calls: row.get(7)?,
+        })
+    }
+}
+
+fn full_id(connection: &Connection, id: &str) -> Result<String, JournalError> {
+    let mut read =
+        connection.prepare_cached("SELECT id FROM runs WHERE id = ?1 OR substr(id, 1, length(?1)) = ?1 LIMIT 3")?;
+    let found: Vec<String> = read.query_map(params![id], |row| row.get(0))?.collect::<Result<_, _>>()?;
+    match &found[..] {
+        [] => Err(JournalError::NoRun(id.to_owned())),
+        [one] => Ok(one.clone()),
+        several if several.iter().any(|one| one == id) => Ok(id.to_owned()),
+        _ => Err(JournalError::Ambiguous(id.to_owned())),
+    }
+}
+
+fn calls(connection: &Connection, run: &str, alive: bool) -> Result<Vec<Call>, JournalError> {
+    let mut read = connection.prepare_cached(
+        "SELECT id, tool, state, args, digest, read_only, line, value, error, reused, started_ms, duration_ms
+         FROM calls WHERE run = ?1",
+    )?;
+    let mut rows = read.query(params![run])?;
+    let mut calls = Vec::new();
+    while let Some(row) = rows.next()? {
+        let state: String = row.get(2)?;
+        let error: Option<String> = row.get(8)?;
+        calls.push(Call {
+            id: row.get(0)?,
+            tool: row.get(1)?,
+            state: CallState::read(&state, alive),
+            args: blobs::get(connection, row.get_ref(3)?)?.map(|bytes| parse(&bytes)).transpose()?,
+            digest: row.get(4)?,
+            read_only: row.get(5)?,
+            line: row.get(6)?,
+            value: blobs::get(connection, row.get_ref(7)?)?.map(|bytes| parse(&bytes)).transpose()?,
+            error: error.map(|error| parse(error.as_bytes())).transpose()?,
+            reused: row.get(9)?,
+            started_ms: row.get(10)?,
+            duration_ms: row.get(11)?,
+        });
+    }
+    calls.sort_by_key(|call| number(&call.id));
+    Ok(calls)
+}
+
+/// `tool_12` before `tool_12.again` before `tool_13`; others by their own order.
+fn number(id: &str) -> (u64, String) {
+    let digits: String = id.chars().skip_while(|c| !c.is_ascii_digit()).take_while(char::is_ascii_digit).collect();
+    (digits.parse().unwrap_or(u64::MAX), id.to_owned())
+}
+
+fn parse<T: serde::de::DeserializeOwned>(bytes: &[u8]) -> Result<T, JournalError> {
+    serde_json::from_slice(bytes).map_err(|error| JournalError::Damaged(error.to_string()))
+}

@@ -1,0 +1,86 @@
+//! The port through which runs and calls are written down, before and after they happen.
+
+use serde_json::Value;
+
+use crate::{ApprovalRequest, CallRecord, ScriptToolCallOutput};
+
+/// Writes down what is about to happen and what has happened. Whatever it has taken is safe from the death of this
+/// process when it returns.
+pub trait Ledger: Send + Sync {
+    /// The key that digests of arguments are made with.
+    fn digest_key(&self) -> [u8; 32];
+    /// A script is about to run.
+    fn begin(&self, run: &RunStart<'_>) -> Result<(), LedgerError>;
+    /// A call is about to be handed to its tool.
+    fn intend(&self, intent: &Intent<'_>) -> Result<(), LedgerError>;
+    /// A call is over, or never began.
+    fn settle(&self, settled: &Settled<'_>) -> Result<(), LedgerError>;
+    /// A person is asked.
+    fn ask(&self, run: &str, request: &ApprovalRequest) -> Result<(), LedgerError>;
+    /// A person has answered, or will not; the answers in words, one per call.
+    fn answer(&self, request_id: &str, answers: &[String]) -> Result<(), LedgerError>;
+    /// A script is over.
+    fn end(&self, output: &ScriptToolCallOutput) -> Result<(), LedgerError>;
+}
+
+/// A script that is about to run.
+#[derive(Debug, Clone, Copy)]
+pub struct RunStart<'a> {
+    /// The run.
+    pub id: &'a str,
+    /// The script as written.
+    pub source: &'a str,
+    /// Where it runs.
+    pub directory: &'a str,
+    /// The session it belongs to.
+    pub session: &'a str,
+    /// Seed of `Math.random`.
+    pub seed: &'a str,
+    /// The run it goes on from.
+    pub resumes: Option<&'a str>,
+}
+
+/// A call that is about to be handed to its tool.
+#[derive(Debug, Clone, Copy)]
+pub struct Intent<'a> {
+    /// The run or turn it belongs to.
+    pub run: &'a str,
+    /// The call.
+    pub id: &'a str,
+    /// Canonical name of the tool.
+    pub tool: &'a str,
+    /// Its arguments, made canonical.
+    pub args: &'a Value,
+    /// Digest of tool and arguments.
+    pub digest: &'a str,
+    /// Whether it leaves the world as it was.
+    pub read_only: bool,
+    /// Line in the script, from one.
+    pub line: Option<u32>,
+}
+
+/// A call that is over, or never began.
+#[derive(Debug, Clone, Copy)]
+pub struct Settled<'a> {
+    /// The run or turn it belongs to.
+    pub run: &'a str,
+    /// Its line in the ledger.
+    pub record: &'a CallRecord,
+    /// What it returned, where it did.
+    pub value: Option<&'a Value>,
+}
+
+/// Why something could not be written down.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LedgerError(
+    /// In one line.
+    pub String,
+);
+
+impl std::fmt::Display for LedgerError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for LedgerError {}
