@@ -50,15 +50,15 @@ pub(crate) fn run(mut args: RunArgs) -> Result<Exit> {
     let output = runtime.block_on(async {
         tokio::spawn(async move {
             // The first interrupt stops the script, the second everything.
-            if tokio::signal::ctrl_c().await.is_ok() {
-                cancel.cancel();
-            }
-            if tokio::signal::ctrl_c().await.is_ok() {
-                std::process::exit(130);
-            }
+            told_to_stop().await;
+            cancel.cancel();
+            told_to_stop().await;
+            std::process::exit(130);
         });
         harness.run_with(&source, options).await
     });
+    // A tool that hangs in the system is not waited for.
+    runtime.shutdown_background();
     show.finish();
     if args.json {
         print_json(&output)?;
@@ -69,6 +69,29 @@ pub(crate) fn run(mut args: RunArgs) -> Result<Exit> {
         print_diff(&setup.toolbox.turn_diff.diff());
     }
     Ok(exit_of(&output))
+}
+
+/// Waits for an interrupt, or for the word to end.
+#[cfg(unix)]
+async fn told_to_stop() {
+    use tokio::signal::unix::{SignalKind, signal};
+    let heard = |kind: SignalKind| async move {
+        match signal(kind) {
+            Ok(mut signal) => _ = signal.recv().await,
+            Err(_) => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        () = heard(SignalKind::interrupt()) => {}
+        () = heard(SignalKind::terminate()) => {}
+        () = heard(SignalKind::hangup()) => {}
+    }
+}
+
+/// Waits for an interrupt.
+#[cfg(not(unix))]
+async fn told_to_stop() {
+    let _ = tokio::signal::ctrl_c().await;
 }
 
 /// One thread: scripts wait far more than they compute, and threads cost start-up time.

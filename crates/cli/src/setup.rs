@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use selvedge_config::{Config, SavedRules, ToolPack};
-use selvedge_confine::{Rlimits, WeakerWall};
+use selvedge_confine::{NamedSockets, Rlimits, WeakerWall};
 use selvedge_journal::{CallState, Journal, RunState};
 use selvedge_protocol::ModeSettings;
 use selvedge_script::{Facts, Harness, Resume};
@@ -238,6 +238,10 @@ fn command_settings(config: &Config, home: Option<&Path>) -> Result<CommandSetti
             never: PROVIDER_KEYS.iter().map(|name| (*name).to_owned()).collect(),
         },
         network: config.sandbox_workspace_write.network_access,
+        named_sockets: match config.sandbox_workspace_write.unix_sockets {
+            true => NamedSockets::On,
+            false => NamedSockets::Off,
+        },
         weaker_wall: weaker_wall(config),
         limits: Rlimits {
             processes: config.command_limits.processes,

@@ -392,3 +392,14 @@ fn the_network_is_off_until_the_configuration_says_otherwise() {
     place.write("home/config.toml", "[sandbox_workspace_write]\nnetwork_access = true\n");
     assert_eq!(place.run(&["run", "-q", "-e", &script]).json(), json!(0));
 }
+
+#[test]
+fn a_tool_that_hangs_in_the_system_does_not_keep_the_process() {
+    let place = Place::new();
+    let made = Command::new("mkfifo").arg(place.dir.path().join("project/.gitignore")).status().unwrap();
+    assert!(made.success());
+    let started = std::time::Instant::now();
+    let seen = place.run(&["run", "-q", "--timeout", "500ms", "-e", "return await tools.grepFiles({ pattern: 'x' })"]);
+    assert_eq!(seen.status, 1, "{seen:?}");
+    assert!(started.elapsed() < std::time::Duration::from_secs(20), "it took {:?}", started.elapsed());
+}

@@ -44,6 +44,9 @@ pub struct Config {
 pub struct WorkspaceWrite {
     /// Lets confined commands reach the network.
     pub network_access: bool,
+    /// Lets confined commands make sockets that have a name in the file system, as some databases and test servers do.
+    /// Sockets of others that appear or move while a command runs can then be reached.
+    pub unix_sockets: bool,
     /// More folders that may be written.
     pub writable_roots: Vec<PathBuf>,
 }

@@ -14,7 +14,7 @@ use crate::{Command, ConfineError, Confinement, Network, sockets};
 
 /// A plan that starts the command through `bwrap`.
 pub(crate) fn plan(mut command: Command, confinement: &Confinement, bwrap: &Path) -> Result<Plan, ConfineError> {
-    let filters: Vec<OwnedFd> = filter::programs(confinement.network, Keeper::Namespace)?
+    let filters: Vec<OwnedFd> = filter::programs(confinement.network, confinement.named_sockets, Keeper::Namespace)?
         .iter()
         .map(|program| readable(program).map_err(|error| ConfineError::System { doing: "passing a filter", error }))
         .collect::<Result<_, _>>()?;

@@ -49,6 +49,9 @@ pub struct Child {
     /// Closed when the parent is gone, by whatever end; then the init ends everything.
     pub(crate) leash: Option<io::PipeWriter>,
     pub(crate) init: libc::pid_t,
+    /// Whether the init is the first process of a namespace, which takes all others with it.
+    #[cfg(target_os = "linux")]
+    pub(crate) own_pids: bool,
     /// Where the init stands.
     #[cfg(target_os = "linux")]
     pub(crate) stack: Option<crate::stack::Stack>,
@@ -91,6 +94,15 @@ impl Child {
     /// Ends the command and everything it started. [`Child::gone`] tells when that has happened.
     pub fn kill(&mut self) {
         self.leash = None;
+        // It need not notice.
+        #[cfg(target_os = "linux")]
+        if self.own_pids {
+            let nothing = std::ptr::null::<libc::siginfo_t>();
+            // SAFETY: the descriptor is the init's, and no memory is handed over.
+            unsafe {
+                libc::syscall(libc::SYS_pidfd_send_signal, self.gone.as_raw_fd(), libc::SIGKILL, nothing, 0);
+            }
+        }
     }
 }
 

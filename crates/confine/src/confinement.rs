@@ -23,6 +23,8 @@ pub struct Confinement {
     pub hidden: Vec<PathBuf>,
     /// What it may talk to.
     pub network: Network,
+    /// Whether it may make sockets that have a name in the file system.
+    pub named_sockets: NamedSockets,
     /// How much it may use.
     pub limits: Rlimits,
     /// A weaker wall that will do where the whole one cannot be built.
@@ -36,6 +38,17 @@ pub enum Network {
     #[default]
     Off,
     /// Everything.
+    On,
+}
+
+/// Sockets that have a name in the file system. Behind those of others may sit programs that do what they are told: a
+/// container engine, a terminal multiplexer, an agent that signs; and a name cannot be kept from being moved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub enum NamedSockets {
+    /// None. Pairs between its own processes are no such sockets.
+    #[default]
+    Off,
+    /// Any, but those that others listen on when it starts are covered.
     On,
 }
 

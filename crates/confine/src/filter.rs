@@ -7,7 +7,7 @@ use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule, TargetArch,
 };
 
-use crate::{ConfineError, Network};
+use crate::{ConfineError, NamedSockets, Network};
 
 /// Other processes, the kernel itself, and ways around the walls.
 const REFUSED: &[libc::c_long] = &[
@@ -17,6 +17,10 @@ const REFUSED: &[libc::c_long] = &[
     libc::SYS_process_vm_writev,
     libc::SYS_pidfd_getfd,
     libc::SYS_process_madvise,
+    libc::SYS_process_mrelease,
+    libc::SYS_kcmp,
+    libc::SYS_move_pages,
+    libc::SYS_migrate_pages,
     // Mounts and namespaces.
     libc::SYS_mount,
     libc::SYS_umount2,
@@ -29,6 +33,7 @@ const REFUSED: &[libc::c_long] = &[
     libc::SYS_fsmount,
     libc::SYS_fspick,
     libc::SYS_mount_setattr,
+    OPEN_TREE_ATTR,
     libc::SYS_setns,
     libc::SYS_unshare,
     // Files by number instead of by name.
@@ -38,6 +43,8 @@ const REFUSED: &[libc::c_long] = &[
     libc::SYS_bpf,
     libc::SYS_perf_event_open,
     libc::SYS_userfaultfd,
+    libc::SYS_memfd_secret,
+    libc::SYS_fanotify_init,
     libc::SYS_add_key,
     libc::SYS_request_key,
     libc::SYS_keyctl,
@@ -67,6 +74,9 @@ const REFUSED: &[libc::c_long] = &[
     libc::SYS_modify_ldt,
 ];
 
+/// Newer than the constants.
+const OPEN_TREE_ATTR: libc::c_long = 467;
+
 /// Calls that programs do without when the kernel does not have them. `io_uring` would walk past this
 /// filter, and the flags of `clone3` cannot be seen by it.
 const ABSENT: &[libc::c_long] =
@@ -92,21 +102,35 @@ pub(crate) enum Keeper {
     Filter,
 }
 
-type Made = BTreeMap<(Network, Keeper), Arc<[BpfProgram]>>;
+/// Calls that set a file's mode, and which of their arguments it is.
+const MODES: &[(libc::c_long, u8)] = &[
+    #[cfg(target_arch = "x86_64")]
+    (libc::SYS_chmod, 1),
+    (libc::SYS_fchmod, 1),
+    (libc::SYS_fchmodat, 2),
+    (libc::SYS_fchmodat2, 2),
+    (libc::SYS_mknodat, 2),
+];
+
+type Made = BTreeMap<(Network, NamedSockets, Keeper), Arc<[BpfProgram]>>;
 
 /// The programs, to be applied one after the other. Made once for each kind.
-pub(crate) fn programs(network: Network, keeper: Keeper) -> Result<Arc<[BpfProgram]>, ConfineError> {
+pub(crate) fn programs(
+    network: Network,
+    named: NamedSockets,
+    keeper: Keeper,
+) -> Result<Arc<[BpfProgram]>, ConfineError> {
     static MADE: Mutex<Made> = Mutex::new(BTreeMap::new());
     let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(programs) = made.get(&(network, keeper)) {
+    if let Some(programs) = made.get(&(network, named, keeper)) {
         return Ok(programs.clone());
     }
-    let programs: Arc<[BpfProgram]> = compile(network, keeper)?.into();
-    made.insert((network, keeper), programs.clone());
+    let programs: Arc<[BpfProgram]> = compile(network, named, keeper)?.into();
+    made.insert((network, named, keeper), programs.clone());
     Ok(programs)
 }
 
-fn compile(network: Network, keeper: Keeper) -> Result<Vec<BpfProgram>, ConfineError> {
+fn compile(network: Network, named: NamedSockets, keeper: Keeper) -> Result<Vec<BpfProgram>, ConfineError> {
     let mut refused: BTreeMap<i64, Vec<SeccompRule>> = REFUSED.iter().map(|call| (*call, Vec::new())).collect();
     let low = |index, op, value: u64| condition(index, SeccompCmpArgLen::Dword, op, value);
     // A child may be made, but not with namespaces of its own.
@@ -116,12 +140,23 @@ fn compile(network: Network, keeper: Keeper) -> Result<Vec<BpfProgram>, ConfineE
         .map(|bit| rule(vec![low(0, SeccompCmpOp::MaskedEq(bit), bit)?]))
         .collect();
     refused.insert(libc::SYS_clone, namespaces?);
-    // Typing into the terminal on the person's behalf.
-    let typing: Result<Vec<_>, _> = [libc::TIOCSTI, 0x541C /* TIOCLINUX */]
+    // The limits of others: the init's own would unhook it.
+    refused.insert(libc::SYS_prlimit64, vec![rule(vec![low(0, SeccompCmpOp::Ne, 0)?])?]);
+    // Programs that run with somebody else's rights, to be found by others later.
+    for (call, mode) in MODES {
+        let bits: Result<Vec<_>, _> = [libc::S_ISUID, libc::S_ISGID]
+            .into_iter()
+            .map(|bit| rule(vec![low(*mode, SeccompCmpOp::MaskedEq(bit.into()), bit.into())?]))
+            .collect();
+        refused.insert(*call, bits?);
+    }
+    // Typing into the terminal on the person's behalf, and other drivers behind it.
+    let typing: Result<Vec<_>, _> = [libc::TIOCSTI, 0x541C /* TIOCLINUX */, 0x5423 /* TIOCSETD */]
         .into_iter()
         .map(|request| rule(vec![low(1, SeccompCmpOp::Eq, request)?]))
         .collect();
     refused.insert(libc::SYS_ioctl, typing?);
+    let mut sockets = Vec::new();
     if network == Network::Off {
         let families: &[libc::c_int] = match keeper {
             Keeper::Namespace => OWN_NETWORK,
@@ -129,7 +164,13 @@ fn compile(network: Network, keeper: Keeper) -> Result<Vec<BpfProgram>, ConfineE
         };
         let others: Result<Vec<_>, _> =
             families.iter().map(|family| low(0, SeccompCmpOp::Ne, *family as u64)).collect();
-        refused.insert(libc::SYS_socket, vec![rule(others?)?]);
+        sockets.push(rule(others?)?);
+    }
+    if named == NamedSockets::Off {
+        sockets.push(rule(vec![low(0, SeccompCmpOp::Eq, libc::AF_UNIX as u64)?])?);
+    }
+    if !sockets.is_empty() {
+        refused.insert(libc::SYS_socket, sockets);
     }
     let absent = ABSENT.iter().map(|call| (*call, Vec::new())).collect();
     let mut programs = vec![program(refused, libc::EPERM)?, program(absent, libc::ENOSYS)?];

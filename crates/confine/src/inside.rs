@@ -53,9 +53,11 @@ pub(crate) struct Ends {
 /// # Safety
 /// Only to be called in a process that was just cloned, with all signals blocked. The plan must stay where it
 /// is until `started` is closed on this side, the stack until the process is gone.
-pub(crate) unsafe fn init(plan: &mut Plan, ends: Ends) -> ! {
+pub(crate) unsafe fn init(plan: &mut Plan, ends: Ends, needed: &[RawFd]) -> ! {
     // SAFETY: system calls on valid pointers into the plan.
     unsafe {
+        // What else is open leads out of the namespace that is about to be built.
+        close_all_but(needed);
         let own_pids = plan.namespaces.is_some();
         if let Some(namespaces) = &mut plan.namespaces {
             let identity = write_file(c"/proc/self/setgroups", b"deny")
@@ -65,6 +67,10 @@ pub(crate) unsafe fn init(plan: &mut Plan, ends: Ends) -> ! {
                 fail(ends.started, Stage::Identity, 0, error);
             }
             build(namespaces, ends.started);
+            // Away from where we stood: that is below what was just mounted.
+            if let Err(error) = done(call!(SYS_chdir, c"/")) {
+                fail(ends.started, Stage::Mount, 0, error);
+            }
             if namespaces.flags & libc::CLONE_NEWNET != 0
                 && let Err(error) = raise_loopback()
             {
@@ -86,8 +92,14 @@ pub(crate) unsafe fn init(plan: &mut Plan, ends: Ends) -> ! {
         if command < 0 {
             fail(ends.started, Stage::Fork, 0, libc::EAGAIN);
         }
-        let hold = plan.hold.as_ref().map_or(-1, |hold| hold.as_raw_fd());
-        watch(command, ends, hold, own_pids)
+        // Only the ends and what is held for life are needed from here on; nothing of the plan is touched any more.
+        for fd in needed.iter().copied().filter(|fd| *fd != ends.ended && *fd != ends.leash) {
+            if !plan.holds.iter().any(|hold| hold.as_raw_fd() == fd) && fd != ends.started {
+                call!(SYS_close, fd);
+            }
+        }
+        call!(SYS_close, ends.started);
+        watch(command, ends, own_pids)
     }
 }
 
@@ -241,8 +253,9 @@ unsafe fn prepare(plan: &Plan) -> Result<(), (Stage, i32)> {
         for (resource, limit) in &plan.rlimits {
             done(call!(SYS_prlimit64, 0, *resource, &raw const *limit, 0)).map_err(at(Stage::Limits))?;
         }
-        // Before the walls: a wrong folder should be told as such.
-        done(call!(SYS_chdir, plan.cwd.as_c_str())).map_err(at(Stage::WorkingDirectory))?;
+        // Before the walls: a wrong folder should be told as such. No link of the kernel's is followed, which could lead
+        // past the mounts.
+        enter(&plan.cwd).map_err(at(Stage::WorkingDirectory))?;
         reset_signals();
         if plan.powerless {
             drop_capabilities().map_err(at(Stage::Capabilities))?;
@@ -265,6 +278,19 @@ unsafe fn prepare(plan: &Plan) -> Result<(), (Stage, i32)> {
         }
     }
     Ok(())
+}
+
+unsafe fn enter(folder: &CStr) -> Done {
+    // SAFETY: `open_how` is plain numbers, of which zero is a valid value; the path is a valid C string.
+    unsafe {
+        let mut how: libc::open_how = std::mem::zeroed();
+        how.flags = (libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC) as u64;
+        how.resolve = libc::RESOLVE_NO_MAGICLINKS;
+        let place = fd(call!(SYS_openat2, libc::AT_FDCWD, folder, &raw const how, size_of::<libc::open_how>()))?;
+        let entered = call!(SYS_fchdir, place);
+        call!(SYS_close, place);
+        done(entered)
+    }
 }
 
 unsafe fn take_streams(plan: &Plan) -> Done {
@@ -327,16 +353,20 @@ unsafe fn drop_capabilities() -> Done {
 }
 
 /// Reaps until nothing is left, or ends what is left when the parent wants that.
-unsafe fn watch(command: libc::pid_t, ends: Ends, hold: RawFd, own_pids: bool) -> ! {
+unsafe fn watch(command: libc::pid_t, ends: Ends, own_pids: bool) -> ! {
     // SAFETY: system calls on numbers and on values that live on this stack.
     unsafe {
-        let (leash, ended) = keep_only(ends, hold);
+        let Ends { leash, ended, .. } = ends;
         let deaths: u64 = 1 << (libc::SIGCHLD - 1);
         let flags = libc::SFD_CLOEXEC | libc::SFD_NONBLOCK;
         let deaths = call!(SYS_signalfd4, -1i32, &raw const deaths, SET_BYTES, flags) as RawFd;
         let mut exit_status = None;
         loop {
             let left_behind = loop {
+                // However fast they die.
+                if is_cut(leash) {
+                    break true;
+                }
                 let mut status = 0i32;
                 let options = libc::WNOHANG | libc::__WALL;
                 match call!(SYS_wait4, -1i32, &raw mut status, options, 0) {
@@ -358,10 +388,11 @@ unsafe fn watch(command: libc::pid_t, ends: Ends, hold: RawFd, own_pids: bool) -
                 libc::pollfd { fd: leash, events: libc::POLLIN, revents: 0 },
                 libc::pollfd { fd: deaths, events: libc::POLLIN, revents: 0 },
             ];
-            call!(SYS_ppoll, fds.as_mut_ptr(), fds.len(), 0, 0, 0);
+            let polled = call!(SYS_ppoll, fds.as_mut_ptr(), fds.len(), 0, 0, 0);
             let mut buffer = [0u8; 512];
             while call!(SYS_read, deaths, buffer.as_mut_ptr(), buffer.len()) > 0 {}
-            if fds[0].revents != 0 {
+            // An init that cannot watch any more ends.
+            if fds[0].revents != 0 || (polled < 0 && polled != -(libc::EINTR as isize)) {
                 if !own_pids {
                     end_descendants();
                 }
@@ -372,23 +403,18 @@ unsafe fn watch(command: libc::pid_t, ends: Ends, hold: RawFd, own_pids: bool) -
     }
 }
 
-/// Closes everything but what the init watches and writes, and returns those.
-unsafe fn keep_only(ends: Ends, hold: RawFd) -> (RawFd, RawFd) {
-    // SAFETY: system calls on numbers.
-    unsafe {
-        let hold = call!(SYS_fcntl, hold, libc::F_DUPFD_CLOEXEC, 16);
-        // Out of the way first, so that none is overwritten before it was used.
-        let leash = call!(SYS_fcntl, ends.leash, libc::F_DUPFD_CLOEXEC, 16);
-        let ended = call!(SYS_fcntl, ends.ended, libc::F_DUPFD_CLOEXEC, 16);
-        call!(SYS_dup3, leash as i32, 0, libc::O_CLOEXEC);
-        call!(SYS_dup3, ended as i32, 1, libc::O_CLOEXEC);
-        call!(SYS_close, 2);
-        if hold >= 0 {
-            call!(SYS_dup3, hold as i32, 2, libc::O_CLOEXEC);
+/// Closes every descriptor but these, which are in order.
+unsafe fn close_all_but(needed: &[RawFd]) {
+    let mut from = 0;
+    for fd in needed.iter().copied() {
+        if fd > from {
+            // SAFETY: system calls on numbers.
+            unsafe { call!(SYS_close_range, from, fd - 1, 0) };
         }
-        call!(SYS_close_range, 3, libc::c_uint::MAX, 0);
-        (0, 1)
+        from = fd + 1;
     }
+    // SAFETY: the same.
+    unsafe { call!(SYS_close_range, from, libc::c_uint::MAX, 0) };
 }
 
 /// Whether the other end of the leash is closed.

@@ -44,7 +44,7 @@ mod watched;
 
 pub use child::{Child, End, Exit};
 pub use command::{Command, Stdio};
-pub use confinement::{Confinement, Network, Rlimits, Wall, WeakerWall};
+pub use confinement::{Confinement, NamedSockets, Network, Rlimits, Wall, WeakerWall};
 pub use error::ConfineError;
 pub use support::{Feature, Strength, Support};
 pub use watched::watch;

@@ -1,7 +1,7 @@
 //! Starting a command on Linux.
 
 use std::io::{self, Read};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 
 use crate::bubblewrap;
@@ -25,18 +25,26 @@ pub(crate) fn spawn(command: Command, wall: &Wall, support: &Support) -> Result<
         strength @ (Strength::Namespaces | Strength::SharedProc) => {
             let proc = if strength == Strength::Namespaces { Proc::Own } else { Proc::Shared };
             let (confinement, placeholders) = protect(confinement)?;
-            let mut child = start(Plan::confined(command, &confinement, proc)?, &names)?;
-            child.placeholders = placeholders;
-            Ok(child)
+            guarded(Plan::confined(command, &confinement, proc)?, &names, placeholders)
         }
         Strength::Bubblewrap(program) => {
             let (confinement, placeholders) = protect(confinement)?;
-            let mut child = start(bubblewrap::plan(command, &confinement, &program)?, &names)?;
-            child.placeholders = placeholders;
-            Ok(child)
+            guarded(bubblewrap::plan(command, &confinement, &program)?, &names, placeholders)
         }
         Strength::Landlock => start(Plan::weaker(command, confinement)?, &names),
     }
+}
+
+/// Starts a plan whose init keeps the placeholders locked for as long as it lives, even without us.
+fn guarded(mut plan: Plan, names: &Names, placeholders: Vec<Placeholder>) -> Result<Child, ConfineError> {
+    for placeholder in &placeholders {
+        let lock =
+            placeholder.lock().map_err(|error| ConfineError::System { doing: "holding a placeholder", error })?;
+        plan.holds.push(lock);
+    }
+    let mut child = start(plan, names)?;
+    child.placeholders = placeholders;
+    Ok(child)
 }
 
 /// Whether the system lets us build the wall, with a /proc of its own or without.
@@ -127,11 +135,20 @@ fn start(plan: Plan, names: &Names) -> Result<Child, ConfineError> {
         Ends { started: started_there.as_raw_fd(), ended: ended_there.as_raw_fd(), leash: leash_there.as_raw_fd() };
     let stack = Stack::new()?;
     // Where the init finds everything: it must not move or go before the init has been heard of.
-    let mut given = Box::new(Given { plan, ends });
+    let needed = plan.needed(&[ends.started, ends.ended, ends.leash]);
+    let own_pids = plan.namespaces.is_some();
+    let mut given = Box::new(Given { plan, ends, needed });
     let (init, gone) = clone_init(&mut given, &stack)?;
     drop((started_there, ended_there, leash_there));
-    let child =
-        Child { ended: ended_here, gone, leash: Some(leash_here), init, stack: Some(stack), placeholders: Vec::new() };
+    let child = Child {
+        ended: ended_here,
+        gone,
+        leash: Some(leash_here),
+        init,
+        own_pids,
+        stack: Some(stack),
+        placeholders: Vec::new(),
+    };
     let mut report = [0u8; size_of::<Report>()];
     match started_here.read_exact(&mut report) {
         // Closed without a word: the program runs.
@@ -151,6 +168,7 @@ fn start(plan: Plan, names: &Names) -> Result<Child, ConfineError> {
 struct Given {
     plan: Plan,
     ends: Ends,
+    needed: Vec<RawFd>,
 }
 
 fn clone_init(given: &mut Given, stack: &Stack) -> Result<(libc::pid_t, OwnedFd), ConfineError> {
@@ -158,7 +176,7 @@ fn clone_init(given: &mut Given, stack: &Stack) -> Result<(libc::pid_t, OwnedFd)
         // SAFETY: the parent keeps what this points to, and leaves it alone, until it has heard from the init.
         unsafe {
             let given = &mut *given.cast::<Given>();
-            inside::init(&mut given.plan, given.ends)
+            inside::init(&mut given.plan, given.ends, &given.needed)
         }
     }
     let namespaces = given.plan.namespaces.as_ref().map_or(0, |namespaces| namespaces.flags);

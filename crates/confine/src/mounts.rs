@@ -39,9 +39,10 @@ impl Step {
         }
     }
 
-    /// Whether the policy holds although this step failed: what is gone by now needs no hiding.
+    /// Whether the policy holds although this step failed: what is gone by now needs no hiding, nor pinning.
     pub(crate) fn may_fail_with(&self, error: libc::c_int) -> bool {
-        matches!(self, Self::Cover { .. }) && matches!(error, libc::ENOENT | libc::ENOTDIR | libc::ELOOP)
+        let gone = matches!(error, libc::ENOENT | libc::ENOTDIR | libc::ELOOP);
+        gone && matches!(self, Self::Cover { .. } | Self::Overlay { attributes: 0, .. })
     }
 }
 
@@ -104,6 +105,7 @@ pub(crate) fn steps(confinement: &Confinement, proc: Proc) -> Result<Vec<Step>, 
         }
     }
     for path in sockets::listening() {
+        pin_above(&path, &writable, &mut steps)?;
         steps.push(cover(&path)?);
     }
     Ok(steps)

@@ -3,9 +3,10 @@
 //! A read-only mount needs something to be mounted on: a workspace without `.git` gets an empty one for as
 //! long as a command could make its own there. Who finds one shares it by a lock; the last one removes it.
 
-use std::fs::{DirBuilder, File};
+use std::fs::{DirBuilder, File, Permissions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 /// The mode that marks a folder as a placeholder. Nobody makes such a folder for anything else.
@@ -23,7 +24,11 @@ impl Placeholder {
     pub(crate) fn stand_in(path: &Path) -> io::Result<Option<Self>> {
         loop {
             let made = match DirBuilder::new().mode(MODE).create(path) {
-                Ok(()) => true,
+                Ok(()) => {
+                    // Whatever the mask says.
+                    std::fs::set_permissions(path, Permissions::from_mode(MODE))?;
+                    true
+                }
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,
                 Err(error) => return Err(error),
             };
@@ -46,6 +51,13 @@ impl Placeholder {
     }
 }
 
+impl Placeholder {
+    /// The lock, for somebody who may outlive us.
+    pub(crate) fn lock(&self) -> io::Result<OwnedFd> {
+        Ok(self.folder.try_clone()?.into())
+    }
+}
+
 impl Drop for Placeholder {
     fn drop(&mut self) {
         // Whoever still needs it holds the lock, and removes it later.
@@ -56,6 +68,6 @@ impl Drop for Placeholder {
 }
 
 fn is_placeholder(path: &Path) -> bool {
-    std::fs::symlink_metadata(path).is_ok_and(|m| m.is_dir() && m.mode() & 0o7777 == MODE)
+    std::fs::symlink_metadata(path).is_ok_and(|m| m.is_dir() && m.mode() & 0o777 == MODE)
         && std::fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none())
 }

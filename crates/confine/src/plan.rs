@@ -34,7 +34,7 @@ pub(crate) struct Plan {
     /// Where the command's process stands until its program runs.
     pub(crate) stack: Stack,
     /// What the init keeps open for as long as it lives.
-    pub(crate) hold: Option<OwnedFd>,
+    pub(crate) holds: Vec<OwnedFd>,
     // Keeps what `stdio` names open.
     _streams: Stdio,
 }
@@ -116,9 +116,18 @@ impl Plan {
             terminal,
             inherited: Vec::new(),
             stack: Stack::new()?,
-            hold: command.hold,
+            holds: command.hold.into_iter().collect(),
             _streams: command.stdio,
         })
+    }
+
+    /// The descriptors that are needed after the clone, these among them, in order. All others are closed first.
+    pub(crate) fn needed(&self, ends: &[RawFd]) -> Vec<RawFd> {
+        let owned = self.landlock.iter().chain(&self.inherited).chain(&self.holds).map(AsRawFd::as_raw_fd);
+        let mut needed: Vec<RawFd> = owned.chain(self.stdio).chain(ends.iter().copied()).collect();
+        needed.sort_unstable();
+        needed.dedup();
+        needed
     }
 
     /// Builds a wall around nothing, to see whether it can be built.
@@ -147,7 +156,7 @@ impl Plan {
         Ok(Self {
             namespaces: Some(namespaces),
             landlock: landlock::ruleset(&confinement.writable)?,
-            filters: filter::programs(confinement.network, Keeper::Namespace)?,
+            filters: filter::programs(confinement.network, confinement.named_sockets, Keeper::Namespace)?,
             rlimits: rlimits(confinement),
             powerless: true,
             ..Self::open(command)?
@@ -162,7 +171,7 @@ impl Plan {
         }
         Ok(Self {
             landlock,
-            filters: filter::programs(confinement.network, Keeper::Filter)?,
+            filters: filter::programs(confinement.network, confinement.named_sockets, Keeper::Filter)?,
             rlimits: rlimits(confinement),
             powerless: true,
             ..Self::open(command)?

@@ -355,3 +355,81 @@ fn a_container_that_hides_parts_of_proc_is_accepted_by_name() {
     assert!(place.work.join("fine").exists() && !ran.out.contains("hunter2"), "{}", ran.out);
     assert_eq!(std::fs::read_to_string(place.root.join("outside")).unwrap(), "before");
 }
+
+#[test]
+fn no_link_of_the_kernels_leads_past_the_mounts() {
+    let place = place();
+    // A folder of the parent's that is open, as the parent of a command may well have some.
+    let _open: Vec<std::fs::File> = (0..20).map(|_| std::fs::File::open(&place.work).unwrap()).collect();
+    let attempt = |cwd: &str, program: &str| {
+        let (mut reader, writer) = std::io::pipe().unwrap();
+        let argv = [program, "-c", "echo x >> .git/config; cat ../secret/key; ls -d ../outside"];
+        let spawned = spawn(command(&argv, Path::new(cwd), writer.into()), &confined(&place), &Support::probe());
+        let mut out = String::new();
+        if let Ok(mut child) = spawned {
+            reader.read_to_string(&mut out).unwrap();
+            child.end().unwrap();
+        }
+        assert!(!out.contains("hunter2"), "in {cwd} with {program}: {out}");
+        assert!(!place.work.join(".git/config").exists(), "in {cwd} with {program}: {out}");
+    };
+    for fd in 0..40 {
+        attempt(&format!("/proc/self/fd/{fd}"), "sh");
+        attempt("/", &format!("/proc/self/fd/{fd}/../../../../../../../../bin/sh"));
+    }
+    for cwd in ["/proc/self/cwd", "/proc/self/root", "/proc/1/root", "/proc/1/cwd", "/proc/thread-self/cwd"] {
+        attempt(cwd, "sh");
+    }
+}
+
+#[test]
+fn the_init_cannot_be_unhooked() {
+    const UNHOOK: &str = "
+import os, resource
+try: resource.prlimit(1, resource.RLIMIT_NOFILE, (0, 0)); print('unhooked')
+except OSError as error: print('refused', error.errno)
+if os.fork() == 0:
+    if os.fork() == 0: os._exit(0)
+    os._exit(0)
+print('up', flush=True)
+import time; time.sleep(600)
+";
+    let place = place();
+    let (mut child, mut reader) = start(&["python3", "-c", UNHOOK], &place.work, &confined(&place));
+    let mut seen = String::new();
+    while !seen.contains("up") {
+        let mut byte = [0];
+        reader.read_exact(&mut byte).unwrap();
+        seen.push(byte[0] as char);
+    }
+    assert!(seen.contains("refused 1"), "{seen}");
+    let started = Instant::now();
+    child.kill();
+    reader.read_to_string(&mut seen).unwrap();
+    assert!(started.elapsed() < Duration::from_secs(5), "it took {:?}", started.elapsed());
+}
+
+#[test]
+fn no_program_with_anothers_rights_is_left_behind() {
+    use std::os::unix::fs::PermissionsExt;
+    let place = place();
+    let ran = sh("cp /bin/true t; chmod 4755 t; chmod g+s t; chmod 755 t && echo fine", &place.work, &confined(&place));
+    assert!(ran.out.contains("fine"), "{}", ran.out);
+    assert_eq!(std::fs::metadata(place.work.join("t")).unwrap().permissions().mode() & 0o7777, 0o755);
+}
+
+#[test]
+fn placeholders_go_whatever_the_mask_says_and_stay_while_somebody_needs_them() {
+    let place = place();
+    let wall = confined(&place);
+    let (mut child, mut reader) = start(&["sh", "-c", "echo up; sleep 600"], &place.work, &wall);
+    let mut up = [0; 3];
+    reader.read_exact(&mut up).unwrap();
+    assert!(place.work.join(".selvedge").exists());
+    // Another command ends while this one runs.
+    sh("true", &place.work, &wall);
+    assert!(place.work.join(".selvedge").exists(), "the one who still needs it lost it");
+    child.kill();
+    drop(child);
+    assert!(!place.work.join(".selvedge").exists());
+}

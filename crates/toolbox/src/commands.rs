@@ -7,7 +7,9 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use selvedge_confine::{Child, Command, ConfineError, Confinement, Network, Rlimits, Stdio, Support, Wall, WeakerWall};
+use selvedge_confine::{
+    Child, Command, ConfineError, Confinement, NamedSockets, Network, Rlimits, Stdio, Support, Wall, WeakerWall,
+};
 use selvedge_protocol::{Preview, SandboxPolicy, View};
 use selvedge_tools::{Risk, ToolError};
 use serde_json::Value;
@@ -41,6 +43,8 @@ pub struct CommandSettings {
     pub environment: EnvironmentPolicy,
     /// Whether they reach the network although confined.
     pub network: bool,
+    /// Whether they make sockets that have a name in the file system.
+    pub named_sockets: NamedSockets,
     /// A weaker wall that will do where the whole one cannot be built.
     pub weaker_wall: Option<WeakerWall>,
     /// How much they may use.
@@ -229,6 +233,7 @@ impl Commands {
             protected: workspace.protected(),
             hidden: workspace.secrets().map(Path::to_owned).collect(),
             network,
+            named_sockets: settings.named_sockets,
             limits: settings.limits.clone(),
             weaker: settings.weaker_wall,
         })

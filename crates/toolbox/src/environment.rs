@@ -48,7 +48,7 @@ const TAME_GIT: [(&str, &str); 6] = [
 ];
 
 /// Names of variables that hold secrets, or lead to somebody who answers for us.
-const SECRET_NAMES: [&str; 18] = [
+const SECRET_NAMES: [&str; 21] = [
     "*KEY*",
     "*SECRET*",
     "*TOKEN*",
@@ -59,6 +59,9 @@ const SECRET_NAMES: [&str; 18] = [
     "*WEBHOOK*",
     "*CONNECTION_STRING*",
     "*_DSN",
+    "*AUTH_CONFIG*",
+    "*CREDS*",
+    "*JWT*",
     "*CREDENTIAL*",
     "*PRIVATE*",
     "*_AUTH",
@@ -142,8 +145,7 @@ fn holds_secret(value: &str) -> bool {
     let password_in_url = value
         .split_once("://")
         .and_then(|(_, rest)| rest.split(['/', '?', '#']).next())
-        .and_then(|authority| authority.rsplit_once('@'))
-        .is_some_and(|(user, _)| user.contains(':'));
+        .is_some_and(|authority| authority.contains('@'));
     (long && known)
         || password_in_url
         || ["-----BEGIN", "AccountKey=", "hooks.slack.com/"].iter().any(|mark| value.contains(mark))

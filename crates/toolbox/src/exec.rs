@@ -59,6 +59,9 @@ pub(crate) struct Output {
     sandbox_denied: bool,
 }
 
+/// The largest pipe a user may make.
+const MOST_IN_A_PIPE: usize = 1 << 20;
+
 /// The status that `timeout` gives.
 const TIMED_OUT: i32 = 124;
 
@@ -175,8 +178,12 @@ impl Writing<'_> {
     fn drain(&mut self) {
         let mut buffer = vec![0; 16 * 1024];
         for stream in 0..2 {
-            while let Ok(read @ 1..) = self.streams[stream].1.try_read(&mut buffer) {
-                self.take(stream, &buffer[..read]);
+            // A pipe holds no more than this; what comes faster than it can be read is from others.
+            for _ in 0..MOST_IN_A_PIPE / buffer.len() {
+                match self.streams[stream].1.try_read(&mut buffer) {
+                    Ok(read @ 1..) => _ = self.take(stream, &buffer[..read]),
+                    _ => break,
+                }
             }
         }
     }

@@ -70,9 +70,11 @@ pub(crate) fn file_search(workspace: &Workspace) -> impl Tool + use<> {
 
 fn search(workspace: &Workspace, args: &Args, cancel: &CancellationToken) -> Result<Vec<Found>, ToolError> {
     let folder = workspace.absolute(&args.search_directory, None);
-    if !folder.is_dir() {
-        return Err(ToolError::new(format!("{} is not a folder", workspace.shown(&folder))));
-    }
+    let shown = workspace.shown(&folder);
+    let Some(real) = folder.canonicalize().ok().filter(|real| real.is_dir()) else {
+        return Err(ToolError::new(format!("{shown} is not a folder")));
+    };
+    workspace.refuse_secrets(&real, &shown)?;
     let is_glob = args.pattern.contains(['*', '?', '[']);
     let wanted = if is_glob { Some(globs([args.pattern.as_str()])?) } else { None };
     let excluded = globs(args.exclude_patterns.iter().map(String::as_str))?;

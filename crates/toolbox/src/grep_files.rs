@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use grep_regex::RegexMatcherBuilder;
 use grep_searcher::sinks::Lossy;
-use grep_searcher::{BinaryDetection, SearcherBuilder};
+use grep_searcher::{BinaryDetection, MmapChoice, SearcherBuilder};
 use ignore::WalkState;
 use schemars::JsonSchema;
 use selvedge_tools::{Tool, ToolError, tool_with_call};
@@ -16,6 +16,9 @@ use crate::Workspace;
 use crate::aliases::aliases_of;
 use crate::blocking::blocking;
 use crate::walk::{globs, walk};
+
+/// The longest line that is held, in bytes; a file with a longer one is left.
+const MAX_HEAP: usize = 16 << 20;
 
 /// Characters of a matching line that are kept.
 const MAX_LINE: usize = 2000;
@@ -92,15 +95,22 @@ fn grep(workspace: &Workspace, args: &Args, cancel: &CancellationToken) -> Resul
         })?;
     let include = args.include.as_deref().map(|include| globs([include])).transpose()?;
     let folder = workspace.absolute(&args.path, None);
-    if !folder.exists() {
-        return Err(ToolError::new(format!("{} does not exist", workspace.shown(&folder))));
-    }
+    let shown = workspace.shown(&folder);
+    let Ok(real) = folder.canonicalize() else {
+        return Err(ToolError::new(format!("{shown} does not exist")));
+    };
+    workspace.refuse_secrets(&real, &shown)?;
     let found = Mutex::new(Vec::new());
     let count = AtomicUsize::new(0);
     // Enough for a stable choice of the first ones by path, without reading the whole disk for a common word.
     let enough = args.limit.saturating_mul(4).max(1000);
     walk(workspace, &folder).run(|| {
-        let mut searcher = SearcherBuilder::new().binary_detection(BinaryDetection::quit(0)).line_number(true).build();
+        let mut searcher = SearcherBuilder::new()
+            .binary_detection(BinaryDetection::quit(0))
+            .line_number(true)
+            .heap_limit(Some(MAX_HEAP))
+            .memory_map(MmapChoice::never())
+            .build();
         let (matcher, include, found, count, folder) = (&matcher, &include, &found, &count, &folder);
         Box::new(move |entry| {
             if cancel.is_cancelled() || count.load(Ordering::Relaxed) >= enough {
@@ -124,8 +134,10 @@ fn grep(workspace: &Workspace, args: &Args, cancel: &CancellationToken) -> Resul
                 here.push(Match { path: shown.clone(), line, text: text.to_owned() });
                 Ok(here.len() < enough)
             });
-            // A file that cannot be read has no matches.
-            let _ = searcher.search_path(matcher, path, sink);
+            // A file that cannot be read has no matches. What was opened is what is judged: a name may be swapped.
+            if let Ok(file) = workspace.open_file(path) {
+                let _ = searcher.search_file(matcher, &file, sink);
+            }
             if !here.is_empty() {
                 count.fetch_add(here.len(), Ordering::Relaxed);
                 if let Ok(mut found) = found.lock() {

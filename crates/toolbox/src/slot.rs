@@ -6,7 +6,7 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use cap_std::fs::{Dir, MetadataExt, OpenOptions};
+use cap_std::fs::{Dir, MetadataExt, OpenOptions, OpenOptionsExt};
 use selvedge_tools::ToolError;
 
 use crate::Workspace;
@@ -149,7 +149,11 @@ impl Slot {
     /// What the file holds, if there is one.
     pub(crate) fn read(&self) -> Result<Option<(Vec<u8>, Mode)>, ToolError> {
         let Some(mode) = self.look()? else { return Ok(None) };
-        let file = self.folder.open(&self.name).map_err(|error| self.read_error(&error))?;
+        // A link that was put there meanwhile is not followed, a pipe not waited for.
+        let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
+        let mut options = OpenOptions::new();
+        options.read(true).custom_flags(flags.bits() as i32);
+        let file = self.folder.open_with(&self.name, &options).map_err(|error| self.read_error(&error))?;
         let mut bytes = Vec::new();
         file.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(|error| self.read_error(&error))?;
         if bytes.len() as u64 > MAX_BYTES {

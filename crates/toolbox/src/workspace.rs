@@ -106,11 +106,16 @@ impl Workspace {
                 writable.push((folder, dir));
             }
         }
-        let mut secrets: Vec<PathBuf> =
-            private.iter().map(|path| path.canonicalize().unwrap_or_else(|_| path.clone())).collect();
+        let mut secrets = private.to_vec();
         if let Some(home) = std::env::home_dir() {
             secrets.extend(SECRETS.iter().map(|name| home.join(name)));
+            // Where the home folder itself is a link, what is in it has two names.
+            secrets.extend(home.canonicalize().into_iter().flat_map(|home| SECRETS.map(|name| home.join(name))));
         }
+        // And where a secret is one, too.
+        secrets.extend(secrets.clone().iter().filter_map(|path| path.canonicalize().ok()));
+        secrets.sort();
+        secrets.dedup();
         Ok(Self { inner: Arc::new(Inner { root, policy, writable, secrets, changing: Mutex::new(()) }) })
     }
 
@@ -137,7 +142,12 @@ impl Workspace {
         let mut protected: Vec<PathBuf> = PROTECTED.iter().map(|name| self.inner.root.join(name)).collect();
         // A linked work tree keeps its history elsewhere, perhaps within reach.
         let linked = linked_git_folder(&self.inner.root.join(".git"));
-        protected.extend(linked.filter(|folder| self.writable_roots().any(|root| folder.starts_with(root))));
+        let shared = linked.as_ref().and_then(|folder| {
+            let text = std::fs::read_to_string(folder.join("commondir")).ok()?;
+            folder.join(text.trim()).canonicalize().ok()
+        });
+        let within_reach = |folder: &PathBuf| self.writable_roots().any(|root| folder.starts_with(root));
+        protected.extend(shared.into_iter().chain(linked).filter(within_reach));
         protected
     }
 
@@ -161,12 +171,15 @@ impl Workspace {
     /// Opens a file for reading. Anything may be read but secrets.
     pub(crate) fn open_file(&self, path: &Path) -> Result<std::fs::File, ToolError> {
         let shown = self.shown(path);
-        let file = std::fs::File::open(path).map_err(|error| read_error(&shown, &error))?;
+        let file = open_without_waiting(path).map_err(|error| read_error(&shown, &error))?;
         // What was opened is what is judged: the name may have pointed elsewhere.
         self.refuse_secrets(&real_path(&file, path), &shown)?;
         let metadata = file.metadata().map_err(|error| read_error(&shown, &error))?;
         if metadata.is_dir() {
             return Err(ToolError::new(format!("{shown} is a folder")).suggest("use listDir for folders"));
+        }
+        if !metadata.is_file() {
+            return Err(ToolError::new(format!("{shown} is not a file but a pipe, a socket or a device")));
         }
         Ok(file)
     }
@@ -238,6 +251,19 @@ pub(crate) fn real_path(file: &impl std::os::fd::AsRawFd, path: &Path) -> PathBu
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn real_path<T>(_: &T, path: &Path) -> PathBuf {
     path.canonicalize().unwrap_or_default()
+}
+
+/// Opens for reading; a pipe that nobody writes to is not waited for.
+#[cfg(unix)]
+fn open_without_waiting(path: &Path) -> io::Result<std::fs::File> {
+    use std::os::unix::fs::OpenOptionsExt;
+    let flags = rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::NOCTTY;
+    std::fs::OpenOptions::new().read(true).custom_flags(flags.bits() as i32).open(path)
+}
+
+#[cfg(not(unix))]
+fn open_without_waiting(path: &Path) -> io::Result<std::fs::File> {
+    std::fs::File::open(path)
 }
 
 /// Without `.` and `..`, by names alone: what may be followed, the kernel decides.

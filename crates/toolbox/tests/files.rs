@@ -119,7 +119,8 @@ fn private_folders_are_not_read_by_any_road() {
         let error = place.error(&format!("await tools.readFile({{path: {path:?}}})"));
         assert!(error.contains("holds secrets"), "{path}: {error}");
     }
-    assert_eq!(place.value("return await tools.grepFiles({pattern: 'mine', path: '../private'})"), json!([]));
+    let error = place.error("return await tools.grepFiles({pattern: 'mine', path: '../private'})");
+    assert!(error.contains("holds secrets"), "{error}");
     assert!(place.error("await tools.listDir({path: '../private'})").contains("holds secrets"));
 }
 
@@ -225,4 +226,29 @@ fn images_are_told_by_their_content_and_made_smaller() {
         json!([2048, 512, true])
     );
     assert!(place.error("await tools.viewImage({path: 'src/lib.rs'})").contains("not an image"));
+}
+
+#[test]
+fn links_to_secrets_are_not_searched() {
+    let place = Place::new();
+    std::os::unix::fs::symlink(place.path("private"), place.path("work/link")).unwrap();
+    for call in ["grepFiles({pattern: '.', path: 'link'})", "fileSearch({pattern: '*', searchDirectory: 'link'})"] {
+        let error = place.error(&format!("return await tools.{call}"));
+        assert!(error.contains("holds secrets"), "{call}: {error}");
+    }
+    let found =
+        place.value("return [await tools.grepFiles({pattern: 'mine'}), await tools.fileSearch({pattern: 'journal'})]");
+    assert_eq!(found, json!([[], []]));
+}
+
+#[test]
+fn what_is_no_file_is_not_read() {
+    let place = Place::new();
+    let made = std::process::Command::new("mkfifo").arg(place.path("work/pipe")).status().unwrap();
+    assert!(made.success());
+    let error = place.error("return await tools.readFile({path: 'pipe'})");
+    assert!(error.contains("is not a file but a pipe"), "{error}");
+    let error = place.error("return await tools.readFile({path: '/dev/zero'})");
+    assert!(error.contains("is not a file but a pipe, a socket or a device"), "{error}");
+    assert_eq!(place.value("return (await tools.grepFiles({pattern: 'TODO'})).length"), json!(1));
 }
