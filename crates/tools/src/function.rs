@@ -142,10 +142,10 @@ impl<A, R> FunctionTool<A, R> {
         self
     }
 
-    /// Asks a person before every call.
+    /// Asks a person before every call; "for this script" covers them all.
     pub fn ask_always(mut self, reason: &str) -> Self {
         let reason = reason.to_owned();
-        self = self.risk(move |_| Risk::Ask { reason: reason.clone() });
+        self = self.risk(move |_| Risk::Ask { reason: reason.clone() }).agreement(|_| Some(String::new()));
         self.spec.approval = "always".to_owned();
         self
     }

@@ -165,7 +165,13 @@ pub fn registry(seen: &Arc<Seen>) -> Registry {
         Some("rm") => selvedge_tools::Risk::Ask { reason: "removes files".into() },
         _ => selvedge_tools::Risk::Guarded { reason: "runs a command".into() },
     };
-    tools.register(tool("exec", "Runs a command.", exec).risk(risk)).unwrap();
+    tools
+        .register(
+            tool("exec", "Runs a command.", exec)
+                .risk(risk)
+                .agreement(|args| args["command"][0].as_str().map(str::to_owned)),
+        )
+        .unwrap();
     let log = seen.clone();
     let patch = move |args: Patch| {
         log.patches.lock().unwrap().push(args.patch.clone());
