@@ -68,6 +68,7 @@ pub(crate) fn run(mut args: RunArgs) -> Result<Exit> {
     if args.diff {
         print_diff(&setup.toolbox.turn_diff.diff());
     }
+    setup.tidy_journal();
     Ok(exit_of(&output))
 }
 

@@ -22,6 +22,11 @@ pub(crate) fn runs(command: RunsCommand) -> Result<Exit> {
     }
 }
 
+/// The user's configuration: runs are of many folders, and no folder decides what is shown of others.
+fn config() -> selvedge_config::Config {
+    selvedge_config::load(selvedge_config::home().as_deref(), None).unwrap_or_default()
+}
+
 /// A journal's error, with what to do.
 pub(crate) fn problem(error: &JournalError) -> Problem {
     let hint = match error {
@@ -60,7 +65,7 @@ fn list(journal: &Journal, args: &RunsListArgs) -> Result<Exit> {
 
 fn show(journal: &Journal, args: &RunsShowArgs) -> Result<Exit> {
     let run = journal.run(&args.run).map_err(|error| problem(&error))?;
-    let redactor = Redactor::new([]);
+    let redactor = Redactor::new(config().journal.secret_names);
     if args.json {
         line(&serde_json::to_string_pretty(&as_json(&run, &redactor))?)?;
         return Ok(Exit::Done);

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use selvedge_config::{Config, SavedRules, ToolPack};
 use selvedge_confine::{NamedSockets, Rlimits, WeakerWall};
-use selvedge_journal::{CallState, Journal, RunState};
+use selvedge_journal::{CallState, Journal, Retention, RunState};
 use selvedge_protocol::ModeSettings;
 use selvedge_script::{Facts, Harness, Resume};
 use selvedge_toolbox::{CommandSettings, EnvironmentPolicy, Inherit, Rules, Toolbox, Workspace};
@@ -90,6 +90,18 @@ impl Setup {
         }
         self.journal = journal;
         Ok(self)
+    }
+
+    /// Once a day, forgets what is too old or too much. Where that fails, the next time will do.
+    pub(crate) fn tidy_journal(&self) {
+        const A_DAY: std::time::Duration = std::time::Duration::from_secs(24 * 3600);
+        let (Some(journal), Some(home)) = (&self.journal, &self.home) else { return };
+        let mark = home.join("tidied");
+        let fresh = |path: &Path| Some(path.metadata().ok()?.modified().ok()?.elapsed().unwrap_or_default() < A_DAY);
+        if fresh(&mark) != Some(true) && std::fs::write(&mark, "").is_ok() {
+            let keeping = &self.config.journal;
+            let _ = journal.tidy(&Retention { days: keeping.days, megabytes: keeping.megabytes });
+        }
     }
 
     /// What an earlier run made, to go on from.

@@ -248,6 +248,9 @@ fn views_show_no_secrets_and_nothing_is_kept_where_nobody_wants_it() {
     use std::os::unix::fs::PermissionsExt;
     let mode = std::fs::metadata(place.path("home/journal.sqlite")).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
+    std::fs::write(place.path("home/config.toml"), "[journal]\nsecret_names = [\"command\"]\ndays = 90\n").unwrap();
+    let (_, out, _) = place.run(&["runs", "show", &id, "--json"]);
+    assert!(!out.contains("\"echo\""), "{out}");
     let before = place.runs().len();
     place.run(&["run", "-q", "--ephemeral", "-e", "return 1"]);
     assert_eq!(place.runs().len(), before);

@@ -34,8 +34,28 @@ pub struct Config {
     pub tool_pack: Option<String>,
     /// Packs of one's own: `[tool_packs.name]` with `extends`, `tools` and `without`.
     pub tool_packs: BTreeMap<String, ToolPack>,
+    /// How long what ran is remembered.
+    pub journal: JournalKeeping,
     /// How scripts run.
     pub script_harness: ScriptHarness,
+}
+
+/// How long what ran is remembered.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct JournalKeeping {
+    /// Runs that ended longer ago are forgotten. A run that goes on never is.
+    pub days: u32,
+    /// The oldest are forgotten when the journal is larger, in MB.
+    pub megabytes: u64,
+    /// More names of fields and variables whose values are never shown.
+    pub secret_names: Vec<String>,
+}
+
+impl Default for JournalKeeping {
+    fn default() -> Self {
+        Self { days: 90, megabytes: 1024, secret_names: Vec::new() }
+    }
 }
 
 /// More about `workspace-write`.

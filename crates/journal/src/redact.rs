@@ -75,7 +75,8 @@ impl Redactor {
             Value::Array(items) => Value::Array(items.iter().map(|item| self.value(item)).collect()),
             Value::Object(fields) => {
                 let redacted = fields.iter().map(|(name, value)| match value {
-                    Value::String(_) | Value::Number(_) if self.is_secret(name) => (name.clone(), INSTEAD.into()),
+                    _ if self.names.contains(&name.to_lowercase()) => (name.clone(), INSTEAD.into()),
+                    Value::String(_) | Value::Number(_) if is_secret(name) => (name.clone(), INSTEAD.into()),
                     value => (name.clone(), self.value(value)),
                 });
                 Value::Object(redacted.collect())
@@ -83,11 +84,10 @@ impl Redactor {
             other => other.clone(),
         }
     }
+}
 
-    fn is_secret(&self, name: &str) -> bool {
-        let name = name.to_lowercase();
-        let words = ["api_key", "apikey", "secret", "token", "password", "passwd", "authorization", "credential"];
-        self.names.contains(&name)
-            || words.iter().any(|word| name.contains(word)) && !name.ends_with("tokens") && !name.contains("max_token")
-    }
+fn is_secret(name: &str) -> bool {
+    let name = name.to_lowercase();
+    let words = ["api_key", "apikey", "secret", "token", "password", "passwd", "authorization", "credential"];
+    words.iter().any(|word| name.contains(word)) && !name.ends_with("tokens") && !name.contains("max_token")
 }

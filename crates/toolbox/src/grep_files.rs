@@ -104,14 +104,14 @@ fn grep(workspace: &Workspace, args: &Args, cancel: &CancellationToken) -> Resul
     let count = AtomicUsize::new(0);
     // Enough for a stable choice of the first ones by path, without reading the whole disk for a common word.
     let enough = args.limit.saturating_mul(4).max(1000);
-    walk(workspace, &folder).run(|| {
+    walk(workspace, &real).run(|| {
         let mut searcher = SearcherBuilder::new()
             .binary_detection(BinaryDetection::quit(0))
             .line_number(true)
             .heap_limit(Some(MAX_HEAP))
             .memory_map(MmapChoice::never())
             .build();
-        let (matcher, include, found, count, folder) = (&matcher, &include, &found, &count, &folder);
+        let (matcher, include, found, count, folder, real) = (&matcher, &include, &found, &count, &folder, &real);
         Box::new(move |entry| {
             if cancel.is_cancelled() || count.load(Ordering::Relaxed) >= enough {
                 return WalkState::Quit;
@@ -121,12 +121,13 @@ fn grep(workspace: &Workspace, args: &Args, cancel: &CancellationToken) -> Resul
                 return WalkState::Continue;
             }
             let path = entry.path();
-            let relative = path.strip_prefix(folder).unwrap_or(path);
-            let relative = if relative.as_os_str().is_empty() { path } else { relative };
+            let below = path.strip_prefix(real).unwrap_or(path);
+            let relative = if below.as_os_str().is_empty() { path } else { below };
             if include.as_ref().is_some_and(|include| !include.is_match(relative)) {
                 return WalkState::Continue;
             }
-            let shown = workspace.shown(path);
+            let named = if below.as_os_str().is_empty() { folder.clone() } else { folder.join(below) };
+            let shown = workspace.shown(&named);
             let mut here = Vec::new();
             let sink = Lossy(|line, text| {
                 let text = text.trim_end_matches(['\n', '\r']);
@@ -134,8 +135,8 @@ fn grep(workspace: &Workspace, args: &Args, cancel: &CancellationToken) -> Resul
                 here.push(Match { path: shown.clone(), line, text: text.to_owned() });
                 Ok(here.len() < enough)
             });
-            // A file that cannot be read has no matches. What was opened is what is judged: a name may be swapped.
-            if let Ok(file) = workspace.open_file(path) {
+            // A file that cannot be read has no matches. A walk meets no links, so one in the way was put there meanwhile.
+            if let Ok(file) = workspace.open_without_links(path) {
                 let _ = searcher.search_file(matcher, &file, sink);
             }
             if !here.is_empty() {

@@ -184,6 +184,21 @@ impl Workspace {
         Ok(file)
     }
 
+    /// Opens a file by its canonical path, which was judged: no link is followed, and nothing but a file is opened.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn open_without_links(&self, path: &Path) -> io::Result<std::fs::File> {
+        use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let file = std::fs::File::from(openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)?);
+        if file.metadata()?.is_file() { Ok(file) } else { Err(io::ErrorKind::InvalidInput.into()) }
+    }
+
+    /// Opens a file by its canonical path, as far as this system can.
+    #[cfg(not(target_os = "linux"))]
+    pub(crate) fn open_without_links(&self, path: &Path) -> io::Result<std::fs::File> {
+        self.open_file(path).map_err(|error| io::Error::other(error.message))
+    }
+
     /// Refuses folders and files that hold secrets, below them too.
     pub(crate) fn refuse_secrets(&self, path: &Path, shown: &str) -> Result<(), ToolError> {
         if self.is_secret(path) {
