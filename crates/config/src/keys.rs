@@ -30,7 +30,8 @@ pub struct Config {
     pub allow_commands: Vec<Vec<String>>,
     /// The same for commands that ask to run without the sandbox.
     pub allow_commands_unconfined: Vec<Vec<String>>,
-    /// The tools there are: `core-codex`, `anthropic-standard`, `file-ops`, `research`, `all`, or one of `tool_packs`.
+    /// The tools there are: `core-codex`, `anthropic-standard`, `file-ops`, `research`
+    /// (web tools, of which there are none yet), `all`, or one of `tool_packs`.
     pub tool_pack: Option<String>,
     /// Packs of one's own: `[tool_packs.name]` with `extends`, `tools` and `without`.
     pub tool_packs: BTreeMap<String, ToolPack>,

@@ -53,14 +53,17 @@ mod tests {
     #[test]
     fn the_profile_denies_last_what_must_stay_denied() {
         let confinement = Confinement {
-            writable: vec!["/work/a \"b\"".into()],
-            protected: vec!["/work/a \"b\"/.git".into()],
+            writable: vec!["/Users/me/a \"b\"".into()],
+            protected: vec!["/Users/me/a \"b\"/.git".into()],
             hidden: vec!["/Users/me/.ssh".into()],
             ..Confinement::default()
         };
         let profile = profile(&confinement);
         let at = |text: &str| profile.find(text).unwrap_or_else(|| panic!("{text} is not in\n{profile}"));
-        assert!(at("(allow file-write* (subpath \"/work/a \\\"b\\\"\"))") < at("(deny file-write* (subpath \"/work/a"));
+        assert!(
+            at("(allow file-write* (subpath \"/Users/me/a \\\"b\\\"\"))")
+                < at("(deny file-write* (subpath \"/Users/me/a")
+        );
         assert!(at("(allow file-read*)") < at("(deny file-read* file-write* (subpath \"/Users/me/.ssh\"))"));
         assert!(!profile.contains("(allow network*)\n"));
     }

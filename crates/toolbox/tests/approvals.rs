@@ -9,7 +9,7 @@ use std::time::Duration;
 use selvedge_protocol::{Answer, ApprovalPolicy, CallStatus, ErrorCode, View};
 use selvedge_toolbox::{CommandSettings, Rule, Rules};
 use serde_json::{Value, json};
-use support::{BOTH, Desk, Person, Ran, both_ways};
+use support::{BOTH, Desk, Person, Ran, Way, both_ways, both_ways_many};
 
 fn desk(policy: ApprovalPolicy, answer: Answer) -> Desk {
     let mut desk = Desk::new();
@@ -202,27 +202,40 @@ fn a_script_can_catch_a_denial_and_go_on() {
 
 #[test]
 fn calls_at_one_await_are_one_question() {
-    let desk = desk(ApprovalPolicy::Untrusted, Answer::Once);
-    let output = desk.script(
-        "const made = await Promise.all([1, 2, 3].map(n => tools.exec({command: ['touch', `made${n}`], approvalContext: 'for the test'})));
-         return made.length",
+    let call = |n: u32| ("exec", json!({"command": ["touch", format!("made{n}")], "approvalContext": "for the test"}));
+    let calls = [call(1), call(2), call(3)];
+    both_ways_many(
+        || desk(ApprovalPolicy::Untrusted, Answer::Once),
+        |desk, way| desk.at_once(way, &calls),
+        |desk, ledger| {
+            assert!(ledger.iter().all(|record| record.status == CallStatus::Done), "{ledger:?}");
+            let asked = desk.person.asked.lock().unwrap();
+            assert_eq!((asked.len(), asked[0].calls.len()), (1, 3));
+            let first = &asked[0].calls[0];
+            assert_eq!((first.reason.as_str(), first.context.as_deref()), ("runs `touch made1`", Some("for the test")));
+        },
     );
-    assert_eq!(output.value(), Some(json!(3)), "{:?}", output.error);
+    // A script has lines, which are shown.
+    let desk = desk(ApprovalPolicy::Untrusted, Answer::Once);
+    desk.at_once(Way::Script, &calls);
     let asked = desk.person.asked.lock().unwrap();
-    assert_eq!(asked.len(), 1);
-    assert_eq!(asked[0].calls.len(), 3);
     let first = &asked[0].calls[0];
-    assert_eq!(first.reason, "runs `touch made1`");
-    assert_eq!((first.line, first.context.as_deref()), (Some(1), Some("for the test")));
-    assert!(first.snippet.as_ref().unwrap().contains(">   1 | const made"), "{:?}", first.snippet);
+    assert_eq!(first.line, Some(1));
+    assert!(first.snippet.as_ref().unwrap().contains(">   1 | await Promise.allSettled"), "{:?}", first.snippet);
 }
 
 #[test]
 fn a_person_sees_what_would_happen() {
+    for way in BOTH {
+        sees_what_would_happen(way);
+    }
+}
+
+fn sees_what_would_happen(way: Way) {
     let seen = |tool: &str, args: Value| -> Ran {
         let desk = desk(ApprovalPolicy::Untrusted, no());
         desk.write("work/file", "one\ntwo\n");
-        desk.call(support::Way::Structured, tool, &args)
+        desk.call(way, tool, &args)
     };
     let patch = "*** Begin Patch\n*** Update File: file\n@@\n one\n-two\n+zwei\n*** End Patch\n";
     let ran = seen("apply_patch", json!({"patch": patch}));
@@ -239,31 +252,43 @@ fn a_person_sees_what_would_happen() {
 #[test]
 fn for_this_script_is_for_this_script() {
     // The same command, and those that begin alike as a rule would have it.
-    let desk = desk(ApprovalPolicy::Untrusted, Answer::ThisScript);
-    let twice = "for (let i = 0; i < 3; i++) await tools.exec({command: ['touch', 'made']}); await tools.exec({command: ['touch', 'other']})";
-    assert_eq!(desk.script(twice).error, None);
-    assert_eq!(desk.person.asked.lock().unwrap().len(), 2);
-    assert_eq!(desk.script(twice).error, None);
-    assert_eq!(desk.person.asked.lock().unwrap().len(), 4);
+    let touch = |name: &str| ("exec", json!({"command": ["touch", name]}));
+    let calls = [touch("made"), touch("made"), touch("made"), touch("other")];
+    both_ways_many(
+        || desk(ApprovalPolicy::Untrusted, Answer::ThisScript),
+        |desk, way| desk.in_turn(way, &calls),
+        |desk, ledger| {
+            assert!(ledger.iter().all(|record| record.status == CallStatus::Done), "{ledger:?}");
+            assert_eq!(desk.questions(), 2);
+        },
+    );
+    // The next one is another matter.
+    for way in BOTH {
+        let desk = desk(ApprovalPolicy::Untrusted, Answer::ThisScript);
+        desk.in_turn(way, &calls);
+        desk.in_turn(way, &calls);
+        assert_eq!(desk.questions(), 4);
+    }
 }
 
 #[test]
 fn always_is_remembered_by_its_prefix() {
-    let saved: Arc<Mutex<Vec<Rule>>> = Arc::default();
-    let keep = saved.clone();
-    let desk = desk(ApprovalPolicy::Untrusted, Answer::Always);
-    *desk.settings.lock().unwrap() = Some(CommandSettings {
-        save_rule: Some(Box::new(move |rule| keep.lock().unwrap().push(rule.clone()))),
-        ..Default::default()
-    });
-    let output = desk.script(
-        "await tools.exec({command: ['git', 'add', 'a']}); await tools.exec({command: ['git', 'add', 'b']}); await tools.exec({command: ['git', 'commit', '-m', 'x']})",
-    );
-    assert_eq!(output.error, None);
-    assert_eq!(desk.person.asked.lock().unwrap().len(), 2, "the rule for `git add` covers the second");
-    let saved = saved.lock().unwrap();
-    assert_eq!(saved[0], Rule { prefix: vec!["git".into(), "add".into()], unconfined: false });
-    assert_eq!(saved.len(), 2);
+    for way in BOTH {
+        let saved: Arc<Mutex<Vec<Rule>>> = Arc::default();
+        let keep = saved.clone();
+        let desk = desk(ApprovalPolicy::Untrusted, Answer::Always);
+        *desk.settings.lock().unwrap() = Some(CommandSettings {
+            save_rule: Some(Box::new(move |rule| keep.lock().unwrap().push(rule.clone()))),
+            ..Default::default()
+        });
+        let git = |words: &[&str]| ("exec", json!({"command": ([&["git"], words].concat())}));
+        let ledger = desk.in_turn(way, &[git(&["add", "a"]), git(&["add", "b"]), git(&["commit", "-m", "x"])]);
+        assert!(ledger.iter().all(|record| record.status == CallStatus::Done), "{ledger:?}");
+        assert_eq!(desk.questions(), 2, "the rule for `git add` covers the second");
+        let saved = saved.lock().unwrap();
+        assert_eq!(saved[0], Rule { prefix: vec!["git".into(), "add".into()], unconfined: false });
+        assert_eq!(saved.len(), 2);
+    }
 }
 
 #[test]
@@ -419,59 +444,73 @@ fn variables_and_other_folders_make_every_command_a_question() {
 
 #[test]
 fn for_this_script_covers_no_other_command() {
-    for (first, second) in [
-        (
-            json!({"command": ["bash", "-c", "cd . && touch a"]}),
-            json!({"command": ["bash", "-c", "cd . && touch made"]}),
-        ),
-        (json!({"command": ["touch", "a"]}), json!({"command": ["touch", "a"], "withEscalatedPermissions": true})),
-        (json!({"command": ["touch", "a"]}), json!({"command": ["touch", "a"], "cwd": ".git/.."})),
-    ] {
-        let desk = desk(ApprovalPolicy::Untrusted, Answer::ThisScript);
-        assert_eq!(desk.script(&format!("await tools.exec({first}); await tools.exec({second})")).error, None);
-        let asked = desk.person.asked.lock().unwrap().len();
-        let same_folder = second["cwd"] == json!(".git/..");
-        assert_eq!(asked, if same_folder { 1 } else { 2 }, "{second}");
-    }
-    let patch = |text: &str| {
-        let files: String =
-            ["a", "b", "c", "d"].iter().map(|name| format!("*** Add File: {name}\n+{text}\n")).collect();
-        json!({"patch": format!("*** Begin Patch\n{files}*** End Patch\n")})
+    let exec = |args: Value| ("exec", args);
+    let add = |names: &str, text: &str| {
+        let files: String = names.chars().map(|name| format!("*** Add File: {name}\n+{text}\n")).collect();
+        ("apply_patch", json!({"patch": format!("*** Begin Patch\n{files}*** End Patch\n")}))
     };
-    let other = json!({"patch": "*** Begin Patch\n*** Add File: a\n+x\n*** Add File: b\n+x\n*** Add File: e\n+x\n*** Add File: f\n+x\n*** End Patch\n"});
-    let desk = desk(ApprovalPolicy::Untrusted, Answer::ThisScript);
-    let script = format!(
-        "await tools.applyPatch({}); await tools.applyPatch({}); await tools.applyPatch({other})",
-        patch("one"),
-        patch("two")
-    );
-    assert_eq!(desk.script(&script).error, None);
-    assert_eq!(desk.person.asked.lock().unwrap().len(), 2, "the same files need no second question, others do");
+    let touch = json!({"command": ["touch", "a"]});
+    for (first, second, questions) in [
+        (
+            exec(json!({"command": ["bash", "-c", "cd . && touch a"]})),
+            exec(json!({"command": ["bash", "-c", "cd . && touch made"]})),
+            2,
+        ),
+        (exec(touch.clone()), exec(json!({"command": ["touch", "a"], "withEscalatedPermissions": true})), 2),
+        // Another spelling of the same folder.
+        (exec(touch.clone()), exec(json!({"command": ["touch", "a"], "cwd": ".git/.."})), 1),
+        // The same files need no second question, others do.
+        (add("abcd", "one"), add("abcd", "two"), 1),
+        (add("abcd", "one"), add("abef", "one"), 2),
+    ] {
+        let calls = [first, second];
+        both_ways_many(
+            || desk(ApprovalPolicy::Untrusted, Answer::ThisScript),
+            |desk, way| desk.in_turn(way, &calls),
+            |desk, _| assert_eq!(desk.questions(), questions, "{calls:?}"),
+        );
+    }
 }
 
 #[test]
 fn typing_into_a_terminal_is_judged_too() {
-    let desk = desk(ApprovalPolicy::OnRequest, no());
-    desk.write("work/doomed/file", "x");
-    let output = desk.script(
-        "const t = await tools.execCommand({cmd: 'sh', yieldTimeMs: 200});
-         try { await tools.writeStdin({sessionId: t.sessionId, chars: 'rm -rf doomed\\n', yieldTimeMs: 500}) } catch (e) { return e.name }",
-    );
-    assert_eq!(output.value(), Some(json!("ApprovalDeniedError")), "{:?}", output.error);
-    assert!(desk.path("work/doomed/file").exists());
+    let calls = [
+        ("exec_command", json!({"cmd": "sh", "yieldTimeMs": 200})),
+        ("write_stdin", json!({"sessionId": 1, "chars": "rm -rf doomed\n", "yieldTimeMs": 500})),
+    ];
+    for (answer, there, status) in [(no(), true, CallStatus::Failed), (Answer::Once, false, CallStatus::Done)] {
+        both_ways_many(
+            || {
+                let desk = desk(ApprovalPolicy::OnRequest, answer.clone());
+                desk.write("work/doomed/file", "x");
+                desk
+            },
+            |desk, way| desk.in_turn(way, &calls),
+            |desk, ledger| {
+                assert_eq!(desk.path("work/doomed/file").exists(), there, "{ledger:?}");
+                assert_eq!((desk.questions(), ledger[1].status), (1, status));
+            },
+        );
+    }
 }
 
 #[test]
 fn what_was_agreed_for_a_second_attempt_holds_for_the_next() {
+    let touch = || ("exec", json!({"command": ["touch", "../outside/made"]}));
     for (answer, questions) in [(Answer::Once, 2), (Answer::ThisScript, 1), (Answer::Always, 1)] {
-        let desk = desk(ApprovalPolicy::OnFailure, answer);
-        let script = "for (const n of [1, 2]) await tools.exec({command: ['touch', '../outside/made']})";
-        assert_eq!(desk.script(script).error, None);
-        let asked = desk.person.asked.lock().unwrap();
-        assert_eq!(asked.len(), questions);
-        assert!(asked[0].calls[0].reason.contains("touch ../outside/made"), "{:?}", asked[0]);
-        assert!(asked[0].calls[0].preview.rule.as_ref().unwrap().contains("without the sandbox"));
-        assert!(desk.path("outside/made").exists());
+        both_ways_many(
+            || desk(ApprovalPolicy::OnFailure, answer.clone()),
+            |desk, way| desk.in_turn(way, &[touch(), touch()]),
+            |desk, ledger| {
+                let ids: Vec<&str> = ledger.iter().map(|record| record.id.as_str()).collect();
+                assert_eq!(ids, ["tool_1", "tool_1.again", "tool_2", "tool_2.again"]);
+                let asked = desk.person.asked.lock().unwrap();
+                assert_eq!(asked.len(), questions);
+                assert!(asked[0].calls[0].reason.contains("touch ../outside/made"), "{:?}", asked[0]);
+                assert!(asked[0].calls[0].preview.rule.as_ref().unwrap().contains("without the sandbox"));
+                assert!(desk.path("outside/made").exists());
+            },
+        );
     }
 }
 

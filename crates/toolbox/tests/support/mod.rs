@@ -164,6 +164,49 @@ impl Desk {
         Ran { value, error, ledger: ledger.into_iter().map(comparable).collect(), asked }
     }
 
+    /// Makes calls one after the other in one turn, or in one script, and returns their lines of the ledger.
+    pub fn in_turn(&self, way: Way, calls: &[(&str, Value)]) -> Vec<CallRecord> {
+        let each = calls.iter().map(|(tool, args)| format!("try {{ await tools.{tool}({args}) }} catch {{}}\n"));
+        self.many(way, calls, &each.collect::<String>(), 1)
+    }
+
+    /// Makes calls at once.
+    pub fn at_once(&self, way: Way, calls: &[(&str, Value)]) -> Vec<CallRecord> {
+        let each: Vec<String> = calls.iter().map(|(tool, args)| format!("tools.{tool}({args})")).collect();
+        self.many(way, calls, &format!("await Promise.allSettled([{}])", each.join(",\n")), calls.len())
+    }
+
+    /// The same calls as a script, or as batches of structured calls.
+    fn many(&self, way: Way, calls: &[(&str, Value)], script: &str, batch: usize) -> Vec<CallRecord> {
+        if way == Way::Script {
+            return self.script(script).calls.into_iter().map(comparable).collect();
+        }
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        let terminal = calls.iter().any(|(tool, _)| tool.starts_with("exec_command"));
+        let shell = if terminal { ShellFlavour::Terminal } else { ShellFlavour::Words };
+        let orchestrator = self.orchestrator(&self.toolbox());
+        let router = ToolRouter::new(orchestrator, &ToolsConfig { shell, ..ToolsConfig::default() });
+        let scope = Scope::new("turn".into(), ScopeLimits::from(&self.limits), &self.cancel, self.events.clone());
+        let numbered: Vec<_> = calls.iter().enumerate().collect();
+        let mut ledger = Vec::new();
+        for batch in numbered.chunks(batch) {
+            let calls = batch.iter().map(|(n, (tool, args))| StructuredCall {
+                call_id: format!("tool_{}", n + 1),
+                name: (*tool).to_owned(),
+                arguments: args.to_string(),
+            });
+            let outputs = runtime.block_on(router.route(&scope, calls.collect()));
+            ledger.extend(outputs.into_iter().flat_map(|output| output.records).map(comparable));
+        }
+        runtime.block_on(async { scope.end() });
+        ledger
+    }
+
+    /// How often a person was asked.
+    pub fn questions(&self) -> usize {
+        self.person.asked.lock().unwrap().len()
+    }
+
     /// Runs a whole script.
     pub fn script(&self, source: &str) -> selvedge_protocol::ScriptToolCallOutput {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
@@ -198,4 +241,20 @@ pub fn both_ways(desk: impl Fn() -> Desk, tool: &str, args: impl Fn(&Desk) -> Va
         ledgers.push(ran.ledger.into_iter().map(same).collect::<Vec<_>>());
     }
     assert_eq!(ledgers[0], ledgers[1], "the ledgers of {tool} differ");
+}
+
+/// Makes the same calls both ways, each on a desk of its own, and sees to it that the ledgers are the same.
+pub fn both_ways_many(
+    desk: impl Fn() -> Desk,
+    make: impl Fn(&Desk, Way) -> Vec<CallRecord>,
+    check: impl Fn(&Desk, &[CallRecord]),
+) {
+    let mut ledgers = Vec::new();
+    for way in BOTH {
+        let desk = desk();
+        let ledger = make(&desk, way);
+        check(&desk, &ledger);
+        ledgers.push(ledger);
+    }
+    assert_eq!(ledgers[0], ledgers[1], "the ledgers differ");
 }
