@@ -48,7 +48,8 @@ pub struct Child {
     pub(crate) gone: OwnedFd,
     /// Closed when the parent is gone, by whatever end; then the init ends everything.
     pub(crate) leash: Option<io::PipeWriter>,
-    pub(crate) init: libc::pid_t,
+    /// Whose exit status is ours to take; `None` where somebody else waits for it.
+    pub(crate) init: Option<libc::pid_t>,
     /// Whether the init is the first process of a namespace, which takes all others with it.
     #[cfg(target_os = "linux")]
     pub(crate) own_pids: bool,
@@ -110,8 +111,9 @@ impl Drop for Child {
     fn drop(&mut self) {
         self.kill();
         self.wait_until_gone(PATIENCE_MS);
+        let Some(init) = self.init else { return };
         let remains = Remains {
-            init: self.init,
+            init,
             #[cfg(target_os = "linux")]
             _stack: self.stack.take(),
             #[cfg(target_os = "linux")]

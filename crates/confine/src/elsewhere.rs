@@ -54,5 +54,54 @@ pub(crate) fn spawn(mut command: Command, wall: &Wall, support: &Support) -> Res
         unsafe { libc::killpg(group, libc::SIGKILL) };
         drop((hold, still_there));
     });
-    Ok(Child { ended, gone: gone.into(), leash: Some(leash), init: group })
+    Ok(Child {
+        ended,
+        gone: gone.into(),
+        leash: Some(leash),
+        init: None,
+        #[cfg(target_os = "linux")]
+        own_pids: false,
+        #[cfg(target_os = "linux")]
+        stack: None,
+        #[cfg(target_os = "linux")]
+        placeholders: Vec::new(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use super::*;
+
+    /// What is not Seatbelt about this works on any Unix, and is tried wherever tests run.
+    #[test]
+    fn a_command_runs_and_its_group_ends_with_it() {
+        let start = |script: &str| {
+            let (reader, writer) = io::pipe().unwrap();
+            let command = Command {
+                argv: vec!["/bin/sh".into(), "-c".into(), script.into()],
+                cwd: "/".into(),
+                env: vec![("PATH".into(), "/usr/bin:/bin".into())],
+                stdio: Stdio::Streams {
+                    stdin: std::fs::File::open("/dev/null").unwrap().into(),
+                    stdout: writer.try_clone().unwrap().into(),
+                    stderr: writer.into(),
+                },
+                hold: None,
+            };
+            (spawn(command, &Wall::None, &Support::probe()).unwrap(), reader)
+        };
+        let (mut child, mut reader) = start("echo out; exit 7");
+        let mut out = String::new();
+        reader.read_to_string(&mut out).unwrap();
+        assert_eq!((out.as_str(), child.end().unwrap().exit.code()), ("out\n", 7));
+        let (mut child, mut reader) = start("sleep 600 & echo up; wait");
+        let mut up = [0; 3];
+        reader.read_exact(&mut up).unwrap();
+        child.kill();
+        out.clear();
+        // Ends only when everybody has closed it.
+        reader.read_to_string(&mut out).unwrap();
+    }
 }

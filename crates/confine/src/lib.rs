@@ -34,7 +34,7 @@ mod sockets;
 #[cfg(target_os = "linux")]
 mod stack;
 
-#[cfg(not(target_os = "linux"))]
+#[cfg(any(not(target_os = "linux"), test))]
 mod elsewhere;
 #[cfg(target_os = "linux")]
 mod placeholder;

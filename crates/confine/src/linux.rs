@@ -144,7 +144,7 @@ fn start(plan: Plan, names: &Names) -> Result<Child, ConfineError> {
         ended: ended_here,
         gone,
         leash: Some(leash_here),
-        init,
+        init: Some(init),
         own_pids,
         stack: Some(stack),
         placeholders: Vec::new(),
