@@ -4,6 +4,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
 use selvedge_journal::{Call, CallState, Filter, Journal, JournalError, Redactor, Run, RunState};
+use selvedge_protocol::CallStatus;
 use selvedge_tools::snake_case;
 use serde_json::json;
 
@@ -107,13 +108,15 @@ fn advice(run: &Run) -> Vec<String> {
     let id = &run.summary.id;
     let with = |state: CallState| run.calls.iter().filter(move |call| call.state == state && !call.read_only);
     let mut advice = Vec::new();
-    for call in with(CallState::OutcomeUnknown) {
+    for call in with(CallState::Ended(CallStatus::OutcomeUnknown)) {
         advice.push(format!(
             "{} ({}) was started and nobody knows how it ended: check what it was to change before it is done again",
             call.id, call.tool
         ));
     }
-    if matches!(run.summary.state, RunState::Failed | RunState::Died) && with(CallState::Done).next().is_some() {
+    if matches!(run.summary.state, RunState::Failed | RunState::Died)
+        && with(CallState::Ended(CallStatus::Done)).next().is_some()
+    {
         advice.push(format!("`selvedge run FILE --resume {id}` goes on: what is done is not done again"));
     }
     advice

@@ -6,7 +6,7 @@ use anyhow::Result;
 use selvedge_config::{Config, SavedRules, ToolPack};
 use selvedge_confine::{NamedSockets, Rlimits, WeakerWall};
 use selvedge_journal::{CallState, Journal, Retention, RunState};
-use selvedge_protocol::ModeSettings;
+use selvedge_protocol::{CallStatus, ModeSettings};
 use selvedge_script::{Facts, Harness, Resume};
 use selvedge_toolbox::{CommandSettings, EnvironmentPolicy, Inherit, Rules, Toolbox, Workspace};
 use selvedge_tools::{
@@ -119,8 +119,8 @@ impl Setup {
         }
         let calls = earlier.calls.into_iter().filter_map(|call| {
             let came_to = match (call.state, call.value) {
-                (CallState::Done, Some(value)) => CameTo::Value(value),
-                (CallState::OutcomeUnknown, _) => CameTo::Unknown,
+                (CallState::Ended(CallStatus::Done), Some(value)) => CameTo::Value(value),
+                (CallState::Ended(CallStatus::OutcomeUnknown), _) => CameTo::Unknown,
                 _ => return None,
             };
             Some(EarlierCall { id: call.id, args_digest: call.digest, read_only: call.read_only, came_to })

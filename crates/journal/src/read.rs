@@ -1,7 +1,7 @@
 //! Reading the journal: runs, their calls, and what is known of them.
 
 use rusqlite::{Connection, Row, ToSql, params};
-use selvedge_protocol::{CallError, ScriptToolCallOutput};
+use selvedge_protocol::{CallError, CallStatus, ScriptToolCallOutput};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -85,26 +85,12 @@ pub enum RunState {
 }
 
 /// How a call stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CallState {
     /// It runs.
-    #[serde(rename = "running")]
     Running,
-    /// It succeeded.
-    #[serde(rename = "done")]
-    Done,
-    /// It failed, was denied, or was refused.
-    #[serde(rename = "failed")]
-    Failed,
-    /// It was stopped while it ran.
-    #[serde(rename = "aborted")]
-    Aborted,
-    /// It never ran.
-    #[serde(rename = "not started")]
-    NotStarted,
-    /// It was started, and nobody knows how it ended.
-    #[serde(rename = "outcome unknown")]
-    OutcomeUnknown,
+    /// It is over, or nobody will ever know.
+    Ended(CallStatus),
 }
 
 impl CallState {
@@ -112,24 +98,23 @@ impl CallState {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Running => "running",
-            Self::Done => "done",
-            Self::Failed => "failed",
-            Self::Aborted => "aborted",
-            Self::NotStarted => "not started",
-            Self::OutcomeUnknown => "outcome unknown",
+            Self::Ended(status) => status.as_str(),
         }
     }
 
     fn read(word: &str, alive: bool) -> Self {
-        match word {
-            "done" => Self::Done,
-            "failed" => Self::Failed,
-            "aborted" => Self::Aborted,
-            "not started" => Self::NotStarted,
+        match serde_json::from_value(Value::from(word)) {
+            Ok(status) => Self::Ended(status),
             // Written before it was handed to its tool, and never settled.
-            "intended" if alive => Self::Running,
-            _ => Self::OutcomeUnknown,
+            Err(_) if alive => Self::Running,
+            Err(_) => Self::Ended(CallStatus::OutcomeUnknown),
         }
+    }
+}
+
+impl Serialize for CallState {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.as_str())
     }
 }
 

@@ -65,7 +65,11 @@ fn payloads_come_back_exactly_and_large_ones_are_stored_once() {
     end(&journal, "scr_a");
     let run = journal.run("scr_a").unwrap();
     assert_eq!(run.calls.len(), 12);
-    assert!(run.calls.iter().all(|call| call.value.as_ref() == Some(&large) && call.state == CallState::Done));
+    assert!(
+        run.calls
+            .iter()
+            .all(|call| call.value.as_ref() == Some(&large) && call.state == CallState::Ended(CallStatus::Done))
+    );
     let order: Vec<&str> = run.calls.iter().map(|call| call.id.as_str()).collect();
     assert_eq!((order[1], order[9], order[11]), ("tool_2", "tool_10", "tool_12"));
     let size: u64 = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().metadata().unwrap().len()).sum();
