@@ -57,8 +57,17 @@ fn main() {
     let quickjs = quickjs_package();
     let wasm = compile_guest(&quickjs, &out);
     let snapshot = snapshot(&wasm);
+    // Names the build in every frozen script: the memory of one means nothing to another.
+    println!("cargo::rustc-env=SELVEDGE_GUEST={:016x}", fingerprint(&snapshot));
     let code = ahead_of_time(&snapshot);
     write(&out.join("guest.cwasm"), code);
+}
+
+fn fingerprint(bytes: &[u8]) -> u64 {
+    use std::hash::{DefaultHasher, Hasher};
+    let mut hasher = DefaultHasher::new();
+    hasher.write(bytes);
+    hasher.finish()
 }
 
 /// The folder of the package that carries the C sources and a libc for WebAssembly.

@@ -4,14 +4,15 @@ use std::sync::{Arc, OnceLock};
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use wasmtime::{
     Config, Enabled, Engine, InstanceAllocationStrategy, InstancePre, Linker, Module, PoolingAllocationConfig,
 };
 
 use crate::budget::{MemoryBudget, machine_memory};
 use crate::execution::{Guest, State as GuestState, link};
-use crate::runtime::{Fault, Host, Program, Runtime, Started};
+use crate::image::{BUILD, Image, Pristine};
+use crate::runtime::{Execution, Fault, Host, Program, Runtime, Started};
 use crate::ticker::Ticker;
 
 /// The guest, compiled for this machine by `build.rs`.
@@ -44,6 +45,7 @@ pub struct Wasm {
     ticker: Arc<Ticker>,
     budget: Arc<MemoryBudget>,
     places: Arc<Semaphore>,
+    pristine: Arc<Pristine>,
 }
 
 impl Wasm {
@@ -55,7 +57,8 @@ impl Wasm {
         config.max_wasm_stack(NATIVE_STACK);
         config.async_stack_size(NATIVE_STACK + (512 << 10));
         if settings.pooling {
-            config.allocation_strategy(InstanceAllocationStrategy::Pooling(pool(settings.max_scripts)));
+            // One more than there are scripts: to freeze one, a fresh one is looked at.
+            config.allocation_strategy(InstanceAllocationStrategy::Pooling(pool(settings.max_scripts + 1)));
         }
         let engine = Engine::new(&config).map_err(engine_fault)?;
         // SAFETY: the bytes were produced by `precompile_module` of the same wasmtime in build.rs and
@@ -70,6 +73,7 @@ impl Wasm {
             ticker: Arc::new(ticker),
             budget: Arc::new(MemoryBudget::new(settings.memory_cap)),
             places: Arc::new(Semaphore::new(settings.max_scripts as usize)),
+            pristine: Arc::default(),
         })
     }
 
@@ -83,6 +87,15 @@ impl Wasm {
         Ok(SHARED.get_or_init(|| fresh).clone())
     }
 
+    async fn guest(
+        &self,
+        place: OwnedSemaphorePermit,
+        program: &Program<'_>,
+        host: Box<dyn Host>,
+    ) -> Result<Guest, Fault> {
+        Guest::new(&self.instance, &self.ticker, &self.budget, &self.pristine, place, program, host).await
+    }
+
     /// The memory all live scripts share.
     pub fn budget(&self) -> &MemoryBudget {
         &self.budget
@@ -93,9 +106,27 @@ impl Runtime for Wasm {
     fn start<'a>(&'a self, program: Program<'a>, host: Box<dyn Host>) -> BoxFuture<'a, Result<Started, Fault>> {
         async move {
             let place = self.places.clone().acquire_owned().await.map_err(|error| Fault::Engine(error.to_string()))?;
-            let mut guest = Guest::new(&self.instance, &self.ticker, &self.budget, place, &program, host).await?;
+            let mut guest = self.guest(place, &program, host).await?;
             let pump = guest.start(&program).await?;
-            Ok((Box::new(guest) as Box<dyn crate::Execution>, pump))
+            Ok((Box::new(guest) as Box<dyn Execution>, pump))
+        }
+        .boxed()
+    }
+
+    fn thaw<'a>(
+        &'a self,
+        image: &'a Image,
+        program: Program<'a>,
+        host: Box<dyn Host>,
+    ) -> BoxFuture<'a, Result<Box<dyn Execution>, Fault>> {
+        async move {
+            if image.build != BUILD {
+                return Err(Fault::Foreign { theirs: image.build.clone(), ours: BUILD.to_owned() });
+            }
+            let place = self.places.clone().acquire_owned().await.map_err(|error| Fault::Engine(error.to_string()))?;
+            let mut guest = self.guest(place, &program, host).await?;
+            guest.restore(image).await?;
+            Ok(Box::new(guest) as Box<dyn Execution>)
         }
         .boxed()
     }

@@ -9,6 +9,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use wasmtime::{Caller, InstancePre, Linker, Memory, ResourceLimiter, Store, Trap, TypedFunc, UpdateDeadline};
 
 use crate::budget::{MemoryBudget, Share};
+use crate::image::{Image, Pristine};
 use crate::leash::{Leash, Verdict};
 use crate::runtime::{Execution, Fault, Finish, Host, Outcome, Position, Program, Pump, Request};
 use crate::ticker::Ticker;
@@ -35,6 +36,8 @@ pub(crate) struct Guest {
     alloc: TypedFunc<u32, u32>,
     places: Places,
     ticker: Arc<Ticker>,
+    instance: InstancePre<State>,
+    pristine: Arc<Pristine>,
     _place: OwnedSemaphorePermit,
 }
 
@@ -77,6 +80,7 @@ impl Guest {
         instance: &InstancePre<State>,
         ticker: &Arc<Ticker>,
         budget: &Arc<MemoryBudget>,
+        pristine: &Arc<Pristine>,
         place: OwnedSemaphorePermit,
         program: &Program<'_>,
         host: Box<dyn Host>,
@@ -122,6 +126,8 @@ impl Guest {
             places,
             store,
             ticker: ticker.clone(),
+            instance: instance.clone(),
+            pristine: pristine.clone(),
             _place: place,
         })
     }
@@ -163,6 +169,40 @@ impl Guest {
         self.pump(pumped)
     }
 
+    fn memory(&self) -> Result<Memory, Fault> {
+        self.store.data().memory.ok_or_else(|| Fault::Engine("the guest has no memory".into()))
+    }
+
+    /// Makes a fresh guest the one that was frozen.
+    pub(crate) async fn restore(&mut self, image: &Image) -> Result<(), Fault> {
+        let memory = self.memory()?;
+        let missing = image.size().saturating_sub(memory.data_size(&self.store) as u64);
+        if missing > 0 {
+            let pages = missing.div_ceil(memory.page_size(&self.store));
+            memory.grow_async(&mut self.store, pages).await.map_err(|_| Fault::Memory)?;
+        }
+        let outside = || Fault::Engine("the frozen script does not fit its own memory".into());
+        for (at, page) in image.pages() {
+            memory.write(&mut self.store, at, page).map_err(|_| outside())?;
+        }
+        Ok(())
+    }
+
+    /// The memory every script begins with.
+    fn fresh_memory(&self) -> Result<&[u8], Fault> {
+        self.pristine.get_or_read(|| {
+            let engine = self.instance.module().engine();
+            let mut store = Store::new(engine, ());
+            // Nothing of it runs: the imports are never called.
+            let mut linker = Linker::new(engine);
+            linker.define_unknown_imports_as_traps(self.instance.module())?;
+            let live = linker.instantiate_pre(self.instance.module())?;
+            let live = live.instantiate(&mut store)?;
+            let memory = live.get_memory(&mut store, "memory").ok_or_else(|| wasmtime::Error::msg("no memory"))?;
+            Ok(memory.data(&store).to_vec())
+        })
+    }
+
     fn pump(&mut self, called: wasmtime::Result<u32>) -> Result<Pump, Fault> {
         called.map_err(|error| fault(&error))?;
         let state = self.store.data_mut();
@@ -188,7 +228,7 @@ impl Guest {
         if at == 0 {
             return Ok(None);
         }
-        let memory = self.store.data().memory.ok_or_else(|| Fault::Engine("the guest has no memory".into()))?;
+        let memory = self.memory()?;
         memory
             .write(&mut self.store, at as usize, text.as_bytes())
             .map_err(|error| Fault::Engine(error.to_string()))?;
@@ -199,6 +239,11 @@ impl Guest {
 impl Execution for Guest {
     fn settle<'a>(&'a mut self, id: u32, outcome: Outcome<'a>) -> BoxFuture<'a, Result<Pump, Fault>> {
         self.answer(id, outcome).boxed()
+    }
+
+    fn freeze(&mut self) -> Result<Image, Fault> {
+        let memory = self.memory()?.data(&self.store);
+        Ok(Image::of(memory, self.fresh_memory()?))
     }
 
     fn heap_peak(&self) -> u64 {

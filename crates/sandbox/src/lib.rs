@@ -10,16 +10,19 @@
 //! ```text
 //! Runtime::start(program, host) ─► Pump { requests, state }
 //!                 Execution::settle(id, outcome) ─► Pump …   until state is Finished
+//!                 Execution::freeze() ─► Image      Runtime::thaw(image, …) ─► Execution, elsewhere
 //! ```
 
 mod budget;
 mod engine;
 mod execution;
+mod image;
 mod leash;
 mod runtime;
 mod ticker;
 
 pub use budget::{MemoryBudget, machine_memory};
 pub use engine::{Settings, Wasm};
+pub use image::Image;
 pub use leash::Leash;
 pub use runtime::{Execution, Fault, Finish, Host, Outcome, Position, Program, Pump, Request, Runtime, Started, State};

@@ -5,12 +5,21 @@ use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 
-use crate::Leash;
+use crate::{Image, Leash};
 
 /// A place to run scripts. Each `start` gets a realm nobody has used and nobody will use again.
 pub trait Runtime: Send + Sync {
     /// Runs the program until it first waits, finishes or faults.
     fn start<'a>(&'a self, program: Program<'a>, host: Box<dyn Host>) -> BoxFuture<'a, Result<Started, Fault>>;
+
+    /// A script that was frozen, perhaps in another process, at the await where it stood. `program` says how far it may
+    /// go; what it is, is in the image. One of another build is [`Fault::Foreign`].
+    fn thaw<'a>(
+        &'a self,
+        image: &'a Image,
+        program: Program<'a>,
+        host: Box<dyn Host>,
+    ) -> BoxFuture<'a, Result<Box<dyn Execution>, Fault>>;
 }
 
 /// An execution and its first [`Pump`].
@@ -20,6 +29,9 @@ pub type Started = (Box<dyn Execution>, Pump);
 pub trait Execution: Send {
     /// Answers the call (or fires the timer) `id` and runs until the script waits again.
     fn settle<'a>(&'a mut self, id: u32, outcome: Outcome<'a>) -> BoxFuture<'a, Result<Pump, Fault>>;
+
+    /// The whole state of the script, which goes on as before.
+    fn freeze(&mut self) -> Result<Image, Fault>;
 
     /// The most heap the script has had in use, in bytes.
     fn heap_peak(&self) -> u64;
@@ -145,6 +157,14 @@ pub enum Fault {
     /// The stack ran out where the engine could not turn it into a catchable error.
     #[error("the script ran out of stack")]
     Stack,
+    /// The image is of another build of the engine.
+    #[error("the script was frozen by another build of the engine ({theirs}, this is {ours})")]
+    Foreign {
+        /// The build that made it.
+        theirs: String,
+        /// This build.
+        ours: String,
+    },
     /// The engine or its host failed.
     #[error("the sandbox failed: {0}")]
     Engine(String),

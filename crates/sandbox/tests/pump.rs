@@ -216,3 +216,59 @@ async fn values_leave_whole_or_not_at_all() {
         }
     }
 }
+
+#[tokio::test]
+async fn a_frozen_script_goes_on_in_another_instance() {
+    let body = "class Counter { n = 0; add(x) { this.n += x; return this } }
+        const counter = new Counter(), seen = new Map([['a', 1]]);
+        const both = Promise.all([tools.echo(1), tools.echo(2)]);
+        const big = 'x'.repeat(300_000).split('');
+        const first = Math.random();
+        const [one, two] = await both;
+        counter.add(one).add(two); seen.set('b', big.length);
+        return [counter.n, [...seen], first !== Math.random(), (await tools.echo(3)) + 1]";
+    let source = format!("(async () => {{\n{body}\n}})");
+    let (mut execution, pump) = wasm().start(program(&source), Box::new(TestHost::default())).await.unwrap();
+    assert_eq!(pump.requests.len(), 2);
+    execution.settle(1, Outcome::Value("10")).await.unwrap();
+    let image = execution.freeze().unwrap();
+    drop(execution);
+    // Another engine, as another process has it.
+    let elsewhere = Wasm::new(Settings { max_scripts: 1, ..Settings::default() }).unwrap();
+    let mut execution = elsewhere.thaw(&image, program(""), Box::new(TestHost::default())).await.unwrap();
+    let pump = execution.settle(2, Outcome::Value("20")).await.unwrap();
+    assert!(matches!(&pump.requests[..], [Request::Call { id: 3, .. }]), "{pump:?}");
+    let pump = execution.settle(3, Outcome::Value("4")).await.unwrap();
+    let State::Finished(Finish::Value(Some(value))) = pump.state else { panic!("{pump:?}") };
+    assert_eq!(value, r#"[30,[["a",1],["b",300000]],true,5]"#);
+}
+
+#[tokio::test]
+async fn a_small_script_freezes_small_and_only_for_its_own_build() {
+    let source = "(async () => { await tools.echo(1) })";
+    let (mut execution, _) = wasm().start(program(source), Box::new(TestHost::default())).await.unwrap();
+    let mut image = execution.freeze().unwrap();
+    assert!(image.bytes.len() < 400 << 10, "{} bytes", image.bytes.len());
+    image.build = "another".into();
+    let refused = wasm().thaw(&image, program(""), Box::new(TestHost::default())).await;
+    assert!(matches!(refused, Err(Fault::Foreign { .. })));
+}
+
+#[tokio::test]
+async fn a_mangled_image_stays_behind_the_wall() {
+    let source = "(async () => { await tools.echo(1); return 1 })";
+    let (mut execution, _) = wasm().start(program(source), Box::new(TestHost::default())).await.unwrap();
+    let image = execution.freeze().unwrap();
+    for step in [1, 7, 113, 1031] {
+        let mut mangled = image.clone();
+        mangled.bytes.iter_mut().skip(4).step_by(step).for_each(|byte| *byte ^= 0x5a);
+        let thawed = wasm().thaw(&mangled, program(""), Box::new(TestHost::default())).await;
+        if let Ok(mut execution) = thawed {
+            let _ = execution.settle(1, Outcome::Value("1")).await;
+        }
+    }
+    let mut short = image;
+    short.bytes.truncate(3);
+    let mut execution = wasm().thaw(&short, program(""), Box::new(TestHost::default())).await.unwrap();
+    assert!(execution.settle(1, Outcome::Value("1")).await.is_ok(), "it is a script that waits for nothing");
+}
