@@ -168,6 +168,7 @@ fn journal(table: &mut Table) -> Result<()> {
             session: "",
             seed: "1",
             resumes: None,
+            setting: "",
         };
         journal.begin(&run)?;
     }

@@ -65,6 +65,14 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "RUN")]
     pub(crate) resume: Option<String>,
 
+    /// Put the run away where a person must be asked: `selvedge runs resume` goes on with the answer
+    #[arg(long, conflicts_with = "ephemeral")]
+    pub(crate) suspend: bool,
+
+    /// The session whose `store` and `load` the script shares
+    #[arg(long, value_name = "ID", conflicts_with = "ephemeral")]
+    pub(crate) session: Option<String>,
+
     /// Seed of Math.random, to repeat a run
     #[arg(long, value_name = "NUMBER")]
     pub(crate) seed: Option<u64>,
@@ -158,6 +166,65 @@ pub(crate) enum RunsCommand {
     List(RunsListArgs),
     /// Show a run: its calls, what became of each, and what to do next
     Show(RunsShowArgs),
+    /// Go on with a run that waits for an answer
+    Resume(RunsResumeArgs),
+    /// Play a recorded run again, offline, with what its calls returned then
+    Replay(RunsReplayArgs),
+    /// Write a recorded run to a file that `replay` plays anywhere, without its secrets
+    Export(RunsExportArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RunsResumeArgs {
+    /// The run, or the beginning of its id
+    pub(crate) run: String,
+
+    /// Say yes to what it asks
+    #[arg(long, conflicts_with = "deny")]
+    pub(crate) approve: bool,
+
+    /// Say no
+    #[arg(long)]
+    pub(crate) deny: bool,
+
+    /// With --deny: why, for the script
+    #[arg(long, value_name = "WORDS", requires = "deny")]
+    pub(crate) because: Option<String>,
+
+    /// Print one `script_tool_call_output` as JSON instead of the value
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// Show no line per tool call
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RunsReplayArgs {
+    /// The run, the beginning of its id, or a file that `export` wrote
+    pub(crate) run: String,
+
+    /// Print each call with its arguments and its result, on standard error
+    #[arg(long)]
+    pub(crate) step: bool,
+
+    /// What if this call had failed? Such as tool_3
+    #[arg(long, value_name = "CALL")]
+    pub(crate) fail: Option<String>,
+
+    /// Print one `script_tool_call_output` as JSON instead of the value
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RunsExportArgs {
+    /// The run, or the beginning of its id
+    pub(crate) run: String,
+
+    /// Where to; standard output where none is named
+    pub(crate) file: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]

@@ -121,7 +121,7 @@ fn answer(line: &str, calls: &[GatedCall]) -> Reply {
     }
 }
 
-fn question(request: &ApprovalRequest) -> String {
+pub(crate) fn question(request: &ApprovalRequest) -> String {
     let mut text = match request.calls.as_slice() {
         [_] => "? the script asks for this:\n".to_owned(),
         calls => format!("? the script asks for these {} calls:\n", calls.len()),

@@ -8,6 +8,7 @@ mod out;
 mod problem;
 mod run;
 mod runs;
+mod setting;
 mod setup;
 mod show;
 mod tools;

@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use selvedge_protocol::{CallStatus, OutputPart, RunStatus, ScriptError, ScriptToolCallOutput};
-use selvedge_script::{Facts, RunOptions};
+use selvedge_script::{RunOptions, WhenAsked};
 use selvedge_toolbox::Diff;
+use selvedge_tools::AskLater;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
@@ -16,6 +17,7 @@ use crate::args::{ModeArg, RunArgs};
 use crate::ask::AtTheTerminal;
 use crate::out::{harmless, line, talk};
 use crate::problem::Problem;
+use crate::setting::Setting;
 use crate::setup::Setup;
 use crate::show::Show;
 
@@ -26,55 +28,77 @@ pub(crate) fn run(mut args: RunArgs) -> Result<Exit> {
     let setup = Setup::new(&args.place)?.with_journal(&args.place)?;
     let resume = args.resume.as_deref().map(|run| setup.resume(run)).transpose()?;
     let (name, source) = read_source(args.file.as_deref(), args.code.as_deref())?;
+    let setting = Setting::of(&args, &setup);
     let runtime = runtime()?;
     let show = if args.quiet || args.json { Show::nothing() } else { Show::on_stderr() };
-    let approver = {
+    let approver = if args.suspend {
+        Some(Arc::new(AskLater) as _)
+    } else {
         let _inside = runtime.enter();
         AtTheTerminal::new(show.clone()).map(|person| Arc::new(person) as _)
     };
     let harness = setup.harness(&args.limits, approver)?;
-    let cancel = CancellationToken::new();
     let options = RunOptions {
         seed: args.seed,
-        cancel: cancel.clone(),
         resume,
+        when_asked: if args.suspend { WhenAsked::Leave } else { WhenAsked::Wait },
         events: show.sink(),
-        facts: Facts { args: args.args, ..setup.facts() },
+        facts: setting.facts(&setup),
+        session: setup.session(&setting.session)?,
+        setting: serde_json::to_string(&setting)?,
         ..RunOptions::default()
     };
+    let (cancel, suspend) = (options.cancel.clone(), options.suspend.clone());
     if args.diff {
         // Whatever tool a script calls, even one that cannot tell what it will change.
         setup.toolbox.turn_diff.begin();
         setup.toolbox.turn_diff.before_command();
     }
-    let output = runtime.block_on(async {
-        tokio::spawn(async move {
-            // The first interrupt stops the script, the second everything.
-            told_to_stop().await;
-            cancel.cancel();
-            told_to_stop().await;
-            std::process::exit(130);
-        });
-        harness.run_with(&source, options).await
-    });
+    let suspend = args.suspend.then_some(suspend);
+    let output = drive(&runtime, cancel, suspend, harness.run_with(&source, options));
     // A tool that hangs in the system is not waited for.
     runtime.shutdown_background();
     show.finish();
-    if args.json {
-        print_json(&output)?;
-    } else {
-        print_human(&output, &name, &source)?;
-    }
+    let exit = conclude(&output, args.json, &name, &source)?;
     if args.diff {
         print_diff(&setup.toolbox.turn_diff.diff());
     }
     setup.tidy_journal();
-    Ok(exit_of(&output))
+    Ok(exit)
+}
+
+/// Lets a script run; the first interrupt stops it, the second everything. Where it can be put away, the word to end
+/// does that.
+pub(crate) fn drive<T>(
+    runtime: &tokio::runtime::Runtime,
+    cancel: CancellationToken,
+    suspend: Option<CancellationToken>,
+    script: impl Future<Output = T>,
+) -> T {
+    runtime.block_on(async {
+        tokio::spawn(async move {
+            match (told_to_stop().await, suspend) {
+                (Told::End, Some(suspend)) => suspend.cancel(),
+                _ => cancel.cancel(),
+            }
+            told_to_stop().await;
+            std::process::exit(130);
+        });
+        script.await
+    })
+}
+
+/// What the outside says.
+enum Told {
+    /// A person interrupts.
+    Interrupt,
+    /// The system or a supervisor wants the process to end.
+    End,
 }
 
 /// Waits for an interrupt, or for the word to end.
 #[cfg(unix)]
-async fn told_to_stop() {
+async fn told_to_stop() -> Told {
     use tokio::signal::unix::{SignalKind, signal};
     let heard = |kind: SignalKind| async move {
         match signal(kind) {
@@ -83,16 +107,27 @@ async fn told_to_stop() {
         }
     };
     tokio::select! {
-        () = heard(SignalKind::interrupt()) => {}
-        () = heard(SignalKind::terminate()) => {}
-        () = heard(SignalKind::hangup()) => {}
+        () = heard(SignalKind::interrupt()) => Told::Interrupt,
+        () = heard(SignalKind::terminate()) => Told::End,
+        () = heard(SignalKind::hangup()) => Told::End,
     }
 }
 
 /// Waits for an interrupt.
 #[cfg(not(unix))]
-async fn told_to_stop() {
+async fn told_to_stop() -> Told {
     let _ = tokio::signal::ctrl_c().await;
+    Told::Interrupt
+}
+
+/// Prints what a run came to.
+pub(crate) fn conclude(output: &ScriptToolCallOutput, json: bool, name: &str, source: &[u8]) -> Result<Exit> {
+    if json {
+        print_json(output)?;
+    } else {
+        print_human(output, name, source)?;
+    }
+    Ok(exit_of(output))
 }
 
 /// One thread: scripts wait far more than they compute, and threads cost start-up time.
@@ -154,6 +189,11 @@ fn print_human(output: &ScriptToolCallOutput, name: &str, source: &[u8]) -> Resu
     }
     for warning in &output.warnings {
         eprintln!("warning: {}", harmless(warning));
+    }
+    if output.status == RunStatus::Suspended {
+        let id = &output.id;
+        eprintln!("note: {id} waits for an answer; `selvedge runs show {id}` shows the question");
+        eprintln!("hint: `selvedge runs resume {id} --approve`, or `--deny`");
     }
     if let Some(error) = &output.error {
         script_problem(error, name, source).print();

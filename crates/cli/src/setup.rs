@@ -7,7 +7,7 @@ use selvedge_config::{Config, SavedRules, ToolPack};
 use selvedge_confine::{NamedSockets, Rlimits, WeakerWall};
 use selvedge_journal::{CallState, Journal, Retention, RunState};
 use selvedge_protocol::{CallStatus, ModeSettings};
-use selvedge_script::{Facts, Harness, Resume};
+use selvedge_script::{Facts, Harness, Resume, Session};
 use selvedge_toolbox::{CommandSettings, EnvironmentPolicy, Inherit, Rules, Toolbox, Workspace};
 use selvedge_tools::{
     Approver, CameTo, Earlier, EarlierCall, NobodyToAsk, Orchestrator, Pack, PackError, Packs, Registry,
@@ -126,6 +126,14 @@ impl Setup {
             Some(EarlierCall { id: call.id, args_digest: call.digest, read_only: call.read_only, came_to })
         });
         Ok(Resume { run: earlier.summary.id, calls: Arc::new(Earlier::new(calls)) })
+    }
+
+    /// What scripts of a session keep for each other; nothing outlives the process where none is named.
+    pub(crate) fn session(&self, id: &str) -> Result<Session> {
+        match &self.journal {
+            Some(journal) if !id.is_empty() => Ok(Session::on(Arc::new(journal.shelf(id)))),
+            _ => Ok(Session::default()),
+        }
     }
 
     fn packs(&self) -> Packs {

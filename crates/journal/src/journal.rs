@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
 use selvedge_protocol::{
-    ApprovalRequest, CallStatus, Intent, Ledger, LedgerError, RunStart, RunStatus, ScriptToolCallOutput, Settled,
-    new_id,
+    ApprovalRequest, CallStatus, Claim, Intent, Ledger, LedgerError, RunStart, RunStatus, ScriptToolCallOutput,
+    Settled, new_id,
 };
 
 use crate::live::Owner;
@@ -82,8 +82,8 @@ impl Ledger for Journal {
             let source = blobs::put(connection, run.source.as_bytes())?;
             connection
                 .prepare_cached(
-                    "INSERT INTO runs (id, session, resumes, source, directory, seed, owner, status, started_ms)
-                     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, 'running', ?8)",
+                    "INSERT INTO runs (id, session, resumes, source, directory, seed, owner, status, started_ms, setting)
+                     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, 'running', ?8, ?9)",
                 )?
                 .execute(params![
                     run.id,
@@ -93,7 +93,8 @@ impl Ledger for Journal {
                     run.directory,
                     run.seed,
                     self.owner.id,
-                    now_ms()
+                    now_ms(),
+                    run.setting
                 ])?;
             Ok(())
         })?)
@@ -101,6 +102,7 @@ impl Ledger for Journal {
 
     fn intend(&self, intent: &Intent<'_>) -> Result<(), LedgerError> {
         Ok(self.write(|connection| {
+            goes_on(connection, intent.run)?;
             let args = blobs::put(connection, intent.args.to_string().as_bytes())?;
             connection
                 .prepare_cached(
@@ -124,6 +126,7 @@ impl Ledger for Journal {
     fn settle(&self, settled: &Settled<'_>) -> Result<(), LedgerError> {
         let Settled { run, record, value } = settled;
         Ok(self.write(|connection| {
+            goes_on(connection, run)?;
             let value = value.map(|value| blobs::put(connection, value.to_string().as_bytes())).transpose()?;
             let error = record.error.as_ref().map(|error| serde_json::to_string(error).unwrap_or_default());
             connection
@@ -170,8 +173,45 @@ impl Ledger for Journal {
         })?)
     }
 
-    fn end(&self, output: &ScriptToolCallOutput) -> Result<(), LedgerError> {
+    fn suspend(&self, run: &str, state: &[u8]) -> Result<(), LedgerError> {
         Ok(self.write(|connection| {
+            let state = blobs::put(connection, state)?;
+            connection
+                .prepare_cached("INSERT OR REPLACE INTO suspensions (run, state, written_ms) VALUES (?1, ?2, ?3)")?
+                .execute(params![run, state, now_ms()])?;
+            Ok(())
+        })?)
+    }
+
+    fn claim(&self, run: &str) -> Result<Claim, LedgerError> {
+        Ok(self.write(|connection| {
+            let mut read = connection.prepare_cached("SELECT claimed_by FROM suspensions WHERE run = ?1")?;
+            let claimed: Option<Option<String>> = read.query_row(params![run], |row| row.get(0)).optional()?;
+            match claimed {
+                // A process that died before it did anything with it leaves it to others.
+                Some(Some(other)) if other != self.owner.id && self.is_alive(&other) => return Ok(Claim::Elsewhere),
+                Some(_) => {}
+                None => {
+                    let mut read = connection.prepare_cached("SELECT owner FROM runs WHERE id = ?1")?;
+                    let owner: Option<String> = read.query_row(params![run], |row| row.get(0)).optional()?;
+                    let ours = owner.is_none_or(|owner| owner == self.owner.id);
+                    return Ok(if ours { Claim::Ours } else { Claim::Elsewhere });
+                }
+            }
+            connection
+                .prepare_cached("UPDATE suspensions SET claimed_by = ?2 WHERE run = ?1")?
+                .execute(params![run, self.owner.id])?;
+            connection
+                .prepare_cached("UPDATE runs SET owner = ?2 WHERE id = ?1")?
+                .execute(params![run, self.owner.id])?;
+            Ok(Claim::Ours)
+        })?)
+    }
+
+    fn end(&self, output: &ScriptToolCallOutput, recording: Option<&[u8]>) -> Result<(), LedgerError> {
+        Ok(self.write(|connection| {
+            goes_on(connection, &output.id)?;
+            let recording = recording.map(|recording| blobs::put(connection, recording)).transpose()?;
             let text = serde_json::to_string(output).map_err(|error| JournalError::Damaged(error.to_string()))?;
             let stored = blobs::put(connection, text.as_bytes())?;
             // What never got as far as an intent still belongs to the run.
@@ -184,11 +224,19 @@ impl Ledger for Journal {
                     .execute(params![output.id, record.id, record.tool, record.args_digest, record.line, now_ms()])?;
             }
             connection
-                .prepare_cached("UPDATE runs SET status = ?2, output = ?3, ended_ms = ?4 WHERE id = ?1")?
-                .execute(params![output.id, status_word(output.status), stored, now_ms()])?;
+                .prepare_cached(
+                    "UPDATE runs SET status = ?2, output = ?3, ended_ms = ?4, recording = ?5 WHERE id = ?1",
+                )?
+                .execute(params![output.id, status_word(output.status), stored, now_ms(), recording])?;
             Ok(())
         })?)
     }
+}
+
+/// Something is written of a run: where it was suspended, it is not there any more.
+fn goes_on(connection: &Connection, run: &str) -> Result<(), JournalError> {
+    connection.prepare_cached("DELETE FROM suspensions WHERE run = ?1")?.execute(params![run])?;
+    Ok(())
 }
 
 fn status_word(status: RunStatus) -> String {

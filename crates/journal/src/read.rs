@@ -1,7 +1,7 @@
 //! Reading the journal: runs, their calls, and what is known of them.
 
 use rusqlite::{Connection, Row, ToSql, params};
-use selvedge_protocol::{CallError, CallStatus, ScriptToolCallOutput};
+use selvedge_protocol::{ApprovalRequest, CallError, CallStatus, ScriptToolCallOutput};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -39,6 +39,12 @@ pub struct Run {
     pub output: Option<ScriptToolCallOutput>,
     /// Its calls, in the order they were made.
     pub calls: Vec<Call>,
+    /// What whoever assembled its tools needs to assemble them again.
+    pub setting: String,
+    /// What it was told from outside, once it has ended.
+    pub recording: Option<Vec<u8>>,
+    /// The question it waits for an answer to.
+    pub question: Option<ApprovalRequest>,
 }
 
 /// A call of a run.
@@ -80,6 +86,8 @@ pub enum RunState {
     Completed,
     /// It failed.
     Failed,
+    /// It waits for a person's answer; any process can go on with it.
+    Suspended,
     /// Its process is gone and it had not ended.
     Died,
 }
@@ -130,7 +138,8 @@ pub struct Filter {
 }
 
 const SUMMARY: &str = "SELECT id, owner, status, started_ms, ended_ms, directory, resumes,
-    (SELECT count(*) FROM calls WHERE run = runs.id) FROM runs";
+    (SELECT count(*) FROM calls WHERE run = runs.id),
+    (SELECT ifnull(claimed_by, '') FROM suspensions WHERE run = runs.id) FROM runs";
 
 impl Journal {
     /// Runs, newest first.
@@ -164,23 +173,44 @@ impl Journal {
             Some(row) => self.summary(row)?,
             None => return Err(JournalError::NoRun(id)),
         };
-        let mut read = connection.prepare_cached("SELECT source, seed, output FROM runs WHERE id = ?1")?;
+        let mut read =
+            connection.prepare_cached("SELECT source, seed, output, setting, recording FROM runs WHERE id = ?1")?;
         let mut rows = read.query(params![id])?;
         let row = rows.next()?.ok_or_else(|| JournalError::NoRun(id.clone()))?;
         let source = blobs::get(&connection, row.get_ref(0)?)?.unwrap_or_default();
         let source = String::from_utf8(source).map_err(|error| JournalError::Damaged(error.to_string()))?;
         let output = blobs::get(&connection, row.get_ref(2)?)?.map(|bytes| parse(&bytes)).transpose()?;
         let seed = row.get(1)?;
+        let setting = row.get(3)?;
+        let recording = blobs::get(&connection, row.get_ref(4)?)?;
         let alive = summary.state == RunState::Running;
-        Ok(Run { calls: calls(&connection, &id, alive)?, summary, source, seed, output })
+        let question = match summary.state {
+            RunState::Suspended => question(&connection, &id)?,
+            _ => None,
+        };
+        let calls = calls(&connection, &id, alive)?;
+        Ok(Run { calls, summary, source, seed, output, setting, recording, question })
+    }
+
+    /// A suspended script, for whoever has claimed it.
+    pub fn suspension(&self, run: &str) -> Result<Option<Vec<u8>>, JournalError> {
+        let connection = self.lock();
+        let mut read = connection.prepare_cached("SELECT state FROM suspensions WHERE run = ?1")?;
+        let mut rows = read.query(params![run])?;
+        match rows.next()? {
+            Some(row) => blobs::get(&connection, row.get_ref(0)?),
+            None => Ok(None),
+        }
     }
 
     fn summary(&self, row: &Row<'_>) -> Result<RunSummary, JournalError> {
         let (owner, status): (String, String) = (row.get(1)?, row.get(2)?);
         let ended_ms: Option<i64> = row.get(4)?;
+        let claimed_by: Option<String> = row.get(8)?;
         let state = match (ended_ms, status.as_str()) {
             (Some(_), "completed") => RunState::Completed,
             (Some(_), _) => RunState::Failed,
+            (None, _) if claimed_by.is_some_and(|by| by.is_empty() || !self.is_alive(&by)) => RunState::Suspended,
             (None, _) if self.is_alive(&owner) => RunState::Running,
             (None, _) => RunState::Died,
         };
@@ -193,6 +223,17 @@ impl Journal {
             resumes: row.get(6)?,
             calls: row.get(7)?,
         })
+    }
+}
+
+fn question(connection: &Connection, run: &str) -> Result<Option<ApprovalRequest>, JournalError> {
+    let mut read = connection.prepare_cached(
+        "SELECT request FROM approvals WHERE run = ?1 AND answered_ms IS NULL ORDER BY asked_ms DESC LIMIT 1",
+    )?;
+    let mut rows = read.query(params![run])?;
+    match rows.next()? {
+        Some(row) => blobs::get(connection, row.get_ref(0)?)?.map(|bytes| parse(&bytes)).transpose(),
+        None => Ok(None),
     }
 }
 

@@ -30,6 +30,7 @@ impl Journal {
     pub fn tidy(&self, retention: &Retention) -> Result<Removed, JournalError> {
         let oldest = now_ms() - i64::from(retention.days) * 24 * 3600 * 1000;
         let mut removed = Removed::default();
+        self.close_the_dead(oldest)?;
         removed.runs += self.remove("ended_ms IS NOT NULL AND ended_ms < ?1", oldest)?;
         while self.megabytes()? > retention.megabytes {
             let some = "id IN (SELECT id FROM runs WHERE ended_ms IS NOT NULL ORDER BY started_ms LIMIT ?1)";
@@ -40,6 +41,22 @@ impl Journal {
         }
         self.forget_the_dead();
         Ok(removed)
+    }
+
+    /// A run whose process is long gone is over; one that waits for a person is not.
+    fn close_the_dead(&self, before_ms: i64) -> Result<(), JournalError> {
+        self.write(|connection| {
+            let mut read = connection.prepare(
+                "SELECT id, owner FROM runs WHERE ended_ms IS NULL AND started_ms < ?1
+                 AND id NOT IN (SELECT run FROM suspensions)",
+            )?;
+            let open: Vec<(String, String)> =
+                read.query_map(params![before_ms], |row| Ok((row.get(0)?, row.get(1)?)))?.collect::<Result<_, _>>()?;
+            for (id, _) in open.iter().filter(|(_, owner)| !self.is_alive(owner)) {
+                connection.execute("UPDATE runs SET ended_ms = started_ms WHERE id = ?1", params![id])?;
+            }
+            Ok(())
+        })
     }
 
     fn remove(&self, which: &str, value: i64) -> Result<usize, JournalError> {
@@ -56,6 +73,9 @@ impl Journal {
                         UNION SELECT substr(value, 2) FROM calls WHERE substr(value, 1, 1) = x'01'
                         UNION SELECT substr(source, 2) FROM runs WHERE substr(source, 1, 1) = x'01'
                         UNION SELECT substr(output, 2) FROM runs WHERE substr(output, 1, 1) = x'01'
+                        UNION SELECT substr(recording, 2) FROM runs WHERE substr(recording, 1, 1) = x'01'
+                        UNION SELECT substr(state, 2) FROM suspensions WHERE substr(state, 1, 1) = x'01'
+                        UNION SELECT substr(value, 2) FROM stored WHERE substr(value, 1, 1) = x'01'
                         UNION SELECT substr(request, 2) FROM approvals WHERE substr(request, 1, 1) = x'01')",
                     [],
                 )?;

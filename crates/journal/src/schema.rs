@@ -6,9 +6,10 @@ use crate::JournalError;
 use crate::time::now_ms;
 
 /// Each step once, in this order.
-const STEPS: &[(&str, &str)] = &[(
-    "runs, calls and approvals",
-    "
+const STEPS: &[(&str, &str)] = &[
+    (
+        "runs, calls and approvals",
+        "
     CREATE TABLE secrets (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
 
     -- Large payloads, once each.
@@ -58,7 +59,36 @@ const STEPS: &[(&str, &str)] = &[(
     ) WITHOUT ROWID;
     CREATE INDEX approvals_of_runs ON approvals (run);
     ",
-)];
+    ),
+    (
+        "suspensions and recordings",
+        "
+    ALTER TABLE runs ADD COLUMN setting TEXT NOT NULL DEFAULT '';
+    ALTER TABLE runs ADD COLUMN recording BLOB;
+
+    -- A script that waits for people. The row is gone as soon as anything else is written of its run.
+    CREATE TABLE suspensions (
+        run TEXT PRIMARY KEY,
+        state BLOB NOT NULL,
+        claimed_by TEXT,
+        written_ms INTEGER NOT NULL
+    ) WITHOUT ROWID;
+    ",
+    ),
+    (
+        "what scripts of a session keep",
+        "
+    CREATE TABLE stored (
+        session TEXT NOT NULL,
+        key TEXT NOT NULL,
+        value BLOB NOT NULL,
+        bytes INTEGER NOT NULL,
+        stored_ms INTEGER NOT NULL,
+        PRIMARY KEY (session, key)
+    ) WITHOUT ROWID;
+    ",
+    ),
+];
 
 /// Brings a file up to date. Several processes may want to at once: one does, the others find it done.
 pub(crate) fn migrate(connection: &mut Connection) -> Result<(), JournalError> {

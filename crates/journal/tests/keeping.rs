@@ -8,7 +8,8 @@ use selvedge_protocol::{
 use serde_json::{Value, json};
 
 fn begin(journal: &Journal, id: &str) {
-    let start = RunStart { id, source: "return 1", directory: "/work", session: "s", seed: "7", resumes: None };
+    let start =
+        RunStart { id, source: "return 1", directory: "/work", session: "s", seed: "7", resumes: None, setting: "" };
     journal.begin(&start).unwrap();
 }
 
@@ -50,7 +51,7 @@ fn end(journal: &Journal, id: &str) {
         warnings: vec![],
         metadata: RunMetadata::default(),
     };
-    journal.end(&output).unwrap();
+    journal.end(&output, None).unwrap();
 }
 
 #[test]

@@ -63,6 +63,8 @@ error_codes! {
     ScriptCancelledError, "maybe";
     /// The call was started by the run this one goes on from, and nobody knows how it ended. It is not done again by itself.
     OutcomeUnknownError, "no";
+    /// A replay left what was recorded: the script, the engine or the recording is another.
+    ReplayDivergenceError, "no";
     /// A person said no to this call.
     ApprovalDeniedError, "no";
     /// Nobody answered in time whether this call may run.

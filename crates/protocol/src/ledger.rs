@@ -1,5 +1,7 @@
 //! The port through which runs and calls are written down, before and after they happen.
 
+use std::collections::BTreeMap;
+
 use serde_json::Value;
 
 use crate::{ApprovalRequest, CallRecord, ScriptToolCallOutput};
@@ -19,8 +21,31 @@ pub trait Ledger: Send + Sync {
     fn ask(&self, run: &str, request: &ApprovalRequest) -> Result<(), LedgerError>;
     /// A person has answered, or will not; the answers in words, one per call.
     fn answer(&self, request_id: &str, answers: &[String]) -> Result<(), LedgerError>;
-    /// A script is over.
-    fn end(&self, output: &ScriptToolCallOutput) -> Result<(), LedgerError>;
+    /// A script waits for nothing but people: this is all of it. It stands until something is written of the run again.
+    fn suspend(&self, run: &str, state: &[u8]) -> Result<(), LedgerError>;
+    /// A script is about to go on from where it was suspended. Only one process may.
+    fn claim(&self, run: &str) -> Result<Claim, LedgerError>;
+    /// A script is over; the recording is what it was told from outside, to be replayed.
+    fn end(&self, output: &ScriptToolCallOutput, recording: Option<&[u8]>) -> Result<(), LedgerError>;
+}
+
+/// Where the scripts of a session keep values for each other, as JSON.
+pub trait Shelf: Send + Sync {
+    /// What is kept under a key.
+    fn get(&self, key: &str) -> Result<Option<String>, LedgerError>;
+    /// Keeps these, all or none.
+    fn put(&self, values: &BTreeMap<String, String>) -> Result<(), LedgerError>;
+    /// Bytes of everything kept.
+    fn bytes(&self) -> Result<usize, LedgerError>;
+}
+
+/// Whose a suspended script is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Claim {
+    /// Ours: it was not suspended, or nobody else has taken it.
+    Ours,
+    /// Another process goes on with it.
+    Elsewhere,
 }
 
 /// A script that is about to run.
@@ -38,6 +63,8 @@ pub struct RunStart<'a> {
     pub seed: &'a str,
     /// The run it goes on from.
     pub resumes: Option<&'a str>,
+    /// What whoever assembled the tools needs to assemble them again.
+    pub setting: &'a str,
 }
 
 /// A call that is about to be handed to its tool.

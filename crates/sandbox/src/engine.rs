@@ -103,6 +103,10 @@ impl Wasm {
 }
 
 impl Runtime for Wasm {
+    fn build(&self) -> &str {
+        BUILD
+    }
+
     fn start<'a>(&'a self, program: Program<'a>, host: Box<dyn Host>) -> BoxFuture<'a, Result<Started, Fault>> {
         async move {
             let place = self.places.clone().acquire_owned().await.map_err(|error| Fault::Engine(error.to_string()))?;

@@ -9,6 +9,9 @@ use crate::{Image, Leash};
 
 /// A place to run scripts. Each `start` gets a realm nobody has used and nobody will use again.
 pub trait Runtime: Send + Sync {
+    /// Which build of the engine this is: an image means something to its own build alone.
+    fn build(&self) -> &str;
+
     /// Runs the program until it first waits, finishes or faults.
     fn start<'a>(&'a self, program: Program<'a>, host: Box<dyn Host>) -> BoxFuture<'a, Result<Started, Fault>>;
 

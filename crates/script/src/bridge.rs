@@ -2,17 +2,18 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use selvedge_protocol::{ErrorCode, Event, LogEntry, LogLevel, OutputPart};
 use selvedge_sandbox::{Host, Position};
 use selvedge_tools::{Found, Orchestrator, Scope, declarations};
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::compile::Compiled;
 use crate::meter::{LogMeter, ProgressMeter};
 use crate::outcome::shortened;
 use crate::session::SessionView;
+use crate::tape::Head;
 use crate::unicode::whole_unicode;
 
 /// Bytes a script may show with `text()`, `image()` and `audio()`.
@@ -23,7 +24,7 @@ const MAX_NOTIFICATIONS: u32 = 50;
 const MAX_WARNINGS: usize = 20;
 
 /// What a script has said so far. Shared by the bridge, which the sandbox owns, and the run.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Said {
     pub(crate) logs: LogMeter,
     pub(crate) progress: ProgressMeter,
@@ -77,6 +78,7 @@ impl Said {
 /// A script's [`Host`].
 pub(crate) struct Bridge {
     pub(crate) said: Arc<Mutex<Said>>,
+    pub(crate) head: Arc<Mutex<Head>>,
     pub(crate) compiled: Arc<Compiled>,
     pub(crate) orchestrator: Orchestrator,
     pub(crate) scope: Scope,
@@ -87,7 +89,7 @@ pub(crate) struct Bridge {
 
 impl Host for Bridge {
     fn now(&mut self) -> f64 {
-        SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64() * 1000.0)
+        self.head().now() as f64
     }
 
     fn locate(&mut self, compiled: Position) -> Option<Position> {
@@ -97,6 +99,24 @@ impl Host for Bridge {
     fn message(&mut self, channel: &str, text: &str) -> Option<String> {
         let text = whole_unicode(text);
         let text = text.as_ref();
+        if !QUESTIONS.contains(&channel) {
+            return self.take(channel, text);
+        }
+        if let Some(played) = self.head().reply(channel, text) {
+            return played;
+        }
+        let reply = self.answer(channel, text);
+        self.head().write_reply(channel, text, &reply);
+        reply
+    }
+}
+
+/// Channels on which a script asks for what it cannot know.
+const QUESTIONS: [&str; 10] =
+    ["resolve", "exists", "names", "tools", "context", "depth", "budget", "approval", "help", "load"];
+
+impl Bridge {
+    fn answer(&self, channel: &str, text: &str) -> Option<String> {
         match channel {
             "resolve" => Some(self.resolve(text)),
             "exists" => {
@@ -109,6 +129,17 @@ impl Host for Bridge {
             "budget" => Some(self.scope.calls_left().to_string()),
             "approval" => self.said().last_approval.clone(),
             "help" => Some(self.help(text)),
+            "load" => match self.said().session.load(&serde_json::from_str::<String>(text).ok()?) {
+                Ok(value) => value,
+                Err(message) => Some(thrown(&json!({"name": "Error", "message": message}))),
+            },
+            _ => None,
+        }
+    }
+
+    /// Something the script says.
+    fn take(&self, channel: &str, text: &str) -> Option<String> {
+        match channel {
             "log" => self.log(text),
             "progress" => self.progress(text),
             "text" => self.show(OutputPart::Text { text: text.to_owned() }),
@@ -122,7 +153,6 @@ impl Host for Bridge {
                 None
             }
             "store" => self.store(text),
-            "load" => self.said().session.load(&serde_json::from_str::<String>(text).ok()?),
             "warning" => {
                 self.said().warn(text);
                 None
@@ -144,9 +174,11 @@ impl Host for Bridge {
             _ => None,
         }
     }
-}
 
-impl Bridge {
+    fn head(&self) -> MutexGuard<'_, Head> {
+        self.head.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn said(&self) -> MutexGuard<'_, Said> {
         self.said.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -204,7 +236,8 @@ impl Bridge {
             "error" => LogLevel::Error,
             _ => LogLevel::Log,
         };
-        if self.said().logs.log(level, message) {
+        let now = self.head().now();
+        if self.said().logs.log(level, message, now) {
             self.scope.events.emit(Event::Log { script_id: self.scope.id.clone(), level, message: message.to_owned() });
         }
         None

@@ -1,5 +1,6 @@
 //! The front door: a script goes in, a [`ScriptToolCallOutput`] comes out. Nothing is thrown.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -15,10 +16,13 @@ use tokio_util::sync::CancellationToken;
 use crate::bridge::Said;
 use crate::compile::{Compiled, Compiler};
 use crate::meter::{LogMeter, ProgressMeter};
+use crate::playing::Recorded;
 use crate::preflight::{self, Preflight};
 use crate::preview::preview;
-use crate::run::{Ended, Run};
+use crate::run::{Begin, Ended, Over, Run, WhenAsked};
 use crate::session::Session;
+use crate::suspension::Suspension;
+use crate::tape::{Head, Tape};
 use crate::unicode::whole_unicode;
 
 /// Runs scripts against a set of tools.
@@ -57,6 +61,12 @@ pub struct RunOptions {
     pub cancel: CancellationToken,
     /// An earlier run that this one goes on from.
     pub resume: Option<Resume>,
+    /// What to do when there is nothing to wait for but people.
+    pub when_asked: WhenAsked,
+    /// Puts the run away at its next await, once the calls under way have ended; needs a ledger.
+    pub suspend: CancellationToken,
+    /// Kept with the run: what whoever assembled the tools needs to assemble them again.
+    pub setting: String,
     /// Takes events.
     pub events: EventSink,
     /// Shared by the scripts of a session.
@@ -72,6 +82,15 @@ pub struct Resume {
     pub run: String,
     /// What it made.
     pub calls: Arc<Earlier>,
+}
+
+/// A run that was put away.
+#[derive(Debug, Clone, Default)]
+pub struct Suspended {
+    /// What the ledger was given to keep.
+    pub state: Vec<u8>,
+    /// What its calls returned, by their ids. Needed where the engine is another build.
+    pub values: HashMap<String, Value>,
 }
 
 /// What a script learns about where it runs.
@@ -203,6 +222,7 @@ impl Harness {
                 session: &options.facts.session_id,
                 seed: &seed,
                 resumes: options.resume.as_ref().map(|resume| resume.run.as_str()),
+                setting: &options.setting,
             });
             if let Err(error) = begun {
                 let message = format!("the script did not run, because that could not be written down: {error}");
@@ -214,8 +234,63 @@ impl Harness {
             }
         }
         options.events.emit(Event::ScriptStarted { script_id: output.id.clone() });
-        let mut output = self.execute(output, &compiled, &options, seed, started).await;
-        if let Some(ledger) = self.orchestrator.ledger() {
+        let tape = match self.orchestrator.ledger() {
+            Some(_) => Head::recording(Tape::blank(&self.limits, self.time_for(&compiled, &options))),
+            None => Head::default(),
+        };
+        let mut start = Start { begin: Begin::Fresh, seed, head: Arc::new(Mutex::new(tape)), said: None };
+        let output = self.execute(output, &compiled, &options, &mut start, started).await;
+        self.over(output, &start, &options)
+    }
+
+    /// Goes on with a run that was put away, perhaps by another process. Whoever does must have claimed it.
+    pub async fn go_on(
+        &self,
+        source: &str,
+        suspended: &Suspended,
+        mut options: RunOptions,
+    ) -> Result<ScriptToolCallOutput, String> {
+        let started = Instant::now();
+        let suspension = Suspension::from_bytes(&suspended.state)?;
+        let compiled = self.compiler.compile_bytes(source.as_bytes(), usize::MAX);
+        let (compiled, cache_hit) = compiled.map_err(|error| error.message)?;
+        let mut tape: Tape = Suspension::part(&suspension.tape)?;
+        let id = options.id.clone().unwrap_or_default();
+        let mut output = empty(id, suspension.call_id.clone());
+        output.metadata.cache_hit = cache_hit;
+        options.timeout = Some(suspension.timeout);
+        let seed = suspension.seed;
+        let ours = suspension.build == self.runtime.build();
+        if !ours && tape.cut {
+            return Err("it was put away by another build of the engine, and was told too much to be told again".into());
+        }
+        let values = suspended.values.iter().map(|(id, value)| (id.clone(), value.to_string()));
+        let recorded = Recorded::new(values, suspension.traffic.calls.iter().flatten().cloned().collect());
+        let mut start = if ours {
+            let said = Suspension::part(&suspension.said)?;
+            let head = Head::recording(std::mem::take(&mut tape));
+            Start { begin: Begin::Thawed(&suspension), seed, head: Arc::new(Mutex::new(head)), said: Some(said) }
+        } else {
+            let head = Head::playing(std::mem::take(&mut tape));
+            let begin = Begin::Retold(&recorded, &suspension);
+            Start { begin, seed, head: Arc::new(Mutex::new(head)), said: None }
+        };
+        options.events.emit(Event::ScriptStarted { script_id: output.id.clone() });
+        let mut output = self.execute(output, &compiled, &options, &mut start, started).await;
+        if !ours {
+            output.warnings.push(
+                "the script was put away by another build of the engine: it was begun anew and told what it had been told"
+                    .to_owned(),
+            );
+        }
+        Ok(self.over(output, &start, &options))
+    }
+
+    /// A run has ended or come to rest: that is written down and told.
+    fn over(&self, mut output: ScriptToolCallOutput, start: &Start<'_>, options: &RunOptions) -> ScriptToolCallOutput {
+        if let Some(ledger) = self.orchestrator.ledger()
+            && output.status != RunStatus::Suspended
+        {
             let done = output.calls.iter().any(|call| call.status == CallStatus::Done);
             if let Some(error) = output.error.as_mut().filter(|_| done) {
                 let id = &output.id;
@@ -223,7 +298,9 @@ impl Harness {
                     "correct the script and run it with `resume` = `{id}`: what is done is not done again"
                 ));
             }
-            if let Err(error) = ledger.end(&output) {
+            let head = start.head.lock().unwrap_or_else(PoisonError::into_inner);
+            let recording = (!head.tape.cut).then(|| serde_json::to_vec(&head.tape).ok()).flatten();
+            if let Err(error) = ledger.end(&output, recording.as_deref()) {
                 output.warnings.push(format!("the end of the run could not be written down: {error}"));
             }
         }
@@ -235,28 +312,33 @@ impl Harness {
         output
     }
 
-    async fn execute(
+    pub(crate) async fn execute(
         &self,
         mut output: ScriptToolCallOutput,
         compiled: &Arc<Compiled>,
         options: &RunOptions,
-        seed: u64,
+        start: &mut Start<'_>,
         started: Instant,
     ) -> ScriptToolCallOutput {
-        let wished = options.timeout.or(compiled
-            .pragma
-            .as_ref()
-            .and_then(|pragma| pragma.timeout_ms)
-            .map(Duration::from_millis));
-        let longest = Duration::from_millis(self.limits.max_timeout_ms);
-        let timeout = wished.unwrap_or(Duration::from_millis(self.limits.timeout_ms)).min(longest);
+        let timeout = self.time_for(compiled, options);
         let mut first = true;
         let (ended, said) = loop {
             let mut scope =
                 Scope::new(output.id.clone(), ScopeLimits::from(&self.limits), &options.cancel, options.events.clone());
             scope.source = Some(Source(compiled.source.clone()));
             scope.earlier = options.resume.as_ref().map(|resume| resume.calls.clone());
-            let said = Said::new(LogMeter::new(&self.limits), ProgressMeter::new(&self.limits), options.session.view());
+            if let Begin::Thawed(suspension) | Begin::Retold(_, suspension) = start.begin {
+                scope.stand_in(&suspension.standing);
+            }
+            let said = match start.said.take() {
+                Some(mut said) => {
+                    said.session.move_to(&options.session);
+                    said
+                }
+                None => {
+                    Said::new(LogMeter::new(&self.limits), ProgressMeter::new(&self.limits), options.session.view())
+                }
+            };
             let said = Arc::new(Mutex::new(said));
             let run = Run {
                 runtime: self.runtime.as_ref(),
@@ -265,27 +347,45 @@ impl Harness {
                 scope: &scope,
                 limits: &self.limits,
                 timeout,
-                seed,
+                seed: start.seed,
                 said: &said,
+                head: &start.head,
+                begin: start.begin,
+                when_asked: options.when_asked,
+                suspend: &options.suspend,
+                call_id: &output.call_id,
                 allow_detached: self.allow_detached,
             };
             let ended = run.to_its_end(self.context(&output.id, options, timeout)).await;
             // A failure of ours is tried once more, unless the world may have changed.
             let ours = matches!(&ended.result, Err(error) if error.code == ErrorCode::HarnessInternalError);
-            if !(first && ours && ended.dispatched == 0) {
+            let fresh = matches!(start.begin, Begin::Fresh);
+            if !(first && ours && fresh && ended.dispatched == 0) {
                 break (ended, said);
             }
             first = false;
+            let mut head = start.head.lock().unwrap_or_else(PoisonError::into_inner);
+            if head.is_on() {
+                *head = Head::recording(Tape::blank(&self.limits, timeout));
+            }
         };
         let mut said = said.lock().unwrap_or_else(PoisonError::into_inner);
-        if !matches!(&ended.result, Err(error) if error.code == ErrorCode::ScriptCancelledError) {
-            said.session.commit();
+        let cancelled = |error: &ScriptError| error.code == ErrorCode::ScriptCancelledError;
+        // A script that is put away has not ended.
+        let ended_by_itself = match &ended.result {
+            Ok(over) => matches!(over, Over::Returned(_)),
+            Err(error) => !cancelled(error),
+        };
+        if ended_by_itself {
+            if let Err(error) = said.session.commit() {
+                said.warn(format!("what the script stored could not be kept: {error}"));
+            }
         }
         (output.logs, output.warnings) = said.finish();
         output.output = std::mem::take(&mut said.output);
         output.metadata.tool_calls_made = ended.dispatched;
         output.metadata.memory_used_mb = (ended.heap_peak as f64 / 104_857.6).round() / 10.0;
-        output.metadata.random_seed = seed.to_string();
+        output.metadata.random_seed = start.seed.to_string();
         self.conclude(&mut output, ended);
         let silent = output.output_json.is_none() && output.output.is_empty() && output.logs.is_empty();
         let notes = compiled.notes.iter().filter(|note| silent || !note.if_silent);
@@ -296,12 +396,34 @@ impl Harness {
         output
     }
 
+    pub(crate) fn compile(&self, source: &[u8]) -> Result<Arc<Compiled>, ScriptError> {
+        Ok(self.compiler.compile_bytes(source, usize::MAX)?.0)
+    }
+
+    /// How long a script may take.
+    fn time_for(&self, compiled: &Compiled, options: &RunOptions) -> Duration {
+        let asked = compiled.pragma.as_ref().and_then(|pragma| pragma.timeout_ms).map(Duration::from_millis);
+        let longest = Duration::from_millis(self.limits.max_timeout_ms);
+        options.timeout.or(asked).unwrap_or(Duration::from_millis(self.limits.timeout_ms)).min(longest)
+    }
+
     /// Puts value or error into the output, within the size it may have.
     fn conclude(&self, output: &mut ScriptToolCallOutput, ended: Ended) {
         let max = self.limits.max_return_bytes;
         output.calls = ended.calls;
         let error = match ended.result {
-            Ok(value) => {
+            Ok(Over::Suspended) => {
+                output.status = RunStatus::Suspended;
+                return;
+            }
+            Ok(Over::TakenOver) => {
+                output.status = RunStatus::Suspended;
+                output.warnings.push("the question was answered elsewhere, and the script goes on there".to_owned());
+                return;
+            }
+            // Whoever plays it knows how it was stopped.
+            Ok(Over::AsThen) => return,
+            Ok(Over::Returned(value)) => {
                 let value = value.map(|json| whole_unicode(&json).into_owned());
                 let parsed: Option<Value> = value.as_deref().and_then(|json| serde_json::from_str(json).ok());
                 output.summary = parsed.as_ref().and_then(|value| value.get("message")?.as_str().map(str::to_owned));
@@ -358,7 +480,16 @@ impl Harness {
     }
 }
 
-fn empty(id: String, call_id: String) -> ScriptToolCallOutput {
+/// Where a run begins, and what is kept of it on the way.
+pub(crate) struct Start<'a> {
+    pub(crate) begin: Begin<'a>,
+    pub(crate) seed: u64,
+    pub(crate) head: Arc<Mutex<Head>>,
+    /// What the script said before.
+    pub(crate) said: Option<Said>,
+}
+
+pub(crate) fn empty(id: String, call_id: String) -> ScriptToolCallOutput {
     ScriptToolCallOutput {
         id,
         call_id,

@@ -3,19 +3,21 @@
 use std::time::{Duration, Instant};
 
 use selvedge_protocol::{Limits, LogEntry, LogLevel};
+use serde::{Deserialize, Serialize};
 
 /// Bytes of log one script may leave.
 const MAX_LOG_BYTES: usize = 256 << 10;
 
 /// Keeps what a script logs within its limits. Lines that come faster than the rate are joined into
 /// one event instead of being lost; what goes beyond the number or the size is counted.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct LogMeter {
     entries: Vec<LogEntry>,
     max_events: usize,
     rate: f64,
     allowance: f64,
-    last: Instant,
+    /// When the last line came, by the script's own clock: played again, the same lines are joined.
+    last_ms: Option<i64>,
     bytes: usize,
     dropped: usize,
 }
@@ -28,17 +30,17 @@ impl LogMeter {
             max_events: limits.max_log_events,
             rate,
             allowance: rate,
-            last: Instant::now(),
+            last_ms: None,
             bytes: 0,
             dropped: 0,
         }
     }
 
     /// Takes a line; answers whether it made an event of its own.
-    pub(crate) fn log(&mut self, level: LogLevel, message: &str) -> bool {
-        let now = Instant::now();
-        self.allowance = (self.allowance + now.duration_since(self.last).as_secs_f64() * self.rate).min(self.rate);
-        self.last = now;
+    pub(crate) fn log(&mut self, level: LogLevel, message: &str, now_ms: i64) -> bool {
+        let passed = self.last_ms.map_or(0, |last| now_ms.saturating_sub(last).max(0));
+        self.allowance = (self.allowance + passed as f64 / 1000.0 * self.rate).min(self.rate);
+        self.last_ms = Some(now_ms);
         if self.bytes + message.len() > MAX_LOG_BYTES {
             self.dropped += 1;
             return false;
@@ -86,10 +88,11 @@ fn worse(a: LogLevel, b: LogLevel) -> LogLevel {
 }
 
 /// Lets progress messages through at their pace.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct ProgressMeter {
     left: usize,
     interval: Duration,
+    #[serde(skip)]
     last: Option<Instant>,
 }
 
@@ -133,6 +136,11 @@ impl Clock {
         }
     }
 
+    /// What is left of it.
+    pub(crate) fn left(&self) -> Duration {
+        self.left.saturating_sub(self.running_since.map_or(Duration::ZERO, |since| since.elapsed()))
+    }
+
     /// When time is up, as long as the clock runs.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.running_since.map(|since| since + self.left)
@@ -147,9 +155,9 @@ mod tests {
     fn a_burst_of_lines_is_joined_not_lost() {
         let mut meter = LogMeter::new(&Limits::default());
         for i in 0..100 {
-            meter.log(LogLevel::Log, &i.to_string());
+            meter.log(LogLevel::Log, &i.to_string(), 1);
         }
-        meter.log(LogLevel::Error, "bad");
+        meter.log(LogLevel::Error, "bad", 2);
         let (entries, warning) = meter.finish();
         assert!(entries.len() <= 21, "{}", entries.len());
         let lines: Vec<&str> = entries.iter().flat_map(|entry| entry.message.lines()).collect();
@@ -162,12 +170,12 @@ mod tests {
     fn the_number_and_the_size_are_bounded() {
         let limits = Limits { max_log_events: 3, log_rate_per_sec: 1000, ..Limits::default() };
         let mut meter = LogMeter::new(&limits);
-        (0..10).for_each(|_| _ = meter.log(LogLevel::Log, "x"));
+        (0..10).for_each(|_| _ = meter.log(LogLevel::Log, "x", 0));
         let (entries, warning) = meter.finish();
         assert_eq!(entries.len(), 3);
         assert!(warning.is_some_and(|warning| warning.starts_with("7 log lines were dropped")));
         let mut meter = LogMeter::new(&Limits::default());
-        (0..1000).for_each(|_| _ = meter.log(LogLevel::Log, &"x".repeat(1000)));
+        (0..1000).for_each(|_| _ = meter.log(LogLevel::Log, &"x".repeat(1000), 0));
         let (entries, warning) = meter.finish();
         assert!(entries.iter().map(|entry| entry.message.len()).sum::<usize>() <= MAX_LOG_BYTES + 1000);
         assert!(warning.is_some());

@@ -5,17 +5,22 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use selvedge_protocol::{CallRecord, CallStatus, ErrorCode, Phase, ScriptError};
-use selvedge_sandbox::{Fault, Finish, Leash, Outcome, Program, Pump, Runtime, State};
+use selvedge_protocol::{CallRecord, CallStatus, Claim, ErrorCode, Phase, ScriptError};
+use selvedge_sandbox::{Execution, Fault, Finish, Leash, Outcome, Program, Pump, Runtime, State};
 use selvedge_tools::{Orchestrator, Scope};
 use serde_json::Value;
+use serde_json::value::to_raw_value;
+use tokio_util::sync::CancellationToken;
 
 use crate::bridge::{Bridge, Said};
 use crate::compile::Compiled;
 use crate::globals::is_global;
 use crate::meter::Clock;
-use crate::outcome::{from_fault, from_syntax, from_thrown, timed_out};
+use crate::outcome::{from_fault, from_syntax, from_thrown, shortened, timed_out};
+use crate::playing::Recorded;
 use crate::preview::preview;
+use crate::suspension::{Paused, Suspension};
+use crate::tape::{Head, Told};
 use crate::traffic::{Traffic, Wake, call_number};
 use crate::unicode::whole_unicode;
 
@@ -29,14 +34,54 @@ pub(crate) struct Run<'a> {
     pub(crate) timeout: Duration,
     pub(crate) seed: u64,
     pub(crate) said: &'a Arc<Mutex<Said>>,
+    pub(crate) head: &'a Arc<Mutex<Head>>,
+    pub(crate) begin: Begin<'a>,
+    pub(crate) when_asked: WhenAsked,
+    /// Puts the script away at its next await.
+    pub(crate) suspend: &'a CancellationToken,
+    pub(crate) call_id: &'a str,
     /// Wait for calls nobody awaited instead of stopping them.
     pub(crate) allow_detached: bool,
 }
 
+/// How a run begins.
+#[derive(Clone, Copy)]
+pub(crate) enum Begin<'a> {
+    /// At the beginning.
+    Fresh,
+    /// Where it was put away.
+    Thawed(&'a Suspension),
+    /// At the beginning, told what it was told before; then it goes on from where it was put away.
+    Retold(&'a Recorded, &'a Suspension),
+    /// At the beginning, told what it was told before, and nothing else.
+    Played(&'a Recorded),
+}
+
+/// What to do when there is nothing to wait for but people.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum WhenAsked {
+    /// Wait for the answer. Where things are written down, the script is too, so that its process may end.
+    #[default]
+    Wait,
+    /// Write the script down and leave it: the run is `suspended`, and [`crate::Harness::go_on`] goes on with it.
+    Leave,
+}
+
+/// How a script came to its end, or to rest.
+pub(crate) enum Over {
+    /// It returned this JSON, if it returned something.
+    Returned(Option<String>),
+    /// It is put away.
+    Suspended,
+    /// Another process goes on with it.
+    TakenOver,
+    /// Played, it was stopped from outside at this point.
+    AsThen,
+}
+
 /// How a run ended.
 pub(crate) struct Ended {
-    /// The returned JSON, if the script returned one.
-    pub(crate) result: Result<Option<String>, ScriptError>,
+    pub(crate) result: Result<Over, ScriptError>,
     pub(crate) calls: Vec<CallRecord>,
     /// What finished calls returned: call, tool, JSON.
     pub(crate) results: Vec<(String, String, String)>,
@@ -49,10 +94,17 @@ impl<'a> Run<'a> {
         let mut traffic = Traffic::new(self);
         let mut heap_peak = 0;
         let mut result = self.pump(context, &mut traffic, &mut heap_peak).await;
-        let left = traffic.wind_up(result.is_ok() && self.allow_detached).await;
+        let left = match (&result, self.begin) {
+            (Ok(Over::Suspended | Over::TakenOver), _) => {
+                traffic.let_go();
+                Vec::new()
+            }
+            (_, Begin::Played(recorded)) => traffic.end_as_then(recorded),
+            _ => traffic.wind_up(result.is_ok() && self.allow_detached).await,
+        };
         let stopped: Vec<String> = left.iter().filter_map(|left| traffic.still_running(left)).collect();
         match &mut result {
-            Ok(_) => {
+            Ok(Over::Returned(_)) => {
                 // A call in the queue counts as aborted, like one that ran: its error says which.
                 traffic.calls.iter_mut().flatten().filter(|call| call.status == CallStatus::NotStarted).for_each(
                     |call| {
@@ -73,11 +125,11 @@ impl<'a> Run<'a> {
                     (error.call_id, error.tool_name) = (Some(first.call_id.clone()), Some(first.tool.clone()));
                 }
             }
-            Err(_) => {}
+            Ok(_) | Err(_) => {}
         }
         let stubborn = std::mem::take(&mut traffic.stubborn);
         let result = match result {
-            Ok(value) if !stubborn.is_empty() => Err(detached(&stubborn, value)),
+            Ok(Over::Returned(value)) if !stubborn.is_empty() => Err(detached(&stubborn, value)),
             result => result,
         };
         let mut results = traffic.results;
@@ -97,13 +149,18 @@ impl<'a> Run<'a> {
         context: Value,
         traffic: &mut Traffic<'a>,
         heap_peak: &mut u64,
-    ) -> Result<Option<String>, ScriptError> {
+    ) -> Result<Over, ScriptError> {
         let timeout_ms = self.timeout.as_millis() as u64;
         let fail = |fault: Fault| from_fault(&fault, self.limits, timeout_ms);
-        let mut clock = Clock::start(self.timeout);
-        let leash = Arc::new(Leash::new(self.timeout));
+        let left = match self.begin {
+            Begin::Thawed(suspension) => suspension.left,
+            _ => self.timeout,
+        };
+        let mut clock = Clock::start(left);
+        let leash = Arc::new(Leash::new(left));
         let bridge = Bridge {
             said: self.said.clone(),
+            head: self.head.clone(),
             compiled: self.compiled.clone(),
             orchestrator: self.orchestrator.clone(),
             scope: self.scope.clone(),
@@ -118,15 +175,23 @@ impl<'a> Run<'a> {
             stack_limit: self.limits.max_stack_bytes,
             leash: leash.clone(),
         };
-        let start = self.runtime.start(program, Box::new(bridge));
-        let (mut execution, mut pump) = traffic.while_computing(&leash, clock.deadline(), start).await.map_err(fail)?;
+        let (mut execution, mut pump) = if let Begin::Thawed(suspension) = self.begin {
+            let image = suspension.image();
+            let thaw = self.runtime.thaw(&image, program, Box::new(bridge));
+            let execution = traffic.while_computing(&leash, clock.deadline(), thaw).await.map_err(fail)?;
+            traffic.take_up(&suspension.traffic);
+            (execution, Pump { requests: Vec::new(), state: State::Waiting })
+        } else {
+            let start = self.runtime.start(program, Box::new(bridge));
+            traffic.while_computing(&leash, clock.deadline(), start).await.map_err(fail)?
+        };
         loop {
             *heap_peak = execution.heap_peak();
             traffic.take_requests(std::mem::take(&mut pump.requests))?;
             if let State::Finished(finish) = pump.state {
                 return match finish {
-                    Finish::Value(value) => Ok(value),
-                    Finish::Exit => Ok(None),
+                    Finish::Value(value) => Ok(Over::Returned(value)),
+                    Finish::Exit => Ok(Over::Returned(None)),
                     Finish::Error(error) => {
                         let made = |id: &str| traffic.calls.iter().flatten().any(|call| call.id == id);
                         let registry = self.orchestrator.registry();
@@ -135,25 +200,112 @@ impl<'a> Run<'a> {
                     Finish::Syntax(error) => Err(from_syntax(&error)),
                 };
             }
-            match self.wait(&mut clock, traffic).await? {
-                Wake::Nothing => {}
-                Wake::TimeUp => return Err(timed_out(timeout_ms)),
-                Wake::Cancelled => return Err(fail(Fault::Cancelled)),
-                Wake::Settle(id, answer) => {
-                    clock.run();
-                    if let Some(deadline) = clock.deadline() {
-                        leash.stop_at(deadline);
-                    }
-                    let outcome = match &answer {
-                        Ok(value) => Outcome::Value(value),
-                        Err(error) => Outcome::Error(error),
-                    };
-                    let computing = execution.settle(id, outcome);
-                    pump = traffic.while_computing(&leash, clock.deadline(), computing).await.map_err(fail)?;
-                    continue;
+            pump = Pump { requests: Vec::new(), state: State::Waiting };
+            if self.orchestrator.ledger().is_some() && traffic.rests() && !traffic.kept_as_it_is {
+                self.put_away(execution.as_mut(), &clock, traffic, *heap_peak)?;
+                if self.when_asked == WhenAsked::Leave {
+                    return Ok(Over::Suspended);
                 }
             }
-            pump = Pump { requests: Vec::new(), state: State::Waiting };
+            let mut wake = self.next(&mut clock, traffic).await?;
+            if matches!(wake, Wake::Suspend) {
+                wake = traffic.let_them_finish(clock.deadline()).await;
+            }
+            let (id, answer) = match wake {
+                Wake::Nothing => continue,
+                Wake::TimeUp => return Err(timed_out(timeout_ms)),
+                Wake::Cancelled => return Err(fail(Fault::Cancelled)),
+                Wake::TakenOver => return Ok(Over::TakenOver),
+                Wake::Suspend => {
+                    self.put_away(execution.as_mut(), &clock, traffic, *heap_peak)?;
+                    return Ok(Over::Suspended);
+                }
+                Wake::TapeOver => match self.begin {
+                    Begin::Retold(_, suspension) => {
+                        clock = Clock::start(suspension.left);
+                        self.head().record_from_here();
+                        traffic.take_up(&suspension.traffic);
+                        continue;
+                    }
+                    _ => return Ok(Over::AsThen),
+                },
+                Wake::Ring(id) => {
+                    self.head().write(Told::Rang { id });
+                    (id, Ok("null".to_owned()))
+                }
+                Wake::Settle(id, call, answer) => {
+                    self.head().write(Told::Settled { id, call, error: answer.as_ref().err().cloned() });
+                    (id, answer)
+                }
+            };
+            // Whoever goes on with a script that is written down must be the only one.
+            if std::mem::take(&mut traffic.kept_as_it_is) && self.claim()? == Claim::Elsewhere {
+                return Ok(Over::TakenOver);
+            }
+            clock.run();
+            if let Some(deadline) = clock.deadline() {
+                leash.stop_at(deadline);
+            }
+            let outcome = match &answer {
+                Ok(value) => Outcome::Value(value),
+                Err(error) => Outcome::Error(error),
+            };
+            let computing = execution.settle(id, outcome);
+            pump = traffic.while_computing(&leash, clock.deadline(), computing).await.map_err(fail)?;
+        }
+    }
+
+    /// Writes the script down as it stands, where things are written down.
+    fn put_away(
+        &self,
+        execution: &mut dyn Execution,
+        clock: &Clock,
+        traffic: &mut Traffic<'a>,
+        heap_peak: u64,
+    ) -> Result<(), ScriptError> {
+        let Some(ledger) = self.orchestrator.ledger() else { return Ok(()) };
+        let broken = |words: String| {
+            let message = format!("the script could not be written down as it stands: {words}");
+            ScriptError::new(ErrorCode::HarnessInternalError, Phase::Executing, message)
+        };
+        let image = execution.freeze().map_err(|fault| broken(fault.to_string()))?;
+        let paused: Paused = traffic.pause();
+        let written = |error: serde_json::Error| broken(error.to_string());
+        let suspension = Suspension {
+            build: image.build,
+            call_id: self.call_id.to_owned(),
+            seed: self.seed,
+            tape: to_raw_value(&self.head().tape).map_err(written)?,
+            timeout: self.timeout,
+            left: clock.left(),
+            heap_peak,
+            standing: self.scope.standing(paused.waiting.len()),
+            traffic: paused,
+            said: to_raw_value(&*self.said()).map_err(written)?,
+            image: image.bytes,
+        };
+        let bytes = suspension.to_bytes().map_err(written)?;
+        ledger.suspend(&self.scope.id, &bytes).map_err(|error| broken(error.to_string()))?;
+        traffic.kept_as_it_is = true;
+        Ok(())
+    }
+
+    fn claim(&self) -> Result<Claim, ScriptError> {
+        let Some(ledger) = self.orchestrator.ledger() else { return Ok(Claim::Ours) };
+        ledger.claim(&self.scope.id).map_err(|error| {
+            let message = format!("that the script goes on could not be written down: {error}");
+            ScriptError::new(ErrorCode::HarnessInternalError, Phase::Executing, message)
+        })
+    }
+
+    /// What the script is told next: played, it is what it was told then.
+    async fn next(&self, clock: &mut Clock, traffic: &mut Traffic<'a>) -> Result<Wake, ScriptError> {
+        if let Some((id, call, answer)) = traffic.untold.pop_front() {
+            return Ok(Wake::Settle(id, call, answer));
+        }
+        match self.begin {
+            Begin::Played(recorded) | Begin::Retold(recorded, _) if self.head().is_playing() => traffic.play(recorded),
+            _ => self.wait(clock, traffic).await,
         }
     }
 
@@ -191,28 +343,50 @@ impl<'a> Run<'a> {
             () = self.scope.cancel.cancelled() => Ok(Wake::Cancelled),
             () = time_up => Ok(Wake::TimeUp),
             Some(report) = traffic.reports.recv() => Ok(traffic.take_report(report)),
-            () = ring => {
-                let Some(((_, id), ())) = traffic.timers.pop_first() else { return Ok(Wake::Nothing) };
-                Ok(Wake::Settle(id, Ok("null".to_owned())))
-            }
+            () = self.suspend.cancelled(), if self.orchestrator.ledger().is_some() => Ok(Wake::Suspend),
+            () = ring => Ok(match traffic.timers.pop_first() {
+                Some(((_, id), ())) => Wake::Ring(id),
+                None => Wake::Nothing,
+            }),
             Some(()) = traffic.batches.next(), if !traffic.batches.is_empty() => Ok(Wake::Nothing),
         }
     }
 
     /// The compiled script; servers it names without `tools.mcp.` are bound where the name is free.
     fn source(&self) -> Cow<'a, str> {
-        let registry = self.orchestrator.registry();
-        let servers = self
-            .compiled
-            .unresolved
-            .iter()
-            .filter(|name| !is_global(name) && registry.is_namespace(&format!("mcp.{name}")));
+        let servers = self.compiled.unresolved.iter().filter(|name| !is_global(name) && self.is_server(name));
         let bound: String = servers.map(|name| format!("const {name} = tools.mcp.{name};")).collect();
         if bound.is_empty() {
             return Cow::Borrowed(&self.compiled.javascript);
         }
         // On the wrapper's own line, so that every position stays what it was.
         Cow::Owned(self.compiled.javascript.replacen("{\n", &format!("{{{bound}\n"), 1))
+    }
+
+    /// The tool's own name; played, what it was then.
+    pub(crate) fn tool_name(&self, path: &str, call_id: &str) -> String {
+        let then = match self.begin {
+            Begin::Played(recorded) | Begin::Retold(recorded, _) => {
+                recorded.lines.iter().find(|line| line.id == call_id).map(|line| line.tool.clone())
+            }
+            _ => None,
+        };
+        let now = || self.orchestrator.registry().get(path).map(|tool| tool.spec.name.clone());
+        then.or_else(now).unwrap_or_else(|| shortened(path, 80))
+    }
+
+    fn is_server(&self, name: &str) -> bool {
+        const CHANNEL: &str = "server";
+        if let Some(played) = self.head().reply(CHANNEL, name) {
+            return played.is_some();
+        }
+        let server = self.orchestrator.registry().is_namespace(&format!("mcp.{name}"));
+        self.head().write_reply(CHANNEL, name, &server.then(String::new));
+        server
+    }
+
+    pub(crate) fn head(&self) -> MutexGuard<'_, Head> {
+        self.head.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn said(&self) -> MutexGuard<'_, Said> {

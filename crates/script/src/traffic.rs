@@ -1,6 +1,6 @@
 //! What goes back and forth between a running script and its tools: calls, timers, results.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
@@ -8,7 +8,7 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use selvedge_protocol::{CallRecord, CallStatus, ErrorCode, Phase, ScriptError};
 use selvedge_sandbox::{Fault, Leash, Position, Request};
-use selvedge_tools::{Arguments, CallOutcome, CallRequest, Report, camel_case};
+use selvedge_tools::{Arguments, CallOutcome, CallRequest, Report, SoFar, camel_case};
 use serde_json::Value;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio_util::sync::CancellationToken;
@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use crate::bridge::error_facts;
 use crate::outcome::shortened;
 use crate::run::Run;
+use crate::suspension::{Paused, Waiting};
 use crate::unicode::whole_unicode;
 
 /// Calls beyond the budget a script is told about one by one, before it is ended.
@@ -36,7 +37,13 @@ pub(crate) struct Traffic<'a> {
     /// Guest id to call.
     pub(crate) pending: HashMap<u32, Pending>,
     /// Calls that wait for a person.
-    asking: HashSet<String>,
+    asking: HashMap<String, SoFar>,
+    /// Calls that are over, of which the script was not told yet.
+    pub(crate) untold: VecDeque<(u32, String, Result<String, String>)>,
+    /// The script as it stands is in the ledger.
+    pub(crate) kept_as_it_is: bool,
+    /// Played, the script does other things than it did.
+    pub(crate) left_the_road: bool,
     pub(crate) timers: BTreeMap<(Instant, u32), ()>,
     pub(crate) calls: Vec<Vec<CallRecord>>,
     pub(crate) results: Vec<(String, String, String)>,
@@ -50,6 +57,10 @@ pub(crate) struct Pending {
     pub(crate) call_id: String,
     pub(crate) tool: String,
     pub(crate) at: Option<Position>,
+    /// As the script wrote it.
+    pub(crate) path: String,
+    /// A JSON array, where somebody may need it again.
+    pub(crate) args: String,
     cancel: CancellationToken,
     /// The script itself gave it up: it lost a race.
     given_up: bool,
@@ -57,10 +68,19 @@ pub(crate) struct Pending {
 
 /// What happened while the script waited.
 pub(crate) enum Wake {
-    Settle(u32, Result<String, String>),
+    /// A call is over.
+    Settle(u32, String, Result<String, String>),
+    /// A timer rang.
+    Ring(u32),
     Nothing,
     TimeUp,
     Cancelled,
+    /// Somebody wants the script put away.
+    Suspend,
+    /// Another process goes on with it.
+    TakenOver,
+    /// What was recorded is over.
+    TapeOver,
 }
 
 impl<'a> Traffic<'a> {
@@ -72,7 +92,10 @@ impl<'a> Traffic<'a> {
             reports,
             report_to,
             pending: HashMap::new(),
-            asking: HashSet::new(),
+            asking: HashMap::new(),
+            untold: VecDeque::new(),
+            kept_as_it_is: false,
+            left_the_road: false,
             timers: BTreeMap::new(),
             calls: Vec::new(),
             results: Vec::new(),
@@ -126,7 +149,11 @@ impl<'a> Traffic<'a> {
         let mut batch = Vec::new();
         for request in requests {
             match request {
-                Request::Call { id, path, args, at } => batch.push(self.accept(id, path, &whole_unicode(&args), at)),
+                Request::Call { id, path, args, at } => {
+                    let args = whole_unicode(&args);
+                    self.run.head().made(&path, &args);
+                    batch.push(self.accept(id, path, &args, at));
+                }
                 Request::Sleep { id, ms } => {
                     let wait = Duration::from_secs_f64((ms / 1000.0).clamp(0.0, 1e6));
                     self.timers.insert((Instant::now() + wait, id), ());
@@ -140,42 +167,158 @@ impl<'a> Traffic<'a> {
                 }
             }
         }
-        if !batch.is_empty() {
-            let run = self.run;
-            self.batches.push(Box::pin(run.orchestrator.run_batch(run.scope, batch, self.report_to.clone())));
+        // Played, the tape answers.
+        if !self.run.head().is_playing() {
+            self.submit(batch);
         }
         Ok(())
     }
 
+    fn submit(&mut self, batch: Vec<CallRequest>) {
+        if !batch.is_empty() {
+            let run = self.run;
+            self.batches.push(Box::pin(run.orchestrator.run_batch(run.scope, batch, self.report_to.clone())));
+        }
+    }
+
     fn accept(&mut self, id: u32, path: String, args: &str, at: Option<Position>) -> CallRequest {
-        let tool = self
-            .run
-            .orchestrator
-            .registry()
-            .get(&path)
-            .map_or_else(|| shortened(&path, 80), |tool| tool.spec.name.clone());
         self.calls.push(Vec::new());
         let call_id = format!("tool_{}", self.calls.len());
+        let tool = self.run.tool_name(&path, &call_id);
         let at = at.and_then(|at| self.run.compiled.locate(at));
         let cancel = self.run.scope.cancel.child_token();
         // A call beyond the budget is refused whatever it says.
         let refused = self.calls.len() > self.run.limits.max_tool_calls as usize;
-        let args = match serde_json::from_str(if refused { "[]" } else { args }) {
-            Ok(Value::Array(list)) => list,
-            _ => Vec::new(),
+        let list = arguments(if refused { "[]" } else { args });
+        let args = if self.run.head().is_on() { args.to_owned() } else { String::new() };
+        let pending = Pending {
+            call_id: call_id.clone(),
+            tool,
+            at,
+            path: path.clone(),
+            args,
+            cancel: cancel.clone(),
+            given_up: false,
         };
-        self.pending
-            .insert(id, Pending { call_id: call_id.clone(), tool, at, cancel: cancel.clone(), given_up: false });
-        CallRequest { id: call_id, tool: path, args: Arguments::List(args), line: at.map(|at| at.line), cancel }
+        self.pending.insert(id, pending);
+        CallRequest { id: call_id, tool: path, args: list, line: at.map(|at| at.line), cancel }
+    }
+
+    /// What another process needs to go on with these calls and timers.
+    pub(crate) fn pause(&self) -> Paused {
+        let now = Instant::now();
+        let mut waiting: Vec<Waiting> = self
+            .pending
+            .iter()
+            .map(|(id, pending)| Waiting {
+                id: *id,
+                call_id: pending.call_id.clone(),
+                tool: pending.tool.clone(),
+                path: pending.path.clone(),
+                args: pending.args.clone(),
+                at: pending.at.map(|at| (at.line, at.column)),
+            })
+            .collect();
+        waiting.sort_by_key(|waiting| call_number(&waiting.call_id));
+        Paused {
+            timers: self.timers.keys().map(|(at, id)| (*id, at.saturating_duration_since(now))).collect(),
+            waiting,
+            untold: self.untold.iter().cloned().collect(),
+            calls: self.calls.clone(),
+            results: self.results.clone(),
+            kept: self.kept,
+            dispatched: self.dispatched,
+        }
+    }
+
+    /// Goes on with calls and timers that were put away: what waits for a person is asked for again.
+    pub(crate) fn take_up(&mut self, paused: &Paused) {
+        let now = Instant::now();
+        self.timers = paused.timers.iter().map(|(id, left)| ((now + *left, *id), ())).collect();
+        self.untold = paused.untold.iter().cloned().collect();
+        self.calls = paused.calls.clone();
+        self.results = paused.results.clone();
+        self.kept = paused.kept;
+        self.dispatched = paused.dispatched;
+        self.pending.clear();
+        let mut batch = Vec::new();
+        for waiting in &paused.waiting {
+            let cancel = self.run.scope.cancel.child_token();
+            let pending = Pending {
+                call_id: waiting.call_id.clone(),
+                tool: waiting.tool.clone(),
+                at: waiting.position(),
+                path: waiting.path.clone(),
+                args: waiting.args.clone(),
+                cancel: cancel.clone(),
+                given_up: false,
+            };
+            self.pending.insert(waiting.id, pending);
+            batch.push(CallRequest {
+                id: waiting.call_id.clone(),
+                tool: waiting.path.clone(),
+                args: arguments(&waiting.args),
+                line: waiting.at.map(|(line, _)| line),
+                cancel,
+            });
+        }
+        self.submit(batch);
+    }
+
+    /// Whether there is nothing to wait for but people, and timers.
+    pub(crate) fn rests(&self) -> bool {
+        // What was answered but not yet heard of is no question any more.
+        self.reports.is_empty() && self.untold.is_empty() && !self.pending.is_empty() && self.nothing_runs()
+    }
+
+    /// Whether every pending call waits for a person before anything was done of it.
+    fn nothing_runs(&self) -> bool {
+        self.pending.values().all(|pending| self.asking.get(&pending.call_id) == Some(&SoFar::Nothing))
+    }
+
+    /// Waits for calls under way, without telling the script of them.
+    pub(crate) async fn let_them_finish(&mut self, deadline: Option<Instant>) -> Wake {
+        while !(self.reports.is_empty() && self.nothing_runs()) {
+            let time_up = async {
+                match deadline {
+                    Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                () = self.run.scope.cancel.cancelled() => return Wake::Cancelled,
+                () = time_up => return Wake::TimeUp,
+                Some(report) = self.reports.recv() => match self.take_report(report) {
+                    Wake::Settle(id, call, answer) => self.untold.push_back((id, call, answer)),
+                    Wake::TakenOver => return Wake::TakenOver,
+                    _ => {}
+                },
+                Some(()) = self.batches.next(), if !self.batches.is_empty() => {}
+            }
+        }
+        Wake::Suspend
+    }
+
+    /// Drops everything as it stands: it is written down, and somebody else goes on.
+    pub(crate) fn let_go(&mut self) {
+        self.batches.clear();
+        self.run.scope.end();
+        let mut left: Vec<Pending> = std::mem::take(&mut self.pending).into_values().collect();
+        left.sort_by_key(|pending| call_number(&pending.call_id));
+        for pending in left {
+            self.write_down(unsettled(pending, CallStatus::NotStarted));
+        }
     }
 
     pub(crate) fn take_report(&mut self, report: Report) -> Wake {
         match report {
-            Report::Asking { request_id, calls } => {
+            Report::Asking { request_id, calls, so_far } => {
                 self.run.said().last_approval = Some(request_id);
-                self.asking.extend(calls);
+                self.asking.extend(calls.into_iter().map(|call| (call, so_far)));
             }
             Report::Answered(calls) => calls.iter().for_each(|call| _ = self.asking.remove(call)),
+            Report::TakenOver => return Wake::TakenOver,
             Report::Repeated(record) => {
                 self.dispatched += 1;
                 self.write_down(record);
@@ -185,7 +328,8 @@ impl<'a> Traffic<'a> {
                 let Some((id, pending)) = id.and_then(|id| self.pending.remove_entry(&id)) else {
                     return Wake::Nothing;
                 };
-                return Wake::Settle(id, self.record(*outcome, &pending));
+                let call = pending.call_id.clone();
+                return Wake::Settle(id, call, self.record(*outcome, &pending));
             }
         }
         Wake::Nothing
@@ -201,9 +345,7 @@ impl<'a> Traffic<'a> {
         let answer = match result {
             Ok(output) => {
                 let json = output.value.to_string();
-                self.kept += json.len();
-                let kept = if self.kept <= MAX_KEPT { json.clone() } else { format!("\"… {} bytes\"", json.len()) };
-                self.results.push((record.id.clone(), record.tool.clone(), kept));
+                self.keep(&record.id, &record.tool, &json);
                 Ok(json)
             }
             Err(mut failure) => {
@@ -215,15 +357,22 @@ impl<'a> Traffic<'a> {
         answer
     }
 
+    /// Keeps a result for the case that the script fails.
+    pub(crate) fn keep(&mut self, call_id: &str, tool: &str, json: &str) {
+        self.kept += json.len();
+        let kept = if self.kept <= MAX_KEPT { json.to_owned() } else { format!("\"… {} bytes\"", json.len()) };
+        self.results.push((call_id.to_owned(), tool.to_owned(), kept));
+    }
+
     /// A line in the ledger, beside the others of the same call.
-    fn write_down(&mut self, record: CallRecord) {
+    pub(crate) fn write_down(&mut self, record: CallRecord) {
         if let Some(slot) = self.calls.get_mut(call_number(&record.id).saturating_sub(1)) {
             slot.push(record);
         }
     }
 
     pub(crate) fn waits_for_a_person(&self) -> bool {
-        !self.pending.is_empty() && self.pending.values().all(|pending| self.asking.contains(&pending.call_id))
+        !self.pending.is_empty() && self.pending.values().all(|pending| self.asking.contains_key(&pending.call_id))
     }
 
     /// What to say of a call that was pending at the end, unless it finished after all or was given up.
@@ -263,20 +412,32 @@ impl<'a> Traffic<'a> {
         // Whatever did not even answer is dropped with its batch, and nobody knows how far it came.
         for pending in std::mem::take(&mut self.pending).into_values() {
             self.stubborn.push(format!("{} ({})", pending.call_id, pending.tool));
-            self.write_down(CallRecord {
-                id: pending.call_id,
-                tool: pending.tool,
-                status: CallStatus::OutcomeUnknown,
-                reused: false,
-                duration_ms: 0.0,
-                args_digest: String::new(),
-                line: pending.at.map(|at| at.line),
-                error: None,
-            });
+            self.write_down(unsettled(pending, CallStatus::OutcomeUnknown));
         }
         self.batches.clear();
         self.run.scope.end();
         left
+    }
+}
+
+fn arguments(json: &str) -> Arguments {
+    match serde_json::from_str(json) {
+        Ok(Value::Array(list)) => Arguments::List(list),
+        _ => Arguments::List(Vec::new()),
+    }
+}
+
+/// The line of a call that nothing more is known of.
+fn unsettled(pending: Pending, status: CallStatus) -> CallRecord {
+    CallRecord {
+        id: pending.call_id,
+        tool: pending.tool,
+        status,
+        reused: false,
+        duration_ms: 0.0,
+        args_digest: String::new(),
+        line: pending.at.map(|at| at.line),
+        error: None,
     }
 }
 

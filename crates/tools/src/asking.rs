@@ -3,12 +3,14 @@
 use std::panic::AssertUnwindSafe;
 
 use futures_util::future::join_all;
-use selvedge_protocol::{Answer, ApprovalDecision, ApprovalRequest, ErrorCode, Event, GatedCall, Preview, new_id};
+use selvedge_protocol::{
+    Answer, ApprovalDecision, ApprovalRequest, Claim, ErrorCode, Event, GatedCall, Preview, new_id,
+};
 use serde_json::Value;
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::Scope;
-use crate::orchestrator::{CallFailure, Orchestrator, Prepared, Report, aborted, refused};
+use crate::orchestrator::{CallFailure, Orchestrator, Prepared, Report, SoFar, aborted, refused};
 
 impl Orchestrator {
     /// Asks one question about all of them and returns those that may run.
@@ -28,7 +30,7 @@ impl Orchestrator {
             return Vec::new();
         }
         let ids: Vec<String> = gated.iter().map(|(prepared, _)| prepared.request.id.clone()).collect();
-        let decision = self.question(scope, &gated, ids, reports).await;
+        let decision = self.question(scope, &gated, ids, SoFar::Nothing, reports).await;
         let mut allowed = Vec::new();
         for ((prepared, _), decision) in gated.into_iter().zip(decision) {
             let tool = &prepared.tool.spec.name;
@@ -59,6 +61,7 @@ impl Orchestrator {
                     format!("nobody answered in time whether {tool} may run"),
                 ),
                 Decision::Cancelled => aborted(tool),
+                Decision::TakenOver => continue,
             };
             self.finish(scope, reports, refused(&prepared.request, tool.clone(), failure));
         }
@@ -75,7 +78,7 @@ impl Orchestrator {
         reports: &UnboundedSender<Report>,
     ) -> Option<Prepared> {
         let gated = [(prepared, reason)];
-        let decision = self.question(scope, &gated, vec![first.to_owned()], reports).await;
+        let decision = self.question(scope, &gated, vec![first.to_owned()], SoFar::OneAttempt, reports).await;
         let [(prepared, _)] = gated;
         match decision.first() {
             Some(Decision::Run) => Some(prepared),
@@ -98,6 +101,7 @@ impl Orchestrator {
         scope: &Scope,
         gated: &[(Prepared, String)],
         waiting: Vec<String>,
+        so_far: SoFar,
         reports: &UnboundedSender<Report>,
     ) -> Vec<Decision> {
         let request = ApprovalRequest {
@@ -106,13 +110,26 @@ impl Orchestrator {
             calls: gated.iter().map(|(prepared, reason)| describe(scope, prepared, reason)).collect(),
         };
         // The harness may be gone already; then nobody needs to know.
-        let _ = reports.send(Report::Asking { request_id: request.id.clone(), calls: waiting.clone() });
+        let _ = reports.send(Report::Asking { request_id: request.id.clone(), calls: waiting.clone(), so_far });
         if let Some(ledger) = &self.ledger {
             // The question is put all the same: a person is there, and the answer is what counts.
             let _ = ledger.ask(&scope.id, &request);
         }
         scope.events.emit(Event::ApprovalRequested { request: request.clone() });
-        let decision = self.decide(scope, &request, gated).await;
+        let mut decision = self.decide(scope, &request, gated).await;
+        // Where the scope was suspended meanwhile, somebody else may have answered first.
+        let claimed = self.ledger.as_ref().map(|ledger| ledger.claim(&scope.id));
+        match claimed {
+            Some(Ok(Claim::Elsewhere)) => {
+                let _ = reports.send(Report::TakenOver);
+                return vec![Decision::TakenOver; gated.len()];
+            }
+            Some(Err(error)) => {
+                let because = format!("that it goes on could not be written down: {error}");
+                decision = vec![Decision::Denied(Some(because)); gated.len()];
+            }
+            Some(Ok(Claim::Ours)) | None => {}
+        }
         let _ = reports.send(Report::Answered(waiting));
         let answers: Vec<String> = decision.iter().map(Decision::words).collect();
         if let Some(ledger) = &self.ledger {
@@ -162,6 +179,7 @@ enum Decision {
     Denied(Option<String>),
     TimedOut,
     Cancelled,
+    TakenOver,
 }
 
 impl Decision {
@@ -174,6 +192,7 @@ impl Decision {
             Self::Denied(Some(words)) => format!("no: {words}"),
             Self::TimedOut => "no answer".into(),
             Self::Cancelled => "cancelled".into(),
+            Self::TakenOver => "answered elsewhere".into(),
         }
     }
 }

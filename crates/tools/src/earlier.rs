@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// The calls of an earlier run, each of which answers one call at most.
@@ -14,6 +15,15 @@ struct Left {
     /// By tool and arguments, in the order they were made, last first.
     calls: HashMap<String, Vec<EarlierCall>>,
     /// Whether something was changed since: then what was read before may be stale.
+    changed: bool,
+    /// Calls that have answered.
+    spent: Vec<String>,
+}
+
+/// What of an earlier run has answered already.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Spent {
+    calls: Vec<String>,
     changed: bool,
 }
 
@@ -58,7 +68,21 @@ impl Earlier {
             by_digest.entry(call.args_digest.clone()).or_default().push(call);
         }
         by_digest.values_mut().for_each(|calls| calls.reverse());
-        Self(Mutex::new(Left { calls: by_digest, changed: false }))
+        Self(Mutex::new(Left { calls: by_digest, ..Left::default() }))
+    }
+
+    /// What has answered so far.
+    pub(crate) fn spent(&self) -> Spent {
+        let left = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        Spent { calls: left.spent.clone(), changed: left.changed }
+    }
+
+    /// As if these had answered.
+    pub(crate) fn spend(&self, spent: &Spent) {
+        let mut left = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        left.calls.values_mut().for_each(|calls| calls.retain(|call| !spent.calls.contains(&call.id)));
+        left.changed |= spent.changed;
+        left.spent.extend(spent.calls.iter().cloned());
     }
 
     /// What is known of a call; a recorded call answers once.
@@ -69,6 +93,7 @@ impl Earlier {
             // What was read before a change is not what is there now.
             if read_only && changed { None } else { calls.pop() }
         });
+        left.spent.extend(found.iter().map(|call| call.id.clone()));
         match found {
             Some(EarlierCall { came_to: CameTo::Value(value), .. }) => Known::Value(value),
             Some(EarlierCall { came_to: CameTo::Unknown, id, read_only: false, .. }) => Known::Unknown(id),

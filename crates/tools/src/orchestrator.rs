@@ -54,6 +54,8 @@ pub enum Report {
         request_id: String,
         /// The calls.
         calls: Vec<String>,
+        /// What was done of them before.
+        so_far: SoFar,
     },
     /// The person has answered for them, or will not.
     Answered(Vec<String>),
@@ -61,6 +63,17 @@ pub enum Report {
     Repeated(CallRecord),
     /// A call is over.
     Finished(Box<CallOutcome>),
+    /// Another process goes on with the scope: nothing more is done here.
+    TakenOver,
+}
+
+/// What was done of a call before a person was asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SoFar {
+    /// Nothing: it can be asked for again, elsewhere and later.
+    Nothing,
+    /// It ran once, and may run again.
+    OneAttempt,
 }
 
 /// A call that is over.

@@ -81,7 +81,7 @@ impl ToolRouter {
                         outputs[place] = Some(answer(*outcome, before));
                     }
                 }
-                Report::Asking { .. } | Report::Answered(_) => {}
+                Report::Asking { .. } | Report::Answered(_) | Report::TakenOver => {}
             }
         }
         // Every request of a batch is reported once.

@@ -1,16 +1,17 @@
 //! What a group of calls belongs to: a script, a turn, a session. It ends with its scope.
 
 use std::any::Any;
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use selvedge_protocol::{EventSink, Limits};
+use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-use crate::Earlier;
+use crate::{Earlier, Spent};
 
 /// The owner of calls: their budget, their queue, and the word to stop.
 #[derive(Debug, Clone)]
@@ -30,6 +31,14 @@ pub struct Scope {
     made: Arc<AtomicU32>,
     agreed: Arc<Mutex<HashSet<String>>>,
     pub(crate) belongings: Belongings,
+}
+
+/// What a scope has used and been promised, so that another can stand in its place.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Standing {
+    made: u32,
+    agreed: BTreeSet<String>,
+    earlier: Option<Spent>,
 }
 
 /// What calls leave behind that lives as long as their scope: processes in the background, terminals.
@@ -123,6 +132,24 @@ impl Scope {
     /// Calls that may still be made.
     pub fn calls_left(&self) -> u32 {
         self.limits.max_calls.saturating_sub(self.made.load(Ordering::Relaxed))
+    }
+
+    /// How the scope stands, but for so many calls that will be made anew.
+    pub fn standing(&self, but: usize) -> Standing {
+        Standing {
+            made: self.made.load(Ordering::Relaxed).saturating_sub(but as u32),
+            agreed: self.agreed.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect(),
+            earlier: self.earlier.as_ref().map(|earlier| earlier.spent()),
+        }
+    }
+
+    /// Stands in the place of another scope.
+    pub fn stand_in(&self, place: &Standing) {
+        self.made.store(place.made, Ordering::Relaxed);
+        self.agreed.lock().unwrap_or_else(PoisonError::into_inner).extend(place.agreed.iter().cloned());
+        if let Some((earlier, spent)) = self.earlier.as_ref().zip(place.earlier.as_ref()) {
+            earlier.spend(spent);
+        }
     }
 
     /// Takes one call from the budget, if one is left.

@@ -1,44 +1,20 @@
-//! `selvedge runs`: what ran before, without its secrets.
+//! `selvedge runs list` and `show`: what ran before, without its secrets.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
-use selvedge_journal::{Call, CallState, Filter, Journal, JournalError, Redactor, Run, RunState};
+use selvedge_journal::Redactor;
+use selvedge_journal::{Call, CallState, Filter, Journal, Run, RunState};
 use selvedge_protocol::CallStatus;
 use selvedge_tools::snake_case;
 use serde_json::json;
 
 use crate::Exit;
-use crate::args::{RunsCommand, RunsListArgs, RunsShowArgs};
+use crate::args::{RunsListArgs, RunsShowArgs};
 use crate::out::{harmless, line};
-use crate::problem::Problem;
+use crate::runs::{problem, redactor};
 
-pub(crate) fn runs(command: RunsCommand) -> Result<Exit> {
-    let home =
-        selvedge_config::home().ok_or_else(|| Problem::new("there is no home folder").hint("set SELVEDGE_HOME"))?;
-    let journal = Journal::open(&home).map_err(|error| problem(&error))?;
-    match command {
-        RunsCommand::List(args) => list(&journal, &args),
-        RunsCommand::Show(args) => show(&journal, &args),
-    }
-}
-
-/// The user's configuration: runs are of many folders, and no folder decides what is shown of others.
-fn config() -> selvedge_config::Config {
-    selvedge_config::load(selvedge_config::home().as_deref(), None).unwrap_or_default()
-}
-
-/// A journal's error, with what to do.
-pub(crate) fn problem(error: &JournalError) -> Problem {
-    let hint = match error {
-        JournalError::NoRun(_) | JournalError::Ambiguous(_) => "`selvedge runs list` shows the runs there are",
-        JournalError::FromTheFuture { .. } => "use the newer version, or another SELVEDGE_HOME",
-        _ => "check $SELVEDGE_HOME, or run with --ephemeral",
-    };
-    Problem::new(error.to_string()).hint(hint)
-}
-
-fn list(journal: &Journal, args: &RunsListArgs) -> Result<Exit> {
+pub(crate) fn list(journal: &Journal, args: &RunsListArgs) -> Result<Exit> {
     let now = now();
     let since_ms = args.since.map(|since| now.saturating_sub(since).as_millis() as i64);
     let filter = Filter { since_ms, tool: args.tool.as_deref().map(snake_case), limit: Some(args.limit) };
@@ -64,9 +40,9 @@ fn list(journal: &Journal, args: &RunsListArgs) -> Result<Exit> {
     Ok(Exit::Done)
 }
 
-fn show(journal: &Journal, args: &RunsShowArgs) -> Result<Exit> {
+pub(crate) fn show(journal: &Journal, args: &RunsShowArgs) -> Result<Exit> {
     let run = journal.run(&args.run).map_err(|error| problem(&error))?;
-    let redactor = Redactor::new(config().journal.secret_names);
+    let redactor = redactor();
     if args.json {
         line(&serde_json::to_string_pretty(&as_json(&run, &redactor))?)?;
         return Ok(Exit::Done);
@@ -97,6 +73,9 @@ fn show(journal: &Journal, args: &RunsShowArgs) -> Result<Exit> {
             line(&harmless(&redactor.text(&format!("           {}: {}", error.code, error.message))))?;
         }
     }
+    if let Some(question) = &run.question {
+        line(&harmless(&redactor.text(&crate::ask::question(question))))?;
+    }
     for advice in advice(&run) {
         line(&advice)?;
     }
@@ -108,6 +87,9 @@ fn advice(run: &Run) -> Vec<String> {
     let id = &run.summary.id;
     let with = |state: CallState| run.calls.iter().filter(move |call| call.state == state && !call.read_only);
     let mut advice = Vec::new();
+    if run.summary.state == RunState::Suspended {
+        advice.push(format!("it waits for an answer: `selvedge runs resume {id} --approve`, or `--deny`"));
+    }
     for call in with(CallState::Ended(CallStatus::OutcomeUnknown)) {
         advice.push(format!(
             "{} ({}) was started and nobody knows how it ended: check what it was to change before it is done again",
@@ -129,6 +111,7 @@ fn as_json(run: &Run, redactor: &Redactor) -> serde_json::Value {
         "source": redactor.text(&run.source),
         "error": run.output.as_ref().and_then(|output| output.error.as_ref()).map(|error| redactor.value(&json!(error))),
         "calls": calls,
+        "question": run.question.as_ref().map(|question| redactor.value(&json!(question))),
         "advice": advice(run),
     })
 }
@@ -162,6 +145,7 @@ fn state(state: RunState) -> &'static str {
         RunState::Running => "running",
         RunState::Completed => "completed",
         RunState::Failed => "failed",
+        RunState::Suspended => "suspended",
         RunState::Died => "died",
     }
 }

@@ -1,0 +1,45 @@
+//! `selvedge runs`: what ran before, and going on with it.
+
+mod look;
+mod replay;
+mod resume;
+
+use anyhow::Result;
+use selvedge_journal::{Journal, JournalError, Redactor};
+
+use crate::Exit;
+use crate::args::RunsCommand;
+use crate::problem::Problem;
+
+pub(crate) fn runs(command: RunsCommand) -> Result<Exit> {
+    match command {
+        RunsCommand::List(args) => look::list(&open()?, &args),
+        RunsCommand::Show(args) => look::show(&open()?, &args),
+        RunsCommand::Resume(args) => resume::resume(&args),
+        RunsCommand::Replay(args) => replay::replay(args),
+        RunsCommand::Export(args) => replay::export(&open()?, &args),
+    }
+}
+
+fn open() -> Result<Journal> {
+    let home =
+        selvedge_config::home().ok_or_else(|| Problem::new("there is no home folder").hint("set SELVEDGE_HOME"))?;
+    Ok(Journal::open(&home).map_err(|error| problem(&error))?)
+}
+
+/// Takes out what the user's configuration calls secret: runs are of many folders, and no folder decides what is
+/// shown of others.
+fn redactor() -> Redactor {
+    let config = selvedge_config::load(selvedge_config::home().as_deref(), None).unwrap_or_default();
+    Redactor::new(config.journal.secret_names)
+}
+
+/// A journal's error, with what to do.
+pub(crate) fn problem(error: &JournalError) -> Problem {
+    let hint = match error {
+        JournalError::NoRun(_) | JournalError::Ambiguous(_) => "`selvedge runs list` shows the runs there are",
+        JournalError::FromTheFuture { .. } => "use the newer version, or another SELVEDGE_HOME",
+        _ => "check $SELVEDGE_HOME, or run with --ephemeral",
+    };
+    Problem::new(error.to_string()).hint(hint)
+}

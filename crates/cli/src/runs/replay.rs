@@ -1,0 +1,79 @@
+//! `selvedge runs replay` and `export`: a recorded run, played again or taken along.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anyhow::Result;
+use selvedge_journal::{Journal, Run};
+use selvedge_script::{Cassette, Replay, Step, Watch};
+
+use crate::Exit;
+use crate::args::{RunsExportArgs, RunsReplayArgs};
+use crate::out::{harmless, line};
+use crate::problem::Problem;
+use crate::run::{conclude, runtime};
+use crate::runs::{problem, redactor};
+
+pub(crate) fn replay(args: RunsReplayArgs) -> Result<Exit> {
+    let cassette = match Path::new(&args.run) {
+        file if file.is_file() => read(file)?,
+        _ => cassette(super::open()?.run(&args.run).map_err(|error| problem(&error))?)?,
+    };
+    if let Some(call) = &args.fail
+        && !cassette.output.calls.iter().any(|line| line.id == *call)
+    {
+        let calls: Vec<&str> = cassette.output.calls.iter().map(|line| line.id.as_str()).collect();
+        let hint =
+            if calls.is_empty() { "it made no calls".to_owned() } else { format!("it made {}", calls.join(", ")) };
+        return Err(Problem::new(format!("the run made no call `{call}`")).hint(hint).into());
+    }
+    let replay = Replay { fail: args.fail, watch: args.step.then(watch) };
+    let output = runtime()?.block_on(cassette.play(replay)).map_err(|fault| Problem::new(fault.to_string()))?;
+    conclude(&output, args.json, &output.id, cassette.source.as_bytes())
+}
+
+pub(crate) fn export(journal: &Journal, args: &RunsExportArgs) -> Result<Exit> {
+    let cassette = cassette(journal.run(&args.run).map_err(|error| problem(&error))?)?;
+    let text = serde_json::to_string(&redactor().value(&serde_json::to_value(&cassette)?))?;
+    match &args.file {
+        None => line(&text)?,
+        Some(file) => std::fs::write(file, text + "\n").map_err(|error| {
+            Problem::new(format!("cannot write {}: {error}", file.display())).hint("name another file, or none")
+        })?,
+    }
+    Ok(Exit::Done)
+}
+
+fn cassette(run: Run) -> Result<Cassette> {
+    let id = &run.summary.id;
+    let (Some(recording), Some(output)) = (&run.recording, run.output) else {
+        return Err(Problem::new(format!("{id} has no recording: it has not ended by itself, or was told too much"))
+            .hint(format!("`selvedge runs show {id}` shows its calls"))
+            .into());
+    };
+    let values: BTreeMap<_, _> = run.calls.into_iter().filter_map(|call| Some((call.id, call.value?))).collect();
+    Ok(Cassette::new(run.source, recording, values, output)?)
+}
+
+fn read(file: &Path) -> Result<Cassette> {
+    let unreadable = |error: String| {
+        Problem::new(format!("{} is no recorded run: {error}", file.display()))
+            .hint("`selvedge runs export RUN FILE` makes one")
+    };
+    let text = std::fs::read(file).map_err(|error| unreadable(error.to_string()))?;
+    Ok(serde_json::from_slice(&text).map_err(|error| unreadable(error.to_string()))?)
+}
+
+/// Prints each call as it is answered.
+fn watch() -> Watch {
+    let redactor = redactor();
+    Box::new(move |step: &Step<'_>| {
+        let (mark, answer) = match step.answer {
+            Ok(value) => ("→", value),
+            Err(error) => ("✗", error),
+        };
+        let args = step.args.strip_prefix('[').and_then(|args| args.strip_suffix(']')).unwrap_or(step.args);
+        let text = format!("{}  {}({args})\n    {mark} {answer}", step.call_id, step.tool);
+        eprintln!("{}", harmless(&redactor.text(&text)));
+    })
+}

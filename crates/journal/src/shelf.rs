@@ -1,0 +1,66 @@
+//! What scripts of a session keep for each other.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use rusqlite::params;
+use selvedge_protocol::{LedgerError, Shelf};
+
+use crate::time::now_ms;
+use crate::{Journal, JournalError, blobs};
+
+/// The values of one session.
+#[derive(Debug)]
+pub struct SessionShelf {
+    journal: Arc<Journal>,
+    session: String,
+}
+
+impl Journal {
+    /// Where the scripts of this session keep values for each other.
+    pub fn shelf(self: &Arc<Self>, session: &str) -> SessionShelf {
+        SessionShelf { journal: self.clone(), session: session.to_owned() }
+    }
+}
+
+impl Shelf for SessionShelf {
+    fn get(&self, key: &str) -> Result<Option<String>, LedgerError> {
+        Ok(self.read(key)?)
+    }
+
+    fn put(&self, values: &BTreeMap<String, String>) -> Result<(), LedgerError> {
+        Ok(self.journal.write(|connection| {
+            let sql =
+                "INSERT OR REPLACE INTO stored (session, key, value, bytes, stored_ms) VALUES (?1, ?2, ?3, ?4, ?5)";
+            let mut insert = connection.prepare_cached(sql)?;
+            for (key, value) in values {
+                let stored = blobs::put(connection, value.as_bytes())?;
+                let bytes = (key.len() + value.len()) as i64;
+                insert.execute(params![self.session, key, stored, bytes, now_ms()])?;
+            }
+            Ok(())
+        })?)
+    }
+
+    fn bytes(&self) -> Result<usize, LedgerError> {
+        Ok(self.size()?)
+    }
+}
+
+impl SessionShelf {
+    fn read(&self, key: &str) -> Result<Option<String>, JournalError> {
+        let connection = self.journal.lock();
+        let mut read = connection.prepare_cached("SELECT value FROM stored WHERE session = ?1 AND key = ?2")?;
+        let mut rows = read.query(params![self.session, key])?;
+        let Some(row) = rows.next()? else { return Ok(None) };
+        let value = blobs::get(&connection, row.get_ref(0)?)?.unwrap_or_default();
+        Ok(Some(String::from_utf8(value).map_err(|error| JournalError::Damaged(error.to_string()))?))
+    }
+
+    fn size(&self) -> Result<usize, JournalError> {
+        let connection = self.journal.lock();
+        let mut read = connection.prepare_cached("SELECT ifnull(sum(bytes), 0) FROM stored WHERE session = ?1")?;
+        let bytes: i64 = read.query_row(params![self.session], |row| row.get(0))?;
+        Ok(bytes.max(0) as usize)
+    }
+}

@@ -1,0 +1,119 @@
+//! Playing a recorded run again: offline, with what it was told then.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use selvedge_protocol::{CallRecord, CallStatus, ScriptError, ScriptToolCallOutput};
+use selvedge_sandbox::{Fault, Wasm};
+use selvedge_tools::{Orchestrator, Registry};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::harness::{Harness, RunOptions, Start, empty};
+use crate::outcome::shortened;
+use crate::playing::{Recorded, Watch, diverged};
+use crate::run::Begin;
+use crate::tape::{Head, Tape};
+
+/// A recorded run, whole: it can be played again on another machine, without its tools.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Cassette {
+    /// The script as written.
+    pub source: String,
+    /// What it came to.
+    pub output: ScriptToolCallOutput,
+    /// What its calls returned, by their ids.
+    pub values: BTreeMap<String, Value>,
+    /// What it was told.
+    pub tape: Tape,
+}
+
+/// How to play a cassette.
+#[derive(Default)]
+pub struct Replay {
+    /// A call that fails this time: what would the script have done?
+    pub fail: Option<String>,
+    /// Is told of each call as it is answered.
+    pub watch: Option<Watch>,
+}
+
+impl Cassette {
+    /// A cassette from what a ledger kept; the recording is what it was given at the run's end.
+    pub fn new(
+        source: String,
+        recording: &[u8],
+        values: BTreeMap<String, Value>,
+        output: ScriptToolCallOutput,
+    ) -> Result<Self, serde_json::Error> {
+        Ok(Self { source, output, values, tape: serde_json::from_slice(recording)? })
+    }
+
+    /// Plays it. What comes out is what came out then, or a `ReplayDivergenceError` that says where it parted; where
+    /// a call is made to fail, it is what came of that.
+    pub async fn play(&self, how: Replay) -> Result<ScriptToolCallOutput, Fault> {
+        let started = Instant::now();
+        // No tool is there to be called.
+        let harness = Harness::on(Wasm::shared()?, Orchestrator::new(Registry::new()));
+        let harness = harness.with_limits(self.tape.limits.clone());
+        let then = &self.output;
+        let mut output = empty(then.id.clone(), then.call_id.clone());
+        let compiled = match harness.compile(self.source.as_bytes()) {
+            Ok(compiled) => compiled,
+            Err(error) => {
+                output.error = Some(error);
+                return Ok(output);
+            }
+        };
+        let what_if = how.fail.is_some();
+        let values = self.values.iter().map(|(id, value)| (id.clone(), value.to_string()));
+        let mut recorded = Recorded::new(values, then.calls.clone());
+        (recorded.fail, recorded.watch) = (how.fail, how.watch);
+        let seed = then.metadata.random_seed.parse().unwrap_or_default();
+        let head = Arc::new(Mutex::new(Head::playing(self.tape.clone())));
+        let mut start = Start { begin: Begin::Played(&recorded), seed, head, said: None };
+        let options = RunOptions { timeout: Some(self.tape.timeout), ..RunOptions::default() };
+        let mut output = harness.execute(output, &compiled, &options, &mut start, started).await;
+        if output.error.is_none() && output.status == selvedge_protocol::RunStatus::Rejected {
+            // It was stopped from outside, which no script does by itself.
+            (output.status, output.error) = (then.status, then.error.clone());
+            output.output_json = then.output_json.clone();
+        }
+        output.metadata =
+            selvedge_protocol::RunMetadata { duration_ms: output.metadata.duration_ms, ..then.metadata.clone() };
+        if !what_if && let Some(difference) = difference(then, &output) {
+            output.error = Some(difference);
+            output.status = selvedge_protocol::RunStatus::Error;
+        }
+        Ok(output)
+    }
+}
+
+/// What came out otherwise than it had.
+fn difference(then: &ScriptToolCallOutput, now: &ScriptToolCallOutput) -> Option<ScriptError> {
+    if let Some(error) = now.error.as_ref().filter(|error| error.code.as_str() == "ReplayDivergenceError") {
+        return Some(error.clone());
+    }
+    let calls = |output: &ScriptToolCallOutput| -> Vec<(String, String, CallStatus)> {
+        let line = |call: &CallRecord| (call.id.clone(), call.tool.clone(), call.status);
+        output.calls.iter().map(line).collect()
+    };
+    let error = |output: &ScriptToolCallOutput| {
+        output.error.as_ref().map(|error| (error.code, error.message.clone(), error.line, error.column))
+    };
+    let show = |value: &dyn std::fmt::Debug| shortened(&format!("{value:?}"), 200);
+    let words = if error(then) != error(now) {
+        format!("it ended with {}, and had ended with {}", show(&error(now)), show(&error(then)))
+    } else if then.output_json != now.output_json {
+        format!("it returned {}, and had returned {}", show(&now.output_json), show(&then.output_json))
+    } else if then.output != now.output {
+        "it showed other things than it had".to_owned()
+    } else if then.logs != now.logs {
+        "it logged other things than it had".to_owned()
+    } else if calls(then) != calls(now) {
+        "it made other calls than it had".to_owned()
+    } else {
+        return None;
+    };
+    Some(diverged(&words))
+}
