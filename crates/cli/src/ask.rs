@@ -10,7 +10,7 @@ use tokio::sync::Mutex;
 
 use crate::out::harmless;
 use crate::show::Show;
-use crate::typed::Typed;
+use crate::typed::{NoLine, Typed};
 
 /// Shows questions on standard error and reads answers from the terminal, whatever standard input is.
 pub(crate) struct AtTheTerminal {
@@ -43,8 +43,9 @@ impl AtTheTerminal {
         let choices = choices(&request.calls, several);
         loop {
             say(&format!("{choices}\n> "));
-            let Some(line) = typed.line().await else {
-                return ApprovalDecision::Cancelled;
+            let line = match typed.line().await {
+                Ok(line) => line,
+                Err(none) => return without_a_line(none),
             };
             unanswered.0 = false;
             match answer(&line, &request.calls) {
@@ -63,9 +64,12 @@ impl AtTheTerminal {
             let choices = choices(std::slice::from_ref(call), false);
             let answer = loop {
                 say(&format!("{choices}\n> "));
-                let Some(line) = typed.line().await else {
-                    say("\n");
-                    return ApprovalDecision::Cancelled;
+                let line = match typed.line().await {
+                    Ok(line) => line,
+                    Err(none) => {
+                        say("\n");
+                        return without_a_line(none);
+                    }
                 };
                 match answer(&line, std::slice::from_ref(call)) {
                     Reply::All(answer) => break answer,
@@ -118,6 +122,13 @@ fn answer(line: &str, calls: &[GatedCall]) -> Reply {
         ("e" | "each", "") => Reply::Each,
         ("c" | "cancel", "") => Reply::Cancel,
         _ => Reply::Unclear,
+    }
+}
+
+fn without_a_line(none: NoLine) -> ApprovalDecision {
+    match none {
+        NoLine::End => ApprovalDecision::Cancelled,
+        NoLine::Gone => ApprovalDecision::Later,
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use selvedge_protocol::{CallStatus, OutputPart, RunStatus, ScriptError, ScriptToolCallOutput};
-use selvedge_script::{RunOptions, WhenAsked};
+use selvedge_script::RunOptions;
 use selvedge_toolbox::Diff;
 use selvedge_tools::AskLater;
 use serde_json::Value;
@@ -41,21 +41,20 @@ pub(crate) fn run(mut args: RunArgs) -> Result<Exit> {
     let options = RunOptions {
         seed: args.seed,
         resume,
-        when_asked: if args.suspend { WhenAsked::Leave } else { WhenAsked::Wait },
         events: show.sink(),
         facts: setting.facts(&setup),
         session: setup.session(&setting.session)?,
         setting: serde_json::to_string(&setting)?,
         ..RunOptions::default()
     };
-    let (cancel, suspend) = (options.cancel.clone(), options.suspend.clone());
+    let end = if args.suspend { &options.suspend } else { &options.leave };
+    let signals = Signals { cancel: options.cancel.clone(), end: end.clone() };
     if args.diff {
         // Whatever tool a script calls, even one that cannot tell what it will change.
         setup.toolbox.turn_diff.begin();
         setup.toolbox.turn_diff.before_command();
     }
-    let suspend = args.suspend.then_some(suspend);
-    let output = drive(&runtime, cancel, suspend, harness.run_with(&source, options));
+    let output = drive(&runtime, signals, harness.run_with(&source, options));
     // A tool that hangs in the system is not waited for.
     runtime.shutdown_background();
     show.finish();
@@ -67,19 +66,21 @@ pub(crate) fn run(mut args: RunArgs) -> Result<Exit> {
     Ok(exit)
 }
 
-/// Lets a script run; the first interrupt stops it, the second everything. Where it can be put away, the word to end
-/// does that.
-pub(crate) fn drive<T>(
-    runtime: &tokio::runtime::Runtime,
-    cancel: CancellationToken,
-    suspend: Option<CancellationToken>,
-    script: impl Future<Output = T>,
-) -> T {
+/// What happens at a signal.
+pub(crate) struct Signals {
+    /// A person interrupts.
+    pub(crate) cancel: CancellationToken,
+    /// The terminal is gone, or the system wants the process to end.
+    pub(crate) end: CancellationToken,
+}
+
+/// Lets a script run; the first signal reaches it, the second ends everything.
+pub(crate) fn drive<T>(runtime: &tokio::runtime::Runtime, signals: Signals, script: impl Future<Output = T>) -> T {
     runtime.block_on(async {
         tokio::spawn(async move {
-            match (told_to_stop().await, suspend) {
-                (Told::End, Some(suspend)) => suspend.cancel(),
-                _ => cancel.cancel(),
+            match told_to_stop().await {
+                Told::Interrupt => signals.cancel.cancel(),
+                Told::End => signals.end.cancel(),
             }
             told_to_stop().await;
             std::process::exit(130);

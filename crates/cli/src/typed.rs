@@ -29,22 +29,32 @@ impl Typed {
         while matches!(rustix::io::read(self.terminal.get_ref(), &mut scrap), Ok(1..)) {}
     }
 
-    /// The next line; `None` when the terminal is gone or its end was typed.
-    pub(crate) async fn line(&mut self) -> Option<String> {
+    /// The next line.
+    pub(crate) async fn line(&mut self) -> Result<String, NoLine> {
         loop {
             if let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {
                 let line: Vec<u8> = self.buffer.drain(..=end).collect();
-                return Some(String::from_utf8_lossy(&line).into_owned());
+                return Ok(String::from_utf8_lossy(&line).into_owned());
             }
             let mut piece = [0; 1024];
             let read =
                 self.terminal.async_io(tokio::io::Interest::READABLE, |fd| Ok(rustix::io::read(fd, &mut piece)?)).await;
             match read {
                 Ok(read @ 1..) => self.buffer.extend_from_slice(&piece[..read]),
-                _ => return None,
+                _ if rustix::termios::tcgetattr(self.terminal.get_ref()).is_err() => return Err(NoLine::Gone),
+                _ => return Err(NoLine::End),
             }
         }
     }
+}
+
+/// Why there is no line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NoLine {
+    /// The end was typed.
+    End,
+    /// The terminal is gone, and the person with it.
+    Gone,
 }
 
 /// No terminal can be read here.
@@ -59,7 +69,7 @@ impl Typed {
 
     pub(crate) fn forget(&mut self) {}
 
-    pub(crate) async fn line(&mut self) -> Option<String> {
-        None
+    pub(crate) async fn line(&mut self) -> Result<String, NoLine> {
+        Err(NoLine::Gone)
     }
 }

@@ -148,3 +148,68 @@ fn without_a_terminal_nothing_waits() {
     assert!(talk.contains("exec was denied: there is no terminal to ask at"), "{talk}");
     assert!(dir.path().join("work/doomed").exists());
 }
+
+/// The id of the one run there is.
+fn only_run(dir: &Path) -> String {
+    let listed = selvedge(dir, &["runs", "list", "--json"]).stdout;
+    let runs: serde_json::Value = serde_json::from_slice(&listed).unwrap();
+    runs[0]["id"].as_str().unwrap().to_owned()
+}
+
+fn selvedge(dir: &Path, args: &[&str]) -> std::process::Output {
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_selvedge"));
+    command.args(args).env("SELVEDGE_HOME", dir.join("home")).current_dir(dir.join("work"));
+    command.stdin(std::process::Stdio::null()).output().unwrap()
+}
+
+/// Waits until the script is written down as it stands.
+fn wait_until_suspended(dir: &Path) -> String {
+    loop {
+        let id = only_run(dir);
+        let shown = selvedge(dir, &["runs", "show", &id]).stdout;
+        if String::from_utf8(shown).unwrap().contains("suspended") {
+            return id;
+        }
+    }
+}
+
+#[test]
+fn killed_at_the_question_it_is_answered_later() {
+    let dir = place();
+    let mut terminal = Terminal::run(dir.path(), &["run", "-e", DOOM]);
+    terminal.wait_for("\n> ");
+    let id = wait_until_suspended(dir.path());
+    drop(terminal);
+    let output = selvedge(dir.path(), &["runs", "resume", &id, "--approve"]);
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), "gone\n", "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(!dir.path().join("work/doomed").exists());
+}
+
+#[test]
+fn answered_elsewhere_the_terminal_does_nothing() {
+    let dir = place();
+    let mut terminal = Terminal::run(dir.path(), &["run", "-e", DOOM]);
+    terminal.wait_for("\n> ");
+    let id = wait_until_suspended(dir.path());
+    let output = selvedge(dir.path(), &["runs", "resume", &id, "--approve"]);
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    std::fs::create_dir(dir.path().join("work/doomed")).unwrap();
+    terminal.type_in("y\n");
+    let (status, seen) = terminal.end();
+    assert!(status == 1 && seen.contains("answered elsewhere"), "{seen}");
+    assert!(dir.path().join("work/doomed").exists(), "it was done once");
+}
+
+#[test]
+fn a_question_can_be_answered_at_another_terminal() {
+    let dir = place();
+    let output = selvedge(dir.path(), &["run", "--suspend", "-e", DOOM]);
+    assert_eq!(output.status.code(), Some(1));
+    let id = only_run(dir.path());
+    let mut terminal = Terminal::run(dir.path(), &["runs", "resume", &id]);
+    terminal.wait_for("\n> ");
+    assert!(terminal.seen.contains("rm -rf doomed"), "{}", terminal.seen);
+    terminal.type_in("y\n");
+    let (status, seen) = terminal.end();
+    assert!(status == 0 && seen.contains("gone"), "{seen}");
+}

@@ -108,4 +108,7 @@ pub enum ApprovalDecision {
     Cancelled,
     /// Nobody can be asked here. The words say why.
     Unavailable(String),
+    /// Somebody answers later, perhaps in another process: until then the script is put away. Where it cannot be,
+    /// nobody can be asked.
+    Later,
 }

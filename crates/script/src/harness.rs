@@ -9,7 +9,7 @@ use selvedge_protocol::{
     ScriptError, ScriptToolCall, ScriptToolCallOutput, new_id,
 };
 use selvedge_sandbox::{Fault, Runtime, Wasm};
-use selvedge_tools::{Earlier, Orchestrator, Scope, ScopeLimits, Source};
+use selvedge_tools::{Earlier, Orchestrator, Rest, Scope, ScopeLimits, Source};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
@@ -19,7 +19,7 @@ use crate::meter::{LogMeter, ProgressMeter};
 use crate::playing::Recorded;
 use crate::preflight::{self, Preflight};
 use crate::preview::preview;
-use crate::run::{Begin, Ended, Over, Run, WhenAsked};
+use crate::run::{Begin, Ended, Over, Run};
 use crate::session::Session;
 use crate::suspension::Suspension;
 use crate::tape::{Head, Tape};
@@ -61,10 +61,10 @@ pub struct RunOptions {
     pub cancel: CancellationToken,
     /// An earlier run that this one goes on from.
     pub resume: Option<Resume>,
-    /// What to do when there is nothing to wait for but people.
-    pub when_asked: WhenAsked,
     /// Puts the run away at its next await, once the calls under way have ended; needs a ledger.
     pub suspend: CancellationToken,
+    /// Nobody is there any more: a run that waits for people is left to whoever answers later, any other is stopped.
+    pub leave: CancellationToken,
     /// Kept with the run: what whoever assembled the tools needs to assemble them again.
     pub setting: String,
     /// Takes events.
@@ -327,6 +327,9 @@ impl Harness {
                 Scope::new(output.id.clone(), ScopeLimits::from(&self.limits), &options.cancel, options.events.clone());
             scope.source = Some(Source(compiled.source.clone()));
             scope.earlier = options.resume.as_ref().map(|resume| resume.calls.clone());
+            if self.orchestrator.ledger().is_some() {
+                scope.rest = Rest::AtQuestions;
+            }
             if let Begin::Thawed(suspension) | Begin::Retold(_, suspension) = start.begin {
                 scope.stand_in(&suspension.standing);
             }
@@ -351,8 +354,8 @@ impl Harness {
                 said: &said,
                 head: &start.head,
                 begin: start.begin,
-                when_asked: options.when_asked,
                 suspend: &options.suspend,
+                leave: &options.leave,
                 call_id: &output.call_id,
                 allow_detached: self.allow_detached,
             };

@@ -38,6 +38,5 @@ pub use playing::{Step, Watch};
 pub use pragma::Pragma;
 pub use preflight::{PlannedCall, Preflight};
 pub use replay::{Cassette, Replay};
-pub use run::WhenAsked;
 pub use session::Session;
 pub use tape::Tape;

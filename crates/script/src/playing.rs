@@ -140,6 +140,7 @@ impl Traffic<'_> {
                 Err(json!({
                     "name": "ToolExecutionError", "code": "ToolExecutionError", "toolName": pending.tool,
                     "callId": pending.call_id, "retryable": false, "message": "it is made to fail in this replay",
+                    "at": pending.at.map(|at| format!("{}:{}", at.line, at.column)),
                 })
                 .to_string())
             }

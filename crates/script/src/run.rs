@@ -36,9 +36,10 @@ pub(crate) struct Run<'a> {
     pub(crate) said: &'a Arc<Mutex<Said>>,
     pub(crate) head: &'a Arc<Mutex<Head>>,
     pub(crate) begin: Begin<'a>,
-    pub(crate) when_asked: WhenAsked,
     /// Puts the script away at its next await.
     pub(crate) suspend: &'a CancellationToken,
+    /// Nobody is there any more: a script that waits for people is left to others, any other is stopped.
+    pub(crate) leave: &'a CancellationToken,
     pub(crate) call_id: &'a str,
     /// Wait for calls nobody awaited instead of stopping them.
     pub(crate) allow_detached: bool,
@@ -55,16 +56,6 @@ pub(crate) enum Begin<'a> {
     Retold(&'a Recorded, &'a Suspension),
     /// At the beginning, told what it was told before, and nothing else.
     Played(&'a Recorded),
-}
-
-/// What to do when there is nothing to wait for but people.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum WhenAsked {
-    /// Wait for the answer. Where things are written down, the script is too, so that its process may end.
-    #[default]
-    Wait,
-    /// Write the script down and leave it: the run is `suspended`, and [`crate::Harness::go_on`] goes on with it.
-    Leave,
 }
 
 /// How a script came to its end, or to rest.
@@ -201,9 +192,11 @@ impl<'a> Run<'a> {
                 };
             }
             pump = Pump { requests: Vec::new(), state: State::Waiting };
-            if self.orchestrator.ledger().is_some() && traffic.rests() && !traffic.kept_as_it_is {
-                self.put_away(execution.as_mut(), &clock, traffic, *heap_peak)?;
-                if self.when_asked == WhenAsked::Leave {
+            if self.orchestrator.ledger().is_some() && traffic.rests() {
+                if !traffic.kept_as_it_is {
+                    self.put_away(execution.as_mut(), &clock, traffic, *heap_peak)?;
+                }
+                if traffic.to_be_left {
                     return Ok(Over::Suspended);
                 }
             }
@@ -343,6 +336,7 @@ impl<'a> Run<'a> {
             () = self.scope.cancel.cancelled() => Ok(Wake::Cancelled),
             () = time_up => Ok(Wake::TimeUp),
             Some(report) = traffic.reports.recv() => Ok(traffic.take_report(report)),
+            () = self.leave.cancelled() => Ok(if traffic.kept_as_it_is { Wake::Suspend } else { Wake::Cancelled }),
             () = self.suspend.cancelled(), if self.orchestrator.ledger().is_some() => Ok(Wake::Suspend),
             () = ring => Ok(match traffic.timers.pop_first() {
                 Some(((_, id), ())) => Wake::Ring(id),

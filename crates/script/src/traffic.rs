@@ -42,6 +42,8 @@ pub(crate) struct Traffic<'a> {
     pub(crate) untold: VecDeque<(u32, String, Result<String, String>)>,
     /// The script as it stands is in the ledger.
     pub(crate) kept_as_it_is: bool,
+    /// A question will be answered later: as soon as nothing else is to wait for, the script is put away.
+    pub(crate) to_be_left: bool,
     /// Played, the script does other things than it did.
     pub(crate) left_the_road: bool,
     pub(crate) timers: BTreeMap<(Instant, u32), ()>,
@@ -95,6 +97,7 @@ impl<'a> Traffic<'a> {
             asking: HashMap::new(),
             untold: VecDeque::new(),
             kept_as_it_is: false,
+            to_be_left: false,
             left_the_road: false,
             timers: BTreeMap::new(),
             calls: Vec::new(),
@@ -318,6 +321,7 @@ impl<'a> Traffic<'a> {
                 self.asking.extend(calls.into_iter().map(|call| (call, so_far)));
             }
             Report::Answered(calls) => calls.iter().for_each(|call| _ = self.asking.remove(call)),
+            Report::Later => self.to_be_left = true,
             Report::TakenOver => return Wake::TakenOver,
             Report::Repeated(record) => {
                 self.dispatched += 1;

@@ -5,11 +5,13 @@
 mod support;
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use selvedge_protocol::{ErrorCode, Limits, OutputPart, ScriptToolCallOutput};
+use selvedge_script::Replay;
 use serde_json::Value;
-use support::Bench;
+use support::{Bench, Notebook, on_a_thread};
 
 /// Beyond its own deadline, no script may hold anybody up longer than this.
 const PATIENCE: Duration = Duration::from_secs(8);
@@ -42,11 +44,16 @@ fn run_file(name: &str, timeout_ms: u64, part: std::ops::Range<usize>) -> usize 
     let cases = parse(&std::fs::read_to_string(path).unwrap());
     let cases: Vec<Case> = cases.into_iter().skip(part.start).step_by(part.end).collect();
     let mut wrong = Vec::new();
+    let notebook = Arc::new(Notebook::default());
     for case in &cases {
         let timeout_ms =
             case.expect.iter().find(|(key, _)| key == "timeout").map_or(timeout_ms, |(_, ms)| ms.parse().unwrap());
         let attempt = |timeout_ms: u64| {
-            let bench = Bench::limited(Limits { timeout_ms, ..Limits::default() });
+            let ledger = notebook.clone();
+            let bench = Bench::with(
+                move |orchestrator| orchestrator.with_ledger(ledger.clone()),
+                Limits { timeout_ms, ..Limits::default() },
+            );
             let started = Instant::now();
             let output = bench.run_with(&case.code, bench.options(), Duration::from_millis(timeout_ms) + PATIENCE);
             (bench, output, started.elapsed(), timeout_ms)
@@ -66,6 +73,13 @@ fn run_file(name: &str, timeout_ms: u64, part: std::ops::Range<usize>) -> usize 
         if took > Duration::from_millis(timeout_ms) + Duration::from_secs(4) {
             wrong.push(format!("{}: took {took:?}", case.title));
         }
+        if name == "models.md"
+            && let Some(cassette) = notebook.cassette(&case.code, &output)
+        {
+            let again =
+                on_a_thread(&case.title, PATIENCE, async move { cassette.play(Replay::default()).await.unwrap() });
+            wrong.extend(diverged(&again).map(|words| format!("{}: {words}", case.title)));
+        }
         let next = bench.run("return 'fine'");
         if next.output_json.as_deref() != Some("\"fine\"") {
             wrong.push(format!("{}: the next script does not run: {:?}", case.title, next.error));
@@ -73,6 +87,11 @@ fn run_file(name: &str, timeout_ms: u64, part: std::ops::Range<usize>) -> usize 
     }
     assert!(wrong.is_empty(), "{} of {} cases:\n\n{}", wrong.len(), cases.len(), wrong.join("\n\n"));
     cases.len()
+}
+
+fn diverged(output: &ScriptToolCallOutput) -> Option<String> {
+    let error = output.error.as_ref()?;
+    (error.code == ErrorCode::ReplayDivergenceError).then(|| error.message.clone())
 }
 
 /// What is wrong, if anything.

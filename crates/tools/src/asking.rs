@@ -9,8 +9,8 @@ use selvedge_protocol::{
 use serde_json::Value;
 use tokio::sync::mpsc::UnboundedSender;
 
-use crate::Scope;
 use crate::orchestrator::{CallFailure, Orchestrator, Prepared, Report, SoFar, aborted, refused};
+use crate::scope::{Rest, Scope};
 
 impl Orchestrator {
     /// Asks one question about all of them and returns those that may run.
@@ -116,7 +116,7 @@ impl Orchestrator {
             let _ = ledger.ask(&scope.id, &request);
         }
         scope.events.emit(Event::ApprovalRequested { request: request.clone() });
-        let mut decision = self.decide(scope, &request, gated).await;
+        let mut decision = self.decide(scope, &request, gated, so_far, reports).await;
         // Where the scope was suspended meanwhile, somebody else may have answered first.
         let claimed = self.ledger.as_ref().map(|ledger| ledger.claim(&scope.id));
         match claimed {
@@ -139,7 +139,14 @@ impl Orchestrator {
         decision
     }
 
-    async fn decide(&self, scope: &Scope, request: &ApprovalRequest, gated: &[(Prepared, String)]) -> Vec<Decision> {
+    async fn decide(
+        &self,
+        scope: &Scope,
+        request: &ApprovalRequest,
+        gated: &[(Prepared, String)],
+        so_far: SoFar,
+        reports: &UnboundedSender<Report>,
+    ) -> Vec<Decision> {
         let all = |decision: Decision| vec![decision; gated.len()];
         let cancelled = join_all(gated.iter().map(|(prepared, _)| prepared.request.cancel.cancelled()));
         let too_late = async {
@@ -151,7 +158,7 @@ impl Orchestrator {
         tokio::select! {
             biased;
             _ = cancelled => all(Decision::Cancelled),
-            decision = self.approver.ask(request) => match decision {
+            decision = self.answer(scope, request, so_far, reports) => match decision {
                 ApprovalDecision::Answered(answers) => {
                     let mut answers = answers.into_iter();
                     gated.iter().map(|_| match answers.next() {
@@ -164,9 +171,28 @@ impl Orchestrator {
                 }
                 ApprovalDecision::Cancelled => all(Decision::Cancelled),
                 ApprovalDecision::Unavailable(because) => all(Decision::Denied(Some(because))),
+                ApprovalDecision::Later => all(Decision::Denied(Some("nobody can be asked here".to_owned()))),
             },
             () = too_late => all(Decision::TimedOut),
         }
+    }
+}
+
+impl Orchestrator {
+    /// What the person says. Where that comes later and the scope can be put away, it never comes here.
+    async fn answer(
+        &self,
+        scope: &Scope,
+        request: &ApprovalRequest,
+        so_far: SoFar,
+        reports: &UnboundedSender<Report>,
+    ) -> ApprovalDecision {
+        let decision = self.approver.ask(request).await;
+        let rests = scope.rest == Rest::AtQuestions && so_far == SoFar::Nothing;
+        if decision == ApprovalDecision::Later && rests && reports.send(Report::Later).is_ok() {
+            std::future::pending::<()>().await;
+        }
+        decision
     }
 }
 

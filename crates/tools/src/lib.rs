@@ -39,6 +39,6 @@ pub use packs::{Pack, PackError, Packs, Selection};
 pub use policy::{Risk, Verdict, judge};
 pub use registry::{Found, Registered, Registry, RegistryError};
 pub use router::{StructuredCall, StructuredOutput, ToolRouter};
-pub use scope::{Belongings, Scope, ScopeLimits, Source, Standing};
+pub use scope::{Belongings, Rest, Scope, ScopeLimits, Source, Standing};
 pub use tool::{Again, Call, FieldCase, Tool, ToolError, ToolOutput};
 pub use typescript::declarations;

@@ -63,6 +63,8 @@ pub enum Report {
     Repeated(CallRecord),
     /// A call is over.
     Finished(Box<CallOutcome>),
+    /// The question will be answered later: the scope is to be put away.
+    Later,
     /// Another process goes on with the scope: nothing more is done here.
     TakenOver,
 }

@@ -81,7 +81,7 @@ impl ToolRouter {
                         outputs[place] = Some(answer(*outcome, before));
                     }
                 }
-                Report::Asking { .. } | Report::Answered(_) | Report::TakenOver => {}
+                Report::Asking { .. } | Report::Answered(_) | Report::Later | Report::TakenOver => {}
             }
         }
         // Every request of a batch is reported once.

@@ -26,11 +26,23 @@ pub struct Scope {
     pub source: Option<Source>,
     /// The calls of an earlier run, which may answer some.
     pub earlier: Option<Arc<Earlier>>,
+    /// What becomes of it when a question is answered later.
+    pub rest: Rest,
     pub(crate) limits: ScopeLimits,
     pub(crate) places: Arc<Semaphore>,
     made: Arc<AtomicU32>,
     agreed: Arc<Mutex<HashSet<String>>>,
     pub(crate) belongings: Belongings,
+}
+
+/// Whether a scope can be put away while a person is asked.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Rest {
+    /// It must have its answers now.
+    #[default]
+    Never,
+    /// Its owner puts it away when it hears [`crate::Report::Later`].
+    AtQuestions,
 }
 
 /// What a scope has used and been promised, so that another can stand in its place.
@@ -115,6 +127,7 @@ impl Scope {
             events,
             source: None,
             earlier: None,
+            rest: Rest::Never,
             places: Arc::new(Semaphore::new(limits.max_concurrent as usize)),
             limits,
             made: Arc::default(),

@@ -7,14 +7,14 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use selvedge_journal::{Run, RunState};
 use selvedge_protocol::{Answer, ApprovalDecision, ApprovalRequest, Claim, Ledger};
-use selvedge_script::{RunOptions, Suspended, WhenAsked};
+use selvedge_script::{RunOptions, Suspended};
 use selvedge_tools::{Approver, AskLater};
 
 use crate::Exit;
 use crate::args::RunsResumeArgs;
 use crate::ask::AtTheTerminal;
 use crate::problem::Problem;
-use crate::run::{conclude, drive, runtime};
+use crate::run::{Signals, conclude, drive, runtime};
 use crate::runs::problem;
 use crate::setting::Setting;
 use crate::show::Show;
@@ -41,7 +41,6 @@ pub(crate) fn resume(args: &RunsResumeArgs) -> Result<Exit> {
             return Err(Problem::new("there is no terminal to ask at").hint("say --approve or --deny").into());
         }
     };
-    let when_asked = if person.is_some() { WhenAsked::Wait } else { WhenAsked::Leave };
     let first = Answered {
         calls: run
             .question
@@ -62,16 +61,15 @@ pub(crate) fn resume(args: &RunsResumeArgs) -> Result<Exit> {
     let options = RunOptions {
         id: Some(id.clone()),
         resume: earlier,
-        when_asked,
         events: show.sink(),
         facts: setting.facts(&setup),
         session: setup.session(&setting.session)?,
         setting: run.setting,
         ..RunOptions::default()
     };
-    let (cancel, suspend) = (options.cancel.clone(), options.suspend.clone());
+    let signals = Signals { cancel: options.cancel.clone(), end: options.leave.clone() };
     let suspended = Suspended { state, values };
-    let output = drive(&runtime, cancel, Some(suspend), harness.go_on(&run.source, &suspended, options));
+    let output = drive(&runtime, signals, harness.go_on(&run.source, &suspended, options));
     runtime.shutdown_background();
     show.finish();
     let output = output.map_err(|words| {

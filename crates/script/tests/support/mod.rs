@@ -8,8 +8,11 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use schemars::JsonSchema;
-use selvedge_protocol::{Answer, ApprovalDecision, ApprovalRequest, Event, EventSink, Limits, ScriptToolCallOutput};
-use selvedge_script::{Harness, RunOptions};
+use selvedge_protocol::{
+    Answer, ApprovalDecision, ApprovalRequest, Claim, Event, EventSink, Intent, Ledger, LedgerError, Limits, RunStart,
+    ScriptToolCallOutput, Settled,
+};
+use selvedge_script::{Cassette, Harness, RunOptions};
 use selvedge_tools::{Approver, Orchestrator, Registry, ToolError, tool, tool_with_call};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -305,12 +308,82 @@ impl Approver for Says {
     fn ask<'a>(&'a self, request: &'a ApprovalRequest) -> BoxFuture<'a, ApprovalDecision> {
         self.asked.lock().unwrap().push(request.clone());
         async move {
-            tokio::time::sleep(self.after).await;
+            if !self.after.is_zero() {
+                tokio::time::sleep(self.after).await;
+            }
             match &self.answer {
                 Some(answer) => ApprovalDecision::Answered(vec![answer.clone(); request.calls.len()]),
                 None => std::future::pending().await,
             }
         }
         .boxed()
+    }
+}
+
+/// A ledger in memory.
+#[derive(Default)]
+pub struct Notebook {
+    /// What calls returned, by run and id.
+    pub values: Mutex<Vec<(String, String, Value)>>,
+    /// Calls that were about to be made.
+    pub intended: Mutex<Vec<String>>,
+    /// Scripts that were put away, last state last.
+    pub suspended: Mutex<Vec<Vec<u8>>>,
+    /// What runs were told.
+    pub recordings: Mutex<Vec<(String, Vec<u8>)>>,
+    /// Whether somebody else goes on with what is put away.
+    pub taken: std::sync::atomic::AtomicBool,
+}
+
+impl Notebook {
+    pub fn values_of(&self, run: &str) -> Vec<(String, Value)> {
+        let values = self.values.lock().unwrap();
+        values.iter().filter(|(of, ..)| of == run).map(|(_, id, value)| (id.clone(), value.clone())).collect()
+    }
+
+    /// A recorded run, ready to be played.
+    pub fn cassette(&self, source: &str, output: &ScriptToolCallOutput) -> Option<Cassette> {
+        let recordings = self.recordings.lock().unwrap();
+        let (_, recording) = recordings.iter().rfind(|(run, _)| *run == output.id)?;
+        let values = self.values_of(&output.id).into_iter().collect();
+        Some(Cassette::new(source.to_owned(), recording, values, output.clone()).unwrap())
+    }
+}
+
+impl Ledger for Notebook {
+    fn digest_key(&self) -> [u8; 32] {
+        [7; 32]
+    }
+    fn begin(&self, _: &RunStart<'_>) -> Result<(), LedgerError> {
+        Ok(())
+    }
+    fn intend(&self, intent: &Intent<'_>) -> Result<(), LedgerError> {
+        self.intended.lock().unwrap().push(intent.args.to_string());
+        Ok(())
+    }
+    fn settle(&self, settled: &Settled<'_>) -> Result<(), LedgerError> {
+        if let Some(value) = settled.value {
+            let line = (settled.run.to_owned(), settled.record.id.clone(), value.clone());
+            self.values.lock().unwrap().push(line);
+        }
+        Ok(())
+    }
+    fn ask(&self, _: &str, _: &ApprovalRequest) -> Result<(), LedgerError> {
+        Ok(())
+    }
+    fn answer(&self, _: &str, _: &[String]) -> Result<(), LedgerError> {
+        Ok(())
+    }
+    fn suspend(&self, _: &str, state: &[u8]) -> Result<(), LedgerError> {
+        self.suspended.lock().unwrap().push(state.to_vec());
+        Ok(())
+    }
+    fn claim(&self, _: &str) -> Result<Claim, LedgerError> {
+        Ok(if self.taken.load(Ordering::SeqCst) { Claim::Elsewhere } else { Claim::Ours })
+    }
+    fn end(&self, output: &ScriptToolCallOutput, recording: Option<&[u8]>) -> Result<(), LedgerError> {
+        let recorded = recording.map(|recording| (output.id.clone(), recording.to_vec()));
+        self.recordings.lock().unwrap().extend(recorded);
+        Ok(())
     }
 }

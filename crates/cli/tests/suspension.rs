@@ -1,0 +1,198 @@
+//! Questions that outlive their process: real processes, killed, raced and started again.
+#![allow(clippy::unwrap_used, missing_docs)]
+#![cfg(unix)]
+
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+struct Place {
+    dir: TempDir,
+}
+
+/// Two questions, each about a line in a file.
+const TWICE: &str = "const seen = new Map([['start', context.args]]);
+const one = await tools.exec({command: ['sh', '-c', 'echo one >> effects; echo 1']});
+seen.set('one', Number(one.stdout));
+const [two, there] = await Promise.all([tools.exec({command: ['sh', '-c', 'echo two >> effects; echo 2']}), tools.listDir({path: '.'})]);
+return [Object.fromEntries(seen), Number(two.stdout), there.entries.some(entry => entry.path === 'effects')]";
+
+impl Place {
+    fn new() -> Self {
+        let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        std::fs::create_dir_all(dir.path().join("work")).unwrap();
+        Self { dir }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_selvedge"));
+        command.args(args).env("SELVEDGE_HOME", self.path("home")).current_dir(self.path("work"));
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    fn run(&self, args: &[&str]) -> (i32, String, String) {
+        let Output { status, stdout, stderr } = self.command(args).output().unwrap();
+        (status.code().unwrap(), String::from_utf8(stdout).unwrap(), String::from_utf8(stderr).unwrap())
+    }
+
+    fn json(&self, args: &[&str]) -> Value {
+        let (_, out, err) = self.run(args);
+        serde_json::from_str(&out).unwrap_or_else(|error| panic!("{error}: {out}{err}"))
+    }
+
+    /// A run that waits for its first answer.
+    fn suspended(&self, source: &str) -> String {
+        let output = self.json(&["run", "--suspend", "--approval", "untrusted", "--json", "-e", source, "--", "word"]);
+        assert_eq!(output["status"], json!("suspended"), "{output:#}");
+        output["id"].as_str().unwrap().to_owned()
+    }
+
+    fn effects(&self) -> String {
+        std::fs::read_to_string(self.path("work/effects")).unwrap_or_default()
+    }
+}
+
+fn whole() -> Value {
+    json!([{"start": ["word"], "one": 1}, 2, true])
+}
+
+#[test]
+fn an_answer_in_another_process_and_another_finishes_the_script() {
+    let place = Place::new();
+    let id = place.suspended(TWICE);
+    assert_eq!(place.effects(), "");
+    let shown = place.json(&["runs", "show", &id, "--json"]);
+    assert_eq!(shown["run"]["state"], json!("suspended"));
+    assert_eq!(shown["question"]["calls"][0]["tool"], json!("exec"), "{shown:#}");
+    let output = place.json(&["runs", "resume", &id, "--approve", "--json"]);
+    assert_eq!((&output["status"], place.effects()), (&json!("suspended"), "one\n".to_owned()), "{output:#}");
+    let output = place.json(&["runs", "resume", &id, "--approve", "--json"]);
+    let value: Value = serde_json::from_str(output["output_json"].as_str().unwrap()).unwrap();
+    assert_eq!((value, place.effects()), (whole(), "one\ntwo\n".to_owned()));
+    assert_eq!(place.json(&["runs", "list", "--json"])[0]["state"], json!("completed"));
+    let (status, _, err) = place.run(&["runs", "resume", &id, "--approve"]);
+    assert!(status == 2 && err.contains("is done") && err.contains("hint:"), "{err}");
+}
+
+#[test]
+fn the_rules_of_the_first_process_hold_in_the_others() {
+    let place = Place::new();
+    // The second call is asked for under `untrusted` alone.
+    let id =
+        place.suspended("await tools.exec({command: ['rm', '-rf', 'x']}); await tools.exec({command: ['touch', 'y']})");
+    let output = place.json(&["runs", "resume", &id, "--approve", "--json"]);
+    assert_eq!(output["status"], json!("suspended"), "{output:#}");
+    assert!(!place.path("work/y").exists());
+    let (status, _, err) = place.run(&["runs", "resume", &id, "--deny", "--because", "not that"]);
+    assert!(status == 1 && err.contains("exec was denied: not that"), "{err}");
+    assert!(!place.path("work/y").exists());
+}
+
+#[test]
+fn of_two_who_answer_at_once_one_goes_on() {
+    for _ in 0..10 {
+        let place = Place::new();
+        let id = place.suspended("await tools.exec({command: ['sh', '-c', 'echo one >> effects']}); return 'all'");
+        let racing: Vec<_> =
+            (0..4).map(|_| place.command(&["runs", "resume", &id, "--approve"]).spawn().unwrap()).collect();
+        let ended: Vec<Output> = racing.into_iter().map(|child| child.wait_with_output().unwrap()).collect();
+        let done = ended.iter().filter(|output| output.status.code() == Some(0)).count();
+        let words: Vec<_> = ended.iter().map(|output| String::from_utf8_lossy(&output.stderr).into_owned()).collect();
+        assert_eq!((done, place.effects()), (1, "one\n".to_owned()), "{words:#?}");
+    }
+}
+
+#[test]
+fn a_question_survives_an_upgrade_of_the_journal() {
+    let place = Place::new();
+    let id = place.suspended(TWICE);
+    // The file as it was before the last step.
+    let file = rusqlite::Connection::open(place.path("home/journal.sqlite")).unwrap();
+    file.execute_batch("DROP TABLE stored; DELETE FROM steps WHERE number = (SELECT max(number) FROM steps)").unwrap();
+    drop(file);
+    let output = place.json(&["runs", "resume", &id, "--approve", "--json"]);
+    assert_eq!(output["status"], json!("suspended"), "{output:#}");
+    let output = place.json(&["runs", "resume", &id, "--approve", "--json"]);
+    let value: Value = serde_json::from_str(output["output_json"].as_str().unwrap()).unwrap();
+    assert_eq!((value, place.effects()), (whole(), "one\ntwo\n".to_owned()));
+}
+
+#[test]
+fn the_word_to_end_puts_a_script_away() {
+    let place = Place::new();
+    let source = "const first = await tools.exec({command: ['sh', '-c', 'echo begun >> effects; until [ -e go ]; do sleep 0.01; done; echo 1']});
+        await tools.exec({command: ['sh', '-c', 'echo second >> effects']}); return Number(first.stdout)";
+    let mut child = place.command(&["run", "--suspend", "--json", "-e", source]).spawn().unwrap();
+    while place.effects().is_empty() {
+        assert!(child.try_wait().unwrap().is_none());
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap();
+    std::fs::write(place.path("work/go"), "").unwrap();
+    let output: Value = serde_json::from_slice(&child.wait_with_output().unwrap().stdout).unwrap();
+    assert_eq!((&output["status"], place.effects()), (&json!("suspended"), "begun\n".to_owned()), "{output:#}");
+    let output = place.json(&["runs", "resume", output["id"].as_str().unwrap(), "--approve", "--json"]);
+    assert_eq!((&output["output_json"], place.effects()), (&json!("1"), "begun\nsecond\n".to_owned()), "{output:#}");
+}
+
+#[test]
+fn a_recorded_run_is_played_without_its_tools_and_taken_along() {
+    let place = Place::new();
+    std::fs::write(place.path("work/data"), "first\nsecond\n").unwrap();
+    let key = "sk-proj-abcdefghijklmnop1234567890";
+    let source = format!(
+        "const key = '{key}'; const files = await tools.listDir({{path: '.'}});
+        const data = await tools.readFile({{path: 'data'}});
+        await tools.exec({{command: ['sh', '-c', 'echo ran >> effects']}});
+        console.log(key.slice(0, 3), Date.now()); return [data.totalLines, Math.random(), files.entries.length]"
+    );
+    let output = place.json(&["run", "--json", "-e", &source]);
+    let id = output["id"].as_str().unwrap();
+    std::fs::remove_file(place.path("work/data")).unwrap();
+    let again = place.json(&["runs", "replay", id, "--json"]);
+    for part in ["status", "output_json", "logs", "calls", "error"] {
+        assert_eq!(again[part], output[part], "{part}");
+    }
+    let (_, _, steps) = place.run(&["runs", "replay", id, "--step"]);
+    assert!(steps.contains("tool_2  readFile({\"path\":\"data\"})") && steps.contains("first"), "{steps}");
+    let (status, _, err) = place.run(&["runs", "replay", id, "--fail", "tool_2"]);
+    assert!(status == 1 && err.contains("made to fail"), "{err}");
+    let (status, _, err) = place.run(&["runs", "replay", id, "--fail", "tool_9"]);
+    assert!(status == 2 && err.contains("hint: it made tool_1, tool_2, tool_3"), "{err}");
+    assert_eq!(place.effects(), "ran\n", "nothing is done again");
+    // Elsewhere, with nothing but the file.
+    place.run(&["runs", "export", id, "cassette.json"]);
+    let text = std::fs::read_to_string(place.path("work/cassette.json")).unwrap();
+    assert!(!text.contains(key) && text.contains("[redacted]"));
+    let elsewhere = Place::new();
+    std::fs::copy(place.path("work/cassette.json"), elsewhere.path("work/cassette.json")).unwrap();
+    let (status, out, err) = elsewhere.run(&["runs", "replay", "cassette.json", "--json"]);
+    assert_eq!(status, 1, "the log shows a piece of what was taken out: {out}{err}");
+    assert!(out.contains("ReplayDivergenceError"), "{out}");
+    let (_, out, _) = place.run(&["run", "--json", "-e", "return (await tools.listDir({path: '.'})).entries.length"]);
+    let plain: Value = serde_json::from_str(&out).unwrap();
+    let (_, cassette, _) = place.run(&["runs", "export", plain["id"].as_str().unwrap()]);
+    std::fs::write(elsewhere.path("work/plain.json"), cassette).unwrap();
+    let (status, out, err) = elsewhere.run(&["runs", "replay", "plain.json"]);
+    assert_eq!((status, out.trim()), (0, plain["output_json"].as_str().unwrap()), "{err}");
+    std::fs::write(elsewhere.path("work/other.json"), "{}").unwrap();
+    let (status, _, err) = elsewhere.run(&["runs", "replay", "other.json"]);
+    assert!(status == 2 && err.contains("is no recorded run") && err.contains("hint:"), "{err}");
+}
+
+#[test]
+fn scripts_of_a_session_share_what_they_store() {
+    let place = Place::new();
+    let run = |args: &[&str]| place.json(&[&["run", "--json"], args].concat())["output_json"].clone();
+    run(&["--session", "a", "-e", "store('big', 'x'.repeat(10000)); store('n', 1)"]);
+    assert_eq!(run(&["--session", "a", "-e", "return [load('big').length, load('n')]"]), json!("[10000,1]"));
+    assert_eq!(run(&["--session", "b", "-e", "return load('n') ?? null"]), json!("null"));
+    assert_eq!(run(&["-e", "return load('n') ?? null"]), json!("null"));
+}
