@@ -177,6 +177,21 @@ fn a_corrected_script_reuses_what_is_done_and_reads_what_is_there_now() {
 }
 
 #[test]
+fn a_command_that_only_reads_is_fresh_after_a_change() {
+    let place = Place::new();
+    std::fs::write(place.path("work/data"), "old").unwrap();
+    let read = "await tools.exec({command: ['cat', 'data']})";
+    let (status, ..) = place.run(&["run", "-q", "-e", &format!("throw new Error(({read}).stdout)")]);
+    assert_eq!(status, 1);
+    let id = place.runs()[0]["id"].as_str().unwrap().to_owned();
+    let corrected = format!(
+        "await tools.writeFile({{path: 'data', content: 'new'}}); const after = {read}; return after.stdout"
+    );
+    let output = place.json(&["run", "--json", "--resume", &id, "-e", &corrected]);
+    assert_eq!(output["output_json"], json!("\"new\""), "{output:#}");
+}
+
+#[test]
 fn runs_that_died_are_told_from_those_that_go_on() {
     let place = Place::new();
     let script = "await tools.writeFile({path: 'ready', content: ''}); await tools.exec({command: ['sleep', '600']})";

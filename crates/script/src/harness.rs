@@ -379,10 +379,8 @@ impl Harness {
             Ok(over) => matches!(over, Over::Returned(_)),
             Err(error) => !cancelled(error),
         };
-        if ended_by_itself {
-            if let Err(error) = said.session.commit() {
-                said.warn(format!("what the script stored could not be kept: {error}"));
-            }
+        if ended_by_itself && let Err(error) = said.session.commit() {
+            said.warn(format!("what the script stored could not be kept: {error}"));
         }
         (output.logs, output.warnings) = said.finish();
         output.output = std::mem::take(&mut said.output);
@@ -419,7 +417,7 @@ impl Harness {
                 output.status = RunStatus::Suspended;
                 return;
             }
-            Ok(Over::TakenOver) => {
+            Ok(Over::Elsewhere) => {
                 output.status = RunStatus::Suspended;
                 output.warnings.push("the question was answered elsewhere, and the script goes on there".to_owned());
                 return;

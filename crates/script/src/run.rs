@@ -65,7 +65,7 @@ pub(crate) enum Over {
     /// It is put away.
     Suspended,
     /// Another process goes on with it.
-    TakenOver,
+    Elsewhere,
     /// Played, it was stopped from outside at this point.
     AsThen,
 }
@@ -86,7 +86,7 @@ impl<'a> Run<'a> {
         let mut heap_peak = 0;
         let mut result = self.pump(context, &mut traffic, &mut heap_peak).await;
         let left = match (&result, self.begin) {
-            (Ok(Over::Suspended | Over::TakenOver), _) => {
+            (Ok(Over::Suspended | Over::Elsewhere), _) => {
                 traffic.let_go();
                 Vec::new()
             }
@@ -208,7 +208,7 @@ impl<'a> Run<'a> {
                 Wake::Nothing => continue,
                 Wake::TimeUp => return Err(timed_out(timeout_ms)),
                 Wake::Cancelled => return Err(fail(Fault::Cancelled)),
-                Wake::TakenOver => return Ok(Over::TakenOver),
+                Wake::TakenOver => return Ok(Over::Elsewhere),
                 Wake::Suspend => {
                     self.put_away(execution.as_mut(), &clock, traffic, *heap_peak)?;
                     return Ok(Over::Suspended);
@@ -233,7 +233,7 @@ impl<'a> Run<'a> {
             };
             // Whoever goes on with a script that is written down must be the only one.
             if std::mem::take(&mut traffic.kept_as_it_is) && self.claim()? == Claim::Elsewhere {
-                return Ok(Over::TakenOver);
+                return Ok(Over::Elsewhere);
             }
             clock.run();
             if let Some(deadline) = clock.deadline() {

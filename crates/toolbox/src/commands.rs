@@ -126,6 +126,11 @@ impl Commands {
         }
     }
 
+    /// Whether a command is known to change nothing.
+    pub(crate) fn reads_only(&self, wanted: &Wanted) -> bool {
+        wanted.unconfined.is_none() && self.judge(wanted) == Safety::ReadOnly
+    }
+
     /// The judgement of the words, with what the circumstances add to it: variables can make any program do anything,
     /// and a repository elsewhere in the workspace may have been written by anybody and names programs that even
     /// `git status` runs.

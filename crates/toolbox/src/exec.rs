@@ -66,7 +66,7 @@ const MOST_IN_A_PIPE: usize = 1 << 20;
 const TIMED_OUT: i32 = 124;
 
 pub(crate) fn exec(commands: &Commands) -> impl Tool + use<> {
-    let [running, judging, showing, agreeing, allowing, confined] = [(); 6].map(|()| commands.clone());
+    let [running, judging, reading, showing, agreeing, allowing, confined] = [(); 7].map(|()| commands.clone());
     let description = "Runs a command in the sandbox and waits for its end, whatever its exit status. \
         Processes it leaves in the background end with the script.";
     tool_with_call("exec", description, move |args: Args, call| {
@@ -74,6 +74,7 @@ pub(crate) fn exec(commands: &Commands) -> impl Tool + use<> {
         async move { run(&commands, args, &call).await }
     })
     .risk(move |args| judging.risk(&wanted(args)))
+    .reads_only(move |args| reading.reads_only(&wanted(args)))
     .preview(move |args| showing.preview(&wanted(args)))
     .agreement(move |args| agreeing.agreement(&wanted(args)))
     .allow_always(move |args| allowing.allow_always(&wanted(args)))

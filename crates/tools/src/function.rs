@@ -52,6 +52,7 @@ where
         spec,
         run: Box::new(move |args, call| run(args, call).boxed()),
         risk: None,
+        reads_only: None,
         render: None,
         preview: None,
         agreement: None,
@@ -65,6 +66,7 @@ where
 
 type Run<A, R> = dyn Fn(A, Call) -> BoxFuture<'static, Result<R, ToolError>> + Send + Sync;
 type Judge = dyn Fn(&Value) -> Risk + Send + Sync;
+type Promise = dyn Fn(&Value) -> bool + Send + Sync;
 type Render<R> = dyn Fn(&R) -> String + Send + Sync;
 type Show = dyn Fn(&Value) -> Preview + Send + Sync;
 type Agree = dyn Fn(&Value) -> Option<String> + Send + Sync;
@@ -77,6 +79,7 @@ pub struct FunctionTool<A, R> {
     run: Box<Run<A, R>>,
     risk: Option<Box<Judge>>,
     render: Option<Box<Render<R>>>,
+    reads_only: Option<Box<Promise>>,
     preview: Option<Box<Show>>,
     agreement: Option<Box<Agree>>,
     allow_always: Option<Box<Allow>>,
@@ -97,6 +100,12 @@ impl<A, R> FunctionTool<A, R> {
     pub fn risk(mut self, risk: impl Fn(&Value) -> Risk + Send + Sync + 'static) -> Self {
         self.spec.approval = "by-arguments".to_owned();
         self.risk = Some(Box::new(risk));
+        self
+    }
+
+    /// Says which calls leave the world as it was.
+    pub fn reads_only(mut self, reads_only: impl Fn(&Value) -> bool + Send + Sync + 'static) -> Self {
+        self.reads_only = Some(Box::new(reads_only));
         self
     }
 
@@ -170,6 +179,10 @@ where
 
     fn risk(&self, args: &Value) -> Risk {
         self.risk.as_ref().map_or(Risk::Harmless, |risk| risk(args))
+    }
+
+    fn reads_only(&self, args: &Value) -> bool {
+        self.reads_only.as_ref().is_some_and(|reads_only| reads_only(args))
     }
 
     fn preview(&self, args: &Value) -> Preview {

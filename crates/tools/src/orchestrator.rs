@@ -136,6 +136,8 @@ pub(crate) struct Prepared {
     pub(crate) args: Value,
     pub(crate) tool: Arc<Registered>,
     digest: String,
+    /// Whether it leaves the world as it was.
+    read_only: bool,
 }
 
 impl Prepared {
@@ -260,7 +262,8 @@ impl Orchestrator {
         match tool.accept(args) {
             Ok(args) => {
                 let digest = digest(&self.digest_key, &name, &args);
-                Ok(Prepared { request, args, tool, digest })
+                let read_only = reads_only(&tool, &args);
+                Ok(Prepared { request, args, tool, digest, read_only })
             }
             Err(errors) => Err(refused(&request, name, invalid(&tool, &errors))),
         }
@@ -305,7 +308,8 @@ impl Orchestrator {
         let id = format!("{}.again", outcome.record.id);
         let digest = digest(&self.digest_key, &tool.spec.name, &again.args);
         let request = CallRequest { id, tool: tool.spec.name.clone(), args: Arguments::List(Vec::new()), line, cancel };
-        let second = Prepared { request, args: again.args, tool, digest };
+        let read_only = reads_only(&tool, &again.args);
+        let second = Prepared { request, args: again.args, tool, digest, read_only };
         // Somebody may have agreed to this before.
         let agreed = judge(self.policy, risk(&second)) == Verdict::Run || scope.has_agreed(&second.agreement());
         let second = match agreed {
@@ -327,7 +331,7 @@ impl Orchestrator {
     }
 
     async fn attempt(&self, scope: &Scope, prepared: Prepared) -> Box<CallOutcome> {
-        let Prepared { request, args, tool, digest } = prepared;
+        let Prepared { request, args, tool, digest, read_only } = prepared;
         let name = tool.spec.name.clone();
         let place = tokio::select! {
             biased;
@@ -347,7 +351,7 @@ impl Orchestrator {
             tool: &name,
             args: &args,
             digest: &digest,
-            read_only: tool.spec.read_only,
+            read_only,
             line: request.line,
         };
         if let Some(Err(error)) = self.ledger.as_ref().map(|ledger| ledger.intend(&intent)) {
@@ -393,9 +397,9 @@ impl Orchestrator {
 impl Orchestrator {
     /// The outcome of a call that an earlier run made already.
     fn known(&self, scope: &Scope, prepared: &Prepared) -> Option<Box<CallOutcome>> {
-        let Prepared { request, tool, digest, .. } = prepared;
+        let Prepared { request, tool, digest, read_only, .. } = prepared;
         let name = tool.spec.name.clone();
-        match scope.earlier.as_ref()?.answer(digest, tool.spec.read_only) {
+        match scope.earlier.as_ref()?.answer(digest, *read_only) {
             Known::Nothing => None,
             Known::Value(value) => {
                 let mut outcome = refused(request, name, aborted(""));
@@ -439,6 +443,12 @@ impl Orchestrator {
             None => Ok(()),
         }
     }
+}
+
+/// Whether the call leaves the world as it was; a tool that breaks over that changes it.
+fn reads_only(tool: &Registered, args: &Value) -> bool {
+    let asked = || std::panic::catch_unwind(AssertUnwindSafe(|| tool.tool.reads_only(args)));
+    tool.spec.read_only || asked().unwrap_or(false)
 }
 
 /// What the tool makes of the arguments; one that breaks over them is asked for.

@@ -18,6 +18,12 @@ pub trait Tool: Send + Sync {
         Risk::Harmless
     }
 
+    /// Whether a call with these arguments leaves the world as it was, although not every call does.
+    fn reads_only(&self, args: &Value) -> bool {
+        let _ = args;
+        false
+    }
+
     /// What a person is shown before agreeing. May take its time: it is only asked for when a person is.
     fn preview(&self, args: &Value) -> Preview {
         let _ = args;
