@@ -59,6 +59,9 @@ impl Setup {
     pub(crate) fn registry(&self) -> Result<Registry> {
         let mut all = Registry::new();
         self.toolbox.register(&mut all)?;
+        if let Some(journal) = &self.journal {
+            all.register(crate::recall::recall(journal))?;
+        }
         if let Some(name) = &self.config.tool_pack {
             let pack = self.packs().open(name).map_err(|error| {
                 let hint = match &error {
@@ -80,9 +83,7 @@ impl Setup {
     /// The same, with everything written down unless somebody does not want that.
     pub(crate) fn with_journal(mut self, place: &PlaceArgs) -> Result<Self> {
         let journal = match &self.home {
-            Some(home) if !place.ephemeral => {
-                Some(Arc::new(Journal::open(home).map_err(|error| crate::runs::problem(&error))?))
-            }
+            Some(home) if !place.ephemeral => Some(Arc::new(crate::journal::open(home, &self.config.journal)?)),
             _ => None,
         };
         if let Some(Ok(lock)) = journal.as_ref().map(|journal| journal.hold()) {

@@ -54,15 +54,20 @@ fn selvedge(args: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
+/// The help of every command there is, found by reading the help.
 fn help() -> String {
     let mut text = String::new();
-    for command in
-        [&["--help"][..], &["run", "--help"], &["check", "--help"], &["tools", "--help"], &["doctor", "--help"]]
-    {
-        let shown = command.iter().filter(|word| **word != "--help").copied().collect::<Vec<_>>();
-        let heading = ["selvedge"].into_iter().chain(shown).collect::<Vec<_>>().join(" ");
-        let trimmed: Vec<String> = selvedge(command).lines().map(|line| line.trim_end().to_owned()).collect();
+    let mut left = vec![Vec::<String>::new()];
+    while let Some(command) = left.pop() {
+        let words: Vec<&str> = command.iter().map(String::as_str).chain(["--help"]).collect();
+        let shown = selvedge(&words);
+        let trimmed: Vec<&str> = shown.lines().map(str::trim_end).collect();
+        let heading = ["selvedge"].into_iter().chain(command.iter().map(String::as_str)).collect::<Vec<_>>().join(" ");
         text.push_str(&format!("## `{heading}`\n\n```text\n{}\n```\n\n", trimmed.join("\n").trim_end()));
+        let below = trimmed.iter().skip_while(|line| **line != "Commands:").skip(1).take_while(|line| !line.is_empty());
+        let names: Vec<&str> =
+            below.filter_map(|line| line.split_whitespace().next()).filter(|name| *name != "help").collect();
+        left.extend(names.iter().rev().map(|name| [&command[..], &[(*name).to_owned()]].concat()));
     }
     text
 }

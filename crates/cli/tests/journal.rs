@@ -184,9 +184,8 @@ fn a_command_that_only_reads_is_fresh_after_a_change() {
     let (status, ..) = place.run(&["run", "-q", "-e", &format!("throw new Error(({read}).stdout)")]);
     assert_eq!(status, 1);
     let id = place.runs()[0]["id"].as_str().unwrap().to_owned();
-    let corrected = format!(
-        "await tools.writeFile({{path: 'data', content: 'new'}}); const after = {read}; return after.stdout"
-    );
+    let corrected =
+        format!("await tools.writeFile({{path: 'data', content: 'new'}}); const after = {read}; return after.stdout");
     let output = place.json(&["run", "--json", "--resume", &id, "-e", &corrected]);
     assert_eq!(output["output_json"], json!("\"new\""), "{output:#}");
 }

@@ -188,6 +188,30 @@ fn a_recorded_run_is_played_without_its_tools_and_taken_along() {
 }
 
 #[test]
+fn what_an_earlier_run_returned_is_read_in_slices() {
+    let place = Place::new();
+    std::fs::write(place.path("work/data"), "line\n".repeat(3000)).unwrap();
+    let first = place.json(&[
+        "run",
+        "--json",
+        "-e",
+        "await tools.readFile({path: 'data', limit: 3000}); return {list: [1, 2, 3, 4]}",
+    ]);
+    let id = first["id"].as_str().unwrap();
+    let script = format!(
+        "const list = await recall('{id}', {{pointer: '/list', offset: 1, limit: 2}});
+        const text = await recall('{id}/tool_1', {{pointer: '/text', offset: 5, limit: 4}});
+        const none = await recall('scr_none').catch(e => e.message);
+        return [list.value, list.total, list.truncated, text.value, text.total, none]"
+    );
+    let output = place.json(&["run", "--json", "-e", &script]);
+    let value: Value = serde_json::from_str(output["output_json"].as_str().unwrap_or_default()).unwrap_or_default();
+    assert_eq!(value, json!([[2, 3], 4, true, "line", 15000, "there is no run `scr_none`"]), "{output:#}");
+    let (_, _, err) = place.run(&["run", "--ephemeral", "-e", "return await recall('scr_x')"]);
+    assert!(err.contains("no tool `recall`"), "{err}");
+}
+
+#[test]
 fn scripts_of_a_session_share_what_they_store() {
     let place = Place::new();
     let run = |args: &[&str]| place.json(&[&["run", "--json"], args].concat())["output_json"].clone();

@@ -51,11 +51,25 @@ pub struct JournalKeeping {
     pub megabytes: u64,
     /// More names of fields and variables whose values are never shown.
     pub secret_names: Vec<String>,
+    /// What a write has survived when it is done: `normal` the death of the process, `full` the loss of power too, at
+    /// the price of waiting for the disk at each call.
+    pub durability: Durability,
+}
+
+/// What a write of the journal has survived when it is done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Durability {
+    /// The death of the process.
+    #[default]
+    Normal,
+    /// The loss of power too.
+    Full,
 }
 
 impl Default for JournalKeeping {
     fn default() -> Self {
-        Self { days: 90, megabytes: 1024, secret_names: Vec::new() }
+        Self { days: 90, megabytes: 1024, secret_names: Vec::new(), durability: Durability::Normal }
     }
 }
 

@@ -30,6 +30,18 @@ pub enum JournalError {
     /// More than one run begins like that.
     #[error("`{0}` is the beginning of several runs")]
     Ambiguous(String),
+    /// There is no such session.
+    #[error("there is no session `{0}`")]
+    NoSession(String),
+    /// Another session has the name.
+    #[error("another session is called `{0}`")]
+    NameTaken(String),
+    /// What was to be taken in is no exported session.
+    #[error("this is no exported session: {0}")]
+    NotASession(String),
+    /// Payloads are sealed with a key that is not at hand.
+    #[error("the journal is sealed, and the key at hand does not open it")]
+    Sealed,
     /// What was stored is not what should be there.
     #[error("the journal is damaged: {0}")]
     Damaged(String),

@@ -11,8 +11,9 @@ use selvedge_protocol::{
 };
 
 use crate::live::Owner;
+use crate::payloads::Payloads;
 use crate::time::now_ms;
-use crate::{JournalError, blobs, schema};
+use crate::{JournalError, schema};
 
 /// How long a writer waits for another. Each writes for well under a millisecond.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -24,11 +25,36 @@ pub struct Journal {
     pub(crate) folder: PathBuf,
     owner: Owner,
     key: [u8; 32],
+    pub(crate) payloads: Payloads,
+}
+
+/// How a journal is kept.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Keeping {
+    /// What a write has survived when it is done.
+    pub durability: Durability,
+    /// Seals payloads; names of tools, times and states stay plain.
+    pub key: Option<[u8; 32]>,
+}
+
+/// What a write has survived when it is done.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Durability {
+    /// The death of the process.
+    #[default]
+    Normal,
+    /// The loss of power too; each write waits for the disk.
+    Full,
 }
 
 impl Journal {
     /// Opens the journal of a folder, making it where there is none.
     pub fn open(folder: &Path) -> Result<Self, JournalError> {
+        Self::open_with(folder, &Keeping::default())
+    }
+
+    /// The same, kept in another way.
+    pub fn open_with(folder: &Path, keeping: &Keeping) -> Result<Self, JournalError> {
         let file = |error| JournalError::File { path: folder.to_owned(), error };
         std::fs::create_dir_all(folder).map_err(file)?;
         let path = folder.join("journal.sqlite");
@@ -36,12 +62,17 @@ impl Journal {
         let mut connection = Connection::open(&path)?;
         connection.busy_timeout(PATIENCE)?;
         connection.pragma_update(None, "journal_mode", "wal")?;
-        connection.pragma_update(None, "synchronous", "normal")?;
+        let synchronous = match keeping.durability {
+            Durability::Normal => "normal",
+            Durability::Full => "full",
+        };
+        connection.pragma_update(None, "synchronous", synchronous)?;
         connection.set_prepared_statement_cache_capacity(64);
         schema::migrate(&mut connection)?;
         let key = key(&mut connection)?;
         let owner = Owner::new(&folder.join("live"), new_id("own")).map_err(file)?;
-        Ok(Self { connection: Mutex::new(connection), folder: folder.to_owned(), owner, key })
+        let payloads = Payloads::new(keeping.key);
+        Ok(Self { connection: Mutex::new(connection), folder: folder.to_owned(), owner, key, payloads })
     }
 
     /// A file to be kept open by whatever this process starts: as long as anybody has it open, this process's runs
@@ -79,7 +110,7 @@ impl Ledger for Journal {
 
     fn begin(&self, run: &RunStart<'_>) -> Result<(), LedgerError> {
         Ok(self.write(|connection| {
-            let source = blobs::put(connection, run.source.as_bytes())?;
+            let source = self.payloads.put(connection, run.source.as_bytes())?;
             connection
                 .prepare_cached(
                     "INSERT INTO runs (id, session, resumes, source, directory, seed, owner, status, started_ms, setting)
@@ -103,7 +134,7 @@ impl Ledger for Journal {
     fn intend(&self, intent: &Intent<'_>) -> Result<(), LedgerError> {
         Ok(self.write(|connection| {
             goes_on(connection, intent.run)?;
-            let args = blobs::put(connection, intent.args.to_string().as_bytes())?;
+            let args = self.payloads.put(connection, intent.args.to_string().as_bytes())?;
             connection
                 .prepare_cached(
                     "INSERT INTO calls (run, id, tool, args, digest, read_only, line, state, started_ms)
@@ -127,8 +158,9 @@ impl Ledger for Journal {
         let Settled { run, record, value } = settled;
         Ok(self.write(|connection| {
             goes_on(connection, run)?;
-            let value = value.map(|value| blobs::put(connection, value.to_string().as_bytes())).transpose()?;
-            let error = record.error.as_ref().map(|error| serde_json::to_string(error).unwrap_or_default());
+            let value = value.map(|value| self.payloads.put(connection, value.to_string().as_bytes())).transpose()?;
+            let error = record.error.as_ref().map(|error| serde_json::to_vec(error).unwrap_or_default());
+            let error = error.map(|error| self.payloads.put(connection, &error)).transpose()?;
             connection
                 .prepare_cached(
                     "INSERT INTO calls (run, id, tool, digest, read_only, line, state, value, error, reused, started_ms, duration_ms)
@@ -155,7 +187,7 @@ impl Ledger for Journal {
     fn ask(&self, run: &str, request: &ApprovalRequest) -> Result<(), LedgerError> {
         Ok(self.write(|connection| {
             let text = serde_json::to_string(request).map_err(|error| JournalError::Damaged(error.to_string()))?;
-            let request_blob = blobs::put(connection, text.as_bytes())?;
+            let request_blob = self.payloads.put(connection, text.as_bytes())?;
             connection
                 .prepare_cached("INSERT INTO approvals (id, run, request, asked_ms) VALUES (?1, ?2, ?3, ?4)")?
                 .execute(params![request.id, run, request_blob, now_ms()])?;
@@ -175,7 +207,7 @@ impl Ledger for Journal {
 
     fn suspend(&self, run: &str, state: &[u8]) -> Result<(), LedgerError> {
         Ok(self.write(|connection| {
-            let state = blobs::put(connection, state)?;
+            let state = self.payloads.put(connection, state)?;
             connection
                 .prepare_cached("INSERT OR REPLACE INTO suspensions (run, state, written_ms) VALUES (?1, ?2, ?3)")?
                 .execute(params![run, state, now_ms()])?;
@@ -211,9 +243,9 @@ impl Ledger for Journal {
     fn end(&self, output: &ScriptToolCallOutput, recording: Option<&[u8]>) -> Result<(), LedgerError> {
         Ok(self.write(|connection| {
             goes_on(connection, &output.id)?;
-            let recording = recording.map(|recording| blobs::put(connection, recording)).transpose()?;
+            let recording = recording.map(|recording| self.payloads.put(connection, recording)).transpose()?;
             let text = serde_json::to_string(output).map_err(|error| JournalError::Damaged(error.to_string()))?;
-            let stored = blobs::put(connection, text.as_bytes())?;
+            let stored = self.payloads.put(connection, text.as_bytes())?;
             // What never got as far as an intent still belongs to the run.
             for record in output.calls.iter().filter(|call| call.status == CallStatus::NotStarted) {
                 connection

@@ -4,20 +4,22 @@
 //! after the death of a process at any moment each call is known to be done, not started, or of unknown outcome.
 //! Payloads are exact, because going on and replaying need them; every view of them is redacted ([`Redactor`]).
 
-mod blobs;
 mod error;
 mod journal;
 mod live;
+mod payloads;
 mod read;
 mod redact;
 mod retention;
 mod schema;
+mod sessions;
 mod shelf;
 mod time;
 
 pub use error::JournalError;
-pub use journal::Journal;
+pub use journal::{Durability, Journal, Keeping};
 pub use read::{Call, CallState, Filter, Run, RunState, RunSummary};
 pub use redact::Redactor;
 pub use retention::{Removed, Retention};
+pub use sessions::{SessionSummary, StoredItem};
 pub use shelf::SessionShelf;

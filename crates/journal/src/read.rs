@@ -5,7 +5,8 @@ use selvedge_protocol::{ApprovalRequest, CallError, CallStatus, ScriptToolCallOu
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::{Journal, JournalError, blobs};
+use crate::payloads::Payloads;
+use crate::{Journal, JournalError};
 
 /// A run in a list.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -177,18 +178,18 @@ impl Journal {
             connection.prepare_cached("SELECT source, seed, output, setting, recording FROM runs WHERE id = ?1")?;
         let mut rows = read.query(params![id])?;
         let row = rows.next()?.ok_or_else(|| JournalError::NoRun(id.clone()))?;
-        let source = blobs::get(&connection, row.get_ref(0)?)?.unwrap_or_default();
+        let source = self.payloads.get(&connection, row.get_ref(0)?)?.unwrap_or_default();
         let source = String::from_utf8(source).map_err(|error| JournalError::Damaged(error.to_string()))?;
-        let output = blobs::get(&connection, row.get_ref(2)?)?.map(|bytes| parse(&bytes)).transpose()?;
+        let output = self.payloads.get(&connection, row.get_ref(2)?)?.map(|bytes| parse(&bytes)).transpose()?;
         let seed = row.get(1)?;
         let setting = row.get(3)?;
-        let recording = blobs::get(&connection, row.get_ref(4)?)?;
+        let recording = self.payloads.get(&connection, row.get_ref(4)?)?;
         let alive = summary.state == RunState::Running;
         let question = match summary.state {
-            RunState::Suspended => question(&connection, &id)?,
+            RunState::Suspended => question(&connection, &self.payloads, &id)?,
             _ => None,
         };
-        let calls = calls(&connection, &id, alive)?;
+        let calls = calls(&connection, &self.payloads, &id, alive)?;
         Ok(Run { calls, summary, source, seed, output, setting, recording, question })
     }
 
@@ -198,7 +199,7 @@ impl Journal {
         let mut read = connection.prepare_cached("SELECT state FROM suspensions WHERE run = ?1")?;
         let mut rows = read.query(params![run])?;
         match rows.next()? {
-            Some(row) => blobs::get(&connection, row.get_ref(0)?),
+            Some(row) => self.payloads.get(&connection, row.get_ref(0)?),
             None => Ok(None),
         }
     }
@@ -226,13 +227,13 @@ impl Journal {
     }
 }
 
-fn question(connection: &Connection, run: &str) -> Result<Option<ApprovalRequest>, JournalError> {
+fn question(connection: &Connection, payloads: &Payloads, run: &str) -> Result<Option<ApprovalRequest>, JournalError> {
     let mut read = connection.prepare_cached(
         "SELECT request FROM approvals WHERE run = ?1 AND answered_ms IS NULL ORDER BY asked_ms DESC LIMIT 1",
     )?;
     let mut rows = read.query(params![run])?;
     match rows.next()? {
-        Some(row) => blobs::get(connection, row.get_ref(0)?)?.map(|bytes| parse(&bytes)).transpose(),
+        Some(row) => payloads.get(connection, row.get_ref(0)?)?.map(|bytes| parse(&bytes)).transpose(),
         None => Ok(None),
     }
 }
@@ -249,7 +250,7 @@ fn full_id(connection: &Connection, id: &str) -> Result<String, JournalError> {
     }
 }
 
-fn calls(connection: &Connection, run: &str, alive: bool) -> Result<Vec<Call>, JournalError> {
+fn calls(connection: &Connection, payloads: &Payloads, run: &str, alive: bool) -> Result<Vec<Call>, JournalError> {
     let mut read = connection.prepare_cached(
         "SELECT id, tool, state, args, digest, read_only, line, value, error, reused, started_ms, duration_ms
          FROM calls WHERE run = ?1",
@@ -258,17 +259,17 @@ fn calls(connection: &Connection, run: &str, alive: bool) -> Result<Vec<Call>, J
     let mut calls = Vec::new();
     while let Some(row) = rows.next()? {
         let state: String = row.get(2)?;
-        let error: Option<String> = row.get(8)?;
+        let error = payloads.get(connection, row.get_ref(8)?)?;
         calls.push(Call {
             id: row.get(0)?,
             tool: row.get(1)?,
             state: CallState::read(&state, alive),
-            args: blobs::get(connection, row.get_ref(3)?)?.map(|bytes| parse(&bytes)).transpose()?,
+            args: payloads.get(connection, row.get_ref(3)?)?.map(|bytes| parse(&bytes)).transpose()?,
             digest: row.get(4)?,
             read_only: row.get(5)?,
             line: row.get(6)?,
-            value: blobs::get(connection, row.get_ref(7)?)?.map(|bytes| parse(&bytes)).transpose()?,
-            error: error.map(|error| parse(error.as_bytes())).transpose()?,
+            value: payloads.get(connection, row.get_ref(7)?)?.map(|bytes| parse(&bytes)).transpose()?,
+            error: error.map(|error| parse(&error)).transpose()?,
             reused: row.get(9)?,
             started_ms: row.get(10)?,
             duration_ms: row.get(11)?,

@@ -69,14 +69,16 @@ impl Journal {
             if removed > 0 {
                 connection.execute(
                     "DELETE FROM blobs WHERE hash NOT IN (
-                        SELECT substr(args, 2) FROM calls WHERE substr(args, 1, 1) = x'01'
-                        UNION SELECT substr(value, 2) FROM calls WHERE substr(value, 1, 1) = x'01'
-                        UNION SELECT substr(source, 2) FROM runs WHERE substr(source, 1, 1) = x'01'
-                        UNION SELECT substr(output, 2) FROM runs WHERE substr(output, 1, 1) = x'01'
-                        UNION SELECT substr(recording, 2) FROM runs WHERE substr(recording, 1, 1) = x'01'
-                        UNION SELECT substr(state, 2) FROM suspensions WHERE substr(state, 1, 1) = x'01'
-                        UNION SELECT substr(value, 2) FROM stored WHERE substr(value, 1, 1) = x'01'
-                        UNION SELECT substr(request, 2) FROM approvals WHERE substr(request, 1, 1) = x'01')",
+                        SELECT substr(args, 2) FROM calls WHERE substr(args, 1, 1) IN (x'01', x'03')
+                        UNION SELECT substr(value, 2) FROM calls WHERE substr(value, 1, 1) IN (x'01', x'03')
+                        UNION SELECT substr(source, 2) FROM runs WHERE substr(source, 1, 1) IN (x'01', x'03')
+                        UNION SELECT substr(output, 2) FROM runs WHERE substr(output, 1, 1) IN (x'01', x'03')
+                        UNION SELECT substr(recording, 2) FROM runs WHERE substr(recording, 1, 1) IN (x'01', x'03')
+                        UNION SELECT substr(state, 2) FROM suspensions WHERE substr(state, 1, 1) IN (x'01', x'03')
+                        UNION SELECT substr(error, 2) FROM calls WHERE substr(error, 1, 1) IN (x'01', x'03')
+                        UNION SELECT substr(item, 2) FROM items WHERE substr(item, 1, 1) IN (x'01', x'03')
+                        UNION SELECT substr(value, 2) FROM stored WHERE substr(value, 1, 1) IN (x'01', x'03')
+                        UNION SELECT substr(request, 2) FROM approvals WHERE substr(request, 1, 1) IN (x'01', x'03'))",
                     [],
                 )?;
             }

@@ -76,6 +76,29 @@ const STEPS: &[(&str, &str)] = &[
     ",
     ),
     (
+        "sessions and their items",
+        "
+    CREATE TABLE sessions (
+        id TEXT PRIMARY KEY,
+        name TEXT UNIQUE,
+        directory TEXT NOT NULL,
+        started_ms INTEGER NOT NULL,
+        touched_ms INTEGER NOT NULL,
+        forked_from TEXT
+    ) WITHOUT ROWID;
+    CREATE INDEX sessions_by_time ON sessions (touched_ms DESC);
+
+    CREATE TABLE items (
+        session TEXT NOT NULL,
+        number INTEGER NOT NULL,
+        turn INTEGER NOT NULL,
+        item BLOB NOT NULL,
+        at_ms INTEGER NOT NULL,
+        PRIMARY KEY (session, number)
+    ) WITHOUT ROWID;
+    ",
+    ),
+    (
         "what scripts of a session keep",
         "
     CREATE TABLE stored (

@@ -7,7 +7,7 @@ use rusqlite::params;
 use selvedge_protocol::{LedgerError, Shelf};
 
 use crate::time::now_ms;
-use crate::{Journal, JournalError, blobs};
+use crate::{Journal, JournalError};
 
 /// The values of one session.
 #[derive(Debug)]
@@ -34,7 +34,7 @@ impl Shelf for SessionShelf {
                 "INSERT OR REPLACE INTO stored (session, key, value, bytes, stored_ms) VALUES (?1, ?2, ?3, ?4, ?5)";
             let mut insert = connection.prepare_cached(sql)?;
             for (key, value) in values {
-                let stored = blobs::put(connection, value.as_bytes())?;
+                let stored = self.journal.payloads.put(connection, value.as_bytes())?;
                 let bytes = (key.len() + value.len()) as i64;
                 insert.execute(params![self.session, key, stored, bytes, now_ms()])?;
             }
@@ -53,7 +53,7 @@ impl SessionShelf {
         let mut read = connection.prepare_cached("SELECT value FROM stored WHERE session = ?1 AND key = ?2")?;
         let mut rows = read.query(params![self.session, key])?;
         let Some(row) = rows.next()? else { return Ok(None) };
-        let value = blobs::get(&connection, row.get_ref(0)?)?.unwrap_or_default();
+        let value = self.journal.payloads.get(&connection, row.get_ref(0)?)?.unwrap_or_default();
         Ok(Some(String::from_utf8(value).map_err(|error| JournalError::Damaged(error.to_string()))?))
     }
 

@@ -1,9 +1,9 @@
 //! What is kept, how long, and what is shown of it.
 #![allow(clippy::unwrap_used, missing_docs)]
 
-use selvedge_journal::{CallState, Filter, Journal, JournalError, Redactor, Retention, RunState};
+use selvedge_journal::{CallState, Filter, Journal, JournalError, Keeping, Redactor, Retention, RunState};
 use selvedge_protocol::{
-    CallRecord, CallStatus, Intent, Ledger, RunMetadata, RunStart, RunStatus, ScriptToolCallOutput, Settled,
+    CallRecord, CallStatus, Claim, Intent, Ledger, RunMetadata, RunStart, RunStatus, ScriptToolCallOutput, Settled,
 };
 use serde_json::{Value, json};
 
@@ -154,4 +154,106 @@ fn secrets_are_known_by_their_looks_and_their_names() {
     for plain in ["the secret of a good token is its taste", "sk-short", "commit 5e1fed9e", "https://host/path?x=1"] {
         assert_eq!(redactor.text(plain), plain);
     }
+}
+
+#[test]
+fn a_session_is_kept_forked_renamed_and_taken_along() {
+    let dir = tempfile::tempdir().unwrap();
+    let journal = Journal::open(dir.path()).unwrap();
+    let id = journal.begin_session("/work").unwrap();
+    let items = [json!({"type": "message", "text": "hi"}), json!({"type": "message", "text": "x".repeat(9000)})];
+    assert_eq!(journal.append_items(&id, 1, &items).unwrap(), 1);
+    assert_eq!(journal.append_items(&id, 2, &[json!(3)]).unwrap(), 3);
+    let fork = journal.fork_session(&id, Some(1)).unwrap();
+    journal.append_items(&fork, 2, &[json!("another way")]).unwrap();
+    let texts = |id: &str| journal.items(id).unwrap().into_iter().map(|item| item.item).collect::<Vec<_>>();
+    assert_eq!(texts(&fork), [items[0].clone(), items[1].clone(), json!("another way")]);
+    journal.rename_session(&id, "first").unwrap();
+    assert!(matches!(journal.rename_session(&fork, "first"), Err(JournalError::NameTaken(_))));
+    assert_eq!(journal.session("first").unwrap().id, id);
+    assert_eq!(journal.session(&fork[..fork.len() - 1]).unwrap().forked_from.as_deref(), Some(id.as_str()));
+    assert!(matches!(journal.session("nothing"), Err(JournalError::NoSession(_))));
+    assert!(matches!(journal.append_items("nothing", 1, &[json!(1)]), Err(JournalError::NoSession(_))));
+    assert_eq!(journal.sessions(10).unwrap()[0].id, fork, "the one last touched first");
+    // Nothing of a session is ever tidied away.
+    journal.tidy(&Retention { days: 0, megabytes: 0 }).unwrap();
+    let lines = journal.export_session(&id).unwrap();
+    let twin = journal.import_session(&lines).unwrap();
+    assert_eq!(journal.items(&twin).unwrap(), journal.items(&id).unwrap());
+    assert!(matches!(journal.import_session(&[json!({"a": 1})]), Err(JournalError::NotASession(_))));
+}
+
+#[test]
+fn a_sealed_journal_shows_nothing_without_its_key() {
+    let dir = tempfile::tempdir().unwrap();
+    let sealed = Keeping { key: Some([9; 32]), ..Keeping::default() };
+    let (small, large) = (json!({"s": "the small hushed"}), json!({"s": "the large hushed ".repeat(500)}));
+    {
+        let journal = Journal::open_with(dir.path(), &sealed).unwrap();
+        begin(&journal, "scr_a");
+        call(&journal, "scr_a", "tool_1", Some(&small));
+        call(&journal, "scr_a", "tool_2", Some(&large));
+        let mut failed = record("tool_3", CallStatus::Failed);
+        failed.error = Some(selvedge_protocol::CallError {
+            code: selvedge_protocol::ErrorCode::ToolExecutionError,
+            message: "the hushed error".into(),
+        });
+        journal.settle(&Settled { run: "scr_a", record: &failed, value: None }).unwrap();
+        journal.suspend("scr_a", &b"the hushed state".repeat(1000)).unwrap();
+        let run = journal.run("scr_a").unwrap();
+        assert_eq!((run.calls[0].value.as_ref(), run.calls[1].value.as_ref()), (Some(&small), Some(&large)));
+        assert_eq!(run.calls[2].error.as_ref().unwrap().message, "the hushed error");
+        assert_eq!(journal.suspension("scr_a").unwrap().unwrap(), b"the hushed state".repeat(1000));
+    }
+    for entry in std::fs::read_dir(dir.path()).unwrap().flatten().filter(|entry| entry.path().is_file()) {
+        let bytes = std::fs::read(entry.path()).unwrap();
+        assert!(!bytes.windows(6).any(|window| window == b"hushed"), "{}", entry.path().display());
+    }
+    let others = [Keeping::default(), Keeping { key: Some([8; 32]), ..Keeping::default() }];
+    for keeping in others {
+        let journal = Journal::open_with(dir.path(), &keeping).unwrap();
+        assert!(matches!(journal.run("scr_a"), Err(JournalError::Sealed)));
+        assert_eq!(journal.runs(&Filter::default()).unwrap().len(), 1, "that there was a run is no secret");
+    }
+}
+
+#[test]
+fn what_waits_is_never_tidied_and_what_died_long_ago_is() {
+    let dir = tempfile::tempdir().unwrap();
+    {
+        let journal = Journal::open(dir.path()).unwrap();
+        begin(&journal, "scr_waits");
+        journal.suspend("scr_waits", &[1; 5000]).unwrap();
+        begin(&journal, "scr_died");
+    }
+    let journal = Journal::open(dir.path()).unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(5));
+    journal.tidy(&Retention { days: 0, megabytes: 1000 }).unwrap();
+    let left = journal.runs(&Filter::default()).unwrap();
+    assert_eq!(
+        left.iter().map(|run| (run.id.as_str(), run.state)).collect::<Vec<_>>(),
+        [("scr_waits", RunState::Suspended)]
+    );
+    assert_eq!(journal.suspension("scr_waits").unwrap().unwrap(), [1; 5000]);
+}
+
+#[test]
+fn one_process_at_a_time_has_a_suspended_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = Journal::open(dir.path()).unwrap();
+    begin(&first, "scr_a");
+    first.suspend("scr_a", b"state").unwrap();
+    let second = Journal::open(dir.path()).unwrap();
+    assert_eq!(second.claim("scr_a").unwrap(), Claim::Ours);
+    assert_eq!(first.claim("scr_a").unwrap(), Claim::Elsewhere);
+    assert_eq!(second.claim("scr_a").unwrap(), Claim::Ours, "it has it already");
+    // It dies before it did anything: others may have it.
+    drop(second);
+    assert_eq!(first.runs(&Filter::default()).unwrap()[0].state, RunState::Suspended);
+    assert_eq!(first.claim("scr_a").unwrap(), Claim::Ours);
+    // Once something is done, the state is of no use to anybody.
+    call(&first, "scr_a", "tool_1", None);
+    assert_eq!(first.suspension("scr_a").unwrap(), None);
+    let third = Journal::open(dir.path()).unwrap();
+    assert_eq!(third.claim("scr_a").unwrap(), Claim::Elsewhere);
 }

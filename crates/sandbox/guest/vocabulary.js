@@ -364,6 +364,7 @@ const vocabulary = (host) => {
     const json = ask("load", JSON.stringify(String(key)));
     return json === undefined ? undefined : host.parseFrozen(json);
   };
+  const recall = (handle, options) => call("recall", [{ handle, ...options }]);
   const help = (name) => ask("help", name === undefined ? "" : (pathOf.get(name) ?? String(name))) ?? "";
   const exit = () => host.exit();
   const yield_control = () => void ask("yield", "");
@@ -472,7 +473,7 @@ const vocabulary = (host) => {
   let origin;
   const performance = { now: () => Date.now() - (origin ??= Date.now()) };
   const globals = {
-    performance, tools, console, text, image, audio, notify, store, load, help, exit, yield_control,
+    performance, tools, console, text, image, audio, notify, store, load, recall, help, exit, yield_control,
     setTimeout, clearTimeout, structuredClone, __race: race, ...errors,
   };
   const lazy = { context, ALL_TOOLS: listTools };

@@ -347,6 +347,7 @@ A script is TypeScript with top-level await; `return value` gives a value back.
   text(v), image(v)                       show something besides the returned value
   console.log(v)                          leave a note
   store(key, v), load(key)                keep a value for later scripts of the session
+  await recall(id, {offset, limit})       what an earlier run or call returned
   context                                 ids, working directory, limits
   exit()                                  stop here, successfully
 Results are frozen: copy before changing ({...x}, [...list], toSorted()).

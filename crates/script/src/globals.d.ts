@@ -38,6 +38,8 @@ declare function notify(value: unknown): void;
 declare function store(key: string, value: unknown): void;
 /** A value kept by `store`, or undefined. */
 declare function load(key: string): any;
+/** What an earlier run returned (`scr_…`) or one of its calls (`scr_…/tool_3`), whole or in slices. */
+declare function recall(handle: string, options?: { pointer?: string; offset?: number; limit?: number }): Promise<{ value: any; total: number | null; truncated: boolean }>;
 /** What there is, or the types of one tool. */
 declare function help(name?: string | Function): string;
 /** Every tool by name and purpose. */

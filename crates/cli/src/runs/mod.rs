@@ -5,6 +5,7 @@ mod replay;
 mod resume;
 
 use anyhow::Result;
+use selvedge_config::Config;
 use selvedge_journal::{Journal, JournalError, Redactor};
 
 use crate::Exit;
@@ -24,14 +25,17 @@ pub(crate) fn runs(command: RunsCommand) -> Result<Exit> {
 fn open() -> Result<Journal> {
     let home =
         selvedge_config::home().ok_or_else(|| Problem::new("there is no home folder").hint("set SELVEDGE_HOME"))?;
-    Ok(Journal::open(&home).map_err(|error| problem(&error))?)
+    crate::journal::open(&home, &config().journal)
 }
 
 /// Takes out what the user's configuration calls secret: runs are of many folders, and no folder decides what is
 /// shown of others.
 fn redactor() -> Redactor {
-    let config = selvedge_config::load(selvedge_config::home().as_deref(), None).unwrap_or_default();
-    Redactor::new(config.journal.secret_names)
+    Redactor::new(config().journal.secret_names)
+}
+
+fn config() -> Config {
+    selvedge_config::load(selvedge_config::home().as_deref(), None).unwrap_or_default()
 }
 
 /// A journal's error, with what to do.

@@ -1,0 +1,16 @@
+//! Opening the journal as the configuration has it.
+
+use std::path::Path;
+
+use anyhow::Result;
+use selvedge_config::JournalKeeping;
+use selvedge_journal::{Durability, Journal, Keeping};
+
+pub(crate) fn open(home: &Path, config: &JournalKeeping) -> Result<Journal> {
+    let durability = match config.durability {
+        selvedge_config::Durability::Normal => Durability::Normal,
+        selvedge_config::Durability::Full => Durability::Full,
+    };
+    let keeping = Keeping { durability, key: None };
+    Ok(Journal::open_with(home, &keeping).map_err(|error| crate::runs::problem(&error))?)
+}

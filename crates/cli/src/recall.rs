@@ -1,0 +1,86 @@
+//! `recall`: reads what an earlier run returned, or one of its calls, from the journal.
+
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use selvedge_journal::{Journal, JournalError};
+use selvedge_tools::{Tool, ToolError, tool};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// What to read again.
+#[derive(Debug, Deserialize, JsonSchema)]
+struct Args {
+    /// A run (`scr_…`), for what it returned, or a call of it (`scr_…/tool_3`).
+    handle: String,
+    /// Where in the value to look, as a JSON pointer such as `/items/0/name`.
+    pointer: Option<String>,
+    /// First item of a list or character of a string, from zero.
+    offset: Option<usize>,
+    /// Items or characters at most.
+    limit: Option<usize>,
+}
+
+/// The value, or a slice of it.
+#[derive(Debug, Serialize, JsonSchema)]
+struct Recalled {
+    /// The value: a slice of it where it is a list or a string and a slice was asked for.
+    value: Value,
+    /// Items or characters in all, of a list or a string.
+    total: Option<usize>,
+    /// Whether more follows.
+    truncated: bool,
+}
+
+pub(crate) fn recall(journal: &Arc<Journal>) -> impl Tool + use<> {
+    let journal = journal.clone();
+    let description = "Reads again what an earlier run returned, or one of its calls, whole or in slices.";
+    tool("recall", description, move |args: Args| {
+        let journal = journal.clone();
+        async move { read(&journal, &args) }
+    })
+    .read_only()
+    .positional(&["handle"])
+}
+
+fn read(journal: &Journal, args: &Args) -> Result<Recalled, ToolError> {
+    let (run, call) = match args.handle.split_once('/') {
+        Some((run, call)) => (run, Some(call)),
+        None => (args.handle.as_str(), None),
+    };
+    let run = journal.run(run).map_err(|error| {
+        let failed = ToolError::new(error.to_string());
+        match error {
+            JournalError::NoRun(_) => failed.suggest("a handle is the id of a run, such as scr_…, or scr_…/tool_3"),
+            _ => failed,
+        }
+    })?;
+    let id = run.summary.id;
+    let value = match call {
+        None => {
+            run.output.and_then(|output| output.value()).ok_or_else(|| ToolError::new(format!("{id} returned nothing")))
+        }
+        Some(call) => {
+            let found = run.calls.into_iter().find(|made| made.id == call);
+            let found = found.ok_or_else(|| ToolError::new(format!("{id} made no call `{call}`")));
+            found.and_then(|made| made.value.ok_or_else(|| ToolError::new(format!("{call} of {id} returned nothing"))))
+        }
+    }?;
+    let pointer = args.pointer.as_deref().unwrap_or_default();
+    let value = value.pointer(pointer).ok_or_else(|| ToolError::new(format!("there is nothing at `{pointer}`")))?;
+    Ok(slice(value, args.offset.unwrap_or(0), args.limit.unwrap_or(usize::MAX)))
+}
+
+fn slice(value: &Value, offset: usize, limit: usize) -> Recalled {
+    let (value, total) = match value {
+        Value::Array(items) => {
+            (Value::Array(items.iter().skip(offset).take(limit).cloned().collect()), Some(items.len()))
+        }
+        Value::String(text) => {
+            (Value::String(text.chars().skip(offset).take(limit).collect()), Some(text.chars().count()))
+        }
+        other => (other.clone(), None),
+    };
+    let truncated = total.is_some_and(|total| offset.saturating_add(limit) < total);
+    Recalled { value, total, truncated }
+}

@@ -1,0 +1,223 @@
+//! Conversations: sessions and the items in them, kept for ever and exactly.
+
+use rusqlite::{Connection, OptionalExtension, Row, params};
+use selvedge_protocol::new_id;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::time::now_ms;
+use crate::{Journal, JournalError};
+
+/// A session in a list.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct SessionSummary {
+    /// The session.
+    pub id: String,
+    /// What a person calls it.
+    pub name: Option<String>,
+    /// Where it works.
+    pub directory: String,
+    /// Milliseconds since 1970.
+    pub started_ms: i64,
+    /// When something last happened in it.
+    pub touched_ms: i64,
+    /// How many items it has.
+    pub items: u32,
+    /// The session it was forked from.
+    pub forked_from: Option<String>,
+}
+
+/// An item of a session.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct StoredItem {
+    /// Its place in the session, from one.
+    pub number: u32,
+    /// The turn it belongs to, from one.
+    pub turn: u32,
+    /// Milliseconds since 1970.
+    pub at_ms: i64,
+    /// The item itself.
+    pub item: Value,
+}
+
+/// The first line of an exported session.
+#[derive(Debug, Serialize, Deserialize)]
+struct Head {
+    session: String,
+    name: Option<String>,
+    directory: String,
+    started_ms: i64,
+}
+
+const SUMMARY: &str = "SELECT id, name, directory, started_ms, touched_ms, forked_from,
+    (SELECT count(*) FROM items WHERE session = sessions.id) FROM sessions";
+
+/// The time in `?2`, or a little more: two sessions touched within a millisecond are still one before the other.
+const NOW: &str = "max(?2, (SELECT ifnull(max(touched_ms), 0) + 1 FROM sessions))";
+
+impl Journal {
+    /// Begins a session.
+    pub fn begin_session(&self, directory: &str) -> Result<String, JournalError> {
+        let id = new_id("ses");
+        self.write(|connection| insert(connection, &id, directory, now_ms(), None))?;
+        Ok(id)
+    }
+
+    /// Sessions, the one last touched first.
+    pub fn sessions(&self, limit: u32) -> Result<Vec<SessionSummary>, JournalError> {
+        let connection = self.lock();
+        let mut read = connection.prepare_cached(&format!("{SUMMARY} ORDER BY touched_ms DESC, id LIMIT ?1"))?;
+        let sessions = read.query_map(params![limit], summary)?.collect::<Result<_, _>>()?;
+        Ok(sessions)
+    }
+
+    /// One session, by its id, the beginning of it, or its name.
+    pub fn session(&self, id: &str) -> Result<SessionSummary, JournalError> {
+        let connection = self.lock();
+        let sql = format!("{SUMMARY} WHERE id = ?1 OR name = ?1 OR substr(id, 1, length(?1)) = ?1 LIMIT 3");
+        let mut read = connection.prepare_cached(&sql)?;
+        let mut found: Vec<SessionSummary> = read.query_map(params![id], summary)?.collect::<Result<_, _>>()?;
+        if let Some(exact) = found.iter().position(|session| session.id == id || session.name.as_deref() == Some(id)) {
+            return Ok(found.swap_remove(exact));
+        }
+        match found.len() {
+            0 => Err(JournalError::NoSession(id.to_owned())),
+            1 => Ok(found.swap_remove(0)),
+            _ => Err(JournalError::Ambiguous(id.to_owned())),
+        }
+    }
+
+    /// Gives a session a name of its own.
+    pub fn rename_session(&self, id: &str, name: &str) -> Result<(), JournalError> {
+        self.write(|connection| {
+            let taken = "SELECT 1 FROM sessions WHERE name = ?1 AND id <> ?2";
+            if connection.prepare_cached(taken)?.exists(params![name, id])? {
+                return Err(JournalError::NameTaken(name.to_owned()));
+            }
+            connection.execute("UPDATE sessions SET name = ?2 WHERE id = ?1", params![id, name])?;
+            Ok(())
+        })
+    }
+
+    /// A new session that begins like another, up to and with a turn; all of it where none is named.
+    pub fn fork_session(&self, id: &str, up_to_turn: Option<u32>) -> Result<String, JournalError> {
+        let fork = new_id("ses");
+        self.write(|connection| {
+            let directory: Option<String> = connection
+                .query_row("SELECT directory FROM sessions WHERE id = ?1", params![id], |row| row.get(0))
+                .optional()?;
+            let directory = directory.ok_or_else(|| JournalError::NoSession(id.to_owned()))?;
+            insert(connection, &fork, &directory, now_ms(), Some(id))?;
+            connection.execute(
+                "INSERT INTO items SELECT ?1, number, turn, item, at_ms FROM items WHERE session = ?2 AND turn <= ?3",
+                params![fork, id, up_to_turn.unwrap_or(u32::MAX)],
+            )?;
+            Ok(())
+        })?;
+        Ok(fork)
+    }
+
+    /// Adds items to a turn of a session, all or none, and returns the number of the first.
+    pub fn append_items(&self, session: &str, turn: u32, items: &[Value]) -> Result<u32, JournalError> {
+        self.write(|connection| {
+            let now = now_ms();
+            let mut touch =
+                connection.prepare_cached(&format!("UPDATE sessions SET touched_ms = {NOW} WHERE id = ?1"))?;
+            if touch.execute(params![session, now])? == 0 {
+                return Err(JournalError::NoSession(session.to_owned()));
+            }
+            let mut last = connection.prepare_cached("SELECT ifnull(max(number), 0) FROM items WHERE session = ?1")?;
+            let last: u32 = last.query_row(params![session], |row| row.get(0))?;
+            for (number, item) in (last + 1..).zip(items) {
+                self.insert_item(connection, session, &StoredItem { number, turn, at_ms: now, item: item.clone() })?;
+            }
+            Ok(last + 1)
+        })
+    }
+
+    /// The items of a session, in order.
+    pub fn items(&self, session: &str) -> Result<Vec<StoredItem>, JournalError> {
+        let connection = self.lock();
+        let mut read = connection
+            .prepare_cached("SELECT number, turn, item, at_ms FROM items WHERE session = ?1 ORDER BY number")?;
+        let mut rows = read.query(params![session])?;
+        let mut items = Vec::new();
+        while let Some(row) = rows.next()? {
+            let bytes = self.payloads.get(&connection, row.get_ref(2)?)?.unwrap_or_default();
+            let item = serde_json::from_slice(&bytes).map_err(|error| JournalError::Damaged(error.to_string()))?;
+            items.push(StoredItem { number: row.get(0)?, turn: row.get(1)?, at_ms: row.get(3)?, item });
+        }
+        Ok(items)
+    }
+
+    /// A session as JSON, one line each: what it is, then its items. Exact: whoever shows it takes out secrets first.
+    pub fn export_session(&self, id: &str) -> Result<Vec<Value>, JournalError> {
+        let session = self.session(id)?;
+        let damaged = |error: serde_json::Error| JournalError::Damaged(error.to_string());
+        let head = Head {
+            session: session.id.clone(),
+            name: session.name,
+            directory: session.directory,
+            started_ms: session.started_ms,
+        };
+        let mut lines = vec![serde_json::to_value(head).map_err(damaged)?];
+        for item in self.items(&session.id)? {
+            lines.push(serde_json::to_value(item).map_err(damaged)?);
+        }
+        Ok(lines)
+    }
+
+    /// Takes in an exported session under a new id.
+    pub fn import_session(&self, lines: &[Value]) -> Result<String, JournalError> {
+        let foreign = |error: serde_json::Error| JournalError::NotASession(error.to_string());
+        let (head, rest) = lines.split_first().ok_or_else(|| JournalError::NotASession("it is empty".into()))?;
+        let head: Head = serde_json::from_value(head.clone()).map_err(foreign)?;
+        let items: Vec<StoredItem> =
+            rest.iter().map(|line| serde_json::from_value(line.clone())).collect::<Result<_, _>>().map_err(foreign)?;
+        let id = new_id("ses");
+        self.write(|connection| {
+            insert(connection, &id, &head.directory, head.started_ms, None)?;
+            for (number, item) in (1..).zip(&items) {
+                self.insert_item(connection, &id, &StoredItem { number, ..item.clone() })?;
+            }
+            Ok(())
+        })?;
+        Ok(id)
+    }
+
+    fn insert_item(&self, connection: &Connection, session: &str, item: &StoredItem) -> Result<(), JournalError> {
+        let payload = self.payloads.put(connection, item.item.to_string().as_bytes())?;
+        connection
+            .prepare_cached("INSERT INTO items (session, number, turn, item, at_ms) VALUES (?1, ?2, ?3, ?4, ?5)")?
+            .execute(params![session, item.number, item.turn, payload, item.at_ms])?;
+        Ok(())
+    }
+}
+
+fn insert(
+    connection: &Connection,
+    id: &str,
+    directory: &str,
+    started_ms: i64,
+    forked_from: Option<&str>,
+) -> Result<(), JournalError> {
+    connection.execute(
+        &format!(
+            "INSERT INTO sessions (id, touched_ms, directory, started_ms, forked_from) VALUES (?1, {NOW}, ?3, ?4, ?5)"
+        ),
+        params![id, now_ms(), directory, started_ms, forked_from],
+    )?;
+    Ok(())
+}
+
+fn summary(row: &Row<'_>) -> rusqlite::Result<SessionSummary> {
+    Ok(SessionSummary {
+        id: row.get(0)?,
+        name: row.get(1)?,
+        directory: row.get(2)?,
+        started_ms: row.get(3)?,
+        touched_ms: row.get(4)?,
+        forked_from: row.get(5)?,
+        items: row.get(6)?,
+    })
+}
