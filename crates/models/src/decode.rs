@@ -44,7 +44,7 @@ enum Framing {
 #[derive(Debug)]
 enum Answer {
     Responses(responses::Answer),
-    Chat(chat::Answer),
+    Chat(Box<chat::Answer>),
     Messages(Box<messages::Answer>),
 }
 
@@ -80,7 +80,7 @@ impl Decoder {
     pub fn new(origin: Origin) -> Self {
         let answer = match origin.wire {
             WireApi::Responses => Answer::Responses(responses::Answer::new(origin)),
-            WireApi::Chat => Answer::Chat(chat::Answer::new(origin)),
+            WireApi::Chat => Answer::Chat(Box::new(chat::Answer::new(origin))),
             WireApi::Messages => Answer::Messages(Box::new(messages::Answer::new(origin))),
         };
         let allowance = Allowance { bytes: MAX_ANSWER_BYTES, items: MAX_ITEMS };

@@ -122,6 +122,11 @@ impl Provider {
         ]
     }
 
+    /// The built-in provider of this name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::built_in().into_iter().find(|provider| provider.name == name)
+    }
+
     /// The mark of what one of its models made.
     pub fn origin(&self, model: &str) -> Origin {
         Origin { wire: self.wire, provider: self.name.clone(), model: model.to_owned() }

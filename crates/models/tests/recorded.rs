@@ -58,12 +58,14 @@ fn every_answer_says_what_was_recorded() {
 /// What the index says each file holds is found in it.
 fn check_features(recorded: &Recorded, gist: &Gist, events: &[ModelEvent]) {
     // Several answers in one file share one line of the index.
-    let only = recorded.answers.len() == 1;
+    if recorded.answers.len() > 1 {
+        return;
+    }
     let spliced = events.contains(&ModelEvent::Restarted);
-    if recorded.has("parallel_tools") && only && !spliced {
+    if recorded.has("parallel_tools") && !spliced {
         assert!(gist.calls.len() > 1, "parallel calls");
     }
-    if recorded.has("tools") && only && gist.finish != Some(FinishReason::Length) {
+    if recorded.has("tools") && gist.finish != Some(FinishReason::Length) {
         assert!(!gist.calls.is_empty(), "calls");
     }
     if recorded.has("cache_read") {

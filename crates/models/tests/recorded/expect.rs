@@ -255,7 +255,7 @@ fn chat(chunks: &[Value]) -> Gist {
                 let known = calls.iter_mut().rev().find(|call| {
                     call.0 == index
                         && (id.is_empty() || call.1 == id)
-                        && !(index.is_none() && !text(&function["name"]).is_empty())
+                        && (index.is_some() || text(&function["name"]).is_empty())
                 });
                 match known {
                     Some(call) => call.3.push_str(text(&function["arguments"])),
