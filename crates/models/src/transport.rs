@@ -38,13 +38,14 @@ fn certificates() -> Vec<reqwest::Certificate> {
 
 /// The address of one of the API's resources.
 pub(crate) fn address(provider: &Provider, resource: &str) -> Result<reqwest::Url, ModelError> {
-    let text = format!("{}/{resource}", provider.base_url.trim_end_matches('/'));
+    let base = &provider.base_url;
     let invalid =
-        |why: String| ModelError::new(ModelErrorKind::InvalidRequest, format!("`{text}` is no address: {why}"));
-    let mut url = reqwest::Url::parse(&text).map_err(|error| invalid(error.to_string()))?;
+        |why: String| ModelError::new(ModelErrorKind::InvalidRequest, format!("`{base}` is no address: {why}"));
+    let mut url = reqwest::Url::parse(base).map_err(|error| invalid(error.to_string()))?;
     if !matches!(url.scheme(), "http" | "https") {
         return Err(invalid("it must begin with http:// or https://".to_owned()));
     }
+    url.set_path(&format!("{}/{resource}", url.path().trim_end_matches('/')));
     if !provider.query.is_empty() {
         url.query_pairs_mut().extend_pairs(&provider.query);
     }
