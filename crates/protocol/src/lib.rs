@@ -4,6 +4,7 @@
 //! exactly as it is serialised.
 
 mod approval;
+mod conversation;
 mod error;
 mod event;
 mod id;
@@ -14,6 +15,10 @@ mod spec;
 
 pub use approval::{
     Answer, ApprovalDecision, ApprovalPolicy, ApprovalRequest, GatedCall, Preview, SandboxPolicy, View,
+};
+pub use conversation::{
+    CallKind, FinishReason, FunctionCall, FunctionCallOutput, Item, Message, ModelErrorKind, Native, Origin, Reasoning,
+    Role, Usage, WireApi,
 };
 pub use error::{ErrorCode, Phase, ScriptError};
 pub use event::{Event, EventSink, LogLevel, OutputStream, PlanStep, StepStatus};

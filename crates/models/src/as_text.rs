@@ -1,0 +1,38 @@
+//! A conversation with calls, for a server that knows no calls: told in words.
+
+use std::borrow::Cow;
+
+use selvedge_protocol::{FunctionCall, FunctionCallOutput, Item, Message, OutputPart, Role};
+
+use crate::pairing::paired;
+
+/// The history with every call as something the model said, and every result as something it was told.
+pub(crate) fn without_calls(history: &[Item]) -> Vec<Cow<'_, Item>> {
+    let mut names: Vec<(String, String)> = Vec::new();
+    let mut told = Vec::with_capacity(history.len());
+    for item in paired(history) {
+        told.push(match item.as_ref() {
+            Item::FunctionCall(call) => {
+                names.push((call.call_id.clone(), call.name.clone()));
+                Cow::Owned(Item::message(Role::Assistant, call_in_words(call)))
+            }
+            Item::FunctionCallOutput(output) => {
+                let name = names.iter().rev().find(|(id, _)| *id == output.call_id).map(|(_, name)| name.as_str());
+                Cow::Owned(Item::Message(result_in_words(name.unwrap_or("the call"), output)))
+            }
+            _ => item,
+        });
+    }
+    told
+}
+
+fn call_in_words(call: &FunctionCall) -> String {
+    format!("[called {} with {}]", call.name, call.arguments)
+}
+
+fn result_in_words(name: &str, output: &FunctionCallOutput) -> Message {
+    let verb = if output.failed { "failed" } else { "returned" };
+    let mut content = vec![OutputPart::Text { text: format!("[{name} {verb}]\n{}", output.text()) }];
+    content.extend(output.output.iter().filter(|part| matches!(part, OutputPart::Image { .. })).cloned());
+    Message { role: Role::User, content, native: None }
+}

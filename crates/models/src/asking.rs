@@ -1,0 +1,221 @@
+//! One question until it is answered: sending, reading, waiting, and again.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use selvedge_protocol::{Item, ModelErrorKind};
+
+use crate::transport::{accepted, address, broken, headers, resource};
+use crate::{Decoder, ModelError, ModelEvent, Provider, Secret};
+
+/// What is not waited for: somebody should know first.
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
+/// What is waited after an answer is complete, for numbers that may follow.
+const AFTERMATH: Duration = Duration::from_secs(3);
+
+/// Whether something was done because of the answer so far.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Acted(Arc<AtomicBool>);
+
+impl Acted {
+    pub(crate) fn set(&self) {
+        self.0.store(true, Ordering::Release);
+    }
+
+    fn get(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+/// Where a question stands.
+pub(crate) struct Asking {
+    http: reqwest::Client,
+    provider: Arc<Provider>,
+    model: String,
+    body: String,
+    acted: Acted,
+    left: Attempts,
+    step: Step,
+    /// Events that nobody took yet.
+    ready: VecDeque<ModelEvent>,
+}
+
+/// How often it may be tried again. The two add up, and are never begun anew.
+#[derive(Debug)]
+struct Attempts {
+    requests: u32,
+    streams: u32,
+    made: u32,
+}
+
+enum Step {
+    Send,
+    Wait(Duration),
+    Read(Box<(reqwest::Response, Decoder)>),
+    Fail(ModelError),
+    Over,
+}
+
+/// How far an attempt had come when it failed.
+#[derive(Debug, Clone, Copy)]
+enum Stage {
+    Request,
+    Stream,
+}
+
+impl Asking {
+    pub(crate) fn new(http: reqwest::Client, provider: Arc<Provider>, model: &str, body: String, acted: Acted) -> Self {
+        let left = Attempts { requests: provider.request_max_retries, streams: provider.stream_max_retries, made: 0 };
+        let ready = VecDeque::new();
+        Self { http, provider, model: model.to_owned(), body, acted, left, step: Step::Send, ready }
+    }
+
+    pub(crate) async fn next(&mut self) -> Option<Result<ModelEvent, ModelError>> {
+        loop {
+            if let Some(event) = self.ready.pop_front() {
+                if let ModelEvent::ItemDone { done: Item::FunctionCall(_), .. } = event {
+                    self.acted.set();
+                }
+                return Some(Ok(event));
+            }
+            match std::mem::replace(&mut self.step, Step::Over) {
+                Step::Send => match self.send().await {
+                    Ok(response) => {
+                        let decoder = Decoder::new(self.provider.origin(&self.model));
+                        self.step = Step::Read(Box::new((response, decoder)));
+                    }
+                    Err(error) => self.failed(error, Stage::Request, Vec::new()),
+                },
+                Step::Wait(delay) => {
+                    tokio::time::sleep(delay).await;
+                    self.step = Step::Send;
+                }
+                Step::Read(reading) => self.read(reading).await,
+                Step::Fail(error) => return Some(Err(self.provider.discreet(error))),
+                Step::Over => return None,
+            }
+        }
+    }
+
+    async fn send(&self) -> Result<reqwest::Response, ModelError> {
+        let provider = &*self.provider;
+        provider.check_key()?;
+        let request = self
+            .http
+            .post(address(provider, resource(provider.wire))?)
+            .headers(headers(provider)?)
+            .header("content-type", "application/json")
+            .header("accept", "text/event-stream, application/json")
+            .body(self.body.clone());
+        // A local server thinks about a long prompt before it says anything.
+        let response = tokio::time::timeout(provider.stream_idle_timeout, request.send()).await;
+        accepted(response.map_err(|_| silent(provider))?.map_err(broken)?).await
+    }
+
+    async fn read(&mut self, mut reading: Box<(reqwest::Response, Decoder)>) {
+        let (response, decoder) = &mut *reading;
+        let patience = match decoder.may_end() {
+            true => AFTERMATH.min(self.provider.stream_idle_timeout),
+            false => self.provider.stream_idle_timeout,
+        };
+        let mut events = Vec::new();
+        let result = match tokio::time::timeout(patience, response.chunk()).await {
+            Ok(Ok(Some(bytes))) => match decoder.feed(&bytes, &mut events) {
+                Ok(()) if !decoder.is_finished() => {
+                    self.ready.extend(events);
+                    self.step = Step::Read(reading);
+                    return;
+                }
+                result => result.and_then(|()| decoder.finish(&mut events)),
+            },
+            // However it ends, what came may be enough.
+            Ok(Ok(None)) => decoder.finish(&mut events),
+            Ok(Err(_)) | Err(_) if decoder.may_end() => decoder.finish(&mut events),
+            Ok(Err(error)) => Err(broken(error)),
+            Err(_) => Err(silent(&self.provider)),
+        };
+        match result {
+            Ok(()) => self.ready.extend(events),
+            Err(error) => self.failed(error, Stage::Stream, events),
+        }
+    }
+
+    /// An attempt failed: another one, or the end. `events` came before the failure.
+    fn failed(&mut self, error: ModelError, stage: Stage, events: Vec<ModelEvent>) {
+        let left = match stage {
+            Stage::Request => &mut self.left.requests,
+            Stage::Stream => &mut self.left.streams,
+        };
+        let delay = delay(&error, self.left.made);
+        if error.is_passing() && *left > 0 && !self.acted.get() && delay <= LONGEST_WAIT {
+            *left -= 1;
+            self.left.made += 1;
+            self.ready.push_back(ModelEvent::Retrying { error: self.provider.discreet(error), after: delay });
+            self.step = Step::Wait(delay);
+        } else {
+            self.ready.extend(events);
+            self.step = Step::Fail(error);
+        }
+    }
+}
+
+/// How long to wait before the next attempt: as long as was asked, else twice as long each time, never quite the same.
+fn delay(error: &ModelError, made: u32) -> Duration {
+    const FIRST: Duration = Duration::from_millis(200);
+    const MOST: Duration = Duration::from_secs(10);
+    match error.retry_after {
+        Some(asked) if !asked.is_zero() => asked + asked.mul_f64(0.1 * fastrand::f64()),
+        _ => FIRST.saturating_mul(2u32.saturating_pow(made)).min(MOST).mul_f64(0.75 + 0.5 * fastrand::f64()),
+    }
+}
+
+fn silent(provider: &Provider) -> ModelError {
+    let seconds = provider.stream_idle_timeout.as_secs_f64();
+    ModelError::network(format!("the provider was silent for {seconds} s"))
+}
+
+impl Provider {
+    /// Nothing is asked without the key the provider wants.
+    pub(crate) fn check_key(&self) -> Result<(), ModelError> {
+        match &self.env_key {
+            Some(name) if self.key.is_none() => Err(ModelError::new(
+                ModelErrorKind::Auth,
+                format!("{name} is not set, and provider `{}` wants it", self.name),
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// An error that does not tell the key, which some providers repeat.
+    pub(crate) fn discreet(&self, mut error: ModelError) -> ModelError {
+        for secret in self.key.iter().chain(self.headers.values()).map(Secret::reveal) {
+            if secret.len() >= 4 {
+                error.message = error.message.replace(secret, "[secret]");
+            }
+        }
+        error
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_grow_and_are_never_shorter_than_asked() {
+        let mut error = ModelError::network("x");
+        for made in 0..40 {
+            let expected = (0.2 * 2f64.powi(made)).min(10.0);
+            for _ in 0..50 {
+                let seconds = delay(&error, made as u32).as_secs_f64();
+                assert!((0.75 * expected..=1.25 * expected).contains(&seconds), "{made}: {seconds}");
+            }
+        }
+        error.retry_after = Some(Duration::from_secs(20));
+        for _ in 0..50 {
+            assert!((20.0..=22.0).contains(&delay(&error, 3).as_secs_f64()));
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! Calls in pieces: with and without ids, with and without an index, split anywhere.
+
+use selvedge_protocol::{CallKind, FunctionCall, Item, Native, Origin, new_id};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+
+use crate::decode::Allowance;
+use crate::json::{Number, Text, part};
+use crate::{ModelError, ModelEvent};
+
+#[derive(Deserialize)]
+pub(super) struct CallPiece<'a> {
+    #[serde(default)]
+    index: Number,
+    #[serde(borrow, default)]
+    id: Text<'a>,
+    #[serde(borrow, default)]
+    function: Option<FunctionPiece<'a>>,
+    /// Gemini's signature of the thought behind the call: without it the next request is refused.
+    #[serde(borrow, default)]
+    extra_content: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct FunctionPiece<'a> {
+    #[serde(borrow, default)]
+    name: Text<'a>,
+    #[serde(borrow, default)]
+    arguments: Option<&'a RawValue>,
+}
+
+/// The calls of an answer, as far as they came.
+#[derive(Debug, Default)]
+pub(super) struct Calls(Vec<Call>);
+
+#[derive(Debug)]
+struct Call {
+    item: u32,
+    index: Option<u64>,
+    /// As the server gave it; empty if it did not.
+    given_id: String,
+    call_id: String,
+    name: String,
+    arguments: String,
+    extra: Option<Value>,
+}
+
+impl Calls {
+    pub(super) fn take(
+        &mut self,
+        piece: &CallPiece<'_>,
+        items: &mut u32,
+        events: &mut Vec<ModelEvent>,
+        allowance: &mut Allowance,
+    ) -> Result<(), ModelError> {
+        let name = piece.function.as_ref().and_then(|function| function.name.get());
+        let at = match self.find(piece.index.0, piece.id.get(), name) {
+            Some(at) => at,
+            None => self.begin(piece.index.0, piece.id.or_empty(), items, allowance)?,
+        };
+        let call = &mut self.0[at];
+        if let Some(extra) = piece.extra_content {
+            allowance.keep(extra.get().len())?;
+            call.extra = Some(part(extra)?);
+        }
+        match &piece.function {
+            Some(function) => call.take(function, events, allowance),
+            None => Ok(()),
+        }
+    }
+
+    /// Takes a piece of the one call that could be made before there were several.
+    pub(super) fn take_function(
+        &mut self,
+        function: &FunctionPiece<'_>,
+        items: &mut u32,
+        events: &mut Vec<ModelEvent>,
+        allowance: &mut Allowance,
+    ) -> Result<(), ModelError> {
+        if self.0.is_empty() {
+            self.begin(None, "", items, allowance)?;
+        }
+        match self.0.last_mut() {
+            Some(call) => call.take(function, events, allowance),
+            None => Ok(()),
+        }
+    }
+
+    /// Ends them all; says whether any is whole.
+    pub(super) fn finish(&mut self, origin: &Origin, last_is_cut: bool, events: &mut Vec<ModelEvent>) -> bool {
+        let count = self.0.len();
+        let mut whole = false;
+        for (at, call) in self.0.drain(..).enumerate() {
+            let item = call.item;
+            // A call without a name can be neither made nor answered.
+            if call.name.is_empty() {
+                continue;
+            }
+            let cut = last_is_cut && at + 1 == count;
+            let arguments = match call.arguments.trim().is_empty() {
+                true if !cut => "{}".to_owned(),
+                _ => call.arguments,
+            };
+            let native =
+                call.extra.map(|extra| Native { origin: origin.clone(), json: json!({"extra_content": extra}) });
+            let call =
+                FunctionCall { call_id: call.call_id, name: call.name, arguments, kind: CallKind::Function, native };
+            if cut {
+                events.push(ModelEvent::CallCut { item, call });
+            } else {
+                whole = true;
+                events.push(ModelEvent::ItemDone { item, done: Item::FunctionCall(call) });
+            }
+        }
+        whole
+    }
+
+    /// The call a piece goes on with; `None` where it begins a new one.
+    fn find(&self, index: Option<u64>, id: Option<&str>, name: Option<&str>) -> Option<usize> {
+        let at = match index {
+            Some(_) => self.0.iter().rposition(|call| call.index == index)?,
+            None => self.0.len().checked_sub(1)?,
+        };
+        let call = &self.0[at];
+        let other_id = id.is_some_and(|id| id != call.given_id && !call.given_id.is_empty());
+        // Without ids, a name after complete arguments is the next call.
+        let again = name.is_some()
+            && id.is_none()
+            && !call.name.is_empty()
+            && call.arguments.ends_with('}')
+            && serde_json::from_str::<serde::de::IgnoredAny>(&call.arguments).is_ok();
+        let unnumbered = index.is_none() && id.is_some() && id != Some(&call.given_id);
+        (!other_id && !again && !unnumbered).then_some(at)
+    }
+
+    fn begin(
+        &mut self,
+        index: Option<u64>,
+        id: &str,
+        items: &mut u32,
+        allowance: &mut Allowance,
+    ) -> Result<usize, ModelError> {
+        allowance.item()?;
+        allowance.keep(id.len())?;
+        let taken = id.is_empty() || self.0.iter().any(|call| call.call_id == id);
+        let call_id = if taken { new_id("call") } else { id.to_owned() };
+        let item = *items;
+        *items += 1;
+        self.0.push(Call {
+            item,
+            index,
+            given_id: id.to_owned(),
+            call_id,
+            name: String::new(),
+            arguments: String::new(),
+            extra: None,
+        });
+        Ok(self.0.len() - 1)
+    }
+}
+
+impl Call {
+    fn take(
+        &mut self,
+        function: &FunctionPiece<'_>,
+        events: &mut Vec<ModelEvent>,
+        allowance: &mut Allowance,
+    ) -> Result<(), ModelError> {
+        let item = self.item;
+        let mut unshown = String::new();
+        if let (true, Some(name)) = (self.name.is_empty(), function.name.get()) {
+            allowance.keep(name.len())?;
+            self.name = name.to_owned();
+            let (call_id, name) = (self.call_id.clone(), self.name.clone());
+            events.push(ModelEvent::CallStarted { item, call_id, name, kind: CallKind::Function });
+            unshown = self.arguments.clone();
+        }
+        if let Some(raw) = function.arguments {
+            let piece = match raw.get().starts_with('"') {
+                true => part::<Text<'_>>(raw)?.or_empty().to_owned(),
+                // Some send the object itself.
+                false => raw.get().to_owned(),
+            };
+            allowance.keep(piece.len())?;
+            self.arguments.push_str(&piece);
+            unshown.push_str(&piece);
+        }
+        if !self.name.is_empty() && !unshown.is_empty() {
+            events.push(ModelEvent::CallDelta { item, text: unshown });
+        }
+        Ok(())
+    }
+}

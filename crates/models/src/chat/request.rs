@@ -1,0 +1,174 @@
+//! What a Chat server is sent.
+
+use selvedge_protocol::{FunctionCall, FunctionCallOutput, Item, Message, OutputPart, Role};
+use serde_json::{Map, Value, json};
+
+use crate::content::{image_url, not_shown, ours};
+use crate::pairing::paired;
+use crate::prompt::Calls;
+use crate::{Effort, Model, OutputLimit, Prompt, Provider, Thinking, Tool, as_text};
+
+/// The body of a request.
+pub(crate) fn request(prompt: &Prompt, model: &Model, provider: &Provider) -> Value {
+    let mut body = json!({
+        "model": model.name,
+        "messages": messages(prompt, model, provider),
+        "stream": true,
+        "stream_options": {"include_usage": true},
+    });
+    let mut set = |key: &str, value: Value| body[key] = value;
+    if prompt.calls != Calls::Off && !prompt.tools.is_empty() {
+        set("tools", prompt.tools.iter().map(definition).collect());
+        // Many servers do not know the field; parallel is what they do anyway.
+        if prompt.calls == Calls::Single {
+            set("parallel_tool_calls", false.into());
+        }
+    }
+    if let (true, Some(effort)) = (model.thinking != Thinking::Unsaid, prompt.effort) {
+        let word = if effort == Effort::Max { "xhigh" } else { effort.as_str() };
+        set("reasoning_effort", word.into());
+    }
+    if let Some(limit) = prompt.max_output_tokens {
+        let key = match provider.output_limit {
+            OutputLimit::MaxTokens => "max_tokens",
+            OutputLimit::MaxCompletionTokens => "max_completion_tokens",
+        };
+        set(key, limit.into());
+    }
+    // Only OpenAI itself knows both.
+    if let (OutputLimit::MaxCompletionTokens, Some(key)) = (provider.output_limit, &prompt.cache_key) {
+        set("prompt_cache_key", key.as_str().into());
+    }
+    body
+}
+
+fn definition(tool: &Tool) -> Value {
+    json!({"type": "function", "function": {
+        "name": tool.name,
+        "description": tool.description,
+        "parameters": tool.schema(),
+    }})
+}
+
+fn messages(prompt: &Prompt, model: &Model, provider: &Provider) -> Vec<Value> {
+    let origin = provider.origin(&model.name);
+    let history = match prompt.calls {
+        Calls::Off => as_text::without_calls(&prompt.history),
+        Calls::Parallel | Calls::Single => paired(&prompt.history),
+    };
+    let mut messages = Vec::with_capacity(history.len() + 1);
+    if !prompt.system.is_empty() {
+        messages.push(json!({"role": "system", "content": prompt.system}));
+    }
+    let mut answer = Answer::default();
+    // Images have no place in a result: they follow the last one.
+    let mut images: Vec<Value> = Vec::new();
+    for item in &history {
+        if !matches!(item.as_ref(), Item::FunctionCallOutput(_)) && !images.is_empty() {
+            messages.push(json!({"role": "user", "content": std::mem::take(&mut images)}));
+        }
+        match item.as_ref() {
+            Item::Message(message) if message.role == Role::Assistant => {
+                answer.text(&message.text(), &mut messages);
+            }
+            Item::Message(message) => {
+                answer.end(&mut messages);
+                messages.extend(said(message));
+            }
+            Item::Reasoning(reasoning) => answer.thought(ours(&reasoning.native, &origin), &mut messages),
+            Item::FunctionCall(call) => answer.call(prompt, call, ours(&call.native, &origin)),
+            Item::FunctionCallOutput(output) => {
+                answer.end(&mut messages);
+                messages.push(result(output));
+                images.extend(output.output.iter().filter(|part| matches!(part, OutputPart::Image { .. })).map(shown));
+            }
+            Item::Native(_) => {}
+        }
+    }
+    answer.end(&mut messages);
+    if !images.is_empty() {
+        messages.push(json!({"role": "user", "content": images}));
+    }
+    messages
+}
+
+/// What the model said in one go, which is one message here.
+#[derive(Default)]
+struct Answer {
+    text: String,
+    calls: Vec<Value>,
+    thought: Map<String, Value>,
+}
+
+impl Answer {
+    fn text(&mut self, text: &str, messages: &mut Vec<Value>) {
+        // What comes after calls is another message.
+        if !self.calls.is_empty() {
+            self.end(messages);
+        }
+        self.text.push_str(text);
+    }
+
+    fn thought(&mut self, fields: Option<&Value>, messages: &mut Vec<Value>) {
+        if !self.calls.is_empty() || !self.text.is_empty() {
+            self.end(messages);
+        }
+        if let Some(Value::Object(fields)) = fields {
+            self.thought.extend(fields.clone());
+        }
+    }
+
+    fn call(&mut self, prompt: &Prompt, call: &FunctionCall, extra: Option<&Value>) {
+        let mut json = json!({"id": call.call_id, "type": "function", "function": {
+            "name": call.name,
+            "arguments": prompt.arguments_as_json(call),
+        }});
+        if let Some(Value::Object(extra)) = extra {
+            for (key, value) in extra {
+                json[key] = value.clone();
+            }
+        }
+        self.calls.push(json);
+    }
+
+    fn end(&mut self, messages: &mut Vec<Value>) {
+        let Self { text, calls, thought } = std::mem::take(self);
+        if text.is_empty() && calls.is_empty() {
+            return;
+        }
+        let content = if text.is_empty() { Value::Null } else { text.into() };
+        let mut message = json!({"role": "assistant", "content": content});
+        if !calls.is_empty() {
+            // Thoughts go back with the calls they came with; some servers refuse them anywhere else.
+            for (key, value) in thought {
+                message[key] = value;
+            }
+            message["tool_calls"] = calls.into();
+        }
+        messages.push(message);
+    }
+}
+
+fn said(message: &Message) -> Option<Value> {
+    let content = match &message.content[..] {
+        [] => return None,
+        [OutputPart::Text { text }] if text.is_empty() => return None,
+        [OutputPart::Text { text }] => text.as_str().into(),
+        parts => parts.iter().map(shown).collect::<Value>(),
+    };
+    Some(json!({"role": "user", "content": content}))
+}
+
+fn result(output: &FunctionCallOutput) -> Value {
+    json!({"role": "tool", "tool_call_id": output.call_id, "content": output.text()})
+}
+
+fn shown(part: &OutputPart) -> Value {
+    match part {
+        OutputPart::Text { text } => json!({"type": "text", "text": text}),
+        OutputPart::Image { data, mime_type } => {
+            json!({"type": "image_url", "image_url": {"url": image_url(data, mime_type)}})
+        }
+        OutputPart::Audio { mime_type, .. } => json!({"type": "text", "text": not_shown(mime_type)}),
+    }
+}

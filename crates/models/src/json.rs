@@ -1,0 +1,161 @@
+//! Fields of other people's JSON: absent, null or of the wrong type is all the same, nothing.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
+
+use crate::ModelError;
+
+/// A text, borrowed where it has no escapes.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct Text<'a>(Option<Cow<'a, str>>);
+
+/// A whole number, also where it is written as text.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct Number(pub(crate) Option<u64>);
+
+impl Text<'_> {
+    /// The text, if there is one and it is not empty.
+    pub(crate) fn get(&self) -> Option<&str> {
+        self.0.as_deref().filter(|text| !text.is_empty())
+    }
+
+    pub(crate) fn or_empty(&self) -> &str {
+        self.0.as_deref().unwrap_or_default()
+    }
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(Lenient).map(|found| match found {
+            Found::Text(text) => Self(Some(text)),
+            Found::Number(_) | Found::Nothing => Self(None),
+        })
+    }
+}
+
+impl<'de> Deserialize<'de> for Number {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(Lenient).map(|found| match found {
+            Found::Number(number) => Self(Some(number)),
+            Found::Text(text) => Self(text.parse().ok()),
+            Found::Nothing => Self(None),
+        })
+    }
+}
+
+enum Found<'a> {
+    Text(Cow<'a, str>),
+    Number(u64),
+    Nothing,
+}
+
+struct Lenient;
+
+impl<'de> Visitor<'de> for Lenient {
+    type Value = Found<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("anything")
+    }
+
+    fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Self::Value, E> {
+        Ok(Found::Text(Cow::Borrowed(text)))
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
+        Ok(Found::Text(Cow::Owned(text.to_owned())))
+    }
+
+    fn visit_u64<E>(self, number: u64) -> Result<Self::Value, E> {
+        Ok(Found::Number(number))
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<Self::Value, E> {
+        Ok(Found::Nothing)
+    }
+
+    fn visit_f64<E>(self, number: f64) -> Result<Self::Value, E> {
+        // Some count tokens in floating point.
+        let whole = number >= 0.0 && number.fract() == 0.0 && number < 9e15;
+        Ok(if whole { Found::Number(number as u64) } else { Found::Nothing })
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<Self::Value, E> {
+        Ok(Found::Nothing)
+    }
+
+    fn visit_unit<E>(self) -> Result<Self::Value, E> {
+        Ok(Found::Nothing)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
+        while seq.next_element::<IgnoredAny>()?.is_some() {}
+        Ok(Found::Nothing)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+        Ok(Found::Nothing)
+    }
+}
+
+/// Reads an event, or says what is wrong with it.
+pub(crate) fn read<'a, T: Deserialize<'a>>(data: &'a [u8]) -> Result<T, ModelError> {
+    serde_json::from_slice(data).map_err(|error| {
+        let start = String::from_utf8_lossy(&data[..data.len().min(80)]).into_owned();
+        ModelError::protocol(crate::classify::one_line(&format!("an event is not what it should be: {error}: {start}")))
+    })
+}
+
+/// Reads a part of an event that was kept for later.
+pub(crate) fn part<'a, T: Deserialize<'a>>(raw: &'a RawValue) -> Result<T, ModelError> {
+    read(raw.get().as_bytes())
+}
+
+/// The fields of an object that are not among those named, if there are any.
+pub(crate) fn others(object: &Value, known: &[&str]) -> Option<Map<String, Value>> {
+    let object = object.as_object()?;
+    let rest: Map<String, Value> = object
+        .iter()
+        .filter(|(key, value)| !known.contains(&key.as_str()) && !value.is_null())
+        .map(|(key, value)| (key.clone(), value.clone()))
+        .collect();
+    (!rest.is_empty()).then_some(rest)
+}
+
+/// The text under a key; empty where there is none.
+pub(crate) fn text_at(object: &Value, key: &str) -> String {
+    object[key].as_str().unwrap_or_default().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(serde::Deserialize)]
+    struct Sample<'a> {
+        #[serde(borrow, default)]
+        text: Text<'a>,
+        #[serde(default)]
+        number: Number,
+    }
+
+    #[test]
+    fn the_wrong_type_is_nothing() {
+        for (json, text, number) in [
+            (r#"{"text": "a\nb", "number": 3}"#, Some("a\nb"), Some(3)),
+            (r#"{"text": null, "number": "7"}"#, None, Some(7)),
+            (r#"{"text": {"a": [1]}, "number": -1}"#, None, None),
+            (r#"{"text": [], "number": 2.0}"#, None, Some(2)),
+            (r#"{"number": 1e300}"#, None, None),
+            (r#"{"text": true, "number": null}"#, None, None),
+        ] {
+            let sample: Sample<'_> = read(json.as_bytes()).unwrap();
+            assert_eq!((sample.text.get(), sample.number.0), (text, number), "{json}");
+        }
+    }
+}

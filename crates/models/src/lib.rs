@@ -1,0 +1,86 @@
+//! Speaks OpenAI Responses, Chat Completions and Anthropic Messages, and hands on one stream of events.
+//!
+//! A [`Prompt`] goes in, [`ModelEvent`]s come out, and the items among them are the history of the next prompt:
+//!
+//! ```no_run
+//! use selvedge_models::{Client, Model, ModelEvent, Prompt, Provider, Secret, Tool};
+//! use selvedge_protocol::{FinishReason, Item, Role};
+//! use serde_json::json;
+//!
+//! # async fn ask() -> Result<(), selvedge_models::ModelError> {
+//! let mut provider = Provider::named("anthropic").expect("it is built in");
+//! provider.key = Some(Secret::new("sk-…"));
+//! let client = Client::new(provider)?;
+//! let model = Model::known("claude-sonnet-5");
+//!
+//! let mut prompt = Prompt {
+//!     system: "You know the weather.".into(),
+//!     history: vec![Item::message(Role::User, "How warm is it in Paris?")],
+//!     tools: vec![Tool::function("temperature", "Degrees in a city.", json!({
+//!         "type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"],
+//!     }))],
+//!     ..Prompt::default()
+//! };
+//! loop {
+//!     let mut stream = client.stream(&prompt, &model);
+//!     let mut answer = Vec::new();
+//!     let mut finish = FinishReason::Stop;
+//!     while let Some(event) = stream.next().await {
+//!         match event? {
+//!             ModelEvent::Text { text, .. } => print!("{text}"),
+//!             ModelEvent::ItemDone { done, .. } => answer.push(done),
+//!             // The answer broke off, or the provider began anew: what came so far is void.
+//!             ModelEvent::Retrying { .. } | ModelEvent::Restarted => answer.clear(),
+//!             ModelEvent::Finished { reason, .. } => finish = reason,
+//!             _ => {}
+//!         }
+//!     }
+//!     // Thoughts, signatures and ids go back as they came: they are in the items.
+//!     let calls: Vec<String> = answer.iter().filter_map(|item| match item {
+//!         Item::FunctionCall(call) => Some(call.call_id.clone()),
+//!         _ => None,
+//!     }).collect();
+//!     prompt.history.extend(answer);
+//!     prompt.history.extend(calls.iter().map(|id| Item::output(id, "21")));
+//!     // `Paused` is an invitation to send everything back as it is.
+//!     if calls.is_empty() && finish != FinishReason::Paused {
+//!         break;
+//!     }
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! The codecs do no I/O: [`request`] makes a body of a prompt, [`Decoder`] makes events of bytes. [`Client`] puts HTTP,
+//! retries and time-outs around them. Nothing here knows a tool or a script.
+
+mod as_text;
+mod asking;
+mod chat;
+mod classify;
+mod client;
+mod content;
+mod decode;
+mod error;
+mod event;
+mod json;
+mod messages;
+mod model;
+mod pairing;
+mod prompt;
+mod provider;
+mod request;
+mod responses;
+mod sse;
+mod table;
+mod transport;
+
+pub use classify::of_status as error_of;
+pub use client::{Client, ModelStream};
+pub use decode::Decoder;
+pub use error::{Ability, ModelError};
+pub use event::{ModelEvent, ReasoningView};
+pub use model::{Model, Prices, Thinking};
+pub use prompt::{Calls, Effort, Prompt, Tool, ToolInput};
+pub use provider::{OutputLimit, Provider, Secret};
+pub use request::request;

@@ -1,0 +1,8 @@
+//! Anthropic Messages: content blocks, signed thinking, cache breakpoints.
+
+mod cache;
+mod decode;
+mod request;
+
+pub(crate) use decode::Answer;
+pub(crate) use request::request;

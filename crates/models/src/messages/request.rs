@@ -1,0 +1,180 @@
+//! What a Messages server is sent.
+
+use selvedge_protocol::{FunctionCall, FunctionCallOutput, Item, Message, OutputPart, Role};
+use serde_json::{Map, Value, json};
+
+use super::cache;
+use crate::content::{not_shown, ours};
+use crate::pairing::{belongs_to_an_answer, paired};
+use crate::prompt::Calls;
+use crate::{Effort, Model, Prompt, Provider, Thinking, Tool, as_text};
+
+/// The body of a request.
+pub(crate) fn request(prompt: &Prompt, model: &Model, provider: &Provider) -> Value {
+    let limit = prompt.max_output_tokens.unwrap_or(model.max_output_tokens);
+    let turns = turns(prompt, model, provider);
+    let mut body = json!({
+        "model": model.name,
+        "max_tokens": limit,
+        "messages": turns,
+        "stream": true,
+    });
+    let mut set = |key: &str, value: Value| body[key] = value;
+    if !prompt.system.is_empty() {
+        set("system", json!([{"type": "text", "text": prompt.system}]));
+    }
+    if prompt.calls != Calls::Off && !prompt.tools.is_empty() {
+        set("tools", prompt.tools.iter().map(definition).collect());
+        if prompt.calls == Calls::Single {
+            set("tool_choice", json!({"type": "auto", "disable_parallel_tool_use": true}));
+        }
+    }
+    for (key, value) in thinking(prompt, model, provider, limit) {
+        set(key, value);
+    }
+    cache::mark(&mut body);
+    body
+}
+
+fn definition(tool: &Tool) -> Value {
+    json!({"name": tool.name, "description": tool.description, "input_schema": tool.schema()})
+}
+
+/// The fields that say how hard to think.
+fn thinking(prompt: &Prompt, model: &Model, provider: &Provider, limit: u64) -> Vec<(&'static str, Value)> {
+    if prompt.effort == Some(Effort::None) {
+        return Vec::new();
+    }
+    let word = match prompt.effort {
+        Some(Effort::None | Effort::Minimal | Effort::Low) => "low",
+        Some(Effort::High) => "high",
+        Some(Effort::Max) => "max",
+        Some(Effort::Medium) | None => "medium",
+    };
+    match model.thinking {
+        Thinking::Adaptive => {
+            let mut fields = vec![("thinking", json!({"type": "adaptive"}))];
+            if prompt.effort.is_some() {
+                fields.push(("output_config", json!({"effort": word})));
+            }
+            fields
+        }
+        Thinking::Budget if prompt.effort.is_some() && !answers_without_thought(prompt, model, provider) => {
+            let wanted = match word {
+                "low" => 4_096,
+                "high" => 16_384,
+                "max" => 32_768,
+                _ => 8_192,
+            };
+            // The budget is part of the limit, and at least 1,024.
+            let budget = wanted.min(limit.saturating_sub(1024));
+            if budget < 1024 {
+                Vec::new()
+            } else {
+                vec![("thinking", json!({"type": "enabled", "budget_tokens": budget}))]
+            }
+        }
+        Thinking::Budget | Thinking::Effort | Thinking::Unsaid => Vec::new(),
+    }
+}
+
+/// Whether the model is to go on from calls it made without a thought of its own, as after a change of model: with a
+/// budget that is refused.
+fn answers_without_thought(prompt: &Prompt, model: &Model, provider: &Provider) -> bool {
+    let origin = provider.origin(&model.name);
+    let from_calls = matches!(prompt.history.last(), Some(Item::FunctionCallOutput(_)));
+    let last_user = |item: &Item| matches!(item, Item::Message(message) if message.role == Role::User);
+    let turn = prompt.history.iter().rposition(last_user).map_or(0, |at| at + 1);
+    let thought_of_ours = |item: &Item| matches!(item, Item::Reasoning(thought) if thought.native.as_ref().is_some_and(|native| native.origin == origin));
+    let first = prompt.history[turn..].iter().find(|item| belongs_to_an_answer(item));
+    from_calls && !first.is_some_and(thought_of_ours)
+}
+
+/// Messages, in which users and the model take turns.
+fn turns(prompt: &Prompt, model: &Model, provider: &Provider) -> Vec<Value> {
+    let origin = provider.origin(&model.name);
+    let history = match prompt.calls {
+        Calls::Off => as_text::without_calls(&prompt.history),
+        Calls::Parallel | Calls::Single => paired(&prompt.history),
+    };
+    let mut turns: Vec<(Role, Vec<Value>)> = Vec::new();
+    for item in &history {
+        let (role, blocks) = match item.as_ref() {
+            Item::Message(message) => (message.role, said(message, ours(&message.native, &origin))),
+            Item::Reasoning(reasoning) => {
+                (Role::Assistant, ours(&reasoning.native, &origin).cloned().into_iter().collect())
+            }
+            Item::FunctionCall(call) => (Role::Assistant, vec![called(prompt, call, ours(&call.native, &origin))]),
+            Item::FunctionCallOutput(output) => (Role::User, vec![result(output)]),
+            Item::Native(native) if native.origin == origin => (Role::Assistant, vec![native.json.clone()]),
+            Item::Native(_) => continue,
+        };
+        match turns.last_mut() {
+            Some((last, all)) if *last == role => all.extend(blocks),
+            _ => turns.push((role, blocks)),
+        }
+    }
+    let shown = turns.into_iter().filter(|(_, blocks)| !blocks.is_empty());
+    shown
+        .map(|(role, blocks)| {
+            let role = match role {
+                Role::User => "user",
+                Role::Assistant => "assistant",
+            };
+            json!({"role": role, "content": blocks})
+        })
+        .collect()
+}
+
+/// Empty texts, and texts of white space alone where the model speaks, are refused.
+fn said(message: &Message, extra: Option<&Value>) -> Vec<Value> {
+    let mut blocks: Vec<Value> = message.content.iter().filter_map(shown).collect();
+    if let (Some(block), Some(Value::Object(extra))) = (blocks.first_mut(), extra) {
+        for (key, value) in extra {
+            block[key.as_str()] = value.clone();
+        }
+    }
+    blocks
+}
+
+fn called(prompt: &Prompt, call: &FunctionCall, extra: Option<&Value>) -> Value {
+    let text = prompt.arguments_as_json(call);
+    let input = match serde_json::from_str(&text) {
+        Ok(Value::Object(input)) => Value::Object(input),
+        // The API takes only objects; the model sees what it wrote.
+        _ => json!({"invalid_json": text}),
+    };
+    let mut block = json!({"type": "tool_use", "id": call_id(&call.call_id), "name": call.name, "input": input});
+    for (key, value) in extra.and_then(Value::as_object).unwrap_or(&Map::new()) {
+        block[key] = value.clone();
+    }
+    block
+}
+
+fn result(output: &FunctionCallOutput) -> Value {
+    let mut block = json!({"type": "tool_result", "tool_use_id": call_id(&output.call_id)});
+    let parts: Vec<Value> = output.output.iter().filter_map(shown).collect();
+    if !parts.is_empty() {
+        block["content"] = parts.into();
+    }
+    if output.failed {
+        block["is_error"] = true.into();
+    }
+    block
+}
+
+/// Ids here have letters, digits, `_` and `-` alone; those of other providers may have more.
+fn call_id(id: &str) -> String {
+    id.chars().map(|c| if c.is_ascii_alphanumeric() || c == '_' || c == '-' { c } else { '_' }).collect()
+}
+
+fn shown(part: &OutputPart) -> Option<Value> {
+    match part {
+        OutputPart::Text { text } if text.trim().is_empty() => None,
+        OutputPart::Text { text } => Some(json!({"type": "text", "text": text})),
+        OutputPart::Image { data, mime_type } => {
+            Some(json!({"type": "image", "source": {"type": "base64", "media_type": mime_type, "data": data}}))
+        }
+        OutputPart::Audio { mime_type, .. } => Some(json!({"type": "text", "text": not_shown(mime_type)})),
+    }
+}

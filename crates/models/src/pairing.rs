@@ -1,0 +1,123 @@
+//! Every call followed by its result: what each API insists on, whatever happened to the conversation.
+//!
+//! A turn can end between a call and its result, a person can speak in between, and two providers can give two calls
+//! the same id. Results are put behind the calls of their answer in the order of the calls; a call whose result is
+//! missing is told to have none; a result nobody asked for is left out.
+
+use std::borrow::Cow;
+
+use selvedge_protocol::{FunctionCall, FunctionCallOutput, Item, OutputPart};
+
+const NO_RESULT: &str = "no result was recorded: the call was interrupted, and what it did is not known";
+
+/// The history in an order every API takes.
+pub(crate) fn paired(history: &[Item]) -> Vec<Cow<'_, Item>> {
+    // Which result belongs to which call: the first one behind it, before the id is used again.
+    let mut results: Vec<Option<&FunctionCallOutput>> = vec![None; history.len()];
+    let mut open: Vec<(usize, &FunctionCall)> = Vec::new();
+    for (at, item) in history.iter().enumerate() {
+        match item {
+            Item::FunctionCall(call) => open.push((at, call)),
+            Item::FunctionCallOutput(output) => {
+                let found = open.iter().position(|(_, call)| call.call_id == output.call_id);
+                if let Some((call, _)) = found.map(|found| open.remove(found)) {
+                    results[call] = Some(output);
+                }
+            }
+            Item::Message(_) | Item::Reasoning(_) | Item::Native(_) => {}
+        }
+    }
+    let mut ordered = Vec::with_capacity(history.len());
+    let mut waiting: Vec<Cow<'_, Item>> = Vec::new();
+    for (at, item) in history.iter().enumerate() {
+        if matches!(item, Item::FunctionCallOutput(_)) {
+            continue;
+        }
+        if !belongs_to_an_answer(item) {
+            ordered.append(&mut waiting);
+        } else if !waiting.is_empty() && results_came_before(history, at) {
+            // A new answer begins.
+            ordered.append(&mut waiting);
+        }
+        ordered.push(Cow::Borrowed(item));
+        if let Item::FunctionCall(call) = item {
+            waiting.push(match results[at] {
+                Some(output) => Cow::Owned(Item::FunctionCallOutput(output.clone())),
+                None => Cow::Owned(Item::FunctionCallOutput(FunctionCallOutput {
+                    call_id: call.call_id.clone(),
+                    output: vec![OutputPart::Text { text: NO_RESULT.to_owned() }],
+                    failed: true,
+                })),
+            });
+        }
+    }
+    ordered.append(&mut waiting);
+    ordered
+}
+
+/// Whether the item is something the model said.
+pub(crate) fn belongs_to_an_answer(item: &Item) -> bool {
+    match item {
+        Item::Message(message) => message.role == selvedge_protocol::Role::Assistant,
+        Item::Reasoning(_) | Item::FunctionCall(_) | Item::Native(_) => true,
+        Item::FunctionCallOutput(_) => false,
+    }
+}
+
+/// Whether a result stands right before this item: what follows it is the next answer.
+fn results_came_before(history: &[Item], at: usize) -> bool {
+    at.checked_sub(1).is_some_and(|before| matches!(history[before], Item::FunctionCallOutput(_)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use selvedge_protocol::{CallKind, Role};
+
+    fn call(id: &str, name: &str) -> Item {
+        Item::FunctionCall(FunctionCall {
+            call_id: id.into(),
+            name: name.into(),
+            arguments: "{}".into(),
+            kind: CallKind::Function,
+            native: None,
+        })
+    }
+
+    fn shape(history: &[Item]) -> Vec<String> {
+        let name = |item: &Item| match item {
+            Item::Message(message) => message.text(),
+            Item::FunctionCall(call) => format!("call {}", call.name),
+            Item::FunctionCallOutput(output) if output.text() == NO_RESULT => format!("none for {}", output.call_id),
+            Item::FunctionCallOutput(output) => output.text(),
+            Item::Reasoning(_) => "thought".into(),
+            Item::Native(_) => "native".into(),
+        };
+        paired(history).iter().map(|item| name(item)).collect()
+    }
+
+    #[test]
+    fn results_follow_the_calls_of_their_answer() {
+        let user = |text: &str| Item::message(Role::User, text);
+        let said = |text: &str| Item::message(Role::Assistant, text);
+        let history = [user("u"), call("1", "a"), call("2", "b"), user("wait"), Item::output("2", "rb"), said("s")];
+        assert_eq!(shape(&history), ["u", "call a", "call b", "none for 1", "rb", "wait", "s"]);
+        // The same id in two answers, and a result nobody asked for.
+        let history = [
+            call("0", "a"),
+            Item::output("0", "ra"),
+            call("0", "b"),
+            Item::output("0", "rb"),
+            Item::output("9", "lost"),
+            user("u"),
+        ];
+        assert_eq!(shape(&history), ["call a", "ra", "call b", "rb", "u"]);
+        // One result after each call, as some agents store them: still one answer each.
+        assert_eq!(
+            shape(&[call("1", "a"), said("s"), call("2", "b")]),
+            ["call a", "s", "call b", "none for 1", "none for 2"]
+        );
+        // Even a result that came before its call is not lost silently: the call is told to have none.
+        assert_eq!(shape(&[Item::output("1", "early"), call("1", "a")]), ["call a", "none for 1"]);
+    }
+}

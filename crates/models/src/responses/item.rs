@@ -1,0 +1,206 @@
+//! One item of an answer: from its pieces, from its final form, or from both.
+
+use selvedge_protocol::{CallKind, FunctionCall, Item, Message, Native, Origin, OutputPart, Reasoning, Role};
+use serde_json::{Value, json};
+
+use crate::ModelEvent;
+use crate::ReasoningView;
+use crate::json::{others, text_at};
+
+/// An item as far as it came.
+#[derive(Debug, Default)]
+pub(super) struct Partial {
+    pub(super) index: Option<u64>,
+    pub(super) id: String,
+    pub(super) kind: Kind,
+    pub(super) call_id: String,
+    pub(super) name: String,
+    /// What a message says, or what a call is given.
+    pub(super) text: String,
+    pub(super) refusal: String,
+    pub(super) summary: Vec<String>,
+    pub(super) content: Vec<String>,
+    pub(super) announced: bool,
+    pub(super) done: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum Kind {
+    Message,
+    Reasoning,
+    Call(CallKind),
+    /// What the provider did by itself, and whatever comes later.
+    #[default]
+    Other,
+}
+
+/// What an item came to.
+pub(super) enum Done {
+    Item(Item),
+    CutCall(FunctionCall),
+}
+
+impl Kind {
+    pub(super) fn of(item: &Value) -> Self {
+        match item["type"].as_str() {
+            Some("message") => Self::Message,
+            Some("reasoning") => Self::Reasoning,
+            Some("function_call") => Self::Call(CallKind::Function),
+            Some("custom_tool_call") => Self::Call(CallKind::Freeform),
+            _ => Self::Other,
+        }
+    }
+}
+
+impl Partial {
+    /// Says that a call begins, once its name is known.
+    pub(super) fn announce(&mut self, item: u32, events: &mut Vec<ModelEvent>) {
+        let Kind::Call(kind) = self.kind else { return };
+        if self.name.is_empty() || std::mem::replace(&mut self.announced, true) {
+            return;
+        }
+        let (call_id, name) = (self.call_id.clone(), self.name.clone());
+        events.push(ModelEvent::CallStarted { item, call_id, name, kind });
+    }
+
+    /// Tells what the final form says and no piece said before.
+    pub(super) fn show_unstreamed(&mut self, item: u32, value: &Value, events: &mut Vec<ModelEvent>) {
+        self.kind = Kind::of(value);
+        match self.kind {
+            Kind::Message if self.text.is_empty() => {
+                let text = message_text(value);
+                if !text.is_empty() {
+                    events.push(ModelEvent::Text { item, text });
+                }
+            }
+            Kind::Reasoning => {
+                let summary = texts(&value["summary"]);
+                if self.summary.is_empty() && !summary.is_empty() {
+                    let (view, text) = (ReasoningView::Summary, summary.join("\n"));
+                    events.push(ModelEvent::Reasoning { item, view, text });
+                }
+                let content = texts(&value["content"]);
+                if self.content.is_empty() && !content.is_empty() {
+                    let (view, text) = (ReasoningView::Raw, content.join("\n"));
+                    events.push(ModelEvent::Reasoning { item, view, text });
+                }
+            }
+            Kind::Call(kind) => {
+                let (name, call_id) = (text_at(value, "name"), text_at(value, "call_id"));
+                if !name.is_empty() {
+                    self.name = name;
+                }
+                if !call_id.is_empty() {
+                    self.call_id = call_id;
+                }
+                self.announce(item, events);
+                let arguments = arguments(value, kind);
+                if self.text.is_empty() && !arguments.is_empty() {
+                    events.push(ModelEvent::CallDelta { item, text: arguments });
+                }
+            }
+            Kind::Message | Kind::Other => {}
+        }
+    }
+
+    /// What the model said in place of an answer.
+    pub(super) fn refusal_of(&self, value: &Value) -> Option<String> {
+        let parts = value["content"].as_array().into_iter().flatten();
+        let told: String = parts.filter_map(|part| part["refusal"].as_str()).collect();
+        [told, self.refusal.clone()].into_iter().find(|text| !text.is_empty())
+    }
+
+    /// The item, from its final form; what that leaves out is taken from the pieces.
+    pub(super) fn finish(&mut self, mut value: Value, origin: &Origin) -> Done {
+        let native = |json: Value| Some(Native { origin: origin.clone(), json });
+        Done::Item(match self.kind {
+            Kind::Message => {
+                let text = match message_text(&value) {
+                    text if text.is_empty() => std::mem::take(&mut self.text),
+                    text => text,
+                };
+                let content = if text.is_empty() { Vec::new() } else { vec![OutputPart::Text { text }] };
+                let extra = others(&value, &["type", "id", "status", "role", "content"]);
+                let native = extra.and_then(|extra| native(Value::Object(extra)));
+                Item::Message(Message { role: Role::Assistant, content, native })
+            }
+            Kind::Reasoning => {
+                let or_pieces = |told: Vec<String>, pieces: &mut Vec<String>| match told.is_empty() {
+                    true => std::mem::take(pieces),
+                    false => told,
+                };
+                let summary = or_pieces(texts(&value["summary"]), &mut self.summary);
+                let content = or_pieces(texts(&value["content"]), &mut self.content);
+                if let Some(fields) = value.as_object_mut() {
+                    fields.remove("status");
+                }
+                Item::Reasoning(Reasoning { summary, content, native: native(value) })
+            }
+            Kind::Call(kind) => {
+                let arguments = match arguments(&value, kind) {
+                    text if text.is_empty() => std::mem::take(&mut self.text),
+                    text => text,
+                };
+                let known = ["type", "id", "call_id", "name", "arguments", "input", "status"];
+                let extra = others(&value, &known);
+                let call = FunctionCall {
+                    call_id: self.call_id.clone(),
+                    name: self.name.clone(),
+                    arguments,
+                    kind,
+                    native: extra.and_then(|extra| native(Value::Object(extra))),
+                };
+                if value["status"] == "incomplete" {
+                    return Done::CutCall(call);
+                }
+                let empty = kind == CallKind::Function && call.arguments.trim().is_empty();
+                let arguments = if empty { "{}".to_owned() } else { call.arguments };
+                Item::FunctionCall(FunctionCall { arguments, ..call })
+            }
+            Kind::Other => Item::Native(Native { origin: origin.clone(), json: value }),
+        })
+    }
+
+    /// The final form of an item that was never given one.
+    pub(super) fn rebuild(&self, status: &str) -> Value {
+        match self.kind {
+            Kind::Message => json!({"type": "message", "status": status, "content": []}),
+            Kind::Reasoning => {
+                let part = |kind: &str, texts: &[String]| -> Value {
+                    texts.iter().map(|text| json!({"type": kind, "text": text})).collect()
+                };
+                let mut item = json!({"type": "reasoning", "summary": part("summary_text", &self.summary)});
+                if !self.content.is_empty() {
+                    item["content"] = part("reasoning_text", &self.content);
+                }
+                item
+            }
+            Kind::Call(CallKind::Function) => json!({"type": "function_call", "status": status}),
+            Kind::Call(CallKind::Freeform) => json!({"type": "custom_tool_call", "status": status}),
+            Kind::Other => json!({"status": status}),
+        }
+    }
+}
+
+fn arguments(value: &Value, kind: CallKind) -> String {
+    let key = match kind {
+        CallKind::Function => "arguments",
+        CallKind::Freeform => "input",
+    };
+    match &value[key] {
+        Value::String(text) => text.clone(),
+        Value::Null => String::new(),
+        // Some send the object itself.
+        other => other.to_string(),
+    }
+}
+
+fn message_text(value: &Value) -> String {
+    let parts = value["content"].as_array().into_iter().flatten();
+    parts.filter_map(|part| part["text"].as_str().or(part["refusal"].as_str())).collect()
+}
+
+fn texts(list: &Value) -> Vec<String> {
+    let parts = list.as_array().into_iter().flatten();
+    parts.filter_map(|part| part["text"].as_str()).filter(|text| !text.is_empty()).map(str::to_owned).collect()
+}

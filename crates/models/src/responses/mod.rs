@@ -1,0 +1,8 @@
+//! OpenAI Responses: items, encrypted reasoning that goes back, freeform tools.
+
+mod decode;
+mod item;
+mod request;
+
+pub(crate) use decode::Answer;
+pub(crate) use request::request;

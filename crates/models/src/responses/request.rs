@@ -1,0 +1,164 @@
+//! What a Responses server is sent.
+
+use selvedge_protocol::{CallKind, FunctionCall, FunctionCallOutput, Item, Message, OutputPart, Role};
+use serde_json::{Map, Value, json};
+
+use crate::content::{image_url, not_shown, ours};
+use crate::pairing::{belongs_to_an_answer, paired};
+use crate::prompt::Calls;
+use crate::{Effort, Model, Prompt, Provider, Thinking, Tool, ToolInput, as_text};
+
+/// The body of a request.
+pub(crate) fn request(prompt: &Prompt, model: &Model, provider: &Provider) -> Value {
+    let mut body =
+        json!({ "model": model.name, "input": input(prompt, model, provider), "stream": true, "store": false });
+    let mut set = |key: &str, value: Value| body[key] = value;
+    if !prompt.system.is_empty() {
+        set("instructions", prompt.system.as_str().into());
+    }
+    if prompt.calls != Calls::Off && !prompt.tools.is_empty() {
+        set("tools", prompt.tools.iter().map(|tool| definition(tool, model)).collect());
+        set("tool_choice", "auto".into());
+        set("parallel_tool_calls", (prompt.calls == Calls::Parallel).into());
+    }
+    if model.thinking != Thinking::Unsaid {
+        // With nothing stored at the provider, the thought itself has to come along.
+        set("include", json!(["reasoning.encrypted_content"]));
+        let mut reasoning = json!({"summary": "auto"});
+        if let Some(effort) = prompt.effort {
+            reasoning["effort"] = word(effort).into();
+        }
+        set("reasoning", reasoning);
+    }
+    if let Some(key) = &prompt.cache_key {
+        set("prompt_cache_key", key.as_str().into());
+    }
+    if let Some(limit) = prompt.max_output_tokens {
+        set("max_output_tokens", limit.into());
+    }
+    body
+}
+
+fn word(effort: Effort) -> &'static str {
+    match effort {
+        Effort::Max => "xhigh",
+        other => other.as_str(),
+    }
+}
+
+fn definition(tool: &Tool, model: &Model) -> Value {
+    let (name, description) = (&tool.name, &tool.description);
+    match &tool.input {
+        ToolInput::Freeform { .. } if model.freeform_tools => {
+            json!({"type": "custom", "name": name, "description": description})
+        }
+        // Left out, it would be strict, and refuse schemas with optional fields.
+        _ => {
+            json!({"type": "function", "name": name, "description": description, "parameters": tool.schema(), "strict": false})
+        }
+    }
+}
+
+fn input(prompt: &Prompt, model: &Model, provider: &Provider) -> Vec<Value> {
+    let origin = provider.origin(&model.name);
+    let history = match prompt.calls {
+        Calls::Off => as_text::without_calls(&prompt.history),
+        Calls::Parallel | Calls::Single => paired(&prompt.history),
+    };
+    let mut input = Vec::with_capacity(history.len());
+    for (at, item) in history.iter().enumerate() {
+        match item.as_ref() {
+            Item::Message(message) => input.extend(said(message, ours(&message.native, &origin))),
+            Item::Reasoning(reasoning) => {
+                // A thought that nothing followed is refused.
+                let followed = history.get(at + 1).is_some_and(|next| belongs_to_an_answer(next));
+                if let (true, Some(json)) = (followed, ours(&reasoning.native, &origin)) {
+                    let mut json = json.clone();
+                    // With its content it needs no name, and a name the server did not store is refused.
+                    if json["encrypted_content"].is_string()
+                        && let Some(fields) = json.as_object_mut()
+                    {
+                        fields.remove("id");
+                    }
+                    input.push(json);
+                }
+            }
+            Item::FunctionCall(call) => input.push(called(prompt, call, model, ours(&call.native, &origin))),
+            Item::FunctionCallOutput(output) => {
+                input.push(result(output, freeform_call(&history[..at], output, model)))
+            }
+            Item::Native(native) if native.origin == origin => input.push(native.json.clone()),
+            Item::Native(_) => {}
+        }
+    }
+    input
+}
+
+fn said(message: &Message, extra: Option<&Value>) -> Option<Value> {
+    let parts: Vec<Value> = match message.role {
+        Role::User => message.content.iter().map(shown).collect(),
+        Role::Assistant => match message.text() {
+            text if text.is_empty() => Vec::new(),
+            text => vec![json!({"type": "output_text", "text": text})],
+        },
+    };
+    let role = match message.role {
+        Role::User => "user",
+        Role::Assistant => "assistant",
+    };
+    (!parts.is_empty()).then(|| with(json!({"type": "message", "role": role, "content": parts}), extra))
+}
+
+fn called(prompt: &Prompt, call: &FunctionCall, model: &Model, extra: Option<&Value>) -> Value {
+    let (id, name) = (&call.call_id, &call.name);
+    let item = match call.kind {
+        CallKind::Freeform if model.freeform_tools => {
+            json!({"type": "custom_tool_call", "call_id": id, "name": name, "input": call.arguments})
+        }
+        _ => {
+            let arguments = prompt.arguments_as_json(call);
+            json!({"type": "function_call", "call_id": id, "name": name, "arguments": arguments})
+        }
+    };
+    with(item, extra)
+}
+
+/// Whether the call this answers went out as a freeform one.
+fn freeform_call(before: &[std::borrow::Cow<'_, Item>], output: &FunctionCallOutput, model: &Model) -> CallKind {
+    let call = before.iter().rev().find_map(|item| match item.as_ref() {
+        Item::FunctionCall(call) if call.call_id == output.call_id => Some(call.kind),
+        _ => None,
+    });
+    call.filter(|_| model.freeform_tools).unwrap_or_default()
+}
+
+fn result(output: &FunctionCallOutput, kind: CallKind) -> Value {
+    let content: Value = match output.output.iter().all(|part| matches!(part, OutputPart::Text { .. })) {
+        true => output.text().into(),
+        false => output.output.iter().map(shown).collect(),
+    };
+    let name = match kind {
+        CallKind::Function => "function_call_output",
+        CallKind::Freeform => "custom_tool_call_output",
+    };
+    json!({"type": name, "call_id": output.call_id, "output": content})
+}
+
+fn shown(part: &OutputPart) -> Value {
+    match part {
+        OutputPart::Text { text } => json!({"type": "input_text", "text": text}),
+        OutputPart::Image { data, mime_type } => {
+            json!({"type": "input_image", "image_url": image_url(data, mime_type)})
+        }
+        OutputPart::Audio { mime_type, .. } => json!({"type": "input_text", "text": not_shown(mime_type)}),
+    }
+}
+
+fn with(mut item: Value, extra: Option<&Value>) -> Value {
+    if let (Some(fields), Some(Value::Object(extra))) = (item.as_object_mut(), extra) {
+        let fresh: Map<String, Value> =
+            extra.clone().into_iter().filter(|(key, _)| !fields.contains_key(key)).collect();
+        fields.extend(fresh);
+    }
+    item
+}

@@ -1,0 +1,119 @@
+//! The models that are known, by how their names begin.
+//!
+//! A model nobody here has heard of gets what most have: the table is a help, never a gate.
+
+use crate::{Model, Thinking};
+
+/// One row: what a name begins with, the window, the longest answer, how it thinks, and what it can do.
+struct Row(&'static str, u64, u64, Thinking, &'static [Can]);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Can {
+    Tools,
+    Freeform,
+    Images,
+}
+
+const SEES: &[Can] = &[Can::Tools, Can::Images];
+const ALL: &[Can] = &[Can::Tools, Can::Freeform, Can::Images];
+const TOOLS: &[Can] = &[Can::Tools];
+
+use Thinking::{Adaptive, Budget, Effort, Unsaid};
+
+/// Longer beginnings first where one is the beginning of another.
+#[rustfmt::skip]
+const TABLE: &[Row] = &[
+    Row("gpt-5-chat",           128_000,  16_384, Unsaid,   SEES),
+    Row("gpt-5",                400_000, 128_000, Effort,   ALL),
+    Row("codex-mini",           200_000, 100_000, Effort,   SEES),
+    Row("gpt-oss",              131_072,  32_768, Effort,   TOOLS),
+    Row("gpt-4.1",            1_047_576,  32_768, Unsaid,   SEES),
+    Row("gpt-4o",               128_000,  16_384, Unsaid,   SEES),
+    Row("gpt-4",                128_000,   4_096, Unsaid,   TOOLS),
+    Row("o4-mini",              200_000, 100_000, Effort,   SEES),
+    Row("o3-mini",              200_000, 100_000, Effort,   TOOLS),
+    Row("o3",                   200_000, 100_000, Effort,   SEES),
+    Row("o1",                   200_000, 100_000, Effort,   SEES),
+
+    Row("claude-opus-5",        200_000, 128_000, Adaptive, SEES),
+    Row("claude-sonnet-5",      200_000,  64_000, Adaptive, SEES),
+    Row("claude-haiku-5",       200_000,  64_000, Adaptive, SEES),
+    Row("claude-fable-5",       200_000,  64_000, Adaptive, SEES),
+    Row("claude-opus-4-8",      200_000, 128_000, Adaptive, SEES),
+    Row("claude-opus-4-7",      200_000, 128_000, Adaptive, SEES),
+    Row("claude-opus-4-6",      200_000, 128_000, Adaptive, SEES),
+    Row("claude-sonnet-4-6",    200_000,  64_000, Adaptive, SEES),
+    Row("claude-opus-4-5",      200_000,  64_000, Budget,   SEES),
+    Row("claude-sonnet-4",      200_000,  64_000, Budget,   SEES),
+    Row("claude-haiku-4",       200_000,  64_000, Budget,   SEES),
+    Row("claude-opus-4",        200_000,  32_000, Budget,   SEES),
+    Row("claude-3-7-sonnet",    200_000,  64_000, Budget,   SEES),
+    Row("claude-3",             200_000,   4_096, Unsaid,   SEES),
+    Row("claude",               200_000,  32_000, Unsaid,   SEES),
+
+    Row("grok-code",            256_000,  32_768, Unsaid,   TOOLS),
+    Row("grok",                 256_000,  32_768, Effort,   SEES),
+    Row("gemini",             1_048_576,  65_536, Effort,   SEES),
+    Row("deepseek",             131_072,  32_768, Unsaid,   TOOLS),
+    Row("kimi",                 262_144,  32_768, Unsaid,   TOOLS),
+    Row("glm",                  202_752,  32_768, Unsaid,   TOOLS),
+    Row("qwen",                 131_072,  32_768, Unsaid,   TOOLS),
+    Row("mistral",              131_072,  32_768, Unsaid,   TOOLS),
+    Row("devstral",             131_072,  32_768, Unsaid,   TOOLS),
+    Row("llama",                131_072,  16_384, Unsaid,   TOOLS),
+    Row("gemma",                131_072,   8_192, Unsaid,   TOOLS),
+];
+
+/// What a model is taken to be until somebody says otherwise.
+const UNKNOWN: Row = Row("", 32_768, 8_192, Unsaid, TOOLS);
+
+impl Model {
+    /// What is known about the model of this name, or what most models have.
+    pub fn known(name: &str) -> Self {
+        // Gateways put the maker in front, servers a path, and both something behind.
+        let bare = name.rsplit('/').next().unwrap_or(name).to_lowercase().replace("claude-opus-4.", "claude-opus-4-");
+        let bare = bare.replace("claude-sonnet-4.", "claude-sonnet-4-").replace("claude-haiku-4.", "claude-haiku-4-");
+        let Row(_, window, output, thinking, can) =
+            TABLE.iter().find(|row| bare.starts_with(row.0)).unwrap_or(&UNKNOWN);
+        Self {
+            name: name.to_owned(),
+            context_window: *window,
+            max_output_tokens: *output,
+            thinking: *thinking,
+            tools: can.contains(&Can::Tools),
+            freeform_tools: can.contains(&Can::Freeform),
+            images: can.contains(&Can::Images),
+            prices: None,
+            script_mode: None,
+            tool_pack: None,
+        }
+    }
+
+    /// Whether the table has a row for this name.
+    pub fn is_known(name: &str) -> bool {
+        Self::known(name) != Self { name: name.to_owned(), ..Self::known("") }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_row_hides_another() {
+        for (at, row) in TABLE.iter().enumerate() {
+            let first = TABLE.iter().position(|other| row.0.starts_with(other.0));
+            assert_eq!(first, Some(at), "{} is never reached", row.0);
+        }
+    }
+
+    #[test]
+    fn names_are_known_in_every_dress() {
+        assert_eq!(Model::known("openai/gpt-5.5").thinking, Effort);
+        assert!(Model::known("gpt-5.5").freeform_tools);
+        assert_eq!(Model::known("anthropic/claude-opus-4.7").max_output_tokens, 128_000);
+        assert_eq!(Model::known("claude-sonnet-4-20250514").thinking, Budget);
+        assert_eq!(Model::known("/models/Qwen3-1.7B-Q4_K_M.gguf").context_window, 131_072);
+        assert!(!Model::is_known("my-own-model") && Model::is_known("o3"));
+    }
+}

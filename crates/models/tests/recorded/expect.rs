@@ -1,0 +1,316 @@
+//! What a recorded answer says, found out a second way: line by line with no regard for memory or for cuts.
+
+use std::collections::BTreeMap;
+
+use selvedge_models::{ModelEvent, ReasoningView};
+use selvedge_protocol::{FinishReason, Item, OutputPart, Usage, WireApi};
+use serde_json::Value;
+
+/// What matters of an answer.
+#[derive(Debug, Default, PartialEq, Clone)]
+pub struct Gist {
+    pub text: String,
+    /// Thoughts and summaries, in order.
+    pub reasoning: String,
+    /// Name and arguments.
+    pub calls: Vec<(String, Value)>,
+    /// Ids the server gave.
+    pub ids: Vec<String>,
+    pub usage: Option<Usage>,
+    pub finish: Option<FinishReason>,
+}
+
+/// The gist of what the decoder said: of its items, after a check that the pieces say the same.
+pub fn gist(events: &[ModelEvent]) -> Gist {
+    let begin = events.iter().rposition(|event| *event == ModelEvent::Restarted).map_or(0, |at| at + 1);
+    let events = &events[begin..];
+    let mut gist = Gist::default();
+    let (mut texts, mut thoughts, mut arguments) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+    let mut started = BTreeMap::new();
+    for event in events {
+        match event {
+            ModelEvent::Text { item, text } => texts.entry(*item).or_insert_with(String::new).push_str(text),
+            ModelEvent::Reasoning { item, view, text } => {
+                assert!(matches!(view, ReasoningView::Summary | ReasoningView::Raw));
+                thoughts.entry(*item).or_insert_with(String::new).push_str(text);
+            }
+            ModelEvent::CallStarted { item, call_id, name, .. } => {
+                assert!(started.insert(*item, (call_id.clone(), name.clone())).is_none(), "started twice");
+            }
+            ModelEvent::CallDelta { item, text } => {
+                assert!(started.contains_key(item), "arguments of a call that did not start");
+                arguments.entry(*item).or_insert_with(String::new).push_str(text);
+            }
+            ModelEvent::ItemDone { item, done: Item::Message(message) } => {
+                assert_eq!(texts.get(item), Some(&message.text()), "pieces and message differ");
+                gist.text.push_str(&message.text());
+                assert!(message.content.iter().all(|part| matches!(part, OutputPart::Text { .. })));
+            }
+            ModelEvent::ItemDone { item, done: Item::Reasoning(reasoning) } => {
+                let said: String = reasoning.summary.iter().chain(&reasoning.content).map(String::as_str).collect();
+                let pieces = thoughts.get(item).cloned().unwrap_or_default();
+                assert_eq!(pieces.replace('\n', ""), said.replace('\n', ""), "pieces and thought differ");
+                gist.reasoning.push_str(&said);
+            }
+            ModelEvent::ItemDone { item, done: Item::FunctionCall(call) } => {
+                assert_eq!(started.get(item), Some(&(call.call_id.clone(), call.name.clone())));
+                let pieces = arguments.get(item).cloned().unwrap_or_else(|| "{}".to_owned());
+                let same = pieces == call.arguments || (pieces.trim().is_empty() && call.arguments == "{}");
+                assert!(same, "pieces and arguments differ: {pieces} {}", call.arguments);
+                let value = serde_json::from_str(&call.arguments).unwrap_or_else(|_| call.arguments.clone().into());
+                gist.calls.push((call.name.clone(), value));
+                gist.ids.push(call.call_id.clone());
+            }
+            ModelEvent::Usage(usage) => assert!(gist.usage.replace(*usage).is_none(), "usage twice"),
+            ModelEvent::Finished { reason, .. } => assert!(gist.finish.replace(reason.clone()).is_none()),
+            _ => {}
+        }
+    }
+    assert!(matches!(events.last(), Some(ModelEvent::Finished { .. })), "finished is last");
+    gist
+}
+
+/// The gist of the recorded bytes.
+pub fn expected(wire: WireApi, bytes: &[u8]) -> Gist {
+    let text = std::str::from_utf8(bytes).unwrap();
+    let lines = text.lines().filter_map(|line| line.strip_prefix("data:")).map(str::trim);
+    let mut chunks: Vec<Value> = lines
+        .filter(|line| !line.is_empty() && *line != "[DONE]")
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    if chunks.is_empty() {
+        chunks.push(serde_json::from_str(text).unwrap());
+    }
+    match wire {
+        WireApi::Responses => responses(&chunks),
+        WireApi::Chat => chat(&chunks),
+        WireApi::Messages => messages(&chunks),
+    }
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}
+
+fn list(value: &Value) -> &[Value] {
+    value.as_array().map(Vec::as_slice).unwrap_or_default()
+}
+
+fn arguments(text: &str) -> Value {
+    if text.trim().is_empty() { serde_json::json!({}) } else { serde_json::from_str(text).unwrap_or(text.into()) }
+}
+
+/// The final response tells everything; the stream's own words only where it left the output out.
+fn responses(events: &[Value]) -> Gist {
+    let ends = ["response.completed", "response.incomplete"];
+    let end = events.iter().find(|event| ends.contains(&text(&event["type"])));
+    let response = end.map_or(&events[0], |event| &event["response"]);
+    let mut output = list(&response["output"]).to_vec();
+    if output.is_empty() {
+        let done = events.iter().filter(|event| event["type"] == "response.output_item.done");
+        output = done.map(|event| event["item"].clone()).collect();
+    }
+    let mut gist = Gist::default();
+    let mut refused = false;
+    for item in &output {
+        match text(&item["type"]) {
+            "message" => {
+                for part in list(&item["content"]) {
+                    refused |= part["refusal"].is_string();
+                    gist.text.push_str(text(&part["text"]));
+                    gist.text.push_str(text(&part["refusal"]));
+                }
+            }
+            "reasoning" => {
+                for part in list(&item["summary"]).iter().chain(list(&item["content"])) {
+                    gist.reasoning.push_str(text(&part["text"]));
+                }
+            }
+            "function_call" if item["status"] != "incomplete" => {
+                gist.calls.push((text(&item["name"]).to_owned(), arguments(text(&item["arguments"]))));
+                gist.ids.push(text(&item["call_id"]).to_owned());
+            }
+            "custom_tool_call" => {
+                gist.calls.push((text(&item["name"]).to_owned(), item["input"].clone()));
+                gist.ids.push(text(&item["call_id"]).to_owned());
+            }
+            _ => {}
+        }
+    }
+    gist.finish = Some(match text(&response["incomplete_details"]["reason"]) {
+        "max_output_tokens" => FinishReason::Length,
+        _ if refused => FinishReason::Refused,
+        _ if !gist.calls.is_empty() => FinishReason::ToolCalls,
+        _ => FinishReason::Stop,
+    });
+    let usage = &response["usage"];
+    let number = |value: &Value| value.as_u64().unwrap_or(0);
+    gist.usage = usage.is_object().then(|| Usage {
+        input_tokens: number(&usage["input_tokens"]),
+        cached_input_tokens: number(&usage["input_tokens_details"]["cached_tokens"]),
+        cache_write_input_tokens: number(&usage["input_tokens_details"]["cache_write_tokens"]),
+        output_tokens: number(&usage["output_tokens"]),
+        reasoning_output_tokens: number(&usage["output_tokens_details"]["reasoning_tokens"]),
+    });
+    gist
+}
+
+fn messages(events: &[Value]) -> Gist {
+    let mut gist = Gist::default();
+    let body;
+    let mut events = events;
+    if events[0]["type"] == "message" {
+        // A body as the stream it would have been.
+        let message = &events[0];
+        let mut made = vec![serde_json::json!({"type": "message_start", "message": {"usage": message["usage"]}})];
+        for (index, block) in list(&message["content"]).iter().enumerate() {
+            made.push(serde_json::json!({"type": "content_block_start", "index": index, "content_block": block}));
+        }
+        made.push(serde_json::json!({"type": "message_delta", "delta": {"stop_reason": message["stop_reason"]}, "usage": message["usage"]}));
+        body = made;
+        events = &body;
+    }
+    let last_start = events.iter().rposition(|event| event["type"] == "message_start").unwrap();
+    let events = &events[last_start..];
+    let mut usage = BTreeMap::new();
+    let mut blocks: BTreeMap<u64, (Value, String)> = BTreeMap::new();
+    let mut stop = String::new();
+    for event in events {
+        let index = event["index"].as_u64().unwrap_or(0);
+        match text(&event["type"]) {
+            "content_block_start" => {
+                let block = event["content_block"].clone();
+                let own = format!("{}{}", text(&block["text"]), text(&block["thinking"]));
+                blocks.insert(index, (block, own));
+            }
+            "content_block_delta" => {
+                let delta = &event["delta"];
+                let piece = [&delta["text"], &delta["thinking"], &delta["partial_json"]].map(text).concat();
+                blocks.get_mut(&index).unwrap().1.push_str(&piece);
+            }
+            "message_delta" => stop = text(&event["delta"]["stop_reason"]).to_owned(),
+            _ => {}
+        }
+        for counted in [&event["usage"], &event["message"]["usage"]] {
+            for (key, value) in counted.as_object().into_iter().flatten() {
+                if let Some(number) = value.as_u64() {
+                    usage.insert(key.clone(), number);
+                }
+            }
+            if let Some(number) = counted["output_tokens_details"]["thinking_tokens"].as_u64() {
+                usage.insert("thinking".to_owned(), number);
+            }
+        }
+    }
+    let count = blocks.len();
+    for (at, (block, words)) in blocks.into_values().enumerate() {
+        match text(&block["type"]) {
+            "text" => gist.text.push_str(&words),
+            "thinking" => gist.reasoning.push_str(&words),
+            "tool_use" if stop == "max_tokens" && at + 1 == count => {}
+            "tool_use" => {
+                let input = if words.is_empty() { block["input"].clone() } else { arguments(&words) };
+                gist.calls.push((text(&block["name"]).to_owned(), input));
+                gist.ids.push(text(&block["id"]).to_owned());
+            }
+            _ => {}
+        }
+    }
+    let number = |key: &str| usage.get(key).copied().unwrap_or(0);
+    let (read, written) = (number("cache_read_input_tokens"), number("cache_creation_input_tokens"));
+    gist.usage = Some(Usage {
+        input_tokens: number("input_tokens") + read + written,
+        cached_input_tokens: read,
+        cache_write_input_tokens: written,
+        output_tokens: number("output_tokens"),
+        reasoning_output_tokens: number("thinking"),
+    });
+    gist.finish = Some(match stop.as_str() {
+        "tool_use" => FinishReason::ToolCalls,
+        "max_tokens" => FinishReason::Length,
+        "refusal" => FinishReason::Refused,
+        "end_turn" | "stop_sequence" | "" => FinishReason::Stop,
+        other => FinishReason::Other(other.to_owned()),
+    });
+    gist
+}
+
+fn chat(chunks: &[Value]) -> Gist {
+    let mut gist = Gist::default();
+    let mut calls: Vec<(Option<u64>, String, String, String)> = Vec::new();
+    let (mut finish, mut refusal) = (String::new(), String::new());
+    for chunk in chunks {
+        for choice in list(&chunk["choices"]).iter().filter(|choice| choice["index"].as_u64().unwrap_or(0) == 0) {
+            let delta = if choice["delta"].is_object() { &choice["delta"] } else { &choice["message"] };
+            gist.text.push_str(text(&delta["content"]));
+            refusal.push_str(text(&delta["refusal"]));
+            let details = list(&delta["reasoning_details"]).iter();
+            let details: String =
+                details.map(|detail| [&detail["text"], &detail["summary"]].map(text).concat()).collect();
+            let names = [text(&delta["reasoning_content"]), text(&delta["reasoning"]), &details];
+            gist.reasoning.push_str(names.into_iter().find(|words| !words.is_empty()).unwrap_or_default());
+            for piece in list(&delta["tool_calls"]) {
+                let (index, id) = (piece["index"].as_u64(), text(&piece["id"]));
+                let function = &piece["function"];
+                let known = calls.iter_mut().rev().find(|call| {
+                    call.0 == index
+                        && (id.is_empty() || call.1 == id)
+                        && (index.is_some() || text(&function["name"]).is_empty())
+                });
+                match known {
+                    Some(call) => call.3.push_str(text(&function["arguments"])),
+                    None => calls.push((
+                        index,
+                        id.to_owned(),
+                        text(&function["name"]).to_owned(),
+                        text(&function["arguments"]).to_owned(),
+                    )),
+                }
+            }
+            if !text(&delta["function_call"]["name"]).is_empty() {
+                let function = &delta["function_call"];
+                calls.push((
+                    None,
+                    String::new(),
+                    text(&function["name"]).to_owned(),
+                    text(&function["arguments"]).to_owned(),
+                ));
+            }
+            if let Some(reason) = choice["finish_reason"].as_str() {
+                finish = reason.to_owned();
+            }
+        }
+        for usage in [&chunk["usage"], &chunk["x_groq"]["usage"]] {
+            // A gateway repeats the usage with nothing in it.
+            if usage["total_tokens"].as_u64() > Some(0) {
+                let number = |value: &Value| value.as_u64().unwrap_or(0);
+                let input = number(&usage["prompt_tokens"]);
+                let details = &usage["prompt_tokens_details"];
+                gist.usage = Some(Usage {
+                    input_tokens: input,
+                    cached_input_tokens: number(&details["cached_tokens"]),
+                    cache_write_input_tokens: number(&details["cache_write_tokens"]),
+                    output_tokens: number(&usage["completion_tokens"])
+                        .max(number(&usage["total_tokens"]).saturating_sub(input)),
+                    reasoning_output_tokens: number(&usage["completion_tokens_details"]["reasoning_tokens"]),
+                });
+            }
+        }
+    }
+    if finish == "length" {
+        calls.pop();
+    }
+    for (_, id, name, words) in calls {
+        gist.calls.push((name, arguments(&words)));
+        gist.ids.push(id);
+    }
+    gist.text.push_str(&refusal);
+    gist.finish = Some(match finish.as_str() {
+        "length" => FinishReason::Length,
+        _ if !refusal.is_empty() => FinishReason::Refused,
+        _ if !gist.calls.is_empty() => FinishReason::ToolCalls,
+        "stop" | "" => FinishReason::Stop,
+        other => FinishReason::Other(other.to_owned()),
+    });
+    gist
+}
