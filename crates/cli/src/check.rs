@@ -14,7 +14,7 @@ pub(crate) fn check(args: CheckArgs) -> Result<Exit> {
     if args.command {
         return check_command(&args);
     }
-    let setup = Setup::new(&args.place)?.with_journal(&args.place)?;
+    let setup = Setup::new(&args.place)?.with_journal_if_possible(&args.place);
     let (name, source) = read_source(args.file.as_deref(), None)?;
     let report = setup.harness(&LimitArgs::default(), None)?.check(&source);
     if args.json {

@@ -80,6 +80,15 @@ impl Setup {
         })
     }
 
+    /// The same, with what was written down at hand where it can be: for commands that run nothing.
+    pub(crate) fn with_journal_if_possible(self, place: &PlaceArgs) -> Self {
+        let journal = match &self.home {
+            Some(home) if !place.ephemeral => crate::journal::open(home, &self.config.journal).ok().map(Arc::new),
+            _ => None,
+        };
+        Self { journal, ..self }
+    }
+
     /// The same, with everything written down unless somebody does not want that.
     pub(crate) fn with_journal(mut self, place: &PlaceArgs) -> Result<Self> {
         let journal = match &self.home {
@@ -116,6 +125,12 @@ impl Setup {
         if earlier.summary.state == RunState::Running {
             return Err(Problem::new(format!("{} still runs", earlier.summary.id))
                 .hint("wait for its end, or stop it")
+                .into());
+        }
+        if earlier.summary.state == RunState::Suspended {
+            let id = &earlier.summary.id;
+            return Err(Problem::new(format!("{id} waits for an answer"))
+                .hint(format!("`selvedge runs resume {id} --approve` goes on with it, `--deny` says no"))
                 .into());
         }
         let calls = earlier.calls.into_iter().filter_map(|call| {

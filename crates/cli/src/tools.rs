@@ -9,7 +9,7 @@ use crate::out::line;
 use crate::setup::Setup;
 
 pub(crate) fn tools(args: ToolsArgs) -> Result<Exit> {
-    let registry = Setup::new(&args.place)?.with_journal(&args.place)?.registry()?;
+    let registry = Setup::new(&args.place)?.with_journal_if_possible(&args.place).registry()?;
     if args.json {
         let specs: Vec<_> = registry.iter().map(|tool| &tool.spec).collect();
         line(&serde_json::to_string_pretty(&specs)?)?;

@@ -70,7 +70,7 @@ fn an_answer_in_another_process_and_another_finishes_the_script() {
     assert_eq!(place.effects(), "");
     let shown = place.json(&["runs", "show", &id, "--json"]);
     assert_eq!(shown["run"]["state"], json!("suspended"));
-    assert_eq!(shown["question"]["calls"][0]["tool"], json!("exec"), "{shown:#}");
+    assert_eq!(shown["questions"][0]["calls"][0]["tool"], json!("exec"), "{shown:#}");
     let output = place.json(&["runs", "resume", &id, "--approve", "--json"]);
     assert_eq!((&output["status"], place.effects()), (&json!("suspended"), "one\n".to_owned()), "{output:#}");
     let output = place.json(&["runs", "resume", &id, "--approve", "--json"]);
@@ -79,6 +79,32 @@ fn an_answer_in_another_process_and_another_finishes_the_script() {
     assert_eq!(place.json(&["runs", "list", "--json"])[0]["state"], json!("completed"));
     let (status, _, err) = place.run(&["runs", "resume", &id, "--approve"]);
     assert!(status == 2 && err.contains("is done") && err.contains("hint:"), "{err}");
+}
+
+#[test]
+fn questions_of_several_awaits_are_answered_together() {
+    let place = Place::new();
+    // One is asked for at once, the other when something else has ended.
+    let source = "const say = word => tools.exec({command: ['sh', '-c', `echo ${word} >> effects`]});
+        const later = tools.listDir({path: '.'}).then(() => say('b'));
+        await Promise.all([say('a'), later]); return 'both'";
+    let id = place.suspended(source);
+    let shown = place.json(&["runs", "show", &id, "--json"]);
+    assert_eq!(shown["questions"].as_array().unwrap().len(), 2, "{shown:#}");
+    let (status, out, err) = place.run(&["runs", "resume", &id, "--approve"]);
+    assert_eq!((status, out.as_str()), (0, "both\n"), "{err}");
+    let mut effects: Vec<String> = place.effects().lines().map(str::to_owned).collect();
+    effects.sort();
+    assert_eq!(effects, ["a", "b"]);
+}
+
+#[test]
+fn a_run_that_waits_is_not_gone_on_from_behind_its_back() {
+    let place = Place::new();
+    let id = place.suspended(TWICE);
+    let (status, _, err) = place.run(&["run", "--resume", &id, "-e", TWICE]);
+    assert!(status == 2 && err.contains("waits for an answer") && err.contains("runs resume"), "{err}");
+    assert_eq!(place.effects(), "");
 }
 
 #[test]

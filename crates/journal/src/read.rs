@@ -6,6 +6,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::payloads::Payloads;
+use crate::time::now_ms;
 use crate::{Journal, JournalError};
 
 /// A run in a list.
@@ -44,8 +45,8 @@ pub struct Run {
     pub setting: String,
     /// What it was told from outside, once it has ended.
     pub recording: Option<Vec<u8>>,
-    /// The question it waits for an answer to.
-    pub question: Option<ApprovalRequest>,
+    /// The questions it waits for an answer to.
+    pub questions: Vec<ApprovalRequest>,
 }
 
 /// A call of a run.
@@ -185,17 +186,20 @@ impl Journal {
         let setting = row.get(3)?;
         let recording = self.payloads.get(&connection, row.get_ref(4)?)?;
         let alive = summary.state == RunState::Running;
-        let question = match summary.state {
-            RunState::Suspended => question(&connection, &self.payloads, &id)?,
-            _ => None,
+        let questions = match summary.state {
+            RunState::Suspended => questions(&connection, &self.payloads, &id)?,
+            _ => Vec::new(),
         };
         let calls = calls(&connection, &self.payloads, &id, alive)?;
-        Ok(Run { calls, summary, source, seed, output, setting, recording, question })
+        Ok(Run { calls, summary, source, seed, output, setting, recording, questions })
     }
 
-    /// A suspended script, for whoever has claimed it.
-    pub fn suspension(&self, run: &str) -> Result<Option<Vec<u8>>, JournalError> {
+    /// A suspended script, for whoever has claimed it. Its questions are put anew when it goes on: those of before are
+    /// over.
+    pub fn take_suspension(&self, run: &str) -> Result<Option<Vec<u8>>, JournalError> {
         let connection = self.lock();
+        let over = "UPDATE approvals SET answers = '[\"asked anew\"]', answered_ms = ?2 WHERE run = ?1 AND answered_ms IS NULL";
+        connection.prepare_cached(over)?.execute(params![run, now_ms()])?;
         let mut read = connection.prepare_cached("SELECT state FROM suspensions WHERE run = ?1")?;
         let mut rows = read.query(params![run])?;
         match rows.next()? {
@@ -227,15 +231,16 @@ impl Journal {
     }
 }
 
-fn question(connection: &Connection, payloads: &Payloads, run: &str) -> Result<Option<ApprovalRequest>, JournalError> {
-    let mut read = connection.prepare_cached(
-        "SELECT request FROM approvals WHERE run = ?1 AND answered_ms IS NULL ORDER BY asked_ms DESC LIMIT 1",
-    )?;
+fn questions(connection: &Connection, payloads: &Payloads, run: &str) -> Result<Vec<ApprovalRequest>, JournalError> {
+    let sql = "SELECT request FROM approvals WHERE run = ?1 AND answered_ms IS NULL ORDER BY asked_ms, id";
+    let mut read = connection.prepare_cached(sql)?;
     let mut rows = read.query(params![run])?;
-    match rows.next()? {
-        Some(row) => payloads.get(connection, row.get_ref(0)?)?.map(|bytes| parse(&bytes)).transpose(),
-        None => Ok(None),
+    let mut questions = Vec::new();
+    while let Some(row) = rows.next()? {
+        let bytes = payloads.get(connection, row.get_ref(0)?)?.unwrap_or_default();
+        questions.push(parse(&bytes)?);
     }
+    Ok(questions)
 }
 
 fn full_id(connection: &Connection, id: &str) -> Result<String, JournalError> {

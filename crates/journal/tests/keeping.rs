@@ -203,7 +203,7 @@ fn a_sealed_journal_shows_nothing_without_its_key() {
         let run = journal.run("scr_a").unwrap();
         assert_eq!((run.calls[0].value.as_ref(), run.calls[1].value.as_ref()), (Some(&small), Some(&large)));
         assert_eq!(run.calls[2].error.as_ref().unwrap().message, "the hushed error");
-        assert_eq!(journal.suspension("scr_a").unwrap().unwrap(), b"the hushed state".repeat(1000));
+        assert_eq!(journal.take_suspension("scr_a").unwrap().unwrap(), b"the hushed state".repeat(1000));
     }
     for entry in std::fs::read_dir(dir.path()).unwrap().flatten().filter(|entry| entry.path().is_file()) {
         let bytes = std::fs::read(entry.path()).unwrap();
@@ -234,7 +234,7 @@ fn what_waits_is_never_tidied_and_what_died_long_ago_is() {
         left.iter().map(|run| (run.id.as_str(), run.state)).collect::<Vec<_>>(),
         [("scr_waits", RunState::Suspended)]
     );
-    assert_eq!(journal.suspension("scr_waits").unwrap().unwrap(), [1; 5000]);
+    assert_eq!(journal.take_suspension("scr_waits").unwrap().unwrap(), [1; 5000]);
 }
 
 #[test]
@@ -253,7 +253,7 @@ fn one_process_at_a_time_has_a_suspended_run() {
     assert_eq!(first.claim("scr_a").unwrap(), Claim::Ours);
     // Once something is done, the state is of no use to anybody.
     call(&first, "scr_a", "tool_1", None);
-    assert_eq!(first.suspension("scr_a").unwrap(), None);
+    assert_eq!(first.take_suspension("scr_a").unwrap(), None);
     let third = Journal::open(dir.path()).unwrap();
     assert_eq!(third.claim("scr_a").unwrap(), Claim::Elsewhere);
 }

@@ -73,7 +73,7 @@ pub(crate) fn show(journal: &Journal, args: &RunsShowArgs) -> Result<Exit> {
             line(&harmless(&redactor.text(&format!("           {}: {}", error.code, error.message))))?;
         }
     }
-    if let Some(question) = &run.question {
+    for question in &run.questions {
         line(&harmless(&redactor.text(&crate::ask::question(question))))?;
     }
     for advice in advice(&run) {
@@ -111,7 +111,7 @@ fn as_json(run: &Run, redactor: &Redactor) -> serde_json::Value {
         "source": redactor.text(&run.source),
         "error": run.output.as_ref().and_then(|output| output.error.as_ref()).map(|error| redactor.value(&json!(error))),
         "calls": calls,
-        "question": run.question.as_ref().map(|question| redactor.value(&json!(question))),
+        "questions": run.questions.iter().map(|question| redactor.value(&json!(question))).collect::<Vec<_>>(),
         "advice": advice(run),
     })
 }

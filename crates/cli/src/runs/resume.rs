@@ -43,7 +43,7 @@ pub(crate) fn resume(args: &RunsResumeArgs) -> Result<Exit> {
     };
     let first = Answered {
         calls: run
-            .question
+            .questions
             .iter()
             .flat_map(|question| question.calls.iter().map(|call| call.call_id.clone()))
             .collect(),
@@ -56,7 +56,9 @@ pub(crate) fn resume(args: &RunsResumeArgs) -> Result<Exit> {
     if journal.claim(&id).map_err(|error| Problem::new(error.to_string()))? == Claim::Elsewhere {
         return Err(taken(&id).into());
     }
-    let Some(state) = journal.suspension(&id).map_err(|error| problem(&error))? else { return Err(taken(&id).into()) };
+    let Some(state) = journal.take_suspension(&id).map_err(|error| problem(&error))? else {
+        return Err(taken(&id).into());
+    };
     let values = run.calls.into_iter().filter_map(|call| Some((call.id, call.value?))).collect();
     let options = RunOptions {
         id: Some(id.clone()),
