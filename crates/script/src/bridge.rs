@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use selvedge_protocol::{ErrorCode, Event, LogEntry, LogLevel, OutputPart};
 use selvedge_sandbox::{Host, Position};
-use selvedge_tools::{Found, Orchestrator, Scope, declarations};
+use selvedge_tools::{Found, Orchestrator, Registry, Scope, declarations};
 use serde_json::{Value, json};
 
 use crate::compile::Compiled;
@@ -153,6 +153,7 @@ impl Bridge {
 
     fn resolve(&self, path: &str) -> String {
         match self.orchestrator.registry().find(path) {
+            Found::Tool(tool) if tool.raw().is_some() => "tool with raw".to_owned(),
             Found::Tool(_) => "tool".to_owned(),
             Found::Namespace => "namespace".to_owned(),
             Found::Nothing(_) if self.compiled.probed.iter().any(|name| name == path) => "absent".to_owned(),
@@ -176,15 +177,7 @@ impl Bridge {
     fn help(&self, name: &str) -> String {
         let registry = self.orchestrator.registry();
         if name.is_empty() {
-            let mut text = String::from(HELP);
-            for tool in registry.iter() {
-                let first = tool.spec.description.lines().next().unwrap_or_default();
-                text.push_str(&format!("  tools.{}  {first}\n", tool.spec.js_name));
-            }
-            if registry.is_empty() {
-                text.push_str("  (no tools are registered)\n");
-            }
-            return text;
+            return overview(registry);
         }
         let name = name.strip_prefix("tools.").unwrap_or(name);
         match registry.find(name) {
@@ -193,7 +186,16 @@ impl Bridge {
                 declarations(&registry.filtered(|spec| spec.name == canonical))
             }
             Found::Namespace => declarations(&registry.filtered(|spec| spec.js_name.starts_with(&format!("{name}.")))),
-            Found::Nothing(_) => self.orchestrator.not_found(name).message,
+            Found::Nothing(_) => {
+                let found = registry.search(name, 5);
+                match found.is_empty() {
+                    true => self.orchestrator.not_found(name).message,
+                    false => {
+                        let names: Vec<String> = found.iter().map(|tool| tool.spec.name.clone()).collect();
+                        declarations(&registry.filtered(|spec| names.contains(&spec.name)))
+                    }
+                }
+            }
         }
     }
 
@@ -282,6 +284,35 @@ impl Bridge {
             _ => OutputPart::Audio { data, mime_type: mime },
         })
     }
+}
+
+/// Tools that `help()` names one by one; of more, only how many each server has.
+const MAX_LISTED: usize = 100;
+
+/// What `help()` says.
+pub(crate) fn overview(registry: &Registry) -> String {
+    let mut text = String::from(HELP);
+    let mut servers: BTreeMap<&str, usize> = BTreeMap::new();
+    for tool in registry.iter() {
+        let name = &tool.spec.js_name;
+        if let Some(server) = name.strip_prefix("mcp.").and_then(|rest| rest.split('.').next())
+            && registry.len() > MAX_LISTED
+        {
+            *servers.entry(server).or_default() += 1;
+            continue;
+        }
+        let first = tool.spec.description.lines().next().unwrap_or_default();
+        text.push_str(&format!("  tools.{name}  {first}\n"));
+    }
+    for (server, tools) in servers {
+        text.push_str(&format!(
+            "  tools.mcp.{server}  {tools} tools: help(\"mcp.{server}\"), or tools.search(\"what it should do\")\n"
+        ));
+    }
+    if registry.is_empty() {
+        text.push_str("  (no tools are registered)\n");
+    }
+    text
 }
 
 /// An error reply: the sandbox throws it where the script asked.

@@ -8,7 +8,7 @@ use selvedge_protocol::{
     ScriptError, ScriptToolCall, ScriptToolCallOutput, new_id,
 };
 use selvedge_sandbox::{Fault, Runtime, Wasm};
-use selvedge_tools::{Earlier, Orchestrator, Scope, ScopeLimits, Source};
+use selvedge_tools::{Approver, Earlier, Orchestrator, Registry, Scope, ScopeLimits, Source};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
@@ -126,6 +126,18 @@ impl Harness {
     /// The same, but calls nobody awaited are waited for instead of stopped.
     pub fn allow_detached_promises(mut self, allow: bool) -> Self {
         self.allow_detached = allow;
+        self
+    }
+
+    /// The same with other tools; what is compiled stays compiled.
+    pub fn with_tools(mut self, tools: Registry) -> Self {
+        self.orchestrator = self.orchestrator.with_registry(tools);
+        self
+    }
+
+    /// The same with somebody else to ask.
+    pub fn with_approver(mut self, approver: Arc<dyn Approver>) -> Self {
+        self.orchestrator = self.orchestrator.with_approver(approver);
         self
     }
 

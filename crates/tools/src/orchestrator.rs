@@ -174,6 +174,12 @@ impl Orchestrator {
         self
     }
 
+    /// The same with other tools.
+    pub fn with_registry(mut self, registry: Registry) -> Self {
+        self.registry = registry;
+        self
+    }
+
     /// The tools there are.
     pub fn registry(&self) -> &Registry {
         &self.registry

@@ -48,6 +48,12 @@ pub trait Tool: Send + Sync {
         &[]
     }
 
+    /// The same tool, giving back everything it was told instead of the value that matters. Scripts call it as
+    /// `tools.x.raw(…)`.
+    fn raw(&self) -> Option<Box<dyn Tool>> {
+        None
+    }
+
     /// How scripts see the argument fields.
     fn field_case(&self) -> FieldCase {
         FieldCase::Camel
