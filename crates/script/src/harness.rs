@@ -370,7 +370,7 @@ impl Harness {
     }
 }
 
-fn empty(id: String, call_id: String) -> ScriptToolCallOutput {
+pub(crate) fn empty(id: String, call_id: String) -> ScriptToolCallOutput {
     ScriptToolCallOutput {
         id,
         call_id,
