@@ -168,6 +168,8 @@ pub(crate) enum RunsCommand {
     Show(RunsShowArgs),
     /// Go on with a run that waits for an answer
     Resume(RunsResumeArgs),
+    /// End a run that waits for an answer, without one
+    Cancel(RunsCancelArgs),
     /// Play a recorded run again, offline, with what its calls returned then
     Replay(RunsReplayArgs),
     /// Write a recorded run to a file that `replay` plays anywhere, without its secrets
@@ -198,6 +200,12 @@ pub(crate) struct RunsResumeArgs {
     /// Show no line per tool call
     #[arg(short, long)]
     pub(crate) quiet: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RunsCancelArgs {
+    /// The run, or the beginning of its id
+    pub(crate) run: String,
 }
 
 #[derive(Debug, Args)]

@@ -4,6 +4,7 @@ mod args;
 mod ask;
 mod check;
 mod doctor;
+mod earlier;
 mod journal;
 mod out;
 mod problem;

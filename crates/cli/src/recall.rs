@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use schemars::JsonSchema;
-use selvedge_journal::{Journal, JournalError};
+use selvedge_journal::{Journal, JournalError, Run};
 use selvedge_tools::{Tool, ToolError, tool};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -32,29 +32,43 @@ struct Recalled {
     truncated: bool,
 }
 
-pub(crate) fn recall(journal: &Arc<Journal>) -> impl Tool + use<> {
-    let journal = journal.clone();
+/// Whose runs may be read again: those of the same folder, or of the same session.
+#[derive(Debug, Clone)]
+pub(crate) struct Ours {
+    pub(crate) directory: String,
+    pub(crate) session: String,
+}
+
+pub(crate) fn recall(journal: &Arc<Journal>, ours: Ours) -> impl Tool + use<> {
+    let (journal, ours) = (journal.clone(), Arc::new(ours));
     let description = "Reads again what an earlier run returned, or one of its calls, whole or in slices.";
     tool("recall", description, move |args: Args| {
-        let journal = journal.clone();
-        async move { read(&journal, &args) }
+        let (journal, ours) = (journal.clone(), ours.clone());
+        async move { read(&journal, &ours, &args) }
     })
     .read_only()
     .positional(&["handle"])
 }
 
-fn read(journal: &Journal, args: &Args) -> Result<Recalled, ToolError> {
+fn read(journal: &Journal, ours: &Ours, args: &Args) -> Result<Recalled, ToolError> {
     let (run, call) = match args.handle.split_once('/') {
         Some((run, call)) => (run, Some(call)),
         None => (args.handle.as_str(), None),
     };
-    let run = journal.run(run).map_err(|error| {
-        let failed = ToolError::new(error.to_string());
-        match error {
-            JournalError::NoRun(_) => failed.suggest("a handle is the id of a run, such as scr_…, or scr_…/tool_3"),
-            _ => failed,
-        }
-    })?;
+    // Only whole ids: nobody finds runs by trying letters. What is not ours is as if it were not there.
+    let is_ours = |found: &Run| {
+        let of = &found.summary;
+        of.id == run && (of.directory == ours.directory || !of.session.is_empty() && of.session == ours.session)
+    };
+    let none = || {
+        ToolError::new(format!("there is no run `{run}`"))
+            .suggest("a handle is the id of a run, such as scr_…, or scr_…/tool_3")
+    };
+    let run = match journal.run(run) {
+        Ok(found) if is_ours(&found) => found,
+        Ok(_) | Err(JournalError::NoRun(_) | JournalError::Ambiguous(_)) => return Err(none()),
+        Err(error) => return Err(ToolError::new(error.to_string())),
+    };
     let id = run.summary.id;
     let value = match call {
         None => {

@@ -25,7 +25,8 @@ pub(crate) fn run(mut args: RunArgs) -> Result<Exit> {
     if args.dry_run {
         args.limits.mode = Some(ModeArg::DryRun);
     }
-    let setup = Setup::new(&args.place)?.with_journal(&args.place)?;
+    let setup = Setup::new(&args.place)?.with_session(args.session.as_deref().unwrap_or_default());
+    let setup = setup.with_journal(&args.place)?;
     let resume = args.resume.as_deref().map(|run| setup.resume(run)).transpose()?;
     let (name, source) = read_source(args.file.as_deref(), args.code.as_deref())?;
     let setting = Setting::of(&args, &setup);
@@ -43,7 +44,7 @@ pub(crate) fn run(mut args: RunArgs) -> Result<Exit> {
         resume,
         events: show.sink(),
         facts: setting.facts(&setup),
-        session: setup.session(&setting.session)?,
+        session: setup.kept_in_session(),
         setting: serde_json::to_string(&setting)?,
         ..RunOptions::default()
     };

@@ -5,17 +5,16 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use selvedge_config::{Config, SavedRules, ToolPack};
 use selvedge_confine::{NamedSockets, Rlimits, WeakerWall};
-use selvedge_journal::{CallState, Journal, Retention, RunState};
-use selvedge_protocol::{CallStatus, ModeSettings};
+use selvedge_journal::{Journal, Retention, RunState};
+use selvedge_protocol::{Limits, ModeSettings};
 use selvedge_script::{Facts, Harness, Resume, Session};
 use selvedge_toolbox::{CommandSettings, EnvironmentPolicy, Inherit, Rules, Toolbox, Workspace};
-use selvedge_tools::{
-    Approver, CameTo, Earlier, EarlierCall, NobodyToAsk, Orchestrator, Pack, PackError, Packs, Registry,
-};
+use selvedge_tools::{Approver, Earlier, NobodyToAsk, Orchestrator, Pack, PackError, Packs, Registry};
 use std::sync::Arc;
 
 use crate::args::{LimitArgs, PlaceArgs};
 use crate::problem::Problem;
+use crate::recall::{Ours, recall};
 
 /// Everything a command needs.
 pub(crate) struct Setup {
@@ -25,6 +24,8 @@ pub(crate) struct Setup {
     pub(crate) toolbox: Toolbox,
     /// `None` writes nothing down.
     pub(crate) journal: Option<Arc<Journal>>,
+    /// The session scripts belong to; empty where none was named.
+    pub(crate) session: String,
 }
 
 impl Setup {
@@ -43,6 +44,12 @@ impl Setup {
         if let Some(pack) = &place.pack {
             config.tool_pack = Some(pack.clone());
         }
+        Self::under(config, directory)
+    }
+
+    /// Everything, under these rules.
+    pub(crate) fn under(config: Config, directory: PathBuf) -> Result<Self> {
+        let home = selvedge_config::home();
         let private: Vec<PathBuf> = home.iter().cloned().collect();
         // There from the start, so that no command can make it: what stands in it is obeyed. Where it cannot be made
         // here, a command cannot make it either.
@@ -52,7 +59,7 @@ impl Setup {
             Problem::new(format!("cannot open {}: {error}", directory.display())).hint("-C takes the folder to work in")
         })?;
         let toolbox = Toolbox::with_commands(workspace, command_settings(&config, home.as_deref())?);
-        Ok(Self { config, directory, home, toolbox, journal: None })
+        Ok(Self { config, directory, home, toolbox, journal: None, session: String::new() })
     }
 
     /// The tools there are, as far as the pack and the configuration have them.
@@ -60,7 +67,8 @@ impl Setup {
         let mut all = Registry::new();
         self.toolbox.register(&mut all)?;
         if let Some(journal) = &self.journal {
-            all.register(crate::recall::recall(journal))?;
+            let ours = Ours { directory: self.directory.display().to_string(), session: self.session.clone() };
+            all.register(recall(journal, ours))?;
         }
         if let Some(name) = &self.config.tool_pack {
             let pack = self.packs().open(name).map_err(|error| {
@@ -133,22 +141,21 @@ impl Setup {
                 .hint(format!("`selvedge runs resume {id} --approve` goes on with it, `--deny` says no"))
                 .into());
         }
-        let calls = earlier.calls.into_iter().filter_map(|call| {
-            let came_to = match (call.state, call.value) {
-                (CallState::Ended(CallStatus::Done), Some(value)) => CameTo::Value(value),
-                (CallState::Ended(CallStatus::OutcomeUnknown), _) => CameTo::Unknown,
-                _ => return None,
-            };
-            Some(EarlierCall { id: call.id, args_digest: call.digest, read_only: call.read_only, came_to })
-        });
+        let calls = crate::earlier::calls(journal, &earlier).map_err(|error| crate::runs::problem(&error))?;
         Ok(Resume { run: earlier.summary.id, calls: Arc::new(Earlier::new(calls)) })
     }
 
-    /// What scripts of a session keep for each other; nothing outlives the process where none is named.
-    pub(crate) fn session(&self, id: &str) -> Result<Session> {
+    /// The same for a script of this session.
+    pub(crate) fn with_session(mut self, id: &str) -> Self {
+        self.session = id.to_owned();
+        self
+    }
+
+    /// What scripts of the session keep for each other; nothing outlives the process where none is named.
+    pub(crate) fn kept_in_session(&self) -> Session {
         match &self.journal {
-            Some(journal) if !id.is_empty() => Ok(Session::on(Arc::new(journal.shelf(id)))),
-            _ => Ok(Session::default()),
+            Some(journal) if !self.session.is_empty() => Session::on(Arc::new(journal.shelf(&self.session))),
+            _ => Session::default(),
         }
     }
 
@@ -160,8 +167,8 @@ impl Setup {
         Packs::with(own)
     }
 
-    /// A harness that asks this approver; `None` asks nobody.
-    pub(crate) fn harness(&self, args: &LimitArgs, approver: Option<Arc<dyn Approver>>) -> Result<Harness> {
+    /// How far scripts may go.
+    pub(crate) fn limits(&self, args: &LimitArgs) -> Limits {
         let mut limits = self.config.script_harness.limits.clone();
         if let Some(timeout) = args.timeout {
             limits.timeout_ms = timeout.as_millis() as u64;
@@ -176,6 +183,12 @@ impl Setup {
         if let Some(concurrent) = args.max_concurrent {
             limits.max_concurrent_tool_calls = concurrent;
         }
+        limits
+    }
+
+    /// A harness that asks this approver; `None` asks nobody.
+    pub(crate) fn harness(&self, args: &LimitArgs, approver: Option<Arc<dyn Approver>>) -> Result<Harness> {
+        let limits = self.limits(args);
         let modes = ModeSettings {
             turn: args.mode.map(Into::into),
             provider: None,
@@ -200,7 +213,11 @@ impl Setup {
     }
 
     pub(crate) fn facts(&self) -> Facts {
-        Facts { working_directory: self.directory.display().to_string(), ..Facts::default() }
+        Facts {
+            working_directory: self.directory.display().to_string(),
+            session_id: self.session.clone(),
+            ..Facts::default()
+        }
     }
 }
 

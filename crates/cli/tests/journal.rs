@@ -177,6 +177,51 @@ fn a_corrected_script_reuses_what_is_done_and_reads_what_is_there_now() {
 }
 
 #[test]
+fn what_was_done_two_runs_ago_is_not_done_again() {
+    let place = Place::new();
+    let say = |word: &str| format!("await tools.exec({{command: ['sh', '-c', 'echo {word} >> effects']}});");
+    let last = || place.runs()[0]["id"].as_str().unwrap().to_owned();
+    place.run(&["run", "-q", "-e", &format!("{}{} throw new Error('first')", say("one"), say("two"))]);
+    let first = last();
+    place.run(&["run", "-q", "--resume", &first, "-e", &format!("{} throw new Error('second')", say("one"))]);
+    let second = last();
+    assert_ne!(first, second);
+    let (status, _, err) =
+        place.run(&["run", "-q", "--resume", &second, "-e", &format!("{}{}{}", say("one"), say("two"), say("three"))]);
+    assert_eq!(status, 0, "{err}");
+    assert_eq!(std::fs::read_to_string(place.path("work/effects")).unwrap(), "one\ntwo\nthree\n");
+}
+
+#[test]
+fn a_change_that_was_stopped_on_its_way_is_of_unknown_outcome() {
+    let place = Place::new();
+    let script = "await tools.exec({command: ['sh', '-c', 'echo one >> effects; sleep 60']})";
+    place.run(&["run", "-q", "--timeout", "1s", "-e", script]);
+    let id = place.runs()[0]["id"].as_str().unwrap().to_owned();
+    let (status, _, err) = place.run(&["run", "-q", "--resume", &id, "-e", script]);
+    assert!(status == 1 && err.contains("OutcomeUnknownError"), "{err}");
+    // And it stays so, however often somebody goes on.
+    let again = place.runs()[0]["id"].as_str().unwrap().to_owned();
+    let (status, _, err) = place.run(&["run", "-q", "--resume", &again, "-e", script]);
+    assert!(again != id && status == 1 && err.contains("OutcomeUnknownError"), "{err}");
+    assert_eq!(place.effects()["one"], 1);
+}
+
+#[test]
+fn words_for_people_do_not_make_it_another_call() {
+    let place = Place::new();
+    let script = |why: &str| {
+        format!(
+            "await tools.exec({{command: ['sh', '-c', 'echo one >> effects'], approvalContext: '{why}'}}); throw new Error('x')"
+        )
+    };
+    place.run(&["run", "-q", "-e", &script("because")]);
+    let id = place.runs()[0]["id"].as_str().unwrap().to_owned();
+    place.run(&["run", "-q", "--resume", &id, "-e", &script("for another reason")]);
+    assert_eq!(place.effects()["one"], 1);
+}
+
+#[test]
 fn a_command_that_only_reads_is_fresh_after_a_change() {
     let place = Place::new();
     std::fs::write(place.path("work/data"), "old").unwrap();

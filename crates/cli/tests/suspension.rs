@@ -214,6 +214,68 @@ fn a_recorded_run_is_played_without_its_tools_and_taken_along() {
 }
 
 #[test]
+fn the_configuration_of_then_holds() {
+    let place = Place::new();
+    let config = place.path("home/config.toml");
+    std::fs::create_dir_all(place.path("home")).unwrap();
+    std::fs::write(&config, "[script_harness.limits]\nmax_tool_calls = 2\n[script_harness.expose]\ntools = ['exec']\n")
+        .unwrap();
+    let id = place.suspended(
+        "await tools.exec({command: ['rm', '-rf', 'x']}); const more = JSON.parse('[\"writeFile\"]');
+        return [more[0] in tools, context.sandbox.remainingToolBudget]",
+    );
+    std::fs::write(&config, "[script_harness.limits]\nmax_tool_calls = 200\n").unwrap();
+    let output = place.json(&["runs", "resume", &id, "--approve", "--json"]);
+    assert_eq!(output["output_json"], json!("[false,1]"), "{output:#}");
+}
+
+#[test]
+fn whoever_says_yes_sees_what_to() {
+    let place = Place::new();
+    let id =
+        place.suspended("await tools.exec({command: ['sh', '-c', 'export API_TOKEN=x$(echo${IFS}hidden>>effects)']})");
+    let (_, shown, _) = place.run(&["runs", "show", &id]);
+    assert!(shown.contains("API_TOKEN=x$(echo${IFS}hidden>>effects)"), "{shown}");
+}
+
+#[test]
+fn a_call_that_lost_its_race_does_not_run_later() {
+    let place = Place::new();
+    let source = "const say = word => tools.exec({command: ['sh', '-c', `echo ${word} >> effects`]});
+        const first = await Promise.race([tools.exec({command: ['sh', '-c', 'echo loser >> effects']}), tools.listDir({path: '.'})]);
+        await say('after'); return 'all'";
+    let id = place.suspended(source);
+    let (status, out, err) = place.run(&["runs", "resume", &id, "--approve"]);
+    assert_eq!((status, out.as_str(), place.effects().as_str()), (0, "all\n", "after\n"), "{err}");
+}
+
+#[test]
+fn a_run_that_waits_can_be_given_up() {
+    let place = Place::new();
+    let id = place.suspended(TWICE);
+    assert_eq!(place.run(&["runs", "cancel", &id]).0, 0);
+    assert_eq!(place.json(&["runs", "list", "--json"])[0]["state"], json!("failed"));
+    let (status, _, err) = place.run(&["runs", "resume", &id, "--approve"]);
+    assert!(status == 2 && err.contains("has ended"), "{err}");
+    assert_eq!(place.effects(), "");
+}
+
+#[test]
+fn earlier_runs_of_others_cannot_be_recalled() {
+    let place = Place::new();
+    std::fs::create_dir_all(place.path("elsewhere")).unwrap();
+    let secret = place.json(&["run", "--json", "-e", "return 'hush'"]);
+    let id = secret["id"].as_str().unwrap();
+    let elsewhere = place.path("elsewhere");
+    let ask = |handle: &str| {
+        let script = format!("return await recall('{handle}').then(r => r.value, e => e.message)");
+        place.json(&["run", "--json", "-C", elsewhere.to_str().unwrap(), "-e", &script])["output_json"].clone()
+    };
+    assert_eq!(ask(id), json!(format!("\"there is no run `{id}`\"")));
+    assert!(!ask("scr_").to_string().contains("hush"));
+}
+
+#[test]
 fn what_an_earlier_run_returned_is_read_in_slices() {
     let place = Place::new();
     std::fs::write(place.path("work/data"), "line\n".repeat(3000)).unwrap();

@@ -200,6 +200,29 @@ fn answered_elsewhere_the_terminal_does_nothing() {
     assert!(dir.path().join("work/doomed").exists(), "it was done once");
 }
 
+/// Two questions, so that a terminal that is late meets a script that has gone on.
+const TWICE: &str = "await tools.exec({ command: ['sh', '-c', 'rm -f nothing; echo one >> effects'] });
+await tools.exec({ command: ['sh', '-c', 'rm -f nothing; echo two >> effects'] }); return 'all'";
+
+#[test]
+fn a_terminal_that_is_late_changes_nothing_of_a_script_that_has_gone_on() {
+    for late in ["n\n", "y\n", "\u{3}"] {
+        let dir = place();
+        let mut terminal = Terminal::run(dir.path(), &["run", "--approval", "untrusted", "-e", TWICE]);
+        terminal.wait_for("\n> ");
+        let id = wait_until_suspended(dir.path());
+        // Elsewhere it is answered, and the script asks the second question.
+        let output = selvedge(dir.path(), &["runs", "resume", &id, "--approve"]);
+        assert_eq!(output.status.code(), Some(1), "{}", String::from_utf8_lossy(&output.stderr));
+        terminal.type_in(late);
+        let (_, seen) = terminal.end();
+        let output = selvedge(dir.path(), &["runs", "resume", &id, "--approve"]);
+        assert_eq!(output.status.code(), Some(0), "{late:?}: {}{seen}", String::from_utf8_lossy(&output.stderr));
+        let effects = std::fs::read_to_string(dir.path().join("work/effects")).unwrap();
+        assert_eq!(effects, "one\ntwo\n", "{late:?}");
+    }
+}
+
 #[test]
 fn a_question_can_be_answered_at_another_terminal() {
     let dir = place();

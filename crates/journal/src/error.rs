@@ -42,6 +42,12 @@ pub enum JournalError {
     /// Payloads are sealed with a key that is not at hand.
     #[error("the journal is sealed, and the key at hand does not open it")]
     Sealed,
+    /// Another process goes on with the run.
+    #[error("another process goes on with the run")]
+    TakenOver,
+    /// The run waits for nobody.
+    #[error("`{0}` does not wait for an answer")]
+    NotSuspended(String),
     /// What was stored is not what should be there.
     #[error("the journal is damaged: {0}")]
     Damaged(String),
@@ -52,6 +58,9 @@ pub enum JournalError {
 
 impl From<JournalError> for LedgerError {
     fn from(error: JournalError) -> Self {
-        Self(error.to_string())
+        match error {
+            JournalError::TakenOver => Self::TakenOver,
+            other => Self::Failed(other.to_string()),
+        }
     }
 }

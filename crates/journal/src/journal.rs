@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
 use selvedge_protocol::{
-    ApprovalRequest, CallStatus, Claim, Intent, Ledger, LedgerError, RunStart, RunStatus, ScriptToolCallOutput,
-    Settled, new_id,
+    ApprovalRequest, CallStatus, Intent, Ledger, LedgerError, RunStart, RunStatus, ScriptToolCallOutput, Settled,
+    new_id,
 };
 
 use crate::live::Owner;
@@ -103,6 +103,60 @@ impl Journal {
     }
 }
 
+impl Journal {
+    /// Takes a suspended run over, to go on with it. Of several that try at once one does.
+    pub fn take_over(&self, run: &str) -> Result<(), JournalError> {
+        self.write(|connection| {
+            let mut read = connection.prepare_cached("SELECT claimed_by FROM suspensions WHERE run = ?1")?;
+            let claimed: Option<Option<String>> = read.query_row(params![run], |row| row.get(0)).optional()?;
+            match claimed {
+                None => return Err(JournalError::NotSuspended(run.to_owned())),
+                // One that died before it did anything with it leaves it to others.
+                Some(Some(other)) if other != self.owner.id && self.is_alive(&other) => {
+                    return Err(JournalError::TakenOver);
+                }
+                Some(_) => {}
+            }
+            for sql in
+                ["UPDATE suspensions SET claimed_by = ?2 WHERE run = ?1", "UPDATE runs SET owner = ?2 WHERE id = ?1"]
+            {
+                connection.prepare_cached(sql)?.execute(params![run, self.owner.id])?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Ends a run of ours that was suspended.
+    pub fn give_up(&self, run: &str) -> Result<(), JournalError> {
+        self.write(|connection| {
+            self.goes_on(connection, run)?;
+            let over = "UPDATE approvals SET answers = '[\"cancelled\"]', answered_ms = ?2 WHERE run = ?1 AND answered_ms IS NULL";
+            connection.prepare_cached(over)?.execute(params![run, now_ms()])?;
+            connection
+                .prepare_cached("UPDATE runs SET status = 'error', ended_ms = ?2 WHERE id = ?1")?
+                .execute(params![run, now_ms()])?;
+            Ok(())
+        })
+    }
+
+    /// Only its owner writes of a run. What is no run (the calls of a turn) is nobody else's.
+    fn must_be_ours(&self, connection: &Connection, run: &str) -> Result<(), JournalError> {
+        let mut read = connection.prepare_cached("SELECT owner FROM runs WHERE id = ?1")?;
+        let owner: Option<String> = read.query_row(params![run], |row| row.get(0)).optional()?;
+        match owner.is_none_or(|owner| owner == self.owner.id) {
+            true => Ok(()),
+            false => Err(JournalError::TakenOver),
+        }
+    }
+
+    /// Something is written of a run: where it was suspended, it is not there any more.
+    fn goes_on(&self, connection: &Connection, run: &str) -> Result<(), JournalError> {
+        self.must_be_ours(connection, run)?;
+        connection.prepare_cached("DELETE FROM suspensions WHERE run = ?1")?.execute(params![run])?;
+        Ok(())
+    }
+}
+
 impl Ledger for Journal {
     fn digest_key(&self) -> [u8; 32] {
         self.key
@@ -133,7 +187,7 @@ impl Ledger for Journal {
 
     fn intend(&self, intent: &Intent<'_>) -> Result<(), LedgerError> {
         Ok(self.write(|connection| {
-            goes_on(connection, intent.run)?;
+            self.goes_on(connection, intent.run)?;
             let args = self.payloads.put(connection, intent.args.to_string().as_bytes())?;
             connection
                 .prepare_cached(
@@ -157,7 +211,7 @@ impl Ledger for Journal {
     fn settle(&self, settled: &Settled<'_>) -> Result<(), LedgerError> {
         let Settled { run, record, value } = settled;
         Ok(self.write(|connection| {
-            goes_on(connection, run)?;
+            self.goes_on(connection, run)?;
             let value = value.map(|value| self.payloads.put(connection, value.to_string().as_bytes())).transpose()?;
             let error = record.error.as_ref().map(|error| serde_json::to_vec(error).unwrap_or_default());
             let error = error.map(|error| self.payloads.put(connection, &error)).transpose()?;
@@ -165,7 +219,8 @@ impl Ledger for Journal {
                 .prepare_cached(
                     "INSERT INTO calls (run, id, tool, digest, read_only, line, state, value, error, reused, started_ms, duration_ms)
                      VALUES (?1, ?2, ?3, ?4, 0, ?5, ?6, ?7, ?8, ?9, ?10, ?11)
-                     ON CONFLICT (run, id) DO UPDATE SET state = ?6, value = ?7, error = ?8, reused = ?9, duration_ms = ?11",
+                     ON CONFLICT (run, id) DO UPDATE SET state = ?6, value = ?7, error = ?8, reused = ?9, duration_ms = ?11
+                     WHERE calls.state = 'intended'",
                 )?
                 .execute(params![
                     run,
@@ -186,6 +241,7 @@ impl Ledger for Journal {
 
     fn ask(&self, run: &str, request: &ApprovalRequest) -> Result<(), LedgerError> {
         Ok(self.write(|connection| {
+            self.must_be_ours(connection, run)?;
             let text = serde_json::to_string(request).map_err(|error| JournalError::Damaged(error.to_string()))?;
             let request_blob = self.payloads.put(connection, text.as_bytes())?;
             connection
@@ -199,7 +255,9 @@ impl Ledger for Journal {
         Ok(self.write(|connection| {
             let answers = serde_json::to_string(answers).unwrap_or_default();
             connection
-                .prepare_cached("UPDATE approvals SET answers = ?2, answered_ms = ?3 WHERE id = ?1")?
+                .prepare_cached(
+                    "UPDATE approvals SET answers = ?2, answered_ms = ?3 WHERE id = ?1 AND answered_ms IS NULL",
+                )?
                 .execute(params![request_id, answers, now_ms()])?;
             Ok(())
         })?)
@@ -207,7 +265,9 @@ impl Ledger for Journal {
 
     fn suspend(&self, run: &str, state: &[u8]) -> Result<(), LedgerError> {
         Ok(self.write(|connection| {
-            let state = self.payloads.put(connection, state)?;
+            self.must_be_ours(connection, run)?;
+            // In its own row: the one before is of no use to anybody.
+            let state = self.payloads.put_here(state)?;
             connection
                 .prepare_cached("INSERT OR REPLACE INTO suspensions (run, state, written_ms) VALUES (?1, ?2, ?3)")?
                 .execute(params![run, state, now_ms()])?;
@@ -215,34 +275,19 @@ impl Ledger for Journal {
         })?)
     }
 
-    fn claim(&self, run: &str) -> Result<Claim, LedgerError> {
+    fn go_on(&self, run: &str) -> Result<(), LedgerError> {
         Ok(self.write(|connection| {
-            let mut read = connection.prepare_cached("SELECT claimed_by FROM suspensions WHERE run = ?1")?;
-            let claimed: Option<Option<String>> = read.query_row(params![run], |row| row.get(0)).optional()?;
-            match claimed {
-                // A process that died before it did anything with it leaves it to others.
-                Some(Some(other)) if other != self.owner.id && self.is_alive(&other) => return Ok(Claim::Elsewhere),
-                Some(_) => {}
-                None => {
-                    let mut read = connection.prepare_cached("SELECT owner FROM runs WHERE id = ?1")?;
-                    let owner: Option<String> = read.query_row(params![run], |row| row.get(0)).optional()?;
-                    let ours = owner.is_none_or(|owner| owner == self.owner.id);
-                    return Ok(if ours { Claim::Ours } else { Claim::Elsewhere });
-                }
-            }
+            self.must_be_ours(connection, run)?;
             connection
                 .prepare_cached("UPDATE suspensions SET claimed_by = ?2 WHERE run = ?1")?
                 .execute(params![run, self.owner.id])?;
-            connection
-                .prepare_cached("UPDATE runs SET owner = ?2 WHERE id = ?1")?
-                .execute(params![run, self.owner.id])?;
-            Ok(Claim::Ours)
+            Ok(())
         })?)
     }
 
     fn end(&self, output: &ScriptToolCallOutput, recording: Option<&[u8]>) -> Result<(), LedgerError> {
         Ok(self.write(|connection| {
-            goes_on(connection, &output.id)?;
+            self.goes_on(connection, &output.id)?;
             let recording = recording.map(|recording| self.payloads.put(connection, recording)).transpose()?;
             let text = serde_json::to_string(output).map_err(|error| JournalError::Damaged(error.to_string()))?;
             let stored = self.payloads.put(connection, text.as_bytes())?;
@@ -265,23 +310,25 @@ impl Ledger for Journal {
     }
 }
 
-/// Something is written of a run: where it was suspended, it is not there any more.
-fn goes_on(connection: &Connection, run: &str) -> Result<(), JournalError> {
-    connection.prepare_cached("DELETE FROM suspensions WHERE run = ?1")?.execute(params![run])?;
-    Ok(())
-}
-
 fn status_word(status: RunStatus) -> String {
     serde_json::to_value(status).ok().and_then(|word| word.as_str().map(str::to_owned)).unwrap_or_default()
 }
 
 /// The key arguments are digested with: without it, a digest in a report could be guessed from what it digests.
 fn key(connection: &mut Connection) -> Result<[u8; 32], JournalError> {
+    let read = |connection: &Connection| {
+        let sql = "SELECT value FROM secrets WHERE name = 'digest'";
+        connection.query_row(sql, [], |row| row.get::<_, Vec<u8>>(0)).optional()
+    };
+    let sized =
+        |stored: Vec<u8>| stored.try_into().map_err(|_| JournalError::Damaged("its key has the wrong size".into()));
+    // Whoever only looks waits for nobody who writes.
+    if let Some(stored) = read(connection)? {
+        return sized(stored);
+    }
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    let stored: Option<Vec<u8>> =
-        transaction.query_row("SELECT value FROM secrets WHERE name = 'digest'", [], |row| row.get(0)).optional()?;
-    let key = match stored {
-        Some(stored) => stored.try_into().map_err(|_| JournalError::Damaged("its key has the wrong size".into()))?,
+    let key = match read(&transaction)? {
+        Some(stored) => sized(stored)?,
         None => {
             let mut key = [0; 32];
             getrandom::fill(&mut key).map_err(|error| JournalError::Damaged(format!("no random numbers: {error}")))?;

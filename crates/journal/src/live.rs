@@ -19,15 +19,24 @@ impl Owner {
     pub(crate) fn new(folder: &Path, id: String) -> io::Result<Self> {
         std::fs::create_dir_all(folder)?;
         let path = folder.join(&id);
-        let lock = File::create(&path)?;
-        lock.lock()?;
-        Ok(Self { id, path, lock })
+        // Whoever tidies may have taken the file away before it was locked.
+        for _ in 0..100 {
+            let lock = File::create(&path)?;
+            lock.lock()?;
+            if File::open(&path).is_ok_and(|there| matches!(there.try_lock_shared(), Err(TryLockError::WouldBlock))) {
+                return Ok(Self { id, path, lock });
+            }
+        }
+        Err(io::Error::other("the file that shows that this process lives is taken away again and again"))
     }
 
     /// Whether the owner of this id, or something it started, lives.
     pub(crate) fn is_alive(folder: &Path, id: &str) -> bool {
-        let Ok(file) = File::open(folder.join(id)) else { return false };
-        matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock))
+        match File::open(folder.join(id)) {
+            Ok(file) => matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)),
+            // Where it cannot be found out, nothing is taken from anybody.
+            Err(error) => error.kind() != io::ErrorKind::NotFound,
+        }
     }
 }
 

@@ -15,6 +15,9 @@ const HERE: u8 = 0;
 const ELSEWHERE: u8 = 1;
 const SEALED_HERE: u8 = 2;
 const SEALED_ELSEWHERE: u8 = 3;
+/// Large, and in its row all the same: packed, plain or sealed.
+const PACKED_HERE: u8 = 4;
+const SEALED_PACKED_HERE: u8 = 5;
 /// The fastest level is three times smaller than nothing for JSON.
 const LEVEL: i32 = 1;
 /// Bytes in front of what is sealed.
@@ -55,16 +58,23 @@ impl Payloads {
         };
         let there = connection.prepare_cached("SELECT 1 FROM blobs WHERE hash = ?1")?.exists(params![hash])?;
         if !there {
-            let packed =
-                zstd::bulk::compress(bytes, LEVEL).map_err(|error| JournalError::Damaged(error.to_string()))?;
             let packed = match &self.key {
-                None => packed,
-                Some(key) => key.seal(&packed)?,
+                None => pack(bytes)?,
+                Some(key) => key.seal(&pack(bytes)?)?,
             };
             connection.prepare_cached("INSERT OR IGNORE INTO blobs VALUES (?1, ?2)")?.execute(params![hash, packed])?;
         }
         let kind = if self.key.is_some() { SEALED_ELSEWHERE } else { ELSEWHERE };
         Ok([&[kind], &hash[..]].concat())
+    }
+
+    /// What to put in the column of a large payload that is soon replaced.
+    pub(crate) fn put_here(&self, bytes: &[u8]) -> Result<Vec<u8>, JournalError> {
+        let packed = pack(bytes)?;
+        Ok(match &self.key {
+            None => [&[PACKED_HERE], &packed[..]].concat(),
+            Some(key) => [&[SEALED_PACKED_HERE], &key.seal(&packed)?[..]].concat(),
+        })
     }
 
     /// The payload of a column.
@@ -79,10 +89,10 @@ impl Payloads {
                 let packed: Option<Vec<u8>> = read.query_row(params![hash], |row| row.get(0)).optional()?;
                 let packed = packed.ok_or_else(|| JournalError::Damaged("a payload is missing".into()))?;
                 let packed = if *kind == SEALED_ELSEWHERE { self.open(&packed)? } else { packed };
-                let bytes =
-                    zstd::stream::decode_all(&packed[..]).map_err(|error| JournalError::Damaged(error.to_string()))?;
-                Ok(Some(bytes))
+                unpack(&packed).map(Some)
             }
+            Some([PACKED_HERE, packed @ ..]) => unpack(packed).map(Some),
+            Some([SEALED_PACKED_HERE, sealed @ ..]) => unpack(&self.open(sealed)?).map(Some),
             // Text from before errors were payloads.
             Some(text @ [b'{', ..]) => Ok(Some(text.to_vec())),
             Some(_) => Err(JournalError::Damaged("a payload is of no known kind".into())),
@@ -94,6 +104,22 @@ impl Payloads {
         let (nonce, sealed) = sealed.split_at_checked(NONCE).ok_or(JournalError::Sealed)?;
         key.cipher.decrypt(XNonce::from_slice(nonce), sealed).map_err(|_| JournalError::Sealed)
     }
+}
+
+/// With a checksum, so that what is damaged is noticed.
+fn pack(bytes: &[u8]) -> Result<Vec<u8>, JournalError> {
+    let packed = || -> std::io::Result<Vec<u8>> {
+        let mut encoder = zstd::stream::Encoder::new(Vec::new(), LEVEL)?;
+        encoder.include_checksum(true)?;
+        encoder.set_pledged_src_size(Some(bytes.len() as u64))?;
+        std::io::Write::write_all(&mut encoder, bytes)?;
+        encoder.finish()
+    };
+    packed().map_err(|error| JournalError::Damaged(error.to_string()))
+}
+
+fn unpack(packed: &[u8]) -> Result<Vec<u8>, JournalError> {
+    zstd::stream::decode_all(packed).map_err(|error| JournalError::Damaged(error.to_string()))
 }
 
 impl Key {

@@ -26,6 +26,8 @@ pub struct RunSummary {
     pub calls: u32,
     /// The run it went on from.
     pub resumes: Option<String>,
+    /// The session it belongs to.
+    pub session: String,
 }
 
 /// A run with everything that is known of it.
@@ -141,7 +143,7 @@ pub struct Filter {
 
 const SUMMARY: &str = "SELECT id, owner, status, started_ms, ended_ms, directory, resumes,
     (SELECT count(*) FROM calls WHERE run = runs.id),
-    (SELECT ifnull(claimed_by, '') FROM suspensions WHERE run = runs.id) FROM runs";
+    (SELECT ifnull(claimed_by, '') FROM suspensions WHERE run = runs.id), session FROM runs";
 
 impl Journal {
     /// Runs, newest first.
@@ -227,6 +229,7 @@ impl Journal {
             directory: row.get(5)?,
             resumes: row.get(6)?,
             calls: row.get(7)?,
+            session: row.get(9)?,
         })
     }
 }

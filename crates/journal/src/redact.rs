@@ -13,6 +13,11 @@ const SHAPES: &[&str] = &[
     r"github_pat_[A-Za-z0-9_]{20,}",
     r"glpat-[A-Za-z0-9_-]{16,}",
     r"xox[abprs]-[A-Za-z0-9-]{10,}",
+    r"xapp-[A-Za-z0-9-]{10,}",
+    r"SG\.[A-Za-z0-9_-]{16,}\.[A-Za-z0-9_-]{16,}",
+    r"pypi-[A-Za-z0-9_-]{16,}",
+    r"ya29\.[A-Za-z0-9_-]{16,}",
+    r"dckr_pat_[A-Za-z0-9_-]{10,}",
     r"(?:AKIA|ASIA)[A-Z0-9]{16}",
     r"AIza[A-Za-z0-9_-]{30,}",
     r"npm_[A-Za-z0-9]{30,}",
@@ -21,8 +26,11 @@ const SHAPES: &[&str] = &[
     r"-----BEGIN [A-Z ]*PRIVATE KEY-----[^-]*(?:-----END [A-Z ]*PRIVATE KEY-----)?",
 ];
 
-/// `name: value` and `name=value` where the name says that the value is secret.
-const NAMED: &str = r#"(?i)([A-Za-z0-9_.-]*(?:api[_-]?key|secret|token|passw(?:or)?d|authorization|credential)[A-Za-z0-9_.-]*["']?\s*[:=]\s*["']?(?:bearer\s+|basic\s+)?)([^\s"'&,;]{6,})"#;
+/// Parts of names that say that a value is secret.
+const SECRET_NAMES: &str = "api[_-]?key|secret|token|passw(?:or)?d|authorization|credential";
+
+/// A header's value, and a name and password for `curl`.
+const CREDENTIALS: &str = r#"(?i)(\bbearer\s+|\s-u\s+["']?[^\s:"']+:)([^\s"',;]{6,})"#;
 
 /// A password in an address.
 const IN_URL: &str = r"([a-z][a-z0-9+.-]*://[^\s/:@]+:)([^\s/@]+)(@)";
@@ -34,6 +42,7 @@ const INSTEAD: &str = "[redacted]";
 pub struct Redactor {
     shapes: Regex,
     named: Regex,
+    credentials: Regex,
     in_url: Regex,
     /// Fields and variables whose values are secret.
     names: Vec<String>,
@@ -44,11 +53,13 @@ impl Redactor {
     pub fn new(names: impl IntoIterator<Item = String>) -> Self {
         #[allow(clippy::expect_used)] // They are constants, and a test compiles them.
         let compile = |pattern: &str| Regex::new(pattern).expect("a valid pattern");
+        let names: Vec<String> = names.into_iter().map(|name| name.to_lowercase()).collect();
         Self {
             shapes: compile(&SHAPES.join("|")),
-            named: compile(NAMED),
+            named: compile(&named(&names)),
+            credentials: compile(CREDENTIALS),
             in_url: compile(IN_URL),
-            names: names.into_iter().map(|name| name.to_lowercase()).collect(),
+            names,
         }
     }
 
@@ -58,6 +69,7 @@ impl Redactor {
         let steps = [
             (&self.shapes, INSTEAD.to_owned()),
             (&self.named, format!("${{1}}{INSTEAD}")),
+            (&self.credentials, format!("${{1}}{INSTEAD}")),
             (&self.in_url, format!("${{1}}{INSTEAD}${{3}}")),
         ];
         for (pattern, instead) in steps {
@@ -71,12 +83,13 @@ impl Redactor {
     /// The value without secrets.
     pub fn value(&self, value: &Value) -> Value {
         match value {
-            Value::String(text) => Value::String(self.text(text).into_owned()),
+            Value::String(text) => Value::String(self.string(text)),
             Value::Array(items) => Value::Array(items.iter().map(|item| self.value(item)).collect()),
             Value::Object(fields) => {
                 let redacted = fields.iter().map(|(name, value)| match value {
+                    Value::Null | Value::Bool(_) => (name.clone(), value.clone()),
                     _ if self.names.contains(&name.to_lowercase()) => (name.clone(), INSTEAD.into()),
-                    Value::String(_) | Value::Number(_) if is_secret(name) => (name.clone(), INSTEAD.into()),
+                    _ if is_secret(name) => (name.clone(), INSTEAD.into()),
                     value => (name.clone(), self.value(value)),
                 });
                 Value::Object(redacted.collect())
@@ -84,6 +97,35 @@ impl Redactor {
             other => other.clone(),
         }
     }
+}
+
+impl Redactor {
+    /// Text that is JSON itself is looked at as what it is.
+    fn string(&self, text: &str) -> String {
+        let looks_like_json = text.starts_with(['{', '[']) && text.len() > 2;
+        match looks_like_json.then(|| serde_json::from_str::<Value>(text)) {
+            Some(Ok(inner)) => {
+                let redacted = self.value(&inner);
+                // Untouched text stays as it was, blanks and all.
+                if redacted == inner { self.text(text).into_owned() } else { redacted.to_string() }
+            }
+            _ => self.text(text).into_owned(),
+        }
+    }
+}
+
+/// `name: value`, `name=value`, `"name": "value"` and `--name value`, where the name says that the value is secret.
+fn named(names: &[String]) -> String {
+    let escaped = |name: &String| -> String {
+        let quote = |c: char| if c.is_alphanumeric() || c == '_' { c.to_string() } else { format!("\\{c}") };
+        name.chars().map(quote).collect()
+    };
+    let exact: String = names.iter().map(|name| format!("|{}", escaped(name))).collect();
+    let part = format!(r"[A-Za-z0-9_.-]*(?:{SECRET_NAMES})[A-Za-z0-9_.-]*");
+    let sign = r#"\\?["']?\s*[:=]\s*\\?["']?(?:bearer\s+|basic\s+)?"#;
+    format!(
+        r#"(?i)(\b(?:{part}{exact}){sign}|--[a-z0-9-]*(?:{SECRET_NAMES})[a-z0-9-]*(?:["']\s*,\s*["']|\s+["']?))([^\s"'&,;\\]{{4,}})"#
+    )
 }
 
 fn is_secret(name: &str) -> bool {

@@ -31,13 +31,22 @@ impl Journal {
         let oldest = now_ms() - i64::from(retention.days) * 24 * 3600 * 1000;
         let mut removed = Removed::default();
         self.close_the_dead(oldest)?;
-        removed.runs += self.remove("ended_ms IS NOT NULL AND ended_ms < ?1", oldest)?;
-        while self.megabytes()? > retention.megabytes {
-            let some = "id IN (SELECT id FROM runs WHERE ended_ms IS NOT NULL ORDER BY started_ms LIMIT ?1)";
-            match self.remove(some, AT_A_TIME)? {
+        removed.runs += self.remove("ended_ms < ?1", oldest)?;
+        let limit = retention.megabytes << 20;
+        while self.bytes_of_runs()? > limit {
+            match self.remove(
+                "id IN (SELECT id FROM runs WHERE ended_ms IS NOT NULL ORDER BY started_ms LIMIT ?1)",
+                AT_A_TIME,
+            )? {
                 0 => break,
                 runs => removed.runs += runs,
             }
+        }
+        if removed.runs > 0 {
+            // Gives the room back. It waits for nobody: where others write, the next time will do.
+            let connection = self.lock();
+            let _ =
+                connection.execute_batch("PRAGMA wal_checkpoint(TRUNCATE); VACUUM; PRAGMA wal_checkpoint(TRUNCATE);");
         }
         self.forget_the_dead();
         Ok(removed)
@@ -61,6 +70,14 @@ impl Journal {
 
     fn remove(&self, which: &str, value: i64) -> Result<usize, JournalError> {
         let removed = self.write(|connection| {
+            // What an open run went on from, it may still need.
+            let which = format!(
+                "ended_ms IS NOT NULL AND {which} AND id NOT IN (
+                    WITH RECURSIVE needed(id) AS (
+                        SELECT resumes FROM runs WHERE ended_ms IS NULL AND resumes IS NOT NULL
+                        UNION SELECT runs.resumes FROM runs JOIN needed ON runs.id = needed.id WHERE runs.resumes IS NOT NULL)
+                    SELECT id FROM needed)"
+            );
             for table in ["calls", "approvals"] {
                 let sql = format!("DELETE FROM {table} WHERE run IN (SELECT id FROM runs WHERE {which})");
                 connection.execute(&sql, params![value])?;
@@ -84,20 +101,26 @@ impl Journal {
             }
             Ok(removed)
         })?;
-        if removed > 0 {
-            // Gives the room back. It waits for nobody: where others write, the next time will do.
-            let connection = self.lock();
-            let _ =
-                connection.execute_batch("PRAGMA wal_checkpoint(TRUNCATE); VACUUM; PRAGMA wal_checkpoint(TRUNCATE);");
-        }
         Ok(removed)
     }
 
-    fn megabytes(&self) -> Result<u64, JournalError> {
+    /// How much of the file is of runs: what is of sessions and of others' tables stays, and is no reason to forget runs.
+    fn bytes_of_runs(&self) -> Result<u64, JournalError> {
         let connection = self.lock();
-        let pages: i64 = connection.pragma_query_value(None, "page_count", |row| row.get(0))?;
-        let size: i64 = connection.pragma_query_value(None, "page_size", |row| row.get(0))?;
-        Ok((pages * size).max(0) as u64 >> 20)
+        let tables: i64 = connection.query_row(
+            "SELECT ifnull(sum(pgsize), 0) FROM dbstat WHERE aggregate = TRUE
+             AND name IN ('runs', 'calls', 'approvals', 'blobs', 'runs_by_time', 'open_runs', 'calls_by_tool')",
+            [],
+            |row| row.get(0),
+        )?;
+        let others: i64 = connection.query_row(
+            "SELECT ifnull(sum(length(packed)), 0) FROM blobs WHERE hash IN (
+                SELECT substr(item, 2) FROM items WHERE substr(item, 1, 1) IN (x'01', x'03')
+                UNION SELECT substr(value, 2) FROM stored WHERE substr(value, 1, 1) IN (x'01', x'03'))",
+            [],
+            |row| row.get(0),
+        )?;
+        Ok(tables.saturating_sub(others).max(0) as u64)
     }
 
     /// Removes the lock files of processes that are gone.

@@ -115,12 +115,17 @@ const STEPS: &[(&str, &str)] = &[
 
 /// Brings a file up to date. Several processes may want to at once: one does, the others find it done.
 pub(crate) fn migrate(connection: &mut Connection) -> Result<(), JournalError> {
+    // Where nothing is to be done, nobody who writes is waited for.
+    let there = "SELECT count(*) FROM sqlite_master WHERE name = 'steps'";
+    let there: i64 = connection.query_row(there, [], |row| row.get(0))?;
+    if there > 0 && steps_taken(connection)? == STEPS.len() {
+        return Ok(());
+    }
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     transaction.execute_batch(
         "CREATE TABLE IF NOT EXISTS steps (number INTEGER PRIMARY KEY, name TEXT NOT NULL, taken_ms INTEGER NOT NULL)",
     )?;
-    let taken: i64 = transaction.query_row("SELECT count(*) FROM steps", [], |row| row.get(0))?;
-    let taken = taken.max(0) as usize;
+    let taken = steps_taken(&transaction)?;
     if taken > STEPS.len() {
         return Err(JournalError::FromTheFuture { steps: taken, known: STEPS.len() });
     }
@@ -130,4 +135,9 @@ pub(crate) fn migrate(connection: &mut Connection) -> Result<(), JournalError> {
     }
     transaction.commit()?;
     Ok(())
+}
+
+fn steps_taken(connection: &Connection) -> Result<usize, JournalError> {
+    let taken: i64 = connection.query_row("SELECT count(*) FROM steps", [], |row| row.get(0))?;
+    Ok(taken.max(0) as usize)
 }

@@ -3,14 +3,17 @@
 
 use selvedge_journal::{CallState, Filter, Journal, JournalError, Keeping, Redactor, Retention, RunState};
 use selvedge_protocol::{
-    CallRecord, CallStatus, Claim, Intent, Ledger, RunMetadata, RunStart, RunStatus, ScriptToolCallOutput, Settled,
+    CallRecord, CallStatus, Intent, Ledger, LedgerError, RunMetadata, RunStart, RunStatus, ScriptToolCallOutput,
+    Settled,
 };
 use serde_json::{Value, json};
 
+fn start(id: &str) -> RunStart<'_> {
+    RunStart { id, source: "return 1", directory: "/work", session: "s", seed: "7", resumes: None, setting: "" }
+}
+
 fn begin(journal: &Journal, id: &str) {
-    let start =
-        RunStart { id, source: "return 1", directory: "/work", session: "s", seed: "7", resumes: None, setting: "" };
-    journal.begin(&start).unwrap();
+    journal.begin(&start(id)).unwrap();
 }
 
 fn record(id: &str, status: CallStatus) -> CallRecord {
@@ -38,7 +41,11 @@ fn call(journal: &Journal, run: &str, id: &str, value: Option<&Value>) {
 }
 
 fn end(journal: &Journal, id: &str) {
-    let output = ScriptToolCallOutput {
+    journal.end(&output(id), None).unwrap();
+}
+
+fn output(id: &str) -> ScriptToolCallOutput {
+    ScriptToolCallOutput {
         id: id.into(),
         call_id: "c".into(),
         status: RunStatus::Completed,
@@ -50,8 +57,7 @@ fn end(journal: &Journal, id: &str) {
         logs: vec![],
         warnings: vec![],
         metadata: RunMetadata::default(),
-    };
-    journal.end(&output, None).unwrap();
+    }
 }
 
 #[test]
@@ -138,6 +144,11 @@ fn secrets_are_known_by_their_looks_and_their_names() {
         "hf_abcdefghijklmnopqrstuvwxyz",
         "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3jVmNHl0w5N_XgL0n3I9PlFUP0THsR8U",
         "sk_live_abcdefghijklmnop",
+        "xapp-1-A0123456789-abcdef",
+        "SG.abcdefghijklmnop1234.abcdefghijklmnopqrstuv",
+        "pypi-AgEIcHlwaS5vcmcCJDAwMDA",
+        "ya29.a0AfH6SMBabcdefghijkl",
+        "dckr_pat_abcdefghij-klmnop",
     ] {
         let text = format!("before {secret} after");
         assert_eq!(redactor.text(&text), "before [redacted] after", "{secret}");
@@ -147,6 +158,20 @@ fn secrets_are_known_by_their_looks_and_their_names() {
     assert_eq!(redactor.text("Authorization: Bearer abcdef123456"), "Authorization: Bearer [redacted]");
     assert_eq!(redactor.text("export DB_PASSWORD=hunter22 && x"), "export DB_PASSWORD=[redacted] && x");
     assert_eq!(redactor.text("postgres://me:hunter22@host/db"), "postgres://me:[redacted]@host/db");
+    // By the names somebody configured, wherever they stand.
+    for (text, shown) in [
+        ("const x = { my_field: 'hush' }", "const x = { my_field: '[redacted]' }"),
+        ("tool --password hunter22 --quiet", "tool --password [redacted] --quiet"),
+        ("[\"login\",\"--password\",\"hunter22\"]", "[\"login\",\"--password\",\"[redacted]\"]"),
+        ("curl -u me:hunter22 host", "curl -u me:[redacted] host"),
+        ("bearer abcdef123456", "bearer [redacted]"),
+        (r#"{"body": "{\"my_field\": \"hush\"}"}"#, r#"{"body": "{\"my_field\": \"[redacted]\"}"}"#),
+    ] {
+        assert_eq!(redactor.text(text), shown);
+    }
+    let nested = json!({"args": "[{\"my_field\":\"hush\"}]", "credentials": ["a", {"b": 1}], "token": null});
+    let shown = json!({"args": "[{\"my_field\":\"[redacted]\"}]", "credentials": "[redacted]", "token": null});
+    assert_eq!(redactor.value(&nested), shown);
     let value =
         json!({"api_key": "short", "my_field": "x", "nested": [{"token": 5, "text": "plain"}], "max_tokens": 10});
     let shown = json!({"api_key": "[redacted]", "my_field": "[redacted]", "nested": [{"token": "[redacted]", "text": "plain"}], "max_tokens": 10});
@@ -244,16 +269,79 @@ fn one_process_at_a_time_has_a_suspended_run() {
     begin(&first, "scr_a");
     first.suspend("scr_a", b"state").unwrap();
     let second = Journal::open(dir.path()).unwrap();
-    assert_eq!(second.claim("scr_a").unwrap(), Claim::Ours);
-    assert_eq!(first.claim("scr_a").unwrap(), Claim::Elsewhere);
-    assert_eq!(second.claim("scr_a").unwrap(), Claim::Ours, "it has it already");
+    second.take_over("scr_a").unwrap();
+    assert_eq!(first.go_on("scr_a"), Err(LedgerError::TakenOver));
+    second.go_on("scr_a").unwrap();
     // It dies before it did anything: others may have it.
     drop(second);
     assert_eq!(first.runs(&Filter::default()).unwrap()[0].state, RunState::Suspended);
-    assert_eq!(first.claim("scr_a").unwrap(), Claim::Ours);
-    // Once something is done, the state is of no use to anybody.
-    call(&first, "scr_a", "tool_1", None);
-    assert_eq!(first.take_suspension("scr_a").unwrap(), None);
+    assert_eq!(first.go_on("scr_a"), Err(LedgerError::TakenOver), "the first has lost it all the same");
     let third = Journal::open(dir.path()).unwrap();
-    assert_eq!(third.claim("scr_a").unwrap(), Claim::Elsewhere);
+    third.take_over("scr_a").unwrap();
+    assert!(matches!(Journal::open(dir.path()).unwrap().take_over("scr_a"), Err(JournalError::TakenOver)));
+    // Once something is done, the state is of no use to anybody.
+    call(&third, "scr_a", "tool_1", Some(&json!(1)));
+    assert_eq!(third.take_suspension("scr_a").unwrap(), None);
+    assert!(matches!(first.take_over("scr_a"), Err(JournalError::NotSuspended(_))));
+}
+
+#[test]
+fn whoever_has_lost_a_run_writes_nothing_more_of_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = Journal::open(dir.path()).unwrap();
+    begin(&first, "scr_a");
+    first.suspend("scr_a", b"at the first question").unwrap();
+    // Another goes on, does something, and waits again.
+    let second = Journal::open(dir.path()).unwrap();
+    second.take_over("scr_a").unwrap();
+    call(&second, "scr_a", "tool_1", Some(&json!("done")));
+    second.suspend("scr_a", b"at the second question").unwrap();
+    drop(second);
+    let taken = Err(LedgerError::TakenOver);
+    let args = json!({});
+    let intent =
+        Intent { run: "scr_a", id: "tool_2", tool: "exec", args: &args, digest: "d", read_only: false, line: None };
+    let failed = record("tool_1", CallStatus::Failed);
+    assert_eq!(first.go_on("scr_a"), taken);
+    assert_eq!(first.intend(&intent), taken);
+    assert_eq!(first.settle(&Settled { run: "scr_a", record: &failed, value: None }), taken);
+    assert_eq!(first.suspend("scr_a", b"at the first question"), taken);
+    assert_eq!(first.end(&output("scr_a"), None), taken);
+    let run = first.run("scr_a").unwrap();
+    assert_eq!((run.summary.state, run.calls[0].value.as_ref()), (RunState::Suspended, Some(&json!("done"))));
+    let third = Journal::open(dir.path()).unwrap();
+    third.take_over("scr_a").unwrap();
+    assert_eq!(third.take_suspension("scr_a").unwrap().unwrap(), b"at the second question");
+    // What is over stays as it was.
+    third.settle(&Settled { run: "scr_a", record: &failed, value: None }).unwrap();
+    assert_eq!(third.run("scr_a").unwrap().calls[0].state, CallState::Ended(CallStatus::Done));
+}
+
+#[test]
+fn what_an_open_run_went_on_from_is_kept_and_sessions_are_no_reason_to_forget_runs() {
+    let dir = tempfile::tempdir().unwrap();
+    let journal = Journal::open(dir.path()).unwrap();
+    begin(&journal, "scr_first");
+    end(&journal, "scr_first");
+    let resumed = RunStart { resumes: Some("scr_first"), ..start("scr_open") };
+    journal.begin(&resumed).unwrap();
+    begin(&journal, "scr_other");
+    end(&journal, "scr_other");
+    std::thread::sleep(std::time::Duration::from_millis(5));
+    journal.tidy(&Retention { days: 0, megabytes: 1000 }).unwrap();
+    let left = |journal: &Journal| {
+        let mut ids: Vec<String> = journal.runs(&Filter::default()).unwrap().into_iter().map(|run| run.id).collect();
+        ids.sort();
+        ids
+    };
+    assert_eq!(left(&journal), ["scr_first", "scr_open"]);
+    // Megabytes of a session, which are kept for ever.
+    let session = journal.begin_session("/").unwrap();
+    let noise =
+        |n: u64| json!((0..40_000u64).map(|i| (i * 7919 + n).wrapping_mul(0x9e37_79b9_7f4a_7c15)).collect::<Vec<_>>());
+    journal.append_items(&session, 1, &(0..6).map(noise).collect::<Vec<_>>()).unwrap();
+    begin(&journal, "scr_new");
+    end(&journal, "scr_new");
+    journal.tidy(&Retention { days: 10, megabytes: 1 }).unwrap();
+    assert_eq!(left(&journal), ["scr_first", "scr_new", "scr_open"]);
 }

@@ -23,8 +23,9 @@ pub trait Ledger: Send + Sync {
     fn answer(&self, request_id: &str, answers: &[String]) -> Result<(), LedgerError>;
     /// A script waits for nothing but people: this is all of it. It stands until something is written of the run again.
     fn suspend(&self, run: &str, state: &[u8]) -> Result<(), LedgerError>;
-    /// A script is about to go on from where it was suspended. Only one process may.
-    fn claim(&self, run: &str) -> Result<Claim, LedgerError>;
+    /// A script is about to go on from where it was suspended. Only one process may: the others get
+    /// [`LedgerError::TakenOver`], now and for whatever else they write of it.
+    fn go_on(&self, run: &str) -> Result<(), LedgerError>;
     /// A script is over; the recording is what it was told from outside, to be replayed.
     fn end(&self, output: &ScriptToolCallOutput, recording: Option<&[u8]>) -> Result<(), LedgerError>;
 }
@@ -37,15 +38,6 @@ pub trait Shelf: Send + Sync {
     fn put(&self, values: &BTreeMap<String, String>) -> Result<(), LedgerError>;
     /// Bytes of everything kept.
     fn bytes(&self) -> Result<usize, LedgerError>;
-}
-
-/// Whose a suspended script is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Claim {
-    /// Ours: it was not suspended, or nobody else has taken it.
-    Ours,
-    /// Another process goes on with it.
-    Elsewhere,
 }
 
 /// A script that is about to run.
@@ -99,14 +91,20 @@ pub struct Settled<'a> {
 
 /// Why something could not be written down.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LedgerError(
-    /// In one line.
-    pub String,
-);
+#[non_exhaustive]
+pub enum LedgerError {
+    /// Another process goes on with the run: nothing more is done of it here.
+    TakenOver,
+    /// It failed, and why, in one line.
+    Failed(String),
+}
 
 impl std::fmt::Display for LedgerError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0)
+        match self {
+            Self::TakenOver => f.write_str("another process goes on with the run"),
+            Self::Failed(words) => f.write_str(words),
+        }
     }
 }
 

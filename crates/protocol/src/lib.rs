@@ -27,6 +27,6 @@ pub use item::{
     CallError, CallRecord, CallStatus, LogEntry, OutputPart, RunMetadata, RunStatus, ScriptToolCall,
     ScriptToolCallOutput,
 };
-pub use ledger::{Claim, Intent, Ledger, LedgerError, RunStart, Settled, Shelf};
+pub use ledger::{Intent, Ledger, LedgerError, RunStart, Settled, Shelf};
 pub use limits::{Limits, Mode, ModeSettings};
 pub use spec::ToolSpec;

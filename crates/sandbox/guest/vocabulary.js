@@ -235,6 +235,8 @@ const vocabulary = (host) => {
         const kind = ask("resolve", path);
         if (kind === "absent") return undefined;
         found = kind === "namespace" ? space(`${path}.`) : define((...args) => call(path, args), "name", name);
+        // `.raw(…)` gives everything a tool of another server said, not only its value.
+        if (kind === "tool with raw") define(found, "raw", Object.freeze(define((...args) => call(`${path}.raw`, args), "name", "raw")));
         if (typeof found === "function") pathOf.set(Object.freeze(found), path);
         known.set(name, found);
       }

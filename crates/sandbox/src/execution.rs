@@ -175,6 +175,9 @@ impl Guest {
 
     /// Makes a fresh guest the one that was frozen.
     pub(crate) async fn restore(&mut self, image: &Image) -> Result<(), Fault> {
+        if !image.is_whole() {
+            return Err(Fault::Engine("the frozen script is cut short".into()));
+        }
         let memory = self.memory()?;
         let missing = image.size().saturating_sub(memory.data_size(&self.store) as u64);
         if missing > 0 {

@@ -42,6 +42,11 @@ impl Image {
         Self { build: BUILD.to_owned(), bytes }
     }
 
+    /// Whether it is whole: nothing is missing at its end.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.bytes.len().checked_sub(HEAD).is_some_and(|pages| pages.is_multiple_of(HEAD + PAGE))
+    }
+
     /// Size of the whole memory, in bytes.
     pub(crate) fn size(&self) -> u64 {
         self.bytes.first_chunk().map_or(0, |pages| u64::from(u32::from_le_bytes(*pages))) * PAGE as u64

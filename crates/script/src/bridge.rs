@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use selvedge_protocol::{ErrorCode, Event, LogEntry, LogLevel, OutputPart};
 use selvedge_sandbox::{Host, Position};
-use selvedge_tools::{Found, Orchestrator, Scope, declarations};
+use selvedge_tools::{Found, Orchestrator, Registry, Scope, declarations};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -99,13 +99,16 @@ impl Host for Bridge {
     fn message(&mut self, channel: &str, text: &str) -> Option<String> {
         let text = whole_unicode(text);
         let text = text.as_ref();
-        if !QUESTIONS.contains(&channel) {
-            return self.take(channel, text);
-        }
+        let reply = match channel {
+            // Done whether it is played or not; whether there was room is known from then.
+            "store" => Some(self.store(text)),
+            channel if QUESTIONS.contains(&channel) => None,
+            channel => return self.take(channel, text),
+        };
         if let Some(played) = self.head().reply(channel, text) {
             return played;
         }
-        let reply = self.answer(channel, text);
+        let reply = reply.unwrap_or_else(|| self.answer(channel, text));
         self.head().write_reply(channel, text, &reply);
         reply
     }
@@ -152,7 +155,6 @@ impl Bridge {
                 }
                 None
             }
-            "store" => self.store(text),
             "warning" => {
                 self.said().warn(text);
                 None
@@ -185,6 +187,7 @@ impl Bridge {
 
     fn resolve(&self, path: &str) -> String {
         match self.orchestrator.registry().find(path) {
+            Found::Tool(tool) if tool.raw().is_some() => "tool with raw".to_owned(),
             Found::Tool(_) => "tool".to_owned(),
             Found::Namespace => "namespace".to_owned(),
             Found::Nothing(_) if self.compiled.probed.iter().any(|name| name == path) => "absent".to_owned(),
@@ -208,15 +211,7 @@ impl Bridge {
     fn help(&self, name: &str) -> String {
         let registry = self.orchestrator.registry();
         if name.is_empty() {
-            let mut text = String::from(HELP);
-            for tool in registry.iter() {
-                let first = tool.spec.description.lines().next().unwrap_or_default();
-                text.push_str(&format!("  tools.{}  {first}\n", tool.spec.js_name));
-            }
-            if registry.is_empty() {
-                text.push_str("  (no tools are registered)\n");
-            }
-            return text;
+            return overview(registry);
         }
         let name = name.strip_prefix("tools.").unwrap_or(name);
         match registry.find(name) {
@@ -225,7 +220,16 @@ impl Bridge {
                 declarations(&registry.filtered(|spec| spec.name == canonical))
             }
             Found::Namespace => declarations(&registry.filtered(|spec| spec.js_name.starts_with(&format!("{name}.")))),
-            Found::Nothing(_) => self.orchestrator.not_found(name).message,
+            Found::Nothing(_) => {
+                let found = registry.search(name, 5);
+                match found.is_empty() {
+                    true => self.orchestrator.not_found(name).message,
+                    false => {
+                        let names: Vec<String> = found.iter().map(|tool| tool.spec.name.clone()).collect();
+                        declarations(&registry.filtered(|spec| names.contains(&spec.name)))
+                    }
+                }
+            }
         }
     }
 
@@ -315,6 +319,35 @@ impl Bridge {
             _ => OutputPart::Audio { data, mime_type: mime },
         })
     }
+}
+
+/// Tools that `help()` names one by one; of more, only how many each server has.
+const MAX_LISTED: usize = 100;
+
+/// What `help()` says.
+pub(crate) fn overview(registry: &Registry) -> String {
+    let mut text = String::from(HELP);
+    let mut servers: BTreeMap<&str, usize> = BTreeMap::new();
+    for tool in registry.iter() {
+        let name = &tool.spec.js_name;
+        if let Some(server) = name.strip_prefix("mcp.").and_then(|rest| rest.split('.').next())
+            && registry.len() > MAX_LISTED
+        {
+            *servers.entry(server).or_default() += 1;
+            continue;
+        }
+        let first = tool.spec.description.lines().next().unwrap_or_default();
+        text.push_str(&format!("  tools.{name}  {first}\n"));
+    }
+    for (server, tools) in servers {
+        text.push_str(&format!(
+            "  tools.mcp.{server}  {tools} tools: help(\"mcp.{server}\"), or tools.search(\"what it should do\")\n"
+        ));
+    }
+    if registry.is_empty() {
+        text.push_str("  (no tools are registered)\n");
+    }
+    text
 }
 
 /// An error reply: the sandbox throws it where the script asked.

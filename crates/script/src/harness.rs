@@ -5,11 +5,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use selvedge_protocol::{
-    ApprovalPolicy, CallStatus, ErrorCode, Event, EventSink, Limits, Mode, Phase, RunMetadata, RunStart, RunStatus,
-    ScriptError, ScriptToolCall, ScriptToolCallOutput, new_id,
+    ApprovalPolicy, CallStatus, ErrorCode, Event, EventSink, LedgerError, Limits, Mode, Phase, RunMetadata, RunStart,
+    RunStatus, ScriptError, ScriptToolCall, ScriptToolCallOutput, new_id,
 };
 use selvedge_sandbox::{Fault, Runtime, Wasm};
-use selvedge_tools::{Earlier, Orchestrator, Rest, Scope, ScopeLimits, Source};
+use selvedge_tools::{Approver, Earlier, Orchestrator, Registry, Rest, Scope, ScopeLimits, Source};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
@@ -145,6 +145,18 @@ impl Harness {
     /// The same, but calls nobody awaited are waited for instead of stopped.
     pub fn allow_detached_promises(mut self, allow: bool) -> Self {
         self.allow_detached = allow;
+        self
+    }
+
+    /// The same with other tools; what is compiled stays compiled.
+    pub fn with_tools(mut self, tools: Registry) -> Self {
+        self.orchestrator = self.orchestrator.with_registry(tools);
+        self
+    }
+
+    /// The same with somebody else to ask.
+    pub fn with_approver(mut self, approver: Arc<dyn Approver>) -> Self {
+        self.orchestrator = self.orchestrator.with_approver(approver);
         self
     }
 
@@ -300,7 +312,13 @@ impl Harness {
             }
             let head = start.head.lock().unwrap_or_else(PoisonError::into_inner);
             let recording = (!head.tape.cut).then(|| serde_json::to_vec(&head.tape).ok()).flatten();
-            if let Err(error) = ledger.end(&output, recording.as_deref()) {
+            drop(head);
+            let ended = ledger.end(&output, recording.as_deref());
+            if ended == Err(LedgerError::TakenOver) {
+                output.status = RunStatus::Suspended;
+                output.error = None;
+                output.warnings.push(GOES_ON_ELSEWHERE.to_owned());
+            } else if let Err(error) = ended {
                 output.warnings.push(format!("the end of the run could not be written down: {error}"));
             }
         }
@@ -363,7 +381,7 @@ impl Harness {
             // A failure of ours is tried once more, unless the world may have changed.
             let ours = matches!(&ended.result, Err(error) if error.code == ErrorCode::HarnessInternalError);
             let fresh = matches!(start.begin, Begin::Fresh);
-            if !(first && ours && fresh && ended.dispatched == 0) {
+            if !(first && ours && fresh && ended.calls.is_empty()) {
                 break (ended, said);
             }
             first = false;
@@ -419,7 +437,7 @@ impl Harness {
             }
             Ok(Over::Elsewhere) => {
                 output.status = RunStatus::Suspended;
-                output.warnings.push("the question was answered elsewhere, and the script goes on there".to_owned());
+                output.warnings.push(GOES_ON_ELSEWHERE.to_owned());
                 return;
             }
             // Whoever plays it knows how it was stopped.
@@ -480,6 +498,8 @@ impl Harness {
         })
     }
 }
+
+const GOES_ON_ELSEWHERE: &str = "the question was answered elsewhere, and the script goes on there";
 
 /// Where a run begins, and what is kept of it on the way.
 pub(crate) struct Start<'a> {

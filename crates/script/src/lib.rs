@@ -14,6 +14,7 @@ pub mod detect;
 mod globals;
 mod harness;
 mod hints;
+mod live;
 mod meter;
 mod nesting;
 mod outcome;
@@ -34,6 +35,9 @@ mod unicode;
 pub use compile::{Compiled, Compiler};
 pub use globals::GLOBALS;
 pub use harness::{Facts, Harness, Resume, RunOptions, Suspended};
+pub use live::{
+    Answered, LiveLimits, LiveRun, LiveRuns, LiveSummary, Question, QuestionKind, Reply, Report, TooManyRuns,
+};
 pub use playing::{Step, Watch};
 pub use pragma::Pragma;
 pub use preflight::{PlannedCall, Preflight};

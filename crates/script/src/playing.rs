@@ -46,6 +46,15 @@ impl Recorded {
     }
 }
 
+impl Recorded {
+    /// What to say where a call shall fail and was never answered at all.
+    pub(crate) fn unmet(&self) -> Option<ScriptError> {
+        let fail = self.fail.as_ref()?;
+        let used = self.used.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        used.is_empty().then(|| diverged(&format!("{fail} was never answered, so it cannot fail either")))
+    }
+}
+
 impl Traffic<'_> {
     /// What the script is told next.
     pub(crate) fn play(&mut self, recorded: &Recorded) -> Result<Wake, ScriptError> {
@@ -128,7 +137,8 @@ impl Traffic<'_> {
         call: &str,
         error: Option<String>,
     ) -> Result<Wake, ScriptError> {
-        let fails = recorded.fail.as_deref() == Some(&pending.call_id) && !self.left_the_road;
+        let asked_to = |fail: &str| call_number(fail) == call_number(&pending.call_id);
+        let fails = recorded.fail.as_deref().is_some_and(asked_to) && !self.left_the_road;
         let answer = match error {
             _ if fails => {
                 self.left_the_road = true;
@@ -182,7 +192,7 @@ impl Traffic<'_> {
     fn copy_lines(&mut self, recorded: &Recorded, call: &str, as_call: &str) {
         let number = call_number(call);
         for line in recorded.lines.iter().filter(|line| call_number(&line.id) == number) {
-            let id = line.id.replacen(call, as_call, 1);
+            let id = line.id.replacen(&format!("tool_{number}"), as_call, 1);
             let Some(slot) = self.calls.get_mut(call_number(as_call).saturating_sub(1)) else { continue };
             slot.push(CallRecord { id, ..line.clone() });
         }

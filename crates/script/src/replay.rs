@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use selvedge_protocol::{CallRecord, CallStatus, ScriptError, ScriptToolCallOutput};
+use selvedge_protocol::{CallRecord, CallStatus, ErrorCode, RunMetadata, RunStatus, ScriptError, ScriptToolCallOutput};
 use selvedge_sandbox::{Fault, Wasm};
 use selvedge_tools::{Orchestrator, Registry};
 use serde::{Deserialize, Serialize};
@@ -72,26 +72,58 @@ impl Cassette {
         let seed = then.metadata.random_seed.parse().unwrap_or_default();
         let head = Arc::new(Mutex::new(Head::playing(self.tape.clone())));
         let mut start = Start { begin: Begin::Played(&recorded), seed, head, said: None };
-        let options = RunOptions { timeout: Some(self.tape.timeout), ..RunOptions::default() };
+        let options = RunOptions { timeout: Some(self.time()), ..RunOptions::default() };
         let mut output = harness.execute(output, &compiled, &options, &mut start, started).await;
-        if output.error.is_none() && output.status == selvedge_protocol::RunStatus::Rejected {
-            // It was stopped from outside, which no script does by itself.
+        if self.was_ended_from_outside(&output) {
             (output.status, output.error) = (then.status, then.error.clone());
-            output.output_json = then.output_json.clone();
+            (output.output_json, output.warnings) = (then.output_json.clone(), then.warnings.clone());
         }
-        output.metadata =
-            selvedge_protocol::RunMetadata { duration_ms: output.metadata.duration_ms, ..then.metadata.clone() };
-        if !what_if && let Some(difference) = difference(then, &output) {
+        output.metadata = RunMetadata { duration_ms: output.metadata.duration_ms, ..then.metadata.clone() };
+        let difference = match what_if {
+            true => recorded.unmet(),
+            false => difference(then, &output),
+        };
+        if let Some(difference) = difference {
             output.error = Some(difference);
-            output.status = selvedge_protocol::RunStatus::Error;
+            output.status = RunStatus::Error;
         }
         Ok(output)
+    }
+
+    /// How long it may compute: no longer than it did where it was stopped.
+    fn time(&self) -> Duration {
+        let then = Duration::from_secs_f64(self.output.metadata.duration_ms.clamp(0.0, 1e9) / 1000.0);
+        match self.ended_with() {
+            Some(ErrorCode::ScriptCancelledError | ErrorCode::ScriptTimeoutError) => {
+                // Here it may all take longer.
+                self.tape.timeout.min(then * 4 + Duration::from_secs(2))
+            }
+            _ => self.tape.timeout,
+        }
+    }
+
+    fn ended_with(&self) -> Option<ErrorCode> {
+        self.output.error.as_ref().map(|error| error.code)
+    }
+
+    /// Whether the script did all it had done, and what ended it then is not there now: somebody who interrupts it, time
+    /// that is up, a tool that does not stop.
+    fn was_ended_from_outside(&self, now: &ScriptToolCallOutput) -> bool {
+        let stopped = now.error.as_ref().map(|error| error.code);
+        match self.ended_with() {
+            Some(ErrorCode::ScriptCancelledError | ErrorCode::ScriptTimeoutError) => {
+                let at_rest = now.error.is_none() && now.status == RunStatus::Rejected;
+                at_rest || stopped == Some(ErrorCode::ScriptTimeoutError)
+            }
+            Some(ErrorCode::DetachedPromiseError) => now.status == RunStatus::Completed,
+            _ => false,
+        }
     }
 }
 
 /// What came out otherwise than it had.
 fn difference(then: &ScriptToolCallOutput, now: &ScriptToolCallOutput) -> Option<ScriptError> {
-    if let Some(error) = now.error.as_ref().filter(|error| error.code.as_str() == "ReplayDivergenceError") {
+    if let Some(error) = now.error.as_ref().filter(|error| error.code == ErrorCode::ReplayDivergenceError) {
         return Some(error.clone());
     }
     let calls = |output: &ScriptToolCallOutput| -> Vec<(String, String, CallStatus)> {

@@ -2,10 +2,10 @@
 
 use std::borrow::Cow;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
-use selvedge_protocol::{CallRecord, CallStatus, Claim, ErrorCode, Phase, ScriptError};
+use selvedge_protocol::{CallRecord, CallStatus, ErrorCode, LedgerError, Phase, ScriptError};
 use selvedge_sandbox::{Execution, Fault, Finish, Leash, Outcome, Program, Pump, Runtime, State};
 use selvedge_tools::{Orchestrator, Scope};
 use serde_json::Value;
@@ -85,6 +85,9 @@ impl<'a> Run<'a> {
         let mut traffic = Traffic::new(self);
         let mut heap_peak = 0;
         let mut result = self.pump(context, &mut traffic, &mut heap_peak).await;
+        if traffic.elsewhere {
+            result = Ok(Over::Elsewhere);
+        }
         let left = match (&result, self.begin) {
             (Ok(Over::Suspended | Over::Elsewhere), _) => {
                 traffic.let_go();
@@ -117,6 +120,10 @@ impl<'a> Run<'a> {
                 }
             }
             Ok(_) | Err(_) => {}
+        }
+        // It may turn out only while its calls are stopped.
+        if traffic.elsewhere {
+            result = Ok(Over::Elsewhere);
         }
         let stubborn = std::mem::take(&mut traffic.stubborn);
         let result = match result {
@@ -193,8 +200,18 @@ impl<'a> Run<'a> {
             }
             pump = Pump { requests: Vec::new(), state: State::Waiting };
             if self.orchestrator.ledger().is_some() && traffic.rests() {
-                if !traffic.kept_as_it_is {
-                    self.put_away(execution.as_mut(), &clock, traffic, *heap_peak)?;
+                if !traffic.kept_as_it_is && (traffic.to_be_left || traffic.is_time_to_keep()) {
+                    let put_away = self.put_away(execution.as_mut(), &clock, traffic, *heap_peak);
+                    match put_away {
+                        Ok(()) => {}
+                        Err(_) if traffic.elsewhere => return Ok(Over::Elsewhere),
+                        Err(error) if traffic.to_be_left => return Err(error),
+                        // The person is here: it goes on, but not without this process.
+                        Err(error) => {
+                            self.said().warn(error.message);
+                            traffic.kept_as_it_is = true;
+                        }
+                    }
                 }
                 if traffic.to_be_left {
                     return Ok(Over::Suspended);
@@ -210,7 +227,9 @@ impl<'a> Run<'a> {
                 Wake::Cancelled => return Err(fail(Fault::Cancelled)),
                 Wake::TakenOver => return Ok(Over::Elsewhere),
                 Wake::Suspend => {
-                    self.put_away(execution.as_mut(), &clock, traffic, *heap_peak)?;
+                    if !traffic.kept_as_it_is {
+                        self.put_away(execution.as_mut(), &clock, traffic, *heap_peak)?;
+                    }
                     return Ok(Over::Suspended);
                 }
                 Wake::TapeOver => match self.begin {
@@ -232,8 +251,17 @@ impl<'a> Run<'a> {
                 }
             };
             // Whoever goes on with a script that is written down must be the only one.
-            if std::mem::take(&mut traffic.kept_as_it_is) && self.claim()? == Claim::Elsewhere {
-                return Ok(Over::Elsewhere);
+            if std::mem::take(&mut traffic.kept_as_it_is)
+                && let Some(ledger) = self.orchestrator.ledger()
+            {
+                match ledger.go_on(&self.scope.id) {
+                    Ok(()) => {}
+                    Err(LedgerError::TakenOver) => return Ok(Over::Elsewhere),
+                    Err(error) => {
+                        let message = format!("that the script goes on could not be written down: {error}");
+                        return Err(ScriptError::new(ErrorCode::HarnessInternalError, Phase::Executing, message));
+                    }
+                }
             }
             clock.run();
             if let Some(deadline) = clock.deadline() {
@@ -278,17 +306,12 @@ impl<'a> Run<'a> {
             image: image.bytes,
         };
         let bytes = suspension.to_bytes().map_err(written)?;
-        ledger.suspend(&self.scope.id, &bytes).map_err(|error| broken(error.to_string()))?;
+        let kept = ledger.suspend(&self.scope.id, &bytes);
+        traffic.elsewhere = kept == Err(LedgerError::TakenOver);
+        kept.map_err(|error| broken(error.to_string()))?;
         traffic.kept_as_it_is = true;
+        traffic.kept_at = Some(Instant::now());
         Ok(())
-    }
-
-    fn claim(&self) -> Result<Claim, ScriptError> {
-        let Some(ledger) = self.orchestrator.ledger() else { return Ok(Claim::Ours) };
-        ledger.claim(&self.scope.id).map_err(|error| {
-            let message = format!("that the script goes on could not be written down: {error}");
-            ScriptError::new(ErrorCode::HarnessInternalError, Phase::Executing, message)
-        })
     }
 
     /// What the script is told next: played, it is what it was told then.
@@ -331,6 +354,13 @@ impl<'a> Run<'a> {
                 None => std::future::pending().await,
             }
         };
+        let keep_at = traffic.keep_at();
+        let keep = async {
+            match keep_at {
+                Some(at) => tokio::time::sleep_until(at.into()).await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
             biased;
             () = self.scope.cancel.cancelled() => Ok(Wake::Cancelled),
@@ -342,6 +372,7 @@ impl<'a> Run<'a> {
                 Some(((_, id), ())) => Wake::Ring(id),
                 None => Wake::Nothing,
             }),
+            () = keep => Ok(Wake::Nothing),
             Some(()) = traffic.batches.next(), if !traffic.batches.is_empty() => Ok(Wake::Nothing),
         }
     }

@@ -59,6 +59,9 @@ pub(crate) struct Waiting {
     /// A JSON array.
     pub(crate) args: String,
     pub(crate) at: Option<(u32, u32)>,
+    /// The script itself gave it up: it lost a race.
+    #[serde(default)]
+    pub(crate) given_up: bool,
 }
 
 impl Waiting {

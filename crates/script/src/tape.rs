@@ -165,10 +165,10 @@ impl Head {
                 }
             }
             // Off the tape time goes on, so that whoever waits for it does not wait for ever.
-            None => playing.now += 1,
-            Some(_) if playing.loose => playing.now += 1,
+            None => playing.now = playing.now.saturating_add(1),
+            Some(_) if playing.loose => playing.now = playing.now.saturating_add(1),
             Some(_) => {
-                playing.now += 1;
+                playing.now = playing.now.saturating_add(1);
                 playing.lost.get_or_insert_with(|| "it looked at the clock, which it had not done".to_owned());
             }
         }

@@ -23,6 +23,8 @@ use crate::unicode::whole_unicode;
 const REFUSALS: usize = 200;
 /// Bytes of results kept for the case that the script fails.
 const MAX_KEPT: usize = 1 << 20;
+/// How often a script that waits for people is written down.
+const KEEP_INTERVAL: Duration = Duration::from_secs(1);
 /// How long the leash may take to stop a guest.
 const LEASH_GRACE: Duration = Duration::from_secs(1);
 /// How long after its deadline a run may take to stop its calls.
@@ -42,6 +44,10 @@ pub(crate) struct Traffic<'a> {
     pub(crate) untold: VecDeque<(u32, String, Result<String, String>)>,
     /// The script as it stands is in the ledger.
     pub(crate) kept_as_it_is: bool,
+    /// When it was last written there.
+    pub(crate) kept_at: Option<Instant>,
+    /// Another process goes on with the script.
+    pub(crate) elsewhere: bool,
     /// A question will be answered later: as soon as nothing else is to wait for, the script is put away.
     pub(crate) to_be_left: bool,
     /// Played, the script does other things than it did.
@@ -97,6 +103,8 @@ impl<'a> Traffic<'a> {
             asking: HashMap::new(),
             untold: VecDeque::new(),
             kept_as_it_is: false,
+            kept_at: None,
+            elsewhere: false,
             to_be_left: false,
             left_the_road: false,
             timers: BTreeMap::new(),
@@ -220,6 +228,7 @@ impl<'a> Traffic<'a> {
                 path: pending.path.clone(),
                 args: pending.args.clone(),
                 at: pending.at.map(|at| (at.line, at.column)),
+                given_up: pending.given_up,
             })
             .collect();
         waiting.sort_by_key(|waiting| call_number(&waiting.call_id));
@@ -247,6 +256,9 @@ impl<'a> Traffic<'a> {
         let mut batch = Vec::new();
         for waiting in &paused.waiting {
             let cancel = self.run.scope.cancel.child_token();
+            if waiting.given_up {
+                cancel.cancel();
+            }
             let pending = Pending {
                 call_id: waiting.call_id.clone(),
                 tool: waiting.tool.clone(),
@@ -254,7 +266,7 @@ impl<'a> Traffic<'a> {
                 path: waiting.path.clone(),
                 args: waiting.args.clone(),
                 cancel: cancel.clone(),
-                given_up: false,
+                given_up: waiting.given_up,
             };
             self.pending.insert(waiting.id, pending);
             batch.push(CallRequest {
@@ -272,6 +284,17 @@ impl<'a> Traffic<'a> {
     pub(crate) fn rests(&self) -> bool {
         // What was answered but not yet heard of is no question any more.
         self.reports.is_empty() && self.untold.is_empty() && !self.pending.is_empty() && self.nothing_runs()
+    }
+
+    /// A script that ticks while a question is open is not written down at every tick: what was written before is as good,
+    /// as long as it has done nothing since.
+    pub(crate) fn is_time_to_keep(&self) -> bool {
+        self.keep_at().is_none_or(|at| at <= Instant::now())
+    }
+
+    /// When it is time to write it down anew.
+    pub(crate) fn keep_at(&self) -> Option<Instant> {
+        self.kept_at.filter(|_| !self.kept_as_it_is && self.rests()).map(|at| at + KEEP_INTERVAL)
     }
 
     /// Whether every pending call waits for a person before anything was done of it.
@@ -322,7 +345,10 @@ impl<'a> Traffic<'a> {
             }
             Report::Answered(calls) => calls.iter().for_each(|call| _ = self.asking.remove(call)),
             Report::Later => self.to_be_left = true,
-            Report::TakenOver => return Wake::TakenOver,
+            Report::TakenOver => {
+                self.elsewhere = true;
+                return Wake::TakenOver;
+            }
             Report::Repeated(record) => {
                 self.dispatched += 1;
                 self.write_down(record);
@@ -332,7 +358,8 @@ impl<'a> Traffic<'a> {
                 let Some((id, pending)) = id.and_then(|id| self.pending.remove_entry(&id)) else {
                     return Wake::Nothing;
                 };
-                let call = pending.call_id.clone();
+                // What settles it may be its second attempt.
+                let call = outcome.record.id.clone();
                 return Wake::Settle(id, call, self.record(*outcome, &pending));
             }
         }
@@ -392,7 +419,7 @@ impl<'a> Traffic<'a> {
 
     /// Takes reports until no call is pending, time is up, or somebody cancels.
     async fn settle_until(&mut self, limit: Instant, cancel: &CancellationToken) {
-        while !self.pending.is_empty() {
+        while !self.pending.is_empty() && !self.elsewhere {
             tokio::select! {
                 biased;
                 () = tokio::time::sleep_until(limit.into()) => return,

@@ -169,7 +169,7 @@ fn garbage_is_collected_in_a_small_heap() {
 
 #[test]
 fn race_spares_calls_that_are_spread_in() {
-    let source = "const held = [tools.sleep({ms: 5, value: 'a'}), tools.sleep({ms: 60, value: 'b'})];
+    let source = "const held = [tools.sleep({ms: 500, value: 'a'}), tools.sleep({ms: 600, value: 'b'})];
         const first = await Promise.race([...held, tools.sleep({ms: 1, value: 'c'})]);
         return [first, ...await Promise.all(held)]";
     assert_eq!(Bench::new().value(source), json!(["c", "a", "b"]));

@@ -102,6 +102,34 @@ fn a_run_that_was_stopped_is_stopped_at_the_same_place() {
 }
 
 #[test]
+fn what_ended_it_from_outside_is_not_taken_for_another_end() {
+    let cancel = tokio_util::sync::CancellationToken::new();
+    let stop = cancel.clone();
+    std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(300));
+        stop.cancel();
+    });
+    let options = RunOptions { cancel, ..RunOptions::default() };
+    let (output, cassette) = record_with("await tools.echo({value: 1}); for (;;) ;", Limits::default(), options);
+    assert_eq!(output.error.unwrap().code, ErrorCode::ScriptCancelledError);
+    assert_eq!(play(cassette, None).error.unwrap().code, ErrorCode::ScriptCancelledError);
+    let (output, cassette) = record("tools.stubborn({ms: 5000}); await tools.echo({value: 1}); return 'left'");
+    assert_eq!(output.error.unwrap().code, ErrorCode::DetachedPromiseError);
+    assert_eq!(play(cassette, None).error.unwrap().code, ErrorCode::DetachedPromiseError);
+}
+
+#[test]
+fn a_recording_is_not_trusted() {
+    let (_, cassette) = record("return [Date.now(), Date.now()]");
+    let text = serde_json::to_string(&cassette).unwrap();
+    let at = text.find("\"now\":[").unwrap() + 6;
+    let end = text[at..].find(']').unwrap() + at;
+    let odd = format!("{}[{},1]{}", &text[..at], i64::MAX, &text[end + 1..]);
+    let again = play(serde_json::from_str(&odd).unwrap(), None);
+    assert_eq!(again.error.unwrap().code, ErrorCode::ReplayDivergenceError);
+}
+
+#[test]
 fn another_script_is_not_taken_for_the_recorded_one() {
     let (_, cassette) = record("const a = await tools.echo({value: 1}); return [a, Date.now()]");
     for (source, words) in [

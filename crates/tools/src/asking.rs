@@ -4,7 +4,7 @@ use std::panic::AssertUnwindSafe;
 
 use futures_util::future::join_all;
 use selvedge_protocol::{
-    Answer, ApprovalDecision, ApprovalRequest, Claim, ErrorCode, Event, GatedCall, Preview, new_id,
+    Answer, ApprovalDecision, ApprovalRequest, ErrorCode, Event, GatedCall, LedgerError, Preview, new_id,
 };
 use serde_json::Value;
 use tokio::sync::mpsc::UnboundedSender;
@@ -118,9 +118,8 @@ impl Orchestrator {
         scope.events.emit(Event::ApprovalRequested { request: request.clone() });
         let mut decision = self.decide(scope, &request, gated, so_far, reports).await;
         // Where the scope was suspended meanwhile, somebody else may have answered first.
-        let claimed = self.ledger.as_ref().map(|ledger| ledger.claim(&scope.id));
-        match claimed {
-            Some(Ok(Claim::Elsewhere)) => {
+        match self.ledger.as_ref().map(|ledger| ledger.go_on(&scope.id)) {
+            Some(Err(LedgerError::TakenOver)) => {
                 let _ = reports.send(Report::TakenOver);
                 return vec![Decision::TakenOver; gated.len()];
             }
@@ -128,7 +127,7 @@ impl Orchestrator {
                 let because = format!("that it goes on could not be written down: {error}");
                 decision = vec![Decision::Denied(Some(because)); gated.len()];
             }
-            Some(Ok(Claim::Ours)) | None => {}
+            Some(Ok(())) | None => {}
         }
         let _ = reports.send(Report::Answered(waiting));
         let answers: Vec<String> = decision.iter().map(Decision::words).collect();
@@ -149,17 +148,12 @@ impl Orchestrator {
     ) -> Vec<Decision> {
         let all = |decision: Decision| vec![decision; gated.len()];
         let cancelled = join_all(gated.iter().map(|(prepared, _)| prepared.request.cancel.cancelled()));
-        let too_late = async {
-            match scope.limits.approval_timeout {
-                Some(limit) => tokio::time::sleep(limit).await,
-                None => std::future::pending().await,
-            }
-        };
         tokio::select! {
             biased;
             _ = cancelled => all(Decision::Cancelled),
             decision = self.answer(scope, request, so_far, reports) => match decision {
-                ApprovalDecision::Answered(answers) => {
+                None => all(Decision::TimedOut),
+                Some(ApprovalDecision::Answered(answers)) => {
                     let mut answers = answers.into_iter();
                     gated.iter().map(|_| match answers.next() {
                         Some(Answer::Once) => Decision::Run,
@@ -169,30 +163,33 @@ impl Orchestrator {
                         None => Decision::Denied(None),
                     }).collect()
                 }
-                ApprovalDecision::Cancelled => all(Decision::Cancelled),
-                ApprovalDecision::Unavailable(because) => all(Decision::Denied(Some(because))),
-                ApprovalDecision::Later => all(Decision::Denied(Some("nobody can be asked here".to_owned()))),
+                Some(ApprovalDecision::Cancelled) => all(Decision::Cancelled),
+                Some(ApprovalDecision::Unavailable(because)) => all(Decision::Denied(Some(because))),
+                Some(ApprovalDecision::Later) => all(Decision::Denied(Some("nobody can be asked here".to_owned()))),
             },
-            () = too_late => all(Decision::TimedOut),
         }
     }
 }
 
 impl Orchestrator {
-    /// What the person says. Where that comes later and the scope can be put away, it never comes here.
+    /// What the person says in time. Where that comes later and the scope can be put away, it never comes here.
     async fn answer(
         &self,
         scope: &Scope,
         request: &ApprovalRequest,
         so_far: SoFar,
         reports: &UnboundedSender<Report>,
-    ) -> ApprovalDecision {
-        let decision = self.approver.ask(request).await;
+    ) -> Option<ApprovalDecision> {
+        let asked = self.approver.ask(request);
+        let decision = match scope.limits.approval_timeout {
+            Some(limit) => tokio::time::timeout(limit, asked).await.ok()?,
+            None => asked.await,
+        };
         let rests = scope.rest == Rest::AtQuestions && so_far == SoFar::Nothing;
         if decision == ApprovalDecision::Later && rests && reports.send(Report::Later).is_ok() {
             std::future::pending::<()>().await;
         }
-        decision
+        Some(decision)
     }
 }
 

@@ -191,6 +191,12 @@ impl Orchestrator {
         self
     }
 
+    /// The same with other tools.
+    pub fn with_registry(mut self, registry: Registry) -> Self {
+        self.registry = registry;
+        self
+    }
+
     /// The tools there are.
     pub fn registry(&self) -> &Registry {
         &self.registry
@@ -305,6 +311,11 @@ impl Orchestrator {
             Ok(ToolOutput { again: Some(again), .. }) if self.policy == ApprovalPolicy::OnFailure => again.clone(),
             _ => return self.finish(scope, reports, outcome),
         };
+        // It is over before anybody is asked: whatever happens while the question is open, this is known.
+        if self.write_down(scope, &outcome) == Err(LedgerError::TakenOver) {
+            let _ = reports.send(Report::TakenOver);
+            return;
+        }
         let id = format!("{}.again", outcome.record.id);
         let digest = digest(&self.digest_key, &tool.spec.name, &again.args);
         let request = CallRequest { id, tool: tool.spec.name.clone(), args: Arguments::List(Vec::new()), line, cancel };
@@ -320,8 +331,6 @@ impl Orchestrator {
             None => self.finish(scope, reports, outcome),
             Some(second) => {
                 let settles = outcome.record.id.clone();
-                // A line that cannot be written is missed, but not the second attempt.
-                let _ = self.write_down(scope, &outcome);
                 scope.events.emit(Event::CallFinished { parent_id: scope.id.clone(), call: outcome.record.clone() });
                 let _ = reports.send(Report::Repeated(outcome.record));
                 let second = self.attempt(scope, second).await;
@@ -368,7 +377,7 @@ impl Orchestrator {
         let call = Call {
             id: request.id.clone(),
             scope_id: scope.id.clone(),
-            idempotency_key: format!("{}.{}", scope.id, request.id),
+            idempotency_key: format!("{}.{}", scope.id, request.id.trim_end_matches(".again")),
             cancel: request.cancel.clone(),
             events: scope.events.clone(),
             belongings: scope.belongings.clone(),
@@ -420,6 +429,8 @@ impl Orchestrator {
                 );
                 let mut outcome = refused(request, name, failure);
                 outcome.record.args_digest = digest.clone();
+                // It still is: whoever goes on from here is told the same.
+                outcome.record.status = CallStatus::OutcomeUnknown;
                 Some(outcome)
             }
         }
@@ -427,7 +438,12 @@ impl Orchestrator {
 
     /// A call is over: written down, told, reported.
     pub(crate) fn finish(&self, scope: &Scope, reports: &UnboundedSender<Report>, mut outcome: Box<CallOutcome>) {
-        if let Err(error) = self.write_down(scope, &outcome) {
+        let written = self.write_down(scope, &outcome);
+        if written == Err(LedgerError::TakenOver) {
+            let _ = reports.send(Report::TakenOver);
+            return;
+        }
+        if let Err(error) = written {
             let tool = &outcome.record.tool;
             let message = format!("{tool} ran, but what came of it could not be written down: {error}");
             outcome.result = Err(CallFailure::new(ErrorCode::HarnessInternalError, message));

@@ -7,19 +7,28 @@ use selvedge_protocol::ToolSpec;
 
 use crate::arguments::Checker;
 use crate::names::{nearest, synonyms};
+use crate::search::Index;
 use crate::{Tool, snake_case};
 
-/// A set of tools. Cheap to clone; a clone is a set of its own.
+/// A set of tools. A clone costs nothing and is a set of its own: whoever holds one while servers come and go keeps
+/// what it saw.
 #[derive(Clone, Default)]
-pub struct Registry {
+pub struct Registry(Arc<Set>);
+
+#[derive(Clone, Default)]
+struct Set {
     /// By canonical name.
     tools: BTreeMap<String, Arc<Registered>>,
     /// Script name to canonical name.
     js_names: HashMap<String, String>,
     /// Other canonical names to the one that is.
     aliases: HashMap<String, String>,
-    /// Dotted prefixes of script names.
+    /// Dotted prefixes of script names and of canonical ones.
     namespaces: BTreeSet<String>,
+    /// Prefixes below which nobody knows what there is, and the tool that stands for all of it.
+    stand_ins: BTreeMap<String, Arc<Registered>>,
+    /// Made on the first search.
+    index: OnceLock<Arc<Index>>,
 }
 
 /// A tool and what was derived from it.
@@ -29,6 +38,7 @@ pub struct Registered {
     /// Its spec, taken once.
     pub spec: ToolSpec,
     checker: OnceLock<Result<Checker, String>>,
+    raw: OnceLock<Option<Arc<Registered>>>,
 }
 
 /// What a name stands for.
@@ -70,21 +80,16 @@ impl Registry {
         if !spec.js_name.split('.').all(identifier) {
             return Err(RegistryError::BadName(spec.name));
         }
-        if self.tools.contains_key(&spec.name) || self.js_names.contains_key(&spec.js_name) {
+        if self.0.tools.contains_key(&spec.name) || self.0.js_names.contains_key(&spec.js_name) {
             return Err(RegistryError::Duplicate(spec.name));
         }
-        for (dot, _) in spec.js_name.match_indices('.') {
-            self.namespaces.insert(spec.js_name[..dot].to_owned());
-        }
-        self.js_names.insert(spec.js_name.clone(), spec.name.clone());
-        self.tools
-            .insert(spec.name.clone(), Arc::new(Registered { tool: Box::new(tool), spec, checker: OnceLock::new() }));
+        Arc::make_mut(&mut self.0).insert(Arc::new(Registered::new(Box::new(tool), spec)));
         Ok(())
     }
 
     /// Lets a tool be called by another name as well. A tool of that name goes first.
     pub fn alias(&mut self, alias: &str, name: &str) {
-        self.aliases.insert(alias.to_owned(), name.to_owned());
+        Arc::make_mut(&mut self.0).aliases.insert(alias.to_owned(), name.to_owned());
     }
 
     /// Adds a tool and returns the set, for building one in a single expression.
@@ -94,23 +99,58 @@ impl Registry {
     }
 
     /// The tool of this canonical or script name.
+    ///
+    /// `x.raw` is what `x` calls its raw form, where it has one.
     pub fn get(&self, name: &str) -> Option<&Arc<Registered>> {
-        self.tools
+        self.named(name).or_else(|| self.named(name.strip_suffix(".raw")?)?.raw())
+    }
+
+    fn named(&self, name: &str) -> Option<&Arc<Registered>> {
+        let set = &self.0;
+        set.tools
             .get(name)
-            .or_else(|| self.js_names.get(name).and_then(|name| self.tools.get(name)))
-            .or_else(|| self.tools.get(&snake_case(name)))
-            .or_else(|| self.aliases.get(&snake_case(name)).and_then(|name| self.tools.get(name)))
+            .or_else(|| set.js_names.get(name).and_then(|name| set.tools.get(name)))
+            .or_else(|| set.tools.get(&snake_case(name)))
+            .or_else(|| set.aliases.get(&snake_case(name)).and_then(|name| set.tools.get(name)))
+            .or_else(|| name.match_indices('.').find_map(|(dot, _)| set.stand_ins.get(&name[..dot])))
+    }
+
+    /// Puts a tool in the place of all that may be below its name: whatever is called there is that tool. Not listed.
+    pub fn stand_in(&mut self, tool: impl Tool + 'static) {
+        let spec = tool.spec();
+        let set = Arc::make_mut(&mut self.0);
+        let names = [spec.js_name.clone(), spec.name.clone()];
+        let tool = Arc::new(Registered::new(Box::new(tool), spec));
+        for name in names {
+            let above = name.match_indices('.').map(|(dot, _)| name[..dot].to_owned());
+            set.namespaces.extend(above);
+            set.namespaces.insert(name.clone());
+            set.stand_ins.insert(name, tool.clone());
+        }
+    }
+
+    /// Whether this is the very set that the other one is.
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// The tools that have most to do with these words, the best first.
+    pub fn search(&self, words: &str, limit: usize) -> Vec<&Arc<Registered>> {
+        let index = self.0.index.get_or_init(|| Arc::new(Index::new(self.iter().map(|tool| &tool.spec))));
+        let found = index.search(words, limit);
+        found.into_iter().filter_map(|name| self.0.tools.get(name)).collect()
     }
 
     /// What a script means by `tools.<path>`.
     pub fn find(&self, path: &str) -> Found<'_> {
         match self.get(path) {
             Some(tool) => Found::Tool(tool),
-            None if self.namespaces.contains(path) => Found::Namespace,
+            None if self.0.namespaces.contains(path) => Found::Namespace,
             None => {
-                let same = synonyms(path).filter_map(|name| self.tools.get(name)).map(|tool| tool.spec.js_name.clone());
+                let same =
+                    synonyms(path).filter_map(|name| self.0.tools.get(name)).map(|tool| tool.spec.js_name.clone());
                 let mut near: Vec<String> =
-                    same.chain(nearest(path, self.js_names.keys().map(String::as_str))).collect();
+                    same.chain(nearest(path, self.0.js_names.keys().map(String::as_str))).collect();
                 near.truncate(3);
                 near.dedup();
                 Found::Nothing(near)
@@ -120,46 +160,72 @@ impl Registry {
 
     /// Whether `name` is the first part of dotted names.
     pub fn is_namespace(&self, name: &str) -> bool {
-        self.namespaces.contains(name)
+        self.0.namespaces.contains(name)
     }
 
     /// Script names directly below a prefix that is empty or ends with a dot.
     pub fn names_below(&self, prefix: &str) -> BTreeSet<String> {
         let below =
             |name: &String| name.strip_prefix(prefix).map(|rest| rest.split('.').next().unwrap_or(rest).to_owned());
-        self.js_names.keys().filter_map(below).collect()
+        self.0.js_names.keys().filter_map(below).collect()
     }
 
     /// All tools, in the order of their names.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Registered>> {
-        self.tools.values()
+        self.0.tools.values()
     }
 
     /// How many tools there are.
     pub fn len(&self) -> usize {
-        self.tools.len()
+        self.0.tools.len()
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.tools.is_empty()
+        self.0.tools.is_empty()
     }
 
     /// The set with only the tools that `keep` agrees to.
     pub fn filtered(&self, keep: impl Fn(&ToolSpec) -> bool) -> Self {
-        let mut kept = Self { aliases: self.aliases.clone(), ..Self::new() };
-        for tool in self.tools.values().filter(|tool| keep(&tool.spec)) {
-            for (dot, _) in tool.spec.js_name.match_indices('.') {
-                kept.namespaces.insert(tool.spec.js_name[..dot].to_owned());
-            }
-            kept.js_names.insert(tool.spec.js_name.clone(), tool.spec.name.clone());
-            kept.tools.insert(tool.spec.name.clone(), tool.clone());
+        let mut kept = Set { aliases: self.0.aliases.clone(), stand_ins: self.0.stand_ins.clone(), ..Set::default() };
+        for name in self.0.stand_ins.keys() {
+            kept.namespaces
+                .extend(name.match_indices('.').map(|(dot, _)| name[..dot].to_owned()).chain([name.clone()]));
         }
-        kept
+        self.0.tools.values().filter(|tool| keep(&tool.spec)).for_each(|tool| kept.insert(tool.clone()));
+        Self(Arc::new(kept))
+    }
+}
+
+impl Set {
+    fn insert(&mut self, tool: Arc<Registered>) {
+        let spec = &tool.spec;
+        for name in [&spec.js_name, &spec.name] {
+            for (dot, _) in name.match_indices('.') {
+                self.namespaces.insert(name[..dot].to_owned());
+            }
+        }
+        self.js_names.insert(spec.js_name.clone(), spec.name.clone());
+        self.tools.insert(spec.name.clone(), tool);
+        self.index = OnceLock::new();
     }
 }
 
 impl Registered {
+    fn new(tool: Box<dyn Tool>, spec: ToolSpec) -> Self {
+        Self { tool, spec, checker: OnceLock::new(), raw: OnceLock::new() }
+    }
+
+    /// The same tool with everything it said, where it has such a form.
+    pub fn raw(&self) -> Option<&Arc<Registered>> {
+        let raw = || {
+            let tool = self.tool.raw()?;
+            let spec = tool.spec();
+            Some(Arc::new(Self::new(tool, spec)))
+        };
+        self.raw.get_or_init(raw).as_ref()
+    }
+
     /// Checks arguments; made on first use, because most tools of a large catalogue are never called.
     pub(crate) fn checker(&self) -> Result<&Checker, &str> {
         self.checker.get_or_init(|| Checker::new(&self.spec, self.tool.as_ref())).as_ref().map_err(String::as_str)
@@ -168,6 +234,6 @@ impl Registered {
 
 impl std::fmt::Debug for Registry {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_set().entries(self.tools.keys()).finish()
+        f.debug_set().entries(self.0.tools.keys()).finish()
     }
 }

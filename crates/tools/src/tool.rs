@@ -54,6 +54,12 @@ pub trait Tool: Send + Sync {
         &[]
     }
 
+    /// The same tool, giving back everything it was told instead of the value that matters. Scripts call it as
+    /// `tools.x.raw(…)`.
+    fn raw(&self) -> Option<Box<dyn Tool>> {
+        None
+    }
+
     /// How scripts see the argument fields.
     fn field_case(&self) -> FieldCase {
         FieldCase::Camel
@@ -76,7 +82,7 @@ pub struct Call {
     pub id: String,
     /// The scope's id.
     pub scope_id: String,
-    /// The same for every attempt at the same work: a tool may hand it to a service that knows such keys.
+    /// The same for every attempt at this call in its scope: a tool may hand it to a service that knows such keys.
     pub idempotency_key: String,
     /// Says when to stop.
     pub cancel: CancellationToken,

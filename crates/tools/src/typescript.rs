@@ -24,6 +24,24 @@ pub fn declarations(registry: &Registry) -> String {
     out
 }
 
+/// One tool on one line, without what its fields mean: `mcp.git.gitStatus(args: { repo_path: string; }): Promise<string>`.
+pub fn signature(tool: &Registered) -> String {
+    let text = format!(
+        "{}({}): Promise<{}>",
+        tool.spec.js_name,
+        parameters(tool, 0, Words::None),
+        result(tool, 0, Words::None)
+    );
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// Whether what fields mean stands beside them.
+#[derive(Clone, Copy, PartialEq)]
+enum Words {
+    All,
+    None,
+}
+
 #[derive(Default)]
 struct Space<'a> {
     tools: Vec<&'a Registered>,
@@ -36,7 +54,13 @@ impl Space<'_> {
         for tool in &self.tools {
             let name = tool.spec.js_name.rsplit('.').next().unwrap_or(&tool.spec.js_name);
             comment(out, &pad, &tool.spec.description);
-            let _ = writeln!(out, "{pad}{}({}): Promise<{}>;", key(name), parameters(tool, depth), result(tool, depth));
+            let _ = writeln!(
+                out,
+                "{pad}{}({}): Promise<{}>;",
+                key(name),
+                parameters(tool, depth, Words::All),
+                result(tool, depth, Words::All)
+            );
         }
         for (name, space) in &self.inner {
             let _ = writeln!(out, "{pad}{}: {{", key(name));
@@ -46,9 +70,9 @@ impl Space<'_> {
     }
 }
 
-fn parameters(tool: &Registered, depth: usize) -> String {
+fn parameters(tool: &Registered, depth: usize, words: Words) -> String {
     let schema = &tool.spec.input_schema;
-    let renderer = Renderer { root: schema, camel: tool.tool.field_case() == FieldCase::Camel };
+    let renderer = Renderer { root: schema, camel: tool.tool.field_case() == FieldCase::Camel, words };
     let required = schema.get("required").and_then(Value::as_array).is_some_and(|fields| !fields.is_empty());
     let none = schema.get("properties").and_then(Value::as_object).is_none_or(Map::is_empty);
     if none && schema.get("additionalProperties") == Some(&Value::Bool(false)) {
@@ -57,9 +81,9 @@ fn parameters(tool: &Registered, depth: usize) -> String {
     format!("args{}: {}", if required { "" } else { "?" }, renderer.render(schema, depth, &mut BTreeSet::new()))
 }
 
-fn result(tool: &Registered, depth: usize) -> String {
+fn result(tool: &Registered, depth: usize, words: Words) -> String {
     match &tool.spec.output_schema {
-        Some(schema) => Renderer { root: schema, camel: false }.render(schema, depth, &mut BTreeSet::new()),
+        Some(schema) => Renderer { root: schema, camel: false, words }.render(schema, depth, &mut BTreeSet::new()),
         None => "unknown".to_owned(),
     }
 }
@@ -67,6 +91,7 @@ fn result(tool: &Registered, depth: usize) -> String {
 struct Renderer<'a> {
     root: &'a Value,
     camel: bool,
+    words: Words,
 }
 
 impl Renderer<'_> {
@@ -145,7 +170,9 @@ impl Renderer<'_> {
         let pad = "  ".repeat(depth + 1);
         let mut out = String::from("{\n");
         for (name, schema) in properties {
-            if let Some(description) = schema.get("description").and_then(Value::as_str) {
+            if let Some(description) = schema.get("description").and_then(Value::as_str)
+                && self.words == Words::All
+            {
                 let default =
                     schema.get("default").filter(|value| !value.is_null()).map(|value| format!(" (default {value})"));
                 comment(&mut out, &pad, &format!("{description}{}", default.unwrap_or_default()));

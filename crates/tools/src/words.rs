@@ -3,6 +3,9 @@
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
+/// What is said to people about a call, and is no part of what it does.
+const WORDS_FOR_PEOPLE: [&str; 2] = ["approval_context", "justification"];
+
 /// Names a tool and its arguments, whatever the order of fields. Without the key nobody can find out by trying what
 /// was digested.
 pub(crate) fn digest(key: &[u8; 32], tool: &str, args: &Value) -> String {
@@ -23,7 +26,11 @@ pub(crate) fn digest(key: &[u8; 32], tool: &str, args: &Value) -> String {
         inner[index] ^= byte;
         outer[index] ^= byte;
     }
-    let text = format!("{tool}\n{}", sorted(args));
+    let mut work = sorted(args);
+    if let Value::Object(fields) = &mut work {
+        fields.retain(|name, _| !WORDS_FOR_PEOPLE.contains(&name.as_str()));
+    }
+    let text = format!("{tool}\n{work}");
     let hash = Sha256::new().chain_update(inner).chain_update(text).finalize();
     let hash = Sha256::new().chain_update(outer).chain_update(hash).finalize();
     hash.iter().take(16).map(|byte| format!("{byte:02x}")).collect()

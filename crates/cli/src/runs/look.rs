@@ -42,7 +42,7 @@ pub(crate) fn list(journal: &Journal, args: &RunsListArgs) -> Result<Exit> {
 
 pub(crate) fn show(journal: &Journal, args: &RunsShowArgs) -> Result<Exit> {
     let run = journal.run(&args.run).map_err(|error| problem(&error))?;
-    let redactor = redactor();
+    let redactor = redactor()?;
     if args.json {
         line(&serde_json::to_string_pretty(&as_json(&run, &redactor))?)?;
         return Ok(Exit::Done);
@@ -74,7 +74,8 @@ pub(crate) fn show(journal: &Journal, args: &RunsShowArgs) -> Result<Exit> {
         }
     }
     for question in &run.questions {
-        line(&harmless(&redactor.text(&crate::ask::question(question))))?;
+        // As it is: whoever says yes must see what to.
+        line(&harmless(&crate::ask::question(question)))?;
     }
     for advice in advice(&run) {
         line(&advice)?;
@@ -111,7 +112,7 @@ fn as_json(run: &Run, redactor: &Redactor) -> serde_json::Value {
         "source": redactor.text(&run.source),
         "error": run.output.as_ref().and_then(|output| output.error.as_ref()).map(|error| redactor.value(&json!(error))),
         "calls": calls,
-        "questions": run.questions.iter().map(|question| redactor.value(&json!(question))).collect::<Vec<_>>(),
+        "questions": run.questions,
         "advice": advice(run),
     })
 }

@@ -17,6 +17,7 @@ pub(crate) fn runs(command: RunsCommand) -> Result<Exit> {
         RunsCommand::List(args) => look::list(&open()?, &args),
         RunsCommand::Show(args) => look::show(&open()?, &args),
         RunsCommand::Resume(args) => resume::resume(&args),
+        RunsCommand::Cancel(args) => resume::cancel(&open()?, &args),
         RunsCommand::Replay(args) => replay::replay(args),
         RunsCommand::Export(args) => replay::export(&open()?, &args),
     }
@@ -25,17 +26,18 @@ pub(crate) fn runs(command: RunsCommand) -> Result<Exit> {
 fn open() -> Result<Journal> {
     let home =
         selvedge_config::home().ok_or_else(|| Problem::new("there is no home folder").hint("set SELVEDGE_HOME"))?;
-    crate::journal::open(&home, &config().journal)
+    crate::journal::open(&home, &config()?.journal)
 }
 
 /// Takes out what the user's configuration calls secret: runs are of many folders, and no folder decides what is
 /// shown of others.
-fn redactor() -> Redactor {
-    Redactor::new(config().journal.secret_names)
+fn redactor() -> Result<Redactor> {
+    Ok(Redactor::new(config()?.journal.secret_names))
 }
 
-fn config() -> Config {
-    selvedge_config::load(selvedge_config::home().as_deref(), None).unwrap_or_default()
+fn config() -> Result<Config> {
+    let config = selvedge_config::load(selvedge_config::home().as_deref(), None);
+    Ok(config.map_err(|error| Problem::new(error.to_string()).hint("docs/configuration.md lists every key"))?)
 }
 
 /// A journal's error, with what to do.

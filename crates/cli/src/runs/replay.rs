@@ -27,14 +27,14 @@ pub(crate) fn replay(args: RunsReplayArgs) -> Result<Exit> {
             if calls.is_empty() { "it made no calls".to_owned() } else { format!("it made {}", calls.join(", ")) };
         return Err(Problem::new(format!("the run made no call `{call}`")).hint(hint).into());
     }
-    let replay = Replay { fail: args.fail, watch: args.step.then(watch) };
+    let replay = Replay { fail: args.fail, watch: if args.step { Some(watch()?) } else { None } };
     let output = runtime()?.block_on(cassette.play(replay)).map_err(|fault| Problem::new(fault.to_string()))?;
     conclude(&output, args.json, &output.id, cassette.source.as_bytes())
 }
 
 pub(crate) fn export(journal: &Journal, args: &RunsExportArgs) -> Result<Exit> {
     let cassette = cassette(journal.run(&args.run).map_err(|error| problem(&error))?)?;
-    let text = serde_json::to_string(&redactor().value(&serde_json::to_value(&cassette)?))?;
+    let text = serde_json::to_string(&redactor()?.value(&serde_json::to_value(&cassette)?))?;
     match &args.file {
         None => line(&text)?,
         Some(file) => std::fs::write(file, text + "\n").map_err(|error| {
@@ -45,14 +45,18 @@ pub(crate) fn export(journal: &Journal, args: &RunsExportArgs) -> Result<Exit> {
 }
 
 fn cassette(run: Run) -> Result<Cassette> {
-    let id = &run.summary.id;
+    let id = run.summary.id.clone();
     let (Some(recording), Some(output)) = (&run.recording, run.output) else {
         return Err(Problem::new(format!("{id} has no recording: it has not ended by itself, or was told too much"))
             .hint(format!("`selvedge runs show {id}` shows its calls"))
             .into());
     };
     let values: BTreeMap<_, _> = run.calls.into_iter().filter_map(|call| Some((call.id, call.value?))).collect();
-    Ok(Cassette::new(run.source, recording, values, output)?)
+    let cassette = Cassette::new(run.source, recording, values, output);
+    Ok(cassette.map_err(|error| {
+        Problem::new(format!("the recording of {id} cannot be read: {error}"))
+            .hint(format!("`selvedge runs show {id}` shows its calls"))
+    })?)
 }
 
 fn read(file: &Path) -> Result<Cassette> {
@@ -65,9 +69,9 @@ fn read(file: &Path) -> Result<Cassette> {
 }
 
 /// Prints each call as it is answered.
-fn watch() -> Watch {
-    let redactor = redactor();
-    Box::new(move |step: &Step<'_>| {
+fn watch() -> Result<Watch> {
+    let redactor = redactor()?;
+    Ok(Box::new(move |step: &Step<'_>| {
         let (mark, answer) = match step.answer {
             Ok(value) => ("→", value),
             Err(error) => ("✗", error),
@@ -75,5 +79,5 @@ fn watch() -> Watch {
         let args = step.args.strip_prefix('[').and_then(|args| args.strip_suffix(']')).unwrap_or(step.args);
         let text = format!("{}  {}({args})\n    {mark} {answer}", step.call_id, step.tool);
         eprintln!("{}", harmless(&redactor.text(&text)));
-    })
+    }))
 }

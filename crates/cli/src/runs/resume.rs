@@ -1,17 +1,19 @@
 //! `selvedge runs resume`: goes on with a run that waits for an answer.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Result;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use selvedge_journal::{Run, RunState};
-use selvedge_protocol::{Answer, ApprovalDecision, ApprovalRequest, Claim, Ledger};
+use selvedge_journal::{Journal, JournalError, Run, RunState};
+use selvedge_protocol::{Answer, ApprovalDecision, ApprovalRequest, GatedCall};
 use selvedge_script::{RunOptions, Suspended};
 use selvedge_tools::{Approver, AskLater};
+use serde_json::Value;
 
 use crate::Exit;
-use crate::args::RunsResumeArgs;
+use crate::args::{LimitArgs, RunsCancelArgs, RunsResumeArgs};
 use crate::ask::AtTheTerminal;
 use crate::problem::Problem;
 use crate::run::{Signals, conclude, drive, runtime};
@@ -22,8 +24,8 @@ use crate::show::Show;
 pub(crate) fn resume(args: &RunsResumeArgs) -> Result<Exit> {
     let run = super::open()?.run(&args.run).map_err(|error| problem(&error))?;
     check(&run)?;
-    let setting = Setting::parse(&run.setting, &run.summary.directory)?;
-    let setup = setting.setup()?;
+    let setting = Setting::parse(&run.setting)?;
+    let setup = setting.setup(run.summary.directory.clone().into())?;
     let Some(journal) = setup.journal.clone() else {
         return Err(Problem::new("nothing is written down here").hint("set SELVEDGE_HOME").into());
     };
@@ -41,21 +43,19 @@ pub(crate) fn resume(args: &RunsResumeArgs) -> Result<Exit> {
             return Err(Problem::new("there is no terminal to ask at").hint("say --approve or --deny").into());
         }
     };
-    let first = Answered {
-        calls: run
-            .questions
-            .iter()
-            .flat_map(|question| question.calls.iter().map(|call| call.call_id.clone()))
-            .collect(),
+    let first = Arc::new(Answered {
+        calls: run.questions.iter().flat_map(|question| question.calls.iter().map(asked_for)).collect(),
         answer,
+        used: AtomicBool::new(false),
         then: person.unwrap_or_else(|| Arc::new(AskLater)),
-    };
-    let harness = setup.harness(&setting.limits(), Some(Arc::new(first)))?;
+    });
+    let harness = setup.harness(&LimitArgs::default(), Some(first.clone()))?;
     let earlier = run.summary.resumes.as_deref().map(|earlier| setup.resume(earlier)).transpose()?;
     let id = run.summary.id.clone();
-    if journal.claim(&id).map_err(|error| Problem::new(error.to_string()))? == Claim::Elsewhere {
-        return Err(taken(&id).into());
-    }
+    journal.take_over(&id).map_err(|error| match error {
+        JournalError::TakenOver | JournalError::NotSuspended(_) => taken(&id),
+        other => problem(&other),
+    })?;
     let Some(state) = journal.take_suspension(&id).map_err(|error| problem(&error))? else {
         return Err(taken(&id).into());
     };
@@ -65,7 +65,7 @@ pub(crate) fn resume(args: &RunsResumeArgs) -> Result<Exit> {
         resume: earlier,
         events: show.sink(),
         facts: setting.facts(&setup),
-        session: setup.session(&setting.session)?,
+        session: setup.kept_in_session(),
         setting: run.setting,
         ..RunOptions::default()
     };
@@ -78,7 +78,30 @@ pub(crate) fn resume(args: &RunsResumeArgs) -> Result<Exit> {
         Problem::new(format!("{id} cannot go on from where it was: {words}"))
             .hint(format!("`selvedge run FILE --resume {id}` goes on from what it did"))
     })?;
-    conclude(&output, args.json, &id, run.source.as_bytes())
+    let exit = conclude(&output, args.json, &id, run.source.as_bytes())?;
+    if first.answer.is_some() && !first.used.load(Ordering::Relaxed) {
+        eprintln!("note: the answer was not used: the script did not ask for what was shown");
+    }
+    Ok(exit)
+}
+
+/// What a person was shown of a call and says yes or no to.
+fn asked_for(call: &GatedCall) -> (String, String, Value) {
+    (call.call_id.clone(), call.tool.clone(), call.args.clone())
+}
+
+/// Ends a run that waits: nothing more of it is done.
+pub(crate) fn cancel(journal: &Journal, args: &RunsCancelArgs) -> Result<Exit> {
+    let run = journal.run(&args.run).map_err(|error| problem(&error))?;
+    check(&run)?;
+    let id = run.summary.id;
+    journal.take_over(&id).map_err(|error| match error {
+        JournalError::TakenOver | JournalError::NotSuspended(_) => taken(&id),
+        other => problem(&other),
+    })?;
+    journal.give_up(&id).map_err(|error| problem(&error))?;
+    eprintln!("note: {id} is cancelled; `selvedge run FILE --resume {id}` goes on from what it did");
+    Ok(Exit::Done)
 }
 
 /// Only a run that waits can be gone on with.
@@ -99,19 +122,21 @@ fn taken(id: &str) -> Problem {
     Problem::new(format!("another process goes on with {id}")).hint(format!("`selvedge runs show {id}` shows how far"))
 }
 
-/// Answers the question the run was put away with, and hands on every other.
+/// Answers for the calls the run was put away with, and hands on every other question.
 struct Answered {
-    calls: Vec<String>,
+    calls: Vec<(String, String, Value)>,
     /// `None` asks the person again.
     answer: Option<Answer>,
+    used: AtomicBool,
     then: Arc<dyn Approver>,
 }
 
 impl Approver for Answered {
     fn ask<'a>(&'a self, request: &'a ApprovalRequest) -> BoxFuture<'a, ApprovalDecision> {
-        let same = request.calls.iter().all(|call| self.calls.contains(&call.call_id));
+        let shown = request.calls.iter().all(|call| self.calls.contains(&asked_for(call)));
         match &self.answer {
-            Some(answer) if same => {
+            Some(answer) if shown => {
+                self.used.store(true, Ordering::Relaxed);
                 std::future::ready(ApprovalDecision::Answered(vec![answer.clone(); request.calls.len()])).boxed()
             }
             _ => self.then.ask(request),

@@ -9,7 +9,7 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use schemars::JsonSchema;
 use selvedge_protocol::{
-    Answer, ApprovalDecision, ApprovalRequest, Claim, Event, EventSink, Intent, Ledger, LedgerError, Limits, RunStart,
+    Answer, ApprovalDecision, ApprovalRequest, Event, EventSink, Intent, Ledger, LedgerError, Limits, RunStart,
     ScriptToolCallOutput, Settled,
 };
 use selvedge_script::{Cassette, Harness, RunOptions};
@@ -378,8 +378,8 @@ impl Ledger for Notebook {
         self.suspended.lock().unwrap().push(state.to_vec());
         Ok(())
     }
-    fn claim(&self, _: &str) -> Result<Claim, LedgerError> {
-        Ok(if self.taken.load(Ordering::SeqCst) { Claim::Elsewhere } else { Claim::Ours })
+    fn go_on(&self, _: &str) -> Result<(), LedgerError> {
+        if self.taken.load(Ordering::SeqCst) { Err(LedgerError::TakenOver) } else { Ok(()) }
     }
     fn end(&self, output: &ScriptToolCallOutput, recording: Option<&[u8]>) -> Result<(), LedgerError> {
         let recorded = recording.map(|recording| (output.id.clone(), recording.to_vec()));

@@ -1,0 +1,121 @@
+//! From what a tool said to what a script gets.
+
+use selvedge_tools::{ToolError, ToolOutput};
+use serde_json::{Map, Value, json};
+
+/// Characters of a failure that are told.
+const MAX_WORDS: usize = 2048;
+
+/// The value of a `CallToolResult`: its structured content, else its one text (parsed where that is JSON), else all its
+/// blocks. A result that says it is an error is one.
+pub(crate) fn value_of(result: Value) -> Result<ToolOutput, ToolError> {
+    let Value::Object(mut result) = result else {
+        return Err(ToolError::new("the server answered with something that is no result"));
+    };
+    let content = match result.remove("content") {
+        Some(Value::Array(blocks)) => blocks,
+        _ => Vec::new(),
+    };
+    if result.get("isError") == Some(&Value::Bool(true)) {
+        return Err(failure(&content, result.remove("structuredContent")));
+    }
+    let rendering = words(&content);
+    let value = match result.remove("structuredContent") {
+        Some(value) if !value.is_null() => value,
+        _ => plain(content),
+    };
+    Ok(ToolOutput { value, rendering: (!rendering.is_empty()).then_some(rendering), again: None })
+}
+
+/// The whole result, as the server gave it. That it is an error is for the script to see.
+pub(crate) fn whole(result: Value) -> ToolOutput {
+    ToolOutput::from(result)
+}
+
+fn plain(mut content: Vec<Value>) -> Value {
+    match content.as_slice() {
+        [] => Value::Null,
+        [block] if block["type"] == "text" => {
+            let Value::String(text) = content[0]["text"].take() else { return Value::Null };
+            let looks_like_json = matches!(text.trim_ascii().as_bytes(), [b'{', .., b'}'] | [b'[', .., b']']);
+            match serde_json::from_str::<Value>(&text) {
+                Ok(value) if looks_like_json => value,
+                _ => Value::String(text),
+            }
+        }
+        _ => Value::Array(content),
+    }
+}
+
+fn words(content: &[Value]) -> String {
+    let shown = |block: &Value| match block["type"].as_str() {
+        Some("text") => block["text"].as_str().unwrap_or_default().to_owned(),
+        Some(kind @ ("image" | "audio")) => format!("[{kind} {}]", block["mimeType"].as_str().unwrap_or_default()),
+        Some("resource_link") => format!("[resource {}]", block["uri"].as_str().unwrap_or_default()),
+        Some("resource") => match block["resource"]["text"].as_str() {
+            Some(text) => text.to_owned(),
+            None => format!("[resource {}]", block["resource"]["uri"].as_str().unwrap_or_default()),
+        },
+        _ => String::new(),
+    };
+    content.iter().map(shown).filter(|text| !text.is_empty()).collect::<Vec<_>>().join("\n")
+}
+
+fn failure(content: &[Value], structured: Option<Value>) -> ToolError {
+    let said = words(content);
+    let message = match said.trim() {
+        "" => "the tool failed and did not say why".to_owned(),
+        said => said.chars().take(MAX_WORDS).collect(),
+    };
+    let mut error = ToolError::new(message);
+    if let Some(facts) = structured.filter(|facts| facts.to_string().len() <= 4096) {
+        error.metadata = Map::from_iter([("structuredContent".to_owned(), facts)]);
+    }
+    error
+}
+
+/// The schema of a whole `CallToolResult`.
+pub(crate) fn raw_schema(structured: Option<&Value>) -> Value {
+    json!({
+        "type": "object",
+        "properties": {
+            "content": {"type": "array", "items": {"type": "object", "properties": {"type": {"type": "string"}}, "required": ["type"]}},
+            "structuredContent": structured.cloned().unwrap_or(json!({})),
+            "isError": {"type": "boolean"},
+        },
+        "required": ["content"],
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_script_gets() {
+        let text = |text: &str| json!({"type": "text", "text": text});
+        for (result, value) in [
+            (json!({"content": [text("{\"a\":1}")], "structuredContent": {"b": 2}}), json!({"b": 2})),
+            (json!({"content": [text("{\"a\":1}")]}), json!({"a": 1})),
+            (json!({"content": [text(" [1, 2] ")]}), json!([1, 2])),
+            (json!({"content": [text("42")]}), json!("42")),
+            (json!({"content": [text("{broken}")]}), json!("{broken}")),
+            (json!({"content": [text("a"), text("b")]}), json!([text("a"), text("b")])),
+            (json!({"content": []}), Value::Null),
+            (json!({"content": [text("x")], "structuredContent": null}), json!("x")),
+        ] {
+            assert_eq!(value_of(result.clone()).unwrap().value, value, "{result}");
+        }
+        let image = json!({"type": "image", "data": "AAAA", "mimeType": "image/png"});
+        assert_eq!(value_of(json!({"content": [image]})).unwrap().value, json!([image]));
+    }
+
+    #[test]
+    fn an_error_is_thrown() {
+        let error =
+            value_of(json!({"content": [{"type": "text", "text": "no such file"}], "isError": true})).unwrap_err();
+        assert_eq!(error.message, "no such file");
+        assert!(value_of(json!({"isError": true})).unwrap_err().message.contains("did not say why"));
+        assert!(value_of(json!(3)).is_err());
+    }
+}

@@ -1,0 +1,146 @@
+//! What a server has, as it said last: kept on disk, so that a server need not be started to know its tools.
+
+use std::path::{Path, PathBuf};
+
+use selvedge_tools::camel_case;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+/// Tools one server may have.
+const MAX_TOOLS: usize = 5000;
+/// Pages they may come on.
+pub(crate) const MAX_PAGES: usize = 500;
+/// Characters of a description that are kept.
+const MAX_DESCRIPTION: usize = 8192;
+/// Bytes a schema may have; of a larger one only its kind is kept.
+const MAX_SCHEMA: usize = 128 << 10;
+
+/// What a server has.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Catalogue {
+    /// What it calls itself, and its version.
+    pub(crate) identity: Option<(String, String)>,
+    pub(crate) tools: Vec<Listed>,
+    pub(crate) has_resources: bool,
+    pub(crate) has_prompts: bool,
+}
+
+/// A tool as its server lists it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Listed {
+    pub(crate) name: String,
+    pub(crate) description: String,
+    pub(crate) input_schema: Value,
+    pub(crate) output_schema: Option<Value>,
+    pub(crate) read_only: bool,
+    pub(crate) destructive: Option<bool>,
+}
+
+impl Catalogue {
+    /// Adds a page of tools; `false` when there is no room for more.
+    pub(crate) fn add(&mut self, tools: Vec<rmcp::model::Tool>) -> bool {
+        let room = MAX_TOOLS.saturating_sub(self.tools.len());
+        let more = tools.len() > room;
+        self.tools.extend(tools.into_iter().take(room).map(Listed::from));
+        !more
+    }
+
+    /// Two tools of one name are one.
+    pub(crate) fn finish(mut self) -> Self {
+        let mut seen = std::collections::HashSet::new();
+        self.tools.retain(|tool| !tool.name.is_empty() && seen.insert(tool.name.clone()));
+        self
+    }
+
+    pub(crate) fn load(folder: &Path, fingerprint: &str) -> Option<Self> {
+        serde_json::from_slice(&std::fs::read(file(folder, fingerprint)).ok()?).ok()
+    }
+
+    /// Keeps it for later. Where that fails, the server is asked the next time.
+    pub(crate) fn save(&self, folder: &Path, fingerprint: &str) {
+        let path = file(folder, fingerprint);
+        let new = path.with_extension(format!("{}.new", std::process::id()));
+        let Ok(text) = serde_json::to_vec(self) else { return };
+        let _ = std::fs::create_dir_all(folder)
+            .and_then(|()| std::fs::write(&new, text))
+            .and_then(|()| std::fs::rename(&new, path));
+    }
+}
+
+fn file(folder: &Path, fingerprint: &str) -> PathBuf {
+    folder.join(format!("{fingerprint}.json"))
+}
+
+impl From<rmcp::model::Tool> for Listed {
+    fn from(tool: rmcp::model::Tool) -> Self {
+        let bounded = |schema: &rmcp::model::JsonObject| {
+            let value = Value::Object(schema.clone());
+            if value.to_string().len() <= MAX_SCHEMA { value } else { json!({"type": "object"}) }
+        };
+        let annotations = tool.annotations.as_ref();
+        let title = || tool.title.clone().or_else(|| annotations.and_then(|notes| notes.title.clone()));
+        let description = tool.description.as_ref().map(ToString::to_string).or_else(title).unwrap_or_default();
+        Self {
+            name: tool.name.to_string(),
+            description: description.chars().take(MAX_DESCRIPTION).collect(),
+            input_schema: bounded(&tool.input_schema),
+            output_schema: tool.output_schema.as_ref().map(|schema| bounded(schema)),
+            read_only: annotations.and_then(|notes| notes.read_only_hint).unwrap_or(false),
+            destructive: annotations.and_then(|notes| notes.destructive_hint),
+        }
+    }
+}
+
+/// A foreign name as scripts can write it: `get-sum` → `getSum`, `2fa` → `_2fa`.
+pub(crate) fn identifier(name: &str) -> String {
+    let plain: String =
+        name.chars().map(|c| if c.is_alphanumeric() || c == '_' || c == '$' { c } else { '-' }).collect();
+    let mut out = camel_case(&plain);
+    if out.starts_with(|c: char| c.is_ascii_digit()) || out.is_empty() {
+        out.insert(0, '_');
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn foreign_names_become_identifiers() {
+        for (name, spelled) in [
+            ("get-sum", "getSum"),
+            ("git_status", "gitStatus"),
+            ("admin.tools.list", "adminToolsList"),
+            ("2fa", "_2fa"),
+            ("constructor", "constructor"),
+            ("__proto__", "__proto__"),
+            ("a b/c:d", "aBCD"),
+            ("größe", "größe"),
+            ("💥", "_"),
+            ("", "_"),
+        ] {
+            assert_eq!(identifier(name), spelled, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_catalogue_is_found_again_and_one_of_another_server_is_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().join("mcp");
+        let mut catalogue = Catalogue::default();
+        let page: Vec<rmcp::model::Tool> = serde_json::from_value(
+            json!([{"name": "a", "inputSchema": {"type": "object"}}, {"name": "a", "inputSchema": {}}]),
+        )
+        .unwrap();
+        assert!(catalogue.add(page));
+        let catalogue = catalogue.finish();
+        assert_eq!(catalogue.tools.len(), 1);
+        catalogue.save(&folder, "x");
+        assert_eq!(Catalogue::load(&folder, "x"), Some(catalogue));
+        assert_eq!(Catalogue::load(&folder, "y"), None);
+        std::fs::write(folder.join("y.json"), "{broken").unwrap();
+        assert_eq!(Catalogue::load(&folder, "y"), None);
+    }
+}

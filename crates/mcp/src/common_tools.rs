@@ -1,0 +1,279 @@
+//! What can be asked of any server: resources, prompts, and tools by name.
+
+use rmcp::model::{GetPromptRequestParams, PaginatedRequestParams, ReadResourceRequestParams};
+use schemars::JsonSchema;
+use selvedge_tools::{Call, Registry, Risk, ToolError, tool, tool_with_call};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use crate::answer::value_of;
+use crate::error::ServerError;
+use crate::servers::Servers;
+use crate::settings::Approval;
+use crate::tool::tool_error;
+
+/// Pages of a list that are fetched at once when no cursor is given for one server.
+const MAX_ITEMS: usize = 2000;
+
+/// Which list.
+#[derive(Debug, Deserialize, JsonSchema)]
+struct List {
+    /// One server; all of them where it is not given.
+    server: Option<String>,
+    /// Goes on where an earlier list ended. Needs `server`.
+    cursor: Option<String>,
+}
+
+/// A list, with the same as text.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+struct Listing {
+    /// The items, each with its `server`.
+    items: Vec<Value>,
+    /// Where the list goes on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_cursor: Option<String>,
+    /// Servers that could not be asked, and why.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    failed: Vec<String>,
+    /// The same as JSON text.
+    content: String,
+    /// Always true: what fails is thrown.
+    success: bool,
+}
+
+/// A resource to read.
+#[derive(Debug, Deserialize, JsonSchema)]
+struct Read {
+    /// The server that has it.
+    server: String,
+    /// Its address.
+    uri: String,
+}
+
+/// A resource.
+#[derive(Debug, Serialize, JsonSchema)]
+struct Resource {
+    /// Its text; JSON where it has several parts or is binary.
+    content: String,
+    /// Everything the server gave.
+    contents: Vec<Value>,
+    /// Always true: what fails is thrown.
+    success: bool,
+}
+
+/// A prompt to fill in.
+#[derive(Debug, Deserialize, JsonSchema)]
+struct Prompt {
+    /// The server that has it.
+    server: String,
+    /// Its name.
+    name: String,
+    /// What to fill in.
+    #[serde(default)]
+    arguments: Map<String, Value>,
+}
+
+/// A tool to call by name.
+#[derive(Debug, Deserialize, JsonSchema)]
+struct CallTool {
+    /// The server that has it.
+    server: String,
+    /// Its own name.
+    tool: String,
+    /// Its arguments.
+    #[serde(default)]
+    arguments: Map<String, Value>,
+}
+
+/// What can be listed.
+#[derive(Clone, Copy)]
+enum What {
+    Resources,
+    Templates,
+    Prompts,
+}
+
+/// Adds the tools; where others have the names, those stay.
+pub(crate) fn register(registry: &mut Registry, servers: &Servers) {
+    if servers.is_empty() {
+        return;
+    }
+    let list = |name: &str, description: &str, what: What| {
+        let servers = servers.clone();
+        tool(name, description, move |args: List| {
+            let servers = servers.clone();
+            async move { listing(&servers, args, what).await }
+        })
+        .read_only()
+        .render(|listing: &Listing| listing.content.clone())
+    };
+    let _ = registry.register(list(
+        "list_mcp_resources",
+        "Lists the resources of one MCP server, or of all.",
+        What::Resources,
+    ));
+    let _ = registry.register(list(
+        "list_mcp_resource_templates",
+        "Lists the resource templates (addresses with variables) of one MCP server, or of all.",
+        What::Templates,
+    ));
+    let _ =
+        registry.register(list("list_mcp_prompts", "Lists the prompts of one MCP server, or of all.", What::Prompts));
+    for name in ["read_mcp_resource", "mcp_read_resource"] {
+        let servers = servers.clone();
+        let read = tool(name, "Reads a resource of an MCP server by its address.", move |args: Read| {
+            let servers = servers.clone();
+            async move { read(&servers, args).await.map_err(tool_error) }
+        });
+        let _ = registry.register(read.read_only().render(|resource: &Resource| resource.content.clone()));
+    }
+    let prompts = servers.clone();
+    let prompt = tool("get_mcp_prompt", "Fills in a prompt of an MCP server.", move |args: Prompt| {
+        let servers = prompts.clone();
+        async move { prompt(&servers, args).await.map_err(tool_error) }
+    });
+    let _ = registry.register(prompt.read_only());
+    let (callers, judges) = (servers.clone(), servers.clone());
+    let call = tool_with_call(
+        "mcp_call_tool",
+        "Calls a tool of an MCP server by name. In scripts write tools.mcp.<server>.<tool>(args) instead.",
+        move |args: CallTool, call: Call| {
+            let servers = callers.clone();
+            async move { call_tool(&servers, args, &call).await }
+        },
+    );
+    let _ = registry.register(call.risk(move |args| risk(&judges, args)));
+}
+
+/// The same that the tool itself would say.
+fn risk(servers: &Servers, args: &Value) -> Risk {
+    let (server, name) = (args["server"].as_str().unwrap_or_default(), args["tool"].as_str().unwrap_or_default());
+    let reason = format!("calls `{name}` of the server {server}");
+    let Ok(server) = servers.find(server) else { return Risk::Harmless };
+    let catalogue = server.catalogue();
+    let listed = catalogue.as_ref().and_then(|catalogue| catalogue.tools.iter().find(|tool| tool.name == name));
+    match server.settings.approval {
+        Approval::Approve => Risk::Harmless,
+        Approval::Prompt => Risk::Ask { reason },
+        Approval::Auto => match listed {
+            Some(tool) if tool.destructive == Some(true) && !tool.read_only => Risk::Ask { reason },
+            Some(_) => Risk::Guarded { reason },
+            // Nobody knows what it does.
+            None => Risk::Ask { reason },
+        },
+    }
+}
+
+async fn call_tool(servers: &Servers, args: CallTool, call: &Call) -> Result<Value, ToolError> {
+    let server = servers.find(&args.server).map_err(tool_error)?;
+    if !server.settings.has(&args.tool) {
+        return Err(ToolError::new(format!("the server {} has no tool `{}` here", args.server, args.tool)));
+    }
+    let result = server.call(&args.tool, args.arguments, call).await.map_err(tool_error)?;
+    value_of(result).map(|output| output.value)
+}
+
+async fn listing(servers: &Servers, args: List, what: What) -> Result<Listing, ToolError> {
+    let (mut items, mut failed, mut next_cursor) = (Vec::new(), Vec::new(), None);
+    match &args.server {
+        Some(server) => {
+            let page = page(servers, server, args.cursor, what).await.map_err(tool_error)?;
+            (items, next_cursor) = page;
+        }
+        None if args.cursor.is_some() => return Err(ToolError::new("a cursor belongs to one server: name it")),
+        None => {
+            let names: Vec<String> = servers.iter().map(|server| server.settings.name.clone()).collect();
+            let pages = names.iter().map(|name| page(servers, name, None, what));
+            for (name, page) in names.iter().zip(futures_util::future::join_all(pages).await) {
+                match page {
+                    Ok((page, _)) => items.extend(page),
+                    Err(ServerError::Disabled(_) | ServerError::Ourselves(_)) => {}
+                    Err(error) => failed.push(format!("{name}: {error}")),
+                }
+            }
+        }
+    }
+    let word = match what {
+        What::Resources => "resources",
+        What::Templates => "resourceTemplates",
+        What::Prompts => "prompts",
+    };
+    let content = json!({"server": args.server, word: items, "nextCursor": next_cursor}).to_string();
+    Ok(Listing { items, next_cursor, failed, content, success: true })
+}
+
+/// One page; all of them as far as there is room, where nobody asked for a certain one.
+async fn page(
+    servers: &Servers,
+    name: &str,
+    cursor: Option<String>,
+    what: What,
+) -> Result<(Vec<Value>, Option<String>), ServerError> {
+    let server = servers.find(name)?;
+    let link = server.link().await?;
+    let catalogue = server.catalogue().unwrap_or_default();
+    let has = match what {
+        What::Resources | What::Templates => catalogue.has_resources,
+        What::Prompts => catalogue.has_prompts,
+    };
+    if !has {
+        return Ok((Vec::new(), None));
+    }
+    let one_page = cursor.is_some();
+    let (mut items, mut next) = (Vec::new(), cursor);
+    loop {
+        let mut params = PaginatedRequestParams::default();
+        params.cursor = next.clone();
+        let asked = async {
+            Ok(match what {
+                What::Resources => {
+                    let page = link.peer().list_resources(Some(params)).await?;
+                    (values(&page.resources), page.next_cursor)
+                }
+                What::Templates => {
+                    let page = link.peer().list_resource_templates(Some(params)).await?;
+                    (values(&page.resource_templates), page.next_cursor)
+                }
+                What::Prompts => {
+                    let page = link.peer().list_prompts(Some(params)).await?;
+                    (values(&page.prompts), page.next_cursor)
+                }
+            })
+        };
+        let (page, following) = server.within(&link, asked).await?;
+        items.extend(page.into_iter().map(|mut item| {
+            item["server"] = Value::from(server.settings.name.clone());
+            item
+        }));
+        let goes_on = following.is_some() && following != next;
+        next = following;
+        if one_page || !goes_on || items.len() >= MAX_ITEMS {
+            return Ok((items, next));
+        }
+    }
+}
+
+fn values<T: Serialize>(items: &[T]) -> Vec<Value> {
+    items.iter().filter_map(|item| serde_json::to_value(item).ok()).filter(Value::is_object).collect()
+}
+
+async fn read(servers: &Servers, args: Read) -> Result<Resource, ServerError> {
+    let server = servers.find(&args.server)?;
+    let link = server.link().await?;
+    let asked = link.peer().read_resource(ReadResourceRequestParams::new(args.uri));
+    let contents = values(&server.within(&link, asked).await?.contents);
+    let content = match contents.as_slice() {
+        [one] if one["text"].is_string() => one["text"].as_str().unwrap_or_default().to_owned(),
+        all => Value::from(all.to_vec()).to_string(),
+    };
+    Ok(Resource { content, contents, success: true })
+}
+
+async fn prompt(servers: &Servers, args: Prompt) -> Result<Value, ServerError> {
+    let server = servers.find(&args.server)?;
+    let link = server.link().await?;
+    let params = GetPromptRequestParams::new(args.name).with_arguments(args.arguments);
+    let result = server.within(&link, link.peer().get_prompt(params)).await?;
+    serde_json::to_value(result).map_err(|error| ServerError::Nonsense { server: args.server, why: error.to_string() })
+}

@@ -1,0 +1,81 @@
+//! What can go wrong between us and a server.
+
+use std::time::Duration;
+
+/// Why a server did not do what it was asked.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServerError {
+    /// It is switched off.
+    #[error("the MCP server `{0}` is disabled")]
+    Disabled(String),
+    /// Nobody configured it.
+    #[error("there is no MCP server `{0}`")]
+    Unknown(String),
+    /// It did not start.
+    #[error("the MCP server `{server}` did not start: {why}")]
+    NotStarted {
+        /// The server.
+        server: String,
+        /// Why, in one line.
+        why: String,
+    },
+    /// It failed lately and is left alone for a while.
+    #[error("the MCP server `{server}` failed ({why}) and is tried again in {seconds} s")]
+    Resting {
+        /// The server.
+        server: String,
+        /// How it failed.
+        why: String,
+        /// When it is tried again.
+        seconds: u64,
+    },
+    /// It went away while it was asked.
+    #[error("the MCP server `{server}` ended while it was asked{}", words(.why))]
+    Gone {
+        /// The server.
+        server: String,
+        /// What it said last, where it said something.
+        why: String,
+    },
+    /// It gave no sign of life in time.
+    #[error("the MCP server `{server}` did not answer within {} s", .after.as_secs_f64())]
+    Silent {
+        /// The server.
+        server: String,
+        /// How long it was waited for.
+        after: Duration,
+    },
+    /// It answered with an error.
+    #[error("{message}")]
+    Refused {
+        /// The server.
+        server: String,
+        /// Its words.
+        message: String,
+        /// The JSON-RPC code.
+        code: i32,
+    },
+    /// It answered with something nobody can read.
+    #[error("the MCP server `{server}` answered with something that is no answer: {why}")]
+    Nonsense {
+        /// The server.
+        server: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// It is one of us: scripts would run scripts.
+    #[error("`{0}` is Selvedge itself: scripts that run scripts are not offered")]
+    Ourselves(String),
+}
+
+impl ServerError {
+    /// Whether the same may work later, with nothing done about it. A call that was under way may have had its effect.
+    pub fn is_retryable(&self) -> bool {
+        matches!(self, Self::NotStarted { .. } | Self::Resting { .. } | Self::Gone { .. } | Self::Silent { .. })
+    }
+}
+
+fn words(why: &str) -> String {
+    if why.is_empty() { String::new() } else { format!(": {why}") }
+}

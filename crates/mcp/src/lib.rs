@@ -1,0 +1,28 @@
+//! MCP, both ways: everybody's tools in, one tool out.
+//!
+//! [`Servers`] are other people's: programs of the user's, or HTTP endpoints, started when something first needs them. Their
+//! tools become ours under `mcp.<server>.<tool>`, and take the same path as any other.
+
+mod answer;
+mod callbacks;
+mod catalogue;
+mod common_tools;
+mod error;
+mod http;
+mod link;
+mod program;
+mod recursion;
+mod server;
+mod servers;
+mod settings;
+mod tool;
+
+pub use callbacks::{AskModel, AskPerson, Asked, Elicited};
+pub use error::ServerError;
+pub use program::NESTED;
+pub use server::ServerStatus;
+pub use servers::Servers;
+pub use settings::{Approval, Reach, ServerSettings};
+
+/// What we call ourselves.
+pub const NAME: &str = "selvedge";

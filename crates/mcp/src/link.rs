@@ -1,0 +1,262 @@
+//! A connection to a running server.
+
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use rmcp::model::{
+    CancelledNotificationParam, ClientRequest, InputRequest, InputRequests, InputResponses, PaginatedRequestParams,
+    PingRequest, ProtocolVersion, RequestId,
+};
+use rmcp::service::{Peer, PeerRequestOptions, RunningService, ServiceError};
+use rmcp::transport::IntoTransport;
+use rmcp::transport::async_rw::AsyncRwTransport;
+use rmcp::{ClientLifecycleMode, RoleClient, serve_client_with_lifecycle};
+use serde_json::Value;
+
+use crate::callbacks::{Asked, Callbacks, Calls};
+use crate::catalogue::{Catalogue, MAX_PAGES};
+use crate::error::ServerError;
+use crate::program::{MAX_MESSAGE, Program};
+use crate::server::Server;
+use crate::settings::{Reach, ServerSettings};
+
+/// A running server and the way to it.
+pub(crate) struct Link {
+    service: Mutex<Option<RunningService<RoleClient, Callbacks>>>,
+    peer: Peer<RoleClient>,
+    program: Mutex<Option<Program>>,
+    pub(crate) calls: Arc<Calls>,
+    callbacks: Callbacks,
+    pub(crate) since: Instant,
+    listing: AtomicU8,
+}
+
+const QUIET: u8 = 0;
+const LISTING: u8 = 1;
+const LISTING_AND_MORE: u8 = 2;
+
+impl Link {
+    pub(crate) async fn connect(
+        settings: &ServerSettings,
+        server: Weak<Server>,
+        asked: Asked,
+    ) -> Result<Self, ServerError> {
+        let calls = Arc::new(Calls::default());
+        let callbacks = || Callbacks {
+            server: server.clone(),
+            name: settings.name.clone(),
+            asked: asked.clone(),
+            calls: calls.clone(),
+        };
+        let not_started = |why: String| ServerError::NotStarted { server: settings.name.clone(), why };
+        let (service, program) = match &settings.reach {
+            Reach::Program { command, .. } => {
+                let started = Program::start(&settings.reach);
+                let (mut program, read, write) =
+                    started.map_err(|error| not_started(format!("cannot run `{command}`: {error}")))?;
+                let transport = AsyncRwTransport::new_client(read, write).with_max_line_length(MAX_MESSAGE + 1);
+                match greet(callbacks(), transport, ClientLifecycleMode::Initialize).await {
+                    Ok(service) => (service, Some(program)),
+                    Err(why) => {
+                        // Its complaints may still be on their way.
+                        tokio::time::sleep(Duration::from_millis(50)).await;
+                        let words = program.last_words();
+                        return Err(not_started(if words.is_empty() { why } else { words }));
+                    }
+                }
+            }
+            Reach::Http { .. } => {
+                let transport = || crate::http::transport(&settings.reach).map_err(not_started);
+                let service = match greet(callbacks(), transport()?, ClientLifecycleMode::Initialize).await {
+                    Ok(service) => service,
+                    // It may know nothing but the protocol without sessions.
+                    Err(why) => {
+                        let versions = vec![ProtocolVersion::V_2026_07_28];
+                        let lifecycle = ClientLifecycleMode::Discover { preferred_versions: versions };
+                        greet(callbacks(), transport()?, lifecycle).await.map_err(|_| not_started(why))?
+                    }
+                };
+                (service, None)
+            }
+        };
+        let peer = service.peer().clone();
+        Ok(Self {
+            service: Mutex::new(Some(service)),
+            peer,
+            program: Mutex::new(program),
+            callbacks: callbacks(),
+            calls,
+            since: Instant::now(),
+            listing: AtomicU8::new(QUIET),
+        })
+    }
+
+    pub(crate) fn peer(&self) -> &Peer<RoleClient> {
+        &self.peer
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.peer.is_transport_closed()
+    }
+
+    /// Everything it has, page by page.
+    pub(crate) async fn catalogue(&self) -> Result<Catalogue, ServiceError> {
+        let info = self.peer.peer_info();
+        let has = |part: fn(&rmcp::model::ServerCapabilities) -> bool| {
+            info.as_ref().is_none_or(|info| part(&info.capabilities))
+        };
+        let mut catalogue = Catalogue {
+            identity: info
+                .as_ref()
+                .and_then(|info| info.server_info.as_ref())
+                .map(|server| (short(&server.name), short(&server.version))),
+            has_resources: has(|has| has.resources.is_some()),
+            has_prompts: has(|has| has.prompts.is_some()),
+            ..Catalogue::default()
+        };
+        if has(|has| has.tools.is_some()) {
+            let mut cursor: Option<String> = None;
+            for _ in 0..MAX_PAGES {
+                let mut params = PaginatedRequestParams::default();
+                params.cursor = cursor.clone();
+                let page = self.peer.list_tools(Some(params)).await?;
+                let room = catalogue.add(page.tools);
+                if !room || page.next_cursor.is_none() || page.next_cursor == cursor {
+                    break;
+                }
+                cursor = page.next_cursor;
+            }
+        }
+        Ok(catalogue.finish())
+    }
+
+    /// The same once more, unless that is under way already: then it is done again afterwards.
+    pub(crate) async fn list_again(&self) -> Option<Result<Catalogue, ServiceError>> {
+        let quiet = self.listing.compare_exchange(QUIET, LISTING, Ordering::AcqRel, Ordering::Acquire);
+        if quiet.is_err() {
+            self.listing.store(LISTING_AND_MORE, Ordering::Release);
+            return None;
+        }
+        loop {
+            let limit = Duration::from_secs(20);
+            let listed = match tokio::time::timeout(limit, self.catalogue()).await {
+                Ok(listed) => listed,
+                Err(_) => Err(ServiceError::Timeout { timeout: limit }),
+            };
+            if self.listing.compare_exchange(LISTING, QUIET, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+                return Some(listed);
+            }
+            self.listing.store(LISTING, Ordering::Release);
+        }
+    }
+
+    pub(crate) fn is_one_of_us(&self) -> bool {
+        let info = self.peer.peer_info();
+        info.and_then(|info| Some(info.server_info.as_ref()?.name == crate::NAME)).unwrap_or(false)
+    }
+
+    /// Tells the server that nobody waits for an answer any more.
+    pub(crate) async fn cancel(&self, id: RequestId) -> Result<(), ServiceError> {
+        let params = CancelledNotificationParam::new(Some(id), Some("the script stopped the call".to_owned()));
+        self.peer.notify_cancelled(params).await
+    }
+
+    /// What a server wants to know before it answers.
+    pub(crate) async fn answer(&self, wanted: InputRequests) -> InputResponses {
+        let mut answers = InputResponses::new();
+        for (key, request) in wanted {
+            let answer = match request {
+                InputRequest::Elicitation(request) => serde_json::to_value(self.callbacks.elicit(request.params).await),
+                InputRequest::CreateMessage(request) => match self.callbacks.sample(request.params).await {
+                    Ok(answer) => serde_json::to_value(answer),
+                    Err(_) => continue,
+                },
+                _ => Ok(serde_json::json!({"roots": []})),
+            };
+            answers.insert(key, answer.unwrap_or(Value::Null));
+        }
+        answers
+    }
+
+    /// An error of the wire in our words.
+    pub(crate) fn told(&self, server: &str, error: &ServiceError, limit: Duration) -> ServerError {
+        let server = server.to_owned();
+        match error {
+            ServiceError::McpError(error) => {
+                let message: String = error.message.chars().take(2048).collect();
+                ServerError::Refused { server, message, code: error.code.0 }
+            }
+            ServiceError::Timeout { .. } => ServerError::Silent { server, after: limit },
+            ServiceError::UnexpectedResponse => {
+                ServerError::Nonsense { server, why: "it is not what was asked for".to_owned() }
+            }
+            ServiceError::TransportSend(error) => ServerError::Gone { server, why: short(&error.to_string()) },
+            _ => ServerError::Gone { server, why: self.last_words() },
+        }
+    }
+
+    pub(crate) fn last_words(&self) -> String {
+        let mut program = self.program.lock().unwrap_or_else(PoisonError::into_inner);
+        program.as_mut().map(Program::last_words).unwrap_or_default()
+    }
+
+    pub(crate) fn notes(&self) -> Vec<String> {
+        let program = self.program.lock().unwrap_or_else(PoisonError::into_inner);
+        program.as_ref().map(Program::notes).unwrap_or_default()
+    }
+
+    /// How long a ping takes; `None` where nothing comes back.
+    pub(crate) async fn round_trip(&self, limit: Duration) -> Option<Duration> {
+        let began = Instant::now();
+        let ping = ClientRequest::PingRequest(PingRequest::default());
+        let sent = self.peer.send_request_with_option(ping, PeerRequestOptions::with_timeout(limit)).await.ok()?;
+        match sent.await_response().await {
+            // A server that knows no ping has answered as well.
+            Ok(_) | Err(ServiceError::McpError(_)) => Some(began.elapsed()),
+            Err(_) => None,
+        }
+    }
+
+    pub(crate) async fn has_pulse(&self, limit: Duration) -> bool {
+        self.round_trip(limit).await.is_some()
+    }
+
+    /// Lets go of a server that does not answer: the next call starts another.
+    pub(crate) fn give_up(&self) {
+        let service = self.service.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(service) = service {
+            service.cancellation_token().cancel();
+        }
+        drop(self.program.lock().unwrap_or_else(PoisonError::into_inner).take());
+    }
+
+    /// Says goodbye.
+    pub(crate) async fn stop(&self) {
+        let service = self.service.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(mut service) = service {
+            let _ = service.close_with_timeout(Duration::from_secs(1)).await;
+        }
+        let program = self.program.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(program) = program {
+            program.stop().await;
+        }
+    }
+}
+
+async fn greet<T, E, A>(
+    callbacks: Callbacks,
+    transport: T,
+    lifecycle: ClientLifecycleMode,
+) -> Result<RunningService<RoleClient, Callbacks>, String>
+where
+    T: IntoTransport<RoleClient, E, A>,
+    E: std::error::Error + Send + Sync + 'static,
+{
+    serve_client_with_lifecycle(callbacks, transport, lifecycle).await.map_err(|error| short(&error.to_string()))
+}
+
+/// Foreign words in one line.
+fn short(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(300).collect()
+}

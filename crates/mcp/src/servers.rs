@@ -1,0 +1,194 @@
+//! All servers together: what they have, which of them a script needs, and how they are doing.
+
+use std::collections::HashSet;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use futures_util::future::join_all;
+use selvedge_tools::{Registry, search_tool};
+
+use crate::callbacks::Asked;
+use crate::catalogue::{Catalogue, identifier};
+use crate::error::ServerError;
+use crate::server::{Common, Server, ServerStatus};
+use crate::settings::ServerSettings;
+use crate::tool::{McpTool, Missing};
+
+/// Other people's servers. Clones share them; none is started before something needs it.
+#[derive(Clone)]
+pub struct Servers {
+    list: Arc<Vec<Arc<Server>>>,
+    common: Arc<Common>,
+    built: Arc<Mutex<Option<Built>>>,
+}
+
+/// The tools of all servers over those there were, and when that was so.
+struct Built {
+    changes: u64,
+    base: Registry,
+    registry: Registry,
+}
+
+/// Words in a script that mean: I want to know what there is.
+const ASKS_WHAT_THERE_IS: [&str; 11] = [
+    "ALL_TOOLS",
+    "search(",
+    "help(",
+    "keys(tools",
+    "entries(tools",
+    "in tools",
+    "tools.mcp[",
+    "tools.mcp)",
+    "tools.mcp,",
+    "tools.mcp;",
+    "capabilities",
+];
+
+impl Servers {
+    /// These servers. Catalogues are kept in `cache`, where one is given.
+    pub fn new(settings: Vec<ServerSettings>, asked: Asked, cache: Option<PathBuf>) -> Self {
+        let common = Arc::new(Common { asked, cache, changes: AtomicU64::new(0), changed: Default::default() });
+        let list = settings.into_iter().map(|settings| Server::new(settings, common.clone())).collect();
+        Self { list: Arc::new(list), common, built: Arc::default() }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    /// Learns what the servers have that this script may call, side by side, starting those nobody knows yet. A server that
+    /// fails takes no longer than it may to start, and is an error for whoever calls it.
+    pub async fn prepare_for(&self, script: &str) {
+        let all = ASKS_WHAT_THERE_IS.iter().any(|words| script.contains(words));
+        let wanted = self.list.iter().filter(|server| all || mentions(script, &server.settings.name));
+        learn(wanted).await;
+    }
+
+    /// Learns what all servers have.
+    pub async fn prepare_all(&self) {
+        learn(self.list.iter()).await;
+    }
+
+    /// These tools, with those of all servers as far as they are known, and `search` to find one among them.
+    pub fn onto(&self, base: &Registry) -> Registry {
+        let changes = self.common.changes.load(Ordering::Acquire);
+        let mut built = self.built.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(built) = built.as_ref()
+            && built.changes == changes
+            && built.base.is_same(base)
+        {
+            return built.registry.clone();
+        }
+        let registry = self.build(base);
+        *built = Some(Built { changes, base: base.clone(), registry: registry.clone() });
+        registry
+    }
+
+    fn build(&self, base: &Registry) -> Registry {
+        let mut registry = base.clone();
+        let mut spaces = HashSet::new();
+        for server in self.list.iter() {
+            let space = identifier(&server.settings.name);
+            // Of two names that are spelled alike the first has it.
+            if !spaces.insert(space.clone()) {
+                continue;
+            }
+            match (server.catalogue(), server.trouble()) {
+                (Some(catalogue), _) => add(&mut registry, server, &catalogue, &space),
+                (None, Some(error)) => registry.stand_in(Missing { server: server.settings.name.clone(), error }),
+                (None, None) => {}
+            }
+        }
+        crate::common_tools::register(&mut registry, self);
+        let searchable = registry.clone();
+        // A tool of that name goes first.
+        let _ = registry.register(search_tool(searchable));
+        registry
+    }
+
+    /// Waits until what the servers have is different.
+    pub async fn changed(&self) {
+        self.common.changed.notified().await;
+    }
+
+    /// A number that is another one after every change.
+    pub fn generation(&self) -> u64 {
+        self.common.changes.load(Ordering::Acquire)
+    }
+
+    /// How each server is doing, as it is: nothing is started.
+    pub async fn status(&self) -> Vec<ServerStatus> {
+        join_all(self.list.iter().map(|server| server.status())).await
+    }
+
+    /// Starts each server and tells how it is doing.
+    pub async fn try_out(&self) -> Vec<ServerStatus> {
+        // What went wrong is in the status.
+        join_all(self.list.iter().map(|server| server.link())).await;
+        self.status().await
+    }
+
+    /// Ends all servers.
+    pub async fn stop(&self) {
+        join_all(self.list.iter().map(|server| server.stop())).await;
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<Server>> {
+        self.list.iter().filter(|server| server.settings.enabled)
+    }
+
+    pub(crate) fn find(&self, name: &str) -> Result<&Arc<Server>, ServerError> {
+        let found = self.list.iter().find(|server| server.settings.name == name);
+        let found = found.or_else(|| self.list.iter().find(|server| identifier(&server.settings.name) == name));
+        found.ok_or_else(|| ServerError::Unknown(name.chars().take(80).collect()))
+    }
+}
+
+async fn learn<'a>(servers: impl Iterator<Item = &'a Arc<Server>>) {
+    let unknown = servers.filter(|server| server.catalogue().is_none() && server.trouble().is_none());
+    // Whoever calls a server that failed is told why.
+    join_all(unknown.map(|server| server.link())).await;
+}
+
+/// Whether a script names the server, by either spelling.
+fn mentions(script: &str, server: &str) -> bool {
+    let spelled = identifier(server);
+    [server, spelled.as_str()].iter().any(|name| {
+        script.match_indices(name).any(|(at, _)| {
+            let part = |c: char| c.is_alphanumeric() || c == '_' || c == '$';
+            !script[..at].ends_with(part) && !script[at + name.len()..].starts_with(part)
+        })
+    })
+}
+
+fn add(registry: &mut Registry, server: &Arc<Server>, catalogue: &Catalogue, space: &str) {
+    let mut taken = HashSet::new();
+    for listed in catalogue.tools.iter().filter(|tool| server.settings.has(&tool.name)) {
+        let spelled = identifier(&listed.name);
+        let mut unique = spelled.clone();
+        let mut number = 2;
+        // `get-sum` and `get_sum` are two tools: the second is found by its own name in brackets.
+        while !taken.insert(unique.clone()) {
+            unique = format!("{spelled}_{number}");
+            number += 1;
+        }
+        // A name nobody can say is no tool.
+        let _ = registry.register(McpTool::new(server.clone(), listed, format!("mcp.{space}.{unique}")));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_is_needed_when_it_is_named() {
+        assert!(mentions("await tools.mcp.git.gitStatus()", "git"));
+        assert!(mentions("git.gitStatus()", "git"));
+        assert!(mentions("tools.mcp['my-server'].x()", "my-server"));
+        assert!(mentions("myServer.x()", "my-server"));
+        assert!(!mentions("const digit = github.x; gitStatus()", "git"));
+    }
+}

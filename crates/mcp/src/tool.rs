@@ -1,0 +1,152 @@
+//! A server's tool as one of ours.
+
+use std::sync::Arc;
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use selvedge_protocol::{Preview, ToolSpec};
+use selvedge_tools::{Call, FieldCase, Risk, Tool, ToolError, ToolOutput};
+use serde_json::{Map, Value, json};
+
+use crate::answer::{raw_schema, value_of, whole};
+use crate::catalogue::Listed;
+use crate::error::ServerError;
+use crate::server::Server;
+use crate::settings::Approval;
+
+/// A tool of a server.
+#[derive(Clone)]
+pub(crate) struct McpTool {
+    server: Arc<Server>,
+    /// Its own name.
+    name: String,
+    spec: ToolSpec,
+    destructive: bool,
+    form: Form,
+}
+
+/// What a script gets of the answer.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Form {
+    Value,
+    Raw,
+}
+
+impl McpTool {
+    /// `js_name` is how scripts write it.
+    pub(crate) fn new(server: Arc<Server>, listed: &Listed, js_name: String) -> Self {
+        let mode = server.settings.approval;
+        let name = format!("mcp.{}.{}", server.settings.name, listed.name);
+        let description = match listed.description.trim() {
+            "" => format!("`{}` of the server {}.", listed.name, server.settings.name),
+            text => text.to_owned(),
+        };
+        let spec = ToolSpec {
+            name,
+            js_name,
+            description,
+            input_schema: listed.input_schema.clone(),
+            output_schema: listed.output_schema.clone(),
+            // What a server says of itself counts where the user trusts it.
+            read_only: listed.read_only && mode == Approval::Approve,
+            approval: match mode {
+                Approval::Prompt => "always",
+                Approval::Approve => "never",
+                Approval::Auto if listed.destructive == Some(true) && !listed.read_only => "always",
+                Approval::Auto => "by-arguments",
+            }
+            .to_owned(),
+        };
+        let destructive = listed.destructive == Some(true) && !listed.read_only;
+        Self { server, name: listed.name.clone(), spec, destructive, form: Form::Value }
+    }
+}
+
+impl Tool for McpTool {
+    fn spec(&self) -> ToolSpec {
+        self.spec.clone()
+    }
+
+    fn field_case(&self) -> FieldCase {
+        FieldCase::Verbatim
+    }
+
+    fn risk(&self, _: &Value) -> Risk {
+        let server = &self.server.settings.name;
+        match self.server.settings.approval {
+            Approval::Approve => Risk::Harmless,
+            Approval::Prompt => Risk::Ask { reason: format!("calls `{}` of the server {server}", self.name) },
+            Approval::Auto if self.destructive => {
+                Risk::Ask { reason: format!("`{}` of the server {server} says that it can destroy", self.name) }
+            }
+            Approval::Auto => Risk::Guarded { reason: format!("calls `{}` of the server {server}", self.name) },
+        }
+    }
+
+    fn preview(&self, args: &Value) -> Preview {
+        let text: String = args.to_string().chars().take(2000).collect();
+        Preview { view: Some(selvedge_protocol::View::Commands(format!("{} {text}", self.spec.name))), rule: None }
+    }
+
+    fn raw(&self) -> Option<Box<dyn Tool>> {
+        if self.form == Form::Raw {
+            return None;
+        }
+        let mut raw = self.clone();
+        raw.form = Form::Raw;
+        raw.spec.output_schema = Some(raw_schema(self.spec.output_schema.as_ref()));
+        raw.spec.name.push_str(".raw");
+        raw.spec.js_name.push_str(".raw");
+        Some(Box::new(raw))
+    }
+
+    fn call<'a>(&'a self, args: Value, call: Call) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
+        async move {
+            let args = match args {
+                Value::Object(args) => args,
+                _ => Map::new(),
+            };
+            let result = self.server.call(&self.name, args, &call).await.map_err(tool_error)?;
+            match self.form {
+                Form::Value => value_of(result),
+                Form::Raw => Ok(whole(result)),
+            }
+        }
+        .boxed()
+    }
+}
+
+/// What scripts are told of a server's failure.
+pub(crate) fn tool_error(error: ServerError) -> ToolError {
+    let retryable = error.is_retryable();
+    let mut told = ToolError::new(error.to_string());
+    told.retryable = retryable;
+    if let ServerError::Refused { code, .. } = error {
+        told.metadata = Map::from_iter([("code".to_owned(), json!(code))]);
+    }
+    told
+}
+
+/// Stands for all tools of a server that could not be asked for them: each call fails with why.
+pub(crate) struct Missing {
+    pub(crate) server: String,
+    pub(crate) error: ServerError,
+}
+
+impl Tool for Missing {
+    fn spec(&self) -> ToolSpec {
+        ToolSpec {
+            name: format!("mcp.{}", self.server),
+            js_name: format!("mcp.{}", crate::catalogue::identifier(&self.server)),
+            description: self.error.to_string(),
+            input_schema: json!({"type": "object"}),
+            output_schema: None,
+            read_only: true,
+            approval: "never".to_owned(),
+        }
+    }
+
+    fn call<'a>(&'a self, _: Value, _: Call) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
+        std::future::ready(Err(tool_error(self.error.clone()))).boxed()
+    }
+}

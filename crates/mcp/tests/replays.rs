@@ -1,0 +1,79 @@
+//! Sessions recorded with other clients, played back: the same calls come to the same results.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+mod support;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use selvedge_mcp::{AskModel, Asked, Servers};
+use serde_json::{Value, json};
+use support::{program, value};
+
+struct Mock;
+
+impl AskModel for Mock {
+    fn sample<'a>(&'a self, _: &'a str, _: Option<String>, _: Value) -> BoxFuture<'a, Result<Value, String>> {
+        let answer = json!({"role": "assistant", "content": {"type": "text", "text": "a word"}, "model": "mock"});
+        std::future::ready(Ok(answer)).boxed()
+    }
+}
+
+#[tokio::test]
+async fn recorded_sessions_come_to_the_recorded_results() {
+    let Some(folder) = fixtures("mcp_replays") else {
+        eprintln!("no shared fixtures here");
+        return;
+    };
+    let mut sessions = 0;
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let results = PathBuf::from(format!("{}.results.json", path.display()));
+        if !results.exists() {
+            continue;
+        }
+        sessions += 1;
+        let wanted: Vec<Value> = serde_json::from_slice(&std::fs::read(&results).unwrap()).unwrap();
+        let calls: Vec<Value> = std::fs::read_to_string(&path)
+            .unwrap()
+            .lines()
+            .filter_map(|line| serde_json::from_str::<Value>(line.strip_prefix("STDIN: ")?).ok())
+            .filter(|message| message["method"] == "tools/call")
+            .map(|message| json!([message["params"]["name"], message["params"]["arguments"]]))
+            .collect();
+        assert_eq!(calls.len(), wanted.len(), "{}", path.display());
+        let replay = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/servers/replay.py");
+        let settings = program("recorded", "python3", &[replay, path.to_str().unwrap()]);
+        let asked = Asked { model: Some(Arc::new(Mock)), ..Asked::default() };
+        let servers = Servers::new(vec![settings], asked, None);
+        let script = format!(
+            "const out = []; for (const [name, args] of {}) out.push(await tools.mcp.recorded[name].raw(args)); return out;",
+            Value::from(calls)
+        );
+        let got = value(&servers, &script).await;
+        assert_eq!(got, as_javascript(Value::from(wanted)), "{}", path.display());
+    }
+    assert!(sessions > 0);
+}
+
+/// In JavaScript 5.0 is 5.
+fn as_javascript(value: Value) -> Value {
+    match value {
+        Value::Number(number) => match number.as_f64() {
+            Some(float) if float.fract() == 0.0 => json!(float as i64),
+            _ => Value::Number(number),
+        },
+        Value::Array(items) => items.into_iter().map(as_javascript).collect(),
+        Value::Object(fields) => fields.into_iter().map(|(key, value)| (key, as_javascript(value))).collect(),
+        other => other,
+    }
+}
+
+/// Test data that is not part of the project.
+fn fixtures(name: &str) -> Option<PathBuf> {
+    let beside = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().skip(3).map(|above| above.join("shared/fixtures"));
+    let given = std::env::var_os("SELVEDGE_FIXTURES").map(PathBuf::from);
+    given.into_iter().chain(beside).map(|folder| folder.join(name)).find(|folder| folder.is_dir())
+}

@@ -1,0 +1,123 @@
+"""An MCP server that misbehaves in the way its first argument names. Standard library only."""
+import json, os, sys, time
+
+MODE = sys.argv[1] if len(sys.argv) > 1 else "good"
+STATE = sys.argv[2] if len(sys.argv) > 2 else None
+
+
+def send(message):
+    sys.stdout.write(json.dumps(message) + "\n")
+    sys.stdout.flush()
+
+
+def tool(name, **more):
+    return {"name": name, "description": f"Tool {name}", "inputSchema": {"type": "object", "properties": {"x": {"type": "number"}}}, **more}
+
+
+def tools(params):
+    if MODE == "many":
+        cursor = int(params.get("cursor") or 0)
+        names = [f"tool_{i}" for i in range(cursor, min(cursor + 100, 2000))]
+        more = {"nextCursor": str(cursor + 100)} if cursor + 100 < 2000 else {}
+        return {"tools": [tool(name) for name in names], **more}
+    if MODE == "pages-forever":
+        return {"tools": [tool("again")], "nextCursor": str(time.time())}
+    if MODE == "odd-names":
+        names = ["__proto__", "constructor", "toString", "then", "get-sum", "get_sum", "2fa", "a.b", "with space"]
+        return {"tools": [tool(name) for name in names]}
+    if MODE == "changing":
+        names = ["first", "second"] if STATE and os.path.exists(STATE) else ["first"]
+        return {"tools": [tool(name) for name in names]}
+    if MODE == "annotated":
+        return {"tools": [
+            tool("look", annotations={"readOnlyHint": True}),
+            tool("wipe", annotations={"readOnlyHint": False, "destructiveHint": True}),
+            tool("plain"),
+        ]}
+    return {"tools": [tool("echo"), tool("fail"), tool("hang"), tool("die"), tool("huge"), tool("count"), tool("image"), tool("ask"), tool("think"), tool("slow")]}
+
+
+def text(value):
+    return {"content": [{"type": "text", "text": value}]}
+
+
+asked = {}
+
+
+def call(id, params):
+    name, args = params["name"], params.get("arguments") or {}
+    if MODE == "odd-names" or MODE == "many" or MODE == "annotated":
+        return {"content": [], "structuredContent": {"called": name, "args": args}}
+    if name == "echo":
+        return {"content": [], "structuredContent": args}
+    if name == "fail":
+        return {**text("it did not work"), "isError": True}
+    if name == "count":
+        with open(STATE, "a") as file:
+            file.write("x")
+        return text(str(os.path.getsize(STATE)))
+    if name == "second":
+        return text("second")
+    if name == "first":
+        open(STATE, "w").close()
+        send({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"})
+        return text("first")
+    if name == "image":
+        return {"content": [{"type": "text", "text": "a dot"}, {"type": "image", "data": "iVBORw0KGgo=", "mimeType": "image/png"}]}
+    if name == "huge":
+        return text("y" * 50_000_000)
+    if name == "die":
+        print("I cannot go on", file=sys.stderr, flush=True)
+        os._exit(3)
+    if name == "slow":
+        token = (params.get("_meta") or {}).get("progressToken")
+        for step in range(4):
+            time.sleep(0.4)
+            send({"jsonrpc": "2.0", "method": "notifications/progress", "params": {"progressToken": token, "progress": step + 1, "total": 4, "message": "working"}})
+        return text("slow but done")
+    if name == "ask":
+        asked["elicit"] = id
+        send({"jsonrpc": "2.0", "id": "elicit", "method": "elicitation/create", "params": {"message": "Which one?", "requestedSchema": {"type": "object", "properties": {"choice": {"type": "string"}}, "required": ["choice"]}}})
+        return None
+    if name == "think":
+        asked["sample"] = id
+        send({"jsonrpc": "2.0", "id": "sample", "method": "sampling/createMessage", "params": {"messages": [{"role": "user", "content": {"type": "text", "text": "six times seven?"}}], "maxTokens": 10}})
+        return None
+    return None  # hang: no answer, ever
+
+
+if MODE == "crash-loop":
+    print("bad configuration", file=sys.stderr)
+    sys.exit(1)
+if MODE == "silent":
+    time.sleep(600)
+if MODE == "garbage":
+    print("Welcome to the server!\nLoading...")
+    sys.stdout.flush()
+if MODE == "flood":
+    while True:
+        sys.stdout.write("noise noise noise noise noise noise noise\n" * 1000)
+
+for line in sys.stdin:
+    message = json.loads(line)
+    method, id, params = message.get("method"), message.get("id"), message.get("params") or {}
+    if MODE == "garbage":
+        print("DEBUG got", method)
+        print('{"half": ')
+        sys.stdout.flush()
+    if method == "initialize":
+        info = {"name": "selvedge" if MODE == "ourselves" else "odd", "version": "1"}
+        send({"jsonrpc": "2.0", "id": id, "result": {"protocolVersion": params["protocolVersion"], "capabilities": {"tools": {"listChanged": True}}, "serverInfo": info}})
+    elif method == "ping":
+        if MODE != "hangs-all":
+            send({"jsonrpc": "2.0", "id": id, "result": {}})
+    elif method == "tools/list":
+        send({"jsonrpc": "2.0", "id": id, "result": tools(params)})
+    elif method == "tools/call":
+        if MODE == "hangs-all":
+            continue
+        result = call(id, params)
+        if result is not None:
+            send({"jsonrpc": "2.0", "id": id, "result": result})
+    elif method is None and id in asked:
+        send({"jsonrpc": "2.0", "id": asked[id], "result": text(json.dumps(message.get("result") or message.get("error")))})

@@ -1,0 +1,74 @@
+//! Servers for tests: real ones, and odd ones.
+#![allow(dead_code, clippy::unwrap_used, missing_docs)]
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use selvedge_mcp::{Asked, Reach, ServerSettings, Servers};
+use selvedge_protocol::ScriptToolCallOutput;
+use selvedge_script::{Harness, RunOptions};
+use selvedge_tools::{Orchestrator, Registry};
+use serde_json::Value;
+
+/// The folder `scripts/setup-mcp-peers` filled; `None`, said aloud, where it was not run. In CI that is a failure.
+pub fn peers() -> Option<PathBuf> {
+    let default = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/mcp-peers");
+    let folder = std::env::var_os("SELVEDGE_MCP_PEERS").map_or_else(default, PathBuf::from);
+    if folder.join("node_modules/@modelcontextprotocol").exists() && folder.join("venv/bin/mcp-server-git").exists() {
+        return folder.canonicalize().ok();
+    }
+    assert!(std::env::var_os("CI").is_none(), "scripts/setup-mcp-peers was not run");
+    eprintln!("skipped: scripts/setup-mcp-peers was not run");
+    None
+}
+
+/// A server that is a program.
+pub fn program(name: &str, command: impl AsRef<Path>, args: &[&str]) -> ServerSettings {
+    let reach = Reach::Program {
+        command: command.as_ref().display().to_string(),
+        args: args.iter().map(|arg| (*arg).to_owned()).collect(),
+        env: Default::default(),
+        env_vars: Vec::new(),
+        cwd: None,
+    };
+    ServerSettings::new(name, reach)
+}
+
+/// The server of `servers/odd.py` in one of its modes.
+pub fn odd(name: &str, mode: &str) -> ServerSettings {
+    odd_with(name, mode, Path::new("/nonexistent"))
+}
+
+/// The same with a file it may use.
+pub fn odd_with(name: &str, mode: &str, state: &Path) -> ServerSettings {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/servers/odd.py");
+    let mut settings = program(name, "python3", &[script, mode, &state.display().to_string()]);
+    settings.startup_timeout = Duration::from_secs(20);
+    settings
+}
+
+/// These servers, remembered nowhere.
+pub fn servers(settings: Vec<ServerSettings>) -> Servers {
+    Servers::new(settings, Asked::default(), None)
+}
+
+/// Runs a script with the tools of these servers.
+pub async fn run(servers: &Servers, script: &str) -> ScriptToolCallOutput {
+    run_with(servers, script, RunOptions::default()).await
+}
+
+/// The same under other circumstances.
+pub async fn run_with(servers: &Servers, script: &str, options: RunOptions) -> ScriptToolCallOutput {
+    servers.prepare_for(script).await;
+    let registry = servers.onto(&Registry::new());
+    let harness = Harness::new(Orchestrator::new(registry)).unwrap();
+    let options = RunOptions { timeout: options.timeout.or(Some(Duration::from_secs(60))), ..options };
+    harness.run_with(script.as_bytes(), options).await
+}
+
+/// The value of a script that must succeed.
+pub async fn value(servers: &Servers, script: &str) -> Value {
+    let output = run(servers, script).await;
+    assert!(output.error.is_none(), "{:?}", output.error);
+    output.value().unwrap_or(Value::Null)
+}

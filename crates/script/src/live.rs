@@ -1,0 +1,558 @@
+//! Runs that go on while nobody waits for them: listed, named, cancelled, asked about, and always brought to an end.
+//!
+//! Whoever waits for a run gets one report at a time: it ended, it has something to say, it needs a person, or patience is
+//! over. What happens between two waits is kept for the next.
+
+use std::collections::VecDeque;
+use std::panic::AssertUnwindSafe;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use selvedge_protocol::{
+    ApprovalDecision, ApprovalRequest, CallRecord, ErrorCode, Event, EventSink, LogEntry, OutputPart, Phase, RunStatus,
+    ScriptError, ScriptToolCallOutput, new_id,
+};
+use selvedge_tools::Approver;
+use serde_json::Value;
+use tokio::sync::{Notify, oneshot};
+use tokio_util::sync::CancellationToken;
+
+use crate::harness::{Harness, RunOptions, empty};
+use crate::pragma::Pragma;
+
+/// How many runs there may be, and how long they may overstay.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LiveLimits {
+    /// Runs at the same time.
+    pub running: usize,
+    /// Ended runs whose output is kept for those who ask again.
+    pub kept: usize,
+    /// Time a run may take to end after its own limit; then control is taken back from it.
+    pub grace: Duration,
+}
+
+impl Default for LiveLimits {
+    fn default() -> Self {
+        Self { running: 32, kept: 32, grace: Duration::from_secs(10) }
+    }
+}
+
+/// Runs that go on. Clones share them; with the last clone they are cancelled.
+#[derive(Clone)]
+pub struct LiveRuns(Arc<Shared>);
+
+struct Shared {
+    limits: LiveLimits,
+    runs: Mutex<Runs>,
+}
+
+#[derive(Default)]
+struct Runs {
+    /// The oldest first.
+    running: Vec<Arc<Entry>>,
+    ended: VecDeque<Arc<Entry>>,
+}
+
+/// One run.
+#[derive(Clone)]
+pub struct LiveRun(Arc<Entry>);
+
+struct Entry {
+    id: String,
+    call_id: String,
+    name: Option<String>,
+    session: String,
+    since: Instant,
+    /// When the script itself wishes to be waited for later.
+    yield_after: Option<Duration>,
+    cancel: CancellationToken,
+    now: Mutex<Now>,
+    news: Notify,
+}
+
+#[derive(Default)]
+struct Now {
+    done: Vec<CallRecord>,
+    /// Calls under way: id and tool.
+    under_way: Vec<(String, String)>,
+    logs: Vec<LogEntry>,
+    words: Vec<String>,
+    yielded: bool,
+    questions: Vec<Asked>,
+    /// Time spent waiting for people, questions that are still open left out.
+    waited: Duration,
+    output: Option<Arc<ScriptToolCallOutput>>,
+}
+
+struct Asked {
+    question: Question,
+    taken: bool,
+    since: Instant,
+    answer: oneshot::Sender<Reply>,
+}
+
+/// Something a run needs a person for.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Question {
+    /// Names it.
+    pub id: String,
+    /// What it is.
+    pub kind: QuestionKind,
+}
+
+/// What is asked.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub enum QuestionKind {
+    /// Whether calls may run.
+    Approval(ApprovalRequest),
+    /// To fill in a form of somebody else's; who asks, and the form.
+    Form {
+        /// Who asks.
+        from: String,
+        /// The form, in the words of whoever asks.
+        form: Value,
+    },
+}
+
+/// What was answered.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub enum Reply {
+    /// To [`QuestionKind::Approval`].
+    Approval(ApprovalDecision),
+    /// To [`QuestionKind::Form`].
+    Form(Value),
+}
+
+/// What became of waiting.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Report {
+    /// It is over.
+    Ended(Arc<ScriptToolCallOutput>),
+    /// It said this with `notify()`.
+    Says(Vec<String>),
+    /// It needs a person. Told once; see [`LiveRun::answer`] and [`LiveRun::give_back`].
+    Asks(Box<Question>),
+    /// It said `yield_control()`: it would rather be waited for later.
+    Yields,
+    /// Patience is over, and the run is not.
+    StillRunning,
+}
+
+/// A run in a few words.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LiveSummary {
+    /// The run.
+    pub id: String,
+    /// What it was called.
+    pub name: Option<String>,
+    /// The session it belongs to.
+    pub session: String,
+    /// How long it runs.
+    pub age: Duration,
+    /// Calls that are over.
+    pub calls_done: usize,
+    /// Tools that are at work.
+    pub calling: Vec<String>,
+    /// Questions that wait for a person.
+    pub questions: usize,
+}
+
+/// There are as many runs as there may be.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{running} scripts are running, and no more may: the oldest is {}", describe(.oldest))]
+pub struct TooManyRuns {
+    /// How many there are.
+    pub running: usize,
+    /// The one to wait for, or to cancel.
+    pub oldest: Box<LiveSummary>,
+}
+
+fn describe(run: &LiveSummary) -> String {
+    let name = run.name.as_ref().map(|name| format!(" ({name})")).unwrap_or_default();
+    format!("{}{name}, for {} s", run.id, run.age.as_secs())
+}
+
+/// Words a run may say before somebody listens.
+const MAX_WORDS: usize = 50;
+/// Log lines shown of a run that goes on.
+const MAX_LOGS: usize = 50;
+
+impl LiveRuns {
+    /// No runs yet.
+    pub fn new(limits: LiveLimits) -> Self {
+        Self(Arc::new(Shared { limits, runs: Mutex::default() }))
+    }
+
+    /// Starts a script and leaves it to itself. Must be called on a tokio runtime.
+    pub fn start(
+        &self,
+        harness: &Harness,
+        source: Vec<u8>,
+        mut options: RunOptions,
+        name: Option<String>,
+    ) -> Result<LiveRun, TooManyRuns> {
+        let pragma = std::str::from_utf8(&source).ok().and_then(|text| Pragma::read(text).ok().flatten());
+        let id = options.id.get_or_insert_with(|| new_id("scr")).clone();
+        let call_id = options.call_id.get_or_insert_with(|| new_id("call")).clone();
+        let entry = Arc::new(Entry {
+            id,
+            call_id,
+            name,
+            session: options.facts.session_id.clone(),
+            since: Instant::now(),
+            yield_after: pragma.as_ref().and_then(|pragma| pragma.yield_time_ms).map(Duration::from_millis),
+            cancel: options.cancel.child_token(),
+            now: Mutex::default(),
+            news: Notify::new(),
+        });
+        {
+            let mut runs = self.runs();
+            if runs.running.len() >= self.0.limits.running
+                && let Some(oldest) = runs.running.first()
+            {
+                return Err(TooManyRuns { running: runs.running.len(), oldest: Box::new(oldest.summary()) });
+            }
+            runs.running.push(entry.clone());
+        }
+        options.cancel = entry.cancel.clone();
+        let (events, seen) = (std::mem::take(&mut options.events), entry.clone());
+        options.events = EventSink::new(move |event| {
+            seen.take(&event);
+            events.emit(event);
+        });
+        let longest = longest(harness, pragma.as_ref(), &options) + self.0.limits.grace;
+        let (harness, entry_of_task, shared) = (harness.clone(), entry.clone(), Arc::downgrade(&self.0));
+        tokio::spawn(async move {
+            // In a task of its own: one that holds its thread does not hold the watch.
+            let mut run = tokio::spawn(async move {
+                AssertUnwindSafe(harness.run_with(&source, options)).catch_unwind().await.map_err(drop)
+            });
+            let output = tokio::select! {
+                ended = &mut run => match ended {
+                    Ok(Ok(output)) => output,
+                    _ => entry_of_task.broken("the run broke"),
+                },
+                () = entry_of_task.overdue(longest) => {
+                    run.abort();
+                    entry_of_task.cancel.cancel();
+                    entry_of_task.broken("the run did not end when its time was up, and was let go")
+                }
+            };
+            entry_of_task.end(output);
+            if let Some(shared) = shared.upgrade() {
+                shared.put_away(&entry_of_task);
+            }
+        });
+        Ok(LiveRun(entry))
+    }
+
+    /// The run of this id, also when it is over but not forgotten.
+    pub fn find(&self, id: &str) -> Option<LiveRun> {
+        let runs = self.runs();
+        runs.running.iter().chain(&runs.ended).find(|entry| entry.id == id).cloned().map(LiveRun)
+    }
+
+    /// The runs that go on, the oldest first.
+    pub fn list(&self) -> Vec<LiveSummary> {
+        self.runs().running.iter().map(|entry| entry.summary()).collect()
+    }
+
+    /// Tells all runs to stop, and waits until they have.
+    pub async fn stop_all(&self) {
+        let running = self.runs().running.clone();
+        running.iter().for_each(|entry| entry.cancel.cancel());
+        for entry in running {
+            LiveRun(entry).ended().await;
+        }
+    }
+
+    /// Asks whoever waits for the run, now or later.
+    pub fn approver(&self) -> Arc<dyn Approver> {
+        Arc::new(ThroughTheWaiting(Arc::downgrade(&self.0)))
+    }
+
+    /// Puts a question to whoever waits for the run; `None` when nobody answers it any more.
+    pub async fn ask(&self, run: &str, kind: QuestionKind) -> Option<Reply> {
+        ask(&self.0, run, new_id("ask"), kind).await
+    }
+
+    fn runs(&self) -> MutexGuard<'_, Runs> {
+        self.0.runs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Shared {
+    fn put_away(&self, entry: &Arc<Entry>) {
+        let mut runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
+        runs.running.retain(|other| !Arc::ptr_eq(other, entry));
+        runs.ended.push_back(entry.clone());
+        while runs.ended.len() > self.limits.kept {
+            runs.ended.pop_front();
+        }
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        let runs = self.runs.get_mut().unwrap_or_else(PoisonError::into_inner);
+        runs.running.iter().for_each(|entry| entry.cancel.cancel());
+    }
+}
+
+impl LiveRun {
+    /// The run's id.
+    pub fn id(&self) -> &str {
+        &self.0.id
+    }
+
+    /// When the script itself wishes to be waited for later, counted from its start.
+    pub fn yield_after(&self) -> Option<Duration> {
+        self.0.yield_after
+    }
+
+    /// Tells it to stop.
+    pub fn cancel(&self) {
+        self.0.cancel.cancel();
+    }
+
+    /// Waits until there is something to tell, but no longer than this.
+    pub async fn report(&self, patience: Duration) -> Report {
+        let until = tokio::time::Instant::now() + patience;
+        loop {
+            let news = self.0.news.notified();
+            tokio::pin!(news);
+            // Heard from here on, so that nothing falls between looking and waiting.
+            news.as_mut().enable();
+            if let Some(report) = self.0.now().report() {
+                return report;
+            }
+            if tokio::time::timeout_at(until, news).await.is_err() {
+                return Report::StillRunning;
+            }
+        }
+    }
+
+    /// Waits for the end.
+    pub async fn ended(&self) -> Arc<ScriptToolCallOutput> {
+        loop {
+            let news = self.0.news.notified();
+            tokio::pin!(news);
+            news.as_mut().enable();
+            if let Some(output) = &self.0.now().output {
+                return output.clone();
+            }
+            news.await;
+        }
+    }
+
+    /// Answers a question; says whether it still waited.
+    pub fn answer(&self, question: &str, reply: Reply) -> Answered {
+        let asked = self.0.now().close(question);
+        match asked.map(|asked| asked.answer.send(reply)) {
+            Some(Ok(())) => Answered::InTime,
+            _ => Answered::TooLate,
+        }
+    }
+
+    /// Leaves a question that could not be put to anybody for the next who waits.
+    pub fn give_back(&self, question: &str) {
+        let mut now = self.0.now();
+        if let Some(asked) = now.questions.iter_mut().find(|asked| asked.question.id == question) {
+            asked.taken = false;
+        }
+        drop(now);
+        self.0.news.notify_waiters();
+    }
+
+    /// The questions that wait.
+    pub fn questions(&self) -> Vec<Question> {
+        self.0.now().questions.iter().map(|asked| asked.question.clone()).collect()
+    }
+
+    /// The run as an item of status `running`: what it did so far, and what it says.
+    pub fn so_far(&self, words: Vec<String>) -> ScriptToolCallOutput {
+        let mut output = empty(self.0.id.clone(), self.0.call_id.clone());
+        let now = self.0.now();
+        output.status = RunStatus::Running;
+        output.output = words.into_iter().map(|text| OutputPart::Text { text }).collect();
+        output.calls = now.done.clone();
+        output.logs = now.logs.clone();
+        output.metadata.tool_calls_made = (now.done.len() + now.under_way.len()) as u32;
+        output.metadata.duration_ms = (self.0.since.elapsed().as_secs_f64() * 1e6).round() / 1e3;
+        if !now.under_way.is_empty() {
+            let tools: Vec<&str> = now.under_way.iter().map(|(_, tool)| tool.as_str()).collect();
+            output.warnings.push(format!("at work: {}", tools.join(", ")));
+        }
+        if !now.questions.is_empty() {
+            output.warnings.push("it waits for a person's answer".to_owned());
+        }
+        output
+    }
+
+    /// The run in a few words.
+    pub fn summary(&self) -> LiveSummary {
+        self.0.summary()
+    }
+}
+
+/// Whether an answer was still wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answered {
+    /// It was.
+    InTime,
+    /// The question was answered, given up or forgotten before.
+    TooLate,
+}
+
+impl Entry {
+    fn now(&self) -> MutexGuard<'_, Now> {
+        self.now.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn take(&self, event: &Event) {
+        let mut now = self.now();
+        match event {
+            Event::CallStarted { call_id, tool, .. } => now.under_way.push((call_id.clone(), tool.clone())),
+            Event::CallFinished { call, .. } => {
+                now.under_way.retain(|(id, _)| *id != call.id);
+                now.done.push(call.clone());
+            }
+            Event::Log { level, message, .. } if now.logs.len() < MAX_LOGS => {
+                now.logs.push(LogEntry { level: *level, message: message.clone() });
+            }
+            Event::Notify { message, .. } if now.words.len() < MAX_WORDS => now.words.push(message.clone()),
+            Event::Yield { .. } => now.yielded = true,
+            _ => return,
+        }
+        if matches!(event, Event::Notify { .. } | Event::Yield { .. }) {
+            drop(now);
+            self.news.notify_waiters();
+        }
+    }
+
+    fn end(&self, output: ScriptToolCallOutput) {
+        let mut now = self.now();
+        now.questions.clear();
+        now.output = Some(Arc::new(output));
+        drop(now);
+        self.news.notify_waiters();
+    }
+
+    /// Resolves when the run has worked longer than it may; time in which a person was waited for does not count.
+    async fn overdue(&self, longest: Duration) {
+        loop {
+            let left = {
+                let now = self.now();
+                let waiting = now.questions.iter().map(|asked| asked.since.elapsed()).max().unwrap_or_default();
+                let worked = self.since.elapsed().saturating_sub(now.waited + waiting);
+                match longest.checked_sub(worked) {
+                    None | Some(Duration::ZERO) => return,
+                    Some(left) => left,
+                }
+            };
+            tokio::time::sleep(left.max(Duration::from_millis(10))).await;
+        }
+    }
+
+    fn broken(&self, message: &str) -> ScriptToolCallOutput {
+        let mut output = empty(self.id.clone(), self.call_id.clone());
+        output.status = RunStatus::Error;
+        output.error = Some(ScriptError::new(ErrorCode::HarnessInternalError, Phase::Executing, message));
+        output.calls = self.now().done.clone();
+        output
+    }
+
+    fn summary(&self) -> LiveSummary {
+        let now = self.now();
+        LiveSummary {
+            id: self.id.clone(),
+            name: self.name.clone(),
+            session: self.session.clone(),
+            age: self.since.elapsed(),
+            calls_done: now.done.len(),
+            calling: now.under_way.iter().map(|(_, tool)| tool.clone()).collect(),
+            questions: now.questions.len(),
+        }
+    }
+}
+
+impl Now {
+    /// The next thing to tell.
+    fn report(&mut self) -> Option<Report> {
+        // What it said before it ended is said before.
+        if !self.words.is_empty() && self.output.is_none() {
+            return Some(Report::Says(std::mem::take(&mut self.words)));
+        }
+        if let Some(output) = &self.output {
+            return Some(Report::Ended(output.clone()));
+        }
+        if let Some(asked) = self.questions.iter_mut().find(|asked| !asked.taken) {
+            asked.taken = true;
+            return Some(Report::Asks(Box::new(asked.question.clone())));
+        }
+        std::mem::take(&mut self.yielded).then_some(Report::Yields)
+    }
+
+    fn close(&mut self, question: &str) -> Option<Asked> {
+        let at = self.questions.iter().position(|asked| asked.question.id == question)?;
+        let asked = self.questions.remove(at);
+        if self.questions.is_empty() {
+            self.waited += asked.since.elapsed();
+        }
+        Some(asked)
+    }
+}
+
+/// The longest a run may take by its own limits.
+fn longest(harness: &Harness, pragma: Option<&Pragma>, options: &RunOptions) -> Duration {
+    let limits = harness.limits();
+    let wished = pragma.and_then(|pragma| pragma.timeout_ms).map(Duration::from_millis);
+    let wished = options.timeout.or(wished).unwrap_or(Duration::from_millis(limits.timeout_ms));
+    wished.min(Duration::from_millis(limits.max_timeout_ms))
+}
+
+async fn ask(shared: &Arc<Shared>, run: &str, id: String, kind: QuestionKind) -> Option<Reply> {
+    let entry = {
+        let runs = shared.runs.lock().unwrap_or_else(PoisonError::into_inner);
+        runs.running.iter().find(|entry| entry.id == run)?.clone()
+    };
+    let (answer, answered) = oneshot::channel();
+    let question = Question { id: id.clone(), kind };
+    entry.now().questions.push(Asked { question, taken: false, since: Instant::now(), answer });
+    let _withdrawn = Withdraw { entry: &entry, id: &id };
+    entry.news.notify_waiters();
+    answered.await.ok()
+}
+
+/// Takes back a question that nobody waits for any more.
+struct Withdraw<'a> {
+    entry: &'a Entry,
+    id: &'a str,
+}
+
+impl Drop for Withdraw<'_> {
+    fn drop(&mut self) {
+        drop(self.entry.now().close(self.id));
+    }
+}
+
+/// Asks a person through whoever waits for the run.
+struct ThroughTheWaiting(Weak<Shared>);
+
+impl Approver for ThroughTheWaiting {
+    fn ask<'a>(&'a self, request: &'a ApprovalRequest) -> BoxFuture<'a, ApprovalDecision> {
+        async move {
+            let unavailable = || ApprovalDecision::Unavailable("nobody waits for this script".to_owned());
+            let (Some(shared), Some(run)) = (self.0.upgrade(), &request.script_id) else { return unavailable() };
+            match ask(&shared, run, request.id.clone(), QuestionKind::Approval(request.clone())).await {
+                Some(Reply::Approval(decision)) => decision,
+                _ => unavailable(),
+            }
+        }
+        .boxed()
+    }
+}

@@ -1,0 +1,216 @@
+//! Finding a tool among many: BM25 over names, descriptions and parameters, and the tool that does it for scripts.
+
+use std::collections::HashMap;
+
+use schemars::JsonSchema;
+use selvedge_protocol::ToolSpec;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::{FunctionTool, Registry, signature, tool};
+
+/// How much a second mention of a word adds, and how much a long text is held against it.
+const K1: f64 = 1.2;
+const B: f64 = 0.75;
+/// A word in the name says more than one in the description.
+const NAME_WEIGHT: f64 = 3.0;
+/// Bytes of description and of parameters that are looked at.
+const MAX_TEXT: usize = 4096;
+
+/// Words of every tool, weighed.
+pub(crate) struct Index {
+    names: Vec<String>,
+    lengths: Vec<f64>,
+    mean: f64,
+    /// Word to the tools that have it, with how often.
+    postings: HashMap<String, Vec<(u32, f64)>>,
+}
+
+impl Index {
+    pub(crate) fn new<'a>(specs: impl Iterator<Item = &'a ToolSpec>) -> Self {
+        let mut index = Self { names: Vec::new(), lengths: Vec::new(), mean: 0.0, postings: HashMap::new() };
+        for spec in specs {
+            let id = index.names.len() as u32;
+            let mut counts: HashMap<String, f64> = HashMap::new();
+            let mut count = |text: &str, weight: f64| {
+                for word in words(text) {
+                    *counts.entry(word).or_default() += weight;
+                }
+            };
+            count(&spec.name, NAME_WEIGHT);
+            count(head(&spec.description), 1.0);
+            let mut parameters = String::new();
+            gather(&spec.input_schema, &mut parameters, 0);
+            count(&parameters, 0.5);
+            index.names.push(spec.name.clone());
+            index.lengths.push(counts.values().sum());
+            for (word, weight) in counts {
+                index.postings.entry(word).or_default().push((id, weight));
+            }
+        }
+        index.mean = index.lengths.iter().sum::<f64>() / index.lengths.len().max(1) as f64;
+        index
+    }
+
+    /// Names of the tools that have most to do with the words, the best first.
+    pub(crate) fn search(&self, text: &str, limit: usize) -> Vec<&str> {
+        let mut wanted = words(head(text));
+        wanted.sort();
+        wanted.dedup();
+        let mut scores: HashMap<u32, f64> = HashMap::new();
+        for word in wanted.iter().take(64) {
+            let Some(list) = self.postings.get(word) else { continue };
+            let (all, having) = (self.names.len() as f64, list.len() as f64);
+            let rare = (1.0 + (all - having + 0.5) / (having + 0.5)).ln();
+            for (id, count) in list {
+                let length = self.lengths[*id as usize] / self.mean.max(1.0);
+                let weight = count * (K1 + 1.0) / (count + K1 * (1.0 - B + B * length));
+                *scores.entry(*id).or_default() += rare * weight;
+            }
+        }
+        let mut best: Vec<(u32, f64)> = scores.into_iter().collect();
+        best.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+        best.into_iter().take(limit).map(|(id, _)| self.names[id as usize].as_str()).collect()
+    }
+}
+
+/// Names and meanings of parameters, at every depth.
+fn gather(schema: &Value, out: &mut String, depth: usize) {
+    if depth > 4 || out.len() > MAX_TEXT {
+        return;
+    }
+    for (name, inner) in schema.get("properties").and_then(Value::as_object).into_iter().flatten() {
+        out.push_str(name);
+        out.push(' ');
+        if let Some(text) = inner.get("description").and_then(Value::as_str) {
+            out.push_str(head(text));
+            out.push(' ');
+        }
+        gather(inner, out, depth + 1);
+        if let Some(items) = inner.get("items") {
+            gather(items, out, depth + 1);
+        }
+    }
+}
+
+fn head(text: &str) -> &str {
+    let mut end = text.len().min(MAX_TEXT);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
+}
+
+/// The words of a text in lower case: `createPullRequests` → create, pull, request.
+fn words(text: &str) -> Vec<String> {
+    let mut words = Vec::new();
+    let mut word = String::new();
+    let mut previous_lower = false;
+    for c in text.chars().chain(" ".chars()) {
+        let ends = !c.is_alphanumeric() || (c.is_uppercase() && previous_lower);
+        if ends && !word.is_empty() {
+            words.push(stem(std::mem::take(&mut word)));
+        }
+        if c.is_alphanumeric() {
+            word.extend(c.to_lowercase());
+        }
+        previous_lower = c.is_lowercase() || c.is_ascii_digit();
+    }
+    words.retain(|word| !STOP_WORDS.contains(&word.as_str()));
+    words
+}
+
+/// Words that say nothing about a tool.
+const STOP_WORDS: [&str; 20] = [
+    "a", "an", "and", "are", "as", "at", "by", "for", "from", "in", "is", "it", "of", "on", "or", "that", "the",
+    "this", "to", "with",
+];
+
+/// One form for a word's plural and its verb's endings.
+fn stem(word: String) -> String {
+    let cut = |ending: &str, put: &str, least: usize| {
+        word.strip_suffix(ending).filter(|rest| rest.len() >= least).map(|rest| format!("{rest}{put}"))
+    };
+    if word.ends_with("ss") {
+        return word;
+    }
+    let stem = cut("ies", "y", 2)
+        .or_else(|| cut("ches", "ch", 2))
+        .or_else(|| cut("ing", "", 3))
+        .or_else(|| cut("ed", "", 3))
+        .or_else(|| cut("s", "", 3))
+        .unwrap_or(word);
+    // `create` and `creating` are one.
+    stem.strip_suffix('e').filter(|rest| rest.len() >= 3).map(str::to_owned).unwrap_or(stem)
+}
+
+/// What to look for.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub struct Search {
+    /// What the tool should do, in a few words.
+    query: String,
+    /// How many tools to name; 5 by default, at most 20.
+    limit: Option<usize>,
+}
+
+/// A tool that was found.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct FoundTool {
+    /// Its name: call it as `tools[name](args)`.
+    pub name: String,
+    /// What it does.
+    pub description: String,
+    /// Its arguments and result as TypeScript.
+    pub signature: String,
+}
+
+impl FoundTool {
+    fn new(tool: &crate::Registered) -> Self {
+        let description: String = tool.spec.description.chars().take(300).collect();
+        Self { name: tool.spec.js_name.clone(), description, signature: signature(tool) }
+    }
+}
+
+/// `search`: finds tools among those of `registry`.
+pub fn search_tool(registry: Registry) -> FunctionTool<Search, Vec<FoundTool>> {
+    let find = move |args: Search| {
+        let found = registry.search(&args.query, args.limit.unwrap_or(5).clamp(1, 20));
+        let found: Vec<FoundTool> = found.into_iter().map(|tool| FoundTool::new(tool)).collect();
+        async move { Ok(found) }
+    };
+    tool("search", "Finds tools by what they do, the best first: `const [t] = await tools.search(\"open an issue\")`, then `await tools[t.name](args)`.", find)
+        .read_only()
+        .positional(&["query", "limit"])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_cut_and_made_alike() {
+        assert_eq!(words("createPullRequests for the repository"), ["creat", "pull", "request", "repository"]);
+        assert_eq!(words("list_directory_with_sizes"), ["list", "directory", "siz"]);
+        assert_eq!(words("searching branches"), ["search", "branch"]);
+    }
+
+    #[test]
+    fn the_tool_that_is_meant_comes_first() {
+        let mut registry = Registry::new();
+        for (name, description) in [
+            ("mcp.github.create_issue", "Create a new issue in a GitHub repository"),
+            ("mcp.github.list_issues", "List issues in a repository"),
+            ("mcp.github.create_pull_request", "Create a new pull request"),
+            ("mcp.slack.post_message", "Post a message to a channel"),
+            ("mcp.calendar.create_event", "Adds an event to the calendar"),
+        ] {
+            registry.register(tool(name, description, |(): ()| async { Ok(()) })).unwrap();
+        }
+        let first = |words: &str| registry.search(words, 1).first().map(|tool| tool.spec.name.clone());
+        assert_eq!(first("open an issue, creating it").as_deref(), Some("mcp.github.create_issue"));
+        assert_eq!(first("send message to channel").as_deref(), Some("mcp.slack.post_message"));
+        assert_eq!(first("pull requests").as_deref(), Some("mcp.github.create_pull_request"));
+        assert_eq!(first("zebra"), None);
+        assert!(registry.search("", 5).is_empty());
+    }
+}
