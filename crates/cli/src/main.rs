@@ -4,13 +4,18 @@ mod args;
 mod ask;
 mod check;
 mod doctor;
+mod mcp;
+mod mcp_args;
+mod mcp_install;
 mod out;
 mod problem;
 mod run;
 mod runs;
+mod servers;
 mod setup;
 mod show;
 mod tools;
+mod trust;
 mod typed;
 mod units;
 
@@ -46,6 +51,7 @@ fn main() -> ExitCode {
         Command::Runs(command) => runs::runs(command),
         Command::Check(args) => check::check(args),
         Command::Tools(args) => tools::tools(args),
+        Command::Mcp(command) => mcp::mcp(command),
         Command::Doctor(args) => doctor::doctor(args),
     };
     match outcome {

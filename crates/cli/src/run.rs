@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Result;
+use selvedge_mcp::Asked;
 use selvedge_protocol::{CallStatus, OutputPart, RunStatus, ScriptError, ScriptToolCallOutput};
 use selvedge_script::{Facts, RunOptions};
 use selvedge_toolbox::Diff;
@@ -33,6 +34,8 @@ pub(crate) fn run(mut args: RunArgs) -> Result<Exit> {
         AtTheTerminal::new(show.clone()).map(|person| Arc::new(person) as _)
     };
     let harness = setup.harness(&args.limits, approver)?;
+    let servers = setup.servers(Asked::default())?;
+    let tools = setup.all_tools()?;
     let cancel = CancellationToken::new();
     let options = RunOptions {
         seed: args.seed,
@@ -55,7 +58,10 @@ pub(crate) fn run(mut args: RunArgs) -> Result<Exit> {
             told_to_stop().await;
             std::process::exit(130);
         });
-        harness.run_with(&source, options).await
+        servers.prepare_for(&String::from_utf8_lossy(&source)).await;
+        let output = harness.with_tools(servers.onto(&tools)).run_with(&source, options).await;
+        servers.stop().await;
+        output
     });
     // A tool that hangs in the system is not waited for.
     runtime.shutdown_background();
@@ -74,7 +80,7 @@ pub(crate) fn run(mut args: RunArgs) -> Result<Exit> {
 
 /// Waits for an interrupt, or for the word to end.
 #[cfg(unix)]
-async fn told_to_stop() {
+pub(crate) async fn told_to_stop() {
     use tokio::signal::unix::{SignalKind, signal};
     let heard = |kind: SignalKind| async move {
         match signal(kind) {
@@ -91,7 +97,7 @@ async fn told_to_stop() {
 
 /// Waits for an interrupt.
 #[cfg(not(unix))]
-async fn told_to_stop() {
+pub(crate) async fn told_to_stop() {
     let _ = tokio::signal::ctrl_c().await;
 }
 

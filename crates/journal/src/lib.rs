@@ -13,6 +13,7 @@ mod redact;
 mod retention;
 mod schema;
 mod time;
+mod uses;
 
 pub use error::JournalError;
 pub use journal::Journal;

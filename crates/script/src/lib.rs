@@ -25,9 +25,11 @@ mod preview;
 mod run;
 mod session;
 mod survey;
+mod teach;
 mod traffic;
 mod unicode;
 
+pub use bridge::overview;
 pub use compile::{Compiled, Compiler};
 pub use globals::GLOBALS;
 pub use harness::{Facts, Harness, Resume, RunOptions};
@@ -37,3 +39,4 @@ pub use live::{
 pub use pragma::Pragma;
 pub use preflight::{PlannedCall, Preflight};
 pub use session::Session;
+pub use teach::description;
