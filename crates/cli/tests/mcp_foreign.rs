@@ -1,4 +1,4 @@
-//! Other people's clients: the Python SDK, the inspector, and the conformance suite.
+//! Other people's clients: the Python SDK, the inspector, and the conformance suite for servers.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod support;
@@ -104,35 +104,6 @@ fn the_conformance_suite_passes_for_our_server() {
     }
 }
 
-/// Scenarios of the conformance suite for clients, and the script that does what each wants done.
-const CLIENT_SCENARIOS: [(&str, &str); 4] = [
-    ("initialize", "return Object.keys(tools.mcp.peer)"),
-    ("tools_call", "return await peer.addNumbers({ a: 5, b: 3 })"),
-    ("elicitation-sep1034-client-defaults", "return Object.keys(tools.mcp.peer)"),
-    ("sse-retry", "return await peer.testReconnection({})"),
-];
-
-#[test]
-fn the_conformance_suite_passes_for_our_client() {
-    let Some(peers) = peers() else { return };
-    for (scenario, script) in CLIENT_SCENARIOS {
-        let place = Place::new();
-        // The suite adds the address of its server as the last word.
-        let run = place.dir.path().join("run.sh");
-        let text = format!(
-            "#!/bin/sh\nprintf '[mcp_servers.peer]\\nurl = \"%s\"\\n' \"$1\" > {home}/config.toml\nexec {selvedge} run --timeout 25s -e '{script}'\n",
-            home = place.home().display(),
-            selvedge = env!("CARGO_BIN_EXE_selvedge"),
-        );
-        std::fs::write(&run, text).unwrap();
-        let mut command = Command::new(peers.join("node_modules/.bin/node"));
-        command.arg(peers.join("node_modules/.bin/conformance"));
-        command.args(["client", "--command", &format!("sh {}", run.display()), "--scenario", scenario]);
-        command.env("SELVEDGE_HOME", place.home()).current_dir(place.dir.path());
-        printed(&mut command);
-    }
-}
-
 /// Times four minutes by default, shortened; `SELVEDGE_PROOF_SCALE=10` makes it a client of 60 s and a script of four minutes.
 #[test]
 fn a_script_four_times_as_long_as_the_clients_patience_completes_and_nothing_is_lost_or_repeated() {
@@ -148,7 +119,10 @@ fn a_script_four_times_as_long_as_the_clients_patience_completes_and_nothing_is_
     command.env("SELVEDGE_HOME", place.home()).current_dir(place.work());
     let got: Value = serde_json::from_str(&printed(&mut command)).unwrap();
     eprintln!("{got}");
-    assert_eq!((&got["status"], &got["value"], &got["questions"]), (&json!("completed"), &json!("\"all steps\""), &json!(1)));
+    assert_eq!(
+        (&got["status"], &got["value"], &got["questions"]),
+        (&json!("completed"), &json!("\"all steps\""), &json!(1))
+    );
     assert!(got["waits"].as_u64().unwrap() >= 3, "{got}");
     let steps = std::fs::read_to_string(place.work().join("steps.log")).unwrap();
     let wanted: String = (0..8).map(|step| format!("step {step}\n")).collect();

@@ -27,7 +27,11 @@ fn a_script_runs_and_its_result_is_what_the_schema_says() {
         ("await tools.listDir({ path: '.' }); throw new Error('no')", "error", true),
         ("import fs from 'fs'", "rejected", true),
         ("help", "completed", false),
-        ("text('shown'); console.log('logged'); image('data:image/png;base64,AAAA'); return { message: 'done' }", "completed", false),
+        (
+            "text('shown'); console.log('logged'); image('data:image/png;base64,AAAA'); return { message: 'done' }",
+            "completed",
+            false,
+        ),
     ] {
         let result = client.call("script", json!({"code": code}));
         let item = &result["structuredContent"];
@@ -37,8 +41,10 @@ fn a_script_runs_and_its_result_is_what_the_schema_says() {
         assert!(errors.is_empty(), "{code}: {errors:?} in {item}");
     }
     assert_eq!(client.value("return 1 + 1"), 2);
-    let result = client.call("script", json!({"code": "text('shown'); image('data:image/png;base64,AAAA'); return [1, 2]"}));
-    let kinds: Vec<&str> = result["content"].as_array().unwrap().iter().map(|block| block["type"].as_str().unwrap()).collect();
+    let result =
+        client.call("script", json!({"code": "text('shown'); image('data:image/png;base64,AAAA'); return [1, 2]"}));
+    let kinds: Vec<&str> =
+        result["content"].as_array().unwrap().iter().map(|block| block["type"].as_str().unwrap()).collect();
     assert_eq!(kinds, ["text", "image", "text"]);
     assert_eq!(result["content"][2]["text"], "[1,2]");
     assert!(client.close().success());
@@ -50,8 +56,12 @@ fn what_is_wrong_is_said() {
     let mut client = Client::start(&place, &[], json!({}));
     let words = |result: &Value| result["content"][0]["text"].as_str().unwrap().to_owned();
     assert!(words(&client.call("script", json!({}))).contains("missing field `code`"));
-    assert!(words(&client.call("script", json!({"code": "return 1", "timeout": 3}))).contains("unknown field `timeout`"));
-    assert!(words(&client.call("script_wait", json!({"id": "scr_x"}))).contains("there is no script `scr_x`: none runs"));
+    assert!(
+        words(&client.call("script", json!({"code": "return 1", "timeout": 3}))).contains("unknown field `timeout`")
+    );
+    assert!(
+        words(&client.call("script_wait", json!({"id": "scr_x"}))).contains("there is no script `scr_x`: none runs")
+    );
     assert!(words(&client.call("script", json!({"code": "return 1", "resume": "scr_x"}))).contains("scr_x"));
     let answer = client.request("tools/call", json!({"name": "exec", "arguments": {}}));
     assert!(answer["error"]["message"].as_str().unwrap().contains("there are script and script_wait"), "{answer}");
@@ -66,7 +76,10 @@ fn help_describes_everything() {
     let mut client = Client::start(&place, &[], json!({}));
     let all = client.value("help");
     let all = all.as_str().unwrap();
-    assert!(all.contains("tools.readFile") && all.contains("tools.mcp.odd.echo") && all.contains("Promise.all"), "{all}");
+    assert!(
+        all.contains("tools.readFile") && all.contains("tools.mcp.odd.echo") && all.contains("Promise.all"),
+        "{all}"
+    );
     let one = client.value("help(\"mcp.odd.echo\")");
     assert!(one.as_str().unwrap().contains("x?: number"), "{one}");
 }
@@ -103,7 +116,10 @@ fn what_a_script_notifies_comes_before_its_end() {
     assert_eq!(value(&client.call("script_wait", json!({"id": id}))["structuredContent"]), "end");
     // One that ends at once needs no second call.
     let result = client.call("script", json!({"code": "notify('quick'); return 1"}));
-    assert_eq!((&result["structuredContent"]["status"], &result["content"][0]["text"]), (&json!("completed"), &json!("quick")));
+    assert_eq!(
+        (&result["structuredContent"]["status"], &result["content"][0]["text"]),
+        (&json!("completed"), &json!("quick"))
+    );
 }
 
 #[test]
@@ -111,7 +127,9 @@ fn a_script_can_be_terminated_with_everything_it_started() {
     let place = Place::new();
     let mut client = Client::start(&place, &[], json!({}));
     let code = "await tools.exec({ command: ['sh', '-c', 'echo $$ > pid; sleep 1000'], timeoutMs: 600000 })";
-    let item = client.call("script", json!({"code": code, "yieldAfterMs": 1, "timeoutMs": 600000}))["structuredContent"].clone();
+    let item =
+        client.call("script", json!({"code": code, "yieldAfterMs": 1, "timeoutMs": 600000}))["structuredContent"]
+            .clone();
     assert_eq!(item["status"], "running");
     let pid = started(&place);
     let ended = client.call("script_wait", json!({"id": item["id"], "terminate": true}))["structuredContent"].clone();
@@ -183,14 +201,16 @@ fn progress_is_told_to_those_who_asked() {
     let code = "context.emitProgress('half'); await tools.listDir({ path: '.' }); return 1";
     assert_eq!(client.value(code), 1);
     assert!(client.others().iter().all(|message| message["method"] != "notifications/progress"));
-    let id = client.ask("tools/call", json!({"name": "script", "arguments": {"code": code}, "_meta": {"progressToken": "p1"}}));
+    let id = client
+        .ask("tools/call", json!({"name": "script", "arguments": {"code": code}, "_meta": {"progressToken": "p1"}}));
     client.answer_to(id);
     let told: Vec<Value> =
         client.others().into_iter().filter(|message| message["method"] == "notifications/progress").collect();
     let numbers: Vec<f64> = told.iter().map(|message| message["params"]["progress"].as_f64().unwrap()).collect();
     assert!(numbers.windows(2).all(|pair| pair[0] < pair[1]), "{numbers:?}");
     assert!(told.iter().all(|message| message["params"]["progressToken"] == "p1"));
-    let words: String = told.iter().map(|message| message["params"]["message"].as_str().unwrap().to_owned() + "\n").collect();
+    let words: String =
+        told.iter().map(|message| message["params"]["message"].as_str().unwrap().to_owned() + "\n").collect();
     assert!(words.contains("half") && words.contains("list_dir done"), "{words}");
 }
 

@@ -11,7 +11,7 @@ use futures_util::future::BoxFuture;
 use rmcp::model::{
     ClientCapabilities, ClientConfig, CreateMessageRequestParams, CreateMessageResult, ElicitRequestParams,
     ElicitResult, ElicitationAction, ElicitationCapability, ErrorData, FormElicitationCapability, Implementation,
-    ProgressNotificationParam, ProgressToken,
+    ProgressNotificationParam, ProgressToken, ProtocolVersion,
 };
 use rmcp::service::{NotificationContext, RequestContext};
 use rmcp::{ClientHandler, RoleClient};
@@ -117,12 +117,15 @@ impl Drop for Underway {
 impl Callbacks {
     /// A form for the person.
     pub(crate) async fn elicit(&self, request: ElicitRequestParams) -> ElicitResult {
-        let answer = match (&self.asked.person, serde_json::to_value(&request)) {
-            (Some(person), Ok(request)) => person.elicit(&self.name, self.calls.only_run(), request).await,
-            _ => Elicited::Declined,
+        let request = serde_json::to_value(&request).unwrap_or_default();
+        let answer = match &self.asked.person {
+            Some(person) => person.elicit(&self.name, self.calls.only_run(), request.clone()).await,
+            None => Elicited::Declined,
         };
         match answer {
-            Elicited::Accepted(content) => ElicitResult::new(ElicitationAction::Accept).with_content(content),
+            Elicited::Accepted(content) => {
+                ElicitResult::new(ElicitationAction::Accept).with_content(with_defaults(content, &request))
+            }
             Elicited::Declined => ElicitResult::new(ElicitationAction::Decline),
             Elicited::Cancelled => ElicitResult::new(ElicitationAction::Cancel),
         }
@@ -140,6 +143,19 @@ impl Callbacks {
     }
 }
 
+/// What was filled in, and for the rest what the form says where nothing is.
+fn with_defaults(mut content: Value, request: &Value) -> Value {
+    let fields = request["requestedSchema"]["properties"].as_object().into_iter().flatten();
+    if let Value::Object(content) = &mut content {
+        for (name, field) in fields {
+            if let (Some(default), false) = (field.get("default"), content.contains_key(name)) {
+                content.insert(name.clone(), default.clone());
+            }
+        }
+    }
+    content
+}
+
 impl ClientHandler for Callbacks {
     fn get_info(&self) -> ClientConfig {
         let mut capabilities = ClientCapabilities::default();
@@ -151,6 +167,8 @@ impl ClientHandler for Callbacks {
             capabilities.sampling = Some(Default::default());
         }
         ClientConfig::new(capabilities, Implementation::new(crate::NAME, env!("CARGO_PKG_VERSION")))
+            // The newest version that begins with a handshake.
+            .with_protocol_version(ProtocolVersion::V_2025_11_25)
     }
 
     async fn create_elicitation(

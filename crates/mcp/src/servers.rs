@@ -178,6 +178,7 @@ fn mentions(script: &str, server: &str) -> bool {
 }
 
 fn add(registry: &mut Registry, server: &Arc<Server>, catalogue: &Catalogue, space: &str) {
+    registry.reserve(&format!("mcp.{space}"));
     let mut taken = HashSet::new();
     for listed in catalogue.tools.iter().filter(|tool| server.settings.has(&tool.name)) {
         let spelled = identifier(&listed.name);

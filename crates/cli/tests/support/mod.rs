@@ -57,7 +57,10 @@ impl Place {
     /// The server of `crates/mcp/tests/servers/odd.py`, as a part of a configuration.
     pub fn odd(name: &str, mode: &str) -> String {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../mcp/tests/servers/odd.py");
-        format!("[mcp_servers.{name}]\ncommand = \"python3\"\nargs = [{:?}, \"{mode}\"]\n", script.canonicalize().unwrap())
+        format!(
+            "[mcp_servers.{name}]\ncommand = \"python3\"\nargs = [{:?}, \"{mode}\"]\n",
+            script.canonicalize().unwrap()
+        )
     }
 }
 
