@@ -70,6 +70,8 @@ pub(crate) struct Callbacks {
 /// The calls a server has in hand, by the token its progress comes with.
 #[derive(Default)]
 pub(crate) struct Calls {
+    /// Scripts with calls in its hands, from before they are sent: it may ask something before we know that it has them.
+    runs: Mutex<Vec<String>>,
     underway: Mutex<HashMap<ProgressToken, Call>>,
     last_progress: Mutex<Option<Instant>>,
 }
@@ -83,12 +85,17 @@ impl Calls {
         Underway { calls: self.clone(), token }
     }
 
+    /// A script is about to call the server.
+    pub(crate) fn enter(self: &Arc<Self>, run: &str) -> Entered {
+        self.runs.lock().unwrap_or_else(PoisonError::into_inner).push(run.to_owned());
+        Entered { calls: self.clone(), run: run.to_owned() }
+    }
+
     /// The one script that calls the server right now.
     fn only_run(&self) -> Option<String> {
-        let calls = self.underway.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut runs = calls.values().map(|call| &call.scope_id);
-        let first = runs.next()?.clone();
-        runs.all(|run| *run == first).then_some(first)
+        let runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
+        let first = runs.first()?;
+        runs.iter().all(|run| run == first).then(|| first.clone())
     }
 
     /// The call whose progress it is, unless progress was told just now.
@@ -99,6 +106,21 @@ impl Calls {
         }
         *last = Some(Instant::now());
         self.underway.lock().unwrap_or_else(PoisonError::into_inner).get(token).cloned()
+    }
+}
+
+/// A script that calls the server.
+pub(crate) struct Entered {
+    calls: Arc<Calls>,
+    run: String,
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        let mut runs = self.calls.runs.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(at) = runs.iter().position(|run| *run == self.run) {
+            runs.swap_remove(at);
+        }
     }
 }
 

@@ -115,13 +115,19 @@ impl ScriptServer {
             Ok(resume) => resume,
             Err(why) => return Ok(render::problem(&why)),
         };
-        let preparing = self.offer.servers.prepare_for(&args.code);
+        let topic = help_topic(&args.code);
+        let preparing = async {
+            match topic {
+                Some(_) => self.offer.servers.prepare_all().await,
+                None => self.offer.servers.prepare_for(&args.code).await,
+            }
+        };
         tokio::select! {
             () = preparing => {}
             () = context.ct.cancelled() => return Ok(render::problem("cancelled before it began")),
         }
         let tools = self.tools();
-        if let Some(topic) = help_topic(&args.code) {
+        if let Some(topic) = topic {
             return Ok(render::output(&render::help(&tools, topic), &[]));
         }
         let mine: Vec<_> = self.offer.live.list().into_iter().filter(|run| run.session == self.session_id).collect();
@@ -367,11 +373,14 @@ impl ServerHandler for ScriptServer {
             return;
         }
         let watch = tokio::spawn(async move {
-            servers.prepare_all().await;
+            let mut known = servers.generation();
+            let learning = servers.clone();
+            tokio::spawn(async move { learning.prepare_all().await });
             loop {
-                servers.changed().await;
+                servers.changed_since(known).await;
                 // Several changes at once are one piece of news.
                 tokio::time::sleep(Duration::from_millis(100)).await;
+                known = servers.generation();
                 if context.peer.notify_tool_list_changed().await.is_err() {
                     return;
                 }

@@ -122,9 +122,19 @@ impl Servers {
         registry
     }
 
-    /// Waits until what the servers have is different.
-    pub async fn changed(&self) {
-        self.common.changed.notified().await;
+    /// Waits until what the servers have is another than it was at this [`Self::generation`], and gives the new one.
+    pub async fn changed_since(&self, generation: u64) -> u64 {
+        loop {
+            let news = self.common.changed.notified();
+            tokio::pin!(news);
+            // Heard from here on, so that nothing falls between looking and waiting.
+            news.as_mut().enable();
+            let now = self.generation();
+            if now != generation {
+                return now;
+            }
+            news.await;
+        }
     }
 
     /// A number that is another one after every change.
