@@ -27,6 +27,9 @@ pub(crate) enum Command {
     /// Look at what ran before
     #[command(subcommand)]
     Runs(RunsCommand),
+    /// Offer scripts to other agents, and look after MCP servers
+    #[command(subcommand)]
+    Mcp(crate::mcp_args::McpCommand),
     /// Tell what this machine gives: the walls, the limits, the configuration
     Doctor(DoctorArgs),
 }
@@ -133,7 +136,7 @@ pub(crate) struct PlaceArgs {
     #[arg(long)]
     pub(crate) ephemeral: bool,
 
-    /// Follow this folder's own .selvedge/ from now on
+    /// Follow this folder's own .selvedge/ and .mcp.json from now on
     #[arg(long)]
     pub(crate) trust: bool,
 }

@@ -1,6 +1,7 @@
 //! `selvedge check`: what can be said of a script, or of a command, without running it.
 
 use anyhow::Result;
+use selvedge_mcp::Asked;
 use selvedge_toolbox::{Safety, judge_command};
 use serde_json::json;
 
@@ -16,7 +17,15 @@ pub(crate) fn check(args: CheckArgs) -> Result<Exit> {
     }
     let setup = Setup::new(&args.place)?.with_journal_if_possible(&args.place);
     let (name, source) = read_source(args.file.as_deref(), None)?;
-    let report = setup.harness(&LimitArgs::default(), None)?.check(&source);
+    let servers = setup.servers(Asked::default())?;
+    let tools = setup.all_tools()?;
+    let harness = setup.harness(&LimitArgs::default(), None)?;
+    let report = crate::run::runtime()?.block_on(async {
+        servers.prepare_for(&String::from_utf8_lossy(&source)).await;
+        let report = harness.with_tools(servers.onto(&tools)).check(&source);
+        servers.stop().await;
+        report
+    });
     if args.json {
         line(&serde_json::to_string(&report)?)?;
     } else {

@@ -6,15 +6,20 @@ mod check;
 mod doctor;
 mod earlier;
 mod journal;
+mod mcp;
+mod mcp_args;
+mod mcp_install;
 mod out;
 mod problem;
 mod recall;
 mod run;
 mod runs;
+mod servers;
 mod setting;
 mod setup;
 mod show;
 mod tools;
+mod trust;
 mod typed;
 mod units;
 
@@ -50,6 +55,7 @@ fn main() -> ExitCode {
         Command::Runs(command) => runs::runs(command),
         Command::Check(args) => check::check(args),
         Command::Tools(args) => tools::tools(args),
+        Command::Mcp(command) => mcp::mcp(command),
         Command::Doctor(args) => doctor::doctor(args),
     };
     match outcome {

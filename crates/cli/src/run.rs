@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Result;
+use selvedge_mcp::Asked;
 use selvedge_protocol::{CallStatus, OutputPart, RunStatus, ScriptError, ScriptToolCallOutput};
 use selvedge_script::RunOptions;
 use selvedge_toolbox::Diff;
@@ -29,7 +30,7 @@ pub(crate) fn run(mut args: RunArgs) -> Result<Exit> {
     let setup = setup.with_journal(&args.place)?;
     let resume = args.resume.as_deref().map(|run| setup.resume(run)).transpose()?;
     let (name, source) = read_source(args.file.as_deref(), args.code.as_deref())?;
-    let setting = Setting::of(&args, &setup);
+    let setting = Setting::new(&setup, &args.limits, args.args.clone());
     let runtime = runtime()?;
     let show = if args.quiet || args.json { Show::nothing() } else { Show::on_stderr() };
     let approver = if args.suspend {
@@ -39,6 +40,8 @@ pub(crate) fn run(mut args: RunArgs) -> Result<Exit> {
         AtTheTerminal::new(show.clone()).map(|person| Arc::new(person) as _)
     };
     let harness = setup.harness(&args.limits, approver)?;
+    let servers = setup.servers(Asked::default())?;
+    let tools = setup.all_tools()?;
     let options = RunOptions {
         seed: args.seed,
         resume,
@@ -55,7 +58,13 @@ pub(crate) fn run(mut args: RunArgs) -> Result<Exit> {
         setup.toolbox.turn_diff.begin();
         setup.toolbox.turn_diff.before_command();
     }
-    let output = drive(&runtime, signals, harness.run_with(&source, options));
+    let script = async {
+        servers.prepare_for(&String::from_utf8_lossy(&source)).await;
+        let output = harness.with_tools(servers.onto(&tools)).run_with(&source, options).await;
+        servers.stop().await;
+        output
+    };
+    let output = drive(&runtime, signals, script);
     // A tool that hangs in the system is not waited for.
     runtime.shutdown_background();
     show.finish();
@@ -91,7 +100,7 @@ pub(crate) fn drive<T>(runtime: &tokio::runtime::Runtime, signals: Signals, scri
 }
 
 /// What the outside says.
-enum Told {
+pub(crate) enum Told {
     /// A person interrupts.
     Interrupt,
     /// The system or a supervisor wants the process to end.
@@ -100,7 +109,7 @@ enum Told {
 
 /// Waits for an interrupt, or for the word to end.
 #[cfg(unix)]
-async fn told_to_stop() -> Told {
+pub(crate) async fn told_to_stop() -> Told {
     use tokio::signal::unix::{SignalKind, signal};
     let heard = |kind: SignalKind| async move {
         match signal(kind) {
@@ -117,7 +126,7 @@ async fn told_to_stop() -> Told {
 
 /// Waits for an interrupt.
 #[cfg(not(unix))]
-async fn told_to_stop() -> Told {
+pub(crate) async fn told_to_stop() -> Told {
     let _ = tokio::signal::ctrl_c().await;
     Told::Interrupt
 }

@@ -9,7 +9,7 @@ use selvedge_protocol::Mode;
 use selvedge_script::Facts;
 use serde::{Deserialize, Serialize};
 
-use crate::args::RunArgs;
+use crate::args::LimitArgs;
 use crate::problem::Problem;
 use crate::setup::Setup;
 
@@ -20,14 +20,16 @@ pub(crate) struct Setting {
     config: Config,
     args: Vec<String>,
     session: String,
+    /// The folder whose own files were followed.
+    project: Option<PathBuf>,
 }
 
 impl Setting {
-    pub(crate) fn of(args: &RunArgs, setup: &Setup) -> Self {
+    pub(crate) fn new(setup: &Setup, limits: &LimitArgs, args: Vec<String>) -> Self {
         let mut config = setup.config.clone();
-        config.script_harness.limits = setup.limits(&args.limits);
+        config.script_harness.limits = setup.limits(limits);
         config.script_harness.mode = Mode::Enabled;
-        Self { config, args: args.args.clone(), session: setup.session.clone() }
+        Self { config, args, session: setup.session.clone(), project: setup.project.clone() }
     }
 
     pub(crate) fn parse(text: &str) -> Result<Self> {
@@ -39,7 +41,7 @@ impl Setting {
 
     /// Everything the run had.
     pub(crate) fn setup(&self, directory: PathBuf) -> Result<Setup> {
-        let setup = Setup::under(self.config.clone(), directory)?.with_session(&self.session);
+        let setup = Setup::under(self.config.clone(), directory, self.project.clone())?.with_session(&self.session);
         setup.with_journal(&Default::default())
     }
 

@@ -6,7 +6,7 @@ use anyhow::Result;
 use selvedge_config::{Config, SavedRules, ToolPack};
 use selvedge_confine::{NamedSockets, Rlimits, WeakerWall};
 use selvedge_journal::{Journal, Retention, RunState};
-use selvedge_protocol::{Limits, ModeSettings};
+use selvedge_protocol::{Limits, ModeSettings, ToolSpec};
 use selvedge_script::{Facts, Harness, Resume, Session};
 use selvedge_toolbox::{CommandSettings, EnvironmentPolicy, Inherit, Rules, Toolbox, Workspace};
 use selvedge_tools::{Approver, Earlier, NobodyToAsk, Orchestrator, Pack, PackError, Packs, Registry};
@@ -21,6 +21,8 @@ pub(crate) struct Setup {
     pub(crate) config: Config,
     pub(crate) directory: PathBuf,
     pub(crate) home: Option<PathBuf>,
+    /// The folder's own files may be followed.
+    pub(crate) project: Option<PathBuf>,
     pub(crate) toolbox: Toolbox,
     /// `None` writes nothing down.
     pub(crate) journal: Option<Arc<Journal>>,
@@ -32,7 +34,7 @@ impl Setup {
     pub(crate) fn new(place: &PlaceArgs) -> Result<Self> {
         let directory = working_directory(place.directory.as_deref())?;
         let home = selvedge_config::home();
-        let project = trusted_project(&directory, home.as_deref(), place.trust)?;
+        let project = crate::trust::project(&directory, home.as_deref(), place.trust)?;
         let mut config = selvedge_config::load(home.as_deref(), project.as_deref())
             .map_err(|error| Problem::new(error.to_string()).hint("docs/configuration.md lists every key"))?;
         if let Some(policy) = place.approval {
@@ -44,11 +46,11 @@ impl Setup {
         if let Some(pack) = &place.pack {
             config.tool_pack = Some(pack.clone());
         }
-        Self::under(config, directory)
+        Self::under(config, directory, project)
     }
 
-    /// Everything, under these rules.
-    pub(crate) fn under(config: Config, directory: PathBuf) -> Result<Self> {
+    /// Everything, under these rules; the project is the folder whose own files may be followed.
+    pub(crate) fn under(config: Config, directory: PathBuf, project: Option<PathBuf>) -> Result<Self> {
         let home = selvedge_config::home();
         let private: Vec<PathBuf> = home.iter().cloned().collect();
         // There from the start, so that no command can make it: what stands in it is obeyed. Where it cannot be made
@@ -59,19 +61,31 @@ impl Setup {
             Problem::new(format!("cannot open {}: {error}", directory.display())).hint("-C takes the folder to work in")
         })?;
         let toolbox = Toolbox::with_commands(workspace, command_settings(&config, home.as_deref())?);
-        Ok(Self { config, directory, home, toolbox, journal: None, session: String::new() })
+        Ok(Self { config, directory, home, project, toolbox, journal: None, session: String::new() })
     }
 
-    /// The tools there are, as far as the pack and the configuration have them.
+    /// The built-in tools, as far as the pack and the configuration have them.
     pub(crate) fn registry(&self) -> Result<Registry> {
+        let keep = self.selection()?;
+        Ok(self.all_tools()?.filtered(keep))
+    }
+
+    /// The built-in tools, all of them.
+    pub(crate) fn all_tools(&self) -> Result<Registry> {
         let mut all = Registry::new();
         self.toolbox.register(&mut all)?;
         if let Some(journal) = &self.journal {
             let ours = Ours { directory: self.directory.display().to_string(), session: self.session.clone() };
             all.register(recall(journal, ours))?;
         }
-        if let Some(name) = &self.config.tool_pack {
-            let pack = self.packs().open(name).map_err(|error| {
+        Ok(all)
+    }
+
+    /// Whether the pack and the configuration have a tool.
+    pub(crate) fn selection(&self) -> Result<impl Fn(&ToolSpec) -> bool + Send + Sync + use<>> {
+        let pack = match &self.config.tool_pack {
+            None => None,
+            Some(name) => Some(self.packs().open(name).map_err(|error| {
                 let hint = match &error {
                     PackError::Unknown { near, .. } if !near.is_empty() => {
                         format!("did you mean {}?", near.join(" or "))
@@ -79,12 +93,12 @@ impl Setup {
                     _ => format!("there are {}", self.packs().names().into_iter().collect::<Vec<_>>().join(", ")),
                 };
                 Problem::new(error.to_string()).hint(hint)
-            })?;
-            all = all.filtered(|spec| pack.has(spec));
-        }
-        Ok(match &self.config.script_harness.expose.tools {
-            None => all,
-            Some(names) => all.filtered(|spec| names.iter().any(|name| *name == spec.name || *name == spec.js_name)),
+            })?),
+        };
+        let exposed = self.config.script_harness.expose.tools.clone();
+        Ok(move |spec: &ToolSpec| {
+            let named = |names: &Vec<String>| names.iter().any(|name| *name == spec.name || *name == spec.js_name);
+            pack.as_ref().is_none_or(|pack| pack.has(spec)) && exposed.as_ref().is_none_or(named)
         })
     }
 
@@ -232,29 +246,6 @@ fn working_directory(asked: Option<&Path>) -> Result<PathBuf> {
     Ok(canonical.ok_or_else(|| {
         Problem::new(format!("{} is not a folder", directory.display())).hint("-C takes the folder to work in")
     })?)
-}
-
-/// The project's folder, if its own configuration may be followed.
-fn trusted_project(directory: &Path, home: Option<&Path>, trust_now: bool) -> Result<Option<PathBuf>> {
-    if !directory.join(".selvedge/config.toml").exists() {
-        return Ok(None);
-    }
-    let by_environment = std::env::var("SELVEDGE_TRUST").is_ok_and(|value| value == "1");
-    let before = home.is_some_and(|home| selvedge_config::is_trusted(home, directory));
-    if let (true, Some(home)) = (trust_now, home) {
-        selvedge_config::trust(home, directory).map_err(|error| {
-            Problem::new(format!("cannot remember that {} is trusted: {error}", directory.display()))
-                .hint("check $SELVEDGE_HOME")
-        })?;
-    }
-    if trust_now || by_environment || before {
-        return Ok(Some(directory.to_owned()));
-    }
-    eprintln!(
-        "note: {} is not followed: this folder is not trusted (--trust)",
-        directory.join(".selvedge/config.toml").display()
-    );
-    Ok(None)
 }
 
 /// Keys of model providers: commands never get them, whatever the configuration says of others.

@@ -1,6 +1,7 @@
 //! `selvedge tools`: what scripts can call.
 
 use anyhow::Result;
+use selvedge_mcp::Asked;
 use selvedge_tools::declarations;
 
 use crate::Exit;
@@ -9,7 +10,15 @@ use crate::out::line;
 use crate::setup::Setup;
 
 pub(crate) fn tools(args: ToolsArgs) -> Result<Exit> {
-    let registry = Setup::new(&args.place)?.with_journal_if_possible(&args.place).registry()?;
+    let setup = Setup::new(&args.place)?.with_journal_if_possible(&args.place);
+    let servers = setup.servers(Asked::default())?;
+    let tools = setup.all_tools()?;
+    let registry = crate::run::runtime()?.block_on(async {
+        servers.prepare_all().await;
+        let registry = servers.onto(&tools);
+        servers.stop().await;
+        registry
+    });
     if args.json {
         let specs: Vec<_> = registry.iter().map(|tool| &tool.spec).collect();
         line(&serde_json::to_string_pretty(&specs)?)?;

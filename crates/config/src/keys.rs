@@ -8,6 +8,8 @@ use selvedge_protocol::{ApprovalPolicy, Limits, Mode, SandboxPolicy};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::mcp::McpServer;
+
 /// Everything a `config.toml` can say. Keys of other programs that share the file are left alone.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
@@ -35,6 +37,8 @@ pub struct Config {
     pub tool_pack: Option<String>,
     /// Packs of one's own: `[tool_packs.name]` with `extends`, `tools` and `without`.
     pub tool_packs: BTreeMap<String, ToolPack>,
+    /// MCP servers whose tools scripts can call: `[mcp_servers.name]`, see docs/mcp.md.
+    pub mcp_servers: BTreeMap<String, McpServer>,
     /// How long what ran is remembered.
     pub journal: JournalKeeping,
     /// How scripts run.
@@ -170,18 +174,37 @@ pub struct ScriptHarness {
 }
 
 /// What scripts can reach.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Expose {
     /// Names of the tools scripts can call; all of them where it is not set.
     pub tools: Option<Vec<String>>,
+    /// Whether scripts can call the tools of MCP servers.
+    pub enable_mcp: bool,
+}
+
+impl Default for Expose {
+    fn default() -> Self {
+        Self { tools: None, enable_mcp: true }
+    }
 }
 
 pub(crate) fn reference() -> String {
     let settings =
         schemars::generate::SchemaSettings::draft2020_12().with(|settings| settings.inline_subschemas = true);
-    let schema = settings.into_generator().into_root_schema_for::<Config>().to_value();
-    let defaults = serde_json::to_value(Config::default()).unwrap_or_default();
+    table::<Config>(settings)
+}
+
+/// The keys of one `[mcp_servers.name]`.
+pub(crate) fn mcp_reference() -> String {
+    let settings =
+        schemars::generate::SchemaSettings::draft2020_12().with(|settings| settings.inline_subschemas = true);
+    table::<McpServer>(settings)
+}
+
+fn table<T: JsonSchema + Default + Serialize>(settings: schemars::generate::SchemaSettings) -> String {
+    let schema = settings.into_generator().into_root_schema_for::<T>().to_value();
+    let defaults = serde_json::to_value(T::default()).unwrap_or_default();
     let mut rows = String::from("| key | default | meaning |\n|---|---|---|\n");
     describe(&schema, &defaults, "", &mut rows);
     rows

@@ -3,6 +3,7 @@
 
 mod keys;
 mod load;
+mod mcp;
 mod rules;
 mod trust;
 
@@ -11,10 +12,16 @@ pub use keys::{
     ToolPack, WeakerWall, WorkspaceWrite,
 };
 pub use load::{ConfigError, home, load};
+pub use mcp::{McpApproval, McpServer, project_servers};
 pub use rules::{SavedRules, save_rule, saved_rules};
-pub use trust::{is_trusted, trust};
+pub use trust::{Trust, distrust, is_trusted, trust, trusted};
 
 /// Every key, its default and its meaning, as a Markdown table.
 pub fn reference() -> String {
     keys::reference()
+}
+
+/// Every key of an MCP server, its default and its meaning, as a Markdown table.
+pub fn mcp_reference() -> String {
+    keys::mcp_reference()
 }

@@ -15,6 +15,7 @@ mod schema;
 mod sessions;
 mod shelf;
 mod time;
+mod uses;
 
 pub use error::JournalError;
 pub use journal::{Durability, Journal, Keeping};

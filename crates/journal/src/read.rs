@@ -185,7 +185,12 @@ impl Journal {
         let source = String::from_utf8(source).map_err(|error| JournalError::Damaged(error.to_string()))?;
         let output = self.payloads.get(&connection, row.get_ref(2)?)?.map(|bytes| parse(&bytes)).transpose()?;
         let seed = row.get(1)?;
-        let setting = row.get(3)?;
+        let setting = match row.get_ref(3)?.as_bytes() {
+            // From before it was kept.
+            Ok([]) => String::new(),
+            _ => String::from_utf8_lossy(&self.payloads.get(&connection, row.get_ref(3)?)?.unwrap_or_default())
+                .into_owned(),
+        };
         let recording = self.payloads.get(&connection, row.get_ref(4)?)?;
         let alive = summary.state == RunState::Running;
         let questions = match summary.state {

@@ -90,6 +90,7 @@ impl Journal {
                         UNION SELECT substr(value, 2) FROM calls WHERE substr(value, 1, 1) IN (x'01', x'03')
                         UNION SELECT substr(source, 2) FROM runs WHERE substr(source, 1, 1) IN (x'01', x'03')
                         UNION SELECT substr(output, 2) FROM runs WHERE substr(output, 1, 1) IN (x'01', x'03')
+                        UNION SELECT substr(setting, 2) FROM runs WHERE substr(setting, 1, 1) IN (x'01', x'03')
                         UNION SELECT substr(recording, 2) FROM runs WHERE substr(recording, 1, 1) IN (x'01', x'03')
                         UNION SELECT substr(state, 2) FROM suspensions WHERE substr(state, 1, 1) IN (x'01', x'03')
                         UNION SELECT substr(error, 2) FROM calls WHERE substr(error, 1, 1) IN (x'01', x'03')

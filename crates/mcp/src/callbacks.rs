@@ -11,7 +11,7 @@ use futures_util::future::BoxFuture;
 use rmcp::model::{
     ClientCapabilities, ClientConfig, CreateMessageRequestParams, CreateMessageResult, ElicitRequestParams,
     ElicitResult, ElicitationAction, ElicitationCapability, ErrorData, FormElicitationCapability, Implementation,
-    ProgressNotificationParam, ProgressToken,
+    ProgressNotificationParam, ProgressToken, ProtocolVersion,
 };
 use rmcp::service::{NotificationContext, RequestContext};
 use rmcp::{ClientHandler, RoleClient};
@@ -70,6 +70,8 @@ pub(crate) struct Callbacks {
 /// The calls a server has in hand, by the token its progress comes with.
 #[derive(Default)]
 pub(crate) struct Calls {
+    /// Scripts with calls in its hands, from before they are sent: it may ask something before we know that it has them.
+    runs: Mutex<Vec<String>>,
     underway: Mutex<HashMap<ProgressToken, Call>>,
     last_progress: Mutex<Option<Instant>>,
 }
@@ -83,12 +85,17 @@ impl Calls {
         Underway { calls: self.clone(), token }
     }
 
+    /// A script is about to call the server.
+    pub(crate) fn enter(self: &Arc<Self>, run: &str) -> Entered {
+        self.runs.lock().unwrap_or_else(PoisonError::into_inner).push(run.to_owned());
+        Entered { calls: self.clone(), run: run.to_owned() }
+    }
+
     /// The one script that calls the server right now.
     fn only_run(&self) -> Option<String> {
-        let calls = self.underway.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut runs = calls.values().map(|call| &call.scope_id);
-        let first = runs.next()?.clone();
-        runs.all(|run| *run == first).then_some(first)
+        let runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
+        let first = runs.first()?;
+        runs.iter().all(|run| run == first).then(|| first.clone())
     }
 
     /// The call whose progress it is, unless progress was told just now.
@@ -99,6 +106,21 @@ impl Calls {
         }
         *last = Some(Instant::now());
         self.underway.lock().unwrap_or_else(PoisonError::into_inner).get(token).cloned()
+    }
+}
+
+/// A script that calls the server.
+pub(crate) struct Entered {
+    calls: Arc<Calls>,
+    run: String,
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        let mut runs = self.calls.runs.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(at) = runs.iter().position(|run| *run == self.run) {
+            runs.swap_remove(at);
+        }
     }
 }
 
@@ -117,12 +139,15 @@ impl Drop for Underway {
 impl Callbacks {
     /// A form for the person.
     pub(crate) async fn elicit(&self, request: ElicitRequestParams) -> ElicitResult {
-        let answer = match (&self.asked.person, serde_json::to_value(&request)) {
-            (Some(person), Ok(request)) => person.elicit(&self.name, self.calls.only_run(), request).await,
-            _ => Elicited::Declined,
+        let request = serde_json::to_value(&request).unwrap_or_default();
+        let answer = match &self.asked.person {
+            Some(person) => person.elicit(&self.name, self.calls.only_run(), request.clone()).await,
+            None => Elicited::Declined,
         };
         match answer {
-            Elicited::Accepted(content) => ElicitResult::new(ElicitationAction::Accept).with_content(content),
+            Elicited::Accepted(content) => {
+                ElicitResult::new(ElicitationAction::Accept).with_content(with_defaults(content, &request))
+            }
             Elicited::Declined => ElicitResult::new(ElicitationAction::Decline),
             Elicited::Cancelled => ElicitResult::new(ElicitationAction::Cancel),
         }
@@ -140,6 +165,19 @@ impl Callbacks {
     }
 }
 
+/// What was filled in, and for the rest what the form says where nothing is.
+fn with_defaults(mut content: Value, request: &Value) -> Value {
+    let fields = request["requestedSchema"]["properties"].as_object().into_iter().flatten();
+    if let Value::Object(content) = &mut content {
+        for (name, field) in fields {
+            if let (Some(default), false) = (field.get("default"), content.contains_key(name)) {
+                content.insert(name.clone(), default.clone());
+            }
+        }
+    }
+    content
+}
+
 impl ClientHandler for Callbacks {
     fn get_info(&self) -> ClientConfig {
         let mut capabilities = ClientCapabilities::default();
@@ -151,6 +189,8 @@ impl ClientHandler for Callbacks {
             capabilities.sampling = Some(Default::default());
         }
         ClientConfig::new(capabilities, Implementation::new(crate::NAME, env!("CARGO_PKG_VERSION")))
+            // The newest version that begins with a handshake.
+            .with_protocol_version(ProtocolVersion::V_2025_11_25)
     }
 
     async fn create_elicitation(

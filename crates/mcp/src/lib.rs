@@ -2,16 +2,23 @@
 //!
 //! [`Servers`] are other people's: programs of the user's, or HTTP endpoints, started when something first needs them. Their
 //! tools become ours under `mcp.<server>.<tool>`, and take the same path as any other.
+//!
+//! [`ScriptServer`] is the other way: one tool, `script`, for anybody's agent.
 
 mod answer;
 mod callbacks;
 mod catalogue;
 mod common_tools;
+mod elicitation;
 mod error;
 mod http;
 mod link;
 mod program;
 mod recursion;
+mod render;
+mod serve;
+mod serve_http;
+mod serve_stdio;
 mod server;
 mod servers;
 mod settings;
@@ -20,6 +27,9 @@ mod tool;
 pub use callbacks::{AskModel, AskPerson, Asked, Elicited};
 pub use error::ServerError;
 pub use program::NESTED;
+pub use serve::{Offer, ScriptServer};
+pub use serve_http::{Entrance, HttpServer, ServeError};
+pub use serve_stdio::serve_stdio;
 pub use server::ServerStatus;
 pub use servers::Servers;
 pub use settings::{Approval, Reach, ServerSettings};

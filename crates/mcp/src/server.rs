@@ -284,6 +284,7 @@ impl Server {
         let gone = |why: String| ServerError::Gone { server: server(), why };
         let _place = self.places.acquire().await.map_err(|_| gone(String::new()))?;
         let link = self.link().await?;
+        let _entered = link.calls.enter(&call.scope_id);
         let mut params = CallToolRequestParams::new(tool.to_owned()).with_arguments(args);
         for _ in 0..MAX_ROUNDS {
             let request = ClientRequest::CallToolRequest(CallToolRequest::new(params.clone()));

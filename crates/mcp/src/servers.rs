@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use futures_util::future::join_all;
+use selvedge_protocol::ToolSpec;
 use selvedge_tools::{Registry, search_tool};
 
 use crate::callbacks::Asked;
@@ -21,7 +22,11 @@ pub struct Servers {
     list: Arc<Vec<Arc<Server>>>,
     common: Arc<Common>,
     built: Arc<Mutex<Option<Built>>>,
+    keep: Option<Arc<Keep>>,
 }
+
+/// Says of a tool whether scripts get it.
+type Keep = dyn Fn(&ToolSpec) -> bool + Send + Sync;
 
 /// The tools of all servers over those there were, and when that was so.
 struct Built {
@@ -50,7 +55,13 @@ impl Servers {
     pub fn new(settings: Vec<ServerSettings>, asked: Asked, cache: Option<PathBuf>) -> Self {
         let common = Arc::new(Common { asked, cache, changes: AtomicU64::new(0), changed: Default::default() });
         let list = settings.into_iter().map(|settings| Server::new(settings, common.clone())).collect();
-        Self { list: Arc::new(list), common, built: Arc::default() }
+        Self { list: Arc::new(list), common, built: Arc::default(), keep: None }
+    }
+
+    /// The same, but of all tools, theirs and others, only those that `keep` agrees to are there.
+    pub fn keeping(mut self, keep: impl Fn(&ToolSpec) -> bool + Send + Sync + 'static) -> Self {
+        self.keep = Some(Arc::new(keep));
+        self
     }
 
     /// Whether there are none.
@@ -102,15 +113,28 @@ impl Servers {
             }
         }
         crate::common_tools::register(&mut registry, self);
+        if let Some(keep) = &self.keep {
+            registry = registry.filtered(|spec| keep(spec));
+        }
         let searchable = registry.clone();
         // A tool of that name goes first.
         let _ = registry.register(search_tool(searchable));
         registry
     }
 
-    /// Waits until what the servers have is different.
-    pub async fn changed(&self) {
-        self.common.changed.notified().await;
+    /// Waits until what the servers have is another than it was at this [`Self::generation`], and gives the new one.
+    pub async fn changed_since(&self, generation: u64) -> u64 {
+        loop {
+            let news = self.common.changed.notified();
+            tokio::pin!(news);
+            // Heard from here on, so that nothing falls between looking and waiting.
+            news.as_mut().enable();
+            let now = self.generation();
+            if now != generation {
+                return now;
+            }
+            news.await;
+        }
     }
 
     /// A number that is another one after every change.
@@ -164,6 +188,7 @@ fn mentions(script: &str, server: &str) -> bool {
 }
 
 fn add(registry: &mut Registry, server: &Arc<Server>, catalogue: &Catalogue, space: &str) {
+    registry.reserve(&format!("mcp.{space}"));
     let mut taken = HashSet::new();
     for listed in catalogue.tools.iter().filter(|tool| server.settings.has(&tool.name)) {
         let spelled = identifier(&listed.name);

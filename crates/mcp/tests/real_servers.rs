@@ -112,3 +112,39 @@ async fn resources_prompts_structured_content_and_images_of_the_everything_serve
         })
     );
 }
+
+#[tokio::test]
+async fn a_server_behind_http_is_a_server_like_any_other() {
+    let Some(peers) = peers() else { return };
+    let script = peers.join("node_modules/@modelcontextprotocol/server-everything/dist/index.js");
+    // A port that was free a moment ago.
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let mut server = Command::new("node")
+        .arg(script)
+        .arg("streamableHttp")
+        .env("PORT", port.to_string())
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let began = std::time::Instant::now();
+    while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
+        assert!(began.elapsed() < std::time::Duration::from_secs(60), "the server did not start");
+        tokio::task::yield_now().await;
+    }
+    let reach = Reach::Http {
+        url: format!("http://127.0.0.1:{port}/mcp"),
+        bearer_token_env_var: None,
+        headers: [("X-Test".to_owned(), "1".to_owned())].into(),
+    };
+    let servers = servers(vec![selvedge_mcp::ServerSettings::new("far", reach)]);
+    let got = value(
+        &servers,
+        "return await Promise.all([far.getSum({ a: 2, b: 3 }), far.echo({ message: 'hi' }), tools.listMcpPrompts({}).then(l => l.items.length > 0)])",
+    )
+    .await;
+    servers.stop().await;
+    server.kill().unwrap();
+    server.wait().unwrap();
+    assert_eq!(got, json!(["The sum of 2 and 3 is 5.", "Echo: hi", true]));
+}

@@ -1,10 +1,11 @@
 //! What can go wrong with a script, as one list of codes.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 /// How far a script had come.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
     /// Detection, compilation and pre-flight: nothing ran.
@@ -18,7 +19,7 @@ pub enum Phase {
 macro_rules! error_codes {
     ($($(#[doc = $doc:literal])+ $code:ident, $retry:literal;)+) => {
         /// Every error a script, or a call inside it, can end with.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
         #[non_exhaustive]
         pub enum ErrorCode {
             $($(#[doc = $doc])+ $code,)+
@@ -106,7 +107,7 @@ impl std::fmt::Display for ErrorCode {
 }
 
 /// The `error` of a script's output. Positions are those of the TypeScript as written.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ScriptError {
     /// Which error.

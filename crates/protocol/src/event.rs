@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::{ApprovalRequest, CallRecord, RunStatus};
 
 /// How serious a logged line is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum LogLevel {
     /// `console.log`, `info` and `debug`.

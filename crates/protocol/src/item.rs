@@ -1,5 +1,6 @@
 //! The two items a script leaves in a conversation: the call and its output.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -24,7 +25,7 @@ pub struct ScriptToolCall {
 }
 
 /// What a script came to. Printed by `selvedge run --json` and sent as MCP `structuredContent`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "type", rename = "script_tool_call_output")]
 pub struct ScriptToolCallOutput {
     /// The run.
@@ -52,7 +53,7 @@ pub struct ScriptToolCallOutput {
 }
 
 /// Where a run stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RunStatus {
     /// Not started.
@@ -72,7 +73,7 @@ pub enum RunStatus {
 }
 
 /// Something a script showed.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum OutputPart {
     /// From `text()`.
@@ -99,7 +100,7 @@ pub enum OutputPart {
 }
 
 /// One line of the ledger.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CallRecord {
     /// `tool_1`, `tool_2`, … in the order the script made them.
     pub id: String,
@@ -122,7 +123,7 @@ pub struct CallRecord {
 }
 
 /// Why a call did not succeed.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CallError {
     /// Which error.
     pub code: ErrorCode,
@@ -131,7 +132,7 @@ pub struct CallError {
 }
 
 /// What became of a call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum CallStatus {
     /// It succeeded.
     #[serde(rename = "done")]
@@ -164,7 +165,7 @@ impl CallStatus {
 }
 
 /// A line, or several joined, that a script logged.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct LogEntry {
     /// How serious.
     pub level: LogLevel,
@@ -173,7 +174,7 @@ pub struct LogEntry {
 }
 
 /// Numbers about a run.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct RunMetadata {
     /// From start to result, questions to people included.
     pub duration_ms: f64,

@@ -324,8 +324,8 @@ impl Bridge {
 /// Tools that `help()` names one by one; of more, only how many each server has.
 const MAX_LISTED: usize = 100;
 
-/// What `help()` says.
-pub(crate) fn overview(registry: &Registry) -> String {
+/// What `help()` says: how a script is written, and which tools there are.
+pub fn overview(registry: &Registry) -> String {
     let mut text = String::from(HELP);
     let mut servers: BTreeMap<&str, usize> = BTreeMap::new();
     for tool in registry.iter() {

@@ -29,9 +29,11 @@ mod session;
 mod survey;
 mod suspension;
 mod tape;
+mod teach;
 mod traffic;
 mod unicode;
 
+pub use bridge::overview;
 pub use compile::{Compiled, Compiler};
 pub use globals::GLOBALS;
 pub use harness::{Facts, Harness, Resume, RunOptions, Suspended};
@@ -44,3 +46,4 @@ pub use preflight::{PlannedCall, Preflight};
 pub use replay::{Cassette, Replay};
 pub use session::Session;
 pub use tape::Tape;
+pub use teach::description;

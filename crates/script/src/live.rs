@@ -16,7 +16,7 @@ use selvedge_protocol::{
 };
 use selvedge_tools::Approver;
 use serde_json::Value;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::{Notify, broadcast, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use crate::harness::{Harness, RunOptions, empty};
@@ -70,6 +70,7 @@ struct Entry {
     cancel: CancellationToken,
     now: Mutex<Now>,
     news: Notify,
+    events: broadcast::Sender<Event>,
 }
 
 #[derive(Default)]
@@ -178,6 +179,8 @@ fn describe(run: &LiveSummary) -> String {
 
 /// Words a run may say before somebody listens.
 const MAX_WORDS: usize = 50;
+/// Events kept for a listener that is slow; older ones it misses.
+const EVENTS: usize = 64;
 /// Log lines shown of a run that goes on.
 const MAX_LOGS: usize = 50;
 
@@ -208,6 +211,7 @@ impl LiveRuns {
             cancel: options.cancel.child_token(),
             now: Mutex::default(),
             news: Notify::new(),
+            events: broadcast::Sender::new(EVENTS),
         });
         {
             let mut runs = self.runs();
@@ -222,6 +226,10 @@ impl LiveRuns {
         let (events, seen) = (std::mem::take(&mut options.events), entry.clone());
         options.events = EventSink::new(move |event| {
             seen.take(&event);
+            if seen.events.receiver_count() > 0 {
+                // Whoever left since needs no word.
+                let _ = seen.events.send(event.clone());
+            }
             events.emit(event);
         });
         let longest = longest(harness, pragma.as_ref(), &options) + self.0.limits.grace;
@@ -319,6 +327,11 @@ impl LiveRun {
         self.0.cancel.cancel();
     }
 
+    /// What happens from now on.
+    pub fn events(&self) -> broadcast::Receiver<Event> {
+        self.0.events.subscribe()
+    }
+
     /// Waits until there is something to tell, but no longer than this.
     pub async fn report(&self, patience: Duration) -> Report {
         let until = tokio::time::Instant::now() + patience;
@@ -360,12 +373,16 @@ impl LiveRun {
 
     /// Leaves a question that could not be put to anybody for the next who waits.
     pub fn give_back(&self, question: &str) {
+        self.give_back_later(question);
+        self.0.news.notify_waiters();
+    }
+
+    /// The same, quietly: the next who comes is asked, but nobody who waits now.
+    pub fn give_back_later(&self, question: &str) {
         let mut now = self.0.now();
         if let Some(asked) = now.questions.iter_mut().find(|asked| asked.question.id == question) {
             asked.taken = false;
         }
-        drop(now);
-        self.0.news.notify_waiters();
     }
 
     /// The questions that wait.

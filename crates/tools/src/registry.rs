@@ -129,6 +129,13 @@ impl Registry {
         }
     }
 
+    /// Makes a prefix known although nothing is below it yet.
+    pub fn reserve(&mut self, namespace: &str) {
+        let set = Arc::make_mut(&mut self.0);
+        set.namespaces.extend(namespace.match_indices('.').map(|(dot, _)| namespace[..dot].to_owned()));
+        set.namespaces.insert(namespace.to_owned());
+    }
+
     /// Whether this is the very set that the other one is.
     pub fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)

@@ -57,15 +57,19 @@ impl Index {
         let mut wanted = words(head(text));
         wanted.sort();
         wanted.dedup();
+        wanted.truncate(64);
+        let mut meant: Vec<String> = wanted.iter().flat_map(|word| same_deed(word)).collect();
+        meant.retain(|word| !wanted.contains(word));
+        let meant = meant.iter().map(|word| (word.as_str(), SAME_DEED));
         let mut scores: HashMap<u32, f64> = HashMap::new();
-        for word in wanted.iter().take(64) {
+        for (word, trust) in wanted.iter().map(|word| (word.as_str(), 1.0)).chain(meant) {
             let Some(list) = self.postings.get(word) else { continue };
             let (all, having) = (self.names.len() as f64, list.len() as f64);
             let rare = (1.0 + (all - having + 0.5) / (having + 0.5)).ln();
             for (id, count) in list {
                 let length = self.lengths[*id as usize] / self.mean.max(1.0);
                 let weight = count * (K1 + 1.0) / (count + K1 * (1.0 - B + B * length));
-                *scores.entry(*id).or_default() += rare * weight;
+                *scores.entry(*id).or_default() += trust * rare * weight;
             }
         }
         let mut best: Vec<(u32, f64)> = scores.into_iter().collect();
@@ -125,6 +129,29 @@ const STOP_WORDS: [&str; 20] = [
     "a", "an", "and", "are", "as", "at", "by", "for", "from", "in", "is", "it", "of", "on", "or", "that", "the",
     "this", "to", "with",
 ];
+
+/// How much a word counts that was not said, but means the same deed as one that was.
+const SAME_DEED: f64 = 0.6;
+
+/// Deeds that go by several names.
+const DEEDS: [&[&str]; 8] = [
+    &["search", "find", "query", "lookup", "look"],
+    &["delete", "remove", "destroy", "drop", "erase"],
+    &["create", "add", "make", "new", "insert", "open"],
+    &["get", "read", "fetch", "show", "retrieve", "view"],
+    &["update", "edit", "change", "modify", "set", "write"],
+    &["list", "enumerate", "browse"],
+    &["send", "post", "publish", "submit"],
+    &["run", "execute", "start", "invoke", "call"],
+];
+
+/// Other names of the deed that a word names, each in its one form.
+fn same_deed(word: &str) -> Vec<String> {
+    let forms = DEEDS.iter().map(|names| names.iter().map(|name| stem((*name).to_owned())).collect::<Vec<_>>());
+    let mut same = forms.into_iter().find(|names| names.iter().any(|name| name == word)).unwrap_or_default();
+    same.retain(|name| name != word);
+    same
+}
 
 /// One form for a word's plural and its verb's endings.
 fn stem(word: String) -> String {
@@ -210,6 +237,7 @@ mod tests {
         assert_eq!(first("open an issue, creating it").as_deref(), Some("mcp.github.create_issue"));
         assert_eq!(first("send message to channel").as_deref(), Some("mcp.slack.post_message"));
         assert_eq!(first("pull requests").as_deref(), Some("mcp.github.create_pull_request"));
+        assert_eq!(first("add a new event").as_deref(), Some("mcp.calendar.create_event"));
         assert_eq!(first("zebra"), None);
         assert!(registry.search("", 5).is_empty());
     }

@@ -7,6 +7,7 @@ use anyhow::Result;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use selvedge_journal::{Journal, JournalError, Run, RunState};
+use selvedge_mcp::Asked;
 use selvedge_protocol::{Answer, ApprovalDecision, ApprovalRequest, GatedCall};
 use selvedge_script::{RunOptions, Suspended};
 use selvedge_tools::{Approver, AskLater};
@@ -71,7 +72,15 @@ pub(crate) fn resume(args: &RunsResumeArgs) -> Result<Exit> {
     };
     let signals = Signals { cancel: options.cancel.clone(), end: options.leave.clone() };
     let suspended = Suspended { state, values };
-    let output = drive(&runtime, signals, harness.go_on(&run.source, &suspended, options));
+    let servers = setup.servers(Asked::default())?;
+    let tools = setup.all_tools()?;
+    let script = async {
+        servers.prepare_for(&run.source).await;
+        let output = harness.with_tools(servers.onto(&tools)).go_on(&run.source, &suspended, options).await;
+        servers.stop().await;
+        output
+    };
+    let output = drive(&runtime, signals, script);
     runtime.shutdown_background();
     show.finish();
     let output = output.map_err(|words| {

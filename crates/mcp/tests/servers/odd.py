@@ -14,7 +14,43 @@ def tool(name, **more):
     return {"name": name, "description": f"Tool {name}", "inputSchema": {"type": "object", "properties": {"x": {"type": "number"}}}, **more}
 
 
+VERBS = ["create", "list", "get", "update", "delete", "search", "archive", "export", "import", "assign"]
+NOUNS = ["issue", "pull_request", "invoice", "customer", "calendar_event", "message", "document", "deployment", "database_row", "ticket",
+         "contact", "report", "workflow", "pipeline", "secret", "role", "webhook", "campaign", "subscription", "shipment",
+         "order", "product", "review", "comment", "label", "milestone", "release", "branch", "commit", "artifact",
+         "alert", "dashboard", "metric", "log_entry", "trace", "incident", "runbook", "policy", "certificate", "domain",
+         "bucket", "queue", "topic", "function", "cluster", "node", "volume", "snapshot", "image", "network"]
+
+
+def catalogue():
+    """Fifty tools of the kind people have: the server's number decides which."""
+    number = int(MODE.split(":")[1])
+    listed = []
+    for noun in NOUNS[number * 5:number * 5 + 5]:
+        for verb in VERBS:
+            words = noun.replace("_", " ")
+            listed.append({
+                "name": f"{verb}_{noun}",
+                "description": f"{verb.capitalize()} one or more {words}s in the connected workspace. Returns the affected {words}s with all their fields, "
+                               f"including identifiers and timestamps. Requires the scope {noun}:{'write' if verb not in ('list', 'get', 'search') else 'read'}.",
+                "inputSchema": {
+                    "type": "object",
+                    "properties": {
+                        "workspace_id": {"type": "string", "description": "Identifier of the workspace that owns it"},
+                        f"{noun}_id": {"type": "string", "description": f"Identifier of the {words}"},
+                        "fields": {"type": "array", "items": {"type": "string"}, "description": "Names of fields to return"},
+                        "limit": {"type": "integer", "minimum": 1, "maximum": 100, "default": 20, "description": "Maximum number of results"},
+                        "dry_run": {"type": "boolean", "description": "Validate without applying"},
+                    },
+                    "required": ["workspace_id"],
+                },
+            })
+    return {"tools": listed}
+
+
 def tools(params):
+    if MODE.startswith("catalogue:"):
+        return catalogue()
     if MODE == "many":
         cursor = int(params.get("cursor") or 0)
         names = [f"tool_{i}" for i in range(cursor, min(cursor + 100, 2000))]
@@ -46,7 +82,7 @@ asked = {}
 
 def call(id, params):
     name, args = params["name"], params.get("arguments") or {}
-    if MODE == "odd-names" or MODE == "many" or MODE == "annotated":
+    if MODE in ("odd-names", "many", "annotated") or MODE.startswith("catalogue:"):
         return {"content": [], "structuredContent": {"called": name, "args": args}}
     if name == "echo":
         return {"content": [], "structuredContent": args}

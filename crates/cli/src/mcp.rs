@@ -1,0 +1,159 @@
+//! `selvedge mcp serve` and `list`.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use anyhow::Result;
+use selvedge_mcp::{AskPerson, Asked, Elicited, Entrance, HttpServer, Offer, ServeError, ServerStatus, serve_stdio};
+use selvedge_script::{LiveLimits, LiveRuns, QuestionKind, Reply};
+use serde_json::Value;
+
+use crate::Exit;
+use crate::mcp_args::{ListArgs, McpCommand, ServeArgs};
+use crate::out::{harmless, line};
+use crate::problem::Problem;
+use crate::run::{runtime, told_to_stop};
+use crate::setting::Setting;
+use crate::setup::Setup;
+
+/// Runs that are looked at to see which tools are used.
+const RECENT_RUNS: u32 = 500;
+
+pub(crate) fn mcp(command: McpCommand) -> Result<Exit> {
+    match command {
+        McpCommand::Serve(args) => serve(args),
+        McpCommand::List(args) => list(args),
+        McpCommand::Install(args) => crate::mcp_install::install(args),
+    }
+}
+
+fn serve(args: ServeArgs) -> Result<Exit> {
+    let setup = Arc::new(Setup::new(&args.place)?.with_journal(&args.place)?);
+    let live = LiveRuns::new(LiveLimits::default());
+    let forms = Arc::new(ThroughTheClient(live.clone()));
+    let servers = setup.servers(Asked { person: Some(forms), model: None })?;
+    let used: HashMap<String, u64> =
+        setup.journal.as_ref().and_then(|journal| journal.uses(RECENT_RUNS).ok()).unwrap_or_default();
+    let earlier = setup.clone();
+    let offer = Arc::new(Offer {
+        harness: setup.harness(&args.limits, None)?,
+        tools: setup.all_tools()?,
+        servers: servers.clone(),
+        live: live.clone(),
+        facts: setup.facts(),
+        setting: serde_json::to_string(&Setting::new(&setup, &args.limits, Vec::new()))?,
+        earlier: Box::new(move |run| earlier.resume(run).map_err(|error| error.to_string())),
+        uses: Box::new(move |tool| used.get(tool).copied().unwrap_or(0)),
+        patience: args.patience,
+        budget: args.description_tokens,
+    });
+    // Two threads: one that a script holds leaves the other to take control back.
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let served = runtime.block_on(async {
+        let served = match &args.http {
+            None => serve_stdio(offer, stopped()).await.map_err(|why| Problem::new(format!("cannot serve: {why}"))),
+            Some(address) => serve_http(address, &args, offer).await,
+        };
+        live.stop_all().await;
+        servers.stop().await;
+        served
+    });
+    runtime.shutdown_background();
+    setup.tidy_journal();
+    served?;
+    Ok(Exit::Done)
+}
+
+async fn serve_http(address: &str, args: &ServeArgs, offer: Arc<Offer>) -> Result<(), Problem> {
+    let token = std::env::var(&args.token_env).ok().filter(|token| !token.is_empty());
+    let entrance = Entrance { token, hosts: args.allow_host.clone() };
+    let server = HttpServer::at(address, entrance, offer).await.map_err(|error| {
+        let hint = match &error {
+            ServeError::Open(_) => format!("put a long random token into {}, or serve at 127.0.0.1", args.token_env),
+            _ => "give an address such as 127.0.0.1:8765".to_owned(),
+        };
+        Problem::new(error.to_string()).hint(hint)
+    })?;
+    eprintln!("serving at http://{}/mcp", server.address());
+    server.run(stopped()).await.map_err(|error| Problem::new(error.to_string()))
+}
+
+async fn stopped() {
+    told_to_stop().await;
+}
+
+/// Servers' forms go to whoever waits for the script that called them.
+struct ThroughTheClient(LiveRuns);
+
+impl AskPerson for ThroughTheClient {
+    fn elicit<'a>(
+        &'a self,
+        server: &'a str,
+        run: Option<String>,
+        request: Value,
+    ) -> futures_util::future::BoxFuture<'a, Elicited> {
+        Box::pin(async move {
+            let Some(run) = run else { return Elicited::Declined };
+            let form = QuestionKind::Form { from: server.to_owned(), form: request };
+            match self.0.ask(&run, form).await {
+                Some(Reply::Form(answer)) => match answer["action"].as_str() {
+                    Some("accept") => Elicited::Accepted(answer["content"].clone()),
+                    Some("cancel") => Elicited::Cancelled,
+                    _ => Elicited::Declined,
+                },
+                _ => Elicited::Declined,
+            }
+        })
+    }
+}
+
+fn list(args: ListArgs) -> Result<Exit> {
+    let setup = Setup::new(&args.place)?;
+    let servers = setup.servers(Asked::default())?;
+    let status = runtime()?.block_on(async {
+        let status = servers.try_out().await;
+        servers.stop().await;
+        status
+    });
+    if args.json {
+        line(&serde_json::to_string_pretty(&status)?)?;
+    } else if status.is_empty() {
+        eprintln!("note: no MCP servers are configured");
+        eprintln!("hint: docs/mcp.md says how to add one");
+    } else {
+        for server in &status {
+            show(server, args.tools)?;
+        }
+    }
+    let well = status.iter().all(|server| server.state == "ready" || server.state == "disabled");
+    Ok(if well { Exit::Done } else { Exit::Failed })
+}
+
+fn show(server: &ServerStatus, every_tool: bool) -> Result<()> {
+    let mark = match server.state {
+        "ready" => "✓",
+        "disabled" => "–",
+        _ => "✗",
+    };
+    let ms = |time: Option<f64>| time.map(|time| format!("{time:.0} ms"));
+    let facts: Vec<String> = [
+        Some(server.state.to_owned()),
+        (server.state == "ready").then(|| format!("{} tools", server.tools.len())),
+        ms(server.start_ms).map(|time| format!("started in {time}")),
+        ms(server.latency_ms).map(|time| format!("answers in {time}")),
+        server.identity.clone(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    line(&format!("{mark} {:<16} {}", harmless(&server.name), harmless(&facts.join(", "))))?;
+    for words in server.why.iter().chain(&server.notes) {
+        line(&format!("    {}", harmless(words)))?;
+    }
+    if every_tool {
+        for tool in &server.tools {
+            line(&format!("    {}", harmless(tool)))?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,85 @@
+//! MCP servers as the configuration has them.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use selvedge_config::{McpApproval, McpServer};
+use selvedge_mcp::{Approval, Asked, NESTED, Reach, ServerSettings, Servers};
+
+use crate::problem::Problem;
+use crate::setup::Setup;
+
+impl Setup {
+    /// The servers scripts can call. None is started yet.
+    pub(crate) fn servers(&self, asked: Asked) -> Result<Servers> {
+        let settings = self.server_settings()?;
+        // Where nothing is remembered, what servers have is not either.
+        let cache = self.journal.as_ref().and(self.home.as_ref()).or(self.home.as_ref()).map(|home| home.join("mcp"));
+        let keep = self.selection()?;
+        Ok(Servers::new(settings, asked, cache).keeping(keep))
+    }
+
+    /// The same as plain values.
+    pub(crate) fn server_settings(&self) -> Result<Vec<ServerSettings>> {
+        if !self.config.script_harness.expose.enable_mcp {
+            return Ok(Vec::new());
+        }
+        let mut servers = self.config.mcp_servers.clone();
+        if let Some(project) = &self.project {
+            let own = selvedge_config::project_servers(project, |name| std::env::var(name).ok())
+                .map_err(|error| Problem::new(error.to_string()).hint("mend the file, or run elsewhere"))?;
+            for (name, server) in own {
+                servers.entry(name).or_insert(server);
+            }
+        }
+        if std::env::var_os(NESTED).is_some() && !servers.is_empty() {
+            eprintln!(
+                "note: started from a script, so the {} MCP servers configured here are not offered in turn",
+                servers.len()
+            );
+            return Ok(Vec::new());
+        }
+        servers.into_iter().map(|(name, server)| settings(name, server)).collect()
+    }
+}
+
+fn settings(name: String, server: McpServer) -> Result<ServerSettings> {
+    let problem =
+        |what: &str| Problem::new(format!("the MCP server `{name}` {what}")).hint("docs/mcp.md lists every key");
+    let reach = match (server.command, server.url) {
+        (Some(_), Some(_)) => return Err(problem("has both `command` and `url`").into()),
+        (None, None) => return Err(problem("has neither `command` nor `url`").into()),
+        (Some(command), None) => {
+            Reach::Program { command, args: server.args, env: server.env, env_vars: server.env_vars, cwd: server.cwd }
+        }
+        (None, Some(url)) => {
+            let mut headers = server.http_headers;
+            for (header, variable) in server.env_http_headers {
+                let value =
+                    std::env::var(&variable).map_err(|_| problem(&format!("needs {variable}, which is not set")))?;
+                headers.insert(header, value);
+            }
+            Reach::Http { url, bearer_token_env_var: server.bearer_token_env_var, headers }
+        }
+    };
+    let seconds = |key: &str, value: f64| {
+        let duration = Duration::try_from_secs_f64(value).ok().filter(|duration| !duration.is_zero());
+        duration.ok_or_else(|| problem(&format!("has a `{key}` that is no time")))
+    };
+    let startup_timeout = seconds("startup_timeout_sec", server.startup_timeout_sec)?;
+    let tool_timeout = seconds("tool_timeout_sec", server.tool_timeout_sec)?;
+    Ok(ServerSettings {
+        enabled: server.enabled,
+        startup_timeout,
+        tool_timeout,
+        allow: server.enabled_tools,
+        deny: server.disabled_tools,
+        max_concurrent: server.max_concurrent,
+        approval: match server.default_tools_approval_mode {
+            McpApproval::Auto => Approval::Auto,
+            McpApproval::Prompt => Approval::Prompt,
+            McpApproval::Approve => Approval::Approve,
+        },
+        ..ServerSettings::new(name, reach)
+    })
+}

@@ -1,0 +1,65 @@
+//! Whether a folder's own files are followed: what it names is started, what it says is obeyed.
+
+use std::io::{BufRead, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use selvedge_config::Trust;
+
+use crate::out::harmless;
+use crate::problem::Problem;
+
+/// Files of a folder that make a difference.
+const FILES: [&str; 2] = [".selvedge/config.toml", ".mcp.json"];
+
+/// The folder, if its own files may be followed. Asked once where there is a terminal.
+pub(crate) fn project(directory: &Path, home: Option<&Path>, trust_now: bool) -> Result<Option<PathBuf>> {
+    let files: Vec<&str> = FILES.into_iter().filter(|file| directory.join(file).exists()).collect();
+    if files.is_empty() {
+        return Ok(None);
+    }
+    let by_environment = std::env::var("SELVEDGE_TRUST").is_ok_and(|value| value == "1");
+    let before = home.map_or(Trust::Unknown, |home| selvedge_config::trusted(home, directory));
+    let cannot_remember = |error: std::io::Error| {
+        Problem::new(format!("cannot remember what was said about {}: {error}", directory.display()))
+            .hint("check $SELVEDGE_HOME")
+    };
+    if let (true, Some(home)) = (trust_now, home) {
+        selvedge_config::trust(home, directory).map_err(cannot_remember)?;
+    }
+    if trust_now || by_environment || before == Trust::Yes {
+        return Ok(Some(directory.to_owned()));
+    }
+    if let (Some(home), Trust::Unknown, true) = (home, before, can_ask()) {
+        if ask(directory, &files) {
+            selvedge_config::trust(home, directory).map_err(cannot_remember)?;
+            return Ok(Some(directory.to_owned()));
+        }
+        selvedge_config::distrust(home, directory).map_err(cannot_remember)?;
+    }
+    for file in files {
+        eprintln!(
+            "note: {} is not followed: this folder is not trusted (--trust)",
+            harmless(&directory.join(file).display().to_string())
+        );
+    }
+    Ok(None)
+}
+
+fn can_ask() -> bool {
+    std::io::stdin().is_terminal() && std::io::stderr().is_terminal()
+}
+
+fn ask(directory: &Path, files: &[&str]) -> bool {
+    let question = format!(
+        "? {} has its own {}, which can start programs and change what is asked.\n  Trust this folder from now on? [y/N] ",
+        directory.display(),
+        files.join(" and ")
+    );
+    let mut stderr = std::io::stderr().lock();
+    // A terminal that is gone answers nothing.
+    let _ = stderr.write_all(harmless(&question).as_bytes()).and_then(|()| stderr.flush());
+    let mut line = String::new();
+    let _ = std::io::stdin().lock().read_line(&mut line);
+    matches!(line.trim().to_lowercase().as_str(), "y" | "yes")
+}

@@ -1,0 +1,83 @@
+//! Five hundred tools: what they cost a model, and how one of them is found.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+mod support;
+
+use serde_json::{Value, json};
+use support::{Client, Place};
+
+fn tokens(text: &str) -> usize {
+    tiktoken_rs::o200k_base_singleton().encode_ordinary(text).len()
+}
+
+fn five_hundred() -> Place {
+    let place = Place::new();
+    place.config(
+        &(0..10)
+            .map(|number| Place::odd(&format!("suite{number}"), &format!("catalogue:{number}")))
+            .collect::<String>(),
+    );
+    place
+}
+
+#[test]
+fn five_hundred_tools_cost_at_most_two_thousand_tokens() {
+    let place = five_hundred();
+    let (status, listed) = {
+        let output = place.command(&["tools", "--json"]).output().unwrap();
+        (output.status, serde_json::from_slice::<Vec<Value>>(&output.stdout).unwrap())
+    };
+    assert!(status.success());
+    let theirs: Vec<&Value> = listed.iter().filter(|tool| tool["name"].as_str().unwrap().starts_with("mcp.")).collect();
+    assert_eq!(theirs.len(), 500);
+    let structured: usize = theirs
+        .iter()
+        .map(|tool| {
+            tokens(
+                &json!({"name": tool["name"], "description": tool["description"], "parameters": tool["inputSchema"]})
+                    .to_string(),
+            )
+        })
+        .sum();
+    let mut client = Client::start(&place, &[], json!({}));
+    let tools = client.request("tools/list", json!({}))["result"]["tools"].clone();
+    let lesson = tools[0]["description"].as_str().unwrap();
+    assert!(lesson.contains("of 5") && lesson.contains("suite9 (50)"), "{lesson}");
+    let ours: usize = tools
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|tool| {
+            tokens(
+                &json!({"name": tool["name"], "description": tool["description"], "parameters": tool["inputSchema"]})
+                    .to_string(),
+            )
+        })
+        .sum();
+    eprintln!("500 tools: {structured} tokens with all schemas, {ours} with ours");
+    assert!(ours <= 2000, "{ours} tokens");
+    assert!(structured > 20 * ours, "{structured} tokens");
+}
+
+#[test]
+fn the_right_tool_is_found_and_called_in_one_script() {
+    let place = five_hundred();
+    let mut client = Client::start(&place, &[], json!({}));
+    for (words, tool) in [
+        ("create a calendar event", "create_calendar_event"),
+        ("find invoices", "search_invoice"),
+        ("remove a webhook", "delete_webhook"),
+        ("export the dashboard", "export_dashboard"),
+        ("assign an incident to somebody", "assign_incident"),
+    ] {
+        let code = format!(
+            "const found = await tools.search({words:?}); const t = found.find(t => t.name.endsWith({end:?})) ?? found[0]; return [(await tools[t.name]({{ workspace_id: 'w' }})).called, found.length]",
+            end = selvedge_tools::camel_case(tool),
+        );
+        assert_eq!(client.value(&code)[0], tool, "{words}");
+    }
+    // Where the words are those of the tool, it is the first.
+    let first = client.value("const [t] = await tools.search('create calendar event'); return [t.name, t.signature]");
+    assert_eq!(first[0], "mcp.suite0.createCalendarEvent");
+    assert!(first[1].as_str().unwrap().contains("workspace_id: string"), "{first}");
+}

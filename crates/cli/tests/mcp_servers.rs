@@ -1,0 +1,121 @@
+//! MCP servers from configuration files, `mcp list` and `mcp install`.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+mod support;
+
+use serde_json::{Value, json};
+use support::Place;
+
+fn run(place: &Place, args: &[&str]) -> (i32, String, String) {
+    let output = place.command(args).output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
+}
+
+#[test]
+fn the_users_servers_are_there_for_every_command() {
+    let place = Place::new();
+    place.config(&Place::odd("odd", "good"));
+    let (status, out, _) = run(&place, &["run", "-q", "-e", "return (await odd.echo({ x: 3 })).x"]);
+    assert_eq!((status, out.trim()), (0, "3"));
+    let (status, _, said) = run(&place, &["run", "-q", "-e", "return await tools.mcp.odd.echo({ y: 'x', x: 'no' })"]);
+    assert!(status == 2 && said.contains("ToolValidationError"), "{said}");
+    let (_, out, _) = run(&place, &["tools"]);
+    assert!(out.contains("tools.mcp.odd.echo") && out.contains("tools.search"), "{out}");
+    let (status, out, _) = run(&place, &["mcp", "list"]);
+    assert!(status == 0 && out.contains("✓ odd") && out.contains("10 tools"), "{out}");
+    let (_, out, _) = run(&place, &["mcp", "list", "--json"]);
+    let listed: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((&listed[0]["state"], listed[0]["tools"].as_array().unwrap().len()), (&json!("ready"), 10));
+    // A pack has what it names, and nothing else.
+    let (_, out, _) = run(&place, &["tools", "--pack", "file-ops"]);
+    assert!(!out.contains("mcp.odd"), "{out}");
+    place.config(&format!("{}[script_harness.expose]\nenable_mcp = false\n", Place::odd("odd", "good")));
+    let (_, out, _) = run(&place, &["tools"]);
+    assert!(!out.contains("mcp.odd"), "{out}");
+}
+
+#[test]
+fn a_projects_servers_start_only_where_it_is_trusted() {
+    let place = Place::new();
+    let script = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../mcp/tests/servers/odd.py");
+    let file = json!({"mcpServers": {"ours": {"command": "python3", "args": [script, "good"]}}});
+    std::fs::write(place.work().join(".mcp.json"), file.to_string()).unwrap();
+    let code = "return (await ours.echo({ x: 4 })).x";
+    let (status, _, said) = run(&place, &["run", "-q", "-e", code]);
+    assert!(status != 0 && said.contains(".mcp.json is not followed"), "{said}");
+    let (status, out, _) = run(&place, &["run", "-q", "--trust", "-e", code]);
+    assert_eq!((status, out.trim()), (0, "4"));
+    let (status, out, _) = run(&place, &["run", "-q", "-e", code]);
+    assert_eq!((status, out.trim()), (0, "4"));
+}
+
+#[test]
+fn a_server_that_cannot_be_is_said() {
+    let place = Place::new();
+    for (config, part) in [
+        ("[mcp_servers.x]\nargs = []\n", "neither `command` nor `url`"),
+        ("[mcp_servers.x]\ncommand = 'a'\nurl = 'b'\n", "both `command` and `url`"),
+        ("[mcp_servers.x]\ncommand = 'a'\ntool_timeout_sec = -1\n", "`tool_timeout_sec` that is no time"),
+    ] {
+        place.config(config);
+        let (status, _, said) = run(&place, &["run", "-e", "return 1"]);
+        assert!(status == 2 && said.contains(part) && said.contains("hint:"), "{said}");
+    }
+    place.config("[mcp_servers.x]\nurl = 'http://127.0.0.1:1/mcp'\nbearer_token_env_var = 'NO_SUCH_TOKEN'\n");
+    let (status, out, _) = run(&place, &["mcp", "list"]);
+    assert!(status == 1 && out.contains("NO_SUCH_TOKEN is not set"), "{out}");
+    place.config("[mcp_servers.x]\nurl = 'http://127.0.0.1:1/mcp'\n");
+    let (status, out, _) = run(&place, &["mcp", "list"]);
+    assert!(status == 1 && out.contains("✗ x"), "{out}");
+}
+
+#[test]
+fn install_prints_or_writes_what_a_client_needs() {
+    let place = Place::new();
+    let at = |client: &str, more: &[&str]| {
+        let mut command = place.command(&["mcp", "install", "--client", client]);
+        command.args(more).env("CODEX_HOME", place.home());
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    for (client, file, key) in [
+        ("claude-code", ".mcp.json", "mcpServers"),
+        ("cursor", ".cursor/mcp.json", "mcpServers"),
+        ("vscode", ".vscode/mcp.json", "servers"),
+    ] {
+        let shown: Value = serde_json::from_str(&at(client, &[])).unwrap();
+        assert_eq!(shown[key]["selvedge"]["args"], json!(["mcp", "serve"]), "{client}");
+        assert!(!place.work().join(file).exists());
+        std::fs::create_dir_all(place.work().join(file).parent().unwrap()).unwrap();
+        std::fs::write(place.work().join(file), format!(r#"{{"{key}": {{"other": {{"command": "x"}}}}, "more": 1}}"#))
+            .unwrap();
+        assert!(at(client, &["--write", "--", "--approval", "untrusted"]).contains("wrote"));
+        let written: Value = serde_json::from_str(&std::fs::read_to_string(place.work().join(file)).unwrap()).unwrap();
+        assert_eq!((&written[key]["other"]["command"], &written["more"]), (&json!("x"), &json!(1)), "{client}");
+        assert_eq!(written[key]["selvedge"]["args"], json!(["mcp", "serve", "--approval", "untrusted"]));
+        assert!(at(client, &["--write", "--", "--approval", "untrusted"]).contains("has it already"));
+    }
+    std::fs::write(
+        place.home().join("config.toml"),
+        "model = \"m\"\n\n[mcp_servers.selvedge]\ncommand = \"old\"\n\n[other]\na = 1\n",
+    )
+    .unwrap();
+    at("codex", &["--write"]);
+    let written = std::fs::read_to_string(place.home().join("config.toml")).unwrap();
+    assert!(
+        written.starts_with("model = \"m\"\n") && written.contains("[other]\na = 1") && !written.contains("\"old\""),
+        "{written}"
+    );
+    assert!(
+        written.contains("[mcp_servers.selvedge]\ncommand = ") && written.contains("args = [\"mcp\",\"serve\"]"),
+        "{written}"
+    );
+    assert!(at("codex", &["--write"]).contains("has it already"));
+    // What cannot be read is left alone.
+    std::fs::write(place.work().join(".mcp.json"), "{ // a comment\n}").unwrap();
+    let refused = place.command(&["mcp", "install", "--client", "claude-code", "--write"]).output().unwrap();
+    assert_eq!(refused.status.code(), Some(2));
+    assert_eq!(std::fs::read_to_string(place.work().join(".mcp.json")).unwrap(), "{ // a comment\n}");
+}

@@ -1,0 +1,198 @@
+//! A client of `selvedge mcp serve` that says exactly what a test wants said.
+#![allow(dead_code, clippy::unwrap_used, missing_docs)]
+
+use std::collections::VecDeque;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+/// Long enough for anything here, short enough to end a test that hangs.
+pub const PATIENCE: Duration = Duration::from_secs(90);
+
+/// A client and the server it started.
+pub struct Client {
+    pub child: Child,
+    stdin: Option<ChildStdin>,
+    lines: Receiver<Value>,
+    /// Messages that came while another was waited for.
+    waiting: VecDeque<Value>,
+    next: u64,
+}
+
+/// A folder to work in, and one for what is remembered.
+pub struct Place {
+    pub dir: tempfile::TempDir,
+}
+
+impl Place {
+    pub fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(dir.path().join("work")).unwrap();
+        std::fs::create_dir_all(dir.path().join("home")).unwrap();
+        Self { dir }
+    }
+
+    pub fn work(&self) -> PathBuf {
+        self.dir.path().join("work")
+    }
+
+    pub fn home(&self) -> PathBuf {
+        self.dir.path().join("home")
+    }
+
+    pub fn config(&self, text: &str) {
+        std::fs::write(self.home().join("config.toml"), text).unwrap();
+    }
+
+    pub fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_selvedge"));
+        command.args(args).env("SELVEDGE_HOME", self.home()).current_dir(self.work());
+        command
+    }
+
+    /// The server of `crates/mcp/tests/servers/odd.py`, as a part of a configuration.
+    pub fn odd(name: &str, mode: &str) -> String {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../mcp/tests/servers/odd.py");
+        format!(
+            "[mcp_servers.{name}]\ncommand = \"python3\"\nargs = [{:?}, \"{mode}\"]\n",
+            script.canonicalize().unwrap()
+        )
+    }
+}
+
+impl Client {
+    /// Starts `selvedge mcp serve` and greets it.
+    pub fn start(place: &Place, args: &[&str], capabilities: Value) -> Self {
+        let mut client = Self::bare(place, args);
+        let hello = json!({"protocolVersion": "2025-06-18", "capabilities": capabilities, "clientInfo": {"name": "test", "version": "1"}});
+        let answer = client.request("initialize", hello);
+        assert_eq!(answer["result"]["serverInfo"]["name"], "selvedge", "{answer}");
+        client.notify("notifications/initialized", json!({}));
+        client
+    }
+
+    pub fn bare(place: &Place, args: &[&str]) -> Self {
+        let all: Vec<&str> = ["mcp", "serve"].iter().chain(args).copied().collect();
+        let mut child =
+            place.command(&all).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn().unwrap();
+        let (send, lines) = channel();
+        let stdout = BufReader::new(child.stdout.take().unwrap());
+        std::thread::spawn(move || {
+            for line in stdout.lines().map_while(Result::ok) {
+                let message = serde_json::from_str(&line).unwrap_or_else(|_| panic!("no message: {line}"));
+                if send.send(message).is_err() {
+                    return;
+                }
+            }
+        });
+        Self { stdin: child.stdin.take(), child, lines, waiting: VecDeque::new(), next: 0 }
+    }
+
+    pub fn send(&mut self, message: &Value) {
+        let stdin = self.stdin.as_mut().unwrap();
+        writeln!(stdin, "{message}").unwrap();
+        stdin.flush().unwrap();
+    }
+
+    pub fn notify(&mut self, method: &str, params: Value) {
+        self.send(&json!({"jsonrpc": "2.0", "method": method, "params": params}));
+    }
+
+    /// Sends a request without waiting for its answer.
+    pub fn ask(&mut self, method: &str, params: Value) -> u64 {
+        self.next += 1;
+        self.send(&json!({"jsonrpc": "2.0", "id": self.next, "method": method, "params": params}));
+        self.next
+    }
+
+    /// The first message that is wanted; others wait.
+    pub fn wait_for(&mut self, wanted: impl Fn(&Value) -> bool) -> Value {
+        if let Some(at) = self.waiting.iter().position(&wanted) {
+            return self.waiting.remove(at).unwrap();
+        }
+        loop {
+            let message = self.lines.recv_timeout(PATIENCE).expect("nothing came");
+            if wanted(&message) {
+                return message;
+            }
+            self.waiting.push_back(message);
+        }
+    }
+
+    pub fn answer_to(&mut self, id: u64) -> Value {
+        self.wait_for(|message| message["id"] == id && message.get("method").is_none())
+    }
+
+    pub fn request(&mut self, method: &str, params: Value) -> Value {
+        let id = self.ask(method, params);
+        self.answer_to(id)
+    }
+
+    /// Calls a tool and gives its whole result.
+    pub fn call(&mut self, tool: &str, args: Value) -> Value {
+        let answer = self.request("tools/call", json!({"name": tool, "arguments": args}));
+        assert!(answer.get("error").is_none(), "{answer}");
+        answer["result"].clone()
+    }
+
+    /// Runs a script and gives its item.
+    pub fn script(&mut self, code: &str) -> Value {
+        self.call("script", json!({"code": code}))["structuredContent"].clone()
+    }
+
+    /// The value of a script that must succeed.
+    pub fn value(&mut self, code: &str) -> Value {
+        value(&self.script(code))
+    }
+
+    /// Answers a question of the server's.
+    pub fn reply(&mut self, question: &Value, result: Value) {
+        self.send(&json!({"jsonrpc": "2.0", "id": question["id"], "result": result}));
+    }
+
+    /// A question for the person.
+    pub fn question(&mut self) -> Value {
+        self.wait_for(|message| message["method"] == "elicitation/create")
+    }
+
+    /// Closes its input and waits for its end.
+    pub fn close(mut self) -> std::process::ExitStatus {
+        drop(self.stdin.take());
+        self.child.wait().unwrap()
+    }
+
+    /// Messages that nobody waited for.
+    pub fn others(&mut self) -> Vec<Value> {
+        self.waiting.extend(self.lines.try_iter());
+        self.waiting.iter().cloned().collect()
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        drop(self.stdin.take());
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+pub fn value(item: &Value) -> Value {
+    assert_eq!(item["status"], "completed", "{item}");
+    serde_json::from_str(item["output_json"].as_str().unwrap_or("null")).unwrap()
+}
+
+/// The folder `scripts/setup-mcp-peers` filled; `None`, said aloud, where it was not run. In CI that is a failure.
+pub fn peers() -> Option<PathBuf> {
+    let default = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/mcp-peers");
+    let folder = std::env::var_os("SELVEDGE_MCP_PEERS").map_or_else(default, PathBuf::from);
+    if folder.join("node_modules/@modelcontextprotocol").exists() && folder.join("venv/bin/mcp-server-git").exists() {
+        return folder.canonicalize().ok();
+    }
+    assert!(std::env::var_os("CI").is_none(), "scripts/setup-mcp-peers was not run");
+    eprintln!("skipped: scripts/setup-mcp-peers was not run");
+    None
+}

@@ -1,0 +1,211 @@
+//! MCP servers, from `[mcp_servers.*]` and from a project's `.mcp.json`.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::ConfigError;
+
+/// An MCP server.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct McpServer {
+    /// The program to start. This, or `url`.
+    pub command: Option<String>,
+    /// Its arguments.
+    pub args: Vec<String>,
+    /// Environment variables it gets, besides the few every program needs.
+    pub env: BTreeMap<String, String>,
+    /// Names of variables that are handed on to it.
+    pub env_vars: Vec<String>,
+    /// The folder it runs in.
+    pub cwd: Option<PathBuf>,
+    /// Address of a server that speaks streamable HTTP.
+    pub url: Option<String>,
+    /// The environment variable that holds its bearer token.
+    pub bearer_token_env_var: Option<String>,
+    /// Headers of every request.
+    pub http_headers: BTreeMap<String, String>,
+    /// Headers whose values stand in environment variables.
+    pub env_http_headers: BTreeMap<String, String>,
+    /// Whether it is used.
+    pub enabled: bool,
+    /// Seconds it may take to start.
+    pub startup_timeout_sec: f64,
+    /// Seconds a call may take without a sign of life.
+    pub tool_timeout_sec: f64,
+    /// Its tools that scripts can call; all of them where it is not set.
+    pub enabled_tools: Option<Vec<String>>,
+    /// Its tools that scripts cannot call.
+    pub disabled_tools: Vec<String>,
+    /// Calls it takes at the same time; more wait.
+    pub max_concurrent: usize,
+    /// When a person is asked: `auto` (where a tool says that it destroys; under `untrusted` always), `prompt` (always) or
+    /// `approve` (never: you trust the server, and what it says about its tools).
+    pub default_tools_approval_mode: McpApproval,
+}
+
+/// When a person is asked before a server's tools run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum McpApproval {
+    /// By what the tool says, and the policy.
+    #[default]
+    Auto,
+    /// Always.
+    Prompt,
+    /// Never.
+    Approve,
+}
+
+impl Default for McpServer {
+    fn default() -> Self {
+        Self {
+            command: None,
+            args: Vec::new(),
+            env: BTreeMap::new(),
+            env_vars: Vec::new(),
+            cwd: None,
+            url: None,
+            bearer_token_env_var: None,
+            http_headers: BTreeMap::new(),
+            env_http_headers: BTreeMap::new(),
+            enabled: true,
+            startup_timeout_sec: 20.0,
+            tool_timeout_sec: 60.0,
+            enabled_tools: None,
+            disabled_tools: Vec::new(),
+            max_concurrent: 8,
+            default_tools_approval_mode: McpApproval::default(),
+        }
+    }
+}
+
+/// The servers of a project's `.mcp.json`; `${NAME}` and `${NAME:-default}` are looked up with `variable`.
+pub fn project_servers(
+    project: &Path,
+    variable: impl Fn(&str) -> Option<String>,
+) -> Result<BTreeMap<String, McpServer>, ConfigError> {
+    let path = project.join(".mcp.json");
+    let invalid = |message: String| ConfigError::Invalid { path: path.clone(), message };
+    let text = match std::fs::read_to_string(&path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(BTreeMap::new()),
+        Err(error) => return Err(ConfigError::Unreadable { path, error }),
+    };
+    let file: Value = serde_json::from_str(&text).map_err(|error| invalid(error.to_string()))?;
+    let mut servers = BTreeMap::new();
+    for (name, entry) in file["mcpServers"].as_object().into_iter().flatten() {
+        let entry = expanded(entry.clone(), &variable).map_err(|missing| {
+            invalid(format!("the server `{name}` needs the variable {missing}, which is not set"))
+        })?;
+        servers.insert(name.clone(), server(name, &entry).map_err(invalid)?);
+    }
+    Ok(servers)
+}
+
+fn server(name: &str, entry: &Value) -> Result<McpServer, String> {
+    let text = |field: &str| entry[field].as_str().map(str::to_owned);
+    let pairs = |field: &str| {
+        let pairs = entry[field].as_object().into_iter().flatten();
+        pairs.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))).collect()
+    };
+    let server = McpServer {
+        command: text("command"),
+        args: entry["args"].as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect(),
+        env: pairs("env"),
+        cwd: text("cwd").map(PathBuf::from),
+        url: text("url"),
+        http_headers: pairs("headers"),
+        enabled: entry["disabled"] != Value::Bool(true),
+        ..McpServer::default()
+    };
+    match (&server.command, &server.url) {
+        (None, None) => Err(format!("the server `{name}` has neither `command` nor `url`")),
+        (_, Some(_)) if entry["type"] == "sse" => {
+            Err(format!("the server `{name}` speaks the old `sse` transport: it has to speak streamable HTTP"))
+        }
+        _ => Ok(server),
+    }
+}
+
+/// Replaces `${NAME}` in every string; the error is the name of a variable that is not set.
+fn expanded(value: Value, variable: &impl Fn(&str) -> Option<String>) -> Result<Value, String> {
+    Ok(match value {
+        Value::String(text) => Value::String(expand(&text, variable)?),
+        Value::Array(items) => {
+            items.into_iter().map(|item| expanded(item, variable)).collect::<Result<Vec<_>, _>>()?.into()
+        }
+        Value::Object(fields) => Value::Object(
+            fields
+                .into_iter()
+                .map(|(key, value)| Ok((key, expanded(value, variable)?)))
+                .collect::<Result<_, String>>()?,
+        ),
+        other => other,
+    })
+}
+
+fn expand(text: &str, variable: &impl Fn(&str) -> Option<String>) -> Result<String, String> {
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once("${") {
+        out.push_str(before);
+        let Some((inside, following)) = after.split_once('}') else {
+            out.push_str("${");
+            rest = after;
+            continue;
+        };
+        let (name, default) = inside.split_once(":-").map_or((inside, None), |(name, default)| (name, Some(default)));
+        match variable(name).or_else(|| default.map(str::to_owned)) {
+            Some(value) => out.push_str(&value),
+            None => return Err(name.to_owned()),
+        }
+        rest = following;
+    }
+    out.push_str(rest);
+    Ok(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<BTreeMap<String, McpServer>, String> {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join(".mcp.json"), text).unwrap();
+        let variable = |name: &str| (name == "TOKEN").then(|| "secret".to_owned());
+        project_servers(dir.path(), variable).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_projects_servers_are_read() {
+        let servers = read(
+            r#"{"mcpServers": {
+                "files": {"command": "npx", "args": ["-y", "${PACKAGE:-server-files}"], "env": {"A": "${TOKEN}"}},
+                "web": {"type": "http", "url": "https://example.com/mcp", "headers": {"Authorization": "Bearer ${TOKEN}"}}
+            }}"#,
+        )
+        .unwrap();
+        assert_eq!(servers["files"].args, ["-y", "server-files"]);
+        assert_eq!(servers["files"].env["A"], "secret");
+        assert_eq!(servers["web"].http_headers["Authorization"], "Bearer secret");
+        assert_eq!(read("{}"), Ok(BTreeMap::new()));
+    }
+
+    #[test]
+    fn what_cannot_be_used_is_said() {
+        for (text, part) in [
+            ("{", ".mcp.json"),
+            (r#"{"mcpServers": {"x": {}}}"#, "neither `command` nor `url`"),
+            (r#"{"mcpServers": {"x": {"command": "${NOT_SET}"}}}"#, "needs the variable NOT_SET"),
+            (r#"{"mcpServers": {"x": {"type": "sse", "url": "http://x"}}}"#, "old `sse` transport"),
+        ] {
+            let error = read(text).unwrap_err();
+            assert!(error.contains(part), "{error}");
+        }
+    }
+}

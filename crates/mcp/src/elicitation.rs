@@ -1,0 +1,167 @@
+//! Questions to a person, as forms an MCP client can show, and answers, as they come back.
+
+use rmcp::model::{ElicitRequest, ElicitRequestParams};
+use selvedge_protocol::{Answer, ApprovalDecision, ApprovalRequest, GatedCall, View};
+use selvedge_script::{Question, QuestionKind, Reply};
+use serde_json::{Value, json};
+
+/// What can be answered to whether calls may run.
+const ONCE: &str = "yes, once";
+const THIS_SCRIPT: &str = "yes, for this script";
+const ALWAYS: &str = "yes, always";
+const NO: &str = "no";
+
+/// Characters of one call, and of the whole question.
+const MAX_CALL: usize = 1200;
+const MAX_QUESTION: usize = 6000;
+
+/// A question as a form.
+pub(crate) struct Form(ElicitRequestParams);
+
+impl Form {
+    pub(crate) fn request(&self) -> ElicitRequest {
+        ElicitRequest::new(self.0.clone())
+    }
+}
+
+/// The form for a question; `None` where it is none that can be shown.
+pub(crate) fn form(question: &Question) -> Option<Form> {
+    let params = match &question.kind {
+        QuestionKind::Approval(request) => json!({
+            "mode": "form",
+            "message": words(request),
+            "requestedSchema": {
+                "type": "object",
+                "properties": {
+                    "answer": {"type": "string", "title": "May it run?", "enum": choices(request)},
+                    "reason": {"type": "string", "title": "Why not", "description": "Told to the model when the answer is no."},
+                },
+                "required": ["answer"],
+            },
+        }),
+        QuestionKind::Form { from, form } => {
+            let mut form = form.clone();
+            let message = form["message"].as_str().unwrap_or_default().to_owned();
+            form["message"] = Value::from(format!("The server {from} asks: {message}"));
+            form
+        }
+        _ => return None,
+    };
+    serde_json::from_value(params).ok().map(Form)
+}
+
+/// What a client's `ElicitResult` means.
+pub(crate) fn reply(question: &Question, result: &Value) -> Reply {
+    let QuestionKind::Approval(request) = &question.kind else { return Reply::Form(result.clone()) };
+    let no = |words: Option<String>| ApprovalDecision::Answered(vec![Answer::No(words); request.calls.len()]);
+    let all = |answer: Answer| ApprovalDecision::Answered(vec![answer; request.calls.len()]);
+    let decision = match result["action"].as_str() {
+        Some("accept") => match result["content"]["answer"].as_str() {
+            Some(ONCE) => all(Answer::Once),
+            Some(THIS_SCRIPT) => all(Answer::ThisScript),
+            Some(ALWAYS) if may_be_always(request) => all(Answer::Always),
+            Some(NO) => no(result["content"]["reason"].as_str().filter(|why| !why.is_empty()).map(str::to_owned)),
+            _ => no(Some("the answer was not understood".to_owned())),
+        },
+        Some("cancel") => ApprovalDecision::Cancelled,
+        _ => no(None),
+    };
+    Reply::Approval(decision)
+}
+
+/// A polite no.
+pub(crate) fn declined() -> Value {
+    json!({"action": "decline"})
+}
+
+fn choices(request: &ApprovalRequest) -> Vec<&'static str> {
+    match may_be_always(request) {
+        true => vec![ONCE, THIS_SCRIPT, ALWAYS, NO],
+        false => vec![ONCE, THIS_SCRIPT, NO],
+    }
+}
+
+fn may_be_always(request: &ApprovalRequest) -> bool {
+    request.calls.iter().all(|call| call.preview.rule.is_some())
+}
+
+fn words(request: &ApprovalRequest) -> String {
+    let mut text = match request.calls.as_slice() {
+        [_] => "A script asks for this:\n".to_owned(),
+        calls => format!("A script asks for these {} calls:\n", calls.len()),
+    };
+    for call in &request.calls {
+        text.extend(describe(call).chars().take(MAX_CALL));
+    }
+    text.chars().take(MAX_QUESTION).collect()
+}
+
+fn describe(call: &GatedCall) -> String {
+    let mut text = format!("{}: {}\n", call.tool, call.reason.replace('\n', " "));
+    match &call.preview.view {
+        Some(View::Diff(view)) => text.push_str(&format!("{view}\n")),
+        Some(View::Commands(view)) if !call.reason.contains(view.as_str()) => text.push_str(&format!("{view}\n")),
+        _ => {}
+    }
+    text.push_str(call.snippet.as_deref().unwrap_or_default());
+    if let Some(context) = &call.context {
+        text.push_str(&format!("it says: {}\n", context.replace('\n', " ")));
+    }
+    if let Some(rule) = &call.preview.rule {
+        text.push_str(&format!("always: {rule}\n"));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use selvedge_protocol::Preview;
+
+    fn question(rule: Option<&str>) -> Question {
+        let call = GatedCall {
+            call_id: "tool_1".into(),
+            tool: "exec".into(),
+            args: json!({}),
+            reason: "runs `npm test`".into(),
+            context: Some("tests".into()),
+            line: Some(1),
+            snippet: Some(">   1 | await tools.exec()\n".into()),
+            preview: Preview { view: None, rule: rule.map(str::to_owned) },
+        };
+        let request = ApprovalRequest { id: "apr_1".into(), script_id: None, calls: vec![call.clone(), call] };
+        Question { id: "apr_1".into(), kind: QuestionKind::Approval(request) }
+    }
+
+    #[test]
+    fn answers_mean_what_they_say() {
+        let decision = |rule, result: Value| match reply(&question(rule), &result) {
+            Reply::Approval(decision) => decision,
+            other => panic!("{other:?}"),
+        };
+        let accept = |answer: &str| json!({"action": "accept", "content": {"answer": answer}});
+        let both = |answer: Answer| ApprovalDecision::Answered(vec![answer.clone(), answer]);
+        assert_eq!(decision(None, accept(ONCE)), both(Answer::Once));
+        assert_eq!(decision(None, accept(THIS_SCRIPT)), both(Answer::ThisScript));
+        assert_eq!(decision(Some("`npm …`"), accept(ALWAYS)), both(Answer::Always));
+        // What was not offered is not granted.
+        let unclear = both(Answer::No(Some("the answer was not understood".into())));
+        assert_eq!(decision(None, accept(ALWAYS)), unclear);
+        assert_eq!(decision(None, json!({"action": "accept", "content": {}})), unclear);
+        assert_eq!(decision(None, json!({"action": "accept"})), unclear);
+        assert_eq!(decision(None, accept(NO)), both(Answer::No(None)));
+        assert_eq!(decision(None, declined()), both(Answer::No(None)));
+        assert_eq!(decision(None, json!({"action": "cancel"})), ApprovalDecision::Cancelled);
+    }
+
+    #[test]
+    fn the_form_shows_what_is_asked() {
+        let form = serde_json::to_value(form(&question(None)).unwrap().0).unwrap();
+        let message = form["message"].as_str().unwrap();
+        assert!(
+            message.contains("these 2 calls") && message.contains("npm test") && message.contains("it says: tests"),
+            "{message}"
+        );
+        assert_eq!(form["requestedSchema"]["properties"]["answer"]["enum"], json!([ONCE, THIS_SCRIPT, NO]));
+    }
+}

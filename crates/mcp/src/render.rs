@@ -1,0 +1,164 @@
+//! Results of scripts as MCP clients get them: one item, and the same in words.
+
+use std::sync::{Arc, OnceLock};
+
+use rmcp::model::{CallToolResponse, CallToolResult, ContentBlock, JsonObject, Tool};
+use schemars::JsonSchema;
+use selvedge_protocol::{CallStatus, OutputPart, RunStatus, ScriptToolCallOutput, new_id};
+use selvedge_script::{LiveRun, overview};
+use selvedge_tools::{Found, Registry, declarations};
+use serde_json::Value;
+
+/// A tool of ours, as it is listed.
+pub(crate) fn tool<Args: JsonSchema>(name: &'static str, description: String) -> Tool {
+    static OUTPUT: OnceLock<Arc<JsonObject>> = OnceLock::new();
+    let output = OUTPUT.get_or_init(|| Arc::new(schema::<ScriptToolCallOutput>(Words::None)));
+    Tool::new(name, description, Arc::new(schema::<Args>(Words::All))).with_raw_output_schema(output.clone())
+}
+
+/// Whether a schema says what its fields mean.
+#[derive(Clone, Copy, PartialEq)]
+enum Words {
+    All,
+    None,
+}
+
+fn schema<T: JsonSchema>(words: Words) -> JsonObject {
+    let settings = schemars::generate::SchemaSettings::draft2020_12().with(|settings| settings.meta_schema = None);
+    let mut schema = settings.into_generator().into_root_schema_for::<T>().to_value();
+    trim(&mut schema, words);
+    match schema {
+        Value::Object(mut schema) => {
+            schema.remove("description");
+            schema
+        }
+        _ => JsonObject::new(),
+    }
+}
+
+/// Takes out what only costs tokens.
+fn trim(schema: &mut Value, words: Words) {
+    match schema {
+        Value::Object(object) => {
+            // A property may have such a name; its value is no string.
+            let mut noise = vec!["title", "format"];
+            if words == Words::None {
+                noise.push("description");
+            }
+            object.retain(|key, value| !(noise.contains(&key.as_str()) && value.is_string()));
+            if words == Words::All {
+                object.retain(|key, value| !(key == "minimum" && *value == 0));
+            }
+            object.values_mut().for_each(|value| trim(value, words));
+        }
+        Value::Array(items) => items.iter_mut().for_each(|item| trim(item, words)),
+        _ => {}
+    }
+}
+
+/// A run that is over. What it said before comes first.
+pub(crate) fn output(output: &ScriptToolCallOutput, said: &[String]) -> CallToolResponse {
+    let mut content: Vec<ContentBlock> = said.iter().map(ContentBlock::text).collect();
+    for part in &output.output {
+        content.push(match part {
+            OutputPart::Text { text } => ContentBlock::text(text),
+            OutputPart::Image { data, mime_type } => ContentBlock::image(data, mime_type),
+            OutputPart::Audio { data, mime_type } => ContentBlock::audio(data, mime_type),
+        });
+    }
+    content.push(ContentBlock::text(words(output)));
+    let failed = output.error.is_some() && output.status != RunStatus::DryRun;
+    let mut result = if failed { CallToolResult::error(content) } else { CallToolResult::success(content) };
+    result.structured_content = serde_json::to_value(output).ok();
+    CallToolResponse::Complete(result)
+}
+
+/// A run that goes on.
+pub(crate) fn handle(run: &LiveRun, said: Vec<String>) -> CallToolResponse {
+    let mut item = run.so_far(said);
+    let id = item.id.clone();
+    item.warnings.push(format!("still running: call script_wait({{\"id\": \"{id}\"}}) for its result"));
+    output(&item, &[])
+}
+
+/// What stands in the way, where nothing ran.
+pub(crate) fn problem(message: &str) -> CallToolResponse {
+    let mut item = empty();
+    item.status = RunStatus::Rejected;
+    item.error = Some(selvedge_protocol::ScriptError::new(
+        selvedge_protocol::ErrorCode::ScriptRejectedError,
+        selvedge_protocol::Phase::Parsing,
+        message,
+    ));
+    output(&item, &[])
+}
+
+/// What `help` says, as the value of a script.
+pub(crate) fn help(tools: &Registry, topic: &str) -> ScriptToolCallOutput {
+    let name = topic.strip_prefix("tools.").unwrap_or(topic);
+    let text = match tools.find(name) {
+        _ if name.is_empty() => overview(tools),
+        Found::Tool(tool) => declarations(&tools.filtered(|spec| spec.name == tool.spec.name)),
+        Found::Namespace => declarations(&tools.filtered(|spec| spec.js_name.starts_with(&format!("{name}.")))),
+        Found::Nothing(_) => {
+            let found: Vec<String> = tools.search(name, 5).iter().map(|tool| tool.spec.name.clone()).collect();
+            declarations(&tools.filtered(|spec| found.contains(&spec.name)))
+        }
+    };
+    let mut item = empty();
+    item.status = RunStatus::Completed;
+    item.output_json = Some(Value::from(text).to_string());
+    item
+}
+
+/// Foreign words in one short line.
+pub(crate) fn short(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(80).collect()
+}
+
+fn empty() -> ScriptToolCallOutput {
+    ScriptToolCallOutput {
+        id: new_id("scr"),
+        call_id: new_id("call"),
+        status: RunStatus::Pending,
+        output_json: None,
+        error: None,
+        summary: None,
+        output: Vec::new(),
+        calls: Vec::new(),
+        logs: Vec::new(),
+        warnings: Vec::new(),
+        metadata: Default::default(),
+    }
+}
+
+/// The value, or what went wrong and what was done by then, for a model to read.
+fn words(output: &ScriptToolCallOutput) -> String {
+    let mut text = match (&output.error, output.value()) {
+        (None, Some(Value::String(value))) => value,
+        (None, Some(value)) => value.to_string(),
+        (None, None) if output.status == RunStatus::Running => format!("{} is running", output.id),
+        (None, None) => "(no value)".to_owned(),
+        (Some(error), _) => {
+            let place = error.line.map(|line| format!(" (line {line})")).unwrap_or_default();
+            let mut text = format!("{}{place}: {}", error.code, error.message);
+            for suggestion in &error.suggestions {
+                text.push_str(&format!("\nhint: {suggestion}"));
+            }
+            for call in &output.calls {
+                text.push_str(&format!("\n{} {}: {}", call.id, call.tool, call.status.as_str()));
+            }
+            if output.calls.iter().any(|call| call.status == CallStatus::Done) {
+                text.push_str(&format!("\nresults so far: {}", output.output_json.as_deref().unwrap_or("none")));
+            }
+            text
+        }
+    };
+    for log in output.logs.iter().take(50) {
+        text.push_str(&format!("\nlog: {}", log.message));
+    }
+    for warning in &output.warnings {
+        text.push_str(&format!("\nnote: {warning}"));
+    }
+    text
+}

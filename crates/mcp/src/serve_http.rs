@@ -1,0 +1,123 @@
+//! Serving over HTTP: many clients at once, each with a session of its own.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::http::{StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
+use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use crate::serve::{Offer, ScriptServer};
+
+/// Bytes a request may have.
+const MAX_REQUEST: usize = 4 << 20;
+
+/// How clients come in.
+#[derive(Debug, Clone, Default)]
+pub struct Entrance {
+    /// What clients have to show; `None` asks for nothing, which is for loopback alone.
+    pub token: Option<String>,
+    /// Names under which we are reached, besides those of this machine itself.
+    pub hosts: Vec<String>,
+}
+
+/// Why nothing is served.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServeError {
+    /// Others could come in, and nothing is asked of them.
+    #[error("{0} can be reached from other machines, and no token is asked for")]
+    Open(SocketAddr),
+    /// The address cannot be had.
+    #[error("cannot listen at {address}: {error}")]
+    Address {
+        /// The address.
+        address: String,
+        /// Why.
+        error: std::io::Error,
+    },
+    /// It broke.
+    #[error("cannot serve: {0}")]
+    Broken(std::io::Error),
+}
+
+/// A place where clients are waited for.
+pub struct HttpServer {
+    listener: TcpListener,
+    address: SocketAddr,
+    router: Router,
+    cancel: CancellationToken,
+}
+
+impl HttpServer {
+    /// Takes the address. Off loopback a token is required.
+    pub async fn at(address: &str, entrance: Entrance, offer: Arc<Offer>) -> Result<Self, ServeError> {
+        let failed = |error| ServeError::Address { address: address.to_owned(), error };
+        let listener = TcpListener::bind(address).await.map_err(failed)?;
+        let bound = listener.local_addr().map_err(failed)?;
+        if !bound.ip().is_loopback() && entrance.token.is_none() {
+            return Err(ServeError::Open(bound));
+        }
+        let cancel = CancellationToken::new();
+        let mut hosts: Vec<String> = ["localhost", "127.0.0.1", "::1"].map(str::to_owned).into();
+        if !bound.ip().is_loopback() && !bound.ip().is_unspecified() {
+            hosts.push(bound.ip().to_string());
+        }
+        hosts.extend(entrance.hosts.iter().cloned());
+        let origins = hosts.iter().flat_map(|host| {
+            let host = if host.contains(':') && !host.starts_with('[') { format!("[{host}]") } else { host.clone() };
+            [format!("http://{host}:*"), format!("https://{host}:*")]
+        });
+        let config = StreamableHttpServerConfig::default()
+            .with_allowed_hosts(hosts.clone())
+            .with_allowed_origins(origins)
+            .enforce_origin_validation()
+            .with_max_request_body_bytes(MAX_REQUEST)
+            .with_cancellation_token(cancel.clone());
+        let sessions = Arc::new(LocalSessionManager::default());
+        let service = StreamableHttpService::new(move || Ok(ScriptServer::new(offer.clone())), sessions, config);
+        let mut router = Router::new().route_service("/mcp", service);
+        if let Some(token) = entrance.token {
+            router = router.layer(axum::middleware::from_fn_with_state(Arc::<str>::from(token), check));
+        }
+        Ok(Self { listener, address: bound, router, cancel })
+    }
+
+    /// Where clients are waited for.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Serves until `end` comes.
+    pub async fn run(self, end: impl Future<Output = ()> + Send + 'static) -> Result<(), ServeError> {
+        let cancel = self.cancel;
+        let ended = async move {
+            end.await;
+            cancel.cancel();
+        };
+        axum::serve(self.listener, self.router).with_graceful_shutdown(ended).await.map_err(ServeError::Broken)
+    }
+}
+
+async fn check(State(token): State<Arc<str>>, request: Request, next: Next) -> Response {
+    let shown = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+    let shown =
+        shown.and_then(|value| value.split_once(' ')).filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
+    if shown.is_some_and(|(_, shown)| same(shown.trim().as_bytes(), token.as_bytes())) {
+        return next.run(request).await;
+    }
+    (StatusCode::UNAUTHORIZED, [(header::WWW_AUTHENTICATE, "Bearer")], "a bearer token is required\n").into_response()
+}
+
+/// Compares in a time that does not tell how much of it was right.
+fn same(a: &[u8], b: &[u8]) -> bool {
+    use sha2::{Digest, Sha256};
+    let (a, b) = (Sha256::digest(a), Sha256::digest(b));
+    a.iter().zip(b.iter()).fold(0, |difference, (a, b)| difference | (a ^ b)) == 0
+}

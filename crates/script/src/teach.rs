@@ -1,0 +1,158 @@
+//! What a model is told about scripts: how to write them, and as many declarations as there is room for.
+
+use std::collections::BTreeMap;
+
+use selvedge_tools::{Registered, Registry, signature};
+
+/// How scripts are written, in as few tokens as it takes.
+const LESSON: &str = "\
+Runs a TypeScript program that calls tools. One script instead of many calls: only what it returns is read by you.
+- Top-level `await`; `return value` (JSON) is the result. Fresh sandbox: the world is reached through `tools` alone.
+- Batch: `await Promise.all(list.map(x => tools.a({ id: x.id })))`, then filter, count and join here; return little.
+- A failed call throws (`e.name`, `e.message`, `e.retryable`): `try`, or `Promise.allSettled`. Results are frozen: copy to change.
+- `store(key, v)`/`load(key)` last for the session; `text(v)`, `image(block)` show more; `notify(v)` reports early.
+- `help(\"name\")` shows types. `const [t] = await tools.search(\"what it does\")` finds tools: `await tools[t.name](args)`.
+- After an error, send the corrected script with `resume: \"<id>\"`: finished calls are not repeated.
+";
+
+/// Bytes a token has at least, of code and short English: the estimate errs on the safe side.
+const BYTES_PER_TOKEN: usize = 3;
+/// Characters of one declaration; a longer one is cut to its required fields.
+const MAX_SIGNATURE: usize = 260;
+/// Servers that are named when not all their tools are.
+const MAX_SERVERS: usize = 60;
+
+/// The description of the `script` tool, in at most about `budget` tokens. `uses` says how often a tool was called before:
+/// those come first, then the built-in ones, then one of each server in turn.
+pub fn description(registry: &Registry, budget: usize, uses: impl Fn(&str) -> u64) -> String {
+    let mut text = String::from(LESSON);
+    let mut room = (budget * BYTES_PER_TOKEN).saturating_sub(text.len());
+    let servers = servers(registry);
+    let index = spaces(&servers);
+    room = room.saturating_sub(index.len() + 80);
+    let mut shown = Vec::new();
+    let mut left_out = 0;
+    for tool in in_order(registry, &servers, uses) {
+        let line = declaration(tool);
+        if line.len() > room {
+            left_out += 1;
+            // A few more may be shorter; but a long list is not gone through for each.
+            if left_out > 20 {
+                break;
+            }
+            continue;
+        }
+        room -= line.len();
+        shown.push(line);
+    }
+    let all = registry.len();
+    match shown.len() {
+        0 if all == 0 => text.push_str("There are no tools.\n"),
+        count if count == all => text.push_str("Tools (`tools.` before each):\n"),
+        count => text
+            .push_str(&format!("Tools (`tools.` before each), {count} of {all}; `tools.search` finds the others:\n")),
+    }
+    shown.iter().for_each(|line| text.push_str(line));
+    if shown.len() < all {
+        text.push_str(&index);
+    }
+    text
+}
+
+/// Servers and their tools, in the order of names.
+fn servers(registry: &Registry) -> BTreeMap<&str, Vec<&Registered>> {
+    let mut servers: BTreeMap<&str, Vec<&Registered>> = BTreeMap::new();
+    for tool in registry.iter() {
+        if let Some(server) = tool.spec.js_name.strip_prefix("mcp.").and_then(|rest| rest.split('.').next()) {
+            servers.entry(server).or_default().push(tool);
+        }
+    }
+    servers
+}
+
+fn spaces(servers: &BTreeMap<&str, Vec<&Registered>>) -> String {
+    if servers.is_empty() {
+        return String::new();
+    }
+    let named = servers.iter().take(MAX_SERVERS).map(|(name, tools)| format!("{name} ({})", tools.len()));
+    let more = servers.len().saturating_sub(MAX_SERVERS);
+    let more = if more > 0 { format!(", {more} more") } else { String::new() };
+    format!("Servers, as `tools.mcp.<server>.<tool>`: {}{more}\n", named.collect::<Vec<_>>().join(", "))
+}
+
+/// The tools, the most useful first.
+fn in_order<'a>(
+    registry: &'a Registry,
+    servers: &BTreeMap<&str, Vec<&'a Registered>>,
+    uses: impl Fn(&str) -> u64,
+) -> Vec<&'a Registered> {
+    let mut built_in: Vec<&Registered> = registry
+        .iter()
+        .map(AsRef::as_ref)
+        .filter(|tool: &&Registered| !tool.spec.js_name.starts_with("mcp."))
+        .collect();
+    let longest = servers.values().map(Vec::len).max().unwrap_or(0);
+    for turn in 0..longest {
+        built_in.extend(servers.values().filter_map(|tools| tools.get(turn)));
+    }
+    // Stable: those never used keep their order.
+    built_in.sort_by_key(|tool| std::cmp::Reverse(uses(&tool.spec.name)));
+    built_in
+}
+
+/// One tool on one line.
+fn declaration(tool: &Registered) -> String {
+    let mut line = signature(tool);
+    if line.chars().count() > MAX_SIGNATURE {
+        let required = tool.spec.input_schema["required"].as_array().into_iter().flatten();
+        let fields: Vec<&str> = required.filter_map(serde_json::Value::as_str).take(8).collect();
+        line = format!(
+            "{}({{ {} … }})",
+            tool.spec.js_name,
+            fields.iter().map(|field| format!("{field}, ")).collect::<String>()
+        );
+    }
+    let first = tool.spec.description.split(['\n', '.']).next().unwrap_or_default().trim();
+    let words: String = first.chars().take(80).collect();
+    if words.is_empty() { format!("{line}\n") } else { format!("{line} // {words}\n") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use selvedge_tools::tool;
+
+    fn registry(servers: usize, tools: usize) -> Registry {
+        let mut registry = Registry::new();
+        registry.register(tool("read_file", "Reads a file.", |(): ()| async { Ok(()) })).unwrap();
+        for server in 0..servers {
+            for number in 0..tools {
+                let name = format!("mcp.server{server}.do_something_{number}");
+                registry.register(tool(&name, "Does something. And more.", |(): ()| async { Ok(()) })).unwrap();
+            }
+        }
+        registry
+    }
+
+    #[test]
+    fn all_tools_are_declared_where_there_is_room() {
+        let text = description(&registry(1, 2), 2000, |_| 0);
+        assert!(text.contains("readFile(") && text.contains("mcp.server0.doSomething1("), "{text}");
+        assert!(!text.contains("tools.search` finds the others"));
+    }
+
+    #[test]
+    fn of_many_tools_the_used_come_first_and_every_server_is_named() {
+        let text = description(&registry(10, 50), 1500, |name| u64::from(name == "mcp.server7.do_something_33"));
+        assert!(text.len() <= 1500 * BYTES_PER_TOKEN, "{}", text.len());
+        assert!(text.contains("mcp.server7.doSomething33(") && text.contains("of 501"), "{text}");
+        assert!((0..10).all(|server| text.contains(&format!("mcp.server{server}."))), "{text}");
+        assert!(text.contains("server9 (50)"), "{text}");
+    }
+
+    #[test]
+    fn a_budget_too_small_for_anything_still_teaches() {
+        let text = description(&registry(100, 20), 100, |_| 0);
+        assert!(text.starts_with(LESSON) && text.contains("40 more"), "{text}");
+    }
+}
