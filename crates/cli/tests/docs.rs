@@ -14,6 +14,7 @@ fn docs_do_not_drift() {
         ("docs/configuration.md", "keys", selvedge_config::reference()),
         ("docs/commands.md", "help", help()),
         ("docs/tools.md", "tools", tools()),
+        ("docs/mcp.md", "keys", mcp_keys()),
     ];
     let mut drifted = Vec::new();
     for (file, name, fresh) in parts {
@@ -56,15 +57,26 @@ fn selvedge(args: &[&str]) -> String {
 
 fn help() -> String {
     let mut text = String::new();
-    for command in
-        [&["--help"][..], &["run", "--help"], &["check", "--help"], &["tools", "--help"], &["doctor", "--help"]]
-    {
+    for command in [
+        &["--help"][..],
+        &["run", "--help"],
+        &["check", "--help"],
+        &["tools", "--help"],
+        &["mcp", "serve", "--help"],
+        &["mcp", "list", "--help"],
+        &["mcp", "install", "--help"],
+        &["doctor", "--help"],
+    ] {
         let shown = command.iter().filter(|word| **word != "--help").copied().collect::<Vec<_>>();
         let heading = ["selvedge"].into_iter().chain(shown).collect::<Vec<_>>().join(" ");
         let trimmed: Vec<String> = selvedge(command).lines().map(|line| line.trim_end().to_owned()).collect();
         text.push_str(&format!("## `{heading}`\n\n```text\n{}\n```\n\n", trimmed.join("\n").trim_end()));
     }
     text
+}
+
+fn mcp_keys() -> String {
+    format!("The keys of `[mcp_servers.name]`:\n\n{}", selvedge_config::mcp_reference())
 }
 
 fn tools() -> String {
