@@ -32,6 +32,7 @@ lint: setup
 	scripts/with-compiler $(CARGO) clippy --workspace --all-targets -- -D warnings
 
 bench: setup
+	@scripts/setup-mcp-peers
 	cd bench && npm install --no-audit --no-fund --loglevel=error && npm rebuild --loglevel=error isolated-vm
 	scripts/with-compiler $(CARGO) build --release -p selvedge -p selvedge-bench
 	target/release/selvedge-bench --write docs/benchmarks.md

@@ -36,6 +36,7 @@ pub(crate) fn doctor(args: DoctorArgs) -> Result<Exit> {
             findings.push(configuration(&setup));
             findings.extend(walls(&setup));
             findings.extend(confinement(&setup));
+            findings.push(servers(&setup));
         }
         Err(error) => findings.push(Finding { what: "configuration", ok: false, details: format!("{error:#}") }),
     }
@@ -49,6 +50,18 @@ pub(crate) fn doctor(args: DoctorArgs) -> Result<Exit> {
         }
     }
     Ok(if well { Exit::Done } else { Exit::Failed })
+}
+
+fn servers(setup: &Setup) -> Finding {
+    let (ok, details) = match setup.server_settings() {
+        Ok(servers) if servers.is_empty() => (true, "none configured".to_owned()),
+        Ok(servers) => {
+            let names: Vec<&str> = servers.iter().map(|server| server.name.as_str()).collect();
+            (true, format!("{} (`selvedge mcp list` tries them)", names.join(", ")))
+        }
+        Err(error) => (false, format!("{error:#}")),
+    };
+    Finding { what: "MCP servers", ok, details }
 }
 
 fn configuration(setup: &Setup) -> Finding {

@@ -2,14 +2,17 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Result;
-use selvedge_mcp::{AskPerson, Asked, Elicited, Entrance, HttpServer, Offer, ServeError, ServerStatus, serve_stdio};
+use selvedge_mcp::{
+    AskPerson, Asked, Elicited, Entrance, HttpServer, Login, LoginError, Offer, ServeError, ServerStatus, serve_stdio,
+};
 use selvedge_script::{LiveLimits, LiveRuns, QuestionKind, Reply};
 use serde_json::Value;
 
 use crate::Exit;
-use crate::mcp_args::{ListArgs, McpCommand, ServeArgs};
+use crate::mcp_args::{ListArgs, LoginArgs, McpCommand, ServeArgs};
 use crate::out::{harmless, line};
 use crate::problem::Problem;
 use crate::run::{runtime, told_to_stop};
@@ -23,6 +26,7 @@ pub(crate) fn mcp(command: McpCommand) -> Result<Exit> {
     match command {
         McpCommand::Serve(args) => serve(args),
         McpCommand::List(args) => list(args),
+        McpCommand::Login(args) => login(args),
         McpCommand::Install(args) => crate::mcp_install::install(args),
     }
 }
@@ -105,6 +109,30 @@ impl AskPerson for ThroughTheClient {
             }
         })
     }
+}
+
+fn login(args: LoginArgs) -> Result<Exit> {
+    const PATIENCE: Duration = Duration::from_secs(600);
+    let setup = Setup::new(&args.place)?;
+    let settings = setup.server_settings()?;
+    let Some(server) = settings.iter().find(|server| server.name == args.server) else {
+        let names: Vec<&str> = settings.iter().map(|server| server.name.as_str()).collect();
+        let problem = Problem::new(format!("there is no MCP server `{}`", args.server));
+        return Err(problem.hint(format!("there are: {}", names.join(", "))).into());
+    };
+    let Some(home) = &setup.home else {
+        return Err(Problem::new("there is no place to remember a login").hint("set SELVEDGE_HOME").into());
+    };
+    let problem =
+        |error: LoginError| Problem::new(error.to_string()).hint("a bearer token does, too: bearer_token_env_var");
+    runtime()?.block_on(async {
+        let login = Login::begin(server, &home.join("mcp")).await.map_err(problem)?;
+        eprintln!("open this to log in to {}:", args.server);
+        line(login.address())?;
+        login.finish(PATIENCE).await.map_err(problem)?;
+        eprintln!("logged in");
+        Ok(Exit::Done)
+    })
 }
 
 fn list(args: ListArgs) -> Result<Exit> {

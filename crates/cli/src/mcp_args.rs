@@ -13,6 +13,8 @@ pub(crate) enum McpCommand {
     Serve(ServeArgs),
     /// Start the configured servers and show how each is doing
     List(ListArgs),
+    /// Log in to a server that wants it, in the browser
+    Login(LoginArgs),
     /// Show how to add `selvedge mcp serve` to an agent, or do it
     Install(InstallArgs),
 }
@@ -55,6 +57,15 @@ pub(crate) struct ListArgs {
     /// Name every tool
     #[arg(long)]
     pub(crate) tools: bool,
+
+    #[command(flatten)]
+    pub(crate) place: PlaceArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct LoginArgs {
+    /// The server's name
+    pub(crate) server: String,
 
     #[command(flatten)]
     pub(crate) place: PlaceArgs,

@@ -14,6 +14,7 @@ fn docs_do_not_drift() {
         ("docs/configuration.md", "keys", selvedge_config::reference()),
         ("docs/commands.md", "help", help()),
         ("docs/tools.md", "tools", tools()),
+        ("docs/mcp.md", "keys", mcp_keys()),
     ];
     let mut drifted = Vec::new();
     for (file, name, fresh) in parts {
@@ -70,6 +71,10 @@ fn help() -> String {
         left.extend(names.iter().rev().map(|name| [&command[..], &[(*name).to_owned()]].concat()));
     }
     text
+}
+
+fn mcp_keys() -> String {
+    format!("The keys of `[mcp_servers.name]`:\n\n{}", selvedge_config::mcp_reference())
 }
 
 fn tools() -> String {

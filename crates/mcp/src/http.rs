@@ -1,17 +1,73 @@
 //! Servers behind HTTP.
 
 use std::collections::HashMap;
+use std::path::Path;
 use std::sync::OnceLock;
 
 use http::{HeaderName, HeaderValue};
+use rmcp::model::ProtocolVersion;
+use rmcp::service::RunningService;
 use rmcp::transport::StreamableHttpClientTransport;
+use rmcp::transport::auth::AuthClient;
 use rmcp::transport::streamable_http_client::StreamableHttpClientTransportConfig;
+use rmcp::{ClientLifecycleMode, RoleClient, serve_client_with_lifecycle};
 
+use crate::callbacks::Callbacks;
+use crate::link::short;
 use crate::program::MAX_MESSAGE;
-use crate::settings::Reach;
+use crate::settings::{Reach, ServerSettings};
 
-/// Makes the way to an HTTP server; the error is why it cannot be one.
-pub(crate) fn transport(reach: &Reach) -> Result<StreamableHttpClientTransport<reqwest::Client>, String> {
+/// Greets an HTTP server, as whoever logged in to it before.
+pub(crate) async fn greet(
+    callbacks: impl Fn() -> Callbacks,
+    settings: &ServerSettings,
+    folder: Option<&Path>,
+) -> Result<RunningService<RoleClient, Callbacks>, String> {
+    let config = config(&settings.reach)?;
+    let client = client()?;
+    let mut first = None;
+    // A server may know nothing but the protocol without sessions.
+    let modern = ClientLifecycleMode::Discover { preferred_versions: vec![ProtocolVersion::V_2026_07_28] };
+    for lifecycle in [ClientLifecycleMode::Initialize, modern] {
+        let greeted = match crate::login::remembered(settings, folder).await {
+            Some(manager) => {
+                let client = AuthClient::new(client.clone(), manager);
+                let transport = StreamableHttpClientTransport::with_client(client, config.clone());
+                serve_client_with_lifecycle(callbacks(), transport, lifecycle).await
+            }
+            None => {
+                let transport = StreamableHttpClientTransport::with_client(client.clone(), config.clone());
+                serve_client_with_lifecycle(callbacks(), transport, lifecycle).await
+            }
+        };
+        match greeted {
+            Ok(service) => return Ok(service),
+            Err(error) if error.is_authorization_required() => {
+                return Err(format!(
+                    "it wants a login: run `selvedge mcp login {}`, or give it a bearer token",
+                    settings.name
+                ));
+            }
+            Err(error) => _ = first.get_or_insert_with(|| short(&error.to_string())),
+        }
+    }
+    Err(first.unwrap_or_default())
+}
+
+/// How the server says that it wants a login; `None` where it wants none.
+pub(crate) async fn challenge(reach: &Reach) -> Result<Option<String>, String> {
+    let transport = StreamableHttpClientTransport::with_client(client()?, config(reach)?);
+    match serve_client_with_lifecycle((), transport, ClientLifecycleMode::Initialize).await {
+        Ok(_) => Ok(None),
+        Err(error) if error.is_authorization_required() => {
+            Ok(Some(error.auth_challenge().unwrap_or_default().to_owned()))
+        }
+        Err(error) => Err(short(&error.to_string())),
+    }
+}
+
+/// How an HTTP server is reached; the error is why it cannot be.
+fn config(reach: &Reach) -> Result<StreamableHttpClientTransportConfig, String> {
     let Reach::Http { url, bearer_token_env_var, headers } = reach else {
         return Err("it has no address".to_owned());
     };
@@ -28,7 +84,7 @@ pub(crate) fn transport(reach: &Reach) -> Result<StreamableHttpClientTransport<r
         custom.insert(name, value);
     }
     config.custom_headers = custom;
-    Ok(StreamableHttpClientTransport::with_client(client()?, config))
+    Ok(config)
 }
 
 /// One client for all: its connections are shared.

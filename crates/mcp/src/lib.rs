@@ -13,6 +13,7 @@ mod elicitation;
 mod error;
 mod http;
 mod link;
+mod login;
 mod program;
 mod recursion;
 mod render;
@@ -26,6 +27,7 @@ mod tool;
 
 pub use callbacks::{AskModel, AskPerson, Asked, Elicited};
 pub use error::ServerError;
+pub use login::{Login, LoginError};
 pub use program::NESTED;
 pub use serve::{Offer, ScriptServer};
 pub use serve_http::{Entrance, HttpServer, ServeError};

@@ -1,15 +1,15 @@
 //! A connection to a running server.
 
+use std::path::Path;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use rmcp::model::{
     CancelledNotificationParam, ClientRequest, InputRequest, InputRequests, InputResponses, PaginatedRequestParams,
-    PingRequest, ProtocolVersion, RequestId,
+    PingRequest, RequestId,
 };
 use rmcp::service::{Peer, PeerRequestOptions, RunningService, ServiceError};
-use rmcp::transport::IntoTransport;
 use rmcp::transport::async_rw::AsyncRwTransport;
 use rmcp::{ClientLifecycleMode, RoleClient, serve_client_with_lifecycle};
 use serde_json::Value;
@@ -41,6 +41,7 @@ impl Link {
         settings: &ServerSettings,
         server: Weak<Server>,
         asked: Asked,
+        folder: Option<&Path>,
     ) -> Result<Self, ServerError> {
         let calls = Arc::new(Calls::default());
         let callbacks = || Callbacks {
@@ -56,29 +57,17 @@ impl Link {
                 let (mut program, read, write) =
                     started.map_err(|error| not_started(format!("cannot run `{command}`: {error}")))?;
                 let transport = AsyncRwTransport::new_client(read, write).with_max_line_length(MAX_MESSAGE + 1);
-                match greet(callbacks(), transport, ClientLifecycleMode::Initialize).await {
+                match serve_client_with_lifecycle(callbacks(), transport, ClientLifecycleMode::Initialize).await {
                     Ok(service) => (service, Some(program)),
-                    Err(why) => {
+                    Err(error) => {
                         // Its complaints may still be on their way.
                         tokio::time::sleep(Duration::from_millis(50)).await;
                         let words = program.last_words();
-                        return Err(not_started(if words.is_empty() { why } else { words }));
+                        return Err(not_started(if words.is_empty() { short(&error.to_string()) } else { words }));
                     }
                 }
             }
-            Reach::Http { .. } => {
-                let transport = || crate::http::transport(&settings.reach).map_err(not_started);
-                let service = match greet(callbacks(), transport()?, ClientLifecycleMode::Initialize).await {
-                    Ok(service) => service,
-                    // It may know nothing but the protocol without sessions.
-                    Err(why) => {
-                        let versions = vec![ProtocolVersion::V_2026_07_28];
-                        let lifecycle = ClientLifecycleMode::Discover { preferred_versions: versions };
-                        greet(callbacks(), transport()?, lifecycle).await.map_err(|_| not_started(why))?
-                    }
-                };
-                (service, None)
-            }
+            Reach::Http { .. } => (crate::http::greet(callbacks, settings, folder).await.map_err(not_started)?, None),
         };
         let peer = service.peer().clone();
         Ok(Self {
@@ -244,19 +233,7 @@ impl Link {
     }
 }
 
-async fn greet<T, E, A>(
-    callbacks: Callbacks,
-    transport: T,
-    lifecycle: ClientLifecycleMode,
-) -> Result<RunningService<RoleClient, Callbacks>, String>
-where
-    T: IntoTransport<RoleClient, E, A>,
-    E: std::error::Error + Send + Sync + 'static,
-{
-    serve_client_with_lifecycle(callbacks, transport, lifecycle).await.map_err(|error| short(&error.to_string()))
-}
-
 /// Foreign words in one line.
-fn short(text: &str) -> String {
+pub(crate) fn short(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(300).collect()
 }

@@ -202,7 +202,13 @@ impl Server {
         let began = Instant::now();
         let limit = self.settings.startup_timeout;
         let connecting = async {
-            let link = Link::connect(&self.settings, Arc::downgrade(&self), self.common.asked.clone()).await?;
+            let link = Link::connect(
+                &self.settings,
+                Arc::downgrade(&self),
+                self.common.asked.clone(),
+                self.common.cache.as_deref(),
+            )
+            .await?;
             let catalogue = match link.catalogue().await {
                 Ok(catalogue) => catalogue,
                 Err(error) => return Err(link.told(&self.settings.name, &error, limit)),

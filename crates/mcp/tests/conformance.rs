@@ -5,19 +5,32 @@ mod support;
 
 use std::process::Command;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use selvedge_mcp::{AskPerson, Asked, Elicited, Reach, ServerSettings, Servers};
+use selvedge_mcp::{AskPerson, Asked, Elicited, Login, Reach, ServerSettings, Servers};
 use serde_json::{Value, json};
 use support::{peers, value};
 
 /// Each scenario, and the script that does what it wants done.
-const SCENARIOS: [(&str, &str); 4] = [
+const SCENARIOS: [(&str, &str); 14] = [
     ("initialize", "return Object.keys(tools.mcp.peer)"),
     ("tools_call", "return await peer.addNumbers({ a: 5, b: 3 })"),
     ("elicitation-sep1034-client-defaults", "return await peer.testClientElicitationDefaults({})"),
     ("sse-retry", "return await peer.testReconnection({})"),
+    ("auth/metadata-default", LOOK),
+    ("auth/metadata-var1", LOOK),
+    ("auth/metadata-var2", LOOK),
+    ("auth/metadata-var3", LOOK),
+    ("auth/scope-from-www-authenticate", LOOK),
+    ("auth/scope-from-scopes-supported", LOOK),
+    ("auth/scope-omitted-when-undefined", LOOK),
+    ("auth/token-endpoint-auth-basic", LOOK),
+    ("auth/token-endpoint-auth-post", LOOK),
+    ("auth/token-endpoint-auth-none", LOOK),
 ];
+
+const LOOK: &str = "const [name] = Object.keys(tools.mcp.peer); return await tools.mcp.peer[name]({})";
 
 #[test]
 fn the_conformance_suite_passes_for_our_client() {
@@ -54,7 +67,16 @@ async fn client_of_the_suite() {
     let url = std::env::args().next_back().unwrap();
     let reach = Reach::Http { url, bearer_token_env_var: None, headers: Default::default() };
     let asked = Asked { person: Some(Arc::new(Agreeable)), model: None };
-    let servers = Servers::new(vec![ServerSettings::new("peer", reach)], asked, None);
+    let settings = ServerSettings::new("peer", reach);
+    let home = tempfile::tempdir().unwrap();
+    if wanted.starts_with("auth/") {
+        let login = Login::begin(&settings, home.path()).await.unwrap();
+        // The browser of somebody who agrees: it follows where it is sent, which is back to us.
+        let browser = tokio::spawn(reqwest::get(login.address().to_owned()));
+        login.finish(Duration::from_secs(20)).await.unwrap();
+        browser.await.unwrap().unwrap();
+    }
+    let servers = Servers::new(vec![settings], asked, Some(home.path().to_owned()));
     println!("{}", value(&servers, script).await);
     servers.stop().await;
 }

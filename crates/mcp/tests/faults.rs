@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use selvedge_mcp::{Approval, Asked, Servers};
-use selvedge_protocol::{ApprovalPolicy, Event, EventSink};
+use selvedge_protocol::{ApprovalPolicy, Event, EventSink, RunStatus};
 use selvedge_script::{Harness, RunOptions};
 use selvedge_tools::{Orchestrator, Registry};
 use serde_json::json;
@@ -193,8 +193,18 @@ async fn arguments_are_checked_before_the_server_sees_them() {
     let dir = tempfile::tempdir().unwrap();
     let state = dir.path().join("count");
     let servers = servers(vec![odd_with("odd", "good", &state)]);
-    let output = run(&servers, "return await tools.mcp.odd.count({ x: 'no number' })").await;
-    assert_eq!(output.error.as_ref().map(|error| error.code.as_str()), Some("ToolValidationError"));
+    for script in ["return await tools.mcp.odd.count({ x: 'no number' })", "return await odd.count({ x: 'no number' })"]
+    {
+        let output = run(&servers, &format!("await odd.count({{ x: 1 }}); {script}")).await;
+        assert_eq!(output.error.as_ref().map(|error| error.code.as_str()), Some("ToolValidationError"));
+        assert_eq!(output.status, RunStatus::Rejected);
+    }
+    let output = run(&servers, "await odd.count({ x: 1 }); return await odd.cuont({})").await;
+    let error = output.error.unwrap();
+    assert_eq!((error.code.as_str(), error.suggestions), ("ToolNotFoundError", vec!["mcp.odd.count".to_owned()]));
+    // Who asks whether it is there knows that it may not be, and a name of the script's own is its own.
+    let asks = "const mine = { gone: () => 1 }; return ['gone' in odd ? await odd.gone() : 'not there', mine.gone()]";
+    assert_eq!(value(&servers, asks).await, json!(["not there", 1]));
     assert!(!state.exists());
 }
 

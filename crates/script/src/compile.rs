@@ -44,6 +44,7 @@ pub struct Compiled {
     pub pragma: Option<Pragma>,
     pub(crate) javascript: String,
     pub(crate) calls: Vec<StaticCall>,
+    pub(crate) server_calls: Vec<StaticCall>,
     pub(crate) probed: Vec<String>,
     pub(crate) notes: Vec<Note>,
     /// Functions called by a name the script does not declare, and where.
@@ -194,7 +195,7 @@ fn compile(source: &str, sha256: String) -> Result<Compiled, ScriptError> {
         let message = format!("`.{field}` is read from a call that is not awaited yet");
         return Err(rejected(message).at(at.line, at.column).suggest(format!("write (await tools.{tool}(…)).{field}")));
     }
-    let Survey { calls, probed, notes, bare_calls, .. } = survey;
+    let Survey { calls, server_calls, probed, notes, bare_calls, .. } = survey;
     let declared = |name: &str| {
         let known = |symbol| {
             scoping.symbol_name(symbol) == name && !scoping.symbol_flags(symbol).contains(SymbolFlags::Ambient)
@@ -220,6 +221,7 @@ fn compile(source: &str, sha256: String) -> Result<Compiled, ScriptError> {
         pragma,
         javascript,
         calls,
+        server_calls,
         probed,
         notes,
         bare_calls,

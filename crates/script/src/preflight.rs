@@ -39,7 +39,14 @@ pub struct PlannedCall {
 /// Checks a compiled script.
 pub(crate) fn check(compiled: &Compiled, orchestrator: &Orchestrator) -> Preflight {
     let mut report = Preflight { valid: true, calls: Vec::new(), errors: Vec::new() };
-    for seen in &compiled.calls {
+    // `github.createIssue(…)` is a call where there is such a server, and the name is free.
+    let by_server = compiled.server_calls.iter().filter(|seen| {
+        let server = seen.path.split('.').nth(1).unwrap_or_default();
+        !is_global(server) && orchestrator.registry().is_namespace(&format!("mcp.{server}"))
+    });
+    let mut calls: Vec<_> = compiled.calls.iter().chain(by_server).collect();
+    calls.sort_by_key(|seen| seen.offset);
+    for seen in calls {
         let at = compiled.position(seen.offset);
         let tool = match orchestrator.registry().find(&seen.path) {
             Found::Tool(tool) => tool,

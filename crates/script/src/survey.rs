@@ -66,6 +66,8 @@ pub(crate) struct Survey<'s> {
     scoping: &'s Scoping,
     pub(crate) banned: Vec<Banned>,
     pub(crate) calls: Vec<StaticCall>,
+    /// Calls `name.<path>(…)` on a name the script does not declare: an MCP server's, perhaps. The path begins with `mcp.`.
+    pub(crate) server_calls: Vec<StaticCall>,
     /// Names the script asks about (`in`, `typeof`, `?.`, a condition): it knows that they may be absent.
     pub(crate) probed: Vec<String>,
     /// What is allowed and probably not meant.
@@ -88,6 +90,7 @@ impl<'s> Survey<'s> {
             scoping,
             banned: Vec::new(),
             calls: Vec::new(),
+            server_calls: Vec::new(),
             probed: Vec::new(),
             notes: Vec::new(),
             async_functions: Vec::new(),
@@ -117,7 +120,7 @@ impl<'s> Survey<'s> {
 
     /// `tools.x` where only its being there matters.
     fn probe(&mut self, expression: &Expression<'_>) {
-        if let Some((path, _)) = self.tool_path(expression) {
+        if let Some((path, _)) = self.tool_path(expression).or_else(|| self.server_path(expression)) {
             self.probed.push(path);
         }
     }
@@ -205,6 +208,28 @@ impl<'s> Survey<'s> {
         }
         let (path, outer) = self.tool_path(object)?;
         Some((format!("{path}.{name}"), optional || outer))
+    }
+
+    /// `github.createIssue` → `mcp.github.createIssue`, where `github` is no name of the script's.
+    fn server_path(&self, expression: &Expression<'_>) -> Option<(String, bool)> {
+        let (object, name, optional) = match expression.get_inner_expression() {
+            Expression::StaticMemberExpression(member) => {
+                (&member.object, member.property.name.to_string(), member.optional)
+            }
+            Expression::ComputedMemberExpression(member) => match member.expression.get_inner_expression() {
+                Expression::StringLiteral(name) => (&member.object, name.value.to_string(), member.optional),
+                _ => return None,
+            },
+            _ => return None,
+        };
+        match self.global_name(object) {
+            Some("tools") => None,
+            Some(server) => Some((format!("mcp.{server}.{name}"), optional)),
+            None => {
+                let (path, outer) = self.server_path(object)?;
+                Some((format!("{path}.{name}"), optional || outer))
+            }
+        }
     }
 }
 
@@ -323,6 +348,13 @@ impl<'a> Visit<'a> for Survey<'_> {
             } else {
                 self.calls.push(StaticCall { path, offset: it.callee.span().start, args: arguments(&it.arguments) });
             }
+        } else if let Some((path, optional)) = self.server_path(&it.callee) {
+            if it.optional || optional {
+                self.probed.push(path);
+            } else {
+                let args = arguments(&it.arguments);
+                self.server_calls.push(StaticCall { path, offset: it.callee.span().start, args });
+            }
         }
         walk::walk_call_expression(self, it);
     }
@@ -347,6 +379,12 @@ impl<'a> Visit<'a> for Survey<'_> {
             && let Expression::StringLiteral(name) = it.left.get_inner_expression()
         {
             self.probed.push(name.value.to_string());
+        }
+        if it.operator == BinaryOperator::In
+            && let Some(server) = self.global_name(&it.right)
+            && let Expression::StringLiteral(name) = it.left.get_inner_expression()
+        {
+            self.probed.push(format!("mcp.{server}.{}", name.value));
         }
         walk::walk_binary_expression(self, it);
     }

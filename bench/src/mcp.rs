@@ -1,0 +1,278 @@
+//! Serving scripts over MCP: the round trip, the memory of a server that waits, and the tokens of five tasks.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+
+use crate::measure::{Samples, since};
+use crate::peers::folder;
+use crate::table::Table;
+
+pub(crate) fn measure(table: &mut Table) -> Result<()> {
+    round_trip(table)?;
+    tokens(table)
+}
+
+/// An MCP server over its standard input and output.
+struct Server {
+    child: Child,
+    ask: ChildStdin,
+    answers: BufReader<ChildStdout>,
+    next: u64,
+}
+
+impl Server {
+    fn start(command: &mut Command) -> Result<Self> {
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        let ask = child.stdin.take().context("no pipe")?;
+        let answers = BufReader::new(child.stdout.take().context("no pipe")?);
+        let mut server = Self { child, ask, answers, next: 0 };
+        let hello = json!({"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "bench", "version": "1"}});
+        server.request("initialize", hello)?;
+        writeln!(server.ask, "{}", json!({"jsonrpc": "2.0", "method": "notifications/initialized"}))?;
+        Ok(server)
+    }
+
+    fn request(&mut self, method: &str, params: Value) -> Result<Value> {
+        self.next += 1;
+        writeln!(self.ask, "{}", json!({"jsonrpc": "2.0", "id": self.next, "method": method, "params": params}))?;
+        loop {
+            let mut line = String::new();
+            ensure!(self.answers.read_line(&mut line)? > 0, "the server went away");
+            let message: Value = serde_json::from_str(&line)?;
+            if message["id"] == self.next {
+                ensure!(message.get("error").is_none(), "{message}");
+                return Ok(message["result"].clone());
+            }
+        }
+    }
+
+    fn script(&mut self, code: &str) -> Result<Value> {
+        self.request("tools/call", json!({"name": "script", "arguments": {"code": code}}))
+    }
+
+    fn resident_mb(&self) -> f64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap_or_default();
+        let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap_or_default();
+        line.split_whitespace().nth(1).and_then(|kb| kb.parse::<f64>().ok()).map_or(f64::NAN, |kb| kb / 1024.0)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn selvedge(home: &Path, work: &Path) -> Command {
+    let mut command = Command::new(folder().join("../target/release/selvedge"));
+    command.args(["mcp", "serve"]).env("SELVEDGE_HOME", home).current_dir(work);
+    command
+}
+
+fn round_trip(table: &mut Table) -> Result<()> {
+    let place = Place::new("round-trip")?;
+    let mut ours = Server::start(&mut selvedge(&place.home, &place.work))?;
+    let idle = ours.resident_mb();
+    let mut ephemeral = Server::start(selvedge(&place.home, &place.work).arg("--ephemeral"))?;
+    let mut peer = Server::start(Command::new("node").arg("mcp-server.mjs").current_dir(folder()))?;
+    let peer_idle = peer.resident_mb();
+    let (mut here, mut unwritten, mut there) = (Samples::default(), Samples::default(), Samples::default());
+    for round in 0..600 {
+        for (server, samples) in [(&mut ours, &mut here), (&mut ephemeral, &mut unwritten), (&mut peer, &mut there)] {
+            let start = Instant::now();
+            let result = server.script("return 1+1")?;
+            let time = since(start);
+            ensure!(result["content"][0]["text"] == "2", "{result}");
+            if round >= 100 {
+                samples.extend([time]);
+            }
+        }
+    }
+    let ratio = there.p50() / here.p50();
+    table.row(
+        "`return 1+1` through `mcp serve` over stdio, written down",
+        format!("{:.2} ms (p99 {:.2}); {:.2} ms with --ephemeral", here.p50(), here.p99(), unwritten.p50()),
+        &format!(
+            "Node SDK around quickjs-emscripten {:.2} ms (p99 {:.2}): ratio 1/{ratio:.1}",
+            there.p50(),
+            there.p99()
+        ),
+        "≤ 1/2",
+        ratio >= 2.0,
+    );
+    table.row(
+        "idle memory of `mcp serve`",
+        format!("{idle:.1} MB resident"),
+        &format!("the Node server {peer_idle:.0} MB"),
+        "≤ 25 MB",
+        idle <= 25.0,
+    );
+    Ok(())
+}
+
+/// A folder to work in, and one for what is remembered.
+struct Place {
+    home: PathBuf,
+    work: PathBuf,
+}
+
+impl Place {
+    fn new(name: &str) -> Result<Self> {
+        let root = std::env::temp_dir().join(format!("selvedge-bench-mcp-{name}"));
+        let _ = std::fs::remove_dir_all(&root);
+        let place = Self { home: root.join("home"), work: root.join("work") };
+        std::fs::create_dir_all(&place.home)?;
+        std::fs::create_dir_all(&place.work)?;
+        Ok(place)
+    }
+}
+
+/// What a model is asked, the calls it would make one by one, and the script it would write instead.
+struct Task {
+    what: &'static str,
+    /// With `call(server, tool, args)`, which is one structured call and gives its text.
+    calls: &'static str,
+    script: &'static str,
+}
+
+const TASKS: [Task; 5] = [
+    Task {
+        what: "which files have open TODOs",
+        calls: "const list = await call('filesystem', 'list_directory', { path: repo }); for (const line of list.split('\\n').filter(l => l.startsWith('[FILE]'))) await call('filesystem', 'read_text_file', { path: repo + '/' + line.slice(7) });",
+        script: "const list = await filesystem.listDirectory({ path: repo });\nconst names = list.content.split('\\n').filter(l => l.startsWith('[FILE]')).map(l => l.slice(7));\nconst texts = await Promise.all(names.map(n => filesystem.readTextFile({ path: repo + '/' + n })));\nreturn names.filter((_, i) => texts[i].content.includes('TODO'));",
+    },
+    Task {
+        what: "what the last five commits changed",
+        calls: "const log = await call('git', 'git_log', { repo_path: repo, max_count: 5 }); for (const hash of log.match(/[0-9a-f]{40}/g)) await call('git', 'git_show', { repo_path: repo, revision: hash });",
+        script: "const log = await git.gitLog({ repo_path: repo, max_count: 5 });\nconst shows = await Promise.all(log.match(/[0-9a-f]{40}/g).map(h => git.gitShow({ repo_path: repo, revision: h })));\nreturn shows.map(s => [...s.matchAll(/\\+\\+\\+ b?\\/?(\\S+)/g)].map(m => m[1]));",
+    },
+    Task {
+        what: "remember who works on what",
+        calls: "const log = await call('git', 'git_log', { repo_path: repo, max_count: 20 }); const names = [...new Set([...log.matchAll(/Author: .*?([A-Z][a-z]+)/g)].map(m => m[1]))]; await call('memory', 'create_entities', { entities: names.map(n => ({ name: n, entityType: 'person', observations: ['commits here'] })) }); await call('memory', 'read_graph', {});",
+        script: "const log = await git.gitLog({ repo_path: repo, max_count: 20 });\nconst names = [...new Set([...log.matchAll(/Author: .*?([A-Z][a-z]+)/g)].map(m => m[1]))];\nawait memory.createEntities({ entities: names.map(n => ({ name: n, entityType: 'person', observations: ['commits here'] })) });\nreturn (await memory.readGraph()).entities.length;",
+    },
+    Task {
+        what: "the largest file",
+        calls: "await call('filesystem', 'list_directory_with_sizes', { path: repo, sortBy: 'size' });",
+        script: "const list = await filesystem.listDirectoryWithSizes({ path: repo, sortBy: 'size' });\nreturn list.content.split('\\n')[0];",
+    },
+    Task {
+        what: "add up numbers from three notes",
+        calls: "const found = []; for (const n of [1, 2, 3]) found.push(Number((await call('filesystem', 'read_text_file', { path: repo + '/note' + n + '.txt' })).match(/\\d+/)[0])); await call('everything', 'get-sum', { a: found[0], b: found[1] }); await call('everything', 'get-sum', { a: found[0] + found[1], b: found[2] });",
+        script: "const notes = await Promise.all([1, 2, 3].map(n => filesystem.readTextFile({ path: `${repo}/note${n}.txt` })));\nreturn notes.reduce((sum, n) => sum + Number(n.content.match(/\\d+/)[0]), 0);",
+    },
+];
+
+fn tokens(table: &mut Table) -> Result<()> {
+    let peers = folder().join("../target/mcp-peers").canonicalize().context("run scripts/setup-mcp-peers")?;
+    let place = Place::new("tokens")?;
+    let repo = place.work.canonicalize()?;
+    fill(&repo)?;
+    std::fs::write(place.home.join("config.toml"), config(&peers, &repo, &place.home))?;
+    let mut server = Server::start(selvedge(&place.home, &repo).args(["--max-calls", "64"]))?;
+    let count = |text: &str| tiktoken_rs::o200k_base_singleton().encode_ordinary(text).len();
+    // Everything is started before anything is described.
+    let specs = server.script("await tools.search('x'); return ALL_TOOLS.length")?;
+    ensure!(specs["isError"] != true, "{specs}");
+    let listed = Command::new(folder().join("../target/release/selvedge"))
+        .args(["tools", "--json"])
+        .env("SELVEDGE_HOME", &place.home)
+        .current_dir(&repo)
+        .output()?;
+    let listed: Vec<Value> = serde_json::from_slice(&listed.stdout)?;
+    let definition = |tool: &Value, schema: &str| {
+        json!({"name": tool["name"], "description": tool["description"], "parameters": tool[schema]}).to_string()
+    };
+    let theirs = listed.iter().filter(|tool| tool["name"].as_str().is_some_and(|name| name.starts_with("mcp.")));
+    let schemas: usize = theirs.map(|tool| count(&definition(tool, "inputSchema"))).sum();
+    let tools = server.request("tools/list", json!({}))?;
+    let ours: usize =
+        tools["tools"].as_array().into_iter().flatten().map(|tool| count(&definition(tool, "inputSchema"))).sum();
+    let (mut one_by_one, mut scripts) = (0, 0);
+    for task in &TASKS {
+        let head = format!("const repo = {};\n", json!(repo));
+        let told = format!(
+            "{head}const told = []; const call = async (server, tool, args) => {{ const r = await tools.mcp[server][tool].raw(args); const text = r.content.map(c => c.text ?? '').join('\\n'); told.push(JSON.stringify({{ name: tool, arguments: args }}), text); return text; }};\n{}\nreturn told;",
+            task.calls
+        );
+        let result = server.script(&told)?;
+        let item = &result["structuredContent"];
+        let told: Vec<String> = serde_json::from_str(item["output_json"].as_str().unwrap_or("null"))
+            .with_context(|| format!("{}: {item}", task.what))?;
+        let structured = schemas + told.iter().map(|text| count(text)).sum::<usize>();
+        let result = server.script(&format!("{head}{}", task.script))?;
+        ensure!(result["isError"] != true, "{}: {result}", task.what);
+        let text = result["content"].as_array().and_then(|all| all.last()).and_then(|block| block["text"].as_str());
+        let scripted = ours + count(task.script) + count(text.unwrap_or_default());
+        eprintln!("  {}: {} calls, {structured} tokens; one script, {scripted}", task.what, told.len() / 2);
+        one_by_one += structured;
+        scripts += scripted;
+    }
+    let less = 1.0 - scripts as f64 / one_by_one as f64;
+    table.row(
+        "tokens of five tasks over four servers: definitions, calls and results, each once",
+        format!("{scripts} ({ours} of each task the description)"),
+        &format!("structured calls {one_by_one} ({schemas} of each task the schemas): {:.0} % less here", less * 100.0),
+        "",
+        true,
+    );
+    Ok(())
+}
+
+/// A small project with a history.
+fn fill(repo: &Path) -> Result<()> {
+    let git = |args: &[&str]| -> Result<()> {
+        let done = Command::new("git").arg("-C").arg(repo).args(args).output()?;
+        ensure!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        Ok(())
+    };
+    git(&["init", "-q", "-b", "main"])?;
+    for number in 0..8 {
+        let body: String =
+            (0..60).map(|line| format!("def step_{number}_{line}(value):\n    return value + {line}\n\n")).collect();
+        let todo = if number % 3 == 0 { "# TODO: handle the empty case\n" } else { "" };
+        std::fs::write(repo.join(format!("part{number}.py")), format!("{todo}{body}"))?;
+        let name = ["Ada", "Grace", "Linus"][number % 3];
+        git(&["add", "."])?;
+        git(&[
+            "-c",
+            &format!("user.name={name}"),
+            "-c",
+            "user.email=x@example.com",
+            "commit",
+            "-q",
+            "-m",
+            &format!("Part {number}"),
+        ])?;
+    }
+    for number in 1..=3 {
+        std::fs::write(repo.join(format!("note{number}.txt")), format!("{} apples\n", number * 7))?;
+    }
+    Ok(())
+}
+
+fn config(peers: &Path, repo: &Path, home: &Path) -> String {
+    let node = |name: &str, more: &str| {
+        let script =
+            peers.join("node_modules/@modelcontextprotocol").join(format!("server-{name}")).join("dist/index.js");
+        format!(
+            "[mcp_servers.{name}]\ncommand = \"node\"\nargs = [{}{more}]\ndefault_tools_approval_mode = \"approve\"\n",
+            json!(script)
+        )
+    };
+    format!(
+        "{}{}{}env = {{ MEMORY_FILE_PATH = {} }}\n[mcp_servers.git]\ncommand = {}\nargs = [\"--repository\", {}]\n",
+        node("everything", ""),
+        node("filesystem", &format!(", {}", json!(repo))),
+        node("memory", ""),
+        json!(home.join("memory.jsonl")),
+        json!(peers.join("venv/bin/mcp-server-git")),
+        json!(repo),
+    )
+}
