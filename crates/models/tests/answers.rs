@@ -177,7 +177,8 @@ mod chat {
     #[test]
     fn calls_without_ids_or_numbers() {
         let piece = |piece: Value| chunk(json!({"tool_calls": [piece]}), None);
-        let cases: [(&str, Vec<Value>, &[(&str, &str)]); 6] = [
+        type Case = (&'static str, Vec<Value>, &'static [(&'static str, &'static str)]);
+        let cases: [Case; 6] = [
             (
                 "no ids, one number for all",
                 vec![
@@ -708,7 +709,7 @@ mod responses {
                 ModelErrorKind::InvalidRequest,
             ),
         ] {
-            let error = decode(Responses, [stream(&[chunk.clone()]).as_bytes()]).unwrap_err();
+            let error = decode(Responses, [stream(std::slice::from_ref(&chunk)).as_bytes()]).unwrap_err();
             assert_eq!(error.kind, kind, "{chunk}");
         }
     }
