@@ -7,8 +7,8 @@ mod rules;
 mod trust;
 
 pub use keys::{
-    CommandLimits, Config, Expose, Inherit, JournalKeeping, ScriptHarness, ShellEnvironmentPolicy, ToolPack,
-    WeakerWall, WorkspaceWrite,
+    CommandLimits, Config, Expose, Inherit, JournalKeeping, ModelProvider, ModelSettings, ReasoningEffort,
+    ScriptHarness, ShellEnvironmentPolicy, ThinkingStyle, TokenPrices, ToolPack, WeakerWall, WorkspaceWrite,
 };
 pub use load::{ConfigError, home, load};
 pub use rules::{SavedRules, save_rule, saved_rules};
@@ -17,4 +17,9 @@ pub use trust::{is_trusted, trust};
 /// Every key, its default and its meaning, as a Markdown table.
 pub fn reference() -> String {
     keys::reference()
+}
+
+/// Every key of a provider and of a model, as two Markdown tables.
+pub fn reference_of_models() -> String {
+    keys::reference_of_models()
 }

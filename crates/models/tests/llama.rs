@@ -42,8 +42,8 @@ impl Llama {
             .spawn()
             .unwrap();
         let lines = BufReader::new(process.stdout.take().unwrap()).lines().map_while(Result::ok);
-        let address = lines.into_iter().find(|line| line.starts_with("http")).expect("the server starts");
-        Some(Self { process, address, _folder: folder })
+        let address = lines.into_iter().find(|line| line.starts_with("http"));
+        Some(Self { process, address: address.unwrap(), _folder: folder })
     }
 
     fn client(&self, wire: WireApi) -> Client {
