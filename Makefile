@@ -2,7 +2,7 @@
 # make test    set up what is missing, and run every test
 # make test-llama   take a turn on each API with a real llama.cpp server
 # make bench   measure against the peers, interleaved, and print one table
-# make fuzz    fuzz the detector, the compiler front and the wall for five minutes
+# make fuzz    fuzz the detector, the compiler front, the wall and the decoders of answers for five minutes
 # make docs    write the generated parts of docs/ anew
 # make lint    formatting and clippy, as CI runs them
 

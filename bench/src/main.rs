@@ -3,6 +3,7 @@
 
 mod commands;
 mod measure;
+mod models;
 mod peers;
 mod sandbox;
 mod scripts;
@@ -13,11 +14,12 @@ use anyhow::Result;
 
 type Measure = fn(&mut table::Table) -> Result<()>;
 
-const PARTS: [(&str, Measure); 4] = [
+const PARTS: [(&str, Measure); 5] = [
     ("sandbox", sandbox::measure),
     ("scripts", scripts::measure),
     ("commands", commands::measure),
     ("search", search::measure),
+    ("models", models::measure),
 ];
 
 fn main() -> Result<()> {
@@ -26,7 +28,7 @@ fn main() -> Result<()> {
         [] => (None, None),
         ["--write", file] => (Some(file), None),
         ["--only", part] if PARTS.iter().any(|(name, _)| *name == part) => (None, Some(part)),
-        _ => anyhow::bail!("usage: selvedge-bench [--write FILE | --only sandbox|scripts|commands|search]"),
+        _ => anyhow::bail!("usage: selvedge-bench [--write FILE | --only sandbox|scripts|commands|search|models]"),
     };
     let mut table = table::Table::default();
     for (name, measure) in PARTS {

@@ -4,8 +4,11 @@ mod args;
 mod ask;
 mod check;
 mod doctor;
+mod keyring;
+mod models;
 mod out;
 mod problem;
+mod providers;
 mod run;
 mod runs;
 mod setup;
@@ -46,6 +49,7 @@ fn main() -> ExitCode {
         Command::Runs(command) => runs::runs(command),
         Command::Check(args) => check::check(args),
         Command::Tools(args) => tools::tools(args),
+        Command::Models(command) => models::models(command),
         Command::Doctor(args) => doctor::doctor(args),
     };
     match outcome {

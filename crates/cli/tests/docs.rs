@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use selvedge_protocol::ErrorCode;
+use selvedge_protocol::{ErrorCode, ModelErrorKind};
 
 #[test]
 fn docs_do_not_drift() {
@@ -14,6 +14,8 @@ fn docs_do_not_drift() {
         ("docs/configuration.md", "keys", selvedge_config::reference()),
         ("docs/commands.md", "help", help()),
         ("docs/tools.md", "tools", tools()),
+        ("docs/models.md", "models", selvedge_config::reference_of_models()),
+        ("docs/models.md", "kinds", kinds()),
     ];
     let mut drifted = Vec::new();
     for (file, name, fresh) in parts {
@@ -42,6 +44,14 @@ fn errors() -> String {
     table
 }
 
+fn kinds() -> String {
+    let mut table = String::from("| kind | meaning |\n|---|---|\n");
+    for kind in ModelErrorKind::ALL {
+        table.push_str(&format!("| `{kind}` | {} |\n", kind.meaning()));
+    }
+    table
+}
+
 fn selvedge(args: &[&str]) -> String {
     let home = tempfile::tempdir().unwrap();
     let output = Command::new(env!("CARGO_BIN_EXE_selvedge"))
@@ -56,9 +66,15 @@ fn selvedge(args: &[&str]) -> String {
 
 fn help() -> String {
     let mut text = String::new();
-    for command in
-        [&["--help"][..], &["run", "--help"], &["check", "--help"], &["tools", "--help"], &["doctor", "--help"]]
-    {
+    for command in [
+        &["--help"][..],
+        &["run", "--help"],
+        &["check", "--help"],
+        &["tools", "--help"],
+        &["models", "list", "--help"],
+        &["models", "test", "--help"],
+        &["doctor", "--help"],
+    ] {
         let shown = command.iter().filter(|word| **word != "--help").copied().collect::<Vec<_>>();
         let heading = ["selvedge"].into_iter().chain(shown).collect::<Vec<_>>().join(" ");
         let trimmed: Vec<String> = selvedge(command).lines().map(|line| line.trim_end().to_owned()).collect();
