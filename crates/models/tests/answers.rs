@@ -618,6 +618,13 @@ mod responses {
             ],
             // Nothing is streamed.
             vec![end("completed", json!({"output": [message, function]}))],
+            // Half of it is streamed.
+            vec![
+                json!({"type": "response.output_item.added", "item": {"type": "message", "id": "a"}}),
+                json!({"type": "response.output_text.delta", "item_id": "a", "delta": "Hello"}),
+                json!({"type": "response.output_item.done", "item": {"type": "message", "id": "a", "content": [{"type": "output_text", "text": "Hello"}]}}),
+                end("completed", json!({"output": [message, function]})),
+            ],
             // The end tells what the stream began.
             vec![
                 json!({"type": "response.output_item.added", "output_index": 0, "item": {"type": "message", "id": "a"}}),

@@ -1,7 +1,10 @@
 //! What a Chat server answers.
 
+use std::borrow::Cow;
+
 use selvedge_protocol::{FinishReason, Item, Message, Origin, OutputPart, Role, Usage};
 use serde::Deserialize;
+use serde::de::{Deserializer, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
 use super::call::{CallPiece, Calls, FunctionPiece};
@@ -60,7 +63,7 @@ struct Choice<'a> {
 #[derive(Deserialize)]
 struct Delta<'a> {
     #[serde(borrow, default)]
-    content: Option<&'a RawValue>,
+    content: Content<'a>,
     #[serde(borrow, default)]
     reasoning_content: Text<'a>,
     #[serde(borrow, default)]
@@ -77,6 +80,51 @@ struct Delta<'a> {
     tool_calls: Option<Vec<CallPiece<'a>>>,
     #[serde(borrow, default)]
     function_call: Option<FunctionPiece<'a>>,
+}
+
+/// A text, or a list of parts some of which are thoughts.
+#[derive(Default)]
+enum Content<'a> {
+    #[default]
+    Nothing,
+    Text(Cow<'a, str>),
+    Parts(Vec<Part<'a>>),
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Content<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(ContentVisitor)
+    }
+}
+
+struct ContentVisitor;
+
+impl<'de> Visitor<'de> for ContentVisitor {
+    type Value = Content<'de>;
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("a text or a list of parts")
+    }
+
+    fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Self::Value, E> {
+        Ok(Content::Text(Cow::Borrowed(text)))
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
+        Ok(Content::Text(Cow::Owned(text.to_owned())))
+    }
+
+    fn visit_unit<E>(self) -> Result<Self::Value, E> {
+        Ok(Content::Nothing)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
+        let mut parts = Vec::new();
+        while let Some(part) = seq.next_element()? {
+            parts.push(part);
+        }
+        Ok(Content::Parts(parts))
+    }
 }
 
 /// A part of content that is a list.
@@ -148,7 +196,7 @@ impl Answer {
 
     pub(crate) fn event(
         &mut self,
-        name: &str,
+        name: &[u8],
         data: &[u8],
         events: &mut Vec<ModelEvent>,
         allowance: &mut Allowance,
@@ -160,7 +208,7 @@ impl Answer {
             self.done = true;
             return Ok(());
         }
-        if name == "error" {
+        if name == b"error" {
             return Err(crate::classify::of_json(&read(data)?));
         }
         self.chunk(data, events, allowance)
@@ -273,8 +321,11 @@ impl Answer {
                 events.push(ModelEvent::Reasoning { item, view: ReasoningView::Raw, text });
             }
         }
-        if let Some(content) = delta.content {
-            self.content(content, events, allowance)?;
+        match &delta.content {
+            Content::Nothing => {}
+            Content::Text(text) if text.is_empty() => {}
+            Content::Text(text) => self.say(text, events, allowance)?,
+            Content::Parts(parts) => self.parts(parts, events, allowance)?,
         }
         if let Some(refusal) = delta.refusal.get() {
             self.refusal.push_str(refusal);
@@ -289,18 +340,13 @@ impl Answer {
         Ok(())
     }
 
-    /// Content is a text, or a list of parts some of which are thoughts.
-    fn content(
+    fn parts(
         &mut self,
-        content: &RawValue,
+        parts: &[Part<'_>],
         events: &mut Vec<ModelEvent>,
         allowance: &mut Allowance,
     ) -> Result<(), ModelError> {
-        if !content.get().starts_with('[') {
-            let text: Text<'_> = part(content)?;
-            return text.get().map_or(Ok(()), |text| self.say(text, events, allowance));
-        }
-        for piece in part::<Vec<Part<'_>>>(content)? {
+        for piece in parts {
             if let Some(text) = piece.text.get() {
                 self.say(text, events, allowance)?;
             }

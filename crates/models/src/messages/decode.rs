@@ -73,7 +73,7 @@ struct Event<'a> {
     #[serde(default)]
     index: Number,
     #[serde(borrow, default)]
-    delta: Option<&'a RawValue>,
+    delta: Option<Delta<'a>>,
     #[serde(borrow, default)]
     content_block: Option<&'a RawValue>,
     #[serde(borrow, default)]
@@ -148,8 +148,8 @@ impl Answer {
                 if let (Some(delta), Some(block)) = (event.delta, &mut self.open) {
                     // Another block's piece would be a server's mistake that nothing here can mend.
                     if event.index.0.is_none() || event.index.0 == block.index {
-                        allowance.keep(delta.get().len())?;
-                        block.take(delta, events)?;
+                        allowance.keep(data.len())?;
+                        block.take(&delta, data, events)?;
                     }
                 }
             }
@@ -163,11 +163,8 @@ impl Answer {
             "message_start" => self.start(event.message, events)?,
             "message_delta" => {
                 self.usage.update(event.usage);
-                if let Some(delta) = event.delta {
-                    let reason = part::<Delta<'_>>(delta)?.stop_reason;
-                    if let Some(reason) = reason.get() {
-                        self.stopped(reason, &part::<Value>(delta)?["stop_details"], events);
-                    }
+                if let Some(reason) = event.delta.as_ref().and_then(|delta| delta.stop_reason.get()) {
+                    self.stopped(reason, &read::<Value>(data)?["delta"]["stop_details"], events);
                 }
             }
             "message_stop" => self.finish(events),
@@ -356,8 +353,9 @@ impl Answer {
 }
 
 impl Block {
-    fn take(&mut self, raw: &RawValue, events: &mut Vec<ModelEvent>) -> Result<(), ModelError> {
-        let delta: Delta<'_> = part(raw)?;
+    /// Takes a piece; `data` is the event it came in, for what is not read of every one.
+    fn take(&mut self, delta: &Delta<'_>, data: &[u8], events: &mut Vec<ModelEvent>) -> Result<(), ModelError> {
+        let whole = || read::<Value>(data).map(|mut event| event["delta"].take());
         let item = self.item;
         match (self.kind, delta.kind.or_empty()) {
             (BlockKind::Text, "text_delta") => {
@@ -381,10 +379,13 @@ impl Block {
             }
             (BlockKind::Other, "input_json_delta") => self.text.push_str(delta.partial_json.or_empty()),
             (BlockKind::Text, "citations_delta") => {
-                let mut whole: Value = part(raw)?;
-                self.citations.push(whole["citation"].take());
+                self.citations.push(whole()?["citation"].take());
             }
-            (BlockKind::Other, _) => self.merge(part(raw)?),
+            (BlockKind::Other, _) => {
+                if let Value::Object(piece) = whole()? {
+                    self.merge(piece);
+                }
+            }
             _ => {}
         }
         Ok(())

@@ -318,19 +318,21 @@ impl Answer {
         events: &mut Vec<ModelEvent>,
         allowance: &mut Allowance,
     ) -> Result<(), ModelError> {
-        if self.items.is_empty() || self.items.iter().any(|item| !item.done) {
-            let output: Vec<Value> = response.output.map(part).transpose()?.unwrap_or_default();
-            for (index, item) in output.into_iter().enumerate() {
-                let index = index as u64;
-                let indexed = self.items.iter().any(|known| known.index.is_some());
+        let output: Vec<&RawValue> = response.output.map(part).transpose()?.unwrap_or_default();
+        if output.len() > self.items.len() || self.items.iter().any(|item| !item.done) {
+            let indexed = self.items.iter().any(|known| known.index.is_some());
+            for (at, raw) in output.into_iter().enumerate() {
+                let item: Value = part(raw)?;
+                let index = at as u64;
                 let found = match indexed {
                     true => self.find(Some(index), "", Kind::of(&item)),
-                    false => self.items.get(index as usize).is_some().then_some(index as usize),
+                    false => (at < self.items.len()).then_some(at),
                 };
                 let at = match found {
                     Some(at) => at,
-                    None => self.begin(Some(index), &item, allowance)?,
+                    None => self.begin(Some(index).filter(|_| indexed), &item, allowance)?,
                 };
+                allowance.keep(raw.get().len())?;
                 self.complete(at, item, events);
             }
         }
