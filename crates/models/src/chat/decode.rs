@@ -1,16 +1,13 @@
 //! What a Chat server answers.
 
-use std::borrow::Cow;
-
 use selvedge_protocol::{FinishReason, Item, Message, Origin, OutputPart, Role, Usage};
-use serde::Deserialize;
-use serde::de::{Deserializer, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
-use super::call::{CallPiece, Calls, FunctionPiece};
+use super::call::Calls;
+use super::chunk::{Chunk, Content, Counted, Delta, Groq, Part};
 use super::thought::Thought;
 use crate::decode::{Allowance, DONE, broke_off};
-use crate::json::{Number, Text, part, read};
+use crate::json::{Text, part, read};
 use crate::{ModelError, ModelEvent, ReasoningView};
 
 /// An answer as far as it came. Nothing is complete before its end: some servers go on after they said they stop.
@@ -27,146 +24,6 @@ pub(crate) struct Answer {
     reason: Option<FinishReason>,
     done: bool,
     finished: bool,
-}
-
-#[derive(Deserialize)]
-struct Chunk<'a> {
-    #[serde(borrow, default)]
-    id: Text<'a>,
-    #[serde(borrow, default)]
-    model: Text<'a>,
-    #[serde(borrow, default)]
-    choices: Option<Vec<Choice<'a>>>,
-    #[serde(borrow, default)]
-    usage: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    x_groq: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    error: Option<&'a RawValue>,
-}
-
-#[derive(Deserialize)]
-struct Choice<'a> {
-    #[serde(default)]
-    index: Number,
-    #[serde(borrow, default)]
-    delta: Option<Delta<'a>>,
-    /// Where the server did not stream.
-    #[serde(borrow, default)]
-    message: Option<Delta<'a>>,
-    #[serde(borrow, default)]
-    finish_reason: Text<'a>,
-    #[serde(borrow, default)]
-    usage: Option<&'a RawValue>,
-}
-
-#[derive(Deserialize)]
-struct Delta<'a> {
-    #[serde(borrow, default)]
-    content: Content<'a>,
-    #[serde(borrow, default)]
-    reasoning_content: Text<'a>,
-    #[serde(borrow, default)]
-    reasoning: Text<'a>,
-    #[serde(borrow, default)]
-    reasoning_details: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    extra_content: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    thought_signature: Text<'a>,
-    #[serde(borrow, default)]
-    refusal: Text<'a>,
-    #[serde(borrow, default)]
-    tool_calls: Option<Vec<CallPiece<'a>>>,
-    #[serde(borrow, default)]
-    function_call: Option<FunctionPiece<'a>>,
-}
-
-/// A text, or a list of parts some of which are thoughts.
-#[derive(Default)]
-enum Content<'a> {
-    #[default]
-    Nothing,
-    Text(Cow<'a, str>),
-    Parts(Vec<Part<'a>>),
-}
-
-impl<'de: 'a, 'a> Deserialize<'de> for Content<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(ContentVisitor)
-    }
-}
-
-struct ContentVisitor;
-
-impl<'de> Visitor<'de> for ContentVisitor {
-    type Value = Content<'de>;
-
-    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("a text or a list of parts")
-    }
-
-    fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Self::Value, E> {
-        Ok(Content::Text(Cow::Borrowed(text)))
-    }
-
-    fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
-        Ok(Content::Text(Cow::Owned(text.to_owned())))
-    }
-
-    fn visit_unit<E>(self) -> Result<Self::Value, E> {
-        Ok(Content::Nothing)
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
-        let mut parts = Vec::new();
-        while let Some(part) = seq.next_element()? {
-            parts.push(part);
-        }
-        Ok(Content::Parts(parts))
-    }
-}
-
-/// A part of content that is a list.
-#[derive(Deserialize)]
-struct Part<'a> {
-    #[serde(borrow, default)]
-    text: Text<'a>,
-    #[serde(borrow, default)]
-    thinking: Option<&'a RawValue>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct Counted {
-    prompt_tokens: Number,
-    completion_tokens: Number,
-    total_tokens: Number,
-    prompt_tokens_details: Option<PromptDetails>,
-    completion_tokens_details: Option<CompletionDetails>,
-    prompt_cache_hit_tokens: Number,
-    cached_tokens: Number,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct PromptDetails {
-    cached_tokens: Number,
-    cache_write_tokens: Number,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct CompletionDetails {
-    reasoning_tokens: Number,
-}
-
-#[derive(Deserialize)]
-struct Groq<'a> {
-    #[serde(borrow, default)]
-    usage: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    error: Option<&'a RawValue>,
 }
 
 impl Answer {
@@ -378,20 +235,7 @@ impl Answer {
     }
 
     fn count(&mut self, raw: &RawValue) {
-        let Ok(counted) = serde_json::from_str::<Counted>(raw.get()) else { return };
-        let known = |number: Number| number.0.unwrap_or(0);
-        let input = known(counted.prompt_tokens);
-        let prompt = counted.prompt_tokens_details.unwrap_or_default();
-        let cached = [prompt.cached_tokens, counted.prompt_cache_hit_tokens, counted.cached_tokens];
-        let completion = counted.completion_tokens_details.unwrap_or_default();
-        let usage = Usage {
-            input_tokens: input,
-            cached_input_tokens: cached.into_iter().find_map(|number| number.0).unwrap_or(0),
-            cache_write_input_tokens: known(prompt.cache_write_tokens),
-            // Some leave reasoning out of the completion, but never out of the total.
-            output_tokens: known(counted.completion_tokens).max(known(counted.total_tokens).saturating_sub(input)),
-            reasoning_output_tokens: known(completion.reasoning_tokens),
-        };
+        let Ok(usage) = serde_json::from_str::<Counted>(raw.get()).map(Counted::usage) else { return };
         // A gateway may repeat the usage with nothing in it.
         if self.usage.is_none() || usage != Usage::default() {
             self.usage = Some(usage);

@@ -1,14 +1,14 @@
 //! What a Messages server answers.
 
 use selvedge_protocol::{
-    CallKind, FinishReason, FunctionCall, Item, Message, Native, Origin, OutputPart, Reasoning, Role, Usage,
+    CallKind, FinishReason, FunctionCall, Item, Message, Native, Origin, OutputPart, Reasoning, Role,
 };
-use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
+use super::event::{Counted, Delta, Event};
 use crate::decode::{Allowance, DONE, broke_off};
-use crate::json::{Number, Text, others, part, read, text_at};
+use crate::json::{others, part, read, text_at};
 use crate::{ModelError, ModelEvent, ReasoningView};
 
 /// An answer as far as it came.
@@ -47,67 +47,6 @@ enum BlockKind {
     Call,
     /// Redacted thinking, and what the provider did by itself.
     Other,
-}
-
-/// Tokens as this API counts them: what was cached is not in `input`.
-#[derive(Debug, Default, Clone, Copy, Deserialize)]
-#[serde(default)]
-struct Counted {
-    input_tokens: Number,
-    cache_read_input_tokens: Number,
-    cache_creation_input_tokens: Number,
-    output_tokens: Number,
-    output_tokens_details: Details,
-}
-
-#[derive(Debug, Default, Clone, Copy, Deserialize)]
-#[serde(default)]
-struct Details {
-    thinking_tokens: Number,
-}
-
-#[derive(Deserialize)]
-struct Event<'a> {
-    #[serde(borrow, default, rename = "type")]
-    kind: Text<'a>,
-    #[serde(default)]
-    index: Number,
-    #[serde(borrow, default)]
-    delta: Option<Delta<'a>>,
-    #[serde(borrow, default)]
-    content_block: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    message: Option<&'a RawValue>,
-    #[serde(default, deserialize_with = "lenient_usage")]
-    usage: Counted,
-}
-
-#[derive(Deserialize)]
-struct Delta<'a> {
-    #[serde(borrow, default, rename = "type")]
-    kind: Text<'a>,
-    #[serde(borrow, default)]
-    text: Text<'a>,
-    #[serde(borrow, default)]
-    thinking: Text<'a>,
-    #[serde(borrow, default)]
-    signature: Text<'a>,
-    #[serde(borrow, default)]
-    partial_json: Text<'a>,
-    #[serde(borrow, default)]
-    stop_reason: Text<'a>,
-}
-
-fn lenient_usage<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Counted, D::Error> {
-    let value = Option::<Value>::deserialize(deserializer)?;
-    Ok(value.and_then(|value| serde_json::from_value(without_nulls(value)).ok()).unwrap_or_default())
-}
-
-fn without_nulls(mut value: Value) -> Value {
-    if let Value::Object(fields) = &mut value {
-        fields.retain(|_, field| !field.is_null());
-    }
-    value
 }
 
 impl Answer {
@@ -185,7 +124,7 @@ impl Answer {
             return Err(crate::classify::of_json(&message));
         }
         events.push(started(&message));
-        self.usage.update(serde_json::from_value(without_nulls(message["usage"].clone())).unwrap_or_default());
+        self.usage.update(Counted::of(&message["usage"]));
         for block in message["content"].as_array().into_iter().flatten() {
             allowance.item()?;
             self.start_block(None, block.clone(), events);
@@ -218,7 +157,7 @@ impl Answer {
             events.push(ModelEvent::Restarted);
         }
         let message = message.map(part::<Value>).transpose()?.unwrap_or_default();
-        self.usage.update(serde_json::from_value(without_nulls(message["usage"].clone())).unwrap_or_default());
+        self.usage.update(Counted::of(&message["usage"]));
         events.push(started(&message));
         Ok(())
     }
@@ -415,38 +354,6 @@ impl Block {
             }
             _ => "{}".to_owned(),
         }
-    }
-}
-
-impl Counted {
-    /// Takes over what is said anew: later counts include earlier ones.
-    fn update(&mut self, newer: Self) {
-        let take = |old: &mut Number, new: Number| old.0 = new.0.or(old.0);
-        take(&mut self.input_tokens, newer.input_tokens);
-        take(&mut self.cache_read_input_tokens, newer.cache_read_input_tokens);
-        take(&mut self.cache_creation_input_tokens, newer.cache_creation_input_tokens);
-        take(&mut self.output_tokens, newer.output_tokens);
-        take(&mut self.output_tokens_details.thinking_tokens, newer.output_tokens_details.thinking_tokens);
-    }
-
-    fn total(&self) -> Option<Usage> {
-        let [input, read, written, output, thought] = [
-            self.input_tokens,
-            self.cache_read_input_tokens,
-            self.cache_creation_input_tokens,
-            self.output_tokens,
-            self.output_tokens_details.thinking_tokens,
-        ]
-        .map(|number| number.0);
-        input.or(output)?;
-        let known = |number: Option<u64>| number.unwrap_or(0);
-        Some(Usage {
-            input_tokens: known(input).saturating_add(known(read)).saturating_add(known(written)),
-            cached_input_tokens: known(read),
-            cache_write_input_tokens: known(written),
-            output_tokens: known(output),
-            reasoning_output_tokens: known(thought),
-        })
     }
 }
 
