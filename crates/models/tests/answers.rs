@@ -682,6 +682,24 @@ mod responses {
         );
     }
 
+    /// Without numbers, and with a new id in every event, calls are still told apart by their own names.
+    #[test]
+    fn unnumbered_calls_are_told_apart() {
+        let function = |id: &str, call_id: &str, arguments: &str| json!({"type": "function_call", "id": id, "call_id": call_id, "name": "f", "arguments": arguments});
+        let whole = stream(&[
+            json!({"type": "response.output_item.added", "item": function("1", "a", "")}),
+            json!({"type": "response.output_item.added", "item": function("2", "b", "")}),
+            json!({"type": "response.output_item.done", "item": function("3", "a", "{\"n\":1}")}),
+            json!({"type": "response.output_item.done", "item": function("4", "b", "{\"n\":2}")}),
+            end("completed", json!({})),
+        ]);
+        let found = events(Responses, &whole);
+        assert!(
+            found.contains(&called(0, "a", "f", "{\"n\":1}")) && found.contains(&called(1, "b", "f", "{\"n\":2}")),
+            "{found:?}"
+        );
+    }
+
     #[test]
     fn a_cut_call_is_no_call() {
         let chunks = [

@@ -126,8 +126,10 @@ impl Answer {
             "response.output_item.done" => {
                 let item: Value = event.item.map(part).transpose()?.unwrap_or_default();
                 allowance.keep(event.item.map_or(0, |raw| raw.get().len()))?;
-                let id = text_at(&item, "id");
-                let at = match self.find(event.output_index.0, &id, Kind::of(&item)) {
+                let (id, call_id) = (text_at(&item, "id"), text_at(&item, "call_id"));
+                let by_call = || self.items.iter().position(|open| !open.done && open.call_id == call_id);
+                let unnumbered_call = if event.output_index.0.is_none() { by_call() } else { None };
+                let at = match unnumbered_call.or_else(|| self.find(event.output_index.0, &id, Kind::of(&item))) {
                     Some(at) => at,
                     None => self.begin(event.output_index.0, &item, allowance)?,
                 };
