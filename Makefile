@@ -1,7 +1,8 @@
 # make demo    set up what is missing, build, and take the tour
 # make test    set up what is missing, and run every test
+# make test-llama   take a turn on each API with a real llama.cpp server
 # make bench   measure against the peers, interleaved, and print one table
-# make fuzz    fuzz the detector, the compiler front and the wall for five minutes
+# make fuzz    fuzz the detector, the compiler front, the wall and the decoders of answers for five minutes
 # make docs    write the generated parts of docs/ anew
 # make lint    formatting and clippy, as CI runs them
 
@@ -9,7 +10,7 @@ CARGO ?= cargo
 NEXTEST := $(shell $(CARGO) nextest --version >/dev/null 2>&1 && echo yes)
 FUZZ_SECONDS ?= 300
 
-.PHONY: demo test bench fuzz docs lint setup
+.PHONY: demo test test-llama bench fuzz docs lint setup
 
 setup:
 	@scripts/setup
@@ -26,6 +27,9 @@ else
 	scripts/with-compiler $(CARGO) test --workspace --all-targets
 endif
 	scripts/with-compiler $(CARGO) test --workspace --doc
+
+test-llama: setup
+	python=$$(scripts/setup-llama) && SELVEDGE_LLAMA_PYTHON=$$python $(CARGO) test -p selvedge-models --test llama
 
 lint: setup
 	$(CARGO) fmt --all --check

@@ -4,6 +4,7 @@
 mod commands;
 mod mcp;
 mod measure;
+mod models;
 mod peers;
 mod sandbox;
 mod scripts;
@@ -14,12 +15,13 @@ use anyhow::Result;
 
 type Measure = fn(&mut table::Table) -> Result<()>;
 
-const PARTS: [(&str, Measure); 5] = [
+const PARTS: [(&str, Measure); 6] = [
     ("sandbox", sandbox::measure),
     ("scripts", scripts::measure),
     ("commands", commands::measure),
     ("search", search::measure),
     ("mcp", mcp::measure),
+    ("models", models::measure),
 ];
 
 fn main() -> Result<()> {
@@ -28,7 +30,7 @@ fn main() -> Result<()> {
         [] => (None, None),
         ["--write", file] => (Some(file), None),
         ["--only", part] if PARTS.iter().any(|(name, _)| *name == part) => (None, Some(part)),
-        _ => anyhow::bail!("usage: selvedge-bench [--write FILE | --only sandbox|scripts|commands|search|mcp]"),
+        _ => anyhow::bail!("usage: selvedge-bench [--write FILE | --only sandbox|scripts|commands|search|mcp|models]"),
     };
     let mut table = table::Table::default();
     for (name, measure) in PARTS {

@@ -30,6 +30,9 @@ pub(crate) enum Command {
     /// Offer scripts to other agents, and look after MCP servers
     #[command(subcommand)]
     Mcp(crate::mcp_args::McpCommand),
+    /// See which models there are, and whether they answer
+    #[command(subcommand)]
+    Models(ModelsCommand),
     /// Tell what this machine gives: the walls, the limits, the configuration
     Doctor(DoctorArgs),
 }
@@ -265,6 +268,67 @@ pub(crate) struct RunsShowArgs {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ModelsCommand {
+    /// List providers and their models
+    List(ModelsListArgs),
+    /// Send one tiny request, and tell what it showed
+    Test(ModelsTestArgs),
+    /// Keep a provider's key in the system's keyring; it is read from standard input
+    Login(ModelsLoginArgs),
+    /// Forget a provider's key
+    Logout(ModelsLoginArgs),
+}
+
+/// Who is asked.
+#[derive(Debug, Args, Default)]
+#[command(next_help_heading = "Model")]
+pub(crate) struct ModelArgs {
+    /// The model [default: the configuration's, else the provider's]
+    #[arg(short, long, value_name = "MODEL")]
+    pub(crate) model: Option<String>,
+
+    /// The provider [default: the configuration's, else the first that can be used]
+    #[arg(long, value_name = "PROVIDER")]
+    pub(crate) provider: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ModelsListArgs {
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// Only this provider
+    #[arg(long, value_name = "PROVIDER")]
+    pub(crate) provider: Option<String>,
+
+    #[command(flatten)]
+    pub(crate) place: PlaceArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ModelsTestArgs {
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+
+    #[command(flatten)]
+    pub(crate) place: PlaceArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ModelsLoginArgs {
+    /// The provider
+    pub(crate) provider: String,
+
+    #[command(flatten)]
+    pub(crate) place: PlaceArgs,
 }
 
 #[derive(Debug, Args)]

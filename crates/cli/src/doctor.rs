@@ -8,8 +8,9 @@ use selvedge_protocol::SandboxPolicy;
 use serde::Serialize;
 
 use crate::Exit;
-use crate::args::{DoctorArgs, LimitArgs};
+use crate::args::{DoctorArgs, LimitArgs, ModelArgs};
 use crate::out::line;
+use crate::providers;
 use crate::setup::{Setup, weaker_wall};
 
 /// One thing that was looked at.
@@ -37,6 +38,7 @@ pub(crate) fn doctor(args: DoctorArgs) -> Result<Exit> {
             findings.extend(walls(&setup));
             findings.extend(confinement(&setup));
             findings.push(servers(&setup));
+            findings.push(model(&setup));
         }
         Err(error) => findings.push(Finding { what: "configuration", ok: false, details: format!("{error:#}") }),
     }
@@ -146,6 +148,19 @@ fn confinement(setup: &Setup) -> Vec<Finding> {
         }
     }
     findings
+}
+
+/// The model that would be asked. That there is none is no fault: scripts run without.
+fn model(setup: &Setup) -> Finding {
+    let chosen = crate::run::runtime()
+        .and_then(|runtime| runtime.block_on(providers::choose(&setup.config, &ModelArgs::default())));
+    let details = match chosen {
+        Ok(choice) => {
+            format!("{} of {}, not asked (`selvedge models test`)", choice.model.name, choice.provider.name)
+        }
+        Err(error) => format!("none: {error}"),
+    };
+    Finding { what: "model", ok: true, details }
 }
 
 fn memory() -> Finding {

@@ -6,11 +6,14 @@ mod check;
 mod doctor;
 mod earlier;
 mod journal;
+mod keyring;
 mod mcp;
 mod mcp_args;
 mod mcp_install;
+mod models;
 mod out;
 mod problem;
+mod providers;
 mod recall;
 mod run;
 mod runs;
@@ -56,6 +59,7 @@ fn main() -> ExitCode {
         Command::Check(args) => check::check(args),
         Command::Tools(args) => tools::tools(args),
         Command::Mcp(command) => mcp::mcp(command),
+        Command::Models(command) => models::models(command),
         Command::Doctor(args) => doctor::doctor(args),
     };
     match outcome {

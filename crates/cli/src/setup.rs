@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use crate::args::{LimitArgs, PlaceArgs};
 use crate::problem::Problem;
+use crate::providers::secret_variables;
 use crate::recall::{Ours, recall};
 
 /// Everything a command needs.
@@ -30,13 +31,27 @@ pub(crate) struct Setup {
     pub(crate) session: String,
 }
 
+/// What the files say, and for which folder.
+pub(crate) struct Configuration {
+    pub(crate) config: Config,
+    pub(crate) directory: PathBuf,
+    /// The folder whose own files may be followed.
+    pub(crate) project: Option<PathBuf>,
+}
+
+/// Reads the user's configuration, and the project's if it is trusted.
+pub(crate) fn configuration(place: &PlaceArgs) -> Result<Configuration> {
+    let directory = working_directory(place.directory.as_deref())?;
+    let home = selvedge_config::home();
+    let project = crate::trust::project(&directory, home.as_deref(), place.trust)?;
+    let config = selvedge_config::load(home.as_deref(), project.as_deref())
+        .map_err(|error| Problem::new(error.to_string()).hint("docs/configuration.md lists every key"))?;
+    Ok(Configuration { config, directory, project })
+}
+
 impl Setup {
     pub(crate) fn new(place: &PlaceArgs) -> Result<Self> {
-        let directory = working_directory(place.directory.as_deref())?;
-        let home = selvedge_config::home();
-        let project = crate::trust::project(&directory, home.as_deref(), place.trust)?;
-        let mut config = selvedge_config::load(home.as_deref(), project.as_deref())
-            .map_err(|error| Problem::new(error.to_string()).hint("docs/configuration.md lists every key"))?;
+        let Configuration { mut config, directory, project } = configuration(place)?;
         if let Some(policy) = place.approval {
             config.approval_policy = policy.into();
         }
@@ -248,9 +263,8 @@ fn working_directory(asked: Option<&Path>) -> Result<PathBuf> {
     })?)
 }
 
-/// Keys of model providers: commands never get them, whatever the configuration says of others.
-const PROVIDER_KEYS: [&str; 6] =
-    ["OPENAI_API_KEY", "ANTHROPIC_API_KEY", "OPENROUTER_API_KEY", "GEMINI_API_KEY", "MISTRAL_API_KEY", "GROQ_API_KEY"];
+/// Keys of other model providers people have: commands never get them either, whatever the configuration says.
+const MORE_KEYS: [&str; 3] = ["GEMINI_API_KEY", "MISTRAL_API_KEY", "GROQ_API_KEY"];
 
 pub(crate) fn weaker_wall(config: &Config) -> Option<WeakerWall> {
     config.weaker_wall.map(|wall| match wall {
@@ -279,7 +293,7 @@ fn command_settings(config: &Config, home: Option<&Path>) -> Result<CommandSetti
             exclude: environment.exclude.clone(),
             set: environment.set.clone(),
             include_only: environment.include_only.clone(),
-            never: PROVIDER_KEYS.iter().map(|name| (*name).to_owned()).collect(),
+            never: [secret_variables(config), MORE_KEYS.map(str::to_owned).to_vec()].concat(),
         },
         network: config.sandbox_workspace_write.network_access,
         named_sockets: match config.sandbox_workspace_write.unix_sockets {

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use selvedge_protocol::ErrorCode;
+use selvedge_protocol::{ErrorCode, ModelErrorKind};
 
 #[test]
 fn docs_do_not_drift() {
@@ -15,6 +15,8 @@ fn docs_do_not_drift() {
         ("docs/commands.md", "help", help()),
         ("docs/tools.md", "tools", tools()),
         ("docs/mcp.md", "keys", mcp_keys()),
+        ("docs/models.md", "models", selvedge_config::reference_of_models()),
+        ("docs/models.md", "kinds", kinds()),
     ];
     let mut drifted = Vec::new();
     for (file, name, fresh) in parts {
@@ -39,6 +41,14 @@ fn errors() -> String {
     let mut table = String::from("| code | meaning | try again? |\n|---|---|---|\n");
     for code in ErrorCode::ALL {
         table.push_str(&format!("| `{code}` | {} | {} |\n", code.meaning(), code.retry()));
+    }
+    table
+}
+
+fn kinds() -> String {
+    let mut table = String::from("| kind | meaning |\n|---|---|\n");
+    for kind in ModelErrorKind::ALL {
+        table.push_str(&format!("| `{kind}` | {} |\n", kind.meaning()));
     }
     table
 }

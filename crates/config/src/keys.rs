@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use schemars::JsonSchema;
-use selvedge_protocol::{ApprovalPolicy, Limits, Mode, SandboxPolicy};
+use selvedge_protocol::{ApprovalPolicy, Limits, Mode, SandboxPolicy, WireApi};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -14,6 +14,21 @@ use crate::mcp::McpServer;
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Config {
+    /// The model that is asked; the provider's own choice where nothing is said.
+    pub model: Option<String>,
+    /// The provider that is asked: `openai`, `anthropic`, `openrouter`, `ollama`, `lmstudio`, `llamacpp`, `vllm`, or one
+    /// of `model_providers`. Where nothing is said, the first whose key is there, else a server found on this machine.
+    pub model_provider: Option<String>,
+    /// How hard the model thinks: `none`, `minimal`, `low`, `medium`, `high` or `xhigh`.
+    pub model_reasoning_effort: Option<ReasoningEffort>,
+    /// How many tokens a conversation with `model` may have.
+    pub model_context_window: Option<u64>,
+    /// How many tokens an answer of `model` may have.
+    pub model_max_output_tokens: Option<u64>,
+    /// Providers of one's own, and changes to the built-in ones: `[model_providers.name]`, see below.
+    pub model_providers: BTreeMap<String, ModelProvider>,
+    /// What is known about models, over the built-in table: `[models."name"]`, see below.
+    pub models: BTreeMap<String, ModelSettings>,
     /// When a person is asked before a call runs: `untrusted`, `on-request`, `on-failure` or `never`.
     pub approval_policy: ApprovalPolicy,
     /// What commands and tools may change: `read-only`, `workspace-write` or `danger-full-access`.
@@ -43,6 +58,111 @@ pub struct Config {
     pub journal: JournalKeeping,
     /// How scripts run.
     pub script_harness: ScriptHarness,
+}
+
+/// A provider of models. What is left out is as the built-in provider of that name has it, or as the default says.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct ModelProvider {
+    /// What people call it.
+    pub name: Option<String>,
+    /// Where it is, with its version segment; only `/responses`, `/chat/completions` or `/messages` is added.
+    pub base_url: Option<String>,
+    /// The environment variable that holds the key. A key in the system's keyring will do as well.
+    pub env_key: Option<String>,
+    /// The header the key goes into; `Authorization: Bearer` where nothing is said, with `messages` `x-api-key`.
+    pub key_header: Option<String>,
+    /// How it is spoken to: `responses`, `chat` or `messages`; `chat` where nothing is said.
+    pub wire_api: Option<WireApi>,
+    /// The model that is asked where none is named.
+    pub model: Option<String>,
+    /// More headers.
+    pub http_headers: BTreeMap<String, String>,
+    /// Headers whose values are in environment variables.
+    pub env_http_headers: BTreeMap<String, String>,
+    /// What is added to every address as a query.
+    pub query_params: BTreeMap<String, String>,
+    /// How often a request that failed is sent again; 4 where nothing is said.
+    pub request_max_retries: Option<u32>,
+    /// How often an answer that broke off is asked for again; 5 where nothing is said.
+    pub stream_max_retries: Option<u32>,
+    /// How long an answer may be silent, in milliseconds; 300,000 where nothing is said.
+    pub stream_idle_timeout_ms: Option<u64>,
+    /// Whether scripts run with its models: `disabled`, `dry-run` or `enabled`.
+    pub script_harness: Option<Mode>,
+    /// The pack of tools its models get.
+    pub tool_pack: Option<String>,
+}
+
+/// What is known about a model. What is left out is as the table has it.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct ModelSettings {
+    /// How many tokens a conversation may have, the answer included.
+    pub context_window: Option<u64>,
+    /// How many tokens an answer may have.
+    pub max_output_tokens: Option<u64>,
+    /// Whether it calls tools. Where not, scripts in its text still work.
+    pub tools: Option<bool>,
+    /// Whether it takes tools whose input is plain text (with `responses`).
+    pub freeform_tools: Option<bool>,
+    /// Whether it sees images.
+    pub images: Option<bool>,
+    /// How it is told to think: `unsaid`, `effort`, `adaptive` or `budget`.
+    pub thinking: Option<ThinkingStyle>,
+    /// What a million tokens cost.
+    pub prices: Option<TokenPrices>,
+    /// Whether scripts run with it: `disabled`, `dry-run` or `enabled`.
+    pub script_harness: Option<Mode>,
+    /// The pack of tools it gets.
+    pub tool_pack: Option<String>,
+}
+
+/// What a million tokens cost, in the currency you think in.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TokenPrices {
+    /// Read for the first time.
+    pub input: f64,
+    /// Read from a cache; as `input` where nothing is said.
+    pub cached_input: Option<f64>,
+    /// Written to a cache; as `input` where nothing is said.
+    pub cache_write: Option<f64>,
+    /// Written by the model.
+    pub output: f64,
+}
+
+/// How hard a model thinks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum ReasoningEffort {
+    /// Not at all, where it can be switched off.
+    None,
+    /// Hardly.
+    Minimal,
+    /// A little.
+    Low,
+    /// As usual.
+    Medium,
+    /// Hard.
+    High,
+    /// As hard as it can.
+    #[serde(alias = "max")]
+    Xhigh,
+}
+
+/// How a model is told to think.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum ThinkingStyle {
+    /// It is not.
+    Unsaid,
+    /// With a word for the effort (`responses`, `chat`).
+    Effort,
+    /// As much as it finds right (`messages`, newer models).
+    Adaptive,
+    /// With a number of tokens (`messages`, older models).
+    Budget,
 }
 
 /// How long what ran is remembered.
@@ -190,23 +310,28 @@ impl Default for Expose {
 }
 
 pub(crate) fn reference() -> String {
-    let settings =
-        schemars::generate::SchemaSettings::draft2020_12().with(|settings| settings.inline_subschemas = true);
-    table::<Config>(settings)
+    table::<Config>("")
+}
+
+/// The keys below a table whose name is one's own choice.
+pub(crate) fn reference_of_models() -> String {
+    let provider = table::<ModelProvider>("model_providers.name");
+    let model = table::<ModelSettings>("models.\"name\"");
+    format!("{provider}\n{model}")
 }
 
 /// The keys of one `[mcp_servers.name]`.
 pub(crate) fn mcp_reference() -> String {
-    let settings =
-        schemars::generate::SchemaSettings::draft2020_12().with(|settings| settings.inline_subschemas = true);
-    table::<McpServer>(settings)
+    table::<McpServer>("")
 }
 
-fn table<T: JsonSchema + Default + Serialize>(settings: schemars::generate::SchemaSettings) -> String {
+fn table<T: JsonSchema + Serialize + Default>(prefix: &str) -> String {
+    let settings =
+        schemars::generate::SchemaSettings::draft2020_12().with(|settings| settings.inline_subschemas = true);
     let schema = settings.into_generator().into_root_schema_for::<T>().to_value();
     let defaults = serde_json::to_value(T::default()).unwrap_or_default();
     let mut rows = String::from("| key | default | meaning |\n|---|---|---|\n");
-    describe(&schema, &defaults, "", &mut rows);
+    describe(&schema, &defaults, prefix, &mut rows);
     rows
 }
 

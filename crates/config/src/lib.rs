@@ -8,8 +8,8 @@ mod rules;
 mod trust;
 
 pub use keys::{
-    CommandLimits, Config, Durability, Expose, Inherit, JournalKeeping, ScriptHarness, ShellEnvironmentPolicy,
-    ToolPack, WeakerWall, WorkspaceWrite,
+    CommandLimits, Config, Durability, Expose, Inherit, JournalKeeping, ModelProvider, ModelSettings, ReasoningEffort,
+    ScriptHarness, ShellEnvironmentPolicy, ThinkingStyle, TokenPrices, ToolPack, WeakerWall, WorkspaceWrite,
 };
 pub use load::{ConfigError, home, load};
 pub use mcp::{McpApproval, McpServer, project_servers};
@@ -24,4 +24,9 @@ pub fn reference() -> String {
 /// Every key of an MCP server, its default and its meaning, as a Markdown table.
 pub fn mcp_reference() -> String {
     keys::mcp_reference()
+}
+
+/// Every key of a provider and of a model, as two Markdown tables.
+pub fn reference_of_models() -> String {
+    keys::reference_of_models()
 }

@@ -118,6 +118,41 @@ mod tests {
         assert_eq!(load(None, None).unwrap(), Config::default());
     }
 
+    /// A file as people have it for Codex.
+    #[test]
+    fn keys_of_models_are_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let text = r#"
+            model = "o3"
+            model_provider = "proxy"
+            model_reasoning_effort = "xhigh"
+            [model_providers.proxy]
+            name = "Proxy"
+            base_url = "https://proxy.example.com/v1"
+            env_key = "PROXY_KEY"
+            wire_api = "chat"
+            query_params = { api-version = "2026-01-01" }
+            http_headers = { "X-Team" = "a" }
+            env_http_headers = { "X-Secret" = "PROXY_SECRET" }
+            request_max_retries = 1
+            stream_idle_timeout_ms = 5000
+            requires_openai_auth = false
+            script_harness = "dry-run"
+            [models."o3"]
+            context_window = 1000
+            prices = { input = 2.0, output = 8.0 }
+        "#;
+        write(dir.path(), "config.toml", text);
+        let config = load(Some(dir.path()), None).unwrap();
+        let provider = &config.model_providers["proxy"];
+        assert_eq!((config.model.as_deref(), config.model_provider.as_deref()), (Some("o3"), Some("proxy")));
+        assert_eq!(config.model_reasoning_effort, Some(crate::ReasoningEffort::Xhigh));
+        assert_eq!(provider.wire_api, Some(selvedge_protocol::WireApi::Chat));
+        assert_eq!(provider.query_params["api-version"], "2026-01-01");
+        assert_eq!((provider.request_max_retries, provider.script_harness), (Some(1), Some(Mode::DryRun)));
+        assert_eq!(config.models["o3"].prices.unwrap().output, 8.0);
+    }
+
     #[test]
     fn errors_name_the_file_and_the_place() {
         let dir = tempfile::tempdir().unwrap();
@@ -125,6 +160,8 @@ mod tests {
             ("a = \n", "line 1"),
             ("approval_policy = \"sometimes\"\n", "unknown variant `sometimes`"),
             ("[script_harness.limits]\nmemory = 3\n", "unknown field `memory`"),
+            ("[model_providers.x]\nwire_api = \"grpc\"\n", "unknown variant `grpc`"),
+            ("[models.x]\ncontext = 3\n", "unknown field `context`"),
         ] {
             write(dir.path(), "config.toml", text);
             let error = load(Some(dir.path()), None).unwrap_err().to_string();

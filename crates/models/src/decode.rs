@@ -145,7 +145,7 @@ impl Decoder {
 impl Answer {
     fn event(
         &mut self,
-        name: &str,
+        name: &[u8],
         data: &[u8],
         events: &mut Vec<ModelEvent>,
         allowance: &mut Allowance,

@@ -105,15 +105,19 @@ impl<'de> Visitor<'de> for Lenient {
 
 /// Reads an event, or says what is wrong with it.
 pub(crate) fn read<'a, T: Deserialize<'a>>(data: &'a [u8]) -> Result<T, ModelError> {
-    serde_json::from_slice(data).map_err(|error| {
+    let wrong = |error: &dyn fmt::Display| {
         let start = String::from_utf8_lossy(&data[..data.len().min(80)]).into_owned();
         ModelError::protocol(crate::classify::one_line(&format!("an event is not what it should be: {error}: {start}")))
-    })
+    };
+    // Checked once as a whole, not string by string.
+    let text = std::str::from_utf8(data).map_err(|error| wrong(&error))?;
+    serde_json::from_str(text).map_err(|error| wrong(&error))
 }
 
 /// Reads a part of an event that was kept for later.
 pub(crate) fn part<'a, T: Deserialize<'a>>(raw: &'a RawValue) -> Result<T, ModelError> {
-    read(raw.get().as_bytes())
+    serde_json::from_str(raw.get())
+        .map_err(|error| ModelError::protocol(format!("a part of an event is not what it should be: {error}")))
 }
 
 /// The fields of an object that are not among those named, if there are any.

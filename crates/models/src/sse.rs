@@ -21,7 +21,7 @@ pub(crate) struct Events {
     /// The data lines of the event so far, joined.
     data: Vec<u8>,
     has_data: bool,
-    name: String,
+    name: Vec<u8>,
     /// The last byte was `\r`: a `\n` that follows belongs to it.
     after_cr: bool,
     begun: bool,
@@ -29,10 +29,11 @@ pub(crate) struct Events {
 
 impl Events {
     /// Takes more bytes and calls `on` with name and data of each event that is complete now.
+    #[inline]
     pub(crate) fn feed<E: From<TooLarge>>(
         &mut self,
         mut bytes: &[u8],
-        mut on: impl FnMut(&str, &[u8]) -> Result<(), E>,
+        mut on: impl FnMut(&[u8], &[u8]) -> Result<(), E>,
     ) -> Result<(), E> {
         while !bytes.is_empty() {
             if std::mem::take(&mut self.after_cr) && bytes[0] == b'\n' {
@@ -62,7 +63,7 @@ impl Events {
     /// The stream is over: an event that nothing ended is complete now.
     pub(crate) fn finish<E: From<TooLarge>>(
         &mut self,
-        mut on: impl FnMut(&str, &[u8]) -> Result<(), E>,
+        mut on: impl FnMut(&[u8], &[u8]) -> Result<(), E>,
     ) -> Result<(), E> {
         let line = std::mem::take(&mut self.line);
         if !line.is_empty() {
@@ -74,7 +75,7 @@ impl Events {
     fn take_line<E: From<TooLarge>>(
         &mut self,
         line: &[u8],
-        on: &mut impl FnMut(&str, &[u8]) -> Result<(), E>,
+        on: &mut impl FnMut(&[u8], &[u8]) -> Result<(), E>,
     ) -> Result<(), E> {
         let line = match std::mem::replace(&mut self.begun, true) {
             true => line,
@@ -103,7 +104,7 @@ impl Events {
             }
             b"event" => {
                 self.name.clear();
-                self.name.push_str(&String::from_utf8_lossy(value));
+                self.name.extend_from_slice(value);
             }
             // Comments, ids, retry times, and whatever else there may be.
             _ => {}
@@ -123,8 +124,8 @@ mod tests {
     fn events(chunks: &[&[u8]]) -> Vec<(String, String)> {
         let mut found = Vec::new();
         let mut parser = Events::default();
-        let mut on = |name: &str, data: &[u8]| {
-            found.push((name.to_owned(), String::from_utf8(data.to_vec()).unwrap()));
+        let mut on = |name: &[u8], data: &[u8]| {
+            found.push((String::from_utf8(name.to_vec()).unwrap(), String::from_utf8(data.to_vec()).unwrap()));
             Ok::<(), TooLarge>(())
         };
         for chunk in chunks {

@@ -177,7 +177,8 @@ mod chat {
     #[test]
     fn calls_without_ids_or_numbers() {
         let piece = |piece: Value| chunk(json!({"tool_calls": [piece]}), None);
-        let cases: [(&str, Vec<Value>, &[(&str, &str)]); 6] = [
+        type Case = (&'static str, Vec<Value>, &'static [(&'static str, &'static str)]);
+        let cases: [Case; 6] = [
             (
                 "no ids, one number for all",
                 vec![
@@ -617,6 +618,13 @@ mod responses {
             ],
             // Nothing is streamed.
             vec![end("completed", json!({"output": [message, function]}))],
+            // Half of it is streamed.
+            vec![
+                json!({"type": "response.output_item.added", "item": {"type": "message", "id": "a"}}),
+                json!({"type": "response.output_text.delta", "item_id": "a", "delta": "Hello"}),
+                json!({"type": "response.output_item.done", "item": {"type": "message", "id": "a", "content": [{"type": "output_text", "text": "Hello"}]}}),
+                end("completed", json!({"output": [message, function]})),
+            ],
             // The end tells what the stream began.
             vec![
                 json!({"type": "response.output_item.added", "output_index": 0, "item": {"type": "message", "id": "a"}}),
@@ -674,6 +682,24 @@ mod responses {
         );
     }
 
+    /// Without numbers, and with a new id in every event, calls are still told apart by their own names.
+    #[test]
+    fn unnumbered_calls_are_told_apart() {
+        let function = |id: &str, call_id: &str, arguments: &str| json!({"type": "function_call", "id": id, "call_id": call_id, "name": "f", "arguments": arguments});
+        let whole = stream(&[
+            json!({"type": "response.output_item.added", "item": function("1", "a", "")}),
+            json!({"type": "response.output_item.added", "item": function("2", "b", "")}),
+            json!({"type": "response.output_item.done", "item": function("3", "a", "{\"n\":1}")}),
+            json!({"type": "response.output_item.done", "item": function("4", "b", "{\"n\":2}")}),
+            end("completed", json!({})),
+        ]);
+        let found = events(Responses, &whole);
+        assert!(
+            found.contains(&called(0, "a", "f", "{\"n\":1}")) && found.contains(&called(1, "b", "f", "{\"n\":2}")),
+            "{found:?}"
+        );
+    }
+
     #[test]
     fn a_cut_call_is_no_call() {
         let chunks = [
@@ -708,7 +734,7 @@ mod responses {
                 ModelErrorKind::InvalidRequest,
             ),
         ] {
-            let error = decode(Responses, [stream(&[chunk.clone()]).as_bytes()]).unwrap_err();
+            let error = decode(Responses, [stream(std::slice::from_ref(&chunk)).as_bytes()]).unwrap_err();
             assert_eq!(error.kind, kind, "{chunk}");
         }
     }

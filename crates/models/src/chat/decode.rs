@@ -1,13 +1,13 @@
 //! What a Chat server answers.
 
 use selvedge_protocol::{FinishReason, Item, Message, Origin, OutputPart, Role, Usage};
-use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::call::{CallPiece, Calls, FunctionPiece};
+use super::call::Calls;
+use super::chunk::{Chunk, Content, Counted, Delta, Groq, Part};
 use super::thought::Thought;
 use crate::decode::{Allowance, DONE, broke_off};
-use crate::json::{Number, Text, part, read};
+use crate::json::{Text, part, read};
 use crate::{ModelError, ModelEvent, ReasoningView};
 
 /// An answer as far as it came. Nothing is complete before its end: some servers go on after they said they stop.
@@ -24,101 +24,6 @@ pub(crate) struct Answer {
     reason: Option<FinishReason>,
     done: bool,
     finished: bool,
-}
-
-#[derive(Deserialize)]
-struct Chunk<'a> {
-    #[serde(borrow, default)]
-    id: Text<'a>,
-    #[serde(borrow, default)]
-    model: Text<'a>,
-    #[serde(borrow, default)]
-    choices: Option<Vec<Choice<'a>>>,
-    #[serde(borrow, default)]
-    usage: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    x_groq: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    error: Option<&'a RawValue>,
-}
-
-#[derive(Deserialize)]
-struct Choice<'a> {
-    #[serde(default)]
-    index: Number,
-    #[serde(borrow, default)]
-    delta: Option<Delta<'a>>,
-    /// Where the server did not stream.
-    #[serde(borrow, default)]
-    message: Option<Delta<'a>>,
-    #[serde(borrow, default)]
-    finish_reason: Text<'a>,
-    #[serde(borrow, default)]
-    usage: Option<&'a RawValue>,
-}
-
-#[derive(Deserialize)]
-struct Delta<'a> {
-    #[serde(borrow, default)]
-    content: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    reasoning_content: Text<'a>,
-    #[serde(borrow, default)]
-    reasoning: Text<'a>,
-    #[serde(borrow, default)]
-    reasoning_details: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    extra_content: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    thought_signature: Text<'a>,
-    #[serde(borrow, default)]
-    refusal: Text<'a>,
-    #[serde(borrow, default)]
-    tool_calls: Option<Vec<CallPiece<'a>>>,
-    #[serde(borrow, default)]
-    function_call: Option<FunctionPiece<'a>>,
-}
-
-/// A part of content that is a list.
-#[derive(Deserialize)]
-struct Part<'a> {
-    #[serde(borrow, default)]
-    text: Text<'a>,
-    #[serde(borrow, default)]
-    thinking: Option<&'a RawValue>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct Counted {
-    prompt_tokens: Number,
-    completion_tokens: Number,
-    total_tokens: Number,
-    prompt_tokens_details: Option<PromptDetails>,
-    completion_tokens_details: Option<CompletionDetails>,
-    prompt_cache_hit_tokens: Number,
-    cached_tokens: Number,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct PromptDetails {
-    cached_tokens: Number,
-    cache_write_tokens: Number,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct CompletionDetails {
-    reasoning_tokens: Number,
-}
-
-#[derive(Deserialize)]
-struct Groq<'a> {
-    #[serde(borrow, default)]
-    usage: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    error: Option<&'a RawValue>,
 }
 
 impl Answer {
@@ -148,7 +53,7 @@ impl Answer {
 
     pub(crate) fn event(
         &mut self,
-        name: &str,
+        name: &[u8],
         data: &[u8],
         events: &mut Vec<ModelEvent>,
         allowance: &mut Allowance,
@@ -160,7 +65,7 @@ impl Answer {
             self.done = true;
             return Ok(());
         }
-        if name == "error" {
+        if name == b"error" {
             return Err(crate::classify::of_json(&read(data)?));
         }
         self.chunk(data, events, allowance)
@@ -273,8 +178,11 @@ impl Answer {
                 events.push(ModelEvent::Reasoning { item, view: ReasoningView::Raw, text });
             }
         }
-        if let Some(content) = delta.content {
-            self.content(content, events, allowance)?;
+        match &delta.content {
+            Content::Nothing => {}
+            Content::Text(text) if text.is_empty() => {}
+            Content::Text(text) => self.say(text, events, allowance)?,
+            Content::Parts(parts) => self.parts(parts, events, allowance)?,
         }
         if let Some(refusal) = delta.refusal.get() {
             self.refusal.push_str(refusal);
@@ -289,18 +197,13 @@ impl Answer {
         Ok(())
     }
 
-    /// Content is a text, or a list of parts some of which are thoughts.
-    fn content(
+    fn parts(
         &mut self,
-        content: &RawValue,
+        parts: &[Part<'_>],
         events: &mut Vec<ModelEvent>,
         allowance: &mut Allowance,
     ) -> Result<(), ModelError> {
-        if !content.get().starts_with('[') {
-            let text: Text<'_> = part(content)?;
-            return text.get().map_or(Ok(()), |text| self.say(text, events, allowance));
-        }
-        for piece in part::<Vec<Part<'_>>>(content)? {
+        for piece in parts {
             if let Some(text) = piece.text.get() {
                 self.say(text, events, allowance)?;
             }
@@ -332,20 +235,7 @@ impl Answer {
     }
 
     fn count(&mut self, raw: &RawValue) {
-        let Ok(counted) = serde_json::from_str::<Counted>(raw.get()) else { return };
-        let known = |number: Number| number.0.unwrap_or(0);
-        let input = known(counted.prompt_tokens);
-        let prompt = counted.prompt_tokens_details.unwrap_or_default();
-        let cached = [prompt.cached_tokens, counted.prompt_cache_hit_tokens, counted.cached_tokens];
-        let completion = counted.completion_tokens_details.unwrap_or_default();
-        let usage = Usage {
-            input_tokens: input,
-            cached_input_tokens: cached.into_iter().find_map(|number| number.0).unwrap_or(0),
-            cache_write_input_tokens: known(prompt.cache_write_tokens),
-            // Some leave reasoning out of the completion, but never out of the total.
-            output_tokens: known(counted.completion_tokens).max(known(counted.total_tokens).saturating_sub(input)),
-            reasoning_output_tokens: known(completion.reasoning_tokens),
-        };
+        let Ok(usage) = serde_json::from_str::<Counted>(raw.get()).map(Counted::usage) else { return };
         // A gateway may repeat the usage with nothing in it.
         if self.usage.is_none() || usage != Usage::default() {
             self.usage = Some(usage);

@@ -1,6 +1,7 @@
 //! OpenAI Chat Completions, and the many servers that speak it, each a little differently.
 
 mod call;
+mod chunk;
 mod decode;
 mod request;
 mod thought;

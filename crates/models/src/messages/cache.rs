@@ -12,7 +12,7 @@ const CACHEABLE: [&str; 5] = ["text", "image", "tool_use", "tool_result", "docum
 /// Puts the marks into a body.
 pub(super) fn mark(body: &mut Value) {
     let fixed = if body["system"].is_array() { "system" } else { "tools" };
-    if let Some(last) = body[fixed].as_array_mut().and_then(|list| list.last_mut()) {
+    if let Some(last) = body.get_mut(fixed).and_then(Value::as_array_mut).and_then(|list| list.last_mut()) {
         last["cache_control"] = json!({"type": "ephemeral"});
     }
     let Some(messages) = body["messages"].as_array_mut() else { return };

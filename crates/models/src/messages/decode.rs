@@ -1,14 +1,14 @@
 //! What a Messages server answers.
 
 use selvedge_protocol::{
-    CallKind, FinishReason, FunctionCall, Item, Message, Native, Origin, OutputPart, Reasoning, Role, Usage,
+    CallKind, FinishReason, FunctionCall, Item, Message, Native, Origin, OutputPart, Reasoning, Role,
 };
-use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
+use super::event::{Counted, Delta, Event};
 use crate::decode::{Allowance, DONE, broke_off};
-use crate::json::{Number, Text, others, part, read, text_at};
+use crate::json::{others, part, read, text_at};
 use crate::{ModelError, ModelEvent, ReasoningView};
 
 /// An answer as far as it came.
@@ -49,67 +49,6 @@ enum BlockKind {
     Other,
 }
 
-/// Tokens as this API counts them: what was cached is not in `input`.
-#[derive(Debug, Default, Clone, Copy, Deserialize)]
-#[serde(default)]
-struct Counted {
-    input_tokens: Number,
-    cache_read_input_tokens: Number,
-    cache_creation_input_tokens: Number,
-    output_tokens: Number,
-    output_tokens_details: Details,
-}
-
-#[derive(Debug, Default, Clone, Copy, Deserialize)]
-#[serde(default)]
-struct Details {
-    thinking_tokens: Number,
-}
-
-#[derive(Deserialize)]
-struct Event<'a> {
-    #[serde(borrow, default, rename = "type")]
-    kind: Text<'a>,
-    #[serde(default)]
-    index: Number,
-    #[serde(borrow, default)]
-    delta: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    content_block: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    message: Option<&'a RawValue>,
-    #[serde(default, deserialize_with = "lenient_usage")]
-    usage: Counted,
-}
-
-#[derive(Deserialize)]
-struct Delta<'a> {
-    #[serde(borrow, default, rename = "type")]
-    kind: Text<'a>,
-    #[serde(borrow, default)]
-    text: Text<'a>,
-    #[serde(borrow, default)]
-    thinking: Text<'a>,
-    #[serde(borrow, default)]
-    signature: Text<'a>,
-    #[serde(borrow, default)]
-    partial_json: Text<'a>,
-    #[serde(borrow, default)]
-    stop_reason: Text<'a>,
-}
-
-fn lenient_usage<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Counted, D::Error> {
-    let value = Option::<Value>::deserialize(deserializer)?;
-    Ok(value.and_then(|value| serde_json::from_value(without_nulls(value)).ok()).unwrap_or_default())
-}
-
-fn without_nulls(mut value: Value) -> Value {
-    if let Value::Object(fields) = &mut value {
-        fields.retain(|_, field| !field.is_null());
-    }
-    value
-}
-
 impl Answer {
     pub(crate) fn new(origin: Origin) -> Self {
         Self {
@@ -148,8 +87,8 @@ impl Answer {
                 if let (Some(delta), Some(block)) = (event.delta, &mut self.open) {
                     // Another block's piece would be a server's mistake that nothing here can mend.
                     if event.index.0.is_none() || event.index.0 == block.index {
-                        allowance.keep(delta.get().len())?;
-                        block.take(delta, events)?;
+                        allowance.keep(data.len())?;
+                        block.take(&delta, data, events)?;
                     }
                 }
             }
@@ -163,11 +102,8 @@ impl Answer {
             "message_start" => self.start(event.message, events)?,
             "message_delta" => {
                 self.usage.update(event.usage);
-                if let Some(delta) = event.delta {
-                    let reason = part::<Delta<'_>>(delta)?.stop_reason;
-                    if let Some(reason) = reason.get() {
-                        self.stopped(reason, &part::<Value>(delta)?["stop_details"], events);
-                    }
+                if let Some(reason) = event.delta.as_ref().and_then(|delta| delta.stop_reason.get()) {
+                    self.stopped(reason, &read::<Value>(data)?["delta"]["stop_details"], events);
                 }
             }
             "message_stop" => self.finish(events),
@@ -188,7 +124,7 @@ impl Answer {
             return Err(crate::classify::of_json(&message));
         }
         events.push(started(&message));
-        self.usage.update(serde_json::from_value(without_nulls(message["usage"].clone())).unwrap_or_default());
+        self.usage.update(Counted::of(&message["usage"]));
         for block in message["content"].as_array().into_iter().flatten() {
             allowance.item()?;
             self.start_block(None, block.clone(), events);
@@ -221,7 +157,7 @@ impl Answer {
             events.push(ModelEvent::Restarted);
         }
         let message = message.map(part::<Value>).transpose()?.unwrap_or_default();
-        self.usage.update(serde_json::from_value(without_nulls(message["usage"].clone())).unwrap_or_default());
+        self.usage.update(Counted::of(&message["usage"]));
         events.push(started(&message));
         Ok(())
     }
@@ -356,8 +292,9 @@ impl Answer {
 }
 
 impl Block {
-    fn take(&mut self, raw: &RawValue, events: &mut Vec<ModelEvent>) -> Result<(), ModelError> {
-        let delta: Delta<'_> = part(raw)?;
+    /// Takes a piece; `data` is the event it came in, for what is not read of every one.
+    fn take(&mut self, delta: &Delta<'_>, data: &[u8], events: &mut Vec<ModelEvent>) -> Result<(), ModelError> {
+        let whole = || read::<Value>(data).map(|mut event| event["delta"].take());
         let item = self.item;
         match (self.kind, delta.kind.or_empty()) {
             (BlockKind::Text, "text_delta") => {
@@ -381,10 +318,13 @@ impl Block {
             }
             (BlockKind::Other, "input_json_delta") => self.text.push_str(delta.partial_json.or_empty()),
             (BlockKind::Text, "citations_delta") => {
-                let mut whole: Value = part(raw)?;
-                self.citations.push(whole["citation"].take());
+                self.citations.push(whole()?["citation"].take());
             }
-            (BlockKind::Other, _) => self.merge(part(raw)?),
+            (BlockKind::Other, _) => {
+                if let Value::Object(piece) = whole()? {
+                    self.merge(piece);
+                }
+            }
             _ => {}
         }
         Ok(())
@@ -414,38 +354,6 @@ impl Block {
             }
             _ => "{}".to_owned(),
         }
-    }
-}
-
-impl Counted {
-    /// Takes over what is said anew: later counts include earlier ones.
-    fn update(&mut self, newer: Self) {
-        let take = |old: &mut Number, new: Number| old.0 = new.0.or(old.0);
-        take(&mut self.input_tokens, newer.input_tokens);
-        take(&mut self.cache_read_input_tokens, newer.cache_read_input_tokens);
-        take(&mut self.cache_creation_input_tokens, newer.cache_creation_input_tokens);
-        take(&mut self.output_tokens, newer.output_tokens);
-        take(&mut self.output_tokens_details.thinking_tokens, newer.output_tokens_details.thinking_tokens);
-    }
-
-    fn total(&self) -> Option<Usage> {
-        let [input, read, written, output, thought] = [
-            self.input_tokens,
-            self.cache_read_input_tokens,
-            self.cache_creation_input_tokens,
-            self.output_tokens,
-            self.output_tokens_details.thinking_tokens,
-        ]
-        .map(|number| number.0);
-        input.or(output)?;
-        let known = |number: Option<u64>| number.unwrap_or(0);
-        Some(Usage {
-            input_tokens: known(input).saturating_add(known(read)).saturating_add(known(written)),
-            cached_input_tokens: known(read),
-            cache_write_input_tokens: known(written),
-            output_tokens: known(output),
-            reasoning_output_tokens: known(thought),
-        })
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod cache;
 mod decode;
+mod event;
 mod request;
 
 pub(crate) use decode::Answer;

@@ -126,8 +126,10 @@ impl Answer {
             "response.output_item.done" => {
                 let item: Value = event.item.map(part).transpose()?.unwrap_or_default();
                 allowance.keep(event.item.map_or(0, |raw| raw.get().len()))?;
-                let id = text_at(&item, "id");
-                let at = match self.find(event.output_index.0, &id, Kind::of(&item)) {
+                let (id, call_id) = (text_at(&item, "id"), text_at(&item, "call_id"));
+                let by_call = || self.items.iter().position(|open| !open.done && open.call_id == call_id);
+                let unnumbered_call = if event.output_index.0.is_none() { by_call() } else { None };
+                let at = match unnumbered_call.or_else(|| self.find(event.output_index.0, &id, Kind::of(&item))) {
                     Some(at) => at,
                     None => self.begin(event.output_index.0, &item, allowance)?,
                 };
@@ -318,19 +320,21 @@ impl Answer {
         events: &mut Vec<ModelEvent>,
         allowance: &mut Allowance,
     ) -> Result<(), ModelError> {
-        if self.items.is_empty() || self.items.iter().any(|item| !item.done) {
-            let output: Vec<Value> = response.output.map(part).transpose()?.unwrap_or_default();
-            for (index, item) in output.into_iter().enumerate() {
-                let index = index as u64;
-                let indexed = self.items.iter().any(|known| known.index.is_some());
+        let output: Vec<&RawValue> = response.output.map(part).transpose()?.unwrap_or_default();
+        if output.len() > self.items.len() || self.items.iter().any(|item| !item.done) {
+            let indexed = self.items.iter().any(|known| known.index.is_some());
+            for (at, raw) in output.into_iter().enumerate() {
+                let item: Value = part(raw)?;
+                let index = at as u64;
                 let found = match indexed {
                     true => self.find(Some(index), "", Kind::of(&item)),
-                    false => self.items.get(index as usize).is_some().then_some(index as usize),
+                    false => (at < self.items.len()).then_some(at),
                 };
                 let at = match found {
                     Some(at) => at,
-                    None => self.begin(Some(index), &item, allowance)?,
+                    None => self.begin(Some(index).filter(|_| indexed), &item, allowance)?,
                 };
+                allowance.keep(raw.get().len())?;
                 self.complete(at, item, events);
             }
         }

@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -80,7 +79,12 @@ pub struct Server {
     pub url: String,
     pub asked: Arc<Mutex<Vec<Asked>>>,
     task: tokio::task::JoinHandle<()>,
+    /// Held by every exchange that goes on.
+    open: Arc<tokio::sync::Semaphore>,
 }
+
+/// More exchanges than any test has.
+const EXCHANGES: u32 = 1000;
 
 impl Drop for Server {
     fn drop(&mut self) {
@@ -96,12 +100,24 @@ impl Server {
         let asked = Arc::new(Mutex::new(Vec::new()));
         let replies = Arc::new(Mutex::new(replies.into_iter().collect::<VecDeque<_>>()));
         let seen = asked.clone();
+        let open = Arc::new(tokio::sync::Semaphore::new(EXCHANGES as usize));
+        let exchanges = open.clone();
         let task = tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                tokio::spawn(serve(stream, seen.clone(), replies.clone()));
+                let going_on = exchanges.clone().acquire_owned().await;
+                let serving = serve(stream, seen.clone(), replies.clone());
+                tokio::spawn(async move {
+                    serving.await;
+                    drop(going_on);
+                });
             }
         });
-        Self { url, asked, task }
+        Self { url, asked, task, open }
+    }
+
+    /// Waits until every exchange is over.
+    pub async fn quiet(&self) {
+        drop(self.open.acquire_many(EXCHANGES).await);
     }
 
     pub fn asked(&self) -> Vec<Asked> {
@@ -134,8 +150,7 @@ async fn serve(mut stream: TcpStream, seen: Arc<Mutex<Vec<Asked>>>, replies: Arc
         End::Silent => {
             // Until the client goes away.
             let mut rest = [0; 64];
-            let gone = async { while stream.read(&mut rest).await.is_ok_and(|read| read > 0) {} };
-            let _ = tokio::time::timeout(Duration::from_secs(60), gone).await;
+            while stream.read(&mut rest).await.is_ok_and(|read| read > 0) {}
         }
     }
 }

@@ -1,0 +1,39 @@
+//! Keys in the system's keyring: the Keychain, the Credential Manager, the Secret Service.
+
+use keyring::v1::{Entry, Error};
+use selvedge_models::Secret;
+
+use crate::problem::Problem;
+
+/// The name all keys are kept under.
+const SERVICE: &str = "selvedge";
+
+/// The key that was kept for this provider. A machine without a keyring has none.
+pub(crate) fn key(provider: &str) -> Option<Secret> {
+    Entry::new(SERVICE, provider).and_then(|entry| entry.get_password()).ok().map(Secret::new)
+}
+
+/// Keeps a key.
+pub(crate) fn keep(provider: &str, key: &str) -> Result<(), Problem> {
+    Entry::new(SERVICE, provider).and_then(|entry| entry.set_password(key)).map_err(|error| problem(&error))
+}
+
+/// Forgets a key; says whether there was one.
+pub(crate) fn forget(provider: &str) -> Result<bool, Problem> {
+    match Entry::new(SERVICE, provider).and_then(|entry| entry.delete_credential()) {
+        Ok(()) => Ok(true),
+        Err(Error::NoEntry) => Ok(false),
+        Err(error) => Err(problem(&error)),
+    }
+}
+
+fn problem(error: &Error) -> Problem {
+    let why = match error {
+        // The store itself could not be opened: that error says why.
+        Error::NoDefaultStore => {
+            Entry::store_status().as_ref().err().map_or_else(|| error.to_string(), |e| e.to_string())
+        }
+        other => other.to_string(),
+    };
+    Problem::new(format!("the system's keyring cannot be used: {why}")).hint("set the key in the environment instead")
+}

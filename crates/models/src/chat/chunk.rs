@@ -1,0 +1,169 @@
+//! The JSON a Chat server sends, as far as it is read.
+
+use std::borrow::Cow;
+
+use selvedge_protocol::Usage;
+use serde::Deserialize;
+use serde::de::{Deserializer, SeqAccess, Visitor};
+use serde_json::value::RawValue;
+
+use super::call::{CallPiece, FunctionPiece};
+use crate::json::{Number, Text};
+
+#[derive(Deserialize)]
+pub(super) struct Chunk<'a> {
+    #[serde(borrow, default)]
+    pub(super) id: Text<'a>,
+    #[serde(borrow, default)]
+    pub(super) model: Text<'a>,
+    #[serde(borrow, default)]
+    pub(super) choices: Option<Vec<Choice<'a>>>,
+    #[serde(borrow, default)]
+    pub(super) usage: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    pub(super) x_groq: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    pub(super) error: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct Choice<'a> {
+    #[serde(default)]
+    pub(super) index: Number,
+    #[serde(borrow, default)]
+    pub(super) delta: Option<Delta<'a>>,
+    /// Where the server did not stream.
+    #[serde(borrow, default)]
+    pub(super) message: Option<Delta<'a>>,
+    #[serde(borrow, default)]
+    pub(super) finish_reason: Text<'a>,
+    #[serde(borrow, default)]
+    pub(super) usage: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct Delta<'a> {
+    #[serde(borrow, default)]
+    pub(super) content: Content<'a>,
+    #[serde(borrow, default)]
+    pub(super) reasoning_content: Text<'a>,
+    #[serde(borrow, default)]
+    pub(super) reasoning: Text<'a>,
+    #[serde(borrow, default)]
+    pub(super) reasoning_details: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    pub(super) extra_content: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    pub(super) thought_signature: Text<'a>,
+    #[serde(borrow, default)]
+    pub(super) refusal: Text<'a>,
+    #[serde(borrow, default)]
+    pub(super) tool_calls: Option<Vec<CallPiece<'a>>>,
+    #[serde(borrow, default)]
+    pub(super) function_call: Option<FunctionPiece<'a>>,
+}
+
+/// A text, or a list of parts some of which are thoughts.
+#[derive(Default)]
+pub(super) enum Content<'a> {
+    #[default]
+    Nothing,
+    Text(Cow<'a, str>),
+    Parts(Vec<Part<'a>>),
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Content<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(ContentVisitor)
+    }
+}
+
+struct ContentVisitor;
+
+impl<'de> Visitor<'de> for ContentVisitor {
+    type Value = Content<'de>;
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("a text or a list of parts")
+    }
+
+    fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Self::Value, E> {
+        Ok(Content::Text(Cow::Borrowed(text)))
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
+        Ok(Content::Text(Cow::Owned(text.to_owned())))
+    }
+
+    fn visit_unit<E>(self) -> Result<Self::Value, E> {
+        Ok(Content::Nothing)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
+        let mut parts = Vec::new();
+        while let Some(part) = seq.next_element()? {
+            parts.push(part);
+        }
+        Ok(Content::Parts(parts))
+    }
+}
+
+/// A part of content that is a list.
+#[derive(Deserialize)]
+pub(super) struct Part<'a> {
+    #[serde(borrow, default)]
+    pub(super) text: Text<'a>,
+    #[serde(borrow, default)]
+    pub(super) thinking: Option<&'a RawValue>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Counted {
+    pub(super) prompt_tokens: Number,
+    pub(super) completion_tokens: Number,
+    pub(super) total_tokens: Number,
+    pub(super) prompt_tokens_details: Option<PromptDetails>,
+    pub(super) completion_tokens_details: Option<CompletionDetails>,
+    pub(super) prompt_cache_hit_tokens: Number,
+    pub(super) cached_tokens: Number,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct PromptDetails {
+    pub(super) cached_tokens: Number,
+    pub(super) cache_write_tokens: Number,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct CompletionDetails {
+    pub(super) reasoning_tokens: Number,
+}
+
+#[derive(Deserialize)]
+pub(super) struct Groq<'a> {
+    #[serde(borrow, default)]
+    pub(super) usage: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    pub(super) error: Option<&'a RawValue>,
+}
+
+impl Counted {
+    pub(super) fn usage(self) -> Usage {
+        let known = |number: Number| number.0.unwrap_or(0);
+        let input = known(self.prompt_tokens);
+        let prompt = self.prompt_tokens_details.unwrap_or_default();
+        let cached = [prompt.cached_tokens, self.prompt_cache_hit_tokens, self.cached_tokens];
+        let completion = self.completion_tokens_details.unwrap_or_default();
+        Usage {
+            input_tokens: input,
+            cached_input_tokens: cached.into_iter().find_map(|number| number.0).unwrap_or(0),
+            cache_write_input_tokens: known(prompt.cache_write_tokens),
+            // Some leave reasoning out of the completion, but never out of the total.
+            output_tokens: known(self.completion_tokens).max(known(self.total_tokens).saturating_sub(input)),
+            reasoning_output_tokens: known(completion.reasoning_tokens),
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! A turn on each API with a server nobody here wrote: llama.cpp's, with a tiny model of random weights.
+//! `make test-llama` brings what it needs and names the Python in `SELVEDGE_LLAMA_PYTHON`.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use selvedge_models::{Calls, Client, Model, ModelError, ModelEvent, Prompt, Provider};
+use selvedge_protocol::{CallKind, FinishReason, FunctionCall, Item, ModelErrorKind, Role, Usage, WireApi};
+use serde_json::json;
+
+const WIRES: [WireApi; 3] = [WireApi::Responses, WireApi::Chat, WireApi::Messages];
+
+struct Llama {
+    process: Child,
+    address: String,
+    _folder: tempfile::TempDir,
+}
+
+impl Drop for Llama {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+impl Llama {
+    fn start() -> Option<Self> {
+        let Some(python) = std::env::var_os("SELVEDGE_LLAMA_PYTHON") else {
+            eprintln!("skipped: SELVEDGE_LLAMA_PYTHON is not set (make test-llama)");
+            return None;
+        };
+        let folder = tempfile::tempdir().unwrap();
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/llama/serve.py");
+        let mut process = Command::new(python)
+            .arg(script)
+            .arg(folder.path())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::inherit())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(process.stdout.take().unwrap()).lines().map_while(Result::ok);
+        let address = lines.into_iter().find(|line| line.starts_with("http"));
+        Some(Self { process, address: address.unwrap(), _folder: folder })
+    }
+
+    fn client(&self, wire: WireApi) -> Client {
+        Client::new(Provider::new("llamacpp", format!("{}/v1", self.address), wire)).unwrap()
+    }
+}
+
+struct Turn {
+    text: String,
+    items: Vec<Item>,
+    usage: Option<Usage>,
+    finish: FinishReason,
+}
+
+async fn turn(client: &Client, prompt: &Prompt) -> Result<Turn, ModelError> {
+    let mut stream = client.stream(prompt, &Model::known("tiny"));
+    let mut turn = Turn { text: String::new(), items: Vec::new(), usage: None, finish: FinishReason::Paused };
+    while let Some(event) = stream.next().await {
+        match event? {
+            ModelEvent::Text { text, .. } => turn.text.push_str(&text),
+            ModelEvent::ItemDone { done, .. } => turn.items.push(done),
+            ModelEvent::Usage(usage) => turn.usage = Some(usage),
+            ModelEvent::Finished { reason, .. } => turn.finish = reason,
+            ModelEvent::Retrying { error, .. } => panic!("{error}"),
+            _ => {}
+        }
+    }
+    Ok(turn)
+}
+
+#[tokio::test]
+async fn turns_on_all_three_apis() {
+    let Some(llama) = Llama::start() else { return };
+    for wire in WIRES {
+        let client = llama.client(wire);
+        let names = client.models().await.unwrap();
+        assert!(names[0].ends_with("tiny.gguf"), "{names:?}");
+
+        let history = vec![Item::message(Role::User, "Say something, ü.")];
+        let mut prompt =
+            Prompt { system: "Be brief.".into(), history, max_output_tokens: Some(24), ..Prompt::default() };
+        let first = turn(&client, &prompt).await.unwrap();
+        let said: String = first
+            .items
+            .iter()
+            .filter_map(|item| match item {
+                Item::Message(message) => Some(message.text()),
+                _ => None,
+            })
+            .collect();
+        assert!(!first.text.is_empty() && said == first.text, "{wire:?}: {:?}", first.text);
+        let usage = first.usage.unwrap();
+        assert!(usage.input_tokens > 10 && (1..=24).contains(&usage.output_tokens), "{wire:?}: {usage:?}");
+        assert!(matches!(first.finish, FinishReason::Length | FinishReason::Stop), "{wire:?}: {:?}", first.finish);
+
+        // What it said goes back, with a call and its result, in the form the server wants.
+        prompt.history.extend(first.items);
+        prompt.history.push(Item::message(Role::User, "And now?"));
+        prompt.history.push(Item::FunctionCall(FunctionCall {
+            call_id: "call_1".into(),
+            name: "look".into(),
+            arguments: json!({"at": "it"}).to_string(),
+            kind: CallKind::Function,
+            native: None,
+        }));
+        prompt.history.push(Item::output("call_1", "nothing there"));
+        // No tools are offered: what random weights write, the server could not read as a call.
+        let second = turn(&client, &prompt).await.unwrap();
+        assert!(second.usage.unwrap().input_tokens > usage.input_tokens, "{wire:?}");
+        prompt.calls = Calls::Off;
+        turn(&client, &prompt).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_prompt_that_does_not_fit_is_told() {
+    let Some(llama) = Llama::start() else { return };
+    for wire in WIRES {
+        let history = vec![Item::message(Role::User, "too long ".repeat(1000))];
+        let error = turn(&llama.client(wire), &Prompt { history, ..Prompt::default() }).await.err().unwrap();
+        assert_eq!(error.kind, ModelErrorKind::ContextTooLong, "{wire:?}: {error:?}");
+    }
+}

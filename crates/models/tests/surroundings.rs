@@ -1,0 +1,108 @@
+//! Proxies and certificates as the environment names them. The environment belongs to a process, so each question is
+//! asked by a process of its own: this test, started again.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+#[path = "loopback/server.rs"]
+#[allow(dead_code)]
+mod server;
+
+use std::process::Stdio;
+use std::sync::Arc;
+
+use rustls::pki_types::PrivateKeyDer;
+use selvedge_models::{Client, Model, Prompt, Provider};
+use selvedge_protocol::{Item, Role, WireApi};
+use server::{Reply, Server};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+
+const ASK: &str = "SELVEDGE_TEST_ASK";
+const ANSWER: &str =
+    "data: {\"choices\":[{\"delta\":{\"content\":\"Hello\"},\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n";
+
+/// Not a test: what the processes that are started do.
+#[tokio::test]
+async fn ask() {
+    let Ok(url) = std::env::var(ASK) else { return };
+    let provider = Provider { request_max_retries: 0, ..Provider::new("p", url, WireApi::Chat) };
+    let prompt = Prompt { history: vec![Item::message(Role::User, "hi")], ..Prompt::default() };
+    let mut stream = Client::new(provider).unwrap().stream(&prompt, &Model::known("m"));
+    while let Some(event) = stream.next().await {
+        match event {
+            Ok(event) => println!("{event:?}"),
+            Err(error) => println!("failed: {error}"),
+        }
+    }
+}
+
+async fn asked(url: &str, environment: &[(&str, &str)]) -> String {
+    let mut command = tokio::process::Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "ask", "--nocapture"]).env(ASK, url).stdin(Stdio::null());
+    for name in [
+        "HTTP_PROXY",
+        "http_proxy",
+        "HTTPS_PROXY",
+        "https_proxy",
+        "ALL_PROXY",
+        "all_proxy",
+        "NO_PROXY",
+        "no_proxy",
+        "NODE_EXTRA_CA_CERTS",
+    ] {
+        command.env_remove(name);
+    }
+    let output = command.envs(environment.iter().copied()).output().await.unwrap();
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_proxy_is_used_but_never_for_this_machine() {
+    let proxy = Server::start([Reply::events(ANSWER)]).await;
+    let address = proxy.url.trim_end_matches("/v1").to_owned();
+    let out = asked("http://models.example/v1", &[("HTTP_PROXY", &address)]).await;
+    assert!(out.contains("Hello"), "{out}");
+    assert_eq!(proxy.asked()[0].line, "POST http://models.example/v1/chat/completions HTTP/1.1");
+
+    let server = Server::start([Reply::events(ANSWER)]).await;
+    let out = asked(&server.url, &[("HTTP_PROXY", &address)]).await;
+    assert!(out.contains("Hello") && proxy.asked().len() == 1, "{out}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn certificates_of_ones_own_are_trusted_when_named() {
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("own.pem");
+    std::fs::write(&file, made.cert.pem()).unwrap();
+    let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
+    let settings = rustls::ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![made.cert.der().clone()], key)
+        .unwrap();
+    let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(settings));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("https://localhost:{}/v1", listener.local_addr().unwrap().port());
+    let server = tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let Ok(mut stream) = acceptor.accept(stream).await else { continue };
+            let mut head = [0; 4096];
+            let _ = stream.read(&mut head).await;
+            let answer = format!(
+                "HTTP/1.1 200 X\r\ncontent-type: text/event-stream\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{ANSWER}",
+                ANSWER.len()
+            );
+            let _ = stream.write_all(answer.as_bytes()).await;
+            let _ = stream.shutdown().await;
+        }
+    });
+    let own = file.to_str().unwrap();
+    for named in ["SSL_CERT_FILE", "NODE_EXTRA_CA_CERTS"] {
+        let out = asked(&url, &[(named, own)]).await;
+        assert!(out.contains("Hello"), "{named}: {out}");
+    }
+    let out = asked(&url, &[]).await;
+    assert!(out.contains("failed: ") && !out.contains("Hello"), "{out}");
+    server.abort();
+}
