@@ -11,6 +11,8 @@ pub(crate) fn open(home: &Path, config: &JournalKeeping) -> Result<Journal> {
         selvedge_config::Durability::Normal => Durability::Normal,
         selvedge_config::Durability::Full => Durability::Full,
     };
-    let keeping = Keeping { durability, key: None };
+    // Without its key nothing is written rather than written plainly.
+    let key = if config.encrypt { Some(crate::keyring::journal_key()?) } else { None };
+    let keeping = Keeping { durability, key };
     Ok(Journal::open_with(home, &keeping).map_err(|error| crate::runs::problem(&error))?)
 }

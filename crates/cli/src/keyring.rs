@@ -27,6 +27,26 @@ pub(crate) fn forget(provider: &str) -> Result<bool, Problem> {
     }
 }
 
+/// The name the journal's key is kept under.
+const JOURNAL: &str = "the journal";
+
+/// The key the journal is sealed with; made and kept where there is none yet.
+pub(crate) fn journal_key() -> Result<[u8; 32], Problem> {
+    let entry = Entry::new(SERVICE, JOURNAL).map_err(|error| problem(&error))?;
+    match entry.get_secret() {
+        Ok(key) => key.try_into().map_err(|_| {
+            Problem::new("the journal's key in the system's keyring is damaged").hint("restore it from a backup")
+        }),
+        Err(Error::NoEntry) => {
+            let mut key = [0; 32];
+            getrandom::fill(&mut key).map_err(|error| Problem::new(format!("no random numbers: {error}")))?;
+            entry.set_secret(&key).map_err(|error| problem(&error))?;
+            Ok(key)
+        }
+        Err(error) => Err(problem(&error)),
+    }
+}
+
 fn problem(error: &Error) -> Problem {
     let why = match error {
         // The store itself could not be opened: that error says why.
@@ -35,5 +55,5 @@ fn problem(error: &Error) -> Problem {
         }
         other => other.to_string(),
     };
-    Problem::new(format!("the system's keyring cannot be used: {why}")).hint("set the key in the environment instead")
+    Problem::new(format!("the system's keyring cannot be used: {why}")).hint("where it is a provider's key, set it in the environment; where it is the journal's, set `journal.encrypt = false`")
 }

@@ -327,5 +327,5 @@ fn new_tools_are_told_of() {
     let mut client = Client::start(&place, &[], json!({}));
     client.wait_for(|message| message["method"] == "notifications/tools/list_changed");
     let tools = client.request("tools/list", json!({}))["result"]["tools"].clone();
-    assert!(tools[0]["description"].as_str().unwrap().contains("mcp.odd.echo("), "{tools}");
+    assert!(tools[0]["description"].as_str().unwrap().contains("odd (10)"), "{tools}");
 }

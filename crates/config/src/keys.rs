@@ -178,6 +178,9 @@ pub struct JournalKeeping {
     /// What a write has survived when it is done: `normal` the death of the process, `full` the loss of power too, at
     /// the price of waiting for the disk at each call.
     pub durability: Durability,
+    /// Seals scripts, arguments, results and conversations with a key from the system's keyring. Names of tools, times and
+    /// states stay readable, and what was written before stays as it is.
+    pub encrypt: bool,
 }
 
 /// What a write of the journal has survived when it is done.
@@ -193,7 +196,7 @@ pub enum Durability {
 
 impl Default for JournalKeeping {
     fn default() -> Self {
-        Self { days: 90, megabytes: 1024, secret_names: Vec::new(), durability: Durability::Normal }
+        Self { days: 90, megabytes: 1024, secret_names: Vec::new(), durability: Durability::Normal, encrypt: false }
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use futures_util::future::join_all;
 use selvedge_protocol::ToolSpec;
-use selvedge_tools::{Registry, search_tool};
+use selvedge_tools::{Registry, Tool, search_tool};
 
 use crate::callbacks::Asked;
 use crate::catalogue::{Catalogue, identifier};
@@ -116,9 +116,13 @@ impl Servers {
         if let Some(keep) = &self.keep {
             registry = registry.filtered(|spec| keep(spec));
         }
-        let searchable = registry.clone();
-        // A tool of that name goes first.
-        let _ = registry.register(search_tool(searchable));
+        let search = search_tool(registry.clone());
+        // Where servers have tools, they must be found; elsewhere a pack may do without.
+        let needed = registry.is_namespace("mcp");
+        if needed || self.keep.as_ref().is_none_or(|keep| keep(&search.spec())) {
+            // A tool of that name goes first.
+            let _ = registry.register(search);
+        }
         registry
     }
 

@@ -88,7 +88,8 @@ async fn resources_prompts_structured_content_and_images_of_the_everything_serve
         const picture = blocks.find(b => b.type === "image");
         image(picture);
         let wrong;
-        try { await everything.getSum({ a: "one" }); } catch (e) { wrong = [e.name, e.toolName]; }
+        const odd = JSON.parse(`{ "a": "one" }`);
+        try { await everything.getSum(odd); } catch (e) { wrong = [e.name, e.toolName]; }
         return {
           resources: resources.items.length > 3 && resources.success,
           templates: templates.items.every(t => t.uriTemplate && t.server === "everything") && templates.items.length > 0,

@@ -220,6 +220,8 @@ impl Bridge {
                 declarations(&registry.filtered(|spec| spec.name == canonical))
             }
             Found::Namespace => declarations(&registry.filtered(|spec| spec.js_name.starts_with(&format!("{name}.")))),
+            // A slip of the pen is named; words that are no name are looked for.
+            Found::Nothing(near) if !near.is_empty() => self.orchestrator.not_found(name).message,
             Found::Nothing(_) => {
                 let found = registry.search(name, 5);
                 match found.is_empty() {

@@ -12,9 +12,8 @@ use crate::hints;
 const MAX_FRAMES: usize = 10;
 
 /// Codes a call, or a value on its way out, can fail with inside a script.
-const THROWN_BY_CALLS: [ErrorCode; 11] = [
+const THROWN_BY_CALLS: [ErrorCode; 10] = [
     ErrorCode::OutcomeUnknownError,
-    ErrorCode::HarnessInternalError,
     ErrorCode::ApprovalDeniedError,
     ErrorCode::ApprovalTimeoutError,
     ErrorCode::ToolExecutionError,

@@ -239,7 +239,7 @@ impl<'a> Run<'a> {
                         traffic.take_up(&suspension.traffic);
                         continue;
                     }
-                    _ => return Ok(Over::AsThen),
+                    _ => return self.waits_for_ever(traffic).map_or(Ok(Over::AsThen), Err),
                 },
                 Wake::Ring(id) => {
                     self.head().write(Told::Rang { id });
@@ -325,15 +325,21 @@ impl<'a> Run<'a> {
         }
     }
 
+    /// What to say of a script that waits for nothing that could come.
+    fn waits_for_ever(&self, traffic: &Traffic<'a>) -> Option<ScriptError> {
+        if !traffic.pending.is_empty() || !traffic.timers.is_empty() {
+            return None;
+        }
+        let message = "the script waits for a promise that nothing will ever settle";
+        let mut error = ScriptError::new(ErrorCode::ScriptRuntimeError, Phase::Executing, message)
+            .suggest("check that every `new Promise` calls its resolve function, and has no async executor");
+        error.suggestions.extend(self.said().rejections.values().map(|words| format!("a promise failed and {words}")));
+        Some(error)
+    }
+
     /// Waits until something happens that the script should know, or that ends it.
     async fn wait(&self, clock: &mut Clock, traffic: &mut Traffic<'a>) -> Result<Wake, ScriptError> {
-        if traffic.pending.is_empty() && traffic.timers.is_empty() {
-            let message = "the script waits for a promise that nothing will ever settle";
-            let mut error = ScriptError::new(ErrorCode::ScriptRuntimeError, Phase::Executing, message)
-                .suggest("check that every `new Promise` calls its resolve function, and has no async executor");
-            error
-                .suggestions
-                .extend(self.said().rejections.values().map(|words| format!("a promise failed and {words}")));
+        if let Some(error) = self.waits_for_ever(traffic) {
             return Err(error);
         }
         if traffic.waits_for_a_person() {
