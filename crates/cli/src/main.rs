@@ -4,6 +4,7 @@ mod args;
 mod ask;
 mod check;
 mod doctor;
+mod memory;
 mod out;
 mod problem;
 mod run;
@@ -46,6 +47,7 @@ fn main() -> ExitCode {
         Command::Runs(command) => runs::runs(command),
         Command::Check(args) => check::check(args),
         Command::Tools(args) => tools::tools(args),
+        Command::Memory(command) => memory::memory(command),
         Command::Doctor(args) => doctor::doctor(args),
     };
     match outcome {

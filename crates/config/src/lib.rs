@@ -7,8 +7,8 @@ mod rules;
 mod trust;
 
 pub use keys::{
-    CommandLimits, Config, Expose, Inherit, JournalKeeping, ScriptHarness, ShellEnvironmentPolicy, ToolPack,
-    WeakerWall, WorkspaceWrite,
+    CommandLimits, Config, Expose, Inherit, JournalKeeping, MemoryKeys, MemoryStrategy, ScriptHarness,
+    ShellEnvironmentPolicy, ToolPack, WeakerWall, WorkspaceWrite,
 };
 pub use load::{ConfigError, home, load};
 pub use rules::{SavedRules, save_rule, saved_rules};

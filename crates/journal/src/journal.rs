@@ -2,7 +2,6 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
 use selvedge_protocol::{
@@ -12,10 +11,7 @@ use selvedge_protocol::{
 
 use crate::live::Owner;
 use crate::time::now_ms;
-use crate::{JournalError, blobs, schema};
-
-/// How long a writer waits for another. Each writes for well under a millisecond.
-const PATIENCE: Duration = Duration::from_secs(20);
+use crate::{JournalError, blobs, schema, tables};
 
 /// One journal, open for reading and writing. Several processes may have it open.
 #[derive(Debug)]
@@ -30,14 +26,7 @@ impl Journal {
     /// Opens the journal of a folder, making it where there is none.
     pub fn open(folder: &Path) -> Result<Self, JournalError> {
         let file = |error| JournalError::File { path: folder.to_owned(), error };
-        std::fs::create_dir_all(folder).map_err(file)?;
-        let path = folder.join("journal.sqlite");
-        make_private(&path).map_err(file)?;
-        let mut connection = Connection::open(&path)?;
-        connection.busy_timeout(PATIENCE)?;
-        connection.pragma_update(None, "journal_mode", "wal")?;
-        connection.pragma_update(None, "synchronous", "normal")?;
-        connection.set_prepared_statement_cache_capacity(64);
+        let mut connection = tables::connect(folder)?;
         schema::migrate(&mut connection)?;
         let key = key(&mut connection)?;
         let owner = Owner::new(&folder.join("live"), new_id("own")).map_err(file)?;
@@ -211,23 +200,4 @@ fn key(connection: &mut Connection) -> Result<[u8; 32], JournalError> {
     };
     transaction.commit()?;
     Ok(key)
-}
-
-/// Nobody else may read it, not even before it is first opened.
-#[cfg(unix)]
-fn make_private(path: &Path) -> std::io::Result<()> {
-    use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
-    let file = std::fs::OpenOptions::new().create(true).append(true).mode(0o600).open(path)?;
-    let mut permissions = file.metadata()?.permissions();
-    if permissions.mode() & 0o077 != 0 {
-        permissions.set_mode(0o600);
-        file.set_permissions(permissions)?;
-    }
-    Ok(())
-}
-
-/// Nobody else may read it, as far as the folder's own rights say.
-#[cfg(not(unix))]
-fn make_private(_: &Path) -> std::io::Result<()> {
-    Ok(())
 }

@@ -12,6 +12,7 @@ mod read;
 mod redact;
 mod retention;
 mod schema;
+mod tables;
 mod time;
 
 pub use error::JournalError;
@@ -19,3 +20,4 @@ pub use journal::Journal;
 pub use read::{Call, CallState, Filter, Run, RunState, RunSummary};
 pub use redact::Redactor;
 pub use retention::{Removed, Retention};
+pub use tables::Tables;

@@ -31,7 +31,7 @@ impl Journal {
         let oldest = now_ms() - i64::from(retention.days) * 24 * 3600 * 1000;
         let mut removed = Removed::default();
         removed.runs += self.remove("ended_ms IS NOT NULL AND ended_ms < ?1", oldest)?;
-        while self.megabytes()? > retention.megabytes {
+        while self.megabytes_over(retention.megabytes)? > 0 {
             let some = "id IN (SELECT id FROM runs WHERE ended_ms IS NOT NULL ORDER BY started_ms LIMIT ?1)";
             match self.remove(some, AT_A_TIME)? {
                 0 => break,
@@ -71,11 +71,22 @@ impl Journal {
         Ok(removed)
     }
 
-    fn megabytes(&self) -> Result<u64, JournalError> {
+    /// How large the journal's own tables are, once the file is large enough for that to matter. Other crates' tables
+    /// keep what they keep: their size is no reason to forget runs.
+    fn megabytes_over(&self, limit: u64) -> Result<u64, JournalError> {
         let connection = self.lock();
         let pages: i64 = connection.pragma_query_value(None, "page_count", |row| row.get(0))?;
         let size: i64 = connection.pragma_query_value(None, "page_size", |row| row.get(0))?;
-        Ok((pages * size).max(0) as u64 >> 20)
+        let whole = (pages * size).max(0) as u64 >> 20;
+        if whole <= limit {
+            return Ok(0);
+        }
+        let others: i64 = connection.query_row(
+            "SELECT coalesce(sum(pgsize), 0) FROM dbstat WHERE aggregate = TRUE AND name GLOB 'memory_*'",
+            [],
+            |row| row.get(0),
+        )?;
+        Ok(whole.saturating_sub(others.max(0) as u64 >> 20).saturating_sub(limit))
     }
 
     /// Removes the lock files of processes that are gone.
