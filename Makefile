@@ -1,6 +1,7 @@
 # make demo    set up what is missing, build, and take the tour
 # make test    set up what is missing, and run every test
 # make bench   measure against the peers, interleaved, and print one table
+# make bench-memory DATA=dir   how much recall finds on LoCoMo-format files, and how fast it is
 # make fuzz    fuzz the detector, the compiler front and the wall for five minutes
 # make docs    write the generated parts of docs/ anew
 # make lint    formatting and clippy, as CI runs them
@@ -9,7 +10,7 @@ CARGO ?= cargo
 NEXTEST := $(shell $(CARGO) nextest --version >/dev/null 2>&1 && echo yes)
 FUZZ_SECONDS ?= 300
 
-.PHONY: demo test bench fuzz docs lint setup
+.PHONY: demo test bench bench-memory fuzz docs lint setup
 
 setup:
 	@scripts/setup
@@ -35,6 +36,10 @@ bench: setup
 	cd bench && npm install --no-audit --no-fund --loglevel=error && npm rebuild --loglevel=error isolated-vm
 	scripts/with-compiler $(CARGO) build --release -p selvedge -p selvedge-bench
 	target/release/selvedge-bench --write docs/benchmarks.md
+
+bench-memory:
+	$(CARGO) run --release -q -p selvedge-memory --example bench_memory -- $(DATA)
+	$(CARGO) run --release -q -p selvedge-memory --example bench_memory -- --speed
 
 fuzz: setup
 	scripts/fuzz $(FUZZ_SECONDS)

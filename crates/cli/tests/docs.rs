@@ -56,9 +56,18 @@ fn selvedge(args: &[&str]) -> String {
 
 fn help() -> String {
     let mut text = String::new();
-    for command in
-        [&["--help"][..], &["run", "--help"], &["check", "--help"], &["tools", "--help"], &["doctor", "--help"]]
-    {
+    for command in [
+        &["--help"][..],
+        &["run", "--help"],
+        &["check", "--help"],
+        &["tools", "--help"],
+        &["memory", "--help"],
+        &["memory", "import", "--help"],
+        &["memory", "search", "--help"],
+        &["memory", "show", "--help"],
+        &["memory", "forget", "--help"],
+        &["doctor", "--help"],
+    ] {
         let shown = command.iter().filter(|word| **word != "--help").copied().collect::<Vec<_>>();
         let heading = ["selvedge"].into_iter().chain(shown).collect::<Vec<_>>().join(" ");
         let trimmed: Vec<String> = selvedge(command).lines().map(|line| line.trim_end().to_owned()).collect();

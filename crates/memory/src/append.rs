@@ -161,6 +161,12 @@ fn already(connection: &Connection, session: i64, key: Option<&str>) -> Result<O
     Ok(id.map(|id| id as u32))
 }
 
+/// Whether a speaker goes by what they do instead of by a name.
+fn is_a_role(name: &str) -> bool {
+    let roles = ["", "user", "human", "assistant", "model", "ai", "bot", "system", "tool", "agent"];
+    roles.iter().any(|role| name.eq_ignore_ascii_case(role))
+}
+
 impl Growing {
     fn load(connection: &Connection, name: &str) -> Result<Self, MemoryError> {
         connection
@@ -186,7 +192,7 @@ impl Growing {
 
     /// The number of a speaker; speakers have numbers from one on.
     fn speaker(&mut self, connection: &Connection, name: Option<&str>) -> Result<u8, MemoryError> {
-        let Some(name) = name.filter(|name| !name.is_empty()) else { return Ok(0) };
+        let Some(name) = name.filter(|name| !is_a_role(name)) else { return Ok(0) };
         if let Some(at) = self.speakers.iter().position(|known| known == name) {
             return Ok((at + 1) as u8);
         }

@@ -159,7 +159,8 @@ impl Memory {
     ) -> Result<Vec<Draft>, MemoryError> {
         let mut drafts = Vec::new();
         for (topic, _) in topics.iter().filter(|(_, turns)| **turns as usize >= LAYER_TURNS) {
-            let query = crate::Query { k: 40, ..crate::Query::new(topic).in_session(session) };
+            let query =
+                crate::Query { k: 40, weights: crate::Weights::BM25, ..crate::Query::new(topic).in_session(session) };
             let mut numbers: Vec<u32> = self.search(&query)?.iter().map(|hit| hit.number).collect();
             numbers.sort_unstable();
             let (mut content, mut used, mut turns) = (String::new(), 0, Vec::new());

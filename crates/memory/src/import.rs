@@ -67,17 +67,28 @@ impl Memory {
         let mut imported = Imported::default();
         let mut batch = Vec::new();
         let mut reader: Option<Reader> = None;
-        while let Some((line, value)) = source.next()? {
-            let reader = match &mut reader {
-                Some(reader) => reader,
-                None => {
-                    let format = format.or_else(|| Format::of(&value)).ok_or_else(|| {
-                        source.wrong("this is no conversation: a line has session, turn, role and text")
-                    })?;
-                    reader.insert(Reader::new(format, session, name))
+        let mut wrong = None;
+        loop {
+            let (line, value) = match source.next() {
+                Ok(Some(read)) => read,
+                Ok(None) => break,
+                Err(error) => {
+                    wrong = Some(error);
+                    break;
                 }
             };
-            reader.read(&line, value, &mut batch).map_err(|message| source.wrong(&message))?;
+            let known = format.or_else(|| Format::of(&value));
+            let reader = match (&mut reader, known) {
+                (Some(reader), _) => reader,
+                (none, Some(format)) => none.insert(Reader::new(format, session, name)),
+                (None, None) => {
+                    return Err(source.wrong("this is no conversation: a line has session, turn, role and text"));
+                }
+            };
+            if let Err(message) = reader.read(&line, value, &mut batch) {
+                wrong = Some(source.wrong(&message));
+                break;
+            }
             if batch.len() >= AT_A_TIME {
                 self.store(&mut batch, &mut imported)?;
                 progress(source.bytes);
@@ -86,9 +97,13 @@ impl Memory {
         if let Some(reader) = reader {
             reader.finish(&mut batch);
         }
+        // What came before a line that cannot be read is imported all the same.
         self.store(&mut batch, &mut imported)?;
         progress(source.bytes);
-        Ok(imported)
+        match wrong {
+            Some(error) => Err(error),
+            None => Ok(imported),
+        }
     }
 
     fn store(&self, batch: &mut Vec<Read>, imported: &mut Imported) -> Result<(), MemoryError> {

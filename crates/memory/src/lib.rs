@@ -47,6 +47,8 @@ mod levels;
 mod model;
 mod observe;
 mod pack;
+#[cfg(feature = "pocket")]
+mod pocket;
 mod postings;
 mod rank;
 mod recall;
@@ -56,6 +58,7 @@ mod smooth;
 mod stats;
 mod stem;
 mod store;
+mod summarise;
 mod time;
 mod tokens;
 mod tool;
@@ -74,6 +77,8 @@ pub use lessons::{Lesson, Verdict};
 pub use level::{Level, Span, turn_number};
 pub use levels::Written;
 pub use model::SmallModel;
+#[cfg(feature = "pocket")]
+pub use pocket::Pocket;
 pub use rank::Weights;
 pub use recall::{EXPLAINED, Recall, Recalled};
 pub use search::{Hit, Query};

@@ -38,6 +38,13 @@ impl PostingWriter {
         words
     }
 
+    /// Notes terms a turn has besides, once each.
+    pub(crate) fn add_terms(&mut self, session: i64, turn: u32, terms: impl IntoIterator<Item = String>) {
+        for term in terms {
+            self.lists.entry((term, session)).or_default().push((turn, 1));
+        }
+    }
+
     /// Appends what was noted.
     pub(crate) fn finish(self, connection: &Connection) -> Result<(), MemoryError> {
         let mut tail = connection.prepare_cached(

@@ -212,8 +212,12 @@ impl Memory {
                 None => break,
             };
             let who = turn.speaker.map(|name| format!(", {name}")).unwrap_or_default();
-            let ago = time::ago(now, turn.at_ms);
-            let line = format!("T-{}-{} ({ago}{who}): {told}", hit.number, level.letter());
+            // A time nobody here can read is told as it was told.
+            let when = match &turn.ts {
+                Some(ts) if time::milliseconds(ts).is_none() => ts.clone(),
+                _ => time::ago(now, turn.at_ms),
+            };
+            let line = format!("T-{}-{} ({when}{who}): {told}", hit.number, level.letter());
             left = left.saturating_sub(tokens::count(&line) + 2);
             lines.push(line);
         }

@@ -166,6 +166,7 @@ impl Scope {
             })?;
             asked.postings.push(list);
         }
+        drop_common(&mut asked.postings, self.turns.numbers.len());
         if let Some((encoder, question)) = question {
             let (mut alike, mut any) = (Vec::with_capacity(self.turns.numbers.len()), false);
             for session in &self.sessions {
@@ -234,6 +235,13 @@ impl Scope {
             Named { from: session.offset, speakers, role, assisted: session.assisted }
         });
         named.collect()
+    }
+}
+
+/// What most turns have tells none of them apart: it only counts where there is nothing else.
+fn drop_common(postings: &mut Vec<Vec<(u32, u32)>>, turns: usize) {
+    if postings.iter().any(|list| !list.is_empty() && list.len() <= turns / 2) {
+        postings.retain(|list| list.len() <= turns / 2);
     }
 }
 

@@ -15,6 +15,18 @@ pub(crate) enum MemoryCommand {
     Show(ShowArgs),
     /// Print one turn, at any level
     Turn(TurnArgs),
+    /// Read what is new and learn from it: topics, preferences, errors and their cures
+    Distill(DistillArgs),
+    /// List what was learned
+    Lessons(LessonsArgs),
+    /// Accept or decline what waits for a person
+    Review(ReviewArgs),
+    /// Tell what there is, and how far each level brings it down
+    Stats(StatsArgs),
+    /// Forget a session, a turn or a lesson, everywhere
+    Forget(ForgetArgs),
+    /// Print conversations as lines, without their secrets
+    Export(ExportArgs),
 }
 
 #[derive(Debug, Args)]
@@ -104,4 +116,78 @@ pub(crate) struct TurnArgs {
     /// R raw, S smoothed, C compressed or T tiny
     #[arg(long, value_name = "LEVEL", default_value = "R")]
     pub(crate) level: Level,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DistillArgs {
+    /// Only this session [default: all]
+    #[arg(long, value_name = "SESSION")]
+    pub(crate) session: Option<String>,
+
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct LessonsArgs {
+    /// Only those in use that are about this
+    #[arg(long, value_name = "WORDS")]
+    pub(crate) about: Option<String>,
+
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ReviewArgs {
+    /// Use it from now on
+    #[arg(long, value_name = "LESSON")]
+    pub(crate) accept: Vec<String>,
+
+    /// Do not use it, and do not propose it again
+    #[arg(long, value_name = "LESSON")]
+    pub(crate) decline: Vec<String>,
+
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct StatsArgs {
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ForgetArgs {
+    /// The session
+    #[arg(long, value_name = "SESSION")]
+    pub(crate) session: Option<String>,
+
+    /// Only this turn of it, such as T-5
+    #[arg(long, value_name = "TURN", requires = "session")]
+    pub(crate) turn: Option<String>,
+
+    /// A lesson
+    #[arg(long, value_name = "LESSON", conflicts_with_all = ["session", "turn"])]
+    pub(crate) lesson: Option<String>,
+
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ExportArgs {
+    /// Only this session [default: all]
+    #[arg(long, value_name = "SESSION")]
+    pub(crate) session: Option<String>,
+
+    /// Write to this file [default: standard output]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) out: Option<PathBuf>,
 }

@@ -2,6 +2,8 @@
 
 pub(crate) mod args;
 mod import;
+mod keep;
+mod learn;
 mod search;
 mod show;
 mod turn;
@@ -26,6 +28,12 @@ pub(crate) fn memory(command: MemoryCommand) -> Result<Exit> {
         MemoryCommand::Search(args) => search::search(&memory, &args),
         MemoryCommand::Show(args) => show::show(&memory, &args, gradient(&config)),
         MemoryCommand::Turn(args) => turn::turn(&memory, &args),
+        MemoryCommand::Distill(args) => learn::distill(&memory, &args),
+        MemoryCommand::Lessons(args) => learn::lessons(&memory, &args),
+        MemoryCommand::Review(args) => learn::review(&memory, &args),
+        MemoryCommand::Stats(args) => keep::stats(&memory, &args),
+        MemoryCommand::Forget(args) => keep::forget(&memory, &args),
+        MemoryCommand::Export(args) => keep::export(&memory, &args),
     };
     done.map_err(|error| match error.downcast_ref::<MemoryError>() {
         Some(wrong) => problem(wrong).into(),
@@ -46,6 +54,7 @@ fn problem(error: &MemoryError) -> Problem {
         MemoryError::Unreadable { .. } => "what came before that line is imported; mend it and import again",
         MemoryError::NoLesson(_) => "`selvedge memory lessons` lists them",
         MemoryError::Busy(_) => "wait for it, or stop it",
+        MemoryError::StillRead => "end the other process and forget it again",
         _ => "check $SELVEDGE_HOME",
     };
     Problem::new(error.to_string()).hint(hint)
