@@ -48,7 +48,14 @@ pub(crate) fn lower(pieces: &[Piece], raw_tokens: u32, language: &Language<'_>) 
 pub(crate) fn best_lines(lines: &[String], target: u32, language: &Language<'_>) -> String {
     let units = lines.iter().filter(|line| !line.is_empty()).map(|line| {
         let text = line.split_whitespace().collect::<Vec<_>>().join(" ");
-        Unit { tokens: (language.count)(&text).max(1), worth: worth(&text, language), text, short: None, piece: 0 }
+        Unit {
+            tokens: (language.count)(&text).max(1),
+            worth: worth(&text, language),
+            text,
+            short: None,
+            piece: 0,
+            line: 0,
+        }
     });
     let mut seen = std::collections::HashSet::new();
     let units: Vec<Unit> = units.filter(|unit| seen.insert(unit.text.to_lowercase())).collect();
@@ -63,8 +70,9 @@ struct Unit {
     short: Option<String>,
     tokens: u32,
     worth: f64,
-    /// Units of one piece are joined by a space, pieces by a line break.
+    /// Units of one line are joined by a space, lines and pieces by a line break.
     piece: usize,
+    line: usize,
 }
 
 impl Unit {
@@ -124,11 +132,13 @@ fn units(pieces: &[Piece], language: &Language<'_>) -> Vec<Unit> {
 fn say(text: &str, factor: f64, piece: usize, language: &Language<'_>, units: &mut Vec<Unit>) {
     let cleaned = clean(text);
     let mut seen = std::collections::HashSet::new();
-    for sentence in sentences(&cleaned) {
-        if seen.insert(sentence.to_lowercase()) {
-            let tokens = (language.count)(sentence).max(1);
-            let worth = factor * worth(sentence, language);
-            units.push(Unit { text: sentence.to_owned(), short: None, tokens, worth, piece });
+    for (line, said) in cleaned.lines().enumerate() {
+        for sentence in sentences(said) {
+            if seen.insert(sentence.to_lowercase()) {
+                let tokens = (language.count)(sentence).max(1);
+                let worth = factor * worth(sentence, language);
+                units.push(Unit { text: sentence.to_owned(), short: None, tokens, worth, piece, line });
+            }
         }
     }
 }
@@ -154,14 +164,21 @@ fn call(
     let factor = if failed { OF_A_FAILURE } else { OF_A_CALL };
     let worth_of = |text: &str| factor * worth(text, language);
     let tokens = (language.count)(&head).max(1);
-    units.push(Unit { worth: worth_of(&short), text: head, short: Some(short), tokens, piece });
-    for line in crate::smooth::lines_kept(output, LINES_KEPT) {
+    units.push(Unit { worth: worth_of(&short), text: head, short: Some(short), tokens, piece, line: 0 });
+    for (at, line) in crate::smooth::lines_kept(output, LINES_KEPT).into_iter().enumerate() {
         let text = clean(line);
         if !text.trim().is_empty() {
             // The short form of a call tells its output already.
             let stands_out = if crate::smooth::stands_out(&text) { OF_A_FAILURE } else { 0.5 };
             let tokens = (language.count)(&text).max(1);
-            units.push(Unit { worth: stands_out * worth(&text, language) * 0.5, tokens, text, short: None, piece });
+            units.push(Unit {
+                worth: stands_out * worth(&text, language) * 0.5,
+                tokens,
+                text,
+                short: None,
+                piece,
+                line: at + 1,
+            });
         }
     }
 }
@@ -227,17 +244,21 @@ fn fit(units: &[Unit], target: u32, language: &Language<'_>) -> String {
 
 fn join(kept: Vec<(&Unit, String)>) -> String {
     let mut text = String::new();
-    let mut piece = None;
+    let mut before = None;
     for (unit, part) in kept {
-        if let Some(before) = piece {
-            text.push(if before == unit.piece && unit.short.is_none() { ' ' } else { '\n' });
+        let place = (unit.piece, unit.line);
+        if let Some(before) = before {
+            text.push(if before == place { ' ' } else { '\n' });
         }
         text.push_str(&part);
-        piece = Some(unit.piece);
+        before = Some(place);
     }
     text
 }
 
+/// Within so few tokens only words that say something are kept.
+const FEW: u32 = 8;
+const SAYS_SOMETHING: f64 = 1.0;
 /// Longer texts lose their middle before their words are weighed.
 const WORDS_WEIGHED: usize = 2000;
 
@@ -249,12 +270,19 @@ fn squeeze(text: &str, target: u32, language: &Language<'_>) -> String {
         tokens: u32,
     }
     let words = text.split_whitespace().take(WORDS_WEIGHED).enumerate();
-    let words: Vec<Word<'_>> = words
+    let mut words: Vec<Word<'_>> = words
         .map(|(at, text)| {
+            let worth = worth_of_word(text, at, language);
+            // Among so few words there is nothing to punctuate.
+            let bare = text.trim_matches(|c: char| !c.is_alphanumeric());
+            let text = if target <= FEW && !bare.is_empty() { bare } else { text };
             let tokens = (language.count)(&format!(" {text}")).max(1);
-            Word { text, worth: worth_of_word(text, at, language), tokens }
+            Word { text, worth, tokens }
         })
         .collect();
+    if target <= FEW && words.iter().any(|word| word.worth > SAYS_SOMETHING) {
+        words.retain(|word| word.worth > SAYS_SOMETHING);
+    }
     let mut order: Vec<usize> = (0..words.len()).collect();
     let by = |at: usize| words[at].worth / f64::from(words[at].tokens).sqrt();
     order.sort_by(|a, b| by(*b).total_cmp(&by(*a)).then(a.cmp(b)));
@@ -268,7 +296,7 @@ fn squeeze(text: &str, target: u32, language: &Language<'_>) -> String {
     }
     if kept.is_empty() {
         // Not one word fits: the shortest that says something has to.
-        let telling = (0..words.len()).filter(|at| words[*at].worth > 1.0);
+        let telling = (0..words.len()).filter(|at| words[*at].worth > SAYS_SOMETHING);
         kept.extend(telling.min_by_key(|at| words[*at].tokens).or(if words.is_empty() { None } else { Some(0) }));
     }
     // A word at the beginning has no space to be one token with: the least of them may have to go.

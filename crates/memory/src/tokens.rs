@@ -4,9 +4,5 @@ use crate::level::escape;
 
 /// Tokens of a text as a prompt has it.
 pub(crate) fn count(text: &str) -> u32 {
-    count_plain(&escape(text))
-}
-
-fn count_plain(text: &str) -> u32 {
-    tiktoken_rs::o200k_base_singleton().count_ordinary(text) as u32
+    u32::try_from(selvedge_tokens::count(&escape(text))).unwrap_or(u32::MAX)
 }

@@ -26,7 +26,7 @@ fn turns(count: usize) -> Vec<String> {
 }
 
 fn tokens(text: &str) -> usize {
-    tiktoken_rs::o200k_base_singleton().count_ordinary(text)
+    selvedge_tokens::count(text)
 }
 
 fn show(memory: &Memory, budget: u32) -> Assembled {

@@ -29,7 +29,7 @@ fn fill(memory: &Memory) {
 }
 
 fn tokens(text: &str) -> usize {
-    tiktoken_rs::o200k_base_singleton().count_ordinary(text)
+    selvedge_tokens::count(text)
 }
 
 #[tokio::test(flavor = "multi_thread")]

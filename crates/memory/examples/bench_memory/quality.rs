@@ -262,11 +262,10 @@ impl Fts5 {
     fn of(lines: &[Line]) -> Self {
         let connection = Connection::open_in_memory().unwrap();
         connection.execute_batch("CREATE VIRTUAL TABLE t USING fts5(text, tokenize = 'porter unicode61')").unwrap();
-        let counter = tiktoken_rs::o200k_base_singleton();
         let mut tokens = std::collections::HashMap::new();
         for (at, line) in lines.iter().enumerate() {
             connection.execute("INSERT INTO t (rowid, text) VALUES (?1, ?2)", params![at as i64, line.text]).unwrap();
-            tokens.insert(line.key.clone(), counter.count_ordinary(&line.text) as u32);
+            tokens.insert(line.key.clone(), selvedge_tokens::count(&line.text) as u32);
         }
         Self { connection, tokens }
     }

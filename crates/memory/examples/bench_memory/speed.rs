@@ -86,24 +86,22 @@ fn recalling(size: usize) {
     println!("\n{size} turns stored in {took:.1} s ({:.0}/s), file {} MB", size as f64 / took, file >> 20);
     let peer = Connection::open(home.path().join("fts5.sqlite")).unwrap();
     fill_fts5(&peer, home.path());
-    let mut times = [Times::default(), Times::default(), Times::default()];
-    for _ in 0..200 {
-        // Interleaved, so that a noisy machine is noisy for all.
-        let question = words.question(&mut draw);
-        for (times, session) in times.iter_mut().zip([Some("long"), None]) {
+    for (name, session) in [("recall in the session", Some("long")), ("recall in the whole store", None)] {
+        // Interleaved with the peer, so that a noisy machine is noisy for both.
+        let (mut ours, mut theirs) = (Times::default(), Times::default());
+        for _ in 0..200 {
+            let question = words.question(&mut draw);
             let query = Query { session, k: 50, ..Query::new(&question) };
-            times.add(|| _ = std::hint::black_box(memory.search(&query).unwrap()));
+            ours.add(|| _ = std::hint::black_box(memory.search(&query).unwrap()));
+            theirs.add(|| {
+                let any = question.split(' ').map(|word| format!("\"{word}\"")).collect::<Vec<_>>().join(" OR ");
+                let sql = "SELECT rowid FROM t WHERE t MATCH ?1 ORDER BY rank LIMIT 50";
+                let mut read = peer.prepare_cached(sql).unwrap();
+                std::hint::black_box(read.query_map(params![any], |row| row.get::<_, i64>(0)).unwrap().count());
+            });
         }
-        times[2].add(|| {
-            let any = question.split(' ').map(|word| format!("\"{word}\"")).collect::<Vec<_>>().join(" OR ");
-            let mut read = peer.prepare_cached("SELECT rowid FROM t WHERE t MATCH ?1 ORDER BY rank LIMIT 50").unwrap();
-            std::hint::black_box(read.query_map(params![any], |row| row.get::<_, i64>(0)).unwrap().count());
-        });
-    }
-    for (name, times) in
-        ["recall in the session", "recall in the whole store", "FTS5 alone, for comparison"].iter().zip(times)
-    {
-        times.tell(name);
+        ours.tell(name);
+        theirs.tell("  FTS5 alone, meanwhile");
     }
     // After each turn the numbers of all turns are read anew: as an agent has it.
     let mut times = Times::default();
