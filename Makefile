@@ -37,9 +37,10 @@ bench: setup
 	scripts/with-compiler $(CARGO) build --release -p selvedge -p selvedge-bench
 	target/release/selvedge-bench --write docs/benchmarks.md
 
+# FEATURES=pocket measures with vectors, too.
 bench-memory:
-	$(CARGO) run --release -q -p selvedge-memory --example bench_memory -- $(DATA)
-	$(CARGO) run --release -q -p selvedge-memory --example bench_memory -- --speed
+	$(CARGO) run --release -q -p selvedge-memory --example bench_memory --features "$(FEATURES)" -- $(DATA)
+	$(CARGO) run --release -q -p selvedge-memory --example bench_memory --features "$(FEATURES)" -- --speed
 
 fuzz: setup
 	scripts/fuzz $(FUZZ_SECONDS)

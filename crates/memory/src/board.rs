@@ -62,6 +62,10 @@ impl Memory {
 }
 
 fn announce(connection: &Connection, session: &str, kind: &str, turn: u32, text: &str) -> Result<(), MemoryError> {
+    // Something may be fetched in the very first turn, before that is stored.
+    connection
+        .prepare_cached("INSERT OR IGNORE INTO memory_sessions (name, created_ms) VALUES (?1, ?2)")?
+        .execute(params![session, crate::store::now_ms()])?;
     let found = find(connection, session)?;
     let text = cut(text, TOKENS);
     connection

@@ -37,11 +37,14 @@ pub struct Weights {
 
 impl Default for Weights {
     fn default() -> Self {
-        Self { neighbours: 0.3, sitting: 0.4, named: 0.2, user: 0.5, vectors: 0.6 }
+        Self { vectors: 0.6, ..Self::KEYWORDS }
     }
 }
 
 impl Weights {
+    /// Everything but the vectors.
+    pub const KEYWORDS: Self = Self { neighbours: 0.3, sitting: 0.4, named: 0.2, user: 0.5, vectors: 0.0 };
+
     /// BM25 of the turn and nothing else: what FTS5 alone would find.
     pub const BM25: Self = Self { neighbours: 0.0, sitting: 0.0, named: 0.0, user: 0.0, vectors: 0.0 };
 }

@@ -125,6 +125,9 @@ async fn what_was_fetched_stays_on_the_board_for_five_turns() {
     assert_eq!(memory.turns("s").unwrap(), turns + 7);
     assert!(memory.get_turn("s", "T-99999", Level::Raw).unwrap_err().to_string().contains("T-99999"));
     assert!(memory.get_turn("s", "tomorrow", Level::Raw).is_err());
+    memory.announce("new", "web", "fetched before anything was said").unwrap();
+    assert!(memory.recall(&Recall::new("new", "hm")).await.text.contains("before anything"));
+    assert_eq!(memory.append("new", &NewTurn::text("user", "hello")).unwrap(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -46,10 +46,11 @@ pub fn made_up() -> Vec<Conversation> {
 }
 
 pub fn of_folder(folder: &str) {
-    let mut files: Vec<_> = std::fs::read_dir(folder)
-        .unwrap_or_else(|error| panic!("{folder}: {error}"))
-        .map(|entry| entry.unwrap().path())
-        .collect();
+    let entries = std::fs::read_dir(folder).unwrap_or_else(|error| {
+        eprintln!("error: cannot read {folder}: {error}\nhint: DATA names a folder");
+        std::process::exit(2);
+    });
+    let mut files: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
     files.sort();
     let mut measured = false;
     for path in &files {
@@ -197,8 +198,9 @@ impl Score {
 
 pub fn measure(name: &str, set: Vec<Conversation>) {
     let home = tempfile::tempdir().unwrap();
-    let memory = Memory::open(home.path(), Redactor::new([])).unwrap();
-    let (mut fts5, mut bm25, mut full) = (Score::default(), Score::default(), Score::default());
+    let memory = with_vectors(Memory::open(home.path(), Redactor::new([])).unwrap());
+    let (mut fts5, mut bm25, mut full, mut vectors) =
+        (Score::default(), Score::default(), Score::default(), Score::default());
     let mut halves = [Score::default(), Score::default()];
     let mut raw = Score::default();
     let turns: usize = set.iter().map(|conversation| conversation.lines.len()).sum();
@@ -217,17 +219,19 @@ pub fn measure(name: &str, set: Vec<Conversation>) {
         });
         memory.append_all(lines).unwrap();
         while memory.write_levels(Some(&conversation.name)).unwrap().waiting > 0 {}
+        while memory.write_vectors(&conversation.name).unwrap() > 0 {}
         let peer = Fts5::of(&conversation.lines);
         for (question, evidence) in &conversation.questions {
             let (ranking, told) = peer.ranking(question, &conversation.lines);
             fts5.add(evidence, &ranking, [&told[0], &told[1]]);
-            for (score, weights) in [(&mut bm25, Weights::BM25), (&mut full, Weights::default())] {
+            let rows = [(&mut bm25, Weights::BM25), (&mut full, Weights::KEYWORDS), (&mut vectors, Weights::default())];
+            for (score, weights) in rows.into_iter().take(if HAS_VECTORS { 3 } else { 2 }) {
                 let query = Query { k: 50, weights, ..Query::new(question).in_session(&conversation.name) };
                 let ranking = found(&memory, &query);
                 let told = WITHIN
                     .map(|budget| found(&memory, &Query { k: usize::MAX, budget: Some(budget), ..query.clone() }));
                 score.add(evidence, &ranking, [&told[0], &told[1]]);
-                if weights == Weights::default() {
+                if weights == Weights::KEYWORDS {
                     halves[at % 2].add(evidence, &ranking, [&told[0], &told[1]]);
                     let all = found(&memory, &Query { k: 400, ..query.clone() });
                     let packed = WITHIN.map(|budget| peer.within(&all, budget));
@@ -242,9 +246,24 @@ pub fn measure(name: &str, set: Vec<Conversation>) {
     fts5.row("FTS5 alone (porter, stop words cut)");
     bm25.row("the index, BM25 alone");
     full.row("selvedge");
+    if HAS_VECTORS {
+        vectors.row("selvedge, with vectors");
+    }
     raw.row("selvedge, told raw and without tags");
     halves[0].row("selvedge, even conversations");
     halves[1].row("selvedge, odd conversations");
+}
+
+const HAS_VECTORS: bool = cfg!(feature = "pocket");
+
+#[cfg(feature = "pocket")]
+fn with_vectors(memory: Memory) -> Memory {
+    memory.with_encoder(std::sync::Arc::new(selvedge_memory::Pocket::new().unwrap()))
+}
+
+#[cfg(not(feature = "pocket"))]
+fn with_vectors(memory: Memory) -> Memory {
+    memory
 }
 
 fn found(memory: &Memory, query: &Query<'_>) -> Vec<String> {
