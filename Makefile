@@ -2,6 +2,7 @@
 # make test    set up what is missing, and run every test
 # make test-llama   take a turn on each API with a real llama.cpp server
 # make bench   measure against the peers, interleaved, and print one table
+# make bench-memory DATA=dir   how much recall finds on LoCoMo-format files, and how fast it is
 # make fuzz    fuzz the detector, the compiler front, the wall and the decoders of answers for five minutes
 # make docs    write the generated parts of docs/ anew
 # make lint    formatting and clippy, as CI runs them
@@ -10,7 +11,7 @@ CARGO ?= cargo
 NEXTEST := $(shell $(CARGO) nextest --version >/dev/null 2>&1 && echo yes)
 FUZZ_SECONDS ?= 300
 
-.PHONY: demo test test-llama bench fuzz docs lint setup
+.PHONY: demo test test-llama bench bench-memory fuzz docs lint setup
 
 setup:
 	@scripts/setup
@@ -40,6 +41,11 @@ bench: setup
 	cd bench && npm install --no-audit --no-fund --loglevel=error && npm rebuild --loglevel=error isolated-vm
 	scripts/with-compiler $(CARGO) build --release -p selvedge -p selvedge-bench
 	target/release/selvedge-bench --write docs/benchmarks.md
+
+# FEATURES=pocket measures with vectors, too.
+bench-memory:
+	$(CARGO) run --release -q -p selvedge-memory --example bench_memory --features "$(FEATURES)" -- $(DATA)
+	$(CARGO) run --release -q -p selvedge-memory --example bench_memory --features "$(FEATURES)" -- --speed
 
 fuzz: setup
 	scripts/fuzz $(FUZZ_SECONDS)

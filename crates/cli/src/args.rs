@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use selvedge_protocol::{ApprovalPolicy, Mode, SandboxPolicy};
 
+use crate::memory::args::MemoryCommand;
 use crate::units;
 
 /// Runs small TypeScript programs that call tools, inside a sandbox with two walls.
@@ -33,6 +34,9 @@ pub(crate) enum Command {
     /// See which models there are, and whether they answer
     #[command(subcommand)]
     Models(ModelsCommand),
+    /// Remember conversations, and find what was said
+    #[command(subcommand)]
+    Memory(MemoryCommand),
     /// Tell what this machine gives: the walls, the limits, the configuration
     Doctor(DoctorArgs),
 }

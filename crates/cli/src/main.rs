@@ -10,6 +10,7 @@ mod keyring;
 mod mcp;
 mod mcp_args;
 mod mcp_install;
+mod memory;
 mod models;
 mod out;
 mod problem;
@@ -60,6 +61,7 @@ fn main() -> ExitCode {
         Command::Tools(args) => tools::tools(args),
         Command::Mcp(command) => mcp::mcp(command),
         Command::Models(command) => models::models(command),
+        Command::Memory(command) => memory::memory(command),
         Command::Doctor(args) => doctor::doctor(args),
     };
     match outcome {

@@ -56,6 +56,8 @@ pub struct Config {
     pub mcp_servers: BTreeMap<String, McpServer>,
     /// How long what ran is remembered.
     pub journal: JournalKeeping,
+    /// What is remembered of conversations, and how much of it a prompt gets.
+    pub memory: MemoryKeys,
     /// How scripts run.
     pub script_harness: ScriptHarness,
 }
@@ -165,6 +167,58 @@ pub enum ThinkingStyle {
     Budget,
 }
 
+/// What is remembered of conversations, and how much of it a prompt gets.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct MemoryKeys {
+    /// What a prompt gets of earlier turns: `gradient` (all of them, the older the shorter), `regular` (the newest that
+    /// fit, in full) or `one-shot` (nothing).
+    pub strategy: MemoryStrategy,
+    /// Tokens of a prompt for earlier turns.
+    pub budget: u32,
+    /// The shares of raw, smoothed, compressed and tiny turns in it, in per cent.
+    pub bands: [u32; 4],
+    /// Whether what matters now is looked up before each turn.
+    pub recall: bool,
+    /// How long looking it up may take, in milliseconds. What has arrived by then is used.
+    pub recall_ms: u64,
+    /// Tokens of a prompt for what was recalled and for the announcement board.
+    pub recall_tokens: u32,
+    /// A small model that writes summaries, filters what was recalled and draws lessons, as `model` names one. Without
+    /// it all of that is done by rules.
+    pub model: Option<String>,
+    /// Draw lessons when nothing has happened for so many minutes; `0` leaves that to `selvedge memory distill`.
+    pub distill_idle_minutes: u32,
+}
+
+impl Default for MemoryKeys {
+    fn default() -> Self {
+        Self {
+            strategy: MemoryStrategy::Gradient,
+            budget: 100_000,
+            bands: [40, 16, 30, 14],
+            recall: true,
+            recall_ms: 1000,
+            recall_tokens: 2000,
+            model: None,
+            distill_idle_minutes: 30,
+        }
+    }
+}
+
+/// What a prompt gets of earlier turns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum MemoryStrategy {
+    /// All of them, the older the shorter.
+    #[default]
+    Gradient,
+    /// The newest that fit, in full.
+    Regular,
+    /// None.
+    OneShot,
+}
+
 /// How long what ran is remembered.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
@@ -178,8 +232,8 @@ pub struct JournalKeeping {
     /// What a write has survived when it is done: `normal` the death of the process, `full` the loss of power too, at
     /// the price of waiting for the disk at each call.
     pub durability: Durability,
-    /// Seals scripts, arguments, results and conversations with a key from the system's keyring. Names of tools, times and
-    /// states stay readable, and what was written before stays as it is.
+    /// Seals scripts, arguments and results with a key from the system's keyring. Names of tools, times and states stay
+    /// readable, as does what was written before and what `memory` keeps.
     pub encrypt: bool,
 }
 

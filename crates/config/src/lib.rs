@@ -8,8 +8,9 @@ mod rules;
 mod trust;
 
 pub use keys::{
-    CommandLimits, Config, Durability, Expose, Inherit, JournalKeeping, ModelProvider, ModelSettings, ReasoningEffort,
-    ScriptHarness, ShellEnvironmentPolicy, ThinkingStyle, TokenPrices, ToolPack, WeakerWall, WorkspaceWrite,
+    CommandLimits, Config, Durability, Expose, Inherit, JournalKeeping, MemoryKeys, MemoryStrategy, ModelProvider,
+    ModelSettings, ReasoningEffort, ScriptHarness, ShellEnvironmentPolicy, ThinkingStyle, TokenPrices, ToolPack,
+    WeakerWall, WorkspaceWrite,
 };
 pub use load::{ConfigError, home, load};
 pub use mcp::{McpApproval, McpServer, project_servers};

@@ -2,7 +2,6 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
 use selvedge_protocol::{
@@ -13,10 +12,7 @@ use selvedge_protocol::{
 use crate::live::Owner;
 use crate::payloads::Payloads;
 use crate::time::now_ms;
-use crate::{JournalError, schema};
-
-/// How long a writer waits for another. Each writes for well under a millisecond.
-const PATIENCE: Duration = Duration::from_secs(20);
+use crate::{JournalError, schema, tables};
 
 /// One journal, open for reading and writing. Several processes may have it open.
 #[derive(Debug)]
@@ -56,18 +52,10 @@ impl Journal {
     /// The same, kept in another way.
     pub fn open_with(folder: &Path, keeping: &Keeping) -> Result<Self, JournalError> {
         let file = |error| JournalError::File { path: folder.to_owned(), error };
-        std::fs::create_dir_all(folder).map_err(file)?;
-        let path = folder.join("journal.sqlite");
-        make_private(&path).map_err(file)?;
-        let mut connection = Connection::open(&path)?;
-        connection.busy_timeout(PATIENCE)?;
-        connection.pragma_update(None, "journal_mode", "wal")?;
-        let synchronous = match keeping.durability {
-            Durability::Normal => "normal",
-            Durability::Full => "full",
-        };
-        connection.pragma_update(None, "synchronous", synchronous)?;
-        connection.set_prepared_statement_cache_capacity(64);
+        let mut connection = tables::connect(folder)?;
+        if keeping.durability == Durability::Full {
+            connection.pragma_update(None, "synchronous", "full")?;
+        }
         schema::migrate(&mut connection)?;
         let key = key(&mut connection)?;
         let owner = Owner::new(&folder.join("live"), new_id("own")).map_err(file)?;
@@ -339,23 +327,4 @@ fn key(connection: &mut Connection) -> Result<[u8; 32], JournalError> {
     };
     transaction.commit()?;
     Ok(key)
-}
-
-/// Nobody else may read it, not even before it is first opened.
-#[cfg(unix)]
-fn make_private(path: &Path) -> std::io::Result<()> {
-    use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
-    let file = std::fs::OpenOptions::new().create(true).append(true).mode(0o600).open(path)?;
-    let mut permissions = file.metadata()?.permissions();
-    if permissions.mode() & 0o077 != 0 {
-        permissions.set_mode(0o600);
-        file.set_permissions(permissions)?;
-    }
-    Ok(())
-}
-
-/// Nobody else may read it, as far as the folder's own rights say.
-#[cfg(not(unix))]
-fn make_private(_: &Path) -> std::io::Result<()> {
-    Ok(())
 }

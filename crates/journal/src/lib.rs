@@ -14,6 +14,7 @@ mod retention;
 mod schema;
 mod sessions;
 mod shelf;
+mod tables;
 mod time;
 mod uses;
 
@@ -24,3 +25,4 @@ pub use redact::Redactor;
 pub use retention::{Removed, Retention};
 pub use sessions::{SessionSummary, StoredItem};
 pub use shelf::SessionShelf;
+pub use tables::Tables;

@@ -35,6 +35,36 @@ const CREDENTIALS: &str = r#"(?i)(\bbearer\s+|\s-u\s+["']?[^\s:"']+:)([^\s"',;]{
 /// A password in an address.
 const IN_URL: &str = r"([a-z][a-z0-9+.-]*://[^\s/:@]+:)([^\s/@]+)(@)";
 
+/// What a text must have somewhere before a pattern is worth trying: most texts have none of it.
+const MARKS_OF_SHAPES: &[&str] = &[
+    "sk-",
+    "sk_",
+    "rk_",
+    "pk_",
+    "ghp_",
+    "gho_",
+    "ghu_",
+    "ghs_",
+    "ghr_",
+    "github_pat_",
+    "glpat-",
+    "xox",
+    "xapp-",
+    "SG.",
+    "pypi-",
+    "ya29.",
+    "dckr_pat_",
+    "AKIA",
+    "ASIA",
+    "AIza",
+    "npm_",
+    "hf_",
+    "eyJ",
+    "-----BEGIN",
+];
+const MARKS_OF_NAMES: &[&str] = &["api", "secret", "token", "passw", "authorization", "credential"];
+const MARKS_OF_URLS: &[&str] = &["://"];
+
 const INSTEAD: &str = "[redacted]";
 
 /// Takes secrets out of what people see.
@@ -66,14 +96,20 @@ impl Redactor {
     /// The text without secrets.
     pub fn text<'a>(&self, text: &'a str) -> Cow<'a, str> {
         let mut text = Cow::Borrowed(text);
+        let lower = text.to_ascii_lowercase();
         let steps = [
-            (&self.shapes, INSTEAD.to_owned()),
-            (&self.named, format!("${{1}}{INSTEAD}")),
-            (&self.credentials, format!("${{1}}{INSTEAD}")),
-            (&self.in_url, format!("${{1}}{INSTEAD}${{3}}")),
+            (&self.shapes, MARKS_OF_SHAPES.to_vec(), INSTEAD.to_owned()),
+            (
+                &self.named,
+                MARKS_OF_NAMES.iter().copied().chain(self.names.iter().map(String::as_str)).collect(),
+                format!("${{1}}{INSTEAD}"),
+            ),
+            (&self.credentials, vec!["bearer", "-u"], format!("${{1}}{INSTEAD}")),
+            (&self.in_url, MARKS_OF_URLS.to_vec(), format!("${{1}}{INSTEAD}${{3}}")),
         ];
-        for (pattern, instead) in steps {
-            if pattern.is_match(&text) {
+        for (pattern, marks, instead) in steps {
+            let marked = marks.iter().any(|mark| text.contains(mark) || lower.contains(mark));
+            if marked && pattern.is_match(&text) {
                 text = Cow::Owned(pattern.replace_all(&text, instead.as_str()).into_owned());
             }
         }

@@ -113,31 +113,37 @@ const STEPS: &[(&str, &str)] = &[
     ),
 ];
 
-/// Brings a file up to date. Several processes may want to at once: one does, the others find it done.
+/// Brings the journal's own tables up to date.
 pub(crate) fn migrate(connection: &mut Connection) -> Result<(), JournalError> {
+    take(connection, "steps", STEPS)
+}
+
+/// Brings a file up to date. Several processes may want to at once: one does, the others find it done.
+pub(crate) fn take(connection: &mut Connection, table: &str, steps: &[(&str, &str)]) -> Result<(), JournalError> {
     // Where nothing is to be done, nobody who writes is waited for.
-    let there = "SELECT count(*) FROM sqlite_master WHERE name = 'steps'";
-    let there: i64 = connection.query_row(there, [], |row| row.get(0))?;
-    if there > 0 && steps_taken(connection)? == STEPS.len() {
+    let there = "SELECT count(*) FROM sqlite_master WHERE name = ?1";
+    let there: i64 = connection.query_row(there, params![table], |row| row.get(0))?;
+    if there > 0 && steps_taken(connection, table)? == steps.len() {
         return Ok(());
     }
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    transaction.execute_batch(
-        "CREATE TABLE IF NOT EXISTS steps (number INTEGER PRIMARY KEY, name TEXT NOT NULL, taken_ms INTEGER NOT NULL)",
-    )?;
-    let taken = steps_taken(&transaction)?;
-    if taken > STEPS.len() {
-        return Err(JournalError::FromTheFuture { steps: taken, known: STEPS.len() });
+    transaction.execute_batch(&format!(
+        "CREATE TABLE IF NOT EXISTS {table} (number INTEGER PRIMARY KEY, name TEXT NOT NULL, taken_ms INTEGER NOT NULL)"
+    ))?;
+    let taken = steps_taken(&transaction, table)?;
+    if taken > steps.len() {
+        return Err(JournalError::FromTheFuture { steps: taken, known: steps.len() });
     }
-    for (number, (name, sql)) in STEPS.iter().enumerate().skip(taken) {
+    for (number, (name, sql)) in steps.iter().enumerate().skip(taken) {
         transaction.execute_batch(sql)?;
-        transaction.execute("INSERT INTO steps VALUES (?1, ?2, ?3)", params![number as i64, name, now_ms()])?;
+        let sql = format!("INSERT INTO {table} VALUES (?1, ?2, ?3)");
+        transaction.execute(&sql, params![number as i64, name, now_ms()])?;
     }
     transaction.commit()?;
     Ok(())
 }
 
-fn steps_taken(connection: &Connection) -> Result<usize, JournalError> {
-    let taken: i64 = connection.query_row("SELECT count(*) FROM steps", [], |row| row.get(0))?;
+fn steps_taken(connection: &Connection, table: &str) -> Result<usize, JournalError> {
+    let taken: i64 = connection.query_row(&format!("SELECT count(*) FROM {table}"), [], |row| row.get(0))?;
     Ok(taken.max(0) as usize)
 }

@@ -1,0 +1,106 @@
+//! `selvedge memory stats`, `export` and `forget`: what is kept, taken out, and let go.
+
+use std::io::{BufWriter, Write};
+
+use anyhow::Result;
+use selvedge_memory::{Level, Memory, MemoryError, turn_number};
+use serde_json::json;
+
+use super::args::{ExportArgs, ForgetArgs, StatsArgs};
+use crate::Exit;
+use crate::out::line;
+use crate::problem::Problem;
+
+pub(super) fn stats(memory: &Memory, args: &StatsArgs) -> Result<Exit> {
+    let stats = memory.stats()?;
+    if args.json {
+        line(&serde_json::to_string_pretty(&stats)?)?;
+        return Ok(Exit::Done);
+    }
+    if stats.sessions.is_empty() {
+        eprintln!("note: nothing is remembered yet");
+        return Ok(Exit::Done);
+    }
+    line(&format!(
+        "{:<28} {:>8} {:>9} {:>11} {:>7} {:>7} {:>7}  days",
+        "session", "turns", "this week", "raw tokens", "S", "C", "T"
+    ))?;
+    for session in &stats.sessions {
+        let name: String = session.session.chars().take(28).collect();
+        let share = |level| format!("{:.0} %", session.share(level));
+        let waiting =
+            if session.waiting > 0 { format!("  ({} to be written)", session.waiting) } else { String::new() };
+        line(&format!(
+            "{name:<28} {:>8} {:>9} {:>11} {:>7} {:>7} {:>7}  {} … {}{waiting}",
+            session.turns,
+            session.this_week,
+            session.tokens[0],
+            share(Level::Smoothed),
+            share(Level::Compressed),
+            share(Level::Tiny),
+            session.days[0],
+            session.days[1],
+        ))?;
+    }
+    line(&format!(
+        "{} lessons in use, {} proposals to review, {:.1} MB",
+        stats.lessons,
+        stats.proposals,
+        stats.bytes as f64 / 1e6
+    ))?;
+    Ok(Exit::Done)
+}
+
+pub(super) fn export(memory: &Memory, args: &ExportArgs) -> Result<Exit> {
+    let count = match &args.out {
+        Some(path) => {
+            let wrong = |error: std::io::Error| {
+                Problem::new(format!("cannot write {}: {error}", path.display())).hint("name a file with --out")
+            };
+            let mut out = BufWriter::new(std::fs::File::create(path).map_err(wrong)?);
+            let count = memory.export(args.session.as_deref(), &mut out)?;
+            out.flush().map_err(wrong)?;
+            count
+        }
+        None => {
+            let mut out = BufWriter::new(std::io::stdout().lock());
+            match memory.export(args.session.as_deref(), &mut out) {
+                // That nobody reads on is no failure of ours.
+                Err(MemoryError::File { error, .. }) if error.kind() == std::io::ErrorKind::BrokenPipe => 0,
+                done => {
+                    let count = done?;
+                    out.flush()?;
+                    count
+                }
+            }
+        }
+    };
+    eprintln!("{count} turns, without their secrets");
+    Ok(Exit::Done)
+}
+
+pub(super) fn forget(memory: &Memory, args: &ForgetArgs) -> Result<Exit> {
+    if let Some(lesson) = &args.lesson {
+        memory.forget_lesson(lesson)?;
+        eprintln!("forgotten: {lesson}");
+        return Ok(Exit::Done);
+    }
+    let Some(session) = &args.session else {
+        return Err(Problem::new("nothing is named")
+            .hint("--session SESSION, with --turn T-5 for one turn of it")
+            .into());
+    };
+    let forgotten = match &args.turn {
+        Some(turn) => {
+            let missing = || MemoryError::NoTurn { session: session.clone(), turn: turn.clone() };
+            memory.forget_turn(session, turn_number(turn).ok_or_else(missing)?)?
+        }
+        None => memory.forget_session(session)?,
+    };
+    if args.json {
+        line(&json!({"turns": forgotten.turns, "lessons": forgotten.lessons}).to_string())?;
+    } else {
+        eprintln!("forgotten: {} turns, {} lessons drawn from them", forgotten.turns, forgotten.lessons);
+    }
+    Ok(Exit::Done)
+}

@@ -1,0 +1,102 @@
+//! `selvedge memory distill`, `lessons` and `review`: what was learned.
+
+use anyhow::Result;
+use selvedge_memory::{Distilled, Lesson, Memory, MemoryError, Verdict};
+use serde_json::json;
+
+use super::args::{DistillArgs, LessonsArgs, ReviewArgs};
+use super::import::bar;
+use crate::Exit;
+use crate::out::{harmless, line};
+
+pub(super) fn distill(memory: &Memory, args: &DistillArgs) -> Result<Exit> {
+    let sessions = match &args.session {
+        Some(session) => vec![session.clone()],
+        None => memory.sessions()?,
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
+    let mut all = Distilled::default();
+    for session in sessions {
+        let mut shown = None;
+        loop {
+            let done = match runtime.block_on(memory.distill(&session, None)) {
+                // Whoever is at it does the same.
+                Err(MemoryError::Busy(_)) if args.session.is_none() => break,
+                done => done?,
+            };
+            let bar = shown.get_or_insert_with(|| {
+                bar(Some(u64::from(done.turns + done.waiting)), "{msg} {wide_bar} {pos}/{len} {eta}")
+                    .with_message(session.clone())
+            });
+            bar.inc(u64::from(done.turns));
+            all.turns += done.turns;
+            all.learned += done.learned;
+            all.dropped += done.dropped;
+            if done.waiting == 0 {
+                bar.finish_and_clear();
+                break;
+            }
+        }
+    }
+    if args.json {
+        line(&json!({"turns": all.turns, "learned": all.learned, "dropped": all.dropped}).to_string())?;
+    } else {
+        eprintln!("{} turns read, {} things learned, {} dropped", all.turns, all.learned, all.dropped);
+    }
+    Ok(Exit::Done)
+}
+
+pub(super) fn lessons(memory: &Memory, args: &LessonsArgs) -> Result<Exit> {
+    let lessons = match &args.about {
+        Some(about) => memory.lessons_about(about, 20)?,
+        None => memory.lessons(None)?,
+    };
+    if args.json {
+        line(&serde_json::to_string_pretty(&lessons)?)?;
+        return Ok(Exit::Done);
+    }
+    for lesson in &lessons {
+        line(&short(lesson))?;
+    }
+    if lessons.is_empty() {
+        eprintln!("note: nothing was learned yet; `selvedge memory distill` reads what is new");
+    }
+    Ok(Exit::Done)
+}
+
+pub(super) fn review(memory: &Memory, args: &ReviewArgs) -> Result<Exit> {
+    for (ids, verdict) in [(&args.accept, Verdict::Accept), (&args.decline, Verdict::Decline)] {
+        for id in ids {
+            memory.review(id, verdict)?;
+        }
+    }
+    if !args.accept.is_empty() || !args.decline.is_empty() {
+        eprintln!("{} accepted, {} declined", args.accept.len(), args.decline.len());
+        return Ok(Exit::Done);
+    }
+    let waiting = memory.lessons(Some("proposed"))?;
+    if args.json {
+        line(&serde_json::to_string_pretty(&waiting)?)?;
+        return Ok(Exit::Done);
+    }
+    for lesson in &waiting {
+        line(&short(lesson))?;
+        line(&harmless(&lesson.content))?;
+    }
+    match waiting.len() {
+        0 => eprintln!("note: nothing waits for a review"),
+        _ => eprintln!("note: --accept ID uses one from now on, --decline ID never"),
+    }
+    Ok(Exit::Done)
+}
+
+fn short(lesson: &Lesson) -> String {
+    let from = lesson.source_turns.first().map(|turn| format!("  from {turn}")).unwrap_or_default();
+    let more = lesson.source_turns.len().saturating_sub(1);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let text = format!(
+        "{}  {:<10} {:<8} {:.2}  {}{from}{more}",
+        lesson.lesson_id, lesson.kind, lesson.status, lesson.weight, lesson.title
+    );
+    harmless(&text).into_owned()
+}

@@ -1,0 +1,222 @@
+//! How fast: recall at a hundred thousand and a million turns, adding a turn to a short and a long session, and
+//! assembling a prompt's history.
+
+use std::time::Instant;
+
+use rusqlite::{Connection, params};
+use selvedge_journal::Redactor;
+use selvedge_memory::{Gradient, Keep, Memory, NewTurn, Query, Strategy};
+
+use crate::chats::{Draw, chat};
+
+pub fn measure(sizes: &[&str]) {
+    let sizes: Vec<usize> = match sizes {
+        [] => vec![100_000, 1_000_000],
+        some => some.iter().map(|size| size.parse().unwrap()).collect(),
+    };
+    adding();
+    assembling();
+    for size in sizes {
+        recalling(size);
+    }
+}
+
+/// Words as often as words are: the n-th with a share of 1/n.
+struct Words {
+    words: Vec<String>,
+    sums: Vec<f64>,
+}
+
+impl Words {
+    fn new(count: usize) -> Self {
+        let syllables =
+            ["ka", "lo", "mi", "ren", "tos", "vu", "pa", "dri", "sel", "no", "gar", "bi", "ta", "che", "zon", "fe"];
+        let mut draw = Draw(5);
+        let word = |_| (0..2 + draw.below(3)).map(|_| draw.one(&syllables)).collect::<String>();
+        let words = (0..count).map(word).collect();
+        let mut sum = 0.0;
+        let sums = (1..=count).map(|n| {
+            sum += 1.0 / n as f64;
+            sum
+        });
+        Self { words, sums: sums.collect() }
+    }
+
+    fn one(&self, draw: &mut Draw) -> &str {
+        let all = self.sums.last().unwrap();
+        let at = draw.below(1 << 30) as f64 / f64::from(1 << 30) * all;
+        &self.words[self.sums.partition_point(|sum| *sum < at).min(self.words.len() - 1)]
+    }
+
+    /// Words as questions have them: the hundred most frequent say nothing and are cut.
+    fn question(&self, draw: &mut Draw) -> String {
+        let mut asked = Vec::new();
+        let length = 4 + draw.below(8);
+        while asked.len() < length {
+            let word = self.one(draw);
+            if self.words[..100].iter().all(|common| common != word) {
+                asked.push(word);
+            }
+        }
+        asked.join(" ")
+    }
+
+    fn text(&self, draw: &mut Draw) -> String {
+        let length = 8 + draw.below(40);
+        (0..length).map(|_| self.one(draw)).collect::<Vec<_>>().join(" ")
+    }
+}
+
+fn recalling(size: usize) {
+    let home = tempfile::tempdir().unwrap();
+    let memory = Memory::open(home.path(), Redactor::new([])).unwrap();
+    let words = Words::new(40_000);
+    let mut draw = Draw(1);
+    let start = Instant::now();
+    let mut stored = 0;
+    while stored < size {
+        let texts: Vec<(String, String)> =
+            (0..2000.min(size - stored)).map(|at| (words.text(&mut draw), ((stored + at) / 25).to_string())).collect();
+        let turns =
+            texts.iter().map(|(text, part)| ("long", NewTurn { part: Some(part), ..NewTurn::text("user", text) }));
+        stored += memory.append_all(turns).unwrap().len();
+    }
+    let took = start.elapsed().as_secs_f64();
+    let file = home.path().join("journal.sqlite").metadata().unwrap().len();
+    println!("\n{size} turns stored in {took:.1} s ({:.0}/s), file {} MB", size as f64 / took, file >> 20);
+    let peer = Connection::open(home.path().join("fts5.sqlite")).unwrap();
+    fill_fts5(&peer, home.path());
+    for (name, session) in [("recall in the session", Some("long")), ("recall in the whole store", None)] {
+        // Interleaved with the peer, so that a noisy machine is noisy for both.
+        let (mut ours, mut theirs) = (Times::default(), Times::default());
+        for _ in 0..200 {
+            let question = words.question(&mut draw);
+            let query = Query { session, k: 50, ..Query::new(&question) };
+            ours.add(|| _ = std::hint::black_box(memory.search(&query).unwrap()));
+            theirs.add(|| {
+                let any = question.split(' ').map(|word| format!("\"{word}\"")).collect::<Vec<_>>().join(" OR ");
+                let sql = "SELECT rowid FROM t WHERE t MATCH ?1 ORDER BY rank LIMIT 50";
+                let mut read = peer.prepare_cached(sql).unwrap();
+                std::hint::black_box(read.query_map(params![any], |row| row.get::<_, i64>(0)).unwrap().count());
+            });
+        }
+        ours.tell(name);
+        theirs.tell("  FTS5 alone, meanwhile");
+    }
+    // After each turn the numbers of all turns are read anew: as an agent has it.
+    let mut times = Times::default();
+    for _ in 0..100 {
+        memory.append("long", &NewTurn::text("user", &words.text(&mut draw))).unwrap();
+        let question = words.question(&mut draw);
+        let query = Query { k: 50, ..Query::new(&question).in_session("long") };
+        times.add(|| _ = std::hint::black_box(memory.search(&query).unwrap()));
+    }
+    times.tell("recall after each added turn");
+}
+
+fn fill_fts5(peer: &Connection, home: &std::path::Path) {
+    let store = home.join("journal.sqlite");
+    peer.execute_batch(&format!(
+        "PRAGMA journal_mode = wal; PRAGMA synchronous = normal; ATTACH '{}' AS store;
+         CREATE VIRTUAL TABLE t USING fts5(text, content = '', tokenize = 'porter unicode61');
+         INSERT INTO t (rowid, text) SELECT id & 4294967295, substr(raw, 2) FROM store.memory_turns;
+         DETACH store;",
+        store.display()
+    ))
+    .unwrap();
+}
+
+/// How long something took: by the clock, and of the processor alone, which other programs do not prolong.
+#[derive(Default)]
+struct Times {
+    wall: Vec<f64>,
+    cpu: Vec<f64>,
+}
+
+impl Times {
+    fn add(&mut self, work: impl FnOnce()) {
+        let (start, before) = (Instant::now(), cpu_ms());
+        work();
+        self.cpu.push(cpu_ms() - before);
+        self.wall.push(start.elapsed().as_secs_f64() * 1000.0);
+    }
+
+    fn tell(mut self, name: &str) {
+        let mut at = |share: f64| {
+            [&mut self.wall, &mut self.cpu].map(|times| {
+                times.sort_by(f64::total_cmp);
+                times[((times.len() - 1) as f64 * share) as usize]
+            })
+        };
+        let ([p50, cpu50], [p95, cpu95]) = (at(0.5), at(0.95));
+        println!("{name:<32} p50 {p50:>7.2} ms, p95 {p95:>7.2} ms; of the processor {cpu50:>7.2} and {cpu95:>7.2} ms");
+    }
+}
+
+/// Milliseconds this thread has computed. Nothing where the system does not tell.
+fn cpu_ms() -> f64 {
+    let told = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    told.split(' ').next().and_then(|ns| ns.parse::<f64>().ok()).unwrap_or(0.0) / 1e6
+}
+
+fn adding() {
+    let home = tempfile::tempdir().unwrap();
+    let memory = Memory::open(home.path(), Redactor::new([])).unwrap();
+    let lines = chat(3, 600).lines;
+    let mut text = lines.iter().map(|line| line.text.as_str()).cycle();
+    let mut time = |session: &str, memory: &Memory| {
+        let text = text.next().unwrap();
+        let start = Instant::now();
+        memory.append(session, &NewTurn::text("user", text)).unwrap();
+        start.elapsed().as_secs_f64() * 1000.0
+    };
+    for _ in 0..10_000 {
+        time("long", &memory);
+    }
+    // Interleaved, so that a noisy machine is noisy for both.
+    let (mut short, mut long) = (Vec::new(), Vec::new());
+    for n in 0..400 {
+        if n % 10 == 0 {
+            (0..10).for_each(|_| _ = time(&format!("short {n}"), &memory));
+        }
+        short.push(time(&format!("short {}", n / 10 * 10), &memory));
+        long.push(time("long", &memory));
+    }
+    short.sort_by(f64::total_cmp);
+    long.sort_by(f64::total_cmp);
+    let (short, long) = (short[200], long[200]);
+    println!("adding a turn: {short:.3} ms after 10 turns, {long:.3} ms after 10,000, ratio {:.2}", long / short);
+}
+
+fn assembling() {
+    let home = tempfile::tempdir().unwrap();
+    let memory = Memory::open(home.path(), Redactor::new([])).unwrap();
+    let words = Words::new(20_000);
+    let mut draw = Draw(2);
+    for _ in 0..1000 {
+        let text = (0..6).map(|_| words.text(&mut draw)).collect::<Vec<_>>().join(". ");
+        memory.append("s", &NewTurn::text("user", &text)).unwrap();
+    }
+    while memory.write_levels(None).unwrap().waiting > 0 {}
+    let strategy = Strategy::Gradient(Gradient::new(100_000));
+    let mut planning = Vec::new();
+    for _ in 0..50 {
+        let start = Instant::now();
+        std::hint::black_box(memory.assemble("s", strategy, Keep::Nothing).unwrap());
+        planning.push(start.elapsed().as_secs_f64() * 1000.0);
+    }
+    memory.assemble("s", strategy, Keep::Pinned).unwrap();
+    let mut pinned = Vec::new();
+    for _ in 0..50 {
+        let start = Instant::now();
+        std::hint::black_box(memory.board("s").unwrap());
+        std::hint::black_box(memory.assemble("s", strategy, Keep::Pinned).unwrap());
+        pinned.push(start.elapsed().as_secs_f64() * 1000.0);
+    }
+    planning.sort_by(f64::total_cmp);
+    pinned.sort_by(f64::total_cmp);
+    println!(
+        "1,000 turns within 100,000 tokens: planned in {:.1} ms (p95 {:.1}), board and pinned text in {:.1} ms (p95 {:.1})",
+        planning[25], planning[47], pinned[25], pinned[47]
+    );
+}

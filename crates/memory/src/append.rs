@@ -1,0 +1,246 @@
+//! Storing turns: a batch is one transaction, whether it is one turn or a thousand.
+
+use std::collections::HashMap;
+
+use rusqlite::{Connection, OptionalExtension, params};
+use selvedge_journal::Redactor;
+
+use crate::columns::{ColumnWriter, Numbers, Role};
+use crate::postings::PostingWriter;
+use crate::store::{Appended, now_ms, pack, turn_id};
+use crate::{MemoryError, items, time};
+
+/// A turn to be stored.
+#[derive(Debug, Clone)]
+pub struct NewTurn<'a> {
+    /// Its name elsewhere, as JSON: storing it again changes nothing.
+    pub key: Option<&'a str>,
+    /// Whose turn it was: `user`, `assistant`, …
+    pub role: &'a str,
+    /// The speaker's own name.
+    pub speaker: Option<&'a str>,
+    /// When, as RFC 3339 or in seconds since 1970; now where it is not known.
+    pub ts: Option<&'a str>,
+    /// The sitting it belongs to. Where none is named, a pause of hours begins another.
+    pub part: Option<&'a str>,
+    /// How to read the bytes.
+    pub form: Form,
+    /// Every byte of it.
+    pub raw: &'a [u8],
+}
+
+impl<'a> NewTurn<'a> {
+    /// Text somebody says now.
+    pub fn text(role: &'a str, text: &'a str) -> Self {
+        let raw = text.as_bytes();
+        Self { key: None, role, speaker: None, ts: None, part: None, form: Form::Text, raw }
+    }
+
+    /// An exchange that ends now: items as JSON, one per line, from a user's message to the next.
+    pub fn exchange(raw: &'a [u8]) -> Self {
+        Self { key: None, role: "exchange", speaker: None, ts: None, part: None, form: Form::Items, raw }
+    }
+}
+
+/// How to read a turn's bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// They are what was said.
+    Text,
+    /// They are items as JSON, one per line: messages, calls and what came of them.
+    Items,
+}
+
+impl Form {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Text => "text",
+            Self::Items => "items",
+        }
+    }
+
+    pub(crate) fn stored(word: &str) -> Self {
+        match word {
+            "items" => Self::Items,
+            _ => Self::Text,
+        }
+    }
+}
+
+/// A pause that begins another sitting.
+const PAUSE_MS: i64 = 4 * 3600 * 1000;
+/// Speakers beyond this many have no number of their own.
+const SPEAKERS: usize = 255;
+
+/// Turns on their way into the store.
+pub(crate) struct Batch<'c> {
+    connection: &'c Connection,
+    redactor: &'c Redactor,
+    sessions: HashMap<String, Growing>,
+    postings: PostingWriter,
+    columns: ColumnWriter,
+}
+
+/// A session that grows.
+struct Growing {
+    id: i64,
+    turns: u32,
+    words: i64,
+    speakers: Vec<String>,
+    part: Option<Part>,
+    last_ms: i64,
+}
+
+struct Part {
+    first: u32,
+    label: Option<String>,
+    words: i64,
+}
+
+impl<'c> Batch<'c> {
+    pub(crate) fn new(connection: &'c Connection, redactor: &'c Redactor) -> Self {
+        let (postings, columns) = (PostingWriter::default(), ColumnWriter::default());
+        Self { connection, redactor, sessions: HashMap::new(), postings, columns }
+    }
+
+    pub(crate) fn append(&mut self, session: &str, turn: &NewTurn<'_>) -> Result<Appended, MemoryError> {
+        if !self.sessions.contains_key(session) {
+            let growing = Growing::load(self.connection, session)?;
+            self.sessions.insert(session.to_owned(), growing);
+        }
+        let Some(growing) = self.sessions.get_mut(session) else {
+            return Err(MemoryError::NoSession(session.to_owned()));
+        };
+        if let Some(number) = already(self.connection, growing.id, turn.key)? {
+            return Ok(Appended::Before(number));
+        }
+        let number = growing.turns + 1;
+        let told_ms = turn.ts.and_then(time::milliseconds);
+        let at_ms = told_ms.unwrap_or_else(now_ms);
+        self.connection
+            .prepare_cached("INSERT INTO memory_turns VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)")?
+            .execute(params![
+                turn_id(growing.id, number),
+                growing.id,
+                turn.key,
+                turn.role,
+                turn.speaker,
+                turn.ts,
+                at_ms,
+                turn.form.word(),
+                pack(turn.raw)?
+            ])?;
+        let text = items::readable(turn.form, turn.raw);
+        let words = self.postings.add(growing.id, number, &self.redactor.text(&text));
+        let speaker = growing.speaker(self.connection, turn.speaker)?;
+        let role = Role::named(turn.role);
+        let numbers = Numbers { words: words.min(u32::from(u16::MAX)) as u16, speaker, role, tokens: [0; 4] };
+        self.columns.put(self.connection, growing.id, number, &numbers)?;
+        growing.enter_part(self.connection, number, turn.part, at_ms)?;
+        growing.grow(i64::from(numbers.words), at_ms);
+        Ok(Appended::New(number))
+    }
+
+    pub(crate) fn finish(self) -> Result<(), MemoryError> {
+        self.postings.finish(self.connection)?;
+        self.columns.finish(self.connection)?;
+        for growing in self.sessions.values() {
+            growing.write_part(self.connection)?;
+            self.connection
+                .prepare_cached("UPDATE memory_sessions SET turns = ?2, words = ?3 WHERE id = ?1")?
+                .execute(params![growing.id, growing.turns, growing.words])?;
+        }
+        Ok(())
+    }
+}
+
+fn already(connection: &Connection, session: i64, key: Option<&str>) -> Result<Option<u32>, MemoryError> {
+    let Some(key) = key else { return Ok(None) };
+    let mut read = connection.prepare_cached("SELECT id FROM memory_turns WHERE session = ?1 AND key = ?2")?;
+    let id: Option<i64> = read.query_row(params![session, key], |row| row.get(0)).optional()?;
+    Ok(id.map(|id| id as u32))
+}
+
+/// Whether a speaker goes by what they do instead of by a name.
+fn is_a_role(name: &str) -> bool {
+    let roles = ["", "user", "human", "assistant", "model", "ai", "bot", "system", "tool", "agent"];
+    roles.iter().any(|role| name.eq_ignore_ascii_case(role))
+}
+
+impl Growing {
+    fn load(connection: &Connection, name: &str) -> Result<Self, MemoryError> {
+        connection
+            .prepare_cached("INSERT OR IGNORE INTO memory_sessions (name, created_ms) VALUES (?1, ?2)")?
+            .execute(params![name, now_ms()])?;
+        let (id, turns, words) = connection
+            .prepare_cached("SELECT id, turns, words FROM memory_sessions WHERE name = ?1")?
+            .query_row(params![name], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
+        let part = connection
+            .prepare_cached(
+                "SELECT first, label, words FROM memory_parts WHERE session = ?1 ORDER BY first DESC LIMIT 1",
+            )?
+            .query_row(params![id], |row| Ok(Part { first: row.get(0)?, label: row.get(1)?, words: row.get(2)? }))
+            .optional()?;
+        let last_ms = connection
+            .prepare_cached("SELECT at_ms FROM memory_turns WHERE id = ?1")?
+            .query_row(params![turn_id(id, turns)], |row| row.get(0))
+            .optional()?
+            .unwrap_or(0);
+        let speakers = crate::search::speakers(connection, id)?;
+        Ok(Self { id, turns, words, speakers, part, last_ms })
+    }
+
+    /// The number of a speaker; speakers have numbers from one on.
+    fn speaker(&mut self, connection: &Connection, name: Option<&str>) -> Result<u8, MemoryError> {
+        let Some(name) = name.filter(|name| !is_a_role(name)) else { return Ok(0) };
+        if let Some(at) = self.speakers.iter().position(|known| known == name) {
+            return Ok((at + 1) as u8);
+        }
+        if self.speakers.len() >= SPEAKERS {
+            return Ok(0);
+        }
+        self.speakers.push(name.to_owned());
+        connection.prepare_cached("INSERT INTO memory_speakers VALUES (?1, ?2, ?3)")?.execute(params![
+            self.id,
+            self.speakers.len() as i64,
+            name
+        ])?;
+        Ok(self.speakers.len() as u8)
+    }
+
+    fn enter_part(
+        &mut self,
+        connection: &Connection,
+        number: u32,
+        label: Option<&str>,
+        at_ms: i64,
+    ) -> Result<(), MemoryError> {
+        let same = self.part.as_ref().is_some_and(|part| match (part.label.as_deref(), label) {
+            (None, None) => at_ms - self.last_ms < PAUSE_MS,
+            (before, now) => before == now,
+        });
+        if !same {
+            self.write_part(connection)?;
+            self.part = Some(Part { first: number, label: label.map(str::to_owned), words: 0 });
+        }
+        Ok(())
+    }
+
+    fn grow(&mut self, words: i64, at_ms: i64) {
+        self.turns += 1;
+        self.words += words;
+        self.last_ms = at_ms;
+        if let Some(part) = &mut self.part {
+            part.words += words;
+        }
+    }
+
+    fn write_part(&self, connection: &Connection) -> Result<(), MemoryError> {
+        if let Some(part) = &self.part {
+            connection
+                .prepare_cached("INSERT OR REPLACE INTO memory_parts VALUES (?1, ?2, ?3, ?4)")?
+                .execute(params![self.id, part.first, part.label, part.words])?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,117 @@
+//! The announcement board: what a model fetched stays in sight for some turns, then it is gone.
+
+use rusqlite::{Connection, params};
+
+use crate::store::find;
+use crate::{Level, Memory, MemoryError, tokens, turn_number};
+
+/// Turns an announcement stays.
+pub const BOARD_TURNS: u32 = 5;
+/// Tokens of one announcement on the board; what is longer was answered in full when it was asked for.
+const TOKENS: u32 = 300;
+
+/// Something to keep in sight.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Announcement {
+    /// What it is: `turn`, `web`, `file`, …
+    pub kind: String,
+    /// In words.
+    pub text: String,
+    /// The last turn it is shown in.
+    pub until: u32,
+}
+
+impl Memory {
+    /// Announces something in a session for the next turns.
+    pub fn announce(&self, session: &str, kind: &str, text: &str) -> Result<(), MemoryError> {
+        self.write(|connection| announce(connection, session, kind, 0, text))
+    }
+
+    /// A turn of a session at a level, by any of its names, as text. It stays on the board for five turns.
+    pub fn get_turn(&self, session: &str, turn: &str, level: Level) -> Result<String, MemoryError> {
+        let missing = || MemoryError::NoTurn { session: session.to_owned(), turn: turn.to_owned() };
+        let number = turn_number(turn).ok_or_else(missing)?;
+        if number > self.turns(session)? {
+            return Err(missing());
+        }
+        let text = String::from_utf8_lossy(&self.level(session, number, level)?).into_owned();
+        self.write(|connection| {
+            let told = format!("T-{number} at {}: {text}", level.letter());
+            announce(connection, session, "turn", number, &told)
+        })?;
+        Ok(text)
+    }
+
+    /// What is on the board of a session now, the newest last.
+    pub fn board(&self, session: &str) -> Result<Vec<Announcement>, MemoryError> {
+        self.read(|reader| {
+            let session = match find(&reader.connection, session) {
+                Ok(session) => session,
+                Err(MemoryError::NoSession(_)) => return Ok(Vec::new()),
+                Err(error) => return Err(error),
+            };
+            let mut read = reader.connection.prepare_cached(
+                "SELECT kind, text, until FROM memory_board WHERE session = ?1 AND until >= ?2 ORDER BY id",
+            )?;
+            let rows = read.query_map(params![session.id, session.turns], |row| {
+                Ok(Announcement { kind: row.get(0)?, text: row.get(1)?, until: row.get(2)? })
+            })?;
+            Ok(rows.collect::<Result<_, _>>()?)
+        })
+    }
+}
+
+fn announce(connection: &Connection, session: &str, kind: &str, turn: u32, text: &str) -> Result<(), MemoryError> {
+    // Something may be fetched in the very first turn, before that is stored.
+    connection
+        .prepare_cached("INSERT OR IGNORE INTO memory_sessions (name, created_ms) VALUES (?1, ?2)")?
+        .execute(params![session, crate::store::now_ms()])?;
+    let found = find(connection, session)?;
+    let text = cut(text, TOKENS);
+    connection
+        .prepare_cached("DELETE FROM memory_board WHERE session = ?1 AND (until < ?2 OR (kind = ?3 AND text = ?4))")?
+        .execute(params![found.id, found.turns, kind, text])?;
+    connection
+        .prepare_cached(
+            "INSERT INTO memory_board (session, id, kind, turn, text, until)
+             SELECT ?1, coalesce(max(id), 0) + 1, ?2, ?3, ?4, ?5 FROM memory_board WHERE session = ?1",
+        )?
+        .execute(params![found.id, kind, turn, text, found.turns + BOARD_TURNS])?;
+    Ok(())
+}
+
+/// The beginning of a text, within so many tokens.
+pub(crate) fn cut(text: &str, most: u32) -> String {
+    // A token is rarely longer than this many characters: what is beyond need not be counted.
+    let ahead: String = text.chars().take(most as usize * 8).collect();
+    let mut end = ahead.len();
+    loop {
+        let told = &ahead[..end];
+        let whole = end == text.len();
+        let mark = if whole { "" } else { "…" };
+        let count = tokens::count(told) + u32::from(!whole);
+        if count <= most || end == 0 {
+            return format!("{}{mark}", told.trim_end());
+        }
+        let shorter = (end as f64 * f64::from(most) / f64::from(count) * 0.97) as usize;
+        end = shorter.min(end - 1);
+        while !ahead.is_char_boundary(end) {
+            end -= 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::cut;
+
+    #[test]
+    fn cutting_keeps_within_the_tokens() {
+        assert_eq!(cut("short", 10), "short");
+        for text in ["word ".repeat(500), "日本語".repeat(300), "x".repeat(5000)] {
+            let told = cut(&text, 50);
+            assert!(crate::tokens::count(&told) <= 50 && told.ends_with('…') && told.len() > 20, "{told}");
+        }
+        assert_eq!(cut("a b c", 0), "…");
+    }
+}

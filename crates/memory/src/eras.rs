@@ -1,0 +1,137 @@
+//! Eras: one short text for many old turns. Thirty-two turns make an era, eight eras a longer one, and so on, so that
+//! a million turns are told in some dozens of texts, the further back the coarser. They are written as the levels are.
+
+use std::collections::BTreeMap;
+
+use rusqlite::{Connection, params};
+
+use crate::extract::{Language, best_lines};
+use crate::gradient::Eras;
+use crate::level::{Level, Span};
+use crate::levels::Rarity;
+use crate::store::{Session, turn_id};
+use crate::{MemoryError, tokens};
+
+/// Turns in the shortest era, eras in a longer one, and how many lengths there are.
+const SHORTEST: u32 = 32;
+const FOLD: u32 = 8;
+const LENGTHS: u32 = 6;
+/// Tokens of an era's text.
+const TOKENS: u32 = 40;
+
+fn size(length: u32) -> u32 {
+    SHORTEST * FOLD.pow(length)
+}
+
+/// Writes the eras that became complete when the levels of turns after `from` up to `to` were written.
+pub(crate) fn write(connection: &Connection, session: &Session, from: u32, to: u32) -> Result<(), MemoryError> {
+    for length in 0..LENGTHS {
+        for era in from / size(length)..to / size(length) {
+            write_one(connection, session, length, era)?;
+        }
+    }
+    Ok(())
+}
+
+fn write_one(connection: &Connection, session: &Session, length: u32, era: u32) -> Result<(), MemoryError> {
+    let (first, last) = (era * size(length) + 1, (era + 1) * size(length));
+    let lines = match length {
+        0 => tiny_lines(connection, session.id, first, last)?,
+        _ => era_lines(connection, session.id, length - 1, first, last)?,
+    };
+    let rarity = Rarity::of(connection, session);
+    let language = Language { rarity: &|word| rarity.of_word(word), count: &tokens::count };
+    let text = best_lines(&lines, TOKENS, &language);
+    let tokens = tokens::count(&text) + Span { first, last, level: Level::Tiny }.tokens();
+    connection
+        .prepare_cached("INSERT OR REPLACE INTO memory_eras VALUES (?1, ?2, ?3, ?4, ?5)")?
+        .execute(params![session.id, length, first, text, tokens])?;
+    Ok(())
+}
+
+/// Writes anew what tells of a turn that changed.
+pub(crate) fn rewrite(connection: &Connection, session: &Session, turn: u32) -> Result<(), MemoryError> {
+    for length in 0..LENGTHS {
+        let era = (turn - 1) / size(length);
+        if (era + 1) * size(length) <= session.written {
+            write_one(connection, session, length, era)?;
+        }
+    }
+    Ok(())
+}
+
+fn tiny_lines(connection: &Connection, session: i64, first: u32, last: u32) -> Result<Vec<String>, MemoryError> {
+    let mut read =
+        connection.prepare_cached("SELECT tiny FROM memory_levels WHERE id BETWEEN ?1 AND ?2 ORDER BY id")?;
+    let rows = read.query_map(params![turn_id(session, first), turn_id(session, last)], |row| row.get(0))?;
+    Ok(rows.collect::<Result<_, _>>()?)
+}
+
+fn era_lines(
+    connection: &Connection,
+    session: i64,
+    length: u32,
+    first: u32,
+    last: u32,
+) -> Result<Vec<String>, MemoryError> {
+    let mut read = connection.prepare_cached(
+        "SELECT text FROM memory_eras WHERE session = ?1 AND length = ?2 AND first BETWEEN ?3 AND ?4 ORDER BY first",
+    )?;
+    let rows = read.query_map(params![session, length, first, last], |row| row.get(0))?;
+    Ok(rows.collect::<Result<_, _>>()?)
+}
+
+/// The text of the era that begins and ends at these turns.
+pub(crate) fn text(connection: &Connection, session: i64, span: Span) -> Result<String, MemoryError> {
+    let length = (0..LENGTHS).find(|length| size(*length) == span.last + 1 - span.first);
+    let found = match length {
+        Some(length) => era_lines(connection, session, length, span.first, span.first)?.pop(),
+        None => None,
+    };
+    Ok(found.unwrap_or_default())
+}
+
+/// The tokens of a session's eras.
+#[derive(Debug, Default)]
+pub(crate) struct EraTokens {
+    /// By length, then by first turn.
+    tokens: [BTreeMap<u32, u32>; LENGTHS as usize],
+}
+
+impl EraTokens {
+    pub(crate) fn read(connection: &Connection, session: i64) -> Result<Self, MemoryError> {
+        let mut eras = Self::default();
+        let mut read = connection.prepare_cached("SELECT length, first, tokens FROM memory_eras WHERE session = ?1")?;
+        let mut rows = read.query(params![session])?;
+        while let Some(row) = rows.next()? {
+            let length: u32 = row.get(0)?;
+            if let Some(tokens) = eras.tokens.get_mut(length as usize) {
+                tokens.insert(row.get(1)?, row.get(2)?);
+            }
+        }
+        Ok(eras)
+    }
+}
+
+impl Eras for EraTokens {
+    fn cover(&self, turns: u32) -> Option<Vec<(u32, u32, u32)>> {
+        let mut cover = Vec::new();
+        let mut at = 0;
+        for length in (0..LENGTHS).rev() {
+            while at + size(length) <= turns {
+                let Some(tokens) = self.tokens[length as usize].get(&(at + 1)) else { break };
+                cover.push((at + 1, at + size(length), *tokens));
+                at += size(length);
+            }
+        }
+        (at == turns).then_some(cover)
+    }
+
+    fn boundary(&self, turns: u32) -> u32 {
+        turns / SHORTEST * SHORTEST
+    }
+
+    fn step(&self) -> u32 {
+        SHORTEST
+    }
+}

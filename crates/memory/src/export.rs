@@ -1,0 +1,59 @@
+//! Conversations out again, in the lines they can come in by, without their secrets.
+
+use std::io::Write;
+
+use serde_json::json;
+
+use crate::store::stored;
+use crate::{Form, Memory, MemoryError, store};
+
+impl Memory {
+    /// Writes the turns of a session, or of all where none is named, one per line as [`Memory::import`] takes them.
+    /// Secrets are redacted. Tells how many turns there were.
+    pub fn export(&self, session: Option<&str>, out: &mut dyn Write) -> Result<u32, MemoryError> {
+        let sessions = match session {
+            Some(name) => vec![name.to_owned()],
+            None => self.sessions()?,
+        };
+        let mut count = 0;
+        for name in sessions {
+            let (id, turns) = self.read(|reader| {
+                let found = store::find(&reader.connection, &name)?;
+                Ok((found.id, found.turns))
+            })?;
+            for number in 1..=turns {
+                let Some((turn, part)) = self.read(|reader| {
+                    let turn = stored(&reader.connection, id, number)?;
+                    let part = part_of(&reader.connection, id, number)?;
+                    Ok(turn.map(|turn| (turn, part)))
+                })?
+                else {
+                    continue;
+                };
+                let key = turn.key.as_ref().and_then(|key| serde_json::from_str(key).ok());
+                let text = String::from_utf8_lossy(&turn.raw);
+                let mut line = json!({
+                    "session": name, "turn": key.unwrap_or_else(|| json!(format!("T-{number}"))), "role": turn.role,
+                    "text": self.redacted(&text),
+                });
+                let more = [("part", part), ("speaker", turn.speaker), ("ts", turn.ts)];
+                for (field, value) in more.into_iter().filter_map(|(field, value)| Some((field, value?))) {
+                    line[field] = json!(value);
+                }
+                if turn.form == Form::Items {
+                    line["form"] = json!("items");
+                }
+                writeln!(out, "{line}").map_err(|error| MemoryError::File { path: "the export".to_owned(), error })?;
+                count += 1;
+            }
+        }
+        Ok(count)
+    }
+}
+
+fn part_of(connection: &rusqlite::Connection, session: i64, number: u32) -> Result<Option<String>, MemoryError> {
+    let mut read = connection.prepare_cached(
+        "SELECT label FROM memory_parts WHERE session = ?1 AND first <= ?2 ORDER BY first DESC LIMIT 1",
+    )?;
+    Ok(read.query_row(rusqlite::params![session, number], |row| row.get(0))?)
+}

@@ -1,0 +1,405 @@
+//! The lower levels without a model: the sentences and words that say most, in their order.
+//!
+//! A turn becomes units (sentences, calls with what came of them), each with a worth. Whole units are kept as far as
+//! the target goes, the best first; the one that does not fit any more is squeezed word by word. So every length of
+//! turn meets its target, and what is kept stays in order.
+
+use crate::items::Piece;
+use crate::smooth::{clean, sentences};
+use crate::words::{each_word, is_stop_word};
+
+/// Shares of the raw tokens that are aimed at. What may be kept is 75 %, 45 % and 8 %.
+const SMOOTHED: f64 = 0.66;
+const COMPRESSED: f64 = 0.36;
+const TINY: f64 = 0.075;
+/// Cleaned text no larger than this is smooth enough.
+const SMOOTH_ENOUGH: f64 = 0.74;
+
+/// What is known of words: how rare one is in its session, and how many tokens a text has.
+pub(crate) struct Language<'a> {
+    pub(crate) rarity: &'a dyn Fn(&str) -> f64,
+    pub(crate) count: &'a dyn Fn(&str) -> u32,
+}
+
+/// A turn at its three lower levels.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Lower {
+    pub(crate) smoothed: String,
+    pub(crate) compressed: String,
+    pub(crate) tiny: String,
+}
+
+/// The lower levels of a turn that has so many tokens raw.
+pub(crate) fn lower(pieces: &[Piece], raw_tokens: u32, language: &Language<'_>) -> Lower {
+    let units = units(pieces, language);
+    let raw = f64::from(raw_tokens);
+    let whole: u32 = units.iter().map(|unit| unit.tokens).sum();
+    let smoothed = match f64::from(whole) <= raw * SMOOTH_ENOUGH {
+        true => join(units.iter().map(|unit| (unit, unit.text.clone())).collect()),
+        false => fit(&units, ((raw * SMOOTHED) as u32).max(1), language),
+    };
+    let shorts: Vec<Unit> = units.iter().map(|unit| unit.shortened(language)).collect();
+    let compressed = fit(&shorts, ((raw * COMPRESSED) as u32).max(1), language);
+    let tiny = fit(&tellings(&shorts), ((raw * TINY) as u32).max(1), language);
+    Lower { smoothed, compressed, tiny }
+}
+
+/// The lines that say most, within so many tokens, on one line.
+pub(crate) fn best_lines(lines: &[String], target: u32, language: &Language<'_>) -> String {
+    let units = lines.iter().filter(|line| !line.is_empty()).map(|line| {
+        let text = line.split_whitespace().collect::<Vec<_>>().join(" ");
+        Unit {
+            tokens: (language.count)(&text).max(1),
+            worth: worth(&text, language),
+            text,
+            short: None,
+            piece: 0,
+            line: 0,
+        }
+    });
+    let mut seen = std::collections::HashSet::new();
+    let units: Vec<Unit> = units.filter(|unit| seen.insert(unit.text.to_lowercase())).collect();
+    fit(&units, target, language)
+}
+
+/// A sentence, or a call with what came of it.
+#[derive(Debug, Clone)]
+struct Unit {
+    text: String,
+    /// What is said of it where there is less room.
+    short: Option<String>,
+    tokens: u32,
+    worth: f64,
+    /// Units of one line are joined by a space, lines and pieces by a line break.
+    piece: usize,
+    line: usize,
+}
+
+impl Unit {
+    fn shortened(&self, language: &Language<'_>) -> Self {
+        match &self.short {
+            Some(short) => Self { tokens: (language.count)(short), text: short.clone(), ..self.clone() },
+            None => self.clone(),
+        }
+    }
+}
+
+/// How much the place of a piece counts.
+const OF_THE_USER: f64 = 1.6;
+const OF_THE_END: f64 = 1.4;
+const OF_A_THOUGHT: f64 = 0.4;
+const OF_A_CALL: f64 = 1.0;
+const OF_A_FAILURE: f64 = 1.8;
+const OF_THE_FIRST_SENTENCE: f64 = 1.25;
+/// A number tells something, but hardly what it is about, however rare it is.
+const OF_A_NUMBER: f64 = 1.5;
+/// Output beyond this many lines is told by its ends and by what stands out.
+const LINES_KEPT: usize = 400;
+
+fn units(pieces: &[Piece], language: &Language<'_>) -> Vec<Unit> {
+    let mut units: Vec<Unit> = Vec::new();
+    let last_said = pieces.iter().rposition(|piece| matches!(piece, Piece::Said { .. }));
+    let mut at = 0;
+    while at < pieces.len() {
+        let before = units.len();
+        match &pieces[at] {
+            Piece::Said { role, text } => {
+                let mut factor = if role == "user" { OF_THE_USER } else { 1.0 };
+                if Some(at) == last_said && pieces.len() > 1 {
+                    factor *= OF_THE_END;
+                }
+                say(text, factor, at, language, &mut units);
+            }
+            Piece::Thought(text) => say(text, OF_A_THOUGHT, at, language, &mut units),
+            Piece::Called { name, args } => {
+                let came = match pieces.get(at + 1) {
+                    Some(Piece::Came { text, failed }) => Some((text, *failed)),
+                    _ => None,
+                };
+                call(name, args, came, at, language, &mut units);
+                at += usize::from(came.is_some());
+            }
+            Piece::Came { text, failed } => call("result", "", Some((text, *failed)), at, language, &mut units),
+        }
+        if let Some(first) = units.get_mut(before) {
+            first.worth *= OF_THE_FIRST_SENTENCE;
+        }
+        at += 1;
+    }
+    units
+}
+
+fn say(text: &str, factor: f64, piece: usize, language: &Language<'_>, units: &mut Vec<Unit>) {
+    let cleaned = clean(text);
+    let mut seen = std::collections::HashSet::new();
+    for (line, said) in cleaned.lines().enumerate() {
+        for sentence in sentences(said) {
+            if seen.insert(sentence.to_lowercase()) {
+                let tokens = (language.count)(sentence).max(1);
+                let worth = factor * worth(sentence, language);
+                units.push(Unit { text: sentence.to_owned(), short: None, tokens, worth, piece, line });
+            }
+        }
+    }
+}
+
+fn call(
+    name: &str,
+    args: &str,
+    came: Option<(&String, bool)>,
+    piece: usize,
+    language: &Language<'_>,
+    units: &mut Vec<Unit>,
+) {
+    let about = crate::smooth::arguments(args);
+    let title = format!("{name} {}", crate::smooth::shortened(&about, 80)).trim_end().to_owned();
+    let (output, failed) = came.map_or(("", false), |(text, failed)| (text.as_str(), failed));
+    let telling = crate::smooth::telling_line(output);
+    let short = match telling.is_empty() {
+        true => format!("{{{title}}}"),
+        false => format!("{{{title}: {}}}", crate::smooth::shortened(&telling, 100)),
+    };
+    let full = crate::smooth::shortened(&about, 400);
+    let head = format!("{name} {full}").trim_end().to_owned();
+    let factor = if failed { OF_A_FAILURE } else { OF_A_CALL };
+    let worth_of = |text: &str| factor * worth(text, language);
+    let tokens = (language.count)(&head).max(1);
+    units.push(Unit { worth: worth_of(&short), text: head, short: Some(short), tokens, piece, line: 0 });
+    for (at, line) in crate::smooth::lines_kept(output, LINES_KEPT).into_iter().enumerate() {
+        let text = clean(line);
+        if !text.trim().is_empty() {
+            // The short form of a call tells its output already.
+            let stands_out = if crate::smooth::stands_out(&text) { OF_A_FAILURE } else { 0.5 };
+            let tokens = (language.count)(&text).max(1);
+            units.push(Unit {
+                worth: stands_out * worth(&text, language) * 0.5,
+                tokens,
+                text,
+                short: None,
+                piece,
+                line: at + 1,
+            });
+        }
+    }
+}
+
+/// What a text says for its length: rare words, names, numbers.
+fn worth(text: &str, language: &Language<'_>) -> f64 {
+    let (mut sum, mut words) = (0.0, 0.0);
+    let mut seen = std::collections::HashSet::new();
+    each_word(text, |word| {
+        words += 1.0;
+        if !is_stop_word(word) && seen.insert(word.to_owned()) {
+            sum += if is_number(word) { OF_A_NUMBER } else { (language.rarity)(word) };
+        }
+    });
+    let names = text.split_whitespace().skip(1).filter(|word| word.starts_with(char::is_uppercase)).count();
+    (sum + names as f64) / (words + 3.0_f64).sqrt()
+}
+
+fn is_number(word: &str) -> bool {
+    word.starts_with(|c: char| c.is_ascii_digit()) && !word.contains(char::is_alphabetic)
+}
+
+/// What a single line is made of: the best of what was asked and of what came of it, and how many calls there were.
+fn tellings(units: &[Unit]) -> Vec<Unit> {
+    let calls = units.iter().filter(|unit| unit.short.is_some()).count();
+    let mut kept: Vec<Unit> = units.iter().filter(|unit| unit.short.is_none() || calls == 1).cloned().collect();
+    if kept.is_empty() {
+        kept = units.to_vec();
+    }
+    kept
+}
+
+/// The best units within so many tokens, in order. The one that does not fit is squeezed.
+fn fit(units: &[Unit], target: u32, language: &Language<'_>) -> String {
+    let mut order: Vec<usize> = (0..units.len()).collect();
+    order.sort_by(|a, b| units[*b].worth.total_cmp(&units[*a].worth).then(a.cmp(b)));
+    let mut kept: Vec<(usize, String)> = Vec::new();
+    let mut left = target;
+    for at in order {
+        let unit = &units[at];
+        // The space or line break that joins it.
+        let joined = unit.tokens + u32::from(!kept.is_empty());
+        if joined <= left {
+            left -= joined;
+            kept.push((at, unit.text.clone()));
+        } else if left > 0 {
+            let squeezed = squeeze(&unit.text, left, language);
+            let tokens = (language.count)(&squeezed);
+            if !squeezed.is_empty() && (tokens < left || kept.is_empty()) {
+                left = left.saturating_sub(tokens + 1);
+                kept.push((at, squeezed));
+            } else {
+                break;
+            }
+        }
+        if left < 2 {
+            break;
+        }
+    }
+    kept.sort_by_key(|(at, _)| *at);
+    join(kept.into_iter().map(|(at, text)| (&units[at], text)).collect())
+}
+
+fn join(kept: Vec<(&Unit, String)>) -> String {
+    let mut text = String::new();
+    let mut before = None;
+    for (unit, part) in kept {
+        let place = (unit.piece, unit.line);
+        if let Some(before) = before {
+            text.push(if before == place { ' ' } else { '\n' });
+        }
+        text.push_str(&part);
+        before = Some(place);
+    }
+    text
+}
+
+/// Within so few tokens only words that say something are kept.
+const FEW: u32 = 8;
+const SAYS_SOMETHING: f64 = 1.0;
+/// Longer texts lose their middle before their words are weighed.
+const WORDS_WEIGHED: usize = 2000;
+
+/// The words of a text that say most, within so many tokens, in order.
+fn squeeze(text: &str, target: u32, language: &Language<'_>) -> String {
+    struct Word<'a> {
+        text: &'a str,
+        worth: f64,
+        tokens: u32,
+    }
+    let words = text.split_whitespace().take(WORDS_WEIGHED).enumerate();
+    let mut words: Vec<Word<'_>> = words
+        .map(|(at, text)| {
+            let worth = worth_of_word(text, at, language);
+            // Among so few words there is nothing to punctuate.
+            let bare = text.trim_matches(|c: char| !c.is_alphanumeric());
+            let text = if target <= FEW && !bare.is_empty() { bare } else { text };
+            let tokens = (language.count)(&format!(" {text}")).max(1);
+            Word { text, worth, tokens }
+        })
+        .collect();
+    if target <= FEW && words.iter().any(|word| word.worth > SAYS_SOMETHING) {
+        words.retain(|word| word.worth > SAYS_SOMETHING);
+    }
+    let mut order: Vec<usize> = (0..words.len()).collect();
+    let by = |at: usize| words[at].worth / f64::from(words[at].tokens).sqrt();
+    order.sort_by(|a, b| by(*b).total_cmp(&by(*a)).then(a.cmp(b)));
+    let mut kept = Vec::new();
+    let mut left = target;
+    for at in order {
+        if words[at].tokens <= left {
+            left -= words[at].tokens;
+            kept.push(at);
+        }
+    }
+    if kept.is_empty() {
+        // Not one word fits: the shortest that says something has to.
+        let telling = (0..words.len()).filter(|at| words[*at].worth > SAYS_SOMETHING);
+        kept.extend(telling.min_by_key(|at| words[*at].tokens).or(if words.is_empty() { None } else { Some(0) }));
+    }
+    // A word at the beginning has no space to be one token with: the least of them may have to go.
+    loop {
+        let mut in_order = kept.clone();
+        in_order.sort_unstable();
+        let text = in_order.into_iter().map(|at| words[at].text).collect::<Vec<_>>().join(" ");
+        let text = text.trim_matches(|c: char| matches!(c, ',' | ';' | ':' | '(' | ')' | '"')).to_owned();
+        if kept.len() <= 1 || (language.count)(&text) <= target {
+            return text;
+        }
+        kept.pop();
+    }
+}
+
+/// Negations turn a sentence round: they stay as long as anything does.
+const NEGATIONS: &[&str] = &["not", "no", "never", "none", "without", "cannot", "can't", "don't", "didn't", "won't"];
+const ARTICLES: &[&str] = &["a", "an", "the"];
+
+fn worth_of_word(word: &str, at: usize, language: &Language<'_>) -> f64 {
+    let lower = word.to_lowercase();
+    let bare = lower.trim_matches(|c: char| !c.is_alphanumeric());
+    if bare.is_empty() {
+        return 0.05;
+    }
+    if NEGATIONS.contains(&bare) || bare.ends_with("n't") {
+        return 5.0;
+    }
+    if ARTICLES.contains(&bare) {
+        return 0.1;
+    }
+    let mut worth: f64 = 0.0;
+    each_word(bare, |part| {
+        let part = if is_stop_word(part) { 0.5 } else { 1.0 + (language.rarity)(part) };
+        worth = worth.max(part);
+    });
+    if is_number(bare) {
+        return 1.0 + OF_A_NUMBER;
+    }
+    if at > 0 && word.starts_with(char::is_uppercase) && bare.len() > 1 {
+        worth += 1.5;
+    }
+    worth
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn language<'a>() -> Language<'a> {
+        Language { rarity: &|word| word.len() as f64 / 2.0, count: &crate::tokens::count }
+    }
+
+    fn said(text: &str) -> Vec<Piece> {
+        vec![Piece::Said { role: "user".into(), text: text.into() }]
+    }
+
+    #[test]
+    fn every_length_of_prose_meets_its_targets() {
+        let sentence = "Well, I really just wanted to tell you that Caroline went to the adoption agency in Boston on May 8, \
+                        and she was not happy with the answer they gave her. ";
+        let filler =
+            "Anyway, how are you doing these days? I hope that everything is going well for you and the kids! ";
+        for repeated in [1, 2, 5, 40] {
+            let text: String = (0..repeated).map(|n| format!("{n}: {sentence}{filler}")).collect();
+            let raw = crate::tokens::count(&text);
+            let lower = lower(&said(&text), raw, &language());
+            let share = |text: &str| f64::from(crate::tokens::count(text)) / f64::from(raw);
+            let shares = [&lower.smoothed, &lower.compressed, &lower.tiny].map(|text| share(text));
+            assert!((0.4..=0.75).contains(&shares[0]), "S {} of {repeated}: {}", shares[0], lower.smoothed);
+            assert!((0.25..=0.45).contains(&shares[1]), "C {} of {repeated}: {}", shares[1], lower.compressed);
+            assert!(shares[2] <= 0.08, "T {} of {repeated}: {}", shares[2], lower.tiny);
+            assert!(!lower.tiny.is_empty());
+            assert!(lower.compressed.contains("adoption") && lower.compressed.contains("not"), "{}", lower.compressed);
+        }
+    }
+
+    #[test]
+    fn calls_are_told_with_what_came_of_them() {
+        let output = "> npm test\n".to_owned() + &"  ✓ works\n".repeat(60) + "  ✗ login\nTests: 2 failed, 58 passed\n";
+        let pieces = vec![
+            Piece::Said {
+                role: "user".into(),
+                text: "Please run the tests and tell me what fails in the login module.".into(),
+            },
+            Piece::Called { name: "exec".into(), args: r#"{"command":["npm","test"]}"#.into() },
+            Piece::Came { text: output.clone(), failed: true },
+            Piece::Said {
+                role: "assistant".into(),
+                text: "Two tests of the login module fail: the token has expired.".into(),
+            },
+        ];
+        let lower = lower(&pieces, 600, &language());
+        assert!(lower.compressed.contains("{exec npm test: Tests: 2 failed, 58 passed}"), "{}", lower.compressed);
+        assert!(lower.tiny.contains("login"), "{}", lower.tiny);
+        assert_eq!(lower.smoothed.matches("works").count(), 1, "{}", lower.smoothed);
+    }
+
+    #[test]
+    fn nothing_and_almost_nothing() {
+        assert_eq!(lower(&[], 0, &language()), Lower { smoothed: "".into(), compressed: "".into(), tiny: "".into() });
+        let ok = lower(&said("ok"), 1, &language());
+        assert_eq!((ok.smoothed.as_str(), ok.tiny.as_str()), ("ok", "ok"));
+        assert!(lower(&said("… !!"), 2, &language()).tiny.len() < 10);
+    }
+}

@@ -1,0 +1,119 @@
+//! Forgetting: what is removed is removed everywhere, from the index, the eras, the lessons and the file's free pages.
+
+use std::collections::BTreeSet;
+
+use rusqlite::{Connection, params};
+
+use crate::columns::{ColumnWriter, Numbers, Role};
+use crate::store::{Session, find, stored, turn_id};
+use crate::words::each_term;
+use crate::{Memory, MemoryError, eras, items, postings};
+
+/// What was forgotten.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Forgotten {
+    /// Turns.
+    pub turns: u32,
+    /// Lessons that were drawn from them.
+    pub lessons: u32,
+}
+
+impl Memory {
+    /// Forgets a whole session.
+    pub fn forget_session(&self, session: &str) -> Result<Forgotten, MemoryError> {
+        let forgotten = self.write(|connection| {
+            let Session { id, turns, .. } = find(connection, session)?;
+            let lessons = forget_lessons(connection, id, 1, turns)?;
+            let (first, last) = (id << 32, (id + 1) << 32);
+            for table in ["memory_turns", "memory_levels", "memory_columns", "memory_vectors"] {
+                let sql = format!("DELETE FROM {table} WHERE id >= ?1 AND id < ?2");
+                connection.execute(&sql, params![first, last])?;
+            }
+            for table in [
+                "memory_parts",
+                "memory_speakers",
+                "memory_postings",
+                "memory_eras",
+                "memory_gradients",
+                "memory_board",
+                "memory_topics",
+                "memory_encoders",
+            ] {
+                connection.execute(&format!("DELETE FROM {table} WHERE session = ?1"), params![id])?;
+            }
+            connection.execute("DELETE FROM memory_sessions WHERE id = ?1", params![id])?;
+            Ok(Forgotten { turns, lessons })
+        })?;
+        self.empty_log()?;
+        Ok(forgotten)
+    }
+
+    /// Forgets one turn. The numbers of the others stay as they are.
+    pub fn forget_turn(&self, session: &str, number: u32) -> Result<Forgotten, MemoryError> {
+        let forgotten = self.write(|connection| {
+            let found = find(connection, session)?;
+            let missing = || MemoryError::NoTurn { session: session.to_owned(), turn: format!("T-{number}") };
+            let turn = stored(connection, found.id, number)?.ok_or_else(missing)?;
+            let text = items::readable(turn.form, &turn.raw);
+            let mut terms = BTreeSet::new();
+            each_term(&self.redactor.text(&text), |term| _ = terms.insert(term.to_owned()));
+            // A model's summary may have brought words of its own.
+            for level in [crate::Level::Smoothed, crate::Level::Compressed, crate::Level::Tiny] {
+                let told = crate::levels::level_text(connection, found.id, number, level)?.unwrap_or_default();
+                each_term(&told, |term| _ = terms.insert(term.to_owned()));
+            }
+            postings::remove(connection, found.id, number, terms.iter().map(String::as_str))?;
+            let id = turn_id(found.id, number);
+            for table in ["memory_turns", "memory_levels"] {
+                connection.execute(&format!("DELETE FROM {table} WHERE id = ?1"), params![id])?;
+            }
+            blank(connection, &found, number)?;
+            connection.execute("DELETE FROM memory_gradients WHERE session = ?1", params![found.id])?;
+            connection.execute("DELETE FROM memory_topics WHERE session = ?1", params![found.id])?;
+            connection
+                .execute("DELETE FROM memory_board WHERE session = ?1 AND turn = ?2", params![found.id, number])?;
+            eras::rewrite(connection, &found, number)?;
+            crate::vectors::forget(connection, found.id, number)?;
+            let lessons = forget_lessons(connection, found.id, number, number)?;
+            Ok(Forgotten { turns: 1, lessons })
+        })?;
+        self.empty_log()?;
+        Ok(forgotten)
+    }
+
+    /// Free pages are overwritten as they are freed; what the write-ahead log still has goes here.
+    fn empty_log(&self) -> Result<(), MemoryError> {
+        let connection = self.writer();
+        let busy: i64 = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0))?;
+        match busy {
+            0 => Ok(()),
+            _ => Err(MemoryError::StillRead),
+        }
+    }
+}
+
+/// Takes a turn's numbers out of every sum.
+fn blank(connection: &Connection, session: &Session, number: u32) -> Result<(), MemoryError> {
+    let mut columns = ColumnWriter::default();
+    let words = columns.get(connection, session.id, number)?.words;
+    let nothing = Numbers { words: 0, speaker: 0, role: Role::Other, tokens: [0; 4] };
+    columns.put(connection, session.id, number, &nothing)?;
+    columns.finish(connection)?;
+    connection.execute("UPDATE memory_sessions SET words = words - ?2 WHERE id = ?1", params![session.id, words])?;
+    connection.execute(
+        "UPDATE memory_parts SET words = words - ?3 WHERE session = ?1
+         AND first = (SELECT max(first) FROM memory_parts WHERE session = ?1 AND first <= ?2)",
+        params![session.id, number, words],
+    )?;
+    Ok(())
+}
+
+/// What was learned from a turn may quote it: it goes with it.
+fn forget_lessons(connection: &Connection, session: i64, first: u32, last: u32) -> Result<u32, MemoryError> {
+    let which = "SELECT lesson FROM memory_sources WHERE session = ?1 AND turn BETWEEN ?2 AND ?3";
+    let lessons = connection
+        .execute(&format!("DELETE FROM memory_lessons WHERE id IN ({which})"), params![session, first, last])?;
+    connection
+        .execute(&format!("DELETE FROM memory_sources WHERE lesson IN ({which})"), params![session, first, last])?;
+    Ok(lessons as u32)
+}

@@ -1,0 +1,273 @@
+//! What was learned: lessons, preferences, recurring problems, and reference layers that a person has to accept.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use rusqlite::{Connection, params};
+use serde::Serialize;
+
+use crate::store::now_ms;
+use crate::words::{each_term, query_terms};
+use crate::{Memory, MemoryError, tokens};
+
+/// Something learned.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Lesson {
+    /// Its name.
+    pub lesson_id: String,
+    /// `lesson`, `preference`, `problem` or `layer`.
+    pub kind: String,
+    /// `used`, `proposed` or `declined`; `seen` for a problem that was solved only once so far.
+    pub status: String,
+    /// What it is called in a list.
+    pub title: String,
+    /// What it is about.
+    pub topic: Vec<String>,
+    /// Words it is found by.
+    pub keywords: Vec<String>,
+    /// What it says.
+    pub content: String,
+    /// Where it comes from: session and turn.
+    pub source_turns: Vec<String>,
+    /// How much it counts, up to one.
+    pub weight: f64,
+    /// When it was last learned, in milliseconds since 1970.
+    pub last_updated: i64,
+}
+
+/// Something to be learned.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Draft {
+    pub(crate) kind: &'static str,
+    pub(crate) status: &'static str,
+    pub(crate) title: String,
+    pub(crate) topics: Vec<String>,
+    pub(crate) keywords: Vec<String>,
+    pub(crate) content: String,
+    pub(crate) turns: Vec<u32>,
+    /// What two drafts of the same thing have in common.
+    pub(crate) same_as: String,
+}
+
+/// What a lesson weighs when it is new, and what it gains each time it is learned again.
+const NEW: f64 = 0.5;
+const AGAIN: f64 = 0.15;
+/// A lesson that is not learned again weighs half after so long, and is forgotten when it weighs less than this.
+const HALF_LIFE_MS: f64 = 180.0 * 24.0 * 3600.0 * 1000.0;
+const FORGOTTEN_BELOW: f64 = 0.05;
+/// Keywords two lessons must share, of all they have, to be the same.
+const ALIKE: f64 = 0.8;
+/// Lessons looked through before a turn.
+const LOOKED_THROUGH: u32 = 2000;
+
+impl Memory {
+    /// Lessons of a status, or all, the weightiest first.
+    pub fn lessons(&self, status: Option<&str>) -> Result<Vec<Lesson>, MemoryError> {
+        self.read(|reader| read(&reader.connection, status, u32::MAX))
+    }
+
+    /// Accepts or declines a proposal.
+    pub fn review(&self, lesson: &str, verdict: Verdict) -> Result<(), MemoryError> {
+        let status = match verdict {
+            Verdict::Accept => "used",
+            Verdict::Decline => "declined",
+        };
+        let changed = self.write(|connection| {
+            let sql = "UPDATE memory_lessons SET status = ?2, updated_ms = ?3 WHERE id = ?1";
+            Ok(connection.execute(sql, params![lesson, status, now_ms()])?)
+        })?;
+        if changed == 0 { Err(MemoryError::NoLesson(lesson.to_owned())) } else { Ok(()) }
+    }
+
+    /// Forgets a lesson.
+    pub fn forget_lesson(&self, lesson: &str) -> Result<(), MemoryError> {
+        let removed = self.write(|connection| {
+            connection.execute("DELETE FROM memory_sources WHERE lesson = ?1", params![lesson])?;
+            Ok(connection.execute("DELETE FROM memory_lessons WHERE id = ?1", params![lesson])?)
+        })?;
+        if removed == 0 { Err(MemoryError::NoLesson(lesson.to_owned())) } else { Ok(()) }
+    }
+
+    /// The lessons a question is about, the best first.
+    pub fn lessons_about(&self, question: &str, k: usize) -> Result<Vec<Lesson>, MemoryError> {
+        self.read(|reader| {
+            let lessons = read(&reader.connection, Some("used"), LOOKED_THROUGH)?;
+            let topics = topic_weights(&reader.connection)?;
+            Ok(ranked(lessons, &topics, question, k))
+        })
+    }
+}
+
+/// What a person says of a proposal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// It is used from now on.
+    Accept,
+    /// It is kept, so that it is not proposed again, and not used.
+    Decline,
+}
+
+/// By the words they share with the question, rare ones first, times their weight and that of their topics.
+fn ranked(lessons: Vec<Lesson>, topics: &BTreeMap<String, f64>, question: &str, k: usize) -> Vec<Lesson> {
+    let asked = query_terms(question);
+    let terms: Vec<BTreeSet<String>> = lessons.iter().map(terms_of).collect();
+    let idf = |term: &String| {
+        let with = terms.iter().filter(|terms| terms.contains(term)).count();
+        (1.0 + lessons.len() as f64 / (1.0 + with as f64)).ln()
+    };
+    let idfs: Vec<f64> = asked.iter().map(idf).collect();
+    let now = now_ms();
+    let mut scored: Vec<(f64, usize)> = Vec::new();
+    for (at, lesson) in lessons.iter().enumerate() {
+        let matched: f64 =
+            asked.iter().zip(&idfs).filter(|(term, _)| terms[at].contains(*term)).map(|(_, idf)| idf).sum();
+        let all: f64 = idfs.iter().sum();
+        // One common word in many is a coincidence.
+        if matched > 0.0 && matched >= 0.3 * all {
+            let topic = lesson.topic.iter().filter_map(|topic| topics.get(topic)).copied().fold(0.0, f64::max);
+            scored.push((matched * faded(lesson.weight, lesson.last_updated, now) * (1.0 + topic), at));
+        }
+    }
+    scored.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+    let mut lessons: Vec<Option<Lesson>> = lessons.into_iter().map(Some).collect();
+    scored.into_iter().take(k).filter_map(|(_, at)| lessons[at].take()).collect()
+}
+
+fn terms_of(lesson: &Lesson) -> BTreeSet<String> {
+    let mut terms = BTreeSet::new();
+    for text in lesson.keywords.iter().chain(&lesson.topic).chain([&lesson.title, &lesson.content]) {
+        each_term(text, |term| _ = terms.insert(term.to_owned()));
+    }
+    terms
+}
+
+fn faded(weight: f64, updated_ms: i64, now_ms: i64) -> f64 {
+    weight * 0.5_f64.powf((now_ms - updated_ms).max(0) as f64 / HALF_LIFE_MS)
+}
+
+fn topic_weights(connection: &Connection) -> Result<BTreeMap<String, f64>, MemoryError> {
+    let mut read = connection.prepare_cached("SELECT name, max(weight) FROM memory_topics GROUP BY name")?;
+    let rows = read.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    Ok(rows.collect::<Result<_, _>>()?)
+}
+
+pub(crate) fn read(connection: &Connection, status: Option<&str>, most: u32) -> Result<Vec<Lesson>, MemoryError> {
+    let mut read = connection.prepare_cached(
+        "SELECT id, kind, status, title, topics, keywords, content, weight, updated_ms FROM memory_lessons
+         WHERE ?1 IS NULL OR status = ?1 ORDER BY weight DESC, updated_ms DESC, id LIMIT ?2",
+    )?;
+    let list = |text: String| text.split('\n').filter(|word| !word.is_empty()).map(str::to_owned).collect();
+    let rows = read.query_map(params![status, most], |row| {
+        Ok(Lesson {
+            lesson_id: row.get(0)?,
+            kind: row.get(1)?,
+            status: row.get(2)?,
+            title: row.get(3)?,
+            topic: list(row.get(4)?),
+            keywords: list(row.get(5)?),
+            content: row.get(6)?,
+            source_turns: Vec::new(),
+            weight: row.get(7)?,
+            last_updated: row.get(8)?,
+        })
+    })?;
+    let mut lessons = rows.collect::<Result<Vec<_>, _>>()?;
+    let mut sources = connection.prepare_cached(
+        "SELECT name || '/T-' || turn FROM memory_sources JOIN memory_sessions ON id = session
+         WHERE lesson = ?1 ORDER BY session, turn",
+    )?;
+    for lesson in &mut lessons {
+        let rows = sources.query_map(params![lesson.lesson_id], |row| row.get(0))?;
+        lesson.source_turns = rows.collect::<Result<_, _>>()?;
+    }
+    Ok(lessons)
+}
+
+/// Learns something: anew, or once more. A problem that is solved a second time is a lesson from then on.
+pub(crate) fn learn(connection: &Connection, session: i64, draft: &Draft) -> Result<(), MemoryError> {
+    let id = match alike(connection, draft)? {
+        Some(id) => {
+            connection
+                .prepare_cached(
+                    "UPDATE memory_lessons SET weight = min(1.0, weight + ?2), updated_ms = ?3,
+                     status = CASE status WHEN 'seen' THEN 'used' ELSE status END WHERE id = ?1",
+                )?
+                .execute(params![id, AGAIN, now_ms()])?;
+            id
+        }
+        None => {
+            let id = name(draft);
+            connection
+                .prepare_cached(
+                    "INSERT OR REPLACE INTO memory_lessons VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
+                )?
+                .execute(params![
+                    id,
+                    draft.kind,
+                    draft.status,
+                    draft.title,
+                    draft.topics.join("\n"),
+                    draft.keywords.join("\n"),
+                    draft.content,
+                    tokens::count(&draft.content),
+                    NEW,
+                    now_ms()
+                ])?;
+            id
+        }
+    };
+    for turn in &draft.turns {
+        connection
+            .prepare_cached("INSERT OR IGNORE INTO memory_sources VALUES (?1, ?2, ?3)")?
+            .execute(params![id, session, turn])?;
+    }
+    Ok(())
+}
+
+/// The lesson that says the same already.
+fn alike(connection: &Connection, draft: &Draft) -> Result<Option<String>, MemoryError> {
+    let id = name(draft);
+    let mut there = connection.prepare_cached("SELECT 1 FROM memory_lessons WHERE id = ?1")?;
+    if there.exists(params![id])? {
+        return Ok(Some(id));
+    }
+    let words: BTreeSet<&str> = draft.keywords.iter().map(String::as_str).collect();
+    if words.len() < 3 {
+        return Ok(None);
+    }
+    let mut read = connection.prepare_cached("SELECT id, keywords FROM memory_lessons WHERE kind = ?1")?;
+    let mut rows = read.query(params![draft.kind])?;
+    while let Some(row) = rows.next()? {
+        let theirs: String = row.get(1)?;
+        let theirs: BTreeSet<&str> = theirs.split('\n').collect();
+        let shared = words.intersection(&theirs).count() as f64;
+        if shared / words.union(&theirs).count().max(1) as f64 >= ALIKE {
+            return Ok(Some(row.get(0)?));
+        }
+    }
+    Ok(None)
+}
+
+/// Removes what weighs nothing any more. What a person decided stays.
+pub(crate) fn prune(connection: &Connection) -> Result<u32, MemoryError> {
+    let now = now_ms();
+    let mut read = connection
+        .prepare_cached("SELECT id, weight, updated_ms FROM memory_lessons WHERE status IN ('used', 'seen')")?;
+    let rows = read.query_map([], |row| Ok((row.get::<_, String>(0)?, row.get(1)?, row.get(2)?)))?;
+    let rows = rows.collect::<Result<Vec<_>, _>>()?;
+    let old = rows.into_iter().filter(|(_, weight, updated)| faded(*weight, *updated, now) < FORGOTTEN_BELOW);
+    let mut removed = 0;
+    for (id, ..) in old {
+        connection.execute("DELETE FROM memory_sources WHERE lesson = ?1", params![id])?;
+        removed += connection.execute("DELETE FROM memory_lessons WHERE id = ?1", params![id])? as u32;
+    }
+    Ok(removed)
+}
+
+fn name(draft: &Draft) -> String {
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+    for byte in draft.kind.bytes().chain(draft.same_as.bytes()) {
+        hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    }
+    format!("les_{hash:016x}")
+}

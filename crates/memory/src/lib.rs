@@ -1,0 +1,88 @@
+//! Memory that does not forget: every turn at four fidelities, the gradient that fits them into a budget, recall of
+//! what matters now, and what was learned. One SQLite file (the journal's), no network, no model needed.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use selvedge_journal::Redactor;
+//! use selvedge_memory::{Gradient, Keep, Memory, NewTurn, Recall, Strategy};
+//!
+//! # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+//! # let home = tempfile::tempdir().unwrap();
+//! let memory = Arc::new(Memory::open(home.path(), Redactor::new([]))?);
+//!
+//! // After each turn: store it, and let its lower levels be written in the background.
+//! memory.append("session", &NewTurn::text("user", "The staging server is called heron."))?;
+//! memory.write_levels(Some("session"))?;
+//!
+//! // Before each turn: what the prompt has of the session, and what matters now.
+//! let history = memory.assemble("session", Strategy::Gradient(Gradient::new(100_000)), Keep::Pinned)?;
+//! let recalled = memory.recall(&Recall::new("session", "Deploy to the staging server")).await;
+//! let newest = format!("{}Deploy to the staging server", recalled.text);
+//!
+//! assert_eq!(history.text, "<T-1-R>\nThe staging server is called heron.\n</T-1-R>\n");
+//! assert!(newest.contains("heron"));
+//! # Ok::<(), selvedge_memory::MemoryError>(())
+//! # }).unwrap();
+//! ```
+//!
+//! [`get_turn`] is the tool by which models fetch a turn in more detail, [`EXPLAINED`] what the system prompt says of
+//! all this. [`SmallModel`] and [`Encoder`] make recall better where there are any; [`Memory::distill`] learns.
+
+mod append;
+mod assemble;
+mod board;
+mod columns;
+mod distill;
+mod eras;
+mod error;
+mod export;
+mod extract;
+mod forget;
+mod gradient;
+mod import;
+mod items;
+mod lessons;
+mod level;
+mod levels;
+mod model;
+mod observe;
+mod pack;
+#[cfg(feature = "pocket")]
+mod pocket;
+mod postings;
+mod rank;
+mod recall;
+mod schema;
+mod search;
+mod smooth;
+mod stats;
+mod stem;
+mod store;
+mod summarise;
+mod time;
+mod tokens;
+mod tool;
+mod vectors;
+mod words;
+
+pub use append::{Form, NewTurn};
+pub use assemble::{Assembled, Keep, Strategy};
+pub use board::{Announcement, BOARD_TURNS};
+pub use distill::{Distilled, Topic};
+pub use error::MemoryError;
+pub use forget::Forgotten;
+pub use gradient::{Band, Gradient};
+pub use import::{Format, Imported};
+pub use lessons::{Lesson, Verdict};
+pub use level::{Level, Span, turn_number};
+pub use levels::Written;
+pub use model::SmallModel;
+#[cfg(feature = "pocket")]
+pub use pocket::Pocket;
+pub use rank::Weights;
+pub use recall::{EXPLAINED, Recall, Recalled};
+pub use search::{Hit, Query};
+pub use stats::{SessionStats, Stats};
+pub use store::{Appended, Memory, Turn};
+pub use tool::get_turn;
+pub use vectors::Encoder;

@@ -1,0 +1,231 @@
+//! The inverted index: for each term of a session, the turns that have it and how often.
+//!
+//! FTS5 keeps one index for the whole file: its idf and average length are everybody's, a session's share of a long
+//! list costs as much as the list, and a second index of whole sittings would be written anew with every turn. Here a
+//! list belongs to a session, so that its statistics are exact, a sitting's counts are sums over its turns, and
+//! adding a turn appends to the last small block of each of its terms, whatever came before.
+
+use std::collections::BTreeMap;
+
+use rusqlite::{Connection, OptionalExtension, params};
+
+use crate::MemoryError;
+
+/// A row of a table without row ids spills over beyond about a thousand bytes.
+const BLOCK_BYTES: usize = 800;
+
+/// Terms of turns, to be written.
+#[derive(Debug, Default)]
+pub(crate) struct PostingWriter {
+    lists: BTreeMap<(String, i64), Vec<(u32, u32)>>,
+    scratch: BTreeMap<String, u32>,
+}
+
+impl PostingWriter {
+    /// Notes the terms of a turn. Tells how many words it has.
+    pub(crate) fn add(&mut self, session: i64, turn: u32, text: &str) -> u32 {
+        let mut words = 0;
+        crate::words::each_term(text, |term| {
+            words += 1;
+            match self.scratch.get_mut(term) {
+                Some(count) => *count += 1,
+                None => _ = self.scratch.insert(term.to_owned(), 1),
+            }
+        });
+        for (term, count) in std::mem::take(&mut self.scratch) {
+            self.lists.entry((term, session)).or_default().push((turn, count));
+        }
+        words
+    }
+
+    /// Notes terms a turn has besides, once each.
+    pub(crate) fn add_terms(&mut self, session: i64, turn: u32, terms: impl IntoIterator<Item = String>) {
+        for term in terms {
+            self.lists.entry((term, session)).or_default().push((turn, 1));
+        }
+    }
+
+    /// Appends what was noted.
+    pub(crate) fn finish(self, connection: &Connection) -> Result<(), MemoryError> {
+        let mut tail = connection.prepare_cached(
+            "SELECT block, before, docs, last, data FROM memory_postings
+             WHERE term = ?1 AND session = ?2 ORDER BY block DESC LIMIT 1",
+        )?;
+        let mut write = connection.prepare_cached(
+            "INSERT OR REPLACE INTO memory_postings (term, session, block, before, docs, last, data)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+        )?;
+        for ((term, session), list) in self.lists {
+            let stored = tail.query_row(params![term, session], Block::read).optional()?;
+            let mut block = stored.unwrap_or_default();
+            for (turn, count) in list {
+                if block.data.len() >= BLOCK_BYTES {
+                    block.write(&mut write, &term, session)?;
+                    block = block.next();
+                }
+                block.push(turn, count);
+            }
+            block.write(&mut write, &term, session)?;
+        }
+        Ok(())
+    }
+}
+
+#[derive(Debug, Default)]
+struct Block {
+    number: i64,
+    /// Turns in the blocks before.
+    before: i64,
+    docs: i64,
+    last: u32,
+    data: Vec<u8>,
+}
+
+impl Block {
+    fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<Self> {
+        Ok(Self { number: row.get(0)?, before: row.get(1)?, docs: row.get(2)?, last: row.get(3)?, data: row.get(4)? })
+    }
+
+    fn next(&self) -> Self {
+        Self { number: self.number + 1, before: self.before + self.docs, ..Self::default() }
+    }
+
+    fn push(&mut self, turn: u32, count: u32) {
+        // Turns mostly come in order; a summary written later may add to an earlier one.
+        let step = i64::from(turn) - i64::from(self.last);
+        let folded = ((step << 1) ^ (step >> 63)) as u64;
+        put(&mut self.data, folded << 1 | u64::from(count > 1));
+        if count > 1 {
+            put(&mut self.data, u64::from(count));
+        }
+        self.docs += 1;
+        self.last = turn;
+    }
+
+    fn write(
+        &self,
+        statement: &mut rusqlite::CachedStatement<'_>,
+        term: &str,
+        session: i64,
+    ) -> Result<(), MemoryError> {
+        statement.execute(params![term, session, self.number, self.before, self.docs, self.last, self.data])?;
+        Ok(())
+    }
+}
+
+/// Hands out every turn that has a term, with how often: of one session, or of all where none is given.
+pub(crate) fn each_posting(
+    connection: &Connection,
+    term: &str,
+    session: Option<i64>,
+    mut take: impl FnMut(i64, u32, u32),
+) -> Result<(), MemoryError> {
+    let mut read = match session {
+        Some(_) => connection.prepare_cached(
+            "SELECT session, data FROM memory_postings WHERE term = ?1 AND session = ?2 ORDER BY block",
+        ),
+        None => connection.prepare_cached("SELECT session, data FROM memory_postings WHERE term = ?1"),
+    }?;
+    let mut rows = match session {
+        Some(session) => read.query(params![term, session]),
+        None => read.query(params![term]),
+    }?;
+    while let Some(row) = rows.next()? {
+        let session = row.get(0)?;
+        let data = row.get_ref(1)?.as_blob().map_err(|error| MemoryError::Damaged(error.to_string()))?;
+        for (turn, count) in (Postings { data, last: 0 }) {
+            take(session, turn, count);
+        }
+    }
+    Ok(())
+}
+
+/// How many turns of a session have a term.
+pub(crate) fn turns_with(connection: &Connection, term: &str, session: i64) -> Result<u32, MemoryError> {
+    let mut read = connection.prepare_cached(
+        "SELECT before + docs FROM memory_postings WHERE term = ?1 AND session = ?2 ORDER BY block DESC LIMIT 1",
+    )?;
+    Ok(read.query_row(params![term, session], |row| row.get(0)).optional()?.unwrap_or(0))
+}
+
+/// Removes a turn from the lists of these terms.
+pub(crate) fn remove<'a>(
+    connection: &Connection,
+    session: i64,
+    turn: u32,
+    terms: impl IntoIterator<Item = &'a str>,
+) -> Result<(), MemoryError> {
+    for term in terms {
+        let mut read = connection
+            .prepare_cached("SELECT data FROM memory_postings WHERE term = ?1 AND session = ?2 ORDER BY block")?;
+        let rows = read.query_map(params![term, session], |row| row.get::<_, Vec<u8>>(0))?;
+        let mut kept = Vec::new();
+        for data in rows {
+            kept.extend(Postings { data: &data?, last: 0 }.filter(|(found, _)| *found != turn));
+        }
+        connection
+            .prepare_cached("DELETE FROM memory_postings WHERE term = ?1 AND session = ?2")?
+            .execute(params![term, session])?;
+        if !kept.is_empty() {
+            let lists = BTreeMap::from([((term.to_owned(), session), kept)]);
+            PostingWriter { lists, ..PostingWriter::default() }.finish(connection)?;
+        }
+    }
+    Ok(())
+}
+
+struct Postings<'a> {
+    data: &'a [u8],
+    last: i64,
+}
+
+impl Iterator for Postings<'_> {
+    type Item = (u32, u32);
+
+    fn next(&mut self) -> Option<(u32, u32)> {
+        let value = take(&mut self.data)?;
+        let count = if value & 1 == 1 { take(&mut self.data)? as u32 } else { 1 };
+        let folded = value >> 1;
+        self.last = self.last.wrapping_add((folded >> 1) as i64 ^ -((folded & 1) as i64));
+        Some((u32::try_from(self.last).ok()?, count))
+    }
+}
+
+fn put(data: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        data.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    data.push(value as u8);
+}
+
+fn take(data: &mut &[u8]) -> Option<u64> {
+    let mut value = 0;
+    for shift in (0..64).step_by(7) {
+        let (byte, rest) = data.split_first()?;
+        *data = rest;
+        value |= u64::from(byte & 0x7f) << shift;
+        if byte & 0x80 == 0 {
+            return Some(value);
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn postings_come_back_as_they_went_in() {
+        let mut block = Block::default();
+        let list = [(1, 1), (2, 7), (900_000, 1), (5, 300), (u32::MAX, 1)];
+        for (turn, count) in list {
+            block.push(turn, count);
+        }
+        let read: Vec<_> = Postings { data: &block.data, last: 0 }.collect();
+        assert_eq!(read, list);
+        // Damage ends the list instead of the process.
+        assert_eq!(Postings { data: &[0xff; 30], last: 0 }.count(), 0);
+    }
+}

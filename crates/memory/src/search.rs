@@ -1,0 +1,278 @@
+//! Finding turns: the index and the ranking together.
+
+use rusqlite::{Connection, params};
+
+use crate::columns::{self, Role};
+use crate::pack::{Candidate, pack};
+use crate::postings::each_posting;
+use crate::rank::{self, Asked, Named, Turns, Weights};
+use crate::store::{Reader, find, turn_id};
+use crate::vectors::{self, quantised};
+use crate::words::{each_word, is_stop_word, query_terms};
+use crate::{Level, Memory, MemoryError};
+
+/// What is looked for, and how much of it is wanted.
+#[derive(Debug, Clone)]
+pub struct Query<'a> {
+    /// In words.
+    pub text: &'a str,
+    /// In which session; in all where none is named.
+    pub session: Option<&'a str>,
+    /// At most so many turns.
+    pub k: usize,
+    /// At most so many tokens, tags counted: what does not fit in full is told in fewer words.
+    pub budget: Option<u32>,
+    /// How much each feature counts.
+    pub weights: Weights,
+}
+
+impl<'a> Query<'a> {
+    /// The ten best turns of all.
+    pub fn new(text: &'a str) -> Self {
+        Self { text, session: None, k: 10, budget: None, weights: Weights::default() }
+    }
+
+    /// Only of this session.
+    pub fn in_session(self, session: &'a str) -> Self {
+        Self { session: Some(session), ..self }
+    }
+}
+
+/// A turn that was found.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Hit {
+    /// Its session.
+    pub session: String,
+    /// Its number there: 50 for T-50.
+    pub number: u32,
+    /// The name it came with, as JSON.
+    pub key: Option<String>,
+    /// How well it fits; only to be compared within one search.
+    pub score: f64,
+    /// How it is told within the budget.
+    pub level: Level,
+    /// Tokens of it at that level, tags included.
+    pub tokens: u32,
+}
+
+impl Memory {
+    /// The turns a question is about, the best first.
+    pub fn search(&self, query: &Query<'_>) -> Result<Vec<Hit>, MemoryError> {
+        let likeness = match (&self.encoder, query.weights.vectors != 0.0) {
+            (Some(encoder), true) => {
+                let encoded = encoder.encode(&[&self.redacted(query.text)]);
+                // Without vectors the keywords still find what they find.
+                encoded.ok().and_then(|mut vectors| vectors.pop()).map(|vector| (encoder.name(), quantised(&vector)))
+            }
+            _ => None,
+        };
+        let likeness = likeness.as_ref().map(|(name, vector)| (*name, vector.as_slice()));
+        let mut hits = self.read(|reader| look_up(reader, query, likeness))?;
+        for hit in hits.iter_mut().filter(|hit| hit.tokens == 0) {
+            // Its levels are not written yet.
+            hit.tokens = self.count_now(&hit.session, hit.number)?;
+        }
+        if let Some(budget) = query.budget {
+            let mut left = budget;
+            hits.retain(|hit| match left.checked_sub(hit.tokens) {
+                Some(rest) => {
+                    left = rest;
+                    true
+                }
+                None => false,
+            });
+        }
+        Ok(hits)
+    }
+}
+
+/// Every turn that may be found, as far as ranking needs to know it. Kept by a reader until something is written.
+#[derive(Debug)]
+pub(crate) struct Scope {
+    version: i64,
+    only: Option<i64>,
+    sessions: Vec<InScope>,
+    turns: Turns,
+}
+
+#[derive(Debug)]
+struct InScope {
+    id: i64,
+    name: String,
+    /// Where its turns begin among all.
+    offset: usize,
+    turns: u32,
+    speakers: Vec<String>,
+    assisted: bool,
+}
+
+/// A question as a vector, and who made it.
+type Likeness<'a> = Option<(&'a str, &'a [i8])>;
+
+fn look_up(reader: &mut Reader, query: &Query<'_>, question: Likeness<'_>) -> Result<Vec<Hit>, MemoryError> {
+    let only = query.session.map(|name| find(&reader.connection, name)).transpose()?.map(|session| session.id);
+    let scope = match reader.scope.take() {
+        Some(scope) if scope.only == only && scope.version == version(&reader.connection)? => scope,
+        _ => Scope::load(&reader.connection, only)?,
+    };
+    let hits = scope.rank(&reader.connection, query, question);
+    reader.scope = Some(scope);
+    hits
+}
+
+/// Changes whenever another connection has written.
+fn version(connection: &Connection) -> Result<i64, MemoryError> {
+    Ok(connection.pragma_query_value(None, "data_version", |row| row.get(0))?)
+}
+
+impl Scope {
+    fn load(connection: &Connection, only: Option<i64>) -> Result<Self, MemoryError> {
+        let version = version(connection)?;
+        let mut read = connection
+            .prepare_cached("SELECT id, name, turns FROM memory_sessions WHERE ?1 IS NULL OR id = ?1 ORDER BY id")?;
+        let mut rows = read.query(params![only])?;
+        let (mut sessions, mut turns) = (Vec::new(), Turns::default());
+        while let Some(row) = rows.next()? {
+            let (id, name, count) = (row.get(0)?, row.get(1)?, row.get(2)?);
+            let offset = turns.numbers.len();
+            columns::read(connection, id, 1, count, &mut turns.numbers)?;
+            sittings(connection, id, count, &mut turns)?;
+            let own = &turns.numbers[offset..];
+            let assisted = own.iter().any(|turn| turn.role == Role::Assistant && turn.speaker == 0)
+                && own.iter().any(|turn| turn.role == Role::User);
+            sessions.push(InScope { id, name, offset, turns: count, speakers: speakers(connection, id)?, assisted });
+        }
+        Ok(Self { version, only, sessions, turns })
+    }
+
+    fn rank(
+        &self,
+        connection: &Connection,
+        query: &Query<'_>,
+        question: Likeness<'_>,
+    ) -> Result<Vec<Hit>, MemoryError> {
+        let mut asked = Asked { named: self.named(query.text), ..Asked::default() };
+        for term in query_terms(query.text) {
+            let mut list = Vec::new();
+            let mut at = 0;
+            each_posting(connection, &term, self.only, |session, turn, count| {
+                // Postings come in the order of sessions.
+                while self.sessions.get(at).is_some_and(|known| known.id < session) {
+                    at += 1;
+                }
+                if let Some(known) = self.sessions.get(at).filter(|known| known.id == session && turn <= known.turns) {
+                    list.push(((known.offset + turn as usize - 1) as u32, count));
+                }
+            })?;
+            asked.postings.push(list);
+        }
+        drop_common(&mut asked.postings, self.turns.numbers.len());
+        if let Some((encoder, question)) = question {
+            let (mut alike, mut any) = (Vec::with_capacity(self.turns.numbers.len()), false);
+            for session in &self.sessions {
+                any |= vectors::likeness(connection, session.id, session.turns, question, encoder, &mut alike)?;
+            }
+            asked.likeness = any.then_some(alike);
+        }
+        if asked.likeness.is_none() && asked.postings.iter().all(Vec::is_empty) {
+            return Ok(Vec::new());
+        }
+        let scores = rank::scores(&self.turns, &asked, &query.weights);
+        let related = |at: usize| scores[at] > 0.0 && self.turns.numbers[at].words > 0;
+        // The cheapest turn has its tags.
+        let k = query.budget.map_or(query.k, |budget| query.k.min(budget as usize / 12 + 1));
+        let best = rank::best(&scores, related, k);
+        self.told(connection, query, &scores, &best)
+    }
+
+    /// The turns with their names, told within the budget.
+    fn told(
+        &self,
+        connection: &Connection,
+        query: &Query<'_>,
+        scores: &[f64],
+        best: &[usize],
+    ) -> Result<Vec<Hit>, MemoryError> {
+        let mut key = connection.prepare_cached("SELECT key FROM memory_turns WHERE id = ?1")?;
+        let mut hits = Vec::with_capacity(best.len());
+        let mut candidates = Vec::with_capacity(best.len());
+        for at in best {
+            let session = self.sessions.partition_point(|session| session.offset <= *at) - 1;
+            let session = &self.sessions[session];
+            let number = (at - session.offset + 1) as u32;
+            candidates.push(Candidate { number, tokens: self.turns.numbers[*at].tokens });
+            let key = key.query_row(params![turn_id(session.id, number)], |row| row.get(0))?;
+            let (session, score) = (session.name.clone(), scores[*at]);
+            hits.push(Hit { session, number, key, score, level: Level::Raw, tokens: 0 });
+        }
+        let told = pack(&candidates, query.budget);
+        Ok(hits
+            .into_iter()
+            .zip(told)
+            .filter_map(|(hit, told)| told.map(|(level, tokens)| Hit { level, tokens, ..hit }))
+            .collect())
+    }
+
+    /// Who is named in a question, session by session.
+    fn named(&self, question: &str) -> Vec<Named> {
+        let mut words = Vec::new();
+        each_word(question, |word| words.push(word.to_owned()));
+        let has = |word: &str| words.iter().any(|known| known == word);
+        let role = match (has("user"), has("assistant")) {
+            (true, false) => Some(Role::User),
+            (false, true) => Some(Role::Assistant),
+            _ => None,
+        };
+        let named = self.sessions.iter().map(|session| {
+            let mut speakers = Vec::new();
+            for (at, name) in session.speakers.iter().enumerate() {
+                let mut is_named = false;
+                each_word(name, |word| is_named |= word.len() > 1 && !is_stop_word(word) && has(word));
+                if is_named {
+                    speakers.push((at + 1) as u8);
+                }
+            }
+            Named { from: session.offset, speakers, role, assisted: session.assisted }
+        });
+        named.collect()
+    }
+}
+
+/// What most turns have tells none of them apart: it only counts where there is nothing else.
+fn drop_common(postings: &mut Vec<Vec<(u32, u32)>>, turns: usize) {
+    if postings.iter().any(|list| !list.is_empty() && list.len() <= turns / 2) {
+        postings.retain(|list| list.len() <= turns / 2);
+    }
+}
+
+/// Assigns each turn of a session its sitting. A label that comes again is the same sitting.
+fn sittings(connection: &Connection, session: i64, count: u32, turns: &mut Turns) -> Result<(), MemoryError> {
+    let mut read =
+        connection.prepare_cached("SELECT first, label, words FROM memory_parts WHERE session = ?1 ORDER BY first")?;
+    let rows = read.query_map(params![session], |row| {
+        Ok((row.get::<_, u32>(0)?, row.get::<_, Option<String>>(1)?, row.get::<_, i64>(2)?))
+    })?;
+    let parts = rows.collect::<Result<Vec<_>, _>>()?;
+    let mut labels = std::collections::HashMap::new();
+    for (at, (first, label, words)) in parts.iter().enumerate() {
+        let end = parts.get(at + 1).map_or(count + 1, |(next, ..)| *next);
+        let fresh = turns.sitting_words.len() as u32;
+        let sitting = label.as_ref().map_or(fresh, |label| *labels.entry(label).or_insert(fresh));
+        if sitting == fresh {
+            turns.sitting_words.push(0);
+        }
+        turns.sitting_words[sitting as usize] += (*words).max(0) as u64;
+        turns.sitting.extend(std::iter::repeat_n(sitting, (end.saturating_sub(*first)) as usize));
+    }
+    if turns.sitting.len() != turns.numbers.len() {
+        return Err(MemoryError::Damaged(format!("the sittings of session {session} do not cover its turns")));
+    }
+    Ok(())
+}
+
+/// The speakers of a session, in the order of their numbers, which begin at one.
+pub(crate) fn speakers(connection: &Connection, session: i64) -> Result<Vec<String>, MemoryError> {
+    let mut read = connection.prepare_cached("SELECT name FROM memory_speakers WHERE session = ?1 ORDER BY id")?;
+    let names = read.query_map(params![session], |row| row.get(0))?;
+    Ok(names.collect::<Result<_, _>>()?)
+}

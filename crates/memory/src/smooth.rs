@@ -1,0 +1,262 @@
+//! Cleaning by rules: white space, shouting, repetition, filler; arguments in short; the line of an output that tells.
+
+use std::borrow::Cow;
+
+use serde_json::Value;
+
+/// Words that can go anywhere without being missed. Lower case; a comma after them goes with them.
+const FILLERS: &[&str] = &[
+    "um",
+    "uh",
+    "uhm",
+    "hmm",
+    "hm",
+    "er",
+    "erm",
+    "ah",
+    "oh",
+    "wow",
+    "haha",
+    "hahaha",
+    "lol",
+    "yeah",
+    "yep",
+    "okay",
+    "well",
+    "anyway",
+    "basically",
+    "actually",
+    "literally",
+    "really",
+    "just",
+    "totally",
+    "definitely",
+    "honestly",
+    "simply",
+    "very",
+    "quite",
+    "pretty",
+    "please",
+    "kindly",
+    "hey",
+    "hi",
+    "hello",
+    "thanks",
+    "certainly",
+    "absolutely",
+];
+
+/// The text without what nobody misses. Lines stay lines.
+pub(crate) fn clean(text: &str) -> String {
+    let mut cleaned = String::with_capacity(text.len());
+    let mut before: Option<String> = None;
+    for line in text.lines() {
+        let line = clean_line(line);
+        // The same line again says nothing new, and one blank line is as good as five.
+        if before.as_ref() == Some(&line) {
+            continue;
+        }
+        if before.is_some() {
+            cleaned.push('\n');
+        }
+        cleaned.push_str(&line);
+        before = Some(line);
+    }
+    cleaned
+}
+
+fn clean_line(line: &str) -> String {
+    let calm = calm(line);
+    let mut out = String::with_capacity(calm.len());
+    for word in calm.split_whitespace() {
+        let bare = word.trim_matches(|c: char| matches!(c, ',' | '.' | '!' | '…' | '?'));
+        let ends = word.ends_with(['.', '!', '?']);
+        let is_filler = !bare.is_empty() && FILLERS.iter().any(|filler| filler.eq_ignore_ascii_case(bare));
+        if is_filler && !ends {
+            continue;
+        }
+        if is_filler && (out.is_empty() || out.ends_with(['.', '!', '?'])) {
+            continue;
+        }
+        let word = shorter(word);
+        if out.split(' ').next_back() == Some(&word) {
+            continue;
+        }
+        if !out.is_empty() {
+            out.push(' ');
+        }
+        out.push_str(&word);
+    }
+    capitalised(out)
+}
+
+/// A sentence whose first word was filler still begins with a capital.
+fn capitalised(text: String) -> String {
+    let mut letters = text.chars();
+    match letters.next() {
+        Some(first) if first.is_lowercase() && letters.as_str().contains(' ') && text.ends_with(['.', '!', '?']) => {
+            first.to_uppercase().chain(letters).collect()
+        }
+        _ => text,
+    }
+}
+
+/// A line of many words that is all capitals is said in a normal voice.
+fn calm(line: &str) -> Cow<'_, str> {
+    let letters = line.chars().filter(|c| c.is_alphabetic()).count();
+    let shouted = letters >= 12 && line.chars().all(|c| !c.is_lowercase()) && line.split_whitespace().count() >= 3;
+    if shouted { Cow::Owned(line.to_lowercase()) } else { Cow::Borrowed(line) }
+}
+
+/// `sooooo` is `so`, `!!!!` is `!`.
+fn shorter(word: &str) -> Cow<'_, str> {
+    let mut run = 0;
+    let mut last = None;
+    let longest = word.chars().fold(0, |longest, c| {
+        run = if last == Some(c) { run + 1 } else { 1 };
+        last = Some(c);
+        longest.max(run)
+    });
+    // Rulers and code (`====`, `000000`) are left to the lines they are in.
+    let is_code = word.contains(|c: char| c.is_numeric() || matches!(c, '=' | '_' | '/' | '-' | ':'));
+    if longest < 3 || is_code {
+        return Cow::Borrowed(word);
+    }
+    let mut out = String::with_capacity(word.len());
+    let (mut run, mut last) = (0, None);
+    for c in word.chars() {
+        run = if last == Some(c) { run + 1 } else { 1 };
+        last = Some(c);
+        let most = if c.is_alphabetic() || matches!(c, '!' | '?') { 1 } else { 3 };
+        // `tree` keeps its letters; `treee` is not worth three.
+        if run <= most || !word.contains(&c.to_string().repeat(3)) {
+            out.push(c);
+        }
+    }
+    Cow::Owned(out)
+}
+
+/// The sentences of a text. A line break ends one.
+pub(crate) fn sentences(text: &str) -> Vec<&str> {
+    let mut found = Vec::new();
+    for line in text.lines() {
+        let mut from = 0;
+        let mut letters = line.char_indices().peekable();
+        while let Some((at, c)) = letters.next() {
+            let ends = matches!(c, '.' | '!' | '?' | '…' | '。' | '！' | '？');
+            let before_space = letters.peek().is_none_or(|(_, next)| next.is_whitespace());
+            if ends && (before_space || !c.is_ascii()) {
+                let end = at + c.len_utf8();
+                found.push(line[from..end].trim());
+                from = end;
+            }
+        }
+        found.push(line[from..].trim());
+    }
+    found.retain(|sentence| !sentence.is_empty());
+    found
+}
+
+/// Arguments as people say them: the words of a command, a path, the values of other fields.
+pub(crate) fn arguments(args: &str) -> String {
+    match serde_json::from_str::<Value>(args) {
+        Ok(Value::Object(fields)) => {
+            let told = fields.iter().map(|(name, value)| match (name.as_str(), value) {
+                ("command" | "cmd" | "argv", Value::Array(words)) => {
+                    words.iter().map(plain).collect::<Vec<_>>().join(" ")
+                }
+                (
+                    "command" | "cmd" | "path" | "file_path" | "filePath" | "query" | "pattern" | "code" | "url",
+                    value,
+                ) => plain(value),
+                (name, value) => format!("{name}={}", plain(value)),
+            });
+            told.collect::<Vec<_>>().join(" ")
+        }
+        Ok(Value::Array(words)) => words.iter().map(plain).collect::<Vec<_>>().join(" "),
+        Ok(value) => plain(&value),
+        Err(_) => args.split_whitespace().collect::<Vec<_>>().join(" "),
+    }
+}
+
+fn plain(value: &Value) -> String {
+    let text = match value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    };
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// The beginning of a text, with a mark where it was cut.
+pub(crate) fn shortened(text: &str, characters: usize) -> Cow<'_, str> {
+    match text.char_indices().nth(characters) {
+        None => Cow::Borrowed(text),
+        Some((end, _)) => {
+            let cut = text[..end].rfind(' ').filter(|at| *at > end / 2).unwrap_or(end);
+            Cow::Owned(format!("{}…", text[..cut].trim_end()))
+        }
+    }
+}
+
+/// Whether a line of output is one people look for.
+pub(crate) fn stands_out(line: &str) -> bool {
+    let line = line.to_lowercase();
+    let words =
+        ["error", "fail", "panic", "exception", "warning", "denied", "not found", "cannot", "refused", "timed out"];
+    words.iter().any(|word| line.contains(word))
+}
+
+/// The one line that tells what came of a call: how many failed, the error, else the last line.
+pub(crate) fn telling_line(output: &str) -> String {
+    let lines = || output.lines().map(str::trim).filter(|line| !line.is_empty());
+    let counts = |line: &&str| line.contains(|c: char| c.is_ascii_digit());
+    let found = lines()
+        .filter(|line| stands_out(line))
+        .rfind(counts)
+        .or_else(|| lines().find(|line| stands_out(line)))
+        .or_else(|| lines().next_back());
+    clean(found.unwrap_or_default())
+}
+
+/// The lines of an output: all of them, or its ends and what stands out between.
+pub(crate) fn lines_kept(output: &str, most: usize) -> Vec<&str> {
+    let lines: Vec<&str> = output.lines().collect();
+    let mut seen = std::collections::HashSet::new();
+    let ends = most / 4;
+    let kept = lines.iter().enumerate().filter(|(at, line)| {
+        let at_an_end = *at < ends || *at + ends >= lines.len();
+        (lines.len() <= most || at_an_end || stands_out(line)) && seen.insert(line.trim())
+    });
+    kept.map(|(_, line)| *line).take(most).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cleaning_takes_what_nobody_misses() {
+        for (text, expected) in [
+            ("Well,  I just   wanted to say hello.", "I wanted to say hello."),
+            ("Oh wow, that is really sooooo nice!!!", "That is so nice!"),
+            ("PLEASE STOP DOING THAT NOW", "stop doing that now"),
+            ("the the cat\n\n\n\ncat\ncat", "the cat\n\ncat"),
+            ("let x = 0;", "let x = 0;"),
+            ("value 0x0000", "value 0x0000"),
+        ] {
+            assert_eq!(clean(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn outputs_tell_by_the_line_that_counts() {
+        assert_eq!(telling_line("a\nTests: 2 failed, 3 passed\nnpm ERR! Test failed.\n"), "Tests: 2 failed, 3 passed");
+        assert_eq!(telling_line("built\ndone in 3 s\n\n"), "done in 3 s");
+        assert_eq!(telling_line(""), "");
+        assert_eq!(arguments(r#"{"command":["npm","test"],"timeoutMs":5}"#), "npm test timeoutMs=5");
+        assert_eq!(arguments("const a = 1;\n\n  return a"), "const a = 1; return a");
+        assert_eq!(sentences("Hi there. It costs 3.50! Ok\nnext"), ["Hi there.", "It costs 3.50!", "Ok", "next"]);
+        assert_eq!(shortened("one two three", 9), "one two…");
+        assert_eq!(lines_kept(&"same\n".repeat(9000), 400), ["same"]);
+    }
+}

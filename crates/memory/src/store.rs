@@ -1,0 +1,263 @@
+//! The store: sessions and their turns, in the journal's file.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
+use selvedge_journal::Redactor;
+
+use crate::append::Batch;
+use crate::schema::TABLES;
+use crate::search::Scope;
+use crate::vectors::Encoder;
+use crate::{Form, MemoryError, NewTurn};
+
+/// Connections kept for readers that come again.
+const READERS_KEPT: usize = 4;
+
+/// What was said and done, in one SQLite file. Several processes may have it open.
+#[derive(Debug)]
+pub struct Memory {
+    folder: PathBuf,
+    writer: Mutex<Connection>,
+    readers: Mutex<Vec<Reader>>,
+    pub(crate) redactor: Redactor,
+    pub(crate) encoder: Option<Arc<dyn Encoder>>,
+}
+
+/// A connection that only reads, and what it read last of every turn.
+#[derive(Debug)]
+pub(crate) struct Reader {
+    pub(crate) connection: Connection,
+    pub(crate) scope: Option<Scope>,
+}
+
+/// A session, as the store knows it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Session {
+    pub(crate) id: i64,
+    pub(crate) turns: u32,
+    pub(crate) written: u32,
+    pub(crate) distilled: u32,
+}
+
+/// A turn as it was stored.
+#[derive(Debug, Clone)]
+pub struct Turn {
+    /// Its number in its session: 50 for T-50.
+    pub number: u32,
+    /// The name it came with, as JSON.
+    pub key: Option<String>,
+    /// Whose turn it was: `user`, `assistant`, …
+    pub role: String,
+    /// The speaker's own name.
+    pub speaker: Option<String>,
+    /// When, as it was told.
+    pub ts: Option<String>,
+    /// When, in milliseconds since 1970, or when it was stored.
+    pub at_ms: i64,
+    /// How to read the bytes.
+    pub form: Form,
+    /// Every byte of it.
+    pub raw: Vec<u8>,
+}
+
+impl Memory {
+    /// Opens the memory in a folder's journal, making it where there is none. Whatever people or indexes see of it
+    /// goes through the redactor.
+    pub fn open(folder: &Path, redactor: Redactor) -> Result<Self, MemoryError> {
+        let connection = TABLES.open(folder)?;
+        connection.pragma_update(None, "secure_delete", "on")?;
+        Ok(Self {
+            folder: folder.to_owned(),
+            writer: Mutex::new(connection),
+            readers: Mutex::default(),
+            redactor,
+            encoder: None,
+        })
+    }
+
+    /// Stores a turn of a session, and makes it findable. Its other levels are written later, by
+    /// [`Memory::write_levels`]. Tells its number.
+    pub fn append(&self, session: &str, turn: &NewTurn<'_>) -> Result<u32, MemoryError> {
+        let numbers = self.append_all([(session, turn.clone())])?;
+        match numbers.first() {
+            Some(number) => Ok(number.number()),
+            None => Err(MemoryError::Damaged("a turn got no number".into())),
+        }
+    }
+
+    /// Stores turns in this order, all or none. One whose key its session has already is left as it is.
+    pub fn append_all<'a>(
+        &self,
+        turns: impl IntoIterator<Item = (&'a str, NewTurn<'a>)>,
+    ) -> Result<Vec<Appended>, MemoryError> {
+        self.write(|connection| {
+            let mut batch = Batch::new(connection, &self.redactor);
+            let appended = turns.into_iter().map(|(session, turn)| batch.append(session, &turn)).collect();
+            batch.finish()?;
+            appended
+        })
+    }
+
+    /// A turn, byte for byte.
+    pub fn turn(&self, session: &str, number: u32) -> Result<Turn, MemoryError> {
+        self.read(|reader| {
+            let id = find(&reader.connection, session)?.id;
+            stored(&reader.connection, id, number)?
+                .ok_or_else(|| MemoryError::NoTurn { session: session.to_owned(), turn: format!("T-{number}") })
+        })
+    }
+
+    /// The number of the turn that came with this key.
+    pub fn number_of(&self, session: &str, key: &str) -> Result<Option<u32>, MemoryError> {
+        self.read(|reader| {
+            let session = find(&reader.connection, session)?.id;
+            let mut read =
+                reader.connection.prepare_cached("SELECT id FROM memory_turns WHERE session = ?1 AND key = ?2")?;
+            let id: Option<i64> = read.query_row(params![session, key], |row| row.get(0)).optional()?;
+            Ok(id.map(|id| id as u32))
+        })
+    }
+
+    /// How many turns a session has; none where there is no such session.
+    pub fn turns(&self, session: &str) -> Result<u32, MemoryError> {
+        self.read(|reader| match find(&reader.connection, session) {
+            Ok(session) => Ok(session.turns),
+            Err(MemoryError::NoSession(_)) => Ok(0),
+            Err(error) => Err(error),
+        })
+    }
+
+    /// The names of all sessions, the newest last.
+    pub fn sessions(&self) -> Result<Vec<String>, MemoryError> {
+        self.read(|reader| {
+            let mut read = reader.connection.prepare_cached("SELECT name FROM memory_sessions ORDER BY id")?;
+            let names = read.query_map([], |row| row.get(0))?;
+            Ok(names.collect::<Result<_, _>>()?)
+        })
+    }
+
+    /// A text as people may see it.
+    pub fn redacted<'a>(&self, text: &'a str) -> std::borrow::Cow<'a, str> {
+        self.redactor.text(text)
+    }
+
+    pub(crate) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Writes, all or nothing.
+    pub(crate) fn write<T>(&self, work: impl FnOnce(&Connection) -> Result<T, MemoryError>) -> Result<T, MemoryError> {
+        let mut connection = self.writer();
+        let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        let done = work(&transaction)?;
+        transaction.commit()?;
+        Ok(done)
+    }
+
+    pub(crate) fn writer(&self) -> MutexGuard<'_, Connection> {
+        self.writer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reads what was there at one moment, beside whoever writes.
+    pub(crate) fn read<T>(&self, work: impl FnOnce(&mut Reader) -> Result<T, MemoryError>) -> Result<T, MemoryError> {
+        let kept = || self.readers.lock().unwrap_or_else(PoisonError::into_inner);
+        let taken = kept().pop();
+        let mut reader = match taken {
+            Some(reader) => reader,
+            None => Reader { connection: TABLES.connect(&self.folder)?, scope: None },
+        };
+        reader.connection.execute_batch("BEGIN")?;
+        let done = work(&mut reader);
+        reader.connection.execute_batch("COMMIT")?;
+        let mut kept = kept();
+        if kept.len() < READERS_KEPT {
+            kept.push(reader);
+        }
+        done
+    }
+}
+
+/// What became of a turn that was to be stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Appended {
+    /// It is stored, under this number.
+    New(u32),
+    /// It had been stored before, under this number.
+    Before(u32),
+}
+
+impl Appended {
+    /// Its number.
+    pub fn number(self) -> u32 {
+        let (Self::New(number) | Self::Before(number)) = self;
+        number
+    }
+}
+
+/// The session of a name.
+pub(crate) fn find(connection: &Connection, name: &str) -> Result<Session, MemoryError> {
+    let mut read =
+        connection.prepare_cached("SELECT id, turns, written, distilled FROM memory_sessions WHERE name = ?1")?;
+    let found = read.query_row(params![name], |row| {
+        Ok(Session { id: row.get(0)?, turns: row.get(1)?, written: row.get(2)?, distilled: row.get(3)? })
+    });
+    found.optional()?.ok_or_else(|| MemoryError::NoSession(name.to_owned()))
+}
+
+pub(crate) fn turn_id(session: i64, number: u32) -> i64 {
+    session << 32 | i64::from(number)
+}
+
+pub(crate) fn stored(connection: &Connection, session: i64, number: u32) -> Result<Option<Turn>, MemoryError> {
+    let mut read =
+        connection.prepare_cached("SELECT key, role, speaker, ts, at_ms, form, raw FROM memory_turns WHERE id = ?1")?;
+    let found = read.query_row(params![turn_id(session, number)], |row| {
+        Ok(Turn {
+            number,
+            key: row.get(0)?,
+            role: row.get(1)?,
+            speaker: row.get(2)?,
+            ts: row.get(3)?,
+            at_ms: row.get(4)?,
+            form: Form::stored(&row.get::<_, String>(5)?),
+            raw: row.get(6)?,
+        })
+    });
+    let Some(mut turn) = found.optional()? else { return Ok(None) };
+    turn.raw = unpack(turn.raw)?;
+    Ok(Some(turn))
+}
+
+/// Raw text is packed where that pays.
+const PACKED_FROM: usize = 1024;
+/// The fastest level is three times smaller than nothing for JSON.
+const PACKING: i32 = 1;
+
+pub(crate) fn pack(raw: &[u8]) -> Result<Vec<u8>, MemoryError> {
+    if raw.len() >= PACKED_FROM {
+        let packed = zstd::bulk::compress(raw, PACKING).map_err(|error| MemoryError::Damaged(error.to_string()))?;
+        if packed.len() < raw.len() {
+            return Ok([&[1], &packed[..]].concat());
+        }
+    }
+    Ok([&[0], raw].concat())
+}
+
+fn unpack(mut packed: Vec<u8>) -> Result<Vec<u8>, MemoryError> {
+    match packed.first() {
+        Some(0) => {
+            packed.remove(0);
+            Ok(packed)
+        }
+        Some(1) => zstd::stream::decode_all(&packed[1..]).map_err(|error| MemoryError::Damaged(error.to_string())),
+        _ => Err(MemoryError::Damaged("a turn is of no known kind".into())),
+    }
+}
+
+/// Milliseconds since 1970.
+pub(crate) fn now_ms() -> i64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as i64)
+}

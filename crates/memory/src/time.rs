@@ -1,0 +1,62 @@
+//! Times as they are told in other people's files.
+
+use std::str::FromStr;
+
+use jiff::Timestamp;
+use jiff::civil::DateTime;
+use jiff::tz::TimeZone;
+
+/// Milliseconds since 1970 from RFC 3339, a date with or without a time, or seconds or milliseconds since 1970.
+pub(crate) fn milliseconds(text: &str) -> Option<i64> {
+    let text = text.trim();
+    if let Ok(number) = text.parse::<f64>() {
+        // Nobody's chat is from before 1973 in milliseconds, or from after 5138 in seconds.
+        let ms = if number.abs() < 1e11 { number * 1000.0 } else { number };
+        return ms.is_finite().then_some(ms as i64);
+    }
+    if let Ok(stamp) = Timestamp::from_str(text) {
+        return Some(stamp.as_millisecond());
+    }
+    let civil = DateTime::from_str(text).ok()?;
+    civil.to_zoned(TimeZone::UTC).ok().map(|zoned| zoned.timestamp().as_millisecond())
+}
+
+/// How long ago something was, in words.
+pub(crate) fn ago(now_ms: i64, then_ms: i64) -> String {
+    let minutes = (now_ms - then_ms).max(0) / 60_000;
+    let (number, unit) = match minutes {
+        0..60 => (minutes, "minute"),
+        60..2880 => (minutes / 60, "hour"),
+        2880..20_160 => (minutes / 1440, "day"),
+        20_160..120_960 => (minutes / 10_080, "week"),
+        _ => (minutes / 43_800, "month"),
+    };
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{number} {unit}{plural} ago")
+}
+
+/// The day, as people write it in lists.
+pub(crate) fn day(ms: i64) -> String {
+    match Timestamp::from_millisecond(ms) {
+        Ok(stamp) => stamp.to_zoned(TimeZone::UTC).date().to_string(),
+        Err(_) => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_read_however_they_are_written() {
+        let noon = 1_683_547_200_000;
+        for text in
+            ["2023-05-08T12:00:00Z", "2023-05-08T14:00:00+02:00", "2023-05-08 12:00:00", "1683547200", "1683547200000"]
+        {
+            assert_eq!(milliseconds(text), Some(noon), "{text}");
+        }
+        assert_eq!(milliseconds("2023-05-08"), Some(noon - 12 * 3_600_000));
+        assert_eq!((milliseconds("last Tuesday"), milliseconds("NaN"), milliseconds("")), (None, None, None));
+        assert_eq!((ago(noon, noon - 90 * 60_000), day(noon)), ("1 hour ago".into(), "2023-05-08".into()));
+    }
+}

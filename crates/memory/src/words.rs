@@ -1,0 +1,284 @@
+//! Text as the index sees it: words, folded and stemmed, as FTS5's `porter unicode61` has them. Scripts written
+//! without spaces are cut into pairs of characters, which `unicode61` would leave as one long word.
+
+use unicode_normalization::UnicodeNormalization;
+use unicode_normalization::char::is_combining_mark;
+
+use crate::stem::stem;
+
+/// Hands out each word of a text, folded and stemmed, in order.
+pub(crate) fn each_term(text: &str, mut take: impl FnMut(&str)) {
+    let mut term = String::new();
+    each_word(text, |word| {
+        term.clear();
+        term.push_str(word);
+        stem(&mut term);
+        take(&term);
+    });
+}
+
+/// Hands out each word of a text, folded but not stemmed, in order.
+pub(crate) fn each_word(text: &str, mut take: impl FnMut(&str)) {
+    let mut word = String::new();
+    // The run of unspaced characters that is being cut into pairs: how many, and the last.
+    let mut run: (usize, Option<char>) = (0, None);
+    let end_run = |run: &mut (usize, Option<char>), take: &mut dyn FnMut(&str)| {
+        if let (1, Some(alone)) = *run {
+            take(alone.encode_utf8(&mut [0; 4]));
+        }
+        *run = (0, None);
+    };
+    for c in text.chars() {
+        if is_unspaced(c) {
+            if !word.is_empty() {
+                take(&word);
+                word.clear();
+            }
+            if let Some(before) = run.1 {
+                take(&String::from_iter([before, c]));
+            }
+            run = (run.0 + 1, Some(c));
+            continue;
+        }
+        end_run(&mut run, &mut take);
+        if c.is_ascii_alphanumeric() {
+            word.push(c.to_ascii_lowercase());
+        } else if c.is_alphanumeric() {
+            for plain in std::iter::once(c).nfd().filter(|c| !is_combining_mark(*c)) {
+                word.extend(plain.to_lowercase());
+            }
+        } else if !is_combining_mark(c) && !word.is_empty() {
+            take(&word);
+            word.clear();
+        }
+    }
+    end_run(&mut run, &mut take);
+    if !word.is_empty() {
+        take(&word);
+    }
+}
+
+/// Han, Hiragana, Katakana, Thai and their neighbours.
+fn is_unspaced(c: char) -> bool {
+    matches!(c, '\u{0e00}'..='\u{0eff}' | '\u{1780}'..='\u{17ff}' | '\u{3040}'..='\u{30ff}'
+        | '\u{3400}'..='\u{4dbf}' | '\u{4e00}'..='\u{9fff}' | '\u{f900}'..='\u{faff}' | '\u{20000}'..='\u{3ffff}')
+        && c.is_alphanumeric()
+}
+
+/// The terms of a question: without words that say nothing, unless it has no others; each once, in order.
+pub(crate) fn query_terms(text: &str) -> Vec<String> {
+    let mut telling = Vec::new();
+    let mut all = Vec::new();
+    each_word(text, |word| {
+        let mut term = word.to_owned();
+        stem(&mut term);
+        if !is_stop_word(word) && !telling.contains(&term) {
+            telling.push(term.clone());
+        }
+        if !all.contains(&term) {
+            all.push(term);
+        }
+    });
+    if telling.is_empty() { all } else { telling }
+}
+
+/// Whether a text has a word that says something.
+pub(crate) fn is_telling(text: &str) -> bool {
+    let mut telling = false;
+    each_word(text, |word| telling |= !is_stop_word(word));
+    telling
+}
+
+/// Whether a folded word says nothing by itself.
+pub(crate) fn is_stop_word(word: &str) -> bool {
+    STOP_WORDS.binary_search(&word).is_ok()
+}
+
+/// Sorted. English, as questions are asked; `s`, `t`, `ll` and the like are what apostrophes leave.
+const STOP_WORDS: &[&str] = &[
+    "a",
+    "about",
+    "above",
+    "after",
+    "again",
+    "against",
+    "ain",
+    "all",
+    "also",
+    "am",
+    "an",
+    "and",
+    "any",
+    "are",
+    "aren",
+    "as",
+    "at",
+    "be",
+    "because",
+    "been",
+    "before",
+    "being",
+    "below",
+    "between",
+    "both",
+    "but",
+    "by",
+    "can",
+    "could",
+    "couldn",
+    "d",
+    "did",
+    "didn",
+    "do",
+    "does",
+    "doesn",
+    "doing",
+    "don",
+    "down",
+    "during",
+    "each",
+    "few",
+    "for",
+    "from",
+    "further",
+    "had",
+    "hadn",
+    "has",
+    "hasn",
+    "have",
+    "haven",
+    "having",
+    "he",
+    "her",
+    "here",
+    "hers",
+    "herself",
+    "him",
+    "himself",
+    "his",
+    "how",
+    "i",
+    "if",
+    "in",
+    "into",
+    "is",
+    "isn",
+    "it",
+    "its",
+    "itself",
+    "just",
+    "ll",
+    "m",
+    "ma",
+    "me",
+    "might",
+    "mightn",
+    "more",
+    "most",
+    "must",
+    "mustn",
+    "my",
+    "myself",
+    "needn",
+    "no",
+    "nor",
+    "not",
+    "now",
+    "o",
+    "of",
+    "off",
+    "on",
+    "once",
+    "only",
+    "or",
+    "other",
+    "our",
+    "ours",
+    "ourselves",
+    "out",
+    "over",
+    "own",
+    "re",
+    "s",
+    "same",
+    "shall",
+    "shan",
+    "she",
+    "should",
+    "shouldn",
+    "so",
+    "some",
+    "such",
+    "t",
+    "than",
+    "that",
+    "the",
+    "their",
+    "theirs",
+    "them",
+    "themselves",
+    "then",
+    "there",
+    "these",
+    "they",
+    "this",
+    "those",
+    "through",
+    "to",
+    "too",
+    "under",
+    "until",
+    "up",
+    "ve",
+    "very",
+    "was",
+    "wasn",
+    "we",
+    "were",
+    "weren",
+    "what",
+    "when",
+    "where",
+    "which",
+    "while",
+    "who",
+    "whom",
+    "whose",
+    "why",
+    "will",
+    "with",
+    "won",
+    "would",
+    "wouldn",
+    "y",
+    "you",
+    "your",
+    "yours",
+    "yourself",
+    "yourselves",
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(text: &str) -> Vec<String> {
+        let mut found = Vec::new();
+        each_word(text, |word| found.push(word.to_owned()));
+        found
+    }
+
+    #[test]
+    fn words_are_folded_and_unspaced_scripts_paired() {
+        assert_eq!(words("Café-Müller's 2nd naïve İdea"), ["cafe", "muller", "s", "2nd", "naive", "idea"]);
+        assert_eq!(words("我喜欢茶 tea 茶"), ["我喜", "喜欢", "欢茶", "tea", "茶"]);
+        assert_eq!(words("  … "), [] as [&str; 0]);
+    }
+
+    #[test]
+    fn questions_lose_what_says_nothing() {
+        assert_eq!(query_terms("When did Caroline go to the adoption agencies?"), ["carolin", "go", "adopt", "agenc"]);
+        assert_eq!(query_terms("who is it"), ["who", "is", "it"]);
+        assert!(STOP_WORDS.is_sorted());
+    }
+}
