@@ -15,7 +15,9 @@ pub(crate) fn key(provider: &str) -> Option<Secret> {
 
 /// Keeps a key.
 pub(crate) fn keep(provider: &str, key: &str) -> Result<(), Problem> {
-    Entry::new(SERVICE, provider).and_then(|entry| entry.set_password(key)).map_err(|error| problem(&error))
+    Entry::new(SERVICE, provider)
+        .and_then(|entry| entry.set_password(key))
+        .map_err(|error| problem_with_provider(&error))
 }
 
 /// Forgets a key; says whether there was one.
@@ -23,7 +25,7 @@ pub(crate) fn forget(provider: &str) -> Result<bool, Problem> {
     match Entry::new(SERVICE, provider).and_then(|entry| entry.delete_credential()) {
         Ok(()) => Ok(true),
         Err(Error::NoEntry) => Ok(false),
-        Err(error) => Err(problem(&error)),
+        Err(error) => Err(problem_with_provider(&error)),
     }
 }
 
@@ -32,7 +34,7 @@ const JOURNAL: &str = "the journal";
 
 /// The key the journal is sealed with; made and kept where there is none yet.
 pub(crate) fn journal_key() -> Result<[u8; 32], Problem> {
-    let entry = Entry::new(SERVICE, JOURNAL).map_err(|error| problem(&error))?;
+    let entry = Entry::new(SERVICE, JOURNAL).map_err(|error| sealed(&error))?;
     match entry.get_secret() {
         Ok(key) => key.try_into().map_err(|_| {
             Problem::new("the journal's key in the system's keyring is damaged").hint("restore it from a backup")
@@ -40,11 +42,19 @@ pub(crate) fn journal_key() -> Result<[u8; 32], Problem> {
         Err(Error::NoEntry) => {
             let mut key = [0; 32];
             getrandom::fill(&mut key).map_err(|error| Problem::new(format!("no random numbers: {error}")))?;
-            entry.set_secret(&key).map_err(|error| problem(&error))?;
+            entry.set_secret(&key).map_err(|error| sealed(&error))?;
             Ok(key)
         }
-        Err(error) => Err(problem(&error)),
+        Err(error) => Err(sealed(&error)),
     }
+}
+
+fn sealed(error: &Error) -> Problem {
+    problem(error).hint("unlock it, or set `journal.encrypt = false`")
+}
+
+fn problem_with_provider(error: &Error) -> Problem {
+    problem(error).hint("set the key in the environment instead")
 }
 
 fn problem(error: &Error) -> Problem {
@@ -55,5 +65,5 @@ fn problem(error: &Error) -> Problem {
         }
         other => other.to_string(),
     };
-    Problem::new(format!("the system's keyring cannot be used: {why}")).hint("where it is a provider's key, set it in the environment; where it is the journal's, set `journal.encrypt = false`")
+    Problem::new(format!("the system's keyring cannot be used: {why}"))
 }

@@ -47,11 +47,11 @@ impl Server {
         stream.read_to_string(&mut text).unwrap();
         let (head, rest) = text.split_once("\r\n\r\n").unwrap();
         let status = head.split(' ').nth(1).unwrap().parse().unwrap();
-        let found = rest.lines().filter_map(|line| {
+        let mut found = rest.lines().filter_map(|line| {
             let line = line.strip_prefix("data:").unwrap_or(line).trim();
             serde_json::from_str::<Value>(line).ok().filter(Value::is_object)
         });
-        let answer = found.filter(|message| message.get("id").is_some()).last().unwrap_or_default();
+        let answer = found.rfind(|message| message.get("id").is_some()).unwrap_or_default();
         (status, head.to_owned(), answer)
     }
 

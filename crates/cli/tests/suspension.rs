@@ -300,6 +300,20 @@ fn what_an_earlier_run_returned_is_read_in_slices() {
 }
 
 #[test]
+fn nothing_runs_where_it_should_be_sealed_and_cannot() {
+    let place = Place::new();
+    std::fs::create_dir_all(place.path("home")).unwrap();
+    std::fs::write(place.path("home/config.toml"), "[journal]\nencrypt = true\n").unwrap();
+    let mut command = place.command(&["run", "-e", "await tools.exec({command: ['touch', 'made']})"]);
+    // Where no session bus is, no keyring is.
+    let output = command.env("DBUS_SESSION_BUS_ADDRESS", "unix:path=/nowhere").output().unwrap();
+    let err = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(2) && err.contains("keyring cannot be used"), "{err}");
+    assert!(err.contains("hint: unlock it, or set `journal.encrypt = false`"), "{err}");
+    assert!(!place.path("work/made").exists());
+}
+
+#[test]
 fn scripts_of_a_session_share_what_they_store() {
     let place = Place::new();
     let run = |args: &[&str]| place.json(&[&["run", "--json"], args].concat())["output_json"].clone();

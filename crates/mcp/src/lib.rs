@@ -29,7 +29,7 @@ pub use callbacks::{AskModel, AskPerson, Asked, Elicited};
 pub use error::ServerError;
 pub use login::{Login, LoginError};
 pub use program::NESTED;
-pub use serve::{Offer, ScriptServer};
+pub use serve::{FindEarlier, Offer, ScriptServer};
 pub use serve_http::{Entrance, HttpServer, ServeError};
 pub use serve_stdio::serve_stdio;
 pub use server::ServerStatus;

@@ -35,6 +35,9 @@ const PER_SESSION: usize = 8;
 /// Longest wait a client may ask for.
 const MAX_PATIENCE: Duration = Duration::from_secs(30 * 60);
 
+/// Finds what an earlier run did, by its id; or says why it cannot be gone on from.
+pub type FindEarlier = dyn Fn(&str) -> Result<Resume, String> + Send + Sync;
+
 /// What is served.
 pub struct Offer {
     /// Runs the scripts; its own tools are replaced by `tools` and those of `servers`.
@@ -50,7 +53,7 @@ pub struct Offer {
     /// Kept with each run: what it takes to assemble all this again.
     pub setting: String,
     /// Finds an earlier run to go on from; the error is a line for the model.
-    pub earlier: Box<dyn Fn(&str) -> Result<Resume, String> + Send + Sync>,
+    pub earlier: Box<FindEarlier>,
     /// How often a tool was called before.
     pub uses: Box<dyn Fn(&str) -> u64 + Send + Sync>,
     /// After how long a script that still runs is answered with a handle.

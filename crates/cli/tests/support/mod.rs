@@ -115,7 +115,7 @@ impl Client {
             return self.waiting.remove(at).unwrap();
         }
         loop {
-            let message = self.lines.recv_timeout(PATIENCE).expect("nothing came");
+            let message = self.lines.recv_timeout(PATIENCE).unwrap();
             if wanted(&message) {
                 return message;
             }
