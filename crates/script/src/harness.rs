@@ -1,26 +1,24 @@
 //! The front door: a script goes in, a [`ScriptToolCallOutput`] comes out. Nothing is thrown.
 
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use selvedge_protocol::{
-    ApprovalPolicy, CallStatus, ErrorCode, Event, EventSink, LedgerError, Limits, Mode, Phase, RunMetadata, RunStart,
-    RunStatus, ScriptError, ScriptToolCall, ScriptToolCallOutput, new_id,
+    ApprovalPolicy, CallStatus, ErrorCode, Event, LedgerError, Limits, Mode, Phase, RunMetadata, RunStart, RunStatus,
+    ScriptError, ScriptToolCall, ScriptToolCallOutput, new_id,
 };
 use selvedge_sandbox::{Fault, Runtime, Wasm};
-use selvedge_tools::{Approver, Earlier, Orchestrator, Registry, Rest, Scope, ScopeLimits, Source};
+use selvedge_tools::{Approver, Orchestrator, Registry, Rest, Scope, ScopeLimits, Source};
 use serde_json::{Value, json};
-use tokio_util::sync::CancellationToken;
 
 use crate::bridge::Said;
 use crate::compile::{Compiled, Compiler};
 use crate::meter::{LogMeter, ProgressMeter};
+use crate::options::{RunOptions, Suspended};
 use crate::playing::Recorded;
 use crate::preflight::{self, Preflight};
 use crate::preview::preview;
 use crate::run::{Begin, Ended, Over, Run};
-use crate::session::Session;
 use crate::suspension::Suspension;
 use crate::tape::{Head, Tape};
 use crate::unicode::whole_unicode;
@@ -42,74 +40,6 @@ pub struct Harness {
     limits: Limits,
     mode: Mode,
     allow_detached: bool,
-}
-
-/// The circumstances of one run.
-#[derive(Debug, Clone, Default)]
-pub struct RunOptions {
-    /// The run's id, where its item was made before; see [`Harness::item`].
-    pub id: Option<String>,
-    /// The model's own name for the call.
-    pub call_id: Option<String>,
-    /// Overrides the harness's mode for this run.
-    pub mode: Option<Mode>,
-    /// Time limit for this run; at most [`Limits::max_timeout_ms`].
-    pub timeout: Option<Duration>,
-    /// Seed of `Math.random`; a fresh one where none is given.
-    pub seed: Option<u64>,
-    /// Stops the run.
-    pub cancel: CancellationToken,
-    /// An earlier run that this one goes on from.
-    pub resume: Option<Resume>,
-    /// Puts the run away at its next await, once the calls under way have ended; needs a ledger.
-    pub suspend: CancellationToken,
-    /// Nobody is there any more: a run that waits for people is left to whoever answers later, any other is stopped.
-    pub leave: CancellationToken,
-    /// Kept with the run: what whoever assembled the tools needs to assemble them again.
-    pub setting: String,
-    /// Takes events.
-    pub events: EventSink,
-    /// Shared by the scripts of a session.
-    pub session: Session,
-    /// What `context` tells the script.
-    pub facts: Facts,
-}
-
-/// An earlier run, and what its calls came to.
-#[derive(Debug, Clone)]
-pub struct Resume {
-    /// Its id.
-    pub run: String,
-    /// What it made.
-    pub calls: Arc<Earlier>,
-}
-
-/// A run that was put away.
-#[derive(Debug, Clone, Default)]
-pub struct Suspended {
-    /// What the ledger was given to keep.
-    pub state: Vec<u8>,
-    /// What its calls returned, by their ids. Needed where the engine is another build.
-    pub values: HashMap<String, Value>,
-}
-
-/// What a script learns about where it runs.
-#[derive(Debug, Clone, Default)]
-pub struct Facts {
-    /// The conversation.
-    pub conversation_id: String,
-    /// The session.
-    pub session_id: String,
-    /// The turn.
-    pub turn_id: String,
-    /// The folder tools work in.
-    pub working_directory: String,
-    /// Words for the script, from whoever runs it.
-    pub args: Vec<String>,
-    /// Who serves the model.
-    pub provider: String,
-    /// The model.
-    pub model: String,
 }
 
 impl Harness {

@@ -17,6 +17,7 @@ mod hints;
 mod live;
 mod meter;
 mod nesting;
+mod options;
 mod outcome;
 mod playing;
 mod positions;
@@ -36,10 +37,11 @@ mod unicode;
 pub use bridge::overview;
 pub use compile::{Compiled, Compiler};
 pub use globals::GLOBALS;
-pub use harness::{Facts, Harness, Resume, RunOptions, Suspended};
+pub use harness::Harness;
 pub use live::{
     Answered, LiveLimits, LiveRun, LiveRuns, LiveSummary, Question, QuestionKind, Reply, Report, TooManyRuns,
 };
+pub use options::{Facts, Resume, RunOptions, Suspended};
 pub use playing::{Step, Watch};
 pub use pragma::Pragma;
 pub use preflight::{PlannedCall, Preflight};

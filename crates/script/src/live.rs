@@ -19,7 +19,8 @@ use serde_json::Value;
 use tokio::sync::{Notify, broadcast, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use crate::harness::{Harness, RunOptions, empty};
+use crate::harness::{Harness, empty};
+use crate::options::RunOptions;
 use crate::pragma::Pragma;
 
 /// How many runs there may be, and how long they may overstay.

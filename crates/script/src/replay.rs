@@ -10,7 +10,8 @@ use selvedge_tools::{Orchestrator, Registry};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::harness::{Harness, RunOptions, Start, empty};
+use crate::harness::{Harness, Start, empty};
+use crate::options::RunOptions;
 use crate::outcome::shortened;
 use crate::playing::{Recorded, Watch, diverged};
 use crate::run::Begin;

@@ -1,0 +1,80 @@
+//! The circumstances of a run: what it may take, what it goes on from, where it is.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use selvedge_protocol::{EventSink, Mode};
+use selvedge_tools::Earlier;
+use serde_json::Value;
+use tokio_util::sync::CancellationToken;
+
+use crate::session::Session;
+
+/// The circumstances of one run.
+#[derive(Debug, Clone, Default)]
+pub struct RunOptions {
+    /// The run's id, where its item was made before; see [`Harness::item`].
+    pub id: Option<String>,
+    /// The model's own name for the call.
+    pub call_id: Option<String>,
+    /// Overrides the harness's mode for this run.
+    pub mode: Option<Mode>,
+    /// Time limit for this run; at most [`Limits::max_timeout_ms`].
+    pub timeout: Option<Duration>,
+    /// Seed of `Math.random`; a fresh one where none is given.
+    pub seed: Option<u64>,
+    /// Stops the run.
+    pub cancel: CancellationToken,
+    /// An earlier run that this one goes on from.
+    pub resume: Option<Resume>,
+    /// Puts the run away at its next await, once the calls under way have ended; needs a ledger.
+    pub suspend: CancellationToken,
+    /// Nobody is there any more: a run that waits for people is left to whoever answers later, any other is stopped.
+    pub leave: CancellationToken,
+    /// Kept with the run: what whoever assembled the tools needs to assemble them again.
+    pub setting: String,
+    /// Takes events.
+    pub events: EventSink,
+    /// Shared by the scripts of a session.
+    pub session: Session,
+    /// What `context` tells the script.
+    pub facts: Facts,
+}
+
+/// An earlier run, and what its calls came to.
+#[derive(Debug, Clone)]
+pub struct Resume {
+    /// Its id.
+    pub run: String,
+    /// What it made.
+    pub calls: Arc<Earlier>,
+}
+
+/// A run that was put away.
+#[derive(Debug, Clone, Default)]
+pub struct Suspended {
+    /// What the ledger was given to keep.
+    pub state: Vec<u8>,
+    /// What its calls returned, by their ids. Needed where the engine is another build.
+    pub values: HashMap<String, Value>,
+}
+
+/// What a script learns about where it runs.
+#[derive(Debug, Clone, Default)]
+pub struct Facts {
+    /// The conversation.
+    pub conversation_id: String,
+    /// The session.
+    pub session_id: String,
+    /// The turn.
+    pub turn_id: String,
+    /// The folder tools work in.
+    pub working_directory: String,
+    /// Words for the script, from whoever runs it.
+    pub args: Vec<String>,
+    /// Who serves the model.
+    pub provider: String,
+    /// The model.
+    pub model: String,
+}
