@@ -242,6 +242,31 @@ fn a_sealed_journal_shows_nothing_without_its_key() {
     }
 }
 
+/// Until it is later than what was written so far.
+fn the_clock_moves() {
+    let now = || std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis();
+    let before = now();
+    while now() <= before + 1 {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_script_that_is_put_away_again_and_again_takes_no_more_room() {
+    let dir = tempfile::tempdir().unwrap();
+    let journal = Journal::open(dir.path()).unwrap();
+    begin(&journal, "scr_a");
+    let noise =
+        |n: u32| (0..100_000u32).map(|i| (i.wrapping_mul(2_654_435_761) ^ n).to_le_bytes()[3]).collect::<Vec<u8>>();
+    for n in 0..100 {
+        journal.suspend("scr_a", &noise(n << 24)).unwrap();
+    }
+    assert_eq!(journal.take_suspension("scr_a").unwrap().unwrap(), noise(99 << 24));
+    drop(journal);
+    let size = std::fs::metadata(dir.path().join("journal.sqlite")).unwrap().len();
+    assert!(size < 2 << 20, "{size} bytes for one state of 100 KB");
+}
+
 #[test]
 fn what_waits_is_never_tidied_and_what_died_long_ago_is() {
     let dir = tempfile::tempdir().unwrap();
@@ -252,7 +277,7 @@ fn what_waits_is_never_tidied_and_what_died_long_ago_is() {
         begin(&journal, "scr_died");
     }
     let journal = Journal::open(dir.path()).unwrap();
-    std::thread::sleep(std::time::Duration::from_millis(5));
+    the_clock_moves();
     journal.tidy(&Retention { days: 0, megabytes: 1000 }).unwrap();
     let left = journal.runs(&Filter::default()).unwrap();
     assert_eq!(
@@ -327,7 +352,7 @@ fn what_an_open_run_went_on_from_is_kept_and_sessions_are_no_reason_to_forget_ru
     journal.begin(&resumed).unwrap();
     begin(&journal, "scr_other");
     end(&journal, "scr_other");
-    std::thread::sleep(std::time::Duration::from_millis(5));
+    the_clock_moves();
     journal.tidy(&Retention { days: 0, megabytes: 1000 }).unwrap();
     let left = |journal: &Journal| {
         let mut ids: Vec<String> = journal.runs(&Filter::default()).unwrap().into_iter().map(|run| run.id).collect();

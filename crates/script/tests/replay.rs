@@ -6,8 +6,11 @@ mod support;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use selvedge_protocol::{Answer, ApprovalPolicy, CallStatus, ErrorCode, Limits, ScriptToolCallOutput};
-use selvedge_script::{Cassette, Replay, RunOptions};
+use selvedge_protocol::{
+    Answer, ApprovalPolicy, CallStatus, ErrorCode, Event, EventSink, Limits, ScriptToolCallOutput,
+};
+use selvedge_script::{Cassette, Harness, Replay, RunOptions};
+use selvedge_tools::{Again, Orchestrator, Registry, tool};
 use serde_json::json;
 use support::{Bench, Notebook, Says, on_a_thread};
 
@@ -105,17 +108,48 @@ fn a_run_that_was_stopped_is_stopped_at_the_same_place() {
 fn what_ended_it_from_outside_is_not_taken_for_another_end() {
     let cancel = tokio_util::sync::CancellationToken::new();
     let stop = cancel.clone();
-    std::thread::spawn(move || {
-        std::thread::sleep(Duration::from_millis(300));
-        stop.cancel();
+    // Stopped when its call is over, while it computes.
+    let events = EventSink::new(move |event| {
+        if matches!(event, Event::CallFinished { .. }) {
+            stop.cancel();
+        }
     });
-    let options = RunOptions { cancel, ..RunOptions::default() };
+    let options = RunOptions { cancel, events, ..RunOptions::default() };
     let (output, cassette) = record_with("await tools.echo({value: 1}); for (;;) ;", Limits::default(), options);
     assert_eq!(output.error.unwrap().code, ErrorCode::ScriptCancelledError);
     assert_eq!(play(cassette, None).error.unwrap().code, ErrorCode::ScriptCancelledError);
     let (output, cassette) = record("tools.stubborn({ms: 5000}); await tools.echo({value: 1}); return 'left'");
     assert_eq!(output.error.unwrap().code, ErrorCode::DetachedPromiseError);
     assert_eq!(play(cassette, None).error.unwrap().code, ErrorCode::DetachedPromiseError);
+}
+
+#[derive(serde::Deserialize, schemars::JsonSchema)]
+struct Push {
+    /// Without the wall.
+    free: Option<bool>,
+}
+
+#[test]
+fn a_second_attempt_is_what_the_script_is_told_again() {
+    let push = |args: Push| async move { Ok(json!({"pushed": args.free == Some(true)})) };
+    let again = |output: &serde_json::Value, _: &serde_json::Value| {
+        let stopped = output["pushed"] == json!(false);
+        stopped.then(|| Again { args: json!({"free": true}), reason: "the wall stopped it".into() })
+    };
+    let notebook = Arc::new(Notebook::default());
+    let registry = Registry::new().with(tool("push", "Pushes.", push).again(again)).unwrap();
+    let orchestrator = Orchestrator::new(registry)
+        .with_policy(ApprovalPolicy::OnFailure)
+        .with_approver(Arc::new(Says::new(Answer::Once)))
+        .with_ledger(notebook.clone());
+    let harness = Harness::new(orchestrator).unwrap();
+    let source = "return (await tools.push({})).pushed";
+    let output = on_a_thread(source, PATIENCE, async move { harness.run(source).await });
+    assert_eq!(output.value(), Some(json!(true)), "{:?}", output.error);
+    assert_eq!(output.calls.iter().map(|call| call.id.as_str()).collect::<Vec<_>>(), ["tool_1", "tool_1.again"]);
+    let cassette = notebook.cassette(source, &output).unwrap();
+    let again = play(cassette, None);
+    assert_eq!((again.value(), again.calls, again.error), (Some(json!(true)), output.calls, None));
 }
 
 #[test]
