@@ -24,6 +24,8 @@ pub(crate) struct Setup {
     pub(crate) home: Option<PathBuf>,
     /// The folder's own files may be followed.
     pub(crate) project: Option<PathBuf>,
+    /// Nothing is written down.
+    pub(crate) ephemeral: bool,
     pub(crate) toolbox: Toolbox,
     /// `None` writes nothing down.
     pub(crate) journal: Option<Arc<Journal>>,
@@ -54,7 +56,7 @@ impl Setup {
             Problem::new(format!("cannot open {}: {error}", directory.display())).hint("-C takes the folder to work in")
         })?;
         let toolbox = Toolbox::with_commands(workspace, command_settings(&config, home.as_deref())?);
-        Ok(Self { config, directory, home, project, toolbox, journal: None })
+        Ok(Self { config, directory, home, project, ephemeral: place.ephemeral, toolbox, journal: None })
     }
 
     /// The built-in tools, as far as the pack and the configuration have them.

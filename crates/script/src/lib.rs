@@ -22,6 +22,7 @@ mod positions;
 mod pragma;
 mod preflight;
 mod preview;
+mod question;
 mod run;
 mod session;
 mod survey;
@@ -33,10 +34,9 @@ pub use bridge::overview;
 pub use compile::{Compiled, Compiler};
 pub use globals::GLOBALS;
 pub use harness::{Facts, Harness, Resume, RunOptions};
-pub use live::{
-    Answered, LiveLimits, LiveRun, LiveRuns, LiveSummary, Question, QuestionKind, Reply, Report, TooManyRuns,
-};
+pub use live::{LiveLimits, LiveRun, LiveRuns, LiveSummary, Report, TooManyRuns};
 pub use pragma::Pragma;
 pub use preflight::{PlannedCall, Preflight};
+pub use question::{Answered, Question, QuestionKind, Reply};
 pub use session::Session;
 pub use teach::description;
