@@ -13,8 +13,7 @@ impl Setup {
     /// The servers scripts can call. None is started yet.
     pub(crate) fn servers(&self, asked: Asked) -> Result<Servers> {
         let settings = self.server_settings()?;
-        // Where nothing is remembered, what servers have is not either.
-        let cache = self.journal.as_ref().and(self.home.as_ref()).or(self.home.as_ref()).map(|home| home.join("mcp"));
+        let cache = self.home.as_ref().filter(|_| !self.ephemeral).map(|home| home.join("mcp"));
         let keep = self.selection()?;
         Ok(Servers::new(settings, asked, cache).keeping(keep))
     }

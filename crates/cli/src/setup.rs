@@ -24,6 +24,8 @@ pub(crate) struct Setup {
     pub(crate) home: Option<PathBuf>,
     /// The folder's own files may be followed.
     pub(crate) project: Option<PathBuf>,
+    /// Nothing is written down.
+    pub(crate) ephemeral: bool,
     pub(crate) toolbox: Toolbox,
     /// `None` writes nothing down.
     pub(crate) journal: Option<Arc<Journal>>,
@@ -61,7 +63,7 @@ impl Setup {
         if let Some(pack) = &place.pack {
             config.tool_pack = Some(pack.clone());
         }
-        Self::under(config, directory, project)
+        Ok(Self { ephemeral: place.ephemeral, ..Self::under(config, directory, project)? })
     }
 
     /// Everything, under these rules; the project is the folder whose own files may be followed.
@@ -76,7 +78,8 @@ impl Setup {
             Problem::new(format!("cannot open {}: {error}", directory.display())).hint("-C takes the folder to work in")
         })?;
         let toolbox = Toolbox::with_commands(workspace, command_settings(&config, home.as_deref())?);
-        Ok(Self { config, directory, home, project, toolbox, journal: None, session: String::new() })
+        let session = String::new();
+        Ok(Self { config, directory, home, project, ephemeral: false, toolbox, journal: None, session })
     }
 
     /// The built-in tools, as far as the pack and the configuration have them.

@@ -150,6 +150,30 @@ fn a_cancelled_request_stops_the_script_and_its_children() {
 }
 
 #[test]
+fn who_gives_up_waiting_does_not_give_up_the_script() {
+    let place = Place::new();
+    let mut client = Client::start(&place, &[], json!({}));
+    let code = "await new Promise(r => setTimeout(r, 1500)); return 'end'";
+    let item = client.call("script", json!({"code": code, "yieldAfterMs": 1}))["structuredContent"].clone();
+    let waiting = client.ask("tools/call", json!({"name": "script_wait", "arguments": {"id": item["id"]}}));
+    client.notify("notifications/cancelled", json!({"requestId": waiting}));
+    assert_eq!(value(&client.call("script_wait", json!({"id": item["id"]}))["structuredContent"]), "end");
+}
+
+#[test]
+fn a_question_that_is_settled_is_taken_back() {
+    let place = Place::new();
+    place.config("[script_harness.limits]\napproval_timeout_ms = 300\n");
+    let mut client = Client::start(&place, &["--approval", "untrusted"], with_elicitation());
+    let id = client.ask("tools/call", json!({"name": "script", "arguments": {"code": WRITE}}));
+    let question = client.question();
+    let item = client.answer_to(id)["result"]["structuredContent"].clone();
+    assert_eq!(item["error"]["code"], "ApprovalTimeoutError", "{item}");
+    let taken_back = client.wait_for(|message| message["method"] == "notifications/cancelled");
+    assert_eq!(taken_back["params"]["requestId"], question["id"]);
+}
+
+#[test]
 fn when_the_client_goes_everything_ends() {
     let place = Place::new();
     let mut client = Client::start(&place, &[], json!({}));

@@ -1,6 +1,6 @@
 //! Questions to a person, as forms an MCP client can show, and answers, as they come back.
 
-use rmcp::model::{ElicitRequest, ElicitRequestParams};
+use rmcp::model::{ElicitRequest, ElicitRequestParams, ElicitationCapability};
 use selvedge_protocol::{Answer, ApprovalDecision, ApprovalRequest, GatedCall, View};
 use selvedge_script::{Question, QuestionKind, Reply};
 use serde_json::{Value, json};
@@ -21,6 +21,14 @@ pub(crate) struct Form(ElicitRequestParams);
 impl Form {
     pub(crate) fn request(&self) -> ElicitRequest {
         ElicitRequest::new(self.0.clone())
+    }
+
+    /// Whether a client can show it. One that does not say what it can shows forms.
+    pub(crate) fn can_be_shown(&self, can: &ElicitationCapability) -> bool {
+        match &self.0 {
+            ElicitRequestParams::UrlElicitationParams { .. } => can.url.is_some(),
+            _ => can.form.is_some() || can.url.is_none(),
+        }
     }
 }
 
@@ -152,6 +160,14 @@ mod tests {
         assert_eq!(decision(None, accept(NO)), both(Answer::No(None)));
         assert_eq!(decision(None, declined()), both(Answer::No(None)));
         assert_eq!(decision(None, json!({"action": "cancel"})), ApprovalDecision::Cancelled);
+    }
+
+    #[test]
+    fn a_client_is_shown_only_what_it_can_show() {
+        let can = |words: Value| serde_json::from_value::<ElicitationCapability>(words).unwrap();
+        let form = form(&question(None)).unwrap();
+        assert!(form.can_be_shown(&can(json!({}))) && form.can_be_shown(&can(json!({"form": {}}))));
+        assert!(!form.can_be_shown(&can(json!({"url": {}}))));
     }
 
     #[test]

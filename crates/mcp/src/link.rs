@@ -1,7 +1,7 @@
 //! A connection to a running server.
 
 use std::path::Path;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -30,6 +30,7 @@ pub(crate) struct Link {
     callbacks: Callbacks,
     pub(crate) since: Instant,
     listing: AtomicU8,
+    given_up: AtomicBool,
 }
 
 const QUIET: u8 = 0;
@@ -78,6 +79,7 @@ impl Link {
             calls,
             since: Instant::now(),
             listing: AtomicU8::new(QUIET),
+            given_up: AtomicBool::new(false),
         })
     }
 
@@ -186,6 +188,9 @@ impl Link {
     }
 
     pub(crate) fn last_words(&self) -> String {
+        if self.given_up.load(Ordering::Acquire) {
+            return "it answered nothing any more, not even a ping".to_owned();
+        }
         let mut program = self.program.lock().unwrap_or_else(PoisonError::into_inner);
         program.as_mut().map(Program::last_words).unwrap_or_default()
     }
@@ -213,6 +218,7 @@ impl Link {
 
     /// Lets go of a server that does not answer: the next call starts another.
     pub(crate) fn give_up(&self) {
+        self.given_up.store(true, Ordering::Release);
         let service = self.service.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(service) = service {
             service.cancellation_token().cancel();

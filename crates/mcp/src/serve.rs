@@ -4,9 +4,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rmcp::model::{
-    CallToolRequestParams, CallToolResponse, ErrorData, Implementation, InputRequest, InputRequiredResult,
-    InputResponses, ListToolsResult, PaginatedRequestParams, ProgressNotificationParam, ProtocolVersion,
-    ServerCapabilities, ServerConfig,
+    CallToolRequestParams, CallToolResponse, CancelledNotificationParam, ErrorData, Implementation, InputRequest,
+    InputRequiredResult, InputResponses, ListToolsResult, PaginatedRequestParams, ProgressNotificationParam,
+    ProtocolVersion, ServerCapabilities, ServerConfig,
 };
 use rmcp::service::{NotificationContext, PeerRequestOptions, RequestContext};
 use rmcp::{RoleServer, ServerHandler};
@@ -112,9 +112,13 @@ impl ScriptServer {
     async fn script(&self, args: ScriptArgs, answers: Answers, context: &RequestContext<RoleServer>) -> Outcome {
         let began = Instant::now();
         // A script that asked something goes on where it was.
-        if let Some(run) = answers.run.as_deref().and_then(|run| self.offer.live.find(run)) {
+        if let Some(id) = &answers.run {
+            let Some(run) = self.offer.live.find(id) else {
+                // Started again it would do twice what it did.
+                return Ok(render::problem(&format!("the script `{}` is over and forgotten", render::short(id))));
+            };
             answers.give(&run);
-            return self.wait(&run, self.patience(&args, &run, began), context).await;
+            return self.wait(&run, self.patience(&args, &run, began), Cancelled::StopIt, context).await;
         }
         let resume = match args.resume.as_deref().map(|run| (self.offer.earlier)(run)).transpose() {
             Ok(resume) => resume,
@@ -160,7 +164,7 @@ impl ScriptServer {
             Ok(run) => run,
             Err(full) => return Ok(render::problem(&format!("{full}: wait for it with script_wait, or terminate it"))),
         };
-        self.wait(&run, self.patience(&args, &run, began), context).await
+        self.wait(&run, self.patience(&args, &run, began), Cancelled::StopIt, context).await
     }
 
     fn patience(&self, args: &ScriptArgs, run: &LiveRun, began: Instant) -> Duration {
@@ -182,11 +186,18 @@ impl ScriptServer {
             return Ok(self.farewell(&run).await);
         }
         let patience = args.timeout_ms.map_or(self.offer.patience, Duration::from_millis);
-        self.wait(&run, patience.min(MAX_PATIENCE), context).await
+        // Whoever gives up waiting has not given up the script: `terminate` does that.
+        self.wait(&run, patience.min(MAX_PATIENCE), Cancelled::LeaveIt, context).await
     }
 
     /// Waits for a run within the client's patience, telling of its progress and putting its questions.
-    async fn wait(&self, run: &LiveRun, patience: Duration, context: &RequestContext<RoleServer>) -> Outcome {
+    async fn wait(
+        &self,
+        run: &LiveRun,
+        patience: Duration,
+        cancelled: Cancelled,
+        context: &RequestContext<RoleServer>,
+    ) -> Outcome {
         let mut until = Instant::now() + patience;
         let mut said = Vec::new();
         let mut progress = Progress::new(run, context);
@@ -194,6 +205,9 @@ impl ScriptServer {
             let report = tokio::select! {
                 biased;
                 () = context.ct.cancelled() => {
+                    if cancelled == Cancelled::LeaveIt {
+                        return Ok(render::handle(run, said));
+                    }
                     run.cancel();
                     return Ok(self.farewell(run).await);
                 }
@@ -221,7 +235,13 @@ impl ScriptServer {
 
     async fn farewell(&self, run: &LiveRun) -> CallToolResponse {
         match tokio::time::timeout(FAREWELL, run.ended()).await {
-            Ok(output) => render::output(&output, &[]),
+            Ok(output) => {
+                let said = match run.report(Duration::ZERO).await {
+                    Report::Says(words) => words,
+                    _ => Vec::new(),
+                };
+                render::output(&output, &said)
+            }
             Err(_) => render::handle(run, vec!["it was told to stop, and has not yet".to_owned()]),
         }
     }
@@ -234,7 +254,8 @@ impl ScriptServer {
         context: &RequestContext<RoleServer>,
     ) -> Option<CallToolResponse> {
         let capability = context.client_capabilities().and_then(|has| has.elicitation);
-        let Some(form) = capability.and_then(|_| elicitation::form(&question)) else {
+        let form = capability.and_then(|can| elicitation::form(&question).filter(|form| form.can_be_shown(&can)));
+        let Some(form) = form else {
             let because = "this client shows no questions to a person (it has no elicitation)".to_owned();
             run.answer(
                 &question.id,
@@ -265,9 +286,18 @@ impl ScriptServer {
             run.give_back(&question.id);
             return;
         };
-        let run = run.clone();
+        let (run, peer, id) = (run.clone(), context.peer.clone(), handle.id.clone());
         tokio::spawn(async move {
-            let answer = match handle.await_response().await {
+            let answered = tokio::select! {
+                answered = handle.await_response() => answered,
+                () = run.settled(&question.id) => {
+                    // Nobody needs the answer any more: the person need not be kept.
+                    let why = "the question is settled".to_owned();
+                    let _ = peer.notify_cancelled(CancelledNotificationParam::new(Some(id), Some(why))).await;
+                    return;
+                }
+            };
+            let answer = match answered {
                 Ok(rmcp::model::ClientResult::ElicitResult(result)) => serde_json::to_value(result).ok(),
                 Ok(_) => Some(elicitation::declined()),
                 Err(rmcp::ServiceError::McpError(_)) => Some(elicitation::declined()),
@@ -288,6 +318,13 @@ impl Drop for ScriptServer {
             watch.abort();
         }
     }
+}
+
+/// What becomes of a script when the request that waits for it is cancelled.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Cancelled {
+    StopIt,
+    LeaveIt,
 }
 
 type Outcome = Result<CallToolResponse, ErrorData>;

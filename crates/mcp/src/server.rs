@@ -10,7 +10,7 @@ use rmcp::model::{CallToolRequest, CallToolRequestParams, ClientRequest, JsonObj
 use rmcp::service::{PeerRequestOptions, ServiceError};
 use selvedge_tools::Call;
 use serde_json::Value;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::callbacks::Asked;
 use crate::catalogue::Catalogue;
@@ -127,7 +127,8 @@ impl Server {
         match (&inner.barred, &inner.state) {
             _ if !self.settings.enabled => Some(ServerError::Disabled(self.settings.name.clone())),
             (Some(barred), _) => Some(barred.clone()),
-            (None, State::Resting { why, until }) => Some(self.resting(why, *until)),
+            // Once it has rested it is tried again.
+            (None, State::Resting { why, until }) if *until > Instant::now() => Some(self.resting(why, *until)),
             _ => None,
         }
     }
@@ -284,12 +285,22 @@ impl Server {
         });
     }
 
+    /// A place among the calls it takes at once, and the connection.
+    async fn enter(&self) -> Result<(SemaphorePermit<'_>, Arc<Link>), ServerError> {
+        let gone = |_| ServerError::Gone { server: self.settings.name.clone(), why: String::new() };
+        let place = self.places.acquire().await.map_err(gone)?;
+        Ok((place, self.link().await?))
+    }
+
     /// Calls a tool. The answer is a `CallToolResult` as JSON.
     pub(crate) async fn call(&self, tool: &str, args: JsonObject, call: &Call) -> Result<Value, ServerError> {
         let server = || self.settings.name.clone();
-        let gone = |why: String| ServerError::Gone { server: server(), why };
-        let _place = self.places.acquire().await.map_err(|_| gone(String::new()))?;
-        let link = self.link().await?;
+        let stopped = || ServerError::Gone { server: server(), why: "the call was stopped".to_owned() };
+        let (_place, link) = tokio::select! {
+            biased;
+            () = call.cancel.cancelled() => return Err(stopped()),
+            entered = self.enter() => entered?,
+        };
         let _entered = link.calls.enter(&call.scope_id);
         let mut params = CallToolRequestParams::new(tool.to_owned()).with_arguments(args);
         for _ in 0..MAX_ROUNDS {
@@ -309,7 +320,7 @@ impl Server {
                 answer = handle.await_response() => answer,
                 () = call.cancel.cancelled() => {
                     let _ = tokio::time::timeout(Duration::from_millis(100), link.cancel(id)).await;
-                    return Err(gone("the call was stopped".to_owned()));
+                    return Err(stopped());
                 }
             };
             let result = answer.map_err(|error| self.explain(&link, error))?;

@@ -108,7 +108,7 @@ impl Servers {
             }
             match (server.catalogue(), server.trouble()) {
                 (Some(catalogue), _) => add(&mut registry, server, &catalogue, &space),
-                (None, Some(error)) => registry.stand_in(Missing { server: server.settings.name.clone(), error }),
+                (None, Some(_)) => registry.stand_in(Missing(server.clone())),
                 (None, None) => {}
             }
         }

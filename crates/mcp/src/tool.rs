@@ -128,17 +128,15 @@ pub(crate) fn tool_error(error: ServerError) -> ToolError {
 }
 
 /// Stands for all tools of a server that could not be asked for them: each call fails with why.
-pub(crate) struct Missing {
-    pub(crate) server: String,
-    pub(crate) error: ServerError,
-}
+pub(crate) struct Missing(pub(crate) Arc<Server>);
 
 impl Tool for Missing {
     fn spec(&self) -> ToolSpec {
+        let server = &self.0.settings.name;
         ToolSpec {
-            name: format!("mcp.{}", self.server),
-            js_name: format!("mcp.{}", crate::catalogue::identifier(&self.server)),
-            description: self.error.to_string(),
+            name: format!("mcp.{server}"),
+            js_name: format!("mcp.{}", crate::catalogue::identifier(server)),
+            description: format!("The server {server}, which did not start."),
             input_schema: json!({"type": "object"}),
             output_schema: None,
             read_only: true,
@@ -146,7 +144,19 @@ impl Tool for Missing {
         }
     }
 
-    fn call<'a>(&'a self, _: Value, _: Call) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
-        std::future::ready(Err(tool_error(self.error.clone()))).boxed()
+    fn call<'a>(&'a self, _: Value, call: Call) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
+        async move {
+            let started = tokio::select! {
+                started = self.0.link() => started.map_err(tool_error)?,
+                () = call.cancel.cancelled() => return Err(ToolError::new("the call was stopped")),
+            };
+            drop(started);
+            let server = &self.0.settings.name;
+            Err(ToolError::new(format!(
+                "the MCP server `{server}` has only just started: the next script has its tools"
+            ))
+            .retryable())
+        }
+        .boxed()
     }
 }

@@ -60,7 +60,11 @@ async fn a_server_that_hangs_for_good_is_replaced() {
     assert!(value(&servers, &script).await["message"].as_str().unwrap().contains("did not answer"));
     // No ping comes back either: the connection is given up, and the next call makes a new one.
     while servers.status().await[0].state == "ready" {}
-    assert_eq!(servers.status().await[0].state, "failed");
+    let status = servers.status().await;
+    assert_eq!(
+        (status[0].state, status[0].why.as_deref()),
+        ("failed", Some("it answered nothing any more, not even a ping"))
+    );
 }
 
 #[tokio::test]
@@ -103,6 +107,35 @@ async fn a_server_that_keeps_dying_is_left_alone_for_a_while() {
     let second = run(&servers, "return await odd.echo({ x: 1 })").await.error.unwrap();
     assert!(second.message.contains("is tried again in"), "{}", second.message);
     assert!(began.elapsed() < Duration::from_millis(500));
+}
+
+#[tokio::test]
+async fn a_server_that_recovers_is_tried_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = dir.path().join("ready");
+    let servers = servers(vec![odd_with("odd", "flaky", &state)]);
+    let script = "return (await odd.echo({ x: 6 })).x";
+    assert!(run(&servers, script).await.error.unwrap().message.contains("not yet"));
+    std::fs::write(&state, "").unwrap();
+    let began = Instant::now();
+    let output = loop {
+        let output = run(&servers, script).await;
+        if output.error.is_none() || began.elapsed() > Duration::from_secs(30) {
+            break output;
+        }
+    };
+    assert_eq!(output.value(), Some(json!(6)), "{:?}", output.error);
+}
+
+#[tokio::test]
+async fn a_call_that_waits_for_its_turn_can_be_stopped() {
+    let mut busy = odd("odd", "good");
+    busy.max_concurrent = 1;
+    let servers = servers(vec![busy]);
+    servers.prepare_all().await;
+    let output = run(&servers, "const first = odd.hang(); const second = odd.echo({ x: 1 }); return 'left'").await;
+    let states: Vec<&str> = output.calls.iter().map(|call| call.status.as_str()).collect();
+    assert_eq!((output.value(), states), (Some(json!("left")), vec!["aborted", "aborted"]), "{:?}", output.error);
 }
 
 #[tokio::test]

@@ -24,6 +24,7 @@ mod positions;
 mod pragma;
 mod preflight;
 mod preview;
+mod question;
 mod replay;
 mod run;
 mod session;
@@ -38,13 +39,12 @@ pub use bridge::overview;
 pub use compile::{Compiled, Compiler};
 pub use globals::GLOBALS;
 pub use harness::Harness;
-pub use live::{
-    Answered, LiveLimits, LiveRun, LiveRuns, LiveSummary, Question, QuestionKind, Reply, Report, TooManyRuns,
-};
+pub use live::{LiveLimits, LiveRun, LiveRuns, LiveSummary, Report, TooManyRuns};
 pub use options::{Facts, Resume, RunOptions, Suspended};
 pub use playing::{Step, Watch};
 pub use pragma::Pragma;
 pub use preflight::{PlannedCall, Preflight};
+pub use question::{Answered, Question, QuestionKind, Reply};
 pub use replay::{Cassette, Replay};
 pub use session::Session;
 pub use tape::Tape;

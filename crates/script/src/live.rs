@@ -5,23 +5,22 @@
 
 use std::collections::VecDeque;
 use std::panic::AssertUnwindSafe;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
 use selvedge_protocol::{
-    ApprovalDecision, ApprovalRequest, CallRecord, ErrorCode, Event, EventSink, LogEntry, OutputPart, Phase, RunStatus,
-    ScriptError, ScriptToolCallOutput, new_id,
+    CallRecord, ErrorCode, Event, EventSink, LogEntry, OutputPart, Phase, RunStatus, ScriptError, ScriptToolCallOutput,
+    new_id,
 };
 use selvedge_tools::Approver;
-use serde_json::Value;
 use tokio::sync::{Notify, broadcast, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use crate::harness::{Harness, empty};
 use crate::options::RunOptions;
 use crate::pragma::Pragma;
+use crate::question::{Answered, Question, QuestionKind, Reply, ThroughTheWaiting, ask};
 
 /// How many runs there may be, and how long they may overstay.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,15 +43,15 @@ impl Default for LiveLimits {
 #[derive(Clone)]
 pub struct LiveRuns(Arc<Shared>);
 
-struct Shared {
+pub(crate) struct Shared {
     limits: LiveLimits,
-    runs: Mutex<Runs>,
+    pub(crate) runs: Mutex<Runs>,
 }
 
 #[derive(Default)]
-struct Runs {
+pub(crate) struct Runs {
     /// The oldest first.
-    running: Vec<Arc<Entry>>,
+    pub(crate) running: Vec<Arc<Entry>>,
     ended: VecDeque<Arc<Entry>>,
 }
 
@@ -60,8 +59,8 @@ struct Runs {
 #[derive(Clone)]
 pub struct LiveRun(Arc<Entry>);
 
-struct Entry {
-    id: String,
+pub(crate) struct Entry {
+    pub(crate) id: String,
     call_id: String,
     name: Option<String>,
     session: String,
@@ -70,63 +69,29 @@ struct Entry {
     yield_after: Option<Duration>,
     cancel: CancellationToken,
     now: Mutex<Now>,
-    news: Notify,
+    pub(crate) news: Notify,
     events: broadcast::Sender<Event>,
 }
 
 #[derive(Default)]
-struct Now {
+pub(crate) struct Now {
     done: Vec<CallRecord>,
     /// Calls under way: id and tool.
     under_way: Vec<(String, String)>,
     logs: Vec<LogEntry>,
     words: Vec<String>,
     yielded: bool,
-    questions: Vec<Asked>,
+    pub(crate) questions: Vec<Asked>,
     /// Time spent waiting for people, questions that are still open left out.
     waited: Duration,
     output: Option<Arc<ScriptToolCallOutput>>,
 }
 
-struct Asked {
-    question: Question,
-    taken: bool,
-    since: Instant,
-    answer: oneshot::Sender<Reply>,
-}
-
-/// Something a run needs a person for.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Question {
-    /// Names it.
-    pub id: String,
-    /// What it is.
-    pub kind: QuestionKind,
-}
-
-/// What is asked.
-#[derive(Debug, Clone, PartialEq)]
-#[non_exhaustive]
-pub enum QuestionKind {
-    /// Whether calls may run.
-    Approval(ApprovalRequest),
-    /// To fill in a form of somebody else's; who asks, and the form.
-    Form {
-        /// Who asks.
-        from: String,
-        /// The form, in the words of whoever asks.
-        form: Value,
-    },
-}
-
-/// What was answered.
-#[derive(Debug, Clone, PartialEq)]
-#[non_exhaustive]
-pub enum Reply {
-    /// To [`QuestionKind::Approval`].
-    Approval(ApprovalDecision),
-    /// To [`QuestionKind::Form`].
-    Form(Value),
+pub(crate) struct Asked {
+    pub(crate) question: Question,
+    pub(crate) taken: bool,
+    pub(crate) since: Instant,
+    pub(crate) answer: oneshot::Sender<Reply>,
 }
 
 /// What became of waiting.
@@ -386,6 +351,19 @@ impl LiveRun {
         }
     }
 
+    /// Waits until a question is answered, given up, or its run over.
+    pub async fn settled(&self, question: &str) {
+        loop {
+            let news = self.0.news.notified();
+            tokio::pin!(news);
+            news.as_mut().enable();
+            if self.0.now().questions.iter().all(|asked| asked.question.id != question) {
+                return;
+            }
+            news.await;
+        }
+    }
+
     /// The questions that wait.
     pub fn questions(&self) -> Vec<Question> {
         self.0.now().questions.iter().map(|asked| asked.question.clone()).collect()
@@ -417,17 +395,8 @@ impl LiveRun {
     }
 }
 
-/// Whether an answer was still wanted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Answered {
-    /// It was.
-    InTime,
-    /// The question was answered, given up or forgotten before.
-    TooLate,
-}
-
 impl Entry {
-    fn now(&self) -> MutexGuard<'_, Now> {
+    pub(crate) fn now(&self) -> MutexGuard<'_, Now> {
         self.now.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -502,7 +471,7 @@ impl Now {
     /// The next thing to tell.
     fn report(&mut self) -> Option<Report> {
         // What it said before it ended is said before.
-        if !self.words.is_empty() && self.output.is_none() {
+        if !self.words.is_empty() {
             return Some(Report::Says(std::mem::take(&mut self.words)));
         }
         if let Some(output) = &self.output {
@@ -515,7 +484,7 @@ impl Now {
         std::mem::take(&mut self.yielded).then_some(Report::Yields)
     }
 
-    fn close(&mut self, question: &str) -> Option<Asked> {
+    pub(crate) fn close(&mut self, question: &str) -> Option<Asked> {
         let at = self.questions.iter().position(|asked| asked.question.id == question)?;
         let asked = self.questions.remove(at);
         if self.questions.is_empty() {
@@ -531,46 +500,4 @@ fn longest(harness: &Harness, pragma: Option<&Pragma>, options: &RunOptions) -> 
     let wished = pragma.and_then(|pragma| pragma.timeout_ms).map(Duration::from_millis);
     let wished = options.timeout.or(wished).unwrap_or(Duration::from_millis(limits.timeout_ms));
     wished.min(Duration::from_millis(limits.max_timeout_ms))
-}
-
-async fn ask(shared: &Arc<Shared>, run: &str, id: String, kind: QuestionKind) -> Option<Reply> {
-    let entry = {
-        let runs = shared.runs.lock().unwrap_or_else(PoisonError::into_inner);
-        runs.running.iter().find(|entry| entry.id == run)?.clone()
-    };
-    let (answer, answered) = oneshot::channel();
-    let question = Question { id: id.clone(), kind };
-    entry.now().questions.push(Asked { question, taken: false, since: Instant::now(), answer });
-    let _withdrawn = Withdraw { entry: &entry, id: &id };
-    entry.news.notify_waiters();
-    answered.await.ok()
-}
-
-/// Takes back a question that nobody waits for any more.
-struct Withdraw<'a> {
-    entry: &'a Entry,
-    id: &'a str,
-}
-
-impl Drop for Withdraw<'_> {
-    fn drop(&mut self) {
-        drop(self.entry.now().close(self.id));
-    }
-}
-
-/// Asks a person through whoever waits for the run.
-struct ThroughTheWaiting(Weak<Shared>);
-
-impl Approver for ThroughTheWaiting {
-    fn ask<'a>(&'a self, request: &'a ApprovalRequest) -> BoxFuture<'a, ApprovalDecision> {
-        async move {
-            let unavailable = || ApprovalDecision::Unavailable("nobody waits for this script".to_owned());
-            let (Some(shared), Some(run)) = (self.0.upgrade(), &request.script_id) else { return unavailable() };
-            match ask(&shared, run, request.id.clone(), QuestionKind::Approval(request.clone())).await {
-                Some(Reply::Approval(decision)) => decision,
-                _ => unavailable(),
-            }
-        }
-        .boxed()
-    }
 }

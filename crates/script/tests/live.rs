@@ -94,6 +94,15 @@ async fn what_it_says_is_told_once() {
 }
 
 #[tokio::test]
+async fn what_it_said_before_its_end_is_told_also_to_who_comes_after_it() {
+    let bench = bench(LiveLimits::default());
+    let run = bench.start("notify('quick'); return 1");
+    run.ended().await;
+    assert_eq!(run.report(PATIENCE).await, Report::Says(vec!["quick".into()]));
+    assert_eq!(value(&run.report(PATIENCE).await), 1);
+}
+
+#[tokio::test]
 async fn a_question_waits_for_whoever_comes() {
     let bench = bench(LiveLimits::default());
     let run = bench.start("return await tools.wipe({})");
