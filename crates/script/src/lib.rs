@@ -14,6 +14,7 @@ pub mod detect;
 mod globals;
 mod harness;
 mod hints;
+mod hopeless;
 mod live;
 mod meter;
 mod nesting;
@@ -38,6 +39,7 @@ pub use bridge::overview;
 pub use compile::{Compiled, Compiler};
 pub use globals::GLOBALS;
 pub use harness::Harness;
+pub use hopeless::hopeless;
 pub use live::{
     Answered, LiveLimits, LiveRun, LiveRuns, LiveSummary, Question, QuestionKind, Reply, Report, TooManyRuns,
 };
@@ -45,6 +47,7 @@ pub use options::{Facts, Resume, RunOptions, Suspended};
 pub use playing::{Step, Watch};
 pub use pragma::Pragma;
 pub use preflight::{PlannedCall, Preflight};
+pub use preview::preview;
 pub use replay::{Cassette, Replay};
 pub use session::Session;
 pub use tape::Tape;
