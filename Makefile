@@ -3,6 +3,7 @@
 # make test-llama   take a turn on each API with a real llama.cpp server
 # make bench   measure against the peers, interleaved, and print one table
 # make bench-memory DATA=dir   how much recall finds on LoCoMo-format files, and how fast it is
+# make bench-tokens  the README's tasks as scripts and as structured calls: requests and tokens
 # make fuzz    fuzz the detector, the compiler front, the wall and the decoders of answers for five minutes
 # make docs    write the generated parts of docs/ anew
 # make lint    formatting and clippy, as CI runs them
@@ -11,7 +12,7 @@ CARGO ?= cargo
 NEXTEST := $(shell $(CARGO) nextest --version >/dev/null 2>&1 && echo yes)
 FUZZ_SECONDS ?= 300
 
-.PHONY: demo test test-llama bench bench-memory fuzz docs lint setup
+.PHONY: demo test test-llama bench bench-memory bench-tokens fuzz docs lint setup
 
 setup:
 	@scripts/setup
@@ -46,6 +47,9 @@ bench: setup
 bench-memory:
 	$(CARGO) run --release -q -p selvedge-memory --example bench_memory --features "$(FEATURES)" -- $(DATA)
 	$(CARGO) run --release -q -p selvedge-memory --example bench_memory --features "$(FEATURES)" -- --speed
+
+bench-tokens: setup
+	scripts/with-compiler $(CARGO) run --release --quiet -p selvedge-bench -- tokens
 
 fuzz: setup
 	scripts/fuzz $(FUZZ_SECONDS)

@@ -1,7 +1,9 @@
 //! `make bench`: every number the project promises, measured in one run, with the peers interleaved so
 //! that a noisy machine is noisy for all. Prints a Markdown table; `--write FILE` keeps it.
 
+mod agent;
 mod commands;
+mod loopback;
 mod mcp;
 mod measure;
 mod models;
@@ -10,27 +12,32 @@ mod sandbox;
 mod scripts;
 mod search;
 mod table;
+mod tokens;
 
 use anyhow::Result;
 
 type Measure = fn(&mut table::Table) -> Result<()>;
 
-const PARTS: [(&str, Measure); 6] = [
+const PARTS: [(&str, Measure); 7] = [
     ("sandbox", sandbox::measure),
     ("scripts", scripts::measure),
     ("commands", commands::measure),
     ("search", search::measure),
     ("mcp", mcp::measure),
     ("models", models::measure),
+    ("agent", agent::measure),
 ];
 
 fn main() -> Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let (file, only) = match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         [] => (None, None),
+        ["tokens"] => return tokens::main(),
         ["--write", file] => (Some(file), None),
         ["--only", part] if PARTS.iter().any(|(name, _)| *name == part) => (None, Some(part)),
-        _ => anyhow::bail!("usage: selvedge-bench [--write FILE | --only sandbox|scripts|commands|search|mcp|models]"),
+        _ => anyhow::bail!(
+            "usage: selvedge-bench [tokens | --write FILE | --only sandbox|scripts|commands|search|mcp|models|agent]"
+        ),
     };
     let mut table = table::Table::default();
     for (name, measure) in PARTS {

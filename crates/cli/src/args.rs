@@ -13,12 +13,18 @@ use crate::units;
 #[derive(Debug, Parser)]
 #[command(name = "selvedge", version, propagate_version = true, arg_required_else_help = true)]
 pub(crate) struct Cli {
+    /// Write what happens to this file, as lines of JSON: spans and counters
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(crate) log: Option<PathBuf>,
+
     #[command(subcommand)]
     pub(crate) command: Command,
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Give an agent one task, without questions
+    Exec(ExecArgs),
     /// Run a script and print what it returns
     Run(RunArgs),
     /// Check a script or a command without running it
@@ -31,6 +37,9 @@ pub(crate) enum Command {
     /// Offer scripts to other agents, and look after MCP servers
     #[command(subcommand)]
     Mcp(crate::mcp_args::McpCommand),
+    /// Look at conversations with agents
+    #[command(subcommand)]
+    Sessions(SessionsCommand),
     /// See which models there are, and whether they answer
     #[command(subcommand)]
     Models(ModelsCommand),
@@ -92,6 +101,137 @@ pub(crate) struct RunArgs {
 
     #[command(flatten)]
     pub(crate) place: PlaceArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ExecArgs {
+    /// The task, or `resume` with the session and what to do next; `-` or nothing reads it from standard input
+    #[arg(value_name = "PROMPT | resume ID [PROMPT]", num_args = 0..)]
+    pub(crate) words: Vec<String>,
+
+    /// With `resume`: the last session of this folder, instead of naming one
+    #[arg(long)]
+    pub(crate) last: bool,
+
+    /// Print every event as one line of JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// The last answer must be JSON that fits this schema
+    #[arg(long, value_name = "FILE")]
+    pub(crate) output_schema: Option<PathBuf>,
+
+    /// Write the last answer to this file, too
+    #[arg(short = 'o', long, value_name = "FILE")]
+    pub(crate) output_last_message: Option<PathBuf>,
+
+    /// Show no line per tool call
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+
+    #[command(flatten)]
+    pub(crate) turn: TurnArgs,
+
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+
+    #[command(flatten)]
+    pub(crate) limits: LimitArgs,
+
+    #[command(flatten)]
+    pub(crate) place: PlaceArgs,
+}
+
+/// How far a turn may go.
+#[derive(Debug, Args, Default)]
+#[command(next_help_heading = "Limits of a turn")]
+pub(crate) struct TurnArgs {
+    /// Requests to the model [default: 100]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) max_rounds: Option<u32>,
+
+    /// Tokens, in and out
+    #[arg(long, value_name = "N")]
+    pub(crate) max_tokens: Option<u64>,
+
+    /// Money, where the model's prices are configured
+    #[arg(long, value_name = "AMOUNT")]
+    pub(crate) max_cost: Option<f64>,
+
+    /// Wall time, such as 90s or 10m
+    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    pub(crate) max_time: Option<Duration>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum SessionsCommand {
+    /// List sessions, the one last used first
+    List(SessionsListArgs),
+    /// Show a session: what was said and done, in order
+    Show(SessionArgs),
+    /// Give a session a name
+    Rename(SessionsRenameArgs),
+    /// Begin a new session like another, up to a turn
+    Fork(SessionsForkArgs),
+    /// Write a session as JSON, one line per item, without its secrets
+    Export(SessionsExportArgs),
+    /// Take in a session that `export` wrote
+    Import(SessionsImportArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SessionsListArgs {
+    /// At most this many
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    pub(crate) limit: u32,
+
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SessionArgs {
+    /// The session: its id, the beginning of it, or its name
+    pub(crate) session: String,
+
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SessionsRenameArgs {
+    /// The session
+    pub(crate) session: String,
+
+    /// Its new name
+    pub(crate) name: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SessionsForkArgs {
+    /// The session
+    pub(crate) session: String,
+
+    /// The last turn that is taken over [default: all]
+    #[arg(long, value_name = "N")]
+    pub(crate) turn: Option<u32>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SessionsExportArgs {
+    /// The session
+    pub(crate) session: String,
+
+    /// Where to; standard output where none is named
+    pub(crate) file: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SessionsImportArgs {
+    /// A file that `export` wrote
+    pub(crate) file: PathBuf,
 }
 
 /// How far a script may go.

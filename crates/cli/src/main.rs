@@ -2,11 +2,13 @@
 
 mod args;
 mod ask;
+mod assembly;
 mod check;
 mod doctor;
-mod earlier;
+mod exec;
 mod journal;
 mod keyring;
+mod log;
 mod mcp;
 mod mcp_args;
 mod mcp_install;
@@ -19,6 +21,7 @@ mod recall;
 mod run;
 mod runs;
 mod servers;
+mod sessions;
 mod setting;
 mod setup;
 mod show;
@@ -54,7 +57,13 @@ impl From<Exit> for ExitCode {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
+    if let Some(Err(error)) = cli.log.as_deref().map(log::begin) {
+        Problem::from_error(&error).print();
+        return Exit::NotStarted.into();
+    }
     let outcome = match cli.command {
+        Command::Exec(args) => exec::exec(args),
+        Command::Sessions(command) => sessions::sessions(command),
         Command::Run(args) => run::run(args),
         Command::Runs(command) => runs::runs(command),
         Command::Check(args) => check::check(args),

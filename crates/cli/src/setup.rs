@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
+use selvedge_agent::Agents;
 use selvedge_config::{Config, SavedRules, ToolPack};
 use selvedge_confine::{NamedSockets, Rlimits, WeakerWall};
 use selvedge_journal::{Journal, Retention, RunState};
@@ -31,6 +32,8 @@ pub(crate) struct Setup {
     pub(crate) journal: Option<Arc<Journal>>,
     /// The session scripts belong to; empty where none was named.
     pub(crate) session: String,
+    /// The tools that launch agents, where there is one to launch them.
+    pub(crate) agents: Option<Agents>,
 }
 
 /// What the files say, and for which folder.
@@ -78,8 +81,17 @@ impl Setup {
             Problem::new(format!("cannot open {}: {error}", directory.display())).hint("-C takes the folder to work in")
         })?;
         let toolbox = Toolbox::with_commands(workspace, command_settings(&config, home.as_deref())?);
-        let session = String::new();
-        Ok(Self { config, directory, home, project, ephemeral: false, toolbox, journal: None, session })
+        Ok(Self {
+            config,
+            directory,
+            home,
+            project,
+            ephemeral: false,
+            toolbox,
+            journal: None,
+            session: String::new(),
+            agents: None,
+        })
     }
 
     /// The built-in tools, as far as the pack and the configuration have them.
@@ -95,6 +107,9 @@ impl Setup {
         if let Some(journal) = &self.journal {
             let ours = Ours { directory: self.directory.display().to_string(), session: self.session.clone() };
             all.register(recall(journal, ours))?;
+        }
+        if let Some(agents) = &self.agents {
+            agents.register(&mut all)?;
         }
         Ok(all)
     }
@@ -173,7 +188,7 @@ impl Setup {
                 .hint(format!("`selvedge runs resume {id} --approve` goes on with it, `--deny` says no"))
                 .into());
         }
-        let calls = crate::earlier::calls(journal, &earlier).map_err(|error| crate::runs::problem(&error))?;
+        let calls = selvedge_agent::earlier_calls(journal, &earlier).map_err(|error| crate::runs::problem(&error))?;
         Ok(Resume { run: earlier.summary.id, calls: Arc::new(Earlier::new(calls)) })
     }
 

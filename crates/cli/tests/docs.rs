@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use selvedge_protocol::{ErrorCode, ModelErrorKind};
+use selvedge_protocol::{ErrorCode, ModelErrorKind, TurnEnd};
 
 #[test]
 fn docs_do_not_drift() {
@@ -17,6 +17,7 @@ fn docs_do_not_drift() {
         ("docs/mcp.md", "keys", mcp_keys()),
         ("docs/models.md", "models", selvedge_config::reference_of_models()),
         ("docs/models.md", "kinds", kinds()),
+        ("docs/agent.md", "ends", ends()),
     ];
     let mut drifted = Vec::new();
     for (file, name, fresh) in parts {
@@ -49,6 +50,14 @@ fn kinds() -> String {
     let mut table = String::from("| kind | meaning |\n|---|---|\n");
     for kind in ModelErrorKind::ALL {
         table.push_str(&format!("| `{kind}` | {} |\n", kind.meaning()));
+    }
+    table
+}
+
+fn ends() -> String {
+    let mut table = String::from("| `finish_reason` | meaning |\n|---|---|\n");
+    for end in TurnEnd::ALL {
+        table.push_str(&format!("| `{}` | {} |\n", end.as_str(), end.meaning()));
     }
     table
 }

@@ -198,17 +198,18 @@ impl Ledger for Journal {
     }
 
     fn settle(&self, settled: &Settled<'_>) -> Result<(), LedgerError> {
-        let Settled { run, record, value } = settled;
+        let Settled { run, record, value, shown } = settled;
         Ok(self.write(|connection| {
             self.goes_on(connection, run)?;
             let value = value.map(|value| self.payloads.put(connection, value.to_string().as_bytes())).transpose()?;
+            let shown = shown.map(|shown| self.payloads.put(connection, shown.as_bytes())).transpose()?;
             let error = record.error.as_ref().map(|error| serde_json::to_vec(error).unwrap_or_default());
             let error = error.map(|error| self.payloads.put(connection, &error)).transpose()?;
             connection
                 .prepare_cached(
-                    "INSERT INTO calls (run, id, tool, digest, read_only, line, state, value, error, reused, started_ms, duration_ms)
-                     VALUES (?1, ?2, ?3, ?4, 0, ?5, ?6, ?7, ?8, ?9, ?10, ?11)
-                     ON CONFLICT (run, id) DO UPDATE SET state = ?6, value = ?7, error = ?8, reused = ?9, duration_ms = ?11
+                    "INSERT INTO calls (run, id, tool, digest, read_only, line, state, value, error, reused, started_ms, duration_ms, shown)
+                     VALUES (?1, ?2, ?3, ?4, 0, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)
+                     ON CONFLICT (run, id) DO UPDATE SET state = ?6, value = ?7, error = ?8, reused = ?9, duration_ms = ?11, shown = ?12
                      WHERE calls.state = 'intended'",
                 )?
                 .execute(params![
@@ -222,7 +223,8 @@ impl Ledger for Journal {
                     error,
                     record.reused,
                     now_ms(),
-                    record.duration_ms
+                    record.duration_ms,
+                    shown
                 ])?;
             Ok(())
         })?)

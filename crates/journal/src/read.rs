@@ -1,6 +1,6 @@
 //! Reading the journal: runs, their calls, and what is known of them.
 
-use rusqlite::{Connection, Row, ToSql, params};
+use rusqlite::{Connection, OptionalExtension, Row, ToSql, params};
 use selvedge_protocol::{ApprovalRequest, CallError, CallStatus, ScriptToolCallOutput};
 use serde::Serialize;
 use serde_json::Value;
@@ -70,6 +70,8 @@ pub struct Call {
     pub line: Option<u32>,
     /// What it returned.
     pub value: Option<Value>,
+    /// What a model was shown of it, where that is not the value.
+    pub shown: Option<String>,
     /// Why it did not succeed.
     pub error: Option<CallError>,
     /// Whether it was answered from an earlier run.
@@ -201,6 +203,14 @@ impl Journal {
         Ok(Run { calls, summary, source, seed, output, setting, recording, questions })
     }
 
+    /// The newest run that goes on from this one, where there is any.
+    pub fn resumed_by(&self, run: &str) -> Result<Option<String>, JournalError> {
+        let connection = self.lock();
+        let mut read =
+            connection.prepare_cached("SELECT id FROM runs WHERE resumes = ?1 ORDER BY started_ms DESC, id LIMIT 1")?;
+        Ok(read.query_row(params![run], |row| row.get(0)).optional()?)
+    }
+
     /// A suspended script, for whoever has claimed it. Its questions are put anew when it goes on: those of before are
     /// over.
     pub fn take_suspension(&self, run: &str) -> Result<Option<Vec<u8>>, JournalError> {
@@ -265,7 +275,7 @@ fn full_id(connection: &Connection, id: &str) -> Result<String, JournalError> {
 
 fn calls(connection: &Connection, payloads: &Payloads, run: &str, alive: bool) -> Result<Vec<Call>, JournalError> {
     let mut read = connection.prepare_cached(
-        "SELECT id, tool, state, args, digest, read_only, line, value, error, reused, started_ms, duration_ms
+        "SELECT id, tool, state, args, digest, read_only, line, value, error, reused, started_ms, duration_ms, shown
          FROM calls WHERE run = ?1",
     )?;
     let mut rows = read.query(params![run])?;
@@ -283,6 +293,9 @@ fn calls(connection: &Connection, payloads: &Payloads, run: &str, alive: bool) -
             line: row.get(6)?,
             value: payloads.get(connection, row.get_ref(7)?)?.map(|bytes| parse(&bytes)).transpose()?,
             error: error.map(|error| parse(&error)).transpose()?,
+            shown: payloads
+                .get(connection, row.get_ref(12)?)?
+                .map(|shown| String::from_utf8_lossy(&shown).into_owned()),
             reused: row.get(9)?,
             started_ms: row.get(10)?,
             duration_ms: row.get(11)?,

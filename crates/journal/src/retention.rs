@@ -93,6 +93,7 @@ impl Journal {
                         UNION SELECT substr(setting, 2) FROM runs WHERE substr(setting, 1, 1) IN (x'01', x'03')
                         UNION SELECT substr(recording, 2) FROM runs WHERE substr(recording, 1, 1) IN (x'01', x'03')
                         UNION SELECT substr(state, 2) FROM suspensions WHERE substr(state, 1, 1) IN (x'01', x'03')
+                        UNION SELECT substr(shown, 2) FROM calls WHERE substr(shown, 1, 1) IN (x'01', x'03')
                         UNION SELECT substr(error, 2) FROM calls WHERE substr(error, 1, 1) IN (x'01', x'03')
                         UNION SELECT substr(item, 2) FROM items WHERE substr(item, 1, 1) IN (x'01', x'03')
                         UNION SELECT substr(value, 2) FROM stored WHERE substr(value, 1, 1) IN (x'01', x'03')

@@ -111,6 +111,11 @@ const STEPS: &[(&str, &str)] = &[
     ) WITHOUT ROWID;
     ",
     ),
+    (
+        "what a model was shown of a call",
+        "ALTER TABLE calls ADD COLUMN shown BLOB;
+    CREATE INDEX resumed_runs ON runs (resumes) WHERE resumes IS NOT NULL;",
+    ),
 ];
 
 /// Brings the journal's own tables up to date.

@@ -135,6 +135,17 @@ impl Journal {
         })
     }
 
+    /// What a session began with.
+    pub fn first_item(&self, session: &str) -> Result<Option<Value>, JournalError> {
+        let connection = self.lock();
+        let mut read =
+            connection.prepare_cached("SELECT item FROM items WHERE session = ?1 ORDER BY number LIMIT 1")?;
+        let mut rows = read.query(params![session])?;
+        let Some(row) = rows.next()? else { return Ok(None) };
+        let bytes = self.payloads.get(&connection, row.get_ref(0)?)?.unwrap_or_default();
+        serde_json::from_slice(&bytes).map(Some).map_err(|error| JournalError::Damaged(error.to_string()))
+    }
+
     /// The items of a session, in order.
     pub fn items(&self, session: &str) -> Result<Vec<StoredItem>, JournalError> {
         let connection = self.lock();

@@ -36,7 +36,7 @@ fn call(journal: &Journal, run: &str, id: &str, value: Option<&Value>) {
         .unwrap();
     if let Some(value) = value {
         let record = record(id, CallStatus::Done);
-        journal.settle(&Settled { run, record: &record, value: Some(value) }).unwrap();
+        journal.settle(&Settled { run, record: &record, value: Some(value), shown: None }).unwrap();
     }
 }
 
@@ -223,7 +223,7 @@ fn a_sealed_journal_shows_nothing_without_its_key() {
             code: selvedge_protocol::ErrorCode::ToolExecutionError,
             message: "the hushed error".into(),
         });
-        journal.settle(&Settled { run: "scr_a", record: &failed, value: None }).unwrap();
+        journal.settle(&Settled { run: "scr_a", record: &failed, value: None, shown: None }).unwrap();
         journal.suspend("scr_a", &b"the hushed state".repeat(1000)).unwrap();
         let run = journal.run("scr_a").unwrap();
         assert_eq!((run.calls[0].value.as_ref(), run.calls[1].value.as_ref()), (Some(&small), Some(&large)));
@@ -329,7 +329,7 @@ fn whoever_has_lost_a_run_writes_nothing_more_of_it() {
     let failed = record("tool_1", CallStatus::Failed);
     assert_eq!(first.go_on("scr_a"), taken);
     assert_eq!(first.intend(&intent), taken);
-    assert_eq!(first.settle(&Settled { run: "scr_a", record: &failed, value: None }), taken);
+    assert_eq!(first.settle(&Settled { run: "scr_a", record: &failed, value: None, shown: None }), taken);
     assert_eq!(first.suspend("scr_a", b"at the first question"), taken);
     assert_eq!(first.end(&output("scr_a"), None), taken);
     let run = first.run("scr_a").unwrap();
@@ -338,7 +338,7 @@ fn whoever_has_lost_a_run_writes_nothing_more_of_it() {
     third.take_over("scr_a").unwrap();
     assert_eq!(third.take_suspension("scr_a").unwrap().unwrap(), b"at the second question");
     // What is over stays as it was.
-    third.settle(&Settled { run: "scr_a", record: &failed, value: None }).unwrap();
+    third.settle(&Settled { run: "scr_a", record: &failed, value: None, shown: None }).unwrap();
     assert_eq!(third.run("scr_a").unwrap().calls[0].state, CallState::Ended(CallStatus::Done));
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{ApprovalRequest, CallRecord, RunStatus};
+use crate::{ApprovalRequest, CallRecord, RunStatus, TurnEnd, TurnError, TurnItem, Usage};
 
 /// How serious a logged line is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -55,6 +55,91 @@ pub enum StepStatus {
 #[serde(tag = "type")]
 #[non_exhaustive]
 pub enum Event {
+    /// A conversation begins, or goes on.
+    #[serde(rename = "thread.started")]
+    ThreadStarted {
+        /// The session.
+        thread_id: String,
+    },
+    /// A turn begins, or goes on where it was broken off.
+    #[serde(rename = "turn.started")]
+    TurnStarted {
+        /// Which, from one.
+        turn: u32,
+    },
+    /// An item begins: what is known of it so far.
+    #[serde(rename = "item.started")]
+    ItemStarted {
+        /// Names the item in the events of its turn.
+        item_id: String,
+        /// As far as it is known.
+        item: TurnItem,
+    },
+    /// A piece of an item.
+    #[serde(rename = "item.updated")]
+    ItemUpdated {
+        /// The item.
+        item_id: String,
+        /// The piece.
+        delta: String,
+    },
+    /// An item is complete.
+    #[serde(rename = "item.completed")]
+    ItemCompleted {
+        /// The item.
+        item_id: String,
+        /// All of it.
+        item: TurnItem,
+    },
+    /// An item that was begun is void: the answer broke off, and is asked for again.
+    #[serde(rename = "item.dropped")]
+    ItemDropped {
+        /// The item.
+        item_id: String,
+    },
+    /// The conversation was made shorter, because it nearly filled the model's context.
+    #[serde(rename = "thread.compacted")]
+    ThreadCompacted {
+        /// Tokens before, about.
+        tokens_before: u64,
+        /// Tokens after, about.
+        tokens_after: u64,
+    },
+    /// What the turn changed so far, as a unified diff.
+    #[serde(rename = "diff.updated")]
+    DiffUpdated {
+        /// The diff.
+        diff: String,
+    },
+    /// A turn is over.
+    #[serde(rename = "turn.completed")]
+    TurnCompleted {
+        /// Which.
+        turn: u32,
+        /// Why.
+        finish_reason: TurnEnd,
+        /// Tokens of all its requests.
+        usage: Usage,
+        /// What it cost, where prices are known.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        cost: Option<f64>,
+    },
+    /// A turn failed.
+    #[serde(rename = "turn.failed")]
+    TurnFailed {
+        /// Which.
+        turn: u32,
+        /// Why.
+        error: TurnError,
+        /// Tokens of all its requests.
+        usage: Usage,
+    },
+    /// Something went wrong that did not end the turn, such as an answer that is asked for again.
+    #[serde(rename = "error")]
+    Error {
+        /// One line.
+        message: String,
+    },
     /// A script begins.
     #[serde(rename = "script.started")]
     ScriptStarted {

@@ -87,6 +87,8 @@ pub struct Settled<'a> {
     pub record: &'a CallRecord,
     /// What it returned, where it did.
     pub value: Option<&'a Value>,
+    /// What a model was shown of it, where that is not the value.
+    pub shown: Option<&'a str>,
 }
 
 /// Why something could not be written down.

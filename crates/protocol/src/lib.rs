@@ -12,6 +12,7 @@ mod item;
 mod ledger;
 mod limits;
 mod spec;
+mod turn;
 
 pub use approval::{
     Answer, ApprovalDecision, ApprovalPolicy, ApprovalRequest, GatedCall, Preview, SandboxPolicy, View,
@@ -30,3 +31,4 @@ pub use item::{
 pub use ledger::{Intent, Ledger, LedgerError, RunStart, Settled, Shelf};
 pub use limits::{Limits, Mode, ModeSettings};
 pub use spec::ToolSpec;
+pub use turn::{TurnEnd, TurnError, TurnItem};

@@ -90,6 +90,12 @@ impl Harness {
         self
     }
 
+    /// The same with another way to the tools.
+    pub fn with_orchestrator(mut self, orchestrator: Orchestrator) -> Self {
+        self.orchestrator = orchestrator;
+        self
+    }
+
     /// The limits scripts run under.
     pub fn limits(&self) -> &Limits {
         &self.limits

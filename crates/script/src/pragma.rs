@@ -13,11 +13,13 @@ pub struct Pragma {
     pub max_output_tokens: Option<u64>,
     /// Time limit in milliseconds, up to the configured maximum.
     pub timeout_ms: Option<u64>,
+    /// The run this one goes on from: what it did is not done again.
+    pub resume: Option<String>,
 }
 
 impl Pragma {
     /// Reads the first line that is not blank, if it is a pragma.
-    pub(crate) fn read(source: &str) -> Result<Option<Self>, ScriptError> {
+    pub fn read(source: &str) -> Result<Option<Self>, ScriptError> {
         let line = source.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
         let Some(json) = line.trim_start().strip_prefix("// @exec:") else { return Ok(None) };
         let refuse = |why: String| {

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 /// The value in at most about `max_bytes` of JSON; what was left out is said where it was.
-pub(crate) fn preview(value: &Value, max_bytes: usize) -> String {
+pub fn preview(value: &Value, max_bytes: usize) -> String {
     // Parts are shortened until the whole fits: long strings and lists first, then all of them.
     let mut room = Room { items: 64, chars: (max_bytes / 8).max(16) };
     loop {

@@ -39,7 +39,7 @@ pub use orchestrator::{Arguments, CallFailure, CallOutcome, CallRequest, Orchest
 pub use packs::{Pack, PackError, Packs, Selection};
 pub use policy::{Risk, Verdict, judge};
 pub use registry::{Found, Registered, Registry, RegistryError};
-pub use router::{StructuredCall, StructuredOutput, ToolRouter};
+pub use router::{StructuredCall, StructuredOutput, ToolRouter, shown_of_result};
 pub use scope::{Belongings, Rest, Scope, ScopeLimits, Source, Standing};
 pub use search::{FoundTool, search_tool};
 pub use tool::{Again, Call, FieldCase, Tool, ToolError, ToolOutput};

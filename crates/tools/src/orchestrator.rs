@@ -11,6 +11,7 @@ use selvedge_protocol::{
 use serde_json::{Map, Value};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
 
 use crate::earlier::Known;
 use crate::gate::{Approver, NobodyToAsk};
@@ -117,6 +118,12 @@ impl CallFailure {
             suggestions: Vec::new(),
             metadata: Map::new(),
         }
+    }
+
+    /// What a model reads of it.
+    pub fn in_words(&self) -> String {
+        let hints = self.suggestions.iter().map(|suggestion| format!("\nhint: {suggestion}"));
+        format!("error: {}{}", self.message, hints.collect::<String>())
     }
 }
 
@@ -382,7 +389,8 @@ impl Orchestrator {
             events: scope.events.clone(),
             belongings: scope.belongings.clone(),
         };
-        let (result, stubborn) = supervise(scope, &tool, args, call).await;
+        let span = tracing::info_span!("tool_call", tool = name, call = request.id, run = scope.id);
+        let (result, stubborn) = supervise(scope, &tool, args, call).instrument(span).await;
         let status = match &result {
             Ok(_) => CallStatus::Done,
             Err(_) if stubborn => CallStatus::OutcomeUnknown,
@@ -454,8 +462,15 @@ impl Orchestrator {
 
     fn write_down(&self, scope: &Scope, outcome: &CallOutcome) -> Result<(), LedgerError> {
         let value = outcome.result.as_ref().ok().map(|output| &output.value);
+        // Where there is no script, it is a model that reads the result.
+        let shown = match (&scope.source, &outcome.result) {
+            (None, Ok(output)) => output.rendering.clone(),
+            (None, Err(failure)) => Some(failure.in_words()),
+            (Some(_), _) => None,
+        };
+        let shown = shown.as_deref();
         match &self.ledger {
-            Some(ledger) => ledger.settle(&Settled { run: &scope.id, record: &outcome.record, value }),
+            Some(ledger) => ledger.settle(&Settled { run: &scope.id, record: &outcome.record, value, shown }),
             None => Ok(()),
         }
     }

@@ -132,18 +132,14 @@ fn drop_nulls(value: &mut Value) {
 fn answer(outcome: CallOutcome, before: Vec<CallRecord>) -> StructuredOutput {
     let (content, value) = match outcome.result {
         Ok(output) => (output.rendering.unwrap_or_else(|| output.value.to_string()), Some(output.value)),
-        Err(failure) => {
-            let mut text = format!("error: {}", failure.message);
-            failure.suggestions.iter().for_each(|suggestion| text.push_str(&format!("\nhint: {suggestion}")));
-            (text, None)
-        }
+        Err(failure) => (failure.in_words(), None),
     };
     let records = before.into_iter().chain([outcome.record]).collect();
-    StructuredOutput { call_id: outcome.settles, content: cut(content), value, records }
+    StructuredOutput { call_id: outcome.settles, content: shown_of_result(content), value, records }
 }
 
-/// The beginning and the end of a text that is too long.
-fn cut(text: String) -> String {
+/// What a model sees of one result: the beginning and the end of a text that is too long.
+pub fn shown_of_result(text: String) -> String {
     if text.len() <= SHOWN {
         return text;
     }

@@ -155,7 +155,7 @@ fn now() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
-fn ago(now: Duration, then_ms: i64) -> String {
+pub(crate) fn ago(now: Duration, then_ms: i64) -> String {
     let seconds = (now.as_millis() as i64 - then_ms).max(0) / 1000;
     match seconds {
         0..60 => format!("{seconds} s"),

@@ -4,6 +4,8 @@ mod look;
 mod replay;
 mod resume;
 
+pub(crate) use look::ago;
+
 use anyhow::Result;
 use selvedge_config::Config;
 use selvedge_journal::{Journal, JournalError, Redactor};
@@ -23,7 +25,7 @@ pub(crate) fn runs(command: RunsCommand) -> Result<Exit> {
     }
 }
 
-fn open() -> Result<Journal> {
+pub(crate) fn open() -> Result<Journal> {
     let home =
         selvedge_config::home().ok_or_else(|| Problem::new("there is no home folder").hint("set SELVEDGE_HOME"))?;
     crate::journal::open(&home, &config()?.journal)
@@ -31,7 +33,7 @@ fn open() -> Result<Journal> {
 
 /// Takes out what the user's configuration calls secret: runs are of many folders, and no folder decides what is
 /// shown of others.
-fn redactor() -> Result<Redactor> {
+pub(crate) fn redactor() -> Result<Redactor> {
     Ok(Redactor::new(config()?.journal.secret_names))
 }
 

@@ -8,7 +8,7 @@ use selvedge_tools::{CameTo, EarlierCall};
 const LONGEST: usize = 1000;
 
 /// The calls that answer those of a run that goes on from this one.
-pub(crate) fn calls(journal: &Journal, run: &Run) -> Result<Vec<EarlierCall>, JournalError> {
+pub fn earlier_calls(journal: &Journal, run: &Run) -> Result<Vec<EarlierCall>, JournalError> {
     let mut chain = vec![run.clone()];
     while let Some(before) = chain.last().and_then(|run| run.summary.resumes.clone()) {
         if chain.len() > LONGEST {

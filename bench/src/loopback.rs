@@ -1,0 +1,35 @@
+//! The model on loopback that the agent's tests speak to, and an agent over the built-in tools.
+
+#[allow(dead_code)]
+#[path = "../../crates/agent/tests/support/speech.rs"]
+pub(crate) mod speech;
+
+#[allow(dead_code, clippy::unwrap_used, clippy::expect_used)]
+#[path = "../../crates/agent/tests/support/server.rs"]
+pub(crate) mod server;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::Result;
+use selvedge_agent::{Agent, Settings};
+use selvedge_journal::Journal;
+use selvedge_models::{Client, Model, Provider};
+use selvedge_protocol::{Limits, SandboxPolicy, WireApi};
+use selvedge_script::Harness;
+use selvedge_toolbox::{Toolbox, Workspace};
+use selvedge_tools::{Orchestrator, Registry};
+
+/// An agent that works in this folder, with its journal in another.
+pub(crate) fn agent(server: &server::Server, work: &Path, journal: &Arc<Journal>, settings: Settings) -> Result<Agent> {
+    let mut registry = Registry::new();
+    let workspace = Workspace::open_with(work, SandboxPolicy::WorkspaceWrite, &[], &[])?;
+    Toolbox::new(workspace).register(&mut registry)?;
+    let orchestrator = Orchestrator::new(registry).with_ledger(journal.clone());
+    // No queue: calls that a script makes at once are seen to be made at once.
+    let limits = Limits { max_concurrent_tool_calls: 1000, max_tool_calls: 1000, ..Limits::default() };
+    let harness = Harness::new(orchestrator)?.with_limits(limits);
+    let client = Client::new(Provider::new("mock", &server.url, WireApi::Chat))?;
+    let settings = Settings { directory: work.display().to_string(), ..settings };
+    Ok(Agent::new(client, Model::known("gpt-4o"), harness, settings))
+}

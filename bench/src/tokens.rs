@@ -1,0 +1,213 @@
+//! `make bench-tokens`: the five tasks of the README, done by a model that is scripted, both ways. With scripts it
+//! writes the example as it stands. With structured calls it makes the very calls the script made, all those that
+//! were made at once in one answer: what a model at its best would do.
+
+use std::path::Path;
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+
+use anyhow::{Context, Result, ensure};
+use selvedge_agent::{Offer, Session, Settings, TurnOptions};
+use selvedge_journal::Journal;
+use selvedge_protocol::{Event, EventSink, Item, OutputPart, TurnEnd, TurnItem};
+use serde_json::{Value, json};
+
+use crate::loopback::server::{Asked, Reply, Server};
+use crate::loopback::speech::{Say, call, text};
+use crate::loopback::{self};
+
+/// The tasks, as people ask, and the words their scripts get.
+const TASKS: [(&str, &str, &[&str]); 5] = [
+    ("survey", "What does this project consist of?", &[]),
+    ("test-all", "Which tests fail?", &[]),
+    ("rename", "Rename show_price to format_price everywhere, all or nothing.", &["show_price", "format_price"]),
+    ("dead-links", "Which links lead nowhere?", &[]),
+    ("git-range", "What happened lately?", &["HEAD~3..HEAD"]),
+];
+
+/// What a task took.
+#[derive(Debug, Default, Clone, Copy)]
+struct Took {
+    rounds: usize,
+    tokens_in: usize,
+    tokens_out: usize,
+    results: usize,
+}
+
+/// A call a script made.
+#[derive(Debug, Clone)]
+struct Made {
+    tool: String,
+    args: Value,
+}
+
+pub(crate) fn main() -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    runtime.block_on(async {
+        println!(
+            "| task | way | requests | tokens in | tokens out | tokens of tool results |\n|---|---|---|---|---|---|"
+        );
+        let mut sums = [Took::default(); 2];
+        for (name, prompt, words) in TASKS {
+            let script = script(name, words)?;
+            let (scripted, batches) =
+                with_script(prompt, &script).await.with_context(|| format!("{name}, as a script"))?;
+            let structured = with_calls(prompt, batches).await.with_context(|| format!("{name}, structured"))?;
+            for (at, (way, took)) in [("structured", structured), ("script", scripted)].into_iter().enumerate() {
+                let Took { rounds, tokens_in, tokens_out, results } = took;
+                println!("| {name} | {way} | {rounds} | {tokens_in} | {tokens_out} | {results} |");
+                sums[at].rounds += rounds;
+                sums[at].tokens_in += tokens_in;
+                sums[at].tokens_out += tokens_out;
+                sums[at].results += results;
+            }
+        }
+        for (way, Took { rounds, tokens_in, tokens_out, results }) in ["structured", "script"].into_iter().zip(sums) {
+            println!("| **all** | **{way}** | {rounds} | {tokens_in} | {tokens_out} | {results} |");
+        }
+        Ok(())
+    })
+}
+
+/// The example as a model would write it: without its head, and with its words in place.
+fn script(name: &str, words: &[&str]) -> Result<String> {
+    let path = format!("{}/../examples/{name}.ts", env!("CARGO_MANIFEST_DIR"));
+    let text = std::fs::read_to_string(&path).with_context(|| path.clone())?;
+    let body = text.lines().skip_while(|line| line.starts_with("//") || line.is_empty()).collect::<Vec<_>>().join("\n");
+    Ok(body.replace("context.args", &json!(words).to_string()))
+}
+
+async fn with_script(prompt: &str, script: &str) -> Result<(Took, Vec<Vec<Made>>)> {
+    let arguments = json!({"code": script});
+    let server = Server::start(move |asked: &Asked| -> Reply {
+        match answered(asked) {
+            0 => vec![call("c0", "script", arguments.clone())].into(),
+            _ => vec![text("Done.")].into(),
+        }
+    })
+    .await;
+    let calls: Arc<Mutex<Vec<Event>>> = Arc::default();
+    let seen = calls.clone();
+    let events = EventSink::new(move |event| {
+        if matches!(event, Event::CallStarted { .. } | Event::CallFinished { .. }) {
+            seen.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(event);
+        }
+    });
+    let settings = Settings { offer: Offer::ScriptsAlone, ..Settings::default() };
+    let (took, journal, session) = play(&server, prompt, settings, events).await?;
+    let run = session.history().into_iter().find_map(|(_, item)| match item {
+        TurnItem::ScriptToolCallOutput(output) => Some(output),
+        _ => None,
+    });
+    let run = run.context("no script ran")?;
+    ensure!(run.error.is_none(), "{:?}", run.error);
+    let args = journal.run(&run.id)?.calls;
+    // A call that starts after another one has ended waited for it.
+    let mut batches: Vec<Vec<Made>> = Vec::new();
+    let mut ended = true;
+    for event in calls.lock().unwrap_or_else(std::sync::PoisonError::into_inner).iter() {
+        match event {
+            Event::CallStarted { call_id, tool, .. } => {
+                if std::mem::take(&mut ended) {
+                    batches.push(Vec::new());
+                }
+                let made = args.iter().find(|call| call.id == *call_id).and_then(|call| call.args.clone());
+                let made = Made { tool: tool.clone(), args: made.unwrap_or_default() };
+                batches.last_mut().context("a batch")?.push(made);
+            }
+            _ => ended = true,
+        }
+    }
+    Ok((took, batches))
+}
+
+async fn with_calls(prompt: &str, batches: Vec<Vec<Made>>) -> Result<Took> {
+    let server = Server::start(move |asked: &Asked| -> Reply {
+        let at = answered(asked);
+        let Some(batch) = batches.get(at) else { return vec![text("Done.")].into() };
+        let say = |(number, made): (usize, &Made)| {
+            let name = if made.tool == "exec" { "shell" } else { &made.tool };
+            call(&format!("c{at}_{number}"), name, made.args.clone())
+        };
+        batch.iter().enumerate().map(say).collect::<Vec<Say>>().into()
+    })
+    .await;
+    // The tools are told as functions, not as TypeScript.
+    let settings = Settings { mode: selvedge_protocol::Mode::Disabled, ..Settings::default() };
+    Ok(play(&server, prompt, settings, EventSink::silent()).await?.0)
+}
+
+/// How many answers the conversation of a request has.
+fn answered(asked: &Asked) -> usize {
+    let messages = asked.body["messages"].as_array().map(Vec::as_slice).unwrap_or_default();
+    messages.iter().filter(|message| message["role"] == "assistant").count()
+}
+
+async fn play(
+    server: &Server,
+    prompt: &str,
+    settings: Settings,
+    events: EventSink,
+) -> Result<(Took, Arc<Journal>, Session)> {
+    let (work, home) = (sample()?, tempfile::tempdir()?);
+    let journal = Arc::new(Journal::open(home.path())?);
+    let agent = loopback::agent(server, work.path(), &journal, settings)?;
+    let mut session = Session::begin(&journal, "")?;
+    let options = TurnOptions { events, ..TurnOptions::default() };
+    let outcome = agent.turn(&mut session, prompt, &options).await;
+    ensure!(outcome.end == Ok(TurnEnd::Stop), "{:?}", outcome.end);
+    let mut took = Took { rounds: server.asked().len(), ..Took::default() };
+    took.tokens_in = server.asked().iter().map(|asked| selvedge_tokens::count(&told(&asked.body))).sum();
+    for step in session.steps() {
+        for item in &step.wire {
+            match item {
+                Item::FunctionCall(call) => {
+                    took.tokens_out += selvedge_tokens::count(&call.name) + selvedge_tokens::count(&call.arguments);
+                }
+                Item::FunctionCallOutput(output) => {
+                    let failed = output.failed;
+                    ensure!(!failed, "a call failed: {}", output.text());
+                    took.results += selvedge_tokens::count(&output.text());
+                }
+                Item::Message(message) if message.role == selvedge_protocol::Role::Assistant => {
+                    let texts = message.content.iter().filter_map(|part| match part {
+                        OutputPart::Text { text } => Some(selvedge_tokens::count(text)),
+                        _ => None,
+                    });
+                    took.tokens_out += texts.sum::<usize>();
+                }
+                _ => {}
+            }
+        }
+    }
+    Ok((took, journal, session))
+}
+
+/// Everything a request tells the model: its conversation and its tools.
+fn told(body: &Value) -> String {
+    format!("{}{}", body["messages"], body["tools"])
+}
+
+/// The sample project, with its history.
+fn sample() -> Result<tempfile::TempDir> {
+    let dir = tempfile::tempdir()?;
+    let from = format!("{}/../examples/sample", env!("CARGO_MANIFEST_DIR"));
+    let run = |program: &str, args: &[&str], at: &Path| -> Result<()> {
+        let mut command = Command::new(program);
+        command.args(args).current_dir(at).env("GIT_CONFIG_GLOBAL", "/dev/null");
+        for who in ["AUTHOR", "COMMITTER"] {
+            command.env(format!("GIT_{who}_NAME"), "Ada").env(format!("GIT_{who}_EMAIL"), "shop@example.org");
+        }
+        let output = command.output().with_context(|| program.to_owned())?;
+        ensure!(output.status.success(), "{program} {args:?}: {}", String::from_utf8_lossy(&output.stderr));
+        Ok(())
+    };
+    run("cp", &["-r", &format!("{from}/."), "."], dir.path())?;
+    run("git", &["init", "-q", "-b", "main"], dir.path())?;
+    for (paths, subject) in [("README.md", "A shop"), ("shop", "Prices"), ("tests", "Tests"), ("docs", "Documentation")]
+    {
+        run("git", &["add", paths], dir.path())?;
+        run("git", &["commit", "-q", "-m", subject], dir.path())?;
+    }
+    Ok(dir)
+}

@@ -1,0 +1,394 @@
+//! Doing what an answer asks for: scripts and calls, in the order they were written.
+
+use std::sync::Arc;
+
+use selvedge_journal::Run;
+use selvedge_protocol::{
+    ErrorCode, Event, FunctionCall, FunctionCallOutput, Item, Message, Mode, OutputPart, Phase, Role, RunMetadata,
+    RunStart, RunStatus, ScriptError, ScriptToolCallOutput, TurnItem, new_id,
+};
+use selvedge_script::{Facts, Pragma, Resume, RunOptions, Suspended};
+use selvedge_tools::{Scope, ScopeLimits, StructuredCall};
+use tracing::Instrument;
+
+use crate::answer::{Form, Piece, Told, Written};
+use crate::recovery::{self, Earlier, KnownScript};
+use crate::shown::script_result;
+use crate::turn::Turn;
+
+/// What came of an answer.
+#[derive(Debug, Default)]
+pub(crate) struct Results {
+    pub(crate) items: Vec<TurnItem>,
+    /// Results of calls, for the model.
+    calls: Vec<Item>,
+    /// Results of blocks, for the model.
+    blocks: Vec<Vec<OutputPart>>,
+    /// A script was put away until a person answers.
+    pub(crate) suspended: bool,
+}
+
+impl Results {
+    /// How it goes back: results directly behind the answer, those of blocks last, as one message of the user.
+    pub(crate) fn wire(&self) -> Vec<Item> {
+        let mut wire = self.calls.clone();
+        let many = self.blocks.len();
+        let mut content = Vec::new();
+        for (at, block) in self.blocks.iter().enumerate() {
+            let head =
+                if many == 1 { "Result of the script:".to_owned() } else { format!("Result of script {}:", at + 1) };
+            for (place, part) in block.iter().enumerate() {
+                content.push(match part {
+                    OutputPart::Text { text } if place == 0 => OutputPart::Text { text: format!("{head}\n{text}") },
+                    other => other.clone(),
+                });
+            }
+        }
+        if !content.is_empty() {
+            wire.push(Item::Message(Message { role: Role::User, content, native: None }));
+        }
+        wire
+    }
+
+    fn script(&mut self, form: Form, output: ScriptToolCallOutput, max_tokens: usize) {
+        let shown = script_result(&output, max_tokens);
+        match form {
+            Form::Call => self.calls.push(Item::FunctionCallOutput(FunctionCallOutput {
+                call_id: output.call_id.clone(),
+                output: shown,
+                failed: output.error.is_some(),
+            })),
+            Form::Block | Form::OpenBlock => self.blocks.push(shown),
+        }
+        self.suspended |= output.status == RunStatus::Suspended;
+        self.items.push(TurnItem::ScriptToolCallOutput(Box::new(output)));
+    }
+
+    fn call(&mut self, output: FunctionCallOutput) {
+        self.calls.push(Item::FunctionCallOutput(output.clone()));
+        self.items.push(Item::FunctionCallOutput(output).into());
+    }
+}
+
+impl Turn<'_> {
+    /// Does what the pieces ask for. Each result is told where its script or call stood.
+    pub(crate) async fn act(&mut self, pieces: Vec<Told>) -> Results {
+        let mut results = Results::default();
+        let mut batch = Vec::new();
+        for Told { piece, id } in pieces {
+            match piece {
+                Piece::Kept(item) => self.tell(id, item.into()),
+                Piece::Said(text) => self.tell(id, Item::message(Role::Assistant, text).into()),
+                Piece::Call(call) => {
+                    self.tell(id, Item::FunctionCall(call.clone()).into());
+                    batch.push(call);
+                }
+                Piece::Script(written) => {
+                    self.make_calls(std::mem::take(&mut batch), &mut results).await;
+                    self.tell(id, TurnItem::ScriptToolCall(written.item.clone()));
+                    let form = written.form;
+                    let output = self.run_script(written).await;
+                    let most = self.most_tokens(&output.source);
+                    results.script(form, output.output, most);
+                    self.tell_result(&results);
+                }
+            }
+            if results.suspended {
+                return results;
+            }
+        }
+        self.make_calls(batch, &mut results).await;
+        results
+    }
+
+    fn most_tokens(&self, source: &str) -> usize {
+        let asked = Pragma::read(source).ok().flatten().and_then(|pragma| pragma.max_output_tokens);
+        let most = self.agent.settings.max_output_tokens;
+        asked.map_or(most, |asked| most.min(asked as usize))
+    }
+
+    /// Tells an item that was not told while it came.
+    fn tell(&mut self, told: Option<String>, item: TurnItem) {
+        if told.is_some() || !shows(&item) {
+            return;
+        }
+        let item_id = self.session.item_id();
+        self.events.emit(Event::ItemStarted { item_id: item_id.clone(), item: item.shown() });
+        self.events.emit(Event::ItemCompleted { item_id, item: item.shown() });
+    }
+
+    fn tell_result(&mut self, results: &Results) {
+        if let Some(item) = results.items.last() {
+            let item_id = self.session.item_id();
+            self.events.emit(Event::ItemCompleted { item_id, item: item.shown() });
+        }
+    }
+
+    async fn run_script(&mut self, written: Written) -> Ran {
+        let Written { item, trouble, timeout, resume, .. } = written;
+        let source = item.source_code.clone();
+        if let Some(error) = trouble {
+            return Ran { output: rejected(&item.id, &item.call_id, error), source };
+        }
+        let mut options = self.run_options(&item.id, &item.call_id);
+        options.timeout = timeout;
+        match self.known.scripts.remove(&item.id) {
+            Some(KnownScript::Ended(output)) => return Ran { output: *output, source },
+            Some(KnownScript::Died { resume }) => {
+                options.id = Some(new_id("scr"));
+                options.resume = Some(resume);
+                return Ran { output: recovery::as_if_once(self.run_with(&source, options).await), source };
+            }
+            Some(KnownScript::Suspended(run)) => {
+                options.id = Some(run.summary.id.clone());
+                return Ran { output: self.thaw(*run, &item.call_id, options).await, source };
+            }
+            None => {}
+        }
+        match resume.map(|run| self.earlier_run(&run)) {
+            Some(Ok(resume)) => options.resume = Some(resume),
+            Some(Err(error)) => return Ran { output: rejected(&item.id, &item.call_id, error), source },
+            None => {}
+        }
+        Ran { output: self.run_with(&source, options).await, source }
+    }
+
+    pub(crate) async fn run_with(&self, source: &str, options: RunOptions) -> ScriptToolCallOutput {
+        let span = tracing::info_span!(
+            "script",
+            run = options.id.as_deref(),
+            mode = self.mode.as_str(),
+            status = tracing::field::Empty,
+            calls = tracing::field::Empty
+        );
+        let id = options.id.clone().unwrap_or_default();
+        self.agent.agents.enter(&id, self.circumstances());
+        let output = self.agent.harness.run_with(source.as_bytes(), options).instrument(span.clone()).await;
+        self.agent.agents.leave(&id);
+        span.record("status", tracing::field::debug(output.status));
+        span.record("calls", output.metadata.tool_calls_made);
+        crate::counters::script(self.mode, &output);
+        output
+    }
+
+    /// The circumstances of a script of this turn.
+    pub(crate) fn run_options(&self, id: &str, call_id: &str) -> RunOptions {
+        RunOptions {
+            id: Some(id.to_owned()),
+            call_id: Some(call_id.to_owned()),
+            mode: Some(self.mode),
+            cancel: self.stop.clone(),
+            leave: self.options.leave.clone(),
+            setting: self.options.setting.clone(),
+            events: self.events.clone(),
+            session: self.session.shelf.clone(),
+            facts: self.facts(),
+            ..RunOptions::default()
+        }
+    }
+
+    fn facts(&self) -> Facts {
+        let agent = self.agent;
+        Facts {
+            conversation_id: self.session.id().to_owned(),
+            session_id: self.session.id().to_owned(),
+            turn_id: format!("T-{}", self.session.turn()),
+            working_directory: agent.settings.directory.clone(),
+            args: Vec::new(),
+            provider: agent.client.provider().name.clone(),
+            model: agent.model.name.clone(),
+        }
+    }
+
+    /// What an earlier run made, to go on from.
+    fn earlier_run(&self, run: &str) -> Result<Resume, ScriptError> {
+        let refuse = |message: String| {
+            ScriptError::new(ErrorCode::ScriptRejectedError, Phase::Parsing, message)
+                .suggest("leave out `resume` to begin anew")
+        };
+        let Some(journal) = self.session.journal() else {
+            return Err(refuse("nothing is written down that could be gone on from".to_owned()));
+        };
+        match recovery::earlier(journal, run) {
+            Ok(Earlier::Over(resume)) => Ok(resume),
+            Ok(Earlier::Open(run)) => Err(refuse(format!("{run} is not over"))),
+            Err(error) => Err(refuse(error.to_string())),
+        }
+    }
+
+    /// Goes on with a script that was put away.
+    async fn thaw(&self, run: Run, call_id: &str, options: RunOptions) -> ScriptToolCallOutput {
+        let id = run.summary.id.clone();
+        let failed = |message: String| {
+            rejected(&id, call_id, ScriptError::new(ErrorCode::HarnessInternalError, Phase::Executing, message))
+        };
+        let Some(journal) = self.session.journal() else {
+            return failed("what was put away is not there".to_owned());
+        };
+        // Of several processes one goes on.
+        let state = match journal.take_over(&id).and_then(|()| journal.take_suspension(&id)) {
+            Ok(Some(state)) => state,
+            Ok(None) => return failed("what was put away is not there".to_owned()),
+            Err(error) => return failed(error.to_string()),
+        };
+        let values = run.calls.into_iter().filter_map(|call| Some((call.id, call.value?))).collect();
+        let suspended = Suspended { state, values };
+        self.agent.agents.enter(&id, self.circumstances());
+        let output = self.agent.harness.go_on(&run.source, &suspended, options).await;
+        self.agent.agents.leave(&id);
+        output.unwrap_or_else(|words| failed(format!("it cannot go on from where it was: {words}")))
+    }
+
+    /// Makes structured calls, side by side where the tools allow.
+    async fn make_calls(&mut self, calls: Vec<FunctionCall>, results: &mut Results) {
+        if calls.is_empty() {
+            return;
+        }
+        let mut structured = Vec::new();
+        let mut outputs: Vec<Option<FunctionCallOutput>> = Vec::new();
+        for call in &calls {
+            let call_id = self.unique(&call.call_id);
+            self.used.push(call_id.clone());
+            let known = self.known.calls.remove(&call_id).or_else(|| self.unreadable_script(call));
+            if known.is_none() {
+                structured.push(StructuredCall {
+                    call_id,
+                    name: crate::prompt::tool_name(&call.name, self.agent.router.offered()),
+                    arguments: call.arguments.clone(),
+                });
+            }
+            outputs.push(known.map(|known| FunctionCallOutput { call_id: call.call_id.clone(), ..known }));
+        }
+        let made = match structured.is_empty() {
+            true => Vec::new(),
+            false => {
+                let scope = self.scope();
+                let span = tracing::info_span!("calls", run = scope.id, count = structured.len());
+                self.agent.router.route(&scope, structured).instrument(span).await
+            }
+        };
+        let mut made = made.into_iter();
+        for (call, known) in calls.iter().zip(outputs) {
+            let output = known.or_else(|| {
+                let output = made.next()?;
+                output.records.iter().for_each(crate::counters::call);
+                let failed = !output.success();
+                self.records.extend(output.records);
+                let output = vec![OutputPart::Text { text: output.content }];
+                Some(FunctionCallOutput { call_id: call.call_id.clone(), output, failed })
+            });
+            if let Some(output) = output {
+                results.call(output);
+                self.tell_result(results);
+            }
+        }
+    }
+
+    /// What a model is told that calls `script` without one.
+    fn unreadable_script(&self, call: &FunctionCall) -> Option<FunctionCallOutput> {
+        let text = match self.mode {
+            Mode::Disabled => "error: scripts are disabled here\nhint: make structured calls",
+            _ => "error: the arguments cannot be read\nhint: pass {\"code\": \"…\"}",
+        };
+        let output = vec![OutputPart::Text { text: text.to_owned() }];
+        let output = FunctionCallOutput { call_id: call.call_id.clone(), output, failed: true };
+        (call.name == crate::prompt::SCRIPT).then_some(output)
+    }
+
+    /// Some servers give every call the same id: in the ledger each has its own.
+    pub(crate) fn unique(&self, id: &str) -> String {
+        let mut unique = id.to_owned();
+        let mut number = 2;
+        while self.used.contains(&unique) {
+            unique = format!("{id}.{number}");
+            number += 1;
+        }
+        unique
+    }
+
+    /// What the structured calls of this turn belong to. It ends with the turn.
+    fn scope(&mut self) -> Scope {
+        if let Some(scope) = &self.scope {
+            return scope.clone();
+        }
+        let agent = self.agent;
+        let id = self.run_of_calls();
+        let limits = ScopeLimits { max_calls: u32::MAX, ..ScopeLimits::from(agent.harness.limits()) };
+        let scope = Scope::new(id, limits, &self.stop, self.events.clone());
+        agent.agents.enter(&scope.id, self.circumstances());
+        if let Some(ledger) = agent.harness.orchestrator().ledger() {
+            let begun = ledger.begin(&RunStart {
+                id: &scope.id,
+                source: &format!("// structured calls of turn {}", self.session.turn()),
+                directory: &agent.settings.directory,
+                session: self.session.id(),
+                seed: "0",
+                resumes: self.known.run.as_deref(),
+                setting: &self.options.setting,
+            });
+            if let Err(error) = begun {
+                // The calls themselves say so, too: nothing is done that was not written down.
+                self.events.emit(Event::Error { message: format!("the calls cannot be written down: {error}") });
+            }
+        }
+        self.scope = Some(scope.clone());
+        scope
+    }
+
+    /// The run the structured calls of this turn belong to.
+    pub(crate) fn run_of_calls(&mut self) -> String {
+        self.run.get_or_insert_with(|| new_id("trn")).clone()
+    }
+
+    /// The turn's structured calls are over, and what they left behind is gone.
+    pub(crate) fn end_scope(&mut self) {
+        let Some(scope) = self.scope.take() else { return };
+        scope.end();
+        self.agent.agents.leave(&scope.id);
+        if let Some(ledger) = self.agent.harness.orchestrator().ledger() {
+            let mut output = empty(&scope.id, "");
+            output.status = RunStatus::Completed;
+            output.calls = std::mem::take(&mut self.records);
+            if let Err(error) = ledger.end(&output, None) {
+                self.events
+                    .emit(Event::Error { message: format!("the end of the calls cannot be written down: {error}") });
+            }
+        }
+    }
+}
+
+/// Whether there is something to see: not in what only its maker understands, nor in a thought that was kept secret.
+fn shows(item: &TurnItem) -> bool {
+    match item {
+        TurnItem::Item(Item::Native(_)) => false,
+        TurnItem::Item(Item::Reasoning(thought)) => !(thought.summary.is_empty() && thought.content.is_empty()),
+        _ => true,
+    }
+}
+
+/// A script that ran, and its text.
+struct Ran {
+    output: ScriptToolCallOutput,
+    source: String,
+}
+
+/// The output of a script that never ran.
+fn rejected(id: &str, call_id: &str, error: ScriptError) -> ScriptToolCallOutput {
+    ScriptToolCallOutput { error: Some(error), ..empty(id, call_id) }
+}
+
+pub(crate) fn empty(id: &str, call_id: &str) -> ScriptToolCallOutput {
+    ScriptToolCallOutput {
+        id: id.to_owned(),
+        call_id: call_id.to_owned(),
+        status: RunStatus::Rejected,
+        output_json: None,
+        error: None,
+        summary: None,
+        output: Vec::new(),
+        calls: Vec::new(),
+        logs: Vec::new(),
+        warnings: Vec::new(),
+        metadata: RunMetadata::default(),
+    }
+}

@@ -1,0 +1,147 @@
+//! An agent: a model, the tools it may use, and how it behaves.
+
+use std::sync::Arc;
+
+use selvedge_journal::Journal;
+use selvedge_models::{Client, Model, Tool};
+use selvedge_protocol::Mode;
+use selvedge_script::Harness;
+use selvedge_tools::{Orchestrator, ToolRouter, ToolsConfig};
+
+use crate::agents::Agents;
+use crate::budget::Budget;
+use crate::history::{Regular, Strategy};
+use crate::{Companion, Settings, prompt};
+
+/// Takes turns. Cheap to clone; scripts, structured calls and sub-agents go through one orchestrator: one gate, one
+/// journal.
+#[derive(Clone)]
+pub struct Agent {
+    pub(crate) client: Client,
+    pub(crate) model: Model,
+    pub(crate) harness: Harness,
+    pub(crate) router: ToolRouter,
+    pub(crate) settings: Settings,
+    pub(crate) strategy: Arc<dyn Strategy>,
+    pub(crate) companion: Option<Arc<dyn Companion>>,
+    pub(crate) agents: Agents,
+    /// What is left of whoever launched this one.
+    pub(crate) budget: Option<Budget>,
+    pub(crate) depth: u32,
+    config: ToolsConfig,
+    /// What the model may call.
+    pub(crate) tools: Vec<Tool>,
+    systems: Arc<[String; 3]>,
+}
+
+impl Agent {
+    /// An agent that asks this model and runs what it writes with this harness.
+    pub fn new(client: Client, model: Model, harness: Harness, settings: Settings) -> Self {
+        let config = ToolsConfig { view_image: model.images, ..ToolsConfig::default() };
+        let router = ToolRouter::new(harness.orchestrator().clone(), &config);
+        let agent = Self {
+            client,
+            model,
+            harness,
+            router,
+            settings,
+            strategy: Arc::new(Regular),
+            companion: None,
+            agents: Agents::default(),
+            budget: None,
+            depth: 0,
+            config,
+            tools: Vec::new(),
+            systems: Arc::default(),
+        };
+        agent.told()
+    }
+
+    /// The same with structured calls in other flavours.
+    pub fn with_tools_config(mut self, config: ToolsConfig) -> Self {
+        self.config = config;
+        self.told()
+    }
+
+    /// The same with another way to tell the past.
+    pub fn with_strategy(mut self, strategy: Arc<dyn Strategy>) -> Self {
+        self.strategy = strategy;
+        self
+    }
+
+    /// The same with somebody who recalls before each turn.
+    pub fn with_companion(mut self, companion: Arc<dyn Companion>) -> Self {
+        self.companion = Some(companion);
+        self
+    }
+
+    /// The same as the one that these tools launch. Sub-agents keep their sessions in this journal.
+    pub fn with_agents(mut self, agents: &Agents, journal: Option<Arc<Journal>>) -> Self {
+        // What is launched must not keep alive what launches it.
+        agents.attach(Self { agents: Agents::default(), ..self.clone() }, journal);
+        self.agents = agents.clone();
+        self
+    }
+
+    /// The same with another model, for the turns to come.
+    pub fn with_model(mut self, client: Client, model: Model) -> Self {
+        (self.client, self.model) = (client, model);
+        self.told()
+    }
+
+    /// The model that is asked.
+    pub fn model(&self) -> &Model {
+        &self.model
+    }
+
+    /// Who is asked.
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// What scripts run in.
+    pub fn harness(&self) -> &Harness {
+        &self.harness
+    }
+
+    /// How it behaves.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// The system text in a mode.
+    pub fn system(&self, mode: Mode) -> String {
+        self.systems[place(mode)].clone()
+    }
+
+    /// The same with other tools.
+    pub(crate) fn over(mut self, orchestrator: Orchestrator) -> Self {
+        self.harness = self.harness.with_orchestrator(orchestrator);
+        self.told()
+    }
+
+    /// What the model is told and offered, made anew.
+    fn told(mut self) -> Self {
+        let orchestrator = self.harness.orchestrator();
+        self.router = ToolRouter::new(orchestrator.clone(), &self.config);
+        let wire = self.client.provider().wire;
+        self.tools = prompt::offered(&self.settings, self.router.offered(), wire, self.model.freeform_tools);
+        let system = |mode| prompt::system(&self.settings, orchestrator.registry(), mode);
+        self.systems = Arc::new([Mode::Disabled, Mode::DryRun, Mode::Enabled].map(system));
+        self
+    }
+}
+
+fn place(mode: Mode) -> usize {
+    match mode {
+        Mode::Disabled => 0,
+        Mode::DryRun => 1,
+        Mode::Enabled => 2,
+    }
+}
+
+impl std::fmt::Debug for Agent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Agent").field("model", &self.model.name).field("settings", &self.settings).finish()
+    }
+}

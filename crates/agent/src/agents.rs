@@ -1,0 +1,458 @@
+//! Agents that scripts and models launch: `agents.llm.chat`, `agents.launch.sync`, `agents.launch.async` and
+//! `agents.wait`. They use the same gate and journal as whoever launched them, and spend from its budget.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+
+use schemars::JsonSchema;
+use selvedge_journal::Journal;
+use selvedge_models::{Client, Model, ModelEvent, Prompt};
+use selvedge_protocol::{
+    Event, EventSink, Item, Ledger, Limits, Role, RunStart, RunStatus, TurnEnd, TurnError, Usage, new_id,
+};
+use selvedge_tools::{Call, Registry, RegistryError, ToolError, camel_case, snake_case, tool_with_call};
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::budget::Budget;
+use crate::{Agent, Allowance, Session, TurnOptions};
+
+/// The tools that launch agents. Register them first, build the agent over that registry, then hand them to
+/// [`Agent::with_agents`].
+#[derive(Clone, Default)]
+pub struct Agents(Arc<Shared>);
+
+/// Keeps a text under a key, as the File Cabinet does: title and text in, key out.
+pub type Keep = Arc<dyn Fn(&str, &str) -> Result<String, String> + Send + Sync>;
+
+#[derive(Default)]
+struct Shared {
+    template: OnceLock<Template>,
+    keep: OnceLock<Keep>,
+    /// Who is under way, by the run their calls belong to.
+    under_way: Mutex<HashMap<String, Circumstances>>,
+}
+
+/// What agents are made of.
+struct Template {
+    agent: Agent,
+    journal: Option<Arc<Journal>>,
+}
+
+/// Where a call comes from.
+#[derive(Debug, Clone)]
+pub(crate) struct Circumstances {
+    pub(crate) budget: Budget,
+    pub(crate) depth: u32,
+    pub(crate) leave: CancellationToken,
+    /// Stops the turn.
+    pub(crate) stop: CancellationToken,
+    pub(crate) background: Background,
+}
+
+/// Agents that go on while the turn does. Clones share them.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Background(Arc<Mutex<Tasks>>);
+
+#[derive(Debug, Default)]
+struct Tasks {
+    running: JoinSet<()>,
+    results: HashMap<String, watch::Receiver<Option<Launched>>>,
+}
+
+/// What to ask a model.
+#[derive(Debug, Deserialize, JsonSchema)]
+struct ChatArgs {
+    /// The question.
+    prompt: String,
+    /// What the model is told before it.
+    system: Option<String>,
+    /// Another model of the same provider.
+    model: Option<String>,
+    /// How many tokens the answer may have.
+    max_output_tokens: Option<u64>,
+}
+
+/// What it said.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+struct ChatAnswer {
+    /// The answer.
+    text: String,
+    /// Tokens that went in.
+    input_tokens: u64,
+    /// Tokens that came out.
+    output_tokens: u64,
+}
+
+/// What an agent is to do.
+#[derive(Debug, Deserialize, JsonSchema)]
+struct LaunchArgs {
+    /// The task. The agent knows nothing else of this conversation.
+    prompt: String,
+    /// The tools it may use, by name; all where it is not set.
+    tools: Option<Vec<String>>,
+    /// Another model of the same provider.
+    model: Option<String>,
+    /// Requests it may make.
+    max_rounds: Option<u32>,
+    /// Tokens it may use.
+    max_tokens: Option<u64>,
+}
+
+/// What an agent came to.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+struct Launched {
+    /// Names the agent.
+    agent_id: String,
+    /// Its conversation, where it is kept.
+    session_id: String,
+    /// Why it ended: `stop`, or the limit it reached.
+    status: String,
+    /// The last thing it said.
+    message: String,
+    /// The same in the File Cabinet.
+    file_key: Option<String>,
+    /// Tokens that went in.
+    input_tokens: u64,
+    /// Tokens that came out.
+    output_tokens: u64,
+}
+
+/// An agent that goes on by itself.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+struct Handle {
+    /// For `agents.wait`.
+    agent_id: String,
+}
+
+/// Whom to wait for.
+#[derive(Debug, Deserialize, JsonSchema)]
+struct WaitArgs {
+    /// From `agents.launch.async`.
+    agent_id: String,
+}
+
+impl Agents {
+    /// Puts the tools into a registry.
+    pub fn register(&self, registry: &mut Registry) -> Result<(), RegistryError> {
+        let shared = Arc::downgrade(&self.0);
+        let own = shared.clone();
+        registry.register(
+            tool_with_call(
+                "agents.llm.chat",
+                "Asks a model one question, without tools or history.",
+                move |args: ChatArgs, call| {
+                    let shared = own.clone();
+                    async move { strong(&shared)?.chat(args, &call).await }
+                },
+            )
+            .positional(&["prompt"]),
+        )?;
+        let own = shared.clone();
+        registry.register(
+            tool_with_call(
+                "agents.launch.sync",
+                "Launches an agent with a task of its own and waits until it is done. Several run side by side with Promise.all.",
+                move |args: LaunchArgs, call| {
+                    let shared = own.clone();
+                    async move {
+                        let launch = strong(&shared)?.prepare(args, &call)?;
+                        launch.run(call.cancel.clone(), call.events.clone()).await
+                    }
+                },
+            )
+            .positional(&["prompt"]),
+        )?;
+        let own = shared.clone();
+        registry.register(
+            tool_with_call(
+                "agents.launch.async",
+                "Launches an agent that goes on by itself until this turn ends; agents.wait gets what it came to.",
+                move |args: LaunchArgs, call| {
+                    let shared = own.clone();
+                    async move { strong(&shared)?.launch_aside(args, &call) }
+                },
+            )
+            .positional(&["prompt"]),
+        )?;
+        registry.register(
+            tool_with_call("agents.wait", "Waits for an agent that goes on by itself.", move |args: WaitArgs, call| {
+                let shared = shared.clone();
+                async move {
+                    let shared = strong(&shared)?;
+                    wait(&shared, &args.agent_id, &call).await
+                }
+            })
+            .positional(&["agent_id"])
+            .read_only(),
+        )
+    }
+
+    /// Results are kept this way, too.
+    pub fn keep_with(&self, keep: Keep) {
+        let _ = self.0.keep.set(keep);
+    }
+
+    pub(crate) fn attach(&self, agent: Agent, journal: Option<Arc<Journal>>) {
+        let _ = self.0.template.set(Template { agent, journal });
+    }
+
+    pub(crate) fn enter(&self, run: &str, circumstances: Circumstances) {
+        self.0.lock().insert(run.to_owned(), circumstances);
+    }
+
+    pub(crate) fn leave(&self, run: &str) {
+        self.0.lock().remove(run);
+    }
+}
+
+impl Background {
+    /// Everything that still goes on is told to stop, has a moment, and is gone.
+    pub(crate) async fn end(&self) {
+        const MOMENT: std::time::Duration = std::time::Duration::from_secs(2);
+        let mut running = std::mem::take(&mut self.lock().running);
+        let ended = async { while running.join_next().await.is_some() {} };
+        if tokio::time::timeout(MOMENT, ended).await.is_err() {
+            running.abort_all();
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.lock().running.is_empty()
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Tasks> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn strong(shared: &Weak<Shared>) -> Result<Arc<Shared>, ToolError> {
+    shared.upgrade().ok_or_else(|| ToolError::new("there is no agent here to launch others"))
+}
+
+impl Shared {
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, Circumstances>> {
+        self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn of(&self, call: &Call) -> Result<(&Template, Circumstances), ToolError> {
+        let here = self.template.get().zip(self.lock().get(&call.scope_id).cloned());
+        here.ok_or_else(|| {
+            ToolError::new("only a turn of an agent can launch others").suggest("run it with `selvedge exec`")
+        })
+    }
+
+    async fn chat(&self, args: ChatArgs, call: &Call) -> Result<ChatAnswer, ToolError> {
+        let (template, circumstances) = self.of(call)?;
+        if let Some(end) = circumstances.budget.reached() {
+            return Err(spent(end));
+        }
+        let agent = &template.agent;
+        let model = args.model.as_deref().map_or_else(|| agent.model.clone(), Model::known);
+        let prompt = Prompt {
+            system: args.system.unwrap_or_default(),
+            history: vec![Item::message(Role::User, args.prompt)],
+            max_output_tokens: args.max_output_tokens,
+            ..Prompt::default()
+        };
+        let (text, usage) = tokio::select! {
+            biased;
+            () = call.cancel.cancelled() => return Err(ToolError::new("it was stopped")),
+            answered = answer(&agent.client, &prompt, &model) => answered?,
+        };
+        circumstances.budget.spend(usage, model.prices.map(|prices| prices.cost(&usage)));
+        Ok(ChatAnswer { text, input_tokens: usage.input_tokens, output_tokens: usage.output_tokens })
+    }
+
+    fn prepare(self: &Arc<Self>, args: LaunchArgs, call: &Call) -> Result<Launch, ToolError> {
+        let (template, circumstances) = self.of(call)?;
+        let most = template.agent.settings.max_depth;
+        if circumstances.depth >= most {
+            return Err(ToolError::new(format!("agents launch agents at most {most} deep"))
+                .suggest("do the work in this agent"));
+        }
+        if let Some(end) = circumstances.budget.reached() {
+            return Err(spent(end));
+        }
+        let limits =
+            Allowance { rounds: args.max_rounds.or(Some(50)), tokens: args.max_tokens, ..Allowance::default() };
+        let mut agent = template.agent.clone();
+        agent.settings.turn_limits = limits;
+        agent.budget = Some(circumstances.budget.clone());
+        agent.depth = circumstances.depth + 1;
+        agent.agents = Agents(self.clone());
+        // Whoever launched it waits no longer for it than for any other call: what it waits for must be quicker.
+        let limits = agent.harness.limits().clone();
+        let abort_grace_ms = limits.abort_grace_ms >> agent.depth;
+        agent.harness = agent.harness.with_limits(Limits { abort_grace_ms, ..limits });
+        if let Some(model) = &args.model {
+            agent.model = Model::known(model);
+        }
+        if let Some(tools) = &args.tools {
+            let wanted = |name: &str| tools.iter().any(|tool| snake_case(tool) == name || camel_case(name) == *tool);
+            let orchestrator = agent.harness.orchestrator().clone().only(|spec| wanted(&spec.name));
+            if orchestrator.registry().iter().next().is_none() {
+                return Err(ToolError::new("none of these tools is there").suggest("leave out `tools` for all of them"));
+            }
+            agent = agent.over(orchestrator);
+        }
+        let session = match &template.journal {
+            Some(journal) => Session::begin(journal, &agent.settings.directory),
+            None => Ok(Session::in_memory()),
+        };
+        let session = session.map_err(|error| ToolError::new(error.to_string()))?;
+        let (leave, shared) = (circumstances.leave, self.clone());
+        Ok(Launch { id: new_id("agt"), agent, session, prompt: args.prompt, leave, shared })
+    }
+
+    fn launch_aside(self: &Arc<Self>, args: LaunchArgs, call: &Call) -> Result<Handle, ToolError> {
+        let (_, circumstances) = self.of(call)?;
+        let launch = self.prepare(args, call)?;
+        let agent_id = launch.id.clone();
+        let (done, result) = watch::channel(None);
+        let (cancel, events) = (circumstances.stop.child_token(), call.events.clone());
+        let mut tasks = circumstances.background.lock();
+        tasks.results.insert(agent_id.clone(), result);
+        let failed = agent_id.clone();
+        tasks.running.spawn(async move {
+            let launched = launch.run(cancel, events).await.unwrap_or_else(|error| Launched {
+                agent_id: failed,
+                session_id: String::new(),
+                status: "failed".to_owned(),
+                message: error.message,
+                file_key: None,
+                input_tokens: 0,
+                output_tokens: 0,
+            });
+            let _ = done.send(Some(launched));
+        });
+        Ok(Handle { agent_id })
+    }
+}
+
+/// An agent about to run.
+struct Launch {
+    id: String,
+    agent: Agent,
+    session: Session,
+    prompt: String,
+    leave: CancellationToken,
+    shared: Arc<Shared>,
+}
+
+impl Launch {
+    async fn run(mut self, cancel: CancellationToken, events: EventSink) -> Result<Launched, ToolError> {
+        let ledger = self.agent.harness.orchestrator().ledger().cloned();
+        if let Some(ledger) = &ledger {
+            let begun = ledger.begin(&RunStart {
+                id: &self.id,
+                source: &self.prompt,
+                directory: &self.agent.settings.directory,
+                session: self.session.id(),
+                seed: "0",
+                resumes: None,
+                setting: "",
+            });
+            begun.map_err(|error| ToolError::new(format!("the agent cannot be written down: {error}")))?;
+        }
+        let options = TurnOptions { cancel, leave: self.leave, events: inner(events), ..TurnOptions::default() };
+        let mut ending = Ending { ledger, id: self.id.clone() };
+        // Boxed, because an agent can launch agents.
+        let outcome = Box::pin(self.agent.turn(&mut self.session, self.prompt.as_str(), &options)).await;
+        if let Some(ledger) = ending.ledger.take() {
+            let mut output = crate::acting::empty(&self.id, "");
+            output.status = if outcome.end == Ok(TurnEnd::Stop) { RunStatus::Completed } else { RunStatus::Error };
+            output.output_json = serde_json::to_string(&outcome.message).ok();
+            ledger
+                .end(&output, None)
+                .map_err(|error| ToolError::new(format!("the agent's end cannot be written down: {error}")))?;
+        }
+        let status = match outcome.end {
+            Ok(TurnEnd::Interrupted) => return Err(ToolError::new("the agent was stopped")),
+            Ok(end) => end.as_str().to_owned(),
+            Err(TurnError { kind, message }) => {
+                return Err(ToolError::new(format!("the agent failed ({kind}): {message}")));
+            }
+        };
+        let message = outcome.message.unwrap_or_default();
+        let title: String = self.prompt.lines().next().unwrap_or_default().chars().take(80).collect();
+        let file_key = self.shared.keep.get().and_then(|keep| keep(&title, &message).ok());
+        Ok(Launched {
+            agent_id: self.id,
+            session_id: self.session.id().to_owned(),
+            status,
+            message,
+            file_key,
+            input_tokens: outcome.usage.input_tokens,
+            output_tokens: outcome.usage.output_tokens,
+        })
+    }
+}
+
+/// Writes down that an agent is over which was let go of.
+struct Ending {
+    ledger: Option<Arc<dyn Ledger>>,
+    id: String,
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        if let Some(ledger) = &self.ledger {
+            let output = crate::acting::empty(&self.id, "");
+            // Where it cannot be written down, the journal says that it died with its process.
+            let _ = ledger.end(&output, None);
+        }
+    }
+}
+
+async fn wait(shared: &Shared, id: &str, call: &Call) -> Result<Launched, ToolError> {
+    let (_, circumstances) = shared.of(call)?;
+    let result = circumstances.background.lock().results.get(id).cloned();
+    let mut result = result.ok_or_else(|| ToolError::new(format!("no agent `{id}` was launched in this turn")))?;
+    let done = tokio::select! {
+        biased;
+        () = call.cancel.cancelled() => return Err(ToolError::new("it was stopped")),
+        done = result.wait_for(Option::is_some) => done.ok().and_then(|done| done.clone()),
+    };
+    done.ok_or_else(|| ToolError::new("the agent was stopped"))
+}
+
+async fn answer(client: &Client, prompt: &Prompt, model: &Model) -> Result<(String, Usage), ToolError> {
+    let mut stream = client.stream(prompt, model);
+    let (mut text, mut usage) = (String::new(), Usage::default());
+    while let Some(event) = stream.next().await {
+        match event.map_err(|error| ToolError::new(format!("the model failed ({}): {error}", error.kind)))? {
+            ModelEvent::Text { text: piece, .. } => text.push_str(&piece),
+            ModelEvent::Usage(counted) => usage = counted,
+            ModelEvent::Restarted | ModelEvent::Retrying { .. } => text.clear(),
+            _ => {}
+        }
+    }
+    Ok((text, usage))
+}
+
+fn spent(end: TurnEnd) -> ToolError {
+    ToolError::new(format!("nothing is left of the budget ({})", end.as_str()))
+}
+
+/// What is told of an agent inside another: its scripts, calls and questions, which say whose they are. Its words and
+/// turns would be taken for the parent's.
+fn inner(events: EventSink) -> EventSink {
+    EventSink::new(move |event| match event {
+        Event::ThreadStarted { .. }
+        | Event::TurnStarted { .. }
+        | Event::ItemStarted { .. }
+        | Event::ItemUpdated { .. }
+        | Event::ItemCompleted { .. }
+        | Event::ItemDropped { .. }
+        | Event::ThreadCompacted { .. }
+        | Event::TurnCompleted { .. }
+        | Event::TurnFailed { .. } => {}
+        other => events.emit(other),
+    })
+}

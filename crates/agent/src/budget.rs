@@ -1,0 +1,121 @@
+//! What a turn has spent, and what is left. A sub-agent's budget lies inside its parent's: what it spends counts above.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use selvedge_protocol::{TurnEnd, Usage};
+
+use crate::Allowance;
+
+/// Counts against limits. Clones count together.
+#[derive(Debug, Clone)]
+pub struct Budget(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    allowed: Allowance,
+    began: Instant,
+    spent: Mutex<Spent>,
+    above: Option<Budget>,
+}
+
+/// What was spent.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Spent {
+    /// Requests.
+    pub rounds: u32,
+    /// Tokens.
+    pub usage: Usage,
+    /// Money, where prices are known.
+    pub cost: Option<f64>,
+}
+
+impl Budget {
+    /// A budget of its own, with something spent already.
+    pub fn new(allowed: Allowance, spent: Spent) -> Self {
+        Self(Arc::new(Inner { allowed, began: Instant::now(), spent: Mutex::new(spent), above: None }))
+    }
+
+    /// A budget inside this one.
+    pub fn within(&self, allowed: Allowance) -> Self {
+        let above = Some(self.clone());
+        Self(Arc::new(Inner { allowed, began: Instant::now(), spent: Mutex::default(), above }))
+    }
+
+    /// One more request was made, and took this.
+    pub fn spend(&self, usage: Usage, cost: Option<f64>) {
+        let mut spent = self.0.spent.lock().unwrap_or_else(PoisonError::into_inner);
+        spent.rounds += 1;
+        spent.usage += usage;
+        if let Some(cost) = cost {
+            *spent.cost.get_or_insert(0.0) += cost;
+        }
+        drop(spent);
+        if let Some(above) = &self.0.above {
+            above.spend(usage, cost);
+        }
+    }
+
+    /// What was spent so far.
+    pub fn spent(&self) -> Spent {
+        *self.0.spent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The limit that is reached, here or above.
+    pub fn reached(&self) -> Option<TurnEnd> {
+        let (allowed, spent) = (&self.0.allowed, self.spent());
+        let tokens = spent.usage.input_tokens.saturating_add(spent.usage.output_tokens);
+        if allowed.rounds.is_some_and(|rounds| spent.rounds >= rounds) {
+            Some(TurnEnd::MaxRounds)
+        } else if allowed.tokens.is_some_and(|most| tokens >= most) {
+            Some(TurnEnd::MaxTokens)
+        } else if allowed.cost.is_some_and(|most| spent.cost.unwrap_or(0.0) >= most) {
+            Some(TurnEnd::MaxCost)
+        } else if self.time_is_up() {
+            Some(TurnEnd::MaxTime)
+        } else {
+            self.0.above.as_ref().and_then(Self::reached)
+        }
+    }
+
+    /// Whether only one more request may be made.
+    pub fn is_last_round(&self) -> bool {
+        let here = self.0.allowed.rounds.is_some_and(|rounds| self.spent().rounds + 1 >= rounds);
+        here || self.0.above.as_ref().is_some_and(Self::is_last_round)
+    }
+
+    /// When time is up, here or above.
+    pub fn deadline(&self) -> Option<Instant> {
+        let here = self.0.allowed.time.map(|time| self.0.began + time);
+        let above = self.0.above.as_ref().and_then(Self::deadline);
+        here.into_iter().chain(above).min()
+    }
+
+    fn time_is_up(&self) -> bool {
+        self.0.allowed.time.is_some_and(|time| self.0.began.elapsed() >= time)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn usage(tokens: u64) -> Usage {
+        Usage { input_tokens: tokens, output_tokens: 1, ..Usage::default() }
+    }
+
+    #[test]
+    fn what_is_spent_inside_counts_above() {
+        let session = Budget::new(Allowance { tokens: Some(100), ..Allowance::default() }, Spent::default());
+        let turn = session.within(Allowance { rounds: Some(3), ..Allowance::default() });
+        let child = turn.within(Allowance { cost: Some(1.0), ..Allowance::default() });
+        child.spend(usage(10), Some(0.5));
+        assert_eq!(child.reached(), None);
+        child.spend(usage(10), Some(0.5));
+        assert_eq!(child.reached(), Some(TurnEnd::MaxCost));
+        assert!(turn.is_last_round() && turn.reached().is_none());
+        turn.spend(usage(90), None);
+        assert_eq!((turn.reached(), session.reached()), (Some(TurnEnd::MaxRounds), Some(TurnEnd::MaxTokens)));
+        assert_eq!(session.spent().rounds, 3);
+    }
+}

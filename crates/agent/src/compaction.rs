@@ -1,0 +1,278 @@
+//! Making a conversation shorter when it nearly fills the model's context: no model is asked, nothing is lost.
+//!
+//! What stays: the task, what was asked since, the plan, the last steps word for word, every run that is not over, and
+//! one line with a handle for each run before them. The originals stay in the journal.
+
+use crate::size::estimate as tokens_of;
+use selvedge_journal::{Journal, RunState};
+use selvedge_protocol::{Item, OutputPart, Role, RunStatus, TurnItem};
+use serde_json::Value;
+
+use crate::record::{Step, StepKind};
+use crate::turn::since_compaction;
+use crate::{Agent, Session};
+
+/// A shorter conversation.
+pub(crate) struct Compacted {
+    pub(crate) wire: Vec<Item>,
+    pub(crate) tokens_before: u64,
+    pub(crate) tokens_after: u64,
+}
+
+/// An image counts as this many tokens, about.
+const IMAGE_TOKENS: u64 = 1_500;
+
+/// The conversation made shorter, where it nearly fills the context.
+pub(crate) fn if_needed(session: &Session, agent: &Agent) -> Option<Compacted> {
+    let model = &agent.model;
+    let answer = model.max_output_tokens.min(model.context_window / 4);
+    let most = (model.context_window * agent.settings.compact_at_percent / 100).saturating_sub(answer);
+    let before = in_use(session, agent);
+    if before <= most {
+        return None;
+    }
+    shorter(session, before, most / 2)
+}
+
+/// The same for a provider that says it is too long, whatever was estimated.
+pub(crate) fn harder(session: &Session, agent: &Agent) -> Option<Compacted> {
+    let before = in_use(session, agent);
+    let most = before.min(agent.model.context_window) / 3;
+    shorter(session, before, most)
+}
+
+fn shorter(session: &Session, before: u64, room: u64) -> Option<Compacted> {
+    let wire = compact(session, room);
+    let after = estimate(&wire);
+    // What does not get much shorter will not fit by being told again.
+    (after < before * 9 / 10).then_some(Compacted { wire, tokens_before: before, tokens_after: after })
+}
+
+/// About how many tokens the next request has: what the provider counted last, and what has come since.
+fn in_use(session: &Session, agent: &Agent) -> u64 {
+    let steps = since_compaction(session.steps());
+    let counted = steps.iter().enumerate().rev().find_map(|(at, step)| match &step.kind {
+        StepKind::Answered { usage, .. } if usage.input_tokens > 0 => {
+            Some((at, usage.input_tokens + usage.output_tokens))
+        }
+        _ => None,
+    });
+    let (from, counted) = match counted {
+        Some((at, counted)) => (at + 1, counted),
+        None => (0, tokens_of(&agent.system(agent.settings.mode)) as u64),
+    };
+    counted + steps[from..].iter().map(|step| estimate(&step.wire)).sum::<u64>()
+}
+
+/// About how many tokens these items have.
+pub(crate) fn estimate(items: &[Item]) -> u64 {
+    let parts = |parts: &[OutputPart]| -> u64 {
+        let one = |part: &OutputPart| match part {
+            OutputPart::Text { text } => tokens_of(text) as u64,
+            OutputPart::Image { .. } | OutputPart::Audio { .. } => IMAGE_TOKENS,
+        };
+        parts.iter().map(one).sum()
+    };
+    let one = |item: &Item| match item {
+        Item::Message(message) => parts(&message.content),
+        Item::Reasoning(thought) => {
+            thought.summary.iter().chain(&thought.content).map(|text| tokens_of(text) as u64).sum()
+        }
+        Item::FunctionCall(call) => (tokens_of(&call.arguments) + tokens_of(&call.name)) as u64,
+        Item::FunctionCallOutput(output) => parts(&output.output),
+        Item::Native(native) => tokens_of(&native.json.to_string()) as u64,
+    };
+    items.iter().map(|item| one(item) + 4).sum()
+}
+
+fn compact(session: &Session, room: u64) -> Vec<Item> {
+    let steps = session.steps();
+    let tail = tail(since_compaction(steps), room / 2);
+    let before = &steps[..steps.len() - tail.len()];
+    let summary = summary(session, before, (room / 2) as usize * 3);
+    let mut wire = vec![Item::message(Role::User, summary)];
+    wire.extend(tail.iter().flat_map(|step| step.wire.iter().cloned()));
+    wire
+}
+
+/// The last steps that fit, beginning where a turn or an answer begins: an answer and its results stay together.
+fn tail(steps: &[Step], room: u64) -> &[Step] {
+    let mut left = room;
+    let mut from = steps.len();
+    for (at, step) in steps.iter().enumerate().rev() {
+        let tokens = estimate(&step.wire);
+        if tokens > left || step.kind == StepKind::Compacted {
+            break;
+        }
+        left -= tokens;
+        if matches!(step.kind, StepKind::Asked | StepKind::Answered { .. }) {
+            from = at;
+        }
+    }
+    &steps[from..]
+}
+
+/// What stands for everything before, in at most about so many bytes.
+fn summary(session: &Session, before: &[Step], bytes: usize) -> String {
+    let mut text = String::from(
+        "[The conversation so far was made shorter to fit. This is what it held; what is cut can be read again.]\n",
+    );
+    let asked: Vec<(u32, String)> = before
+        .iter()
+        .filter(|step| step.kind == StepKind::Asked)
+        .map(|step| (step.turn, step.wire.iter().map(said).collect()))
+        .collect();
+    let share = bytes / 4;
+    if let Some((_, first)) = asked.first() {
+        section(&mut text, "The task, as it was first asked", &head(first, share));
+    }
+    if let [_, .., (turn, last)] = &asked[..] {
+        section(&mut text, &format!("Asked last (T-{turn})"), &head(last, share));
+    }
+    if let Some(plan) = plan(session, before) {
+        section(&mut text, "The plan", &head(&plan, share));
+    }
+    let open = open_runs(session, before);
+    if !open.is_empty() {
+        section(&mut text, "Not over, or not known how it ended", &head(&open.join("\n"), share));
+    }
+    let mut lines = Vec::new();
+    for step in before {
+        for item in &step.items {
+            lines.extend(line(step.turn, item));
+        }
+    }
+    let left = bytes.saturating_sub(text.len() + 200);
+    let mut kept = Vec::new();
+    let mut used = 0;
+    for line in lines.iter().rev() {
+        used += line.len() + 1;
+        if used > left {
+            break;
+        }
+        kept.push(line.as_str());
+    }
+    let cut = lines.len() - kept.len();
+    kept.reverse();
+    let mut done = kept.join("\n");
+    if cut > 0 {
+        done.insert_str(0, &format!("({cut} earlier lines left out)\n"));
+    }
+    section(
+        &mut text,
+        "What happened, oldest first (`await tools.recall({ handle: \"scr_…\" })` reads a result whole)",
+        &done,
+    );
+    text
+}
+
+fn section(text: &mut String, title: &str, body: &str) {
+    text.push_str(&format!("\n## {title}\n{body}\n"));
+}
+
+/// One line of what happened.
+fn line(turn: u32, item: &TurnItem) -> Option<String> {
+    let words = match item {
+        TurnItem::Item(Item::Message(message)) if message.role == Role::User => {
+            format!("asked: {}", first_line(&message.text(), 200))
+        }
+        TurnItem::Item(Item::Message(message)) => format!("said: {}", first_line(&message.text(), 200)),
+        TurnItem::Item(Item::FunctionCall(call)) => {
+            format!("called {} {} ({})", call.name, first_line(&call.arguments, 100), call.call_id)
+        }
+        TurnItem::Item(Item::FunctionCallOutput(output)) => {
+            let how = if output.failed { "failed" } else { "returned" };
+            format!("{} {how}: {}", output.call_id, first_line(&output.text(), 100))
+        }
+        TurnItem::ScriptToolCallOutput(output) => {
+            let value = output.error.as_ref().map(|error| format!("{}: {}", error.code, error.message));
+            let value = value.or_else(|| output.output_json.clone()).unwrap_or_default();
+            format!(
+                "{} {} after {} calls: {}",
+                output.id,
+                word(output.status),
+                output.calls.len(),
+                first_line(&value, 160)
+            )
+        }
+        _ => return None,
+    };
+    Some(format!("T-{turn} {words}"))
+}
+
+fn word(status: RunStatus) -> &'static str {
+    match status {
+        RunStatus::Completed => "completed",
+        RunStatus::Error => "failed",
+        RunStatus::Rejected => "rejected",
+        RunStatus::Suspended => "suspended",
+        RunStatus::DryRun => "checked",
+        RunStatus::Running | RunStatus::Pending => "running",
+    }
+}
+
+/// The last plan somebody made, in a call or inside a script.
+fn plan(session: &Session, steps: &[Step]) -> Option<String> {
+    for item in steps.iter().rev().flat_map(|step| step.items.iter().rev()) {
+        let args = match item {
+            TurnItem::Item(Item::FunctionCall(call)) if call.name == "update_plan" => {
+                serde_json::from_str(&call.arguments).ok()
+            }
+            TurnItem::ScriptToolCallOutput(output) if output.calls.iter().any(|call| call.tool == "update_plan") => {
+                plan_of_run(session.journal()?, &output.id)
+            }
+            _ => None,
+        };
+        let steps = args.as_ref().and_then(|args: &Value| args["plan"].as_array());
+        if let Some(steps) = steps {
+            let one = |step: &Value| {
+                format!(
+                    "[{}] {}",
+                    step["status"].as_str().unwrap_or("pending"),
+                    step["step"].as_str().unwrap_or_default()
+                )
+            };
+            return Some(steps.iter().map(one).collect::<Vec<_>>().join("\n"));
+        }
+    }
+    None
+}
+
+fn plan_of_run(journal: &Journal, run: &str) -> Option<Value> {
+    let run = journal.run(run).ok()?;
+    run.calls.into_iter().rev().find(|call| call.tool == "update_plan")?.args
+}
+
+/// Runs that wait or go on, and calls nobody knows the end of.
+fn open_runs(session: &Session, steps: &[Step]) -> Vec<String> {
+    let mut open = Vec::new();
+    for item in steps.iter().flat_map(|step| step.items.iter()) {
+        let TurnItem::ScriptToolCallOutput(output) = item else { continue };
+        let unknown = output.calls.iter().filter(|call| call.status == selvedge_protocol::CallStatus::OutcomeUnknown);
+        open.extend(unknown.map(|call| format!("{} of {} ({}): outcome unknown", call.id, output.id, call.tool)));
+        let waits = matches!(output.status, RunStatus::Suspended | RunStatus::Running);
+        let state = session.journal().filter(|_| waits).and_then(|journal| journal.run(&output.id).ok());
+        if state.is_some_and(|run| matches!(run.summary.state, RunState::Running | RunState::Suspended)) {
+            open.push(format!("{} {}", output.id, word(output.status)));
+        }
+    }
+    open
+}
+
+fn said(item: &Item) -> String {
+    match item {
+        Item::Message(message) => message.text(),
+        _ => String::new(),
+    }
+}
+
+fn head(text: &str, bytes: usize) -> String {
+    match text.len() <= bytes {
+        true => text.to_owned(),
+        false => format!("{}… ({} more bytes)", &text[..text.floor_char_boundary(bytes)], text.len() - bytes),
+    }
+}
+
+fn first_line(text: &str, bytes: usize) -> String {
+    head(text.trim().lines().next().unwrap_or_default(), bytes)
+}

@@ -1,0 +1,80 @@
+//! One turn, all of it: assemble the context, ask the model, run what it wrote, record it, and again until it is done.
+//!
+//! ```no_run
+//! use std::sync::Arc;
+//! use selvedge_agent::{Agent, Agents, Session, Settings, TurnOptions};
+//! use selvedge_journal::Journal;
+//! use selvedge_models::{Client, Model, Provider, Secret};
+//! use selvedge_protocol::{Event, EventSink, TurnEnd};
+//! use selvedge_script::Harness;
+//! use selvedge_tools::{Orchestrator, Registry};
+//!
+//! # async fn demo() -> Result<(), Box<dyn std::error::Error>> {
+//! let journal = Arc::new(Journal::open("/home/me/.selvedge".as_ref())?);
+//! let mut registry = Registry::new();            // one's own tools, or those of `selvedge-toolbox`
+//! let agents = Agents::default();
+//! agents.register(&mut registry)?;               // `agents.launch.sync` and its like
+//! let orchestrator = Orchestrator::new(registry).with_ledger(journal.clone());
+//!
+//! let mut provider = Provider::named("anthropic").expect("it is built in");
+//! provider.key = Some(Secret::new("sk-…"));
+//! let settings = Settings { directory: "/home/me/project".into(), ..Settings::default() };
+//! let agent = Agent::new(Client::new(provider)?, Model::known("claude-sonnet-5"), Harness::new(orchestrator)?, settings)
+//!     .with_agents(&agents, Some(journal.clone()));
+//!
+//! // A conversation; `Session::resume(&journal, id)` goes on with one.
+//! let mut session = Session::begin(&journal, "/home/me/project")?;
+//! let options = TurnOptions {
+//!     events: EventSink::new(|event| match event {
+//!         Event::ItemUpdated { delta, .. } => print!("{delta}"),
+//!         Event::CallStarted { tool, about, .. } => eprintln!("{tool} {about}"),
+//!         _ => {}
+//!     }),
+//!     ..TurnOptions::default()
+//! };
+//! // `options.cancel.cancel()` from anywhere stops the turn and its children; the session stays.
+//! let outcome = agent.turn(&mut session, "Which tests fail, and why?", &options).await;
+//! if outcome.end == Ok(TurnEnd::Stop) {
+//!     println!("{}", outcome.message.unwrap_or_default());
+//! }
+//! // After a crash: what was done is not done again.
+//! if session.is_open() {
+//!     agent.go_on(&mut session, &options).await;
+//! }
+//! # Ok(()) }
+//! ```
+//!
+//! Everything is in the journal before it is acted on. The turn loop is [`turn`](Agent::turn); what it says of the past
+//! is a [`Strategy`], what rides along with the newest message comes from a [`Companion`].
+
+mod acting;
+mod agent;
+mod agents;
+mod answer;
+mod budget;
+mod compaction;
+mod companion;
+mod counters;
+mod earlier;
+mod error;
+mod history;
+mod prompt;
+mod record;
+mod recovery;
+mod session;
+mod settings;
+mod shown;
+mod size;
+mod turn;
+
+pub use agent::Agent;
+pub use agents::{Agents, Keep};
+pub use budget::{Budget, Spent};
+pub use companion::Companion;
+pub use earlier::earlier_calls;
+pub use error::AgentError;
+pub use history::{OneShot, Past, Regular, Strategy};
+pub use record::{Step, StepKind};
+pub use session::{Input, Session};
+pub use settings::{AfterBlock, Allowance, Offer, Settings};
+pub use turn::{TurnOptions, TurnOutcome};

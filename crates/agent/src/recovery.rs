@@ -1,0 +1,221 @@
+//! What an earlier process left undone: the calls of an answer that was written down before it was acted on.
+//!
+//! What the journal knows the end of is told as if nothing had happened. What never began is done now. A script that
+//! was cut off runs again, answered from what it had done. What was begun and may have changed something is never done
+//! again by itself: the model is told that nobody knows how it ended.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use selvedge_journal::{Call, CallState, Journal, JournalError, Run, RunState};
+use selvedge_protocol::{
+    CallStatus, ErrorCode, FunctionCallOutput, Item, OutputPart, RunStatus, ScriptToolCall, ScriptToolCallOutput,
+    TurnItem,
+};
+use selvedge_script::detect::{Segment, detect};
+use selvedge_script::{Pragma, Resume, hopeless};
+use selvedge_tools::shown_of_result;
+
+use crate::answer::{Form, Piece, Told, Written, code_of, malformed, stopped};
+use crate::earlier::earlier_calls;
+use crate::record::StepKind;
+use crate::turn::{Fault, Turn};
+
+/// What is known of calls that were made before.
+#[derive(Debug, Default)]
+pub(crate) struct Known {
+    /// By the run in their item.
+    pub(crate) scripts: HashMap<String, KnownScript>,
+    /// By their id in the ledger.
+    pub(crate) calls: HashMap<String, FunctionCallOutput>,
+    /// The last run those calls belong to.
+    pub(crate) run: Option<String>,
+}
+
+/// How a script was left.
+#[derive(Debug)]
+pub(crate) enum KnownScript {
+    Ended(Box<ScriptToolCallOutput>),
+    Died { resume: Resume },
+    Suspended(Box<Run>),
+}
+
+/// An earlier run, for one that goes on from it.
+pub(crate) enum Earlier {
+    Over(Resume),
+    /// It runs, or waits for an answer.
+    Open(String),
+}
+
+/// What an earlier run made.
+pub(crate) fn earlier(journal: &Journal, id: &str) -> Result<Earlier, JournalError> {
+    let run = journal.run(id)?;
+    Ok(match run.summary.state {
+        RunState::Running | RunState::Suspended => Earlier::Open(run.summary.id),
+        RunState::Completed | RunState::Failed | RunState::Died => Earlier::Over(resume(journal, &run)?),
+    })
+}
+
+/// What this run made, with all it went on from.
+fn resume(journal: &Journal, run: &Run) -> Result<Resume, JournalError> {
+    let calls = selvedge_tools::Earlier::new(earlier_calls(journal, run)?);
+    Ok(Resume { run: run.summary.id.clone(), calls: Arc::new(calls) })
+}
+
+/// The run and all that went on from it, oldest first; empty where it never began.
+fn chain(journal: &Journal, id: &str) -> Result<Vec<Run>, JournalError> {
+    let mut chain = match journal.run(id) {
+        Ok(run) => vec![run],
+        Err(JournalError::NoRun(_)) => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
+    while let Some(last) = chain.last()
+        && let Some(next) = journal.resumed_by(&last.summary.id)?
+    {
+        chain.push(journal.run(&next)?);
+    }
+    Ok(chain)
+}
+
+/// An output as if the script had run once: to the conversation it did.
+pub(crate) fn as_if_once(mut output: ScriptToolCallOutput) -> ScriptToolCallOutput {
+    for call in &mut output.calls {
+        call.reused = false;
+        if call.error.as_ref().is_some_and(|error| error.code == ErrorCode::OutcomeUnknownError) {
+            call.status = CallStatus::OutcomeUnknown;
+        }
+    }
+    output
+}
+
+impl Turn<'_> {
+    /// The pieces of an answer whose results are missing, and what is known of them.
+    pub(crate) fn left_undone(&mut self) -> Result<Option<Vec<Told>>, Fault> {
+        let Some(step) = self.session.steps().last() else { return Ok(None) };
+        let StepKind::Answered { run, .. } = &step.kind else { return Ok(None) };
+        let (run, items, wire) = (run.clone(), step.items.clone(), step.wire.clone());
+        let mut pieces = Vec::new();
+        let mut known = Known::default();
+        let Some(journal) = self.session.journal().cloned() else { return Ok(None) };
+        let unreadable = |error: JournalError| Fault::journal(error.to_string());
+        let calls = run.as_deref().map(|run| chain(&journal, run)).transpose().map_err(unreadable)?;
+        self.used = self.ids_used_before(run.as_deref());
+        for item in items {
+            match item {
+                TurnItem::Item(Item::FunctionCall(call)) => pieces.push(Piece::Call(call)),
+                TurnItem::ScriptToolCall(item) => {
+                    if let Some(script) = known_script(&journal, &item.id, &item.call_id)? {
+                        known.scripts.insert(item.id.clone(), script);
+                    }
+                    pieces.push(Piece::Script(written_again(item, &wire)));
+                }
+                _ => {}
+            }
+        }
+        for run in calls.into_iter().flatten() {
+            if run.summary.state == RunState::Running {
+                return Err(Fault::journal(format!("{} still runs in another process", run.summary.id)));
+            }
+            known.run = Some(run.summary.id);
+            for call in run.calls {
+                if let Some(output) = known_call(&call) {
+                    known.calls.insert(call.id, output);
+                }
+            }
+        }
+        self.known = known;
+        let told = |piece| Told { piece, id: Some(String::new()) };
+        Ok((!pieces.is_empty()).then(|| pieces.into_iter().map(told).collect()))
+    }
+
+    /// The ids that calls of this turn have in this run's ledger, before the last answer.
+    fn ids_used_before(&mut self, run: Option<&str>) -> Vec<String> {
+        let turn = self.session.turn();
+        let steps = self.session.steps();
+        let before = &steps[..steps.len().saturating_sub(1)];
+        let same = before.iter().filter(|step| {
+            step.turn == turn
+                && matches!(&step.kind, StepKind::Answered { run: Some(own), .. } if Some(own.as_str()) == run)
+        });
+        let calls = same.flat_map(|step| step.items.iter()).filter_map(|item| match item {
+            TurnItem::Item(Item::FunctionCall(call)) => Some(call.call_id.clone()),
+            _ => None,
+        });
+        let ids: Vec<String> = calls.collect();
+        self.used.clear();
+        for id in ids {
+            let unique = self.unique(&id);
+            self.used.push(unique);
+        }
+        std::mem::take(&mut self.used)
+    }
+}
+
+/// How a script was left; `None` where it never began.
+fn known_script(journal: &Journal, id: &str, call_id: &str) -> Result<Option<KnownScript>, Fault> {
+    let unreadable = |error: JournalError| Fault::journal(error.to_string());
+    let Some(last) = chain(journal, id).map_err(unreadable)?.pop() else { return Ok(None) };
+    Ok(Some(match (last.summary.state, &last.output) {
+        (RunState::Running, _) => {
+            return Err(Fault::journal(format!("{} still runs in another process", last.summary.id)));
+        }
+        (RunState::Suspended, _) => KnownScript::Suspended(Box::new(last)),
+        (_, Some(output)) => {
+            let output = ScriptToolCallOutput { call_id: call_id.to_owned(), ..output.clone() };
+            KnownScript::Ended(Box::new(as_if_once(output)))
+        }
+        (_, None) => KnownScript::Died { resume: resume(journal, &last).map_err(unreadable)? },
+    }))
+}
+
+/// A script from its item. Why it could not run is found out again.
+fn written_again(item: ScriptToolCall, wire: &[Item]) -> Written {
+    let call = wire.iter().find_map(|sent| match sent {
+        Item::FunctionCall(call) if call.call_id == item.call_id => Some(call),
+        _ => None,
+    });
+    let form = if call.is_some() { Form::Call } else { Form::Block };
+    let wishes = call.and_then(code_of);
+    let mut trouble = None;
+    if item.status == RunStatus::Rejected {
+        let texts = wire.iter().filter_map(|sent| match sent {
+            Item::Message(message) => Some(message.text()),
+            _ => None,
+        });
+        let segments = texts.flat_map(|text| detect(&text));
+        let problem = segments.into_iter().find_map(|segment| match segment {
+            Segment::Malformed { raw, problem } if raw == item.source_code => Some(problem),
+            _ => None,
+        });
+        trouble = hopeless(&item.source_code).map(stopped).or_else(|| problem.map(malformed));
+    }
+    let resume = Pragma::read(&item.source_code).ok().flatten().and_then(|pragma| pragma.resume);
+    let (timeout, asked) = wishes.map(|wishes| (wishes.timeout, wishes.resume)).unwrap_or_default();
+    Written { item, form, trouble, timeout, resume: asked.or(resume) }
+}
+
+/// What is known of a structured call; `None` where it never began, or may simply be made again.
+fn known_call(call: &Call) -> Option<FunctionCallOutput> {
+    let CallState::Ended(status) = call.state else { return None };
+    let (text, failed) = match status {
+        CallStatus::Done => {
+            let value = call.value.as_ref().map(ToString::to_string);
+            (shown_of_result(call.shown.clone().or(value).unwrap_or_default()), false)
+        }
+        CallStatus::Failed => {
+            let words = call.error.as_ref().map(|error| format!("error: {}", error.message));
+            (shown_of_result(call.shown.clone().or(words).unwrap_or_default()), true)
+        }
+        CallStatus::OutcomeUnknown if !call.read_only => {
+            let tool = &call.tool;
+            let words = format!(
+                "outcome unknown: {tool} was started, then this program was ended, and nobody knows how it ended\n\
+                 hint: check whether it took effect before doing it again"
+            );
+            (words, true)
+        }
+        CallStatus::OutcomeUnknown | CallStatus::Aborted | CallStatus::NotStarted => return None,
+    };
+    let output = vec![OutputPart::Text { text }];
+    Some(FunctionCallOutput { call_id: call.id.clone(), output, failed })
+}

@@ -1,0 +1,192 @@
+//! A conversation: what was asked, answered and done, in memory and, where there is a journal, written down before it
+//! is acted on.
+
+use std::sync::Arc;
+
+use selvedge_journal::Journal;
+use selvedge_protocol::{Item, Message, OutputPart, Role, TurnEnd, TurnError, TurnItem, Usage, new_id};
+use selvedge_script as script;
+
+use crate::AgentError;
+use crate::record::{Line, Mark, Reader, Step, StepKind};
+
+/// One conversation.
+#[derive(Debug)]
+pub struct Session {
+    id: String,
+    journal: Option<Arc<Journal>>,
+    steps: Vec<Step>,
+    turn: u32,
+    /// Whether the last turn is over.
+    ended: bool,
+    /// What scripts keep for each other.
+    pub(crate) shelf: script::Session,
+    /// Items told in events so far.
+    told: u64,
+}
+
+/// What somebody asks.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Input(
+    /// Text and images, in order.
+    pub Vec<OutputPart>,
+);
+
+impl From<&str> for Input {
+    fn from(text: &str) -> Self {
+        Self(vec![OutputPart::Text { text: text.to_owned() }])
+    }
+}
+
+impl From<String> for Input {
+    fn from(text: String) -> Self {
+        Self(vec![OutputPart::Text { text }])
+    }
+}
+
+impl Session {
+    /// A conversation that ends with the process.
+    pub fn in_memory() -> Self {
+        Self::new(new_id("ses"), None, Reader::default())
+    }
+
+    /// A new conversation, kept in the journal.
+    pub fn begin(journal: &Arc<Journal>, directory: &str) -> Result<Self, AgentError> {
+        let id = journal.begin_session(directory)?;
+        Ok(Self::new(id, Some(journal.clone()), Reader::default()))
+    }
+
+    /// A conversation from the journal, by its id, the beginning of it, or its name.
+    pub fn resume(journal: &Arc<Journal>, id: &str) -> Result<Self, AgentError> {
+        let id = journal.session(id)?.id;
+        let mut reader = Reader::default();
+        for stored in journal.items(&id)? {
+            let number = stored.number;
+            let line: Line = serde_json::from_value(stored.item)
+                .map_err(|error| AgentError::Damaged { number, why: error.to_string() })?;
+            reader.read(stored.turn, line);
+        }
+        Ok(Self::new(id, Some(journal.clone()), reader))
+    }
+
+    fn new(id: String, journal: Option<Arc<Journal>>, reader: Reader) -> Self {
+        let shelf = match &journal {
+            Some(journal) => script::Session::on(Arc::new(journal.shelf(&id))),
+            None => script::Session::default(),
+        };
+        let ended = reader.ended || reader.turn == 0;
+        Self { id, journal, steps: reader.steps, turn: reader.turn, ended, shelf, told: 0 }
+    }
+
+    /// Its id.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// Where it is written down.
+    pub fn journal(&self) -> Option<&Arc<Journal>> {
+        self.journal.as_ref()
+    }
+
+    /// The number of the last turn; zero where there was none.
+    pub fn turn(&self) -> u32 {
+        self.turn
+    }
+
+    /// Whether the last turn was broken off: [`crate::Agent::go_on`] goes on with it.
+    pub fn is_open(&self) -> bool {
+        !self.ended
+    }
+
+    /// Everything that happened, step by step.
+    pub fn steps(&self) -> &[Step] {
+        &self.steps
+    }
+
+    /// All items with their turns, in the order the model produced them: a script's output stands behind the script.
+    pub fn history(&self) -> Vec<(u32, TurnItem)> {
+        let turns = self.steps.chunk_by(|one, next| one.turn == next.turn);
+        turns.flat_map(|steps| ordered(steps).into_iter().map(|item| (steps[0].turn, item))).collect()
+    }
+
+    /// The items of one turn, in the same order.
+    pub fn items_of(&self, turn: u32) -> Vec<TurnItem> {
+        let from = self.steps.partition_point(|step| step.turn < turn);
+        let to = self.steps.partition_point(|step| step.turn <= turn);
+        ordered(&self.steps[from..to])
+    }
+
+    /// Tokens and money of all turns so far.
+    pub fn spent(&self) -> (Usage, f64) {
+        let mut spent = (Usage::default(), 0.0);
+        for step in &self.steps {
+            if let StepKind::Answered { usage, cost, .. } = &step.kind {
+                spent.0 += *usage;
+                spent.1 += cost.unwrap_or(0.0);
+            }
+        }
+        spent
+    }
+
+    /// The last thing the model said.
+    pub fn last_message(&self) -> Option<String> {
+        let answers = self.steps.iter().rev().filter(|step| matches!(step.kind, StepKind::Answered { .. }));
+        let last = answers.take(1).flat_map(|step| step.items.iter().rev());
+        last.filter_map(TurnItem::said).next()
+    }
+
+    /// A new turn begins.
+    pub(crate) fn ask(&mut self, input: Input) -> Result<(), AgentError> {
+        self.turn += 1;
+        self.ended = false;
+        let item = Item::Message(Message { role: Role::User, content: input.0, native: None });
+        self.add(StepKind::Asked, vec![item.clone().into()], vec![item])
+    }
+
+    /// Writes a step down, then keeps it.
+    pub(crate) fn add(&mut self, kind: StepKind, items: Vec<TurnItem>, wire: Vec<Item>) -> Result<(), AgentError> {
+        let step = Step { turn: self.turn, kind, items, wire };
+        self.write(&step.lines())?;
+        self.steps.push(step);
+        Ok(())
+    }
+
+    /// The turn is over.
+    pub(crate) fn end(&mut self, end: Result<TurnEnd, TurnError>) -> Result<(), AgentError> {
+        let (finish_reason, error) = match end {
+            Ok(end) => (Some(end), None),
+            Err(error) => (None, Some(error)),
+        };
+        self.write(&[Line::Mark(Mark::TurnEnd { finish_reason, error })])?;
+        self.ended = true;
+        Ok(())
+    }
+
+    fn write(&self, lines: &[Line]) -> Result<(), AgentError> {
+        let Some(journal) = &self.journal else { return Ok(()) };
+        let values = lines.iter().map(serde_json::to_value).collect::<Result<Vec<_>, _>>();
+        let values = values.map_err(|error| AgentError::Damaged { number: 0, why: error.to_string() })?;
+        journal.append_items(&self.id, self.turn, &values)?;
+        Ok(())
+    }
+
+    /// A name for the next item in events.
+    pub(crate) fn item_id(&mut self) -> String {
+        self.told += 1;
+        format!("item_{}", self.told - 1)
+    }
+}
+
+fn ordered(steps: &[Step]) -> Vec<TurnItem> {
+    let mut items: Vec<TurnItem> = Vec::new();
+    for item in steps.iter().flat_map(|step| &step.items) {
+        let call = match item {
+            TurnItem::ScriptToolCallOutput(output) => items.iter().rposition(
+                |earlier| matches!(earlier, TurnItem::ScriptToolCall(call) if call.call_id == output.call_id),
+            ),
+            _ => None,
+        };
+        items.insert(call.map_or(items.len(), |call| call + 1), item.clone());
+    }
+    items
+}

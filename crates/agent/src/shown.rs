@@ -1,0 +1,141 @@
+//! What a model sees of a script's result: JSON, never more tokens than it may have, with a handle to the rest.
+
+use crate::size::exceeds;
+use selvedge_protocol::{OutputPart, RunStatus, ScriptToolCallOutput};
+use selvedge_script::preview;
+use serde_json::{Map, Value, json};
+
+/// What a model reads of a run: one JSON text, and the images the script showed.
+pub(crate) fn script_result(output: &ScriptToolCallOutput, max_tokens: usize) -> Vec<OutputPart> {
+    let images = output.output.iter().filter(|part| matches!(part, OutputPart::Image { .. })).cloned();
+    std::iter::once(OutputPart::Text { text: result_text(output, max_tokens) }).chain(images).collect()
+}
+
+fn result_text(output: &ScriptToolCallOutput, max_tokens: usize) -> String {
+    let whole = Value::Object(facts(output)).to_string();
+    if !exceeds(&whole, max_tokens) {
+        return whole;
+    }
+    let mut bytes = max_tokens.saturating_mul(4).min(whole.len() / 2).max(512);
+    loop {
+        let text = cut(output, bytes);
+        if !exceeds(&text, max_tokens) || bytes <= 64 {
+            return text;
+        }
+        bytes = bytes * 3 / 4;
+    }
+}
+
+fn facts(output: &ScriptToolCallOutput) -> Map<String, Value> {
+    let mut facts = Map::new();
+    let ran = !matches!(output.status, RunStatus::Completed);
+    facts.insert("status".into(), json!(output.status));
+    if ran {
+        facts.insert("run".into(), json!(output.id));
+    }
+    if let Some(error) = &output.error {
+        let mut told = json!(error);
+        if let Some(fields) = told.as_object_mut() {
+            fields.retain(|_, value| !(value.is_null() || value == &json!([]) || value == &json!({})));
+        }
+        facts.insert("error".into(), told);
+    }
+    if let Some(value) = output.value() {
+        facts.insert("value".into(), value);
+    }
+    let texts: Vec<&str> = output
+        .output
+        .iter()
+        .filter_map(|part| match part {
+            OutputPart::Text { text } => Some(text.as_str()),
+            _ => None,
+        })
+        .collect();
+    if !texts.is_empty() {
+        facts.insert("output".into(), json!(texts));
+    }
+    if !output.logs.is_empty() {
+        facts.insert("logs".into(), output.logs.iter().map(|log| json!(log.message)).collect());
+    }
+    if !output.warnings.is_empty() {
+        facts.insert("warnings".into(), json!(output.warnings));
+    }
+    // After a failure the model must know what was done.
+    if output.error.is_some() && !output.calls.is_empty() {
+        let calls = output.calls.iter().map(|call| {
+            let mut line = json!({"id": call.id, "tool": call.tool, "status": call.status});
+            if let Some(error) = &call.error {
+                line["error"] = json!(error.message);
+            }
+            line
+        });
+        facts.insert("calls".into(), calls.collect());
+    }
+    facts
+}
+
+/// The result in about so many bytes. The value gives way first; the error and what was done stay as long as they can.
+fn cut(output: &ScriptToolCallOutput, bytes: usize) -> String {
+    let id = &output.id;
+    let mut facts = facts(output);
+    let note = format!("the result was cut; `await tools.recall({{ handle: \"{id}\" }})` reads all of it, in slices");
+    let value = facts.remove("value");
+    let mut left = bytes.saturating_sub(note.len() + 40);
+    let mut shorter = Map::new();
+    for (key, share) in
+        [("status", 8), ("run", 8), ("error", 3), ("calls", 3), ("warnings", 4), ("output", 2), ("logs", 3)]
+    {
+        if let Some(fact) = facts.get(key) {
+            let text = preview(fact, (left / share).max(48));
+            left = left.saturating_sub(text.len());
+            shorter.insert(key.to_owned(), serde_json::from_str(&text).unwrap_or_default());
+        }
+    }
+    if let Some(value) = value {
+        shorter.insert("value".into(), serde_json::from_str(&preview(&value, left.max(32))).unwrap_or_default());
+    }
+    shorter.insert("truncated".into(), json!(note));
+    Value::Object(shorter).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use selvedge_protocol::{LogEntry, LogLevel, RunMetadata};
+
+    fn output(value: &Value) -> ScriptToolCallOutput {
+        ScriptToolCallOutput {
+            id: "scr_1".into(),
+            call_id: "call_1".into(),
+            status: RunStatus::Completed,
+            output_json: Some(value.to_string()),
+            error: None,
+            summary: None,
+            output: Vec::new(),
+            calls: Vec::new(),
+            logs: Vec::new(),
+            warnings: Vec::new(),
+            metadata: RunMetadata::default(),
+        }
+    }
+
+    #[test]
+    fn a_small_result_is_told_in_few_words() {
+        assert_eq!(result_text(&output(&json!({"a": 1})), 10_000), r#"{"status":"completed","value":{"a":1}}"#);
+    }
+
+    #[test]
+    fn a_large_result_is_bounded_valid_and_has_a_handle() {
+        let mut large = output(&json!({"rows": vec!["{}[]1234567890 漢字"; 20_000], "n": 7}));
+        large.logs = vec![LogEntry { level: LogLevel::Log, message: "x1y2".repeat(50_000) }];
+        large.output = vec![OutputPart::Text { text: "z ".repeat(50_000) }];
+        for max in [200, 1_000, 10_000] {
+            let text = result_text(&large, max);
+            assert!(selvedge_tokens::count(&text) <= max, "{} > {max}", selvedge_tokens::count(&text));
+            let value: Value = serde_json::from_str(&text).unwrap();
+            assert!(value["truncated"].as_str().unwrap().contains("scr_1"), "{value}");
+            assert_eq!(value["status"], "completed");
+        }
+        assert!(selvedge_tokens::count(&result_text(&large, 10_000)) > 3_000, "most of the room is used");
+    }
+}

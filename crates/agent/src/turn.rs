@@ -1,0 +1,512 @@
+//! One turn, from what somebody asks to the model's last word.
+
+use std::time::Instant;
+
+use selvedge_models::{Ability, Calls, ModelError, Prompt};
+use selvedge_protocol::{
+    CallRecord, Event, EventSink, FinishReason, Item, Message, Mode, ModelErrorKind, OutputPart, Role, TurnEnd,
+    TurnError, TurnItem, Usage,
+};
+use selvedge_tools::Scope;
+use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
+
+use crate::acting::Results;
+use crate::agents::{Background, Circumstances};
+use crate::answer::{Answer, Listen, Listener, Piece, Told};
+use crate::budget::{Budget, Spent};
+use crate::history::Past;
+use crate::record::{Step, StepKind};
+use crate::recovery::Known;
+use crate::{Agent, AgentError, Input, Session, compaction, counters};
+
+/// The circumstances of one turn.
+#[derive(Debug, Clone, Default)]
+pub struct TurnOptions {
+    /// Stops the turn and everything it started; the session stays.
+    pub cancel: CancellationToken,
+    /// Nobody is there any more: a script that waits for a person is put away, to be gone on with later.
+    pub leave: CancellationToken,
+    /// Takes events.
+    pub events: EventSink,
+    /// Whether scripts run in this turn; as the agent's settings say where nothing is said.
+    pub mode: Option<Mode>,
+    /// Kept with each run: what whoever assembled the tools needs to assemble them again.
+    pub setting: String,
+}
+
+/// What a turn came to.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TurnOutcome {
+    /// Which turn.
+    pub turn: u32,
+    /// How it ended.
+    pub end: Result<TurnEnd, TurnError>,
+    /// The last thing the model said in it.
+    pub message: Option<String>,
+    /// Tokens of all its requests.
+    pub usage: Usage,
+    /// What it cost, where prices are known.
+    pub cost: Option<f64>,
+}
+
+/// Why a turn cannot go on.
+#[derive(Debug)]
+pub(crate) struct Fault(pub(crate) TurnError);
+
+impl Fault {
+    const JOURNAL: &str = "journal";
+
+    pub(crate) fn journal(message: impl Into<String>) -> Self {
+        Self(TurnError { kind: Self::JOURNAL.to_owned(), message: message.into() })
+    }
+}
+
+impl From<AgentError> for Fault {
+    fn from(error: AgentError) -> Self {
+        Self::journal(error.to_string())
+    }
+}
+
+impl From<ModelError> for Fault {
+    fn from(error: ModelError) -> Self {
+        Self(TurnError::of_model(error.kind, error.message))
+    }
+}
+
+/// A turn under way.
+pub(crate) struct Turn<'a> {
+    pub(crate) agent: &'a Agent,
+    pub(crate) session: &'a mut Session,
+    pub(crate) options: &'a TurnOptions,
+    pub(crate) events: EventSink,
+    /// Stops everything the turn started.
+    pub(crate) stop: CancellationToken,
+    pub(crate) mode: Mode,
+    pub(crate) budget: Budget,
+    /// What rides inside the newest message.
+    rides: Option<String>,
+    /// Whether the server takes tools.
+    calls: Calls,
+    /// What structured calls belong to, once there are any.
+    pub(crate) scope: Option<Scope>,
+    pub(crate) run: Option<String>,
+    pub(crate) records: Vec<CallRecord>,
+    /// Ids of calls in the ledger.
+    pub(crate) used: Vec<String>,
+    /// What is known of calls an earlier process made.
+    pub(crate) known: Known,
+    /// Agents that go on by themselves.
+    background: Background,
+}
+
+impl Agent {
+    /// One turn: asks the model, runs what it wrote, and asks again until it is done.
+    pub async fn turn(&self, session: &mut Session, input: impl Into<Input>, options: &TurnOptions) -> TurnOutcome {
+        let asked = self.settle(session, options).await.and_then(|()| Ok(session.ask(input.into())?));
+        match asked {
+            Ok(()) => self.go_on(session, options).await,
+            Err(Fault(error)) => {
+                let usage = Usage::default();
+                let turn = session.turn();
+                options.events.emit(Event::TurnFailed { turn, error: error.clone(), usage });
+                TurnOutcome { turn, end: Err(error), message: None, usage, cost: None }
+            }
+        }
+    }
+
+    /// Goes on with a turn that was broken off. What was done is not done again.
+    pub async fn go_on(&self, session: &mut Session, options: &TurnOptions) -> TurnOutcome {
+        let number = session.turn();
+        let span = tracing::info_span!("turn", session = session.id(), turn = number, end = tracing::field::Empty);
+        let started = Instant::now();
+        options.events.emit(Event::TurnStarted { turn: number });
+        let mut turn = Turn::new(self, session, options);
+        let end = turn.to_its_end().instrument(span.clone()).await;
+        turn.end_children().await;
+        let Spent { usage, cost, .. } = turn.budget.spent();
+        drop(turn);
+        let end = end.map_err(|Fault(error)| error);
+        span.record("end", tracing::field::debug(&end));
+        counters::turn(&end, started.elapsed(), &usage);
+        let items = session.items_of(number);
+        // A turn that waits for a person is not over.
+        let ended = match end {
+            Ok(TurnEnd::Suspended) => Ok(()),
+            _ => session.end(end.clone()),
+        };
+        if let Some(companion) = &self.companion {
+            companion.after(session.id(), number, &items);
+        }
+        let end = end.and_then(|end| ended.map(|()| end).map_err(|error| Fault::from(error).0));
+        options.events.emit(match &end {
+            Ok(end) => Event::TurnCompleted { turn: number, finish_reason: *end, usage, cost },
+            Err(error) => Event::TurnFailed { turn: number, error: error.clone(), usage },
+        });
+        let message = items.iter().rev().find_map(TurnItem::said);
+        TurnOutcome { turn: number, end, message, usage, cost }
+    }
+
+    /// A new turn begins although the last one was broken off: its calls get the results that are known.
+    async fn settle(&self, session: &mut Session, options: &TurnOptions) -> Result<(), Fault> {
+        if !session.is_open() {
+            return Ok(());
+        }
+        let stopped = TurnOptions { cancel: CancellationToken::new(), ..options.clone() };
+        stopped.cancel.cancel();
+        let mut turn = Turn::new(self, session, &stopped);
+        let settled = turn.finish_left_undone().await;
+        turn.end_children().await;
+        drop(turn);
+        if let Err(fault) = settled
+            && fault.0.kind == Fault::JOURNAL
+        {
+            return Err(fault);
+        }
+        Ok(session.end(Ok(TurnEnd::Interrupted))?)
+    }
+}
+
+impl<'a> Turn<'a> {
+    fn new(agent: &'a Agent, session: &'a mut Session, options: &'a TurnOptions) -> Self {
+        let (usage, cost) = session.spent();
+        let budget = match &agent.budget {
+            Some(above) => above.clone(),
+            None => Budget::new(agent.settings.session_limits, Spent { rounds: 0, usage, cost: Some(cost) }),
+        };
+        Self {
+            agent,
+            session,
+            options,
+            events: options.events.clone(),
+            stop: options.cancel.child_token(),
+            mode: options.mode.unwrap_or(agent.settings.mode),
+            budget: budget.within(agent.settings.turn_limits),
+            rides: None,
+            calls: if agent.model.tools { Calls::Parallel } else { Calls::Off },
+            scope: None,
+            run: None,
+            records: Vec::new(),
+            used: Vec::new(),
+            known: Known::default(),
+            background: Background::default(),
+        }
+    }
+
+    /// The loop: assemble, ask, record, act, record, and again. When time is up everything is told to stop.
+    async fn to_its_end(&mut self) -> Result<TurnEnd, Fault> {
+        let stop = self.stop.clone();
+        let time_is_up = match self.budget.deadline() {
+            Some(deadline) => tokio::time::sleep_until(deadline.into()),
+            None => tokio::time::sleep(std::time::Duration::from_secs(u64::from(u32::MAX))),
+        };
+        let rounds = self.rounds();
+        tokio::pin!(rounds, time_is_up);
+        tokio::select! {
+            end = &mut rounds => end,
+            () = &mut time_is_up => {
+                stop.cancel();
+                rounds.await
+            }
+        }
+    }
+
+    async fn rounds(&mut self) -> Result<TurnEnd, Fault> {
+        if let Some(end) = self.finish_left_undone().await? {
+            return Ok(end);
+        }
+        self.recall().await;
+        loop {
+            if let Some(end) = self.must_end() {
+                return Ok(end);
+            }
+            let prompt = self.assemble()?;
+            let answer = match self.ask(&prompt).await {
+                Ok(answer) => answer,
+                Err(error) => {
+                    self.find_another_way(error)?;
+                    continue;
+                }
+            };
+            let (finish, detail) = (answer.finish.clone(), answer.detail.clone());
+            let pieces = self.record_answer(answer)?;
+            let asks = pieces.iter().any(|told| told.piece.asks());
+            let results = self.act(pieces).await;
+            if results.suspended {
+                return Ok(TurnEnd::Suspended);
+            }
+            if asks {
+                self.record_results(results)?;
+            } else if let Some(end) = end_of(finish, detail)? {
+                return Ok(end);
+            }
+        }
+    }
+
+    /// Why no other request may be made.
+    fn must_end(&self) -> Option<TurnEnd> {
+        if self.options.cancel.is_cancelled() {
+            return Some(TurnEnd::Interrupted);
+        }
+        if self.stop.is_cancelled() {
+            return Some(TurnEnd::MaxTime);
+        }
+        self.budget.reached()
+    }
+
+    /// What an earlier process did not get to: results it did not write down, or the end of the turn.
+    async fn finish_left_undone(&mut self) -> Result<Option<TurnEnd>, Fault> {
+        if let Some(pieces) = self.left_undone()? {
+            let results = self.act(pieces).await;
+            if results.suspended {
+                return Ok(Some(TurnEnd::Suspended));
+            }
+            self.record_results(results)?;
+            return Ok(None);
+        }
+        let turn = self.session.turn();
+        match self.session.steps().last() {
+            Some(Step { turn: last, kind: StepKind::Answered { finish, .. }, .. }) if *last == turn => {
+                end_of(finish.clone(), None)
+            }
+            _ => Ok(None),
+        }
+    }
+
+    fn record_results(&mut self, results: Results) -> Result<(), Fault> {
+        let wire = results.wire();
+        Ok(self.session.add(StepKind::Acted, results.items, wire)?)
+    }
+
+    /// What rides inside the newest message, for the whole turn.
+    async fn recall(&mut self) {
+        let Some(companion) = &self.agent.companion else { return };
+        let turn = self.session.turn();
+        let asked = self.session.steps().iter().rev().find(|step| step.turn == turn && step.kind == StepKind::Asked);
+        let prompt = asked.and_then(|step| step.items.first()).map(text_of).unwrap_or_default();
+        self.rides = companion.before(self.session.id(), turn, &prompt).await;
+    }
+
+    /// The request: system, then history, then the newest message and what has come of it.
+    fn assemble(&mut self) -> Result<Prompt, Fault> {
+        if let Some(compacted) = compaction::if_needed(self.session, self.agent) {
+            self.compacted(compacted)?;
+        }
+        let history = self.history();
+        let mut tools = self.agent.tools.clone();
+        if self.mode == Mode::Disabled {
+            tools.retain(|tool| tool.name != crate::prompt::SCRIPT);
+        }
+        // In its last round a model can only say what it has found.
+        let last = self.budget.is_last_round() && self.budget.spent().rounds > 0;
+        Ok(Prompt {
+            system: self.agent.system(self.mode),
+            history,
+            tools,
+            calls: if last { Calls::Off } else { self.calls },
+            max_output_tokens: None,
+            effort: self.agent.settings.effort,
+            cache_key: Some(self.session.id().to_owned()),
+        })
+    }
+
+    fn compacted(&mut self, compacted: compaction::Compacted) -> Result<(), Fault> {
+        let compaction::Compacted { wire, tokens_before, tokens_after } = compacted;
+        self.session.add(StepKind::Compacted, Vec::new(), wire)?;
+        self.events.emit(Event::ThreadCompacted { tokens_before, tokens_after });
+        Ok(())
+    }
+
+    fn history(&self) -> Vec<Item> {
+        let turn = self.session.turn();
+        let steps = since_compaction(self.session.steps());
+        let now = steps.iter().position(|step| step.turn == turn).unwrap_or(steps.len());
+        let (past, now) = steps.split_at(now);
+        let room = self.agent.model.context_window;
+        let past = Past { session: self.session.id(), turn, steps: past, room };
+        let mut history = self.agent.strategy.before(&past);
+        let newest = history.len();
+        history.extend(now.iter().flat_map(|step| step.wire.iter().cloned()));
+        if let (Some(rides), Some(Item::Message(message))) = (&self.rides, history.get_mut(newest)) {
+            message.content.push(OutputPart::Text { text: rides.clone() });
+        }
+        if self.budget.is_last_round() && self.budget.spent().rounds > 0 {
+            let words = "This is the last answer of this turn: nothing can be called any more. Say what was done, and what is left to do.";
+            history.push(Item::message(Role::User, words));
+        }
+        history
+    }
+
+    /// Asks the model, and hears the answer as far as there is a reason to.
+    async fn ask(&mut self, prompt: &Prompt) -> Result<Answer, ModelError> {
+        let agent = self.agent;
+        let span = tracing::info_span!(
+            "model_call",
+            model = agent.model.name,
+            provider = agent.client.provider().name,
+            input_tokens = tracing::field::Empty,
+            output_tokens = tracing::field::Empty
+        );
+        let started = Instant::now();
+        let session = &mut *self.session;
+        let mut name = || session.item_id();
+        let mut listener = Listener {
+            harness: &agent.harness,
+            script: prompt.tools.iter().find(|tool| tool.name == crate::prompt::SCRIPT),
+            mode: self.mode,
+            after_block: agent.settings.after_block,
+            events: &self.events,
+            name: &mut name,
+            parts: Default::default(),
+            live: true,
+            told: Vec::new(),
+            answer: Answer::default(),
+        };
+        let stop = &self.stop;
+        let heard = async {
+            let mut stream = agent.client.stream(prompt, &agent.model);
+            loop {
+                let event = tokio::select! {
+                    biased;
+                    () = stop.cancelled() => return Ok(()),
+                    event = stream.next() => event,
+                };
+                match event {
+                    None => return Ok(()),
+                    Some(Ok(event)) => {
+                        if listener.hear(event) == Listen::NoMore {
+                            return Ok(());
+                        }
+                    }
+                    Some(Err(error)) => return Err(error),
+                }
+            }
+        };
+        let heard = heard.instrument(span.clone()).await;
+        if let Err(error) = heard {
+            listener.forget();
+            counters::model_error(&error);
+            return Err(error);
+        }
+        let mut answer = listener.conclude();
+        // An answer that was not heard to its end has no numbers: about as many as it seems to have.
+        let usage = *answer.usage.get_or_insert_with(|| match answer.finish {
+            Some(_) => Usage::default(),
+            None => estimated(prompt, &answer.wire),
+        });
+        span.record("input_tokens", usage.input_tokens);
+        span.record("output_tokens", usage.output_tokens);
+        counters::model_call(&usage, started.elapsed());
+        Ok(answer)
+    }
+
+    /// Writes the answer down before anything of it is done.
+    fn record_answer(&mut self, answer: Answer) -> Result<Vec<Told>, Fault> {
+        let Answer { pieces, wire, usage, finish, .. } = answer;
+        let usage = usage.unwrap_or_default();
+        let cost = self.agent.model.prices.map(|prices| prices.cost(&usage));
+        self.budget.spend(usage, cost);
+        let scripts = pieces.iter().any(|told| matches!(told.piece, Piece::Script(_)));
+        let items = match scripts {
+            // Nothing had to be taken apart.
+            false => wire.iter().cloned().map(TurnItem::from).collect(),
+            true => pieces.iter().map(|told| item_of(&told.piece)).collect(),
+        };
+        let calls = pieces.iter().any(|told| matches!(told.piece, Piece::Call(_)));
+        let run = calls.then(|| self.run_of_calls());
+        self.session.add(StepKind::Answered { run, usage, cost, finish }, items, wire)?;
+        Ok(pieces)
+    }
+
+    /// Arranges another way to ask after a request failed; fails where there is none.
+    fn find_another_way(&mut self, error: ModelError) -> Result<(), Fault> {
+        if error.lacks == Some(Ability::Tools) && self.calls != Calls::Off {
+            // Scripts in text need no tools.
+            self.calls = Calls::Off;
+            self.events.emit(Event::Error { message: format!("{error}; going on without structured calls") });
+            return Ok(());
+        }
+        if error.kind == ModelErrorKind::ContextTooLong
+            && let Some(compacted) = compaction::harder(self.session, self.agent)
+        {
+            return self.compacted(compacted);
+        }
+        Err(error.into())
+    }
+
+    /// Nothing the turn started outlives it.
+    async fn end_children(&mut self) {
+        if !self.background.is_empty() {
+            self.stop.cancel();
+            self.background.end().await;
+        }
+        self.end_scope();
+    }
+
+    pub(crate) fn circumstances(&self) -> Circumstances {
+        Circumstances {
+            budget: self.budget.clone(),
+            depth: self.agent.depth,
+            leave: self.options.leave.clone(),
+            stop: self.stop.clone(),
+            background: self.background.clone(),
+        }
+    }
+}
+
+/// Whether an answer that asks for nothing ends the turn, and how.
+fn end_of(finish: Option<FinishReason>, detail: Option<String>) -> Result<Option<TurnEnd>, Fault> {
+    match finish {
+        Some(FinishReason::Paused) => Ok(None),
+        Some(FinishReason::Length) => Ok(Some(TurnEnd::Length)),
+        Some(FinishReason::Refused) => {
+            let words = detail.unwrap_or_else(|| "the model would not answer".to_owned());
+            Err(Fault(TurnError::of_model(ModelErrorKind::Refused, words)))
+        }
+        Some(_) => Ok(Some(TurnEnd::Stop)),
+        // It was not heard to its end: the loop knows why.
+        None => Ok(None),
+    }
+}
+
+impl Drop for Turn<'_> {
+    /// Also a turn that is let go of ends what it started.
+    fn drop(&mut self) {
+        self.stop.cancel();
+        self.end_scope();
+    }
+}
+
+/// The steps a model is still told of.
+pub(crate) fn since_compaction(steps: &[Step]) -> &[Step] {
+    let last = steps.iter().rposition(|step| step.kind == StepKind::Compacted);
+    &steps[last.unwrap_or(0)..]
+}
+
+fn item_of(piece: &Piece) -> TurnItem {
+    match piece {
+        Piece::Kept(item) => item.clone().into(),
+        Piece::Said(text) => Item::message(Role::Assistant, text.clone()).into(),
+        Piece::Script(written) => TurnItem::ScriptToolCall(written.item.clone()),
+        Piece::Call(call) => Item::FunctionCall(call.clone()).into(),
+    }
+}
+
+fn text_of(item: &TurnItem) -> String {
+    match item {
+        TurnItem::Item(Item::Message(Message { content, .. })) => {
+            let texts = content.iter().filter_map(|part| match part {
+                OutputPart::Text { text } => Some(text.as_str()),
+                _ => None,
+            });
+            texts.collect()
+        }
+        _ => String::new(),
+    }
+}
+
+/// About what an answer took, where nobody says.
+fn estimated(prompt: &Prompt, wire: &[Item]) -> Usage {
+    let input = compaction::estimate(&prompt.history) + crate::size::estimate(&prompt.system) as u64;
+    Usage { input_tokens: input, output_tokens: compaction::estimate(wire), ..Usage::default() }
+}

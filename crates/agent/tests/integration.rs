@@ -1,0 +1,310 @@
+//! I1 to I10: whole turns against a model on loopback, on all three APIs.
+
+mod support;
+
+use std::sync::Arc;
+
+use selvedge_agent::{Session, TurnOutcome};
+use selvedge_protocol::{Answer, ApprovalPolicy, ErrorCode, Event, Mode, RunStatus, TurnEnd, TurnItem, Usage, WireApi};
+use selvedge_sandbox::Wasm;
+use selvedge_tools::AskLater;
+use serde_json::{Value, json};
+use support::server::Server;
+use support::speech::{CACHED, INPUT, OUTPUT, REASONING, Say, block, call, text, think};
+use support::{APIS, Desk, Person, brief, history, text_of};
+
+const SCRIPT: &str = r#"const f = await tools.readFile({ path: "a.txt" });
+return f.totalLines;"#;
+
+/// Thinking, text, a script, text and a structured call; then the last word.
+fn mixed() -> Vec<Vec<Say>> {
+    vec![
+        vec![
+            think("Count first."),
+            text(&format!("I count the lines.\n\n{}\n\nThen I read the other one.", block(SCRIPT))),
+            call("call_b", "read_file", json!({"path": "b.txt"})),
+        ],
+        vec![text("Three lines, and four.")],
+    ]
+}
+
+fn expected() -> Vec<String> {
+    vec![
+        "User: How many lines?".to_owned(),
+        "thought: Count first.".to_owned(),
+        "Assistant: I count the lines.\n\n".to_owned(),
+        format!("script: {SCRIPT}"),
+        "script returned: 3".to_owned(),
+        "Assistant: \n\nThen I read the other one.".to_owned(),
+        "call call_b: read_file {\"path\":\"b.txt\"}".to_owned(),
+        "result call_b: L1: four".to_owned(),
+        "Assistant: Three lines, and four.".to_owned(),
+    ]
+}
+
+async fn play(desk: &Desk, server: &Server, session: &mut Session) -> TurnOutcome {
+    desk.agent(server).turn(session, "How many lines?", &desk.options()).await
+}
+
+/// Compares a mixed turn item by item: history, events, what is stored, and what went over the wire.
+async fn mixed_turn(api: WireApi) -> Vec<Value> {
+    let (desk, server) = (Desk::new(api), Server::saying(mixed()).await);
+    let mut session = desk.session();
+    let outcome = play(&desk, &server, &mut session).await;
+    assert_eq!(outcome.end, Ok(TurnEnd::Stop));
+    assert_eq!(outcome.message.as_deref(), Some("Three lines, and four."));
+    assert_eq!(history(&session), expected(), "{api:?}");
+    assert_eq!(desk.items_told().iter().map(brief).collect::<Vec<_>>(), expected()[1..], "{api:?}: events");
+    let stored = Session::resume(&desk.journal, session.id()).unwrap();
+    assert_eq!(stored.history(), session.history());
+    assert_eq!(stored.steps(), session.steps());
+    let usage = Usage {
+        input_tokens: 2 * INPUT,
+        cached_input_tokens: 2 * CACHED,
+        output_tokens: 2 * OUTPUT,
+        reasoning_output_tokens: if api == WireApi::Messages { 0 } else { 2 * REASONING },
+        ..Usage::default()
+    };
+    assert_eq!(outcome.usage, usage, "{api:?}");
+    server.asked().into_iter().map(|asked| asked.body).collect()
+}
+
+#[tokio::test]
+async fn i1_responses_script_text_and_thinking() {
+    let asked = mixed_turn(WireApi::Responses).await;
+    let input = asked[1]["input"].as_array().unwrap();
+    let kinds: Vec<&str> = input.iter().map(|item| item["type"].as_str().unwrap_or("message")).collect();
+    assert_eq!(kinds, ["message", "reasoning", "message", "function_call", "function_call_output", "message"]);
+    let said = input[2]["content"][0]["text"].as_str().unwrap();
+    assert!(said.contains("<tool-calls>") && said.ends_with("Then I read the other one."), "whole: {said}");
+    assert_eq!(input[1]["encrypted_content"], "gAAA");
+    assert_eq!((&input[5]["role"], text_of(&input[5]["content"]).contains("\"value\":3")), (&json!("user"), true));
+}
+
+#[tokio::test]
+async fn i2_chat_completions_script_block() {
+    let asked = mixed_turn(WireApi::Chat).await;
+    let messages = asked[1]["messages"].as_array().unwrap();
+    let roles: Vec<&str> = messages.iter().map(|message| message["role"].as_str().unwrap()).collect();
+    assert_eq!(roles, ["system", "user", "assistant", "tool", "user"]);
+    assert!(messages[2]["content"].as_str().unwrap().contains("<tool-calls>"));
+    assert_eq!(messages[2]["tool_calls"][0]["id"], "call_b");
+    assert!(text_of(&messages[4]).contains("\"value\":3"), "a script block's result comes last");
+}
+
+#[tokio::test]
+async fn i3_messages_thinking_and_script() {
+    let asked = mixed_turn(WireApi::Messages).await;
+    let messages = asked[1]["messages"].as_array().unwrap();
+    let roles: Vec<&str> = messages.iter().map(|message| message["role"].as_str().unwrap()).collect();
+    assert_eq!(roles, ["user", "assistant", "user"]);
+    let answer = messages[1]["content"].as_array().unwrap();
+    assert_eq!((&answer[0]["type"], &answer[0]["signature"]), (&json!("thinking"), &json!("c2ln")));
+    let results = messages[2]["content"].as_array().unwrap();
+    assert_eq!((&results[0]["type"], &results[0]["tool_use_id"]), (&json!("tool_result"), &json!("call_b")));
+    assert!(text_of(&results[1]).contains("\"value\":3"));
+}
+
+#[tokio::test]
+async fn i4_structured_calls_the_script_tool_and_blocks_in_one_turn() {
+    for api in APIS {
+        let answers = vec![
+            vec![
+                text(&block("store('n', 1); return 'block'")),
+                call("c1", "script", json!({"code": "return load('n') + 1"})),
+                call("c2", "read_file", json!({"path": "a.txt"})),
+                call("c3", "list_dir", json!({"path": "."})),
+            ],
+            vec![text("done")],
+        ];
+        let (desk, server) = (Desk::new(api), Server::saying(answers).await);
+        let mut session = desk.session();
+        assert_eq!(play(&desk, &server, &mut session).await.end, Ok(TurnEnd::Stop));
+        let items = history(&session);
+        assert_eq!(
+            items[1..5],
+            [
+                "script: store('n', 1); return 'block'",
+                "script returned: \"block\"",
+                "script: return load('n') + 1",
+                "script returned: 2",
+            ],
+            "in the order they were written"
+        );
+        assert!(items[5].starts_with("call c2") && items[6].starts_with("call c3"), "{items:?}");
+        assert!(items[7].starts_with("result c2: L1: one") && items[8].starts_with("result c3"), "{items:?}");
+        // All four ran under one journal: two scripts and one group of calls.
+        let runs = desk.journal.runs(&Default::default()).unwrap();
+        assert_eq!(runs.iter().filter(|run| run.id.starts_with("scr_")).count(), 2);
+        assert_eq!(runs.iter().filter(|run| run.id.starts_with("trn_")).map(|run| run.calls).collect::<Vec<_>>(), [2]);
+    }
+}
+
+#[tokio::test]
+async fn i5_an_approval_shows_the_script_and_goes_on_later() {
+    let script = "const a = 1;\nawait tools.writeFile({ path: 'new.txt', content: 'x', approvalContext: 'to see it' });\nreturn a;";
+    let answers = vec![vec![text(&block(script))], vec![text("written")]];
+    let (mut desk, server) = (Desk::new(WireApi::Responses), Server::saying(answers.clone()).await);
+    desk.policy = ApprovalPolicy::Untrusted;
+    let person = Person::who_says(Answer::Once);
+    desk.approver = Some(person.clone());
+    let mut session = desk.session();
+    assert_eq!(play(&desk, &server, &mut session).await.end, Ok(TurnEnd::Stop));
+    let asked = person.asked.lock().unwrap().clone();
+    let gated = &asked[0].calls[0];
+    assert_eq!((gated.tool.as_str(), gated.line), ("write_file", Some(2)));
+    assert!(gated.snippet.as_ref().unwrap().contains("const a = 1;"), "the lines around it");
+    assert!(asked[0].script_id.as_ref().unwrap().starts_with("scr_"));
+    assert!(desk.told().iter().any(|event| matches!(event, Event::ApprovalRequested { .. })));
+
+    // Nobody is there: the turn waits, and goes on in another process where somebody is.
+    let (mut desk, server) = (Desk::new(WireApi::Responses), Server::saying(answers).await);
+    desk.policy = ApprovalPolicy::Untrusted;
+    desk.approver = Some(Arc::new(AskLater));
+    let mut session = desk.session();
+    assert_eq!(play(&desk, &server, &mut session).await.end, Ok(TurnEnd::Suspended));
+    assert!(!desk.work().join("new.txt").exists() && session.is_open());
+    let id = session.id().to_owned();
+    drop(session);
+    desk.approver = Some(Person::who_says(Answer::Once));
+    let mut session = Session::resume(&desk.journal, &id).unwrap();
+    let outcome = desk.agent(&server).go_on(&mut session, &desk.options()).await;
+    assert_eq!((outcome.end, outcome.message.as_deref()), (Ok(TurnEnd::Stop), Some("written")));
+    assert_eq!(std::fs::read_to_string(desk.work().join("new.txt")).unwrap(), "x");
+    assert_eq!(history(&session)[2], "script returned: 1");
+}
+
+#[tokio::test]
+async fn i6_a_timeout_is_in_the_history_and_told_to_the_model() {
+    for api in APIS {
+        let answers = vec![
+            vec![call(
+                "c1",
+                "script",
+                json!({"code": "await tools.readFile({ path: 'a.txt' }); for (;;) {}", "timeoutMs": 100}),
+            )],
+            vec![text("too slow")],
+        ];
+        let (desk, server) = (Desk::new(api), Server::saying(answers).await);
+        let mut session = desk.session();
+        assert_eq!(play(&desk, &server, &mut session).await.end, Ok(TurnEnd::Stop));
+        assert!(history(&session)[2].starts_with("script failed: ScriptTimeoutError"), "{:?}", history(&session));
+        let second = text_of(&server.asked()[1].body);
+        assert!(second.contains("ScriptTimeoutError") && second.contains("partialResults"), "{second}");
+    }
+}
+
+#[tokio::test]
+async fn i7_disabled_runs_nothing_and_says_so() {
+    for api in APIS {
+        let code = "await tools.writeFile({ path: 'never.txt', content: 'x' }); return 1";
+        let answers = vec![vec![text(&format!("Now: {}", block(code)))], vec![text("I see")]];
+        let (mut desk, server) = (Desk::new(api), Server::saying(answers).await);
+        desk.settings.mode = Mode::Disabled;
+        let mut session = desk.session();
+        assert_eq!(play(&desk, &server, &mut session).await.end, Ok(TurnEnd::Stop));
+        assert!(!desk.work().join("never.txt").exists());
+        let asked = server.asked();
+        let tools = asked[0].body["tools"].to_string();
+        assert!(!tools.contains("\"script\"") && tools.contains("read_file"), "the script tool is not offered");
+        assert!(!text_of(&asked[0].body).contains("<tool-calls>"), "nor are blocks taught");
+        assert!(text_of(&asked[1].body).contains("scripts are disabled here"));
+        assert!(history(&session)[3].contains("scripts are disabled here"));
+        // The narrowest place wins.
+        let server = Server::saying(vec![vec![text(&block("return 7"))], vec![text("seven")]]).await;
+        let mut options = desk.options();
+        options.mode = Some(Mode::Enabled);
+        let agent = desk.agent(&server);
+        agent.turn(&mut session, "again", &options).await;
+        assert!(history(&session).contains(&"script returned: 7".to_owned()));
+    }
+}
+
+#[tokio::test]
+async fn i8_a_dry_run_checks_and_reports() {
+    for api in APIS {
+        let code = "await tools.writeFile({ path: 'never.txt', content: 'x' }); await tools.readFil({ path: 'a' })";
+        let answers = vec![vec![text(&block(code))], vec![text("I see")]];
+        let (mut desk, server) = (Desk::new(api), Server::saying(answers).await);
+        desk.settings.mode = Mode::DryRun;
+        let mut session = desk.session();
+        assert_eq!(play(&desk, &server, &mut session).await.end, Ok(TurnEnd::Stop));
+        assert!(!desk.work().join("never.txt").exists());
+        let output = session.history().into_iter().find_map(|(_, item)| match item {
+            TurnItem::ScriptToolCallOutput(output) => Some(output),
+            _ => None,
+        });
+        let output = output.unwrap();
+        assert_eq!(output.status, RunStatus::DryRun);
+        assert_eq!(output.error.as_ref().unwrap().code, ErrorCode::ToolNotFoundError);
+        assert!(text_of(&server.asked()[1].body).contains("readFile"), "with the nearest name");
+    }
+}
+
+#[tokio::test]
+async fn i9_the_same_turn_on_another_runtime() {
+    let mut all = Vec::new();
+    for runtime in [
+        None,
+        Some(Arc::new(
+            Wasm::new(selvedge_sandbox::Settings { max_scripts: 2, pooling: false, ..Default::default() }).unwrap(),
+        ) as _),
+    ] {
+        let (mut desk, server) = (Desk::new(WireApi::Messages), Server::saying(mixed()).await);
+        desk.runtime = runtime;
+        let mut session = desk.session();
+        assert_eq!(play(&desk, &server, &mut session).await.end, Ok(TurnEnd::Stop));
+        all.push((
+            history(&session),
+            server.asked().into_iter().map(|asked| asked.body["messages"].clone()).collect::<Vec<_>>(),
+        ));
+    }
+    assert_eq!(all[0], all[1]);
+}
+
+#[tokio::test]
+async fn i10_the_order_of_a_turn_is_kept_on_every_api() {
+    let mut all = Vec::new();
+    for api in APIS {
+        let (desk, server) = (Desk::new(api), Server::saying(mixed()).await);
+        let mut session = desk.session();
+        play(&desk, &server, &mut session).await;
+        let events: Vec<String> = desk
+            .told()
+            .iter()
+            .filter_map(|event| match event {
+                Event::ItemCompleted { item, .. } => Some(item.kind().to_owned()),
+                Event::ScriptStarted { .. } => Some("script.started".to_owned()),
+                Event::ScriptFinished { .. } => Some("script.finished".to_owned()),
+                Event::CallStarted { tool, .. } => Some(format!("call.started {tool}")),
+                Event::TurnStarted { .. } => Some("turn.started".to_owned()),
+                Event::TurnCompleted { finish_reason, .. } => {
+                    Some(format!("turn.completed {}", finish_reason.as_str()))
+                }
+                _ => None,
+            })
+            .collect();
+        all.push((history(&session), events));
+    }
+    assert_eq!(all[0], all[1]);
+    assert_eq!(all[0], all[2]);
+    assert_eq!(
+        all[0].1,
+        [
+            "turn.started",
+            "reasoning",
+            "message",
+            "script_tool_call",
+            "script.started",
+            "call.started read_file",
+            "script.finished",
+            "script_tool_call_output",
+            "message",
+            "function_call",
+            "call.started read_file",
+            "function_call_output",
+            "message",
+            "turn.completed stop",
+        ]
+    );
+}

@@ -1,0 +1,200 @@
+//! A desk to work at: a project in a temporary folder, a journal, real tools, and a model on loopback.
+#![allow(dead_code)]
+
+pub mod server;
+pub mod speech;
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use selvedge_agent::{Agent, Agents, Session, Settings, TurnOptions};
+use selvedge_journal::Journal;
+use selvedge_models::{Client, Model, Provider};
+use selvedge_protocol::{
+    Answer, ApprovalDecision, ApprovalPolicy, ApprovalRequest, Event, EventSink, Item, SandboxPolicy, TurnItem, WireApi,
+};
+use selvedge_sandbox::Runtime;
+use selvedge_script::Harness;
+use selvedge_toolbox::{Toolbox, Workspace};
+use selvedge_tools::{Approver, Orchestrator, Registry, tool};
+use tempfile::TempDir;
+use tokio::sync::Notify;
+
+use server::Server;
+
+pub const APIS: [WireApi; 3] = [WireApi::Responses, WireApi::Chat, WireApi::Messages];
+
+pub struct Desk {
+    pub dir: TempDir,
+    pub journal: Arc<Journal>,
+    pub api: WireApi,
+    pub model: Model,
+    pub settings: Settings,
+    pub policy: ApprovalPolicy,
+    pub approver: Option<Arc<dyn Approver>>,
+    pub events: Arc<Mutex<Vec<Event>>>,
+    /// Told whenever an event happens.
+    pub happened: Arc<Notify>,
+    pub runtime: Option<Arc<dyn Runtime>>,
+}
+
+impl Desk {
+    pub fn new(api: WireApi) -> Self {
+        let dir = TempDir::new().unwrap();
+        std::fs::create_dir(dir.path().join("work")).unwrap();
+        std::fs::write(dir.path().join("work/a.txt"), "one\ntwo\nthree\n").unwrap();
+        std::fs::write(dir.path().join("work/b.txt"), "four\n").unwrap();
+        let journal = Arc::new(Journal::open(&dir.path().join("home")).unwrap());
+        Self {
+            journal,
+            api,
+            model: Model { freeform_tools: false, ..Model::known("claude-sonnet-5") },
+            settings: Settings::default(),
+            policy: ApprovalPolicy::OnRequest,
+            approver: None,
+            events: Arc::default(),
+            happened: Arc::default(),
+            runtime: None,
+            dir,
+        }
+    }
+
+    pub fn work(&self) -> PathBuf {
+        self.dir.path().join("work")
+    }
+
+    pub fn client(&self, server: &Server) -> Client {
+        let mut provider = Provider::new("mock", &server.url, self.api);
+        (provider.request_max_retries, provider.stream_max_retries) = (0, 0);
+        Client::new(provider).unwrap()
+    }
+
+    pub fn registry(&self, agents: &Agents) -> Registry {
+        let mut registry = Registry::new();
+        let work = Workspace::open_with(&self.work(), SandboxPolicy::WorkspaceWrite, &[], &[]).unwrap();
+        Toolbox::new(work).register(&mut registry).unwrap();
+        agents.register(&mut registry).unwrap();
+        #[derive(serde::Deserialize, schemars::JsonSchema)]
+        struct Nothing {}
+        // Stops only when it is told to.
+        registry
+            .register(tool("hang", "Never ends.", |_: Nothing| async {
+                std::future::pending::<Result<i32, _>>().await
+            }))
+            .unwrap();
+        registry
+    }
+
+    pub fn agent(&self, server: &Server) -> Agent {
+        let agents = Agents::default();
+        let mut orchestrator =
+            Orchestrator::new(self.registry(&agents)).with_policy(self.policy).with_ledger(self.journal.clone());
+        if let Some(approver) = &self.approver {
+            orchestrator = orchestrator.with_approver(approver.clone());
+        }
+        let harness = match &self.runtime {
+            Some(runtime) => Harness::on(runtime.clone(), orchestrator),
+            None => Harness::new(orchestrator).unwrap(),
+        };
+        let settings = Settings { directory: self.work().display().to_string(), ..self.settings.clone() };
+        Agent::new(self.client(server), self.model.clone(), harness, settings)
+            .with_agents(&agents, Some(self.journal.clone()))
+    }
+
+    pub fn session(&self) -> Session {
+        Session::begin(&self.journal, &self.work().display().to_string()).unwrap()
+    }
+
+    pub fn options(&self) -> TurnOptions {
+        let (events, happened) = (self.events.clone(), self.happened.clone());
+        let sink = EventSink::new(move |event| {
+            events.lock().unwrap().push(event);
+            happened.notify_one();
+        });
+        TurnOptions { events: sink, ..TurnOptions::default() }
+    }
+
+    pub fn told(&self) -> Vec<Event> {
+        self.events.lock().unwrap().clone()
+    }
+
+    /// The items of `item.completed`, in the order they were told.
+    pub fn items_told(&self) -> Vec<TurnItem> {
+        let item = |event| match event {
+            Event::ItemCompleted { item, .. } => Some(item),
+            _ => None,
+        };
+        self.told().into_iter().filter_map(item).collect()
+    }
+
+    /// Waits until such an event has happened.
+    pub async fn until(&self, happened: impl Fn(&Event) -> bool) {
+        loop {
+            if self.told().iter().any(&happened) {
+                return;
+            }
+            self.happened.notified().await;
+        }
+    }
+}
+
+/// An item in a few words, without ids and times.
+pub fn brief(item: &TurnItem) -> String {
+    match item {
+        TurnItem::ScriptToolCall(call) => format!("script: {}", call.source_code),
+        TurnItem::ScriptToolCallOutput(output) => match &output.error {
+            Some(error) => format!("script failed: {}: {}", error.code, error.message),
+            None => format!("script returned: {}", output.output_json.as_deref().unwrap_or("nothing")),
+        },
+        TurnItem::Item(Item::Message(message)) => format!("{:?}: {}", message.role, message.text()),
+        TurnItem::Item(Item::Reasoning(thought)) => {
+            format!("thought: {}", thought.summary.iter().chain(&thought.content).cloned().collect::<String>())
+        }
+        TurnItem::Item(Item::FunctionCall(call)) => format!("call {}: {} {}", call.call_id, call.name, call.arguments),
+        TurnItem::Item(Item::FunctionCallOutput(output)) => format!("result {}: {}", output.call_id, output.text()),
+        TurnItem::Item(Item::Native(_)) => "native".to_owned(),
+    }
+}
+
+pub fn history(session: &Session) -> Vec<String> {
+    session.history().iter().map(|(_, item)| brief(item)).collect()
+}
+
+/// A person who answers every question in the same way, and remembers what was asked.
+pub struct Person {
+    pub answer: Answer,
+    pub asked: Mutex<Vec<ApprovalRequest>>,
+}
+
+impl Person {
+    pub fn who_says(answer: Answer) -> Arc<Self> {
+        Arc::new(Self { answer, asked: Mutex::default() })
+    }
+}
+
+impl Approver for Person {
+    fn ask<'a>(&'a self, request: &'a ApprovalRequest) -> BoxFuture<'a, ApprovalDecision> {
+        self.asked.lock().unwrap().push(request.clone());
+        std::future::ready(ApprovalDecision::Answered(vec![self.answer.clone(); request.calls.len()])).boxed()
+    }
+}
+
+/// All text a request holds, whichever API it speaks.
+pub fn text_of(body: &serde_json::Value) -> String {
+    fn walk(value: &serde_json::Value, out: &mut String) {
+        match value {
+            serde_json::Value::String(text) => {
+                out.push_str(text);
+                out.push('\n');
+            }
+            serde_json::Value::Array(items) => items.iter().for_each(|item| walk(item, out)),
+            serde_json::Value::Object(fields) => fields.values().for_each(|value| walk(value, out)),
+            _ => {}
+        }
+    }
+    let mut out = String::new();
+    walk(body, &mut out);
+    out
+}

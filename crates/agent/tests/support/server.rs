@@ -1,0 +1,144 @@
+//! A model on loopback: real HTTP, answers made by a function of what is asked, in the API that is asked.
+
+use std::sync::{Arc, Mutex};
+
+use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+use super::speech::{Say, encode, encode_counted};
+
+/// One request.
+#[derive(Debug, Clone)]
+pub struct Asked {
+    pub path: String,
+    pub body: Value,
+    /// Which request, from zero.
+    pub number: usize,
+}
+
+/// What is answered.
+#[derive(Debug, Clone)]
+pub enum Reply {
+    Say(Vec<Say>),
+    /// The same, with the tokens the request is said to have had.
+    Counted(Vec<Say>, u64),
+    /// An error of the provider.
+    Fail(u16, String),
+    /// The answer begins, and nothing more comes: all but the end of what is said.
+    Hang(Vec<Say>),
+}
+
+impl From<Vec<Say>> for Reply {
+    fn from(said: Vec<Say>) -> Self {
+        Self::Say(said)
+    }
+}
+
+type Script = dyn Fn(&Asked) -> Reply + Send + Sync;
+
+/// The server. It ends with this.
+pub struct Server {
+    pub url: String,
+    asked: Arc<Mutex<Vec<Asked>>>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Server {
+    /// A server that answers as this function says.
+    pub async fn start(script: impl Fn(&Asked) -> Reply + Send + Sync + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/v1", listener.local_addr().unwrap());
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let (seen, script) = (asked.clone(), Arc::new(script) as Arc<Script>);
+        let task = tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                tokio::spawn(serve(stream, seen.clone(), script.clone()));
+            }
+        });
+        Self { url, asked, task }
+    }
+
+    /// A server that gives these answers in order.
+    pub async fn saying(answers: Vec<Vec<Say>>) -> Self {
+        Self::start(move |asked| match answers.get(asked.number) {
+            Some(said) => said.clone().into(),
+            None => Reply::Fail(400, format!("request {} was not expected", asked.number)),
+        })
+        .await
+    }
+
+    pub fn asked(&self) -> Vec<Asked> {
+        self.asked.lock().unwrap().clone()
+    }
+}
+
+async fn serve(mut stream: TcpStream, seen: Arc<Mutex<Vec<Asked>>>, script: Arc<Script>) {
+    let _ = stream.set_nodelay(true);
+    let mut bytes = Vec::new();
+    while let Some((path, body)) = request(&mut stream, &mut bytes).await {
+        let asked = {
+            let mut seen = seen.lock().unwrap();
+            let asked = Asked { path, body, number: seen.len() };
+            seen.push(asked.clone());
+            asked
+        };
+        let (status, kind, text, hang) = match script(&asked) {
+            Reply::Say(said) => (200, "text/event-stream", encode(&asked.path, &said), false),
+            Reply::Counted(said, input) => (200, "text/event-stream", encode_counted(&asked.path, &said, input), false),
+            Reply::Fail(status, words) => (status, "application/json", words, false),
+            Reply::Hang(said) => (200, "text/event-stream", encode(&asked.path, &said), true),
+        };
+        let head = format!("HTTP/1.1 {status} X\r\ncontent-type: {kind}\r\ntransfer-encoding: chunked\r\n\r\n");
+        let end = if hang { text.rfind("event: ").or(text.rfind("data: ")).unwrap_or(0) * 3 / 4 } else { text.len() };
+        let mut out = head.into_bytes();
+        // Cut at awkward places.
+        for piece in text.as_bytes()[..end].chunks(997) {
+            out.extend(format!("{:x}\r\n", piece.len()).bytes());
+            out.extend(piece);
+            out.extend(b"\r\n");
+        }
+        if !hang {
+            out.extend(b"0\r\n\r\n");
+        }
+        if stream.write_all(&out).await.is_err() {
+            return;
+        }
+        if hang {
+            // Until the client goes away.
+            let mut rest = [0; 64];
+            while stream.read(&mut rest).await.is_ok_and(|read| read > 0) {}
+            return;
+        }
+    }
+}
+
+async fn request(stream: &mut TcpStream, bytes: &mut Vec<u8>) -> Option<(String, Value)> {
+    let mut buffer = [0; 16 * 1024];
+    loop {
+        if let Some(end) = bytes.windows(4).position(|window| window == b"\r\n\r\n") {
+            let head = String::from_utf8_lossy(&bytes[..end]).into_owned();
+            let length = head.lines().find_map(|line| {
+                line.to_lowercase().strip_prefix("content-length:").map(|n| n.trim().parse::<usize>().unwrap())
+            });
+            let whole = end + 4 + length.unwrap_or(0);
+            if bytes.len() >= whole {
+                let body = serde_json::from_slice(&bytes[end + 4..whole]).unwrap_or_default();
+                let path = head.split(' ').nth(1).unwrap_or_default().to_owned();
+                bytes.drain(..whole);
+                return Some((path, body));
+            }
+        }
+        let read = stream.read(&mut buffer).await.ok()?;
+        if read == 0 {
+            return None;
+        }
+        bytes.extend_from_slice(&buffer[..read]);
+    }
+}

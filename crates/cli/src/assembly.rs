@@ -1,0 +1,146 @@
+//! From flags and files to an agent: what `exec` and the chat have in common.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::Result;
+use selvedge_agent::{Agent, Agents, Allowance, Session, Settings};
+use selvedge_models::Client;
+use selvedge_protocol::{ModeSettings, WireApi};
+use selvedge_tools::{Approver, PatchFlavour, ToolsConfig};
+
+use crate::args::{LimitArgs, ModelArgs, PlaceArgs, TurnArgs};
+use crate::problem::Problem;
+use crate::providers::{self, Choice};
+use crate::setup::Setup;
+
+/// What an agent is told of a project, at most.
+const PROJECT_BYTES: usize = 32 << 10;
+
+/// What an agent is assembled from.
+pub(crate) struct Wanted<'a> {
+    pub(crate) model: &'a ModelArgs,
+    pub(crate) limits: &'a LimitArgs,
+    pub(crate) turn: &'a TurnArgs,
+    /// `None` asks nobody.
+    pub(crate) approver: Option<Arc<dyn Approver>>,
+    /// What the model is told besides.
+    pub(crate) instructions: Option<String>,
+    pub(crate) conversation: Conversation,
+}
+
+/// What an agent is to go on with.
+#[derive(Debug, Clone)]
+pub(crate) enum Conversation {
+    New,
+    /// The last one of this folder where none is named.
+    Old(Option<String>),
+}
+
+/// The tools of a place, with those that launch agents among them.
+pub(crate) fn setup(place: &PlaceArgs) -> Result<Setup> {
+    let mut setup = Setup::new(place)?.with_journal(place)?;
+    setup.agents = Some(Agents::default());
+    Ok(setup)
+}
+
+/// An agent over the tools of a place, and its conversation.
+pub(crate) async fn agent(setup: &mut Setup, place: &PlaceArgs, wanted: Wanted<'_>) -> Result<(Agent, Session)> {
+    let Choice { provider, model, effort } = providers::choose(&setup.config, wanted.model).await?;
+    let session = match &wanted.conversation {
+        Conversation::New => new_session(setup)?,
+        Conversation::Old(id) => old_session(setup, id.as_deref())?,
+    };
+    // What its scripts did can be recalled.
+    setup.session = session.id().to_owned();
+    if place.pack.is_none()
+        && let Some(pack) = model.tool_pack.clone().or_else(|| provider.tool_pack.clone())
+    {
+        setup.config.tool_pack = Some(pack);
+    }
+    let modes = ModeSettings {
+        turn: wanted.limits.mode.map(Into::into),
+        provider: model.script_mode.or(provider.script_mode),
+        global: Some(setup.config.script_harness.mode),
+    };
+    let settings = Settings {
+        directory: setup.directory.display().to_string(),
+        mode: modes.effective(),
+        turn_limits: Allowance {
+            rounds: Some(wanted.turn.max_rounds.unwrap_or(100)),
+            tokens: wanted.turn.max_tokens,
+            cost: wanted.turn.max_cost,
+            time: wanted.turn.max_time,
+        },
+        effort,
+        project: project(&setup.directory),
+        instructions: wanted.instructions,
+        ..Settings::default()
+    };
+    let freeform = provider.wire == WireApi::Responses && model.freeform_tools;
+    let patch = if freeform { PatchFlavour::Freeform } else { PatchFlavour::Text };
+    let config = ToolsConfig { patch: Some(patch), view_image: model.images, ..ToolsConfig::default() };
+    let harness = setup.harness(wanted.limits, wanted.approver)?;
+    let client = Client::new(provider).map_err(|error| Problem::new(error.to_string()))?;
+    let agent = Agent::new(client, model, harness, settings).with_tools_config(config);
+    let agent = match &setup.agents {
+        Some(agents) => agent.with_agents(agents, setup.journal.clone()),
+        None => agent,
+    };
+    Ok((agent, session))
+}
+
+/// A new conversation, kept unless somebody does not want that.
+fn new_session(setup: &Setup) -> Result<Session> {
+    Ok(match &setup.journal {
+        Some(journal) => Session::begin(journal, &setup.directory.display().to_string())?,
+        None => Session::in_memory(),
+    })
+}
+
+/// An earlier conversation.
+fn old_session(setup: &Setup, id: Option<&str>) -> Result<Session> {
+    let Some(journal) = &setup.journal else {
+        return Err(Problem::new("nothing is written down that could be gone on from")
+            .hint("leave out --ephemeral")
+            .into());
+    };
+    let id = match id {
+        Some(id) => id.to_owned(),
+        None => {
+            let here = setup.directory.display().to_string();
+            let all = journal.sessions(1000).map_err(|error| crate::sessions::problem(&error))?;
+            let last = all.into_iter().find(|session| session.directory == here);
+            last.ok_or_else(|| {
+                Problem::new("there is no session of this folder").hint("`selvedge sessions list` shows all")
+            })?
+            .id
+        }
+    };
+    Session::resume(journal, &id).map_err(|error| match error {
+        selvedge_agent::AgentError::Journal(error) => crate::sessions::problem(&error).into(),
+        other => anyhow::Error::from(other),
+    })
+}
+
+/// What the project says to agents: every AGENTS.md from its root down to this folder.
+fn project(directory: &Path) -> Option<String> {
+    let mut folders: Vec<&Path> = Vec::new();
+    for folder in directory.ancestors() {
+        folders.push(folder);
+        if folder.join(".git").exists() {
+            break;
+        }
+    }
+    // Without a repository, only the folder itself.
+    if folders.last().is_some_and(|root| !root.join(".git").exists()) {
+        folders.truncate(1);
+    }
+    let texts = folders.iter().rev().filter_map(|folder| std::fs::read_to_string(folder.join("AGENTS.md")).ok());
+    let mut text = texts.collect::<Vec<_>>().join("\n\n");
+    if text.len() > PROJECT_BYTES {
+        text.truncate(text.floor_char_boundary(PROJECT_BYTES));
+        text.push_str("\n[the rest was left out]");
+    }
+    (!text.trim().is_empty()).then_some(text)
+}

@@ -1,0 +1,255 @@
+//! `selvedge exec`: one task for an agent, without questions.
+
+use std::io::{IsTerminal, Read};
+use std::path::Path;
+
+use anyhow::Result;
+use selvedge_agent::{Agent, Session, TurnOptions, TurnOutcome};
+use selvedge_protocol::{Event, EventSink, TurnEnd};
+use serde_json::Value;
+use tokio_util::sync::CancellationToken;
+
+use crate::Exit;
+use crate::args::ExecArgs;
+use crate::assembly::{self, Conversation, Wanted};
+use crate::out::{harmless, line};
+use crate::problem::Problem;
+use crate::run::{Signals, drive, runtime};
+use crate::show::Show;
+
+/// How often a model may correct an answer that does not fit the schema.
+const CORRECTIONS: u32 = 2;
+
+/// What is asked of which conversation.
+enum Task {
+    New(String),
+    /// Without words it goes on with a turn that was broken off.
+    Resume {
+        id: Option<String>,
+        prompt: Option<String>,
+    },
+}
+
+pub(crate) fn exec(args: ExecArgs) -> Result<Exit> {
+    let task = task(&args)?;
+    let schema = args.output_schema.as_deref().map(Schema::read).transpose()?;
+    let mut setup = assembly::setup(&args.place)?;
+    let runtime = runtime()?;
+    let (cancel, leave) = (CancellationToken::new(), CancellationToken::new());
+    let show = if args.json || args.quiet { Show::nothing() } else { Show::on_stderr() };
+    let events = if args.json { as_lines() } else { with_errors(show.sink()) };
+    let options = TurnOptions { cancel: cancel.clone(), leave: leave.clone(), events, ..TurnOptions::default() };
+    // Nobody is asked: whoever wants the process to end ends the turn.
+    let signals = Signals { cancel: cancel.clone(), end: cancel };
+    let work = async {
+        let wanted = Wanted {
+            model: &args.model,
+            limits: &args.limits,
+            turn: &args.turn,
+            approver: None,
+            instructions: schema.as_ref().map(Schema::instructions),
+            conversation: match &task {
+                Task::New(_) => Conversation::New,
+                Task::Resume { id, .. } => Conversation::Old(id.clone()),
+            },
+        };
+        let (agent, mut session) = assembly::agent(&mut setup, &args.place, wanted).await?;
+        options.events.emit(Event::ThreadStarted { thread_id: session.id().to_owned() });
+        let outcome = match task {
+            Task::New(prompt) | Task::Resume { prompt: Some(prompt), .. } => {
+                agent.turn(&mut session, prompt, &options).await
+            }
+            Task::Resume { .. } if session.is_open() => agent.go_on(&mut session, &options).await,
+            Task::Resume { .. } => {
+                return Err(Problem::new("no prompt was given").hint("selvedge exec resume ID \"prompt\"").into());
+            }
+        };
+        let outcome = match &schema {
+            Some(schema) => schema.corrected(&agent, &mut session, &options, outcome).await,
+            None => outcome,
+        };
+        anyhow::Ok((outcome, session.id().to_owned()))
+    };
+    let done = drive(&runtime, signals, work);
+    runtime.shutdown_background();
+    show.finish();
+    let (outcome, session) = done?;
+    let fits = schema.as_ref().is_none_or(|schema| schema.value_of(&outcome).is_ok());
+    if let Some(file) = &args.output_last_message {
+        let message = outcome.message.clone().unwrap_or_default();
+        std::fs::write(file, message)
+            .map_err(|error| Problem::new(format!("cannot write {}: {error}", file.display())))?;
+    }
+    if !args.json {
+        conclude(&outcome, &session, schema.as_ref(), setup.journal.is_some())?;
+    }
+    setup.tidy_journal();
+    Ok(match outcome.end {
+        Ok(TurnEnd::Stop | TurnEnd::Length) if fits => Exit::Done,
+        _ => Exit::Failed,
+    })
+}
+
+fn task(args: &ExecArgs) -> Result<Task> {
+    let too_many = || Problem::new("the prompt is one argument").hint("put it in quotes: selvedge exec \"do this\"");
+    let mut words = args.words.iter();
+    match words.next().map(String::as_str) {
+        Some("resume") => {
+            let id = if args.last { None } else { words.next().cloned() };
+            if id.is_none() && !args.last {
+                return Err(Problem::new("no session was named")
+                    .hint("selvedge exec resume ID \"prompt\", or --last")
+                    .into());
+            }
+            let prompt = words.next().map(|word| given(word)).transpose()?;
+            if words.next().is_some() {
+                return Err(too_many().into());
+            }
+            Ok(Task::Resume { id, prompt })
+        }
+        Some(prompt) => match words.next() {
+            Some(_) => Err(too_many().into()),
+            None => Ok(Task::New(given(prompt)?)),
+        },
+        None => Ok(Task::New(given("-")?)),
+    }
+}
+
+/// The prompt: the words themselves, or standard input.
+fn given(word: &str) -> Result<String> {
+    let prompt = match word {
+        "-" if std::io::stdin().is_terminal() => String::new(),
+        "-" => {
+            let mut text = String::new();
+            std::io::stdin().lock().read_to_string(&mut text).map_err(|error| {
+                Problem::new(format!("cannot read the prompt from standard input: {error}")).hint("it must be UTF-8")
+            })?;
+            text
+        }
+        word => word.to_owned(),
+    };
+    if prompt.trim().is_empty() {
+        return Err(Problem::new("no prompt was given").hint("selvedge exec \"do this\", or on standard input").into());
+    }
+    Ok(prompt)
+}
+
+/// Every event as one line of JSON on standard output.
+fn as_lines() -> EventSink {
+    EventSink::new(|event| {
+        if let Ok(text) = serde_json::to_string(&event) {
+            // Nobody is left to tell if standard output is gone.
+            let _ = line(&text);
+        }
+    })
+}
+
+/// What went wrong on the way, besides what is shown anyway.
+fn with_errors(shown: EventSink) -> EventSink {
+    EventSink::new(move |event| match event {
+        Event::Error { message } => eprintln!("note: {}", harmless(&message)),
+        Event::ThreadCompacted { tokens_before, tokens_after } => {
+            eprintln!("note: the conversation was made shorter, from about {tokens_before} to {tokens_after} tokens");
+        }
+        other => shown.emit(other),
+    })
+}
+
+/// The model's last word on standard output, the rest on standard error.
+fn conclude(outcome: &TurnOutcome, session: &str, schema: Option<&Schema>, kept: bool) -> Result<()> {
+    match schema.map(|schema| schema.value_of(outcome)) {
+        Some(Ok(value)) => line(&serde_json::to_string(&value)?)?,
+        Some(Err(why)) if outcome.end == Ok(TurnEnd::Stop) => {
+            Problem::new(format!("the answer does not fit the schema: {why}"))
+                .hint(format!("selvedge sessions show {session}"))
+                .print();
+        }
+        _ => {
+            if let Some(message) = &outcome.message {
+                line(message.trim_end())?;
+            }
+        }
+    }
+    let go_on = format!("selvedge exec resume {session} \"go on\"");
+    match &outcome.end {
+        Ok(TurnEnd::Stop) => {}
+        Ok(TurnEnd::Length) => eprintln!("warning: the answer was cut by the limit of tokens"),
+        Ok(end) => {
+            let problem = Problem::new(format!("the turn ended early: {}", end.as_str()));
+            if kept { problem.hint(go_on) } else { problem }.print();
+        }
+        Err(error) => {
+            let mut problem = Problem::new(format!("{}: {}", error.kind, error.message));
+            problem = match error.kind.as_str() {
+                "auth" => problem.hint("`selvedge models test` tries the key"),
+                "context_too_long" => problem.hint("begin anew, or name a model with a larger context"),
+                _ if kept => problem.hint(go_on),
+                _ => problem,
+            };
+            problem.print();
+        }
+    }
+    Ok(())
+}
+
+/// What the last answer must look like.
+struct Schema {
+    text: String,
+    validator: jsonschema::Validator,
+}
+
+impl Schema {
+    fn read(file: &Path) -> Result<Self> {
+        let bad = |why: String| {
+            Problem::new(format!("{}: {why}", file.display())).hint("--output-schema takes a JSON Schema")
+        };
+        let text = std::fs::read_to_string(file).map_err(|error| bad(error.to_string()))?;
+        let value: Value = serde_json::from_str(&text).map_err(|error| bad(format!("not JSON: {error}")))?;
+        let validator = jsonschema::validator_for(&value).map_err(|error| bad(format!("not a schema: {error}")))?;
+        Ok(Self { text: value.to_string(), validator })
+    }
+
+    fn instructions(&self) -> String {
+        format!(
+            "# The last answer\n\nWhen the work is done, your last answer must be one JSON value and nothing else, and fit this schema:\n\n{}",
+            self.text
+        )
+    }
+
+    /// The value of the last answer, or why it does not fit.
+    fn value_of(&self, outcome: &TurnOutcome) -> Result<Value, String> {
+        let text = outcome.message.as_deref().unwrap_or_default().trim();
+        let bare =
+            text.strip_prefix("```json").or_else(|| text.strip_prefix("```")).and_then(|rest| rest.strip_suffix("```"));
+        let value: Value =
+            serde_json::from_str(bare.unwrap_or(text)).map_err(|error| format!("it is not JSON: {error}"))?;
+        let problems: Vec<String> = self
+            .validator
+            .iter_errors(&value)
+            .take(4)
+            .map(|error| format!("{}: {error}", error.instance_path()))
+            .collect();
+        if problems.is_empty() { Ok(value) } else { Err(problems.join("; ")) }
+    }
+
+    /// An answer that does not fit is asked for again.
+    async fn corrected(
+        &self,
+        agent: &Agent,
+        session: &mut Session,
+        options: &TurnOptions,
+        mut outcome: TurnOutcome,
+    ) -> TurnOutcome {
+        for _ in 0..CORRECTIONS {
+            let Err(why) = self.value_of(&outcome) else { break };
+            if outcome.end != Ok(TurnEnd::Stop) {
+                break;
+            }
+            let prompt = format!("Your answer does not fit the schema: {why}. Answer again with the JSON value alone.");
+            let before = outcome.usage;
+            outcome = agent.turn(session, prompt, options).await;
+            outcome.usage += before;
+        }
+        outcome
+    }
+}

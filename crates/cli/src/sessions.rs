@@ -1,0 +1,161 @@
+//! `selvedge sessions`: conversations with agents, and what to do with them.
+
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::Result;
+use selvedge_agent::Session;
+use selvedge_journal::{Journal, JournalError};
+use selvedge_protocol::{Item, Role, TurnItem};
+use serde_json::{Value, json};
+
+use crate::Exit;
+use crate::args::{
+    SessionArgs, SessionsCommand, SessionsExportArgs, SessionsForkArgs, SessionsImportArgs, SessionsListArgs,
+};
+use crate::out::{harmless, line};
+use crate::problem::Problem;
+use crate::runs::{ago, open, redactor};
+
+pub(crate) fn sessions(command: SessionsCommand) -> Result<Exit> {
+    let journal = Arc::new(open()?);
+    match command {
+        SessionsCommand::List(args) => list(&journal, &args),
+        SessionsCommand::Show(args) => show(&journal, &args),
+        SessionsCommand::Rename(args) => {
+            let id = journal.session(&args.session).map_err(|error| problem(&error))?.id;
+            journal.rename_session(&id, &args.name).map_err(|error| problem(&error))?;
+            Ok(Exit::Done)
+        }
+        SessionsCommand::Fork(args) => fork(&journal, &args),
+        SessionsCommand::Export(args) => export(&journal, &args),
+        SessionsCommand::Import(args) => import(&journal, &args),
+    }
+}
+
+fn list(journal: &Journal, args: &SessionsListArgs) -> Result<Exit> {
+    let sessions = journal.sessions(args.limit).map_err(|error| problem(&error))?;
+    if args.json {
+        line(&serde_json::to_string_pretty(&sessions)?)?;
+        return Ok(Exit::Done);
+    }
+    let redactor = redactor()?;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    for session in &sessions {
+        let name = session.name.clone().or_else(|| first_words(journal, &session.id)).unwrap_or_default();
+        let when = ago(now, session.touched_ms);
+        line(&harmless(&format!("{}  {when:>8}  {:<40}  {}", session.id, redactor.text(&name), session.directory)))?;
+    }
+    if sessions.is_empty() {
+        eprintln!("note: no sessions are written down");
+    }
+    Ok(Exit::Done)
+}
+
+/// What it began with.
+fn first_words(journal: &Journal, id: &str) -> Option<String> {
+    let first: TurnItem = serde_json::from_value(journal.first_item(id).ok()??).ok()?;
+    match first {
+        TurnItem::Item(Item::Message(message)) => {
+            Some(message.text().lines().next().unwrap_or_default().chars().take(40).collect())
+        }
+        _ => None,
+    }
+}
+
+fn show(journal: &Arc<Journal>, args: &SessionArgs) -> Result<Exit> {
+    let summary = journal.session(&args.session).map_err(|error| problem(&error))?;
+    let session = Session::resume(journal, &summary.id)?;
+    let redactor = redactor()?;
+    let items = session.history();
+    if args.json {
+        let items: Vec<Value> = items
+            .iter()
+            .map(|(turn, item)| json!({"turn": turn, "item": redactor.value(&json!(item.shown()))}))
+            .collect();
+        line(&serde_json::to_string_pretty(&json!({"session": summary, "open": session.is_open(), "items": items}))?)?;
+        return Ok(Exit::Done);
+    }
+    for (turn, item) in &items {
+        let text = redactor.text(&words(item)).into_owned();
+        line(&harmless(&format!("T-{turn}  {}", text.replace('\n', "\n      "))))?;
+    }
+    if session.is_open() {
+        eprintln!("note: the last turn was broken off; `selvedge exec resume {}` goes on with it", summary.id);
+    }
+    Ok(Exit::Done)
+}
+
+fn words(item: &TurnItem) -> String {
+    match item {
+        TurnItem::ScriptToolCall(call) => format!("script {}\n{}", call.id, call.source_code),
+        TurnItem::ScriptToolCallOutput(output) => match &output.error {
+            Some(error) => format!("  failed: {}: {}", error.code, error.message),
+            None => format!("  returned {}", short(output.output_json.as_deref().unwrap_or("nothing"))),
+        },
+        TurnItem::Item(Item::Message(message)) => match message.role {
+            Role::User => format!("> {}", message.text()),
+            Role::Assistant => message.text(),
+        },
+        TurnItem::Item(Item::Reasoning(thought)) => {
+            format!("(thinks) {}", short(&thought.summary.iter().chain(&thought.content).cloned().collect::<String>()))
+        }
+        TurnItem::Item(Item::FunctionCall(call)) => format!("call {} {}", call.name, short(&call.arguments)),
+        TurnItem::Item(Item::FunctionCallOutput(output)) => format!("  {}", short(&output.text())),
+        TurnItem::Item(Item::Native(_)) => "(something only the provider understands)".to_owned(),
+    }
+}
+
+fn short(text: &str) -> String {
+    let mut shown: String = text.chars().take(400).collect();
+    if shown.len() < text.len() {
+        shown.push('…');
+    }
+    shown
+}
+
+fn fork(journal: &Journal, args: &SessionsForkArgs) -> Result<Exit> {
+    let id = journal.session(&args.session).map_err(|error| problem(&error))?.id;
+    let fork = journal.fork_session(&id, args.turn).map_err(|error| problem(&error))?;
+    line(&fork)?;
+    Ok(Exit::Done)
+}
+
+/// One line each: what the session is, then its items. Without secrets, as every view of the journal.
+fn export(journal: &Journal, args: &SessionsExportArgs) -> Result<Exit> {
+    let lines = journal.export_session(&args.session).map_err(|error| problem(&error))?;
+    let redactor = redactor()?;
+    let lines: Vec<String> = lines.iter().map(|line| redactor.value(line).to_string()).collect();
+    match &args.file {
+        Some(file) => std::fs::write(file, lines.join("\n") + "\n")
+            .map_err(|error| Problem::new(format!("cannot write {}: {error}", file.display())))?,
+        None => lines.iter().try_for_each(|text| line(text))?,
+    }
+    Ok(Exit::Done)
+}
+
+fn import(journal: &Journal, args: &SessionsImportArgs) -> Result<Exit> {
+    let bad = |why: String| {
+        Problem::new(format!("{}: {why}", args.file.display())).hint("`selvedge sessions export` writes such files")
+    };
+    let text = std::fs::read_to_string(&args.file).map_err(|error| bad(error.to_string()))?;
+    let lines = text
+        .lines()
+        .filter(|line| !line.trim().is_empty())
+        .map(serde_json::from_str)
+        .collect::<Result<Vec<Value>, _>>();
+    let lines = lines.map_err(|error| bad(format!("not JSON lines: {error}")))?;
+    line(&journal.import_session(&lines).map_err(|error| bad(error.to_string()))?)?;
+    Ok(Exit::Done)
+}
+
+/// A journal's error, with what to do.
+pub(crate) fn problem(error: &JournalError) -> Problem {
+    match error {
+        JournalError::NoSession(_) | JournalError::Ambiguous(_) => {
+            Problem::new(error.to_string()).hint("`selvedge sessions list` shows the sessions there are")
+        }
+        JournalError::NameTaken(_) => Problem::new(error.to_string()).hint("choose another name"),
+        other => crate::runs::problem(other),
+    }
+}

@@ -1,0 +1,263 @@
+//! `selvedge exec` and `selvedge sessions`, as a script or a CI job uses them, against a model on loopback.
+#![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
+
+#[allow(dead_code)]
+#[path = "../../agent/tests/support/speech.rs"]
+mod speech;
+
+#[allow(dead_code)]
+#[path = "../../agent/tests/support/server.rs"]
+mod server;
+
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use serde_json::{Value, json};
+use server::{Asked, Reply, Server};
+use speech::{block, call, text, think};
+use tempfile::TempDir;
+
+/// A home with a provider on loopback, and a project.
+struct Desk {
+    dir: TempDir,
+    server: Server,
+    runtime: tokio::runtime::Runtime,
+}
+
+impl Desk {
+    fn new(script: impl Fn(&Asked) -> Reply + Send + Sync + 'static) -> Self {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let server = runtime.block_on(Server::start(script));
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(dir.path().join("home")).unwrap();
+        std::fs::create_dir_all(dir.path().join("work")).unwrap();
+        std::fs::write(dir.path().join("work/a.txt"), "one\ntwo\n").unwrap();
+        let config = format!(
+            "model = \"mock\"\nmodel_provider = \"mock\"\n[model_providers.mock]\nbase_url = \"{}\"\nwire_api = \"chat\"\n\
+             [model_providers.keyed]\nbase_url = \"{}\"\nenv_key = \"SELVEDGE_TEST_KEY\"\n",
+            server.url, server.url
+        );
+        std::fs::write(dir.path().join("home/config.toml"), config).unwrap();
+        Self { dir, server, runtime }
+    }
+
+    fn work(&self) -> &Path {
+        self.dir.path()
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_selvedge"));
+        command.args(args).current_dir(self.dir.path().join("work")).env("SELVEDGE_HOME", self.dir.path().join("home"));
+        command.env_remove("SELVEDGE_TEST_KEY").stdin(Stdio::null());
+        command
+    }
+
+    fn run(&self, args: &[&str]) -> Output {
+        self.command(args).output().unwrap()
+    }
+
+    /// What `exec --json` printed.
+    fn events(&self, args: &[&str]) -> (Vec<Value>, i32) {
+        let output = self.run(args);
+        let lines = String::from_utf8(output.stdout).unwrap();
+        let events =
+            lines.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("not JSON: {line}")));
+        (events.collect(), output.status.code().unwrap())
+    }
+}
+
+fn out(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).trim_end().to_owned()
+}
+
+fn err(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// A script first, then what it came to.
+fn counting(asked: &Asked) -> Reply {
+    let messages = asked.body["messages"].as_array().unwrap();
+    match messages.last().unwrap()["role"].as_str().unwrap() {
+        "user" if !messages.last().unwrap().to_string().contains("Result of the script") => vec![
+            think("Count."),
+            text(&format!("I count. {}", block("return (await tools.readFile({ path: 'a.txt' })).totalLines"))),
+            call("c1", "list_dir", json!({"path": "."})),
+        ]
+        .into(),
+        _ => vec![text("Two lines.")].into(),
+    }
+}
+
+#[test]
+fn the_answer_is_on_standard_output_and_the_rest_beside_it() {
+    let desk = Desk::new(counting);
+    std::fs::write(desk.dir.path().join("work/AGENTS.md"), "Count twice.").unwrap();
+    let output = desk.run(&["exec", "How many lines?"]);
+    assert_eq!((out(&output).as_str(), output.status.code()), ("Two lines.", Some(0)), "{}", err(&output));
+    assert!(err(&output).contains("✓ read_file"), "{}", err(&output));
+    let asked = desk.server.asked();
+    assert!(asked[0].body.to_string().contains("Count twice."), "AGENTS.md is told");
+    // From standard input, too.
+    let mut child = desk.command(&["exec", "-q"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(b"How many lines?").unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((out(&output).as_str(), output.status.code()), ("Two lines.", Some(0)));
+}
+
+#[test]
+fn events_come_one_per_line_in_the_order_things_happened() {
+    let desk = Desk::new(counting);
+    let (events, status) = desk.events(&["exec", "--json", "How many lines?"]);
+    assert_eq!(status, 0);
+    let shape: Vec<String> = events
+        .iter()
+        .filter(|event| event["type"] != "item.updated" && event["type"] != "item.started")
+        .map(|event| match event["item"]["type"].as_str() {
+            Some(item) => format!("{} {item}", event["type"].as_str().unwrap()),
+            None => event["type"].as_str().unwrap().to_owned(),
+        })
+        .collect();
+    assert_eq!(
+        shape,
+        [
+            "thread.started",
+            "turn.started",
+            "item.completed reasoning",
+            "item.completed message",
+            "item.completed script_tool_call",
+            "script.started",
+            "call.started",
+            "call.finished",
+            "script.finished",
+            "item.completed script_tool_call_output",
+            "item.completed function_call",
+            "call.started",
+            "call.finished",
+            "item.completed function_call_output",
+            "item.completed message",
+            "turn.completed",
+        ]
+    );
+    let thread = events[0]["thread_id"].as_str().unwrap();
+    let last = events.last().unwrap();
+    assert_eq!(last["usage"]["input_tokens"], 2 * speech::INPUT);
+    assert_eq!(last["usage"]["cached_input_tokens"], 2 * speech::CACHED);
+    assert_eq!(last["finish_reason"], "stop");
+    // The same thread goes on.
+    let (events, status) = desk.events(&["exec", "--json", "resume", thread, "Again?"]);
+    assert_eq!((events[0]["thread_id"].as_str().unwrap(), &events[1]["turn"], status), (thread, &json!(2), 0));
+    let asked = desk.server.asked();
+    assert!(asked[2].body["messages"].to_string().contains("Two lines."), "it knows what was said");
+    let (events, _) = desk.events(&["exec", "resume", "--last", "Once more?", "--json"]);
+    assert_eq!(events[0]["thread_id"], thread);
+}
+
+#[test]
+fn the_last_answer_fits_a_schema() {
+    let desk = Desk::new(|asked| match asked.number {
+        0 => vec![text("It has 2 lines")].into(),
+        1 => vec![text("{\"lines\": \"two\"}")].into(),
+        _ => vec![text("```json\n{\"lines\": 2}\n```")].into(),
+    });
+    let schema = json!({"type": "object", "properties": {"lines": {"type": "integer"}}, "required": ["lines"]});
+    std::fs::write(desk.dir.path().join("work/schema.json"), schema.to_string()).unwrap();
+    let output = desk.run(&["exec", "--output-schema", "schema.json", "How many lines?"]);
+    assert_eq!((out(&output).as_str(), output.status.code()), ("{\"lines\":2}", Some(0)), "{}", err(&output));
+    let asked = desk.server.asked();
+    assert!(asked[0].body["messages"][0].to_string().contains("\\\"lines\\\""), "the model knows the schema");
+    assert!(asked[2].body["messages"].to_string().contains("is not of type"), "and what was wrong");
+    let output = desk.run(&["exec", "--output-schema", "nowhere.json", "x"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(err(&output).contains("hint:"));
+}
+
+#[test]
+fn what_goes_wrong_is_told_by_the_status() {
+    let desk = Desk::new(|_| Reply::Fail(401, json!({"error": {"message": "bad key"}}).to_string()));
+    let (events, status) = desk.events(&["exec", "--json", "go"]);
+    let last = events.last().unwrap();
+    assert_eq!((last["type"].as_str(), last["error"]["kind"].as_str(), status), (Some("turn.failed"), Some("auth"), 1));
+    let asked = desk.server.asked().len();
+    let output = desk.run(&["exec", "--provider", "keyed", "--model", "m", "go"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(err(&output).contains("SELVEDGE_TEST_KEY"), "the variable is named: {}", err(&output));
+    for bad in [
+        &["exec", "two", "words"][..],
+        &["exec"],
+        &["exec", "resume"],
+        &["exec", "resume", "ses_none", "x"],
+        &["exec", "--mode", "x", "y"],
+    ] {
+        let output = desk.run(bad);
+        assert_eq!(output.status.code(), Some(2), "{bad:?}: {}", err(&output));
+        assert!(err(&output).contains("error:"), "{}", err(&output));
+    }
+    assert_eq!(desk.server.asked().len(), asked, "nothing was asked");
+}
+
+#[cfg(unix)]
+#[test]
+fn an_interrupt_ends_the_turn_and_keeps_the_session() {
+    let desk = Desk::new(|asked| match asked.number {
+        0 => vec![text(&block("await tools.exec({ command: ['sleep', '600'], timeoutMs: 600000 })"))].into(),
+        _ => vec![text("Back again.")].into(),
+    });
+    let mut child =
+        desk.command(&["exec", "--json", "wait", "--timeout", "20m"]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = std::io::BufRead::lines(std::io::BufReader::new(child.stdout.take().unwrap()));
+    let thread: Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
+    lines.by_ref().map(Result::unwrap).find(|line| line.contains("call.started")).unwrap();
+    let interrupted = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(interrupted.success());
+    let last = lines.map(Result::unwrap).last().unwrap();
+    assert!(last.contains("turn.completed") && last.contains("interrupted"), "{last}");
+    assert_eq!(child.wait().unwrap().code(), Some(1));
+    let thread = thread["thread_id"].as_str().unwrap();
+    let output = desk.run(&["exec", "-q", "resume", thread, "Are you there?"]);
+    assert_eq!(out(&output), "Back again.");
+    assert!(desk.server.asked()[1].body["messages"].to_string().contains("ScriptCancelledError"));
+}
+
+#[test]
+fn sessions_are_listed_shown_named_forked_and_carried_elsewhere() {
+    let desk = Desk::new(counting);
+    let (events, _) = desk.events(&["exec", "--json", "How many lines?"]);
+    let id = events[0]["thread_id"].as_str().unwrap();
+    desk.run(&["exec", "-q", "resume", id, "My key is sk-abcdefghijklmnopqrstuvwxyz"]);
+    let list: Value = serde_json::from_str(&out(&desk.run(&["sessions", "list", "--json"]))).unwrap();
+    assert_eq!(list[0]["id"], id);
+    assert!(out(&desk.run(&["sessions", "list"])).contains("How many lines?"));
+    assert!(desk.run(&["sessions", "rename", id, "lines"]).status.success());
+    let shown: Value = serde_json::from_str(&out(&desk.run(&["sessions", "show", "lines", "--json"]))).unwrap();
+    let kinds: Vec<&str> =
+        shown["items"].as_array().unwrap().iter().map(|item| item["item"]["type"].as_str().unwrap()).collect();
+    let turn = [
+        "message",
+        "reasoning",
+        "message",
+        "script_tool_call",
+        "script_tool_call_output",
+        "function_call",
+        "function_call_output",
+        "message",
+    ];
+    assert_eq!(kinds, [turn, turn].concat());
+    assert!(!shown.to_string().contains("sk-abcdef"), "no secret is shown");
+    let fork = out(&desk.run(&["sessions", "fork", "lines", "--turn", "1"]));
+    let shown: Value = serde_json::from_str(&out(&desk.run(&["sessions", "show", &fork, "--json"]))).unwrap();
+    assert_eq!(shown["items"].as_array().unwrap().len(), turn.len());
+    // A forked session goes on from where it was forked.
+    let output = desk.run(&["exec", "-q", "resume", &fork, "And now?"]);
+    assert_eq!(out(&output), "Two lines.");
+    let exported = desk.work().join("session.jsonl");
+    assert!(desk.run(&["sessions", "export", "lines", exported.to_str().unwrap()]).status.success());
+    assert!(!std::fs::read_to_string(&exported).unwrap().contains("sk-abcdef"));
+    let imported = out(&desk.run(&["sessions", "import", exported.to_str().unwrap()]));
+    let shown: Value = serde_json::from_str(&out(&desk.run(&["sessions", "show", &imported, "--json"]))).unwrap();
+    assert_eq!(shown["items"].as_array().unwrap().len(), 2 * turn.len());
+    let output = desk.run(&["sessions", "show", "nothing"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(err(&output).contains("hint:"));
+    let _ = &desk.runtime;
+}

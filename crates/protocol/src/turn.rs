@@ -1,0 +1,186 @@
+//! What a turn leaves in a conversation: its items, in the order the model produced them, and how it ended.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Item, ModelErrorKind, Role, ScriptToolCall, ScriptToolCallOutput};
+
+/// One item of a turn, as events and history have it. A script stands where its block or call stood, and its output
+/// behind it; how the same is told to a model is another matter.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum TurnItem {
+    /// A script the model wants to run.
+    ScriptToolCall(ScriptToolCall),
+    /// What the script came to.
+    ScriptToolCallOutput(Box<ScriptToolCallOutput>),
+    /// A message, a thought, a call or its result.
+    Item(Item),
+}
+
+impl TurnItem {
+    /// The item's type, as it is serialised.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::ScriptToolCall(_) => "script_tool_call",
+            Self::ScriptToolCallOutput(_) => "script_tool_call_output",
+            Self::Item(Item::Message(_)) => "message",
+            Self::Item(Item::Reasoning(_)) => "reasoning",
+            Self::Item(Item::FunctionCall(_)) => "function_call",
+            Self::Item(Item::FunctionCallOutput(_)) => "function_call_output",
+            Self::Item(Item::Native(_)) => "native",
+        }
+    }
+
+    /// The call it is, or answers.
+    pub fn call_id(&self) -> Option<&str> {
+        match self {
+            Self::ScriptToolCall(call) => Some(&call.call_id),
+            Self::ScriptToolCallOutput(output) => Some(&output.call_id),
+            Self::Item(Item::FunctionCall(call)) => Some(&call.call_id),
+            Self::Item(Item::FunctionCallOutput(output)) => Some(&output.call_id),
+            Self::Item(_) => None,
+        }
+    }
+
+    /// What the model said, where it is that.
+    pub fn said(&self) -> Option<String> {
+        match self {
+            Self::Item(Item::Message(message)) if message.role == Role::Assistant => Some(message.text()),
+            _ => None,
+        }
+    }
+
+    /// The same without what only its maker understands: for whoever shows it.
+    pub fn shown(&self) -> Self {
+        let mut item = self.clone();
+        match &mut item {
+            Self::Item(Item::Message(message)) => message.native = None,
+            Self::Item(Item::Reasoning(reasoning)) => reasoning.native = None,
+            Self::Item(Item::FunctionCall(call)) => call.native = None,
+            _ => {}
+        }
+        item
+    }
+}
+
+impl From<Item> for TurnItem {
+    fn from(item: Item) -> Self {
+        Self::Item(item)
+    }
+}
+
+macro_rules! turn_ends {
+    ($($(#[doc = $doc:literal])+ $end:ident = $name:literal;)+) => {
+        /// Why a turn that did not fail is over.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+        #[serde(rename_all = "snake_case")]
+        #[non_exhaustive]
+        pub enum TurnEnd {
+            $($(#[doc = $doc])+ $end,)+
+        }
+
+        impl TurnEnd {
+            /// All ends, in the order of the reference.
+            pub const ALL: &[Self] = &[$(Self::$end,)+];
+
+            /// The end as events spell it.
+            pub fn as_str(self) -> &'static str {
+                match self { $(Self::$end => $name,)+ }
+            }
+
+            /// What it means, for the reference.
+            pub fn meaning(self) -> &'static str {
+                match self { $(Self::$end => concat!($($doc,)+).trim_ascii(),)+ }
+            }
+        }
+    };
+}
+
+turn_ends! {
+    /// The model had said what it wanted.
+    Stop = "stop";
+    /// The answer was cut by the limit of tokens of one answer. What was complete is kept.
+    Length = "length";
+    /// Somebody stopped the turn. The session goes on with the next one.
+    Interrupted = "interrupted";
+    /// A script waits for a person's answer. The turn goes on when it is there.
+    Suspended = "suspended";
+    /// The turn used up its rounds: requests to the model.
+    MaxRounds = "max_rounds";
+    /// The turn, or the session, used up its tokens.
+    MaxTokens = "max_tokens";
+    /// The turn, or the session, used up its money.
+    MaxCost = "max_cost";
+    /// The turn used up its time.
+    MaxTime = "max_time";
+}
+
+/// Why a turn failed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TurnError {
+    /// Of what kind: one of [`ModelErrorKind`], or `journal` where the session could not be written down.
+    pub kind: String,
+    /// One line.
+    pub message: String,
+}
+
+impl TurnError {
+    /// A model failed.
+    pub fn of_model(kind: ModelErrorKind, message: impl Into<String>) -> Self {
+        Self { kind: kind.as_str().to_owned(), message: message.into() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{FunctionCallOutput, OutputPart, RunMetadata, RunStatus};
+    use serde_json::json;
+
+    #[test]
+    fn items_of_every_type_are_stored_and_read_back() {
+        let call = ScriptToolCall {
+            id: "scr_1".into(),
+            call_id: "call_1".into(),
+            language: "ts".into(),
+            source_code: "return 1".into(),
+            source_sha256: String::new(),
+            status: RunStatus::Pending,
+        };
+        let output = ScriptToolCallOutput {
+            id: "scr_1".into(),
+            call_id: "call_1".into(),
+            status: RunStatus::Completed,
+            output_json: Some("1".into()),
+            error: None,
+            summary: None,
+            output: vec![OutputPart::Text { text: "hi".into() }],
+            calls: Vec::new(),
+            logs: Vec::new(),
+            warnings: Vec::new(),
+            metadata: RunMetadata::default(),
+        };
+        let items = vec![
+            TurnItem::from(Item::message(Role::User, "hi")),
+            TurnItem::ScriptToolCall(call),
+            TurnItem::ScriptToolCallOutput(Box::new(output)),
+            TurnItem::from(Item::FunctionCallOutput(FunctionCallOutput {
+                call_id: "c".into(),
+                output: Vec::new(),
+                failed: true,
+            })),
+        ];
+        for item in items {
+            let value = serde_json::to_value(&item).unwrap();
+            assert_eq!(value["type"], json!(item.kind()));
+            assert_eq!(serde_json::from_value::<TurnItem>(value).unwrap(), item);
+        }
+    }
+
+    #[test]
+    fn ends_are_spelled_as_they_are_serialised() {
+        for end in TurnEnd::ALL {
+            assert_eq!(serde_json::to_value(end).unwrap(), json!(end.as_str()));
+        }
+    }
+}
