@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use selvedge_agent::{Agent, Agents, Allowance, Session, Settings};
+use selvedge_mcp::Servers;
 use selvedge_models::Client;
 use selvedge_protocol::{ModeSettings, WireApi};
 use selvedge_tools::{Approver, PatchFlavour, ToolsConfig};
@@ -46,13 +47,30 @@ pub(crate) fn setup(place: &PlaceArgs) -> Result<Setup> {
 
 /// An agent over the tools of a place, and its conversation.
 pub(crate) async fn agent(setup: &mut Setup, place: &PlaceArgs, wanted: Wanted<'_>) -> Result<(Agent, Session)> {
-    let Choice { provider, model, effort } = providers::choose(&setup.config, wanted.model).await?;
-    let session = match &wanted.conversation {
+    let choice = providers::choose(&setup.config, wanted.model).await?;
+    let session = session(setup, &wanted.conversation)?;
+    Ok((agent_of(setup, place, wanted, choice, None)?, session))
+}
+
+/// The conversation that is wanted, of which the tools know from now on: what its scripts did can be recalled.
+pub(crate) fn session(setup: &mut Setup, conversation: &Conversation) -> Result<Session> {
+    let session = match conversation {
         Conversation::New => new_session(setup)?,
         Conversation::Old(id) => old_session(setup, id.as_deref())?,
     };
-    // What its scripts did can be recalled.
     setup.session = session.id().to_owned();
+    Ok(session)
+}
+
+/// An agent that asks this model, with the tools of these servers among its own.
+pub(crate) fn agent_of(
+    setup: &mut Setup,
+    place: &PlaceArgs,
+    wanted: Wanted<'_>,
+    choice: Choice,
+    servers: Option<&Servers>,
+) -> Result<Agent> {
+    let Choice { provider, model, effort } = choice;
     if place.pack.is_none()
         && let Some(pack) = model.tool_pack.clone().or_else(|| provider.tool_pack.clone())
     {
@@ -81,13 +99,16 @@ pub(crate) async fn agent(setup: &mut Setup, place: &PlaceArgs, wanted: Wanted<'
     let patch = if freeform { PatchFlavour::Freeform } else { PatchFlavour::Text };
     let config = ToolsConfig { patch: Some(patch), view_image: model.images, ..ToolsConfig::default() };
     let harness = setup.harness(wanted.limits, wanted.approver)?;
+    let harness = match servers.filter(|servers| !servers.is_empty()) {
+        Some(servers) => harness.with_tools(servers.onto(&setup.all_tools()?)),
+        None => harness,
+    };
     let client = Client::new(provider).map_err(|error| Problem::new(error.to_string()))?;
     let agent = Agent::new(client, model, harness, settings).with_tools_config(config);
-    let agent = match &setup.agents {
+    Ok(match &setup.agents {
         Some(agents) => agent.with_agents(agents, setup.journal.clone()),
         None => agent,
-    };
-    Ok((agent, session))
+    })
 }
 
 /// A new conversation, kept unless somebody does not want that.
