@@ -407,7 +407,7 @@ impl<'a> Turn<'a> {
         let cost = self.agent.model.prices.map(|prices| prices.cost(&usage));
         self.budget.spend(usage, cost);
         let scripts = pieces.iter().any(|told| matches!(told.piece, Piece::Script(_)));
-        let items = match scripts {
+        let items = match scripts || pieces.len() != wire.len() {
             // Nothing had to be taken apart.
             false => wire.iter().cloned().map(TurnItem::from).collect(),
             true => pieces.iter().map(|told| item_of(&told.piece)).collect(),
