@@ -11,7 +11,7 @@ use selvedge_tools::{Orchestrator, ToolRouter, ToolsConfig};
 use crate::agents::Agents;
 use crate::budget::Budget;
 use crate::history::{Regular, Strategy};
-use crate::{Companion, Settings, prompt};
+use crate::{Companion, Remembering, Settings, prompt};
 
 /// Takes turns. Cheap to clone; scripts, structured calls and sub-agents go through one orchestrator: one gate, one
 /// journal.
@@ -72,13 +72,19 @@ impl Agent {
     /// The same with somebody who recalls before each turn.
     pub fn with_companion(mut self, companion: Arc<dyn Companion>) -> Self {
         self.companion = Some(companion);
-        self
+        self.told()
+    }
+
+    /// The same with a memory: it recalls, and tells the past.
+    pub fn with_memory(self, memory: &Remembering) -> Self {
+        self.with_strategy(Arc::new(memory.clone())).with_companion(Arc::new(memory.clone()))
     }
 
     /// The same as the one that these tools launch. Sub-agents keep their sessions in this journal.
     pub fn with_agents(mut self, agents: &Agents, journal: Option<Arc<Journal>>) -> Self {
         // What is launched must not keep alive what launches it.
-        agents.attach(Self { agents: Agents::default(), ..self.clone() }, journal);
+        let launched = Self { agents: Agents::default(), companion: None, strategy: Arc::new(Regular), ..self.clone() };
+        agents.attach(launched.told(), journal);
         self.agents = agents.clone();
         self
     }
@@ -114,6 +120,12 @@ impl Agent {
         self.systems[place(mode)].clone()
     }
 
+    /// The same with other tools, for the turns to come.
+    pub fn with_tools(self, registry: selvedge_tools::Registry) -> Self {
+        let orchestrator = self.harness.orchestrator().clone().with_registry(registry);
+        self.over(orchestrator)
+    }
+
     /// The same with other tools.
     pub(crate) fn over(mut self, orchestrator: Orchestrator) -> Self {
         self.harness = self.harness.with_orchestrator(orchestrator);
@@ -126,7 +138,8 @@ impl Agent {
         self.router = ToolRouter::new(orchestrator.clone(), &self.config);
         let wire = self.client.provider().wire;
         self.tools = prompt::offered(&self.settings, self.router.offered(), wire, self.model.freeform_tools);
-        let system = |mode| prompt::system(&self.settings, orchestrator.registry(), mode);
+        let explained = self.companion.as_ref().and_then(|companion| companion.explained());
+        let system = |mode| prompt::system(&self.settings, orchestrator.registry(), mode, explained);
         self.systems = Arc::new([Mode::Disabled, Mode::DryRun, Mode::Enabled].map(system));
         self
     }

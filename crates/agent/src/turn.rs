@@ -131,12 +131,10 @@ impl Agent {
         counters::turn(&end, started.elapsed(), &usage);
         let items = session.items_of(number);
         // A turn that waits for a person is not over.
-        let ended = match end {
-            Ok(TurnEnd::Suspended) => Ok(()),
-            _ => session.end(end.clone()),
-        };
-        if let Some(companion) = &self.companion {
-            companion.after(session.id(), number, &items);
+        let waits = end == Ok(TurnEnd::Suspended);
+        let ended = if waits { Ok(()) } else { session.end(end.clone()) };
+        if let Some(companion) = self.companion.as_ref().filter(|_| !waits) {
+            companion.after(session);
         }
         let end = end.and_then(|end| ended.map(|()| end).map_err(|error| Fault::from(error).0));
         options.events.emit(match &end {
@@ -284,7 +282,7 @@ impl<'a> Turn<'a> {
         let turn = self.session.turn();
         let asked = self.session.steps().iter().rev().find(|step| step.turn == turn && step.kind == StepKind::Asked);
         let prompt = asked.and_then(|step| step.items.first()).map(text_of).unwrap_or_default();
-        self.rides = companion.before(self.session.id(), turn, &prompt).await;
+        self.rides = companion.before(self.session, &prompt).await;
     }
 
     /// The request: system, then history, then the newest message and what has come of it.

@@ -294,8 +294,8 @@ async fn a_full_context_is_made_shorter_and_nothing_is_lost() {
 async fn what_came_before_the_newest_message_stays_as_it_was() {
     struct Recalls;
     impl Companion for Recalls {
-        fn before<'a>(&'a self, _: &'a str, turn: u32, prompt: &'a str) -> BoxFuture<'a, Option<String>> {
-            let rides = format!("[recalled for {turn}: {prompt}]");
+        fn before<'a>(&'a self, session: &'a Session, prompt: &'a str) -> BoxFuture<'a, Option<String>> {
+            let rides = format!("[recalled for {}: {prompt}]", session.turn());
             std::future::ready(Some(rides)).boxed()
         }
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use selvedge_agent::{Agent, Agents, Allowance, Session, Settings};
+use selvedge_mcp::{Asked, Servers};
 use selvedge_models::Client;
 use selvedge_protocol::{ModeSettings, WireApi};
 use selvedge_tools::{Approver, PatchFlavour, ToolsConfig};
@@ -12,6 +13,7 @@ use selvedge_tools::{Approver, PatchFlavour, ToolsConfig};
 use crate::args::{LimitArgs, ModelArgs, PlaceArgs, TurnArgs};
 use crate::problem::Problem;
 use crate::providers::{self, Choice};
+use crate::remember::remembering;
 use crate::setup::Setup;
 
 /// What an agent is told of a project, at most.
@@ -44,8 +46,16 @@ pub(crate) fn setup(place: &PlaceArgs) -> Result<Setup> {
     Ok(setup)
 }
 
+/// An agent, its conversation, and the servers whose tools it has.
+pub(crate) struct Assembled {
+    pub(crate) agent: Agent,
+    pub(crate) session: Session,
+    /// To be stopped at the end.
+    pub(crate) servers: Servers,
+}
+
 /// An agent over the tools of a place, and its conversation.
-pub(crate) async fn agent(setup: &mut Setup, place: &PlaceArgs, wanted: Wanted<'_>) -> Result<(Agent, Session)> {
+pub(crate) async fn agent(setup: &mut Setup, place: &PlaceArgs, wanted: Wanted<'_>) -> Result<Assembled> {
     let Choice { provider, model, effort } = providers::choose(&setup.config, wanted.model).await?;
     let session = match &wanted.conversation {
         Conversation::New => new_session(setup)?,
@@ -53,6 +63,7 @@ pub(crate) async fn agent(setup: &mut Setup, place: &PlaceArgs, wanted: Wanted<'
     };
     // What its scripts did can be recalled.
     setup.session = session.id().to_owned();
+    setup.memory = crate::remember::memory(setup)?;
     if place.pack.is_none()
         && let Some(pack) = model.tool_pack.clone().or_else(|| provider.tool_pack.clone())
     {
@@ -81,13 +92,21 @@ pub(crate) async fn agent(setup: &mut Setup, place: &PlaceArgs, wanted: Wanted<'
     let patch = if freeform { PatchFlavour::Freeform } else { PatchFlavour::Text };
     let config = ToolsConfig { patch: Some(patch), view_image: model.images, ..ToolsConfig::default() };
     let harness = setup.harness(wanted.limits, wanted.approver)?;
+    let servers = setup.servers(Asked::default())?;
+    let tools = setup.all_tools()?;
+    servers.prepare_all().await;
+    let harness = harness.with_tools(servers.onto(&tools));
     let client = Client::new(provider).map_err(|error| Problem::new(error.to_string()))?;
-    let agent = Agent::new(client, model, harness, settings).with_tools_config(config);
+    let mut agent = Agent::new(client, model, harness, settings).with_tools_config(config);
+    if let Some(memory) = &setup.memory {
+        let memory = remembering(&setup.config, memory.clone(), agent.model()).await?;
+        agent = agent.with_memory(&memory);
+    }
     let agent = match &setup.agents {
         Some(agents) => agent.with_agents(agents, setup.journal.clone()),
         None => agent,
     };
-    Ok((agent, session))
+    Ok(Assembled { agent, session, servers })
 }
 
 /// A new conversation, kept unless somebody does not want that.

@@ -18,6 +18,7 @@ mod out;
 mod problem;
 mod providers;
 mod recall;
+mod remember;
 mod run;
 mod runs;
 mod servers;
