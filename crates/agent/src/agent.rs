@@ -11,7 +11,7 @@ use selvedge_tools::{Orchestrator, ToolRouter, ToolsConfig};
 use crate::agents::Agents;
 use crate::budget::Budget;
 use crate::history::{Regular, Strategy};
-use crate::{Companion, Remembering, Settings, prompt};
+use crate::{Changes, Companion, Remembering, Settings, prompt};
 
 /// Takes turns. Cheap to clone; scripts, structured calls and sub-agents go through one orchestrator: one gate, one
 /// journal.
@@ -24,6 +24,7 @@ pub struct Agent {
     pub(crate) settings: Settings,
     pub(crate) strategy: Arc<dyn Strategy>,
     pub(crate) companion: Option<Arc<dyn Companion>>,
+    pub(crate) changes: Option<Arc<dyn Changes>>,
     pub(crate) agents: Agents,
     /// What is left of whoever launched this one.
     pub(crate) budget: Option<Budget>,
@@ -47,6 +48,7 @@ impl Agent {
             settings,
             strategy: Arc::new(Regular),
             companion: None,
+            changes: None,
             agents: Agents::default(),
             budget: None,
             depth: 0,
@@ -75,6 +77,12 @@ impl Agent {
         self.told()
     }
 
+    /// The same with somebody who tells at the end of each turn what it changed.
+    pub fn with_changes(mut self, changes: Arc<dyn Changes>) -> Self {
+        self.changes = Some(changes);
+        self
+    }
+
     /// The same with a memory: it recalls, and tells the past.
     pub fn with_memory(self, memory: &Remembering) -> Self {
         self.with_strategy(Arc::new(memory.clone())).with_companion(Arc::new(memory.clone()))
@@ -83,7 +91,8 @@ impl Agent {
     /// The same as the one that these tools launch. Sub-agents keep their sessions in this journal.
     pub fn with_agents(mut self, agents: &Agents, journal: Option<Arc<Journal>>) -> Self {
         // What is launched must not keep alive what launches it.
-        let launched = Self { agents: Agents::default(), companion: None, strategy: Arc::new(Regular), ..self.clone() };
+        let mut launched = Self { agents: Agents::default(), strategy: Arc::new(Regular), ..self.clone() };
+        (launched.companion, launched.changes) = (None, None);
         agents.attach(launched.told(), journal);
         self.agents = agents.clone();
         self

@@ -121,9 +121,13 @@ impl Agent {
         let span = tracing::info_span!("turn", session = session.id(), turn = number, end = tracing::field::Empty);
         let started = Instant::now();
         options.events.emit(Event::TurnStarted { turn: number });
+        if let Some(changes) = &self.changes {
+            changes.begin();
+        }
         let mut turn = Turn::new(self, session, options);
         let end = turn.to_its_end().instrument(span.clone()).await;
         turn.end_children().await;
+        self.tell_changes(&options.events).await;
         let Spent { usage, cost, .. } = turn.budget.spent();
         drop(turn);
         let end = end.map_err(|Fault(error)| error);
@@ -143,6 +147,14 @@ impl Agent {
         });
         let message = items.iter().rev().find_map(TurnItem::said);
         TurnOutcome { turn: number, end, message, usage, cost }
+    }
+
+    async fn tell_changes(&self, events: &EventSink) {
+        let Some(changes) = self.changes.clone() else { return };
+        let diff = tokio::task::spawn_blocking(move || changes.diff()).await.unwrap_or_default();
+        if !diff.is_empty() {
+            events.emit(Event::DiffUpdated { diff });
+        }
     }
 
     /// A new turn begins although the last one was broken off: its calls get the results that are known.

@@ -4,10 +4,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Result;
-use selvedge_agent::{Agent, Agents, Allowance, Session, Settings};
+use selvedge_agent::{Agent, Agents, Allowance, Changes, Session, Settings};
 use selvedge_mcp::{Asked, Servers};
 use selvedge_models::Client;
 use selvedge_protocol::{ModeSettings, WireApi};
+use selvedge_toolbox::TurnDiff;
 use selvedge_tools::{Approver, PatchFlavour, ToolsConfig};
 
 use crate::args::{LimitArgs, ModelArgs, PlaceArgs, TurnArgs};
@@ -98,6 +99,7 @@ pub(crate) async fn agent(setup: &mut Setup, place: &PlaceArgs, wanted: Wanted<'
     let harness = harness.with_tools(servers.onto(&tools));
     let client = Client::new(provider).map_err(|error| Problem::new(error.to_string()))?;
     let mut agent = Agent::new(client, model, harness, settings).with_tools_config(config);
+    agent = agent.with_changes(Arc::new(InTheWorkspace(setup.toolbox.turn_diff.clone())));
     if let Some(memory) = &setup.memory {
         let memory = remembering(&setup.config, memory.clone(), agent.model()).await?;
         agent = agent.with_memory(&memory);
@@ -107,6 +109,19 @@ pub(crate) async fn agent(setup: &mut Setup, place: &PlaceArgs, wanted: Wanted<'
         None => agent,
     };
     Ok(Assembled { agent, session, servers })
+}
+
+/// What a turn changes in the workspace.
+struct InTheWorkspace(TurnDiff);
+
+impl Changes for InTheWorkspace {
+    fn begin(&self) {
+        self.0.begin();
+    }
+
+    fn diff(&self) -> String {
+        self.0.diff().text
+    }
 }
 
 /// A new conversation, kept unless somebody does not want that.

@@ -256,11 +256,7 @@ impl Setup {
             Some(journal) => orchestrator.with_ledger(journal.clone()),
             None => orchestrator,
         };
-        let harness = Harness::new(orchestrator).map_err(|error| {
-            Problem::new(format!("cannot start the sandbox: {error}"))
-                .hint("run `selvedge doctor` to see what this machine lacks")
-        })?;
-        Ok(harness
+        Ok(Harness::on_first_use(orchestrator)
             .with_limits(limits)
             .with_mode(modes.effective())
             .allow_detached_promises(self.config.script_harness.allow_detached_promises))
