@@ -1,7 +1,5 @@
 //! Doing what an answer asks for: scripts and calls, in the order they were written.
 
-use std::sync::Arc;
-
 use selvedge_journal::Run;
 use selvedge_protocol::{
     ErrorCode, Event, FunctionCall, FunctionCallOutput, Item, Message, Mode, OutputPart, Phase, Role, RunMetadata,

@@ -13,7 +13,7 @@ use crate::budget::Budget;
 use crate::compaction::{self, Compacted};
 use crate::history::{Regular, Strategy};
 use crate::record::StepKind;
-use crate::{AgentError, Companion, Session, Settings, prompt};
+use crate::{AgentError, Changes, Companion, Remembering, Session, Settings, prompt};
 
 /// Takes turns. Cheap to clone; scripts, structured calls and sub-agents go through one orchestrator: one gate, one
 /// journal.
@@ -26,6 +26,7 @@ pub struct Agent {
     pub(crate) settings: Settings,
     pub(crate) strategy: Arc<dyn Strategy>,
     pub(crate) companion: Option<Arc<dyn Companion>>,
+    pub(crate) changes: Option<Arc<dyn Changes>>,
     pub(crate) agents: Agents,
     /// What is left of whoever launched this one.
     pub(crate) budget: Option<Budget>,
@@ -49,6 +50,7 @@ impl Agent {
             settings,
             strategy: Arc::new(Regular),
             companion: None,
+            changes: None,
             agents: Agents::default(),
             budget: None,
             depth: 0,
@@ -74,13 +76,26 @@ impl Agent {
     /// The same with somebody who recalls before each turn.
     pub fn with_companion(mut self, companion: Arc<dyn Companion>) -> Self {
         self.companion = Some(companion);
+        self.told()
+    }
+
+    /// The same with somebody who tells at the end of each turn what it changed.
+    pub fn with_changes(mut self, changes: Arc<dyn Changes>) -> Self {
+        self.changes = Some(changes);
         self
+    }
+
+    /// The same with a memory: it recalls, and tells the past.
+    pub fn with_memory(self, memory: &Remembering) -> Self {
+        self.with_strategy(Arc::new(memory.clone())).with_companion(Arc::new(memory.clone()))
     }
 
     /// The same as the one that these tools launch. Sub-agents keep their sessions in this journal.
     pub fn with_agents(mut self, agents: &Agents, journal: Option<Arc<Journal>>) -> Self {
         // What is launched must not keep alive what launches it.
-        agents.attach(Self { agents: Agents::default(), ..self.clone() }, journal);
+        let mut launched = Self { agents: Agents::default(), strategy: Arc::new(Regular), ..self.clone() };
+        (launched.companion, launched.changes) = (None, None);
+        agents.attach(launched.told(), journal);
         self.agents = agents.clone();
         self
     }
@@ -133,6 +148,12 @@ impl Agent {
         }
     }
 
+    /// The same with other tools, for the turns to come.
+    pub fn with_tools(self, registry: selvedge_tools::Registry) -> Self {
+        let orchestrator = self.harness.orchestrator().clone().with_registry(registry);
+        self.over(orchestrator)
+    }
+
     /// The same with other tools.
     pub(crate) fn over(mut self, orchestrator: Orchestrator) -> Self {
         self.harness = self.harness.with_orchestrator(orchestrator);
@@ -145,7 +166,8 @@ impl Agent {
         self.router = ToolRouter::new(orchestrator.clone(), &self.config);
         let wire = self.client.provider().wire;
         self.tools = prompt::offered(&self.settings, self.router.offered(), wire, self.model.freeform_tools);
-        let system = |mode| prompt::system(&self.settings, orchestrator.registry(), mode);
+        let explained = self.companion.as_ref().and_then(|companion| companion.explained());
+        let system = |mode| prompt::system(&self.settings, orchestrator.registry(), mode, explained);
         self.systems = Arc::new([Mode::Disabled, Mode::DryRun, Mode::Enabled].map(system));
         self
     }

@@ -422,7 +422,7 @@ async fn wait(shared: &Shared, id: &str, call: &Call) -> Result<Launched, ToolEr
     done.ok_or_else(|| ToolError::new("the agent was stopped"))
 }
 
-async fn answer(client: &Client, prompt: &Prompt, model: &Model) -> Result<(String, Usage), ToolError> {
+pub(crate) async fn answer(client: &Client, prompt: &Prompt, model: &Model) -> Result<(String, Usage), ToolError> {
     let mut stream = client.stream(prompt, model);
     let (mut text, mut usage) = (String::new(), Usage::default());
     while let Some(event) = stream.next().await {

@@ -110,6 +110,10 @@ pub(crate) struct Part {
     /// The words being said, and the name they are told under.
     saying: String,
     id: Option<String>,
+    /// What it thinks, since it was last told as complete.
+    thinking: String,
+    /// The thought was told as complete when other words began; its end may come much later.
+    told_early: bool,
     done: bool,
 }
 
@@ -123,6 +127,7 @@ impl Listener<'_> {
                 if self.script.is_some_and(|script| script.name == name) {
                     self.live = false;
                 } else if self.live {
+                    self.end_thoughts(item);
                     let call = FunctionCall { call_id, name, arguments: String::new(), kind, native: None };
                     self.start(item, Item::FunctionCall(call).into());
                 }
@@ -234,6 +239,7 @@ impl Listener<'_> {
 
     fn say(&mut self, item: u32, text: &str) {
         let live = self.live;
+        self.end_thoughts(item);
         let part = self.parts.entry(item).or_default();
         part.saying.push_str(text);
         if !live || part.saying.trim().is_empty() {
@@ -286,10 +292,24 @@ impl Listener<'_> {
         if !self.live || text.is_empty() {
             return;
         }
-        if self.parts.get(&item).is_none_or(|part| part.id.is_none()) {
+        let part = self.parts.entry(item).or_default();
+        let again = part.told_early && part.thinking.is_empty();
+        part.thinking.push_str(&text);
+        if part.id.is_none() || again {
             self.start(item, Item::Reasoning(Reasoning::default()).into());
         }
         self.update(item, text);
+    }
+
+    /// Other words begin: where an API says only at the very end that a thought is over, it is told now.
+    fn end_thoughts(&mut self, but: u32) {
+        for (_, part) in self.parts.iter_mut().filter(|(item, part)| **item != but && !part.thinking.is_empty()) {
+            let Some(item_id) = part.id.clone() else { continue };
+            let content = vec![std::mem::take(&mut part.thinking)];
+            part.told_early = true;
+            let item = Item::Reasoning(Reasoning { content, ..Reasoning::default() }).into();
+            self.events.emit(Event::ItemCompleted { item_id, item });
+        }
     }
 
     fn start(&mut self, item: u32, started: TurnItem) {
@@ -367,9 +387,15 @@ impl Listener<'_> {
 
     fn complete(&mut self, item: u32, whole: TurnItem, piece: Piece) {
         let part = self.parts.entry(item).or_default();
-        let id = part.id.take();
+        let (id, rest) = (part.id.take(), std::mem::take(&mut part.thinking));
         part.done = true;
-        if let Some(id) = &id {
+        let whole = match part.told_early {
+            false => Some(whole),
+            // The rest of it, where there is any.
+            true if rest.is_empty() => None,
+            true => Some(Item::Reasoning(Reasoning { content: vec![rest], ..Reasoning::default() }).into()),
+        };
+        if let (Some(id), Some(whole)) = (&id, whole) {
             self.events.emit(Event::ItemCompleted { item_id: id.clone(), item: whole.shown() });
         }
         part.pieces.push(Told { piece, id });

@@ -1,16 +1,22 @@
 //! Whoever rides along with a turn: memory that recalls before it, and learns after it.
 
 use futures_util::future::BoxFuture;
-use selvedge_protocol::TurnItem;
+
+use crate::Session;
 
 /// Told of every turn. What it answers before a turn rides inside the newest message, and is never stored: everything
 /// before that message stays as it was.
 pub trait Companion: Send + Sync {
-    /// A turn begins with these words.
-    fn before<'a>(&'a self, session: &'a str, turn: u32, prompt: &'a str) -> BoxFuture<'a, Option<String>>;
+    /// What the system text says of it.
+    fn explained(&self) -> Option<&str> {
+        None
+    }
 
-    /// A turn is over; these are its items, in order.
-    fn after(&self, session: &str, turn: u32, items: &[TurnItem]) {
-        let _ = (session, turn, items);
+    /// The session's newest turn begins with these words.
+    fn before<'a>(&'a self, session: &'a Session, prompt: &'a str) -> BoxFuture<'a, Option<String>>;
+
+    /// The session's newest turn is over.
+    fn after(&self, session: &Session) {
+        let _ = session;
     }
 }

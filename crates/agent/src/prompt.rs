@@ -17,7 +17,7 @@ const DRY_RUN: &str = include_str!("../prompts/dry-run.md");
 const SCRIPT_TOOL: &str = include_str!("../prompts/script-tool.md");
 
 /// The system text. The same settings and tools give the same bytes, so that caches hold.
-pub(crate) fn system(settings: &Settings, registry: &Registry, mode: Mode) -> String {
+pub(crate) fn system(settings: &Settings, registry: &Registry, mode: Mode, memory: Option<&str>) -> String {
     let mut text = AGENT.trim_end().to_owned();
     let mut add = |part: &str| {
         text.push_str("\n\n");
@@ -30,6 +30,9 @@ pub(crate) fn system(settings: &Settings, registry: &Registry, mode: Mode) -> St
     }
     if mode == Mode::DryRun {
         add(DRY_RUN);
+    }
+    if let Some(memory) = memory {
+        add(&format!("# Memory\n\n{memory}"));
     }
     if !settings.directory.is_empty() {
         add(&format!("# Where you are\n\nThe working folder is {} ({}).", settings.directory, std::env::consts::OS));
@@ -60,7 +63,7 @@ fn tools(registry: &Registry, most_tokens: usize) -> String {
                 let cut = list[..list.floor_char_boundary(most)].rfind('\n').map_or(0, |end| end + 1);
                 let left = list[cut..].lines().count();
                 list.truncate(cut);
-                list.push_str(&format!("// and {left} more: filter ALL_TOOLS\n"));
+                list.push_str(&format!("// and {left} more: `await tools.search(\"what it does\")` finds them\n"));
             }
             (list, "`return help(\"name\")` gives a tool's types.\n\n")
         }

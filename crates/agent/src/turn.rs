@@ -121,9 +121,13 @@ impl Agent {
         let span = tracing::info_span!("turn", session = session.id(), turn = number, end = tracing::field::Empty);
         let started = Instant::now();
         options.events.emit(Event::TurnStarted { turn: number });
+        if let Some(changes) = &self.changes {
+            changes.begin();
+        }
         let mut turn = Turn::new(self, session, options);
         let end = turn.to_its_end().instrument(span.clone()).await;
         turn.end_children().await;
+        self.tell_changes(&options.events).await;
         let Spent { usage, cost, .. } = turn.budget.spent();
         drop(turn);
         let end = end.map_err(|Fault(error)| error);
@@ -131,12 +135,10 @@ impl Agent {
         counters::turn(&end, started.elapsed(), &usage);
         let items = session.items_of(number);
         // A turn that waits for a person is not over.
-        let ended = match end {
-            Ok(TurnEnd::Suspended) => Ok(()),
-            _ => session.end(end.clone()),
-        };
-        if let Some(companion) = &self.companion {
-            companion.after(session.id(), number, &items);
+        let waits = end == Ok(TurnEnd::Suspended);
+        let ended = if waits { Ok(()) } else { session.end(end.clone()) };
+        if let Some(companion) = self.companion.as_ref().filter(|_| !waits) {
+            companion.after(session);
         }
         let end = end.and_then(|end| ended.map(|()| end).map_err(|error| Fault::from(error).0));
         options.events.emit(match &end {
@@ -145,6 +147,14 @@ impl Agent {
         });
         let message = items.iter().rev().find_map(TurnItem::said);
         TurnOutcome { turn: number, end, message, usage, cost }
+    }
+
+    async fn tell_changes(&self, events: &EventSink) {
+        let Some(changes) = self.changes.clone() else { return };
+        let diff = tokio::task::spawn_blocking(move || changes.diff()).await.unwrap_or_default();
+        if !diff.is_empty() {
+            events.emit(Event::DiffUpdated { diff });
+        }
     }
 
     /// A new turn begins although the last one was broken off: its calls get the results that are known.
@@ -284,7 +294,7 @@ impl<'a> Turn<'a> {
         let turn = self.session.turn();
         let asked = self.session.steps().iter().rev().find(|step| step.turn == turn && step.kind == StepKind::Asked);
         let prompt = asked.and_then(|step| step.items.first()).map(text_of).unwrap_or_default();
-        self.rides = companion.before(self.session.id(), turn, &prompt).await;
+        self.rides = companion.before(self.session, &prompt).await;
     }
 
     /// The request: system, then history, then the newest message and what has come of it.
@@ -407,7 +417,7 @@ impl<'a> Turn<'a> {
         let cost = self.agent.model.prices.map(|prices| prices.cost(&usage));
         self.budget.spend(usage, cost);
         let scripts = pieces.iter().any(|told| matches!(told.piece, Piece::Script(_)));
-        let items = match scripts {
+        let items = match scripts || pieces.len() != wire.len() {
             // Nothing had to be taken apart.
             false => wire.iter().cloned().map(TurnItem::from).collect(),
             true => pieces.iter().map(|told| item_of(&told.piece)).collect(),

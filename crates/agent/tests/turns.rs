@@ -241,7 +241,7 @@ async fn agents_answer_spend_from_one_budget_and_go_only_so_deep() {
     let sessions = desk.journal.sessions(10).unwrap();
     assert_eq!(sessions.len(), 3, "each agent has a session of its own");
     assert!(
-        !desk.items_told().iter().any(|item| brief(item).contains("A done") && item.kind() == "message"),
+        !desk.items_told().iter().any(|item| brief(item) == "Assistant: A done"),
         "their words are not the parent's"
     );
     // An agent that launches an agent that launches …
@@ -294,8 +294,8 @@ async fn a_full_context_is_made_shorter_and_nothing_is_lost() {
 async fn what_came_before_the_newest_message_stays_as_it_was() {
     struct Recalls;
     impl Companion for Recalls {
-        fn before<'a>(&'a self, _: &'a str, turn: u32, prompt: &'a str) -> BoxFuture<'a, Option<String>> {
-            let rides = format!("[recalled for {turn}: {prompt}]");
+        fn before<'a>(&'a self, session: &'a Session, prompt: &'a str) -> BoxFuture<'a, Option<String>> {
+            let rides = format!("[recalled for {}: {prompt}]", session.turn());
             std::future::ready(Some(rides)).boxed()
         }
     }
@@ -342,7 +342,8 @@ async fn one_shot_tells_nothing_of_the_past() {
     for prompt in ["first", "second"] {
         agent.turn(&mut session, prompt, &desk.options()).await;
     }
-    let second = text_of(&server.asked()[1].body["messages"]);
+    // Behind the system prompt.
+    let second = text_of(&json!(server.asked()[1].body["messages"].as_array().unwrap()[1..]));
     assert!(second.contains("second") && !second.contains("first"));
     assert_eq!(history(&session).len(), 4);
 }
@@ -358,8 +359,8 @@ async fn an_answer_can_end_with_its_block() {
         history(&session)[1..],
         ["Assistant: Now ", "script: return 1", "script returned: 1", "Assistant: One."]
     );
-    let said = text_of(&server.asked()[1].body["messages"][1]);
-    assert!(said.trim_end().ends_with("</tool-calls>"), "{said}");
+    let said = &server.asked()[1].body["messages"][1]["content"][0]["text"];
+    assert!(said.as_str().unwrap().trim_end().ends_with("</tool-calls>"), "{said}");
 }
 
 #[tokio::test]

@@ -4,15 +4,18 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Result;
-use selvedge_agent::{Agent, Agents, Allowance, Session, Settings};
-use selvedge_mcp::Servers;
+use selvedge_agent::{Agent, Agents, Allowance, Changes, Remembering, Session, Settings};
+use selvedge_mcp::{Asked, Servers};
+use selvedge_memory::Memory;
 use selvedge_models::Client;
 use selvedge_protocol::{ModeSettings, WireApi};
+use selvedge_toolbox::TurnDiff;
 use selvedge_tools::{Approver, PatchFlavour, ToolsConfig};
 
 use crate::args::{LimitArgs, ModelArgs, PlaceArgs, TurnArgs};
 use crate::problem::Problem;
 use crate::providers::{self, Choice};
+use crate::remember::{remembering, small_model};
 use crate::setup::Setup;
 
 /// What an agent is told of a project, at most.
@@ -45,11 +48,38 @@ pub(crate) fn setup(place: &PlaceArgs) -> Result<Setup> {
     Ok(setup)
 }
 
+/// An agent, its conversation, and the servers whose tools it has.
+pub(crate) struct Assembled {
+    pub(crate) agent: Agent,
+    pub(crate) session: Session,
+    /// To be stopped at the end.
+    pub(crate) servers: Servers,
+}
+
+/// What an agent is made of besides its tools.
+#[derive(Clone)]
+pub(crate) struct Parts {
+    pub(crate) choice: Choice,
+    /// As far as it is known what they have.
+    pub(crate) servers: Servers,
+    pub(crate) memory: Option<Remembering>,
+}
+
 /// An agent over the tools of a place, and its conversation.
-pub(crate) async fn agent(setup: &mut Setup, place: &PlaceArgs, wanted: Wanted<'_>) -> Result<(Agent, Session)> {
+pub(crate) async fn agent(setup: &mut Setup, place: &PlaceArgs, wanted: Wanted<'_>) -> Result<Assembled> {
     let choice = providers::choose(&setup.config, wanted.model).await?;
     let session = session(setup, &wanted.conversation)?;
-    Ok((agent_of(setup, place, wanted, choice, None)?, session))
+    let memory = match memory(setup)? {
+        Some(memory) => {
+            let small = small_model(&setup.config).await?;
+            Some(remembering(&setup.config, memory, &choice.model, small))
+        }
+        None => None,
+    };
+    let servers = setup.servers(Asked::default())?;
+    servers.prepare_all().await;
+    let agent = agent_of(setup, place, wanted, Parts { choice, servers: servers.clone(), memory })?;
+    Ok(Assembled { agent, session, servers })
 }
 
 /// The conversation that is wanted, of which the tools know from now on: what its scripts did can be recalled.
@@ -62,15 +92,15 @@ pub(crate) fn session(setup: &mut Setup, conversation: &Conversation) -> Result<
     Ok(session)
 }
 
-/// An agent that asks this model, with the tools of these servers among its own.
-pub(crate) fn agent_of(
-    setup: &mut Setup,
-    place: &PlaceArgs,
-    wanted: Wanted<'_>,
-    choice: Choice,
-    servers: Option<&Servers>,
-) -> Result<Agent> {
-    let Choice { provider, model, effort } = choice;
+/// The memory, for the agent and for the tools that look into it.
+pub(crate) fn memory(setup: &mut Setup) -> Result<Option<Arc<Memory>>> {
+    setup.memory = crate::remember::memory(setup)?;
+    Ok(setup.memory.clone())
+}
+
+/// An agent of these parts.
+pub(crate) fn agent_of(setup: &mut Setup, place: &PlaceArgs, wanted: Wanted<'_>, parts: Parts) -> Result<Agent> {
+    let Parts { choice: Choice { provider, model, effort }, servers, memory } = parts;
     if place.pack.is_none()
         && let Some(pack) = model.tool_pack.clone().or_else(|| provider.tool_pack.clone())
     {
@@ -99,16 +129,30 @@ pub(crate) fn agent_of(
     let patch = if freeform { PatchFlavour::Freeform } else { PatchFlavour::Text };
     let config = ToolsConfig { patch: Some(patch), view_image: model.images, ..ToolsConfig::default() };
     let harness = setup.harness(wanted.limits, wanted.approver)?;
-    let harness = match servers.filter(|servers| !servers.is_empty()) {
-        Some(servers) => harness.with_tools(servers.onto(&setup.all_tools()?)),
-        None => harness,
-    };
+    let harness = harness.with_tools(servers.onto(&setup.all_tools()?));
     let client = Client::new(provider).map_err(|error| Problem::new(error.to_string()))?;
-    let agent = Agent::new(client, model, harness, settings).with_tools_config(config);
+    let mut agent = Agent::new(client, model, harness, settings).with_tools_config(config);
+    agent = agent.with_changes(Arc::new(InTheWorkspace(setup.toolbox.turn_diff.clone())));
+    if let Some(memory) = &memory {
+        agent = agent.with_memory(memory);
+    }
     Ok(match &setup.agents {
         Some(agents) => agent.with_agents(agents, setup.journal.clone()),
         None => agent,
     })
+}
+
+/// What a turn changes in the workspace.
+struct InTheWorkspace(TurnDiff);
+
+impl Changes for InTheWorkspace {
+    fn begin(&self) {
+        self.0.begin();
+    }
+
+    fn diff(&self) -> String {
+        self.0.diff().text
+    }
 }
 
 /// A new conversation, kept unless somebody does not want that.

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::Exit;
 use crate::args::ExecArgs;
-use crate::assembly::{self, Conversation, Wanted};
+use crate::assembly::{self, Assembled, Conversation, Wanted};
 use crate::out::{harmless, line};
 use crate::problem::Problem;
 use crate::run::{Signals, drive, runtime};
@@ -53,7 +53,7 @@ pub(crate) fn exec(args: ExecArgs) -> Result<Exit> {
                 Task::Resume { id, .. } => Conversation::Old(id.clone()),
             },
         };
-        let (agent, mut session) = assembly::agent(&mut setup, &args.place, wanted).await?;
+        let Assembled { agent, mut session, servers } = assembly::agent(&mut setup, &args.place, wanted).await?;
         options.events.emit(Event::ThreadStarted { thread_id: session.id().to_owned() });
         let outcome = match task {
             Task::New(prompt) | Task::Resume { prompt: Some(prompt), .. } => {
@@ -68,6 +68,7 @@ pub(crate) fn exec(args: ExecArgs) -> Result<Exit> {
             Some(schema) => schema.corrected(&agent, &mut session, &options, outcome).await,
             None => outcome,
         };
+        servers.stop().await;
         anyhow::Ok((outcome, session.id().to_owned()))
     };
     let done = drive(&runtime, signals, work);

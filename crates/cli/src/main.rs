@@ -19,6 +19,7 @@ mod out;
 mod problem;
 mod providers;
 mod recall;
+mod remember;
 mod run;
 mod runs;
 mod servers;

@@ -7,6 +7,7 @@ use selvedge_agent::Agents;
 use selvedge_config::{Config, SavedRules, ToolPack};
 use selvedge_confine::{NamedSockets, Rlimits, WeakerWall};
 use selvedge_journal::{Journal, Retention, RunState};
+use selvedge_memory::Memory;
 use selvedge_protocol::{Limits, ModeSettings, ToolSpec};
 use selvedge_script::{Facts, Harness, Resume, Session};
 use selvedge_toolbox::{CommandSettings, EnvironmentPolicy, Inherit, Rules, Toolbox, Workspace};
@@ -30,6 +31,8 @@ pub(crate) struct Setup {
     pub(crate) toolbox: Toolbox,
     /// `None` writes nothing down.
     pub(crate) journal: Option<Arc<Journal>>,
+    /// What agents remember of a session.
+    pub(crate) memory: Option<Arc<Memory>>,
     /// The session scripts belong to; empty where none was named.
     pub(crate) session: String,
     /// The tools that launch agents, where there is one to launch them.
@@ -89,6 +92,7 @@ impl Setup {
             ephemeral: false,
             toolbox,
             journal: None,
+            memory: None,
             session: String::new(),
             agents: None,
         })
@@ -110,6 +114,9 @@ impl Setup {
         }
         if let Some(agents) = &self.agents {
             agents.register(&mut all)?;
+        }
+        if let Some(memory) = &self.memory {
+            all.register(selvedge_memory::get_turn(memory.clone(), &self.session))?;
         }
         Ok(all)
     }
@@ -249,11 +256,7 @@ impl Setup {
             Some(journal) => orchestrator.with_ledger(journal.clone()),
             None => orchestrator,
         };
-        let harness = Harness::new(orchestrator).map_err(|error| {
-            Problem::new(format!("cannot start the sandbox: {error}"))
-                .hint("run `selvedge doctor` to see what this machine lacks")
-        })?;
-        Ok(harness
+        Ok(Harness::on_first_use(orchestrator)
             .with_limits(limits)
             .with_mode(modes.effective())
             .allow_detached_promises(self.config.script_harness.allow_detached_promises))

@@ -261,3 +261,49 @@ fn sessions_are_listed_shown_named_forked_and_carried_elsewhere() {
     assert!(err(&output).contains("hint:"));
     let _ = &desk.runtime;
 }
+
+#[test]
+fn what_a_turn_changed_is_told_at_its_end() {
+    let desk = Desk::new(|asked: &Asked| match asked.number {
+        0 => vec![text(&block("await tools.writeFile({ path: 'a.txt', content: 'one\\nthree\\n' })"))].into(),
+        _ => vec![text("Done.")].into(),
+    });
+    let (events, status) = desk.events(&["exec", "--json", "--approval", "never", "Change it."]);
+    assert_eq!(status, 0, "{events:?}");
+    let kinds: Vec<&str> = events.iter().map(|event| event["type"].as_str().unwrap()).collect();
+    assert_eq!(kinds[kinds.len() - 2..], ["diff.updated", "turn.completed"]);
+    let diff = events[events.len() - 2]["diff"].as_str().unwrap();
+    assert!(diff.contains("-two\n+three\n"), "{diff}");
+}
+
+#[test]
+fn servers_are_reached_by_scripts_and_by_structured_calls_and_cost_few_tokens() {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../mcp/tests/servers/odd.py").canonicalize().unwrap();
+    let desk = Desk::new(|asked: &Asked| match asked.number {
+        0 => vec![
+            text(&block("return await tools.mcp.odd.echo({ x: 7 })")),
+            call("c1", "mcp_call_tool", json!({"server": "odd", "tool": "echo", "arguments": {"x": 8}})),
+        ]
+        .into(),
+        _ => vec![text("Done.")].into(),
+    });
+    let file = desk.dir.path().join("home/config.toml");
+    let config = std::fs::read_to_string(&file).unwrap();
+    let server = format!(
+        "[mcp_servers.odd]\ncommand = \"python3\"\nargs = [{script:?}, \"good\"]\ndefault_tools_approval_mode = \"approve\"\n"
+    );
+    std::fs::write(&file, config + &server).unwrap();
+    let output = desk.run(&["exec", "Echo."]);
+    assert_eq!(out(&output), "Done.", "{}", err(&output));
+    let asked = desk.server.asked();
+    let told = asked[1].body["messages"].to_string();
+    assert!(told.contains("\\\"x\\\":7") && told.contains("\\\"x\\\":8"), "{told}");
+    let tools: Vec<&str> = asked[0].body["tools"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|tool| tool["function"]["name"].as_str().unwrap())
+        .collect();
+    assert!(tools.contains(&"mcp_call_tool") && !tools.iter().any(|tool| tool.starts_with("mcp__")), "{tools:?}");
+    assert!(asked[0].body["messages"][0].to_string().contains("odd"), "the server is told of");
+}

@@ -139,9 +139,13 @@ fn of_two_who_answer_at_once_one_goes_on() {
 fn a_question_survives_an_upgrade_of_the_journal() {
     let place = Place::new();
     let id = place.suspended(TWICE);
-    // The file as it was before the last step.
+    // The file as it was before the step that the column came with.
     let file = rusqlite::Connection::open(place.path("home/journal.sqlite")).unwrap();
-    file.execute_batch("DROP TABLE stored; DELETE FROM steps WHERE number = (SELECT max(number) FROM steps)").unwrap();
+    file.execute_batch(
+        "DROP INDEX resumed_runs; ALTER TABLE calls DROP COLUMN shown;
+         DELETE FROM steps WHERE name = 'what a model was shown of a call'",
+    )
+    .unwrap();
     drop(file);
     let output = place.json(&["runs", "resume", &id, "--approve", "--json"]);
     assert_eq!(output["status"], json!("suspended"), "{output:#}");

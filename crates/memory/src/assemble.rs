@@ -44,6 +44,8 @@ pub struct Assembled {
     pub reserve: u32,
     /// Turns that were there when it was planned; those after it are appended.
     pub planned: u32,
+    /// Bytes of the text that tell of those.
+    pub pinned: usize,
 }
 
 impl Memory {
@@ -192,7 +194,8 @@ impl Assembled {
     fn from_pin(pin: &Pin) -> Self {
         let tokens = pin.bands.iter().map(|band| band.tokens).sum();
         let (text, bands) = (pin.text.clone(), pin.bands.clone());
-        Self { text, bands, tokens, reserve: pin.reserve, planned: pin.planned }
+        let pinned = text.len();
+        Self { text, bands, tokens, reserve: pin.reserve, planned: pin.planned, pinned }
     }
 
     fn plan(

@@ -136,6 +136,33 @@ impl Runtime for Wasm {
     }
 }
 
+/// The engine of this process, loaded when the first script runs: one that only waits does not have it in memory.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct OnFirstUse;
+
+impl Runtime for OnFirstUse {
+    fn build(&self) -> &str {
+        BUILD
+    }
+
+    fn load(&self) -> Result<(), Fault> {
+        Wasm::shared().map(drop)
+    }
+
+    fn start<'a>(&'a self, program: Program<'a>, host: Box<dyn Host>) -> BoxFuture<'a, Result<Started, Fault>> {
+        async move { Wasm::shared()?.start(program, host).await }.boxed()
+    }
+
+    fn thaw<'a>(
+        &'a self,
+        image: &'a Image,
+        program: Program<'a>,
+        host: Box<dyn Host>,
+    ) -> BoxFuture<'a, Result<Box<dyn Execution>, Fault>> {
+        async move { Wasm::shared()?.thaw(image, program, host).await }.boxed()
+    }
+}
+
 impl std::fmt::Debug for Wasm {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Wasm").field("budget", &self.budget).finish_non_exhaustive()

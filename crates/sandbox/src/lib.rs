@@ -22,7 +22,7 @@ mod runtime;
 mod ticker;
 
 pub use budget::{MemoryBudget, machine_memory};
-pub use engine::{Settings, Wasm};
+pub use engine::{OnFirstUse, Settings, Wasm};
 pub use image::Image;
 pub use leash::Leash;
 pub use runtime::{Execution, Fault, Finish, Host, Outcome, Position, Program, Pump, Request, Runtime, Started, State};

@@ -12,6 +12,11 @@ pub trait Runtime: Send + Sync {
     /// Which build of the engine this is: an image means something to its own build alone.
     fn build(&self) -> &str;
 
+    /// Makes sure that the engine is loaded. Called before a script's time begins.
+    fn load(&self) -> Result<(), Fault> {
+        Ok(())
+    }
+
     /// Runs the program until it first waits, finishes or faults.
     fn start<'a>(&'a self, program: Program<'a>, host: Box<dyn Host>) -> BoxFuture<'a, Result<Started, Fault>>;
 

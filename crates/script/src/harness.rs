@@ -7,7 +7,7 @@ use selvedge_protocol::{
     ApprovalPolicy, CallStatus, ErrorCode, Event, LedgerError, Limits, Mode, Phase, RunMetadata, RunStart, RunStatus,
     ScriptError, ScriptToolCall, ScriptToolCallOutput, new_id,
 };
-use selvedge_sandbox::{Fault, Runtime, Wasm};
+use selvedge_sandbox::{Fault, OnFirstUse, Runtime, Wasm};
 use selvedge_tools::{Approver, Orchestrator, Registry, Rest, Scope, ScopeLimits, Source};
 use serde_json::{Value, json};
 
@@ -46,6 +46,11 @@ impl Harness {
     /// A harness with the default limits, on this process's sandbox.
     pub fn new(orchestrator: Orchestrator) -> Result<Self, Fault> {
         Ok(Self::on(Wasm::shared()?, orchestrator))
+    }
+
+    /// The same, on a sandbox that is loaded when the first script runs.
+    pub fn on_first_use(orchestrator: Orchestrator) -> Self {
+        Self::on(Arc::new(OnFirstUse), orchestrator)
     }
 
     /// A harness on another runtime.
@@ -275,6 +280,14 @@ impl Harness {
         started: Instant,
     ) -> ScriptToolCallOutput {
         let timeout = self.time_for(compiled, options);
+        if let Err(fault) = self.runtime.load() {
+            let message = format!("the sandbox cannot be started: {fault}");
+            let error = ScriptError::new(ErrorCode::HarnessInternalError, Phase::Executing, message)
+                .suggest("`selvedge doctor` says what this machine lacks");
+            output.error = Some(error);
+            output.status = RunStatus::Error;
+            return output;
+        }
         let mut first = true;
         let (ended, said) = loop {
             let mut scope =

@@ -80,9 +80,11 @@ pub enum Shape {
 const LINE_FIELDS: [&str; 5] = ["command", "cwd", "timeout_ms", "with_escalated_permissions", "justification"];
 
 impl ToolsConfig {
-    /// What a model is offered of these tools.
+    /// What a model is offered of these tools. Those of servers, which may be hundreds, are reached through
+    /// `mcp_call_tool`.
     pub fn offer(&self, registry: &Registry) -> Vec<Offered> {
-        registry.iter().filter_map(|tool| self.one(tool)).collect()
+        let ours = registry.iter().filter(|tool| !tool.spec.name.starts_with("mcp."));
+        ours.filter_map(|tool| self.one(tool)).collect()
     }
 
     fn one(&self, tool: &Registered) -> Option<Offered> {

@@ -13,6 +13,8 @@ use super::speech::{Say, encode, encode_counted};
 pub struct Asked {
     pub path: String,
     pub body: Value,
+    /// The body, byte for byte.
+    pub raw: String,
     /// Which request, from zero.
     pub number: usize,
 }
@@ -82,10 +84,11 @@ impl Server {
 async fn serve(mut stream: TcpStream, seen: Arc<Mutex<Vec<Asked>>>, script: Arc<Script>) {
     let _ = stream.set_nodelay(true);
     let mut bytes = Vec::new();
-    while let Some((path, body)) = request(&mut stream, &mut bytes).await {
+    while let Some((path, raw)) = request(&mut stream, &mut bytes).await {
         let asked = {
             let mut seen = seen.lock().unwrap();
-            let asked = Asked { path, body, number: seen.len() };
+            let body = serde_json::from_str(&raw).unwrap_or_default();
+            let asked = Asked { path, body, raw, number: seen.len() };
             seen.push(asked.clone());
             asked
         };
@@ -119,7 +122,7 @@ async fn serve(mut stream: TcpStream, seen: Arc<Mutex<Vec<Asked>>>, script: Arc<
     }
 }
 
-async fn request(stream: &mut TcpStream, bytes: &mut Vec<u8>) -> Option<(String, Value)> {
+async fn request(stream: &mut TcpStream, bytes: &mut Vec<u8>) -> Option<(String, String)> {
     let mut buffer = [0; 16 * 1024];
     loop {
         if let Some(end) = bytes.windows(4).position(|window| window == b"\r\n\r\n") {
@@ -129,7 +132,7 @@ async fn request(stream: &mut TcpStream, bytes: &mut Vec<u8>) -> Option<(String,
             });
             let whole = end + 4 + length.unwrap_or(0);
             if bytes.len() >= whole {
-                let body = serde_json::from_slice(&bytes[end + 4..whole]).unwrap_or_default();
+                let body = String::from_utf8_lossy(&bytes[end + 4..whole]).into_owned();
                 let path = head.split(' ').nth(1).unwrap_or_default().to_owned();
                 bytes.drain(..whole);
                 return Some((path, body));

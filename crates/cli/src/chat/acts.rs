@@ -88,19 +88,10 @@ impl Chat {
         let chosen =
             chosen.unwrap_or_else(|| Err(Problem::new("the provider does not say which models it has").into()));
         match chosen {
-            Ok(choice) => {
-                let before = std::mem::replace(&mut self.choice, choice);
-                match self.rebuild() {
-                    Ok(()) => {
-                        self.args.model = args;
-                        self.tell_model();
-                    }
-                    Err(error) => {
-                        self.choice = before;
-                        self.complain(&Problem::from_error(&error));
-                    }
-                }
-            }
+            Ok(choice) => match self.choose(choice) {
+                Ok(()) => self.tell_model(),
+                Err(error) => self.complain(&Problem::from_error(&error)),
+            },
             Err(error) => self.complain(&Problem::from_error(&error)),
         }
     }
@@ -235,10 +226,10 @@ impl Chat {
     }
 
     fn look_after_servers(&mut self) {
-        if self.servers.is_empty() {
+        if self.parts.servers.is_empty() {
             return self.tell("no MCP servers are configured; docs/mcp.md says how to add one".to_owned());
         }
-        let (servers, sender) = (self.servers.clone(), self.sender.clone());
+        let (servers, sender) = (self.parts.servers.clone(), self.sender.clone());
         tokio::spawn(async move {
             let status = servers.try_out().await;
             // The chat may be over.

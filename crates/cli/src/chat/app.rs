@@ -2,13 +2,15 @@
 
 use std::collections::VecDeque;
 use std::io::{self, Stdout};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use crossterm::event::Event as Typed;
 use futures_util::FutureExt;
 use selvedge_agent::{Agent, Session, TurnOptions, TurnOutcome};
-use selvedge_mcp::{Asked, Servers};
+use selvedge_mcp::Asked;
+use selvedge_memory::SmallModel;
 use selvedge_protocol::{ApprovalDecision, Event, EventSink, TurnEnd};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
@@ -24,9 +26,10 @@ use super::screen::Screen;
 use super::status::Status;
 use super::turn::{Thoughts, Turn};
 use crate::args::ChatArgs;
-use crate::assembly::{self, Conversation, Wanted};
+use crate::assembly::{self, Conversation, Parts, Wanted};
 use crate::problem::Problem;
-use crate::providers::Choice;
+use crate::providers::{self, Choice};
+use crate::remember::{remembering, small_model};
 use crate::run::{Told, told_to_stop};
 use crate::setting::Setting;
 use crate::setup::Setup;
@@ -44,10 +47,11 @@ const SECOND_PRESS: Duration = Duration::from_secs(3);
 pub(crate) struct Chat {
     pub(super) setup: Setup,
     pub(super) args: ChatArgs,
-    pub(super) choice: Choice,
+    pub(super) parts: Parts,
+    /// Helps to remember, where there is one.
+    small: Option<Arc<dyn SmallModel>>,
     /// The pack of the configuration, whatever a model asks for.
     pack: Option<String>,
-    pub(super) servers: Servers,
     /// Whether it is known what the servers have.
     prepared: bool,
     /// What the agent was made of: the servers' generation.
@@ -95,19 +99,26 @@ enum Task {
 
 impl Chat {
     /// A chat that is ready to be drawn.
-    pub(crate) fn new(mut setup: Setup, args: ChatArgs, choice: Choice) -> Result<Self> {
+    pub(crate) async fn new(mut setup: Setup, args: ChatArgs) -> Result<Self> {
         let (width, height) = size();
         let look = Look::of_environment();
         let (sender, receiver) = news(setup.toolbox.turn_diff.clone());
+        let choice = providers::choose(&setup.config, &args.model).await?;
         let servers = setup.servers(Asked::default())?;
         let pack = setup.config.tool_pack.clone();
-        let agent = make_agent(&mut setup, &args, &choice, &servers, &sender)?;
+        let memory = assembly::memory(&mut setup)?;
+        let small = if memory.is_some() { small_model(&setup.config).await? } else { None };
+        let memory = memory.map(|memory| remembering(&setup.config, memory, &choice.model, small.clone()));
+        let (prepared, generation) = (servers.is_empty(), servers.generation());
+        let parts = Parts { choice, servers, memory };
+        let agent = make_agent(&mut setup, &args, &parts, &sender)?;
         let home = setup.home.clone().filter(|_| !setup.ephemeral);
         setup.toolbox.turn_diff.begin_session();
         let mut chat = Self {
-            prepared: servers.is_empty(),
-            generation: servers.generation(),
-            servers,
+            prepared,
+            generation,
+            parts,
+            small,
             pack,
             agent,
             session: None,
@@ -133,7 +144,6 @@ impl Chat {
             leaving: false,
             setup,
             args,
-            choice,
         };
         chat.refresh_status();
         Ok(chat)
@@ -320,7 +330,7 @@ impl Chat {
     /// Learns beside everything else what the servers have.
     fn prepare_servers(&self) {
         if !self.prepared {
-            let (servers, sender) = (self.servers.clone(), self.sender.clone());
+            let (servers, sender) = (self.parts.servers.clone(), self.sender.clone());
             tokio::spawn(async move {
                 servers.prepare_all().await;
                 // The chat may be over.
@@ -366,7 +376,7 @@ impl Chat {
             self.session = Some(session);
             self.refresh_status();
         }
-        if new || self.servers.generation() != self.generation {
+        if new || self.parts.servers.generation() != self.generation {
             self.rebuild()?;
         }
         Ok(())
@@ -375,10 +385,19 @@ impl Chat {
     /// Makes the agent anew, of what is chosen now.
     pub(super) fn rebuild(&mut self) -> Result<()> {
         self.setup.config.tool_pack = self.args.place.pack.clone().or_else(|| self.pack.clone());
-        self.generation = self.servers.generation();
-        self.agent = make_agent(&mut self.setup, &self.args, &self.choice, &self.servers, &self.sender)?;
+        self.generation = self.parts.servers.generation();
+        self.agent = make_agent(&mut self.setup, &self.args, &self.parts, &self.sender)?;
         self.refresh_status();
         Ok(())
+    }
+
+    /// Asks another model from now on.
+    pub(super) fn choose(&mut self, choice: Choice) -> Result<()> {
+        let memory = self.setup.memory.clone();
+        let memory = memory.map(|memory| remembering(&self.setup.config, memory, &choice.model, self.small.clone()));
+        let parts = Parts { choice, servers: self.parts.servers.clone(), memory };
+        let before = std::mem::replace(&mut self.parts, parts);
+        self.rebuild().inspect_err(|_| self.parts = before)
     }
 
     pub(super) fn refresh_status(&mut self) {
@@ -397,7 +416,6 @@ impl Chat {
             setting: serde_json::to_string(&setting).unwrap_or_default(),
             ..TurnOptions::default()
         };
-        self.setup.toolbox.turn_diff.begin();
         self.before = session.spent();
         let running = Running { turn: Turn::new(self.look, Instant::now()), options: options.clone(), stopping: false };
         self.running = Some(running);
@@ -538,7 +556,7 @@ impl Chat {
         // A terminal that is gone shows nothing, and that is no failure.
         let _ = self.screen.paint(finished, Default::default());
         let _ = self.screen.clear();
-        let _ = tokio::time::timeout(PATIENCE, self.servers.stop()).await;
+        let _ = tokio::time::timeout(PATIENCE, self.parts.servers.stop()).await;
         Ok(())
     }
 }
@@ -566,8 +584,7 @@ async fn gone(asking: Option<&mut Asking>) {
 fn make_agent(
     setup: &mut Setup,
     args: &ChatArgs,
-    choice: &Choice,
-    servers: &Servers,
+    parts: &Parts,
     sender: &UnboundedSender<News>,
 ) -> Result<Agent> {
     let wanted = Wanted {
@@ -578,7 +595,7 @@ fn make_agent(
         instructions: None,
         conversation: Conversation::New,
     };
-    assembly::agent_of(setup, &args.place, wanted, choice.clone(), Some(servers))
+    assembly::agent_of(setup, &args.place, wanted, parts.clone())
 }
 
 /// The size of the window; a usual one where nobody knows.

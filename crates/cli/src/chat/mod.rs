@@ -34,7 +34,7 @@ use self::app::Chat;
 use self::rows::{Fit, Row, one_line};
 use crate::Exit;
 use crate::args::{ChatArgs, ResumeArgs};
-use crate::{assembly, providers};
+use crate::assembly;
 
 /// Which conversation a chat begins with.
 enum Opening {
@@ -57,8 +57,7 @@ fn open(args: ChatArgs, opening: Opening) -> Result<Exit> {
     // Two threads beside the one that draws: a script that holds one leaves the other.
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let (chat, ended) = runtime.block_on(async {
-        let choice = providers::choose(&setup.config, &args.model).await?;
-        let mut chat = Chat::new(setup, args, choice)?;
+        let mut chat = Chat::new(setup, args).await?;
         greet(&mut chat);
         if let Opening::Old(id) = &opening {
             chat.open(id.as_deref())?;

@@ -1,6 +1,7 @@
 //! `selvedge memory distill`, `lessons` and `review`: what was learned.
 
 use anyhow::Result;
+use selvedge_config::Config;
 use selvedge_memory::{Distilled, Lesson, Memory, MemoryError, Verdict};
 use serde_json::json;
 
@@ -9,17 +10,18 @@ use super::import::bar;
 use crate::Exit;
 use crate::out::{harmless, line};
 
-pub(super) fn distill(memory: &Memory, args: &DistillArgs) -> Result<Exit> {
+pub(super) fn distill(memory: &Memory, args: &DistillArgs, config: &Config) -> Result<Exit> {
     let sessions = match &args.session {
         Some(session) => vec![session.clone()],
         None => memory.sessions()?,
     };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
+    let runtime = crate::run::runtime()?;
+    let small = runtime.block_on(crate::remember::small_model(config))?;
     let mut all = Distilled::default();
     for session in sessions {
         let mut shown = None;
         loop {
-            let done = match runtime.block_on(memory.distill(&session, None)) {
+            let done = match runtime.block_on(memory.distill(&session, small.as_deref())) {
                 // Whoever is at it does the same.
                 Err(MemoryError::Busy(_)) if args.session.is_none() => break,
                 done => done?,

@@ -28,7 +28,7 @@ pub(crate) fn memory(command: MemoryCommand) -> Result<Exit> {
         MemoryCommand::Search(args) => search::search(&memory, &args),
         MemoryCommand::Show(args) => show::show(&memory, &args, gradient(&config)),
         MemoryCommand::Turn(args) => turn::turn(&memory, &args),
-        MemoryCommand::Distill(args) => learn::distill(&memory, &args),
+        MemoryCommand::Distill(args) => learn::distill(&memory, &args, &config),
         MemoryCommand::Lessons(args) => learn::lessons(&memory, &args),
         MemoryCommand::Review(args) => learn::review(&memory, &args),
         MemoryCommand::Stats(args) => keep::stats(&memory, &args),
@@ -47,7 +47,7 @@ fn gradient(config: &selvedge_config::Config) -> Gradient {
 }
 
 /// A memory's error, with what to do.
-fn problem(error: &MemoryError) -> Problem {
+pub(crate) fn problem(error: &MemoryError) -> Problem {
     let hint = match error {
         MemoryError::NoSession(_) => "`selvedge memory stats` lists the sessions there are",
         MemoryError::NoTurn { .. } => "`selvedge memory stats` tells how many turns a session has",

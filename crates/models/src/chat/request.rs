@@ -153,7 +153,14 @@ fn said(message: &Message) -> Option<Value> {
     let content = match &message.content[..] {
         [] => return None,
         [OutputPart::Text { text }] if text.is_empty() => return None,
-        [OutputPart::Text { text }] => text.as_str().into(),
+        // Many servers take nothing but a string.
+        parts if parts.iter().all(|part| matches!(part, OutputPart::Text { .. })) => {
+            let texts = parts.iter().filter_map(|part| match part {
+                OutputPart::Text { text } => Some(text.as_str()),
+                _ => None,
+            });
+            texts.collect::<Vec<_>>().join("\n\n").into()
+        }
         parts => parts.iter().map(shown).collect::<Value>(),
     };
     Some(json!({"role": "user", "content": content}))

@@ -1,0 +1,157 @@
+//! Memory on the wire: what requests say of the past, and that what is cached stays cached.
+
+mod support;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use selvedge_agent::{Agent, RememberSettings, Remembering, Session, Telling};
+use selvedge_journal::Redactor;
+use selvedge_memory::{BOARD_TURNS, Gradient, Memory, get_turn};
+use selvedge_protocol::{TurnEnd, WireApi};
+use support::server::{Asked, Server};
+use support::speech::{block, text};
+use support::{APIS, Desk, text_of};
+
+/// Room for some forty turns of these tests: those before are shortened.
+const BUDGET: u32 = 7_000;
+
+fn memory(desk: &Desk) -> Arc<Memory> {
+    Arc::new(Memory::open(&desk.dir.path().join("home"), Redactor::new([])).unwrap())
+}
+
+fn remembering(memory: &Arc<Memory>, telling: Telling) -> Remembering {
+    let settings =
+        RememberSettings { telling, recall: Some(Duration::from_secs(20)), recall_tokens: 600, distill_after: None };
+    Remembering::new(memory.clone(), settings, None)
+}
+
+/// An agent that remembers, and can fetch turns of this session.
+fn agent(desk: &Desk, server: &Server, memory: &Arc<Memory>, session: &Session) -> Agent {
+    let agent = desk.agent(server);
+    let mut tools = agent.harness().orchestrator().registry().clone();
+    tools.register(get_turn(memory.clone(), session.id())).unwrap();
+    agent.with_tools(tools).with_memory(&remembering(memory, Telling::Gradient(Gradient::new(BUDGET))))
+}
+
+/// What somebody says in a turn: a fact of its own in many words.
+fn said(turn: u32) -> String {
+    let filler = "We went through the list again and nobody had anything to add to what was written there. ".repeat(3);
+    format!("Note {turn}: the code of locker number {turn} is {}. {filler}", 7_000 + 13 * turn)
+}
+
+/// The request up to where its newest message begins. Where a cache is to begin is no part of what is said.
+fn before_newest(asked: &Asked, newest: &str) -> String {
+    let at = asked.raw.rfind(newest).unwrap_or_else(|| panic!("{newest} is not in {}", asked.raw));
+    // The message's own braces are not before it.
+    let at = asked.raw[..at].rfind("},{").unwrap_or(at);
+    asked.raw[..at].replace(",\"cache_control\":{\"type\":\"ephemeral\"}", "")
+}
+
+#[tokio::test]
+async fn what_was_sent_stays_a_prefix_until_the_gradient_is_planned_anew() {
+    const TURNS: u32 = 64;
+    const FETCHES: u32 = 13;
+    for api in APIS {
+        let server = Server::start(|asked| {
+            let newest = newest(asked);
+            match newest.contains(&said(FETCHES)) && !newest.contains("Result of the script") {
+                true => vec![text(&block("return await tools.history.getTurn('T-2', 'R')"))].into(),
+                false => vec![text("Noted.")].into(),
+            }
+        })
+        .await;
+        let desk = Desk::new(api);
+        let memory = memory(&desk);
+        let mut session = desk.session();
+        let agent = agent(&desk, &server, &memory, &session);
+        for turn in 1..=TURNS {
+            let prompt = if turn % 3 == 0 {
+                format!("{} Which code has locker number {}?", said(turn), turn - 2)
+            } else {
+                said(turn)
+            };
+            let outcome = agent.turn(&mut session, prompt, &desk.options()).await;
+            assert_eq!(outcome.end, Ok(TurnEnd::Stop));
+        }
+        // The first request of each turn.
+        let asked = server.asked();
+        let first = |turn: u32| asked.iter().find(|asked| asked.raw.contains(&said(turn))).unwrap();
+        let (mut kept, mut planned) = (0, 0);
+        for turn in 1..TURNS {
+            let (now, next) = (first(turn), first(turn + 1));
+            let before = before_newest(now, &said(turn));
+            let same = before_newest(next, &said(turn + 1)).starts_with(&before);
+            // Turn 11 is the first that is told of ten turns, and so on.
+            match turn % 10 {
+                0 => planned += usize::from(!same),
+                _ => {
+                    assert!(same, "{api:?}: between turn {turn} and {}", turn + 1);
+                    kept += 1;
+                }
+            }
+        }
+        assert!(kept >= 50 && planned == 6, "{api:?}: {kept} kept, {planned} planned anew");
+        // All of it was at work: the gradient, recall and the board.
+        let last = first(TURNS);
+        assert!(last.raw.contains("<T-60-R>") && !last.raw.contains(&said(1)[40..]), "{api:?}: {}", last.raw);
+        let recalled = (11..=TURNS).filter(|turn| newest(first(*turn)).contains("<recalled>")).count();
+        assert!(recalled >= 8, "{api:?}: {recalled}");
+        let board = |turn: u32| newest(first(turn)).contains("On the board:");
+        assert!(!board(FETCHES) && (FETCHES + 1..=FETCHES + BOARD_TURNS).all(board), "{api:?}");
+        assert!(!board(FETCHES + BOARD_TURNS + 1), "{api:?}");
+        // None of that is kept.
+        assert!(!session.history().iter().any(|(_, item)| format!("{item:?}").contains("<recalled>")));
+    }
+}
+
+/// The newest message of a request, and what came of it.
+fn newest(asked: &Asked) -> String {
+    let key = if asked.body["input"].is_array() { "input" } else { "messages" };
+    let items = asked.body[key].as_array().unwrap();
+    let at = items.iter().rposition(|item| item["role"] == "user" && text_of(item).contains("Note ")).unwrap();
+    text_of(&serde_json::json!(items[at..]))
+}
+
+#[tokio::test]
+async fn a_fact_of_turn_3_is_there_in_turn_400() {
+    const TURNS: u32 = 400;
+    let server = Server::start(|_| vec![text("Noted.")].into()).await;
+    let desk = Desk::new(WireApi::Chat);
+    let memory = memory(&desk);
+    let mut session = desk.session();
+    let agent = agent(&desk, &server, &memory, &session);
+    for turn in 1..=TURNS {
+        let prompt = match turn {
+            3 => "Note: the staging database lives on the host heron, port 6543.".to_owned(),
+            TURNS => "Note what I need: on which host does the staging database live?".to_owned(),
+            turn => said(turn),
+        };
+        agent.turn(&mut session, prompt, &desk.options()).await;
+    }
+    let asked = server.asked();
+    let newest = newest(asked.last().unwrap());
+    assert!(newest.contains("on which host") && newest.contains("heron, port 6543"), "{newest}");
+    // The request is no longer than the first hundred's.
+    assert!(asked.last().unwrap().raw.len() < 2 * asked[100].raw.len());
+}
+
+#[tokio::test]
+async fn turns_from_before_there_was_a_memory_are_remembered() {
+    let server = Server::start(|_| vec![text("Noted.")].into()).await;
+    let desk = Desk::new(WireApi::Messages);
+    let mut session = desk.session();
+    let plain = desk.agent(&server);
+    for turn in 1..=4 {
+        plain.turn(&mut session, said(turn), &desk.options()).await;
+    }
+    let memory = memory(&desk);
+    let agent = agent(&desk, &server, &memory, &session);
+    agent.turn(&mut session, "Note what I need.", &desk.options()).await;
+    assert_eq!(memory.turns(session.id()).unwrap(), 5);
+    assert!(memory.get_turn(session.id(), "T-2", selvedge_memory::Level::Raw).unwrap().contains(&said(2)));
+    // Nothing is stored twice.
+    let mut again = Session::resume(&desk.journal, session.id()).unwrap();
+    agent.turn(&mut again, "Note this as well.", &desk.options()).await;
+    assert_eq!(memory.turns(session.id()).unwrap(), 6);
+}

@@ -1,0 +1,60 @@
+//! Memory as the configuration has it: for agents, and for whoever draws lessons by hand.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Result;
+use selvedge_agent::{RememberSettings, Remembering, Small, Telling};
+use selvedge_config::{Config, MemoryStrategy};
+use selvedge_journal::Redactor;
+use selvedge_memory::{Gradient, Memory, SmallModel};
+use selvedge_models::{Client, Model};
+
+use crate::args::ModelArgs;
+use crate::problem::Problem;
+use crate::providers::{self, Choice};
+use crate::setup::Setup;
+
+/// The memory in Selvedge's folder; `None` where nothing is written down.
+pub(crate) fn memory(setup: &Setup) -> Result<Option<Arc<Memory>>> {
+    let (Some(home), Some(_)) = (&setup.home, &setup.journal) else { return Ok(None) };
+    let redactor = Redactor::new(setup.config.journal.secret_names.clone());
+    let memory = Memory::open(home, redactor).map_err(|error| crate::memory::problem(&error))?;
+    Ok(Some(Arc::new(memory)))
+}
+
+/// How an agent that asks this model remembers, with this small model to help.
+pub(crate) fn remembering(
+    config: &Config,
+    memory: Arc<Memory>,
+    model: &Model,
+    small: Option<Arc<dyn SmallModel>>,
+) -> Remembering {
+    let keys = &config.memory;
+    let telling = match keys.strategy {
+        MemoryStrategy::Gradient => {
+            // The other half is for this turn.
+            let half = u32::try_from(model.context_window / 2).unwrap_or(u32::MAX);
+            Telling::Gradient(Gradient { budget: keys.budget.min(half), bands: keys.bands })
+        }
+        MemoryStrategy::Regular => Telling::Regular,
+        MemoryStrategy::OneShot => Telling::OneShot,
+    };
+    let minutes = Duration::from_secs(60 * u64::from(keys.distill_idle_minutes));
+    let settings = RememberSettings {
+        telling,
+        recall: keys.recall.then(|| Duration::from_millis(keys.recall_ms)),
+        recall_tokens: keys.recall_tokens,
+        distill_after: (!minutes.is_zero()).then_some(minutes),
+    };
+    Remembering::new(memory, settings, small)
+}
+
+/// The small model that the configuration names for memory, where it does.
+pub(crate) async fn small_model(config: &Config) -> Result<Option<Arc<dyn SmallModel>>> {
+    let Some(name) = &config.memory.model else { return Ok(None) };
+    let args = ModelArgs { model: Some(name.clone()), provider: None };
+    let Choice { provider, model, .. } = providers::choose(config, &args).await?;
+    let client = Client::new(provider).map_err(|error| Problem::new(error.to_string()))?;
+    Ok(Some(Arc::new(Small::new(client, model))))
+}
