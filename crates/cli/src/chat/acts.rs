@@ -208,7 +208,7 @@ impl Chat {
                 let body = vec![
                     Span::raw(format!("{}  ", run.id)),
                     Span::styled(format!("{state:<9}"), style),
-                    Span::raw(format!("  {:>6}  {} calls", ago(now, run.started_ms), run.calls)),
+                    Span::raw(format!("  {:>6}  {}", ago(now, run.started_ms), calls(run.calls))),
                 ];
                 Row::spans(body).fit(Fit::Cut).behind(Span::raw("  "))
             })
@@ -278,6 +278,10 @@ impl Chat {
         rows.push(Row::blank());
         self.say(rows);
     }
+}
+
+fn calls(number: u32) -> String {
+    if number == 1 { "1 call".to_owned() } else { format!("{number} calls") }
 }
 
 fn first_word(text: &str) -> &str {

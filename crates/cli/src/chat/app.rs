@@ -191,8 +191,10 @@ impl Chat {
         let mut dirty = true;
         while !self.leaving {
             if dirty && painted.elapsed() >= FRAME {
-                self.paint()?;
+                // Where nobody can see it, nobody is there any more.
+                self.leaving |= self.paint().is_err();
                 (painted, dirty) = (Instant::now(), false);
+                continue;
             }
             let wait = self.wait(painted, dirty);
             let void = self.asking.front_mut();
@@ -206,7 +208,7 @@ impl Chat {
                     Told::End => self.leaving = true,
                 },
                 event = typed.recv() => match event {
-                    Some(event) => self.typed(event)?,
+                    Some(event) => self.typed(event),
                     // Nobody is there any more.
                     None => self.leaving = true,
                 },
@@ -216,7 +218,7 @@ impl Chat {
             }
             // What is there already is taken in before the next picture.
             while let Ok(event) = typed.try_recv() {
-                self.typed(event)?;
+                self.typed(event);
             }
             for _ in 0..256 {
                 let Ok(news) = self.receiver.try_recv() else { break };
@@ -243,25 +245,23 @@ impl Chat {
         if self.running.is_some() || self.pressed.is_some() { TICK } else { Duration::from_secs(3600) }
     }
 
-    fn typed(&mut self, event: Typed) -> Result<()> {
+    fn typed(&mut self, event: Typed) {
         match event {
             Typed::Key(key) if key.kind != crossterm::event::KeyEventKind::Release => self.key(key),
             Typed::Paste(text) => self.pasted(&text),
             Typed::Resize(width, height) => {
                 let frame = self.frame_for(width.into(), height.into());
-                self.screen.resize(width.into(), height.into(), frame)?;
+                self.leaving |= self.screen.resize(width.into(), height.into(), frame).is_err();
             }
             _ => {}
         }
-        Ok(())
     }
 
     /// Draws everything anew.
     pub(super) fn redraw(&mut self) {
         let (width, height) = size();
         let frame = self.frame_for(width, height);
-        // A terminal that is gone is noticed when it is read.
-        let _ = self.screen.resize(width, height, frame);
+        self.leaving |= self.screen.resize(width, height, frame).is_err();
     }
 
     fn paint(&mut self) -> io::Result<()> {
@@ -535,13 +535,16 @@ impl Chat {
     /// Ends what runs, and takes the live part away.
     async fn conclude(&mut self) -> Result<()> {
         if let Some(running) = &self.running {
-            // A script that waits for an answer is put away with its question; everything else ends.
-            match self.asking.is_empty() {
-                true => running.options.cancel.cancel(),
-                false => running.options.leave.cancel(),
+            // A script that waits for an answer is put away with its question. Structured calls that wait are left as
+            // they are: they have not begun, and are asked for again. Everything else ends.
+            match self.asking.front().map(Asking::is_of_script) {
+                None => running.options.cancel.cancel(),
+                Some(true) => running.options.leave.cancel(),
+                Some(false) => {}
             }
+            let waits = !self.asking.front().is_some_and(|asking| !asking.is_of_script());
             let ended = async {
-                while let Some(news) = self.receiver.recv().await {
+                while waits && let Some(news) = self.receiver.recv().await {
                     let over = matches!(news, News::Over(_) | News::Broke(_));
                     self.queue.clear();
                     self.hear(news);
@@ -581,12 +584,7 @@ async fn gone(asking: Option<&mut Asking>) {
     }
 }
 
-fn make_agent(
-    setup: &mut Setup,
-    args: &ChatArgs,
-    parts: &Parts,
-    sender: &UnboundedSender<News>,
-) -> Result<Agent> {
+fn make_agent(setup: &mut Setup, args: &ChatArgs, parts: &Parts, sender: &UnboundedSender<News>) -> Result<Agent> {
     let wanted = Wanted {
         model: &args.model,
         limits: &args.limits,

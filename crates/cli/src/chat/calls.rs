@@ -33,6 +33,8 @@ pub(crate) struct CallLine {
     tool: String,
     about: String,
     standing: Standing,
+    /// The first of what it returned, where that is shown.
+    result: Vec<Row>,
 }
 
 /// Calls that belong together: those of a script, or those a model made side by side.
@@ -65,8 +67,14 @@ impl Calls {
             line.about = about;
             return;
         }
-        let standing = Standing::Wanted;
-        self.lines.push(CallLine { parent: None, id: id.to_owned(), tool: tool.to_owned(), about, standing });
+        self.lines.push(CallLine { about, ..CallLine::new(id, tool) });
+    }
+
+    /// Shows what a call returned below it.
+    pub(crate) fn returned(&mut self, id: &str, rows: Vec<Row>) {
+        if let Some(line) = self.lines.iter_mut().find(|line| line.id == id && line.result.is_empty()) {
+            line.result = rows;
+        }
     }
 
     /// Takes in what happens to calls.
@@ -111,8 +119,7 @@ impl Calls {
             line.id == id && line.parent.as_deref().is_none_or(|own| own == parent) && line.tool_fits(tool)
         });
         let at = at.unwrap_or_else(|| {
-            let (id, tool) = (id.to_owned(), tool.to_owned());
-            self.lines.push(CallLine { parent: None, id, tool, about: String::new(), standing: Standing::Wanted });
+            self.lines.push(CallLine::new(id, tool));
             self.lines.len() - 1
         });
         let line = &mut self.lines[at];
@@ -124,7 +131,7 @@ impl Calls {
     /// As they stand now.
     pub(crate) fn live_rows(&self, now: Instant, look: Look) -> Vec<Row> {
         if self.lines.len() <= MOST_LIVE {
-            return self.lines.iter().map(|line| self.row(line, now, look)).collect();
+            return self.lines.iter().flat_map(|line| self.with_result(line, now, look)).collect();
         }
         let over = |line: &&CallLine| matches!(line.standing, Standing::Over(_));
         let done = self.lines.iter().filter(over).count();
@@ -139,7 +146,8 @@ impl Calls {
 
     /// As they ended.
     pub(crate) fn rows(&self, now: Instant, look: Look) -> Vec<Row> {
-        let mut rows: Vec<Row> = self.lines.iter().take(MOST).map(|line| self.row(line, now, look)).collect();
+        let shown = self.lines.iter().take(MOST);
+        let mut rows: Vec<Row> = shown.flat_map(|line| self.with_result(line, now, look)).collect();
         if self.lines.len() > MOST {
             rows.push(Row::of(
                 format!("  … {} more calls; /runs names the run", self.lines.len() - MOST),
@@ -147,6 +155,10 @@ impl Calls {
             ));
         }
         rows
+    }
+
+    fn with_result(&self, line: &CallLine, now: Instant, look: Look) -> Vec<Row> {
+        std::iter::once(self.row(line, now, look)).chain(line.result.iter().cloned()).collect()
     }
 
     fn row(&self, line: &CallLine, now: Instant, look: Look) -> Row {
@@ -169,6 +181,11 @@ impl Calls {
 }
 
 impl CallLine {
+    fn new(id: &str, tool: &str) -> Self {
+        let (id, tool) = (id.to_owned(), tool.to_owned());
+        Self { parent: None, id, tool, about: String::new(), standing: Standing::Wanted, result: Vec::new() }
+    }
+
     fn tool_fits(&self, tool: &str) -> bool {
         self.parent.is_none() || self.tool == tool
     }

@@ -7,7 +7,7 @@ use ratatui_core::text::Span;
 use syntect::parsing::{ParseState, Scope, ScopeStack, SyntaxReference, SyntaxSet};
 
 use super::look::Look;
-use super::rows::{Fit, Row, clean};
+use super::rows::{Row, clean};
 
 /// More than this is shown without colour: it takes too long to look at every letter of it.
 const MOST_BYTES: usize = 64 << 10;
@@ -55,7 +55,7 @@ pub(crate) fn code(language: &str, text: &str, look: Look) -> Vec<Row> {
         Some(grammar) => coloured(grammar, text, look),
         None => text.split('\n').map(|line| vec![Span::raw(line.to_owned())]).collect(),
     };
-    lines.into_iter().map(|spans| Row::spans(spans).fit(Fit::Letters)).collect()
+    lines.into_iter().map(Row::spans).collect()
 }
 
 fn grammar(language: &str) -> Option<&'static SyntaxReference> {

@@ -28,8 +28,8 @@ pub(crate) struct About {
 
 /// All of them.
 pub(crate) const ALL: [About; 11] = [
-    About { name: "/model", takes: "[NAME]", what: "which model is asked; with a name, another one from now on" },
-    About { name: "/approvals", takes: "[POLICY]", what: "when you are asked; with a policy, that one from now on" },
+    About { name: "/model", takes: "[NAME]", what: "which model is asked, or another one from now on" },
+    About { name: "/approvals", takes: "[POLICY]", what: "when you are asked, or another policy from now on" },
     About { name: "/diff", takes: "", what: "what this session changed in the folder" },
     About { name: "/compact", takes: "", what: "make the conversation shorter, to have room" },
     About { name: "/resume", takes: "[ID]", what: "go on with an earlier session" },

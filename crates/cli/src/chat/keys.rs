@@ -162,6 +162,10 @@ impl Chat {
             _ => offer.text.clone(),
         };
         self.editor.replace_from(offers.from, &text);
+        // A command may want a word.
+        if matches!(offers.wish, Wish::Command(_)) {
+            self.offer();
+        }
     }
 
     fn look_for_files(&self, letters: String) {

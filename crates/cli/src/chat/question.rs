@@ -6,6 +6,7 @@
 use std::time::{Duration, Instant};
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use ratatui_core::style::Style;
 use ratatui_core::text::Span;
 use selvedge_protocol::{Answer, ApprovalDecision, ApprovalRequest, GatedCall, View};
 use tokio::sync::oneshot;
@@ -13,7 +14,7 @@ use tokio::sync::oneshot;
 use super::diff;
 use super::editor::Editor;
 use super::look::Look;
-use super::rows::{Fit, Row, clean, one_line};
+use super::rows::{Row, clean, one_line};
 
 /// How long nothing must be typed before a key is an answer.
 const QUIET: Duration = Duration::from_millis(400);
@@ -75,6 +76,11 @@ impl Asking {
     /// Waits until nobody waits any more.
     pub(crate) async fn void(&mut self) {
         self.question.reply.closed().await;
+    }
+
+    /// Whether a script asks, which can be put away until there is an answer.
+    pub(crate) fn is_of_script(&self) -> bool {
+        self.question.request.script_id.as_deref().is_some_and(|id| id.starts_with("scr_"))
     }
 
     /// Hands over the decision.
@@ -200,22 +206,17 @@ impl Asking {
         rows
     }
 
-    /// The question in short, and the keys.
+    /// Which call the keys are about, where it is one of several, and the keys.
     pub(crate) fn rows(&self, look: Look) -> Vec<Row> {
-        let calls = self.asked_now();
-        let mut rows: Vec<Row> = calls
-            .iter()
-            .take(6)
-            .map(|call| {
+        let mut rows = Vec::new();
+        if self.mode == Mode::Each {
+            rows.extend(self.asked_now().iter().map(|call| {
                 let body = vec![
                     Span::styled(one_line(&call.tool), look.strong()),
                     Span::raw(format!(": {}", one_line(&call.reason))),
                 ];
                 Row::spans(body).behind(Span::styled("? ", look.asks()))
-            })
-            .collect();
-        if calls.len() > 6 {
-            rows.push(Row::of(format!("  … and {} more, shown above", calls.len() - 6), look.quiet()));
+            }));
         }
         rows.push(match self.state {
             State::NotYet => Row::of("  …", look.quiet()),
@@ -300,10 +301,10 @@ fn describe(call: &GatedCall, look: Look) -> Vec<Row> {
 fn block(text: &str) -> Vec<Row> {
     let text = clean(text);
     let lines: Vec<&str> = text.lines().collect();
-    let verbatim = |line: &&str| Row::of((*line).to_owned(), ratatui_core::style::Style::new()).fit(Fit::Letters);
+    let verbatim = |line: &&str| Row::of((*line).to_owned(), Style::new());
     let mut rows: Vec<Row> = lines.iter().take(VIEW_LINES).map(verbatim).collect();
     if lines.len() > VIEW_LINES {
-        rows.push(Row::of(format!("… {} more lines", lines.len() - VIEW_LINES), ratatui_core::style::Style::new()));
+        rows.push(Row::of(format!("… {} more lines", lines.len() - VIEW_LINES), Style::new()));
     }
     rows
 }

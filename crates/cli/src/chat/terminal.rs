@@ -34,9 +34,15 @@ impl Held {
         static AT_A_PANIC: Once = Once::new();
         AT_A_PANIC.call_once(|| {
             let before = std::panic::take_hook();
+            let drawing = std::thread::current().id();
             std::panic::set_hook(Box::new(move |panic| {
-                give_back();
-                before(panic);
+                // Elsewhere a panic ends one turn or one call: the chat goes on, and its picture stays whole.
+                if std::thread::current().id() == drawing {
+                    give_back();
+                    before(panic);
+                } else {
+                    tracing::error!(%panic);
+                }
             }));
         });
         enable_raw_mode()?;

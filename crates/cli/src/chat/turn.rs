@@ -3,6 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
+use ratatui_core::style::Style;
 use ratatui_core::text::Span;
 use selvedge_protocol::{
     Event, FunctionCall, FunctionCallOutput, Item, LogLevel, OutputPart, PlanStep, RunStatus, ScriptToolCall,
@@ -22,6 +23,9 @@ const SCRIPT_LINES: usize = 12;
 const DIFF_LINES: usize = 24;
 /// More lines that a script logged are only counted.
 const LOG_LINES: usize = 12;
+
+/// Bytes of a block that still comes.
+const MOST_LIVE: usize = 8 << 10;
 
 /// Whether thoughts are shown or only told of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -261,12 +265,12 @@ impl Turn {
     fn call_result(&mut self, output: &FunctionCallOutput) {
         let look = self.look;
         for part in &mut self.parts {
-            if let Part::Calls { told, open, .. } = part
+            if let Part::Calls { calls, open, .. } = part
                 && *open > 0
             {
                 *open -= 1;
                 if !output.failed {
-                    told.extend(result_of_call(output, look));
+                    calls.returned(&output.call_id, result_of_call(output, look));
                 }
                 return;
             }
@@ -316,7 +320,7 @@ impl Turn {
         })
     }
 
-    fn log(&mut self, message: &str, style: ratatui_core::style::Style) {
+    fn log(&mut self, message: &str, style: Style) {
         let rows: Vec<Row> = clean(message)
             .lines()
             .map(|line| Row::of(line.to_owned(), style).behind(Span::raw("  ")).fit(Fit::Letters))
@@ -424,7 +428,14 @@ impl Turn {
     fn live(&self, part: &Part, width: usize, thoughts: Thoughts, now: Instant) -> Vec<Row> {
         let look = self.look;
         match part {
-            Part::Words { text, printed, .. } => markdown(&text[*printed..], width, look),
+            Part::Words { text, printed, .. } => match &text[*printed..] {
+                // Drawn again with every word: of much, only what is in sight, and plainly until it is complete.
+                long if long.len() > MOST_LIVE => {
+                    let tail = &long[long.ceil_char_boundary(long.len() - MOST_LIVE)..];
+                    clean(tail).lines().map(|line| Row::of(line.to_owned(), Style::new())).collect()
+                }
+                short => markdown(short, width, look),
+            },
             Part::Thought { text, since, .. } => {
                 let time = now.saturating_duration_since(*since);
                 thought(text, &format!("thinking… {}", told(time)), thoughts, look)
@@ -516,8 +527,7 @@ pub(crate) fn script_head(id: &str, language: &str, source: &str, look: Look) ->
     let folded = if lines > SCRIPT_LINES { SCRIPT_LINES - 1 } else { lines };
     rows.extend(code(language, source, look).into_iter().take(folded).map(indent));
     if lines > folded {
-        let words = format!("… {} more lines; `selvedge runs show {id} --json` has all of it", lines - folded);
-        rows.push(indent(Row::of(words, look.quiet())));
+        rows.push(indent(Row::of(format!("… {} more lines", lines - folded), look.quiet())));
     }
     rows
 }
@@ -568,4 +578,182 @@ fn result_of_call(output: &FunctionCallOutput, look: Look) -> Vec<Row> {
         rows.push(Row::of(format!("    … {} more lines", lines.len() - LINES), look.quiet()));
     }
     rows
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use selvedge_protocol::{CallRecord, CallStatus, Reasoning, Role, RunMetadata, ScriptError};
+
+    struct Watched {
+        turn: Turn,
+        now: Instant,
+        printed: Vec<Row>,
+    }
+
+    impl Watched {
+        fn new() -> Self {
+            let now = Instant::now();
+            Self { turn: Turn::new(Look::Plain, now), now, printed: Vec::new() }
+        }
+
+        fn take(&mut self, event: Event) {
+            let rows = self.turn.take(event, 60, Thoughts::Folded, self.now);
+            self.printed.extend(rows);
+        }
+
+        fn printed(&mut self) -> Vec<String> {
+            std::mem::take(&mut self.printed).iter().map(Row::plain).collect()
+        }
+
+        fn live(&self) -> Vec<String> {
+            self.turn.rows(60, Thoughts::Folded, self.now).iter().map(Row::plain).collect()
+        }
+    }
+
+    fn said(words: &str) -> TurnItem {
+        Item::message(Role::Assistant, words).into()
+    }
+
+    fn started(id: &str, item: TurnItem) -> Event {
+        Event::ItemStarted { item_id: id.into(), item }
+    }
+
+    fn updated(id: &str, delta: &str) -> Event {
+        Event::ItemUpdated { item_id: id.into(), delta: delta.into() }
+    }
+
+    fn completed(id: &str, item: TurnItem) -> Event {
+        Event::ItemCompleted { item_id: id.into(), item }
+    }
+
+    fn script(source: &str) -> TurnItem {
+        TurnItem::ScriptToolCall(ScriptToolCall {
+            id: "scr_1".into(),
+            call_id: "call_1".into(),
+            language: "ts".into(),
+            source_code: source.into(),
+            source_sha256: String::new(),
+            status: RunStatus::Pending,
+        })
+    }
+
+    fn output(error: Option<ScriptError>) -> TurnItem {
+        TurnItem::ScriptToolCallOutput(Box::new(ScriptToolCallOutput {
+            id: "scr_1".into(),
+            call_id: "call_1".into(),
+            status: RunStatus::Completed,
+            output_json: Some("{\"n\":1}".into()),
+            error,
+            summary: None,
+            output: vec![OutputPart::Text { text: "shown\nby the script".into() }],
+            calls: Vec::new(),
+            logs: Vec::new(),
+            warnings: vec!["nobody waited for tool_2".into()],
+            metadata: RunMetadata { duration_ms: 1500.0, ..RunMetadata::default() },
+        }))
+    }
+
+    #[test]
+    fn words_are_printed_block_by_block_as_they_come() {
+        let mut watched = Watched::new();
+        watched.take(started("i", said("")));
+        watched.take(updated("i", "One.\n\nTw"));
+        assert_eq!((watched.printed(), watched.live()), (vec!["One.".into(), "".into()], vec!["Tw".into()]));
+        watched.take(updated("i", "o."));
+        assert_eq!((watched.printed(), watched.live()), (vec![], vec!["Two.".to_owned()]));
+        watched.take(completed("i", said("One.\n\nTwo.")));
+        assert_eq!((watched.printed(), watched.live()), (vec!["Two.".into(), "".into()], vec![]));
+    }
+
+    #[test]
+    fn a_thought_is_one_line_with_its_time_and_kept_for_whoever_asks() {
+        let mut watched = Watched::new();
+        watched.take(started("i", Item::Reasoning(Reasoning::default()).into()));
+        watched.take(updated("i", "Hm.\nSo."));
+        watched.now += Duration::from_secs(3);
+        assert_eq!(watched.live(), ["· thinking… 3 s"]);
+        let thought = Reasoning { summary: vec!["Hm.\nSo.".into()], ..Reasoning::default() };
+        watched.take(completed("i", Item::Reasoning(thought).into()));
+        assert_eq!(watched.printed(), ["· thought for 3 s", ""]);
+        assert_eq!(watched.turn.last_thought.as_deref(), Some("Hm.\nSo."));
+    }
+
+    #[test]
+    fn a_script_is_printed_at_once_its_calls_when_they_are_over() {
+        let mut watched = Watched::new();
+        watched.take(completed("i", script("return 1")));
+        assert_eq!(watched.printed(), ["▶ script  scr_1", "    return 1"]);
+        watched.take(Event::CallStarted {
+            parent_id: "scr_1".into(),
+            call_id: "tool_1".into(),
+            tool: "exec".into(),
+            about: "ls".into(),
+        });
+        watched.take(Event::Log { script_id: "scr_1".into(), level: LogLevel::Log, message: "so far".into() });
+        assert_eq!(
+            (watched.printed(), watched.live()),
+            (vec![], vec!["  ⠋ exec ls".to_owned(), "  so far".to_owned()])
+        );
+        let call = CallRecord {
+            id: "tool_1".into(),
+            tool: "exec".into(),
+            status: CallStatus::Done,
+            reused: false,
+            duration_ms: 5.0,
+            args_digest: String::new(),
+            line: None,
+            error: None,
+        };
+        watched.take(Event::CallFinished { parent_id: "scr_1".into(), call });
+        watched.take(completed("o", output(None)));
+        assert_eq!(
+            watched.printed(),
+            [
+                "  ✓ exec ls  5 ms",
+                "  so far",
+                "  shown⏎by the script",
+                "◀ {\"n\":1}  1.5 s",
+                "  warning: nobody waited for tool_2",
+                ""
+            ]
+        );
+        assert!(watched.turn.is_idle());
+    }
+
+    #[test]
+    fn a_long_script_is_folded() {
+        let source: String = (0..30).map(|n| format!("line{n}();\n")).collect();
+        let rows = script_head("scr_1", "ts", &source, Look::Plain);
+        assert_eq!(rows.len(), 1 + SCRIPT_LINES);
+        assert_eq!(rows.last().map(Row::plain).as_deref(), Some("    … 19 more lines"));
+    }
+
+    #[test]
+    fn an_answer_that_is_asked_for_again_leaves_nothing_behind() {
+        let mut watched = Watched::new();
+        watched.take(started("i", said("")));
+        watched.take(updated("i", "Half"));
+        watched.take(Event::ItemDropped { item_id: "i".into() });
+        assert!(watched.turn.is_idle() && watched.printed().is_empty());
+        watched.take(started("j", said("")));
+        watched.take(updated("j", "Printed.\n\nHalf"));
+        watched.printed();
+        watched.take(Event::ItemDropped { item_id: "j".into() });
+        assert_eq!(watched.printed(), ["the answer broke off, and is asked for again", ""]);
+    }
+
+    #[test]
+    fn a_file_is_shown_again_only_when_it_changed_again() {
+        let mut watched = Watched::new();
+        let diff = |line: &str| Event::DiffUpdated {
+            diff: format!("diff --git a/x b/x\n--- a/x\n+++ b/x\n@@ -1 +1 @@\n-old\n+{line}\n"),
+        };
+        watched.take(diff("new"));
+        assert_eq!(watched.printed().len(), 5);
+        watched.take(diff("new"));
+        assert_eq!(watched.printed(), Vec::<String>::new());
+        watched.take(diff("newer"));
+        assert!(watched.printed().contains(&"    +newer".to_owned()));
+    }
 }

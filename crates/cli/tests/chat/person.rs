@@ -204,10 +204,11 @@ impl Person {
         self.keyboard.write_all(text.as_bytes()).unwrap();
     }
 
-    /// Types a line and sends it.
+    /// Types a line where lines are typed, and sends it.
     pub fn asks(&mut self, text: &str) {
+        self.wait_for("\n› ");
         self.types(text);
-        self.wait_for(text.rsplit('\n').next().unwrap());
+        self.wait_for(&format!("\n› {text}"));
         self.types("\r");
     }
 
@@ -225,8 +226,26 @@ impl Person {
         tcsetwinsize(&self.keyboard, window).unwrap();
     }
 
+    /// Where the terminal's settings can be looked at.
+    pub fn terminal_end(&self) -> &File {
+        &self.keyboard
+    }
+
+    /// Sends a signal by its name.
+    pub fn signal(&self, name: &str) {
+        let leader = rustix::termios::tcgetpgrp(&self.keyboard).unwrap().as_raw_nonzero().to_string();
+        let status = std::process::Command::new("kill").args([&format!("-{name}"), &leader]).status();
+        assert!(status.unwrap().success());
+    }
+
     /// The exit status and the last screen.
-    pub fn end(mut self) -> (i32, String) {
+    pub fn end(self) -> (i32, String) {
+        let (status, screen, _) = self.end_with_terminal();
+        (status, screen)
+    }
+
+    /// The same, with the terminal as it was left.
+    pub fn end_with_terminal(mut self) -> (i32, String, vt100::Parser) {
         loop {
             match self.pieces.recv_timeout(PATIENCE) {
                 Ok(piece) => self.see(&piece),
@@ -234,14 +253,19 @@ impl Person {
                 Err(_) => panic!("the chat does not end:\n{}", self.screen()),
             }
         }
-        (self.child.end().unwrap().exit.code(), self.screen())
+        let screen = self.screen();
+        (self.child.end().unwrap().exit.code(), screen, self.terminal)
     }
 }
 
-/// Ids and times are told as letters.
+/// Ids, times and the folder are told as letters.
 pub fn steady(text: &str) -> String {
     let mut out = String::new();
     for line in text.lines() {
+        if line.starts_with("selvedge 0") {
+            out.push_str("selvedge\n");
+            continue;
+        }
         let words: Vec<String> = line.split(' ').map(steady_word).collect();
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let mut line = String::new();
@@ -254,6 +278,11 @@ pub fn steady(text: &str) -> String {
             }
             line.push_str(if number && matches!(unit, "ms" | "s") { "N" } else { word });
         }
+        // What an answer took that did not end is an estimate.
+        let line = match (line.find("k in, "), line.find(" out · ")) {
+            (Some(_), Some(end)) if line.starts_with("  mock · ") => format!("  mock · SPENT{}", &line[end + 4..]),
+            _ => line,
+        };
         out.push_str(&line.replace("N ms", "N s"));
         out.push('\n');
     }
