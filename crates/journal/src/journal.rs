@@ -20,7 +20,7 @@ pub struct Journal {
     connection: Mutex<Connection>,
     pub(crate) folder: PathBuf,
     owner: Owner,
-    key: [u8; 32],
+    pub(crate) key: [u8; 32],
     pub(crate) payloads: Payloads,
 }
 
