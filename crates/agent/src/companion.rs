@@ -1,6 +1,7 @@
 //! Whoever rides along with a turn: memory that recalls before it, and learns after it.
 
 use futures_util::future::BoxFuture;
+use selvedge_protocol::Entry;
 
 use crate::Session;
 
@@ -14,6 +15,11 @@ pub trait Companion: Send + Sync {
 
     /// The session's newest turn begins with these words.
     fn before<'a>(&'a self, session: &'a Session, prompt: &'a str) -> BoxFuture<'a, Option<String>>;
+
+    /// The session's newest turn put these documents into the File Cabinet, or looked them up there.
+    fn kept(&self, session: &Session, documents: &[Entry]) {
+        let _ = (session, documents);
+    }
 
     /// The session's newest turn is over.
     fn after(&self, session: &Session) {

@@ -59,6 +59,7 @@ mod counters;
 mod earlier;
 mod error;
 mod history;
+mod kept;
 mod prompt;
 mod record;
 mod recovery;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use selvedge_memory::{EXPLAINED, Gradient, Keep, Level, Memory, MemoryError, NewTurn, Recall, SmallModel};
-use selvedge_protocol::{Item, Role, TurnItem};
+use selvedge_protocol::{Entry, Item, Role, TurnItem};
 use serde_json::Value;
 use tokio::task::AbortHandle;
 
@@ -179,6 +179,14 @@ impl Companion for Remembering {
             (!recalled.text.is_empty()).then_some(recalled.text)
         }
         .boxed()
+    }
+
+    fn kept(&self, session: &Session, documents: &[Entry]) {
+        for document in documents {
+            if let Err(error) = self.0.memory.announce_document(session.id(), document) {
+                tracing::warn!(target: "selvedge::memory", %error, "a document is not announced");
+            }
+        }
     }
 
     fn after(&self, session: &Session) {

@@ -16,6 +16,7 @@ use crate::agents::{Background, Circumstances};
 use crate::answer::{Answer, Listen, Listener, Piece, Told};
 use crate::budget::{Budget, Spent};
 use crate::history::Past;
+use crate::kept::Kept;
 use crate::record::{Step, StepKind};
 use crate::recovery::Known;
 use crate::{Agent, AgentError, Input, Session, compaction, counters};
@@ -80,6 +81,8 @@ pub(crate) struct Turn<'a> {
     pub(crate) session: &'a mut Session,
     pub(crate) options: &'a TurnOptions,
     pub(crate) events: EventSink,
+    /// Documents of the File Cabinet.
+    kept: Kept,
     /// Stops everything the turn started.
     pub(crate) stop: CancellationToken,
     pub(crate) mode: Mode,
@@ -129,6 +132,7 @@ impl Agent {
         turn.end_children().await;
         self.tell_changes(&options.events).await;
         let Spent { usage, cost, .. } = turn.budget.spent();
+        let kept = turn.kept.take();
         drop(turn);
         let end = end.map_err(|Fault(error)| error);
         span.record("end", tracing::field::debug(&end));
@@ -137,8 +141,11 @@ impl Agent {
         // A turn that waits for a person is not over.
         let waits = end == Ok(TurnEnd::Suspended);
         let ended = if waits { Ok(()) } else { session.end(end.clone()) };
-        if let Some(companion) = self.companion.as_ref().filter(|_| !waits) {
-            companion.after(session);
+        if let Some(companion) = self.companion.as_ref() {
+            companion.kept(session, &kept);
+            if !waits {
+                companion.after(session);
+            }
         }
         let end = end.and_then(|end| ended.map(|()| end).map_err(|error| Fault::from(error).0));
         options.events.emit(match &end {
@@ -184,11 +191,13 @@ impl<'a> Turn<'a> {
             Some(above) => above.clone(),
             None => Budget::new(agent.settings.session_limits, Spent { rounds: 0, usage, cost: Some(cost) }),
         };
+        let kept = Kept::default();
         Self {
             agent,
             session,
             options,
-            events: options.events.clone(),
+            events: kept.listening(options.events.clone()),
+            kept,
             stop: options.cancel.child_token(),
             mode: options.mode.unwrap_or(agent.settings.mode),
             budget: budget.within(agent.settings.turn_limits),

@@ -155,3 +155,30 @@ async fn turns_from_before_there_was_a_memory_are_remembered() {
     agent.turn(&mut again, "Note this as well.", &desk.options()).await;
     assert_eq!(memory.turns(session.id()).unwrap(), 6);
 }
+
+#[tokio::test]
+async fn what_was_put_into_the_file_cabinet_is_on_the_board_for_five_turns() {
+    let server = Server::start(|asked| {
+        let newest = newest(asked);
+        match newest.contains(&said(1)) && !newest.contains("Result of the script") {
+            true => vec![text(&block("return (await tools.saveToFC('secret words', 'A plan')).title"))].into(),
+            false => vec![text("Noted.")].into(),
+        }
+    })
+    .await;
+    let desk = Desk::new(WireApi::Chat);
+    let memory = memory(&desk);
+    let mut session = desk.session();
+    let agent = agent(&desk, &server, &memory, &session);
+    for turn in 1..=BOARD_TURNS + 2 {
+        agent.turn(&mut session, said(turn), &desk.options()).await;
+    }
+    // The first turn asks twice.
+    for (turn, asked) in (2..).zip(&server.asked()[2..]) {
+        let told = newest(asked);
+        let there = told.contains("A plan") && told.contains("tools.fetchFromFC(");
+        assert_eq!(there, turn <= 1 + BOARD_TURNS, "{turn}: {told}");
+        assert!(!told.contains("secret words"));
+    }
+    assert!(!session.history().iter().any(|(_, item)| format!("{item:?}").contains("tools.fetchFromFC")));
+}

@@ -158,6 +158,7 @@ fn describe(call: &GatedCall) -> String {
         Some(View::Diff(diff)) => block(diff),
         // What the reason says already is not said twice.
         Some(View::Commands(commands)) if !call.reason.contains(commands.as_str()) => block(commands),
+        Some(View::Addresses(addresses)) if !call.reason.contains(addresses.as_str()) => block(addresses),
         _ => {}
     }
     if let Some(snippet) = &call.snippet {

@@ -8,7 +8,7 @@ use selvedge_agent::{Agent, Agents, Allowance, Changes, Remembering, Session, Se
 use selvedge_mcp::{Asked, Servers};
 use selvedge_memory::Memory;
 use selvedge_models::Client;
-use selvedge_protocol::{ModeSettings, WireApi};
+use selvedge_protocol::{DocumentKind, ModeSettings, NewDocument, WireApi};
 use selvedge_toolbox::TurnDiff;
 use selvedge_tools::{Approver, PatchFlavour, ToolsConfig};
 
@@ -44,7 +44,13 @@ pub(crate) enum Conversation {
 /// The tools of a place, with those that launch agents among them.
 pub(crate) fn setup(place: &PlaceArgs) -> Result<Setup> {
     let mut setup = Setup::new(place)?.with_journal(place)?;
-    setup.agents = Some(Agents::default());
+    let (agents, cabinet) = (Agents::default(), setup.toolbox.cabinet.clone());
+    agents.keep_with(Arc::new(move |title, text| {
+        let (kind, source, media_type) = (DocumentKind::Result, "", "text/plain");
+        let kept = cabinet.keep(&NewDocument { kind, title, source, media_type, content: text.as_bytes() });
+        kept.map(|entry| entry.key).map_err(|error| error.to_string())
+    }));
+    setup.agents = Some(agents);
     Ok(setup)
 }
 

@@ -14,7 +14,7 @@ use crate::args::ExecArgs;
 use crate::assembly::{self, Assembled, Conversation, Wanted};
 use crate::out::{harmless, line};
 use crate::problem::Problem;
-use crate::run::{Signals, drive, runtime};
+use crate::run::{Signals, drive, end_tasks, runtime};
 use crate::show::Show;
 
 /// How often a model may correct an answer that does not fit the schema.
@@ -72,6 +72,7 @@ pub(crate) fn exec(args: ExecArgs) -> Result<Exit> {
         anyhow::Ok((outcome, session.id().to_owned()))
     };
     let done = drive(&runtime, signals, work);
+    end_tasks(&runtime, &setup);
     runtime.shutdown_background();
     show.finish();
     let (outcome, session) = done?;

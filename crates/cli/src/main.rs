@@ -31,6 +31,7 @@ mod tools;
 mod trust;
 mod typed;
 mod units;
+mod web;
 
 use std::process::ExitCode;
 

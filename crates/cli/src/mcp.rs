@@ -60,6 +60,9 @@ fn serve(args: ServeArgs) -> Result<Exit> {
         };
         live.stop_all().await;
         servers.stop().await;
+        if let Some(tasks) = &setup.tasks {
+            tasks.end().await;
+        }
         served
     });
     runtime.shutdown_background();

@@ -65,6 +65,7 @@ pub(crate) fn run(mut args: RunArgs) -> Result<Exit> {
         output
     };
     let output = drive(&runtime, signals, script);
+    end_tasks(&runtime, &setup);
     // A tool that hangs in the system is not waited for.
     runtime.shutdown_background();
     show.finish();
@@ -74,6 +75,16 @@ pub(crate) fn run(mut args: RunArgs) -> Result<Exit> {
     }
     setup.tidy_journal();
     Ok(exit)
+}
+
+/// What still runs in the background ends with the command.
+pub(crate) fn end_tasks(runtime: &tokio::runtime::Runtime, setup: &Setup) {
+    let Some(tasks) = &setup.tasks else { return };
+    match runtime.block_on(tasks.end()) {
+        0 => {}
+        1 => talk("note: a task was still running in the background, and was stopped\n"),
+        running => talk(&format!("note: {running} tasks were still running in the background, and were stopped\n")),
+    }
 }
 
 /// What happens at a signal.

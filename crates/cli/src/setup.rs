@@ -11,7 +11,7 @@ use selvedge_memory::Memory;
 use selvedge_protocol::{Limits, ModeSettings, ToolSpec};
 use selvedge_script::{Facts, Harness, Resume, Session};
 use selvedge_toolbox::{CommandSettings, EnvironmentPolicy, Inherit, Rules, Toolbox, Workspace};
-use selvedge_tools::{Approver, Earlier, NobodyToAsk, Orchestrator, Pack, PackError, Packs, Registry};
+use selvedge_tools::{Approver, Earlier, NobodyToAsk, Orchestrator, Pack, PackError, Packs, Registry, Tasks};
 use std::sync::Arc;
 
 use crate::args::{LimitArgs, PlaceArgs};
@@ -37,6 +37,8 @@ pub(crate) struct Setup {
     pub(crate) session: String,
     /// The tools that launch agents, where there is one to launch them.
     pub(crate) agents: Option<Agents>,
+    /// Work in the background, where the configuration allows any.
+    pub(crate) tasks: Option<Tasks>,
 }
 
 /// What the files say, and for which folder.
@@ -83,7 +85,11 @@ impl Setup {
         let workspace = Workspace::open_with(&directory, config.sandbox_mode, &private, more).map_err(|error| {
             Problem::new(format!("cannot open {}: {error}", directory.display())).hint("-C takes the folder to work in")
         })?;
-        let toolbox = Toolbox::with_commands(workspace, command_settings(&config, home.as_deref())?);
+        let saved = saved_rules(home.as_deref())?;
+        let mut toolbox = Toolbox::with_commands(workspace, command_settings(&config, &saved, home.as_deref()));
+        toolbox.web = crate::web::web(&config, &saved, home.as_deref());
+        toolbox.offer_http = config.script_harness.expose.enable_http;
+        let tasks = config.script_harness.expose.enable_spawn.then(Tasks::default);
         Ok(Self {
             config,
             directory,
@@ -95,6 +101,7 @@ impl Setup {
             memory: None,
             session: String::new(),
             agents: None,
+            tasks,
         })
     }
 
@@ -117,6 +124,9 @@ impl Setup {
         }
         if let Some(memory) = &self.memory {
             all.register(selvedge_memory::get_turn(memory.clone(), &self.session))?;
+        }
+        if let Some(tasks) = &self.tasks {
+            tasks.register(&mut all)?;
         }
         Ok(all)
     }
@@ -159,6 +169,9 @@ impl Setup {
         };
         if let Some(Ok(lock)) = journal.as_ref().map(|journal| journal.hold()) {
             self.toolbox.commands.hold_while_any_runs(lock);
+        }
+        if let Some(journal) = &journal {
+            self.toolbox.cabinet = journal.clone();
         }
         self.journal = journal;
         Ok(self)
@@ -256,10 +269,14 @@ impl Setup {
             Some(journal) => orchestrator.with_ledger(journal.clone()),
             None => orchestrator,
         };
-        Ok(Harness::on_first_use(orchestrator)
+        let harness = Harness::on_first_use(orchestrator)
             .with_limits(limits)
             .with_mode(modes.effective())
-            .allow_detached_promises(self.config.script_harness.allow_detached_promises))
+            .allow_detached_promises(self.config.script_harness.allow_detached_promises);
+        Ok(match &self.tasks {
+            Some(tasks) => harness.with_tasks(tasks),
+            None => harness,
+        })
     }
 
     pub(crate) fn facts(&self) -> Facts {
@@ -294,16 +311,20 @@ pub(crate) fn weaker_wall(config: &Config) -> Option<WeakerWall> {
     })
 }
 
+/// What was allowed before.
+fn saved_rules(home: Option<&Path>) -> Result<SavedRules> {
+    match home {
+        Some(home) => Ok(selvedge_config::saved_rules(home)
+            .map_err(|error| Problem::new(error.to_string()).hint("mend the file, or remove it to be asked again"))?),
+        None => Ok(SavedRules::default()),
+    }
+}
+
 /// How commands run, as the configuration and what was allowed before have it.
-fn command_settings(config: &Config, home: Option<&Path>) -> Result<CommandSettings> {
+fn command_settings(config: &Config, saved: &SavedRules, home: Option<&Path>) -> CommandSettings {
     let environment = &config.shell_environment_policy;
-    let saved = match home {
-        Some(home) => selvedge_config::saved_rules(home)
-            .map_err(|error| Problem::new(error.to_string()).hint("mend the file, or remove it to be asked again"))?,
-        None => SavedRules::default(),
-    };
     let home = home.map(Path::to_owned);
-    Ok(CommandSettings {
+    CommandSettings {
         environment: EnvironmentPolicy {
             inherit: match environment.inherit {
                 selvedge_config::Inherit::All => Inherit::All,
@@ -314,7 +335,8 @@ fn command_settings(config: &Config, home: Option<&Path>) -> Result<CommandSetti
             exclude: environment.exclude.clone(),
             set: environment.set.clone(),
             include_only: environment.include_only.clone(),
-            never: [secret_variables(config), MORE_KEYS.map(str::to_owned).to_vec()].concat(),
+            never: [secret_variables(config), MORE_KEYS.map(str::to_owned).to_vec(), web_keys(config).to_vec()]
+                .concat(),
         },
         network: config.sandbox_workspace_write.network_access,
         named_sockets: match config.sandbox_workspace_write.unix_sockets {
@@ -328,8 +350,8 @@ fn command_settings(config: &Config, home: Option<&Path>) -> Result<CommandSetti
             memory_bytes: config.command_limits.memory_mb.map(|mb| mb << 20),
         },
         rules: Rules {
-            confined: [config.allow_commands.clone(), saved.allow].concat(),
-            unconfined: [config.allow_commands_unconfined.clone(), saved.allow_unconfined].concat(),
+            confined: [config.allow_commands.clone(), saved.allow.clone()].concat(),
+            unconfined: [config.allow_commands_unconfined.clone(), saved.allow_unconfined.clone()].concat(),
         },
         save_rule: Some(Box::new(move |rule| {
             let saved = home.as_ref().map(|home| selvedge_config::save_rule(home, &rule.prefix, rule.unconfined));
@@ -338,5 +360,10 @@ fn command_settings(config: &Config, home: Option<&Path>) -> Result<CommandSetti
             }
         })),
         support: None,
-    })
+    }
+}
+
+/// Variables that hold keys for the web, as the configuration names them.
+fn web_keys(config: &Config) -> [String; 2] {
+    [config.web.perplexity_env_key.clone(), config.web.firecrawl_env_key.clone()]
 }

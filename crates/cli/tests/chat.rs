@@ -247,6 +247,14 @@ fn thoughts_are_folded_unless_somebody_wants_them() {
     person.wait_for("  Deep thoughts.");
 }
 
+/// The commands that run in a folder.
+fn commands_in(folder: &std::path::Path) -> Vec<String> {
+    let processes = std::fs::read_dir("/proc").unwrap().filter_map(|entry| Some(entry.ok()?.path()));
+    let here = processes.filter(|process| std::fs::read_link(process.join("cwd")).is_ok_and(|cwd| cwd == folder));
+    let commands = here.filter_map(|process| std::fs::read_to_string(process.join("cmdline")).ok());
+    commands.filter(|command| command.starts_with("sleep")).collect()
+}
+
 #[test]
 fn ctrl_c_stops_the_turn_and_its_children_and_keeps_the_session() {
     let desk = Desk::new(|asked| match asked.number {
@@ -258,20 +266,15 @@ fn ctrl_c_stops_the_turn_and_its_children_and_keeps_the_session() {
     person.asks("Go");
     person.wait_for("exec sh -c");
     let pid = desk.work().join("pid");
-    while std::fs::read_to_string(&pid).map(|text| text.trim().is_empty()).unwrap_or(true) {
+    while std::fs::read_to_string(&pid).map(|text| text.trim().is_empty()).unwrap_or(true)
+        || commands_in(&desk.work()).is_empty()
+    {
         std::thread::yield_now();
     }
     person.types("\x03");
     person.wait_for("– stopped");
     person.wait_for(READY);
-    let sleeping = std::process::Command::new("pgrep").args(["-f", "^sleep 1000$"]).output();
-    let own = format!("{}", desk.work().display());
-    if let Ok(found) = sleeping {
-        let cwd = |pid: &str| std::fs::read_link(format!("/proc/{pid}/cwd")).unwrap_or_default().display().to_string();
-        let left: Vec<&str> =
-            std::str::from_utf8(&found.stdout).unwrap().lines().filter(|pid| cwd(pid) == own).collect();
-        assert!(left.is_empty(), "{left:?} still run");
-    }
+    assert_eq!(commands_in(&desk.work()), Vec::<String>::new(), "nothing outlives the turn");
     person.asks("And now?");
     person.wait_for("Again.");
     assert!(desk.server.asked()[1].body.to_string().contains("Go"), "the session is the same");

@@ -1,6 +1,10 @@
 //! The generated parts of the docs are what the program says. `make docs` writes them anew.
 #![allow(clippy::unwrap_used, missing_docs)]
 
+#[allow(dead_code)]
+#[path = "../src/chat/commands.rs"]
+mod commands;
+
 use std::path::Path;
 use std::process::Command;
 
@@ -18,6 +22,7 @@ fn docs_do_not_drift() {
         ("docs/models.md", "models", selvedge_config::reference_of_models()),
         ("docs/models.md", "kinds", kinds()),
         ("docs/agent.md", "ends", ends()),
+        ("docs/terminal.md", "keys", keys()),
     ];
     let mut drifted = Vec::new();
     for (file, name, fresh) in parts {
@@ -58,6 +63,19 @@ fn ends() -> String {
     let mut table = String::from("| `finish_reason` | meaning |\n|---|---|\n");
     for end in TurnEnd::ALL {
         table.push_str(&format!("| `{}` | {} |\n", end.as_str(), end.meaning()));
+    }
+    table
+}
+
+/// What the chat answers to `/help`.
+fn keys() -> String {
+    let mut table = String::from("| command | what it does |\n|---|---|\n");
+    for commands::About { name, takes, what } in commands::ALL {
+        table.push_str(&format!("| `{}` | {what} |\n", format!("{name} {takes}").trim_end()));
+    }
+    table.push_str("\n| key | what it does |\n|---|---|\n");
+    for (key, what) in commands::KEYS {
+        table.push_str(&format!("| {} | {what} |\n", key.replace('\\', "\\\\")));
     }
     table
 }

@@ -236,3 +236,22 @@ fn a_question_can_be_answered_at_another_terminal() {
     let (status, seen) = terminal.end();
     assert!(status == 0 && seen.contains("gone"), "{seen}");
 }
+
+#[test]
+fn a_host_is_asked_for_with_its_address_and_always_is_saved() {
+    let dir = place();
+    // Nobody listens there: what counts is who is asked, and when.
+    let script = "try { await tools.fetchUrl('http://127.0.0.1:1/page?q=1') } catch (error) { return error.name }";
+    let mut terminal = Terminal::run(dir.path(), &["run", "-e", script]);
+    terminal.wait_for("\n> ");
+    for words in ["fetches http://127.0.0.1:1/page?q=1 (a private address)", "a: always, for requests to 127.0.0.1:1"] {
+        assert!(terminal.seen.contains(words), "{words:?} is not in\n{}", terminal.seen);
+    }
+    terminal.type_in("a\n");
+    let (_, seen) = terminal.end();
+    assert!(seen.contains("ToolExecutionError"), "{seen}");
+    let rules = std::fs::read_to_string(dir.path().join("home/rules.toml")).unwrap();
+    assert!(rules.contains("allow_hosts = [\n  \"127.0.0.1:1\",\n]"), "{rules}");
+    let (_, seen) = Terminal::run(dir.path(), &["run", "-e", script]).end();
+    assert!(seen.contains("ToolExecutionError") && !seen.contains("? the script asks"), "{seen}");
+}

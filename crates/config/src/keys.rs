@@ -47,11 +47,13 @@ pub struct Config {
     pub allow_commands: Vec<Vec<String>>,
     /// The same for commands that ask to run without the sandbox.
     pub allow_commands_unconfined: Vec<Vec<String>>,
-    /// The tools there are: `core-codex`, `anthropic-standard`, `file-ops`, `research`
-    /// (web tools, of which there are none yet), `all`, or one of `tool_packs`.
+    /// The tools there are: `core-codex`, `anthropic-standard`, `file-ops`, `research` (the web and the File Cabinet),
+    /// `all`, or one of `tool_packs`.
     pub tool_pack: Option<String>,
     /// Packs of one's own: `[tool_packs.name]` with `extends`, `tools` and `without`.
     pub tool_packs: BTreeMap<String, ToolPack>,
+    /// How the web is searched and read.
+    pub web: Web,
     /// MCP servers whose tools scripts can call: `[mcp_servers.name]`, see docs/mcp.md.
     pub mcp_servers: BTreeMap<String, McpServer>,
     /// How long what ran is remembered.
@@ -60,6 +62,47 @@ pub struct Config {
     pub memory: MemoryKeys,
     /// How scripts run.
     pub script_harness: ScriptHarness,
+}
+
+/// How the web is searched and read.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Web {
+    /// Address of a SearXNG server that `webSearch` asks; its settings must switch JSON on. Goes before Perplexity.
+    pub searxng_url: Option<String>,
+    /// Variable that holds the key for Perplexity's search, which `webSearch` asks where it is set.
+    pub perplexity_env_key: String,
+    /// Where Perplexity is.
+    pub perplexity_url: String,
+    /// Variable that holds the key for Firecrawl, which `fetchUrl` asks for pages where it is set.
+    pub firecrawl_env_key: String,
+    /// Where Firecrawl is.
+    pub firecrawl_url: String,
+    /// Hosts that are reached without a question although the network is off: `docs.rs`, `*.example.org`,
+    /// `localhost:3000`.
+    pub allow_hosts: Vec<String>,
+    /// Hosts that may have private addresses, by name or address.
+    pub allow_private_hosts: Vec<String>,
+    /// How long a page or an answer may take.
+    pub timeout_ms: u64,
+    /// How much of a page is read, in MB.
+    pub max_mb: u64,
+}
+
+impl Default for Web {
+    fn default() -> Self {
+        Self {
+            searxng_url: None,
+            perplexity_env_key: "PERPLEXITY_API_KEY".to_owned(),
+            perplexity_url: "https://api.perplexity.ai".to_owned(),
+            firecrawl_env_key: "FIRECRAWL_API_KEY".to_owned(),
+            firecrawl_url: "https://api.firecrawl.dev".to_owned(),
+            allow_hosts: Vec::new(),
+            allow_private_hosts: Vec::new(),
+            timeout_ms: 30_000,
+            max_mb: 10,
+        }
+    }
 }
 
 /// A provider of models. What is left out is as the built-in provider of that name has it, or as the default says.
@@ -358,11 +401,15 @@ pub struct Expose {
     pub tools: Option<Vec<String>>,
     /// Whether scripts can call the tools of MCP servers.
     pub enable_mcp: bool,
+    /// Offers `tools.spawn`: calls that go on when their script has ended.
+    pub enable_spawn: bool,
+    /// Offers `tools.http`: plain HTTP requests, under the network policy.
+    pub enable_http: bool,
 }
 
 impl Default for Expose {
     fn default() -> Self {
-        Self { tools: None, enable_mcp: true }
+        Self { tools: None, enable_mcp: true, enable_spawn: false, enable_http: false }
     }
 }
 

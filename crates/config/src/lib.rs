@@ -10,11 +10,11 @@ mod trust;
 pub use keys::{
     CommandLimits, Config, Durability, Expose, Inherit, JournalKeeping, MemoryKeys, MemoryStrategy, ModelProvider,
     ModelSettings, ReasoningEffort, ScriptHarness, ShellEnvironmentPolicy, ThinkingStyle, TokenPrices, ToolPack,
-    WeakerWall, WorkspaceWrite,
+    WeakerWall, Web, WorkspaceWrite,
 };
 pub use load::{ConfigError, home, load};
 pub use mcp::{McpApproval, McpServer, project_servers};
-pub use rules::{SavedRules, save_rule, saved_rules};
+pub use rules::{SavedRules, save_host, save_rule, saved_rules};
 pub use trust::{Trust, distrust, is_trusted, trust, trusted};
 
 /// Every key, its default and its meaning, as a Markdown table.

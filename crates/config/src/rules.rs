@@ -1,4 +1,4 @@
-//! Commands a person allowed for ever. Remembered in `$SELVEDGE_HOME/rules.toml`, beside what the configuration says.
+//! Commands and hosts a person allowed for ever. Remembered in `$SELVEDGE_HOME/rules.toml`, beside what the configuration says.
 
 use std::io;
 use std::path::Path;
@@ -8,8 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::load::{ConfigError, invalid, read};
 
 const FILE: &str = "rules.toml";
-const HEAD: &str =
-    "# Commands that run without a question, by the words they begin with. Delete a line to be asked again.\n";
+const HEAD: &str = "# Commands that run without a question, by the words they begin with, and hosts. Delete a line to be asked again.\n";
 
 /// What was allowed, each rule as the words a command begins with.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -19,6 +18,8 @@ pub struct SavedRules {
     pub allow: Vec<Vec<String>>,
     /// Also without it.
     pub allow_unconfined: Vec<Vec<String>>,
+    /// Hosts that are reached without a question.
+    pub allow_hosts: Vec<String>,
 }
 
 /// The rules that were saved.
@@ -39,17 +40,35 @@ pub fn save_rule(home: &Path, prefix: &[String], unconfined: bool) -> Result<(),
         return Ok(());
     }
     list.push(prefix.to_vec());
-    let line = |rule: &Vec<String>| {
-        // A JSON string is a TOML string.
-        let words: Vec<String> = rule.iter().map(|word| serde_json::Value::from(word.as_str()).to_string()).collect();
-        format!("  [{}],\n", words.join(", "))
-    };
-    let section = |name: &str, rules: &[Vec<String>]| match rules {
+    write(home, &rules)
+}
+
+/// Adds a host, in the same way.
+pub fn save_host(home: &Path, host: &str) -> Result<(), ConfigError> {
+    let _lock = lock(home).map_err(|error| unwritable(home, error))?;
+    let mut rules = saved_rules(home)?;
+    if rules.allow_hosts.iter().any(|known| known == host) {
+        return Ok(());
+    }
+    rules.allow_hosts.push(host.to_owned());
+    write(home, &rules)
+}
+
+fn write(home: &Path, rules: &SavedRules) -> Result<(), ConfigError> {
+    // A JSON string is a TOML string.
+    let quoted = |word: &String| serde_json::Value::from(word.as_str()).to_string();
+    let line = |rule: &Vec<String>| format!("[{}]", rule.iter().map(quoted).collect::<Vec<_>>().join(", "));
+    let section = |name: &str, lines: Vec<String>| match lines.as_slice() {
         [] => String::new(),
-        rules => format!("{name} = [\n{}]\n", rules.iter().map(line).collect::<String>()),
+        lines => format!("{name} = [\n  {},\n]\n", lines.join(",\n  ")),
     };
-    let text =
-        format!("{HEAD}{}{}", section("allow", &rules.allow), section("allow_unconfined", &rules.allow_unconfined));
+    let text = [
+        HEAD.to_owned(),
+        section("allow", rules.allow.iter().map(line).collect()),
+        section("allow_unconfined", rules.allow_unconfined.iter().map(line).collect()),
+        section("allow_hosts", rules.allow_hosts.iter().map(quoted).collect()),
+    ]
+    .concat();
     // Whole or not at all: half a file would allow nothing.
     let new = home.join("rules.new");
     std::fs::write(&new, text)
@@ -82,10 +101,13 @@ mod tests {
             save_rule(&home, &words("npm|test"), false).unwrap();
             save_rule(&home, &words("say|\"quoted\" 'both'\n"), false).unwrap();
             save_rule(&home, &words("npm|install"), true).unwrap();
+            save_host(&home, "docs.rs").unwrap();
+            save_host(&home, "localhost:3000").unwrap();
         }
         let rules = saved_rules(&home).unwrap();
         assert_eq!(rules.allow, [words("npm|test"), words("say|\"quoted\" 'both'\n")]);
         assert_eq!(rules.allow_unconfined, [words("npm|install")]);
+        assert_eq!(rules.allow_hosts, ["docs.rs", "localhost:3000"]);
         // A file somebody broke is not overwritten.
         std::fs::write(home.join(FILE), "allow = 3").unwrap();
         assert!(saved_rules(&home).is_err() && save_rule(&home, &words("a|b"), false).is_err());

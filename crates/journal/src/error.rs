@@ -39,6 +39,12 @@ pub enum JournalError {
     /// What was to be taken in is no exported session.
     #[error("this is no exported session: {0}")]
     NotASession(String),
+    /// There is no room for another document.
+    #[error("the File Cabinet holds {megabytes} MB and is full")]
+    CabinetFull {
+        /// How much it holds.
+        megabytes: u64,
+    },
     /// Payloads are sealed with a key that is not at hand.
     #[error("the journal is sealed, and the key at hand does not open it")]
     Sealed,

@@ -20,7 +20,7 @@ pub struct Journal {
     connection: Mutex<Connection>,
     pub(crate) folder: PathBuf,
     owner: Owner,
-    key: [u8; 32],
+    pub(crate) key: [u8; 32],
     pub(crate) payloads: Payloads,
 }
 
@@ -153,7 +153,7 @@ impl Ledger for Journal {
     fn begin(&self, run: &RunStart<'_>) -> Result<(), LedgerError> {
         Ok(self.write(|connection| {
             let source = self.payloads.put(connection, run.source.as_bytes())?;
-            let setting = self.payloads.put(connection, run.setting.as_bytes())?;
+            let setting = self.payloads.put_shared(connection, run.setting.as_bytes())?;
             connection
                 .prepare_cached(
                     "INSERT INTO runs (id, session, resumes, source, directory, seed, owner, status, started_ms, setting)

@@ -10,6 +10,8 @@ use crate::JournalError;
 
 /// Payloads up to this many bytes stand in their row.
 const INLINE: usize = 2048;
+/// The same for what many rows have alike: a row that holds it would not fit its page.
+const SHARED_INLINE: usize = 64;
 /// The first byte of a payload's column: what follows is the payload, or its hash, plain or sealed.
 const HERE: u8 = 0;
 const ELSEWHERE: u8 = 1;
@@ -46,7 +48,16 @@ impl Payloads {
 
     /// What to put in a payload's column. A large payload is stored beside it, once.
     pub(crate) fn put(&self, connection: &Connection, bytes: &[u8]) -> Result<Vec<u8>, JournalError> {
-        if bytes.len() <= INLINE {
+        self.put_above(INLINE, connection, bytes)
+    }
+
+    /// The same for one that many rows have alike.
+    pub(crate) fn put_shared(&self, connection: &Connection, bytes: &[u8]) -> Result<Vec<u8>, JournalError> {
+        self.put_above(SHARED_INLINE, connection, bytes)
+    }
+
+    fn put_above(&self, inline: usize, connection: &Connection, bytes: &[u8]) -> Result<Vec<u8>, JournalError> {
+        if bytes.len() <= inline {
             return Ok(match &self.key {
                 None => [&[HERE], bytes].concat(),
                 Some(key) => [&[SEALED_HERE], &key.seal(bytes)?[..]].concat(),

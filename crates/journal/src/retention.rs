@@ -1,6 +1,6 @@
 //! How long things are kept.
 
-use rusqlite::params;
+use rusqlite::{Connection, params};
 
 use crate::live::Owner;
 use crate::time::now_ms;
@@ -20,16 +20,37 @@ pub struct Retention {
 pub struct Removed {
     /// Runs, with their calls.
     pub runs: usize,
+    /// Documents of the File Cabinet.
+    pub documents: usize,
 }
 
 /// Runs removed at a time, when there is too much.
 const AT_A_TIME: i64 = 50;
 
+/// Where runs refer to payloads: table and column.
+const OF_RUNS: [(&str, &str); 10] = [
+    ("calls", "args"),
+    ("calls", "value"),
+    ("calls", "error"),
+    ("calls", "shown"),
+    ("runs", "source"),
+    ("runs", "output"),
+    ("runs", "setting"),
+    ("runs", "recording"),
+    ("suspensions", "state"),
+    ("approvals", "request"),
+];
+/// Where others do.
+const NOT_OF_RUNS: [(&str, &str); 4] =
+    [("items", "item"), ("stored", "value"), ("cabinet", "about"), ("cabinet", "content")];
+
 impl Journal {
     /// Removes what is too old or too much.
     pub fn tidy(&self, retention: &Retention) -> Result<Removed, JournalError> {
         let oldest = now_ms() - i64::from(retention.days) * 24 * 3600 * 1000;
-        let mut removed = Removed::default();
+        let mut removed = Removed { documents: self.empty_cabinet()?, ..Removed::default() };
+        // Pages that made room for others have left something behind as well.
+        let swept = self.write(sweep)?;
         self.close_the_dead(oldest)?;
         removed.runs += self.remove("ended_ms < ?1", oldest)?;
         let limit = retention.megabytes << 20;
@@ -42,7 +63,7 @@ impl Journal {
                 runs => removed.runs += runs,
             }
         }
-        if removed.runs > 0 {
+        if removed.runs + swept > 0 {
             // Gives the room back. It waits for nobody: where others write, the next time will do.
             let connection = self.lock();
             let _ =
@@ -84,22 +105,7 @@ impl Journal {
             }
             let removed = connection.execute(&format!("DELETE FROM runs WHERE {which}"), params![value])?;
             if removed > 0 {
-                connection.execute(
-                    "DELETE FROM blobs WHERE hash NOT IN (
-                        SELECT substr(args, 2) FROM calls WHERE substr(args, 1, 1) IN (x'01', x'03')
-                        UNION SELECT substr(value, 2) FROM calls WHERE substr(value, 1, 1) IN (x'01', x'03')
-                        UNION SELECT substr(source, 2) FROM runs WHERE substr(source, 1, 1) IN (x'01', x'03')
-                        UNION SELECT substr(output, 2) FROM runs WHERE substr(output, 1, 1) IN (x'01', x'03')
-                        UNION SELECT substr(setting, 2) FROM runs WHERE substr(setting, 1, 1) IN (x'01', x'03')
-                        UNION SELECT substr(recording, 2) FROM runs WHERE substr(recording, 1, 1) IN (x'01', x'03')
-                        UNION SELECT substr(state, 2) FROM suspensions WHERE substr(state, 1, 1) IN (x'01', x'03')
-                        UNION SELECT substr(shown, 2) FROM calls WHERE substr(shown, 1, 1) IN (x'01', x'03')
-                        UNION SELECT substr(error, 2) FROM calls WHERE substr(error, 1, 1) IN (x'01', x'03')
-                        UNION SELECT substr(item, 2) FROM items WHERE substr(item, 1, 1) IN (x'01', x'03')
-                        UNION SELECT substr(value, 2) FROM stored WHERE substr(value, 1, 1) IN (x'01', x'03')
-                        UNION SELECT substr(request, 2) FROM approvals WHERE substr(request, 1, 1) IN (x'01', x'03'))",
-                    [],
-                )?;
+                sweep(connection)?;
             }
             Ok(removed)
         })?;
@@ -116,9 +122,7 @@ impl Journal {
             |row| row.get(0),
         )?;
         let others: i64 = connection.query_row(
-            "SELECT ifnull(sum(length(packed)), 0) FROM blobs WHERE hash IN (
-                SELECT substr(item, 2) FROM items WHERE substr(item, 1, 1) IN (x'01', x'03')
-                UNION SELECT substr(value, 2) FROM stored WHERE substr(value, 1, 1) IN (x'01', x'03'))",
+            &format!("SELECT ifnull(sum(length(packed)), 0) FROM blobs WHERE hash IN ({})", referred(&NOT_OF_RUNS)),
             [],
             |row| row.get(0),
         )?;
@@ -135,4 +139,18 @@ impl Journal {
             }
         }
     }
+}
+
+/// Removes payloads that nothing refers to.
+fn sweep(connection: &Connection) -> Result<usize, JournalError> {
+    let all = format!("{} UNION {}", referred(&OF_RUNS), referred(&NOT_OF_RUNS));
+    Ok(connection.execute(&format!("DELETE FROM blobs WHERE hash NOT IN ({all})"), [])?)
+}
+
+/// Payloads that these columns refer to.
+fn referred(columns: &[(&str, &str)]) -> String {
+    let each = columns.iter().map(|(table, column)| {
+        format!("SELECT substr({column}, 2) FROM {table} WHERE substr({column}, 1, 1) IN (x'01', x'03')")
+    });
+    each.collect::<Vec<_>>().join(" UNION ")
 }

@@ -116,6 +116,23 @@ const STEPS: &[(&str, &str)] = &[
         "ALTER TABLE calls ADD COLUMN shown BLOB;
     CREATE INDEX resumed_runs ON runs (resumes) WHERE resumes IS NOT NULL;",
     ),
+    (
+        "the File Cabinet",
+        "
+    CREATE TABLE cabinet (
+        key TEXT PRIMARY KEY,
+        kind TEXT NOT NULL,
+        -- A digest of kind and source: what came from there is found without being told.
+        origin BLOB NOT NULL,
+        about BLOB NOT NULL,
+        content BLOB NOT NULL,
+        bytes INTEGER NOT NULL,
+        saved_ms INTEGER NOT NULL
+    ) WITHOUT ROWID;
+    CREATE INDEX cabinet_by_origin ON cabinet (origin, saved_ms DESC);
+    CREATE INDEX cabinet_by_time ON cabinet (kind, saved_ms DESC);
+    ",
+    ),
 ];
 
 /// Brings the journal's own tables up to date.

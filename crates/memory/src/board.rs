@@ -1,6 +1,7 @@
 //! The announcement board: what a model fetched stays in sight for some turns, then it is gone.
 
 use rusqlite::{Connection, params};
+use selvedge_protocol::{DocumentKind, Entry};
 
 use crate::store::find;
 use crate::{Level, Memory, MemoryError, tokens, turn_number};
@@ -9,6 +10,8 @@ use crate::{Level, Memory, MemoryError, tokens, turn_number};
 pub const BOARD_TURNS: u32 = 5;
 /// Tokens of one announcement on the board; what is longer was answered in full when it was asked for.
 const TOKENS: u32 = 300;
+/// Characters of a document's title.
+const TITLE: usize = 80;
 
 /// Something to keep in sight.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,6 +28,27 @@ impl Memory {
     /// Announces something in a session for the next turns.
     pub fn announce(&self, session: &str, kind: &str, text: &str) -> Result<(), MemoryError> {
         self.write(|connection| announce(connection, session, kind, 0, text))
+    }
+
+    /// Announces a document of the File Cabinet, and how to have it. One that is announced already stays longer.
+    pub fn announce_document(&self, session: &str, document: &Entry) -> Result<(), MemoryError> {
+        let (kind, what) = match document.kind {
+            DocumentKind::Page => ("web", "web page"),
+            DocumentKind::Prompt => ("prompt", "prompt"),
+            DocumentKind::Result => ("file", "what background work came to"),
+            _ => ("file", "document"),
+        };
+        let Entry { key, title, .. } = document;
+        // What others wrote stays on its line: it could look like a word of ours.
+        let title: String = title.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(TITLE).collect();
+        let title = title.replace('"', "'");
+        let how = match document.kind {
+            DocumentKind::Prompt => format!("tools.prompts.get(\"{key}\") reads it"),
+            _ => format!(
+                "tools.fetchFromFC(\"{key}\") reads it, tools.writeFile({{ fileKey: \"{key}\", path }}) saves it unread"
+            ),
+        };
+        self.announce(session, kind, &format!("{what} \"{title}\": {how}"))
     }
 
     /// A turn of a session at a level, by any of its names, as text. It stays on the board for five turns.

@@ -82,6 +82,8 @@ pub enum View {
     Diff(String),
     /// The commands it would run, taken out of their quotes, one per line.
     Commands(String),
+    /// The addresses it would reach, one per line, and what it would send there.
+    Addresses(String),
 }
 
 /// What a person decided about one call.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{ApprovalRequest, CallRecord, RunStatus, TurnEnd, TurnError, TurnItem, Usage};
+use crate::{ApprovalRequest, CallRecord, Entry, RunStatus, TurnEnd, TurnError, TurnItem, Usage};
 
 /// How serious a logged line is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -192,6 +192,16 @@ pub enum Event {
         stream: OutputStream,
         /// What, as text.
         text: String,
+    },
+    /// A document was put into the File Cabinet, or looked up there.
+    #[serde(rename = "document.kept")]
+    DocumentKept {
+        /// The run the call belongs to.
+        parent_id: String,
+        /// The call.
+        call_id: String,
+        /// What is known of it.
+        document: Entry,
     },
     /// The plan changed.
     #[serde(rename = "plan.updated")]

@@ -4,6 +4,7 @@
 //! exactly as it is serialised.
 
 mod approval;
+mod cabinet;
 mod conversation;
 mod error;
 mod event;
@@ -17,13 +18,14 @@ mod turn;
 pub use approval::{
     Answer, ApprovalDecision, ApprovalPolicy, ApprovalRequest, GatedCall, Preview, SandboxPolicy, View,
 };
+pub use cabinet::{Cabinet, DOCUMENTS_KEPT, Document, DocumentKind, Entry, NewDocument};
 pub use conversation::{
     CallKind, FinishReason, FunctionCall, FunctionCallOutput, Item, Message, ModelErrorKind, Native, Origin, Reasoning,
     Role, Usage, WireApi,
 };
 pub use error::{ErrorCode, Phase, ScriptError};
 pub use event::{Event, EventSink, LogLevel, OutputStream, PlanStep, StepStatus};
-pub use id::new_id;
+pub use id::{new_file_key, new_id};
 pub use item::{
     CallError, CallRecord, CallStatus, LogEntry, OutputPart, RunMetadata, RunStatus, ScriptToolCall,
     ScriptToolCallOutput,

@@ -196,7 +196,7 @@ const vocabulary = (host) => {
 
   // ---- calls -----------------------------------------------------------------------------------
 
-  const call = (path, args) => {
+  const written = (path, args) => {
     const notes = [];
     let text;
     try {
@@ -214,11 +214,25 @@ const vocabulary = (host) => {
         message: `${path}: the arguments have ${text.length} bytes as JSON, and may have ${MAX_ARGS}`,
       });
     if (notes.length > 0) for (const note of notes) host.message("warning", note.replace(/^`\[0\]\.?/, "argument `"));
+    return text;
+  };
+  const call = (path, args) => {
+    const text = written(path, args);
     const id = ++lastId;
     const entry = Promise.withResolvers();
     pending.set(id, entry);
     host.call(id, path, text);
     return entry.promise;
+  };
+
+  // A call that goes on when the script has ended. The host names it at once; nobody has to wait for it.
+  const spawn = (path, args) => {
+    const id = ask("spawn", written(path, args));
+    const task = { id };
+    let done;
+    Object.defineProperty(task, "done", { get: Object.freeze(() => (done ??= call("spawn.wait", [{ id }]))) });
+    define(task, "cancel", Object.freeze(() => call("spawn.cancel", [{ id }])));
+    return Object.freeze(task);
   };
 
   // Names are resolved by the host, once each: "tool", "namespace", or an error with suggestions.
@@ -234,7 +248,8 @@ const vocabulary = (host) => {
         if (PROBES.has(name) && host.message("exists", path) === undefined) return undefined;
         const kind = ask("resolve", path);
         if (kind === "absent") return undefined;
-        found = kind === "namespace" ? space(`${path}.`) : define((...args) => call(path, args), "name", name);
+        const make = kind === "task" ? spawn : call;
+        found = kind === "namespace" ? space(`${path}.`) : define((...args) => make(path, args), "name", name);
         // `.raw(…)` gives everything a tool of another server said, not only its value.
         if (kind === "tool with raw") define(found, "raw", Object.freeze(define((...args) => call(`${path}.raw`, args), "name", "raw")));
         if (typeof found === "function") pathOf.set(Object.freeze(found), path);

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use selvedge_protocol::{ErrorCode, Event, LogEntry, LogLevel, OutputPart};
 use selvedge_sandbox::{Host, Position};
-use selvedge_tools::{Found, Orchestrator, Registry, Scope, declarations};
+use selvedge_tools::{Found, Means, Orchestrator, Registry, SPAWN, Scope, Tasks, declarations};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -85,6 +85,8 @@ pub(crate) struct Bridge {
     /// `context` as JSON.
     pub(crate) context: Value,
     pub(crate) max_depth: u32,
+    /// Work in the background, where there may be any.
+    pub(crate) tasks: Option<(Tasks, Means)>,
 }
 
 impl Host for Bridge {
@@ -115,8 +117,8 @@ impl Host for Bridge {
 }
 
 /// Channels on which a script asks for what it cannot know.
-const QUESTIONS: [&str; 10] =
-    ["resolve", "exists", "names", "tools", "context", "depth", "budget", "approval", "help", "load"];
+const QUESTIONS: [&str; 11] =
+    ["resolve", "exists", "names", "tools", "context", "depth", "budget", "approval", "help", "load", "spawn"];
 
 impl Bridge {
     fn answer(&self, channel: &str, text: &str) -> Option<String> {
@@ -132,6 +134,7 @@ impl Bridge {
             "budget" => Some(self.scope.calls_left().to_string()),
             "approval" => self.said().last_approval.clone(),
             "help" => Some(self.help(text)),
+            "spawn" => Some(self.spawn(text)),
             "load" => match self.said().session.load(&serde_json::from_str::<String>(text).ok()?) {
                 Ok(value) => value,
                 Err(message) => Some(thrown(&json!({"name": "Error", "message": message}))),
@@ -187,6 +190,7 @@ impl Bridge {
 
     fn resolve(&self, path: &str) -> String {
         match self.orchestrator.registry().find(path) {
+            Found::Tool(tool) if tool.spec.name == SPAWN && self.tasks.is_some() => "task".to_owned(),
             Found::Tool(tool) if tool.raw().is_some() => "tool with raw".to_owned(),
             Found::Tool(_) => "tool".to_owned(),
             Found::Namespace => "namespace".to_owned(),
@@ -199,6 +203,20 @@ impl Bridge {
                 }))
             }
         }
+    }
+
+    /// Starts a task: a call that goes on when the script has ended.
+    fn spawn(&self, text: &str) -> String {
+        let list: Vec<Value> = serde_json::from_str(text).unwrap_or_default();
+        let Some((tasks, means)) = &self.tasks else {
+            return thrown(&json!({"name": "Error", "message": "no task can be started here"}));
+        };
+        tasks.start_as_written(list, &self.scope, means.clone()).unwrap_or_else(|failure| {
+            thrown(&json!({
+                "name": failure.code, "code": failure.code, "message": failure.message, "toolName": SPAWN,
+                "retryable": failure.retryable, "suggestions": failure.suggestions,
+            }))
+        })
     }
 
     fn catalogue(&self) -> String {

@@ -8,7 +8,7 @@ use selvedge_protocol::{
     ScriptError, ScriptToolCall, ScriptToolCallOutput, new_id,
 };
 use selvedge_sandbox::{Fault, OnFirstUse, Runtime, Wasm};
-use selvedge_tools::{Approver, Orchestrator, Registry, Rest, Scope, ScopeLimits, Source};
+use selvedge_tools::{Approver, Means, Orchestrator, Registry, Rest, Scope, ScopeLimits, Source, Tasks};
 use serde_json::{Value, json};
 
 use crate::bridge::Said;
@@ -40,6 +40,7 @@ pub struct Harness {
     limits: Limits,
     mode: Mode,
     allow_detached: bool,
+    tasks: Option<Tasks>,
 }
 
 impl Harness {
@@ -62,6 +63,7 @@ impl Harness {
             limits: Limits::default(),
             mode: Mode::default(),
             allow_detached: false,
+            tasks: None,
         }
     }
 
@@ -80,6 +82,13 @@ impl Harness {
     /// The same, but calls nobody awaited are waited for instead of stopped.
     pub fn allow_detached_promises(mut self, allow: bool) -> Self {
         self.allow_detached = allow;
+        self
+    }
+
+    /// The same, and scripts can start work that goes on when they have ended. The tasks' tools must be among those of
+    /// the orchestrator; see [`Tasks::register`].
+    pub fn with_tasks(mut self, tasks: &Tasks) -> Self {
+        self.tasks = Some(tasks.clone());
         self
     }
 
@@ -310,6 +319,15 @@ impl Harness {
                 }
             };
             let said = Arc::new(Mutex::new(said));
+            let tasks = self.tasks.as_ref().map(|tasks| {
+                let means = Means {
+                    orchestrator: self.orchestrator.clone(),
+                    limits: ScopeLimits::from(&self.limits),
+                    directory: options.facts.working_directory.clone(),
+                    session: options.facts.session_id.clone(),
+                };
+                (tasks.clone(), means)
+            });
             let run = Run {
                 runtime: self.runtime.as_ref(),
                 orchestrator: &self.orchestrator,
@@ -325,12 +343,14 @@ impl Harness {
                 leave: &options.leave,
                 call_id: &output.call_id,
                 allow_detached: self.allow_detached,
+                tasks: &tasks,
             };
             let ended = run.to_its_end(self.context(&output.id, options, timeout)).await;
             // A failure of ours is tried once more, unless the world may have changed.
             let ours = matches!(&ended.result, Err(error) if error.code == ErrorCode::HarnessInternalError);
             let fresh = matches!(start.begin, Begin::Fresh);
-            if !(first && ours && fresh && ended.calls.is_empty()) {
+            let nothing_began = ended.calls.is_empty() && scope.calls_left() == self.limits.max_tool_calls;
+            if !(first && ours && fresh && nothing_began) {
                 break (ended, said);
             }
             first = false;

@@ -44,6 +44,11 @@ const ABSENT: &[(&str, &str)] = &[
     ("Function", "write the function itself"),
 ];
 
+/// Whether a name is there in other places where such code runs.
+pub(crate) fn works_elsewhere(name: &str) -> bool {
+    ABSENT.iter().any(|(absent, _)| *absent == name)
+}
+
 /// A suggestion for an error the engine threw, if one is known.
 pub(crate) fn for_engine_error(
     name: &str,

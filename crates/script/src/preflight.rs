@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use crate::compile::Compiled;
 use crate::globals::is_global;
+use crate::hints;
 use crate::survey::{StaticArgs, StaticObject};
 
 /// What can be said of a script without running it.
@@ -101,7 +102,8 @@ pub(crate) fn check(compiled: &Compiled, orchestrator: &Orchestrator) -> Preflig
 /// A tool called without `tools.` in front.
 fn bare_name(name: &str, offset: u32, compiled: &Compiled, orchestrator: &Orchestrator) -> Option<ScriptError> {
     let tool = match orchestrator.registry().find(name) {
-        Found::Tool(tool) if !is_global(name) => tool,
+        // What works elsewhere is simply not there, as a script that tries it may expect.
+        Found::Tool(tool) if !is_global(name) && !hints::works_elsewhere(name) => tool,
         _ => return None,
     };
     let at = compiled.position(offset);

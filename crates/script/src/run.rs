@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use futures_util::StreamExt;
 use selvedge_protocol::{CallRecord, CallStatus, ErrorCode, LedgerError, Phase, ScriptError};
 use selvedge_sandbox::{Execution, Fault, Finish, Leash, Outcome, Program, Pump, Runtime, State};
-use selvedge_tools::{Orchestrator, Scope};
+use selvedge_tools::{Means, Orchestrator, Scope, Tasks};
 use serde_json::Value;
 use serde_json::value::to_raw_value;
 use tokio_util::sync::CancellationToken;
@@ -43,6 +43,8 @@ pub(crate) struct Run<'a> {
     pub(crate) call_id: &'a str,
     /// Wait for calls nobody awaited instead of stopping them.
     pub(crate) allow_detached: bool,
+    /// Work in the background, where there may be any.
+    pub(crate) tasks: &'a Option<(Tasks, Means)>,
 }
 
 /// How a run begins.
@@ -164,6 +166,7 @@ impl<'a> Run<'a> {
             scope: self.scope.clone(),
             context,
             max_depth: self.limits.max_value_depth,
+            tasks: self.tasks.clone(),
         };
         let source = self.source();
         let program = Program {

@@ -10,6 +10,7 @@ use oxc_ast::ast::{
 use oxc_ast_visit::{Visit, walk};
 use oxc_semantic::{ScopeFlags, Scoping, SymbolFlags, SymbolId};
 use oxc_span::{GetSpan, Span};
+use selvedge_tools::SPAWN;
 use serde_json::{Map, Number, Value};
 
 /// A construct that may not stand in a script.
@@ -310,6 +311,8 @@ impl<'a> Visit<'a> for Survey<'_> {
         if let Expression::CallExpression(call) = it.object.get_inner_expression()
             && let Some((path, false)) = self.tool_path(&call.callee)
             && !["then", "catch", "finally"].contains(&it.property.name.as_str())
+            // It returns a task at once, not a promise.
+            && path != SPAWN
         {
             self.unawaited.push((path, it.property.name.to_string(), it.span));
         }

@@ -37,11 +37,30 @@ const ALIASES: &[(&str, &str, &str)] = &[
     ("exec_command", "cwd", "workdir"),
     ("write_stdin", "input", "chars"),
     ("write_stdin", "text", "chars"),
+    ("web_search", "queries", "query"),
+    ("web_search", "q", "query"),
+    ("web_search", "limit", "max_results"),
+    ("web_search", "count", "max_results"),
+    ("fetch_url", "url", "urls"),
+    ("fetch_url", "max_bytes", "max_length"),
+    ("save_to_fc", "text", "content"),
+    ("save_to_fc", "name", "title"),
+    ("fetch_from_fc", "key", "file_key"),
+    ("write_file", "key", "file_key"),
+    ("prompts.save", "prompt", "prompts"),
+    ("prompts.get", "key", "keys"),
 ];
 
 /// Other names of tools: `(alias, tool)`.
-pub(crate) const TOOL_ALIASES: &[(&str, &str)] =
-    &[("shell", "exec"), ("local_shell", "exec"), ("search_files", "file_search")];
+pub(crate) const TOOL_ALIASES: &[(&str, &str)] = &[
+    ("shell", "exec"),
+    ("local_shell", "exec"),
+    ("search_files", "file_search"),
+    ("fetch", "fetch_url"),
+    ("web_fetch", "fetch_url"),
+    ("save_to_file_cabinet", "save_to_fc"),
+    ("fetch_from_file_cabinet", "fetch_from_fc"),
+];
 
 /// The aliases of one tool.
 pub(crate) fn aliases_of(tool: &str) -> impl Iterator<Item = (&'static str, &'static str)> {

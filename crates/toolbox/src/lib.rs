@@ -3,6 +3,7 @@
 mod aliases;
 mod apply_patch;
 mod blocking;
+mod cabinet;
 mod capture;
 mod commands;
 mod commit;
@@ -10,19 +11,31 @@ mod ending;
 mod environment;
 mod exec;
 mod exec_command;
+mod fetch_from_fc;
+#[cfg(feature = "web")]
+mod fetch_url;
 mod file_search;
 mod grep_files;
+#[cfg(feature = "web")]
+mod http;
 mod judge;
 mod list_dir;
+mod one_or_many;
 mod patch;
 mod preview;
+mod prompts;
 mod read_file;
+mod save_to_fc;
 mod slot;
 mod terminals;
 mod turn_diff;
 mod update_plan;
 mod view_image;
 mod walk;
+#[cfg(feature = "web")]
+mod web;
+#[cfg(feature = "web")]
+mod web_search;
 mod workspace;
 mod write_file;
 
@@ -31,9 +44,14 @@ pub use environment::{EnvironmentPolicy, Inherit};
 pub use judge::{CommandView, Safety, covered_by, judge_command, prefix_of, shown};
 pub use turn_diff::{ChangeKind, ChangedFile, Diff, TurnDiff};
 pub use update_plan::Plan;
+#[cfg(feature = "web")]
+pub use web::{Names, SaveHost, SearchService, Service, Web, WebSettings};
 pub use workspace::Workspace;
 
+use std::sync::Arc;
+
 use crate::terminals::Terminals;
+use selvedge_protocol::Cabinet;
 use selvedge_tools::{Registry, RegistryError};
 
 /// The built-in tools, and what they share with whoever registers them.
@@ -47,6 +65,14 @@ pub struct Toolbox {
     pub turn_diff: TurnDiff,
     /// How they run commands.
     pub commands: Commands,
+    /// Where they keep documents; gone with the process unless somebody puts another here before they are registered.
+    pub cabinet: Arc<dyn Cabinet>,
+    /// How they reach the web.
+    #[cfg(feature = "web")]
+    pub web: Web,
+    /// Whether plain HTTP requests are among them.
+    #[cfg(feature = "web")]
+    pub offer_http: bool,
 }
 
 impl Toolbox {
@@ -59,24 +85,46 @@ impl Toolbox {
     pub fn with_commands(workspace: Workspace, settings: CommandSettings) -> Self {
         let turn_diff = TurnDiff::new(&workspace);
         let commands = Commands::new(&workspace, &turn_diff, settings);
-        Self { workspace, plan: Plan::default(), turn_diff, commands }
+        Self {
+            workspace,
+            plan: Plan::default(),
+            turn_diff,
+            commands,
+            cabinet: Arc::new(cabinet::InMemory::default()),
+            #[cfg(feature = "web")]
+            web: Web::new(WebSettings::default()),
+            #[cfg(feature = "web")]
+            offer_http: false,
+        }
     }
 
     /// Registers them all.
     pub fn register(&self, registry: &mut Registry) -> Result<(), RegistryError> {
-        let Self { workspace, plan, turn_diff, commands } = self;
+        let Self { workspace, plan, turn_diff, commands, cabinet, .. } = self;
         let terminals = Terminals::default();
         registry.register(apply_patch::apply_patch(workspace, turn_diff))?;
         registry.register(exec::exec(commands))?;
         registry.register(exec_command::exec_command(commands, &terminals))?;
         registry.register(exec_command::write_stdin(&terminals))?;
+        registry.register(fetch_from_fc::fetch_from_fc(cabinet))?;
         registry.register(file_search::file_search(workspace))?;
         registry.register(grep_files::grep_files(workspace))?;
         registry.register(list_dir::list_dir(workspace))?;
+        registry.register(prompts::get(cabinet))?;
+        registry.register(prompts::save(cabinet))?;
         registry.register(read_file::read_file(workspace))?;
+        registry.register(save_to_fc::save_to_fc(workspace, cabinet))?;
         registry.register(update_plan::update_plan(plan))?;
         registry.register(view_image::view_image(workspace))?;
-        registry.register(write_file::write_file(workspace, turn_diff))?;
+        registry.register(write_file::write_file(workspace, turn_diff, cabinet))?;
+        #[cfg(feature = "web")]
+        {
+            registry.register(fetch_url::fetch_url(&self.web, cabinet))?;
+            registry.register(web_search::web_search(&self.web, cabinet))?;
+            if self.offer_http {
+                registry.register(http::http(&self.web))?;
+            }
+        }
         for (alias, name) in aliases::TOOL_ALIASES {
             registry.alias(alias, name);
         }

@@ -115,6 +115,8 @@ impl ToolsConfig {
                 schema = only(schema, &fields, &["path", "updated_content"]);
             }
             ("view_image", _, _) if !self.view_image => return None,
+            // A task is started by a script, and belongs to it.
+            (name, _, _) if name.starts_with("spawn.") => return None,
             _ => {}
         }
         let parameters = if self.strict { strict(schema) } else { schema };

@@ -262,13 +262,7 @@ impl Orchestrator {
             }
         };
         let name = tool.spec.name.clone();
-        if !scope.take_call() {
-            let max = scope.limits.max_calls;
-            let mut failure = CallFailure::new(
-                ErrorCode::ToolBudgetExceededError,
-                format!("this script may make {max} tool calls, and has made them all"),
-            );
-            failure.suggestions.push("do more with each call (a wider pattern, one command for many files), or split the work into several scripts".into());
+        if let Err(failure) = scope.take_call() {
             return Err(refused(&request, name, failure));
         }
         let args = std::mem::replace(&mut request.args, Arguments::List(Vec::new()));

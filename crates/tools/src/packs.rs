@@ -11,7 +11,7 @@ const BUILT_IN: &[(&str, Option<&[&str]>)] = &[
     ("core-codex", Some(&["exec", "apply_patch", "read_file", "list_dir", "grep_files", "file_search"])),
     ("anthropic-standard", Some(&["exec", "read_file", "update_plan", "list_dir"])),
     ("file-ops", Some(&["read_file", "list_dir", "grep_files", "apply_patch", "file_search"])),
-    ("research", Some(&["web_search", "fetch_url"])),
+    ("research", Some(&["web_search", "fetch_url", "save_to_fc", "fetch_from_fc", "write_file"])),
     ("all", None),
 ];
 

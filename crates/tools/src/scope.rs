@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use selvedge_protocol::{EventSink, Limits};
+use selvedge_protocol::{ErrorCode, EventSink, Limits};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-use crate::{Earlier, Spent};
+use crate::{CallFailure, Earlier, Spent};
 
 /// The owner of calls: their budget, their queue, and the word to stop.
 #[derive(Debug, Clone)]
@@ -166,9 +166,15 @@ impl Scope {
     }
 
     /// Takes one call from the budget, if one is left.
-    pub(crate) fn take_call(&self) -> bool {
+    pub(crate) fn take_call(&self) -> Result<(), CallFailure> {
         let max = self.limits.max_calls;
-        self.made.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |made| (made < max).then_some(made + 1)).is_ok()
+        let took = |made| (made < max).then_some(made + 1);
+        self.made.fetch_update(Ordering::Relaxed, Ordering::Relaxed, took).map(drop).map_err(|_| {
+            let message = format!("this script may make {max} tool calls, and has made them all");
+            let mut failure = CallFailure::new(ErrorCode::ToolBudgetExceededError, message);
+            failure.suggestions.push("do more with each call (a wider pattern, one command for many files), or split the work into several scripts".into());
+            failure
+        })
     }
 
     /// Remembers what a person agreed to for the rest of the scope.

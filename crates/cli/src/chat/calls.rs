@@ -165,7 +165,7 @@ impl Calls {
         let inner = line.parent.is_some() && self.run.is_some() && line.parent != self.run;
         let indent = if inner { "    " } else { "  " };
         let (mark, style, words) = line.told(now, look);
-        let mut body = vec![Span::raw(line.tool.clone())];
+        let mut body = vec![Span::raw(one_line(&line.tool))];
         if !line.about.is_empty() {
             body.push(Span::styled(format!(" {}", one_line(&line.about)), look.quiet()));
         }

@@ -241,7 +241,7 @@ impl Editor {
         for letter in self.text.graphemes(true) {
             let piece = letter.chars().next().and_then(|letter| self.piece(letter));
             let shown = match piece {
-                Some(piece) => Span::styled(format!("[{} lines pasted]", piece.lines().count()), look.code()),
+                Some(piece) => Span::styled(told(piece), look.code()),
                 None => Span::raw(clean(letter).into_owned()),
             };
             let wide = if letter == "\n" { 0 } else { shown.content.width() };
@@ -269,6 +269,14 @@ impl Editor {
             cursor = (lines.len() - 1, used);
         }
         (lines.into_iter().map(Line::from).collect(), cursor)
+    }
+}
+
+/// What stands for a long paste.
+fn told(piece: &str) -> String {
+    match piece.lines().count() {
+        0 | 1 => format!("[{} letters pasted]", piece.chars().count()),
+        lines => format!("[{lines} lines pasted]"),
     }
 }
 

@@ -168,7 +168,11 @@ impl Chat {
         }
     }
 
-    fn look_for_files(&self, letters: String) {
+    /// Looks for files beside everything else, one search at a time.
+    fn look_for_files(&mut self, letters: String) {
+        if std::mem::replace(&mut self.searching, true) {
+            return;
+        }
         let (workspace, sender) = (self.setup.toolbox.workspace.clone(), self.sender.clone());
         tokio::task::spawn_blocking(move || {
             let paths = workspace.find_files(&letters, FILES);
@@ -179,12 +183,16 @@ impl Chat {
 
     /// Files were found; they are offered if they are still wished for.
     pub(super) fn found(&mut self, letters: &str, paths: Vec<String>) {
+        self.searching = false;
         let (text, at) = self.editor.typed();
-        if let Some((wish, from)) = complete::wish(text, at)
-            && wish == Wish::File(letters.to_owned())
-        {
-            let list = paths.into_iter().map(|text| Offer { text, about: String::new() }).collect();
-            self.offers = Offers::new(wish, from, list);
+        match complete::wish(text, at) {
+            Some((Wish::File(wished), from)) if wished == letters => {
+                let list = paths.into_iter().map(|text| Offer { text, about: String::new() }).collect();
+                self.offers = Offers::new(Wish::File(wished), from, list);
+            }
+            // More was typed meanwhile.
+            Some((Wish::File(wished), _)) => self.look_for_files(wished),
+            _ => {}
         }
     }
 

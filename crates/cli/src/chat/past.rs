@@ -7,7 +7,7 @@ use selvedge_protocol::{FunctionCall, FunctionCallOutput, Item, Role, ScriptTool
 use super::look::Look;
 use super::markdown::markdown;
 use super::rows::{Fit, Row, clean, one_line, short};
-use super::turn::{script_head, script_result};
+use super::script::{script_head, script_result};
 
 /// Turns that are shown.
 const TURNS: u32 = 3;

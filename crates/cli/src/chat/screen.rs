@@ -11,6 +11,7 @@ use ratatui_core::style::{Color, Modifier, Style};
 use ratatui_core::text::Line;
 
 use super::rows::Row;
+use crate::out::harmless;
 
 /// Rows that are remembered for the next change of size.
 const REMEMBERED: usize = 400;
@@ -200,10 +201,12 @@ fn column(bytes: &mut Vec<u8>, column: usize) {
 fn put(bytes: &mut Vec<u8>, line: &Line<'_>) {
     for span in &line.spans {
         let codes = codes(span.style);
+        // Whoever made it should have seen to that; nothing but what is written here steers the terminal.
+        let text = harmless(&span.content);
         if codes.is_empty() {
-            bytes.extend(span.content.bytes());
+            bytes.extend(text.bytes());
         } else {
-            bytes.extend(format!("\x1b[{codes}m{}\x1b[0m", span.content).bytes());
+            bytes.extend(format!("\x1b[{codes}m{text}\x1b[0m").bytes());
         }
     }
 }
@@ -296,6 +299,13 @@ mod tests {
         terminal.screen_mut().set_size(size(4), size(40));
         screen.resize(40, 4, frame(&["live", "> in"])).unwrap();
         assert_eq!(show(&mut screen, &mut terminal), "some words that are rather long\nend\nlive\n> in");
+    }
+
+    #[test]
+    fn nothing_that_is_shown_steers_the_terminal() {
+        let (mut screen, mut terminal) = (Screen::new(Vec::new(), 30, 5), terminal(30, 5));
+        screen.paint(rows(&["a\u{1b}[2Jb"]), frame(&["\u{7}live"])).unwrap();
+        assert_eq!(show(&mut screen, &mut terminal), "a\u{fffd}[2Jb\n\u{fffd}live");
     }
 
     #[test]

@@ -6,23 +6,18 @@ use std::time::{Duration, Instant};
 use ratatui_core::style::Style;
 use ratatui_core::text::Span;
 use selvedge_protocol::{
-    Event, FunctionCall, FunctionCallOutput, Item, LogLevel, OutputPart, PlanStep, RunStatus, ScriptToolCall,
-    ScriptToolCallOutput, StepStatus, TurnItem,
+    Event, FunctionCall, FunctionCallOutput, Item, LogLevel, PlanStep, ScriptToolCall, ScriptToolCallOutput, TurnItem,
 };
 
 use super::calls::{Calls, took};
-use super::code::code;
 use super::diff;
 use super::look::Look;
 use super::markdown::{last_block, markdown};
-use super::rows::{Fit, Row, clean, one_line, short};
+use super::rows::{Fit, Row, clean, one_line};
+use super::script::{Script, plan_rows, script_head, script_result};
 
-/// More lines of a script are folded.
-const SCRIPT_LINES: usize = 12;
 /// More lines of one file's diff are folded.
 const DIFF_LINES: usize = 24;
-/// More lines that a script logged are only counted.
-const LOG_LINES: usize = 12;
 
 /// Bytes of a block that still comes.
 const MOST_LIVE: usize = 8 << 10;
@@ -59,18 +54,6 @@ enum Part {
 enum IsNew {
     Yes,
     No,
-}
-
-/// A script that runs.
-struct Script {
-    id: String,
-    calls: Calls,
-    logs: Vec<Row>,
-    logged: usize,
-    plan: Vec<Row>,
-    diffs: Vec<Row>,
-    since: Instant,
-    result: Option<Vec<Row>>,
 }
 
 impl Turn {
@@ -327,9 +310,7 @@ impl Turn {
             .collect();
         match self.open_script() {
             Some(script) => {
-                script.logged += rows.len();
-                let room = LOG_LINES.saturating_sub(script.logs.len());
-                script.logs.extend(rows.into_iter().take(room));
+                script.log(rows);
             }
             None => self.parts.push_back(Part::Note(rows)),
         }
@@ -459,30 +440,6 @@ impl Turn {
     }
 }
 
-impl Script {
-    fn new(id: String, now: Instant) -> Self {
-        Self {
-            calls: Calls::of_run(&id),
-            id,
-            logs: Vec::new(),
-            logged: 0,
-            plan: Vec::new(),
-            diffs: Vec::new(),
-            since: now,
-            result: None,
-        }
-    }
-
-    fn notes(&self, look: Look) -> Vec<Row> {
-        let mut rows = self.logs.clone();
-        if self.logged > self.logs.len() {
-            rows.push(Row::of(format!("  … {} more lines logged", self.logged - self.logs.len()), look.quiet()));
-        }
-        rows.extend(self.plan.iter().chain(&self.diffs).cloned());
-        rows
-    }
-}
-
 /// Whole seconds: nobody wants to see letters jump.
 fn told(time: Duration) -> String {
     match time.as_secs() {
@@ -505,64 +462,6 @@ pub(crate) fn thought_rows(text: &str, look: Look) -> Vec<Row> {
     lines.lines().map(|line| Row::of(line.to_owned(), look.quiet()).behind(Span::raw("  "))).collect()
 }
 
-fn plan_rows(plan: &[PlanStep], look: Look) -> Vec<Row> {
-    let row = |step: &PlanStep| {
-        let (mark, style) = match step.status {
-            StepStatus::Completed => ("✓ ", look.quiet()),
-            StepStatus::InProgress => ("▸ ", look.strong()),
-            StepStatus::Pending => ("· ", look.quiet()),
-        };
-        Row::of(one_line(&step.step), style).behind(Span::styled(mark, style)).behind(Span::raw("    "))
-    };
-    plan.iter().map(row).collect()
-}
-
-/// A script before it runs: its source, folded where it is long.
-pub(crate) fn script_head(id: &str, language: &str, source: &str, look: Look) -> Vec<Row> {
-    let source = source.trim_matches('\n');
-    let lines = source.lines().count();
-    let head = vec![Span::styled("▶ script", look.busy()), Span::styled(format!("  {id}"), look.quiet())];
-    let mut rows = vec![Row::spans(head).fit(Fit::Cut)];
-    let indent = |row: Row| row.behind(Span::raw("    "));
-    let folded = if lines > SCRIPT_LINES { SCRIPT_LINES - 1 } else { lines };
-    rows.extend(code(language, source, look).into_iter().take(folded).map(indent));
-    if lines > folded {
-        rows.push(indent(Row::of(format!("… {} more lines", lines - folded), look.quiet())));
-    }
-    rows
-}
-
-/// What a script came to, in a few rows.
-pub(crate) fn script_result(output: &ScriptToolCallOutput, look: Look) -> Vec<Row> {
-    let mut rows = Vec::new();
-    for part in &output.output {
-        let text = match part {
-            OutputPart::Text { text } => short(&one_line(text.trim()), 200),
-            OutputPart::Image { mime_type, .. } | OutputPart::Audio { mime_type, .. } => format!("[{mime_type}]"),
-        };
-        rows.push(Row::of(text, look.quiet()).behind(Span::raw("  ")));
-    }
-    let time = took(Duration::from_secs_f64(output.metadata.duration_ms.max(0.0) / 1000.0));
-    let (mark, style, words) = match (&output.error, output.status) {
-        (Some(error), _) => {
-            let place = error.line.map(|line| format!(" (line {line})")).unwrap_or_default();
-            ("✗ ", look.bad(), format!("{}: {}{place}", error.code, short(&one_line(&error.message), 400)))
-        }
-        (None, RunStatus::Suspended) => ("? ", look.asks(), "put away until somebody answers".to_owned()),
-        (None, _) => {
-            let value = output.summary.clone().or_else(|| output.output_json.clone());
-            let value = value.unwrap_or_else(|| "nothing".to_owned());
-            ("◀ ", look.good(), short(&one_line(&value), 200))
-        }
-    };
-    let body = vec![Span::raw(words), Span::styled(format!("  {time}"), look.quiet())];
-    rows.push(Row::spans(body).behind(Span::styled(mark, style)));
-    for warning in &output.warnings {
-        rows.push(Row::of(format!("warning: {}", one_line(warning)), look.bad()).behind(Span::raw("  ")));
-    }
-    rows
-}
-
 /// The first lines of what a call returned.
 fn result_of_call(output: &FunctionCallOutput, look: Look) -> Vec<Row> {
     const LINES: usize = 3;
@@ -583,7 +482,7 @@ fn result_of_call(output: &FunctionCallOutput, look: Look) -> Vec<Row> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use selvedge_protocol::{CallRecord, CallStatus, Reasoning, Role, RunMetadata, ScriptError};
+    use selvedge_protocol::{CallRecord, CallStatus, OutputPart, Reasoning, Role, RunMetadata, RunStatus, ScriptError};
 
     struct Watched {
         turn: Turn,
@@ -719,14 +618,6 @@ mod tests {
             ]
         );
         assert!(watched.turn.is_idle());
-    }
-
-    #[test]
-    fn a_long_script_is_folded() {
-        let source: String = (0..30).map(|n| format!("line{n}();\n")).collect();
-        let rows = script_head("scr_1", "ts", &source, Look::Plain);
-        assert_eq!(rows.len(), 1 + SCRIPT_LINES);
-        assert_eq!(rows.last().map(Row::plain).as_deref(), Some("    … 19 more lines"));
     }
 
     #[test]

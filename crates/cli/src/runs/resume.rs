@@ -17,7 +17,7 @@ use crate::Exit;
 use crate::args::{LimitArgs, RunsCancelArgs, RunsResumeArgs};
 use crate::ask::AtTheTerminal;
 use crate::problem::Problem;
-use crate::run::{Signals, conclude, drive, runtime};
+use crate::run::{Signals, conclude, drive, end_tasks, runtime};
 use crate::runs::problem;
 use crate::setting::Setting;
 use crate::show::Show;
@@ -81,6 +81,7 @@ pub(crate) fn resume(args: &RunsResumeArgs) -> Result<Exit> {
         output
     };
     let output = drive(&runtime, signals, script);
+    end_tasks(&runtime, &setup);
     runtime.shutdown_background();
     show.finish();
     let output = output.map_err(|words| {

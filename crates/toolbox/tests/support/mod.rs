@@ -37,6 +37,8 @@ pub struct Desk {
     pub limits: Limits,
     pub events: EventSink,
     pub cancel: CancellationToken,
+    /// Changes the tools before they are registered.
+    pub outfit: Box<dyn Fn(&mut Toolbox) + Send + Sync>,
 }
 
 /// What became of a call.
@@ -91,6 +93,7 @@ impl Desk {
             limits: Limits::default(),
             events: EventSink::silent(),
             cancel: CancellationToken::new(),
+            outfit: Box::new(|_| {}),
         };
         for folder in ["work/.git/hooks", "outside", "private"] {
             std::fs::create_dir_all(desk.path(folder)).unwrap();
@@ -117,7 +120,9 @@ impl Desk {
     pub fn toolbox(&self) -> Toolbox {
         let workspace = Workspace::open(&self.path("work"), self.sandbox, &[self.path("private")]).unwrap();
         let settings = self.settings.lock().unwrap().take().unwrap_or_default();
-        Toolbox::with_commands(workspace, settings)
+        let mut toolbox = Toolbox::with_commands(workspace, settings);
+        (self.outfit)(&mut toolbox);
+        toolbox
     }
 
     pub fn orchestrator(&self, toolbox: &Toolbox) -> Orchestrator {

@@ -1,0 +1,270 @@
+//! The conversation: what is asked when, of whom, and how a turn ends.
+
+use std::time::Instant;
+
+use anyhow::Result;
+use futures_util::FutureExt;
+use selvedge_agent::{Agent, Session, TurnOptions, TurnOutcome};
+use selvedge_protocol::{ApprovalDecision, EventSink, TurnEnd};
+use tokio::sync::mpsc::UnboundedSender;
+
+use super::app::{Chat, Running};
+use super::news::{News, approver};
+use super::past::{asked, past};
+use super::question::decided;
+use super::rows::Row;
+use super::turn::Turn;
+use crate::args::ChatArgs;
+use crate::assembly::{self, Conversation, Parts, Wanted};
+use crate::problem::Problem;
+use crate::providers::Choice;
+use crate::remember::remembering;
+use crate::setting::Setting;
+use crate::setup::Setup;
+
+/// What a turn does.
+enum Task {
+    Ask(String),
+    GoOn,
+}
+
+impl Chat {
+    /// Opens a session that was there before, and shows how it went.
+    pub(crate) fn open(&mut self, id: Option<&str>) -> Result<()> {
+        let session = assembly::session(&mut self.setup, &Conversation::Old(id.map(str::to_owned)))?;
+        self.rebuild()?;
+        self.before = session.spent();
+        self.status.usage = self.before.0;
+        self.status.cost = self.agent.model().prices.map(|_| self.before.1);
+        self.status.context = self.agent.context_in_use(&session);
+        self.session_id = Some(session.id().to_owned());
+        self.setup.toolbox.turn_diff.begin_session();
+        self.refresh_status();
+        self.say(vec![Row::of(format!("session {}", session.id()), self.look.quiet()), Row::blank()]);
+        let rows = past(&session, self.screen.width(), self.look);
+        self.say(rows);
+        let broken_off = session.is_open();
+        self.session = Some(session);
+        if broken_off {
+            self.say(vec![Row::of("the last turn was broken off, and goes on", self.look.quiet()), Row::blank()]);
+            self.begin(Task::GoOn);
+        }
+        Ok(())
+    }
+
+    /// Learns beside everything else what the servers have.
+    pub(super) fn prepare_servers(&self) {
+        if !self.prepared {
+            let (servers, sender) = (self.parts.servers.clone(), self.sender.clone());
+            tokio::spawn(async move {
+                servers.prepare_all().await;
+                // The chat may be over.
+                let _ = sender.send(News::Prepared);
+            });
+        }
+    }
+
+    /// Asks, now or when the turn that runs is over.
+    pub(super) fn ask(&mut self, text: String) {
+        self.history.add(&text);
+        self.queue.push_back(text);
+        self.next_turn();
+    }
+
+    /// Begins the next turn, where there is one to begin.
+    pub(super) fn next_turn(&mut self) {
+        if self.running.is_some() || self.leaving {
+            return;
+        }
+        if !self.prepared {
+            self.notice = Some("MCP servers start; what you asked comes next".to_owned());
+            return;
+        }
+        let Some(text) = self.queue.pop_front() else { return };
+        self.notice = None;
+        if let Err(error) = self.make_ready() {
+            self.complain(&Problem::from_error(&error));
+            self.editor.set(&text);
+            return;
+        }
+        self.say(asked(&text, self.look));
+        self.say(vec![Row::blank()]);
+        self.begin(Task::Ask(text));
+    }
+
+    /// A session, and an agent that knows of it and of all tools there are.
+    fn make_ready(&mut self) -> Result<()> {
+        let new = self.session.is_none();
+        if new {
+            let session = assembly::session(&mut self.setup, &Conversation::New)?;
+            self.session_id = Some(session.id().to_owned());
+            self.session = Some(session);
+            self.refresh_status();
+        }
+        if new || self.parts.servers.generation() != self.generation {
+            self.rebuild()?;
+        }
+        Ok(())
+    }
+
+    /// Makes the agent anew, of what is chosen now.
+    pub(super) fn rebuild(&mut self) -> Result<()> {
+        self.setup.config.tool_pack = self.args.place.pack.clone().or_else(|| self.pack.clone());
+        self.generation = self.parts.servers.generation();
+        self.agent = make_agent(&mut self.setup, &self.args, &self.parts, &self.sender)?;
+        self.refresh_status();
+        Ok(())
+    }
+
+    /// Asks another model from now on.
+    pub(super) fn choose(&mut self, choice: Choice) -> Result<()> {
+        let memory = self.setup.memory.clone();
+        let memory = memory.map(|memory| remembering(&self.setup.config, memory, &choice.model, self.small.clone()));
+        let parts = Parts { choice, servers: self.parts.servers.clone(), memory };
+        let before = std::mem::replace(&mut self.parts, parts);
+        self.rebuild().inspect_err(|_| self.parts = before)
+    }
+
+    fn begin(&mut self, task: Task) {
+        let Some(mut session) = self.session.take() else { return };
+        let sender = self.sender.clone();
+        let setting = Setting::new(&self.setup, &self.args.limits, Vec::new());
+        let options = TurnOptions {
+            events: EventSink::new(move |event| _ = sender.send(News::Event(event))),
+            setting: serde_json::to_string(&setting).unwrap_or_default(),
+            ..TurnOptions::default()
+        };
+        self.before = session.spent();
+        let running = Running { turn: Turn::new(self.look, Instant::now()), options: options.clone(), stopping: false };
+        self.running = Some(running);
+        let (agent, sender) = (self.agent.clone(), self.sender.clone());
+        tokio::spawn(async move {
+            let turn = async {
+                let outcome = match task {
+                    Task::Ask(text) => agent.turn(&mut session, text, &options).await,
+                    Task::GoOn => agent.go_on(&mut session, &options).await,
+                };
+                (session, outcome)
+            };
+            let news = match std::panic::AssertUnwindSafe(turn).catch_unwind().await {
+                Ok(over) => News::Over(Box::new(over)),
+                Err(_) => News::Broke("the turn broke off, which is a mistake of this program".to_owned()),
+            };
+            // The chat may be over.
+            let _ = sender.send(news);
+        });
+    }
+
+    pub(super) fn over(&mut self, session: Session, outcome: &TurnOutcome, now: Instant) {
+        self.end_turn(now);
+        self.before = session.spent();
+        self.status.usage = self.before.0;
+        self.status.context = self.agent.context_in_use(&session);
+        self.session = Some(session);
+        let mut go_on = true;
+        match &outcome.end {
+            Ok(TurnEnd::Stop) => {}
+            Ok(TurnEnd::Interrupted) => {
+                go_on = false;
+                self.say(vec![Row::of("– stopped", self.look.quiet()), Row::blank()]);
+            }
+            Ok(TurnEnd::Length) => {
+                self.say(vec![Row::of("the answer was cut by the limit of tokens", self.look.bad()), Row::blank()]);
+            }
+            Ok(end) => {
+                go_on = false;
+                let problem = Problem::new(format!("the turn ended early: {}", end.as_str()));
+                self.complain(&problem.hint("say \"go on\" to go on"));
+            }
+            Err(error) => {
+                go_on = false;
+                let problem = Problem::new(format!("{}: {}", error.kind, error.message));
+                self.complain(&match error.kind.as_str() {
+                    "auth" => problem.hint("`selvedge models test` tries the key"),
+                    "context_too_long" => problem.hint("/compact makes room, /new begins anew"),
+                    _ => problem,
+                });
+            }
+        }
+        if go_on {
+            self.next_turn();
+        } else {
+            self.give_back_queue();
+        }
+    }
+
+    pub(super) fn broke(&mut self, why: &str, now: Instant) {
+        self.end_turn(now);
+        self.complain(&Problem::new(why));
+        // What was written down before is where it goes on.
+        let id = self.session_id.clone();
+        match assembly::session(&mut self.setup, &Conversation::Old(id)) {
+            Ok(session) => self.session = Some(session),
+            Err(_) => self.session_id = None,
+        }
+        self.give_back_queue();
+    }
+
+    fn end_turn(&mut self, now: Instant) {
+        if let Some(mut running) = self.running.take() {
+            let rows = running.turn.end(self.screen.width(), self.thoughts, now);
+            self.say(rows);
+        }
+        self.asking.clear();
+    }
+
+    /// What was meant to follow a turn that did not end well is not sent by itself.
+    fn give_back_queue(&mut self) {
+        if !self.queue.is_empty() {
+            let mut all: Vec<String> = self.queue.drain(..).collect();
+            all.extend(Some(self.editor.take()).filter(|text| !text.is_empty()));
+            self.editor.set(&all.join("\n"));
+        }
+    }
+
+    /// Ctrl-C: stops the turn; with none, clears what is typed; again, leaves.
+    pub(super) fn interrupt(&mut self, now: Instant) {
+        match &mut self.running {
+            Some(running) if running.stopping => self.leaving = true,
+            Some(running) => {
+                running.stopping = true;
+                running.options.cancel.cancel();
+            }
+            None if !self.editor.is_empty() => {
+                self.editor.clear();
+                self.offers = None;
+            }
+            None if self.pressed.is_some() => self.leaving = true,
+            None => {
+                self.pressed = Some(now);
+                self.notice = Some("Ctrl-C again leaves".to_owned());
+            }
+        }
+    }
+
+    /// Hands over what was decided about the question that stands first.
+    pub(super) fn decide(&mut self, decision: ApprovalDecision) {
+        if let Some(asking) = self.asking.pop_front() {
+            self.say(vec![decided(&decision, self.look), Row::blank()]);
+            asking.decide(decision);
+        }
+    }
+}
+
+/// An agent of these parts, which asks the person in the chat.
+pub(super) fn make_agent(
+    setup: &mut Setup,
+    args: &ChatArgs,
+    parts: &Parts,
+    sender: &UnboundedSender<News>,
+) -> Result<Agent> {
+    let wanted = Wanted {
+        model: &args.model,
+        limits: &args.limits,
+        turn: &args.turn,
+        approver: Some(approver(sender)),
+        instructions: None,
+        conversation: Conversation::New,
+    };
+    assembly::agent_of(setup, &args.place, wanted, parts.clone())
+}

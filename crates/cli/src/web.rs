@@ -1,0 +1,36 @@
+//! How the web is reached, as the configuration, the environment and what was allowed before have it.
+
+use std::path::Path;
+use std::time::Duration;
+
+use selvedge_config::{Config, SavedRules};
+use selvedge_protocol::SandboxPolicy;
+use selvedge_toolbox::{SearchService, Service, Web, WebSettings};
+
+pub(crate) fn web(config: &Config, saved: &SavedRules, home: Option<&Path>) -> Web {
+    let keys = &config.web;
+    let service = |env_key: &str, base_url: &str| {
+        let key = std::env::var(env_key).ok().filter(|key| !key.trim().is_empty())?;
+        Some(Service { base_url: base_url.to_owned(), key })
+    };
+    let searxng = keys.searxng_url.clone().map(|base_url| SearchService::Searxng { base_url });
+    let perplexity = || service(&keys.perplexity_env_key, &keys.perplexity_url).map(SearchService::Perplexity);
+    let home = home.map(Path::to_owned);
+    Web::new(WebSettings {
+        network: config.sandbox_mode == SandboxPolicy::DangerFullAccess
+            || config.sandbox_workspace_write.network_access,
+        search: searxng.or_else(perplexity),
+        firecrawl: service(&keys.firecrawl_env_key, &keys.firecrawl_url),
+        allow_hosts: [keys.allow_hosts.clone(), saved.allow_hosts.clone()].concat(),
+        allow_private_hosts: keys.allow_private_hosts.clone(),
+        save_host: Some(Box::new(move |host| {
+            let saved = home.as_ref().map(|home| selvedge_config::save_host(home, host));
+            if let Some(Err(error)) = saved {
+                eprintln!("warning: the rule holds for this run only: {error}");
+            }
+        })),
+        timeout: Duration::from_millis(keys.timeout_ms),
+        max_bytes: usize::try_from(keys.max_mb.saturating_mul(1 << 20)).unwrap_or(usize::MAX),
+        names: None,
+    })
+}

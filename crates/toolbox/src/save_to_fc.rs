@@ -1,0 +1,86 @@
+//! `save_to_fc`: puts a document into the File Cabinet.
+
+use std::io::Read;
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use selvedge_protocol::{Cabinet, DocumentKind, NewDocument};
+use selvedge_tools::{Tool, ToolError, tool_with_call};
+use serde::{Deserialize, Serialize};
+
+use crate::Workspace;
+use crate::aliases::aliases_of;
+use crate::blocking::blocking;
+use crate::cabinet::{keep, tell};
+
+/// The largest file that is taken in.
+const MAX_BYTES: u64 = 64 << 20;
+
+/// What to keep: a text, or a file as it is.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(crate) struct Args {
+    /// The text.
+    content: Option<String>,
+    /// Or the file, relative to the workspace or absolute; its bytes do not pass through the caller.
+    path: Option<String>,
+    /// What it is, in a few words.
+    title: Option<String>,
+}
+
+/// Where it is.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Output {
+    /// For fetch_from_fc and write_file, for 30 days.
+    file_key: String,
+    title: String,
+    bytes: u64,
+}
+
+pub(crate) fn save_to_fc(workspace: &Workspace, cabinet: &Arc<dyn Cabinet>) -> impl Tool + use<> {
+    let (workspace, cabinet) = (workspace.clone(), cabinet.clone());
+    let description =
+        "Keeps a text or a file in the File Cabinet for 30 days, under a key that other sessions know, too.";
+    tool_with_call("save_to_fc", description, move |args: Args, call| {
+        let (workspace, cabinet) = (workspace.clone(), cabinet.clone());
+        async move {
+            let entry = blocking(move || {
+                let (content, name, media_type) = taken(&workspace, &args)?;
+                let title = args.title.unwrap_or(name);
+                let (kind, source) = (DocumentKind::Saved, args.path.unwrap_or_default());
+                keep(&cabinet, &NewDocument { kind, title: &title, source: &source, media_type, content: &content })
+            })
+            .await?;
+            tell(&call, &entry);
+            Ok(Output { file_key: entry.key, title: entry.title, bytes: entry.bytes })
+        }
+    })
+    .render(|output: &Output| format!("kept as {} ({} bytes)", output.file_key, output.bytes))
+    .aliases(aliases_of("save_to_fc"))
+    .positional(&["content", "title"])
+}
+
+/// The bytes, what they may be called, and what they are.
+fn taken(workspace: &Workspace, args: &Args) -> Result<(Vec<u8>, String, &'static str), ToolError> {
+    match (&args.content, &args.path) {
+        (Some(content), None) => {
+            let first = content.lines().map(|line| line.trim_start_matches('#').trim()).find(|line| !line.is_empty());
+            let name = first.unwrap_or("untitled").chars().take(80).collect();
+            Ok((content.as_bytes().to_vec(), name, "text/plain"))
+        }
+        (None, Some(path)) => {
+            let path = workspace.absolute(path, None);
+            let shown = workspace.shown(&path);
+            let file = workspace.open_file(&path)?;
+            let mut bytes = Vec::new();
+            let read = file.take(MAX_BYTES + 1).read_to_end(&mut bytes);
+            read.map_err(|error| ToolError::new(format!("{shown} cannot be read: {error}")))?;
+            if bytes.len() as u64 > MAX_BYTES {
+                return Err(ToolError::new(format!("{shown} is larger than {} MB", MAX_BYTES >> 20)));
+            }
+            let text = !bytes.contains(&0) && std::str::from_utf8(&bytes).is_ok();
+            Ok((bytes, shown, if text { "text/plain" } else { "application/octet-stream" }))
+        }
+        _ => Err(ToolError::new("save_to_fc takes either `content` or `path`")),
+    }
+}

@@ -1,0 +1,203 @@
+//! Which addresses there are: what a caller may mean by one, which hosts it names, and which of them are nobody's business.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use reqwest::Url;
+use selvedge_tools::ToolError;
+
+/// The longest address that is taken.
+const LONGEST: usize = 8 * 1024;
+
+/// Schemes that are told from hosts without `//`.
+const KNOWN: [&str; 7] = ["http", "https", "javascript", "data", "mailto", "about", "file"];
+
+/// Who can be reached at an address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Reach {
+    /// Everybody's.
+    Public,
+    /// This machine, or its neighbours: a person may agree to it.
+    Private,
+    /// What nobody means by an address: link-local (where clouds hand out credentials), multicast, reserved.
+    Never,
+}
+
+/// An address of the web, as somebody wrote it.
+pub(crate) fn parse(written: &str) -> Result<Url, ToolError> {
+    let written = written.trim();
+    let wrong = |why: &str| {
+        let shown: String = written.chars().take(200).collect();
+        ToolError::new(format!("`{shown}` is no address of the web: {why}"))
+            .suggest("write it whole: https://example.com/page")
+    };
+    if written.len() > LONGEST {
+        return Err(wrong("it is too long"));
+    }
+    // Where nothing is said it is what browsers take it for. `localhost:3000` only reads like a scheme.
+    let said = written.contains("://") || written.split(':').next().is_some_and(|scheme| KNOWN.contains(&scheme));
+    let url = if said { Url::parse(written) } else { Url::parse(&format!("https://{written}")) };
+    let mut url = url.map_err(|error| wrong(&error.to_string()))?;
+    if !said && evident(&url) == Reach::Private {
+        url = Url::parse(&format!("http://{written}")).map_err(|error| wrong(&error.to_string()))?;
+    }
+    check(&url).map_err(|why| wrong(&why))?;
+    url.set_fragment(None);
+    Ok(url)
+}
+
+/// What an address must be, also where a server sends us on.
+pub(crate) fn check(url: &Url) -> Result<(), String> {
+    if !matches!(url.scheme(), "http" | "https") {
+        return Err(format!("`{}:` is neither http nor https", url.scheme()));
+    }
+    if !url.username().is_empty() || url.password().is_some() {
+        return Err("it holds a password, which would be written down".to_owned());
+    }
+    if url.host_str().is_none_or(str::is_empty) {
+        return Err("it names no host".to_owned());
+    }
+    Ok(())
+}
+
+/// The host, with its port where that is not the usual one: what a person allows.
+pub(crate) fn host(url: &Url) -> String {
+    let name = url.host_str().unwrap_or_default();
+    match url.port() {
+        Some(port) => format!("{name}:{port}"),
+        None => name.to_owned(),
+    }
+}
+
+/// Whether the two hosts are one site: `example.com` sends to `www.example.com` everywhere.
+pub(crate) fn same_site(one: &str, other: &str) -> bool {
+    let bare = |host: &str| host.strip_prefix("www.").unwrap_or(host).to_owned();
+    bare(one) == bare(other)
+}
+
+/// Whether a list of hosts has this one: by name, by name and port, or all below a domain as `*.example.com`.
+pub(crate) fn listed(hosts: &[String], url: &Url) -> bool {
+    let (with_port, name) = (host(url), url.host_str().unwrap_or_default());
+    hosts.iter().any(|listed| match listed.strip_prefix("*.") {
+        Some(domain) => url.port().is_none() && name.strip_suffix(domain).is_some_and(|rest| rest.ends_with('.')),
+        None => listed.eq_ignore_ascii_case(&with_port),
+    })
+}
+
+/// What the host tells by itself, without asking anybody what it stands for.
+pub(crate) fn evident(url: &Url) -> Reach {
+    match url.host() {
+        Some(url::Host::Ipv4(ip)) => reach(IpAddr::V4(ip)),
+        Some(url::Host::Ipv6(ip)) => reach(IpAddr::V6(ip)),
+        Some(url::Host::Domain(name)) if is_this_machine(name) => Reach::Private,
+        _ => Reach::Public,
+    }
+}
+
+/// Whether a name stands for this machine by agreement of all.
+pub(crate) fn is_this_machine(name: &str) -> bool {
+    let name = name.trim_end_matches('.');
+    name.eq_ignore_ascii_case("localhost") || name.to_ascii_lowercase().ends_with(".localhost")
+}
+
+/// Who can be reached there.
+pub(crate) fn reach(ip: IpAddr) -> Reach {
+    match ip {
+        IpAddr::V4(ip) => reach_v4(ip),
+        IpAddr::V6(ip) => reach_v6(ip),
+    }
+}
+
+fn reach_v4(ip: Ipv4Addr) -> Reach {
+    let [a, b, c, _] = ip.octets();
+    if ip.is_loopback() || ip.is_private() || a == 100 && (64..128).contains(&b) {
+        return Reach::Private;
+    }
+    let reserved = a == 0
+        || a >= 240
+        || ip.is_multicast()
+        || ip.is_link_local()
+        || ip.is_documentation()
+        || (a, b, c) == (192, 0, 0)
+        || (a, b, c) == (192, 88, 99)
+        || a == 198 && (18..20).contains(&b);
+    if reserved { Reach::Never } else { Reach::Public }
+}
+
+fn reach_v6(ip: Ipv6Addr) -> Reach {
+    let parts = ip.segments();
+    let v4 = |high: u16, low: u16| reach_v4(Ipv4Addr::from((u32::from(high) << 16) | u32::from(low)));
+    match parts {
+        [0, 0, 0, 0, 0, 0, 0, 1] => Reach::Private,
+        // An older address in a newer one's clothes: mapped, compatible, translated, 6to4.
+        [0, 0, 0, 0, 0, 0xffff, high, low] => v4(high, low),
+        [0, 0, 0, 0, 0, 0, high, low] if high != 0 => v4(high, low),
+        [0x64, 0xff9b, 0, 0, 0, 0, high, low] => v4(high, low),
+        [0x2002, high, low, ..] => v4(high, low),
+        // Unique to a site.
+        [first, ..] if first & 0xfe00 == 0xfc00 => Reach::Private,
+        // Documentation, Teredo, benchmarks and the like.
+        [0x2001, second, ..] if second == 0xdb8 || second < 0x200 => Reach::Never,
+        [0x3fff, second, ..] if second < 0x1000 => Reach::Never,
+        // What is given out at all.
+        [first, ..] if (0x2000..0x4000).contains(&first) => Reach::Public,
+        _ => Reach::Never,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_public_private_or_nobodys() {
+        let cases = [
+            (
+                Reach::Public,
+                "93.184.216.34 8.8.8.8 172.32.0.1 100.128.0.1 2606:2800:220:1::1 ::ffff:8.8.8.8 2002:808:808::1",
+            ),
+            (
+                Reach::Private,
+                "127.0.0.1 127.9.9.9 10.0.0.1 172.16.0.1 192.168.1.1 100.64.0.1 ::1 fd00::1 ::ffff:127.0.0.1",
+            ),
+            (Reach::Private, "::127.0.0.1 64:ff9b::a00:1 2002:7f00:1::"),
+            (Reach::Never, "0.0.0.0 0.1.2.3 169.254.169.254 224.0.0.1 255.255.255.255 198.18.0.1 192.0.2.1 240.0.0.1"),
+            (Reach::Never, ":: fe80::1 ff02::1 2001:db8::1 2001::1 ::ffff:169.254.169.254 fec0::1 100::1 64:ff9b:1::1"),
+        ];
+        for (expected, addresses) in cases {
+            for address in addresses.split(' ') {
+                assert_eq!(reach(address.parse().unwrap()), expected, "{address}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_way_to_write_an_address_is_seen_through() {
+        for written in
+            ["http://2130706433/", "http://0x7f.1/", "http://017700000001", "http://127.1", "http://[::1]:80/"]
+        {
+            assert_eq!(evident(&parse(written).unwrap()), Reach::Private, "{written}");
+        }
+        for written in ["localhost:3000/x", "http://LOCALHOST./", "http://app.localhost/", "http://１２７.0.0.1/"] {
+            assert_eq!(evident(&parse(written).unwrap()), Reach::Private, "{written}");
+        }
+        assert_eq!(evident(&parse("http://169.254.169.254/latest/meta-data/").unwrap()), Reach::Never);
+        assert_eq!(parse("localhost:3000/x").unwrap().as_str(), "http://localhost:3000/x");
+        assert_eq!(parse(" example.com/a?b#c ").unwrap().as_str(), "https://example.com/a?b");
+        for wrong in ["", "file:///etc/passwd", "ftp://x/", "https://", "javascript:alert(1)", "https://me:pw@host/"] {
+            assert!(parse(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn hosts_are_listed_by_name_port_and_domain() {
+        let hosts = ["docs.rs", "*.example.com", "localhost:3000"].map(str::to_owned);
+        let listed = |written: &str| listed(&hosts, &parse(written).unwrap());
+        assert!(listed("https://docs.rs/x") && listed("https://a.b.example.com") && listed("http://localhost:3000/"));
+        for other in
+            ["https://docs.rs:8443/", "https://example.com", "https://notexample.com", "http://localhost:3001/"]
+        {
+            assert!(!listed(other), "{other}");
+        }
+        assert!(same_site("www.docs.rs", "docs.rs") && !same_site("docs.rs", "docs.rs.evil.com"));
+    }
+}

@@ -1,0 +1,248 @@
+//! HTML made harmless for what follows: no scripts, no forms, no tricks.
+//!
+//! A few megabytes of unclosed tags can become gigabytes of tree, or hours of work: a parser has to repair what is
+//! broken. So the text is cut into tokens first, which is linear, and what is written out again has bounded depth, a
+//! bounded number of tags, and few open at a time of those that parsers repeat.
+
+use std::cell::RefCell;
+
+use html5ever::tendril::StrTendril;
+use html5ever::tokenizer::states::RawKind;
+use html5ever::tokenizer::{
+    BufferQueue, CharacterTokens, Tag, TagKind, TagToken, Token, TokenSink, TokenSinkResult, Tokenizer, TokenizerOpts,
+};
+
+/// The deepest nesting. Browsers stop at 512.
+const DEEPEST: usize = 128;
+/// How many elements that parsers repeat are open at a time.
+const MOST_REPEATED: usize = 8;
+/// Tags in all. A page of a megabyte has some twenty thousand.
+const MOST_TAGS: usize = 60_000;
+/// Bytes of an attribute that are worth keeping.
+const LONGEST_VALUE: usize = 2048;
+
+/// Elements that go with all they hold.
+const DROPPED: &[&str] = &[
+    "script",
+    "style",
+    "svg",
+    "math",
+    "template",
+    "iframe",
+    "object",
+    "embed",
+    "canvas",
+    "audio",
+    "video",
+    "select",
+    "textarea",
+    "noframes",
+    "noembed",
+    "xmp",
+    "plaintext",
+    "frameset",
+    "map",
+];
+/// Elements whose text is no markup.
+const RAW: &[(&str, RawKind)] = &[
+    ("script", RawKind::ScriptData),
+    ("style", RawKind::Rawtext),
+    ("iframe", RawKind::Rawtext),
+    ("noframes", RawKind::Rawtext),
+    ("noembed", RawKind::Rawtext),
+    ("xmp", RawKind::Rawtext),
+    ("title", RawKind::Rcdata),
+    ("textarea", RawKind::Rcdata),
+];
+/// Elements that parsers open again in every paragraph until they are closed.
+const REPEATED: &[&str] = &["b", "big", "code", "em", "i", "s", "small", "strike", "strong", "tt", "u"];
+/// Elements whose tags go, and whose content stays.
+const UNWRAPPED: &[&str] =
+    &["font", "nobr", "noscript", "form", "button", "label", "input", "center", "marquee", "blink"];
+/// Elements that hold nothing.
+const VOID: &[&str] = &["area", "base", "br", "col", "hr", "img", "link", "meta", "param", "source", "track", "wbr"];
+/// Attributes that tell something about the text.
+const KEPT: &[&str] = &[
+    "alt", "class", "colspan", "content", "datetime", "dir", "href", "id", "itemprop", "lang", "name", "property",
+    "rel", "role", "rowspan", "src", "start", "title",
+];
+
+/// The HTML without what a reader does not need; cut where there is too much of it.
+pub(crate) fn clean(html: &str) -> String {
+    let sink = Sink(RefCell::new(Written { out: String::with_capacity(html.len() / 2), ..Written::default() }));
+    let tokenizer = Tokenizer::new(sink, TokenizerOpts::default());
+    let input = BufferQueue::default();
+    input.push_back(StrTendril::from_slice(html));
+    let _ = tokenizer.feed(&input);
+    tokenizer.end();
+    let mut written = tokenizer.sink.0.take();
+    while let Some(name) = written.open.pop() {
+        written.close(&name);
+    }
+    written.out
+}
+
+struct Sink(RefCell<Written>);
+
+#[derive(Default)]
+struct Written {
+    out: String,
+    open: Vec<String>,
+    /// Elements that are open and were not written, because they are too deep.
+    too_deep: usize,
+    tags: usize,
+    /// The element that is being left out, and how many of its kind are open.
+    dropping: Option<(String, usize)>,
+}
+
+impl TokenSink for Sink {
+    type Handle = ();
+
+    fn process_token(&self, token: Token, _: u64) -> TokenSinkResult<()> {
+        let mut written = self.0.borrow_mut();
+        match token {
+            TagToken(tag) => written.tag(&tag),
+            CharacterTokens(text) => {
+                written.text(&text);
+                TokenSinkResult::Continue
+            }
+            _ => TokenSinkResult::Continue,
+        }
+    }
+}
+
+impl Written {
+    fn text(&mut self, text: &str) {
+        if self.dropping.is_none() {
+            escape(text, &mut self.out);
+        }
+    }
+
+    fn tag(&mut self, tag: &Tag) -> TokenSinkResult<()> {
+        let name: &str = &tag.name;
+        match tag.kind {
+            TagKind::StartTag => {
+                self.start(name, tag);
+                let raw = RAW.iter().find(|(raw, _)| *raw == name);
+                raw.map_or(TokenSinkResult::Continue, |(_, kind)| TokenSinkResult::RawData(*kind))
+            }
+            TagKind::EndTag => {
+                self.end(name);
+                TokenSinkResult::Continue
+            }
+        }
+    }
+
+    fn start(&mut self, name: &str, tag: &Tag) {
+        if let Some((dropped, depth)) = &mut self.dropping {
+            *depth += usize::from(dropped.as_str() == name && !tag.self_closing);
+            return;
+        }
+        if DROPPED.contains(&name) {
+            // Of these only foreign elements can close themselves.
+            let over = tag.self_closing && matches!(name, "svg" | "math") || name == "embed";
+            self.dropping = (!over).then(|| (name.to_owned(), 1));
+            return;
+        }
+        self.tags += 1;
+        if UNWRAPPED.contains(&name) || self.tags > MOST_TAGS || !name.bytes().all(|byte| byte.is_ascii_alphanumeric())
+        {
+            return;
+        }
+        let void = VOID.contains(&name);
+        if self.open.len() >= DEEPEST && !void {
+            self.too_deep += 1;
+            return;
+        }
+        let repeated = |name: &str| REPEATED.contains(&name);
+        if repeated(name) && self.open.iter().filter(|open| repeated(open)).count() >= MOST_REPEATED {
+            return;
+        }
+        self.out.push('<');
+        self.out.push_str(name);
+        for attribute in &tag.attrs {
+            let (own, value): (&str, &str) = (&attribute.name.local, &attribute.value);
+            // The class of a piece of code names its language.
+            let tells = KEPT.contains(&own) && (!repeated(name) || own == "class" && name == "code");
+            if tells && value.len() <= LONGEST_VALUE {
+                self.out.push(' ');
+                self.out.push_str(own);
+                self.out.push_str("=\"");
+                escape(value, &mut self.out);
+                self.out.push('"');
+            }
+        }
+        self.out.push('>');
+        if !void {
+            self.open.push(name.to_owned());
+        }
+    }
+
+    fn end(&mut self, name: &str) {
+        if let Some((dropped, depth)) = &mut self.dropping {
+            *depth -= usize::from(dropped.as_str() == name);
+            if *depth == 0 {
+                self.dropping = None;
+            }
+            return;
+        }
+        if UNWRAPPED.contains(&name) || VOID.contains(&name) {
+            return;
+        }
+        if self.too_deep > 0 {
+            self.too_deep -= 1;
+            return;
+        }
+        // What was opened inside and not closed is closed with it; what was never opened is not closed.
+        if let Some(position) = self.open.iter().rposition(|open| open == name) {
+            for name in self.open.split_off(position).iter().rev() {
+                self.close(name);
+            }
+        }
+    }
+
+    fn close(&mut self, name: &str) {
+        self.out.push_str("</");
+        self.out.push_str(name);
+        self.out.push('>');
+    }
+}
+
+fn escape(text: &str, out: &mut String) {
+    for c in text.chars() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            '\0' => {}
+            c => out.push(c),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scripts_forms_and_comments_go_and_text_stays() {
+        let html = "<p onclick=x>a<script>if (a < b) '</p>'</script>b<!-- c --><form><b class=x>d</b></form>&lt;e&gt;";
+        assert_eq!(clean(html), "<p>ab<b>d</b>&lt;e&gt;</p>");
+        assert_eq!(clean("<svg><g/><svg/></svg><p>x</p><select><option>y</select>"), "<p>x</p>");
+        assert_eq!(
+            clean("<title>a <b> c</title><code class='language-rust' id=q>x</code>"),
+            "<title>a &lt;b&gt; c</title><code class=\"language-rust\">x</code>"
+        );
+        assert_eq!(clean("<a href='/x\"y' style='z'>l</a></div><i>"), "<a href=\"/x&quot;y\">l</a><i></i>");
+    }
+
+    #[test]
+    fn depth_and_number_are_bounded() {
+        let deep = clean(&format!("{}x{}", "<div>".repeat(10_000), "</div>".repeat(10_000)));
+        assert_eq!(deep.matches("<div>").count(), DEEPEST);
+        assert!(deep.contains('x') && deep.ends_with("</div>"));
+        let many = clean(&"<p>x</p>".repeat(100_000));
+        assert!(many.matches("<p>").count() <= MOST_TAGS);
+    }
+}

@@ -1,0 +1,212 @@
+//! What a server sent, made readable: the characters decoded, the article found, HTML turned into Markdown.
+
+use dom_smoothie::{Config, Readability, TextMode};
+use encoding_rs::{Encoding, UTF_8, WINDOWS_1252};
+
+use super::clean::clean;
+
+/// Bytes of HTML that are made readable.
+const MAX_HTML: usize = 4 << 20;
+/// Characters an article has at least; where less is found, the whole page is shown.
+const SHORTEST_ARTICLE: usize = 250;
+/// How far a page is searched for its own word on its encoding.
+const PRESCAN: usize = 1024;
+/// Characters of a title.
+const LONGEST_TITLE: usize = 200;
+
+/// A page, readable.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Page {
+    pub(crate) title: String,
+    pub(crate) media_type: String,
+    pub(crate) body: Body,
+}
+
+/// What a page consists of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Body {
+    /// Text, as Markdown where it was HTML.
+    Text(String),
+    /// Bytes that are no text.
+    Bytes(Vec<u8>),
+}
+
+/// Makes a body readable. Takes its time with large ones.
+pub(crate) fn readable(content_type: &str, body: Vec<u8>, url: &str) -> Page {
+    let declared = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    let media_type = if declared.is_empty() { sniff(&body).to_owned() } else { declared };
+    if is_html(&media_type) {
+        let mut text = decode(content_type, &body, PrescanFor::Html);
+        text.truncate(text.floor_char_boundary(MAX_HTML));
+        let (title, text) = markdown(&text, url);
+        return Page { title, media_type: "text/markdown".to_owned(), body: Body::Text(text) };
+    }
+    if is_text(&media_type) {
+        let text = decode(content_type, &body, PrescanFor::Nothing);
+        return Page { title: name_of(url), media_type, body: Body::Text(text) };
+    }
+    Page { title: name_of(url), media_type, body: Body::Bytes(body) }
+}
+
+/// A body as text, if it is one.
+pub(crate) fn text_of(content_type: &str, body: &[u8]) -> Option<String> {
+    let declared = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    let media_type = if declared.is_empty() { sniff(body).to_owned() } else { declared };
+    let html = is_html(&media_type);
+    let prescan = if html { PrescanFor::Html } else { PrescanFor::Nothing };
+    (html || is_text(&media_type)).then(|| decode(content_type, body, prescan))
+}
+
+fn is_html(media_type: &str) -> bool {
+    matches!(media_type, "text/html" | "application/xhtml+xml")
+}
+
+fn is_text(media_type: &str) -> bool {
+    const TEXT: &[&str] =
+        &["json", "xml", "javascript", "ecmascript", "x-ndjson", "yaml", "x-yaml", "toml", "sql", "graphql", "x-sh"];
+    let (kind, subtype) = media_type.split_once('/').unwrap_or_default();
+    kind == "text"
+        || kind == "application" && TEXT.contains(&subtype)
+        || subtype.ends_with("+json")
+        || subtype.ends_with("+xml")
+}
+
+/// What a body seems to be where nobody says.
+fn sniff(body: &[u8]) -> &'static str {
+    let start = &body[..body.len().min(512)];
+    let text = String::from_utf8_lossy(start).trim_start().to_ascii_lowercase();
+    if text.starts_with("<!doctype html") || text.starts_with("<html") {
+        "text/html"
+    } else if body.contains(&0) || std::str::from_utf8(body).is_err() {
+        "application/octet-stream"
+    } else {
+        "text/plain"
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum PrescanFor {
+    Html,
+    Nothing,
+}
+
+/// The characters of a body: as its first bytes say, else as the server says, else as the page says.
+fn decode(content_type: &str, body: &[u8], prescan: PrescanFor) -> String {
+    let said = Encoding::for_bom(body).map(|(encoding, _)| encoding);
+    let said = said.or_else(|| charset(content_type.as_bytes()));
+    let within = || (prescan == PrescanFor::Html).then(|| charset(&body[..body.len().min(PRESCAN)])).flatten();
+    let encoding = said.or_else(within).unwrap_or_else(|| if is_utf8(body) { UTF_8 } else { WINDOWS_1252 });
+    encoding.decode(body).0.into_owned()
+}
+
+/// Whether a body is UTF-8, but perhaps for a last character that was cut. That one alone proves nothing: the last byte
+/// of an older encoding can look like the beginning of a character.
+fn is_utf8(body: &[u8]) -> bool {
+    match std::str::from_utf8(body) {
+        Ok(_) => true,
+        Err(error) => error.error_len().is_none() && !body[..error.valid_up_to()].is_ascii(),
+    }
+}
+
+/// The encoding that follows `charset=`, in a header or in a page's head.
+fn charset(text: &[u8]) -> Option<&'static Encoding> {
+    let lower = text.to_ascii_lowercase();
+    let at = lower.windows(7).position(|window| window == b"charset")? + 7;
+    let rest = lower[at..].trim_ascii_start().strip_prefix(b"=")?.trim_ascii_start();
+    let rest = rest.strip_prefix(b"\"").or_else(|| rest.strip_prefix(b"'")).unwrap_or(rest);
+    let label =
+        rest.split(|&byte| matches!(byte, b'"' | b'\'' | b';' | b'>' | b'/') || byte.is_ascii_whitespace()).next()?;
+    Encoding::for_label(label)
+}
+
+/// Title and text of a page: its article where it has one, else all of it.
+fn markdown(html: &str, url: &str) -> (String, String) {
+    let html = clean(html);
+    let config =
+        Config { text_mode: TextMode::Markdown, keep_classes: true, disable_json_ld: true, ..Config::default() };
+    let article = Readability::new(html.as_str(), Some(url), Some(config)).ok().and_then(|mut page| page.parse().ok());
+    let title = article.as_ref().map(|article| article.title.trim()).filter(|title| !title.is_empty());
+    let title = title.map_or_else(|| title_of(&html).unwrap_or_else(|| name_of(url)), str::to_owned);
+    let text = article.map(|article| article.text_content.to_string());
+    let text = text.filter(|text| text.chars().count() >= SHORTEST_ARTICLE);
+    let text = text.unwrap_or_else(|| dom_query::Document::from(html.as_str()).md(None).to_string());
+    (title.chars().take(LONGEST_TITLE).collect(), tidy(&text))
+}
+
+/// The title of a page that has no article.
+fn title_of(html: &str) -> Option<String> {
+    let document = dom_query::Document::from(html);
+    let title = document.select_single("title").text().trim().to_owned();
+    (!title.is_empty()).then_some(title)
+}
+
+/// What an address ends with, for what has no title.
+fn name_of(url: &str) -> String {
+    let Ok(url) = reqwest::Url::parse(url) else { return url.to_owned() };
+    let last = url.path_segments().and_then(|mut parts| parts.next_back()).filter(|part| !part.is_empty());
+    last.or(url.host_str()).unwrap_or_default().chars().take(LONGEST_TITLE).collect()
+}
+
+/// Without trailing spaces and with one empty line at a time.
+fn tidy(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut empty = true;
+    for line in text.lines().map(str::trim_end) {
+        if !(line.is_empty() && empty) {
+            out.push_str(line);
+            out.push('\n');
+        }
+        empty = line.is_empty();
+    }
+    out.truncate(out.trim_end().len());
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(content_type: &str, body: &[u8]) -> String {
+        match readable(content_type, body.to_vec(), "https://example.com/dir/name.txt").body {
+            Body::Text(text) => text,
+            Body::Bytes(_) => panic!("no text"),
+        }
+    }
+
+    #[test]
+    fn characters_are_decoded_as_told_in_the_right_order() {
+        assert_eq!(text("text/plain; charset=iso-8859-1", b"caf\xe9"), "café");
+        assert_eq!(text("text/plain; charset=\"Shift_JIS\"", b"\x93\xfa\x96\x7b"), "日本");
+        assert_eq!(text("text/plain", "café".as_bytes()), "café");
+        assert_eq!(text("text/plain", b"caf\xe9"), "café", "what is not UTF-8 is as browsers take it");
+        assert_eq!(text("text/plain; charset=latin1", b"\xef\xbb\xbfcaf\xc3\xa9"), "café", "the first bytes know best");
+        assert_eq!(text("text/plain", b"\xff\xfec\0a\0f\0\xe9\0"), "café");
+        assert_eq!(text("text/html", b"<meta charset=koi8-r><p>\xd0\xd2\xc9\xd7\xc5\xd4</p>"), "привет");
+        let equiv = b"<meta http-equiv=Content-Type content='text/html; charset=windows-1251'><p>\xcf\xf0\xe8</p>";
+        assert_eq!(text("text/html", equiv), "При");
+        assert_eq!(text("text/html; charset=utf-8", "<meta charset=koi8-r><p>é</p>".as_bytes()), "é");
+        assert_eq!(text("text/plain; charset=nonsense", "é".as_bytes()), "é");
+    }
+
+    #[test]
+    fn what_is_no_text_stays_bytes() {
+        let page = readable("image/png", vec![0x89, b'P', 0, 1], "https://example.com/a/logo.png?x=1");
+        assert_eq!((page.title.as_str(), page.media_type.as_str()), ("logo.png", "image/png"));
+        assert_eq!(page.body, Body::Bytes(vec![0x89, b'P', 0, 1]));
+        let kind = |body: &[u8]| readable("", body.to_vec(), "https://example.com/").media_type;
+        assert_eq!(kind(b" <!DOCTYPE HTML><p>x"), "text/markdown");
+        assert_eq!((kind(b"plain").as_str(), kind(b"\0\x01").as_str()), ("text/plain", "application/octet-stream"));
+        assert_eq!(text("application/problem+json", b"{}"), "{}");
+    }
+
+    #[test]
+    fn hostile_pages_are_readable_in_bounded_time_and_memory() {
+        let unclosed = "<b id=1><blockquote><ul><li><a href=x><p><code class=c>".repeat(40_000);
+        let tables = "<table><tr><td><table><td>".repeat(40_000);
+        let paragraphs = format!("{}{}", "<p><i><code class=x>".repeat(50), "</p><p>x".repeat(200_000));
+        for html in [unclosed, tables, paragraphs, "<".repeat(1 << 18), "<div>".repeat(300_000)] {
+            let page = readable("text/html", html.into_bytes(), "https://example.com/");
+            assert!(matches!(page.body, Body::Text(_)));
+        }
+    }
+}

@@ -1,0 +1,314 @@
+//! Work in the background: calls that go on when their script has ended. They belong to a session, and end with it.
+//!
+//! A task is a call like any other: one batch of one call, for the same orchestrator, in a scope of its own.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use schemars::JsonSchema;
+use selvedge_protocol::{
+    ErrorCode, EventSink, RunMetadata, RunStart, RunStatus, ScriptError, ScriptToolCallOutput, new_id,
+};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    Arguments, CallFailure, CallOutcome, CallRequest, Orchestrator, Registry, RegistryError, Report, Scope,
+    ScopeLimits, ToolError, tool, tool_with_call,
+};
+
+/// Tasks at a time.
+const MOST: usize = 8;
+/// How long tasks have to stop when their session ends.
+const TIME_TO_STOP: Duration = Duration::from_secs(2);
+/// Tasks that are over and can still be asked about.
+const REMEMBERED: usize = 64;
+/// The tool that starts a task.
+pub const SPAWN: &str = "spawn.exec";
+
+/// The tasks of a session. Clones share them.
+#[derive(Clone, Default)]
+pub struct Tasks(Arc<Inner>);
+
+#[derive(Default)]
+struct Inner {
+    all: Mutex<VecDeque<Task>>,
+    cancel: CancellationToken,
+}
+
+/// Who makes a task's call, and where it is written down.
+#[derive(Clone)]
+pub struct Means {
+    /// Makes the call.
+    pub orchestrator: Orchestrator,
+    /// What holds for it.
+    pub limits: ScopeLimits,
+    /// The folder its run is written down for.
+    pub directory: String,
+    /// The session it is written down for.
+    pub session: String,
+}
+
+struct Task {
+    id: String,
+    cancel: CancellationToken,
+    came_to: watch::Receiver<Option<CameOut>>,
+}
+
+/// What a task came to.
+type CameOut = Result<Value, CallFailure>;
+
+impl Tasks {
+    /// Adds the tools that start tasks, wait for them and stop them.
+    pub fn register(&self, registry: &mut Registry) -> Result<(), RegistryError> {
+        let [waiting, stopping] = [(); 2].map(|()| self.clone());
+        let description = "Starts another tool in the background and returns at once; the work goes on when the \
+            script has ended, until the session ends.\nIn scripts: const task = tools.spawn.exec(\"exec\", { command: [\"make\"] }); \
+            later `await task.done`, `await task.cancel()`, or from another script tools.spawn.wait({ id }).";
+        registry.register(
+            // A script's `tools.spawn.exec` never comes here: it is answered at once, with the script's own means.
+            tool(SPAWN, description, |_: StartArgs| {
+                let error = ToolError::new("a task is started in a script");
+                std::future::ready(Err::<Started, _>(error.suggest("const task = tools.spawn.exec(\"exec\", { … })")))
+            })
+            .positional(&["tool", "args"]),
+        )?;
+        registry.register(
+            tool_with_call(
+                "spawn.wait",
+                "Waits for a task and returns what it came to.",
+                move |args: TaskArgs, call| {
+                    let tasks = waiting.clone();
+                    async move { tasks.wait(&args.id, &call.cancel).await }
+                },
+            )
+            .positional(&["id"]),
+        )?;
+        registry.register(
+            tool("spawn.cancel", "Stops a task; false where it was over already.", move |args: TaskArgs| {
+                std::future::ready(stopping.cancel(&args.id))
+            })
+            .positional(&["id"]),
+        )
+    }
+
+    /// How many are running.
+    pub fn running(&self) -> usize {
+        self.all().iter().filter(|task| task.came_to.borrow().is_none()).count()
+    }
+
+    /// Ends the session: no task can be started any more, and those that run are told to stop and given time to.
+    /// Returns how many ran.
+    pub async fn end(&self) -> usize {
+        let running: Vec<_> =
+            self.all().iter().map(|task| task.came_to.clone()).filter(|task| task.borrow().is_none()).collect();
+        self.0.cancel.cancel();
+        let count = running.len();
+        let all = join_all(running.into_iter().map(|mut task| async move { _ = task.wait_for(Option::is_some).await }));
+        // A tool that will not stop is left to the end of the process.
+        let _ = tokio::time::timeout(TIME_TO_STOP, all).await;
+        count
+    }
+
+    /// Starts a task as a script asks for it, with what stands between the parentheses, and returns its id. It counts
+    /// among the calls of the script.
+    pub fn start_as_written(&self, list: Vec<Value>, scope: &Scope, means: Means) -> Result<String, CallFailure> {
+        scope.take_call()?;
+        self.read_and_start(list, scope.events.clone(), means).map_err(|error| {
+            let mut failure = CallFailure::new(ErrorCode::ToolExecutionError, error.message);
+            (failure.retryable, failure.suggestions, failure.metadata) =
+                (error.retryable, error.suggestions, error.metadata);
+            failure
+        })
+    }
+
+    fn read_and_start(&self, list: Vec<Value>, events: EventSink, means: Means) -> Result<String, ToolError> {
+        let mut list = list.into_iter();
+        let args = match (list.next(), list.next()) {
+            (Some(Value::String(tool)), None) => StartArgs { tool: Some(tool), ..StartArgs::default() },
+            (Some(Value::String(tool)), Some(Value::Object(args))) => {
+                StartArgs { tool: Some(tool), args: Some(args), ..StartArgs::default() }
+            }
+            (Some(first @ Value::Object(_)), None) => serde_json::from_value(first)
+                .map_err(|error| ToolError::new(format!("cannot read the arguments: {error}")))?,
+            _ => {
+                return Err(ToolError::new("spawn.exec takes a tool's name and its arguments")
+                    .suggest("tools.spawn.exec(\"exec\", { command: [\"make\"] })"));
+            }
+        };
+        self.start(args, events, means)
+    }
+
+    fn start(&self, args: StartArgs, events: EventSink, means: Means) -> Result<String, ToolError> {
+        // Where no tool is named, it is a command's arguments.
+        let tool = args.tool.unwrap_or_else(|| "exec".to_owned());
+        let args = args.args.unwrap_or(args.rest);
+        if tool.starts_with("spawn") {
+            return Err(ToolError::new("a task cannot start a task"));
+        }
+        if self.0.cancel.is_cancelled() {
+            return Err(ToolError::new("no task can be started here: the session is over"));
+        }
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else {
+            return Err(ToolError::new("no task can be started here"));
+        };
+        if self.running() >= MOST {
+            return Err(ToolError::new(format!("{MOST} tasks are running, and more may not"))
+                .suggest("wait for one with `await task.done`, or stop one with `await task.cancel()`"));
+        }
+        let mut all = self.all();
+        while all.len() >= REMEMBERED + MOST {
+            let Some(over) = all.iter().position(|task| task.came_to.borrow().is_some()) else { break };
+            all.remove(over);
+        }
+        let id = new_id("tsk");
+        let limits = ScopeLimits { max_calls: 1, max_concurrent: 1, ..means.limits.clone() };
+        let scope = Scope::new(id.clone(), limits, &self.0.cancel, events);
+        let (tell, came_to) = watch::channel(None);
+        let cancel = scope.cancel.child_token();
+        all.push_back(Task { id: id.clone(), cancel: cancel.clone(), came_to });
+        let request = CallRequest {
+            id: "tool_1".to_owned(),
+            tool,
+            args: Arguments::Object(Value::Object(args)),
+            line: None,
+            cancel,
+        };
+        runtime.spawn(async move {
+            let came_out = carry_out(&means, &scope, request).await;
+            tell.send_replace(Some(came_out));
+        });
+        Ok(id)
+    }
+
+    async fn wait(&self, id: &str, cancel: &CancellationToken) -> Result<Value, ToolError> {
+        let mut came_to = self.find(id, |task| task.came_to.clone())?;
+        let over = tokio::select! {
+            () = cancel.cancelled() => return Err(ToolError::new("the wait was stopped; the task goes on")),
+            over = came_to.wait_for(Option::is_some) => over,
+        };
+        let over = over.map(|over| over.clone()).unwrap_or_default();
+        match over {
+            Some(Ok(value)) => Ok(value),
+            Some(Err(failure)) => {
+                let mut error = ToolError::new(failure.message);
+                (error.retryable, error.suggestions, error.metadata) =
+                    (failure.retryable, failure.suggestions, failure.metadata);
+                error.metadata.insert("code".to_owned(), Value::String(failure.code.to_string()));
+                Err(error)
+            }
+            None => Err(ToolError::new(format!("the task {id} broke"))),
+        }
+    }
+
+    fn cancel(&self, id: &str) -> Result<bool, ToolError> {
+        self.find(id, |task| {
+            let running = task.came_to.borrow().is_none();
+            task.cancel.cancel();
+            running
+        })
+    }
+
+    fn find<T>(&self, id: &str, look: impl FnOnce(&Task) -> T) -> Result<T, ToolError> {
+        let found = self.all().iter().find(|task| task.id == id).map(look);
+        found.ok_or_else(|| {
+            let id: String = id.chars().take(40).collect();
+            ToolError::new(format!("there is no task `{id}` in this session"))
+        })
+    }
+
+    fn all(&self) -> MutexGuard<'_, VecDeque<Task>> {
+        self.0.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl std::fmt::Debug for Tasks {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.all().iter().map(|task| &task.id)).finish()
+    }
+}
+
+/// What to start.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+struct StartArgs {
+    /// The tool; `exec` where it is not said.
+    tool: Option<String>,
+    /// Its arguments, which may also stand here directly.
+    args: Option<Map<String, Value>>,
+    #[serde(flatten)]
+    rest: Map<String, Value>,
+}
+
+/// A task that was started.
+#[derive(Debug, Serialize, JsonSchema)]
+struct Started {
+    /// For spawn.wait and spawn.cancel, in this script and later ones of the session.
+    id: String,
+}
+
+/// Which task.
+#[derive(Debug, Deserialize, JsonSchema)]
+struct TaskArgs {
+    /// Its id.
+    id: String,
+}
+
+/// Makes the call. It is a run of its own in the ledger.
+async fn carry_out(means: &Means, scope: &Scope, request: CallRequest) -> CameOut {
+    let failed = |message: String| Err(CallFailure::new(ErrorCode::HarnessInternalError, message));
+    let Means { orchestrator, directory, session, .. } = means;
+    let ledger = orchestrator.ledger().cloned();
+    if let Some(ledger) = &ledger {
+        let args = match &request.args {
+            Arguments::Object(args) => args.to_string(),
+            _ => String::new(),
+        };
+        let source = format!("return await tools.{}({args})", request.tool);
+        let (seed, setting) = ("", "");
+        let start = RunStart { id: &scope.id, source: &source, directory, session, seed, resumes: None, setting };
+        if let Err(error) = ledger.begin(&start) {
+            return failed(format!("the task did not run, because that could not be written down: {error}"));
+        }
+    }
+    let (reports, mut heard) = mpsc::unbounded_channel();
+    orchestrator.run_batch(scope, vec![request], reports).await;
+    scope.end();
+    let mut outcome = None;
+    while let Ok(report) = heard.try_recv() {
+        if let Report::Finished(finished) = report {
+            outcome = Some(finished);
+        }
+    }
+    let Some(outcome) = outcome else { return failed("the task was given up".to_owned()) };
+    let output = in_the_ledger(&scope.id, &outcome);
+    if let Some(ledger) = &ledger {
+        // The call itself is written down; that the run around it has an end is told by that.
+        let _ = ledger.end(&output, None);
+    }
+    outcome.result.map(|output| output.value)
+}
+
+fn in_the_ledger(id: &str, outcome: &CallOutcome) -> ScriptToolCallOutput {
+    let error =
+        outcome.result.as_ref().err().map(|failure| {
+            ScriptError::new(failure.code, selvedge_protocol::Phase::Executing, failure.message.clone())
+        });
+    let value = outcome.result.as_ref().ok().map(|output| output.value.to_string());
+    ScriptToolCallOutput {
+        id: id.to_owned(),
+        call_id: new_id("call"),
+        status: if error.is_some() { RunStatus::Error } else { RunStatus::Completed },
+        output_json: value,
+        error,
+        summary: None,
+        output: Vec::new(),
+        calls: vec![outcome.record.clone()],
+        logs: Vec::new(),
+        warnings: Vec::new(),
+        metadata: RunMetadata { tool_calls_made: 1, duration_ms: outcome.record.duration_ms, ..RunMetadata::default() },
+    }
+}
