@@ -125,6 +125,7 @@ fn events_come_one_per_line_in_the_order_things_happened() {
             "turn.started",
             "item.completed reasoning",
             "item.completed message",
+            "usage.updated",
             "item.completed script_tool_call",
             "script.started",
             "call.started",
@@ -136,6 +137,7 @@ fn events_come_one_per_line_in_the_order_things_happened() {
             "call.finished",
             "item.completed function_call_output",
             "item.completed message",
+            "usage.updated",
             "turn.completed",
         ]
     );
