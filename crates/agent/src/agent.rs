@@ -10,8 +10,10 @@ use selvedge_tools::{Orchestrator, ToolRouter, ToolsConfig};
 
 use crate::agents::Agents;
 use crate::budget::Budget;
+use crate::compaction::{self, Compacted};
 use crate::history::{Regular, Strategy};
-use crate::{Changes, Companion, Remembering, Settings, prompt};
+use crate::record::StepKind;
+use crate::{AgentError, Changes, Companion, Remembering, Session, Settings, prompt};
 
 /// Takes turns. Cheap to clone; scripts, structured calls and sub-agents go through one orchestrator: one gate, one
 /// journal.
@@ -127,6 +129,23 @@ impl Agent {
     /// The system text in a mode.
     pub fn system(&self, mode: Mode) -> String {
         self.systems[place(mode)].clone()
+    }
+
+    /// About how many tokens the next request of a session has.
+    pub fn context_in_use(&self, session: &Session) -> u64 {
+        compaction::in_use(session, self)
+    }
+
+    /// Makes a session shorter, whether or not it is full: about how many tokens it had before and has now. `None` where
+    /// it would not become much shorter. Not while a turn is open.
+    pub fn compact(&self, session: &mut Session) -> Result<Option<(u64, u64)>, AgentError> {
+        match compaction::harder(session, self) {
+            Some(Compacted { wire, tokens_before, tokens_after }) if !session.is_open() => {
+                session.add(StepKind::Compacted, Vec::new(), wire)?;
+                Ok(Some((tokens_before, tokens_after)))
+            }
+            _ => Ok(None),
+        }
     }
 
     /// The same with other tools, for the turns to come.

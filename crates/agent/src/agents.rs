@@ -451,6 +451,7 @@ fn inner(events: EventSink) -> EventSink {
         | Event::ItemCompleted { .. }
         | Event::ItemDropped { .. }
         | Event::ThreadCompacted { .. }
+        | Event::UsageUpdated { .. }
         | Event::TurnCompleted { .. }
         | Event::TurnFailed { .. } => {}
         other => events.emit(other),

@@ -49,7 +49,7 @@ fn shorter(session: &Session, before: u64, room: u64) -> Option<Compacted> {
 }
 
 /// About how many tokens the next request has: what the provider counted last, and what has come since.
-fn in_use(session: &Session, agent: &Agent) -> u64 {
+pub(crate) fn in_use(session: &Session, agent: &Agent) -> u64 {
     let steps = since_compaction(session.steps());
     let counted = steps.iter().enumerate().rev().find_map(|(at, step)| match &step.kind {
         StepKind::Answered { usage, .. } if usage.input_tokens > 0 => {

@@ -434,6 +434,14 @@ impl<'a> Turn<'a> {
         let calls = pieces.iter().any(|told| matches!(told.piece, Piece::Call(_)));
         let run = calls.then(|| self.run_of_calls());
         self.session.add(StepKind::Answered { run, usage, cost, finish }, items, wire)?;
+        let Spent { usage: so_far, cost, .. } = self.budget.spent();
+        self.events.emit(Event::UsageUpdated {
+            turn: self.session.turn(),
+            usage: so_far,
+            cost,
+            context_tokens: usage.input_tokens + usage.output_tokens,
+            context_window: self.agent.model.context_window,
+        });
         Ok(pieces)
     }
 

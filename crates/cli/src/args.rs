@@ -11,18 +11,53 @@ use crate::units;
 
 /// Runs small TypeScript programs that call tools, inside a sandbox with two walls.
 #[derive(Debug, Parser)]
-#[command(name = "selvedge", version, propagate_version = true, arg_required_else_help = true)]
+#[command(name = "selvedge", version, propagate_version = true)]
+#[command(after_help = "Without a command: a chat with an agent in this terminal.")]
 pub(crate) struct Cli {
     /// Write what happens to this file, as lines of JSON: spans and counters
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) log: Option<PathBuf>,
 
+    #[command(flatten)]
+    pub(crate) chat: ChatArgs,
+
     #[command(subcommand)]
-    pub(crate) command: Command,
+    pub(crate) command: Option<Command>,
+}
+
+/// What a chat is begun with.
+#[derive(Debug, Args, Default)]
+pub(crate) struct ChatArgs {
+    #[command(flatten)]
+    pub(crate) turn: TurnArgs,
+
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+
+    #[command(flatten)]
+    pub(crate) limits: LimitArgs,
+
+    #[command(flatten)]
+    pub(crate) place: PlaceArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ResumeArgs {
+    /// The session: its id, the beginning of it, or its name [default: the last one of this folder]
+    pub(crate) session: Option<String>,
+
+    /// The last session of this folder
+    #[arg(long, conflicts_with = "session")]
+    pub(crate) last: bool,
+
+    #[command(flatten)]
+    pub(crate) chat: ChatArgs,
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Go on with an earlier session in a chat
+    Resume(ResumeArgs),
     /// Give an agent one task, without questions
     Exec(ExecArgs),
     /// Run a script and print what it returns

@@ -4,8 +4,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Result;
-use selvedge_agent::{Agent, Agents, Allowance, Changes, Session, Settings};
+use selvedge_agent::{Agent, Agents, Allowance, Changes, Remembering, Session, Settings};
 use selvedge_mcp::{Asked, Servers};
+use selvedge_memory::Memory;
 use selvedge_models::Client;
 use selvedge_protocol::{DocumentKind, ModeSettings, NewDocument, WireApi};
 use selvedge_toolbox::TurnDiff;
@@ -14,7 +15,7 @@ use selvedge_tools::{Approver, PatchFlavour, ToolsConfig};
 use crate::args::{LimitArgs, ModelArgs, PlaceArgs, TurnArgs};
 use crate::problem::Problem;
 use crate::providers::{self, Choice};
-use crate::remember::remembering;
+use crate::remember::{remembering, small_model};
 use crate::setup::Setup;
 
 /// What an agent is told of a project, at most.
@@ -61,16 +62,51 @@ pub(crate) struct Assembled {
     pub(crate) servers: Servers,
 }
 
+/// What an agent is made of besides its tools.
+#[derive(Clone)]
+pub(crate) struct Parts {
+    pub(crate) choice: Choice,
+    /// As far as it is known what they have.
+    pub(crate) servers: Servers,
+    pub(crate) memory: Option<Remembering>,
+}
+
 /// An agent over the tools of a place, and its conversation.
 pub(crate) async fn agent(setup: &mut Setup, place: &PlaceArgs, wanted: Wanted<'_>) -> Result<Assembled> {
-    let Choice { provider, model, effort } = providers::choose(&setup.config, wanted.model).await?;
-    let session = match &wanted.conversation {
+    let choice = providers::choose(&setup.config, wanted.model).await?;
+    let session = session(setup, &wanted.conversation)?;
+    let memory = match memory(setup)? {
+        Some(memory) => {
+            let small = small_model(&setup.config).await?;
+            Some(remembering(&setup.config, memory, &choice.model, small))
+        }
+        None => None,
+    };
+    let servers = setup.servers(Asked::default())?;
+    servers.prepare_all().await;
+    let agent = agent_of(setup, place, wanted, Parts { choice, servers: servers.clone(), memory })?;
+    Ok(Assembled { agent, session, servers })
+}
+
+/// The conversation that is wanted, of which the tools know from now on: what its scripts did can be recalled.
+pub(crate) fn session(setup: &mut Setup, conversation: &Conversation) -> Result<Session> {
+    let session = match conversation {
         Conversation::New => new_session(setup)?,
         Conversation::Old(id) => old_session(setup, id.as_deref())?,
     };
-    // What its scripts did can be recalled.
     setup.session = session.id().to_owned();
+    Ok(session)
+}
+
+/// The memory, for the agent and for the tools that look into it.
+pub(crate) fn memory(setup: &mut Setup) -> Result<Option<Arc<Memory>>> {
     setup.memory = crate::remember::memory(setup)?;
+    Ok(setup.memory.clone())
+}
+
+/// An agent of these parts.
+pub(crate) fn agent_of(setup: &mut Setup, place: &PlaceArgs, wanted: Wanted<'_>, parts: Parts) -> Result<Agent> {
+    let Parts { choice: Choice { provider, model, effort }, servers, memory } = parts;
     if place.pack.is_none()
         && let Some(pack) = model.tool_pack.clone().or_else(|| provider.tool_pack.clone())
     {
@@ -99,22 +135,17 @@ pub(crate) async fn agent(setup: &mut Setup, place: &PlaceArgs, wanted: Wanted<'
     let patch = if freeform { PatchFlavour::Freeform } else { PatchFlavour::Text };
     let config = ToolsConfig { patch: Some(patch), view_image: model.images, ..ToolsConfig::default() };
     let harness = setup.harness(wanted.limits, wanted.approver)?;
-    let servers = setup.servers(Asked::default())?;
-    let tools = setup.all_tools()?;
-    servers.prepare_all().await;
-    let harness = harness.with_tools(servers.onto(&tools));
+    let harness = harness.with_tools(servers.onto(&setup.all_tools()?));
     let client = Client::new(provider).map_err(|error| Problem::new(error.to_string()))?;
     let mut agent = Agent::new(client, model, harness, settings).with_tools_config(config);
     agent = agent.with_changes(Arc::new(InTheWorkspace(setup.toolbox.turn_diff.clone())));
-    if let Some(memory) = &setup.memory {
-        let memory = remembering(&setup.config, memory.clone(), agent.model()).await?;
-        agent = agent.with_memory(&memory);
+    if let Some(memory) = &memory {
+        agent = agent.with_memory(memory);
     }
-    let agent = match &setup.agents {
+    Ok(match &setup.agents {
         Some(agents) => agent.with_agents(agents, setup.journal.clone()),
         None => agent,
-    };
-    Ok(Assembled { agent, session, servers })
+    })
 }
 
 /// What a turn changes in the workspace.

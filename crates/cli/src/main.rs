@@ -3,6 +3,7 @@
 mod args;
 mod ask;
 mod assembly;
+mod chat;
 mod check;
 mod doctor;
 mod exec;
@@ -34,7 +35,7 @@ mod web;
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory, FromArgMatches};
 
 use crate::args::{Cli, Command};
 use crate::problem::Problem;
@@ -58,12 +59,24 @@ impl From<Exit> for ExitCode {
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let matches = Cli::command().get_matches();
+    let cli = match Cli::from_arg_matches(&matches) {
+        Ok(cli) => cli,
+        Err(error) => error.exit(),
+    };
     if let Some(Err(error)) = cli.log.as_deref().map(log::begin) {
         Problem::from_error(&error).print();
         return Exit::NotStarted.into();
     }
-    let outcome = match cli.command {
+    let Some(command) = cli.command else { return ended(chat::chat(cli.chat)) };
+    if let Some(flag) = flag_of_the_chat(&matches) {
+        let name = matches.subcommand_name().unwrap_or_default();
+        let problem = Problem::new(format!("--{flag} stands before `{name}`, where it means nothing"));
+        problem.hint(format!("selvedge {name} --{flag} …")).print();
+        return Exit::NotStarted.into();
+    }
+    ended(match command {
+        Command::Resume(args) => chat::resume(args),
         Command::Exec(args) => exec::exec(args),
         Command::Sessions(command) => sessions::sessions(command),
         Command::Run(args) => run::run(args),
@@ -74,7 +87,18 @@ fn main() -> ExitCode {
         Command::Models(command) => models::models(command),
         Command::Memory(command) => memory::memory(command),
         Command::Doctor(args) => doctor::doctor(args),
-    };
+    })
+}
+
+/// A flag that was meant for a command and given to the chat.
+fn flag_of_the_chat(matches: &clap::ArgMatches) -> Option<String> {
+    let given = |id: &clap::Id| matches.value_source(id.as_str()) == Some(clap::parser::ValueSource::CommandLine);
+    let own = Cli::command();
+    let flags = own.get_arguments().filter(|flag| flag.get_id() != "log" && given(flag.get_id()));
+    flags.filter_map(|flag| flag.get_long()).map(str::to_owned).next()
+}
+
+fn ended(outcome: anyhow::Result<Exit>) -> ExitCode {
     match outcome {
         Ok(exit) => exit.into(),
         Err(error) => {

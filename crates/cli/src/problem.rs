@@ -51,6 +51,12 @@ impl Problem {
         }
     }
 
+    /// The message and its hints, each with the word that stands before it.
+    pub(crate) fn lines(&self) -> Vec<(&'static str, String)> {
+        let hints = self.hints.iter().map(|hint| ("hint", hint.clone()));
+        std::iter::once(("error", self.message.clone())).chain(hints).collect()
+    }
+
     pub(crate) fn print(&self) {
         let mut out = std::io::stderr().lock();
         let colour = out.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());

@@ -16,7 +16,7 @@ const LOCAL: [&str; 3] = ["ollama", "lmstudio", "llamacpp"];
 const REMOTE: [&str; 3] = ["openai", "anthropic", "openrouter"];
 
 /// Who is asked, and what.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Choice {
     /// With its key.
     pub(crate) provider: Provider,

@@ -23,8 +23,13 @@ pub(crate) fn memory(setup: &Setup) -> Result<Option<Arc<Memory>>> {
     Ok(Some(Arc::new(memory)))
 }
 
-/// How an agent that asks this model remembers.
-pub(crate) async fn remembering(config: &Config, memory: Arc<Memory>, model: &Model) -> Result<Remembering> {
+/// How an agent that asks this model remembers, with this small model to help.
+pub(crate) fn remembering(
+    config: &Config,
+    memory: Arc<Memory>,
+    model: &Model,
+    small: Option<Arc<dyn SmallModel>>,
+) -> Remembering {
     let keys = &config.memory;
     let telling = match keys.strategy {
         MemoryStrategy::Gradient => {
@@ -42,7 +47,7 @@ pub(crate) async fn remembering(config: &Config, memory: Arc<Memory>, model: &Mo
         recall_tokens: keys.recall_tokens,
         distill_after: (!minutes.is_zero()).then_some(minutes),
     };
-    Ok(Remembering::new(memory, settings, small_model(config).await?))
+    Remembering::new(memory, settings, small)
 }
 
 /// The small model that the configuration names for memory, where it does.

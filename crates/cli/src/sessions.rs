@@ -53,7 +53,7 @@ fn list(journal: &Journal, args: &SessionsListArgs) -> Result<Exit> {
 }
 
 /// What it began with.
-fn first_words(journal: &Journal, id: &str) -> Option<String> {
+pub(crate) fn first_words(journal: &Journal, id: &str) -> Option<String> {
     let first: TurnItem = serde_json::from_value(journal.first_item(id).ok()??).ok()?;
     match first {
         TurnItem::Item(Item::Message(message)) => {

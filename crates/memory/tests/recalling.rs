@@ -102,8 +102,7 @@ async fn a_model_that_never_answers_costs_no_more_than_the_deadline() {
 async fn a_model_throws_out_what_does_not_matter() {
     let (_dir, memory) = memory();
     fill(&memory);
-    let wanted =
-        |model: Arc<Model>| Recall { model: Some(model), ..patient("s", "which database does staging use?") };
+    let wanted = |model: Arc<Model>| Recall { model: Some(model), ..patient("s", "which database does staging use?") };
     let strict = memory.recall(&wanted(model("The relevant ones: [3]", false))).await;
     assert_eq!(strict.hits.iter().map(|hit| hit.number).collect::<Vec<_>>(), [3]);
     let babbling = memory.recall(&wanted(model("I cannot say", false))).await;

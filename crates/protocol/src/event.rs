@@ -105,6 +105,21 @@ pub enum Event {
         /// Tokens after, about.
         tokens_after: u64,
     },
+    /// The model answered: what the turn took so far, and how full the model's context is.
+    #[serde(rename = "usage.updated")]
+    UsageUpdated {
+        /// Which turn.
+        turn: u32,
+        /// Tokens of its requests so far.
+        usage: Usage,
+        /// What they cost, where prices are known.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        cost: Option<f64>,
+        /// Tokens of the last request and its answer.
+        context_tokens: u64,
+        /// Tokens the model can hold.
+        context_window: u64,
+    },
     /// What the turn changed so far, as a unified diff.
     #[serde(rename = "diff.updated")]
     DiffUpdated {

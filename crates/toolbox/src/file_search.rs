@@ -110,6 +110,15 @@ fn search(workspace: &Workspace, args: &Args, cancel: &CancellationToken) -> Res
     Ok(ranked(paths, args))
 }
 
+impl Workspace {
+    /// The files whose path has these letters in order, or fits this glob, best first: as `file_search` finds them.
+    pub fn find_files(&self, pattern: &str, limit: usize) -> Vec<String> {
+        let args = Args { pattern: pattern.to_owned(), limit, search_directory: here(), exclude_patterns: Vec::new() };
+        let found = search(self, &args, &CancellationToken::new()).unwrap_or_default();
+        found.into_iter().map(|found| found.path).collect()
+    }
+}
+
 fn ranked(paths: Vec<String>, args: &Args) -> Vec<Found> {
     let mut matcher = Matcher::new(Config::DEFAULT.match_paths());
     let pattern = Pattern::parse(&args.pattern, CaseMatching::Smart, Normalization::Smart);

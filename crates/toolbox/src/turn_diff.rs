@@ -26,6 +26,8 @@ pub struct TurnDiff {
     workspace: Workspace,
     /// `None` while nobody wants to know.
     before: Arc<Mutex<Option<Before>>>,
+    /// The same for more than one turn.
+    before_session: Arc<Mutex<Option<Before>>>,
 }
 
 /// A turn's changes.
@@ -91,52 +93,72 @@ enum Baselined {
 impl TurnDiff {
     /// Nobody wants to know yet, and nothing is remembered.
     pub fn new(workspace: &Workspace) -> Self {
-        Self { workspace: workspace.clone(), before: Arc::default() }
+        Self { workspace: workspace.clone(), before: Arc::default(), before_session: Arc::default() }
     }
 
     /// A new turn: how things are now is how they were.
     pub fn begin(&self) {
-        *self.lock() = Some(Before::default());
+        *lock(&self.before) = Some(Before::default());
+    }
+
+    /// A new session: from now on [`TurnDiff::session_diff`] tells what all its turns changed.
+    pub fn begin_session(&self) {
+        *lock(&self.before_session) = Some(Before::default());
     }
 
     /// Called before something that may change any file: a command, or a script as a whole. Remembers the
     /// workspace the first time in a turn, which blocks.
     pub fn before_command(&self) {
-        let mut before = self.lock();
-        let Some(before) = before.as_mut() else { return };
-        if let Baselined::Not = before.baseline {
-            before.baseline =
-                Baseline::take(&self.workspace).map_or(Baselined::TooMany, |it| Baselined::Taken(it.into()));
+        let mut taken = None;
+        for before in [&self.before, &self.before_session] {
+            if let Some(before) = lock(before).as_mut()
+                && let Baselined::Not = before.baseline
+            {
+                // Both are of the same moment.
+                let now = taken.get_or_insert_with(|| Baseline::take(&self.workspace).map(Arc::new));
+                before.baseline = now.clone().map_or(Baselined::TooMany, Baselined::Taken);
+            }
         }
     }
 
     /// Called before a file is written or removed, with its absolute path. The first call for a path counts.
     pub(crate) fn before_write(&self, path: &Path) {
-        let mut before = self.lock();
-        let Some(before) = before.as_mut() else { return };
-        for entry in entries(path) {
-            let inside = entry.strip_prefix(self.workspace.root()).ok();
-            if let Some(name) = inside.filter(|name| !name.iter().any(is_protected))
-                && !self.workspace.is_secret(&entry)
-            {
-                before.remember(&self.workspace, name);
+        for before in [&self.before, &self.before_session] {
+            let mut before = lock(before);
+            let Some(before) = before.as_mut() else { continue };
+            for entry in entries(path) {
+                let inside = entry.strip_prefix(self.workspace.root()).ok();
+                if let Some(name) = inside.filter(|name| !name.iter().any(is_protected))
+                    && !self.workspace.is_secret(&entry)
+                {
+                    before.remember(&self.workspace, name);
+                }
             }
         }
     }
 
     /// What has changed since the turn began. Blocks.
     pub fn diff(&self) -> Diff {
-        let Some(before) = self.lock().clone() else { return Diff::default() };
+        self.since(&self.before)
+    }
+
+    /// What has changed since the session began. Blocks.
+    pub fn session_diff(&self) -> Diff {
+        self.since(&self.before_session)
+    }
+
+    fn since(&self, before: &Mutex<Option<Before>>) -> Diff {
+        let Some(before) = lock(before).clone() else { return Diff::default() };
         let (mut changes, notes) = changes::changes(&self.workspace, &before);
         renames::pair(&mut changes);
         let mut diff = unified::write(&changes);
         diff.notes.splice(0..0, notes);
         diff
     }
+}
 
-    fn lock(&self) -> MutexGuard<'_, Option<Before>> {
-        self.before.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+fn lock(before: &Mutex<Option<Before>>) -> MutexGuard<'_, Option<Before>> {
+    before.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Before {

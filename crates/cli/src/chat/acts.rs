@@ -1,0 +1,289 @@
+//! What the words behind a slash do.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use ratatui_core::style::Style;
+use ratatui_core::text::Span;
+use selvedge_journal::{Filter, RunState};
+use selvedge_mcp::ServerStatus;
+use selvedge_protocol::ApprovalPolicy;
+use selvedge_toolbox::Diff;
+
+use super::app::Chat;
+use super::commands::{self, ALL, Command, KEYS, policy_name};
+use super::diff;
+use super::news::News;
+use super::rows::{Fit, Row, one_line};
+use super::turn::thought_rows;
+use crate::args::ModelArgs;
+use crate::problem::Problem;
+use crate::providers;
+use crate::runs::ago;
+
+/// Runs that are listed.
+const RUNS: usize = 20;
+/// Lines of one file that `/diff` shows.
+const DIFF_LINES: usize = 1000;
+
+impl Chat {
+    pub(super) fn command(&mut self, text: &str) {
+        let command = match commands::parse(text) {
+            Ok(command) => command,
+            Err((message, hint)) => return self.complain(&Problem::new(message).hint(hint)),
+        };
+        self.say(vec![Row::of(one_line(text), self.look.quiet())]);
+        let busy = self.running.is_some();
+        match command {
+            Command::Model(None) => self.tell_model(),
+            Command::Approvals(None) => {
+                let policy = self.setup.config.approval_policy;
+                let meaning =
+                    commands::POLICIES.iter().find(|(.., own)| *own == policy).map_or("", |(_, what, _)| what);
+                self.tell(format!("{}: {meaning}", policy_name(policy)));
+            }
+            Command::Diff => self.look_for_changes(),
+            Command::Resume(None) => self.list_sessions(),
+            Command::Runs => self.list_runs(),
+            Command::Mcp => self.look_after_servers(),
+            Command::Thinking => self.tell_thought(),
+            Command::Help => self.help(),
+            Command::Quit => self.leaving = true,
+            _ if busy => {
+                let problem = Problem::new(format!("{} waits until the turn is over", first_word(text)));
+                self.complain(&problem.hint("Ctrl-C stops the turn"));
+            }
+            Command::Model(Some(name)) => self.choose_model(name),
+            Command::Approvals(Some(policy)) => self.choose_policy(policy),
+            Command::Compact => self.compact(),
+            Command::Resume(Some(id)) => {
+                if let Err(error) = self.open(Some(&id)) {
+                    self.complain(&Problem::from_error(&error));
+                }
+            }
+            Command::New => self.begin_anew(),
+        }
+    }
+
+    fn tell(&mut self, words: String) {
+        self.say(vec![Row::of(words, Style::new()).behind(Span::raw("  ")), Row::blank()]);
+    }
+
+    fn tell_model(&mut self) {
+        let (model, provider) = (self.agent.model(), &self.agent.client().provider().name);
+        let words = format!("{} of {provider}, {} tokens of context", model.name, model.context_window);
+        self.tell(words);
+    }
+
+    fn choose_model(&mut self, name: String) {
+        // `provider/model` names both, where there is such a provider.
+        let args = match name.split_once('/').filter(|(provider, _)| self.is_provider(provider)) {
+            Some((provider, model)) => ModelArgs { model: Some(model.to_owned()), provider: Some(provider.to_owned()) },
+            None => {
+                let provider = Some(self.agent.client().provider().name.clone());
+                ModelArgs { model: Some(name), provider }
+            }
+        };
+        // Both are named: nothing has to be asked for over the network.
+        let chosen = futures_util::FutureExt::now_or_never(providers::choose(&self.setup.config, &args));
+        let chosen =
+            chosen.unwrap_or_else(|| Err(Problem::new("the provider does not say which models it has").into()));
+        match chosen {
+            Ok(choice) => match self.choose(choice) {
+                Ok(()) => self.tell_model(),
+                Err(error) => self.complain(&Problem::from_error(&error)),
+            },
+            Err(error) => self.complain(&Problem::from_error(&error)),
+        }
+    }
+
+    fn is_provider(&self, name: &str) -> bool {
+        providers::all(&self.setup.config).is_ok_and(|all| all.iter().any(|provider| provider.name == name))
+    }
+
+    fn choose_policy(&mut self, policy: ApprovalPolicy) {
+        let before = std::mem::replace(&mut self.setup.config.approval_policy, policy);
+        match self.rebuild() {
+            Ok(()) => self.tell(format!("{} from now on", policy_name(policy))),
+            Err(error) => {
+                self.setup.config.approval_policy = before;
+                self.complain(&Problem::from_error(&error));
+            }
+        }
+    }
+
+    fn compact(&mut self) {
+        let Some(session) = &mut self.session else { return self.tell("there is nothing to make shorter".to_owned()) };
+        match self.agent.compact(session) {
+            Ok(Some((before, after))) => {
+                self.status.context = self.agent.context_in_use(session);
+                self.tell(format!("from about {before} to {after} tokens; the originals stay in the journal"));
+            }
+            Ok(None) => self.tell("it would not become much shorter".to_owned()),
+            Err(error) => self.complain(&Problem::new(error.to_string())),
+        }
+    }
+
+    fn begin_anew(&mut self) {
+        (self.session, self.session_id, self.before) = (None, None, Default::default());
+        (self.status.usage, self.status.cost, self.status.context) = Default::default();
+        self.setup.session.clear();
+        self.setup.toolbox.turn_diff.begin_session();
+        self.refresh_status();
+        self.tell("a new session".to_owned());
+    }
+
+    fn tell_thought(&mut self) {
+        match self.last_thought.clone() {
+            Some(thought) => {
+                let mut rows = thought_rows(&thought, self.look);
+                rows.push(Row::blank());
+                self.say(rows);
+            }
+            None => self.tell("nothing was thought yet that shows".to_owned()),
+        }
+    }
+
+    fn help(&mut self) {
+        let look = self.look;
+        let width = ALL.iter().map(|about| about.name.len() + 1 + about.takes.len()).max().unwrap_or(0);
+        let row = |name: String, what: &str| {
+            let lead = Span::styled(format!("  {name:<width$}  "), look.code());
+            Row::of(what.to_owned(), Style::new()).behind(lead)
+        };
+        let mut rows: Vec<Row> =
+            ALL.iter().map(|about| row(format!("{} {}", about.name, about.takes), about.what)).collect();
+        rows.push(Row::blank());
+        for (keys, what) in KEYS {
+            rows.push(match keys.len() <= width {
+                true => row(keys.to_owned(), what),
+                false => Row::spans(vec![Span::styled(keys, look.code()), Span::raw(format!("  {what}"))])
+                    .behind(Span::raw("  ")),
+            });
+        }
+        rows.push(Row::blank());
+        self.say(rows);
+    }
+
+    fn list_sessions(&mut self) {
+        let Some(journal) = self.setup.journal.clone() else { return self.nothing_kept() };
+        let here = self.setup.directory.display().to_string();
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let sessions = journal.sessions(100).unwrap_or_default();
+        let mut rows: Vec<Row> = sessions
+            .iter()
+            .filter(|session| session.directory == here)
+            .take(RUNS)
+            .map(|session| {
+                let name = session.name.clone().or_else(|| crate::sessions::first_words(&journal, &session.id));
+                let words =
+                    format!("{}  {:>7}  {}", session.id, ago(now, session.touched_ms), name.unwrap_or_default());
+                Row::of(one_line(&words), Style::new()).fit(Fit::Cut).behind(Span::raw("  "))
+            })
+            .collect();
+        match rows.is_empty() {
+            true => rows.push(Row::of("  there is no session of this folder", Style::new())),
+            false => rows.push(Row::of("  /resume ID goes on with one", self.look.quiet())),
+        }
+        rows.push(Row::blank());
+        self.say(rows);
+    }
+
+    fn list_runs(&mut self) {
+        let Some(journal) = self.setup.journal.clone() else { return self.nothing_kept() };
+        let session = self.session_id.clone().unwrap_or_default();
+        let all = journal.runs(&Filter { since_ms: None, tool: None, limit: Some(500) }).unwrap_or_default();
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let mut rows: Vec<Row> = all
+            .iter()
+            .filter(|run| !session.is_empty() && run.session == session)
+            .take(RUNS)
+            .map(|run| {
+                let (state, style) = match run.state {
+                    RunState::Running => ("running", self.look.busy()),
+                    RunState::Completed => ("completed", self.look.good()),
+                    RunState::Failed => ("failed", self.look.bad()),
+                    RunState::Suspended => ("waits", self.look.asks()),
+                    RunState::Died => ("died", self.look.bad()),
+                };
+                let body = vec![
+                    Span::raw(format!("{}  ", run.id)),
+                    Span::styled(format!("{state:<9}"), style),
+                    Span::raw(format!("  {:>6}  {}", ago(now, run.started_ms), calls(run.calls))),
+                ];
+                Row::spans(body).fit(Fit::Cut).behind(Span::raw("  "))
+            })
+            .collect();
+        match rows.is_empty() {
+            true => rows.push(Row::of("  nothing ran in this session yet", Style::new())),
+            false => rows.push(Row::of("  `selvedge runs show ID` shows one of them", self.look.quiet())),
+        }
+        rows.push(Row::blank());
+        self.say(rows);
+    }
+
+    fn nothing_kept(&mut self) {
+        self.complain(&Problem::new("nothing is written down in this chat").hint("leave out --ephemeral"));
+    }
+
+    fn look_after_servers(&mut self) {
+        if self.parts.servers.is_empty() {
+            return self.tell("no MCP servers are configured; docs/mcp.md says how to add one".to_owned());
+        }
+        let (servers, sender) = (self.parts.servers.clone(), self.sender.clone());
+        tokio::spawn(async move {
+            let status = servers.try_out().await;
+            // The chat may be over.
+            let _ = sender.send(News::Servers(status));
+        });
+    }
+
+    pub(super) fn show_servers(&mut self, status: &[ServerStatus]) {
+        let look = self.look;
+        let mut rows = Vec::new();
+        for server in status {
+            let (mark, style) = match server.state {
+                "ready" => ("✓ ", look.good()),
+                "disabled" => ("– ", look.quiet()),
+                _ => ("✗ ", look.bad()),
+            };
+            let mut words = format!("{}  {}", server.name, server.state);
+            if server.state == "ready" {
+                words.push_str(&format!(", {} tools", server.tools.len()));
+            }
+            rows.push(
+                Row::of(one_line(&words), Style::new()).behind(Span::styled(mark, style)).behind(Span::raw("  ")),
+            );
+            let notes = server.why.iter().chain(&server.notes);
+            rows.extend(notes.map(|note| Row::of(one_line(note), look.quiet()).behind(Span::raw("      "))));
+        }
+        rows.push(Row::blank());
+        self.say(rows);
+    }
+
+    fn look_for_changes(&self) {
+        let (turn_diff, sender) = (self.setup.toolbox.turn_diff.clone(), self.sender.clone());
+        tokio::task::spawn_blocking(move || {
+            // The chat may be over.
+            let _ = sender.send(News::Diff(Box::new(turn_diff.session_diff())));
+        });
+    }
+
+    pub(super) fn show_diff(&mut self, diff: &Diff) {
+        let look = self.look;
+        let mut rows: Vec<Row> = diff::files(&diff.text).iter().flat_map(|file| file.rows(DIFF_LINES, look)).collect();
+        if rows.is_empty() {
+            rows.push(Row::of("  nothing was changed in this session", Style::new()));
+        }
+        rows.extend(diff.notes.iter().map(|note| Row::of(format!("note: {}", one_line(note)), look.quiet())));
+        rows.push(Row::blank());
+        self.say(rows);
+    }
+}
+
+fn calls(number: u32) -> String {
+    if number == 1 { "1 call".to_owned() } else { format!("{number} calls") }
+}
+
+fn first_word(text: &str) -> &str {
+    text.split_whitespace().next().unwrap_or_default()
+}

@@ -1,0 +1,358 @@
+//! One line per call: what it is, how it stands, how long it took. Calls that run side by side are seen together.
+
+use std::time::{Duration, Instant};
+
+use ratatui_core::style::Style;
+use ratatui_core::text::Span;
+use selvedge_protocol::{CallRecord, CallStatus, Event, GatedCall};
+
+use super::look::Look;
+use super::rows::{Fit, Row, one_line, short};
+
+/// How a call stands.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Standing {
+    /// The model has asked for it; it has not begun.
+    Wanted,
+    /// A person is asked.
+    Asked,
+    Running {
+        since: Instant,
+        /// The last line it wrote.
+        last_words: String,
+    },
+    Over(Box<CallRecord>),
+}
+
+/// A call.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct CallLine {
+    /// The run it belongs to; nobody knows before it began.
+    parent: Option<String>,
+    id: String,
+    tool: String,
+    about: String,
+    standing: Standing,
+    /// The first of what it returned, where that is shown.
+    result: Vec<Row>,
+}
+
+/// Calls that belong together: those of a script, or those a model made side by side.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Calls {
+    lines: Vec<CallLine>,
+    /// The run they belong to; those of other runs are calls of agents they launched.
+    run: Option<String>,
+}
+
+/// While they run, more than this are summed up.
+const MOST_LIVE: usize = 10;
+/// Once they are over, more than this are summed up.
+const MOST: usize = 40;
+const SPINNER: [&str; 8] = ["⠋", "⠙", "⠸", "⠴", "⠦", "⠇", "⠏", "⠟"];
+
+impl Calls {
+    pub(crate) fn of_run(run: &str) -> Self {
+        Self { lines: Vec::new(), run: Some(run.to_owned()) }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.lines.is_empty()
+    }
+
+    /// A model made this call; it has not begun.
+    pub(crate) fn wanted(&mut self, id: &str, tool: &str, arguments: &str) {
+        let about = about(arguments);
+        if let Some(line) = self.lines.iter_mut().find(|line| line.id == id && line.standing == Standing::Wanted) {
+            line.about = about;
+            return;
+        }
+        self.lines.push(CallLine { about, ..CallLine::new(id, tool) });
+    }
+
+    /// Shows what a call returned below it.
+    pub(crate) fn returned(&mut self, id: &str, rows: Vec<Row>) {
+        if let Some(line) = self.lines.iter_mut().find(|line| line.id == id && line.result.is_empty()) {
+            line.result = rows;
+        }
+    }
+
+    /// Takes in what happens to calls.
+    pub(crate) fn take(&mut self, event: &Event, now: Instant) {
+        match event {
+            Event::CallStarted { parent_id, call_id, tool, about } => {
+                let line = self.line(parent_id, call_id, tool);
+                line.about.clone_from(about);
+                line.standing = Standing::Running { since: now, last_words: String::new() };
+            }
+            Event::CallOutput { parent_id, call_id, text, .. } => {
+                let last = text.lines().rev().find(|line| !line.trim().is_empty());
+                let line = self.find(parent_id, call_id);
+                if let (Some(CallLine { standing: Standing::Running { last_words, .. }, .. }), Some(last)) =
+                    (line, last)
+                {
+                    *last_words = last.trim().to_owned();
+                }
+            }
+            Event::CallFinished { parent_id, call } => {
+                let line = self.line(parent_id, &call.id, &call.tool);
+                line.standing = Standing::Over(Box::new(call.clone()));
+            }
+            Event::ApprovalRequested { request } => {
+                let run = request.script_id.clone().unwrap_or_default();
+                for GatedCall { call_id, tool, args, .. } in &request.calls {
+                    let line = self.line(&run, call_id, tool);
+                    line.about = about(&args.to_string());
+                    line.standing = Standing::Asked;
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn find(&mut self, parent: &str, id: &str) -> Option<&mut CallLine> {
+        self.lines.iter_mut().find(|line| line.id == id && line.parent.as_deref().is_none_or(|own| own == parent))
+    }
+
+    fn line(&mut self, parent: &str, id: &str, tool: &str) -> &mut CallLine {
+        let at = self.lines.iter().position(|line| {
+            line.id == id && line.parent.as_deref().is_none_or(|own| own == parent) && line.tool_fits(tool)
+        });
+        let at = at.unwrap_or_else(|| {
+            self.lines.push(CallLine::new(id, tool));
+            self.lines.len() - 1
+        });
+        let line = &mut self.lines[at];
+        line.parent = Some(parent.to_owned());
+        line.tool = tool.to_owned();
+        line
+    }
+
+    /// As they stand now.
+    pub(crate) fn live_rows(&self, now: Instant, look: Look) -> Vec<Row> {
+        if self.lines.len() <= MOST_LIVE {
+            return self.lines.iter().flat_map(|line| self.with_result(line, now, look)).collect();
+        }
+        let over = |line: &&CallLine| matches!(line.standing, Standing::Over(_));
+        let done = self.lines.iter().filter(over).count();
+        let open: Vec<&CallLine> = self.lines.iter().filter(|line| !over(line)).collect();
+        let mut rows = vec![Row::of(format!("  {done} of {} calls are over", self.lines.len()), look.quiet())];
+        rows.extend(open.iter().take(MOST_LIVE).map(|line| self.row(line, now, look)));
+        if open.len() > MOST_LIVE {
+            rows.push(Row::of(format!("  … {} more", open.len() - MOST_LIVE), look.quiet()));
+        }
+        rows
+    }
+
+    /// As they ended.
+    pub(crate) fn rows(&self, now: Instant, look: Look) -> Vec<Row> {
+        let shown = self.lines.iter().take(MOST);
+        let mut rows: Vec<Row> = shown.flat_map(|line| self.with_result(line, now, look)).collect();
+        if self.lines.len() > MOST {
+            rows.push(Row::of(
+                format!("  … {} more calls; /runs names the run", self.lines.len() - MOST),
+                look.quiet(),
+            ));
+        }
+        rows
+    }
+
+    fn with_result(&self, line: &CallLine, now: Instant, look: Look) -> Vec<Row> {
+        std::iter::once(self.row(line, now, look)).chain(line.result.iter().cloned()).collect()
+    }
+
+    fn row(&self, line: &CallLine, now: Instant, look: Look) -> Row {
+        let inner = line.parent.is_some() && self.run.is_some() && line.parent != self.run;
+        let indent = if inner { "    " } else { "  " };
+        let (mark, style, words) = line.told(now, look);
+        let mut body = vec![Span::raw(line.tool.clone())];
+        if !line.about.is_empty() {
+            body.push(Span::styled(format!(" {}", one_line(&line.about)), look.quiet()));
+        }
+        if !words.is_empty() {
+            body.push(Span::styled(format!("  {words}"), if style == look.bad() { style } else { look.quiet() }));
+        }
+        let fit = match &line.standing {
+            Standing::Over(record) if record.error.is_some() => Fit::Words,
+            _ => Fit::Cut,
+        };
+        Row::spans(body).fit(fit).behind(Span::styled(format!("{mark} "), style)).behind(Span::raw(indent))
+    }
+}
+
+impl CallLine {
+    fn new(id: &str, tool: &str) -> Self {
+        let (id, tool) = (id.to_owned(), tool.to_owned());
+        Self { parent: None, id, tool, about: String::new(), standing: Standing::Wanted, result: Vec::new() }
+    }
+
+    fn tool_fits(&self, tool: &str) -> bool {
+        self.parent.is_none() || self.tool == tool
+    }
+
+    /// Its mark, how that is drawn, and what is said behind it.
+    fn told(&self, now: Instant, look: Look) -> (&'static str, Style, String) {
+        match &self.standing {
+            Standing::Wanted => ("·", look.quiet(), String::new()),
+            Standing::Asked => ("?", look.asks(), "waits for an answer".to_owned()),
+            Standing::Running { since, last_words } => {
+                let time = now.saturating_duration_since(*since);
+                let turn = SPINNER[(time.as_millis() / 100) as usize % SPINNER.len()];
+                let mut words = if time.as_secs() > 0 { took(time) } else { String::new() };
+                if !last_words.is_empty() {
+                    words.push_str(&format!(" {}", short(&one_line(last_words), 60)));
+                }
+                (turn, look.busy(), words.trim_start().to_owned())
+            }
+            Standing::Over(record) => {
+                let (mark, style) = match record.status {
+                    CallStatus::Done if record.reused => ("↺", look.good()),
+                    CallStatus::Done => ("✓", look.good()),
+                    CallStatus::Failed => ("✗", look.bad()),
+                    CallStatus::Aborted | CallStatus::NotStarted => ("–", look.quiet()),
+                    CallStatus::OutcomeUnknown => ("!", look.bad()),
+                };
+                let time = took(Duration::from_secs_f64(record.duration_ms.max(0.0) / 1000.0));
+                let words = match (&record.error, record.status) {
+                    (_, CallStatus::Done) if record.reused => "reused".to_owned(),
+                    (_, CallStatus::Done) => time,
+                    (Some(error), status) => {
+                        format!("{}: {}", status.as_str(), short(&one_line(&error.message), 300))
+                    }
+                    (None, status) => status.as_str().to_owned(),
+                };
+                (mark, style, words)
+            }
+        }
+    }
+}
+
+/// How long something took, for people.
+pub(crate) fn took(time: Duration) -> String {
+    match time.as_millis() {
+        0..1000 => format!("{} ms", time.as_millis()),
+        1000..60_000 => format!("{:.1} s", time.as_secs_f64()),
+        _ => format!("{} min {:02} s", time.as_secs() / 60, time.as_secs() % 60),
+    }
+}
+
+/// Arguments in a few words, before a tool has looked at them.
+fn about(arguments: &str) -> String {
+    let Ok(value) = serde_json::from_str::<serde_json::Value>(arguments) else {
+        // Still on its way, or a text by itself.
+        return short(arguments.trim_start_matches(['{', '"']).lines().next().unwrap_or_default(), 80);
+    };
+    let Some(fields) = value.as_object() else { return short(&one_line(&value.to_string()), 80) };
+    let words = fields.values().filter_map(|value| match value {
+        serde_json::Value::String(text) => Some(text.clone()),
+        serde_json::Value::Array(items) if items.iter().all(serde_json::Value::is_string) => {
+            Some(items.iter().filter_map(|item| item.as_str()).collect::<Vec<_>>().join(" "))
+        }
+        serde_json::Value::Number(number) => Some(number.to_string()),
+        _ => None,
+    });
+    short(&one_line(&words.collect::<Vec<_>>().join(" ")), 80)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use selvedge_protocol::{ApprovalRequest, CallError, ErrorCode, OutputStream, Preview};
+
+    fn record(id: &str, tool: &str, status: CallStatus) -> CallRecord {
+        CallRecord {
+            id: id.into(),
+            tool: tool.into(),
+            status,
+            reused: false,
+            duration_ms: 12.0,
+            args_digest: String::new(),
+            line: None,
+            error: None,
+        }
+    }
+
+    fn started(run: &str, id: &str, tool: &str, about: &str) -> Event {
+        Event::CallStarted { parent_id: run.into(), call_id: id.into(), tool: tool.into(), about: about.into() }
+    }
+
+    fn finished(run: &str, call: CallRecord) -> Event {
+        Event::CallFinished { parent_id: run.into(), call }
+    }
+
+    fn plain(rows: &[Row]) -> Vec<String> {
+        rows.iter().map(Row::plain).collect()
+    }
+
+    #[test]
+    fn every_standing_has_its_line() {
+        let now = Instant::now();
+        let mut calls = Calls::of_run("scr_1");
+        for (id, tool) in [("tool_1", "read_file"), ("tool_2", "exec"), ("tool_3", "exec"), ("tool_4", "grep_files")] {
+            calls.take(&started("scr_1", id, tool, "a.txt"), now);
+        }
+        let written = Event::CallOutput {
+            parent_id: "scr_1".into(),
+            call_id: "tool_3".into(),
+            stream: OutputStream::Stdout,
+            text: "one\ntwo\n".into(),
+        };
+        calls.take(&written, now);
+        calls.take(&finished("scr_1", record("tool_1", "read_file", CallStatus::Done)), now);
+        let error = Some(CallError { code: ErrorCode::ToolExecutionError, message: "no such program".into() });
+        calls.take(&finished("scr_1", CallRecord { error, ..record("tool_2", "exec", CallStatus::Failed) }), now);
+        calls.take(&finished("scr_1", record("tool_4", "grep_files", CallStatus::Aborted)), now);
+        let reused = CallRecord { reused: true, ..record("tool_5", "write_file", CallStatus::Done) };
+        calls.take(&finished("scr_1", reused), now);
+        // A call of an agent that was launched.
+        calls.take(&started("scr_2", "tool_1", "list_dir", "."), now);
+        let request = ApprovalRequest {
+            id: "apr_1".into(),
+            script_id: Some("scr_1".into()),
+            calls: vec![GatedCall {
+                call_id: "tool_6".into(),
+                tool: "exec".into(),
+                args: serde_json::json!({"command": ["rm", "-rf", "x"]}),
+                reason: String::new(),
+                context: None,
+                line: None,
+                snippet: None,
+                preview: Preview::default(),
+            }],
+        };
+        calls.take(&Event::ApprovalRequested { request }, now);
+        let later = now + Duration::from_millis(2300);
+        assert_eq!(
+            plain(&calls.live_rows(later, Look::Plain)),
+            [
+                "  ✓ read_file a.txt  12 ms",
+                "  ✗ exec a.txt  failed: no such program",
+                "  ⠟ exec a.txt  2.3 s two",
+                "  – grep_files a.txt  aborted",
+                "  ↺ write_file  reused",
+                "    ⠟ list_dir .  2.3 s",
+                "  ? exec rm -rf x  waits for an answer",
+            ]
+        );
+    }
+
+    #[test]
+    fn many_calls_are_summed_up_while_they_run() {
+        let now = Instant::now();
+        let mut calls = Calls::of_run("scr_1");
+        for number in 0..20 {
+            calls.take(&started("scr_1", &format!("tool_{number}"), "exec", ""), now);
+        }
+        for number in 0..18 {
+            calls.take(&finished("scr_1", record(&format!("tool_{number}"), "exec", CallStatus::Done)), now);
+        }
+        assert_eq!(plain(&calls.live_rows(now, Look::Plain)), ["  18 of 20 calls are over", "  ⠋ exec", "  ⠋ exec"]);
+        assert_eq!(calls.rows(now, Look::Plain).len(), 20);
+    }
+
+    #[test]
+    fn arguments_are_told_in_a_few_words() {
+        assert_eq!(about(r#"{"path":"a.txt","limit":3,"deep":{"x":1}}"#), "a.txt 3");
+        assert_eq!(about(r#"{"path":"a.t"#), "path\":\"a.t");
+    }
+}

@@ -1,0 +1,125 @@
+//! Diffs in colour, one file after the other.
+
+use ratatui_core::text::Span;
+
+use super::look::Look;
+use super::rows::{Fit, Row, clean, one_line};
+
+/// The part of a unified diff that is about one file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct FileDiff {
+    pub(crate) path: String,
+    pub(crate) text: String,
+}
+
+/// A unified diff as git writes it, file by file.
+pub(crate) fn files(diff: &str) -> Vec<FileDiff> {
+    let mut files: Vec<FileDiff> = Vec::new();
+    for line in diff.lines() {
+        if let Some(names) = line.strip_prefix("diff --git ") {
+            let path = names.rsplit_once(" b/").map_or(names, |(_, path)| path);
+            files.push(FileDiff { path: path.trim_matches('"').to_owned(), text: String::new() });
+        } else if files.is_empty() {
+            files.push(FileDiff { path: String::new(), text: String::new() });
+        }
+        if let Some(file) = files.last_mut() {
+            file.text.push_str(line);
+            file.text.push('\n');
+        }
+    }
+    files
+}
+
+impl FileDiff {
+    /// Lines added and removed.
+    pub(crate) fn counts(&self) -> (usize, usize) {
+        let body = || self.text.lines().skip_while(|line| !line.starts_with("@@"));
+        let starting = |sign: char| body().filter(|line| line.starts_with(sign)).count();
+        (starting('+'), starting('-'))
+    }
+
+    /// What became of the file, and at most so many lines of how.
+    pub(crate) fn rows(&self, most: usize, look: Look) -> Vec<Row> {
+        let mut rows = Vec::new();
+        if !self.path.is_empty() {
+            let (added, removed) = self.counts();
+            rows.push(
+                Row::spans(vec![
+                    Span::styled(one_line(&self.path), look.strong()),
+                    Span::styled(format!("  +{added}"), look.good()),
+                    Span::styled(format!(" -{removed}"), look.bad()),
+                ])
+                .fit(Fit::Cut),
+            );
+        }
+        let lines: Vec<&str> = self.text.lines().collect();
+        let heads = |line: &str| ["diff --git ", "index ", "--- ", "+++ "].iter().any(|head| line.starts_with(head));
+        // What git says before the first change is in the line above, but for modes and renames.
+        let start = lines.iter().position(|line| line.starts_with("@@")).unwrap_or(lines.len());
+        let (head, body) = lines.split_at(if self.path.is_empty() { 0 } else { start });
+        let told: Vec<&str> = head.iter().filter(|line| !heads(line)).chain(body).copied().collect();
+        rows.extend(told.iter().take(most).map(|line| line_row(line, look)));
+        if told.len() > most {
+            rows.push(Row::of(format!("… {} more lines", told.len() - most), look.quiet()));
+        }
+        rows
+    }
+}
+
+/// Any unified diff, at most so many lines of it.
+pub(crate) fn rows(diff: &str, most: usize, look: Look) -> Vec<Row> {
+    let lines: Vec<&str> = diff.lines().collect();
+    let mut rows: Vec<Row> = lines.iter().take(most).map(|line| line_row(line, look)).collect();
+    if lines.len() > most {
+        rows.push(Row::of(format!("… {} more lines", lines.len() - most), look.quiet()));
+    }
+    rows
+}
+
+fn line_row(line: &str, look: Look) -> Row {
+    let style = match line.as_bytes().first() {
+        Some(b'+') => look.good(),
+        Some(b'-') => look.bad(),
+        Some(b'@') => look.busy(),
+        _ => look.quiet(),
+    };
+    Row::of(clean(line).into_owned(), style).fit(Fit::Letters)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DIFF: &str = "diff --git a/src/a.rs b/src/a.rs\nindex 1..2 100644\n--- a/src/a.rs\n+++ b/src/a.rs\n@@ -1,2 +1,2 @@\n one\n-two\n+2\n\
+                        diff --git a/b.txt b/b.txt\nnew file mode 100644\n--- /dev/null\n+++ b/b.txt\n@@ -0,0 +1 @@\n+new\n";
+
+    #[test]
+    fn a_diff_is_told_file_by_file() {
+        let files = files(DIFF);
+        assert_eq!(files.iter().map(|file| file.path.as_str()).collect::<Vec<_>>(), ["src/a.rs", "b.txt"]);
+        assert_eq!(files[0].counts(), (1, 1));
+        let lines: Vec<String> =
+            files.iter().flat_map(|file| file.rows(3, Look::Colour)).map(|row| row.plain()).collect();
+        assert_eq!(
+            lines,
+            [
+                "src/a.rs  +1 -1",
+                "@@ -1,2 +1,2 @@",
+                " one",
+                "-two",
+                "… 1 more lines",
+                "b.txt  +1 -0",
+                "new file mode 100644",
+                "@@ -0,0 +1 @@",
+                "+new"
+            ]
+        );
+    }
+
+    #[test]
+    fn what_was_added_and_removed_is_told_apart() {
+        let rows = rows(DIFF, 100, Look::Colour);
+        let style = |words: &str| rows.iter().find(|row| row.plain() == words).unwrap().body[0].style;
+        assert_eq!((style("+2"), style("-two")), (Look::Colour.good(), Look::Colour.bad()));
+    }
+}

@@ -1,0 +1,121 @@
+//! What was asked before, to be asked again: kept across chats, for the person alone.
+
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+/// Entries that are kept.
+const MOST: usize = 1000;
+
+/// Everything asked before, oldest first, and where somebody looks.
+#[derive(Debug, Default)]
+pub(crate) struct History {
+    entries: Vec<String>,
+    /// `None` while nobody looks back.
+    at: Option<usize>,
+    /// What was being typed before somebody looked back.
+    draft: String,
+    file: Option<PathBuf>,
+}
+
+impl History {
+    /// That of this folder; nothing is kept where there is none.
+    pub(crate) fn open(home: Option<&Path>) -> Self {
+        let file = home.map(|home| home.join("chat_history.jsonl"));
+        let text = file.as_ref().and_then(|file| std::fs::read_to_string(file).ok()).unwrap_or_default();
+        let mut entries: Vec<String> = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+        if entries.len() > MOST {
+            entries.drain(..entries.len() - MOST);
+            if let Some(file) = &file {
+                let lines: String = entries.iter().map(|entry| format!("{}\n", serde_json::json!(entry))).collect();
+                // The next time will do.
+                let _ = write(file, &lines, OpenOptions::new().write(true).truncate(true));
+            }
+        }
+        Self { entries, file, ..Self::default() }
+    }
+
+    /// Remembers what was asked. That it cannot be kept is no reason not to ask it.
+    pub(crate) fn add(&mut self, text: &str) {
+        self.at = None;
+        if self.entries.last().is_some_and(|last| last == text) {
+            return;
+        }
+        self.entries.push(text.to_owned());
+        if let Some(file) = &self.file {
+            let _ = write(file, &format!("{}\n", serde_json::json!(text)), OpenOptions::new().append(true));
+        }
+    }
+
+    /// What was asked before that.
+    pub(crate) fn back(&mut self, typed: &str) -> Option<&str> {
+        let at = match self.at {
+            None => {
+                self.draft = typed.to_owned();
+                self.entries.len()
+            }
+            Some(at) => at,
+        };
+        let at = at.checked_sub(1)?;
+        self.at = Some(at);
+        self.entries.get(at).map(String::as_str)
+    }
+
+    /// What was asked after that; at the end what was being typed.
+    pub(crate) fn forth(&mut self) -> Option<&str> {
+        let at = self.at? + 1;
+        if at < self.entries.len() {
+            self.at = Some(at);
+            return self.entries.get(at).map(String::as_str);
+        }
+        self.at = None;
+        Some(&self.draft)
+    }
+
+    /// Something else was typed.
+    pub(crate) fn leave(&mut self) {
+        self.at = None;
+    }
+}
+
+fn write(file: &Path, text: &str, how: &mut OpenOptions) -> std::io::Result<()> {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::OpenOptionsExt;
+        how.mode(0o600);
+    }
+    how.create(true).open(file)?.write_all(text.as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_looks_back_and_comes_forth_to_what_was_being_typed() {
+        let mut history = History::default();
+        for text in ["one", "two", "two"] {
+            history.add(text);
+        }
+        assert_eq!(history.back("draft"), Some("two"));
+        assert_eq!(history.back("two"), Some("one"));
+        assert_eq!(history.back("one"), None);
+        assert_eq!(history.forth(), Some("two"));
+        assert_eq!(history.forth(), Some("draft"));
+        assert_eq!(history.forth(), None);
+    }
+
+    #[test]
+    fn it_is_kept_for_the_person_alone() {
+        let home = tempfile::tempdir().unwrap();
+        History::open(Some(home.path())).add("several\nlines");
+        let mut history = History::open(Some(home.path()));
+        assert_eq!(history.back(""), Some("several\nlines"));
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::PermissionsExt;
+            let mode = home.path().join("chat_history.jsonl").metadata().unwrap().permissions().mode();
+            assert_eq!(mode & 0o777, 0o600);
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! What keys do.
+
+use std::time::Instant;
+
+use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+
+use super::app::Chat;
+use super::commands;
+use super::complete::{self, Offer, Offers, Wish};
+use super::editor::Edit;
+use super::news::News;
+use super::question::Pressed;
+use super::turn::Thoughts;
+
+/// Files that are offered.
+const FILES: usize = 50;
+/// Sessions that are offered.
+const SESSIONS: u32 = 20;
+
+impl Chat {
+    pub(super) fn key(&mut self, key: KeyEvent) {
+        let control = key.modifiers.contains(KeyModifiers::CONTROL);
+        if control && key.code == KeyCode::Char('c') {
+            return self.interrupt(Instant::now());
+        }
+        self.notice = None;
+        if let Some(asking) = self.asking.front_mut() {
+            match asking.press(key, &mut self.why, Instant::now()) {
+                Pressed::Taken => return,
+                Pressed::Decided(decision) => return self.decide(decision),
+                Pressed::NotMine => {}
+            }
+        }
+        match key.code {
+            KeyCode::Char('d') if control && self.editor.is_empty() => self.leaving = true,
+            KeyCode::Char('t') if control => {
+                self.thoughts = match self.thoughts {
+                    Thoughts::Folded => Thoughts::Unfolded,
+                    Thoughts::Unfolded => Thoughts::Folded,
+                };
+                let words = match self.thoughts {
+                    Thoughts::Folded => "thoughts are folded from now on",
+                    Thoughts::Unfolded => "thoughts are shown from now on; /thinking shows the last one",
+                };
+                self.notice = Some(words.to_owned());
+            }
+            KeyCode::Char('l') if control => self.redraw(),
+            _ => self.edit(key),
+        }
+    }
+
+    fn edit(&mut self, key: KeyEvent) {
+        if let Some(offers) = &mut self.offers {
+            match key.code {
+                KeyCode::Up | KeyCode::Down if offers.press(key) => return,
+                KeyCode::Tab => return self.accept(),
+                KeyCode::Esc => {
+                    self.offers = None;
+                    return;
+                }
+                KeyCode::Enter if key.modifiers.is_empty() => {
+                    let runs =
+                        matches!(offers.wish, Wish::Command(_) | Wish::Policy(_) | Wish::Model(_) | Wish::Session(_));
+                    self.accept();
+                    if !runs {
+                        return;
+                    }
+                }
+                _ => {}
+            }
+        }
+        if key.code == KeyCode::Enter && !key.modifiers.intersects(KeyModifiers::ALT | KeyModifiers::SHIFT) {
+            let (text, at) = self.editor.typed();
+            // A backslash at the end of a line is a new line.
+            if text[..at].ends_with('\\') {
+                let from = at - 1;
+                self.editor.replace_from(from, "\n");
+                return;
+            }
+            return self.send();
+        }
+        match self.editor.press(key) {
+            Edit::Changed => {
+                self.history.leave();
+                self.offer();
+            }
+            Edit::Moved => self.offer(),
+            Edit::Beyond => {
+                let typed = self.editor.text();
+                let entry = match key.code {
+                    KeyCode::Up | KeyCode::Char('p') => self.history.back(&typed),
+                    _ => self.history.forth(),
+                };
+                if let Some(entry) = entry.map(str::to_owned) {
+                    self.editor.set(&entry);
+                    self.offers = None;
+                }
+            }
+            Edit::Ignored => {}
+        }
+    }
+
+    pub(super) fn pasted(&mut self, text: &str) {
+        self.notice = None;
+        match self.asking.front_mut() {
+            Some(asking) if asking.wants_words() => return self.why.paste(text),
+            Some(asking) => asking.disturbed(Instant::now()),
+            None => {}
+        }
+        self.editor.paste(text);
+        self.history.leave();
+        self.offers = None;
+    }
+
+    fn send(&mut self) {
+        self.offers = None;
+        let text = self.editor.text();
+        if text.trim().is_empty() {
+            return;
+        }
+        self.editor.clear();
+        if commands::is_command(&text) {
+            self.history.add(text.trim());
+            return self.command(text.trim());
+        }
+        self.ask(text);
+    }
+
+    /// Offers what fits the letters before the cursor.
+    pub(super) fn offer(&mut self) {
+        let (text, at) = self.editor.typed();
+        let Some((wish, from)) = complete::wish(text, at) else {
+            self.offers = None;
+            return;
+        };
+        let list = match &wish {
+            Wish::Command(word) => complete::commands(word),
+            Wish::Policy(word) => complete::policies(word),
+            Wish::Model(word) => self.models(word),
+            Wish::Session(word) => self.sessions(word),
+            Wish::File(letters) => {
+                self.look_for_files(letters.clone());
+                // What was found for the letters before stands until something better comes.
+                match self.offers.take() {
+                    Some(Offers { wish: Wish::File(_), list, .. }) => list,
+                    _ => Vec::new(),
+                }
+            }
+        };
+        self.offers = Offers::new(wish, from, list);
+    }
+
+    fn accept(&mut self) {
+        let Some(offers) = self.offers.take() else { return };
+        let Some(offer) = offers.chosen() else { return };
+        let text = match &offers.wish {
+            Wish::File(_) => format!("@{} ", offer.text),
+            Wish::Command(_) => {
+                let takes = commands::ALL.iter().any(|about| about.name == offer.text && !about.takes.is_empty());
+                if takes { format!("{} ", offer.text) } else { offer.text.clone() }
+            }
+            _ => offer.text.clone(),
+        };
+        self.editor.replace_from(offers.from, &text);
+        // A command may want a word.
+        if matches!(offers.wish, Wish::Command(_)) {
+            self.offer();
+        }
+    }
+
+    fn look_for_files(&self, letters: String) {
+        let (workspace, sender) = (self.setup.toolbox.workspace.clone(), self.sender.clone());
+        tokio::task::spawn_blocking(move || {
+            let paths = workspace.find_files(&letters, FILES);
+            // The chat may be over.
+            let _ = sender.send(News::Files { letters, paths });
+        });
+    }
+
+    /// Files were found; they are offered if they are still wished for.
+    pub(super) fn found(&mut self, letters: &str, paths: Vec<String>) {
+        let (text, at) = self.editor.typed();
+        if let Some((wish, from)) = complete::wish(text, at)
+            && wish == Wish::File(letters.to_owned())
+        {
+            let list = paths.into_iter().map(|text| Offer { text, about: String::new() }).collect();
+            self.offers = Offers::new(wish, from, list);
+        }
+    }
+
+    fn models(&self, word: &str) -> Vec<Offer> {
+        let config = &self.setup.config;
+        let mut names: Vec<String> = config.models.keys().cloned().chain(config.model.clone()).collect();
+        names.push(self.agent.model().name.clone());
+        names.sort();
+        names.dedup();
+        let fits = names.into_iter().filter(|name| name.starts_with(word));
+        fits.map(|text| Offer { text, about: String::new() }).collect()
+    }
+
+    fn sessions(&self, word: &str) -> Vec<Offer> {
+        let Some(journal) = &self.setup.journal else { return Vec::new() };
+        let here = self.setup.directory.display().to_string();
+        let all = journal.sessions(SESSIONS * 5).unwrap_or_default();
+        all.into_iter()
+            .filter(|session| session.directory == here && session.id.starts_with(word))
+            .take(SESSIONS as usize)
+            .map(|session| {
+                let name = session.name.or_else(|| crate::sessions::first_words(journal, &session.id));
+                Offer { text: session.id, about: name.unwrap_or_default() }
+            })
+            .collect()
+    }
+}

@@ -1,0 +1,89 @@
+//! `selvedge` and `selvedge resume`: a chat in the terminal.
+//!
+//! The turn runs beside what is drawn and typed; [`news`] is the only way between them. What is drawn is made by plain
+//! functions from what is known ([`turn`], [`markdown`], [`calls`], [`question`], [`status`]) and put on the terminal by
+//! [`screen`] alone.
+
+mod acts;
+mod app;
+mod calls;
+mod code;
+mod commands;
+mod complete;
+mod diff;
+mod editor;
+mod history;
+mod keys;
+mod look;
+mod markdown;
+mod news;
+mod past;
+mod question;
+mod rows;
+mod screen;
+mod status;
+mod table;
+mod terminal;
+mod turn;
+mod view;
+
+use anyhow::Result;
+use ratatui_core::text::Span;
+
+use self::app::Chat;
+use self::rows::{Fit, Row, one_line};
+use crate::Exit;
+use crate::args::{ChatArgs, ResumeArgs};
+use crate::assembly;
+
+/// Which conversation a chat begins with.
+enum Opening {
+    New,
+    /// The last one of this folder where none is named.
+    Old(Option<String>),
+}
+
+pub(crate) fn chat(args: ChatArgs) -> Result<Exit> {
+    open(args, Opening::New)
+}
+
+pub(crate) fn resume(args: ResumeArgs) -> Result<Exit> {
+    open(args.chat, Opening::Old(args.session))
+}
+
+fn open(args: ChatArgs, opening: Opening) -> Result<Exit> {
+    terminal::must_be_there()?;
+    let setup = assembly::setup(&args.place)?;
+    // Two threads beside the one that draws: a script that holds one leaves the other.
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let (chat, ended) = runtime.block_on(async {
+        let mut chat = Chat::new(setup, args).await?;
+        greet(&mut chat);
+        if let Opening::Old(id) = &opening {
+            chat.open(id.as_deref())?;
+        }
+        let held = terminal::Held::take()?;
+        let ended = chat.run().await;
+        drop(held);
+        anyhow::Ok((chat, ended))
+    })?;
+    // A tool that hangs in the system is not waited for.
+    runtime.shutdown_background();
+    chat.setup().tidy_journal();
+    ended?;
+    if let Some(id) = chat.to_resume() {
+        crate::out::line(&format!("selvedge resume {id}"))?;
+    }
+    Ok(Exit::Done)
+}
+
+fn greet(chat: &mut Chat) {
+    let look = look::Look::of_environment();
+    let body = vec![
+        Span::styled("selvedge", look.strong()),
+        Span::styled(format!(" {}  ", env!("CARGO_PKG_VERSION")), look.quiet()),
+        Span::styled("/help", look.code()),
+        Span::styled(format!("  {}", one_line(&chat.setup().directory.display().to_string())), look.quiet()),
+    ];
+    chat.say(vec![Row::spans(body).fit(Fit::Cut), Row::blank()]);
+}

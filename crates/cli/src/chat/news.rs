@@ -1,0 +1,87 @@
+//! What the chat hears of the turn that runs beside it. Everything comes the same way, so that it comes in order.
+
+use std::sync::Arc;
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use selvedge_agent::{Session, TurnOutcome};
+use selvedge_mcp::ServerStatus;
+use selvedge_protocol::{ApprovalDecision, ApprovalRequest, CallStatus, Event};
+use selvedge_toolbox::{Diff, TurnDiff};
+use selvedge_tools::Approver;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::oneshot;
+
+use super::question::Question;
+
+/// Something the chat should know.
+pub(crate) enum News {
+    Event(Event),
+    Question(Question),
+    /// The turn is over, and the session is free again.
+    Over(Box<(Session, TurnOutcome)>),
+    /// The turn ended as nothing should.
+    Broke(String),
+    /// Files whose names have these letters.
+    Files {
+        letters: String,
+        paths: Vec<String>,
+    },
+    /// What the servers have is known, as far as they answer.
+    Prepared,
+    Servers(Vec<ServerStatus>),
+    Diff(Box<Diff>),
+}
+
+/// The two ends of the way: what is sent to the first comes out of the second, and behind a call that changed a file
+/// comes what has changed.
+pub(crate) fn news(turn_diff: TurnDiff) -> (UnboundedSender<News>, UnboundedReceiver<News>) {
+    let (sender, mut raw) = unbounded_channel();
+    let (forward, receiver) = unbounded_channel();
+    tokio::spawn(async move {
+        while let Some(news) = raw.recv().await {
+            let changed =
+                matches!(&news, News::Event(Event::CallFinished { call, .. }) if changes(&call.tool, call.status));
+            if forward.send(news).is_err() {
+                return;
+            }
+            if changed {
+                let turn_diff = turn_diff.clone();
+                let diff = tokio::task::spawn_blocking(move || turn_diff.diff().text).await;
+                let diff = diff.unwrap_or_default();
+                if forward.send(News::Event(Event::DiffUpdated { diff })).is_err() {
+                    return;
+                }
+            }
+        }
+    });
+    (sender, receiver)
+}
+
+/// Whether a call is known to have changed files.
+fn changes(tool: &str, status: CallStatus) -> bool {
+    status == CallStatus::Done && matches!(tool, "apply_patch" | "write_file")
+}
+
+/// Asks the person in the chat.
+pub(crate) struct InTheChat(pub(crate) UnboundedSender<News>);
+
+impl Approver for InTheChat {
+    fn ask<'a>(&'a self, request: &'a ApprovalRequest) -> BoxFuture<'a, ApprovalDecision> {
+        async move {
+            let (reply, answer) = oneshot::channel();
+            let question = Question { request: request.clone(), reply };
+            if self.0.send(News::Question(question)).is_err() {
+                return ApprovalDecision::Later;
+            }
+            // A chat that is gone answers later.
+            answer.await.unwrap_or(ApprovalDecision::Later)
+        }
+        .boxed()
+    }
+}
+
+/// The approver of a chat.
+pub(crate) fn approver(sender: &UnboundedSender<News>) -> Arc<dyn Approver> {
+    Arc::new(InTheChat(sender.clone()))
+}

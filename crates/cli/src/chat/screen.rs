@@ -1,0 +1,307 @@
+//! The part of the terminal that is drawn again and again: a few lines below everything that is finished.
+//!
+//! What is finished is printed once and belongs to the terminal: it scrolls, can be selected, and stays when the chat
+//! ends. The live part is found again by moving up from where the cursor was left, so that nobody has to ask the
+//! terminal where the cursor is. When the window changes its size, what is still in sight is printed anew.
+
+use std::collections::VecDeque;
+use std::io::{self, Write};
+
+use ratatui_core::style::{Color, Modifier, Style};
+use ratatui_core::text::Line;
+
+use super::rows::Row;
+
+/// Rows that are remembered for the next change of size.
+const REMEMBERED: usize = 400;
+
+/// What is drawn below the finished part.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(crate) struct Frame {
+    pub(crate) lines: Vec<Line<'static>>,
+    /// Where the cursor stands: line and column.
+    pub(crate) cursor: (usize, usize),
+}
+
+/// A terminal with a live part.
+pub(crate) struct Screen<W: Write> {
+    out: W,
+    width: usize,
+    height: usize,
+    /// The live part as it is on the terminal.
+    drawn: Frame,
+    /// The last of what is finished.
+    finished: VecDeque<Row>,
+}
+
+impl<W: Write> Screen<W> {
+    pub(crate) fn new(out: W, width: usize, height: usize) -> Self {
+        let finished = VecDeque::new();
+        Self { out, width: width.max(1), height: height.max(2), drawn: Frame::default(), finished }
+    }
+
+    pub(crate) fn width(&self) -> usize {
+        self.width
+    }
+
+    pub(crate) fn height(&self) -> usize {
+        self.height
+    }
+
+    /// Lines the live part may have.
+    pub(crate) fn room(&self) -> usize {
+        self.height - 1
+    }
+
+    /// Prints what is finished above, and draws the live part where it differs from what is there.
+    pub(crate) fn paint(&mut self, finished: Vec<Row>, frame: Frame) -> io::Result<()> {
+        let frame = self.bounded(frame);
+        if finished.is_empty() && frame == self.drawn {
+            return Ok(());
+        }
+        let mut bytes: Vec<u8> = BEGIN.into();
+        if finished.is_empty() {
+            self.redraw(&mut bytes, &frame);
+        } else {
+            up(&mut bytes, self.drawn.cursor.0);
+            bytes.extend(CLEAR_BELOW);
+            for line in finished.iter().flat_map(|row| row.fitted(self.width)) {
+                put(&mut bytes, &line);
+                bytes.extend(b"\r\n");
+            }
+            draw(&mut bytes, &frame);
+        }
+        bytes.extend(END);
+        self.remember(finished);
+        self.drawn = frame;
+        self.out.write_all(&bytes)?;
+        self.out.flush()
+    }
+
+    /// The window has another size: everything in sight is printed again.
+    pub(crate) fn resize(&mut self, width: usize, height: usize, frame: Frame) -> io::Result<()> {
+        let (old_width, old_height) = (self.width, self.height);
+        (self.width, self.height) = (width.max(1), height.max(2));
+        let frame = self.bounded(frame);
+        let mut bytes: Vec<u8> = BEGIN.into();
+        // Most terminals break long lines anew when they become narrower: then there are more of them above the cursor.
+        let breaks = |line: &Line<'_>| line.width().max(1).div_ceil(self.width);
+        let above: usize = self.drawn.lines.iter().take(self.drawn.cursor.0).map(breaks).sum();
+        let shown = self.finished.iter().flat_map(|row| row.fitted(old_width));
+        let mine: usize = shown.map(|line| breaks(&line)).sum::<usize>() + above;
+        // Moving up ends at the top of the window.
+        up(&mut bytes, mine.min(self.height.max(old_height)));
+        bytes.extend(CLEAR_BELOW);
+        let lines: Vec<Line<'static>> = self.finished.iter().flat_map(|row| row.fitted(self.width)).collect();
+        let room = self.height.saturating_sub(frame.lines.len());
+        for line in &lines[lines.len().saturating_sub(room)..] {
+            put(&mut bytes, line);
+            bytes.extend(b"\r\n");
+        }
+        draw(&mut bytes, &frame);
+        bytes.extend(END);
+        self.drawn = frame;
+        self.out.write_all(&bytes)?;
+        self.out.flush()
+    }
+
+    /// Takes the live part away; the cursor stands below what is finished.
+    pub(crate) fn clear(&mut self) -> io::Result<()> {
+        let mut bytes = Vec::new();
+        up(&mut bytes, self.drawn.cursor.0);
+        bytes.extend(CLEAR_BELOW);
+        self.drawn = Frame::default();
+        self.out.write_all(&bytes)?;
+        self.out.flush()
+    }
+
+    /// The live part must stay in sight: of too many lines, the last ones are drawn.
+    fn bounded(&self, mut frame: Frame) -> Frame {
+        let over = frame.lines.len().saturating_sub(self.room());
+        frame.lines.drain(..over);
+        frame.cursor.0 = frame.cursor.0.saturating_sub(over).min(frame.lines.len().saturating_sub(1));
+        frame.cursor.1 = frame.cursor.1.min(self.width - 1);
+        frame
+    }
+
+    fn redraw(&self, bytes: &mut Vec<u8>, frame: &Frame) {
+        let old = &self.drawn.lines;
+        let mut row = self.drawn.cursor.0;
+        for (at, line) in frame.lines.iter().enumerate() {
+            if old.get(at) == Some(line) {
+                continue;
+            }
+            move_to(bytes, &mut row, at, old.len());
+            bytes.extend(b"\r\x1b[K");
+            put(bytes, line);
+        }
+        if frame.lines.len() < old.len() {
+            move_to(bytes, &mut row, frame.lines.len(), old.len());
+            bytes.extend(CLEAR_BELOW);
+        }
+        move_to(bytes, &mut row, frame.cursor.0, old.len().max(frame.lines.len()));
+        column(bytes, frame.cursor.1);
+    }
+
+    fn remember(&mut self, rows: Vec<Row>) {
+        self.finished.extend(rows);
+        let over = self.finished.len().saturating_sub(REMEMBERED);
+        self.finished.drain(..over);
+    }
+}
+
+/// Between these a terminal that can shows nothing half drawn; the cursor does not run about.
+const BEGIN: &[u8] = b"\x1b[?2026h\x1b[?25l";
+const END: &[u8] = b"\x1b[?25h\x1b[?2026l";
+const CLEAR_BELOW: &[u8] = b"\r\x1b[J";
+
+/// Draws all lines from where the cursor is, and puts it where it belongs.
+fn draw(bytes: &mut Vec<u8>, frame: &Frame) {
+    for (at, line) in frame.lines.iter().enumerate() {
+        if at > 0 {
+            bytes.extend(b"\r\n");
+        }
+        put(bytes, line);
+    }
+    up(bytes, frame.lines.len().saturating_sub(1) - frame.cursor.0.min(frame.lines.len().saturating_sub(1)));
+    column(bytes, frame.cursor.1);
+}
+
+/// Moves to a line of the live part; what is below it so far is made by a line break.
+fn move_to(bytes: &mut Vec<u8>, row: &mut usize, to: usize, there: usize) {
+    while *row < to {
+        let last = there.saturating_sub(1);
+        if *row < last {
+            let down = to.min(last) - *row;
+            bytes.extend(format!("\x1b[{down}B").bytes());
+            *row += down;
+        } else {
+            bytes.extend(b"\r\n");
+            *row += 1;
+        }
+    }
+    up(bytes, *row - to);
+    *row = to;
+}
+
+fn up(bytes: &mut Vec<u8>, lines: usize) {
+    if lines > 0 {
+        bytes.extend(format!("\x1b[{lines}A").bytes());
+    }
+}
+
+fn column(bytes: &mut Vec<u8>, column: usize) {
+    bytes.push(b'\r');
+    if column > 0 {
+        bytes.extend(format!("\x1b[{column}C").bytes());
+    }
+}
+
+fn put(bytes: &mut Vec<u8>, line: &Line<'_>) {
+    for span in &line.spans {
+        let codes = codes(span.style);
+        if codes.is_empty() {
+            bytes.extend(span.content.bytes());
+        } else {
+            bytes.extend(format!("\x1b[{codes}m{}\x1b[0m", span.content).bytes());
+        }
+    }
+}
+
+fn codes(style: Style) -> String {
+    let modifiers = [
+        (Modifier::BOLD, "1"),
+        (Modifier::DIM, "2"),
+        (Modifier::ITALIC, "3"),
+        (Modifier::UNDERLINED, "4"),
+        (Modifier::REVERSED, "7"),
+        (Modifier::CROSSED_OUT, "9"),
+    ];
+    let set = modifiers.iter().filter(|(modifier, _)| style.add_modifier.contains(*modifier));
+    let colour = style.fg.and_then(|colour| match colour {
+        Color::Red => Some("31"),
+        Color::Green => Some("32"),
+        Color::Yellow => Some("33"),
+        Color::Blue => Some("34"),
+        Color::Magenta => Some("35"),
+        Color::Cyan => Some("36"),
+        _ => None,
+    });
+    set.map(|(_, code)| *code).chain(colour).collect::<Vec<_>>().join(";")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A terminal of this size, and what is on it.
+    fn terminal(width: u16, height: u16) -> vt100::Parser {
+        let size = |n: u16| std::num::NonZeroU16::new(n).unwrap();
+        vt100::Parser::new(size(height), size(width), 100)
+    }
+
+    fn frame(lines: &[&str]) -> Frame {
+        let lines: Vec<Line<'static>> = lines.iter().map(|line| Line::from((*line).to_owned())).collect();
+        Frame { cursor: (lines.len() - 1, 1), lines }
+    }
+
+    fn rows(lines: &[&str]) -> Vec<Row> {
+        lines.iter().map(|line| Row::of(*line, Style::new())).collect()
+    }
+
+    fn show(screen: &mut Screen<Vec<u8>>, terminal: &mut vt100::Parser) -> String {
+        terminal.process(&std::mem::take(&mut screen.out));
+        terminal.screen().contents()
+    }
+
+    #[test]
+    fn finished_lines_scroll_away_and_the_live_part_stays_below() {
+        let (mut screen, mut terminal) = (Screen::new(Vec::new(), 20, 5), terminal(20, 5));
+        screen.paint(Vec::new(), frame(&["live", "> in", "status"])).unwrap();
+        assert_eq!(show(&mut screen, &mut terminal), "live\n> in\nstatus");
+        for number in 0..9 {
+            screen.paint(rows(&[&format!("line {number}")]), frame(&["> in", "status"])).unwrap();
+        }
+        assert_eq!(show(&mut screen, &mut terminal), "line 6\nline 7\nline 8\n> in\nstatus");
+        terminal.screen_mut().set_scrollback(100);
+        assert!(terminal.screen().contents().starts_with("line 0\nline 1"), "nothing is lost");
+    }
+
+    #[test]
+    fn the_live_part_grows_shrinks_and_changes_in_place() {
+        let (mut screen, mut terminal) = (Screen::new(Vec::new(), 20, 8), terminal(20, 8));
+        for lines in [&["a", "b"][..], &["a", "c", "d", "e"], &["x"], &["x", "y", "z"], &["y"]] {
+            screen.paint(Vec::new(), frame(lines)).unwrap();
+            assert_eq!(show(&mut screen, &mut terminal), lines.join("\n"));
+            assert_eq!(terminal.screen().cursor_position(), (lines.len() as u16 - 1, 1));
+        }
+    }
+
+    #[test]
+    fn too_many_live_lines_are_cut_at_the_top() {
+        let (mut screen, mut terminal) = (Screen::new(Vec::new(), 20, 4), terminal(20, 4));
+        screen.paint(rows(&["done"]), frame(&["1", "2", "3", "4", "5"])).unwrap();
+        assert_eq!(show(&mut screen, &mut terminal), "done\n3\n4\n5");
+    }
+
+    #[test]
+    fn another_size_shows_the_same_in_other_lines() {
+        let (mut screen, mut terminal) = (Screen::new(Vec::new(), 30, 10), terminal(30, 10));
+        screen.paint(rows(&["some words that are rather long", "end"]), frame(&["live", "> in"])).unwrap();
+        show(&mut screen, &mut terminal);
+        let size = |n: u16| std::num::NonZeroU16::new(n).unwrap();
+        terminal.screen_mut().set_size(size(10), size(12));
+        screen.resize(12, 10, frame(&["live", "> in"])).unwrap();
+        assert_eq!(show(&mut screen, &mut terminal), "some words\nthat are\nrather long\nend\nlive\n> in");
+        terminal.screen_mut().set_size(size(4), size(40));
+        screen.resize(40, 4, frame(&["live", "> in"])).unwrap();
+        assert_eq!(show(&mut screen, &mut terminal), "some words that are rather long\nend\nlive\n> in");
+    }
+
+    #[test]
+    fn colours_are_asked_for_by_number() {
+        let style = Style::new().fg(Color::Red).add_modifier(Modifier::BOLD);
+        assert_eq!(codes(style), "1;31");
+        assert_eq!(codes(Style::new()), "");
+    }
+}

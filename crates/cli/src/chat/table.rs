@@ -1,0 +1,155 @@
+//! Tables that stay readable: columns as wide as they need, broken where the window is narrow, and a list of
+//! `name: value` where columns would be too narrow to read.
+
+use ratatui_core::style::Style;
+use ratatui_core::text::{Line, Span};
+
+use super::look::Look;
+use super::rows::{Fit, Row};
+
+/// Between two columns.
+const GAP: &str = " │ ";
+/// No column is narrower than this, where it needs more.
+const NARROWEST: usize = 8;
+
+type Cell = Vec<Span<'static>>;
+
+/// A table while it is read.
+#[derive(Debug, Default)]
+pub(crate) struct Table {
+    /// The first one is the head.
+    lines: Vec<Vec<Cell>>,
+}
+
+impl Table {
+    pub(crate) fn begin_row(&mut self) {
+        self.lines.push(Vec::new());
+    }
+
+    pub(crate) fn add(&mut self, cell: Cell) {
+        if let Some(line) = self.lines.last_mut() {
+            line.push(cell);
+        }
+    }
+
+    pub(crate) fn rows(&self, width: usize, look: Look) -> Vec<Row> {
+        let Some(head) = self.lines.first() else { return Vec::new() };
+        match self.widths(width) {
+            Some(widths) => {
+                let mut rows = line_rows(head, &widths, look.strong(), look);
+                let rule: Vec<String> = widths.iter().map(|width| "─".repeat(*width)).collect();
+                rows.push(Row::of(rule.join("─┼─"), look.quiet()).fit(Fit::Cut));
+                rows.extend(self.lines[1..].iter().flat_map(|line| line_rows(line, &widths, Style::new(), look)));
+                rows
+            }
+            None => self.as_list(look),
+        }
+    }
+
+    /// How wide each column is; `None` where they cannot all be wide enough.
+    fn widths(&self, width: usize) -> Option<Vec<usize>> {
+        let columns = self.lines.iter().map(Vec::len).max()?;
+        let need = |column: usize| {
+            let cells = self.lines.iter().filter_map(|line| line.get(column));
+            cells.map(|cell| cell.iter().map(Span::width).sum()).max().unwrap_or(0).max(1)
+        };
+        let mut widths: Vec<usize> = (0..columns).map(need).collect();
+        let room = width.checked_sub(GAP.chars().count() * columns.saturating_sub(1))?;
+        while widths.iter().sum::<usize>() > room {
+            let widest = widths.iter_mut().max()?;
+            if *widest <= NARROWEST {
+                return None;
+            }
+            *widest -= 1;
+        }
+        Some(widths)
+    }
+
+    fn as_list(&self, look: Look) -> Vec<Row> {
+        let Some((head, lines)) = self.lines.split_first() else { return Vec::new() };
+        let mut rows = Vec::new();
+        for line in lines {
+            if !rows.is_empty() {
+                rows.push(Row::blank());
+            }
+            for (at, cell) in line.iter().enumerate() {
+                let name: String = head.get(at).into_iter().flatten().map(|span| span.content.as_ref()).collect();
+                let mut body = vec![Span::styled(format!("{name}: "), look.strong())];
+                body.extend(cell.iter().cloned());
+                rows.push(Row { hang: vec![Span::raw("  ")], ..Row::spans(body) });
+            }
+        }
+        rows
+    }
+}
+
+/// One line of a table, in as many lines as its longest cell needs.
+fn line_rows(cells: &[Cell], widths: &[usize], style: Style, look: Look) -> Vec<Row> {
+    let fitted: Vec<Vec<Line<'static>>> = widths
+        .iter()
+        .enumerate()
+        .map(|(at, width)| Row::spans(cells.get(at).cloned().unwrap_or_default()).fitted(*width))
+        .collect();
+    let height = fitted.iter().map(Vec::len).max().unwrap_or(0);
+    (0..height)
+        .map(|line| {
+            let mut body = Vec::new();
+            for (at, width) in widths.iter().enumerate() {
+                if at > 0 {
+                    body.push(Span::styled(GAP, look.quiet()));
+                }
+                let cell = fitted[at].get(line).cloned().unwrap_or_default();
+                let room = width.saturating_sub(cell.width());
+                body.extend(cell.spans.into_iter().map(|span| Span::styled(span.content, style.patch(span.style))));
+                if at + 1 < widths.len() {
+                    body.push(Span::raw(" ".repeat(room)));
+                }
+            }
+            Row::spans(body).fit(Fit::Cut)
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::markdown::markdown;
+    use super::super::rows::fitted;
+    use super::*;
+
+    const TABLE: &str = "| name | what it does | n |\n|---|---|---|\n| read_file | reads a file, or a slice of it | 1 |\n| exec | runs | 22 |\n";
+
+    fn shown(width: usize) -> String {
+        let rows = markdown(TABLE, width, Look::Plain);
+        fitted(&rows, width).iter().map(|line| line.to_string().trim_end().to_owned()).collect::<Vec<_>>().join("\n")
+    }
+
+    #[test]
+    fn a_table_has_the_width_it_needs() {
+        assert_eq!(
+            shown(80),
+            "name      │ what it does                   │ n\n\
+             ──────────┼────────────────────────────────┼───\n\
+             read_file │ reads a file, or a slice of it │ 1\n\
+             exec      │ runs                           │ 22"
+        );
+    }
+
+    #[test]
+    fn in_a_narrow_window_its_cells_are_broken() {
+        assert_eq!(
+            shown(30),
+            "name      │ what it does  │ n\n\
+             ──────────┼───────────────┼───\n\
+             read_file │ reads a file, │ 1\n          │ or a slice of │\n          │ it            │\n\
+             exec      │ runs          │ 22"
+        );
+    }
+
+    #[test]
+    fn where_columns_would_be_too_narrow_it_is_a_list() {
+        assert_eq!(
+            shown(16),
+            "name: read_file\nwhat it does:\n  reads a file,\n  or a slice of\n  it\nn: 1\n\nname: exec\nwhat it does:\n  runs\nn: 22"
+        );
+    }
+}

@@ -1,0 +1,759 @@
+//! A turn on its way: events go in, finished rows come out, and what is not finished can be drawn at any time.
+
+use std::collections::{HashMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use ratatui_core::style::Style;
+use ratatui_core::text::Span;
+use selvedge_protocol::{
+    Event, FunctionCall, FunctionCallOutput, Item, LogLevel, OutputPart, PlanStep, RunStatus, ScriptToolCall,
+    ScriptToolCallOutput, StepStatus, TurnItem,
+};
+
+use super::calls::{Calls, took};
+use super::code::code;
+use super::diff;
+use super::look::Look;
+use super::markdown::{last_block, markdown};
+use super::rows::{Fit, Row, clean, one_line, short};
+
+/// More lines of a script are folded.
+const SCRIPT_LINES: usize = 12;
+/// More lines of one file's diff are folded.
+const DIFF_LINES: usize = 24;
+/// More lines that a script logged are only counted.
+const LOG_LINES: usize = 12;
+
+/// Bytes of a block that still comes.
+const MOST_LIVE: usize = 8 << 10;
+
+/// Whether thoughts are shown or only told of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Thoughts {
+    Folded,
+    Unfolded,
+}
+
+/// A turn on its way.
+pub(crate) struct Turn {
+    look: Look,
+    parts: VecDeque<Part>,
+    /// What was shown of each changed file.
+    diffs: HashMap<String, String>,
+    pub(crate) started: Instant,
+    /// What was thought last, for whoever asks.
+    pub(crate) last_thought: Option<String>,
+}
+
+/// A piece of the turn.
+enum Part {
+    Words { id: String, text: String, printed: usize, over: bool },
+    Thought { id: String, text: String, since: Instant, took: Option<Duration> },
+    Script(Box<Script>),
+    Calls { calls: Calls, told: Vec<Row>, open: usize },
+    Note(Vec<Row>),
+}
+
+/// Whether something was told of before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum IsNew {
+    Yes,
+    No,
+}
+
+/// A script that runs.
+struct Script {
+    id: String,
+    calls: Calls,
+    logs: Vec<Row>,
+    logged: usize,
+    plan: Vec<Row>,
+    diffs: Vec<Row>,
+    since: Instant,
+    result: Option<Vec<Row>>,
+}
+
+impl Turn {
+    pub(crate) fn new(look: Look, now: Instant) -> Self {
+        Self { look, parts: VecDeque::new(), diffs: HashMap::new(), started: now, last_thought: None }
+    }
+
+    /// Takes in an event; what is finished comes back as rows.
+    pub(crate) fn take(&mut self, event: Event, width: usize, thoughts: Thoughts, now: Instant) -> Vec<Row> {
+        match event {
+            Event::ItemStarted { item_id, item } => self.begin(item_id, &item, now),
+            Event::ItemUpdated { item_id, delta } => self.update(&item_id, &delta),
+            Event::ItemCompleted { item_id, item } => self.complete(&item_id, item, now),
+            Event::ItemDropped { item_id } => self.drop_item(&item_id),
+            Event::CallStarted { .. }
+            | Event::CallFinished { .. }
+            | Event::CallOutput { .. }
+            | Event::ApprovalRequested { .. } => self.call(&event, now),
+            Event::ScriptStarted { script_id } => self.script_goes_on(script_id, now),
+            Event::Log { level, message, .. } => {
+                let style = if level == LogLevel::Log { self.look.quiet() } else { self.look.bad() };
+                self.log(&message, style);
+            }
+            Event::Progress { message, .. } => self.log(&format!("… {message}"), self.look.quiet()),
+            Event::Notify { message, .. } => self.log(&format!("! {message}"), self.look.strong()),
+            Event::PlanUpdated { plan, .. } => self.plan(&plan),
+            Event::DiffUpdated { diff } => self.diff(&diff),
+            Event::ThreadCompacted { tokens_before, tokens_after } => {
+                let words =
+                    format!("the conversation was made shorter: from about {tokens_before} to {tokens_after} tokens");
+                self.note(Row::of(words, self.look.quiet()));
+            }
+            Event::Error { message } => self.note(Row::of(one_line(&message), self.look.bad())),
+            _ => {}
+        }
+        self.finished(width, thoughts, now)
+    }
+
+    /// Nothing more comes: whatever is there is finished.
+    pub(crate) fn end(&mut self, width: usize, thoughts: Thoughts, now: Instant) -> Vec<Row> {
+        for part in &mut self.parts {
+            match part {
+                Part::Words { over, .. } => *over = true,
+                Part::Thought { since, took, .. } => {
+                    *took = Some(took.unwrap_or(now.saturating_duration_since(*since)))
+                }
+                Part::Script(script) => {
+                    script.result.get_or_insert_default();
+                }
+                Part::Calls { open, .. } => *open = 0,
+                Part::Note(_) => {}
+            }
+        }
+        self.finished(width, thoughts, now)
+    }
+
+    /// What is not finished, as it stands.
+    pub(crate) fn rows(&self, width: usize, thoughts: Thoughts, now: Instant) -> Vec<Row> {
+        let mut rows = Vec::new();
+        for part in &self.parts {
+            let more = self.live(part, width, thoughts, now);
+            if !more.is_empty() && !rows.is_empty() {
+                rows.push(Row::blank());
+            }
+            rows.extend(more);
+        }
+        rows
+    }
+
+    /// Whether there is anything to see that is not finished.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.parts.is_empty()
+    }
+
+    fn begin(&mut self, id: String, item: &TurnItem, now: Instant) {
+        match item {
+            TurnItem::Item(Item::Reasoning(_)) => {
+                self.parts.push_back(Part::Thought { id, text: String::new(), since: now, took: None });
+            }
+            TurnItem::Item(Item::Message(_)) => {
+                self.parts.push_back(Part::Words { id, text: String::new(), printed: 0, over: false });
+            }
+            TurnItem::Item(Item::FunctionCall(call)) => {
+                self.wanted(call, IsNew::Yes);
+            }
+            _ => {}
+        }
+    }
+
+    fn update(&mut self, item: &str, delta: &str) {
+        for part in self.parts.iter_mut().rev() {
+            match part {
+                Part::Words { id, text, .. } | Part::Thought { id, text, .. } if id == item => {
+                    text.push_str(delta);
+                    return;
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn complete(&mut self, item_id: &str, item: TurnItem, now: Instant) {
+        match item {
+            TurnItem::Item(Item::Message(message)) => {
+                for part in &mut self.parts {
+                    if let Part::Words { id, text, over, .. } = part
+                        && id == item_id
+                    {
+                        *text = message.text();
+                        *over = true;
+                    }
+                }
+            }
+            TurnItem::Item(Item::Reasoning(thought)) => {
+                let whole: String = thought.summary.iter().chain(&thought.content).cloned().collect();
+                for part in &mut self.parts {
+                    if let Part::Thought { id, text, since, took } = part
+                        && id == item_id
+                    {
+                        if !whole.is_empty() {
+                            text.clone_from(&whole);
+                        }
+                        *took = Some(now.saturating_duration_since(*since));
+                        self.last_thought = Some(text.clone());
+                    }
+                }
+            }
+            TurnItem::Item(Item::FunctionCall(call)) => {
+                self.wanted(&call, IsNew::No);
+            }
+            TurnItem::Item(Item::FunctionCallOutput(output)) => self.call_result(&output),
+            TurnItem::ScriptToolCall(call) => self.script(call, now),
+            TurnItem::ScriptToolCallOutput(output) => self.script_result(&output),
+            TurnItem::Item(Item::Native(_)) => {}
+        }
+    }
+
+    fn drop_item(&mut self, item: &str) {
+        let before = self.parts.len();
+        let mut printed = false;
+        self.parts.retain(|part| match part {
+            Part::Words { id, printed: so_far, .. } if id == item => {
+                printed |= *so_far > 0;
+                false
+            }
+            Part::Thought { id, .. } => id != item,
+            _ => true,
+        });
+        if before != self.parts.len() && printed {
+            self.note(Row::of("the answer broke off, and is asked for again", self.look.quiet()));
+        }
+    }
+
+    /// A call that a model makes, among those it makes side by side.
+    fn wanted(&mut self, call: &FunctionCall, news: IsNew) {
+        let FunctionCall { call_id, name, arguments, .. } = call;
+        let (more, behind) = match news {
+            IsNew::Yes => (1, matches!(self.parts.back(), Some(Part::Calls { .. }))),
+            IsNew::No => (0, true),
+        };
+        if behind {
+            for part in self.parts.iter_mut().rev() {
+                if let Part::Calls { calls, open, .. } = part {
+                    calls.wanted(call_id, name, arguments);
+                    *open += more;
+                    return;
+                }
+            }
+        }
+        let mut calls = Calls::default();
+        calls.wanted(call_id, name, arguments);
+        self.parts.push_back(Part::Calls { calls, told: Vec::new(), open: 1 });
+    }
+
+    fn call(&mut self, event: &Event, now: Instant) {
+        // What happens belongs to the script that runs, else to the calls that were made last.
+        let running =
+            self.parts.iter().position(|part| matches!(part, Part::Script(script) if script.result.is_none()));
+        let place = running.or_else(|| self.parts.iter().rposition(|part| matches!(part, Part::Calls { .. })));
+        match place.map(|at| &mut self.parts[at]) {
+            Some(Part::Script(script)) => script.calls.take(event, now),
+            Some(Part::Calls { calls, .. }) => calls.take(event, now),
+            // An earlier process began it.
+            _ => {
+                let mut calls = Calls::default();
+                calls.take(event, now);
+                self.parts.push_back(Part::Calls { calls, told: Vec::new(), open: 1 });
+            }
+        }
+    }
+
+    fn call_result(&mut self, output: &FunctionCallOutput) {
+        let look = self.look;
+        for part in &mut self.parts {
+            if let Part::Calls { calls, open, .. } = part
+                && *open > 0
+            {
+                *open -= 1;
+                if !output.failed {
+                    calls.returned(&output.call_id, result_of_call(output, look));
+                }
+                return;
+            }
+        }
+    }
+
+    fn script(&mut self, call: ScriptToolCall, now: Instant) {
+        let rows = script_head(&call.id, &call.language, &call.source_code, self.look);
+        self.parts.push_back(Part::Note(rows));
+        self.parts.push_back(Part::Script(Box::new(Script::new(call.id, now))));
+    }
+
+    /// A script runs whose source was not told: an earlier process had begun it.
+    fn script_goes_on(&mut self, id: String, now: Instant) {
+        let begun = self.parts.iter().any(|part| match part {
+            Part::Script(script) => script.result.is_none(),
+            Part::Calls { open, .. } => *open > 0,
+            _ => false,
+        });
+        if !begun {
+            let head = vec![
+                Span::styled("▶ script", self.look.busy()),
+                Span::styled(format!("  {id} goes on"), self.look.quiet()),
+            ];
+            self.parts.push_back(Part::Note(vec![Row::spans(head).fit(Fit::Cut)]));
+            self.parts.push_back(Part::Script(Box::new(Script::new(id, now))));
+        }
+    }
+
+    fn script_result(&mut self, output: &ScriptToolCallOutput) {
+        let look = self.look;
+        let rows = script_result(output, look);
+        let open = self.parts.iter_mut().find_map(|part| match part {
+            Part::Script(script) if script.result.is_none() => Some(script),
+            _ => None,
+        });
+        match open {
+            Some(script) => script.result = Some(rows),
+            None => self.parts.push_back(Part::Note(rows)),
+        }
+    }
+
+    fn open_script(&mut self) -> Option<&mut Script> {
+        self.parts.iter_mut().find_map(|part| match part {
+            Part::Script(script) if script.result.is_none() => Some(&mut **script),
+            _ => None,
+        })
+    }
+
+    fn log(&mut self, message: &str, style: Style) {
+        let rows: Vec<Row> = clean(message)
+            .lines()
+            .map(|line| Row::of(line.to_owned(), style).behind(Span::raw("  ")).fit(Fit::Letters))
+            .collect();
+        match self.open_script() {
+            Some(script) => {
+                script.logged += rows.len();
+                let room = LOG_LINES.saturating_sub(script.logs.len());
+                script.logs.extend(rows.into_iter().take(room));
+            }
+            None => self.parts.push_back(Part::Note(rows)),
+        }
+    }
+
+    fn plan(&mut self, plan: &[PlanStep]) {
+        let look = self.look;
+        let rows = plan_rows(plan, look);
+        match self.open_script() {
+            Some(script) => script.plan = rows,
+            None => match self.parts.back_mut() {
+                Some(Part::Calls { told, .. }) => told.extend(rows),
+                _ => self.parts.push_back(Part::Note(rows)),
+            },
+        }
+    }
+
+    /// What the turn changed so far: files whose changes were not shown as they are now.
+    fn diff(&mut self, text: &str) {
+        let look = self.look;
+        let mut rows = Vec::new();
+        for file in diff::files(text) {
+            if self.diffs.get(&file.path) != Some(&file.text) {
+                rows.extend(file.rows(DIFF_LINES, look).into_iter().map(|row| row.behind(Span::raw("    "))));
+                self.diffs.insert(file.path, file.text);
+            }
+        }
+        let place = self.parts.iter_mut().rev().find_map(|part| match part {
+            Part::Script(script) => Some(&mut script.diffs),
+            Part::Calls { told, .. } => Some(told),
+            _ => None,
+        });
+        match place {
+            Some(place) => place.extend(rows),
+            None if rows.is_empty() => {}
+            None => self.parts.push_back(Part::Note(rows)),
+        }
+    }
+
+    fn note(&mut self, row: Row) {
+        self.parts.push_back(Part::Note(vec![row]));
+    }
+
+    /// Takes off what is over, in order; of words that still come, all but the last block.
+    fn finished(&mut self, width: usize, thoughts: Thoughts, now: Instant) -> Vec<Row> {
+        let mut rows = Vec::new();
+        let look = self.look;
+        while let Some(part) = self.parts.front_mut() {
+            match part {
+                Part::Words { text, printed, over, .. } => {
+                    let end = if *over { text.len() } else { *printed + last_block(&text[*printed..]) };
+                    if end > *printed {
+                        let more = markdown(&text[*printed..end], width, look);
+                        if !more.is_empty() {
+                            rows.extend(more);
+                            rows.push(Row::blank());
+                        }
+                        *printed = end;
+                    }
+                    if !*over {
+                        break;
+                    }
+                }
+                Part::Thought { text, took, .. } => {
+                    let Some(time) = took else { break };
+                    rows.extend(thought(text, &format!("thought for {}", told(*time)), thoughts, look));
+                    rows.push(Row::blank());
+                }
+                Part::Script(script) => {
+                    let Some(result) = &script.result else { break };
+                    rows.extend(script.calls.rows(now, look));
+                    rows.extend(script.notes(look));
+                    rows.extend(result.iter().cloned());
+                    rows.push(Row::blank());
+                }
+                Part::Calls { calls, told, open } => {
+                    if *open > 0 {
+                        break;
+                    }
+                    rows.extend(calls.rows(now, look));
+                    rows.append(told);
+                    rows.push(Row::blank());
+                }
+                Part::Note(note) => {
+                    rows.append(note);
+                    if !matches!(self.parts.get(1), Some(Part::Script(_))) {
+                        rows.push(Row::blank());
+                    }
+                }
+            }
+            self.parts.pop_front();
+        }
+        rows
+    }
+
+    fn live(&self, part: &Part, width: usize, thoughts: Thoughts, now: Instant) -> Vec<Row> {
+        let look = self.look;
+        match part {
+            Part::Words { text, printed, .. } => match &text[*printed..] {
+                // Drawn again with every word: of much, only what is in sight, and plainly until it is complete.
+                long if long.len() > MOST_LIVE => {
+                    let tail = &long[long.ceil_char_boundary(long.len() - MOST_LIVE)..];
+                    clean(tail).lines().map(|line| Row::of(line.to_owned(), Style::new())).collect()
+                }
+                short => markdown(short, width, look),
+            },
+            Part::Thought { text, since, .. } => {
+                let time = now.saturating_duration_since(*since);
+                thought(text, &format!("thinking… {}", told(time)), thoughts, look)
+            }
+            Part::Script(script) => {
+                let mut rows = script.calls.live_rows(now, look);
+                rows.extend(script.notes(look));
+                if script.calls.is_empty() {
+                    let time = now.saturating_duration_since(script.since);
+                    rows.push(Row::of(format!("  {} runs… {}", script.id, told(time)), look.quiet()).fit(Fit::Cut));
+                }
+                rows
+            }
+            Part::Calls { calls, told, .. } => {
+                let mut rows = calls.live_rows(now, look);
+                rows.extend(told.iter().cloned());
+                rows
+            }
+            Part::Note(rows) => rows.clone(),
+        }
+    }
+}
+
+impl Script {
+    fn new(id: String, now: Instant) -> Self {
+        Self {
+            calls: Calls::of_run(&id),
+            id,
+            logs: Vec::new(),
+            logged: 0,
+            plan: Vec::new(),
+            diffs: Vec::new(),
+            since: now,
+            result: None,
+        }
+    }
+
+    fn notes(&self, look: Look) -> Vec<Row> {
+        let mut rows = self.logs.clone();
+        if self.logged > self.logs.len() {
+            rows.push(Row::of(format!("  … {} more lines logged", self.logged - self.logs.len()), look.quiet()));
+        }
+        rows.extend(self.plan.iter().chain(&self.diffs).cloned());
+        rows
+    }
+}
+
+/// Whole seconds: nobody wants to see letters jump.
+fn told(time: Duration) -> String {
+    match time.as_secs() {
+        0..60 => format!("{} s", time.as_secs()),
+        _ => took(time),
+    }
+}
+
+fn thought(text: &str, head: &str, thoughts: Thoughts, look: Look) -> Vec<Row> {
+    let mut rows = vec![Row::of(format!("· {head}"), look.quiet()).fit(Fit::Cut)];
+    if thoughts == Thoughts::Unfolded {
+        rows.extend(thought_rows(text, look));
+    }
+    rows
+}
+
+/// All of a thought.
+pub(crate) fn thought_rows(text: &str, look: Look) -> Vec<Row> {
+    let lines = clean(text.trim());
+    lines.lines().map(|line| Row::of(line.to_owned(), look.quiet()).behind(Span::raw("  "))).collect()
+}
+
+fn plan_rows(plan: &[PlanStep], look: Look) -> Vec<Row> {
+    let row = |step: &PlanStep| {
+        let (mark, style) = match step.status {
+            StepStatus::Completed => ("✓ ", look.quiet()),
+            StepStatus::InProgress => ("▸ ", look.strong()),
+            StepStatus::Pending => ("· ", look.quiet()),
+        };
+        Row::of(one_line(&step.step), style).behind(Span::styled(mark, style)).behind(Span::raw("    "))
+    };
+    plan.iter().map(row).collect()
+}
+
+/// A script before it runs: its source, folded where it is long.
+pub(crate) fn script_head(id: &str, language: &str, source: &str, look: Look) -> Vec<Row> {
+    let source = source.trim_matches('\n');
+    let lines = source.lines().count();
+    let head = vec![Span::styled("▶ script", look.busy()), Span::styled(format!("  {id}"), look.quiet())];
+    let mut rows = vec![Row::spans(head).fit(Fit::Cut)];
+    let indent = |row: Row| row.behind(Span::raw("    "));
+    let folded = if lines > SCRIPT_LINES { SCRIPT_LINES - 1 } else { lines };
+    rows.extend(code(language, source, look).into_iter().take(folded).map(indent));
+    if lines > folded {
+        rows.push(indent(Row::of(format!("… {} more lines", lines - folded), look.quiet())));
+    }
+    rows
+}
+
+/// What a script came to, in a few rows.
+pub(crate) fn script_result(output: &ScriptToolCallOutput, look: Look) -> Vec<Row> {
+    let mut rows = Vec::new();
+    for part in &output.output {
+        let text = match part {
+            OutputPart::Text { text } => short(&one_line(text.trim()), 200),
+            OutputPart::Image { mime_type, .. } | OutputPart::Audio { mime_type, .. } => format!("[{mime_type}]"),
+        };
+        rows.push(Row::of(text, look.quiet()).behind(Span::raw("  ")));
+    }
+    let time = took(Duration::from_secs_f64(output.metadata.duration_ms.max(0.0) / 1000.0));
+    let (mark, style, words) = match (&output.error, output.status) {
+        (Some(error), _) => {
+            let place = error.line.map(|line| format!(" (line {line})")).unwrap_or_default();
+            ("✗ ", look.bad(), format!("{}: {}{place}", error.code, short(&one_line(&error.message), 400)))
+        }
+        (None, RunStatus::Suspended) => ("? ", look.asks(), "put away until somebody answers".to_owned()),
+        (None, _) => {
+            let value = output.summary.clone().or_else(|| output.output_json.clone());
+            let value = value.unwrap_or_else(|| "nothing".to_owned());
+            ("◀ ", look.good(), short(&one_line(&value), 200))
+        }
+    };
+    let body = vec![Span::raw(words), Span::styled(format!("  {time}"), look.quiet())];
+    rows.push(Row::spans(body).behind(Span::styled(mark, style)));
+    for warning in &output.warnings {
+        rows.push(Row::of(format!("warning: {}", one_line(warning)), look.bad()).behind(Span::raw("  ")));
+    }
+    rows
+}
+
+/// The first lines of what a call returned.
+fn result_of_call(output: &FunctionCallOutput, look: Look) -> Vec<Row> {
+    const LINES: usize = 3;
+    let text = output.text();
+    let text = clean(text.trim_end());
+    let lines: Vec<&str> = text.lines().collect();
+    let mut rows: Vec<Row> = lines
+        .iter()
+        .take(LINES)
+        .map(|line| Row::of((*line).to_owned(), look.quiet()).fit(Fit::Cut).behind(Span::raw("    ")))
+        .collect();
+    if lines.len() > LINES {
+        rows.push(Row::of(format!("    … {} more lines", lines.len() - LINES), look.quiet()));
+    }
+    rows
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use selvedge_protocol::{CallRecord, CallStatus, Reasoning, Role, RunMetadata, ScriptError};
+
+    struct Watched {
+        turn: Turn,
+        now: Instant,
+        printed: Vec<Row>,
+    }
+
+    impl Watched {
+        fn new() -> Self {
+            let now = Instant::now();
+            Self { turn: Turn::new(Look::Plain, now), now, printed: Vec::new() }
+        }
+
+        fn take(&mut self, event: Event) {
+            let rows = self.turn.take(event, 60, Thoughts::Folded, self.now);
+            self.printed.extend(rows);
+        }
+
+        fn printed(&mut self) -> Vec<String> {
+            std::mem::take(&mut self.printed).iter().map(Row::plain).collect()
+        }
+
+        fn live(&self) -> Vec<String> {
+            self.turn.rows(60, Thoughts::Folded, self.now).iter().map(Row::plain).collect()
+        }
+    }
+
+    fn said(words: &str) -> TurnItem {
+        Item::message(Role::Assistant, words).into()
+    }
+
+    fn started(id: &str, item: TurnItem) -> Event {
+        Event::ItemStarted { item_id: id.into(), item }
+    }
+
+    fn updated(id: &str, delta: &str) -> Event {
+        Event::ItemUpdated { item_id: id.into(), delta: delta.into() }
+    }
+
+    fn completed(id: &str, item: TurnItem) -> Event {
+        Event::ItemCompleted { item_id: id.into(), item }
+    }
+
+    fn script(source: &str) -> TurnItem {
+        TurnItem::ScriptToolCall(ScriptToolCall {
+            id: "scr_1".into(),
+            call_id: "call_1".into(),
+            language: "ts".into(),
+            source_code: source.into(),
+            source_sha256: String::new(),
+            status: RunStatus::Pending,
+        })
+    }
+
+    fn output(error: Option<ScriptError>) -> TurnItem {
+        TurnItem::ScriptToolCallOutput(Box::new(ScriptToolCallOutput {
+            id: "scr_1".into(),
+            call_id: "call_1".into(),
+            status: RunStatus::Completed,
+            output_json: Some("{\"n\":1}".into()),
+            error,
+            summary: None,
+            output: vec![OutputPart::Text { text: "shown\nby the script".into() }],
+            calls: Vec::new(),
+            logs: Vec::new(),
+            warnings: vec!["nobody waited for tool_2".into()],
+            metadata: RunMetadata { duration_ms: 1500.0, ..RunMetadata::default() },
+        }))
+    }
+
+    #[test]
+    fn words_are_printed_block_by_block_as_they_come() {
+        let mut watched = Watched::new();
+        watched.take(started("i", said("")));
+        watched.take(updated("i", "One.\n\nTw"));
+        assert_eq!((watched.printed(), watched.live()), (vec!["One.".into(), "".into()], vec!["Tw".into()]));
+        watched.take(updated("i", "o."));
+        assert_eq!((watched.printed(), watched.live()), (vec![], vec!["Two.".to_owned()]));
+        watched.take(completed("i", said("One.\n\nTwo.")));
+        assert_eq!((watched.printed(), watched.live()), (vec!["Two.".into(), "".into()], vec![]));
+    }
+
+    #[test]
+    fn a_thought_is_one_line_with_its_time_and_kept_for_whoever_asks() {
+        let mut watched = Watched::new();
+        watched.take(started("i", Item::Reasoning(Reasoning::default()).into()));
+        watched.take(updated("i", "Hm.\nSo."));
+        watched.now += Duration::from_secs(3);
+        assert_eq!(watched.live(), ["· thinking… 3 s"]);
+        let thought = Reasoning { summary: vec!["Hm.\nSo.".into()], ..Reasoning::default() };
+        watched.take(completed("i", Item::Reasoning(thought).into()));
+        assert_eq!(watched.printed(), ["· thought for 3 s", ""]);
+        assert_eq!(watched.turn.last_thought.as_deref(), Some("Hm.\nSo."));
+    }
+
+    #[test]
+    fn a_script_is_printed_at_once_its_calls_when_they_are_over() {
+        let mut watched = Watched::new();
+        watched.take(completed("i", script("return 1")));
+        assert_eq!(watched.printed(), ["▶ script  scr_1", "    return 1"]);
+        watched.take(Event::CallStarted {
+            parent_id: "scr_1".into(),
+            call_id: "tool_1".into(),
+            tool: "exec".into(),
+            about: "ls".into(),
+        });
+        watched.take(Event::Log { script_id: "scr_1".into(), level: LogLevel::Log, message: "so far".into() });
+        assert_eq!(
+            (watched.printed(), watched.live()),
+            (vec![], vec!["  ⠋ exec ls".to_owned(), "  so far".to_owned()])
+        );
+        let call = CallRecord {
+            id: "tool_1".into(),
+            tool: "exec".into(),
+            status: CallStatus::Done,
+            reused: false,
+            duration_ms: 5.0,
+            args_digest: String::new(),
+            line: None,
+            error: None,
+        };
+        watched.take(Event::CallFinished { parent_id: "scr_1".into(), call });
+        watched.take(completed("o", output(None)));
+        assert_eq!(
+            watched.printed(),
+            [
+                "  ✓ exec ls  5 ms",
+                "  so far",
+                "  shown⏎by the script",
+                "◀ {\"n\":1}  1.5 s",
+                "  warning: nobody waited for tool_2",
+                ""
+            ]
+        );
+        assert!(watched.turn.is_idle());
+    }
+
+    #[test]
+    fn a_long_script_is_folded() {
+        let source: String = (0..30).map(|n| format!("line{n}();\n")).collect();
+        let rows = script_head("scr_1", "ts", &source, Look::Plain);
+        assert_eq!(rows.len(), 1 + SCRIPT_LINES);
+        assert_eq!(rows.last().map(Row::plain).as_deref(), Some("    … 19 more lines"));
+    }
+
+    #[test]
+    fn an_answer_that_is_asked_for_again_leaves_nothing_behind() {
+        let mut watched = Watched::new();
+        watched.take(started("i", said("")));
+        watched.take(updated("i", "Half"));
+        watched.take(Event::ItemDropped { item_id: "i".into() });
+        assert!(watched.turn.is_idle() && watched.printed().is_empty());
+        watched.take(started("j", said("")));
+        watched.take(updated("j", "Printed.\n\nHalf"));
+        watched.printed();
+        watched.take(Event::ItemDropped { item_id: "j".into() });
+        assert_eq!(watched.printed(), ["the answer broke off, and is asked for again", ""]);
+    }
+
+    #[test]
+    fn a_file_is_shown_again_only_when_it_changed_again() {
+        let mut watched = Watched::new();
+        let diff = |line: &str| Event::DiffUpdated {
+            diff: format!("diff --git a/x b/x\n--- a/x\n+++ b/x\n@@ -1 +1 @@\n-old\n+{line}\n"),
+        };
+        watched.take(diff("new"));
+        assert_eq!(watched.printed().len(), 5);
+        watched.take(diff("new"));
+        assert_eq!(watched.printed(), Vec::<String>::new());
+        watched.take(diff("newer"));
+        assert!(watched.printed().contains(&"    +newer".to_owned()));
+    }
+}
