@@ -128,7 +128,7 @@ impl Agent {
             changes.begin();
         }
         let mut turn = Turn::new(self, session, options);
-        let end = turn.to_its_end().instrument(span.clone()).await;
+        let end = turn.until_its_end().instrument(span.clone()).await;
         turn.end_children().await;
         self.tell_changes(&options.events).await;
         let Spent { usage, cost, .. } = turn.budget.spent();
@@ -213,7 +213,7 @@ impl<'a> Turn<'a> {
     }
 
     /// The loop: assemble, ask, record, act, record, and again. When time is up everything is told to stop.
-    async fn to_its_end(&mut self) -> Result<TurnEnd, Fault> {
+    async fn until_its_end(&mut self) -> Result<TurnEnd, Fault> {
         let stop = self.stop.clone();
         let time_is_up = match self.budget.deadline() {
             Some(deadline) => tokio::time::sleep_until(deadline.into()),

@@ -1,4 +1,5 @@
 //! A long session in a process that is killed again and again ends as one that never was.
+#![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
 mod support;
 

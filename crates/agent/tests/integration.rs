@@ -1,4 +1,5 @@
 //! I1 to I10: whole turns against a model on loopback, on all three APIs.
+#![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
 mod support;
 

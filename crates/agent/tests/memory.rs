@@ -1,4 +1,5 @@
 //! Memory on the wire: what requests say of the past, and that what is cached stays cached.
+#![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
 mod support;
 

@@ -1,4 +1,5 @@
 //! What can happen in a turn besides going well.
+#![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
 mod support;
 

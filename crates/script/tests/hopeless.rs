@@ -1,4 +1,5 @@
 //! A script that is still being written is given up only where nothing can mend it any more.
+#![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
 use selvedge_script::{Compiler, hopeless};
 

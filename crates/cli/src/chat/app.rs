@@ -316,7 +316,7 @@ impl Chat {
                 Some(true) => running.options.leave.cancel(),
                 Some(false) => {}
             }
-            let waits = !self.asking.front().is_some_and(|asking| !asking.is_of_script());
+            let waits = self.asking.front().is_none_or(Asking::is_of_script);
             let ended = async {
                 while waits && let Some(news) = self.receiver.recv().await {
                     let over = matches!(news, News::Over(_) | News::Broke(_));

@@ -211,8 +211,8 @@ impl Editor {
 
     /// Where the word before the cursor begins.
     fn word_before(&self) -> usize {
-        let words = self.text[..self.at].split_word_bound_indices();
-        words.filter(|(_, word)| is_word(word)).next_back().map_or(0, |(at, _)| at)
+        let mut words = self.text[..self.at].split_word_bound_indices();
+        words.rfind(|(_, word)| is_word(word)).map_or(0, |(at, _)| at)
     }
 
     fn word_after(&self) -> usize {
