@@ -2,8 +2,8 @@
 
 use selvedge_journal::Run;
 use selvedge_protocol::{
-    ErrorCode, Event, FunctionCall, FunctionCallOutput, Item, Message, Mode, OutputPart, Phase, Role, RunMetadata,
-    RunStart, RunStatus, ScriptError, ScriptToolCallOutput, TurnItem, new_id,
+    CallRecord, CallStatus, ErrorCode, Event, FunctionCall, FunctionCallOutput, Item, Message, Mode, OutputPart, Phase,
+    Role, RunMetadata, RunStart, RunStatus, ScriptError, ScriptToolCallOutput, TurnItem, new_id,
 };
 use selvedge_script::{Facts, Pragma, Resume, RunOptions, Suspended};
 use selvedge_tools::{Scope, ScopeLimits, StructuredCall};
@@ -48,7 +48,7 @@ impl Results {
         wire
     }
 
-    fn script(&mut self, form: Form, output: ScriptToolCallOutput, max_tokens: usize) {
+    pub(crate) fn script(&mut self, form: Form, output: ScriptToolCallOutput, max_tokens: usize) {
         let shown = script_result(&output, max_tokens);
         match form {
             Form::Call => self.calls.push(Item::FunctionCallOutput(FunctionCallOutput {
@@ -62,7 +62,7 @@ impl Results {
         self.items.push(TurnItem::ScriptToolCallOutput(Box::new(output)));
     }
 
-    fn call(&mut self, output: FunctionCallOutput) {
+    pub(crate) fn call(&mut self, output: FunctionCallOutput) {
         self.calls.push(Item::FunctionCallOutput(output.clone()));
         self.items.push(Item::FunctionCallOutput(output).into());
     }
@@ -345,7 +345,8 @@ impl Turn<'_> {
         self.agent.agents.leave(&scope.id);
         if let Some(ledger) = self.agent.harness.orchestrator().ledger() {
             let mut output = empty(&scope.id, "");
-            output.status = RunStatus::Completed;
+            let stopped = |call: &CallRecord| matches!(call.status, CallStatus::Aborted | CallStatus::OutcomeUnknown);
+            output.status = if self.records.iter().any(stopped) { RunStatus::Error } else { RunStatus::Completed };
             output.calls = std::mem::take(&mut self.records);
             if let Err(error) = ledger.end(&output, None) {
                 self.events

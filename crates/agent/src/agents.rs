@@ -49,6 +49,7 @@ pub(crate) struct Circumstances {
     pub(crate) leave: CancellationToken,
     /// Stops the turn.
     pub(crate) stop: CancellationToken,
+    pub(crate) session: String,
     pub(crate) background: Background,
 }
 
@@ -302,7 +303,7 @@ impl Shared {
             agent = agent.over(orchestrator);
         }
         let session = match &template.journal {
-            Some(journal) => Session::begin(journal, &agent.settings.directory),
+            Some(journal) => Session::begin_under(journal, &agent.settings.directory, &circumstances.session),
             None => Ok(Session::in_memory()),
         };
         let session = session.map_err(|error| ToolError::new(error.to_string()))?;

@@ -9,16 +9,17 @@ use std::sync::Arc;
 
 use selvedge_journal::{Call, CallState, Journal, JournalError, Run, RunState};
 use selvedge_protocol::{
-    CallStatus, ErrorCode, FunctionCallOutput, Item, OutputPart, RunStatus, ScriptToolCall, ScriptToolCallOutput,
-    TurnItem,
+    CallStatus, ErrorCode, FunctionCallOutput, Item, OutputPart, Phase, RunStatus, ScriptError, ScriptToolCall,
+    ScriptToolCallOutput, TurnItem,
 };
 use selvedge_script::detect::{Segment, detect};
 use selvedge_script::{Pragma, Resume, hopeless};
 use selvedge_tools::shown_of_result;
 
+use crate::acting::{Results, empty};
 use crate::answer::{Form, Piece, Told, Written, code_of, malformed, stopped};
 use crate::earlier::earlier_calls;
-use crate::record::StepKind;
+use crate::record::{Step, StepKind};
 use crate::turn::{Fault, Turn};
 
 /// What is known of calls that were made before.
@@ -99,6 +100,10 @@ impl Turn<'_> {
         let Some(journal) = self.session.journal().cloned() else { return Ok(None) };
         let unreadable = |error: JournalError| Fault::journal(error.to_string());
         let calls = run.as_deref().map(|run| chain(&journal, run)).transpose().map_err(unreadable)?;
+        if calls.as_ref().is_some_and(Vec::is_empty) {
+            // It never began: it begins now, under the name by which whoever comes next looks for it.
+            self.run = run.clone();
+        }
         self.used = self.ids_used_before(run.as_deref());
         for item in items {
             match item {
@@ -114,11 +119,11 @@ impl Turn<'_> {
         }
         for run in calls.into_iter().flatten() {
             if run.summary.state == RunState::Running {
-                return Err(Fault::journal(format!("{} still runs in another process", run.summary.id)));
+                return Err(Fault::in_use(&run.summary.id));
             }
-            known.run = Some(run.summary.id);
+            known.run = Some(run.summary.id.clone());
             for call in run.calls {
-                if let Some(output) = known_call(&call) {
+                if let Some(output) = known_call(&run.summary.id, &call) {
                     known.calls.insert(call.id, output);
                 }
             }
@@ -157,7 +162,7 @@ fn known_script(journal: &Journal, id: &str, call_id: &str) -> Result<Option<Kno
     let Some(last) = chain(journal, id).map_err(unreadable)?.pop() else { return Ok(None) };
     Ok(Some(match (last.summary.state, &last.output) {
         (RunState::Running, _) => {
-            return Err(Fault::journal(format!("{} still runs in another process", last.summary.id)));
+            return Err(Fault::in_use(&last.summary.id));
         }
         (RunState::Suspended, _) => KnownScript::Suspended(Box::new(last)),
         (_, Some(output)) => {
@@ -195,27 +200,57 @@ fn written_again(item: ScriptToolCall, wire: &[Item]) -> Written {
 }
 
 /// What is known of a structured call; `None` where it never began, or may simply be made again.
-fn known_call(call: &Call) -> Option<FunctionCallOutput> {
+fn known_call(run: &str, call: &Call) -> Option<FunctionCallOutput> {
     let CallState::Ended(status) = call.state else { return None };
+    let handle = format!("{run}/{}", call.id);
+    let handle = Some(handle.as_str());
     let (text, failed) = match status {
         CallStatus::Done => {
             let value = call.value.as_ref().map(ToString::to_string);
-            (shown_of_result(call.shown.clone().or(value).unwrap_or_default()), false)
+            (shown_of_result(call.shown.clone().or(value).unwrap_or_default(), handle), false)
         }
         CallStatus::Failed => {
             let words = call.error.as_ref().map(|error| format!("error: {}", error.message));
-            (shown_of_result(call.shown.clone().or(words).unwrap_or_default()), true)
+            (shown_of_result(call.shown.clone().or(words).unwrap_or_default(), handle), true)
         }
-        CallStatus::OutcomeUnknown if !call.read_only => {
-            let tool = &call.tool;
-            let words = format!(
-                "outcome unknown: {tool} was started, then this program was ended, and nobody knows how it ended\n\
-                 hint: check whether it took effect before doing it again"
-            );
-            (words, true)
-        }
+        CallStatus::OutcomeUnknown if !call.read_only => (nobody_knows(&call.tool), true),
+        // It was stopped on its way: nobody knows how far it came.
+        CallStatus::Aborted if !call.read_only && call.args.is_some() => (nobody_knows(&call.tool), true),
         CallStatus::OutcomeUnknown | CallStatus::Aborted | CallStatus::NotStarted => return None,
     };
     let output = vec![OutputPart::Text { text }];
     Some(FunctionCallOutput { call_id: call.id.clone(), output, failed })
 }
+
+fn nobody_knows(tool: &str) -> String {
+    format!(
+        "outcome unknown: {tool} was started, then this program was ended, and nobody knows how it ended\n\
+         hint: check whether it took effect before doing it again"
+    )
+}
+
+/// The results of an answer whose calls nobody here knows the end of.
+pub(crate) fn unknown(step: &Step) -> Results {
+    let mut results = Results::default();
+    for item in &step.items {
+        match item {
+            TurnItem::Item(Item::FunctionCall(call)) => {
+                let output = vec![OutputPart::Text { text: nobody_knows(&call.name) }];
+                results.call(FunctionCallOutput { call_id: call.call_id.clone(), output, failed: true });
+            }
+            TurnItem::ScriptToolCall(script) => {
+                let written = written_again(script.clone(), &step.wire);
+                let message = "nobody here knows whether this script ran, and how far";
+                let error = ScriptError::new(ErrorCode::OutcomeUnknownError, Phase::Executing, message)
+                    .suggest("check what it was to change before doing it again");
+                let output = ScriptToolCallOutput { error: Some(error), ..empty(&script.id, &script.call_id) };
+                results.script(written.form, output, MOST_TOKENS);
+            }
+            _ => {}
+        }
+    }
+    results
+}
+
+/// Far more than the words above have.
+const MOST_TOKENS: usize = 1_000;

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use selvedge_journal::Journal;
+use selvedge_journal::{Journal, StoredItem};
 use selvedge_protocol::{Item, Message, OutputPart, Role, TurnEnd, TurnError, TurnItem, Usage, new_id};
 use selvedge_script as script;
 
@@ -23,6 +23,8 @@ pub struct Session {
     pub(crate) shelf: script::Session,
     /// Items told in events so far.
     told: u64,
+    /// The number of the last item that is written down.
+    written: u32,
 }
 
 /// What somebody asks.
@@ -47,35 +49,80 @@ impl From<String> for Input {
 impl Session {
     /// A conversation that ends with the process.
     pub fn in_memory() -> Self {
-        Self::new(new_id("ses"), None, Reader::default())
+        Self::new(new_id("ses"), None, Reader::default(), 0)
     }
 
     /// A new conversation, kept in the journal.
     pub fn begin(journal: &Arc<Journal>, directory: &str) -> Result<Self, AgentError> {
-        let id = journal.begin_session(directory)?;
-        Ok(Self::new(id, Some(journal.clone()), Reader::default()))
+        let id = journal.begin_session(directory, None)?;
+        Ok(Self::new(id, Some(journal.clone()), Reader::default(), 0))
     }
 
-    /// A conversation from the journal, by its id, the beginning of it, or its name.
+    /// A new conversation of an agent that another one launched.
+    pub(crate) fn begin_under(journal: &Arc<Journal>, directory: &str, parent: &str) -> Result<Self, AgentError> {
+        let id = journal.begin_session(directory, Some(parent))?;
+        Ok(Self::new(id, Some(journal.clone()), Reader::default(), 0))
+    }
+
+    /// A conversation from the journal, by its id, the beginning of it, or its name, to go on with. It is this process's
+    /// until it is dropped: one that another living process works on is refused.
     pub fn resume(journal: &Arc<Journal>, id: &str) -> Result<Self, AgentError> {
         let id = journal.session(id)?.id;
+        journal.claim_session(&id)?;
+        Self::read(journal, &id)
+    }
+
+    /// The same, only to look at it: whoever works on it is not disturbed.
+    pub fn read(journal: &Arc<Journal>, id: &str) -> Result<Self, AgentError> {
+        let id = journal.session(id)?.id;
+        let items = journal.items(&id)?;
+        let written = items.last().map_or(0, |item| item.number);
         let mut reader = Reader::default();
-        for stored in journal.items(&id)? {
+        for stored in items {
             let number = stored.number;
             let line: Line = serde_json::from_value(stored.item)
                 .map_err(|error| AgentError::Damaged { number, why: error.to_string() })?;
             reader.read(stored.turn, line);
         }
-        Ok(Self::new(id, Some(journal.clone()), reader))
+        Ok(Self::new(id, Some(journal.clone()), reader, written))
     }
 
-    fn new(id: String, journal: Option<Arc<Journal>>, reader: Reader) -> Self {
+    /// A conversation that begins like another, up to and with a turn. What the other left undone stays undone here.
+    pub fn fork(journal: &Arc<Journal>, id: &str, up_to_turn: Option<u32>) -> Result<Self, AgentError> {
+        let fork = journal.fork_session(&journal.session(id)?.id, up_to_turn)?;
+        let mut session = Self::resume(journal, &fork)?;
+        session.close()?;
+        Ok(session)
+    }
+
+    /// Takes in an exported conversation. What was under way when it was exported is not done here.
+    pub fn import(journal: &Arc<Journal>, lines: &[serde_json::Value]) -> Result<Self, AgentError> {
+        let id = journal.import_session(lines, check)?;
+        let mut session = Self::resume(journal, &id)?;
+        session.close()?;
+        Ok(session)
+    }
+
+    /// Ends a turn that was broken off elsewhere: whoever made its calls may know how they ended, here nobody does.
+    fn close(&mut self) -> Result<(), AgentError> {
+        if !self.is_open() {
+            return Ok(());
+        }
+        let undone = self.steps.last().filter(|step| matches!(step.kind, StepKind::Answered { .. }));
+        if let Some(results) = undone.map(crate::recovery::unknown) {
+            let wire = results.wire();
+            self.add(StepKind::Acted, results.items, wire)?;
+        }
+        self.end(Ok(TurnEnd::Interrupted))
+    }
+
+    fn new(id: String, journal: Option<Arc<Journal>>, reader: Reader, written: u32) -> Self {
         let shelf = match &journal {
             Some(journal) => script::Session::on(Arc::new(journal.shelf(&id))),
             None => script::Session::default(),
         };
         let ended = reader.ended || reader.turn == 0;
-        Self { id, journal, steps: reader.steps, turn: reader.turn, ended, shelf, told: 0 }
+        Self { id, journal, steps: reader.steps, turn: reader.turn, ended, shelf, told: 0, written }
     }
 
     /// Its id.
@@ -162,11 +209,11 @@ impl Session {
         Ok(())
     }
 
-    fn write(&self, lines: &[Line]) -> Result<(), AgentError> {
+    fn write(&mut self, lines: &[Line]) -> Result<(), AgentError> {
         let Some(journal) = &self.journal else { return Ok(()) };
         let values = lines.iter().map(serde_json::to_value).collect::<Result<Vec<_>, _>>();
         let values = values.map_err(|error| AgentError::Damaged { number: 0, why: error.to_string() })?;
-        journal.append_items(&self.id, self.turn, &values)?;
+        self.written = journal.append_items(&self.id, self.written, self.turn, &values)?;
         Ok(())
     }
 
@@ -175,6 +222,29 @@ impl Session {
         self.told += 1;
         format!("item_{}", self.told - 1)
     }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        if let Some(journal) = &self.journal {
+            // Where that fails it is left to others when this process ends.
+            let _ = journal.release_session(&self.id);
+        }
+    }
+}
+
+/// What is wrong with the items of a session from elsewhere.
+fn check(items: &[StoredItem]) -> Result<(), String> {
+    let mut turn = 1;
+    for (number, stored) in (1u32..).zip(items) {
+        let wrong = |why: &str| format!("item {number}: {why}");
+        serde_json::from_value::<Line>(stored.item.clone()).map_err(|error| wrong(&error.to_string()))?;
+        if stored.turn != turn && stored.turn != turn + 1 {
+            return Err(wrong("its turn does not follow the one before"));
+        }
+        turn = stored.turn;
+    }
+    Ok(())
 }
 
 fn ordered(steps: &[Step]) -> Vec<TurnItem> {

@@ -57,6 +57,13 @@ pub(crate) struct Fault(pub(crate) TurnError);
 
 impl Fault {
     const JOURNAL: &str = "journal";
+    const IN_USE: &str = "in_use";
+
+    /// What the turn waits for goes on in another process: it stays open.
+    pub(crate) fn in_use(run: &str) -> Self {
+        let message = format!("{run} still runs in another process");
+        Self(TurnError { kind: Self::IN_USE.to_owned(), message })
+    }
 
     pub(crate) fn journal(message: impl Into<String>) -> Self {
         Self(TurnError { kind: Self::JOURNAL.to_owned(), message: message.into() })
@@ -139,7 +146,8 @@ impl Agent {
         counters::turn(&end, started.elapsed(), &usage);
         let items = session.items_of(number);
         // A turn that waits for a person is not over.
-        let waits = end == Ok(TurnEnd::Suspended);
+        let elsewhere = end.as_ref().is_err_and(|error| error.kind == Fault::IN_USE);
+        let waits = end == Ok(TurnEnd::Suspended) || elsewhere;
         let ended = if waits { Ok(()) } else { session.end(end.clone()) };
         if let Some(companion) = self.companion.as_ref() {
             companion.kept(session, &kept);
@@ -176,7 +184,7 @@ impl Agent {
         turn.end_children().await;
         drop(turn);
         if let Err(fault) = settled
-            && fault.0.kind == Fault::JOURNAL
+            && [Fault::JOURNAL, Fault::IN_USE].contains(&fault.0.kind.as_str())
         {
             return Err(fault);
         }
@@ -476,6 +484,7 @@ impl<'a> Turn<'a> {
             depth: self.agent.depth,
             leave: self.options.leave.clone(),
             stop: self.stop.clone(),
+            session: self.session.id().to_owned(),
             background: self.background.clone(),
         }
     }

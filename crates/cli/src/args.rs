@@ -220,6 +220,10 @@ pub(crate) struct SessionsListArgs {
     #[arg(long, value_name = "N", default_value_t = 20)]
     pub(crate) limit: u32,
 
+    /// Those that agents began, too
+    #[arg(long)]
+    pub(crate) all: bool,
+
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,

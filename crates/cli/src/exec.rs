@@ -53,7 +53,12 @@ pub(crate) fn exec(args: ExecArgs) -> Result<Exit> {
                 Task::Resume { id, .. } => Conversation::Old(id.clone()),
             },
         };
-        let Assembled { agent, mut session, servers } = assembly::agent(&mut setup, &args.place, wanted).await?;
+        let Assembled { agent, mut session, servers } = tokio::select! {
+            biased;
+            // Servers may take their time to start.
+            () = options.cancel.cancelled() => return Err(Problem::new("interrupted before it began").into()),
+            assembled = assembly::agent(&mut setup, &args.place, wanted) => assembled?,
+        };
         options.events.emit(Event::ThreadStarted { thread_id: session.id().to_owned() });
         let outcome = match task {
             Task::New(prompt) | Task::Resume { prompt: Some(prompt), .. } => {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
-use selvedge_agent::Session;
+use selvedge_agent::{AgentError, Session};
 use selvedge_journal::{Journal, JournalError};
 use selvedge_protocol::{Item, Role, TurnItem};
 use serde_json::{Value, json};
@@ -34,7 +34,8 @@ pub(crate) fn sessions(command: SessionsCommand) -> Result<Exit> {
 }
 
 fn list(journal: &Journal, args: &SessionsListArgs) -> Result<Exit> {
-    let sessions = journal.sessions(args.limit).map_err(|error| problem(&error))?;
+    let sessions = if args.all { journal.all_sessions(args.limit) } else { journal.sessions(args.limit) };
+    let sessions = sessions.map_err(|error| problem(&error))?;
     if args.json {
         line(&serde_json::to_string_pretty(&sessions)?)?;
         return Ok(Exit::Done);
@@ -65,7 +66,7 @@ pub(crate) fn first_words(journal: &Journal, id: &str) -> Option<String> {
 
 fn show(journal: &Arc<Journal>, args: &SessionArgs) -> Result<Exit> {
     let summary = journal.session(&args.session).map_err(|error| problem(&error))?;
-    let session = Session::resume(journal, &summary.id)?;
+    let session = Session::read(journal, &summary.id)?;
     let redactor = redactor()?;
     let items = session.history();
     if args.json {
@@ -114,10 +115,12 @@ fn short(text: &str) -> String {
     shown
 }
 
-fn fork(journal: &Journal, args: &SessionsForkArgs) -> Result<Exit> {
-    let id = journal.session(&args.session).map_err(|error| problem(&error))?.id;
-    let fork = journal.fork_session(&id, args.turn).map_err(|error| problem(&error))?;
-    line(&fork)?;
+fn fork(journal: &Arc<Journal>, args: &SessionsForkArgs) -> Result<Exit> {
+    let fork = Session::fork(journal, &args.session, args.turn).map_err(|error| match error {
+        AgentError::Journal(error) => problem(&error).into(),
+        other => anyhow::Error::from(other),
+    })?;
+    line(fork.id())?;
     Ok(Exit::Done)
 }
 
@@ -134,7 +137,7 @@ fn export(journal: &Journal, args: &SessionsExportArgs) -> Result<Exit> {
     Ok(Exit::Done)
 }
 
-fn import(journal: &Journal, args: &SessionsImportArgs) -> Result<Exit> {
+fn import(journal: &Arc<Journal>, args: &SessionsImportArgs) -> Result<Exit> {
     let bad = |why: String| {
         Problem::new(format!("{}: {why}", args.file.display())).hint("`selvedge sessions export` writes such files")
     };
@@ -145,7 +148,7 @@ fn import(journal: &Journal, args: &SessionsImportArgs) -> Result<Exit> {
         .map(serde_json::from_str)
         .collect::<Result<Vec<Value>, _>>();
     let lines = lines.map_err(|error| bad(format!("not JSON lines: {error}")))?;
-    line(&journal.import_session(&lines).map_err(|error| bad(error.to_string()))?)?;
+    line(Session::import(journal, &lines).map_err(|error| bad(error.to_string()))?.id())?;
     Ok(Exit::Done)
 }
 
@@ -155,6 +158,8 @@ pub(crate) fn problem(error: &JournalError) -> Problem {
         JournalError::NoSession(_) | JournalError::Ambiguous(_) => {
             Problem::new(error.to_string()).hint("`selvedge sessions list` shows the sessions there are")
         }
+        JournalError::SessionInUse(id) => Problem::new(error.to_string())
+            .hint(format!("wait until it is done, or begin another like it: selvedge sessions fork {id}")),
         JournalError::NameTaken(_) => Problem::new(error.to_string()).hint("choose another name"),
         other => crate::runs::problem(other),
     }

@@ -143,7 +143,8 @@ fn a_question_survives_an_upgrade_of_the_journal() {
     let file = rusqlite::Connection::open(place.path("home/journal.sqlite")).unwrap();
     file.execute_batch(
         "DROP TABLE cabinet; DROP INDEX resumed_runs; ALTER TABLE calls DROP COLUMN shown;
-         DELETE FROM steps WHERE name IN ('what a model was shown of a call', 'the File Cabinet')",
+         ALTER TABLE sessions DROP COLUMN owner; ALTER TABLE sessions DROP COLUMN parent;
+         DELETE FROM steps WHERE name IN ('what a model was shown of a call', 'the File Cabinet', 'whose a session is')",
     )
     .unwrap();
     drop(file);

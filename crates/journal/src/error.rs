@@ -33,6 +33,9 @@ pub enum JournalError {
     /// There is no such session.
     #[error("there is no session `{0}`")]
     NoSession(String),
+    /// Another process works on the session, or has gone on with it meanwhile.
+    #[error("another process works on session `{0}`")]
+    SessionInUse(String),
     /// Another session has the name.
     #[error("another session is called `{0}`")]
     NameTaken(String),

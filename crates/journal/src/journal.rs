@@ -19,7 +19,7 @@ use crate::{JournalError, schema, tables};
 pub struct Journal {
     connection: Mutex<Connection>,
     pub(crate) folder: PathBuf,
-    owner: Owner,
+    pub(crate) owner: Owner,
     pub(crate) key: [u8; 32],
     pub(crate) payloads: Payloads,
 }

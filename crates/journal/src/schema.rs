@@ -133,6 +133,12 @@ const STEPS: &[(&str, &str)] = &[
     CREATE INDEX cabinet_by_time ON cabinet (kind, saved_ms DESC);
     ",
     ),
+    (
+        "whose a session is",
+        "-- The process that works on it, and the session of the agent that launched its agent.
+    ALTER TABLE sessions ADD COLUMN owner TEXT;
+    ALTER TABLE sessions ADD COLUMN parent TEXT;",
+    ),
 ];
 
 /// Brings the journal's own tables up to date.

@@ -25,6 +25,8 @@ pub struct SessionSummary {
     pub items: u32,
     /// The session it was forked from.
     pub forked_from: Option<String>,
+    /// The session whose agent launched this one's.
+    pub parent: Option<String>,
 }
 
 /// An item of a session.
@@ -50,25 +52,71 @@ struct Head {
 }
 
 const SUMMARY: &str = "SELECT id, name, directory, started_ms, touched_ms, forked_from,
-    (SELECT count(*) FROM items WHERE session = sessions.id) FROM sessions";
+    (SELECT count(*) FROM items WHERE session = sessions.id), parent FROM sessions";
 
 /// The time in `?2`, or a little more: two sessions touched within a millisecond are still one before the other.
 const NOW: &str = "max(?2, (SELECT ifnull(max(touched_ms), 0) + 1 FROM sessions))";
 
 impl Journal {
-    /// Begins a session.
-    pub fn begin_session(&self, directory: &str) -> Result<String, JournalError> {
+    /// Begins a session of this process; `parent` is the session whose agent launches this one's.
+    pub fn begin_session(&self, directory: &str, parent: Option<&str>) -> Result<String, JournalError> {
         let id = new_id("ses");
-        self.write(|connection| insert(connection, &id, directory, now_ms(), None))?;
+        self.write(|connection| {
+            insert(connection, &id, directory, now_ms(), None)?;
+            let sql = "UPDATE sessions SET owner = ?2, parent = ?3 WHERE id = ?1";
+            connection.prepare_cached(sql)?.execute(params![id, self.owner.id, parent])?;
+            Ok(())
+        })?;
         Ok(id)
     }
 
-    /// Sessions, the one last touched first.
+    /// Sessions that people began, the one last touched first.
     pub fn sessions(&self, limit: u32) -> Result<Vec<SessionSummary>, JournalError> {
+        self.list_sessions("WHERE parent IS NULL", limit)
+    }
+
+    /// The same with those that agents began.
+    pub fn all_sessions(&self, limit: u32) -> Result<Vec<SessionSummary>, JournalError> {
+        self.list_sessions("", limit)
+    }
+
+    fn list_sessions(&self, which: &str, limit: u32) -> Result<Vec<SessionSummary>, JournalError> {
         let connection = self.lock();
-        let mut read = connection.prepare_cached(&format!("{SUMMARY} ORDER BY touched_ms DESC, id LIMIT ?1"))?;
+        let sql = format!("{SUMMARY} {which} ORDER BY touched_ms DESC, id LIMIT ?1");
+        let mut read = connection.prepare_cached(&sql)?;
         let sessions = read.query_map(params![limit], summary)?.collect::<Result<_, _>>()?;
         Ok(sessions)
+    }
+
+    /// Claims a session for this process. Where another one that lives works on it, it stays that one's.
+    pub fn claim_session(&self, id: &str) -> Result<(), JournalError> {
+        self.write(|connection| {
+            self.must_be_free(connection, id)?;
+            let sql = "UPDATE sessions SET owner = ?2 WHERE id = ?1";
+            connection.prepare_cached(sql)?.execute(params![id, self.owner.id])?;
+            Ok(())
+        })
+    }
+
+    /// Leaves a session of this process to others.
+    pub fn release_session(&self, id: &str) -> Result<(), JournalError> {
+        self.write(|connection| {
+            let sql = "UPDATE sessions SET owner = NULL WHERE id = ?1 AND owner = ?2";
+            connection.prepare_cached(sql)?.execute(params![id, self.owner.id])?;
+            Ok(())
+        })
+    }
+
+    fn must_be_free(&self, connection: &Connection, id: &str) -> Result<(), JournalError> {
+        let mut read = connection.prepare_cached("SELECT owner FROM sessions WHERE id = ?1")?;
+        let owner: Option<Option<String>> = read.query_row(params![id], |row| row.get(0)).optional()?;
+        match owner {
+            None => Err(JournalError::NoSession(id.to_owned())),
+            Some(Some(other)) if other != self.owner.id && self.is_alive(&other) => {
+                Err(JournalError::SessionInUse(id.to_owned()))
+            }
+            Some(_) => Ok(()),
+        }
     }
 
     /// One session, by its id, the beginning of it, or its name.
@@ -112,26 +160,33 @@ impl Journal {
                 "INSERT INTO items SELECT ?1, number, turn, item, at_ms FROM items WHERE session = ?2 AND turn <= ?3",
                 params![fork, id, up_to_turn.unwrap_or(u32::MAX)],
             )?;
+            connection.execute(
+                "INSERT INTO stored SELECT ?1, key, value, bytes, stored_ms FROM stored WHERE session = ?2",
+                params![fork, id],
+            )?;
             Ok(())
         })?;
         Ok(fork)
     }
 
-    /// Adds items to a turn of a session, all or none, and returns the number of the first.
-    pub fn append_items(&self, session: &str, turn: u32, items: &[Value]) -> Result<u32, JournalError> {
+    /// Adds items to a turn of a session behind the item of number `after`, all or none, and returns the number of the
+    /// last. Where it is not the last one any more, somebody else has gone on with the session.
+    pub fn append_items(&self, session: &str, after: u32, turn: u32, items: &[Value]) -> Result<u32, JournalError> {
         self.write(|connection| {
+            self.must_be_free(connection, session)?;
             let now = now_ms();
             let mut touch =
                 connection.prepare_cached(&format!("UPDATE sessions SET touched_ms = {NOW} WHERE id = ?1"))?;
-            if touch.execute(params![session, now])? == 0 {
-                return Err(JournalError::NoSession(session.to_owned()));
-            }
+            touch.execute(params![session, now])?;
             let mut last = connection.prepare_cached("SELECT ifnull(max(number), 0) FROM items WHERE session = ?1")?;
             let last: u32 = last.query_row(params![session], |row| row.get(0))?;
+            if last != after {
+                return Err(JournalError::SessionInUse(session.to_owned()));
+            }
             for (number, item) in (last + 1..).zip(items) {
                 self.insert_item(connection, session, &StoredItem { number, turn, at_ms: now, item: item.clone() })?;
             }
-            Ok(last + 1)
+            Ok(last + items.len() as u32)
         })
     }
 
@@ -178,16 +233,23 @@ impl Journal {
         Ok(lines)
     }
 
-    /// Takes in an exported session under a new id.
-    pub fn import_session(&self, lines: &[Value]) -> Result<String, JournalError> {
+    /// Takes in an exported session under a new id, and under its name where that is free. `check` says what is wrong
+    /// with its items.
+    pub fn import_session(
+        &self,
+        lines: &[Value],
+        check: impl FnOnce(&[StoredItem]) -> Result<(), String>,
+    ) -> Result<String, JournalError> {
         let foreign = |error: serde_json::Error| JournalError::NotASession(error.to_string());
         let (head, rest) = lines.split_first().ok_or_else(|| JournalError::NotASession("it is empty".into()))?;
         let head: Head = serde_json::from_value(head.clone()).map_err(foreign)?;
         let items: Vec<StoredItem> =
             rest.iter().map(|line| serde_json::from_value(line.clone())).collect::<Result<_, _>>().map_err(foreign)?;
+        check(&items).map_err(JournalError::NotASession)?;
         let id = new_id("ses");
         self.write(|connection| {
             insert(connection, &id, &head.directory, head.started_ms, None)?;
+            connection.execute("UPDATE OR IGNORE sessions SET name = ?2 WHERE id = ?1", params![id, head.name])?;
             for (number, item) in (1..).zip(&items) {
                 self.insert_item(connection, &id, &StoredItem { number, ..item.clone() })?;
             }
@@ -230,5 +292,6 @@ fn summary(row: &Row<'_>) -> rusqlite::Result<SessionSummary> {
         touched_ms: row.get(4)?,
         forked_from: row.get(5)?,
         items: row.get(6)?,
+        parent: row.get(7)?,
     })
 }

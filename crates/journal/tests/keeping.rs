@@ -185,12 +185,12 @@ fn secrets_are_known_by_their_looks_and_their_names() {
 fn a_session_is_kept_forked_renamed_and_taken_along() {
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::open(dir.path()).unwrap();
-    let id = journal.begin_session("/work").unwrap();
+    let id = journal.begin_session("/work", None).unwrap();
     let items = [json!({"type": "message", "text": "hi"}), json!({"type": "message", "text": "x".repeat(9000)})];
-    assert_eq!(journal.append_items(&id, 1, &items).unwrap(), 1);
-    assert_eq!(journal.append_items(&id, 2, &[json!(3)]).unwrap(), 3);
+    assert_eq!(journal.append_items(&id, 0, 1, &items).unwrap(), 2);
+    assert_eq!(journal.append_items(&id, 2, 2, &[json!(3)]).unwrap(), 3);
     let fork = journal.fork_session(&id, Some(1)).unwrap();
-    journal.append_items(&fork, 2, &[json!("another way")]).unwrap();
+    journal.append_items(&fork, 2, 2, &[json!("another way")]).unwrap();
     let texts = |id: &str| journal.items(id).unwrap().into_iter().map(|item| item.item).collect::<Vec<_>>();
     assert_eq!(texts(&fork), [items[0].clone(), items[1].clone(), json!("another way")]);
     journal.rename_session(&id, "first").unwrap();
@@ -198,14 +198,14 @@ fn a_session_is_kept_forked_renamed_and_taken_along() {
     assert_eq!(journal.session("first").unwrap().id, id);
     assert_eq!(journal.session(&fork[..fork.len() - 1]).unwrap().forked_from.as_deref(), Some(id.as_str()));
     assert!(matches!(journal.session("nothing"), Err(JournalError::NoSession(_))));
-    assert!(matches!(journal.append_items("nothing", 1, &[json!(1)]), Err(JournalError::NoSession(_))));
+    assert!(matches!(journal.append_items("nothing", 0, 1, &[json!(1)]), Err(JournalError::NoSession(_))));
     assert_eq!(journal.sessions(10).unwrap()[0].id, fork, "the one last touched first");
     // Nothing of a session is ever tidied away.
     journal.tidy(&Retention { days: 0, megabytes: 0 }).unwrap();
     let lines = journal.export_session(&id).unwrap();
-    let twin = journal.import_session(&lines).unwrap();
+    let twin = journal.import_session(&lines, |_| Ok(())).unwrap();
     assert_eq!(journal.items(&twin).unwrap(), journal.items(&id).unwrap());
-    assert!(matches!(journal.import_session(&[json!({"a": 1})]), Err(JournalError::NotASession(_))));
+    assert!(matches!(journal.import_session(&[json!({"a": 1})], |_| Ok(())), Err(JournalError::NotASession(_))));
 }
 
 #[test]
@@ -361,10 +361,10 @@ fn what_an_open_run_went_on_from_is_kept_and_sessions_are_no_reason_to_forget_ru
     };
     assert_eq!(left(&journal), ["scr_first", "scr_open"]);
     // Megabytes of a session, which are kept for ever.
-    let session = journal.begin_session("/").unwrap();
+    let session = journal.begin_session("/", None).unwrap();
     let noise =
         |n: u64| json!((0..40_000u64).map(|i| (i * 7919 + n).wrapping_mul(0x9e37_79b9_7f4a_7c15)).collect::<Vec<_>>());
-    journal.append_items(&session, 1, &(0..6).map(noise).collect::<Vec<_>>()).unwrap();
+    journal.append_items(&session, 0, 1, &(0..6).map(noise).collect::<Vec<_>>()).unwrap();
     begin(&journal, "scr_new");
     end(&journal, "scr_new");
     journal.tidy(&Retention { days: 10, megabytes: 1 }).unwrap();

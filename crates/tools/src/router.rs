@@ -78,7 +78,8 @@ impl ToolRouter {
                     // Ids are the model's own: should two be the same, each answer goes to one of them.
                     let place = ids.iter().zip(&outputs).position(|(id, at)| *id == outcome.settles && at.is_none());
                     if let Some(place) = place {
-                        outputs[place] = Some(answer(*outcome, before));
+                        let handle = self.orchestrator.ledger().map(|_| format!("{}/{}", scope.id, outcome.settles));
+                        outputs[place] = Some(answer(*outcome, before, handle));
                     }
                 }
                 Report::Asking { .. } | Report::Answered(_) | Report::Later | Report::TakenOver => {}
@@ -129,21 +130,23 @@ fn drop_nulls(value: &mut Value) {
     }
 }
 
-fn answer(outcome: CallOutcome, before: Vec<CallRecord>) -> StructuredOutput {
+fn answer(outcome: CallOutcome, before: Vec<CallRecord>, handle: Option<String>) -> StructuredOutput {
     let (content, value) = match outcome.result {
         Ok(output) => (output.rendering.unwrap_or_else(|| output.value.to_string()), Some(output.value)),
         Err(failure) => (failure.in_words(), None),
     };
     let records = before.into_iter().chain([outcome.record]).collect();
-    StructuredOutput { call_id: outcome.settles, content: shown_of_result(content), value, records }
+    StructuredOutput { call_id: outcome.settles, content: shown_of_result(content, handle.as_deref()), value, records }
 }
 
-/// What a model sees of one result: the beginning and the end of a text that is too long.
-pub fn shown_of_result(text: String) -> String {
+/// What a model sees of one result: the beginning and the end of a text that is too long, and by which handle it can
+/// be read whole.
+pub fn shown_of_result(text: String, handle: Option<&str>) -> String {
     if text.len() <= SHOWN {
         return text;
     }
     let head = text.floor_char_boundary(SHOWN / 2);
     let tail = text.ceil_char_boundary(text.len() - SHOWN / 2);
-    format!("{}\n… {} bytes left out …\n{}", &text[..head], tail - head, &text[tail..])
+    let whole = handle.map(|handle| format!("; `tools.recall({{ handle: \"{handle}\" }})` reads it whole"));
+    format!("{}\n… {} bytes left out{} …\n{}", &text[..head], tail - head, whole.unwrap_or_default(), &text[tail..])
 }
