@@ -329,6 +329,7 @@ fn a_session_is_gone_on_with() {
     for args in [&["resume", id.as_str()][..], &["resume", "--last"]] {
         let mut person = desk.sit_down(args, 80, 24, &[]);
         person.wait_for("The first answer.");
+        person.wait_for("› first");
         person.asks("second");
         person.wait_for("The second answer.");
         person.types("\x04");
