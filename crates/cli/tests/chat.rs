@@ -337,8 +337,8 @@ fn a_session_is_gone_on_with() {
     }
     let asked = desk.server.asked().pop().unwrap();
     assert!(asked.body.to_string().contains("The first answer."), "{}", asked.body);
-    let output = desk.selvedge(&["resume", "ses_nothing"]);
-    assert_eq!(output.status.code(), Some(2));
+    let (status, screen) = desk.sit_down(&["resume", "ses_nothing"], 80, 24, &[]).end();
+    assert!(status == 2 && screen.contains("error: ") && screen.contains("hint: "), "{status}: {screen}");
 }
 
 #[test]
