@@ -329,6 +329,7 @@ fn a_session_is_gone_on_with() {
     for args in [&["resume", id.as_str()][..], &["resume", "--last"]] {
         let mut person = desk.sit_down(args, 80, 24, &[]);
         person.wait_for("The first answer.");
+        person.wait_for("› first");
         person.asks("second");
         person.wait_for("The second answer.");
         person.types("\x04");
@@ -336,8 +337,8 @@ fn a_session_is_gone_on_with() {
     }
     let asked = desk.server.asked().pop().unwrap();
     assert!(asked.body.to_string().contains("The first answer."), "{}", asked.body);
-    let output = desk.selvedge(&["resume", "ses_nothing"]);
-    assert_eq!(output.status.code(), Some(2));
+    let (status, screen) = desk.sit_down(&["resume", "ses_nothing"], 80, 24, &[]).end();
+    assert!(status == 2 && screen.contains("error: ") && screen.contains("hint: "), "{status}: {screen}");
 }
 
 #[test]

@@ -102,6 +102,31 @@ fn git_does_and_undoes_what_the_diff_says() {
 }
 
 #[test]
+fn a_session_is_all_its_turns() {
+    let place = Place::new();
+    place.write("a.txt", "a\n");
+    place.write("c.txt", "c\n");
+    let tracker = &place.toolbox.turn_diff;
+    tracker.begin_session();
+    let names = |diff: Diff| diff.files.into_iter().map(|file| file.path).collect::<Vec<_>>();
+    place.write_file("a.txt", "first\n");
+    place.before_command();
+    place.write("b.txt", "b\n");
+    assert_eq!(names(tracker.diff()), ["a.txt", "b.txt"]);
+    tracker.begin();
+    assert_eq!(names(tracker.diff()), [""; 0]);
+    place.write_file("a.txt", "second\n");
+    place.write_file("c.txt", "changed\n");
+    assert_eq!(names(tracker.diff()), ["a.txt", "c.txt"]);
+    let whole = tracker.session_diff();
+    assert!(whole.text.contains("-a\n+second\n") && !whole.text.contains("first"), "{}", whole.text);
+    assert_eq!(names(whole), ["a.txt", "b.txt", "c.txt"]);
+    // What was changed and changed back is no change.
+    place.write_file("c.txt", "c\n");
+    assert_eq!(names(tracker.session_diff()), ["a.txt", "b.txt"]);
+}
+
+#[test]
 fn the_words_are_gits() {
     let place = Place::new();
     let long: String = (0..40).map(|n| format!("line {n}\n")).collect();

@@ -61,6 +61,8 @@ pub(crate) struct Chat {
     pub(super) sender: UnboundedSender<News>,
     receiver: UnboundedReceiver<News>,
     pub(super) running: Option<Running>,
+    /// Whether a turn that was broken off is to go on.
+    pub(super) go_on: bool,
     pub(super) queue: VecDeque<String>,
     pub(super) asking: VecDeque<Asking>,
     pub(super) editor: Editor,
@@ -120,6 +122,7 @@ impl Chat {
             sender,
             receiver,
             running: None,
+            go_on: false,
             queue: VecDeque::new(),
             asking: VecDeque::new(),
             editor: Editor::default(),
@@ -159,13 +162,13 @@ impl Chat {
         let stop = told_to_stop();
         tokio::pin!(stop);
         self.prepare_servers();
-        let mut painted = Instant::now() - FRAME;
+        let mut painted: Option<Instant> = None;
         let mut dirty = true;
         while !self.leaving {
-            if dirty && painted.elapsed() >= FRAME {
+            if dirty && painted.is_none_or(|at| at.elapsed() >= FRAME) {
                 // Where nobody can see it, nobody is there any more.
                 self.leaving |= self.paint().is_err();
-                (painted, dirty) = (Instant::now(), false);
+                (painted, dirty) = (Some(Instant::now()), false);
                 continue;
             }
             let wait = self.wait(painted, dirty);
@@ -206,9 +209,9 @@ impl Chat {
     }
 
     /// How long nothing needs to be drawn.
-    fn wait(&self, painted: Instant, dirty: bool) -> Duration {
+    fn wait(&self, painted: Option<Instant>, dirty: bool) -> Duration {
         if dirty {
-            return FRAME.saturating_sub(painted.elapsed());
+            return FRAME.saturating_sub(painted.map_or(FRAME, |at| at.elapsed()));
         }
         let opens = self.asking.front().and_then(Asking::opens_at);
         if let Some(at) = opens {

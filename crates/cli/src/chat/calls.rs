@@ -70,6 +70,11 @@ impl Calls {
         self.lines.push(CallLine { about, ..CallLine::new(id, tool) });
     }
 
+    /// The model did not want this call after all.
+    pub(crate) fn forget(&mut self, id: &str) {
+        self.lines.retain(|line| line.id != id || line.standing != Standing::Wanted);
+    }
+
     /// Shows what a call returned below it.
     pub(crate) fn returned(&mut self, id: &str, rows: Vec<Row>) {
         if let Some(line) = self.lines.iter_mut().find(|line| line.id == id && line.result.is_empty()) {

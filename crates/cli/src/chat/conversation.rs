@@ -47,7 +47,8 @@ impl Chat {
         self.session = Some(session);
         if broken_off {
             self.say(vec![Row::of("the last turn was broken off, and goes on", self.look.quiet()), Row::blank()]);
-            self.begin(Task::GoOn);
+            self.go_on = true;
+            self.next_turn();
         }
         Ok(())
     }
@@ -76,17 +77,22 @@ impl Chat {
         if self.running.is_some() || self.leaving {
             return;
         }
-        if !self.prepared {
-            self.notice = Some("MCP servers start; what you asked comes next".to_owned());
+        if !self.go_on && self.queue.is_empty() {
             return;
         }
-        let Some(text) = self.queue.pop_front() else { return };
+        if !self.prepared {
+            self.notice = Some("MCP servers start first".to_owned());
+            return;
+        }
         self.notice = None;
         if let Err(error) = self.make_ready() {
             self.complain(&Problem::from_error(&error));
-            self.editor.set(&text);
-            return;
+            return self.give_back_queue();
         }
+        if std::mem::take(&mut self.go_on) {
+            return self.begin(Task::GoOn);
+        }
+        let Some(text) = self.queue.pop_front() else { return };
         self.say(asked(&text, self.look));
         self.say(vec![Row::blank()]);
         self.begin(Task::Ask(text));

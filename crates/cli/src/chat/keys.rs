@@ -23,7 +23,7 @@ impl Chat {
         if control && key.code == KeyCode::Char('c') {
             return self.interrupt(Instant::now());
         }
-        self.notice = None;
+        (self.notice, self.pressed) = (None, None);
         if let Some(asking) = self.asking.front_mut() {
             match asking.press(key, &mut self.why, Instant::now()) {
                 Pressed::Taken => return,

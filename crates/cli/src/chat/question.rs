@@ -200,7 +200,7 @@ impl Asking {
             [_] => "this needs an answer:".to_owned(),
             calls => format!("these {} calls need an answer:", calls.len()),
         };
-        let mut rows = vec![Row::of(head, look.asks()).behind(Span::styled("? ", look.asks()))];
+        let mut rows = vec![Row::blank(), Row::of(head, look.asks()).behind(Span::styled("? ", look.asks()))];
         rows.extend(calls.iter().flat_map(|call| describe(call, look)));
         rows.push(Row::blank());
         rows
@@ -389,6 +389,7 @@ mod tests {
         assert_eq!(
             told,
             [
+                "",
                 "? this needs an answer:",
                 "  exec: runs `rm -rf x`",
                 "      > 1 | await tools.exec()",

@@ -42,18 +42,36 @@ pub(crate) struct Turn {
 
 /// A piece of the turn.
 enum Part {
-    Words { id: String, text: String, printed: usize, over: bool },
-    Thought { id: String, text: String, since: Instant, took: Option<Duration> },
+    Words {
+        id: String,
+        text: String,
+        printed: usize,
+        /// Whether a line has ended since it was looked for blocks that are complete.
+        lined: bool,
+        over: bool,
+    },
+    Thought {
+        id: String,
+        text: String,
+        since: Instant,
+        took: Option<Duration>,
+    },
     Script(Box<Script>),
-    Calls { calls: Calls, told: Vec<Row>, open: usize },
+    Calls {
+        calls: Calls,
+        told: Vec<Row>,
+        /// Calls whose results have not come.
+        open: usize,
+        /// The names of their items, and their own.
+        items: Vec<(String, String)>,
+    },
     Note(Vec<Row>),
 }
 
-/// Whether something was told of before.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum IsNew {
-    Yes,
-    No,
+impl Part {
+    fn calls() -> Self {
+        Self::Calls { calls: Calls::default(), told: Vec::new(), open: 0, items: Vec::new() }
+    }
 }
 
 impl Turn {
@@ -134,10 +152,10 @@ impl Turn {
                 self.parts.push_back(Part::Thought { id, text: String::new(), since: now, took: None });
             }
             TurnItem::Item(Item::Message(_)) => {
-                self.parts.push_back(Part::Words { id, text: String::new(), printed: 0, over: false });
+                self.parts.push_back(Part::Words { id, text: String::new(), printed: 0, lined: false, over: false });
             }
             TurnItem::Item(Item::FunctionCall(call)) => {
-                self.wanted(call, IsNew::Yes);
+                self.wanted(Some(&id), call);
             }
             _ => {}
         }
@@ -146,7 +164,12 @@ impl Turn {
     fn update(&mut self, item: &str, delta: &str) {
         for part in self.parts.iter_mut().rev() {
             match part {
-                Part::Words { id, text, .. } | Part::Thought { id, text, .. } if id == item => {
+                Part::Words { id, text, lined, .. } if id == item => {
+                    text.push_str(delta);
+                    *lined |= delta.contains('\n');
+                    return;
+                }
+                Part::Thought { id, text, .. } if id == item => {
                     text.push_str(delta);
                     return;
                 }
@@ -159,10 +182,14 @@ impl Turn {
         match item {
             TurnItem::Item(Item::Message(message)) => {
                 for part in &mut self.parts {
-                    if let Part::Words { id, text, over, .. } = part
+                    if let Part::Words { id, text, printed, over, .. } = part
                         && id == item_id
                     {
-                        *text = message.text();
+                        // What is printed stays printed.
+                        let whole = message.text();
+                        if whole.get(..*printed) == text.get(..*printed) {
+                            *text = whole;
+                        }
                         *over = true;
                     }
                 }
@@ -182,7 +209,7 @@ impl Turn {
                 }
             }
             TurnItem::Item(Item::FunctionCall(call)) => {
-                self.wanted(&call, IsNew::No);
+                self.wanted(None, &call);
             }
             TurnItem::Item(Item::FunctionCallOutput(output)) => self.call_result(&output),
             TurnItem::ScriptToolCall(call) => self.script(call, now),
@@ -192,40 +219,44 @@ impl Turn {
     }
 
     fn drop_item(&mut self, item: &str) {
-        let before = self.parts.len();
-        let mut printed = false;
-        self.parts.retain(|part| match part {
-            Part::Words { id, printed: so_far, .. } if id == item => {
-                printed |= *so_far > 0;
+        let mut told = false;
+        self.parts.retain_mut(|part| match part {
+            Part::Words { id, printed, .. } if id == item => {
+                told |= *printed > 0;
                 false
             }
             Part::Thought { id, .. } => id != item,
+            Part::Calls { calls, open, items, .. } => {
+                if let Some(at) = items.iter().position(|(id, _)| id == item) {
+                    calls.forget(&items.remove(at).1);
+                    *open = open.saturating_sub(1);
+                }
+                !calls.is_empty()
+            }
             _ => true,
         });
-        if before != self.parts.len() && printed {
+        if told {
             self.note(Row::of("the answer broke off, and is asked for again", self.look.quiet()));
         }
     }
 
-    /// A call that a model makes, among those it makes side by side.
-    fn wanted(&mut self, call: &FunctionCall, news: IsNew) {
+    /// A call that a model makes, among those it makes side by side; known under this name where it is new.
+    fn wanted(&mut self, item: Option<&str>, call: &FunctionCall) {
         let FunctionCall { call_id, name, arguments, .. } = call;
-        let (more, behind) = match news {
-            IsNew::Yes => (1, matches!(self.parts.back(), Some(Part::Calls { .. }))),
-            IsNew::No => (0, true),
-        };
-        if behind {
-            for part in self.parts.iter_mut().rev() {
-                if let Part::Calls { calls, open, .. } = part {
-                    calls.wanted(call_id, name, arguments);
-                    *open += more;
-                    return;
+        let side_by_side = item.is_none() || matches!(self.parts.back(), Some(Part::Calls { .. }));
+        if !side_by_side || !self.parts.iter().any(|part| matches!(part, Part::Calls { .. })) {
+            self.parts.push_back(Part::calls());
+        }
+        for part in self.parts.iter_mut().rev() {
+            if let Part::Calls { calls, open, items, .. } = part {
+                calls.wanted(call_id, name, arguments);
+                if let Some(item) = item {
+                    items.push((item.to_owned(), call_id.clone()));
+                    *open += 1;
                 }
+                return;
             }
         }
-        let mut calls = Calls::default();
-        calls.wanted(call_id, name, arguments);
-        self.parts.push_back(Part::Calls { calls, told: Vec::new(), open: 1 });
     }
 
     fn call(&mut self, event: &Event, now: Instant) {
@@ -238,9 +269,12 @@ impl Turn {
             Some(Part::Calls { calls, .. }) => calls.take(event, now),
             // An earlier process began it.
             _ => {
-                let mut calls = Calls::default();
-                calls.take(event, now);
-                self.parts.push_back(Part::Calls { calls, told: Vec::new(), open: 1 });
+                let mut part = Part::calls();
+                if let Part::Calls { calls, open, .. } = &mut part {
+                    calls.take(event, now);
+                    *open = 1;
+                }
+                self.parts.push_back(part);
             }
         }
     }
@@ -309,9 +343,7 @@ impl Turn {
             .map(|line| Row::of(line.to_owned(), style).behind(Span::raw("  ")).fit(Fit::Letters))
             .collect();
         match self.open_script() {
-            Some(script) => {
-                script.log(rows);
-            }
+            Some(script) => script.log(rows),
             None => self.parts.push_back(Part::Note(rows)),
         }
     }
@@ -360,8 +392,12 @@ impl Turn {
         let look = self.look;
         while let Some(part) = self.parts.front_mut() {
             match part {
-                Part::Words { text, printed, over, .. } => {
-                    let end = if *over { text.len() } else { *printed + last_block(&text[*printed..]) };
+                Part::Words { text, printed, lined, over, .. } => {
+                    let end = match (*over, std::mem::take(lined)) {
+                        (true, _) => text.len(),
+                        (false, true) => *printed + last_block(&text[*printed..]),
+                        (false, false) => *printed,
+                    };
                     if end > *printed {
                         let more = markdown(&text[*printed..end], width, look);
                         if !more.is_empty() {
@@ -386,7 +422,7 @@ impl Turn {
                     rows.extend(result.iter().cloned());
                     rows.push(Row::blank());
                 }
-                Part::Calls { calls, told, open } => {
+                Part::Calls { calls, told, open, .. } => {
                     if *open > 0 {
                         break;
                     }
@@ -632,6 +668,27 @@ mod tests {
         watched.printed();
         watched.take(Event::ItemDropped { item_id: "j".into() });
         assert_eq!(watched.printed(), ["the answer broke off, and is asked for again", ""]);
+    }
+
+    #[test]
+    fn calls_of_an_answer_that_is_asked_for_again_are_forgotten() {
+        let call = |id: &str| {
+            let kind = Default::default();
+            FunctionCall { call_id: id.into(), name: "exec".into(), arguments: "{}".into(), kind, native: None }
+        };
+        let mut watched = Watched::new();
+        watched.take(started("i", Item::FunctionCall(call("a")).into()));
+        watched.take(started("j", Item::FunctionCall(call("b")).into()));
+        watched.take(Event::ItemDropped { item_id: "i".into() });
+        assert_eq!(watched.live(), ["  · exec"]);
+        watched.take(Event::ItemDropped { item_id: "j".into() });
+        assert!(watched.turn.is_idle());
+        watched.take(started("k", Item::FunctionCall(call("c")).into()));
+        watched.take(completed("k", Item::FunctionCall(call("c")).into()));
+        let output = vec![OutputPart::Text { text: "fine".into() }];
+        let output = FunctionCallOutput { call_id: "c".into(), output, failed: false };
+        watched.take(completed("o", Item::FunctionCallOutput(output).into()));
+        assert_eq!(watched.printed(), ["  · exec", "    fine", ""]);
     }
 
     #[test]

@@ -167,6 +167,20 @@ fn a_server_that_fails_is_told_of() {
 }
 
 #[test]
+fn the_tools_of_servers_are_there_from_the_first_question() {
+    let desk = Desk::new(super::script("return (await odd.echo({ x: 41 })).x + 1"));
+    let server = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../mcp/tests/servers/odd.py");
+    desk.configure(&format!("[mcp_servers.odd]\ncommand = \"python3\"\nargs = [\"{}\", \"good\"]\n", server.display()));
+    let mut person = desk.chat();
+    person.asks("Echo");
+    person.wait_for("✓ mcp.odd.echo 41");
+    person.wait_for("◀ 42");
+    person.wait_for("Done.");
+    person.asks("/mcp");
+    person.wait_for("✓ odd  ready, 10 tools");
+}
+
+#[test]
 fn what_cannot_be_while_a_turn_runs_says_so() {
     let desk = Desk::new(|_| {
         Reply::Hang(vec![

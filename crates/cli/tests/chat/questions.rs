@@ -30,6 +30,7 @@ selvedge
     await tools.exec({ command: ['rm', '-rf', 'doomed'], approvalContext: 'old
     build' });
     return 'gone'
+
 ? this needs an answer:
   exec: `rm -rf doomed`: it removes files by force
           1 | // first
@@ -70,6 +71,58 @@ fn no_with_words_reaches_the_model() {
 }
 
 #[test]
+fn a_question_fits_sixty_columns() {
+    let desk = desk(DOOM);
+    let mut person = desk.sit_down(&[], 60, 30, &[]);
+    person.asks("Clean up");
+    person.wait_for(KEYS);
+    person.expect(
+        "
+selvedge
+
+› Clean up
+
+▶ script  scr_ID
+    // first
+    await tools.exec({ command: ['rm', '-rf', 'doomed'],
+    approvalContext: 'old build' });
+    return 'gone'
+
+? this needs an answer:
+  exec: `rm -rf doomed`: it removes files by force
+          1 | // first
+      >   2 | await tools.exec({ command: ['rm', '-rf',
+      'doomed'], approvalContext: 'old build' });
+          3 | return 'gone'
+    it says: old build
+
+  ? exec rm -rf doomed old build  waits for an answer
+
+  y once · s for this script · n no · Esc none of it
+›
+  mock · 100 in, 20 out · 100% left · workspace-write",
+    );
+}
+
+#[test]
+fn a_structured_call_that_was_left_at_its_question_is_asked_for_anew() {
+    let args = serde_json::json!({"command": ["rm", "-rf", "doomed"]});
+    let desk = Desk::new(super::first(vec![super::call("c1", "exec", args)]));
+    std::fs::create_dir(desk.work().join("doomed")).unwrap();
+    let mut person = desk.chat();
+    person.asks("Clean up");
+    person.wait_for(KEYS);
+    person.types("\x04");
+    assert_eq!(person.end().0, 0);
+    assert!(desk.work().join("doomed").exists());
+    let mut person = desk.sit_down(&["resume"], 80, 24, &[]);
+    person.wait_for(KEYS);
+    person.types("y");
+    person.wait_for("Done.");
+    assert!(!desk.work().join("doomed").exists());
+}
+
+#[test]
 fn escape_answers_nothing_and_nothing_runs() {
     let desk = desk(DOOM);
     let mut person = desk.chat();
@@ -107,7 +160,7 @@ fn always_is_saved_and_not_asked_again() {
         0 => vec![super::text(&super::block(code))].into(),
         _ => vec![super::text("Done.")].into(),
     });
-    let mut person = desk.sit_down(&["--approval", "untrusted"], 80, 24, &[]);
+    let mut person = desk.sit_down(&["--approval", "untrusted"], 80, 60, &[]);
     person.asks("Make it");
     person.wait_for("a always, for `touch made …`");
     person.types("a");
