@@ -254,3 +254,31 @@ pub(crate) fn unknown(step: &Step) -> Results {
 
 /// Far more than the words above have.
 const MOST_TOKENS: usize = 1_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_that_was_stopped_on_its_way_is_not_made_again() {
+        let call = |args, read_only| Call {
+            id: "c1".to_owned(),
+            tool: "exec".to_owned(),
+            args,
+            digest: String::new(),
+            read_only,
+            line: None,
+            state: CallState::Ended(CallStatus::Aborted),
+            value: None,
+            shown: None,
+            error: None,
+            reused: false,
+            started_ms: 0,
+            duration_ms: None,
+        };
+        let begun = || Some(serde_json::json!({"command": ["true"]}));
+        assert!(known_call("trn_1", &call(begun(), false)).is_some_and(|output| output.failed));
+        assert!(known_call("trn_1", &call(begun(), true)).is_none(), "a read can be made again");
+        assert!(known_call("trn_1", &call(None, false)).is_none(), "it never began");
+    }
+}

@@ -84,6 +84,22 @@ fn child() {
                 }
             }))
             .unwrap();
+        let held = place.clone();
+        registry
+            .register(tool("hold", "Writes a line and waits until it may go on.", move |args: Note| {
+                let held = held.clone();
+                async move {
+                    use std::io::Write;
+                    let mut file =
+                        std::fs::OpenOptions::new().create(true).append(true).open(held.join("held")).unwrap();
+                    file.write_all(format!("{}\n", args.key).as_bytes()).unwrap();
+                    while !held.join("go").exists() {
+                        tokio::time::sleep(Duration::from_millis(2)).await;
+                    }
+                    Ok(args.key)
+                }
+            }))
+            .unwrap();
         let orchestrator = Orchestrator::new(registry).with_ledger(journal.clone());
         let client = Client::new(Provider::new("mock", url, WireApi::Chat)).unwrap();
         let model = Model { context_window: 100_000_000, ..Model::known("gpt-4o") };
@@ -94,7 +110,8 @@ fn child() {
         if session.is_open() {
             agent.go_on(&mut session, &options).await.end.unwrap();
         }
-        while session.turn() < TURNS {
+        let turns = std::env::var("SELVEDGE_CRASH_TURNS").map_or(TURNS, |turns| turns.parse().unwrap());
+        while session.turn() < turns {
             let prompt = format!("turn {}", session.turn() + 1);
             agent.turn(&mut session, prompt, &options).await.end.unwrap();
         }
@@ -102,13 +119,61 @@ fn child() {
 }
 
 fn start(place: &Path, url: &str) -> Child {
-    Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "child", "--ignored", "--quiet"])
-        .env("SELVEDGE_CRASH_PLACE", place)
-        .env("SELVEDGE_CRASH_URL", url)
-        .stdout(Stdio::null())
-        .spawn()
-        .unwrap()
+    command(place, url).spawn().unwrap()
+}
+
+fn command(place: &Path, url: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "child", "--ignored", "--quiet"]).stdout(Stdio::null());
+    command.env("SELVEDGE_CRASH_PLACE", place).env("SELVEDGE_CRASH_URL", url);
+    command
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_deaths_in_one_answer_do_nothing_twice() {
+    let server = Server::start(|asked| match asked.number {
+        0 => vec![
+            text(&block("await tools.note({ key: 'a' }); await tools.hold({ key: 'script' })")),
+            call("c1", "hold", json!({"key": "call"})),
+        ]
+        .into(),
+        _ => vec![text("Done.")].into(),
+    })
+    .await;
+    let place = TempDir::new().unwrap();
+    let id = begin(place.path());
+    let (path, url) = (place.path().to_owned(), server.url.clone());
+    let lines = |name: &str| {
+        let text = std::fs::read_to_string(place.path().join(name)).unwrap_or_default();
+        text.lines().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let die_at = path.clone();
+    tokio::task::spawn_blocking(move || {
+        // Once in the script, once in the call behind it.
+        for deaths in 1..=2 {
+            let mut child = one_turn(&die_at, &url);
+            let patience = Instant::now() + Duration::from_secs(120);
+            while std::fs::read_to_string(die_at.join("held")).unwrap_or_default().lines().count() < deaths {
+                assert!(Instant::now() < patience && child.try_wait().unwrap().is_none(), "it does not go on");
+                std::thread::yield_now();
+            }
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+        std::fs::write(die_at.join("go"), "").unwrap();
+        assert!(one_turn(&die_at, &url).wait().unwrap().success());
+    })
+    .await
+    .unwrap();
+    assert_eq!((lines("held"), lines("notes")), (vec!["script".to_owned(), "call".to_owned()], vec!["a".to_owned()]));
+    let journal = Arc::new(Journal::open(&path).unwrap());
+    let session = Session::resume(&journal, &id).unwrap();
+    let told = support::history(&session).join("\n");
+    assert!(told.contains("OutcomeUnknownError") && told.contains("result c1: outcome unknown"), "{told}");
+}
+
+fn one_turn(place: &Path, url: &str) -> Child {
+    command(place, url).env("SELVEDGE_CRASH_TURNS", "1").spawn().unwrap()
 }
 
 fn begin(place: &Path) -> String {

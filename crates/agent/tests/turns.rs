@@ -241,6 +241,13 @@ async fn agents_answer_spend_from_one_budget_and_go_only_so_deep() {
     assert_eq!(outcome.usage.input_tokens, 5 * INPUT);
     let sessions = desk.journal.all_sessions(10).unwrap();
     assert_eq!(sessions.len(), 3, "each agent has a session of its own");
+    let people = desk.journal.sessions(10).unwrap();
+    assert_eq!(
+        people.iter().map(|own| own.id.as_str()).collect::<Vec<_>>(),
+        [session.id()],
+        "and it is not a person's"
+    );
+    assert!(sessions.iter().all(|own| own.id == session.id() || own.parent.as_deref() == Some(session.id())));
     assert!(
         !desk.items_told().iter().any(|item| brief(item) == "Assistant: A done"),
         "their words are not the parent's"
