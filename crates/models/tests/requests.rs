@@ -297,9 +297,8 @@ fn calls_that_are_forbidden_leave_the_rest_as_it_was() {
 /// "The final block in an assistant message cannot be `thinking`."
 #[test]
 fn no_message_ends_in_a_thought_on_messages() {
-    let think = |text: &str| {
-        thought(WireApi::Messages, json!({"type": "thinking", "thinking": text, "signature": "c2ln"}))
-    };
+    let think =
+        |text: &str| thought(WireApi::Messages, json!({"type": "thinking", "thinking": text, "signature": "c2ln"}));
     let secret = || thought(WireApi::Messages, json!({"type": "redacted_thinking", "data": "x"}));
     // An answer that was stopped while the model thought, alone or behind words.
     let messages = conversation(
