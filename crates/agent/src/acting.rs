@@ -118,6 +118,7 @@ impl Turn<'_> {
     fn tell_result(&mut self, results: &Results) {
         if let Some(item) = results.items.last() {
             let item_id = self.session.item_id();
+            self.events.emit(Event::ItemStarted { item_id: item_id.clone(), item: item.shown() });
             self.events.emit(Event::ItemCompleted { item_id, item: item.shown() });
         }
     }
@@ -142,6 +143,10 @@ impl Turn<'_> {
                 return Ran { output: self.thaw(*run, &item.call_id, options).await, source };
             }
             None => {}
+        }
+        if self.last {
+            let error = ScriptError::new(ErrorCode::ScriptRejectedError, Phase::Parsing, LAST_ANSWER);
+            return Ran { output: rejected(&item.id, &item.call_id, error), source };
         }
         match resume.map(|run| self.earlier_run(&run)) {
             Some(Ok(resume)) => options.resume = Some(resume),
@@ -248,6 +253,7 @@ impl Turn<'_> {
             let call_id = self.unique(&call.call_id);
             self.used.push(call_id.clone());
             let known = self.known.calls.remove(&call_id).or_else(|| self.unreadable_script(call));
+            let known = known.or_else(|| self.last.then(|| came_too_late(call)));
             if known.is_none() {
                 structured.push(StructuredCall {
                     call_id,
@@ -354,6 +360,15 @@ impl Turn<'_> {
             }
         }
     }
+}
+
+/// Why nothing is done of a last answer.
+const LAST_ANSWER: &str = "it was not run: this was the last answer of the turn, in which nothing is called any more";
+
+/// What a call in a last answer comes to.
+fn came_too_late(call: &FunctionCall) -> FunctionCallOutput {
+    let output = vec![OutputPart::Text { text: format!("error: {LAST_ANSWER}") }];
+    FunctionCallOutput { call_id: call.call_id.clone(), output, failed: true }
 }
 
 /// Whether there is something to see: not in what only its maker understands, nor in a thought that was kept secret.

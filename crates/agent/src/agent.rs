@@ -34,6 +34,8 @@ pub struct Agent {
     config: ToolsConfig,
     /// What the model may call.
     pub(crate) tools: Vec<Tool>,
+    /// About how many tokens the tools take of every request.
+    pub(crate) tool_tokens: u64,
     systems: Arc<[String; 3]>,
 }
 
@@ -56,6 +58,7 @@ impl Agent {
             depth: 0,
             config,
             tools: Vec::new(),
+            tool_tokens: 0,
             systems: Arc::default(),
         };
         agent.told()
@@ -166,6 +169,7 @@ impl Agent {
         self.router = ToolRouter::new(orchestrator.clone(), &self.config);
         let wire = self.client.provider().wire;
         self.tools = prompt::offered(&self.settings, self.router.offered(), wire, self.model.freeform_tools);
+        self.tool_tokens = self.tools.iter().map(prompt::tokens_of_tool).sum();
         let explained = self.companion.as_ref().and_then(|companion| companion.explained());
         let system = |mode| prompt::system(&self.settings, orchestrator.registry(), mode, explained);
         self.systems = Arc::new([Mode::Disabled, Mode::DryRun, Mode::Enabled].map(system));

@@ -152,7 +152,8 @@ impl Agents {
                     async move { strong(&shared)?.chat(args, &call).await }
                 },
             )
-            .positional(&["prompt"]),
+            .positional(&["prompt"])
+            .takes_its_time(),
         )?;
         let own = shared.clone();
         registry.register(
@@ -167,7 +168,8 @@ impl Agents {
                     }
                 },
             )
-            .positional(&["prompt"]),
+            .positional(&["prompt"])
+            .takes_its_time(),
         )?;
         let own = shared.clone();
         registry.register(
@@ -190,6 +192,7 @@ impl Agents {
                 }
             })
             .positional(&["agent_id"])
+            .takes_its_time()
             .read_only(),
         )
     }
@@ -307,8 +310,8 @@ impl Shared {
             None => Ok(Session::in_memory()),
         };
         let session = session.map_err(|error| ToolError::new(error.to_string()))?;
-        let (leave, shared) = (circumstances.leave, self.clone());
-        Ok(Launch { id: new_id("agt"), agent, session, prompt: args.prompt, leave, shared })
+        let (leave, shared, by) = (circumstances.leave, self.clone(), (call.scope_id.clone(), call.id.clone()));
+        Ok(Launch { id: new_id("agt"), agent, session, prompt: args.prompt, leave, shared, by })
     }
 
     fn launch_aside(self: &Arc<Self>, args: LaunchArgs, call: &Call) -> Result<Handle, ToolError> {
@@ -344,6 +347,8 @@ struct Launch {
     prompt: String,
     leave: CancellationToken,
     shared: Arc<Shared>,
+    /// The run and the call that launched it.
+    by: (String, String),
 }
 
 impl Launch {
@@ -361,6 +366,9 @@ impl Launch {
             });
             begun.map_err(|error| ToolError::new(format!("the agent cannot be written down: {error}")))?;
         }
+        let (parent_id, call_id) = self.by;
+        let session_id = self.session.id().to_owned();
+        events.emit(Event::AgentStarted { agent_id: self.id.clone(), parent_id, call_id, session_id });
         let options = TurnOptions { cancel, leave: self.leave, events: inner(events), ..TurnOptions::default() };
         let mut ending = Ending { ledger, id: self.id.clone() };
         // Boxed, because an agent can launch agents.
@@ -441,8 +449,8 @@ fn spent(end: TurnEnd) -> ToolError {
     ToolError::new(format!("nothing is left of the budget ({})", end.as_str()))
 }
 
-/// What is told of an agent inside another: its scripts, calls and questions, which say whose they are. Its words and
-/// turns would be taken for the parent's.
+/// What is told of an agent inside another: its scripts, calls and questions, which say whose they are. Its words,
+/// turns and plans would be taken for the parent's.
 fn inner(events: EventSink) -> EventSink {
     EventSink::new(move |event| match event {
         Event::ThreadStarted { .. }
@@ -453,6 +461,8 @@ fn inner(events: EventSink) -> EventSink {
         | Event::ItemDropped { .. }
         | Event::ThreadCompacted { .. }
         | Event::UsageUpdated { .. }
+        | Event::PlanUpdated { .. }
+        | Event::DiffUpdated { .. }
         | Event::TurnCompleted { .. }
         | Event::TurnFailed { .. } => {}
         other => events.emit(other),

@@ -38,8 +38,13 @@ impl Budget {
 
     /// A budget inside this one.
     pub fn within(&self, allowed: Allowance) -> Self {
+        self.going_on_within(allowed, Spent::default())
+    }
+
+    /// A budget inside this one, with something spent already that this one knows of.
+    pub fn going_on_within(&self, allowed: Allowance, spent: Spent) -> Self {
         let above = Some(self.clone());
-        Self(Arc::new(Inner { allowed, began: Instant::now(), spent: Mutex::default(), above }))
+        Self(Arc::new(Inner { allowed, began: Instant::now(), spent: Mutex::new(spent), above }))
     }
 
     /// One more request was made, and took this.
@@ -82,6 +87,12 @@ impl Budget {
     pub fn is_last_round(&self) -> bool {
         let here = self.0.allowed.rounds.is_some_and(|rounds| self.spent().rounds + 1 >= rounds);
         here || self.0.above.as_ref().is_some_and(Self::is_last_round)
+    }
+
+    /// Whether the last request that could be made was made, and not as the only one.
+    pub fn was_last_round(&self) -> bool {
+        let spent = self.spent().rounds;
+        spent > 1 && self.0.allowed.rounds.is_some_and(|rounds| spent >= rounds)
     }
 
     /// When time is up, here or above.

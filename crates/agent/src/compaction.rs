@@ -22,30 +22,58 @@ pub(crate) struct Compacted {
 /// An image counts as this many tokens, about.
 const IMAGE_TOKENS: u64 = 1_500;
 
-/// The conversation made shorter, where it nearly fills the context.
-pub(crate) fn if_needed(session: &Session, agent: &Agent) -> Option<Compacted> {
+/// A conversation has room where at least so many tokens are left beside the fixed part of a request, about.
+const LEAST_ROOM: u64 = 1_000;
+
+/// Whether a conversation is to be made shorter.
+pub(crate) enum Need {
+    /// It fits, or would not become much shorter.
+    Not,
+    /// It nearly fills the context.
+    Shorter(Compacted),
+    /// The system text and the tools alone nearly fill the context: no conversation can be short enough.
+    NoRoom {
+        /// Tokens of the fixed part, about.
+        fixed: u64,
+    },
+}
+
+/// Whether the conversation nearly fills the context, and the same conversation made shorter.
+pub(crate) fn if_needed(session: &Session, agent: &Agent) -> Need {
     let model = &agent.model;
     let answer = model.max_output_tokens.min(model.context_window / 4);
     let most = (model.context_window * agent.settings.compact_at_percent / 100).saturating_sub(answer);
-    let before = in_use(session, agent);
-    if before <= most {
-        return None;
+    if in_use(session, agent) <= most {
+        return Need::Not;
     }
-    shorter(session, before, most / 2)
+    let fixed = fixed(session, agent);
+    let room = most.saturating_sub(fixed);
+    if room < LEAST_ROOM {
+        return Need::NoRoom { fixed };
+    }
+    shorter(session, fixed, room / 2).map_or(Need::Not, Need::Shorter)
 }
 
 /// The same for a provider that says it is too long, whatever was estimated.
 pub(crate) fn harder(session: &Session, agent: &Agent) -> Option<Compacted> {
-    let before = in_use(session, agent);
-    let most = before.min(agent.model.context_window) / 3;
-    shorter(session, before, most)
+    let fixed = fixed(session, agent);
+    let conversation = conversation(session);
+    let room = match agent.model.context_window.saturating_sub(fixed) {
+        0 => conversation,
+        left => conversation.min(left),
+    };
+    shorter(session, fixed, room / 3)
 }
 
-fn shorter(session: &Session, before: u64, room: u64) -> Option<Compacted> {
+fn shorter(session: &Session, fixed: u64, room: u64) -> Option<Compacted> {
+    // What was just asked is told as it was asked.
+    if since_compaction(session.steps()).len() < 2 {
+        return None;
+    }
     let wire = compact(session, room);
-    let after = estimate(&wire);
+    let (before, after) = (conversation(session), estimate(&wire));
     // What does not get much shorter will not fit by being told again.
-    (after < before * 9 / 10).then_some(Compacted { wire, tokens_before: before, tokens_after: after })
+    (after < before * 9 / 10).then_some(Compacted { wire, tokens_before: fixed + before, tokens_after: fixed + after })
 }
 
 /// About how many tokens the next request has: what the provider counted last, and what has come since.
@@ -59,9 +87,25 @@ pub(crate) fn in_use(session: &Session, agent: &Agent) -> u64 {
     });
     let (from, counted) = match counted {
         Some((at, counted)) => (at + 1, counted),
-        None => (0, tokens_of(&agent.system(agent.settings.mode)) as u64),
+        None => (0, fixed(session, agent)),
     };
     counted + steps[from..].iter().map(|step| estimate(&step.wire)).sum::<u64>()
+}
+
+/// About how many tokens every request has besides the conversation: the system text and what the model may call.
+fn fixed(session: &Session, agent: &Agent) -> u64 {
+    let estimated = tokens_of(&agent.system(agent.settings.mode)) as u64 + agent.tool_tokens;
+    // What a provider counted had all of it, and more.
+    let counted = session.steps().iter().filter_map(|step| match &step.kind {
+        StepKind::Answered { usage, .. } if usage.input_tokens > 0 => Some(usage.input_tokens),
+        _ => None,
+    });
+    counted.min().map_or(estimated, |least| estimated.min(least))
+}
+
+/// About how many tokens the conversation has by itself.
+fn conversation(session: &Session) -> u64 {
+    since_compaction(session.steps()).iter().map(|step| estimate(&step.wire)).sum()
 }
 
 /// About how many tokens these items have.

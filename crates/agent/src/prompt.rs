@@ -107,6 +107,15 @@ pub(crate) fn offered(settings: &Settings, offered: &[Offered], wire: WireApi, f
     std::iter::once(script).chain(others).collect()
 }
 
+/// About how many tokens the definition of a tool has.
+pub(crate) fn tokens_of_tool(tool: &Tool) -> u64 {
+    let input = match &tool.input {
+        ToolInput::Schema(schema) => schema.to_string().len(),
+        ToolInput::Freeform { argument, description } => argument.len() + description.len(),
+    };
+    (tool.name.len() + tool.description.len() + input).div_ceil(3) as u64
+}
+
 /// The name in a form every provider takes: letters, digits and underscores.
 fn wire_name(name: &str) -> String {
     name.replace('.', "__")

@@ -15,6 +15,7 @@ use crate::acting::Results;
 use crate::agents::{Background, Circumstances};
 use crate::answer::{Answer, Listen, Listener, Piece, Told};
 use crate::budget::{Budget, Spent};
+use crate::compaction::Need;
 use crate::history::Past;
 use crate::kept::Kept;
 use crate::record::{Step, StepKind};
@@ -98,6 +99,12 @@ pub(crate) struct Turn<'a> {
     rides: Option<String>,
     /// Whether the server takes tools.
     calls: Calls,
+    /// Whether this is the last answer: nothing is called any more.
+    pub(crate) last: bool,
+    /// The provider said that the request is too long, and it was made shorter.
+    shortened: bool,
+    /// It was said that the context has no room for a conversation.
+    no_room_said: bool,
     /// What structured calls belong to, once there are any.
     pub(crate) scope: Option<Scope>,
     pub(crate) run: Option<String>,
@@ -119,7 +126,7 @@ impl Agent {
             Err(Fault(error)) => {
                 let usage = Usage::default();
                 let turn = session.turn();
-                options.events.emit(Event::TurnFailed { turn, error: error.clone(), usage });
+                options.events.emit(Event::TurnFailed { turn, error: error.clone(), usage, cost: None });
                 TurnOutcome { turn, end: Err(error), message: None, usage, cost: None }
             }
         }
@@ -158,7 +165,7 @@ impl Agent {
         let end = end.and_then(|end| ended.map(|()| end).map_err(|error| Fault::from(error).0));
         options.events.emit(match &end {
             Ok(end) => Event::TurnCompleted { turn: number, finish_reason: *end, usage, cost },
-            Err(error) => Event::TurnFailed { turn: number, error: error.clone(), usage },
+            Err(error) => Event::TurnFailed { turn: number, error: error.clone(), usage, cost },
         });
         let message = items.iter().rev().find_map(TurnItem::said);
         TurnOutcome { turn: number, end, message, usage, cost }
@@ -199,6 +206,7 @@ impl<'a> Turn<'a> {
             Some(above) => above.clone(),
             None => Budget::new(agent.settings.session_limits, Spent { rounds: 0, usage, cost: Some(cost) }),
         };
+        let so_far = spent_in(session.steps(), session.turn());
         let kept = Kept::default();
         Self {
             agent,
@@ -208,9 +216,12 @@ impl<'a> Turn<'a> {
             kept,
             stop: options.cancel.child_token(),
             mode: options.mode.unwrap_or(agent.settings.mode),
-            budget: budget.within(agent.settings.turn_limits),
+            budget: budget.going_on_within(agent.settings.turn_limits, so_far),
             rides: None,
             calls: if agent.model.tools { Calls::Parallel } else { Calls::Off },
+            last: false,
+            shortened: false,
+            no_room_said: false,
             scope: None,
             run: None,
             records: Vec::new(),
@@ -249,7 +260,10 @@ impl<'a> Turn<'a> {
             }
             let prompt = self.assemble()?;
             let answer = match self.ask(&prompt).await {
-                Ok(answer) => answer,
+                Ok(answer) => {
+                    self.shortened = false;
+                    answer
+                }
                 Err(error) => {
                     self.find_another_way(error)?;
                     continue;
@@ -284,6 +298,7 @@ impl<'a> Turn<'a> {
     /// What an earlier process did not get to: results it did not write down, or the end of the turn.
     async fn finish_left_undone(&mut self) -> Result<Option<TurnEnd>, Fault> {
         if let Some(pieces) = self.left_undone()? {
+            self.last = self.budget.was_last_round();
             let results = self.act(pieces).await;
             if results.suspended {
                 return Ok(Some(TurnEnd::Suspended));
@@ -316,25 +331,41 @@ impl<'a> Turn<'a> {
 
     /// The request: system, then history, then the newest message and what has come of it.
     fn assemble(&mut self) -> Result<Prompt, Fault> {
-        if let Some(compacted) = compaction::if_needed(self.session, self.agent) {
-            self.compacted(compacted)?;
+        match compaction::if_needed(self.session, self.agent) {
+            Need::Not => {}
+            Need::Shorter(compacted) => self.compacted(compacted)?,
+            Need::NoRoom { fixed } => self.say_that_there_is_no_room(fixed),
         }
+        self.last = self.budget.is_last_round() && self.budget.spent().rounds > 0;
         let history = self.history();
         let mut tools = self.agent.tools.clone();
         if self.mode == Mode::Disabled {
             tools.retain(|tool| tool.name != crate::prompt::SCRIPT);
         }
-        // In its last round a model can only say what it has found.
-        let last = self.budget.is_last_round() && self.budget.spent().rounds > 0;
+        // In its last round a model can only say what it has found. All else stays as it was, so that caches hold.
+        let calls = if self.last && self.calls != Calls::Off { Calls::Forbidden } else { self.calls };
         Ok(Prompt {
             system: self.agent.system(self.mode),
             history,
             tools,
-            calls: if last { Calls::Off } else { self.calls },
+            calls,
             max_output_tokens: None,
             effort: self.agent.settings.effort,
             cache_key: Some(self.session.id().to_owned()),
         })
+    }
+
+    /// Said once in a turn: making the conversation shorter again and again would not help.
+    fn say_that_there_is_no_room(&mut self, fixed: u64) {
+        if std::mem::replace(&mut self.no_room_said, true) {
+            return;
+        }
+        let window = self.agent.model.context_window;
+        let message = format!(
+            "the system text and the tools take about {fixed} of the {window} tokens of the context: \
+             the conversation is not made shorter; a larger context, or fewer tools, would help"
+        );
+        self.events.emit(Event::Error { message });
     }
 
     fn compacted(&mut self, compacted: compaction::Compacted) -> Result<(), Fault> {
@@ -357,7 +388,7 @@ impl<'a> Turn<'a> {
         if let (Some(rides), Some(Item::Message(message))) = (&self.rides, history.get_mut(newest)) {
             message.content.push(OutputPart::Text { text: rides.clone() });
         }
-        if self.budget.is_last_round() && self.budget.spent().rounds > 0 {
+        if self.last {
             let words = "This is the last answer of this turn: nothing can be called any more. Say what was done, and what is left to do.";
             history.push(Item::message(Role::User, words));
         }
@@ -462,8 +493,11 @@ impl<'a> Turn<'a> {
             return Ok(());
         }
         if error.kind == ModelErrorKind::ContextTooLong
+            && !std::mem::replace(&mut self.shortened, true)
             && let Some(compacted) = compaction::harder(self.session, self.agent)
         {
+            // It was a request, too.
+            self.budget.spend(Usage::default(), None);
             return self.compacted(compacted);
         }
         Err(error.into())
@@ -488,6 +522,21 @@ impl<'a> Turn<'a> {
             background: self.background.clone(),
         }
     }
+}
+
+/// What the answers of a turn took so far.
+fn spent_in(steps: &[Step], turn: u32) -> Spent {
+    let mut spent = Spent::default();
+    for step in steps.iter().filter(|step| step.turn == turn) {
+        if let StepKind::Answered { usage, cost, .. } = &step.kind {
+            spent.rounds += 1;
+            spent.usage += *usage;
+            if let Some(cost) = cost {
+                *spent.cost.get_or_insert(0.0) += cost;
+            }
+        }
+    }
+    spent
 }
 
 /// Whether an answer that asks for nothing ends the turn, and how.

@@ -164,6 +164,10 @@ pub(crate) struct ExecArgs {
     #[arg(short, long)]
     pub(crate) quiet: bool,
 
+    /// Check scripts instead of running them, and tell the model the report; short for `--mode dry-run`
+    #[arg(long, conflicts_with = "mode")]
+    pub(crate) dry_run: bool,
+
     #[command(flatten)]
     pub(crate) turn: TurnArgs,
 
@@ -190,7 +194,7 @@ pub(crate) struct TurnArgs {
     pub(crate) max_tokens: Option<u64>,
 
     /// Money, where the model's prices are configured
-    #[arg(long, value_name = "AMOUNT")]
+    #[arg(long, value_name = "AMOUNT", value_parser = units::money)]
     pub(crate) max_cost: Option<f64>,
 
     /// Wall time, such as 90s or 10m

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Result;
-use selvedge_agent::{Agent, Agents, Allowance, Changes, Remembering, Session, Settings};
+use selvedge_agent::{AfterBlock, Agent, Agents, Allowance, Changes, Remembering, Session, Settings};
 use selvedge_mcp::{Asked, Servers};
 use selvedge_memory::Memory;
 use selvedge_models::Client;
@@ -74,6 +74,7 @@ pub(crate) struct Parts {
 /// An agent over the tools of a place, and its conversation.
 pub(crate) async fn agent(setup: &mut Setup, place: &PlaceArgs, wanted: Wanted<'_>) -> Result<Assembled> {
     let choice = providers::choose(&setup.config, wanted.model).await?;
+    check_costs(setup, wanted.turn, &choice)?;
     let session = session(setup, &wanted.conversation)?;
     let memory = match memory(setup)? {
         Some(memory) => {
@@ -106,6 +107,7 @@ pub(crate) fn memory(setup: &mut Setup) -> Result<Option<Arc<Memory>>> {
 
 /// An agent of these parts.
 pub(crate) fn agent_of(setup: &mut Setup, place: &PlaceArgs, wanted: Wanted<'_>, parts: Parts) -> Result<Agent> {
+    check_costs(setup, wanted.turn, &parts.choice)?;
     let Parts { choice: Choice { provider, model, effort }, servers, memory } = parts;
     if place.pack.is_none()
         && let Some(pack) = model.tool_pack.clone().or_else(|| provider.tool_pack.clone())
@@ -126,6 +128,12 @@ pub(crate) fn agent_of(setup: &mut Setup, place: &PlaceArgs, wanted: Wanted<'_>,
             cost: wanted.turn.max_cost,
             time: wanted.turn.max_time,
         },
+        session_limits: Allowance {
+            tokens: setup.config.agent.session_max_tokens,
+            cost: setup.config.agent.session_max_cost,
+            ..Allowance::default()
+        },
+        after_block: if setup.config.agent.stop_after_block { AfterBlock::Stop } else { AfterBlock::Listen },
         effort,
         project: project(&setup.directory),
         instructions: wanted.instructions,
@@ -146,6 +154,28 @@ pub(crate) fn agent_of(setup: &mut Setup, place: &PlaceArgs, wanted: Wanted<'_>,
         Some(agents) => agent.with_agents(agents, setup.journal.clone()),
         None => agent,
     })
+}
+
+/// A limit of money needs to know what things cost.
+fn check_costs(setup: &Setup, turn: &TurnArgs, choice: &Choice) -> Result<()> {
+    let session = setup.config.agent.session_max_cost;
+    if session.is_some_and(|most| !most.is_finite() || most <= 0.0) {
+        return Err(Problem::new("agent.session_max_cost is not an amount of money").hint("write 0.50 or 2").into());
+    }
+    let limit = match (turn.max_cost, session) {
+        (Some(_), _) => "--max-cost",
+        (None, Some(_)) => "agent.session_max_cost",
+        (None, None) => return Ok(()),
+    };
+    if choice.model.prices.is_some() {
+        return Ok(());
+    }
+    let name = &choice.model.name;
+    Err(Problem::new(format!("{limit} cannot be kept: what {name} costs is not known"))
+        .hint(format!(
+            "say it in config.toml: [models.{name:?}] prices = {{ input = 3.0, output = 15.0 }}, per million tokens (docs/models.md)"
+        ))
+        .into())
 }
 
 /// What a turn changes in the workspace.

@@ -10,7 +10,7 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use crate::Exit;
-use crate::args::ExecArgs;
+use crate::args::{ExecArgs, ModeArg};
 use crate::assembly::{self, Assembled, Conversation, Wanted};
 use crate::out::{harmless, line};
 use crate::problem::Problem;
@@ -30,15 +30,24 @@ enum Task {
     },
 }
 
-pub(crate) fn exec(args: ExecArgs) -> Result<Exit> {
+pub(crate) fn exec(mut args: ExecArgs) -> Result<Exit> {
+    if args.dry_run {
+        args.limits.mode = Some(ModeArg::DryRun);
+    }
     let task = task(&args)?;
     let schema = args.output_schema.as_deref().map(Schema::read).transpose()?;
+    if let Some(file) = &args.output_last_message {
+        // Before anything is spent.
+        let opened = std::fs::OpenOptions::new().append(true).create(true).open(file);
+        opened.map_err(|error| cannot_write(file, &error))?;
+    }
     let mut setup = assembly::setup(&args.place)?;
     let runtime = runtime()?;
     let (cancel, leave) = (CancellationToken::new(), CancellationToken::new());
     let show = if args.json || args.quiet { Show::nothing() } else { Show::on_stderr() };
     let events = if args.json { as_lines() } else { with_errors(show.sink()) };
-    let options = TurnOptions { cancel: cancel.clone(), leave: leave.clone(), events, ..TurnOptions::default() };
+    let options =
+        TurnOptions { cancel: cancel.clone(), leave: leave.clone(), events: events.clone(), ..TurnOptions::default() };
     // Nobody is asked: whoever wants the process to end ends the turn.
     let signals = Signals { cancel: cancel.clone(), end: cancel };
     let work = async {
@@ -82,17 +91,23 @@ pub(crate) fn exec(args: ExecArgs) -> Result<Exit> {
     show.finish();
     let (outcome, session) = done?;
     let fits = schema.as_ref().is_none_or(|schema| schema.value_of(&outcome).is_ok());
-    if let Some(file) = &args.output_last_message {
-        let message = outcome.message.clone().unwrap_or_default();
-        std::fs::write(file, message)
-            .map_err(|error| Problem::new(format!("cannot write {}: {error}", file.display())))?;
-    }
     if !args.json {
         conclude(&outcome, &session, schema.as_ref(), setup.journal.is_some())?;
+    } else if let Some(Err(why)) = schema.as_ref().map(|schema| schema.value_of(&outcome))
+        && outcome.end == Ok(TurnEnd::Stop)
+    {
+        events.emit(Event::Error { message: does_not_fit(&why) });
+    }
+    let mut written = true;
+    if let Some(file) = &args.output_last_message
+        && let Err(error) = std::fs::write(file, outcome.message.as_deref().unwrap_or_default())
+    {
+        cannot_write(file, &error).print();
+        written = false;
     }
     setup.tidy_journal();
     Ok(match outcome.end {
-        Ok(TurnEnd::Stop | TurnEnd::Length) if fits => Exit::Done,
+        Ok(TurnEnd::Stop | TurnEnd::Length) if fits && written => Exit::Done,
         _ => Exit::Failed,
     })
 }
@@ -167,9 +182,7 @@ fn conclude(outcome: &TurnOutcome, session: &str, schema: Option<&Schema>, kept:
     match schema.map(|schema| schema.value_of(outcome)) {
         Some(Ok(value)) => line(&serde_json::to_string(&value)?)?,
         Some(Err(why)) if outcome.end == Ok(TurnEnd::Stop) => {
-            Problem::new(format!("the answer does not fit the schema: {why}"))
-                .hint(format!("selvedge sessions show {session}"))
-                .print();
+            Problem::new(does_not_fit(&why)).hint(format!("selvedge sessions show {session}")).print();
         }
         _ => {
             if let Some(message) = &outcome.message {
@@ -197,6 +210,14 @@ fn conclude(outcome: &TurnOutcome, session: &str, schema: Option<&Schema>, kept:
         }
     }
     Ok(())
+}
+
+fn does_not_fit(why: &str) -> String {
+    format!("the answer does not fit the schema: {why}")
+}
+
+fn cannot_write(file: &Path, error: &std::io::Error) -> Problem {
+    Problem::new(format!("cannot write {}: {error}", file.display())).hint("-o takes a file that can be written")
 }
 
 /// What the last answer must look like.
@@ -253,9 +274,10 @@ impl Schema {
                 break;
             }
             let prompt = format!("Your answer does not fit the schema: {why}. Answer again with the JSON value alone.");
-            let before = outcome.usage;
+            let (usage, cost) = (outcome.usage, outcome.cost);
             outcome = agent.turn(session, prompt, options).await;
-            outcome.usage += before;
+            outcome.usage += usage;
+            outcome.cost = cost.into_iter().chain(outcome.cost).reduce(|sum, one| sum + one);
         }
         outcome
     }

@@ -29,6 +29,12 @@ pub(crate) fn megabytes(text: &str) -> Result<u64, String> {
     megabytes.filter(|size| (1..=2048).contains(size)).ok_or_else(|| format!("`{text}` is out of range: 1MB to 2GB"))
 }
 
+/// An amount of money: more than nothing.
+pub(crate) fn money(text: &str) -> Result<f64, String> {
+    let amount = text.trim().parse().ok().filter(|amount: &f64| amount.is_finite() && *amount > 0.0);
+    amount.ok_or_else(|| format!("`{text}` is not an amount of money: write 0.50 or 2"))
+}
+
 fn split(text: &str) -> (&str, &str) {
     let text = text.trim();
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
@@ -47,6 +53,8 @@ mod tests {
         assert_eq!(duration("2d"), Ok(Duration::from_secs(172_800)));
         assert_eq!(duration("7"), Ok(Duration::from_secs(7)));
         assert!(duration("soon").is_err() && duration("1e999s").is_err() && duration("3 weeks").is_err());
+        assert_eq!((money("2"), money("0.5")), (Ok(2.0), Ok(0.5)));
+        assert!(["nan", "inf", "-1", "0", "much", ""].iter().all(|text| money(text).is_err()));
         assert_eq!(megabytes("96MB"), Ok(96));
         assert_eq!(megabytes("1 GB"), Ok(1024));
         assert!(megabytes("0").is_err() && megabytes("9TB").is_err() && megabytes("99999999999999999999").is_err());

@@ -43,6 +43,20 @@ fn docs_do_not_drift() {
     assert!(drifted.is_empty(), "{drifted:?} are not what the program says: run `make docs`");
 }
 
+/// Every event there is has its place in the table.
+#[test]
+fn every_event_is_in_the_table() {
+    let source = include_str!("../../protocol/src/event.rs");
+    let (_, events) = source.split_once("pub enum Event {").unwrap();
+    let (events, _) = events.split_once("\n}\n").unwrap();
+    let names = events.split("#[serde(rename = \"").skip(1).map(|rest| rest.split('"').next().unwrap());
+    let page = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/agent.md")).unwrap();
+    let table: Vec<&str> = page.lines().filter_map(|line| line.strip_prefix("| ")?.split(" | ").next()).collect();
+    let missing: Vec<&str> =
+        names.filter(|name| !table.iter().any(|cell| cell.contains(&format!("`{name}`")))).collect();
+    assert!(events.matches("rename").count() > 20 && missing.is_empty(), "docs/agent.md does not tell of {missing:?}");
+}
+
 fn errors() -> String {
     let mut table = String::from("| code | meaning | try again? |\n|---|---|---|\n");
     for code in ErrorCode::ALL {

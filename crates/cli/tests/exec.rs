@@ -309,3 +309,103 @@ fn servers_are_reached_by_scripts_and_by_structured_calls_and_cost_few_tokens() 
     assert!(tools.contains(&"mcp_call_tool") && !tools.iter().any(|tool| tool.starts_with("mcp__")), "{tools:?}");
     assert!(asked[0].body["messages"][0].to_string().contains("odd"), "the server is told of");
 }
+
+/// A home whose config.toml says more.
+fn configured(desk: &Desk, more: &str) {
+    let file = desk.dir.path().join("home/config.toml");
+    let config = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, config + more).unwrap();
+}
+
+#[test]
+fn a_limit_of_money_needs_prices() {
+    let desk = Desk::new(|_| vec![call("c", "read_file", json!({"path": "a.txt"}))].into());
+    for amount in ["nan", "-1", "inf", "0", "much"] {
+        let output = desk.run(&["exec", &format!("--max-cost={amount}"), "go"]);
+        assert_eq!(output.status.code(), Some(2), "{amount}: {}", err(&output));
+    }
+    let output = desk.run(&["exec", "--max-cost", "2", "go"]);
+    assert_eq!(output.status.code(), Some(2), "{}", err(&output));
+    assert!(err(&output).contains("costs is not known") && err(&output).contains("hint:"), "{}", err(&output));
+    assert_eq!(out(&desk.run(&["sessions", "list", "--json"])), "[]", "no session was begun");
+    assert!(desk.server.asked().is_empty());
+    // One request costs one.
+    configured(&desk, "[models.mock]\nprices = { input = 10000.0, output = 0.0 }\n");
+    let (events, status) = desk.events(&["exec", "--json", "--max-cost", "2", "go"]);
+    assert_eq!((&events.last().unwrap()["finish_reason"], status), (&json!("max_cost"), 1));
+    assert_eq!(desk.server.asked().len(), 2);
+}
+
+#[test]
+fn a_dry_run_checks_scripts_and_runs_none() {
+    let desk = Desk::new(|asked: &Asked| match asked.number {
+        0 => vec![text(&block("await tools.writeFile({ path: 'new.txt', content: '' })"))].into(),
+        _ => vec![text("It would write.")].into(),
+    });
+    let output = desk.run(&["exec", "--dry-run", "Write."]);
+    assert_eq!(out(&output), "It would write.", "{}", err(&output));
+    assert!(!desk.work().join("work/new.txt").exists());
+    assert_eq!(desk.run(&["exec", "--dry-run", "--mode", "enabled", "x"]).status.code(), Some(2));
+}
+
+#[test]
+fn the_configuration_bounds_a_session() {
+    let desk = Desk::new(|_| vec![text("One.")].into());
+    configured(&desk, &format!("[agent]\nsession_max_tokens = {}\n", 2 * (speech::INPUT + speech::OUTPUT)));
+    let (events, status) = desk.events(&["exec", "--json", "go"]);
+    let thread = events[0]["thread_id"].as_str().unwrap();
+    assert_eq!(status, 0);
+    let (events, status) = desk.events(&["exec", "--json", "resume", thread, "again"]);
+    assert_eq!((&events.last().unwrap()["finish_reason"], status), (&json!("stop"), 0));
+    let (events, status) = desk.events(&["exec", "--json", "resume", thread, "and again"]);
+    assert_eq!((&events.last().unwrap()["finish_reason"], status), (&json!("max_tokens"), 1));
+    assert_eq!(desk.server.asked().len(), 2);
+}
+
+#[test]
+fn the_configuration_ends_answers_with_their_block() {
+    let desk = Desk::new(|asked: &Asked| match asked.number {
+        0 => vec![text(&format!("Now {} It worked!", block("return 1")))].into(),
+        _ => vec![text("One.")].into(),
+    });
+    configured(&desk, "[agent]\nstop_after_block = true\n");
+    let (events, status) = desk.events(&["exec", "--json", "go"]);
+    assert_eq!(status, 0);
+    assert!(!events.iter().any(|event| event.to_string().contains("It worked")), "the answer ended with its block");
+    assert!(events.iter().any(|event| event["item"]["output_json"] == "1"), "and the block ran: {events:?}");
+}
+
+#[test]
+fn an_answer_that_never_fits_is_the_last_that_is_told() {
+    let desk = Desk::new(|_| vec![text("It has 2 lines")].into());
+    std::fs::write(desk.dir.path().join("work/schema.json"), "{\"type\": \"object\"}").unwrap();
+    let (events, status) = desk.events(&["exec", "--json", "--output-schema", "schema.json", "How many lines?"]);
+    let last = events.last().unwrap();
+    assert_eq!((last["type"].as_str(), status), (Some("error"), 1));
+    assert!(last["message"].as_str().unwrap().contains("does not fit the schema"), "{last}");
+}
+
+#[test]
+fn a_file_that_cannot_be_written_is_told_before_anything_is_asked() {
+    let file = std::sync::Arc::new(std::sync::Mutex::new(None::<std::path::PathBuf>));
+    let theirs = file.clone();
+    let desk = Desk::new(move |_| {
+        // While the model speaks, a folder takes the file's place.
+        if let Some(file) = theirs.lock().unwrap().take() {
+            std::fs::remove_file(&file).unwrap();
+            std::fs::create_dir(&file).unwrap();
+        }
+        vec![text("Two lines.")].into()
+    });
+    let output = desk.run(&["exec", "-o", "nowhere/answer.txt", "How many lines?"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(err(&output).contains("cannot write nowhere/answer.txt") && err(&output).contains("hint:"));
+    assert!(desk.server.asked().is_empty());
+    let output = desk.run(&["exec", "-o", "answer.txt", "How many lines?"]);
+    assert_eq!((out(&output).as_str(), output.status.code()), ("Two lines.", Some(0)));
+    assert_eq!(std::fs::read_to_string(desk.work().join("work/answer.txt")).unwrap(), "Two lines.");
+    *file.lock().unwrap() = Some(desk.work().join("work/answer.txt"));
+    let output = desk.run(&["exec", "-o", "answer.txt", "How many lines?"]);
+    assert_eq!((out(&output).as_str(), output.status.code()), ("Two lines.", Some(1)), "the answer is not lost");
+    assert!(err(&output).contains("cannot write answer.txt"), "{}", err(&output));
+}

@@ -60,8 +60,22 @@ pub struct Config {
     pub journal: JournalKeeping,
     /// What is remembered of conversations, and how much of it a prompt gets.
     pub memory: MemoryKeys,
+    /// How far an agent may go, and how its answers end.
+    pub agent: AgentKeys,
     /// How scripts run.
     pub script_harness: ScriptHarness,
+}
+
+/// How far an agent may go, and how its answers end.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct AgentKeys {
+    /// Ends an answer with its first script block: nothing is said about a result that is not known yet.
+    pub stop_after_block: bool,
+    /// Tokens a whole session may use, in and out.
+    pub session_max_tokens: Option<u64>,
+    /// Money a whole session may cost, where the model's prices are configured.
+    pub session_max_cost: Option<f64>,
 }
 
 /// How the web is searched and read.

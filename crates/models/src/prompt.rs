@@ -55,7 +55,9 @@ pub enum Calls {
     Parallel,
     /// One after the other.
     Single,
-    /// Not at all: what was called before is told as text.
+    /// Not in this answer: what it might call and what it called stay as they were, so that caches hold.
+    Forbidden,
+    /// Not at all, for a server that knows no tools: what was called before is told as text.
     Off,
 }
 

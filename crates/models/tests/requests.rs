@@ -277,6 +277,47 @@ fn without_tools_everything_is_text() {
     }
 }
 
+/// For one answer nothing may be called; everything before it is what it was, byte for byte.
+#[test]
+fn calls_that_are_forbidden_leave_the_rest_as_it_was() {
+    let history = vec![user("go"), call("c", "f", "{\"x\":1}", CallKind::Function), Item::output("c", "42")];
+    let tools = vec![Tool::function("f", "F.", json!({"type": "object"}))];
+    let free = Prompt { history, tools, ..Prompt::default() };
+    let forbidden = Prompt { calls: Calls::Forbidden, ..free.clone() };
+    for (wire, choice) in WIRES.into_iter().zip([json!("none"), json!("none"), json!({"type": "none"})]) {
+        let (mut free, mut forbidden) = (body(&free, wire), body(&forbidden, wire));
+        assert_eq!(forbidden["tool_choice"], choice, "{wire:?}");
+        for body in [&mut free, &mut forbidden] {
+            body.as_object_mut().unwrap().remove("tool_choice");
+        }
+        assert_eq!(free, forbidden, "{wire:?}");
+    }
+}
+
+/// "The final block in an assistant message cannot be `thinking`."
+#[test]
+fn no_message_ends_in_a_thought_on_messages() {
+    let think =
+        |text: &str| thought(WireApi::Messages, json!({"type": "thinking", "thinking": text, "signature": "c2ln"}));
+    let secret = || thought(WireApi::Messages, json!({"type": "redacted_thinking", "data": "x"}));
+    // An answer that was stopped while the model thought, alone or behind words.
+    let messages = conversation(
+        WireApi::Messages,
+        [user("a"), think("hm"), secret(), user("b"), think("so"), said("c"), think("hm"), secret(), user("d")],
+    );
+    assert_eq!(
+        messages,
+        json!([
+            {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+            {"role": "assistant", "content": [
+                {"type": "thinking", "thinking": "so", "signature": "c2ln"},
+                {"type": "text", "text": "c"},
+            ]},
+            {"role": "user", "content": [{"type": "text", "text": "d"}]},
+        ])
+    );
+}
+
 #[test]
 fn settings_have_each_apis_names() {
     let prompt = Prompt {

@@ -148,12 +148,27 @@ pub enum Event {
         error: TurnError,
         /// Tokens of all its requests.
         usage: Usage,
+        /// What it cost, where prices are known.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        cost: Option<f64>,
     },
     /// Something went wrong that did not end the turn, such as an answer that is asked for again.
     #[serde(rename = "error")]
     Error {
         /// One line.
         message: String,
+    },
+    /// An agent launched by a call begins: its scripts and calls are told among those of whoever launched it.
+    #[serde(rename = "agent.started")]
+    AgentStarted {
+        /// The agent.
+        agent_id: String,
+        /// The run of the call that launched it.
+        parent_id: String,
+        /// The call that launched it.
+        call_id: String,
+        /// Its own conversation, which its runs belong to.
+        session_id: String,
     },
     /// A script begins.
     #[serde(rename = "script.started")]

@@ -7,9 +7,10 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Limits {
-    /// Wall time of a script in milliseconds. Stands still while every pending call waits for a person.
+    /// Wall time of a script in milliseconds. Stands still while every pending call waits for a person or
+    /// a model.
     pub timeout_ms: u64,
-    /// Longest time a call may ask for with `timeoutMs`, in milliseconds.
+    /// Longest time a call may ask for with `timeoutMs`, in milliseconds. A script waits twice as long for models.
     pub max_timeout_ms: u64,
     /// Heap of a script in megabytes, 1 to 2,048.
     pub memory_mb: u64,

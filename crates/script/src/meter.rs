@@ -114,36 +114,72 @@ impl ProgressMeter {
     }
 }
 
-/// A script's wall time. Stands still while everything waits for a person.
+/// A script's wall time. Stands still while everything waits for a person; while everything waits for models, patience
+/// runs instead.
 #[derive(Debug)]
 pub(crate) struct Clock {
     left: Duration,
-    running_since: Option<Instant>,
+    patience: Duration,
+    hand: Hand,
+}
+
+/// What runs, and since when.
+#[derive(Debug, Clone, Copy)]
+enum Hand {
+    Still,
+    Time(Instant),
+    Patience(Instant),
 }
 
 impl Clock {
-    pub(crate) fn start(limit: Duration) -> Self {
-        Self { left: limit, running_since: Some(Instant::now()) }
+    pub(crate) fn start(limit: Duration, patience: Duration) -> Self {
+        Self { left: limit, patience, hand: Hand::Time(Instant::now()) }
     }
 
+    /// The script computes, or waits for something that is quick.
     pub(crate) fn run(&mut self) {
-        self.running_since.get_or_insert_with(Instant::now);
+        if !matches!(self.hand, Hand::Time(_)) {
+            self.pause();
+            self.hand = Hand::Time(Instant::now());
+        }
+    }
+
+    /// It waits for models.
+    pub(crate) fn be_patient(&mut self) {
+        if !matches!(self.hand, Hand::Patience(_)) {
+            self.pause();
+            self.hand = Hand::Patience(Instant::now());
+        }
     }
 
     pub(crate) fn pause(&mut self) {
-        if let Some(since) = self.running_since.take() {
-            self.left = self.left.saturating_sub(since.elapsed());
+        match std::mem::replace(&mut self.hand, Hand::Still) {
+            Hand::Still => {}
+            Hand::Time(since) => self.left = self.left.saturating_sub(since.elapsed()),
+            Hand::Patience(since) => self.patience = self.patience.saturating_sub(since.elapsed()),
         }
     }
 
     /// What is left of it.
     pub(crate) fn left(&self) -> Duration {
-        self.left.saturating_sub(self.running_since.map_or(Duration::ZERO, |since| since.elapsed()))
+        match self.hand {
+            Hand::Time(since) => self.left.saturating_sub(since.elapsed()),
+            Hand::Still | Hand::Patience(_) => self.left,
+        }
     }
 
-    /// When time is up, as long as the clock runs.
+    /// When time or patience is over, as long as one of them runs.
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        self.running_since.map(|since| since + self.left)
+        match self.hand {
+            Hand::Still => None,
+            Hand::Time(since) => Some(since + self.left),
+            Hand::Patience(since) => Some(since + self.patience),
+        }
+    }
+
+    /// Whether it is patience that runs.
+    pub(crate) fn is_patient(&self) -> bool {
+        matches!(self.hand, Hand::Patience(_))
     }
 }
 
@@ -183,9 +219,11 @@ mod tests {
 
     #[test]
     fn a_paused_clock_has_no_deadline() {
-        let mut clock = Clock::start(Duration::from_secs(5));
+        let mut clock = Clock::start(Duration::from_secs(5), Duration::from_secs(50));
         clock.pause();
         assert_eq!(clock.deadline(), None);
+        clock.be_patient();
+        assert!(clock.deadline().is_some_and(|deadline| deadline > Instant::now() + Duration::from_secs(40)));
         clock.run();
         assert!(clock.deadline().is_some_and(|deadline| deadline > Instant::now() + Duration::from_secs(4)));
     }

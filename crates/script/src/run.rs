@@ -24,6 +24,9 @@ use crate::tape::{Head, Told};
 use crate::traffic::{Traffic, Wake, call_number};
 use crate::unicode::whole_unicode;
 
+/// How often the longest time of a script it may wait for models besides: they have limits of their own.
+const PATIENCE: u32 = 2;
+
 /// A script on its way. Everything it started is inside and ends with it.
 pub(crate) struct Run<'a> {
     pub(crate) runtime: &'a dyn Runtime,
@@ -156,7 +159,8 @@ impl<'a> Run<'a> {
             Begin::Thawed(suspension) => suspension.left,
             _ => self.timeout,
         };
-        let mut clock = Clock::start(left);
+        let patience = Duration::from_millis(self.limits.max_timeout_ms) * PATIENCE;
+        let mut clock = Clock::start(left, patience);
         let leash = Arc::new(Leash::new(left));
         let bridge = Bridge {
             said: self.said.clone(),
@@ -226,6 +230,7 @@ impl<'a> Run<'a> {
             }
             let (id, answer) = match wake {
                 Wake::Nothing => continue,
+                Wake::TimeUp if clock.is_patient() => return Err(timed_out(patience.as_millis() as u64)),
                 Wake::TimeUp => return Err(timed_out(timeout_ms)),
                 Wake::Cancelled => return Err(fail(Fault::Cancelled)),
                 Wake::TakenOver => return Ok(Over::Elsewhere),
@@ -237,7 +242,7 @@ impl<'a> Run<'a> {
                 }
                 Wake::TapeOver => match self.begin {
                     Begin::Retold(_, suspension) => {
-                        clock = Clock::start(suspension.left);
+                        clock = Clock::start(suspension.left, patience);
                         self.head().record_from_here();
                         traffic.take_up(&suspension.traffic);
                         continue;
@@ -347,6 +352,8 @@ impl<'a> Run<'a> {
         }
         if traffic.waits_for_a_person() {
             clock.pause()
+        } else if traffic.waits_for_a_model() {
+            clock.be_patient()
         } else {
             clock.run()
         }

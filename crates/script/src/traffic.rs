@@ -70,6 +70,8 @@ pub(crate) struct Pending {
     /// A JSON array, where somebody may need it again.
     pub(crate) args: String,
     cancel: CancellationToken,
+    /// It waits for a model.
+    takes_its_time: bool,
     /// The script itself gave it up: it lost a race.
     given_up: bool,
 }
@@ -206,6 +208,7 @@ impl<'a> Traffic<'a> {
             call_id: call_id.clone(),
             tool,
             at,
+            takes_its_time: self.takes_its_time(&path),
             path: path.clone(),
             args,
             cancel: cancel.clone(),
@@ -266,6 +269,7 @@ impl<'a> Traffic<'a> {
                 path: waiting.path.clone(),
                 args: waiting.args.clone(),
                 cancel: cancel.clone(),
+                takes_its_time: self.takes_its_time(&waiting.path),
                 given_up: waiting.given_up,
             };
             self.pending.insert(waiting.id, pending);
@@ -404,6 +408,16 @@ impl<'a> Traffic<'a> {
 
     pub(crate) fn waits_for_a_person(&self) -> bool {
         !self.pending.is_empty() && self.pending.values().all(|pending| self.asking.contains_key(&pending.call_id))
+    }
+
+    /// Whether every pending call waits for a model, or for a person.
+    pub(crate) fn waits_for_a_model(&self) -> bool {
+        let waits = |pending: &Pending| pending.takes_its_time || self.asking.contains_key(&pending.call_id);
+        !self.pending.is_empty() && self.pending.values().all(waits)
+    }
+
+    fn takes_its_time(&self, path: &str) -> bool {
+        self.run.orchestrator.registry().get(path).is_some_and(|tool| tool.tool.takes_its_time())
     }
 
     /// What to say of a call that was pending at the end, unless it finished after all or was given up.

@@ -174,3 +174,40 @@ fn race_spares_calls_that_are_spread_in() {
         return [first, ...await Promise.all(held)]";
     assert_eq!(Bench::new().value(source), json!(["c", "a", "b"]));
 }
+
+/// Tools that ask models have limits of their own: the script's clock stands still, but not for ever.
+#[test]
+fn a_script_is_patient_with_models_and_with_nothing_else() {
+    #[derive(serde::Deserialize, schemars::JsonSchema)]
+    struct For {
+        ms: u64,
+    }
+    let wait = |args: For| async move {
+        tokio::time::sleep(Duration::from_millis(args.ms)).await;
+        Ok(args.ms)
+    };
+    let registry = selvedge_tools::Registry::new()
+        .with(selvedge_tools::tool("ask", "Asks a model.", wait).takes_its_time())
+        .and_then(|registry| registry.with(selvedge_tools::tool("work", "Works.", wait)))
+        .unwrap();
+    let limits = Limits { timeout_ms: 200, max_timeout_ms: 1_000, ..Limits::default() };
+    let harness = Harness::new(Orchestrator::new(registry)).unwrap().with_limits(limits);
+    let run =
+        move |source: &'static str| {
+            let harness = harness.clone();
+            on_a_thread("being patient", WAIT, async move {
+                harness.run_with(source.as_bytes(), RunOptions::default()).await
+            })
+        };
+    let ended = |output: ScriptToolCallOutput| match output.error {
+        Some(error) => format!("{}: {}", error.code, error.message),
+        None => output.output_json.unwrap_or_default(),
+    };
+    assert_eq!(ended(run("return await tools.ask({ ms: 500 })")), "500");
+    assert_eq!(ended(run("return await Promise.all([tools.ask({ ms: 500 }), tools.ask({ ms: 300 })])")), "[500,300]");
+    let late = "ScriptTimeoutError: the script ran past its time limit of 200 ms";
+    assert_eq!(ended(run("return await Promise.all([tools.ask({ ms: 500 }), tools.work({ ms: 60_000 })])")), late);
+    assert_eq!(ended(run("await tools.ask({ ms: 300 }); for (;;) {}")), late);
+    let far_too_late = "ScriptTimeoutError: the script ran past its time limit of 2000 ms";
+    assert_eq!(ended(run("for (;;) await tools.ask({ ms: 900 })")), far_too_late);
+}

@@ -60,6 +60,7 @@ where
         again: None,
         aliases: Vec::new(),
         positional: &[],
+        takes_its_time: false,
         types: PhantomData,
     }
 }
@@ -86,6 +87,7 @@ pub struct FunctionTool<A, R> {
     again: Option<Box<TryAgain<R>>>,
     aliases: Vec<(&'static str, &'static str)>,
     positional: &'static [&'static str],
+    takes_its_time: bool,
     types: PhantomData<fn(A) -> R>,
 }
 
@@ -151,6 +153,12 @@ impl<A, R> FunctionTool<A, R> {
         self
     }
 
+    /// Says that it waits for a model: a script's clock stands still meanwhile.
+    pub fn takes_its_time(mut self) -> Self {
+        self.takes_its_time = true;
+        self
+    }
+
     /// Asks a person before every call; "for this script" covers them all.
     pub fn ask_always(mut self, reason: &str) -> Self {
         let reason = reason.to_owned();
@@ -175,6 +183,10 @@ where
 
     fn positional(&self) -> &[&str] {
         self.positional
+    }
+
+    fn takes_its_time(&self) -> bool {
+        self.takes_its_time
     }
 
     fn risk(&self, args: &Value) -> Risk {

@@ -41,6 +41,12 @@ pub trait Tool: Send + Sync {
         let _ = args;
     }
 
+    /// Whether it waits for a model, which has limits of its own: a script's clock stands still while it waits for such
+    /// calls alone.
+    fn takes_its_time(&self) -> bool {
+        false
+    }
+
     /// Runs it. The arguments fit the schema. Must stop soon after `call.cancel` says so.
     fn call<'a>(&'a self, args: Value, call: Call) -> BoxFuture<'a, Result<ToolOutput, ToolError>>;
 

@@ -23,6 +23,9 @@ pub(crate) fn request(prompt: &Prompt, model: &Model, provider: &Provider) -> Va
         if prompt.calls == Calls::Single {
             set("parallel_tool_calls", false.into());
         }
+        if prompt.calls == Calls::Forbidden {
+            set("tool_choice", "none".into());
+        }
     }
     if let (true, Some(effort)) = (model.thinking != Thinking::Unsaid, prompt.effort) {
         let word = if effort == Effort::Max { "xhigh" } else { effort.as_str() };
@@ -54,7 +57,7 @@ fn messages(prompt: &Prompt, model: &Model, provider: &Provider) -> Vec<Value> {
     let origin = provider.origin(&model.name);
     let history = match prompt.calls {
         Calls::Off => as_text::without_calls(&prompt.history),
-        Calls::Parallel | Calls::Single => paired(&prompt.history),
+        Calls::Parallel | Calls::Single | Calls::Forbidden => paired(&prompt.history),
     };
     let mut messages = Vec::with_capacity(history.len() + 1);
     if !prompt.system.is_empty() {

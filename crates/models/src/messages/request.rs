@@ -25,8 +25,10 @@ pub(crate) fn request(prompt: &Prompt, model: &Model, provider: &Provider) -> Va
     }
     if prompt.calls != Calls::Off && !prompt.tools.is_empty() {
         set("tools", prompt.tools.iter().map(definition).collect());
-        if prompt.calls == Calls::Single {
-            set("tool_choice", json!({"type": "auto", "disable_parallel_tool_use": true}));
+        match prompt.calls {
+            Calls::Single => set("tool_choice", json!({"type": "auto", "disable_parallel_tool_use": true})),
+            Calls::Forbidden => set("tool_choice", json!({"type": "none"})),
+            Calls::Parallel | Calls::Off => {}
         }
     }
     for (key, value) in thinking(prompt, model, provider, limit) {
@@ -95,7 +97,7 @@ fn turns(prompt: &Prompt, model: &Model, provider: &Provider) -> Vec<Value> {
     let origin = provider.origin(&model.name);
     let history = match prompt.calls {
         Calls::Off => as_text::without_calls(&prompt.history),
-        Calls::Parallel | Calls::Single => paired(&prompt.history),
+        Calls::Parallel | Calls::Single | Calls::Forbidden => paired(&prompt.history),
     };
     let mut turns: Vec<(Role, Vec<Value>)> = Vec::new();
     for item in &history {
@@ -114,8 +116,16 @@ fn turns(prompt: &Prompt, model: &Model, provider: &Provider) -> Vec<Value> {
             _ => turns.push((role, blocks)),
         }
     }
-    let shown = turns.into_iter().filter(|(_, blocks)| !blocks.is_empty());
+    let turns = turns.into_iter().map(|(role, blocks)| (role, ending_in_more_than_a_thought(blocks)));
+    let mut shown: Vec<(Role, Vec<Value>)> = Vec::new();
+    for (role, blocks) in turns.filter(|(_, blocks)| !blocks.is_empty()) {
+        match shown.last_mut() {
+            Some((last, all)) if *last == role => all.extend(blocks),
+            _ => shown.push((role, blocks)),
+        }
+    }
     shown
+        .into_iter()
         .map(|(role, blocks)| {
             let role = match role {
                 Role::User => "user",
@@ -124,6 +134,15 @@ fn turns(prompt: &Prompt, model: &Model, provider: &Provider) -> Vec<Value> {
             json!({"role": role, "content": blocks})
         })
         .collect()
+}
+
+/// A message that ends in a thought is refused, as when an answer was stopped while the model still thought.
+fn ending_in_more_than_a_thought(mut blocks: Vec<Value>) -> Vec<Value> {
+    let thought = |block: &Value| matches!(block["type"].as_str(), Some("thinking" | "redacted_thinking"));
+    while blocks.last().is_some_and(thought) {
+        blocks.pop();
+    }
+    blocks
 }
 
 /// Empty texts, and texts of white space alone where the model speaks, are refused.

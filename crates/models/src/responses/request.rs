@@ -18,8 +18,8 @@ pub(crate) fn request(prompt: &Prompt, model: &Model, provider: &Provider) -> Va
     }
     if prompt.calls != Calls::Off && !prompt.tools.is_empty() {
         set("tools", prompt.tools.iter().map(|tool| definition(tool, model)).collect());
-        set("tool_choice", "auto".into());
-        set("parallel_tool_calls", (prompt.calls == Calls::Parallel).into());
+        set("tool_choice", if prompt.calls == Calls::Forbidden { "none" } else { "auto" }.into());
+        set("parallel_tool_calls", (prompt.calls != Calls::Single).into());
     }
     if model.thinking != Thinking::Unsaid {
         // With nothing stored at the provider, the thought itself has to come along.
@@ -63,7 +63,7 @@ fn input(prompt: &Prompt, model: &Model, provider: &Provider) -> Vec<Value> {
     let origin = provider.origin(&model.name);
     let history = match prompt.calls {
         Calls::Off => as_text::without_calls(&prompt.history),
-        Calls::Parallel | Calls::Single => paired(&prompt.history),
+        Calls::Parallel | Calls::Single | Calls::Forbidden => paired(&prompt.history),
     };
     let mut input = Vec::with_capacity(history.len());
     for (at, item) in history.iter().enumerate() {

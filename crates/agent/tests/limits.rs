@@ -1,0 +1,273 @@
+//! How far a turn goes: budgets, last answers, and contexts that are too small.
+#![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
+
+mod support;
+
+use std::time::Duration;
+
+use selvedge_agent::{Allowance, Session, StepKind};
+use selvedge_models::Prices;
+use selvedge_protocol::{Event, TurnEnd, WireApi};
+use serde_json::{Value, json};
+use support::server::{Reply, Server};
+use support::speech::{INPUT, OUTPUT, block, call, text};
+use support::{APIS, Desk, history, text_of};
+
+fn too_long() -> Reply {
+    Reply::Fail(400, json!({"error": {"code": "context_length_exceeded", "message": "too long"}}).to_string())
+}
+
+fn compactions(session: &Session) -> usize {
+    session.steps().iter().filter(|step| step.kind == StepKind::Compacted).count()
+}
+
+#[tokio::test]
+async fn a_request_that_stays_too_long_fails_the_turn() {
+    let server = Server::start(|asked| match asked.number {
+        0..4 => vec![text(&"words ".repeat(200))].into(),
+        _ => too_long(),
+    })
+    .await;
+    let mut desk = Desk::new(WireApi::Chat);
+    // Much larger than the conversation: what is made shorter is not all there is.
+    desk.settings.instructions = Some("Rules. ".repeat(3_000));
+    let agent = desk.agent(&server);
+    let mut session = desk.session();
+    for _ in 0..4 {
+        assert_eq!(agent.turn(&mut session, "go on", &desk.options()).await.end, Ok(TurnEnd::Stop));
+    }
+    let outcome = agent.turn(&mut session, "and on", &desk.options()).await;
+    assert_eq!(outcome.end.unwrap_err().kind, "context_too_long");
+    assert_eq!((server.asked().len(), compactions(&session)), (6, 1), "once more, shorter, and no more");
+    // What was only asked cannot be said in fewer words.
+    let mut session = desk.session();
+    let outcome = agent.turn(&mut session, "go".repeat(5_000), &desk.options()).await;
+    assert_eq!(outcome.end.unwrap_err().kind, "context_too_long");
+    assert_eq!((server.asked().len(), compactions(&session)), (7, 0));
+}
+
+#[tokio::test]
+async fn requests_that_were_too_long_count_as_rounds() {
+    // Every second request is too long: each is answered after the conversation was made shorter.
+    let server = Server::start(|asked| match asked.number % 2 {
+        0 => vec![text(&block(&format!("return '{}'", "x".repeat(2_000))))].into(),
+        _ => too_long(),
+    })
+    .await;
+    let mut desk = Desk::new(WireApi::Chat);
+    desk.settings.turn_limits.rounds = Some(6);
+    let outcome = desk.agent(&server).turn(&mut desk.session(), "go", &desk.options()).await;
+    assert_eq!((outcome.end, server.asked().len()), (Ok(TurnEnd::MaxRounds), 6));
+}
+
+#[tokio::test]
+async fn a_large_system_text_does_not_make_the_conversation_shorter_again_and_again() {
+    let long = "x".repeat(1_500);
+    let server = Server::start(move |asked| {
+        let last = asked.body["messages"].as_array().unwrap().last().unwrap().to_string();
+        let said = match last.contains("Result of the script") {
+            true => "noted".to_owned(),
+            false => block(&format!("return '{long}'")),
+        };
+        Reply::Counted(vec![text(&said)], asked.raw.len() as u64 / 4)
+    })
+    .await;
+    let mut desk = Desk::new(WireApi::Chat);
+    desk.settings.instructions = Some("Rules. ".repeat(6_000));
+    let agent = desk.agent(&server);
+    let mut session = desk.session();
+    agent.turn(&mut session, "TASK", &desk.options()).await;
+    let fixed = server.asked()[0].raw.len() as u64 / 4;
+    // Twice as much as what is always there.
+    (desk.model.context_window, desk.model.max_output_tokens) = (fixed * 2, 500);
+    let agent = desk.agent(&server);
+    for _ in 0..20 {
+        assert_eq!(agent.turn(&mut session, "go on", &desk.options()).await.end, Ok(TurnEnd::Stop));
+    }
+    let many = compactions(&session);
+    assert!((1..=8).contains(&many), "{many} in 40 requests");
+    for event in desk.told() {
+        if let Event::ThreadCompacted { tokens_before, tokens_after } = event {
+            assert!(tokens_after < tokens_before && tokens_after > fixed / 2, "{tokens_before} → {tokens_after}");
+        }
+    }
+    // No room at all: it is said, and nothing is made shorter.
+    (desk.model.context_window, desk.model.max_output_tokens) = (fixed, 500);
+    let agent = desk.agent(&server);
+    desk.events.lock().unwrap().clear();
+    agent.turn(&mut session, "go on", &desk.options()).await;
+    let said = |event: &Event| matches!(event, Event::Error { message } if message.contains("of the context"));
+    assert_eq!(desk.told().iter().filter(|event| said(event)).count(), 1, "in two requests");
+    assert_eq!(compactions(&session), many);
+}
+
+#[tokio::test]
+async fn a_turn_that_goes_on_remembers_what_it_spent() {
+    let server = Server::start(|asked| match asked.number {
+        0 => vec![call("c", "read_file", json!({"path": "a.txt"}))].into(),
+        1 => Reply::Hang(vec![text(&"Let me see. ".repeat(100))]),
+        _ => vec![text("Three lines.")].into(),
+    })
+    .await;
+    let mut desk = Desk::new(WireApi::Messages);
+    desk.model.prices = Some(Prices { input: 1e4, output: 0.0, ..Prices::default() });
+    desk.settings.turn_limits.rounds = Some(2);
+    let agent = desk.agent(&server);
+    let mut session = desk.session();
+    let options = desk.options();
+    // The process is gone while the second answer comes.
+    tokio::select! {
+        outcome = agent.turn(&mut session, "go", &options) => panic!("{outcome:?}"),
+        () = async {
+            desk.until(|event| matches!(event, Event::ItemUpdated { delta, .. } if delta.contains("see"))).await;
+        } => {}
+    }
+    let id = session.id().to_owned();
+    drop(session);
+    let mut session = Session::resume(&desk.journal, &id).unwrap();
+    assert!(session.is_open());
+    let outcome = agent.go_on(&mut session, &desk.options()).await;
+    assert_eq!(outcome.end, Ok(TurnEnd::Stop));
+    assert_eq!((outcome.usage.input_tokens, outcome.usage.output_tokens), (2 * INPUT, 2 * OUTPUT));
+    assert_eq!(outcome.cost, Some(2.0));
+    let last = server.asked().pop().unwrap();
+    assert!(text_of(&last.body).contains("This is the last answer of this turn"), "one of two rounds was left");
+    assert!(matches!(desk.told().last(), Some(Event::TurnCompleted { usage, .. }) if usage.input_tokens == 2 * INPUT));
+}
+
+#[tokio::test]
+async fn nothing_runs_in_a_last_answer_and_everything_before_it_stays_as_it_was() {
+    for api in APIS {
+        let server = Server::start(|asked| {
+            let write = format!("await tools.writeFile({{ path: 'n{}.txt', content: '' }})", asked.number);
+            vec![
+                text(&block(&write)),
+                call("s", "script", json!({"code": write})),
+                call("c", "write_file", json!({"path": format!("c{}.txt", asked.number), "content": ""})),
+            ]
+            .into()
+        })
+        .await;
+        let mut desk = Desk::new(api);
+        desk.settings.turn_limits.rounds = Some(2);
+        let mut session = desk.session();
+        let outcome = desk.agent(&server).turn(&mut session, "go", &desk.options()).await;
+        assert_eq!(outcome.end, Ok(TurnEnd::MaxRounds));
+        let exists = |name: &str| desk.work().join(name).exists();
+        assert!(exists("n0.txt") && exists("c0.txt") && !exists("n1.txt") && !exists("c1.txt"), "{api:?}");
+        let items = history(&session);
+        let refused = |start: &str| items.iter().filter(|item| item.starts_with(start)).count();
+        assert_eq!(refused("script failed: ScriptRejectedError: it was not run"), 2, "{items:?}");
+        assert_eq!(refused("result c: error: it was not run"), 1, "{items:?}");
+        // The cache of the first request holds for the second.
+        let asked = server.asked();
+        let (first, second) = (&asked[0].body, &asked[1].body);
+        assert_eq!(first["tools"], second["tools"], "{api:?}");
+        assert!(second["tool_choice"] == "none" || second["tool_choice"]["type"] == "none", "{api:?}");
+        let key = if api == WireApi::Responses { "input" } else { "messages" };
+        let said = text_of(&second[key]);
+        assert!(!said.contains("[called "), "calls stay calls: {said}");
+        let plain = |items: &Value| {
+            let items = items.as_array().unwrap().iter().map(Value::to_string);
+            items.map(|item| item.replace(",\"cache_control\":{\"type\":\"ephemeral\"}", "")).collect::<Vec<_>>()
+        };
+        let (first, second) = (plain(&first[key]), plain(&second[key]));
+        assert_eq!(first[..], second[..first.len()], "{api:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_failed_turn_says_what_it_cost() {
+    let server = Server::start(|asked| match asked.number {
+        0 => vec![call("c", "read_file", json!({"path": "a.txt"}))].into(),
+        _ => Reply::Fail(401, "{}".into()),
+    })
+    .await;
+    let mut desk = Desk::new(WireApi::Chat);
+    desk.model.prices = Some(Prices { input: 1e4, output: 0.0, ..Prices::default() });
+    desk.agent(&server).turn(&mut desk.session(), "go", &desk.options()).await;
+    assert!(matches!(desk.told().last(), Some(Event::TurnFailed { cost: Some(cost), .. }) if *cost == 1.0));
+    // Whatever is complete was begun.
+    let mut begun = Vec::new();
+    for event in desk.told() {
+        match event {
+            Event::ItemStarted { item_id, .. } => begun.push(item_id),
+            Event::ItemCompleted { item_id, item } => assert!(begun.contains(&item_id), "{item:?}"),
+            _ => {}
+        }
+    }
+}
+
+/// The script has less time than the model takes.
+#[tokio::test]
+async fn a_script_waits_for_agents_longer_than_for_anything_else() {
+    const SLOW: Duration = Duration::from_millis(400);
+    let waits = "// @exec: {\"timeout_ms\": 250}\n\
+                 const a = await tools.agents.llm.chat('slow question');\n\
+                 const b = await tools.agents.launch.sync('slow task');\n\
+                 const c = await tools.agents.launch.async('slow work');\n\
+                 return [a.text, b.message, (await tools.agents.wait(c.agentId)).message];";
+    let server = Server::start(move |asked| {
+        let words = text_of(&asked.body["messages"]);
+        match () {
+            () if words.contains("Result of the script") => vec![text("done")].into(),
+            () if words.contains("slow") => {
+                std::thread::sleep(SLOW);
+                vec![text("at last")].into()
+            }
+            () => vec![text(&block(waits))].into(),
+        }
+    })
+    .await;
+    let desk = Desk::new(WireApi::Chat);
+    let mut session = desk.session();
+    desk.agent(&server).turn(&mut session, "go", &desk.options()).await;
+    assert_eq!(history(&session)[2], "script returned: [\"at last\",\"at last\",\"at last\"]");
+}
+
+#[tokio::test]
+async fn what_an_agent_does_is_told_as_its_own() {
+    let script = "return (await tools.agents.launch.sync('task A')).message";
+    let plan = "await tools.updatePlan({ plan: [{ step: 'of the agent', status: 'pending' }] })";
+    let server = Server::start(move |asked| {
+        let words = text_of(&asked.body["messages"]);
+        match (words.contains("Result of the script"), words.contains("task A")) {
+            (true, _) => vec![text("done")].into(),
+            (false, true) => vec![text(&block(plan))].into(),
+            (false, false) => vec![text(&block(script))].into(),
+        }
+    })
+    .await;
+    let desk = Desk::new(WireApi::Chat);
+    let mut session = desk.session();
+    desk.agent(&server).turn(&mut session, "go", &desk.options()).await;
+    assert_eq!(history(&session)[2], "script returned: \"done\"");
+    let told = desk.told();
+    assert!(told.iter().any(|event| matches!(event, Event::CallStarted { tool, .. } if tool == "update_plan")));
+    assert!(!told.iter().any(|event| matches!(event, Event::PlanUpdated { .. })), "it is not the parent's plan");
+    let links: Vec<_> = told
+        .iter()
+        .filter_map(|event| match event {
+            Event::AgentStarted { agent_id, parent_id, call_id, session_id } => {
+                Some((agent_id, parent_id, call_id, session_id))
+            }
+            _ => None,
+        })
+        .collect();
+    let [(agent_id, parent_id, call_id, session_id)] = links[..] else { panic!("{links:?}") };
+    assert!(agent_id.starts_with("agt_") && parent_id.starts_with("scr_"), "{links:?}");
+    let launched = |event: &Event| matches!(event, Event::CallFinished { parent_id: run, call } if run == parent_id && call.id == *call_id && call.tool == "agents.launch.sync");
+    assert!(told.iter().any(launched), "{call_id}");
+    assert_eq!(desk.journal.session(session_id).unwrap().id, *session_id);
+}
+
+#[tokio::test]
+async fn a_limit_of_one_request_lets_the_model_act_once() {
+    let server = Server::start(|_| vec![call("c", "read_file", json!({"path": "a.txt"}))].into()).await;
+    let mut desk = Desk::new(WireApi::Chat);
+    desk.settings.turn_limits = Allowance { rounds: Some(1), ..Allowance::default() };
+    let mut session = desk.session();
+    let outcome = desk.agent(&server).turn(&mut session, "go", &desk.options()).await;
+    assert_eq!((outcome.end, server.asked().len()), (Ok(TurnEnd::MaxRounds), 1));
+    assert!(history(&session)[2].starts_with("result c: L1: one"), "{:?}", history(&session));
+}
