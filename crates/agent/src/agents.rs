@@ -258,6 +258,7 @@ impl Shared {
         }
         let agent = &template.agent;
         let model = args.model.as_deref().map_or_else(|| agent.model.clone(), Model::known);
+        check_price(&circumstances.budget, &model)?;
         let prompt = Prompt {
             system: args.system.unwrap_or_default(),
             history: vec![Item::message(Role::User, args.prompt)],
@@ -297,6 +298,7 @@ impl Shared {
         if let Some(model) = &args.model {
             agent.model = Model::known(model);
         }
+        check_price(&circumstances.budget, &agent.model)?;
         if let Some(tools) = &args.tools {
             let wanted = |name: &str| tools.iter().any(|tool| snake_case(tool) == name || camel_case(name) == *tool);
             let orchestrator = agent.harness.orchestrator().clone().only(|spec| wanted(&spec.name));
@@ -447,6 +449,15 @@ pub(crate) async fn answer(client: &Client, prompt: &Prompt, model: &Model) -> R
 
 fn spent(end: TurnEnd) -> ToolError {
     ToolError::new(format!("nothing is left of the budget ({})", end.as_str()))
+}
+
+/// A limit of money cannot be kept with a model whose prices nobody knows.
+fn check_price(budget: &Budget, model: &Model) -> Result<(), ToolError> {
+    if !budget.limits_cost() || model.prices.is_some() {
+        return Ok(());
+    }
+    let words = format!("money is limited here, and what {} costs is not known", model.name);
+    Err(ToolError::new(words).suggest("leave out `model`"))
 }
 
 /// What is told of an agent inside another: its scripts, calls and questions, which say whose they are. Its words,

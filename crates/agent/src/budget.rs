@@ -83,6 +83,11 @@ impl Budget {
         }
     }
 
+    /// Whether money is limited, here or above.
+    pub fn limits_cost(&self) -> bool {
+        self.0.allowed.cost.is_some() || self.0.above.as_ref().is_some_and(Self::limits_cost)
+    }
+
     /// Whether only one more request may be made.
     pub fn is_last_round(&self) -> bool {
         let here = self.0.allowed.rounds.is_some_and(|rounds| self.spent().rounds + 1 >= rounds);
