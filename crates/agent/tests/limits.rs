@@ -24,7 +24,7 @@ fn compactions(session: &Session) -> usize {
 #[tokio::test]
 async fn a_request_that_stays_too_long_fails_the_turn() {
     let server = Server::start(|asked| match asked.number {
-        0..4 => vec![text(&"words ".repeat(200))].into(),
+        0..4 => Reply::Counted(vec![text(&"words ".repeat(200))], asked.raw.len() as u64 / 4),
         _ => too_long(),
     })
     .await;

@@ -173,7 +173,7 @@ fn check_costs(setup: &Setup, turn: &TurnArgs, choice: &Choice) -> Result<()> {
     let name = &choice.model.name;
     Err(Problem::new(format!("{limit} cannot be kept: what {name} costs is not known"))
         .hint(format!(
-            "say it in config.toml: [models.{name:?}] prices = {{ input = 3.0, output = 15.0 }}, per million tokens (docs/models.md)"
+            "say it in config.toml, under [models.{name:?}]: prices = {{ input = 3.0, output = 15.0 }}, per million tokens"
         ))
         .into())
 }

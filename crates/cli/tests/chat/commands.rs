@@ -91,6 +91,7 @@ fn another_model_and_another_policy_hold_from_now_on() {
     person.wait_for("y once");
     person.types("y");
     person.wait_for("Done.");
+    person.wait_for(READY);
     assert_eq!(desk.server.asked()[0].body["model"], "other-model");
     person.asks("/model nobody/x");
     person.wait_for("nobody/x of mock");
