@@ -205,17 +205,16 @@ async fn serve(mut stream: TcpStream, times: Times) -> Option<()> {
             continue;
         }
         let asked = String::from_utf8_lossy(&bytes);
-        let again = asked.contains("Result of the script") || asked.contains("custom_tool_call_output");
+        let again = asked.contains("Result of the script") || asked.contains("\"type\":\"custom_tool_call_output\"");
         let said = match (again, asked.contains("\"mock\"")) {
             (true, _) => vec![text("Done.")],
             (false, true) => vec![text(&block("return (await tools.exec({ command: ['true'] })).exitCode"))],
             (false, false) => vec![text(&block("return (await tools.readFile({ path: 'a.txt' })).totalLines"))],
         };
         bytes.clear();
-        let body = match (head.contains("/codex/"), again) {
-            (true, false) => codex_script(),
-            (true, true) => encode("/v1/responses", &said),
-            _ => encode("/v1/chat/completions", &said),
+        let body = match head.contains("/codex/") {
+            true => codex_answer(again),
+            false => encode("/v1/chat/completions", &said),
         };
         let head =
             format!("HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: {}\r\n\r\n", body.len());
@@ -228,18 +227,23 @@ fn lock(times: &Times) -> std::sync::MutexGuard<'_, Vec<(Moment, Instant)>> {
     times.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// The same script as Codex's models write it.
-fn codex_script() -> String {
+/// The same as Codex's models write it: the script, then the word.
+fn codex_answer(again: bool) -> String {
     let input = "const r = await tools.exec_command({ cmd: 'true' });\ntext(r.exit_code);\n";
-    let item = json!({"type": "custom_tool_call", "id": "ctc_1", "call_id": "call_1", "name": "exec", "input": input});
+    let said = json!([{"type": "output_text", "text": "Done."}]);
+    let item = match again {
+        true => json!({"type": "message", "role": "assistant", "id": "msg_1", "content": said}),
+        false => {
+            json!({"type": "custom_tool_call", "id": "ctc_1", "call_id": "call_1", "name": "exec", "input": input})
+        }
+    };
     let usage = json!({"input_tokens": 1, "output_tokens": 1, "total_tokens": 2});
     let events = [
         json!({"type": "response.created", "response": {"id": "resp_1"}}),
         json!({"type": "response.output_item.done", "output_index": 0, "item": item}),
         json!({"type": "response.completed", "response": {"id": "resp_1", "usage": usage}}),
     ];
-    events
-        .iter()
-        .map(|event| format!("event: {}\ndata: {event}\n\n", event["type"].as_str().unwrap_or_default()))
-        .collect()
+    let line =
+        |event: &serde_json::Value| format!("event: {}\ndata: {event}\n\n", event["type"].as_str().unwrap_or_default());
+    events.iter().map(line).collect()
 }

@@ -166,6 +166,10 @@ impl Memory {
     }
 
     fn compose(&self, wanted: &Recall<'_>, recalled: &mut Recalled) {
+        // Counting tokens takes a vocabulary, which nobody should wait for where there is nothing to count.
+        if recalled.hits.is_empty() && recalled.lessons.is_empty() && recalled.board.is_empty() {
+            return;
+        }
         let room = wanted.tokens.saturating_sub(tokens::count("<recalled>\n</recalled>\n") + 2);
         let mut text = String::new();
         let mut left = room;
