@@ -215,8 +215,8 @@ async fn agents_do_not_spend_money_that_nobody_counts() {
 /// The script has less time than the model takes.
 #[tokio::test]
 async fn a_script_waits_for_agents_longer_than_for_anything_else() {
-    const SLOW: Duration = Duration::from_millis(400);
-    let waits = "// @exec: {\"timeout_ms\": 250}\n\
+    const SLOW: Duration = Duration::from_millis(1200);
+    let waits = "// @exec: {\"timeout_ms\": 1000}\n\
                  const a = await tools.agents.llm.chat('slow question');\n\
                  const b = await tools.agents.launch.sync('slow task');\n\
                  const c = await tools.agents.launch.async('slow work');\n\
