@@ -83,11 +83,19 @@ impl Journal {
         &self,
         work: impl FnOnce(&Connection) -> Result<T, JournalError>,
     ) -> Result<T, JournalError> {
-        let mut connection = self.lock();
-        let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        let done = work(&transaction)?;
-        transaction.commit()?;
-        Ok(done)
+        let connection = self.lock();
+        // Prepared once: words that are parsed anew for each call cost as much as writing it.
+        let say = |words| connection.prepare_cached(words)?.execute([]).map_err(JournalError::from);
+        if !connection.is_autocommit() {
+            // Whoever wrote last broke on the way.
+            say("ROLLBACK")?;
+        }
+        say("BEGIN IMMEDIATE")?;
+        let done = work(&connection).and_then(|done| say("COMMIT").map(|_| done));
+        if done.is_err() && !connection.is_autocommit() {
+            say("ROLLBACK")?;
+        }
+        done
     }
 }
 
@@ -137,6 +145,52 @@ impl Journal {
         }
     }
 
+    fn begin_run(&self, connection: &Connection, run: &RunStart<'_>, started_ms: i64) -> Result<(), JournalError> {
+        let source = self.payloads.put(connection, run.source.as_bytes())?;
+        let setting = self.payloads.put_shared(connection, run.setting.as_bytes())?;
+        connection
+            .prepare_cached(
+                "INSERT INTO runs (id, session, resumes, source, directory, seed, owner, status, started_ms, setting)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, 'running', ?8, ?9)",
+            )?
+            .execute(params![
+                run.id,
+                run.session,
+                run.resumes,
+                source,
+                run.directory,
+                run.seed,
+                self.owner.id,
+                started_ms,
+                setting
+            ])?;
+        Ok(())
+    }
+
+    fn end_run(
+        &self,
+        connection: &Connection,
+        output: &ScriptToolCallOutput,
+        recording: Option<&[u8]>,
+    ) -> Result<(), JournalError> {
+        let recording = recording.map(|recording| self.payloads.put(connection, recording)).transpose()?;
+        let text = serde_json::to_string(output).map_err(|error| JournalError::Damaged(error.to_string()))?;
+        let stored = self.payloads.put(connection, text.as_bytes())?;
+        // What never got as far as an intent still belongs to the run.
+        for record in output.calls.iter().filter(|call| call.status == CallStatus::NotStarted) {
+            connection
+                .prepare_cached(
+                    "INSERT OR IGNORE INTO calls (run, id, tool, digest, read_only, line, state, started_ms)
+                     VALUES (?1, ?2, ?3, ?4, 0, ?5, 'not started', ?6)",
+                )?
+                .execute(params![output.id, record.id, record.tool, record.args_digest, record.line, now_ms()])?;
+        }
+        connection
+            .prepare_cached("UPDATE runs SET status = ?2, output = ?3, ended_ms = ?4, recording = ?5 WHERE id = ?1")?
+            .execute(params![output.id, status_word(output.status), stored, now_ms(), recording])?;
+        Ok(())
+    }
+
     /// Something is written of a run: where it was suspended, it is not there any more.
     fn goes_on(&self, connection: &Connection, run: &str) -> Result<(), JournalError> {
         self.must_be_ours(connection, run)?;
@@ -151,27 +205,7 @@ impl Ledger for Journal {
     }
 
     fn begin(&self, run: &RunStart<'_>) -> Result<(), LedgerError> {
-        Ok(self.write(|connection| {
-            let source = self.payloads.put(connection, run.source.as_bytes())?;
-            let setting = self.payloads.put_shared(connection, run.setting.as_bytes())?;
-            connection
-                .prepare_cached(
-                    "INSERT INTO runs (id, session, resumes, source, directory, seed, owner, status, started_ms, setting)
-                     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, 'running', ?8, ?9)",
-                )?
-                .execute(params![
-                    run.id,
-                    run.session,
-                    run.resumes,
-                    source,
-                    run.directory,
-                    run.seed,
-                    self.owner.id,
-                    now_ms(),
-                    setting
-                ])?;
-            Ok(())
-        })?)
+        Ok(self.write(|connection| self.begin_run(connection, run, now_ms()))?)
     }
 
     fn intend(&self, intent: &Intent<'_>) -> Result<(), LedgerError> {
@@ -279,24 +313,19 @@ impl Ledger for Journal {
     fn end(&self, output: &ScriptToolCallOutput, recording: Option<&[u8]>) -> Result<(), LedgerError> {
         Ok(self.write(|connection| {
             self.goes_on(connection, &output.id)?;
-            let recording = recording.map(|recording| self.payloads.put(connection, recording)).transpose()?;
-            let text = serde_json::to_string(output).map_err(|error| JournalError::Damaged(error.to_string()))?;
-            let stored = self.payloads.put(connection, text.as_bytes())?;
-            // What never got as far as an intent still belongs to the run.
-            for record in output.calls.iter().filter(|call| call.status == CallStatus::NotStarted) {
-                connection
-                    .prepare_cached(
-                        "INSERT OR IGNORE INTO calls (run, id, tool, digest, read_only, line, state, started_ms)
-                         VALUES (?1, ?2, ?3, ?4, 0, ?5, 'not started', ?6)",
-                    )?
-                    .execute(params![output.id, record.id, record.tool, record.args_digest, record.line, now_ms()])?;
-            }
-            connection
-                .prepare_cached(
-                    "UPDATE runs SET status = ?2, output = ?3, ended_ms = ?4, recording = ?5 WHERE id = ?1",
-                )?
-                .execute(params![output.id, status_word(output.status), stored, now_ms(), recording])?;
-            Ok(())
+            self.end_run(connection, output, recording)
+        })?)
+    }
+
+    fn begin_and_end(
+        &self,
+        run: &RunStart<'_>,
+        output: &ScriptToolCallOutput,
+        recording: Option<&[u8]>,
+    ) -> Result<(), LedgerError> {
+        Ok(self.write(|connection| {
+            self.begin_run(connection, run, now_ms() - output.metadata.duration_ms as i64)?;
+            self.end_run(connection, output, recording)
         })?)
     }
 }

@@ -28,6 +28,16 @@ pub trait Ledger: Send + Sync {
     fn go_on(&self, run: &str) -> Result<(), LedgerError>;
     /// A script is over; the recording is what it was told from outside, to be replayed.
     fn end(&self, output: &ScriptToolCallOutput, recording: Option<&[u8]>) -> Result<(), LedgerError>;
+    /// A script is over that did nothing but compute, and of which nothing was written before.
+    fn begin_and_end(
+        &self,
+        run: &RunStart<'_>,
+        output: &ScriptToolCallOutput,
+        recording: Option<&[u8]>,
+    ) -> Result<(), LedgerError> {
+        self.begin(run)?;
+        self.end(output, recording)
+    }
 }
 
 /// Where the scripts of a session keep values for each other, as JSON.

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 
 use crate::bridge::Said;
 use crate::compile::{Compiled, Compiler};
+use crate::first_line::FirstLine;
 use crate::meter::{LogMeter, ProgressMeter};
 use crate::options::{RunOptions, Suspended};
 use crate::playing::Recorded;
@@ -175,32 +176,26 @@ impl Harness {
             return reject(output, error, started);
         }
         let seed = options.seed.unwrap_or_else(fresh_seed);
-        if let Some(ledger) = self.orchestrator.ledger() {
-            let seed = seed.to_string();
-            let begun = ledger.begin(&RunStart {
-                id: &output.id,
+        let (id, written_seed) = (output.id.clone(), seed.to_string());
+        let first_line = self.orchestrator.ledger().map(|ledger| {
+            let start = RunStart {
+                id: &id,
                 source: &compiled.source,
                 directory: &options.facts.working_directory,
                 session: &options.facts.session_id,
-                seed: &seed,
+                seed: &written_seed,
                 resumes: options.resume.as_ref().map(|resume| resume.run.as_str()),
                 setting: &options.setting,
-            });
-            if let Err(error) = begun {
-                let message = format!("the script did not run, because that could not be written down: {error}");
-                return reject(
-                    output,
-                    ScriptError::new(ErrorCode::HarnessInternalError, Phase::Parsing, message),
-                    started,
-                );
-            }
-        }
+            };
+            FirstLine::new(ledger, start)
+        });
         options.events.emit(Event::ScriptStarted { script_id: output.id.clone() });
         let tape = match self.orchestrator.ledger() {
             Some(_) => Head::recording(Tape::blank(&self.limits, self.time_for(&compiled, &options))),
             None => Head::default(),
         };
-        let mut start = Start { begin: Begin::Fresh, seed, head: Arc::new(Mutex::new(tape)), said: None };
+        let head = Arc::new(Mutex::new(tape));
+        let mut start = Start { begin: Begin::Fresh(first_line.as_ref()), seed, head, said: None };
         let output = self.execute(output, &compiled, &options, &mut start, started).await;
         self.over(output, &start, &options)
     }
@@ -263,7 +258,10 @@ impl Harness {
             let head = start.head.lock().unwrap_or_else(PoisonError::into_inner);
             let recording = (!head.tape.cut).then(|| serde_json::to_vec(&head.tape).ok()).flatten();
             drop(head);
-            let ended = ledger.end(&output, recording.as_deref());
+            let ended = match start.begin {
+                Begin::Fresh(Some(first_line)) => first_line.end(&output, recording.as_deref()),
+                _ => ledger.end(&output, recording.as_deref()),
+            };
             if ended == Err(LedgerError::TakenOver) {
                 output.status = RunStatus::Suspended;
                 output.error = None;
@@ -348,7 +346,7 @@ impl Harness {
             let ended = run.to_its_end(self.context(&output.id, options, timeout)).await;
             // A failure of ours is tried once more, unless the world may have changed.
             let ours = matches!(&ended.result, Err(error) if error.code == ErrorCode::HarnessInternalError);
-            let fresh = matches!(start.begin, Begin::Fresh);
+            let fresh = matches!(start.begin, Begin::Fresh(_));
             let nothing_began = ended.calls.is_empty() && scope.calls_left() == self.limits.max_tool_calls;
             if !(first && ours && fresh && nothing_began) {
                 break (ended, said);

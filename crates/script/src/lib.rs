@@ -11,6 +11,7 @@
 mod bridge;
 mod compile;
 pub mod detect;
+mod first_line;
 mod globals;
 mod harness;
 mod hints;

@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::bridge::{Bridge, Said};
 use crate::compile::Compiled;
+use crate::first_line::FirstLine;
 use crate::globals::is_global;
 use crate::meter::Clock;
 use crate::outcome::{from_fault, from_syntax, from_thrown, shortened, timed_out};
@@ -53,8 +54,8 @@ pub(crate) struct Run<'a> {
 /// How a run begins.
 #[derive(Clone, Copy)]
 pub(crate) enum Begin<'a> {
-    /// At the beginning.
-    Fresh,
+    /// At the beginning, of which this is still to be written where things are written down.
+    Fresh(Option<&'a FirstLine<'a>>),
     /// Where it was put away.
     Thawed(&'a Suspension),
     /// At the beginning, told what it was told before; then it goes on from where it was put away.
@@ -192,6 +193,9 @@ impl<'a> Run<'a> {
         };
         loop {
             *heap_peak = execution.heap_peak();
+            if !pump.requests.is_empty() || matches!(pump.state, State::Waiting) {
+                self.write_first_line()?;
+            }
             traffic.take_requests(std::mem::take(&mut pump.requests))?;
             if let State::Finished(finish) = pump.state {
                 return match finish {
@@ -281,6 +285,14 @@ impl<'a> Run<'a> {
             };
             let computing = execution.settle(id, outcome);
             pump = traffic.while_computing(&leash, clock.deadline(), computing).await.map_err(fail)?;
+        }
+    }
+
+    /// Writes down that the script runs, where that is still to be done.
+    pub(crate) fn write_first_line(&self) -> Result<(), ScriptError> {
+        match self.begin {
+            Begin::Fresh(Some(first_line)) => first_line.write(),
+            _ => Ok(()),
         }
     }
 

@@ -14,6 +14,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio_util::sync::CancellationToken;
 
 use crate::bridge::error_facts;
+use crate::first_line::SOON;
 use crate::outcome::shortened;
 use crate::run::Run;
 use crate::suspension::{Paused, Waiting};
@@ -138,13 +139,21 @@ impl<'a> Traffic<'a> {
             leash.cut();
             tokio::time::sleep(LEASH_GRACE).await;
         };
-        tokio::pin!(guest, too_late, given_up);
+        let run = self.run;
+        let takes_long = async {
+            tokio::time::sleep(SOON).await;
+            // Where it cannot be written down, the script hears of it before it does anything.
+            let _ = run.write_first_line();
+            std::future::pending::<()>().await;
+        };
+        tokio::pin!(guest, too_late, given_up, takes_long);
         loop {
             tokio::select! {
                 biased;
                 done = &mut guest => return done,
                 () = &mut given_up => return Err(Fault::Cancelled),
                 () = &mut too_late => return Err(Fault::Deadline),
+                () = &mut takes_long => {}
                 Some(()) = self.batches.next(), if !self.batches.is_empty() => {}
             }
         }
