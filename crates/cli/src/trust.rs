@@ -4,17 +4,14 @@ use std::io::{BufRead, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use selvedge_config::Trust;
+use selvedge_config::{PROJECT_FILES, Trust};
 
 use crate::out::harmless;
 use crate::problem::Problem;
 
-/// Files of a folder that make a difference.
-const FILES: [&str; 2] = [".selvedge/config.toml", ".mcp.json"];
-
 /// The folder, if its own files may be followed. Asked once where there is a terminal.
 pub(crate) fn project(directory: &Path, home: Option<&Path>, trust_now: bool) -> Result<Option<PathBuf>> {
-    let files: Vec<&str> = FILES.into_iter().filter(|file| directory.join(file).exists()).collect();
+    let files: Vec<&str> = PROJECT_FILES.into_iter().filter(|file| directory.join(file).exists()).collect();
     if files.is_empty() {
         return Ok(None);
     }
@@ -30,18 +27,20 @@ pub(crate) fn project(directory: &Path, home: Option<&Path>, trust_now: bool) ->
     if trust_now || by_environment || before == Trust::Yes {
         return Ok(Some(directory.to_owned()));
     }
-    if let (Some(home), Trust::Unknown, true) = (home, before, can_ask()) {
-        if ask(directory, &files) {
+    if let (Some(home), Trust::Unknown | Trust::Changed, true) = (home, before, can_ask()) {
+        if ask(directory, &files, before) {
             selvedge_config::trust(home, directory).map_err(cannot_remember)?;
             return Ok(Some(directory.to_owned()));
         }
         selvedge_config::distrust(home, directory).map_err(cannot_remember)?;
     }
+    let why = match before {
+        Trust::Changed => "it is not what it was when this folder was trusted",
+        _ => "this folder is not trusted",
+    };
     for file in files {
-        eprintln!(
-            "note: {} is not followed: this folder is not trusted (--trust)",
-            harmless(&directory.join(file).display().to_string())
-        );
+        let file = directory.join(file).display().to_string();
+        eprintln!("note: {} is not followed: {why} (--trust)", harmless(&file));
     }
     Ok(None)
 }
@@ -50,9 +49,10 @@ fn can_ask() -> bool {
     std::io::stdin().is_terminal() && std::io::stderr().is_terminal()
 }
 
-fn ask(directory: &Path, files: &[&str]) -> bool {
+fn ask(directory: &Path, files: &[&str], before: Trust) -> bool {
+    let since = if before == Trust::Changed { ", changed since you trusted it" } else { "" };
     let question = format!(
-        "? {} has its own {}, which can start programs and change what is asked.\n  Trust this folder from now on? [y/N] ",
+        "? {} has its own {}, which can start programs and change what is asked{since}.\n  Trust this folder from now on? [y/N] ",
         directory.display(),
         files.join(" and ")
     );

@@ -15,7 +15,7 @@ pub use keys::{
 pub use load::{ConfigError, home, load};
 pub use mcp::{McpApproval, McpServer, project_servers};
 pub use rules::{SavedRules, save_host, save_rule, saved_rules};
-pub use trust::{Trust, distrust, is_trusted, trust, trusted};
+pub use trust::{PROJECT_FILES, Trust, distrust, trust, trusted};
 
 /// Every key, its default and its meaning, as a Markdown table.
 pub fn reference() -> String {

@@ -1,35 +1,18 @@
-//! Folders whose own configuration may be followed. Remembered in `$SELVEDGE_HOME/trusted`, one per line.
+//! Folders whose own configuration may be followed, as it was when somebody said so: one that has become another is
+//! asked about again, because a script can write it. Remembered in `$SELVEDGE_HOME/trusted`, one per line.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::Path;
+
+use sha2::{Digest, Sha256};
+
+/// Files of a folder that can start programs and change what is asked.
+pub const PROJECT_FILES: [&str; 2] = [".selvedge/config.toml", ".mcp.json"];
+/// More of a file than this nobody reads; see [`crate::Config`].
+const MOST: u64 = 16 << 20;
 
 const FILE: &str = "trusted";
 const DECLINED: &str = "not-trusted";
-
-/// Whether the folder was trusted before.
-pub fn is_trusted(home: &Path, project: &Path) -> bool {
-    let Ok(project) = project.canonicalize() else { return false };
-    listed(home, FILE, &project)
-}
-
-fn listed(home: &Path, file: &str, project: &Path) -> bool {
-    let list = std::fs::read_to_string(home.join(file)).unwrap_or_default();
-    list.lines().any(|line| Path::new(line) == project)
-}
-
-fn add(home: &Path, file: &str, project: &Path) -> std::io::Result<()> {
-    std::fs::create_dir_all(home)?;
-    let mut file = std::fs::OpenOptions::new().create(true).append(true).open(home.join(file))?;
-    writeln!(file, "{}", project.canonicalize()?.display())
-}
-
-/// Remembers that the folder is trusted.
-pub fn trust(home: &Path, project: &Path) -> std::io::Result<()> {
-    if is_trusted(home, project) {
-        return Ok(());
-    }
-    add(home, FILE, project)
-}
 
 /// What was said about a folder before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,22 +21,69 @@ pub enum Trust {
     Yes,
     /// Do not, and do not ask.
     No,
+    /// It was said of files that are others now.
+    Changed,
     /// Nothing.
     Unknown,
 }
 
 /// What was said about the folder before.
 pub fn trusted(home: &Path, project: &Path) -> Trust {
-    match project.canonicalize() {
-        _ if is_trusted(home, project) => Trust::Yes,
-        Ok(project) if listed(home, DECLINED, &project) => Trust::No,
-        _ => Trust::Unknown,
+    let (Ok(folder), Ok(now)) = (project.canonicalize(), fingerprint(project)) else { return Trust::Unknown };
+    let listed = |file: &str| {
+        let list = std::fs::read_to_string(home.join(file)).unwrap_or_default();
+        let mut of_folder = list.lines().filter_map(|line| match line.split_once(' ') {
+            Some((files, path)) if Path::new(path) == folder => Some(files == now),
+            // From when only the folder was remembered.
+            _ if Path::new(line) == folder => Some(false),
+            _ => None,
+        });
+        let any = of_folder.next()?;
+        Some(any || of_folder.any(|same| same))
+    };
+    match (listed(FILE), listed(DECLINED)) {
+        (Some(true), _) => Trust::Yes,
+        (_, Some(true)) => Trust::No,
+        (Some(false), _) => Trust::Changed,
+        (None, _) => Trust::Unknown,
+    }
+}
+
+/// Remembers that the folder is trusted, with the files it has now.
+pub fn trust(home: &Path, project: &Path) -> std::io::Result<()> {
+    match trusted(home, project) {
+        Trust::Yes => Ok(()),
+        _ => add(home, FILE, project),
     }
 }
 
 /// Remembers that somebody was asked and does not trust the folder. [`trust`] is stronger.
 pub fn distrust(home: &Path, project: &Path) -> std::io::Result<()> {
     add(home, DECLINED, project)
+}
+
+fn add(home: &Path, file: &str, project: &Path) -> std::io::Result<()> {
+    std::fs::create_dir_all(home)?;
+    let line = format!("{} {}", fingerprint(project)?, project.canonicalize()?.display());
+    let mut file = std::fs::OpenOptions::new().create(true).append(true).open(home.join(file))?;
+    writeln!(file, "{line}")
+}
+
+/// What the folder's files are now.
+fn fingerprint(project: &Path) -> std::io::Result<String> {
+    let mut hash = Sha256::new();
+    for name in PROJECT_FILES {
+        let mut bytes = Vec::new();
+        match std::fs::File::open(project.join(name)) {
+            Ok(file) => file.take(MOST).read_to_end(&mut bytes)?,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(error),
+        };
+        hash.update(name);
+        hash.update((bytes.len() as u64).to_le_bytes());
+        hash.update(bytes);
+    }
+    Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
 #[cfg(test)]
@@ -63,18 +93,51 @@ mod tests {
     #[test]
     fn trust_is_remembered_per_folder() {
         let dir = tempfile::tempdir().unwrap();
-        let (home, a, b) = (dir.path().join("home"), dir.path().join("a"), dir.path().join("b"));
+        let (home, a, b) = (dir.path().join("home"), dir.path().join("a b"), dir.path().join("b"));
         std::fs::create_dir_all(&a).unwrap();
         std::fs::create_dir_all(&b).unwrap();
-        assert!(!is_trusted(&home, &a));
+        assert_eq!(trusted(&home, &a), Trust::Unknown);
         trust(&home, &a).unwrap();
         trust(&home, &a).unwrap();
-        assert!(is_trusted(&home, &a) && !is_trusted(&home, &b));
         assert_eq!(std::fs::read_to_string(home.join("trusted")).unwrap().lines().count(), 1);
         assert_eq!((trusted(&home, &a), trusted(&home, &b)), (Trust::Yes, Trust::Unknown));
         distrust(&home, &b).unwrap();
         assert_eq!(trusted(&home, &b), Trust::No);
         trust(&home, &b).unwrap();
         assert_eq!(trusted(&home, &b), Trust::Yes);
+    }
+
+    #[test]
+    fn a_folder_whose_files_have_changed_is_asked_about_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let (home, project) = (dir.path().join("home"), dir.path().join("project"));
+        std::fs::create_dir_all(project.join(".selvedge")).unwrap();
+        let servers = project.join(".mcp.json");
+        std::fs::write(&servers, "{}").unwrap();
+        trust(&home, &project).unwrap();
+        assert_eq!(trusted(&home, &project), Trust::Yes);
+        for file in PROJECT_FILES {
+            let path = project.join(file);
+            let before = std::fs::read(&path).ok();
+            std::fs::write(&path, "other").unwrap();
+            assert_eq!(trusted(&home, &project), Trust::Changed, "{file}");
+            match before {
+                Some(before) => std::fs::write(&path, before).unwrap(),
+                None => std::fs::remove_file(&path).unwrap(),
+            }
+            assert_eq!(trusted(&home, &project), Trust::Yes, "{file}");
+        }
+        std::fs::remove_file(&servers).unwrap();
+        assert_eq!(trusted(&home, &project), Trust::Changed);
+        distrust(&home, &project).unwrap();
+        assert_eq!(trusted(&home, &project), Trust::No);
+    }
+
+    #[test]
+    fn what_was_said_of_a_folder_alone_holds_no_more() {
+        let dir = tempfile::tempdir().unwrap();
+        let project = dir.path().canonicalize().unwrap();
+        std::fs::write(project.join("trusted"), format!("{}\n", project.display())).unwrap();
+        assert_eq!(trusted(&project, &project), Trust::Changed);
     }
 }
