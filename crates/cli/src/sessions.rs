@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
 use selvedge_agent::{AgentError, Session};
-use selvedge_journal::{Journal, JournalError};
+use selvedge_journal::{Journal, JournalError, Redactor, SessionSummary};
 use selvedge_protocol::{Item, Role, TurnItem};
 use serde_json::{Value, json};
 
@@ -43,9 +43,8 @@ fn list(journal: &Journal, args: &SessionsListArgs) -> Result<Exit> {
     let redactor = redactor()?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     for session in &sessions {
-        let name = session.name.clone().or_else(|| first_words(journal, &session.id)).unwrap_or_default();
-        let when = ago(now, session.touched_ms);
-        line(&harmless(&format!("{}  {when:>8}  {:<40}  {}", session.id, redactor.text(&name), session.directory)))?;
+        let (name, when) = (title(journal, session, &redactor), ago(now, session.touched_ms));
+        line(&harmless(&format!("{}  {when:>8}  {name:<40}  {}", session.id, session.directory)))?;
     }
     if sessions.is_empty() {
         eprintln!("note: no sessions are written down");
@@ -53,13 +52,17 @@ fn list(journal: &Journal, args: &SessionsListArgs) -> Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// What it began with.
-pub(crate) fn first_words(journal: &Journal, id: &str) -> Option<String> {
+/// A session's name, or what it began with, as much as fits a line. Secrets are taken out of the whole: one that is cut
+/// first is not known any more.
+pub(crate) fn title(journal: &Journal, session: &SessionSummary, redactor: &Redactor) -> String {
+    let name = session.name.clone().or_else(|| first_words(journal, &session.id)).unwrap_or_default();
+    redactor.text(&name).chars().take(40).collect()
+}
+
+fn first_words(journal: &Journal, id: &str) -> Option<String> {
     let first: TurnItem = serde_json::from_value(journal.first_item(id).ok()??).ok()?;
     match first {
-        TurnItem::Item(Item::Message(message)) => {
-            Some(message.text().lines().next().unwrap_or_default().chars().take(40).collect())
-        }
+        TurnItem::Item(Item::Message(message)) => Some(message.text().lines().next().unwrap_or_default().to_owned()),
         _ => None,
     }
 }
@@ -78,7 +81,7 @@ fn show(journal: &Arc<Journal>, args: &SessionArgs) -> Result<Exit> {
         return Ok(Exit::Done);
     }
     for (turn, item) in &items {
-        let text = redactor.text(&words(item)).into_owned();
+        let text = words(item, &redactor);
         line(&harmless(&format!("T-{turn}  {}", text.replace('\n', "\n      "))))?;
     }
     if session.is_open() {
@@ -87,8 +90,10 @@ fn show(journal: &Arc<Journal>, args: &SessionArgs) -> Result<Exit> {
     Ok(Exit::Done)
 }
 
-fn words(item: &TurnItem) -> String {
-    match item {
+fn words(item: &TurnItem, redactor: &Redactor) -> String {
+    // Before it is cut: what is left of a secret is not known any more.
+    let short = |text: &str| short(&redactor.text(text));
+    let words = match item {
         TurnItem::ScriptToolCall(call) => format!("script {}\n{}", call.id, call.source_code),
         TurnItem::ScriptToolCallOutput(output) => match &output.error {
             Some(error) => format!("  failed: {}: {}", error.code, error.message),
@@ -104,7 +109,8 @@ fn words(item: &TurnItem) -> String {
         TurnItem::Item(Item::FunctionCall(call)) => format!("call {} {}", call.name, short(&call.arguments)),
         TurnItem::Item(Item::FunctionCallOutput(output)) => format!("  {}", short(&output.text())),
         TurnItem::Item(Item::Native(_)) => "(something only the provider understands)".to_owned(),
-    }
+    };
+    redactor.text(&words).into_owned()
 }
 
 fn short(text: &str) -> String {

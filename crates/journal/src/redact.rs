@@ -1,116 +1,153 @@
 //! Views without secrets.
 
 use std::borrow::Cow;
+use std::sync::OnceLock;
 
 use regex_lite::Regex;
 use serde_json::Value;
 
-/// What secrets look like, whatever they are called.
-const SHAPES: &[&str] = &[
-    r"sk-[A-Za-z0-9_-]{16,}",
-    r"(?:sk|rk|pk)_(?:live|test)_[A-Za-z0-9]{10,}",
-    r"gh[pousr]_[A-Za-z0-9]{20,}",
-    r"github_pat_[A-Za-z0-9_]{20,}",
-    r"glpat-[A-Za-z0-9_-]{16,}",
-    r"xox[abprs]-[A-Za-z0-9-]{10,}",
-    r"xapp-[A-Za-z0-9-]{10,}",
-    r"SG\.[A-Za-z0-9_-]{16,}\.[A-Za-z0-9_-]{16,}",
-    r"pypi-[A-Za-z0-9_-]{16,}",
-    r"ya29\.[A-Za-z0-9_-]{16,}",
-    r"dckr_pat_[A-Za-z0-9_-]{10,}",
-    r"(?:AKIA|ASIA)[A-Z0-9]{16}",
-    r"AIza[A-Za-z0-9_-]{30,}",
-    r"npm_[A-Za-z0-9]{30,}",
-    r"hf_[A-Za-z0-9]{20,}",
-    r"eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}",
-    r"-----BEGIN [A-Z ]*PRIVATE KEY-----[^-]*(?:-----END [A-Z ]*PRIVATE KEY-----)?",
+/// What secrets look like, whatever they are called; before each, what a text must have somewhere before the pattern is
+/// worth trying. Most texts have none of it.
+const SHAPES: &[(&[&str], &str)] = &[
+    (&["sk-"], r"sk-[A-Za-z0-9_-]{16,}"),
+    (&["_live_", "_test_"], r"(?:sk|rk|pk)_(?:live|test)_[A-Za-z0-9]{10,}"),
+    (&["whsec_"], r"whsec_[A-Za-z0-9+/=_-]{16,}"),
+    (&["ghp_", "gho_", "ghu_", "ghs_", "ghr_"], r"gh[pousr]_[A-Za-z0-9]{20,}"),
+    (&["github_pat_"], r"github_pat_[A-Za-z0-9_]{20,}"),
+    (&["glpat-"], r"glpat-[A-Za-z0-9_-]{16,}"),
+    (&["xox"], r"xox[abeprs]-[A-Za-z0-9-]{10,}"),
+    (&["xapp-"], r"xapp-[A-Za-z0-9-]{10,}"),
+    (&["hooks.slack.com"], r"hooks\.slack\.com/(?:services|workflows)/[A-Za-z0-9/_-]{16,}"),
+    (&["discord"], r"discord(?:app)?\.com/api/webhooks/[0-9]+/[A-Za-z0-9_-]{20,}"),
+    // A number in Base64, a time, a signature.
+    (
+        &["MT", "Mj", "Mz", "ND", "NT", "Nj", "Nz", "OD", "OT"],
+        r"\b(?:M[Tjz]|N[DTjz]|O[DT])[A-Za-z0-9_-]{21,}\.[A-Za-z0-9_-]{6}\.[A-Za-z0-9_-]{27,}",
+    ),
+    (&[":AA"], r"\b[0-9]{8,10}:AA[A-Za-z0-9_-]{32,}"),
+    (&["SG."], r"SG\.[A-Za-z0-9_-]{16,}\.[A-Za-z0-9_-]{16,}"),
+    (&["SK"], r"\bSK[0-9a-f]{32}\b"),
+    (&["pypi-"], r"pypi-[A-Za-z0-9_-]{16,}"),
+    (&["ya29."], r"ya29\.[A-Za-z0-9_-]{16,}"),
+    (&["GOCSPX-"], r"GOCSPX-[A-Za-z0-9_-]{16,}"),
+    (&["dckr_pat_"], r"dckr_pat_[A-Za-z0-9_-]{10,}"),
+    (&["AKIA", "ASIA"], r"(?:AKIA|ASIA)[A-Z0-9]{16}"),
+    (&["AIza"], r"AIza[A-Za-z0-9_-]{30,}"),
+    (&["npm_"], r"npm_[A-Za-z0-9]{30,}"),
+    (&["hf_"], r"hf_[A-Za-z0-9]{20,}"),
+    (&["gsk_"], r"gsk_[A-Za-z0-9]{20,}"),
+    (&["xai-"], r"xai-[A-Za-z0-9_-]{20,}"),
+    (&["pplx-"], r"pplx-[A-Za-z0-9]{20,}"),
+    (&["r8_"], r"\br8_[A-Za-z0-9]{20,}"),
+    (&["tvly-"], r"tvly-[A-Za-z0-9_-]{16,}"),
+    (&["hvs.", "hvb."], r"\bhv[sb]\.[A-Za-z0-9_-]{20,}"),
+    (&["_v1_"], r"\bdo[opr]_v1_[A-Za-z0-9]{20,}"),
+    (&["shpat_", "shpss_", "shpca_", "shppa_"], r"shp(?:at|ss|ca|pa)_[A-Za-z0-9]{20,}"),
+    (&["ATATT3x"], r"ATATT3x[A-Za-z0-9_=-]{20,}"),
+    (&["lin_api_"], r"lin_api_[A-Za-z0-9]{20,}"),
+    (&["ntn_"], r"\bntn_[A-Za-z0-9]{20,}"),
+    (&["secret_"], r"\bsecret_[A-Za-z0-9]{40,}"),
+    (&["sntry"], r"sntry[su]_[A-Za-z0-9_=+/-]{20,}"),
+    (&["dapi"], r"\bdapi[0-9a-f]{32}"),
+    (&["AGE-SECRET-KEY-1"], r"AGE-SECRET-KEY-1[0-9A-Za-z]{20,}"),
+    (&["eyJ"], r"eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}"),
+    // To its end, or that of the text, whatever stands between.
+    (
+        &["-----BEGIN"],
+        r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----(?s:.*?)(?:-----END [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----|\z)",
+    ),
 ];
 
-/// Parts of names that say that a value is secret.
-const SECRET_NAMES: &str = "api[_-]?key|secret|token|passw(?:or)?d|authorization|credential";
-
-/// A header's value, and a name and password for `curl`.
-const CREDENTIALS: &str = r#"(?i)(\bbearer\s+|\s-u\s+["']?[^\s:"']+:)([^\s"',;]{6,})"#;
-
-/// A password in an address.
-const IN_URL: &str = r"([a-z][a-z0-9+.-]*://[^\s/:@]+:)([^\s/@]+)(@)";
-
-/// What a text must have somewhere before a pattern is worth trying: most texts have none of it.
-const MARKS_OF_SHAPES: &[&str] = &[
-    "sk-",
-    "sk_",
-    "rk_",
-    "pk_",
-    "ghp_",
-    "gho_",
-    "ghu_",
-    "ghs_",
-    "ghr_",
-    "github_pat_",
-    "glpat-",
-    "xox",
-    "xapp-",
-    "SG.",
-    "pypi-",
-    "ya29.",
-    "dckr_pat_",
-    "AKIA",
-    "ASIA",
-    "AIza",
-    "npm_",
-    "hf_",
-    "eyJ",
-    "-----BEGIN",
+/// Parts of names that say that a value is secret, without what stands between their words.
+const SECRET_NAMES: [&str; 14] = [
+    "api_key",
+    "secret",
+    "token",
+    "password",
+    "passwd",
+    "passphrase",
+    "authorization",
+    "credential",
+    "private_key",
+    "access_key",
+    "account_key",
+    "mysql_pwd",
+    "pgpass",
+    "cookie",
 ];
-const MARKS_OF_NAMES: &[&str] = &["api", "secret", "token", "passw", "authorization", "credential"];
-const MARKS_OF_URLS: &[&str] = &["://"];
+
+/// A header's value, and names and passwords as commands and files have them.
+const CREDENTIALS: &[(&[&str], &str)] = &[
+    (&["bearer"], r#"(?i)(\bbearer\s+)([^\s"',;]{6,})"#),
+    (&["-u"], r#"(\s-u\s+["']?[^\s:"']+:)([^\s"',;]{3,})"#),
+    (&["cookie"], r#"(?i)(\b(?:set-)?cookie:\s*)([^\r\n"']+)"#),
+    (&["sshpass"], r#"(\bsshpass\s+-p\s*["']?)([^\s"']+)"#),
+    (&["mysql", "mariadb"], r#"(\b(?:mysql|mariadb)[a-z-]*\s[^\n|;&]*?-p["']?)([^\s"']+)"#),
+    (&["login"], r"(\blogin\s+\S+\s+password\s+)(\S+)"),
+    // A password in an address.
+    (&["://"], r"([a-z][a-z0-9+.-]*://[^\s/:@]*:)([^\s/@]+)(@)"),
+];
 
 const INSTEAD: &str = "[redacted]";
 
 /// Takes secrets out of what people see.
 #[derive(Debug)]
 pub struct Redactor {
-    shapes: Regex,
-    named: Regex,
-    credentials: Regex,
-    in_url: Regex,
+    shapes: Vec<Pattern>,
+    credentials: Vec<Pattern>,
+    named: Pattern,
     /// Fields and variables whose values are secret.
     names: Vec<String>,
+}
+
+/// Compiled when a text first has one of its marks.
+#[derive(Debug)]
+struct Pattern {
+    marks: &'static [&'static str],
+    source: Cow<'static, str>,
+    compiled: OnceLock<Regex>,
+}
+
+impl Pattern {
+    fn new(marks: &'static [&'static str], source: impl Into<Cow<'static, str>>) -> Self {
+        Self { marks, source: source.into(), compiled: OnceLock::new() }
+    }
+
+    #[allow(clippy::expect_used)] // They are constants, and a test compiles them.
+    fn replace(&self, text: &mut Cow<'_, str>, instead: &str) {
+        let pattern = self.compiled.get_or_init(|| Regex::new(&self.source).expect("a valid pattern"));
+        if pattern.is_match(text) {
+            *text = Cow::Owned(pattern.replace_all(text, instead).into_owned());
+        }
+    }
 }
 
 impl Redactor {
     /// Knows common secrets by their looks, and those of these fields or variables by their names.
     pub fn new(names: impl IntoIterator<Item = String>) -> Self {
-        #[allow(clippy::expect_used)] // They are constants, and a test compiles them.
-        let compile = |pattern: &str| Regex::new(pattern).expect("a valid pattern");
+        let all = |patterns: &[(&'static [&'static str], &'static str)]| {
+            patterns.iter().map(|(marks, source)| Pattern::new(marks, *source)).collect()
+        };
         let names: Vec<String> = names.into_iter().map(|name| name.to_lowercase()).collect();
-        Self {
-            shapes: compile(&SHAPES.join("|")),
-            named: compile(&named(&names)),
-            credentials: compile(CREDENTIALS),
-            in_url: compile(IN_URL),
-            names,
-        }
+        Self { shapes: all(SHAPES), credentials: all(CREDENTIALS), named: Pattern::new(&[], named(&names)), names }
     }
 
     /// The text without secrets.
     pub fn text<'a>(&self, text: &'a str) -> Cow<'a, str> {
         let mut text = Cow::Borrowed(text);
         let lower = text.to_ascii_lowercase();
-        let steps = [
-            (&self.shapes, MARKS_OF_SHAPES.to_vec(), INSTEAD.to_owned()),
-            (
-                &self.named,
-                MARKS_OF_NAMES.iter().copied().chain(self.names.iter().map(String::as_str)).collect(),
-                format!("${{1}}{INSTEAD}"),
-            ),
-            (&self.credentials, vec!["bearer", "-u"], format!("${{1}}{INSTEAD}")),
-            (&self.in_url, MARKS_OF_URLS.to_vec(), format!("${{1}}{INSTEAD}${{3}}")),
-        ];
-        for (pattern, marks, instead) in steps {
-            let marked = marks.iter().any(|mark| text.contains(mark) || lower.contains(mark));
-            if marked && pattern.is_match(&text) {
-                text = Cow::Owned(pattern.replace_all(&text, instead.as_str()).into_owned());
+        for shape in &self.shapes {
+            if shape.marks.iter().any(|mark| text.contains(mark)) {
+                shape.replace(&mut text, INSTEAD);
+            }
+        }
+        let beginnings = SECRET_NAMES.iter().map(|name| name.split('_').next().unwrap_or(name));
+        if beginnings.chain(self.names.iter().map(String::as_str)).any(|mark| lower.contains(mark)) {
+            self.named.replace(&mut text, &format!("${{1}}${{2}}${{3}}{INSTEAD}"));
+        }
+        for credential in &self.credentials {
+            if credential.marks.iter().any(|mark| lower.contains(mark)) {
+                credential.replace(&mut text, &format!("${{1}}{INSTEAD}${{3}}"));
             }
         }
         text
@@ -120,12 +157,19 @@ impl Redactor {
     pub fn value(&self, value: &Value) -> Value {
         match value {
             Value::String(text) => Value::String(self.string(text)),
-            Value::Array(items) => Value::Array(items.iter().map(|item| self.value(item)).collect()),
+            Value::Array(items) => {
+                let before = std::iter::once(None).chain(items.iter().map(Value::as_str));
+                let redacted = items.iter().zip(before).map(|(item, before)| match before {
+                    // The value of an option such as --token, or -p for sshpass.
+                    Some(option) if item.is_string() && self.is_secret_option(option, items) => INSTEAD.into(),
+                    _ => self.value(item),
+                });
+                Value::Array(redacted.collect())
+            }
             Value::Object(fields) => {
                 let redacted = fields.iter().map(|(name, value)| match value {
                     Value::Null | Value::Bool(_) => (name.clone(), value.clone()),
-                    _ if self.names.contains(&name.to_lowercase()) => (name.clone(), INSTEAD.into()),
-                    _ if is_secret(name) => (name.clone(), INSTEAD.into()),
+                    _ if self.is_secret(name) => (name.clone(), INSTEAD.into()),
                     value => (name.clone(), self.value(value)),
                 });
                 Value::Object(redacted.collect())
@@ -133,9 +177,19 @@ impl Redactor {
             other => other.clone(),
         }
     }
-}
 
-impl Redactor {
+    fn is_secret(&self, name: &str) -> bool {
+        let name = name.to_lowercase();
+        let plain = name.replace(['_', '-'], "");
+        let named = SECRET_NAMES.iter().any(|part| plain.contains(&part.replace('_', "")));
+        self.names.contains(&name) || named && !name.ends_with("tokens") && !plain.contains("maxtoken")
+    }
+
+    fn is_secret_option(&self, option: &str, command: &[Value]) -> bool {
+        let of_sshpass = option == "-p" && command.first().and_then(Value::as_str) == Some("sshpass");
+        of_sshpass || option.strip_prefix("--").is_some_and(|name| !name.contains('=') && self.is_secret(name))
+    }
+
     /// Text that is JSON itself is looked at as what it is.
     fn string(&self, text: &str) -> String {
         let looks_like_json = text.starts_with(['{', '[']) && text.len() > 2;
@@ -150,22 +204,20 @@ impl Redactor {
     }
 }
 
-/// `name: value`, `name=value`, `"name": "value"` and `--name value`, where the name says that the value is secret.
+/// `name: value`, `name=value`, `"name": "value"` and `--name value`, where the name says that the value is secret. A
+/// value in quotes goes to the closing one.
 fn named(names: &[String]) -> String {
     let escaped = |name: &String| -> String {
         let quote = |c: char| if c.is_alphanumeric() || c == '_' { c.to_string() } else { format!("\\{c}") };
         name.chars().map(quote).collect()
     };
     let exact: String = names.iter().map(|name| format!("|{}", escaped(name))).collect();
-    let part = format!(r"[A-Za-z0-9_.-]*(?:{SECRET_NAMES})[A-Za-z0-9_.-]*");
-    let sign = r#"\\?["']?\s*[:=]\s*\\?["']?(?:bearer\s+|basic\s+)?"#;
-    format!(
-        r#"(?i)(\b(?:{part}{exact}){sign}|--[a-z0-9-]*(?:{SECRET_NAMES})[a-z0-9-]*(?:["']\s*,\s*["']|\s+["']?))([^\s"'&,;\\]{{4,}})"#
-    )
-}
-
-fn is_secret(name: &str) -> bool {
-    let name = name.to_lowercase();
-    let words = ["api_key", "apikey", "secret", "token", "password", "passwd", "authorization", "credential"];
-    words.iter().any(|word| name.contains(word)) && !name.ends_with("tokens") && !name.contains("max_token")
+    let parts = SECRET_NAMES.map(|name| name.replace('_', "[_-]?")).join("|");
+    let name = format!(r"\b(?:[A-Za-z0-9_.-]*(?:{parts})[A-Za-z0-9_.-]*{exact})");
+    let sign = r#"\\?["']?\s*[:=]\s*(?:bearer\s+|basic\s+)?"#;
+    let option = format!(r#"--[a-z0-9-]*(?:{parts})[a-z0-9-]*(?:["']\s*,\s*|\s+)"#);
+    let in_escaped_quotes = r#"(\\["'](?:bearer\s+|basic\s+)?)[^"'\\]{4,}"#;
+    let in_quotes = r#"(["'`](?:bearer\s+|basic\s+)?)(?:[^"'`\\\n]|\\.){4,}"#;
+    let bare = r#"[^\s"'`&,;\\]{4,}"#;
+    format!("(?i)({name}{sign}|{option})(?:{in_escaped_quotes}|{in_quotes}|{bare})")
 }

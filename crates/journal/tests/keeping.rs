@@ -36,7 +36,7 @@ fn call(journal: &Journal, run: &str, id: &str, value: Option<&Value>) {
         .unwrap();
     if let Some(value) = value {
         let record = record(id, CallStatus::Done);
-        journal.settle(&Settled { run, record: &record, value: Some(value), shown: None }).unwrap();
+        journal.settle(&Settled { run, record: &record, value: Some(value), shown: None, answered: None }).unwrap();
     }
 }
 
@@ -149,12 +149,38 @@ fn secrets_are_known_by_their_looks_and_their_names() {
         "pypi-AgEIcHlwaS5vcmcCJDAwMDA",
         "ya29.a0AfH6SMBabcdefghijkl",
         "dckr_pat_abcdefghij-klmnop",
+        "gsk_abcdefghijklmnopqrstuvwxyz0123",
+        "xai-abcdefghijklmnopqrstuvwxyz",
+        "pplx-abcdefghijklmnopqrstuvwxyz",
+        "r8_abcdefghijklmnopqrstuvwxyz",
+        "tvly-dev-abcdefghijklmnop",
+        "GOCSPX-abcdefghijklmnop-_qrst",
+        "hvs.CAESIabcdefghijklmnopqrst",
+        "dop_v1_0123456789abcdef0123456789abcdef",
+        "shpat_0123456789abcdef0123456789abcdef",
+        "ATATT3xFfGF0abcdefghijklmnop=ABCDEF",
+        "whsec_abcdefghijklmnopqrstuv",
+        "SK0123456789abcdef0123456789abcdef",
+        "lin_api_abcdefghijklmnopqrstuvwx",
+        "ntn_123456789012abcdefghijkl",
+        "sntrys_eyJpYXQiOjE3abcdefgh_ijkl",
+        "dapi0123456789abcdef0123456789abcdef",
+        "MTE2MDk4NzY1NDMyMTA5ODc2.GhIjKl.abcdefghijklmnopqrstuvwxyz0123456789AB",
+        "123456789:AAF-abcdefghijklmnopqrstuvwxyz01234",
+        "AGE-SECRET-KEY-1ABCDEFGHJKLMNPQRSTUVWXYZ0123456789",
     ] {
         let text = format!("before {secret} after");
         assert_eq!(redactor.text(&text), "before [redacted] after", "{secret}");
     }
     let key = "-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1rZXk\n-----END OPENSSH PRIVATE KEY-----";
     assert_eq!(redactor.text(key), "[redacted]");
+    for key in [
+        "-----BEGIN PGP PRIVATE KEY BLOCK-----\n\nlQdGBGF-abc\n=x\n-----END PGP PRIVATE KEY BLOCK-----",
+        "-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\nDEK-Info: AES-128-CBC,0\n\nMIIE\n-----END RSA PRIVATE KEY-----",
+        "-----BEGIN RSA PRIVATE KEY-----\nMIIEowIBAAKCAQEA-cut off",
+    ] {
+        assert_eq!(redactor.text(key), "[redacted]");
+    }
     assert_eq!(redactor.text("Authorization: Bearer abcdef123456"), "Authorization: Bearer [redacted]");
     assert_eq!(redactor.text("export DB_PASSWORD=hunter22 && x"), "export DB_PASSWORD=[redacted] && x");
     assert_eq!(redactor.text("postgres://me:hunter22@host/db"), "postgres://me:[redacted]@host/db");
@@ -165,6 +191,19 @@ fn secrets_are_known_by_their_looks_and_their_names() {
         ("[\"login\",\"--password\",\"hunter22\"]", "[\"login\",\"--password\",\"[redacted]\"]"),
         ("curl -u me:hunter22 host", "curl -u me:[redacted] host"),
         ("bearer abcdef123456", "bearer [redacted]"),
+        ("password: 'correct horse battery', x", "password: '[redacted]', x"),
+        (r#"{"password": "with \" a quote"}"#, r#"{"password": "[redacted]"}"#),
+        ("AccountKey=abcd1234==;x", "AccountKey=[redacted];x"),
+        ("SSH_PASSPHRASE=hunter22", "SSH_PASSPHRASE=[redacted]"),
+        ("PRIVATE_KEY: hunter22", "PRIVATE_KEY: [redacted]"),
+        ("aws_secret_access_key = hunter22", "aws_secret_access_key = [redacted]"),
+        ("MYSQL_PWD=hunter22 mysql", "MYSQL_PWD=[redacted] mysql"),
+        ("Cookie: sid=abc123; theme=dark", "Cookie: [redacted]"),
+        ("machine h login me password hunter22", "machine h login me password [redacted]"),
+        ("redis://:hunter22@host:6379", "redis://:[redacted]@host:6379"),
+        ("sshpass -p hunter22 ssh host", "sshpass -p [redacted] ssh host"),
+        ("mysql -u root -phunter22 db", "mysql -u root -p[redacted] db"),
+        ("https://hooks.slack.com/services/T0000/B0000/abcdefghijkl", "https://[redacted]"),
         (r#"{"body": "{\"my_field\": \"hush\"}"}"#, r#"{"body": "{\"my_field\": \"[redacted]\"}"}"#),
     ] {
         assert_eq!(redactor.text(text), shown);
@@ -176,6 +215,9 @@ fn secrets_are_known_by_their_looks_and_their_names() {
         json!({"api_key": "short", "my_field": "x", "nested": [{"token": 5, "text": "plain"}], "max_tokens": 10});
     let shown = json!({"api_key": "[redacted]", "my_field": "[redacted]", "nested": [{"token": "[redacted]", "text": "plain"}], "max_tokens": 10});
     assert_eq!(redactor.value(&value), shown);
+    let command = json!(["sshpass", "-p", "hunter22", "tool", "--api-key", "k", "--max-tokens", "5"]);
+    let shown = json!(["sshpass", "-p", "[redacted]", "tool", "--api-key", "[redacted]", "--max-tokens", "5"]);
+    assert_eq!(redactor.value(&command), shown);
     for plain in ["the secret of a good token is its taste", "sk-short", "commit 5e1fed9e", "https://host/path?x=1"] {
         assert_eq!(redactor.text(plain), plain);
     }
@@ -223,7 +265,7 @@ fn a_sealed_journal_shows_nothing_without_its_key() {
             code: selvedge_protocol::ErrorCode::ToolExecutionError,
             message: "the hushed error".into(),
         });
-        journal.settle(&Settled { run: "scr_a", record: &failed, value: None, shown: None }).unwrap();
+        journal.settle(&Settled { run: "scr_a", record: &failed, value: None, shown: None, answered: None }).unwrap();
         journal.suspend("scr_a", &b"the hushed state".repeat(1000)).unwrap();
         let run = journal.run("scr_a").unwrap();
         assert_eq!((run.calls[0].value.as_ref(), run.calls[1].value.as_ref()), (Some(&small), Some(&large)));
@@ -329,7 +371,10 @@ fn whoever_has_lost_a_run_writes_nothing_more_of_it() {
     let failed = record("tool_1", CallStatus::Failed);
     assert_eq!(first.go_on("scr_a"), taken);
     assert_eq!(first.intend(&intent), taken);
-    assert_eq!(first.settle(&Settled { run: "scr_a", record: &failed, value: None, shown: None }), taken);
+    assert_eq!(
+        first.settle(&Settled { run: "scr_a", record: &failed, value: None, shown: None, answered: None }),
+        taken
+    );
     assert_eq!(first.suspend("scr_a", b"at the first question"), taken);
     assert_eq!(first.end(&output("scr_a"), None), taken);
     let run = first.run("scr_a").unwrap();
@@ -338,7 +383,7 @@ fn whoever_has_lost_a_run_writes_nothing_more_of_it() {
     third.take_over("scr_a").unwrap();
     assert_eq!(third.take_suspension("scr_a").unwrap().unwrap(), b"at the second question");
     // What is over stays as it was.
-    third.settle(&Settled { run: "scr_a", record: &failed, value: None, shown: None }).unwrap();
+    third.settle(&Settled { run: "scr_a", record: &failed, value: None, shown: None, answered: None }).unwrap();
     assert_eq!(third.run("scr_a").unwrap().calls[0].state, CallState::Ended(CallStatus::Done));
 }
 

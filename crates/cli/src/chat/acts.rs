@@ -169,14 +169,14 @@ impl Chat {
         let here = self.setup.directory.display().to_string();
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let sessions = journal.sessions(100).unwrap_or_default();
+        let redactor = self.setup.redactor();
         let mut rows: Vec<Row> = sessions
             .iter()
             .filter(|session| session.directory == here)
             .take(RUNS)
             .map(|session| {
-                let name = session.name.clone().or_else(|| crate::sessions::first_words(&journal, &session.id));
-                let words =
-                    format!("{}  {:>7}  {}", session.id, ago(now, session.touched_ms), name.unwrap_or_default());
+                let name = crate::sessions::title(&journal, session, &redactor);
+                let words = format!("{}  {:>7}  {name}", session.id, ago(now, session.touched_ms));
                 Row::of(one_line(&words), Style::new()).fit(Fit::Cut).behind(Span::raw("  "))
             })
             .collect();

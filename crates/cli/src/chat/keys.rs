@@ -209,13 +209,14 @@ impl Chat {
     fn sessions(&self, word: &str) -> Vec<Offer> {
         let Some(journal) = &self.setup.journal else { return Vec::new() };
         let here = self.setup.directory.display().to_string();
+        let redactor = self.setup.redactor();
         let all = journal.sessions(SESSIONS * 5).unwrap_or_default();
         all.into_iter()
             .filter(|session| session.directory == here && session.id.starts_with(word))
             .take(SESSIONS as usize)
             .map(|session| {
-                let name = session.name.or_else(|| crate::sessions::first_words(journal, &session.id));
-                Offer { text: session.id, about: name.unwrap_or_default() }
+                let about = crate::sessions::title(journal, &session, &redactor);
+                Offer { text: session.id, about }
             })
             .collect()
     }

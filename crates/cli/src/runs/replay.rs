@@ -29,7 +29,8 @@ pub(crate) fn replay(args: RunsReplayArgs) -> Result<Exit> {
     }
     let replay = Replay { fail: args.fail, watch: if args.step { Some(watch()?) } else { None } };
     let output = runtime()?.block_on(cassette.play(replay)).map_err(|fault| Problem::new(fault.to_string()))?;
-    conclude(&output, args.json, &output.id, cassette.source.as_bytes())
+    let shown = redactor()?.value(&serde_json::to_value(&output)?);
+    conclude(&serde_json::from_value(shown)?, args.json, &output.id, cassette.source.as_bytes())
 }
 
 pub(crate) fn export(journal: &Journal, args: &RunsExportArgs) -> Result<Exit> {
