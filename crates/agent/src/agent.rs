@@ -31,6 +31,8 @@ pub struct Agent {
     /// What is left of whoever launched this one.
     pub(crate) budget: Option<Budget>,
     pub(crate) depth: u32,
+    /// What is known of models by their names.
+    pub(crate) models: Arc<dyn Fn(&str) -> Model + Send + Sync>,
     config: ToolsConfig,
     /// What the model may call.
     pub(crate) tools: Vec<Tool>,
@@ -56,6 +58,7 @@ impl Agent {
             agents: Agents::default(),
             budget: None,
             depth: 0,
+            models: Arc::new(Model::known),
             config,
             tools: Vec::new(),
             tool_tokens: 0,
@@ -107,6 +110,12 @@ impl Agent {
     pub fn with_model(mut self, client: Client, model: Model) -> Self {
         (self.client, self.model) = (client, model);
         self.told()
+    }
+
+    /// The same with what is known of models that scripts name for the agents they launch.
+    pub fn with_models(mut self, models: impl Fn(&str) -> Model + Send + Sync + 'static) -> Self {
+        self.models = Arc::new(models);
+        self
     }
 
     /// The model that is asked.

@@ -257,7 +257,7 @@ impl Shared {
             return Err(spent(end));
         }
         let agent = &template.agent;
-        let model = args.model.as_deref().map_or_else(|| agent.model.clone(), Model::known);
+        let model = args.model.as_deref().map_or_else(|| agent.model.clone(), |name| (agent.models)(name));
         check_price(&circumstances.budget, &model)?;
         let prompt = Prompt {
             system: args.system.unwrap_or_default(),
@@ -296,7 +296,7 @@ impl Shared {
         let abort_grace_ms = limits.abort_grace_ms >> agent.depth;
         agent.harness = agent.harness.with_limits(Limits { abort_grace_ms, ..limits });
         if let Some(model) = &args.model {
-            agent.model = Model::known(model);
+            agent.model = (agent.models)(model);
         }
         check_price(&circumstances.budget, &agent.model)?;
         if let Some(tools) = &args.tools {

@@ -43,7 +43,28 @@ pub(crate) enum Mark {
         finish_reason: Option<TurnEnd>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         error: Option<TurnError>,
+        /// What was spent in it besides its own answers: by agents it launched.
+        #[serde(default, skip_serializing_if = "Others::is_nothing")]
+        others: Others,
     },
+}
+
+/// Tokens and money that others spent in a turn's name.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Others {
+    pub(crate) usage: Usage,
+    pub(crate) cost: f64,
+}
+
+impl Others {
+    fn is_nothing(&self) -> bool {
+        *self == Self::default()
+    }
+
+    pub(crate) fn add(&mut self, more: Self) {
+        self.usage += more.usage;
+        self.cost += more.cost;
+    }
 }
 
 /// Items that belong together.
@@ -114,6 +135,7 @@ pub(crate) struct Reader {
     pub(crate) turn: u32,
     /// Whether the last turn is over.
     pub(crate) ended: bool,
+    pub(crate) others: Others,
 }
 
 impl Reader {
@@ -136,7 +158,10 @@ impl Reader {
                 self.push(StepKind::Acted, items, wire);
             }
             Line::Mark(Mark::Compaction { wire }) => self.push(StepKind::Compacted, Vec::new(), Some(wire)),
-            Line::Mark(Mark::TurnEnd { .. }) => self.ended = true,
+            Line::Mark(Mark::TurnEnd { others, .. }) => {
+                self.ended = true;
+                self.others.add(others);
+            }
         }
     }
 

@@ -8,7 +8,7 @@ use selvedge_protocol::{Item, Message, OutputPart, Role, TurnEnd, TurnError, Tur
 use selvedge_script as script;
 
 use crate::AgentError;
-use crate::record::{Line, Mark, Reader, Step, StepKind};
+use crate::record::{Line, Mark, Others, Reader, Step, StepKind};
 
 /// One conversation.
 #[derive(Debug)]
@@ -19,6 +19,8 @@ pub struct Session {
     turn: u32,
     /// Whether the last turn is over.
     ended: bool,
+    /// What agents that its turns launched have spent.
+    others: Others,
     /// What scripts keep for each other.
     pub(crate) shelf: script::Session,
     /// Items told in events so far.
@@ -113,7 +115,7 @@ impl Session {
             let wire = results.wire();
             self.add(StepKind::Acted, results.items, wire)?;
         }
-        self.end(Ok(TurnEnd::Interrupted))
+        self.end(Ok(TurnEnd::Interrupted), Others::default())
     }
 
     fn new(id: String, journal: Option<Arc<Journal>>, reader: Reader, written: u32) -> Self {
@@ -122,7 +124,17 @@ impl Session {
             None => script::Session::default(),
         };
         let ended = reader.ended || reader.turn == 0;
-        Self { id, journal, steps: reader.steps, turn: reader.turn, ended, shelf, told: 0, written }
+        Self {
+            id,
+            journal,
+            steps: reader.steps,
+            turn: reader.turn,
+            ended,
+            others: reader.others,
+            shelf,
+            told: 0,
+            written,
+        }
     }
 
     /// Its id.
@@ -163,9 +175,9 @@ impl Session {
         ordered(&self.steps[from..to])
     }
 
-    /// Tokens and money of all turns so far.
+    /// Tokens and money of all turns so far, and of the agents they launched.
     pub fn spent(&self) -> (Usage, f64) {
-        let mut spent = (Usage::default(), 0.0);
+        let mut spent = (self.others.usage, self.others.cost);
         for step in &self.steps {
             if let StepKind::Answered { usage, cost, .. } = &step.kind {
                 spent.0 += *usage;
@@ -199,12 +211,13 @@ impl Session {
     }
 
     /// The turn is over.
-    pub(crate) fn end(&mut self, end: Result<TurnEnd, TurnError>) -> Result<(), AgentError> {
+    pub(crate) fn end(&mut self, end: Result<TurnEnd, TurnError>, others: Others) -> Result<(), AgentError> {
         let (finish_reason, error) = match end {
             Ok(end) => (Some(end), None),
             Err(error) => (None, Some(error)),
         };
-        self.write(&[Line::Mark(Mark::TurnEnd { finish_reason, error })])?;
+        self.write(&[Line::Mark(Mark::TurnEnd { finish_reason, error, others })])?;
+        self.others.add(others);
         self.ended = true;
         Ok(())
     }

@@ -18,7 +18,7 @@ use crate::budget::{Budget, Spent};
 use crate::compaction::Need;
 use crate::history::Past;
 use crate::kept::Kept;
-use crate::record::{Step, StepKind};
+use crate::record::{Others, Step, StepKind};
 use crate::recovery::Known;
 use crate::{Agent, AgentError, Input, Session, compaction, counters};
 
@@ -145,7 +145,7 @@ impl Agent {
         let end = turn.until_its_end().instrument(span.clone()).await;
         turn.end_children().await;
         self.tell_changes(&options.events).await;
-        let Spent { usage, cost, .. } = turn.budget.spent();
+        let spent @ Spent { usage, cost, .. } = turn.budget.spent();
         let kept = turn.kept.take();
         drop(turn);
         let end = end.map_err(|Fault(error)| error);
@@ -155,7 +155,7 @@ impl Agent {
         // A turn that waits for a person is not over.
         let elsewhere = end.as_ref().is_err_and(|error| error.kind == Fault::IN_USE);
         let waits = end == Ok(TurnEnd::Suspended) || elsewhere;
-        let ended = if waits { Ok(()) } else { session.end(end.clone()) };
+        let ended = if waits { Ok(()) } else { session.end(end.clone(), by_others(spent, session)) };
         if let Some(companion) = self.companion.as_ref() {
             companion.kept(session, &kept);
             if !waits {
@@ -195,7 +195,7 @@ impl Agent {
         {
             return Err(fault);
         }
-        Ok(session.end(Ok(TurnEnd::Interrupted))?)
+        Ok(session.end(Ok(TurnEnd::Interrupted), Others::default())?)
     }
 }
 
@@ -537,6 +537,14 @@ fn spent_in(steps: &[Step], turn: u32) -> Spent {
         }
     }
     spent
+}
+
+/// What of a turn's expenses its own answers do not account for.
+fn by_others(all: Spent, session: &Session) -> Others {
+    let own = spent_in(session.steps(), session.turn());
+    let cost = (all.cost.unwrap_or(0.0) - own.cost.unwrap_or(0.0)).max(0.0);
+    // Money is added up in another order here.
+    Others { usage: all.usage.beyond(&own.usage), cost: if cost < 1e-9 { 0.0 } else { cost } }
 }
 
 /// Whether an answer that asks for nothing ends the turn, and how.

@@ -201,15 +201,17 @@ async fn a_failed_turn_says_what_it_cost() {
 #[tokio::test]
 async fn agents_do_not_spend_money_that_nobody_counts() {
     let script = "const asked = [tools.agents.llm.chat({ prompt: 'x', model: 'unpriced' }), tools.agents.launch.sync({ prompt: 'x', model: 'unpriced' })];\n\
-                  return (await Promise.allSettled(asked)).map(({ reason }) => String(reason.message));";
-    let server = Server::saying(vec![vec![text(&block(script))], vec![text("done")]]).await;
+                  const refused = (await Promise.allSettled(asked)).map(({ reason }) => String(reason.message));\n\
+                  return [...refused, (await tools.agents.llm.chat({ prompt: 'x', model: 'priced' })).text];";
+    let server = Server::saying(vec![vec![text(&block(script))], vec![text("counted")], vec![text("done")]]).await;
     let mut desk = Desk::new(WireApi::Chat);
     desk.model.prices = Some(Prices { input: 1.0, output: 1.0, ..Prices::default() });
     desk.settings.turn_limits.cost = Some(5.0);
     let mut session = desk.session();
     let outcome = desk.agent(&server).turn(&mut session, "go", &desk.options()).await;
-    assert_eq!((outcome.end, server.asked().len()), (Ok(TurnEnd::Stop), 2), "{:?}", history(&session));
+    assert_eq!((outcome.end, server.asked().len()), (Ok(TurnEnd::Stop), 3), "{:?}", history(&session));
     assert_eq!(history(&session)[2].matches("what unpriced costs is not known").count(), 2, "{:?}", history(&session));
+    assert!(history(&session)[2].contains("counted"), "{:?}", history(&session));
 }
 
 /// The script has less time than the model takes.

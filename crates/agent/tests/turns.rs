@@ -239,6 +239,9 @@ async fn agents_answer_spend_from_one_budget_and_go_only_so_deep() {
     assert_eq!(history(&session)[2], "script returned: [\"A done\",\"B answered\",\"C done\"]");
     // Two requests of its own and three of others, all in one budget.
     assert_eq!(outcome.usage.input_tokens, 5 * INPUT);
+    // The session's own limits count them too, also in the next process.
+    let again = Session::read(&desk.journal, session.id()).unwrap();
+    assert_eq!((session.spent().0.input_tokens, again.spent().0.input_tokens), (5 * INPUT, 5 * INPUT));
     let sessions = desk.journal.all_sessions(10).unwrap();
     assert_eq!(sessions.len(), 3, "each agent has a session of its own");
     let people = desk.journal.sessions(10).unwrap();

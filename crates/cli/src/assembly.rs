@@ -147,6 +147,8 @@ pub(crate) fn agent_of(setup: &mut Setup, place: &PlaceArgs, wanted: Wanted<'_>,
     let client = Client::new(provider).map_err(|error| Problem::new(error.to_string()))?;
     let mut agent = Agent::new(client, model, harness, settings).with_tools_config(config);
     agent = agent.with_changes(Arc::new(InTheWorkspace(setup.toolbox.turn_diff.clone())));
+    let config = setup.config.clone();
+    agent = agent.with_models(move |name| providers::known(&config, name));
     if let Some(memory) = &memory {
         agent = agent.with_memory(memory);
     }

@@ -172,6 +172,19 @@ fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
+impl Usage {
+    /// What of this is not part of the other.
+    pub fn beyond(&self, part: &Self) -> Self {
+        Self {
+            input_tokens: self.input_tokens.saturating_sub(part.input_tokens),
+            cached_input_tokens: self.cached_input_tokens.saturating_sub(part.cached_input_tokens),
+            cache_write_input_tokens: self.cache_write_input_tokens.saturating_sub(part.cache_write_input_tokens),
+            output_tokens: self.output_tokens.saturating_sub(part.output_tokens),
+            reasoning_output_tokens: self.reasoning_output_tokens.saturating_sub(part.reasoning_output_tokens),
+        }
+    }
+}
+
 impl AddAssign for Usage {
     fn add_assign(&mut self, more: Self) {
         self.input_tokens = self.input_tokens.saturating_add(more.input_tokens);

@@ -11,7 +11,7 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use selvedge_agent::{Agent, Agents, Session, Settings, TurnOptions};
 use selvedge_journal::Journal;
-use selvedge_models::{Client, Model, Provider};
+use selvedge_models::{Client, Model, Prices, Provider};
 use selvedge_protocol::{
     Answer, ApprovalDecision, ApprovalPolicy, ApprovalRequest, Event, EventSink, Item, SandboxPolicy, TurnItem, WireApi,
 };
@@ -99,7 +99,9 @@ impl Desk {
             None => Harness::new(orchestrator).unwrap(),
         };
         let settings = Settings { directory: self.work().display().to_string(), ..self.settings.clone() };
+        let priced = Some(Prices { input: 1.0, output: 1.0, ..Prices::default() });
         Agent::new(self.client(server), self.model.clone(), harness, settings)
+            .with_models(move |name| Model { prices: priced.filter(|_| name == "priced"), ..Model::known(name) })
             .with_agents(&agents, Some(self.journal.clone()))
     }
 
