@@ -2,7 +2,7 @@
 
 use selvedge_models::{Tool, ToolInput};
 use selvedge_protocol::{Mode, WireApi};
-use selvedge_tools::{Offered, Registry, Shape, declarations};
+use selvedge_tools::{Offered, Registry, Shape, signatures};
 use serde_json::json;
 
 use crate::{Offer, Settings};
@@ -49,9 +49,9 @@ pub(crate) fn system(settings: &Settings, registry: &Registry, mode: Mode, memor
 
 /// The tools as TypeScript; where that is too much, their names and what they do.
 fn tools(registry: &Registry, most_tokens: usize) -> String {
-    let whole = declarations(registry);
+    let whole = signatures(registry);
     let (text, note) = match crate::size::estimate(&whole) <= most_tokens {
-        true => (whole, ""),
+        true => (whole, "`return help(\"name\")` tells what a tool's fields mean.\n\n"),
         false => {
             let line = |tool: &std::sync::Arc<selvedge_tools::Registered>| {
                 let first = tool.spec.description.lines().next().unwrap_or_default();

@@ -35,6 +35,19 @@ pub fn signature(tool: &Registered) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
+/// The tools one to a line, each below what it does: a third of what [`declarations`] take. What fields mean, `help`
+/// tells.
+pub fn signatures(registry: &Registry) -> String {
+    let mut out = String::new();
+    for tool in registry.iter() {
+        tool.spec.description.trim().lines().for_each(|line| {
+            let _ = writeln!(out, "// {}", line.trim_end());
+        });
+        let _ = writeln!(out, "tools.{}", signature(tool));
+    }
+    out
+}
+
 /// Whether what fields mean stands beside them.
 #[derive(Clone, Copy, PartialEq)]
 enum Words {
@@ -179,7 +192,12 @@ impl Renderer<'_> {
             }
             let shown = if self.camel { camel_case(name) } else { name.clone() };
             let optional = if required.contains(&name.as_str()) { "" } else { "?" };
-            let _ = writeln!(out, "{pad}{}{optional}: {};", key(&shown), self.render(schema, depth + 1, open));
+            let mut kind = self.render(schema, depth + 1, open);
+            if self.words == Words::None && !optional.is_empty() {
+                // That it may be left out says enough.
+                kind = kind.strip_suffix(" | null").map_or(kind.clone(), str::to_owned);
+            }
+            let _ = writeln!(out, "{pad}{}{optional}: {kind};", key(&shown));
         }
         let _ = write!(out, "{}}}", "  ".repeat(depth));
         out
