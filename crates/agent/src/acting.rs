@@ -212,7 +212,7 @@ impl Turn<'_> {
         let Some(journal) = self.session.journal() else {
             return Err(refuse("nothing is written down that could be gone on from".to_owned()));
         };
-        match recovery::earlier(journal, run) {
+        match recovery::earlier(journal, run, &self.agent.settings.directory) {
             Ok(Earlier::Over(resume)) => Ok(resume),
             Ok(Earlier::Open(run)) => Err(refuse(format!("{run} is not over"))),
             Err(error) => Err(refuse(error.to_string())),

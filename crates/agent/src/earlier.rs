@@ -2,7 +2,7 @@
 
 use selvedge_journal::{Call, CallState, Journal, JournalError, Run};
 use selvedge_protocol::CallStatus;
-use selvedge_tools::{CameTo, EarlierCall};
+use selvedge_tools::{CameTo, EarlierCall, Place};
 
 /// Runs one may have gone on from, one after the other.
 const LONGEST: usize = 1000;
@@ -22,52 +22,74 @@ pub fn earlier_calls(journal: &Journal, run: &Run) -> Result<Vec<EarlierCall>, J
         }
     }
     // From the first to the last: each has used up some of what was there before, and left some of its own.
-    let mut left: Vec<EarlierCall> = Vec::new();
+    let mut road = Road::default();
     for run in chain.iter().rev() {
-        let changed = run.calls.iter().any(|call| !call.read_only && !call.reused && was_begun(call));
-        for call in run.calls.iter().filter(|call| call.reused || is_refused_as_unknown(call)) {
-            if let Some(used) = left.iter().position(|before| before.args_digest == call.digest) {
-                left.remove(used);
-            }
-        }
-        // What was read before a change is not what is there now.
-        left.retain(|before| !(changed && before.read_only));
-        left.extend(of_run(run));
+        road.go_on(run);
     }
-    Ok(left)
+    Ok(road.left)
 }
 
-fn of_run(run: &Run) -> Vec<EarlierCall> {
-    let mut calls: Vec<EarlierCall> = Vec::new();
-    for call in &run.calls {
-        let came_to = match (call.state, &call.value) {
-            (CallState::Ended(CallStatus::Done), Some(value)) => CameTo::Value(value.clone()),
-            (CallState::Ended(CallStatus::OutcomeUnknown), _) => CameTo::Unknown,
-            // It was stopped on its way: nobody knows how far it came.
-            (CallState::Ended(CallStatus::Aborted), _) if was_begun(call) => CameTo::Unknown,
-            _ => continue,
-        };
-        // A second attempt stands for the first.
-        let first = call.id.strip_suffix(".again").map(|id| format!("{}/{id}", run.summary.id));
-        let first = first.and_then(|id| calls.iter_mut().find(|call| call.id == id));
-        match first {
-            Some(first) => first.came_to = came_to,
-            None => calls.push(EarlierCall {
-                id: format!("{}/{}", run.summary.id, call.id),
-                args_digest: call.digest.clone(),
-                read_only: call.read_only,
-                came_to,
-            }),
+/// What a chain of runs has left for the next.
+#[derive(Default)]
+struct Road {
+    left: Vec<EarlierCall>,
+    /// Changes that were made, or begun.
+    changes: usize,
+}
+
+impl Road {
+    fn go_on(&mut self, run: &Run) {
+        let before = self.changes;
+        let mut made: Vec<EarlierCall> = Vec::new();
+        let mut refused: Vec<String> = Vec::new();
+        for call in &run.calls {
+            if call.reused || is_refused_as_unknown(call) {
+                // It stays what it was, where it was.
+                if let Some(used) = self.left.iter().position(|before| before.args_digest == call.digest) {
+                    made.push(self.left.remove(used));
+                }
+                refused.extend((!call.reused).then(|| call.digest.clone()));
+                continue;
+            }
+            let place = match call.read_only {
+                true => Place::ReadAfter(self.changes),
+                false => Place::Change(self.changes),
+            };
+            // Whether it failed or not, it may have changed something.
+            self.changes += usize::from(!call.read_only && was_begun(call));
+            let came_to = match (call.state, &call.value) {
+                (CallState::Ended(CallStatus::Done), Some(value)) => CameTo::Value(value.clone()),
+                (CallState::Ended(CallStatus::OutcomeUnknown), _) => CameTo::Unknown,
+                // It was stopped on its way: nobody knows how far it came.
+                (CallState::Ended(CallStatus::Aborted), _) if was_begun(call) => CameTo::Unknown,
+                _ => continue,
+            };
+            let id = format!("{}/{}", run.summary.id, call.id);
+            // A second attempt stands for the first; so does one of a call that was repeated knowingly.
+            let attempt = id.strip_suffix(".again").map(str::to_owned);
+            let knowingly = refused.contains(&call.digest);
+            let first = made.iter_mut().find(|first| {
+                attempt.as_ref() == Some(&first.id)
+                    || knowingly && first.args_digest == call.digest && first.came_to == CameTo::Unknown
+            });
+            match first {
+                Some(first) => (first.place, first.came_to) = (place, came_to),
+                None => made.push(EarlierCall { id, args_digest: call.digest.clone(), place, came_to }),
+            }
         }
+        if self.changes > before {
+            // What was read before a change, and is not on the road any more, is not what is there now.
+            self.left.retain(|before| matches!(before.place, Place::Change(_)));
+        }
+        self.left.append(&mut made);
     }
-    calls
 }
 
 /// Whether its tool was entered: its arguments were written down before.
 fn was_begun(call: &Call) -> bool {
-    call.args.is_some()
+    call.args.is_some() && !call.reused
 }
 
 fn is_refused_as_unknown(call: &Call) -> bool {
-    call.state == CallState::Ended(CallStatus::OutcomeUnknown) && !was_begun(call)
+    call.state == CallState::Ended(CallStatus::OutcomeUnknown) && call.args.is_none()
 }

@@ -48,9 +48,13 @@ pub(crate) enum Earlier {
     Open(String),
 }
 
-/// What an earlier run made.
-pub(crate) fn earlier(journal: &Journal, id: &str) -> Result<Earlier, JournalError> {
+/// What an earlier run of this folder made. What ran elsewhere is as if it were not there, and ids are whole: nobody
+/// finds runs by trying letters.
+pub(crate) fn earlier(journal: &Journal, id: &str, directory: &str) -> Result<Earlier, JournalError> {
     let run = journal.run(id)?;
+    if run.summary.id != id || run.summary.directory != directory {
+        return Err(JournalError::NoRun(id.to_owned()));
+    }
     Ok(match run.summary.state {
         RunState::Running | RunState::Suspended => Earlier::Open(run.summary.id),
         RunState::Completed | RunState::Failed | RunState::Died => Earlier::Over(resume(journal, &run)?),

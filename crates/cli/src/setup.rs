@@ -177,6 +177,11 @@ impl Setup {
         Ok(self)
     }
 
+    /// Takes secrets out of what people see.
+    pub(crate) fn redactor(&self) -> selvedge_journal::Redactor {
+        selvedge_journal::Redactor::new(self.config.journal.secret_names.iter().cloned())
+    }
+
     /// Once a day, forgets what is too old or too much. Where that fails, the next time will do.
     pub(crate) fn tidy_journal(&self) {
         const A_DAY: std::time::Duration = std::time::Duration::from_secs(24 * 3600);
@@ -197,6 +202,13 @@ impl Setup {
                 .into());
         };
         let earlier = journal.run(run).map_err(|error| crate::runs::problem(&error))?;
+        // Paths mean other things elsewhere, and what was read there is nobody's here.
+        let (there, here) = (&earlier.summary.directory, self.directory.display().to_string());
+        if *there != here {
+            return Err(Problem::new(format!("{} ran in another folder", earlier.summary.id))
+                .hint(format!("go on with it there: `-C {there}`"))
+                .into());
+        }
         if earlier.summary.state == RunState::Running {
             return Err(Problem::new(format!("{} still runs", earlier.summary.id))
                 .hint("wait for its end, or stop it")

@@ -48,6 +48,10 @@ impl Place {
         self.json(&["runs", "list", "--json", "--limit", "1000000"]).as_array().unwrap().clone()
     }
 
+    fn last(&self) -> String {
+        self.runs()[0]["id"].as_str().unwrap().to_owned()
+    }
+
     fn effects(&self) -> BTreeMap<String, usize> {
         let mut effects = BTreeMap::new();
         for line in std::fs::read_to_string(self.path("work/effects")).unwrap_or_default().lines() {
@@ -205,6 +209,96 @@ fn a_change_that_was_stopped_on_its_way_is_of_unknown_outcome() {
     let (status, _, err) = place.run(&["run", "-q", "--resume", &again, "-e", script]);
     assert!(again != id && status == 1 && err.contains("OutcomeUnknownError"), "{err}");
     assert_eq!(place.effects()["one"], 1);
+}
+
+#[test]
+fn whoever_checks_a_change_of_unknown_outcome_sees_what_is_there_now() {
+    let place = Place::new();
+    std::fs::write(place.path("work/effects"), "").unwrap();
+    let pay = "const pay = (n) => tools.exec({command: ['sh', '-c', `echo paid >> effects; sleep ${n}`]});";
+    let first = format!("{pay} await tools.readFile({{path: 'effects'}}); await pay(60)");
+    place.run(&["run", "-q", "--timeout", "1s", "-e", &first]);
+    let id = place.last();
+    let careful = format!(
+        "{pay} try {{ await pay(60) }} catch (e) {{
+            if (e.name !== 'OutcomeUnknownError') throw e;
+            const now = await tools.readFile({{path: 'effects'}});
+            if (!now.text.includes('paid')) await pay(0);
+        }}"
+    );
+    let (status, _, err) = place.run(&["run", "-q", "--resume", &id, "-e", &careful]);
+    assert_eq!((status, place.effects()["paid"]), (0, 1), "{err}");
+}
+
+#[test]
+fn a_change_of_unknown_outcome_is_not_repeated_by_trying_again() {
+    let place = Place::new();
+    let script = |tries: &str| {
+        format!(
+            "const change = () => tools.exec({{command: ['sh', '-c', 'echo one >> effects; test -e quick || sleep 60']}});
+             {tries}"
+        )
+    };
+    place.run(&["run", "-q", "--timeout", "1s", "-e", &script("await change()")]);
+    let id = place.last();
+    std::fs::write(place.path("work/quick"), "").unwrap();
+    let blindly = "for (let i = 0; i < 3; i++) { try { return await change() } catch (e) { if (i == 2) throw e } }";
+    let (status, _, err) = place.run(&["run", "-q", "--resume", &id, "-e", &script(blindly)]);
+    assert!(status == 1 && err.contains("OutcomeUnknownError"), "{err}");
+    assert_eq!(place.effects()["one"], 1);
+    // Whoever has looked knows what it does; and then it is done.
+    let knowingly = "try { await change() } catch { await tools.listDir({}); await change() }";
+    let (status, _, err) = place.run(&["run", "-q", "--resume", &id, "-e", &script(&format!("{knowingly} throw 1"))]);
+    assert_eq!((status, place.effects()["one"]), (1, 2), "{err}");
+    let (status, _, err) = place.run(&["run", "-q", "--resume", &place.last(), "-e", &script("await change()")]);
+    assert_eq!((status, place.effects()["one"]), (0, 2), "{err}");
+}
+
+#[test]
+fn what_was_read_answers_only_behind_the_changes_it_was_read_behind() {
+    let place = Place::new();
+    let write = |text: &str| format!("await tools.writeFile({{path: 'x', content: '{text}'}});");
+    let read = "const read = async () => (await tools.readFile({path: 'x'})).text;";
+    let fails = format!("{read} {} await read(); {} throw 1", write("1"), write("2"));
+    place.run(&["run", "-q", "-e", &fails]);
+    let corrected = format!("{read} {} {} return await read()", write("1"), write("2"));
+    let output = place.json(&["run", "--json", "--resume", &place.last(), "-e", &corrected]);
+    assert_eq!(output["output_json"], json!("\"2\""), "{output:#}");
+
+    let fails = format!("{read} const old = await read(); {} await read(); throw old", write("3"));
+    place.run(&["run", "-q", "-e", &fails]);
+    let corrected = format!("{read} {} return await read()", write("3"));
+    let output = place.json(&["run", "--json", "--resume", &place.last(), "-e", &corrected]);
+    assert_eq!(output["output_json"], json!("\"3\""), "{output:#}");
+}
+
+#[test]
+fn what_was_read_and_changed_in_a_chain_of_runs_is_fresh() {
+    let place = Place::new();
+    std::fs::write(place.path("work/z"), "old").unwrap();
+    let go_on = |script: &str| place.run(&["run", "-q", "--resume", &place.last(), "-e", script]);
+    let read = "(await tools.readFile({path: 'z'})).text";
+    place.run(&["run", "-q", "-e", &format!("{read}; throw 1")]);
+    go_on(&format!("{read}; await tools.writeFile({{path: 'z', content: 'new'}}); throw 2"));
+    go_on(
+        "await tools.writeFile({path: 'z', content: 'new'}); await tools.writeFile({path: 'zz', content: ''}); throw 3",
+    );
+    let shown = place.json(&["runs", "show", "--json", &place.last()]);
+    let reused = &shown["calls"][0];
+    assert_eq!((&reused["reused"], &reused["args"]["path"]), (&json!(true), &json!("z")), "{shown:#}");
+    let output = place.json(&["run", "--json", "--resume", &place.last(), "-e", &format!("return {read}")]);
+    assert_eq!(output["output_json"], json!("\"new\""), "{output:#}");
+}
+
+#[test]
+fn a_run_of_another_folder_is_not_gone_on_from() {
+    let place = Place::new();
+    std::fs::create_dir(place.path("other")).unwrap();
+    place.run(&["run", "-q", "-e", "await tools.writeFile({path: 'f', content: '1'}); throw 1"]);
+    let other = place.path("other").display().to_string();
+    let script = "await tools.writeFile({path: 'f', content: '1'})";
+    let (status, _, err) = place.run(&["run", "-q", "-C", &other, "--resume", &place.last(), "-e", script]);
+    assert!(status == 2 && err.contains("ran in another folder") && err.contains("hint: "), "{status} {err}");
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! The journal's file, and writing to it.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -22,6 +23,8 @@ pub struct Journal {
     pub(crate) owner: Owner,
     pub(crate) key: [u8; 32],
     pub(crate) payloads: Payloads,
+    /// Questions of runs that were taken over, to be closed when something is written of the run again.
+    pub(crate) asked_before: Mutex<HashMap<String, Vec<String>>>,
 }
 
 /// How a journal is kept.
@@ -60,7 +63,14 @@ impl Journal {
         let key = key(&mut connection)?;
         let owner = Owner::new(&folder.join("live"), new_id("own")).map_err(file)?;
         let payloads = Payloads::new(keeping.key);
-        Ok(Self { connection: Mutex::new(connection), folder: folder.to_owned(), owner, key, payloads })
+        Ok(Self {
+            connection: Mutex::new(connection),
+            folder: folder.to_owned(),
+            owner,
+            key,
+            payloads,
+            asked_before: Mutex::default(),
+        })
     }
 
     /// A file to be kept open by whatever this process starts: as long as anybody has it open, this process's runs
@@ -194,7 +204,18 @@ impl Journal {
     /// Something is written of a run: where it was suspended, it is not there any more.
     fn goes_on(&self, connection: &Connection, run: &str) -> Result<(), JournalError> {
         self.must_be_ours(connection, run)?;
+        self.close_asked_before(connection, run)?;
         connection.prepare_cached("DELETE FROM suspensions WHERE run = ?1")?.execute(params![run])?;
+        Ok(())
+    }
+
+    /// The script goes on: what was asked before it was taken over is asked anew, or over.
+    fn close_asked_before(&self, connection: &Connection, run: &str) -> Result<(), JournalError> {
+        let questions = self.asked_before.lock().unwrap_or_else(PoisonError::into_inner).remove(run);
+        for question in questions.unwrap_or_default() {
+            let over = "UPDATE approvals SET answers = '[\"asked anew\"]', answered_ms = ?2 WHERE id = ?1 AND answered_ms IS NULL";
+            connection.prepare_cached(over)?.execute(params![question, now_ms()])?;
+        }
         Ok(())
     }
 }
@@ -232,17 +253,18 @@ impl Ledger for Journal {
     }
 
     fn settle(&self, settled: &Settled<'_>) -> Result<(), LedgerError> {
-        let Settled { run, record, value, shown } = settled;
+        let Settled { run, record, value, shown, answered } = settled;
         Ok(self.write(|connection| {
             self.goes_on(connection, run)?;
             let value = value.map(|value| self.payloads.put(connection, value.to_string().as_bytes())).transpose()?;
             let shown = shown.map(|shown| self.payloads.put(connection, shown.as_bytes())).transpose()?;
             let error = record.error.as_ref().map(|error| serde_json::to_vec(error).unwrap_or_default());
             let error = error.map(|error| self.payloads.put(connection, &error)).transpose()?;
+            let args = answered.map(|answered| self.payloads.put(connection, answered.args.to_string().as_bytes()));
             connection
                 .prepare_cached(
-                    "INSERT INTO calls (run, id, tool, digest, read_only, line, state, value, error, reused, started_ms, duration_ms, shown)
-                     VALUES (?1, ?2, ?3, ?4, 0, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)
+                    "INSERT INTO calls (run, id, tool, digest, read_only, line, state, value, error, reused, started_ms, duration_ms, shown, args)
+                     VALUES (?1, ?2, ?3, ?4, ?13, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?14)
                      ON CONFLICT (run, id) DO UPDATE SET state = ?6, value = ?7, error = ?8, reused = ?9, duration_ms = ?11, shown = ?12
                      WHERE calls.state = 'intended'",
                 )?
@@ -258,7 +280,9 @@ impl Ledger for Journal {
                     record.reused,
                     now_ms(),
                     record.duration_ms,
-                    shown
+                    shown,
+                    answered.is_some_and(|answered| answered.read_only),
+                    args.transpose()?
                 ])?;
             Ok(())
         })?)
@@ -267,6 +291,7 @@ impl Ledger for Journal {
     fn ask(&self, run: &str, request: &ApprovalRequest) -> Result<(), LedgerError> {
         Ok(self.write(|connection| {
             self.must_be_ours(connection, run)?;
+            self.close_asked_before(connection, run)?;
             let text = serde_json::to_string(request).map_err(|error| JournalError::Damaged(error.to_string()))?;
             let request_blob = self.payloads.put(connection, text.as_bytes())?;
             connection

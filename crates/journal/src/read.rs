@@ -1,12 +1,13 @@
 //! Reading the journal: runs, their calls, and what is known of them.
 
+use std::sync::PoisonError;
+
 use rusqlite::{Connection, OptionalExtension, Row, ToSql, params};
 use selvedge_protocol::{ApprovalRequest, CallError, CallStatus, ScriptToolCallOutput};
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::payloads::Payloads;
-use crate::time::now_ms;
 use crate::{Journal, JournalError};
 
 /// A run in a list.
@@ -212,11 +213,12 @@ impl Journal {
     }
 
     /// A suspended script, for whoever has claimed it. Its questions are put anew when it goes on: those of before are
-    /// over.
+    /// over then, and not earlier, so that whoever dies on the way leaves them as they were.
     pub fn take_suspension(&self, run: &str) -> Result<Option<Vec<u8>>, JournalError> {
         let connection = self.lock();
-        let over = "UPDATE approvals SET answers = '[\"asked anew\"]', answered_ms = ?2 WHERE run = ?1 AND answered_ms IS NULL";
-        connection.prepare_cached(over)?.execute(params![run, now_ms()])?;
+        let mut read = connection.prepare_cached("SELECT id FROM approvals WHERE run = ?1 AND answered_ms IS NULL")?;
+        let open: Vec<String> = read.query_map(params![run], |row| row.get(0))?.collect::<Result<_, _>>()?;
+        self.asked_before.lock().unwrap_or_else(PoisonError::into_inner).insert(run.to_owned(), open);
         let mut read = connection.prepare_cached("SELECT state FROM suspensions WHERE run = ?1")?;
         let mut rows = read.query(params![run])?;
         match rows.next()? {

@@ -24,8 +24,10 @@ pub struct Removed {
     pub documents: usize,
 }
 
-/// Runs removed at a time, when there is too much.
-const AT_A_TIME: i64 = 50;
+/// Runs removed in one write, so that nobody who writes beside it waits for long.
+const AT_A_TIME: i64 = 200;
+/// How often it is weighed again whether enough was removed.
+const WEIGHINGS: usize = 6;
 
 /// Where runs refer to payloads: table and column.
 const OF_RUNS: [(&str, &str); 10] = [
@@ -53,12 +55,11 @@ impl Journal {
         let swept = self.write(sweep)?;
         self.close_the_dead(oldest)?;
         removed.runs += self.remove("ended_ms < ?1", oldest)?;
-        let limit = retention.megabytes << 20;
-        while self.bytes_of_runs()? > limit {
-            match self.remove(
-                "id IN (SELECT id FROM runs WHERE ended_ms IS NOT NULL ORDER BY started_ms LIMIT ?1)",
-                AT_A_TIME,
-            )? {
+        if removed.runs > 0 {
+            self.write(sweep)?;
+        }
+        for _ in 0..WEIGHINGS {
+            match self.remove_excess(retention.megabytes << 20)? {
                 0 => break,
                 runs => removed.runs += runs,
             }
@@ -103,12 +104,33 @@ impl Journal {
                 let sql = format!("DELETE FROM {table} WHERE run IN (SELECT id FROM runs WHERE {which})");
                 connection.execute(&sql, params![value])?;
             }
-            let removed = connection.execute(&format!("DELETE FROM runs WHERE {which}"), params![value])?;
-            if removed > 0 {
-                sweep(connection)?;
-            }
-            Ok(removed)
+            Ok(connection.execute(&format!("DELETE FROM runs WHERE {which}"), params![value])?)
         })?;
+        Ok(removed)
+    }
+
+    /// Removes as many of the oldest runs as are too much if all are of one size.
+    fn remove_excess(&self, limit: u64) -> Result<usize, JournalError> {
+        let bytes = self.bytes_of_runs()?;
+        let ended = "SELECT count(*) FROM runs WHERE ended_ms IS NOT NULL";
+        let ended: i64 = self.lock().query_row(ended, [], |row| row.get(0))?;
+        if bytes <= limit || ended == 0 {
+            return Ok(0);
+        }
+        let share = (bytes - limit) as f64 / bytes as f64;
+        let mut left = ((ended as f64 * share).ceil() as i64).max(1);
+        let mut removed = 0;
+        while left > 0 {
+            let oldest = "id IN (SELECT id FROM runs WHERE ended_ms IS NOT NULL ORDER BY started_ms LIMIT ?1)";
+            match self.remove(oldest, left.min(AT_A_TIME))? {
+                0 => break,
+                runs => {
+                    removed += runs;
+                    left -= runs as i64;
+                }
+            }
+        }
+        self.write(sweep)?;
         Ok(removed)
     }
 

@@ -70,9 +70,14 @@ pub enum ServerError {
 }
 
 impl ServerError {
-    /// Whether the same may work later, with nothing done about it. A call that was under way may have had its effect.
+    /// Whether the same may work later, with nothing done about it.
     pub fn is_retryable(&self) -> bool {
         matches!(self, Self::NotStarted { .. } | Self::Resting { .. } | Self::Gone { .. } | Self::Silent { .. })
+    }
+
+    /// Whether a call that met with it may have had its effect all the same.
+    pub(crate) fn leaves_in_doubt(&self) -> bool {
+        matches!(self, Self::Gone { .. } | Self::Silent { .. } | Self::Nonsense { .. })
     }
 }
 

@@ -121,6 +121,7 @@ pub(crate) fn tool_error(error: ServerError) -> ToolError {
     let retryable = error.is_retryable();
     let mut told = ToolError::new(error.to_string());
     told.retryable = retryable;
+    told.outcome_unknown = error.leaves_in_doubt();
     if let ServerError::Refused { code, .. } = error {
         told.metadata = Map::from_iter([("code".to_owned(), json!(code))]);
     }

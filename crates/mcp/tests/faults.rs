@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use selvedge_mcp::{Approval, Asked, Servers};
-use selvedge_protocol::{ApprovalPolicy, Event, EventSink, RunStatus};
+use selvedge_protocol::{ApprovalPolicy, CallStatus, ErrorCode, Event, EventSink, RunStatus};
 use selvedge_script::{Harness, RunOptions};
 use selvedge_tools::{Orchestrator, Registry};
 use serde_json::json;
@@ -96,6 +96,10 @@ async fn a_server_that_dies_mid_call_says_why_and_is_started_again() {
     let message = got[0]["message"].as_str().unwrap();
     assert!(message.contains("ended while it was asked") && message.contains("I cannot go on"), "{message}");
     assert_eq!((&got[0]["retryable"], &got[1]), (&json!(true), &json!(7)));
+    // It may have had its effect: whoever goes on from this run is not to repeat it unawares.
+    let output = run(&servers, "await odd.die()").await;
+    assert_eq!(output.calls[0].status, CallStatus::OutcomeUnknown);
+    assert_eq!(output.error.unwrap().code, ErrorCode::ToolExecutionError);
 }
 
 #[tokio::test]

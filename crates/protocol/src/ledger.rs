@@ -99,6 +99,17 @@ pub struct Settled<'a> {
     pub value: Option<&'a Value>,
     /// What a model was shown of it, where that is not the value.
     pub shown: Option<&'a str>,
+    /// What was asked, where an earlier run answered: of such a call there is no intent.
+    pub answered: Option<&'a Answered>,
+}
+
+/// A call that an earlier run answered.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Answered {
+    /// Its arguments, made canonical.
+    pub args: Value,
+    /// Whether it leaves the world as it was.
+    pub read_only: bool,
 }
 
 /// Why something could not be written down.

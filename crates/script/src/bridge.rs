@@ -82,7 +82,7 @@ pub(crate) struct Bridge {
     pub(crate) compiled: Arc<Compiled>,
     pub(crate) orchestrator: Orchestrator,
     pub(crate) scope: Scope,
-    /// `context` as JSON.
+    /// `context` as JSON, but for the names of the tools: there may be hundreds, and few scripts ask.
     pub(crate) context: Value,
     pub(crate) max_depth: u32,
     /// Work in the background, where there may be any.
@@ -129,7 +129,12 @@ impl Bridge {
             }
             "names" => Some(json!(self.orchestrator.registry().names_below(text)).to_string()),
             "tools" => Some(self.catalogue()),
-            "context" => Some(self.context.to_string()),
+            "context" => {
+                let tools: Vec<&String> = self.orchestrator.registry().iter().map(|tool| &tool.spec.js_name).collect();
+                let mut context = self.context.clone();
+                context["capabilities"] = json!({"tools": tools});
+                Some(context.to_string())
+            }
             "depth" => Some(self.max_depth.to_string()),
             "budget" => Some(self.scope.calls_left().to_string()),
             "approval" => self.said().last_approval.clone(),

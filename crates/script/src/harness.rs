@@ -460,7 +460,6 @@ impl Harness {
                 "maxConcurrentToolCalls": self.limits.max_concurrent_tool_calls,
                 "mode": options.mode.unwrap_or(self.mode).as_str(),
             },
-            "capabilities": {"tools": self.orchestrator.registry().iter().map(|tool| &tool.spec.js_name).collect::<Vec<_>>()},
             "approvals": {"required": self.orchestrator.policy() != ApprovalPolicy::Never},
         })
     }

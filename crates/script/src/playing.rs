@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use selvedge_protocol::{CallError, CallRecord, CallStatus, ErrorCode, Phase, ScriptError};
 use serde_json::json;
@@ -22,6 +23,8 @@ pub(crate) struct Recorded {
     pub(crate) watch: Option<Watch>,
     /// Calls of the recording that have answered since the script left its road.
     used: Mutex<HashSet<String>>,
+    /// Whether the one that shall fail has failed.
+    failed: AtomicBool,
 }
 
 /// Looks on while a recorded script is played.
@@ -50,8 +53,8 @@ impl Recorded {
     /// What to say where a call shall fail and was never answered at all.
     pub(crate) fn unmet(&self) -> Option<ScriptError> {
         let fail = self.fail.as_ref()?;
-        let used = self.used.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        used.is_empty().then(|| diverged(&format!("{fail} was never answered, so it cannot fail either")))
+        let failed = self.failed.load(Ordering::Relaxed);
+        (!failed).then(|| diverged(&format!("{fail} was never answered, so it cannot fail either")))
     }
 }
 
@@ -103,7 +106,9 @@ impl Traffic<'_> {
             let found = open.find_map(|(call, error)| {
                 let (path, args) = made.get(call_number(call).checked_sub(1)?)?;
                 let same = |pending: &Pending| pending.path == *path && pending.args == *args;
-                let (id, _) = self.pending.iter().find(|(_, pending)| same(pending))?;
+                // The one that was made first, as tools take them.
+                let alike = self.pending.iter().filter(|(_, pending)| same(pending));
+                let (id, _) = alike.min_by_key(|(_, pending)| call_number(&pending.call_id))?;
                 Some((*id, call.clone(), error.clone()))
             });
             used.extend(found.iter().map(|(_, call, _)| call.clone()));
@@ -142,11 +147,12 @@ impl Traffic<'_> {
         let answer = match error {
             _ if fails => {
                 self.left_the_road = true;
+                recorded.failed.store(true, Ordering::Relaxed);
                 self.run.head().loosen();
                 let mut used = recorded.used.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-                // What was settled before has answered already.
+                // What was settled before has answered already. What this call came to then, it comes to if it is
+                // tried again.
                 used.extend(self.calls.iter().flatten().map(|line| line.id.clone()));
-                used.insert(call.to_owned());
                 Err(json!({
                     "name": "ToolExecutionError", "code": "ToolExecutionError", "toolName": pending.tool,
                     "callId": pending.call_id, "retryable": false, "message": "it is made to fail in this replay",

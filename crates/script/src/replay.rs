@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use selvedge_protocol::{CallRecord, CallStatus, ErrorCode, RunMetadata, RunStatus, ScriptError, ScriptToolCallOutput};
+use selvedge_protocol::{
+    CallRecord, CallStatus, ErrorCode, Limits, RunMetadata, RunStatus, ScriptError, ScriptToolCallOutput,
+};
 use selvedge_sandbox::{Fault, Wasm};
 use selvedge_tools::{Orchestrator, Registry};
 use serde::{Deserialize, Serialize};
@@ -78,6 +80,9 @@ impl Cassette {
         if self.was_ended_from_outside(&output) {
             (output.status, output.error) = (then.status, then.error.clone());
             (output.output_json, output.warnings) = (then.output_json.clone(), then.warnings.clone());
+            // Stopped while it computed, it came a little further, or less far.
+            as_far_as(&then.logs, &mut output.logs);
+            as_far_as(&then.output, &mut output.output);
         }
         output.metadata = RunMetadata { duration_ms: output.metadata.duration_ms, ..then.metadata.clone() };
         let difference = match what_if {
@@ -93,13 +98,15 @@ impl Cassette {
 
     /// How long it may compute: no longer than it did where it was stopped.
     fn time(&self) -> Duration {
+        // Whoever made the recording does not say how long we compute.
+        let timeout = self.tape.timeout.min(Duration::from_millis(Limits::default().max_timeout_ms));
         let then = Duration::from_secs_f64(self.output.metadata.duration_ms.clamp(0.0, 1e9) / 1000.0);
         match self.ended_with() {
             Some(ErrorCode::ScriptCancelledError | ErrorCode::ScriptTimeoutError) => {
                 // Here it may all take longer.
-                self.tape.timeout.min(then * 4 + Duration::from_secs(2))
+                timeout.min(then * 4 + Duration::from_secs(2))
             }
-            _ => self.tape.timeout,
+            _ => timeout,
         }
     }
 
@@ -119,6 +126,13 @@ impl Cassette {
             Some(ErrorCode::DetachedPromiseError) => now.status == RunStatus::Completed,
             _ => false,
         }
+    }
+}
+
+/// Of two lists of which one begins with the other, the one from then.
+fn as_far_as<T: PartialEq + Clone>(then: &[T], now: &mut Vec<T>) {
+    if then.starts_with(now) || now.starts_with(then) {
+        *now = then.to_vec();
     }
 }
 

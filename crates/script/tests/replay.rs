@@ -219,3 +219,37 @@ fn each_call_can_be_watched() {
     let steps = steps.lock().unwrap();
     assert_eq!(*steps, ["tool_1 echo [{\"value\":\"x\"}] true", "tool_2 fail [{\"message\":\"no\"}] false"]);
 }
+
+#[test]
+fn what_if_a_call_had_failed_and_was_tried_again() {
+    let (_, cassette) = record(
+        "const retry = async (f) => { try { return await f() } catch { return ['again', await f()] } };
+         return await retry(() => tools.echo({value: 'x'}))",
+    );
+    let output = play(cassette, Some("tool_1"));
+    assert_eq!(output.output_json.as_deref(), Some(r#"["again","x"]"#), "{:?}", output.error);
+}
+
+#[test]
+fn calls_that_are_alike_are_answered_in_the_order_they_were_made() {
+    let (_, cassette) = record(
+        "const order = []; const call = (name) => tools.echo({value: 1}).then(() => order.push(name));
+         await call('first').catch(() => 0);
+         await Promise.all(['u', 'v', 'w', 'x', 'y', 'z'].map(call)); return order",
+    );
+    let text = serde_json::to_string(&cassette).unwrap();
+    let values: std::collections::BTreeSet<_> =
+        (0..8).map(|_| play(serde_json::from_str(&text).unwrap(), Some("tool_1")).output_json).collect();
+    assert_eq!(values.len(), 1, "{values:?}");
+}
+
+#[test]
+fn a_script_that_was_stopped_while_it_said_things_is_as_far_as_it_was() {
+    let options = RunOptions { timeout: Some(Duration::from_millis(300)), ..RunOptions::default() };
+    let source = "let i = 0; while (true) { i++; if (i % 100000 === 0) console.log(i) }";
+    let (output, cassette) = record_with(source, Limits::default(), options);
+    assert_eq!(output.error.as_ref().unwrap().code, ErrorCode::ScriptTimeoutError);
+    let played = play(cassette, None);
+    assert_eq!(played.error, output.error);
+    assert_eq!(played.logs, output.logs);
+}

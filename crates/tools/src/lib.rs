@@ -31,7 +31,7 @@ mod typescript;
 mod words;
 
 pub use arguments::{ArgumentError, ArgumentErrorKind, check_partial};
-pub use earlier::{CameTo, Earlier, EarlierCall, Spent};
+pub use earlier::{CameTo, Earlier, EarlierCall, Place, Spent};
 pub use function::{FunctionTool, tool, tool_with_call};
 pub use gate::{Approver, AskLater, NobodyToAsk};
 pub use names::{camel_case, nearest, snake_case};
@@ -45,4 +45,4 @@ pub use scope::{Belongings, Rest, Scope, ScopeLimits, Source, Standing};
 pub use search::{FoundTool, search_tool};
 pub use tasks::{Means, SPAWN, Tasks};
 pub use tool::{Again, Call, FieldCase, Tool, ToolError, ToolOutput};
-pub use typescript::{declarations, signature};
+pub use typescript::{declarations, signature, signatures};

@@ -6,7 +6,8 @@ use std::time::Instant;
 
 use futures_util::future::join_all;
 use selvedge_protocol::{
-    ApprovalPolicy, CallError, CallRecord, CallStatus, ErrorCode, Event, Intent, Ledger, LedgerError, Settled, ToolSpec,
+    Answered, ApprovalPolicy, CallError, CallRecord, CallStatus, ErrorCode, Event, Intent, Ledger, LedgerError,
+    Settled, ToolSpec,
 };
 use serde_json::{Map, Value};
 use tokio::sync::mpsc::UnboundedSender;
@@ -92,6 +93,8 @@ pub struct CallOutcome {
     pub stubborn: bool,
     /// Whether the tool was entered.
     pub dispatched: bool,
+    /// What was asked, where an earlier run answered it.
+    pub answered: Option<Answered>,
 }
 
 /// Why a call has no output.
@@ -103,6 +106,8 @@ pub struct CallFailure {
     pub message: String,
     /// Whether trying again can help.
     pub retryable: bool,
+    /// Whether it may have had its effect all the same.
+    pub outcome_unknown: bool,
     /// What may have been meant, or to do instead.
     pub suggestions: Vec<String>,
     /// Facts.
@@ -115,6 +120,7 @@ impl CallFailure {
             code,
             message: message.into(),
             retryable: code.is_retryable(),
+            outcome_unknown: false,
             suggestions: Vec::new(),
             metadata: Map::new(),
         }
@@ -145,6 +151,8 @@ pub(crate) struct Prepared {
     digest: String,
     /// Whether it leaves the world as it was.
     read_only: bool,
+    /// The call of an earlier run that this one repeats, of which nobody knows whether it had its effect.
+    repeats: Option<String>,
 }
 
 impl Prepared {
@@ -223,11 +231,8 @@ impl Orchestrator {
         let mut free = Vec::new();
         let mut gated = Vec::new();
         for request in batch {
-            match self.prepare(scope, request) {
+            match self.prepare(scope, request).and_then(|prepared| self.not_known(scope, prepared)) {
                 Err(outcome) => self.finish(scope, reports, outcome),
-                Ok(prepared) if let Some(outcome) = self.known(scope, &prepared) => {
-                    self.finish(scope, reports, outcome)
-                }
                 Ok(prepared) => match judge(self.policy, risk(&prepared)) {
                     Verdict::Ask { .. } if scope.has_agreed(&prepared.agreement()) => free.push(prepared),
                     Verdict::Run => free.push(prepared),
@@ -270,7 +275,7 @@ impl Orchestrator {
             Ok(args) => {
                 let digest = digest(&self.digest_key, &name, &args);
                 let read_only = reads_only(&tool, &args);
-                Ok(Prepared { request, args, tool, digest, read_only })
+                Ok(Prepared { request, args, tool, digest, read_only, repeats: None })
             }
             Err(errors) => Err(refused(&request, name, invalid(&tool, &errors))),
         }
@@ -321,7 +326,7 @@ impl Orchestrator {
         let digest = digest(&self.digest_key, &tool.spec.name, &again.args);
         let request = CallRequest { id, tool: tool.spec.name.clone(), args: Arguments::List(Vec::new()), line, cancel };
         let read_only = reads_only(&tool, &again.args);
-        let second = Prepared { request, args: again.args, tool, digest, read_only };
+        let second = Prepared { request, args: again.args, tool, digest, read_only, repeats: None };
         // Somebody may have agreed to this before.
         let agreed = judge(self.policy, risk(&second)) == Verdict::Run || scope.has_agreed(&second.agreement());
         let second = match agreed {
@@ -341,7 +346,7 @@ impl Orchestrator {
     }
 
     async fn attempt(&self, scope: &Scope, prepared: Prepared) -> Box<CallOutcome> {
-        let Prepared { request, args, tool, digest, read_only } = prepared;
+        let Prepared { request, args, tool, digest, read_only, repeats } = prepared;
         let name = tool.spec.name.clone();
         let place = tokio::select! {
             biased;
@@ -378,7 +383,11 @@ impl Orchestrator {
         let call = Call {
             id: request.id.clone(),
             scope_id: scope.id.clone(),
-            idempotency_key: format!("{}.{}", scope.id, request.id.trim_end_matches(".again")),
+            // A tool that heard of the call before knows it again.
+            idempotency_key: match repeats {
+                Some(first) => first.replace('/', "."),
+                None => format!("{}.{}", scope.id, request.id.trim_end_matches(".again")),
+            },
             cancel: request.cancel.clone(),
             events: scope.events.clone(),
             belongings: scope.belongings.clone(),
@@ -389,6 +398,7 @@ impl Orchestrator {
             Ok(_) => CallStatus::Done,
             Err(_) if stubborn => CallStatus::OutcomeUnknown,
             Err(failure) if failure.code == ErrorCode::ToolAbortedError => CallStatus::Aborted,
+            Err(failure) if failure.outcome_unknown && !read_only => CallStatus::OutcomeUnknown,
             Err(_) => CallStatus::Failed,
         };
         let record = CallRecord {
@@ -401,17 +411,23 @@ impl Orchestrator {
             line: request.line,
             error: result.as_ref().err().map(call_error),
         };
-        Box::new(CallOutcome { settles: record.id.clone(), record, result, stubborn, dispatched: true })
+        let settles = record.id.clone();
+        Box::new(CallOutcome { settles, record, result, stubborn, dispatched: true, answered: None })
     }
 }
 
 impl Orchestrator {
-    /// The outcome of a call that an earlier run made already.
-    fn known(&self, scope: &Scope, prepared: &Prepared) -> Option<Box<CallOutcome>> {
-        let Prepared { request, tool, digest, read_only, .. } = prepared;
+    /// The call, unless an earlier run made it already: then its outcome.
+    fn not_known(&self, scope: &Scope, mut prepared: Prepared) -> Result<Prepared, Box<CallOutcome>> {
+        let Some(earlier) = &scope.earlier else { return Ok(prepared) };
+        let Prepared { request, tool, digest, read_only, .. } = &prepared;
         let name = tool.spec.name.clone();
-        match scope.earlier.as_ref()?.answer(digest, *read_only) {
-            Known::Nothing => None,
+        match earlier.answer(digest, *read_only) {
+            Known::Nothing => Ok(prepared),
+            Known::Again(first) => {
+                prepared.repeats = Some(first);
+                Ok(prepared)
+            }
             Known::Value(value) => {
                 let mut outcome = refused(request, name, aborted(""));
                 outcome.record.status = CallStatus::Done;
@@ -419,7 +435,8 @@ impl Orchestrator {
                 outcome.record.args_digest = digest.clone();
                 outcome.record.error = None;
                 outcome.result = Ok(ToolOutput::from(value));
-                Some(outcome)
+                outcome.answered = Some(Answered { args: prepared.args, read_only: prepared.read_only });
+                Err(outcome)
             }
             Known::Unknown(id) => {
                 let message = format!(
@@ -427,13 +444,13 @@ impl Orchestrator {
                 );
                 let mut failure = CallFailure::new(ErrorCode::OutcomeUnknownError, message);
                 failure.suggestions.push(
-                    "check whether it took effect; catch this error and go on if it did, or run without `resume` to do it again".into(),
+                    "catch this error and look, with a call that only reads, whether it took effect: go on if it did; only then the same call is made again".into(),
                 );
                 let mut outcome = refused(request, name, failure);
                 outcome.record.args_digest = digest.clone();
                 // It still is: whoever goes on from here is told the same.
                 outcome.record.status = CallStatus::OutcomeUnknown;
-                Some(outcome)
+                Err(outcome)
             }
         }
     }
@@ -464,7 +481,10 @@ impl Orchestrator {
         };
         let shown = shown.as_deref();
         match &self.ledger {
-            Some(ledger) => ledger.settle(&Settled { run: &scope.id, record: &outcome.record, value, shown }),
+            Some(ledger) => {
+                let answered = outcome.answered.as_ref();
+                ledger.settle(&Settled { run: &scope.id, record: &outcome.record, value, shown, answered })
+            }
             None => Ok(()),
         }
     }
@@ -500,6 +520,7 @@ pub(crate) fn refused(request: &CallRequest, tool: String, failure: CallFailure)
         result: Err(failure),
         stubborn: false,
         dispatched: false,
+        answered: None,
     })
 }
 

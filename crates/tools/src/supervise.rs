@@ -42,6 +42,7 @@ pub(crate) async fn supervise(
             code: ErrorCode::ToolExecutionError,
             message: error.message,
             retryable: error.retryable,
+            outcome_unknown: error.outcome_unknown,
             suggestions: error.suggestions,
             metadata: error.metadata,
         }),
@@ -50,10 +51,8 @@ pub(crate) async fn supervise(
                 .downcast_ref::<&str>()
                 .map(|s| (*s).to_owned())
                 .or_else(|| panic.downcast_ref::<String>().cloned());
-            Err(CallFailure::new(
-                ErrorCode::ToolExecutionError,
-                format!("{name} broke: {}", words.unwrap_or_else(|| "it panicked".into())),
-            ))
+            let message = format!("{name} broke: {}", words.unwrap_or_else(|| "it panicked".into()));
+            Err(CallFailure { outcome_unknown: true, ..CallFailure::new(ErrorCode::ToolExecutionError, message) })
         }
     };
     (result, false)

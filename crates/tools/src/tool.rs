@@ -136,17 +136,31 @@ pub struct ToolError {
     pub suggestions: Vec<String>,
     /// Facts, such as an exit status.
     pub metadata: Map<String, Value>,
+    /// Whether the call may have had its effect all the same: nobody saw its end.
+    pub outcome_unknown: bool,
 }
 
 impl ToolError {
     /// A failure in one line.
     pub fn new(message: impl Into<String>) -> Self {
-        Self { message: message.into(), retryable: false, suggestions: Vec::new(), metadata: Map::new() }
+        Self {
+            message: message.into(),
+            retryable: false,
+            suggestions: Vec::new(),
+            metadata: Map::new(),
+            outcome_unknown: false,
+        }
     }
 
     /// The same failure, worth trying again.
     pub fn retryable(mut self) -> Self {
         self.retryable = true;
+        self
+    }
+
+    /// The same failure, of a call that may have had its effect all the same.
+    pub fn outcome_unknown(mut self) -> Self {
+        self.outcome_unknown = true;
         self
     }
 

@@ -17,14 +17,14 @@ use crate::runs::{problem, redactor};
 pub(crate) fn list(journal: &Journal, args: &RunsListArgs) -> Result<Exit> {
     let now = now();
     let since_ms = args.since.map(|since| now.saturating_sub(since).as_millis() as i64);
-    let filter = Filter { since_ms, tool: args.tool.as_deref().map(snake_case), limit: Some(args.limit) };
+    let filter = Filter { since_ms, tool: args.tool.as_deref().map(known_as), limit: Some(args.limit) };
     let runs = journal.runs(&filter).map_err(|error| problem(&error))?;
     if args.json {
         line(&serde_json::to_string_pretty(&runs)?)?;
         return Ok(Exit::Done);
     }
     for run in &runs {
-        let took = run.ended_ms.map_or_else(String::new, |ended| format!("{} ms", ended - run.started_ms));
+        let took = run.ended_ms.map_or_else(String::new, |ended| format!("{} ms", (ended - run.started_ms).max(0)));
         let calls = if run.calls == 1 { "1 call".to_owned() } else { format!("{} calls", run.calls) };
         let ago = ago(now, run.started_ms);
         line(&harmless(&format!(
@@ -83,6 +83,11 @@ pub(crate) fn show(journal: &Journal, args: &RunsShowArgs) -> Result<Exit> {
     Ok(Exit::Done)
 }
 
+/// A tool as the journal names it: a server's tools have the names their server gave them.
+fn known_as(tool: &str) -> String {
+    if tool.contains('.') { tool.to_owned() } else { snake_case(tool) }
+}
+
 /// What a person can do next.
 fn advice(run: &Run) -> Vec<String> {
     let id = &run.summary.id;
@@ -91,14 +96,18 @@ fn advice(run: &Run) -> Vec<String> {
     if run.summary.state == RunState::Suspended {
         advice.push(format!("it waits for an answer: `selvedge runs resume {id} --approve`, or `--deny`"));
     }
-    for call in with(CallState::Ended(CallStatus::OutcomeUnknown)) {
+    // Arguments are written down before the tool is entered.
+    let stopped = with(CallState::Ended(CallStatus::Aborted)).filter(|call| call.args.is_some());
+    let in_doubt = with(CallState::Ended(CallStatus::OutcomeUnknown)).map(|call| (call, "started"));
+    let in_doubt: Vec<_> = in_doubt.chain(stopped.map(|call| (call, "stopped on its way"))).collect();
+    for (call, how) in &in_doubt {
         advice.push(format!(
-            "{} ({}) was started and nobody knows how it ended: check what it was to change before it is done again",
+            "{} ({}) was {how} and nobody knows how it ended: check what it was to change before it is done again",
             call.id, call.tool
         ));
     }
     if matches!(run.summary.state, RunState::Failed | RunState::Died)
-        && with(CallState::Ended(CallStatus::Done)).next().is_some()
+        && (!in_doubt.is_empty() || with(CallState::Ended(CallStatus::Done)).next().is_some())
     {
         advice.push(format!("`selvedge run FILE --resume {id}` goes on: what is done is not done again"));
     }
