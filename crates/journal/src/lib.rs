@@ -6,6 +6,7 @@
 
 mod cabinet;
 mod error;
+mod forget;
 mod journal;
 mod live;
 mod payloads;
@@ -20,6 +21,7 @@ mod time;
 mod uses;
 
 pub use error::JournalError;
+pub use forget::{Forgotten, Rewrite};
 pub use journal::{Durability, Journal, Keeping};
 pub use read::{Call, CallState, Filter, Run, RunState, RunSummary};
 pub use redact::Redactor;

@@ -106,7 +106,7 @@ impl Memory {
     }
 
     /// Keeps others from distilling a session as long as it is held.
-    fn lease(&self, session: &str) -> Result<File, MemoryError> {
+    pub(crate) fn lease(&self, session: &str) -> Result<File, MemoryError> {
         let folder = self.folder().join("live");
         let id = self.read(|reader| Ok(find(&reader.connection, session)?.id))?;
         let path = folder.join(format!("memory-distill-{id}"));
@@ -127,7 +127,7 @@ impl Memory {
         turns: &[Observed],
         model: &dyn SmallModel,
     ) -> Result<Option<Vec<Draft>>, MemoryError> {
-        let mut prompts = vec![String::new()];
+        let (mut prompts, mut shown) = (vec![String::new()], vec![Vec::new()]);
         let mut used = 0;
         for turn in turns {
             let told = self.level(session, turn.number, Level::Compressed)?;
@@ -135,18 +135,27 @@ impl Memory {
             let cost = tokens::count(&told);
             if used + cost > PROMPT_TOKENS && used > 0 {
                 prompts.push(String::new());
+                shown.push(Vec::new());
                 used = 0;
             }
             used += cost;
-            if let Some(prompt) = prompts.last_mut() {
+            if let (Some(prompt), Some(shown)) = (prompts.last_mut(), shown.last_mut()) {
                 prompt.push_str(&told);
+                shown.push(turn.number);
             }
         }
         let prompts: Vec<String> = prompts.into_iter().map(|turns| format!("{INSTRUCTIONS}\n\n{turns}")).collect();
         let mut drafts = Vec::new();
-        for answer in model.ask_all(&prompts).await {
+        for (answer, shown) in model.ask_all(&prompts).await.into_iter().zip(shown) {
             let Some(value) = answer.ok().and_then(|answer| json_in(&answer)) else { return Ok(None) };
-            drafts.extend(drafts_in(&value));
+            for mut draft in drafts_in(&value) {
+                draft.turns.retain(|turn| shown.contains(turn));
+                if draft.turns.is_empty() {
+                    // It does not say which: it may be any of them, and is forgotten with any of them.
+                    draft.turns.clone_from(&shown);
+                }
+                drafts.push(draft);
+            }
         }
         Ok(Some(drafts))
     }

@@ -85,7 +85,7 @@ impl Memory {
             connection.execute("DELETE FROM memory_sources WHERE lesson = ?1", params![lesson])?;
             Ok(connection.execute("DELETE FROM memory_lessons WHERE id = ?1", params![lesson])?)
         })?;
-        if removed == 0 { Err(MemoryError::NoLesson(lesson.to_owned())) } else { Ok(()) }
+        if removed == 0 { Err(MemoryError::NoLesson(lesson.to_owned())) } else { self.empty_log() }
     }
 
     /// The lessons a question is about, the best first.

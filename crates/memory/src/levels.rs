@@ -143,6 +143,11 @@ pub(crate) fn put(
     made: &Made,
     made_by: &str,
 ) -> Result<(), MemoryError> {
+    let there = "SELECT 1 FROM memory_turns WHERE id = ?1";
+    if !connection.prepare_cached(there)?.exists(params![turn_id(session, number)])? {
+        // It was forgotten while its levels were made.
+        return Ok(());
+    }
     let Lower { smoothed, compressed, tiny } = &made.lower;
     connection.prepare_cached("INSERT OR REPLACE INTO memory_levels VALUES (?1, ?2, ?3, ?4, ?5)")?.execute(params![
         turn_id(session, number),

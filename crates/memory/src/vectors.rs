@@ -56,6 +56,12 @@ impl Memory {
                 return Ok(0);
             }
             store(connection, found.id, encoder.name(), from, &vectors)?;
+            for (number, _) in (from + 1..).zip(&vectors) {
+                if stored(connection, found.id, number)?.is_none() {
+                    // It was forgotten meanwhile.
+                    forget(connection, found.id, number)?;
+                }
+            }
             Ok(vectors.len() as u32)
         })
     }

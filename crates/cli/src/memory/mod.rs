@@ -1,6 +1,7 @@
 //! `selvedge memory`: what was said and done, remembered.
 
 pub(crate) mod args;
+mod forget;
 mod import;
 mod keep;
 mod learn;
@@ -32,7 +33,7 @@ pub(crate) fn memory(command: MemoryCommand) -> Result<Exit> {
         MemoryCommand::Lessons(args) => learn::lessons(&memory, &args),
         MemoryCommand::Review(args) => learn::review(&memory, &args),
         MemoryCommand::Stats(args) => keep::stats(&memory, &args),
-        MemoryCommand::Forget(args) => keep::forget(&memory, &args),
+        MemoryCommand::Forget(args) => forget::forget(&memory, &args, &home, &config),
         MemoryCommand::Export(args) => keep::export(&memory, &args),
     };
     done.map_err(|error| match error.downcast_ref::<MemoryError>() {
