@@ -289,8 +289,8 @@ pub struct JournalKeeping {
     /// What a write has survived when it is done: `normal` the death of the process, `full` the loss of power too, at
     /// the price of waiting for the disk at each call.
     pub durability: Durability,
-    /// Seals scripts, arguments and results with a key from the system's keyring. Names of tools, times and states stay
-    /// readable, as does what was written before and what `memory` keeps.
+    /// Seals scripts, arguments, results and what `memory` keeps with a key from the system's keyring. Names of tools and
+    /// sessions, times and states stay readable, as do runs from before; memory's index has digests instead of words.
     pub encrypt: bool,
 }
 

@@ -96,7 +96,8 @@ impl Memory {
         self.read(|reader| {
             let found = find(&reader.connection, session)?;
             let mut read = reader.connection.prepare_cached(
-                "SELECT name, category, weight, turns FROM memory_topics WHERE session = ?1 ORDER BY weight DESC, name",
+                "SELECT opened(name), category, weight, turns FROM memory_topics WHERE session = ?1
+                 ORDER BY weight DESC, opened(name)",
             )?;
             let rows = read.query_map(params![found.id], |row| {
                 Ok(Topic { name: row.get(0)?, category: row.get(1)?, weight: row.get(2)?, turns: row.get(3)? })
@@ -230,7 +231,7 @@ fn weigh(
         let weight = (1.0 - FADING) * f64::from(*count) / f64::from(most);
         connection
             .prepare_cached(
-                "INSERT INTO memory_topics VALUES (?1, ?2, ?3, ?4, ?5) ON CONFLICT (session, name)
+                "INSERT INTO memory_topics VALUES (?1, sealed(?2), ?3, ?4, ?5) ON CONFLICT (session, name)
                  DO UPDATE SET weight = min(1.0, weight + ?4), turns = turns + ?5",
             )?
             .execute(params![session.id, name, category(name), weight, (*count).min(turns as u32)])?;

@@ -125,8 +125,8 @@ fn forget_names(
     speaker: Option<&str>,
 ) -> Result<(), MemoryError> {
     connection.execute(
-        "UPDATE memory_speakers SET name = '' WHERE session = ?1 AND name = ?2
-         AND NOT EXISTS (SELECT 1 FROM memory_turns WHERE id >= ?1 << 32 AND id < (?1 + 1) << 32 AND speaker = ?2)",
+        "UPDATE memory_speakers SET name = '' WHERE session = ?1 AND name = sealed(?2)
+         AND NOT EXISTS (SELECT 1 FROM memory_turns WHERE id >= ?1 << 32 AND id < (?1 + 1) << 32 AND speaker = sealed(?2))",
         params![session.id, speaker],
     )?;
     connection.execute(
@@ -141,13 +141,13 @@ fn forget_names(
 
 /// Topics that go by a word of the turn.
 fn forget_topics(connection: &Connection, session: i64, terms: &BTreeSet<String>) -> Result<(), MemoryError> {
-    let mut read = connection.prepare_cached("SELECT name FROM memory_topics WHERE session = ?1")?;
+    let mut read = connection.prepare_cached("SELECT opened(name) FROM memory_topics WHERE session = ?1")?;
     let names = read.query_map(params![session], |row| row.get(0))?.collect::<Result<Vec<String>, _>>()?;
     for name in names {
         let mut said = false;
         each_term(&name, |term| said |= terms.contains(term));
         if said {
-            let sql = "DELETE FROM memory_topics WHERE session = ?1 AND name = ?2";
+            let sql = "DELETE FROM memory_topics WHERE session = ?1 AND name = sealed(?2)";
             connection.execute(sql, params![session, name])?;
         }
     }

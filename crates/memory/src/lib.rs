@@ -53,6 +53,7 @@ mod postings;
 mod rank;
 mod recall;
 mod schema;
+mod seal;
 mod search;
 mod smooth;
 mod stats;

@@ -151,4 +151,9 @@ const STEPS: &[(&str, &str)] = &[
     CREATE TABLE memory_encoders (session INTEGER PRIMARY KEY, width INTEGER NOT NULL);
     ",
     ),
+    (
+        "sealing",
+        "-- One row where texts are sealed and terms marked: what shows with which key.
+    CREATE TABLE memory_seal (proof BLOB NOT NULL);",
+    ),
 ];

@@ -10,7 +10,6 @@ mod show;
 mod turn;
 
 use anyhow::Result;
-use selvedge_journal::Redactor;
 use selvedge_memory::{Gradient, Memory, MemoryError};
 
 use crate::Exit;
@@ -22,8 +21,7 @@ pub(crate) fn memory(command: MemoryCommand) -> Result<Exit> {
         selvedge_config::home().ok_or_else(|| Problem::new("there is no home folder").hint("set SELVEDGE_HOME"))?;
     let config = selvedge_config::load(Some(&home), None)
         .map_err(|error| Problem::new(error.to_string()).hint("docs/configuration.md lists every key"))?;
-    let redactor = Redactor::new(config.journal.secret_names.clone());
-    let memory = Memory::open(&home, redactor).map_err(|error| problem(&error))?;
+    let memory = crate::remember::open(&home, &config)?;
     let done = match command {
         MemoryCommand::Import(args) => import::import(&memory, &args),
         MemoryCommand::Search(args) => search::search(&memory, &args),
@@ -55,6 +53,9 @@ pub(crate) fn problem(error: &MemoryError) -> Problem {
         MemoryError::Unreadable { .. } => "what came before that line is imported; mend it and import again",
         MemoryError::NoLesson(_) => "`selvedge memory lessons` lists them",
         MemoryError::Busy(_) => "wait for it, or stop it",
+        MemoryError::Journal(selvedge_journal::JournalError::Sealed) => {
+            "the key is in the system's keyring; another one was there when the memory was sealed"
+        }
         MemoryError::StillRead => "end the other process and forget it again",
         _ => "check $SELVEDGE_HOME",
     };
