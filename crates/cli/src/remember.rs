@@ -35,7 +35,7 @@ pub(crate) fn open(home: &Path, config: &Config) -> Result<Memory> {
         }
         opened => opened,
     };
-    Ok(opened.map_err(|error| crate::memory::problem(&error))?)
+    Ok(opened.map_err(|error| crate::memory::problem(&error))?.with_built_in_encoder())
 }
 
 /// How an agent that asks this model remembers, with this small model to help.

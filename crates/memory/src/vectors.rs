@@ -30,6 +30,14 @@ impl Memory {
         self
     }
 
+    /// The same with the encoder that is built in. Where none is, which the feature `pocket` decides, nothing changes.
+    pub fn with_built_in_encoder(self) -> Self {
+        #[cfg(feature = "pocket")]
+        return self.with_encoder(Arc::new(crate::Pocket::new()));
+        #[cfg(not(feature = "pocket"))]
+        self
+    }
+
     /// Writes the vectors of some turns that lack them. Tells how many it wrote; call it again until it wrote none.
     pub fn write_vectors(&self, session: &str) -> Result<u32, MemoryError> {
         let Some(encoder) = &self.encoder else { return Ok(0) };
