@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use selvedge_agent::{RememberSettings, Remembering, Small, Telling};
-use selvedge_config::{Config, MemoryStrategy};
+use selvedge_config::{Config, MemoryBatch, MemoryStrategy};
 use selvedge_journal::{JournalError, Redactor};
 use selvedge_memory::{Gradient, Memory, MemoryError, SmallModel};
 use selvedge_models::{Client, Model};
@@ -70,6 +70,12 @@ pub(crate) async fn small_model(config: &Config) -> Result<Option<Arc<dyn SmallM
     let Some(name) = &config.memory.model else { return Ok(None) };
     let args = ModelArgs { model: Some(name.clone()), provider: None };
     let Choice { provider, model, .. } = providers::choose(config, &args).await?;
+    let by_batches = match config.memory.batch {
+        MemoryBatch::Auto => matches!(provider.name.as_str(), "openai" | "anthropic"),
+        MemoryBatch::Always => true,
+        MemoryBatch::Never => false,
+    };
     let client = Client::new(provider).map_err(|error| Problem::new(error.to_string()))?;
-    Ok(Some(Arc::new(Small::new(client, model))))
+    let small = Small::new(client, model);
+    Ok(Some(Arc::new(if by_batches { small.with_batches() } else { small })))
 }

@@ -39,6 +39,7 @@ impl Memory {
                 "memory_board",
                 "memory_topics",
                 "memory_encoders",
+                "memory_batches",
             ] {
                 connection.execute(&format!("DELETE FROM {table} WHERE session = ?1"), params![id])?;
             }
@@ -76,6 +77,8 @@ impl Memory {
             forget_names(connection, &found, number, turn.speaker.as_deref())?;
             connection.execute("DELETE FROM memory_gradients WHERE session = ?1", params![found.id])?;
             forget_topics(connection, found.id, &terms)?;
+            // What a provider makes of the turn is not asked for any more.
+            connection.execute("DELETE FROM memory_batches WHERE session = ?1", params![found.id])?;
             // What was announced in the turn is its own, as is what was fetched of it later.
             connection.execute(
                 "DELETE FROM memory_board WHERE session = ?1 AND (turn = ?2 OR until - ?3 BETWEEN ?2 - 1 AND ?2)",

@@ -52,6 +52,7 @@ pub(crate) fn problem(error: &MemoryError) -> Problem {
         MemoryError::NoTurn { .. } => "`selvedge memory stats` tells how many turns a session has",
         MemoryError::Unreadable { .. } => "what came before that line is imported; mend it and import again",
         MemoryError::NoLesson(_) => "`selvedge memory lessons` lists them",
+        MemoryError::Batch(_) => "distill again later; `memory.batch = \"never\"` asks the model at once",
         MemoryError::Busy(_) => "wait for it, or stop it",
         MemoryError::Journal(selvedge_journal::JournalError::Sealed) => {
             "the key is in the system's keyring; another one was there when the memory was sealed"
