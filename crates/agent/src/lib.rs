@@ -58,6 +58,7 @@ mod companion;
 mod counters;
 mod earlier;
 mod error;
+mod forget;
 mod history;
 mod kept;
 mod prompt;

@@ -103,6 +103,8 @@ impl Remembering {
             let (memory, name) = (inner.memory.clone(), id.clone());
             let written = tokio::task::spawn_blocking(move || {
                 while memory.write_levels(Some(&name))?.waiting > 0 {}
+                // Where there is an encoder: some now, the others after the next turns, so that nobody who ends waits long.
+                memory.write_vectors(&name)?;
                 Ok::<_, MemoryError>(())
             });
             // What fails here is done when the levels are next wanted.

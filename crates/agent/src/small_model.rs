@@ -2,8 +2,8 @@
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use selvedge_memory::SmallModel;
-use selvedge_models::{Client, Model, Prompt};
+use selvedge_memory::{Batch, Later, SmallModel};
+use selvedge_models::{BatchState, Batches, Client, Model, Prompt};
 use selvedge_protocol::{Item, Role};
 
 /// Asks a model without tools or history.
@@ -11,22 +11,66 @@ use selvedge_protocol::{Item, Role};
 pub struct Small {
     client: Client,
     model: Model,
+    /// Where it may take its time.
+    batches: Option<Batches>,
 }
 
 impl Small {
     /// Asks this model.
     pub fn new(client: Client, model: Model) -> Self {
-        Self { client, model }
+        Self { client, model, batches: None }
+    }
+
+    /// The same, which draws lessons by the provider's batches: within a day, at a lower price.
+    pub fn with_batches(mut self) -> Self {
+        self.batches = Some(self.client.batches());
+        self
     }
 }
 
 impl SmallModel for Small {
     fn ask<'a>(&'a self, prompt: &'a str) -> BoxFuture<'a, Result<String, String>> {
         async move {
-            let prompt = Prompt { history: vec![Item::message(Role::User, prompt)], ..Prompt::default() };
+            let prompt = prompt_of(prompt);
             let answered = crate::agents::answer(&self.client, &prompt, &self.model).await;
             answered.map(|(text, _)| text).map_err(|error| error.message)
         }
         .boxed()
     }
+    fn later(&self) -> Option<&dyn Later> {
+        self.batches.as_ref().map(|_| self as &dyn Later)
+    }
+}
+
+impl Later for Small {
+    fn submit<'a>(&'a self, prompts: &'a [String]) -> BoxFuture<'a, Result<String, String>> {
+        async move {
+            let prompts: Vec<Prompt> = prompts.iter().map(|prompt| prompt_of(prompt)).collect();
+            let submitted = batches(self)?.submit(&prompts, &self.model).await;
+            submitted.map_err(|error| error.to_string())
+        }
+        .boxed()
+    }
+
+    fn look<'a>(&'a self, batch: &'a str, prompts: usize) -> BoxFuture<'a, Result<Batch, String>> {
+        async move {
+            let state = batches(self)?.look(batch, prompts, &self.model).await;
+            Ok(match state.map_err(|error| error.to_string())? {
+                BatchState::Working => Batch::Working,
+                BatchState::Ended(answers) => {
+                    Batch::Answered(answers.into_iter().map(|answer| answer.map_err(|e| e.to_string())).collect())
+                }
+                BatchState::Lost(_) => Batch::Lost,
+            })
+        }
+        .boxed()
+    }
+}
+
+fn prompt_of(text: &str) -> Prompt {
+    Prompt { history: vec![Item::message(Role::User, text)], ..Prompt::default() }
+}
+
+fn batches(small: &Small) -> Result<&Batches, String> {
+    small.batches.as_ref().ok_or_else(|| "batches are switched off".to_owned())
 }

@@ -1,13 +1,14 @@
 //! Memory as the configuration has it: for agents, and for whoever draws lessons by hand.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
 use selvedge_agent::{RememberSettings, Remembering, Small, Telling};
-use selvedge_config::{Config, MemoryStrategy};
-use selvedge_journal::Redactor;
-use selvedge_memory::{Gradient, Memory, SmallModel};
+use selvedge_config::{Config, MemoryBatch, MemoryStrategy};
+use selvedge_journal::{JournalError, Redactor};
+use selvedge_memory::{Gradient, Memory, MemoryError, SmallModel};
 use selvedge_models::{Client, Model};
 
 use crate::args::ModelArgs;
@@ -18,9 +19,23 @@ use crate::setup::Setup;
 /// The memory in Selvedge's folder; `None` where nothing is written down.
 pub(crate) fn memory(setup: &Setup) -> Result<Option<Arc<Memory>>> {
     let (Some(home), Some(_)) = (&setup.home, &setup.journal) else { return Ok(None) };
-    let redactor = Redactor::new(setup.config.journal.secret_names.clone());
-    let memory = Memory::open(home, redactor).map_err(|error| crate::memory::problem(&error))?;
-    Ok(Some(Arc::new(memory)))
+    Ok(Some(Arc::new(open(home, &setup.config)?)))
+}
+
+/// The memory in a folder, sealed where the journal is. One that was sealed before stays sealed.
+pub(crate) fn open(home: &Path, config: &Config) -> Result<Memory> {
+    let redactor = || Redactor::new(config.journal.secret_names.clone());
+    let opened = match config.journal.encrypt {
+        false => Memory::open(home, redactor()),
+        true => Err(JournalError::Sealed.into()),
+    };
+    let opened = match opened {
+        Err(MemoryError::Journal(JournalError::Sealed)) => {
+            Memory::open_sealed(home, redactor(), &crate::keyring::journal_key()?)
+        }
+        opened => opened,
+    };
+    Ok(opened.map_err(|error| crate::memory::problem(&error))?.with_built_in_encoder())
 }
 
 /// How an agent that asks this model remembers, with this small model to help.
@@ -55,6 +70,12 @@ pub(crate) async fn small_model(config: &Config) -> Result<Option<Arc<dyn SmallM
     let Some(name) = &config.memory.model else { return Ok(None) };
     let args = ModelArgs { model: Some(name.clone()), provider: None };
     let Choice { provider, model, .. } = providers::choose(config, &args).await?;
+    let by_batches = match config.memory.batch {
+        MemoryBatch::Auto => matches!(provider.name.as_str(), "openai" | "anthropic"),
+        MemoryBatch::Always => true,
+        MemoryBatch::Never => false,
+    };
     let client = Client::new(provider).map_err(|error| Problem::new(error.to_string()))?;
-    Ok(Some(Arc::new(Small::new(client, model))))
+    let small = Small::new(client, model);
+    Ok(Some(Arc::new(if by_batches { small.with_batches() } else { small })))
 }

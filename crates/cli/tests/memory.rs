@@ -4,7 +4,7 @@
 
 use std::io::Write;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use rusqlite::Connection;
 use serde_json::{Value, json};
@@ -59,6 +59,25 @@ impl Place {
             return 0;
         }
         self.store().query_row(sql, [], |row| row.get(0)).unwrap_or(0)
+    }
+
+    /// Kills a process when the store has come so far. From then on it writes nothing: it is in the midst of its work,
+    /// or waits to write, when it is killed.
+    fn kill_when(&self, mut child: Child, sql: &str, enough: i64) {
+        loop {
+            let ended = child.try_wait().unwrap();
+            if self.number(sql) >= enough {
+                break;
+            }
+            assert!(ended.is_none(), "it ended by itself");
+            std::thread::sleep(BETWEEN_LOOKS);
+        }
+        let held = self.path("home/journal.sqlite").exists().then(|| self.store());
+        if let Some(store) = &held {
+            store.execute_batch("BEGIN IMMEDIATE").unwrap();
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
     }
 }
 
@@ -216,12 +235,7 @@ fn killed_while_importing_and_distilling_nothing_is_lost_or_doubled() {
         let mut input = child.stdin.take().unwrap();
         input.write_all(all[..written].concat().as_bytes()).unwrap();
         input.flush().unwrap();
-        while place.number("SELECT count(*) FROM memory_turns") < stored {
-            assert!(child.try_wait().unwrap().is_none(), "it ended by itself");
-            std::thread::sleep(BETWEEN_LOOKS);
-        }
-        child.kill().unwrap();
-        child.wait().unwrap();
+        place.kill_when(child, "SELECT count(*) FROM memory_turns", stored);
         drop(input);
         let turns = place.number("SELECT count(*) FROM memory_turns");
         assert!(turns >= stored && turns as usize <= written && turns % 500 == 0, "{turns} turns of {written} lines");
@@ -229,23 +243,15 @@ fn killed_while_importing_and_distilling_nothing_is_lost_or_doubled() {
     }
     // While it writes the levels.
     for levels in [1, 600, 1500] {
-        let mut child = place.command(&["import", &file]).spawn().unwrap();
-        while place.number("SELECT count(*) FROM memory_levels") < levels && child.try_wait().unwrap().is_none() {
-            std::thread::sleep(BETWEEN_LOOKS);
-        }
-        child.kill().unwrap();
-        child.wait().unwrap();
+        let child = place.command(&["import", &file]).spawn().unwrap();
+        place.kill_when(child, "SELECT count(*) FROM memory_levels", levels);
         assert_eq!(place.number("SELECT count(*) FROM memory_turns"), 2600);
     }
     place.out(&["import", &file]);
     // While it distils.
     for read in [1, 400, 1000, 1800] {
-        let mut child = place.command(&["distill"]).spawn().unwrap();
-        while place.number("SELECT sum(distilled) FROM memory_sessions") < read && child.try_wait().unwrap().is_none() {
-            std::thread::sleep(BETWEEN_LOOKS);
-        }
-        child.kill().unwrap();
-        child.wait().unwrap();
+        let child = place.command(&["distill"]).spawn().unwrap();
+        place.kill_when(child, "SELECT sum(distilled) FROM memory_sessions", read);
     }
     place.out(&["distill"]);
     assert_eq!(place.store().query_row("PRAGMA integrity_check", [], |row| row.get::<_, String>(0)).unwrap(), "ok");

@@ -244,6 +244,9 @@ pub struct MemoryKeys {
     /// A small model that writes summaries, filters what was recalled and draws lessons, as `model` names one. Without
     /// it all of that is done by rules.
     pub model: Option<String>,
+    /// Whether lessons are drawn by the provider's batches, which answer within a day and cost less: `auto` where the
+    /// provider of `memory.model` is `openai` or `anthropic`, `always` where another one has the same endpoints, `never`.
+    pub batch: MemoryBatch,
     /// Draw lessons when nothing has happened for so many minutes; `0` leaves that to `selvedge memory distill`.
     pub distill_idle_minutes: u32,
 }
@@ -258,6 +261,7 @@ impl Default for MemoryKeys {
             recall_ms: 1000,
             recall_tokens: 2000,
             model: None,
+            batch: MemoryBatch::Auto,
             distill_idle_minutes: 30,
         }
     }
@@ -276,6 +280,19 @@ pub enum MemoryStrategy {
     OneShot,
 }
 
+/// Whether lessons are drawn by a provider's batches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum MemoryBatch {
+    /// Where the provider is known to have them.
+    #[default]
+    Auto,
+    /// Whoever the provider is.
+    Always,
+    /// Every prompt is answered at once.
+    Never,
+}
+
 /// How long what ran is remembered.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
@@ -289,8 +306,8 @@ pub struct JournalKeeping {
     /// What a write has survived when it is done: `normal` the death of the process, `full` the loss of power too, at
     /// the price of waiting for the disk at each call.
     pub durability: Durability,
-    /// Seals scripts, arguments and results with a key from the system's keyring. Names of tools, times and states stay
-    /// readable, as does what was written before and what `memory` keeps.
+    /// Seals scripts, arguments, results and what `memory` keeps with a key from the system's keyring. Names of tools and
+    /// sessions, times and states stay readable, as do runs from before; memory's index has digests instead of words.
     pub encrypt: bool,
 }
 

@@ -57,6 +57,12 @@ pub enum JournalError {
     /// The run waits for nobody.
     #[error("`{0}` does not wait for an answer")]
     NotSuspended(String),
+    /// A run that would have to be removed goes on, or waits for an answer.
+    #[error("`{0}` is not over")]
+    NotOver(String),
+    /// What was removed may still be in the file's log, because somebody reads.
+    #[error("it is removed, but another process still reads the file, whose log could not be emptied")]
+    StillRead,
     /// What was stored is not what should be there.
     #[error("the journal is damaged: {0}")]
     Damaged(String),

@@ -6,6 +6,7 @@
 
 mod cabinet;
 mod error;
+mod forget;
 mod journal;
 mod live;
 mod payloads;
@@ -13,6 +14,7 @@ mod read;
 mod redact;
 mod retention;
 mod schema;
+mod seal;
 mod sessions;
 mod shelf;
 mod tables;
@@ -20,10 +22,12 @@ mod time;
 mod uses;
 
 pub use error::JournalError;
+pub use forget::{Forgotten, Rewrite};
 pub use journal::{Durability, Journal, Keeping};
 pub use read::{Call, CallState, Filter, Run, RunState, RunSummary};
 pub use redact::Redactor;
 pub use retention::{Removed, Retention};
+pub use seal::Seal;
 pub use sessions::{SessionSummary, StoredItem};
 pub use shelf::SessionShelf;
 pub use tables::Tables;

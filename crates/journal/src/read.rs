@@ -174,33 +174,38 @@ impl Journal {
     pub fn run(&self, id: &str) -> Result<Run, JournalError> {
         let connection = self.lock();
         let id = full_id(&connection, id)?;
+        self.run_in(&connection, &id)
+    }
+
+    /// The run of this very id.
+    pub(crate) fn run_in(&self, connection: &Connection, id: &str) -> Result<Run, JournalError> {
         let mut read = connection.prepare_cached(&format!("{SUMMARY} WHERE id = ?1"))?;
         let mut rows = read.query(params![id])?;
         let summary = match rows.next()? {
             Some(row) => self.summary(row)?,
-            None => return Err(JournalError::NoRun(id)),
+            None => return Err(JournalError::NoRun(id.to_owned())),
         };
         let mut read =
             connection.prepare_cached("SELECT source, seed, output, setting, recording FROM runs WHERE id = ?1")?;
         let mut rows = read.query(params![id])?;
-        let row = rows.next()?.ok_or_else(|| JournalError::NoRun(id.clone()))?;
-        let source = self.payloads.get(&connection, row.get_ref(0)?)?.unwrap_or_default();
+        let row = rows.next()?.ok_or_else(|| JournalError::NoRun(id.to_owned()))?;
+        let source = self.payloads.get(connection, row.get_ref(0)?)?.unwrap_or_default();
         let source = String::from_utf8(source).map_err(|error| JournalError::Damaged(error.to_string()))?;
-        let output = self.payloads.get(&connection, row.get_ref(2)?)?.map(|bytes| parse(&bytes)).transpose()?;
+        let output = self.payloads.get(connection, row.get_ref(2)?)?.map(|bytes| parse(&bytes)).transpose()?;
         let seed = row.get(1)?;
         let setting = match row.get_ref(3)?.as_bytes() {
             // From before it was kept.
             Ok([]) => String::new(),
-            _ => String::from_utf8_lossy(&self.payloads.get(&connection, row.get_ref(3)?)?.unwrap_or_default())
+            _ => String::from_utf8_lossy(&self.payloads.get(connection, row.get_ref(3)?)?.unwrap_or_default())
                 .into_owned(),
         };
-        let recording = self.payloads.get(&connection, row.get_ref(4)?)?;
+        let recording = self.payloads.get(connection, row.get_ref(4)?)?;
         let alive = summary.state == RunState::Running;
         let questions = match summary.state {
-            RunState::Suspended => questions(&connection, &self.payloads, &id)?,
+            RunState::Suspended => questions(connection, &self.payloads, id)?,
             _ => Vec::new(),
         };
-        let calls = calls(&connection, &self.payloads, &id, alive)?;
+        let calls = calls(connection, &self.payloads, id, alive)?;
         Ok(Run { calls, summary, source, seed, output, setting, recording, questions })
     }
 

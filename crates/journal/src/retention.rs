@@ -164,7 +164,7 @@ impl Journal {
 }
 
 /// Removes payloads that nothing refers to.
-fn sweep(connection: &Connection) -> Result<usize, JournalError> {
+pub(crate) fn sweep(connection: &Connection) -> Result<usize, JournalError> {
     let all = format!("{} UNION {}", referred(&OF_RUNS), referred(&NOT_OF_RUNS));
     Ok(connection.execute(&format!("DELETE FROM blobs WHERE hash NOT IN ({all})"), [])?)
 }

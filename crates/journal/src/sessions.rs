@@ -107,7 +107,7 @@ impl Journal {
         })
     }
 
-    fn must_be_free(&self, connection: &Connection, id: &str) -> Result<(), JournalError> {
+    pub(crate) fn must_be_free(&self, connection: &Connection, id: &str) -> Result<(), JournalError> {
         let mut read = connection.prepare_cached("SELECT owner FROM sessions WHERE id = ?1")?;
         let owner: Option<Option<String>> = read.query_row(params![id], |row| row.get(0)).optional()?;
         match owner {
@@ -203,13 +203,23 @@ impl Journal {
 
     /// The items of a session, in order.
     pub fn items(&self, session: &str) -> Result<Vec<StoredItem>, JournalError> {
-        let connection = self.lock();
-        let mut read = connection
-            .prepare_cached("SELECT number, turn, item, at_ms FROM items WHERE session = ?1 ORDER BY number")?;
-        let mut rows = read.query(params![session])?;
+        self.items_from(&self.lock(), session, 0)
+    }
+
+    /// The items of a session from a turn on, in order.
+    pub(crate) fn items_from(
+        &self,
+        connection: &Connection,
+        session: &str,
+        turn: u32,
+    ) -> Result<Vec<StoredItem>, JournalError> {
+        let mut read = connection.prepare_cached(
+            "SELECT number, turn, item, at_ms FROM items WHERE session = ?1 AND turn >= ?2 ORDER BY number",
+        )?;
+        let mut rows = read.query(params![session, turn])?;
         let mut items = Vec::new();
         while let Some(row) = rows.next()? {
-            let bytes = self.payloads.get(&connection, row.get_ref(2)?)?.unwrap_or_default();
+            let bytes = self.payloads.get(connection, row.get_ref(2)?)?.unwrap_or_default();
             let item = serde_json::from_slice(&bytes).map_err(|error| JournalError::Damaged(error.to_string()))?;
             items.push(StoredItem { number: row.get(0)?, turn: row.get(1)?, at_ms: row.get(3)?, item });
         }
@@ -258,7 +268,12 @@ impl Journal {
         Ok(id)
     }
 
-    fn insert_item(&self, connection: &Connection, session: &str, item: &StoredItem) -> Result<(), JournalError> {
+    pub(crate) fn insert_item(
+        &self,
+        connection: &Connection,
+        session: &str,
+        item: &StoredItem,
+    ) -> Result<(), JournalError> {
         let payload = self.payloads.put(connection, item.item.to_string().as_bytes())?;
         connection
             .prepare_cached("INSERT INTO items (session, number, turn, item, at_ms) VALUES (?1, ?2, ?3, ?4, ?5)")?

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rusqlite::Connection;
 
-use crate::{JournalError, schema};
+use crate::{JournalError, Seal, schema};
 
 /// How long a writer waits for another. Each writes for well under a millisecond.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -20,16 +20,19 @@ pub struct Tables {
 }
 
 impl Tables {
-    /// A connection of one's own to the journal of a folder, with these tables in it, brought up to date.
-    pub fn open(&self, folder: &Path) -> Result<Connection, JournalError> {
-        let mut connection = connect(folder)?;
+    /// A connection of one's own to the journal of a folder, with these tables in it, brought up to date, and with the
+    /// seal's functions.
+    pub fn open(&self, folder: &Path, seal: &Seal) -> Result<Connection, JournalError> {
+        let mut connection = self.connect(folder, seal)?;
         schema::take(&mut connection, self.steps_table, self.steps)?;
         Ok(connection)
     }
 
     /// One more connection, where [`Tables::open`] has been before.
-    pub fn connect(&self, folder: &Path) -> Result<Connection, JournalError> {
-        connect(folder)
+    pub fn connect(&self, folder: &Path, seal: &Seal) -> Result<Connection, JournalError> {
+        let connection = connect(folder)?;
+        seal.attach(&connection)?;
+        Ok(connection)
     }
 }
 

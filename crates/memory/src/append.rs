@@ -118,7 +118,9 @@ impl<'c> Batch<'c> {
         let told_ms = turn.ts.and_then(time::milliseconds);
         let at_ms = told_ms.unwrap_or_else(now_ms);
         self.connection
-            .prepare_cached("INSERT INTO memory_turns VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)")?
+            .prepare_cached(
+                "INSERT INTO memory_turns VALUES (?1, ?2, sealed(?3), ?4, sealed(?5), ?6, ?7, ?8, sealed(?9))",
+            )?
             .execute(params![
                 turn_id(growing.id, number),
                 growing.id,
@@ -156,7 +158,7 @@ impl<'c> Batch<'c> {
 
 fn already(connection: &Connection, session: i64, key: Option<&str>) -> Result<Option<u32>, MemoryError> {
     let Some(key) = key else { return Ok(None) };
-    let mut read = connection.prepare_cached("SELECT id FROM memory_turns WHERE session = ?1 AND key = ?2")?;
+    let mut read = connection.prepare_cached("SELECT id FROM memory_turns WHERE session = ?1 AND key = sealed(?2)")?;
     let id: Option<i64> = read.query_row(params![session, key], |row| row.get(0)).optional()?;
     Ok(id.map(|id| id as u32))
 }
@@ -177,7 +179,7 @@ impl Growing {
             .query_row(params![name], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
         let part = connection
             .prepare_cached(
-                "SELECT first, label, words FROM memory_parts WHERE session = ?1 ORDER BY first DESC LIMIT 1",
+                "SELECT first, opened(label), words FROM memory_parts WHERE session = ?1 ORDER BY first DESC LIMIT 1",
             )?
             .query_row(params![id], |row| Ok(Part { first: row.get(0)?, label: row.get(1)?, words: row.get(2)? }))
             .optional()?;
@@ -200,7 +202,7 @@ impl Growing {
             return Ok(0);
         }
         self.speakers.push(name.to_owned());
-        connection.prepare_cached("INSERT INTO memory_speakers VALUES (?1, ?2, ?3)")?.execute(params![
+        connection.prepare_cached("INSERT INTO memory_speakers VALUES (?1, ?2, sealed(?3))")?.execute(params![
             self.id,
             self.speakers.len() as i64,
             name
@@ -238,7 +240,7 @@ impl Growing {
     fn write_part(&self, connection: &Connection) -> Result<(), MemoryError> {
         if let Some(part) = &self.part {
             connection
-                .prepare_cached("INSERT OR REPLACE INTO memory_parts VALUES (?1, ?2, ?3, ?4)")?
+                .prepare_cached("INSERT OR REPLACE INTO memory_parts VALUES (?1, ?2, sealed(?3), ?4)")?
                 .execute(params![self.id, part.first, part.label, part.words])?;
         }
         Ok(())

@@ -97,7 +97,7 @@ struct Pin {
 impl Pin {
     fn read(connection: &Connection, session: i64, gradient: &Gradient) -> Result<Option<Self>, MemoryError> {
         let mut read = connection.prepare_cached(
-            "SELECT planned, reserve, bands, text FROM memory_gradients WHERE session = ?1 AND budget = ?2 AND shares = ?3",
+            "SELECT planned, reserve, bands, opened(text) FROM memory_gradients WHERE session = ?1 AND budget = ?2 AND shares = ?3",
         )?;
         let found = read.query_row(params![session, gradient.budget, shares(gradient)], |row| {
             Ok((row.get(0)?, row.get(1)?, row.get::<_, String>(2)?, row.get(3)?))
@@ -108,7 +108,7 @@ impl Pin {
 
     fn write(&self, connection: &Connection, session: i64, gradient: &Gradient) -> Result<(), MemoryError> {
         connection
-            .prepare_cached("INSERT OR REPLACE INTO memory_gradients VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)")?
+            .prepare_cached("INSERT OR REPLACE INTO memory_gradients VALUES (?1, ?2, ?3, ?4, ?5, ?6, sealed(?7))")?
             .execute(params![
                 session,
                 gradient.budget,
@@ -259,7 +259,7 @@ fn tell(connection: &Connection, session: &Session, band: &Band, out: &mut Strin
         Level::Smoothed => crate::levels::level_text(connection, session.id, first, level)?.unwrap_or_default(),
         _ => {
             let column = if level == Level::Tiny { "tiny" } else { "compressed" };
-            let sql = format!("SELECT id, {column} FROM memory_levels WHERE id BETWEEN ?1 AND ?2 ORDER BY id");
+            let sql = format!("SELECT id, opened({column}) FROM memory_levels WHERE id BETWEEN ?1 AND ?2 ORDER BY id");
             let mut read = connection.prepare_cached(&sql)?;
             let mut rows = read.query(params![turn_id(session.id, first), turn_id(session.id, last)])?;
             let mut lines = String::new();

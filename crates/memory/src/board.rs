@@ -75,7 +75,7 @@ impl Memory {
                 Err(error) => return Err(error),
             };
             let mut read = reader.connection.prepare_cached(
-                "SELECT kind, text, until FROM memory_board WHERE session = ?1 AND until >= ?2 ORDER BY id",
+                "SELECT kind, opened(text), until FROM memory_board WHERE session = ?1 AND until >= ?2 ORDER BY id",
             )?;
             let rows = read.query_map(params![session.id, session.turns], |row| {
                 Ok(Announcement { kind: row.get(0)?, text: row.get(1)?, until: row.get(2)? })
@@ -93,12 +93,14 @@ fn announce(connection: &Connection, session: &str, kind: &str, turn: u32, text:
     let found = find(connection, session)?;
     let text = cut(text, TOKENS);
     connection
-        .prepare_cached("DELETE FROM memory_board WHERE session = ?1 AND (until < ?2 OR (kind = ?3 AND text = ?4))")?
+        .prepare_cached(
+            "DELETE FROM memory_board WHERE session = ?1 AND (until < ?2 OR (kind = ?3 AND text = sealed(?4)))",
+        )?
         .execute(params![found.id, found.turns, kind, text])?;
     connection
         .prepare_cached(
             "INSERT INTO memory_board (session, id, kind, turn, text, until)
-             SELECT ?1, coalesce(max(id), 0) + 1, ?2, ?3, ?4, ?5 FROM memory_board WHERE session = ?1",
+             SELECT ?1, coalesce(max(id), 0) + 1, ?2, ?3, sealed(?4), ?5 FROM memory_board WHERE session = ?1",
         )?
         .execute(params![found.id, kind, turn, text, found.turns + BOARD_TURNS])?;
     Ok(())

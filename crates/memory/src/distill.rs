@@ -9,6 +9,7 @@ use std::fs::{File, TryLockError};
 use rusqlite::{Connection, params};
 use serde_json::Value;
 
+use crate::batch::{HandedOver, Span};
 use crate::items::{Piece, pieces};
 use crate::lessons::{Draft, learn, prune};
 use crate::model::{SmallModel, json_in};
@@ -18,6 +19,8 @@ use crate::{Level, Memory, MemoryError, tokens};
 
 /// Turns read in one transaction.
 const AT_A_TIME: u32 = 200;
+/// Turns handed over at once, where a model answers later.
+const AT_A_TIME_LATER: u32 = 5_000;
 /// Tokens of turns a model is shown at once.
 const PROMPT_TOKENS: u32 = 24_000;
 /// How much of a topic's weight stays when the next batch does not mention it, and when it is dropped.
@@ -39,17 +42,23 @@ pub struct Distilled {
     pub dropped: u32,
     /// Turns that are still to be read.
     pub waiting: u32,
+    /// Turns that a provider draws lessons from meanwhile: they are read when it is done.
+    pub handed_over: u32,
 }
 
 impl Memory {
     /// Reads some turns of a session that were not read before, and learns from them: with a model by asking it,
-    /// without one, or where it fails, by rules. Call it again while turns wait.
+    /// without one, or where it fails, by rules. Call it again while turns wait. A model that answers later gets all
+    /// turns at once, and they are learned from when it has answered.
     pub async fn distill(&self, session: &str, model: Option<&dyn SmallModel>) -> Result<Distilled, MemoryError> {
         self.finish_levels(session)?;
         let _lease = self.lease(session)?;
-        let (found, turns) = self.read(|reader| {
+        let later = model.and_then(|model| model.later());
+        let handed_over = later.map(|_| self.handed_over(session)).transpose()?.flatten();
+        let most = if later.is_some() { AT_A_TIME_LATER } else { AT_A_TIME };
+        let (found, last, turns) = self.read(|reader| {
             let found = find(&reader.connection, session)?;
-            let last = found.turns.min(found.distilled + AT_A_TIME);
+            let last = handed_over.as_ref().map_or(found.distilled + most, HandedOver::last).min(found.turns);
             let mut turns = Vec::new();
             for number in found.distilled + 1..=last {
                 if let Some(turn) = stored(&reader.connection, found.id, number)? {
@@ -60,19 +69,31 @@ impl Memory {
                     });
                 }
             }
-            Ok((found, turns))
+            Ok((found, last, turns))
         })?;
-        let last = found.turns.min(found.distilled + AT_A_TIME);
         if last == found.distilled {
             return Ok(Distilled::default());
         }
-        let mut drafts = match model {
-            Some(model) => self.asked(session, &turns, model).await?,
-            None => None,
+        let answers = match (model, later) {
+            (_, Some(later)) => match self.answered_later(&found, session, &turns, handed_over, later).await? {
+                Some(answers) => answers,
+                None => return Ok(Distilled { handed_over: turns.len() as u32, ..Distilled::default() }),
+            },
+            (Some(model), None) => {
+                let prompts = self.prompts(session, &turns)?;
+                let texts: Vec<String> = prompts.iter().map(|prompt| prompt.text.clone()).collect();
+                let answers = model.ask_all(&texts).await;
+                prompts.into_iter().zip(answers).map(|(prompt, answer)| (prompt.span, answer.ok())).collect()
+            }
+            (None, None) => vec![((found.distilled + 1, last), None)],
+        };
+        let mut drafts = drawn(&turns, answers);
+        let mut about = Vec::new();
+        for some in turns.chunks(AT_A_TIME as usize) {
+            let topics = topics(some);
+            drafts.extend(self.layers(session, &topics)?);
+            about.push((topics, some.len()));
         }
-        .unwrap_or_else(|| [preferences(&turns), cures(&turns)].concat());
-        let topics = topics(&turns);
-        drafts.extend(self.layers(session, &topics)?);
         self.write(|connection| {
             let marked = connection.execute(
                 "UPDATE memory_sessions SET distilled = ?3 WHERE id = ?1 AND distilled = ?2",
@@ -81,13 +102,16 @@ impl Memory {
             if marked == 0 {
                 return Err(MemoryError::Busy(session.to_owned()));
             }
+            connection.execute("DELETE FROM memory_batches WHERE session = ?1", params![found.id])?;
             for draft in &drafts {
                 learn(connection, found.id, draft)?;
             }
-            weigh(connection, &found, &topics, turns.len())?;
+            for (topics, turns) in &about {
+                weigh(connection, &found, topics, *turns)?;
+            }
             let dropped = prune(connection)?;
-            let turns = last - found.distilled;
-            Ok(Distilled { turns, learned: drafts.len() as u32, dropped, waiting: found.turns - last })
+            let (turns, waiting) = (last - found.distilled, found.turns - last);
+            Ok(Distilled { turns, learned: drafts.len() as u32, dropped, waiting, handed_over: 0 })
         })
     }
 
@@ -96,7 +120,8 @@ impl Memory {
         self.read(|reader| {
             let found = find(&reader.connection, session)?;
             let mut read = reader.connection.prepare_cached(
-                "SELECT name, category, weight, turns FROM memory_topics WHERE session = ?1 ORDER BY weight DESC, name",
+                "SELECT opened(name), category, weight, turns FROM memory_topics WHERE session = ?1
+                 ORDER BY weight DESC, opened(name)",
             )?;
             let rows = read.query_map(params![found.id], |row| {
                 Ok(Topic { name: row.get(0)?, category: row.get(1)?, weight: row.get(2)?, turns: row.get(3)? })
@@ -106,7 +131,7 @@ impl Memory {
     }
 
     /// Keeps others from distilling a session as long as it is held.
-    fn lease(&self, session: &str) -> Result<File, MemoryError> {
+    pub(crate) fn lease(&self, session: &str) -> Result<File, MemoryError> {
         let folder = self.folder().join("live");
         let id = self.read(|reader| Ok(find(&reader.connection, session)?.id))?;
         let path = folder.join(format!("memory-distill-{id}"));
@@ -120,35 +145,28 @@ impl Memory {
         }
     }
 
-    /// What a model makes of turns; nothing where it does not answer as asked.
-    async fn asked(
-        &self,
-        session: &str,
-        turns: &[Observed],
-        model: &dyn SmallModel,
-    ) -> Result<Option<Vec<Draft>>, MemoryError> {
-        let mut prompts = vec![String::new()];
+    /// What a model is asked about these turns, so many to a prompt as it takes.
+    pub(crate) fn prompts(&self, session: &str, turns: &[Observed]) -> Result<Vec<TurnsPrompt>, MemoryError> {
+        let mut prompts: Vec<TurnsPrompt> = Vec::new();
         let mut used = 0;
         for turn in turns {
             let told = self.level(session, turn.number, Level::Compressed)?;
             let told = format!("T-{}: {}\n", turn.number, String::from_utf8_lossy(&told));
             let cost = tokens::count(&told);
-            if used + cost > PROMPT_TOKENS && used > 0 {
-                prompts.push(String::new());
-                used = 0;
-            }
-            used += cost;
-            if let Some(prompt) = prompts.last_mut() {
-                prompt.push_str(&told);
+            match prompts.last_mut().filter(|_| used + cost <= PROMPT_TOKENS) {
+                Some(prompt) => {
+                    prompt.text.push_str(&told);
+                    prompt.span.1 = turn.number;
+                    used += cost;
+                }
+                None => {
+                    let span = (turn.number, turn.number);
+                    prompts.push(TurnsPrompt { text: format!("{INSTRUCTIONS}\n\n{told}"), span });
+                    used = cost;
+                }
             }
         }
-        let prompts: Vec<String> = prompts.into_iter().map(|turns| format!("{INSTRUCTIONS}\n\n{turns}")).collect();
-        let mut drafts = Vec::new();
-        for answer in model.ask_all(&prompts).await {
-            let Some(value) = answer.ok().and_then(|answer| json_in(&answer)) else { return Ok(None) };
-            drafts.extend(drafts_in(&value));
-        }
-        Ok(Some(drafts))
+        Ok(prompts)
     }
 
     /// A layer about each topic that has come up often and has none yet.
@@ -194,6 +212,35 @@ impl Memory {
     }
 }
 
+/// What a model is asked about some turns, from the first to the last.
+pub(crate) struct TurnsPrompt {
+    pub(crate) text: String,
+    pub(crate) span: (u32, u32),
+}
+
+/// What is learned from turns: by the model's answers about them, by rules where it gave none that can be read.
+fn drawn(turns: &[Observed], answers: Vec<(Span, Option<String>)>) -> Vec<Draft> {
+    let mut drafts = Vec::new();
+    for ((first, last), answer) in answers {
+        let from = turns.partition_point(|turn| turn.number < first);
+        let to = turns.partition_point(|turn| turn.number <= last);
+        let shown = &turns[from..to];
+        let Some(value) = answer.and_then(|answer| json_in(&answer)) else {
+            drafts.extend([preferences(shown), cures(shown)].concat());
+            continue;
+        };
+        for mut draft in drafts_in(&value) {
+            draft.turns.retain(|turn| shown.iter().any(|shown| shown.number == *turn));
+            if draft.turns.is_empty() {
+                // It does not say which: it may be any of them, and is forgotten with any of them.
+                draft.turns = shown.iter().map(|turn| turn.number).collect();
+            }
+            drafts.push(draft);
+        }
+    }
+    drafts
+}
+
 /// What a session is about.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
 pub struct Topic {
@@ -221,7 +268,7 @@ fn weigh(
         let weight = (1.0 - FADING) * f64::from(*count) / f64::from(most);
         connection
             .prepare_cached(
-                "INSERT INTO memory_topics VALUES (?1, ?2, ?3, ?4, ?5) ON CONFLICT (session, name)
+                "INSERT INTO memory_topics VALUES (?1, sealed(?2), ?3, ?4, ?5) ON CONFLICT (session, name)
                  DO UPDATE SET weight = min(1.0, weight + ?4), turns = turns + ?5",
             )?
             .execute(params![session.id, name, category(name), weight, (*count).min(turns as u32)])?;

@@ -44,7 +44,7 @@ fn write_one(connection: &Connection, session: &Session, length: u32, era: u32) 
     let text = best_lines(&lines, TOKENS, &language);
     let tokens = tokens::count(&text) + Span { first, last, level: Level::Tiny }.tokens();
     connection
-        .prepare_cached("INSERT OR REPLACE INTO memory_eras VALUES (?1, ?2, ?3, ?4, ?5)")?
+        .prepare_cached("INSERT OR REPLACE INTO memory_eras VALUES (?1, ?2, ?3, sealed(?4), ?5)")?
         .execute(params![session.id, length, first, text, tokens])?;
     Ok(())
 }
@@ -62,7 +62,7 @@ pub(crate) fn rewrite(connection: &Connection, session: &Session, turn: u32) -> 
 
 fn tiny_lines(connection: &Connection, session: i64, first: u32, last: u32) -> Result<Vec<String>, MemoryError> {
     let mut read =
-        connection.prepare_cached("SELECT tiny FROM memory_levels WHERE id BETWEEN ?1 AND ?2 ORDER BY id")?;
+        connection.prepare_cached("SELECT opened(tiny) FROM memory_levels WHERE id BETWEEN ?1 AND ?2 ORDER BY id")?;
     let rows = read.query_map(params![turn_id(session, first), turn_id(session, last)], |row| row.get(0))?;
     Ok(rows.collect::<Result<_, _>>()?)
 }
@@ -75,7 +75,8 @@ fn era_lines(
     last: u32,
 ) -> Result<Vec<String>, MemoryError> {
     let mut read = connection.prepare_cached(
-        "SELECT text FROM memory_eras WHERE session = ?1 AND length = ?2 AND first BETWEEN ?3 AND ?4 ORDER BY first",
+        "SELECT opened(text) FROM memory_eras
+         WHERE session = ?1 AND length = ?2 AND first BETWEEN ?3 AND ?4 ORDER BY first",
     )?;
     let rows = read.query_map(params![session, length, first, last], |row| row.get(0))?;
     Ok(rows.collect::<Result<_, _>>()?)

@@ -48,6 +48,9 @@ pub enum MemoryError {
     /// Somebody else is at it.
     #[error("session `{0}` is being distilled by another process")]
     Busy(String),
+    /// A model that answers later could not be asked, or not be asked how far it is.
+    #[error("the provider's batch: {0}")]
+    Batch(String),
     /// Somebody reads what is forgotten, so that the log cannot be emptied.
     #[error("forgotten, but another process still reads the log in which it was written")]
     StillRead,

@@ -53,7 +53,7 @@ impl Memory {
 
 fn part_of(connection: &rusqlite::Connection, session: i64, number: u32) -> Result<Option<String>, MemoryError> {
     let mut read = connection.prepare_cached(
-        "SELECT label FROM memory_parts WHERE session = ?1 AND first <= ?2 ORDER BY first DESC LIMIT 1",
+        "SELECT opened(label) FROM memory_parts WHERE session = ?1 AND first <= ?2 ORDER BY first DESC LIMIT 1",
     )?;
     Ok(read.query_row(rusqlite::params![session, number], |row| row.get(0))?)
 }

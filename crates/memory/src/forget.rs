@@ -7,7 +7,7 @@ use rusqlite::{Connection, params};
 use crate::columns::{ColumnWriter, Numbers, Role};
 use crate::store::{Session, find, stored, turn_id};
 use crate::words::each_term;
-use crate::{Memory, MemoryError, eras, items, postings};
+use crate::{BOARD_TURNS, Memory, MemoryError, eras, items, postings};
 
 /// What was forgotten.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -19,8 +19,9 @@ pub struct Forgotten {
 }
 
 impl Memory {
-    /// Forgets a whole session.
+    /// Forgets a whole session. Whoever draws lessons from it is not disturbed: it is refused.
     pub fn forget_session(&self, session: &str) -> Result<Forgotten, MemoryError> {
+        let _lease = self.lease(session)?;
         let forgotten = self.write(|connection| {
             let Session { id, turns, .. } = find(connection, session)?;
             let lessons = forget_lessons(connection, id, 1, turns)?;
@@ -38,6 +39,7 @@ impl Memory {
                 "memory_board",
                 "memory_topics",
                 "memory_encoders",
+                "memory_batches",
             ] {
                 connection.execute(&format!("DELETE FROM {table} WHERE session = ?1"), params![id])?;
             }
@@ -48,12 +50,16 @@ impl Memory {
         Ok(forgotten)
     }
 
-    /// Forgets one turn. The numbers of the others stay as they are.
+    /// Forgets one turn. The numbers of the others stay as they are. One that was forgotten before is no error, so that
+    /// what was interrupted can be done again.
     pub fn forget_turn(&self, session: &str, number: u32) -> Result<Forgotten, MemoryError> {
+        let _lease = self.lease(session)?;
         let forgotten = self.write(|connection| {
             let found = find(connection, session)?;
-            let missing = || MemoryError::NoTurn { session: session.to_owned(), turn: format!("T-{number}") };
-            let turn = stored(connection, found.id, number)?.ok_or_else(missing)?;
+            if !(1..=found.turns).contains(&number) {
+                return Err(MemoryError::NoTurn { session: session.to_owned(), turn: format!("T-{number}") });
+            }
+            let Some(turn) = stored(connection, found.id, number)? else { return Ok(Forgotten::default()) };
             let text = items::readable(turn.form, &turn.raw);
             let mut terms = BTreeSet::new();
             each_term(&self.redactor.text(&text), |term| _ = terms.insert(term.to_owned()));
@@ -68,10 +74,16 @@ impl Memory {
                 connection.execute(&format!("DELETE FROM {table} WHERE id = ?1"), params![id])?;
             }
             blank(connection, &found, number)?;
+            forget_names(connection, &found, number, turn.speaker.as_deref())?;
             connection.execute("DELETE FROM memory_gradients WHERE session = ?1", params![found.id])?;
-            connection.execute("DELETE FROM memory_topics WHERE session = ?1", params![found.id])?;
-            connection
-                .execute("DELETE FROM memory_board WHERE session = ?1 AND turn = ?2", params![found.id, number])?;
+            forget_topics(connection, found.id, &terms)?;
+            // What a provider makes of the turn is not asked for any more.
+            connection.execute("DELETE FROM memory_batches WHERE session = ?1", params![found.id])?;
+            // What was announced in the turn is its own, as is what was fetched of it later.
+            connection.execute(
+                "DELETE FROM memory_board WHERE session = ?1 AND (turn = ?2 OR until - ?3 BETWEEN ?2 - 1 AND ?2)",
+                params![found.id, number, BOARD_TURNS],
+            )?;
             eras::rewrite(connection, &found, number)?;
             crate::vectors::forget(connection, found.id, number)?;
             let lessons = forget_lessons(connection, found.id, number, number)?;
@@ -82,7 +94,7 @@ impl Memory {
     }
 
     /// Free pages are overwritten as they are freed; what the write-ahead log still has goes here.
-    fn empty_log(&self) -> Result<(), MemoryError> {
+    pub(crate) fn empty_log(&self) -> Result<(), MemoryError> {
         let connection = self.writer();
         let busy: i64 = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0))?;
         match busy {
@@ -105,6 +117,43 @@ fn blank(connection: &Connection, session: &Session, number: u32) -> Result<(), 
          AND first = (SELECT max(first) FROM memory_parts WHERE session = ?1 AND first <= ?2)",
         params![session.id, number, words],
     )?;
+    Ok(())
+}
+
+/// Names that nothing else bears any more: the speaker's, and the sitting's.
+fn forget_names(
+    connection: &Connection,
+    session: &Session,
+    number: u32,
+    speaker: Option<&str>,
+) -> Result<(), MemoryError> {
+    connection.execute(
+        "UPDATE memory_speakers SET name = '' WHERE session = ?1 AND name = sealed(?2)
+         AND NOT EXISTS (SELECT 1 FROM memory_turns WHERE id >= ?1 << 32 AND id < (?1 + 1) << 32 AND speaker = sealed(?2))",
+        params![session.id, speaker],
+    )?;
+    connection.execute(
+        "UPDATE memory_parts SET label = NULL WHERE session = ?1
+         AND first = (SELECT max(first) FROM memory_parts WHERE session = ?1 AND first <= ?2)
+         AND NOT EXISTS (SELECT 1 FROM memory_turns WHERE id >= ?3 + first AND id < ?3 + ifnull(
+             (SELECT min(first) FROM memory_parts WHERE session = ?1 AND first > ?2), ?4 + 1))",
+        params![session.id, number, session.id << 32, session.turns],
+    )?;
+    Ok(())
+}
+
+/// Topics that go by a word of the turn.
+fn forget_topics(connection: &Connection, session: i64, terms: &BTreeSet<String>) -> Result<(), MemoryError> {
+    let mut read = connection.prepare_cached("SELECT opened(name) FROM memory_topics WHERE session = ?1")?;
+    let names = read.query_map(params![session], |row| row.get(0))?.collect::<Result<Vec<String>, _>>()?;
+    for name in names {
+        let mut said = false;
+        each_term(&name, |term| said |= terms.contains(term));
+        if said {
+            let sql = "DELETE FROM memory_topics WHERE session = ?1 AND name = sealed(?2)";
+            connection.execute(sql, params![session, name])?;
+        }
+    }
     Ok(())
 }
 

@@ -85,7 +85,7 @@ impl Memory {
             connection.execute("DELETE FROM memory_sources WHERE lesson = ?1", params![lesson])?;
             Ok(connection.execute("DELETE FROM memory_lessons WHERE id = ?1", params![lesson])?)
         })?;
-        if removed == 0 { Err(MemoryError::NoLesson(lesson.to_owned())) } else { Ok(()) }
+        if removed == 0 { Err(MemoryError::NoLesson(lesson.to_owned())) } else { self.empty_log() }
     }
 
     /// The lessons a question is about, the best first.
@@ -146,14 +146,15 @@ fn faded(weight: f64, updated_ms: i64, now_ms: i64) -> f64 {
 }
 
 fn topic_weights(connection: &Connection) -> Result<BTreeMap<String, f64>, MemoryError> {
-    let mut read = connection.prepare_cached("SELECT name, max(weight) FROM memory_topics GROUP BY name")?;
+    let mut read = connection.prepare_cached("SELECT opened(name), max(weight) FROM memory_topics GROUP BY name")?;
     let rows = read.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
     Ok(rows.collect::<Result<_, _>>()?)
 }
 
 pub(crate) fn read(connection: &Connection, status: Option<&str>, most: u32) -> Result<Vec<Lesson>, MemoryError> {
     let mut read = connection.prepare_cached(
-        "SELECT id, kind, status, title, topics, keywords, content, weight, updated_ms FROM memory_lessons
+        "SELECT id, kind, status, opened(title), opened(topics), opened(keywords), opened(content), weight, updated_ms
+         FROM memory_lessons
          WHERE ?1 IS NULL OR status = ?1 ORDER BY weight DESC, updated_ms DESC, id LIMIT ?2",
     )?;
     let list = |text: String| text.split('\n').filter(|word| !word.is_empty()).map(str::to_owned).collect();
@@ -196,10 +197,11 @@ pub(crate) fn learn(connection: &Connection, session: i64, draft: &Draft) -> Res
             id
         }
         None => {
-            let id = name(draft);
+            let id = name(connection, draft)?;
             connection
                 .prepare_cached(
-                    "INSERT OR REPLACE INTO memory_lessons VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
+                    "INSERT OR REPLACE INTO memory_lessons
+                     VALUES (?1, ?2, ?3, sealed(?4), sealed(?5), sealed(?6), sealed(?7), ?8, ?9, ?10)",
                 )?
                 .execute(params![
                     id,
@@ -226,7 +228,7 @@ pub(crate) fn learn(connection: &Connection, session: i64, draft: &Draft) -> Res
 
 /// The lesson that says the same already.
 fn alike(connection: &Connection, draft: &Draft) -> Result<Option<String>, MemoryError> {
-    let id = name(draft);
+    let id = name(connection, draft)?;
     let mut there = connection.prepare_cached("SELECT 1 FROM memory_lessons WHERE id = ?1")?;
     if there.exists(params![id])? {
         return Ok(Some(id));
@@ -235,7 +237,7 @@ fn alike(connection: &Connection, draft: &Draft) -> Result<Option<String>, Memor
     if words.len() < 3 {
         return Ok(None);
     }
-    let mut read = connection.prepare_cached("SELECT id, keywords FROM memory_lessons WHERE kind = ?1")?;
+    let mut read = connection.prepare_cached("SELECT id, opened(keywords) FROM memory_lessons WHERE kind = ?1")?;
     let mut rows = read.query(params![draft.kind])?;
     while let Some(row) = rows.next()? {
         let theirs: String = row.get(1)?;
@@ -264,10 +266,14 @@ pub(crate) fn prune(connection: &Connection) -> Result<u32, MemoryError> {
     Ok(removed)
 }
 
-fn name(draft: &Draft) -> String {
+/// A name that the same thing gets each time, and that does not tell what it is where the memory is sealed.
+fn name(connection: &Connection, draft: &Draft) -> Result<String, MemoryError> {
+    let mut mark = connection.prepare_cached("SELECT CAST(marked(?1) AS BLOB)")?;
+    let same = format!("{}{}", draft.kind, draft.same_as);
+    let same: Vec<u8> = mark.query_row(params![same], |row| row.get(0))?;
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
-    for byte in draft.kind.bytes().chain(draft.same_as.bytes()) {
+    for byte in same {
         hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     }
-    format!("les_{hash:016x}")
+    Ok(format!("les_{hash:016x}"))
 }

@@ -143,14 +143,15 @@ pub(crate) fn put(
     made: &Made,
     made_by: &str,
 ) -> Result<(), MemoryError> {
+    let there = "SELECT 1 FROM memory_turns WHERE id = ?1";
+    if !connection.prepare_cached(there)?.exists(params![turn_id(session, number)])? {
+        // It was forgotten while its levels were made.
+        return Ok(());
+    }
     let Lower { smoothed, compressed, tiny } = &made.lower;
-    connection.prepare_cached("INSERT OR REPLACE INTO memory_levels VALUES (?1, ?2, ?3, ?4, ?5)")?.execute(params![
-        turn_id(session, number),
-        smoothed,
-        compressed,
-        tiny,
-        made_by
-    ])?;
+    connection
+        .prepare_cached("INSERT OR REPLACE INTO memory_levels VALUES (?1, sealed(?2), sealed(?3), sealed(?4), ?5)")?
+        .execute(params![turn_id(session, number), smoothed, compressed, tiny, made_by])?;
     let mut numbers = columns.get(connection, session, number)?;
     numbers.tokens = made.tokens;
     columns.put(connection, session, number, &numbers)
@@ -162,9 +163,10 @@ pub(crate) fn level_text(
     number: u32,
     level: Level,
 ) -> Result<Option<String>, MemoryError> {
-    let mut read = connection.prepare_cached("SELECT smoothed, compressed, tiny FROM memory_levels WHERE id = ?1")?;
-    let column = (level as usize).saturating_sub(1);
-    Ok(read.query_row(params![turn_id(session, number)], |row| row.get(column)).optional()?)
+    let mut read = connection.prepare_cached("SELECT opened(CASE ?2 WHEN 0 THEN smoothed WHEN 1 THEN compressed ELSE tiny END) FROM memory_levels WHERE id = ?1",
+    )?;
+    let column = (level as usize).saturating_sub(1) as i64;
+    Ok(read.query_row(params![turn_id(session, number), column], |row| row.get(0)).optional()?)
 }
 
 /// How rare words are in a session.

@@ -30,6 +30,7 @@
 
 mod append;
 mod assemble;
+mod batch;
 mod board;
 mod columns;
 mod distill;
@@ -53,6 +54,7 @@ mod postings;
 mod rank;
 mod recall;
 mod schema;
+mod seal;
 mod search;
 mod smooth;
 mod stats;
@@ -76,7 +78,7 @@ pub use import::{Format, Imported};
 pub use lessons::{Lesson, Verdict};
 pub use level::{Level, Span, turn_number};
 pub use levels::Written;
-pub use model::SmallModel;
+pub use model::{Batch, Later, SmallModel};
 #[cfg(feature = "pocket")]
 pub use pocket::Pocket;
 pub use rank::Weights;

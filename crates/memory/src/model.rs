@@ -7,10 +7,35 @@ pub trait SmallModel: Send + Sync {
     /// Answers a prompt; what went wrong is told in a line.
     fn ask<'a>(&'a self, prompt: &'a str) -> BoxFuture<'a, Result<String, String>>;
 
-    /// Answers many prompts, in their order. A provider that takes batches at a lower price can do that here.
+    /// Answers many prompts, in their order.
     fn ask_all<'a>(&'a self, prompts: &'a [String]) -> BoxFuture<'a, Vec<Result<String, String>>> {
         join_all(prompts.iter().map(|prompt| self.ask(prompt))).boxed()
     }
+
+    /// How to have prompts answered later, where that is possible and wanted: lessons are drawn that way.
+    fn later(&self) -> Option<&dyn Later> {
+        None
+    }
+}
+
+/// Answers many prompts later, at a lower price. What was handed over has a name, by which another process finds it.
+pub trait Later: Send + Sync {
+    /// Hands prompts over and tells the batch's name.
+    fn submit<'a>(&'a self, prompts: &'a [String]) -> BoxFuture<'a, Result<String, String>>;
+
+    /// Where the batch of this name stands, which has so many prompts.
+    fn look<'a>(&'a self, batch: &'a str, prompts: usize) -> BoxFuture<'a, Result<Batch, String>>;
+}
+
+/// Where a batch stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Batch {
+    /// It is being worked on.
+    Working,
+    /// What each prompt came to, in their order.
+    Answered(Vec<Result<String, String>>),
+    /// Nothing will come of it.
+    Lost,
 }
 
 /// The JSON in an answer, whatever was written around it.

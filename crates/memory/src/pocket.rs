@@ -2,18 +2,25 @@
 
 use crate::Encoder;
 
+/// Texts are read this far; the transformer takes its first 128 word pieces.
+const CHARACTERS: usize = 2_000;
+
 /// The transformer of `pocket-encoder`: English, 384 dimensions, the first 128 word pieces of a text.
 pub struct Pocket {
-    encoder: pocket_encoder::Encoder,
     name: String,
 }
 
 impl Pocket {
-    /// Unpacks the weights, once per process.
-    pub fn new() -> Result<Self, crate::MemoryError> {
-        let encoder = pocket_encoder::Encoder::new().map_err(|error| crate::MemoryError::Encoder(error.to_string()))?;
+    /// Its weights are unpacked when something is first encoded, once per process.
+    pub fn new() -> Self {
         let info = pocket_encoder::model_info();
-        Ok(Self { encoder, name: format!("{} {}", info.id, info.revision) })
+        Self { name: format!("{} {}", info.id, info.revision) }
+    }
+}
+
+impl Default for Pocket {
+    fn default() -> Self {
+        Self::new()
     }
 }
 
@@ -29,8 +36,13 @@ impl Encoder for Pocket {
     }
 
     fn encode(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>, String> {
-        // It takes no blank text; a turn that says nothing is like nothing in particular.
-        let texts: Vec<&str> = texts.iter().map(|text| if text.trim().is_empty() { "." } else { *text }).collect();
-        self.encoder.embed(&texts).map_err(|error| error.to_string())
+        let beginning = |text: &&str| -> String {
+            let beginning: String = text.chars().take(CHARACTERS).collect();
+            // It takes no blank text; a turn that says nothing is like nothing in particular.
+            if beginning.trim().is_empty() { ".".to_owned() } else { beginning }
+        };
+        let texts: Vec<String> = texts.iter().map(beginning).collect();
+        let encoder = pocket_encoder::Encoder::new().map_err(|error| error.to_string())?;
+        encoder.embed(&texts).map_err(|error| error.to_string())
     }
 }

@@ -49,11 +49,11 @@ impl PostingWriter {
     pub(crate) fn finish(self, connection: &Connection) -> Result<(), MemoryError> {
         let mut tail = connection.prepare_cached(
             "SELECT block, before, docs, last, data FROM memory_postings
-             WHERE term = ?1 AND session = ?2 ORDER BY block DESC LIMIT 1",
+             WHERE term = marked(?1) AND session = ?2 ORDER BY block DESC LIMIT 1",
         )?;
         let mut write = connection.prepare_cached(
             "INSERT OR REPLACE INTO memory_postings (term, session, block, before, docs, last, data)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+             VALUES (marked(?1), ?2, ?3, ?4, ?5, ?6, ?7)",
         )?;
         for ((term, session), list) in self.lists {
             let stored = tail.query_row(params![term, session], Block::read).optional()?;
@@ -122,9 +122,9 @@ pub(crate) fn each_posting(
 ) -> Result<(), MemoryError> {
     let mut read = match session {
         Some(_) => connection.prepare_cached(
-            "SELECT session, data FROM memory_postings WHERE term = ?1 AND session = ?2 ORDER BY block",
+            "SELECT session, data FROM memory_postings WHERE term = marked(?1) AND session = ?2 ORDER BY block",
         ),
-        None => connection.prepare_cached("SELECT session, data FROM memory_postings WHERE term = ?1"),
+        None => connection.prepare_cached("SELECT session, data FROM memory_postings WHERE term = marked(?1)"),
     }?;
     let mut rows = match session {
         Some(session) => read.query(params![term, session]),
@@ -143,7 +143,7 @@ pub(crate) fn each_posting(
 /// How many turns of a session have a term.
 pub(crate) fn turns_with(connection: &Connection, term: &str, session: i64) -> Result<u32, MemoryError> {
     let mut read = connection.prepare_cached(
-        "SELECT before + docs FROM memory_postings WHERE term = ?1 AND session = ?2 ORDER BY block DESC LIMIT 1",
+        "SELECT before + docs FROM memory_postings WHERE term = marked(?1) AND session = ?2 ORDER BY block DESC LIMIT 1",
     )?;
     Ok(read.query_row(params![term, session], |row| row.get(0)).optional()?.unwrap_or(0))
 }
@@ -156,15 +156,16 @@ pub(crate) fn remove<'a>(
     terms: impl IntoIterator<Item = &'a str>,
 ) -> Result<(), MemoryError> {
     for term in terms {
-        let mut read = connection
-            .prepare_cached("SELECT data FROM memory_postings WHERE term = ?1 AND session = ?2 ORDER BY block")?;
+        let mut read = connection.prepare_cached(
+            "SELECT data FROM memory_postings WHERE term = marked(?1) AND session = ?2 ORDER BY block",
+        )?;
         let rows = read.query_map(params![term, session], |row| row.get::<_, Vec<u8>>(0))?;
         let mut kept = Vec::new();
         for data in rows {
             kept.extend(Postings { data: &data?, last: 0 }.filter(|(found, _)| *found != turn));
         }
         connection
-            .prepare_cached("DELETE FROM memory_postings WHERE term = ?1 AND session = ?2")?
+            .prepare_cached("DELETE FROM memory_postings WHERE term = marked(?1) AND session = ?2")?
             .execute(params![term, session])?;
         if !kept.is_empty() {
             let lists = BTreeMap::from([((term.to_owned(), session), kept)]);

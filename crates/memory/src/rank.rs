@@ -12,6 +12,9 @@
 //! on others untouched; the user's share is what chats with an assistant add, whose answers repeat every word of the
 //! question and carry little of what is asked for later.
 
+use std::cmp::Ordering;
+use std::collections::BinaryHeap;
+
 use crate::columns::{Numbers, Role};
 
 /// BM25 as FTS5 has it.
@@ -99,6 +102,9 @@ pub(crate) fn scores(turns: &Turns, asked: &Asked, weights: &Weights) -> Vec<f64
         }
     }
     for (at, run) in asked.named.iter().enumerate() {
+        if run.speakers.is_empty() && run.role.is_none() && !run.assisted {
+            continue;
+        }
         let end = asked.named.get(at + 1).map_or(turns.numbers.len(), |next| next.from);
         for (numbers, score) in turns.numbers[run.from..end].iter().zip(&mut scores[run.from..end]) {
             let by_name = numbers.speaker != 0 && run.speakers.contains(&numbers.speaker);
@@ -115,19 +121,52 @@ pub(crate) fn scores(turns: &Turns, asked: &Asked, weights: &Weights) -> Vec<f64
 
 /// The best, best first: as many as are asked for, among those that have anything to do with the question.
 pub(crate) fn best(scores: &[f64], related: impl Fn(usize) -> bool, k: usize) -> Vec<usize> {
-    let mut order: Vec<usize> = (0..scores.len()).filter(|at| related(*at)).collect();
-    let better = |a: &usize, b: &usize| scores[*b].total_cmp(&scores[*a]).then(a.cmp(b));
-    if order.len() > k && k > 0 {
-        order.select_nth_unstable_by(k - 1, better);
+    // Of a million turns nearly all lose against the worst that is kept: one comparison each.
+    let mut kept: BinaryHeap<Worst> = BinaryHeap::with_capacity(k.min(scores.len()) + 1);
+    let mut least = if k == 0 { f64::INFINITY } else { f64::NEG_INFINITY };
+    for (at, score) in scores.iter().enumerate() {
+        // What comes later is not better where it is as good.
+        if *score <= least || !related(at) {
+            continue;
+        }
+        kept.push(Worst { score: *score, at });
+        if kept.len() > k {
+            kept.pop();
+        }
+        if kept.len() == k
+            && let Some(worst) = kept.peek()
+        {
+            least = worst.score;
+        }
     }
-    order.truncate(k);
-    order.sort_unstable_by(better);
-    order
+    kept.into_sorted_vec().into_iter().map(|kept| kept.at).collect()
+}
+
+/// A turn among the best; the largest is the worst of them.
+#[derive(Debug, PartialEq)]
+struct Worst {
+    score: f64,
+    at: usize,
+}
+
+impl Eq for Worst {}
+
+impl Ord for Worst {
+    fn cmp(&self, other: &Self) -> Ordering {
+        other.score.total_cmp(&self.score).then(self.at.cmp(&other.at))
+    }
+}
+
+impl PartialOrd for Worst {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
 }
 
 fn bm25_of_turns(turns: &Turns, asked: &Asked) -> Vec<f64> {
     let count = turns.numbers.len();
-    let words: u64 = turns.numbers.iter().map(|numbers| u64::from(numbers.words)).sum();
+    // Every turn is of a sitting.
+    let words: u64 = turns.sitting_words.iter().sum();
     let average = words as f64 / count.max(1) as f64;
     let mut scores = vec![0.0; count];
     for postings in &asked.postings {
@@ -190,16 +229,16 @@ fn add_likeness(scores: &mut [f64], likeness: &[f32], weight: f64) {
 }
 
 fn smooth(scores: &mut [f64], sitting: &[u32], weight: f64) {
-    let mut before = None;
-    for at in 0..scores.len() {
-        let own = scores[at];
-        let after = scores.get(at + 1).filter(|_| sitting.get(at + 1) == sitting.get(at)).copied().unwrap_or(0.0);
-        let earlier = match before {
-            Some((score, place)) if sitting.get(at) == Some(&place) => score,
-            _ => 0.0,
-        };
-        scores[at] = own + weight * (earlier + after);
-        before = sitting.get(at).map(|place| (own, *place));
+    let mut rest = scores;
+    for run in sitting.chunk_by(|a, b| a == b) {
+        let Some((run, after)) = rest.split_at_mut_checked(run.len()) else { return };
+        let mut before = 0.0;
+        for at in 0..run.len() {
+            let (own, next) = (run[at], run.get(at + 1).copied().unwrap_or(0.0));
+            run[at] = own + weight * (before + next);
+            before = own;
+        }
+        rest = after;
     }
 }
 

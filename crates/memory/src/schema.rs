@@ -151,4 +151,20 @@ const STEPS: &[(&str, &str)] = &[
     CREATE TABLE memory_encoders (session INTEGER PRIMARY KEY, width INTEGER NOT NULL);
     ",
     ),
+    (
+        "sealing",
+        "-- One row where texts are sealed and terms marked: what shows with which key.
+    CREATE TABLE memory_seal (proof BLOB NOT NULL);",
+    ),
+    (
+        "batches",
+        "-- Turns a provider is drawing lessons from: the batch's name there, and the first and last turn of each prompt.
+    CREATE TABLE memory_batches (
+        session INTEGER PRIMARY KEY,
+        batch TEXT NOT NULL,
+        spans TEXT NOT NULL,
+        attempt INTEGER NOT NULL,
+        submitted_ms INTEGER NOT NULL
+    );",
+    ),
 ];

@@ -193,7 +193,7 @@ impl Scope {
         scores: &[f64],
         best: &[usize],
     ) -> Result<Vec<Hit>, MemoryError> {
-        let mut key = connection.prepare_cached("SELECT key FROM memory_turns WHERE id = ?1")?;
+        let mut key = connection.prepare_cached("SELECT opened(key) FROM memory_turns WHERE id = ?1")?;
         let mut hits = Vec::with_capacity(best.len());
         let mut candidates = Vec::with_capacity(best.len());
         for at in best {
@@ -247,8 +247,8 @@ fn drop_common(postings: &mut Vec<Vec<(u32, u32)>>, turns: usize) {
 
 /// Assigns each turn of a session its sitting. A label that comes again is the same sitting.
 fn sittings(connection: &Connection, session: i64, count: u32, turns: &mut Turns) -> Result<(), MemoryError> {
-    let mut read =
-        connection.prepare_cached("SELECT first, label, words FROM memory_parts WHERE session = ?1 ORDER BY first")?;
+    let mut read = connection
+        .prepare_cached("SELECT first, opened(label), words FROM memory_parts WHERE session = ?1 ORDER BY first")?;
     let rows = read.query_map(params![session], |row| {
         Ok((row.get::<_, u32>(0)?, row.get::<_, Option<String>>(1)?, row.get::<_, i64>(2)?))
     })?;
@@ -272,7 +272,8 @@ fn sittings(connection: &Connection, session: i64, count: u32, turns: &mut Turns
 
 /// The speakers of a session, in the order of their numbers, which begin at one.
 pub(crate) fn speakers(connection: &Connection, session: i64) -> Result<Vec<String>, MemoryError> {
-    let mut read = connection.prepare_cached("SELECT name FROM memory_speakers WHERE session = ?1 ORDER BY id")?;
+    let mut read =
+        connection.prepare_cached("SELECT opened(name) FROM memory_speakers WHERE session = ?1 ORDER BY id")?;
     let names = read.query_map(params![session], |row| row.get(0))?;
     Ok(names.collect::<Result<_, _>>()?)
 }

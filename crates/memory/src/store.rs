@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
-use selvedge_journal::Redactor;
+use selvedge_journal::{JournalError, Redactor, Seal};
 
 use crate::append::Batch;
 use crate::schema::TABLES;
@@ -22,6 +22,7 @@ pub struct Memory {
     folder: PathBuf,
     writer: Mutex<Connection>,
     readers: Mutex<Vec<Reader>>,
+    seal: Seal,
     pub(crate) redactor: Redactor,
     pub(crate) encoder: Option<Arc<dyn Encoder>>,
 }
@@ -67,15 +68,33 @@ impl Memory {
     /// Opens the memory in a folder's journal, making it where there is none. Whatever people or indexes see of it
     /// goes through the redactor.
     pub fn open(folder: &Path, redactor: Redactor) -> Result<Self, MemoryError> {
-        let connection = TABLES.open(folder)?;
+        Self::open_with(folder, redactor, Seal::none())
+    }
+
+    /// The same, sealed: the file has no word of what is remembered in the clear. What was there before is sealed now,
+    /// and from then on the memory opens with this key only.
+    pub fn open_sealed(folder: &Path, redactor: Redactor, key: &[u8; 32]) -> Result<Self, MemoryError> {
+        Self::open_with(folder, redactor, Seal::new(key))
+    }
+
+    fn open_with(folder: &Path, redactor: Redactor, seal: Seal) -> Result<Self, MemoryError> {
+        let connection = TABLES.open(folder, &seal)?;
         connection.pragma_update(None, "secure_delete", "on")?;
-        Ok(Self {
+        let sealed_with = sealed_with(&connection)?;
+        let memory = Self {
             folder: folder.to_owned(),
             writer: Mutex::new(connection),
             readers: Mutex::default(),
+            seal,
             redactor,
             encoder: None,
-        })
+        };
+        match (memory.seal.proof(), sealed_with) {
+            (ours, there) if ours == there => {}
+            (Some(proof), None) => memory.seal_everything(&proof)?,
+            _ => return Err(JournalError::Sealed.into()),
+        }
+        Ok(memory)
     }
 
     /// Stores a turn of a session, and makes it findable. Its other levels are written later, by
@@ -114,8 +133,9 @@ impl Memory {
     pub fn number_of(&self, session: &str, key: &str) -> Result<Option<u32>, MemoryError> {
         self.read(|reader| {
             let session = find(&reader.connection, session)?.id;
-            let mut read =
-                reader.connection.prepare_cached("SELECT id FROM memory_turns WHERE session = ?1 AND key = ?2")?;
+            let mut read = reader
+                .connection
+                .prepare_cached("SELECT id FROM memory_turns WHERE session = ?1 AND key = sealed(?2)")?;
             let id: Option<i64> = read.query_row(params![session, key], |row| row.get(0)).optional()?;
             Ok(id.map(|id| id as u32))
         })
@@ -152,6 +172,10 @@ impl Memory {
     pub(crate) fn write<T>(&self, work: impl FnOnce(&Connection) -> Result<T, MemoryError>) -> Result<T, MemoryError> {
         let mut connection = self.writer();
         let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        if sealed_with(&transaction)? != self.seal.proof() {
+            // Somebody has sealed it meanwhile: nothing is written beside that in the clear.
+            return Err(JournalError::Sealed.into());
+        }
         let done = work(&transaction)?;
         transaction.commit()?;
         Ok(done)
@@ -167,7 +191,7 @@ impl Memory {
         let taken = kept().pop();
         let mut reader = match taken {
             Some(reader) => reader,
-            None => Reader { connection: TABLES.connect(&self.folder)?, scope: None },
+            None => Reader { connection: TABLES.connect(&self.folder, &self.seal)?, scope: None },
         };
         reader.connection.execute_batch("BEGIN")?;
         let done = work(&mut reader);
@@ -197,6 +221,12 @@ impl Appended {
     }
 }
 
+/// What shows with which key the memory is sealed, where it is.
+fn sealed_with(connection: &Connection) -> Result<Option<Vec<u8>>, MemoryError> {
+    let mut read = connection.prepare_cached("SELECT proof FROM memory_seal")?;
+    Ok(read.query_row([], |row| row.get(0)).optional()?)
+}
+
 /// The session of a name.
 pub(crate) fn find(connection: &Connection, name: &str) -> Result<Session, MemoryError> {
     let mut read =
@@ -212,8 +242,9 @@ pub(crate) fn turn_id(session: i64, number: u32) -> i64 {
 }
 
 pub(crate) fn stored(connection: &Connection, session: i64, number: u32) -> Result<Option<Turn>, MemoryError> {
-    let mut read =
-        connection.prepare_cached("SELECT key, role, speaker, ts, at_ms, form, raw FROM memory_turns WHERE id = ?1")?;
+    let mut read = connection.prepare_cached(
+        "SELECT opened(key), role, opened(speaker), ts, at_ms, form, opened(raw) FROM memory_turns WHERE id = ?1",
+    )?;
     let found = read.query_row(params![turn_id(session, number)], |row| {
         Ok(Turn {
             number,

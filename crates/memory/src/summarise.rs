@@ -60,6 +60,10 @@ impl Memory {
             }
             let (mut columns, mut postings) = (ColumnWriter::default(), PostingWriter::default());
             for (wanted, lower) in made {
+                if stored(connection, id, wanted.number)?.is_none() {
+                    // It was forgotten while the model was asked.
+                    continue;
+                }
                 let mut said = BTreeSet::new();
                 each_term(&wanted.text, |term| _ = said.insert(term.to_owned()));
                 // Words of the summary find the turn as well.

@@ -30,6 +30,14 @@ impl Memory {
         self
     }
 
+    /// The same with the encoder that is built in. Where none is, which the feature `pocket` decides, nothing changes.
+    pub fn with_built_in_encoder(self) -> Self {
+        #[cfg(feature = "pocket")]
+        return self.with_encoder(Arc::new(crate::Pocket::new()));
+        #[cfg(not(feature = "pocket"))]
+        self
+    }
+
     /// Writes the vectors of some turns that lack them. Tells how many it wrote; call it again until it wrote none.
     pub fn write_vectors(&self, session: &str) -> Result<u32, MemoryError> {
         let Some(encoder) = &self.encoder else { return Ok(0) };
@@ -56,6 +64,12 @@ impl Memory {
                 return Ok(0);
             }
             store(connection, found.id, encoder.name(), from, &vectors)?;
+            for (number, _) in (from + 1..).zip(&vectors) {
+                if stored(connection, found.id, number)?.is_none() {
+                    // It was forgotten meanwhile.
+                    forget(connection, found.id, number)?;
+                }
+            }
             Ok(vectors.len() as u32)
         })
     }
@@ -81,8 +95,9 @@ pub(crate) fn likeness(
     into: &mut Vec<f32>,
 ) -> Result<bool, MemoryError> {
     let end = into.len() + turns as usize;
-    let mut read = connection
-        .prepare_cached("SELECT data FROM memory_vectors WHERE id >= ?1 AND id < ?2 AND encoder = ?3 ORDER BY id")?;
+    let mut read = connection.prepare_cached(
+        "SELECT opened(data) FROM memory_vectors WHERE id >= ?1 AND id < ?2 AND encoder = ?3 ORDER BY id",
+    )?;
     let mut rows = read.query(params![session << 32, (session + 1) << 32, encoder])?;
     let mut any = false;
     while let Some(row) = rows.next()? {
@@ -110,7 +125,7 @@ fn dot(a: &[i8], b: &[u8]) -> i32 {
 /// How many turns of a session have a vector of this encoder.
 fn embedded(connection: &Connection, session: i64, encoder: &str) -> Result<u32, MemoryError> {
     let mut read = connection.prepare_cached(
-        "SELECT id, encoder, length(data) FROM memory_vectors WHERE id >= ?1 AND id < ?2 ORDER BY id DESC LIMIT 1",
+        "SELECT id, encoder, length(opened(data)) FROM memory_vectors WHERE id >= ?1 AND id < ?2 ORDER BY id DESC LIMIT 1",
     )?;
     let last = read.query_row(params![session << 32, (session + 1) << 32], |row| {
         Ok((row.get::<_, i64>(0)?, row.get::<_, String>(1)?, row.get::<_, u32>(2)?))
@@ -145,8 +160,8 @@ fn store(
         )?;
         connection.execute("INSERT OR REPLACE INTO memory_encoders VALUES (?1, ?2)", params![session, width as i64])?;
     }
-    let mut read = connection.prepare_cached("SELECT data FROM memory_vectors WHERE id = ?1")?;
-    let mut write = connection.prepare_cached("INSERT OR REPLACE INTO memory_vectors VALUES (?1, ?2, ?3)")?;
+    let mut read = connection.prepare_cached("SELECT opened(data) FROM memory_vectors WHERE id = ?1")?;
+    let mut write = connection.prepare_cached("INSERT OR REPLACE INTO memory_vectors VALUES (?1, ?2, sealed(?3))")?;
     let mut at = from;
     for vectors in by_block(from, vectors) {
         let id = session << 32 | i64::from(at / PER_BLOCK);
@@ -173,13 +188,13 @@ fn by_block(from: u32, vectors: &[Vec<i8>]) -> impl Iterator<Item = &[Vec<i8>]> 
 /// Blanks the vector of a turn.
 pub(crate) fn forget(connection: &Connection, session: i64, turn: u32) -> Result<(), MemoryError> {
     let id = session << 32 | i64::from((turn - 1) / PER_BLOCK);
-    let mut read = connection.prepare_cached("SELECT data FROM memory_vectors WHERE id = ?1")?;
+    let mut read = connection.prepare_cached("SELECT opened(data) FROM memory_vectors WHERE id = ?1")?;
     let Some(mut data) = read.query_row(params![id], |row| row.get::<_, Vec<u8>>(0)).optional()? else { return Ok(()) };
     let width = width(connection, session)? as usize;
     let at = ((turn - 1) % PER_BLOCK) as usize * width;
     if let Some(vector) = data.get_mut(at..at + width) {
         vector.fill(0);
-        connection.execute("UPDATE memory_vectors SET data = ?2 WHERE id = ?1", params![id, data])?;
+        connection.execute("UPDATE memory_vectors SET data = sealed(?2) WHERE id = ?1", params![id, data])?;
     }
     Ok(())
 }

@@ -10,6 +10,7 @@ use selvedge_protocol::ModelErrorKind;
 use serde_json::Value;
 
 use crate::asking::{Acted, Asking};
+use crate::batch::Exchange;
 use crate::transport::{accepted, address, broken, headers, http_client};
 use crate::{Model, ModelError, ModelEvent, Prompt, Provider, request};
 
@@ -34,6 +35,10 @@ impl Client {
     pub fn new(provider: Provider) -> Result<Self, ModelError> {
         let http = http_client(&provider)?;
         Ok(Self { http, provider: Arc::new(provider) })
+    }
+
+    pub(crate) fn exchange(&self) -> Exchange {
+        Exchange { http: self.http.clone(), provider: self.provider.clone() }
     }
 
     /// Who is asked.

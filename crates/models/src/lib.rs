@@ -56,6 +56,7 @@
 
 mod as_text;
 mod asking;
+mod batch;
 mod chat;
 mod classify;
 mod client;
@@ -76,6 +77,7 @@ mod sse;
 mod table;
 mod transport;
 
+pub use batch::{BatchState, Batches};
 pub use classify::of_status as error_of;
 pub use client::{Client, ModelStream};
 pub use decode::Decoder;

@@ -127,7 +127,8 @@ impl Chat {
             asking: VecDeque::new(),
             editor: Editor::default(),
             why: Editor::default(),
-            history: History::open(home.as_deref()),
+            // Where the journal is sealed, what was asked is not kept beside it in the clear.
+            history: History::open(home.as_deref().filter(|_| !setup.config.journal.encrypt)),
             offers: None,
             searching: false,
             thoughts: Thoughts::Folded,

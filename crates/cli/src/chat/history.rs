@@ -1,5 +1,6 @@
 //! What was asked before, to be asked again: kept across chats, for the person alone.
 
+use std::collections::BTreeSet;
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -78,6 +79,18 @@ impl History {
     }
 }
 
+/// Takes these out of what was asked before.
+pub(crate) fn forget_asked(home: &Path, texts: &BTreeSet<String>) -> std::io::Result<()> {
+    let file = home.join("chat_history.jsonl");
+    let Ok(there) = std::fs::read_to_string(&file) else { return Ok(()) };
+    let is_kept = |line: &&str| serde_json::from_str::<String>(line).is_ok_and(|text| !texts.contains(&text));
+    let kept: String = there.lines().filter(is_kept).map(|line| format!("{line}\n")).collect();
+    if kept.len() == there.len() {
+        return Ok(());
+    }
+    write(&file, &kept, OpenOptions::new().write(true).truncate(true))
+}
+
 fn write(file: &Path, text: &str, how: &mut OpenOptions) -> std::io::Result<()> {
     #[cfg(unix)]
     {
@@ -111,6 +124,9 @@ mod tests {
         History::open(Some(home.path())).add("several\nlines");
         let mut history = History::open(Some(home.path()));
         assert_eq!(history.back(""), Some("several\nlines"));
+        history.add("another");
+        forget_asked(home.path(), &BTreeSet::from(["several\nlines".to_owned()])).unwrap();
+        assert_eq!(History::open(Some(home.path())).entries, ["another"]);
         #[cfg(unix)]
         {
             use std::os::unix::fs::PermissionsExt;

@@ -33,6 +33,7 @@ use anyhow::Result;
 use ratatui_core::text::Span;
 
 use self::app::Chat;
+pub(crate) use self::history::forget_asked;
 use self::rows::{Fit, Row, one_line};
 use crate::Exit;
 use crate::args::{ChatArgs, ResumeArgs};

@@ -124,6 +124,10 @@ pub(crate) struct DistillArgs {
     #[arg(long, value_name = "SESSION")]
     pub(crate) session: Option<String>,
 
+    /// Wait for what was handed over to a provider's batch
+    #[arg(long)]
+    pub(crate) wait: bool,
+
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,

@@ -32,6 +32,9 @@ pub(super) fn import(memory: &Memory, args: &ImportArgs) -> Result<Exit> {
         all.sessions.extend(done.sessions.into_iter().filter(|name| !all.sessions.contains(name)).collect::<Vec<_>>());
     }
     write_levels(memory)?;
+    for session in &all.sessions {
+        write_vectors(memory, session)?;
+    }
     if args.json {
         line(&json!({"turns": all.turns, "before": all.before, "sessions": all.sessions}).to_string())?;
     } else {
@@ -56,6 +59,19 @@ pub(super) fn write_levels(memory: &Memory) -> Result<()> {
             return Ok(());
         }
     }
+}
+
+/// Writes the vectors that a session lacks, where there is an encoder.
+fn write_vectors(memory: &Memory, session: &str) -> Result<()> {
+    let bar = bar(None, "writing vectors of {msg} {spinner} {pos}").with_message(session.to_owned());
+    loop {
+        match memory.write_vectors(session)? {
+            0 => break,
+            some => bar.inc(u64::from(some)),
+        }
+    }
+    bar.finish_and_clear();
+    Ok(())
 }
 
 /// A bar for people; nothing where nobody looks.

@@ -1,12 +1,11 @@
-//! `selvedge memory stats`, `export` and `forget`: what is kept, taken out, and let go.
+//! `selvedge memory stats` and `export`: what is kept, and taken out.
 
 use std::io::{BufWriter, Write};
 
 use anyhow::Result;
-use selvedge_memory::{Level, Memory, MemoryError, turn_number};
-use serde_json::json;
+use selvedge_memory::{Level, Memory, MemoryError};
 
-use super::args::{ExportArgs, ForgetArgs, StatsArgs};
+use super::args::{ExportArgs, StatsArgs};
 use crate::Exit;
 use crate::out::line;
 use crate::problem::Problem;
@@ -76,31 +75,5 @@ pub(super) fn export(memory: &Memory, args: &ExportArgs) -> Result<Exit> {
         }
     };
     eprintln!("{count} turns, without their secrets");
-    Ok(Exit::Done)
-}
-
-pub(super) fn forget(memory: &Memory, args: &ForgetArgs) -> Result<Exit> {
-    if let Some(lesson) = &args.lesson {
-        memory.forget_lesson(lesson)?;
-        eprintln!("forgotten: {lesson}");
-        return Ok(Exit::Done);
-    }
-    let Some(session) = &args.session else {
-        return Err(Problem::new("nothing is named")
-            .hint("--session SESSION, with --turn T-5 for one turn of it")
-            .into());
-    };
-    let forgotten = match &args.turn {
-        Some(turn) => {
-            let missing = || MemoryError::NoTurn { session: session.clone(), turn: turn.clone() };
-            memory.forget_turn(session, turn_number(turn).ok_or_else(missing)?)?
-        }
-        None => memory.forget_session(session)?,
-    };
-    if args.json {
-        line(&json!({"turns": forgotten.turns, "lessons": forgotten.lessons}).to_string())?;
-    } else {
-        eprintln!("forgotten: {} turns, {} lessons drawn from them", forgotten.turns, forgotten.lessons);
-    }
     Ok(Exit::Done)
 }

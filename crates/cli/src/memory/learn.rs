@@ -1,5 +1,7 @@
 //! `selvedge memory distill`, `lessons` and `review`: what was learned.
 
+use std::time::Duration;
+
 use anyhow::Result;
 use selvedge_config::Config;
 use selvedge_memory::{Distilled, Lesson, Memory, MemoryError, Verdict};
@@ -10,6 +12,10 @@ use super::import::bar;
 use crate::Exit;
 use crate::out::{harmless, line};
 
+/// Between looks at a batch: soon at first, then rarely, since most take an hour.
+const FIRST_LOOK: Duration = Duration::from_secs(1);
+const LAST_LOOK: Duration = Duration::from_secs(60);
+
 pub(super) fn distill(memory: &Memory, args: &DistillArgs, config: &Config) -> Result<Exit> {
     let sessions = match &args.session {
         Some(session) => vec![session.clone()],
@@ -19,7 +25,7 @@ pub(super) fn distill(memory: &Memory, args: &DistillArgs, config: &Config) -> R
     let small = runtime.block_on(crate::remember::small_model(config))?;
     let mut all = Distilled::default();
     for session in sessions {
-        let mut shown = None;
+        let (mut shown, mut pause) = (None, FIRST_LOOK);
         loop {
             let done = match runtime.block_on(memory.distill(&session, small.as_deref())) {
                 // Whoever is at it does the same.
@@ -31,6 +37,12 @@ pub(super) fn distill(memory: &Memory, args: &DistillArgs, config: &Config) -> R
                     .with_message(session.clone())
             });
             bar.inc(u64::from(done.turns));
+            if done.handed_over > 0 && args.wait {
+                std::thread::sleep(pause);
+                pause = (pause * 2).min(LAST_LOOK);
+                continue;
+            }
+            all.handed_over += done.handed_over;
             all.turns += done.turns;
             all.learned += done.learned;
             all.dropped += done.dropped;
@@ -41,9 +53,15 @@ pub(super) fn distill(memory: &Memory, args: &DistillArgs, config: &Config) -> R
         }
     }
     if args.json {
-        line(&json!({"turns": all.turns, "learned": all.learned, "dropped": all.dropped}).to_string())?;
+        line(&json!({"turns": all.turns, "learned": all.learned, "dropped": all.dropped, "handed_over": all.handed_over}).to_string())?;
     } else {
         eprintln!("{} turns read, {} things learned, {} dropped", all.turns, all.learned, all.dropped);
+        if all.handed_over > 0 {
+            eprintln!(
+                "note: {} turns are with the provider: distill again later, or with --wait, to learn from them",
+                all.handed_over
+            );
+        }
     }
     Ok(Exit::Done)
 }

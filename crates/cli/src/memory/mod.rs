@@ -1,6 +1,7 @@
 //! `selvedge memory`: what was said and done, remembered.
 
 pub(crate) mod args;
+mod forget;
 mod import;
 mod keep;
 mod learn;
@@ -9,7 +10,6 @@ mod show;
 mod turn;
 
 use anyhow::Result;
-use selvedge_journal::Redactor;
 use selvedge_memory::{Gradient, Memory, MemoryError};
 
 use crate::Exit;
@@ -21,8 +21,7 @@ pub(crate) fn memory(command: MemoryCommand) -> Result<Exit> {
         selvedge_config::home().ok_or_else(|| Problem::new("there is no home folder").hint("set SELVEDGE_HOME"))?;
     let config = selvedge_config::load(Some(&home), None)
         .map_err(|error| Problem::new(error.to_string()).hint("docs/configuration.md lists every key"))?;
-    let redactor = Redactor::new(config.journal.secret_names.clone());
-    let memory = Memory::open(&home, redactor).map_err(|error| problem(&error))?;
+    let memory = crate::remember::open(&home, &config)?;
     let done = match command {
         MemoryCommand::Import(args) => import::import(&memory, &args),
         MemoryCommand::Search(args) => search::search(&memory, &args),
@@ -32,7 +31,7 @@ pub(crate) fn memory(command: MemoryCommand) -> Result<Exit> {
         MemoryCommand::Lessons(args) => learn::lessons(&memory, &args),
         MemoryCommand::Review(args) => learn::review(&memory, &args),
         MemoryCommand::Stats(args) => keep::stats(&memory, &args),
-        MemoryCommand::Forget(args) => keep::forget(&memory, &args),
+        MemoryCommand::Forget(args) => forget::forget(&memory, &args, &home, &config),
         MemoryCommand::Export(args) => keep::export(&memory, &args),
     };
     done.map_err(|error| match error.downcast_ref::<MemoryError>() {
@@ -53,7 +52,11 @@ pub(crate) fn problem(error: &MemoryError) -> Problem {
         MemoryError::NoTurn { .. } => "`selvedge memory stats` tells how many turns a session has",
         MemoryError::Unreadable { .. } => "what came before that line is imported; mend it and import again",
         MemoryError::NoLesson(_) => "`selvedge memory lessons` lists them",
+        MemoryError::Batch(_) => "distill again later; `memory.batch = \"never\"` asks the model at once",
         MemoryError::Busy(_) => "wait for it, or stop it",
+        MemoryError::Journal(selvedge_journal::JournalError::Sealed) => {
+            "the key is in the system's keyring; another one was there when the memory was sealed"
+        }
         MemoryError::StillRead => "end the other process and forget it again",
         _ => "check $SELVEDGE_HOME",
     };

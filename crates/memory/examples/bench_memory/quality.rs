@@ -198,7 +198,7 @@ impl Score {
 
 pub fn measure(name: &str, set: Vec<Conversation>) {
     let home = tempfile::tempdir().unwrap();
-    let memory = with_vectors(Memory::open(home.path(), Redactor::new([])).unwrap());
+    let memory = Memory::open(home.path(), Redactor::new([])).unwrap().with_built_in_encoder();
     let (mut fts5, mut bm25, mut full, mut vectors) =
         (Score::default(), Score::default(), Score::default(), Score::default());
     let mut halves = [Score::default(), Score::default()];
@@ -255,16 +255,6 @@ pub fn measure(name: &str, set: Vec<Conversation>) {
 }
 
 const HAS_VECTORS: bool = cfg!(feature = "pocket");
-
-#[cfg(feature = "pocket")]
-fn with_vectors(memory: Memory) -> Memory {
-    memory.with_encoder(std::sync::Arc::new(selvedge_memory::Pocket::new().unwrap()))
-}
-
-#[cfg(not(feature = "pocket"))]
-fn with_vectors(memory: Memory) -> Memory {
-    memory
-}
 
 fn found(memory: &Memory, query: &Query<'_>) -> Vec<String> {
     let hits = memory.search(query).unwrap();

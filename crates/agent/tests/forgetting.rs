@@ -1,0 +1,203 @@
+//! What is forgotten is gone from every byte of the file, and the conversation goes on without it.
+#![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
+
+mod support;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use selvedge_agent::{Agent, AgentError, RememberSettings, Remembering, Session, StepKind, Telling};
+use selvedge_journal::{Filter, Journal, JournalError, Redactor};
+use selvedge_memory::{Gradient, Memory};
+use selvedge_protocol::{Ledger, RunStart, TurnEnd, WireApi};
+use serde_json::json;
+use support::server::{Asked, Reply, Server};
+use support::speech::{block, call, text};
+use support::{APIS, Desk, history, text_of};
+
+/// In no other text.
+const WORD: &str = "zyzzyvaplex";
+
+/// Whether the journal's file or its log has the word.
+fn is_in_file(desk: &Desk) -> bool {
+    ["journal.sqlite", "journal.sqlite-wal"].iter().any(|name| {
+        let bytes = std::fs::read(desk.dir.path().join("home").join(name)).unwrap_or_default();
+        bytes.windows(WORD.len()).any(|window| window.eq_ignore_ascii_case(WORD.as_bytes()))
+    })
+}
+
+/// Another process's journal, as far as locks can tell.
+fn another(desk: &Desk) -> Arc<Journal> {
+    Arc::new(Journal::open(&desk.dir.path().join("home")).unwrap())
+}
+
+/// Does much with the word in the turn that asks for it, and little in others.
+fn answers(asked: &Asked) -> Reply {
+    let key = if asked.path.ends_with("responses") { "input" } else { "messages" };
+    let last = text_of(asked.body[key].as_array().unwrap().last().unwrap());
+    if last.contains("Tell me about") && !last.contains("Result of the script") {
+        let code = format!(
+            "store('kept', '{WORD} is kept'); await tools.agents.launch.sync('Say {WORD}.');\n\
+             return (await tools.readFile({{ path: 'z.txt' }})).text + '{WORD} '.repeat(400)"
+        );
+        vec![text(&block(&code)), call("c1", "read_file", json!({"path": "z.txt"}))].into()
+    } else if last.contains(&format!("Say {WORD}")) || last.contains("Result of the script") {
+        vec![text(&format!("{WORD} is a beetle."))].into()
+    } else {
+        vec![text("Noted.")].into()
+    }
+}
+
+fn remembering(memory: &Arc<Memory>) -> Remembering {
+    let telling = Telling::Gradient(Gradient::new(20_000));
+    let recall = Some(Duration::from_secs(20));
+    Remembering::new(
+        memory.clone(),
+        RememberSettings { telling, recall, recall_tokens: 600, distill_after: None },
+        None,
+    )
+}
+
+async fn say(agent: &Agent, session: &mut Session, desk: &Desk, prompt: &str) {
+    assert_eq!(agent.turn(session, prompt, &desk.options()).await.end, Ok(TurnEnd::Stop), "{prompt}");
+}
+
+#[tokio::test]
+async fn a_forgotten_turn_is_gone_and_the_conversation_goes_on() {
+    for api in APIS {
+        let (desk, server) = (Desk::new(api), Server::start(answers).await);
+        std::fs::write(desk.work().join("z.txt"), format!("{WORD}, says the file\n")).unwrap();
+        let memory = Arc::new(Memory::open(&desk.dir.path().join("home"), Redactor::new([])).unwrap());
+        let agent = desk.agent(&server).with_memory(&remembering(&memory));
+        let mut session = desk.session();
+        say(&agent, &mut session, &desk, "Good morning.").await;
+        say(&agent, &mut session, &desk, &format!("Tell me about the {WORD}. Always.")).await;
+        say(&agent, &mut session, &desk, "Good evening.").await;
+        while memory.distill(session.id(), None).await.unwrap().waiting > 0 {}
+        let fork = Session::fork(&desk.journal, session.id(), Some(2)).unwrap().id().to_owned();
+        let id = session.id().to_owned();
+        assert!(is_in_file(&desk) && desk.journal.all_sessions(10).unwrap().len() == 3);
+        let spent = session.spent();
+
+        // Whoever works on it is not disturbed, and nothing is taken from under a run.
+        let other = another(&desk);
+        let refused = Session::forget(&other, &id, Some(2));
+        assert!(matches!(refused, Err(AgentError::Journal(JournalError::SessionInUse(used))) if used == id));
+        drop(session);
+        let third = another(&desk);
+        let start = RunStart {
+            id: "scr_open",
+            source: "1",
+            directory: "/",
+            session: &id,
+            seed: "1",
+            resumes: None,
+            setting: "",
+        };
+        third.begin(&start).unwrap();
+        let refused = Session::forget(&other, &id, Some(3));
+        assert!(matches!(refused, Err(AgentError::Journal(JournalError::NotOver(run))) if run == "scr_open"));
+        drop(third);
+
+        let gone = Session::forget(&other, &id, Some(2)).unwrap();
+        // The script, the structured call, and what ran for the launched agent; the fork has the same turn.
+        assert_eq!((gone.sessions.len(), gone.runs), (1, 3), "{gone:?}");
+        assert_eq!(gone.turns.keys().collect::<Vec<_>>().len(), 2, "{gone:?}");
+        assert!(gone.turns[&id].contains(&2) && gone.turns[&fork].contains(&2));
+        memory.forget_turn(&id, 2).unwrap();
+        other.scrub().unwrap();
+        assert!(!is_in_file(&desk), "{api:?}");
+        assert!(memory.lessons(None).unwrap().is_empty());
+        let left = other.runs(&Filter::default()).unwrap();
+        assert_eq!(left.iter().map(|run| run.id.as_str()).collect::<Vec<_>>(), ["scr_open"]);
+        // What was asked for twice is no mistake.
+        assert_eq!(Session::forget(&other, &id, Some(2)).unwrap().runs, 0);
+        assert_eq!(memory.forget_turn(&id, 2).unwrap().turns, 0);
+
+        // It can be gone on with: calls and results left together, the other turns are as they were.
+        let mut session = Session::resume(&desk.journal, &id).unwrap();
+        assert!(!session.is_open() && session.turn() == 3 && session.spent() == spent);
+        let before = server.asked().len();
+        say(&agent, &mut session, &desk, "And now?").await;
+        let asked = &server.asked()[before];
+        let told = text_of(&asked.body);
+        assert!(!asked.raw.contains(WORD) && !asked.raw.contains("c1"), "{}", asked.raw);
+        assert!(told.contains("Good morning.") && told.contains("Good evening."), "{told}");
+        let fork = Session::resume(&desk.journal, &fork).unwrap();
+        assert_eq!(history(&fork).len(), 3, "{:?}", history(&fork));
+        assert!(history(&fork)[2].contains("removed from the conversation"));
+
+        // The whole of it goes as well, and takes nothing else along.
+        drop((session, fork));
+        assert!(Session::forget(&other, &id, None).unwrap().sessions.contains(&id));
+        assert!(matches!(Session::resume(&other, &id), Err(AgentError::Journal(JournalError::NoSession(_)))));
+        assert_eq!(other.all_sessions(10).unwrap().len(), 1, "the fork is another conversation");
+    }
+}
+
+#[tokio::test]
+async fn without_memory_the_note_keeps_the_roles_in_turn() {
+    for api in APIS {
+        let (desk, server) = (Desk::new(api), Server::start(answers).await);
+        std::fs::write(desk.work().join("z.txt"), format!("{WORD}, says the file\n")).unwrap();
+        let agent = desk.agent(&server);
+        let mut session = desk.session();
+        say(&agent, &mut session, &desk, "Good morning.").await;
+        say(&agent, &mut session, &desk, &format!("Tell me about the {WORD}.")).await;
+        let id = session.id().to_owned();
+        drop(session);
+        Session::forget(&desk.journal, &id, Some(2)).unwrap();
+        desk.journal.scrub().unwrap();
+        assert!(!is_in_file(&desk), "{api:?}");
+        let mut session = Session::resume(&desk.journal, &id).unwrap();
+        say(&agent, &mut session, &desk, "And now?").await;
+        let asked = server.asked();
+        let key = if api == WireApi::Responses { "input" } else { "messages" };
+        let told = asked.last().unwrap().body[key].as_array().unwrap().clone();
+        let roles: Vec<&str> = told
+            .iter()
+            .filter_map(|item| item["role"].as_str())
+            .filter(|role| ["user", "assistant"].contains(role))
+            .collect();
+        assert_eq!(roles, ["user", "assistant", "user", "assistant", "user"], "{api:?}: {told:?}");
+        assert!(text_of(&told[told.len() - 3]).contains("removed from the conversation"), "{told:?}");
+    }
+}
+
+#[tokio::test]
+async fn what_was_made_shorter_since_does_not_tell_of_it() {
+    let long = "x".repeat(3_000);
+    let server = Server::start(move |asked| {
+        let last = asked.body["messages"].as_array().unwrap().last().unwrap().to_string();
+        let said = match last.contains("Result of the script") {
+            true => "noted".to_owned(),
+            false => block(&format!("return {{ n: {}, s: '{long}' }}", asked.number)),
+        };
+        Reply::Counted(vec![text(&said)], asked.body["messages"].to_string().len() as u64 / 4 + 100)
+    })
+    .await;
+    let mut desk = Desk::new(WireApi::Chat);
+    (desk.model.context_window, desk.model.max_output_tokens) = (16_000, 1_000);
+    desk.settings.declaration_tokens = 100;
+    let agent = desk.agent(&server);
+    let mut session = desk.session();
+    say(&agent, &mut session, &desk, &format!("TASK: find the {WORD}")).await;
+    let shortened = |session: &Session| session.steps().iter().any(|step| step.kind == StepKind::Compacted);
+    while !shortened(&session) {
+        say(&agent, &mut session, &desk, "please go on").await;
+    }
+    let told = |session: &Session| format!("{:?}", session.steps());
+    assert!(told(&session).matches(WORD).count() > 2, "the summary has it");
+    let id = session.id().to_owned();
+    drop(session);
+    Session::forget(&desk.journal, &id, Some(1)).unwrap();
+    desk.journal.scrub().unwrap();
+    assert!(!is_in_file(&desk));
+    // It is made shorter anew, from what is left.
+    let mut session = Session::resume(&desk.journal, &id).unwrap();
+    assert!(!shortened(&session) && !told(&session).contains(WORD));
+    while !shortened(&session) {
+        say(&agent, &mut session, &desk, "please go on").await;
+    }
+    assert!(!server.asked().last().unwrap().raw.contains(WORD));
+}

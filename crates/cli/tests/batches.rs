@@ -1,0 +1,172 @@
+//! `selvedge memory distill` by a provider's batches, killed between handing over and fetching.
+#![allow(clippy::unwrap_used, missing_docs)]
+#![cfg(unix)]
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+use std::sync::{Arc, Mutex};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// A provider with batches, as OpenAI and Anthropic have them.
+#[derive(Default)]
+struct Provider {
+    /// What was asked for, `POST /v1/batches` and so on.
+    asked: Vec<String>,
+    ended: bool,
+}
+
+fn start() -> (String, Arc<Mutex<Provider>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/v1", listener.local_addr().unwrap());
+    let provider = Arc::new(Mutex::new(Provider::default()));
+    let shared = provider.clone();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let provider = shared.clone();
+            std::thread::spawn(move || serve(stream, &provider));
+        }
+    });
+    (url, provider)
+}
+
+fn serve(mut stream: TcpStream, provider: &Mutex<Provider>) -> Option<()> {
+    let (mut bytes, mut buffer) = (Vec::new(), [0; 16 * 1024]);
+    let (line, length) = loop {
+        let count = stream.read(&mut buffer).ok().filter(|count| *count > 0)?;
+        bytes.extend_from_slice(&buffer[..count]);
+        let Some(end) = bytes.windows(4).position(|window| window == b"\r\n\r\n") else { continue };
+        let head = String::from_utf8_lossy(&bytes[..end]).to_lowercase();
+        let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")?.parse().ok());
+        break (String::from_utf8_lossy(&bytes[..end]).lines().next()?.to_owned(), end + 4 + length.unwrap_or(0_usize));
+    };
+    while bytes.len() < length {
+        let count = stream.read(&mut buffer).ok().filter(|count| *count > 0)?;
+        bytes.extend_from_slice(&buffer[..count]);
+    }
+    let asked = line.trim_end_matches(" HTTP/1.1").to_owned();
+    let ended = {
+        let mut provider = provider.lock().unwrap();
+        provider.asked.push(asked.clone());
+        provider.ended
+    };
+    let body = answer(&asked, ended);
+    let status = if body.is_empty() { 404 } else { 200 };
+    let head = format!("HTTP/1.1 {status} X\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", body.len());
+    stream.write_all(format!("{head}{body}").as_bytes()).ok()
+}
+
+fn answer(asked: &str, ended: bool) -> String {
+    let lesson =
+        json!({"lessons": [{"title": "Gates", "content": "The gate is locked at night.", "turns": [1]}]}).to_string();
+    let message = json!({"type": "message", "role": "assistant", "content": [{"type": "text", "text": lesson}], "stop_reason": "end_turn",
+        "usage": {"input_tokens": 1, "output_tokens": 1}});
+    let response = json!({"id": "r", "status": "completed", "output": [
+        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": lesson}]}]});
+    match asked {
+        "POST /v1/files" => json!({"id": "file-1"}),
+        "POST /v1/batches" => json!({"id": "batch_1", "status": "validating"}),
+        "GET /v1/batches/batch_1" if ended => json!({"status": "completed", "output_file_id": "file-2"}),
+        "GET /v1/batches/batch_1" => json!({"status": "in_progress"}),
+        "GET /v1/files/file-2/content" => {
+            json!({"custom_id": "prompt-0", "response": {"status_code": 200, "body": response}})
+        }
+        "POST /v1/messages/batches" => json!({"id": "msgbatch_1", "processing_status": "in_progress"}),
+        "GET /v1/messages/batches/msgbatch_1" if ended => json!({"processing_status": "ended"}),
+        "GET /v1/messages/batches/msgbatch_1" => json!({"processing_status": "in_progress"}),
+        "GET /v1/messages/batches/msgbatch_1/results" => {
+            json!({"custom_id": "prompt-0", "result": {"type": "succeeded", "message": message}})
+        }
+        _ => return String::new(),
+    }
+    .to_string()
+}
+
+struct Place {
+    dir: TempDir,
+}
+
+impl Place {
+    fn new(url: &str, name: &str, keys: &str) -> Self {
+        let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let wire = if name == "anthropic" { "messages" } else { "responses" };
+        let config = format!(
+            "model_provider = \"{name}\"\n[memory]\nmodel = \"small\"\n{keys}\n[model_providers.{name}]\nbase_url = \"{url}\"\nwire_api = \"{wire}\"\n"
+        );
+        std::fs::create_dir_all(dir.path().join("home")).unwrap();
+        std::fs::write(dir.path().join("home/config.toml"), config).unwrap();
+        let line = json!({"session": "s", "turn": 1, "role": "user", "text": "We always lock the gate at night."});
+        std::fs::write(dir.path().join("chat.jsonl"), format!("{line}\n")).unwrap();
+        let place = Self { dir };
+        assert!(place.run(&["import", "chat.jsonl"]).status.success());
+        place
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let home: PathBuf = self.dir.path().join("home");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_selvedge"));
+        command.arg("memory").args(args).env("SELVEDGE_HOME", home).current_dir(self.dir.path());
+        command.env("OPENAI_API_KEY", "sk-test").env("ANTHROPIC_API_KEY", "sk-test");
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    fn run(&self, args: &[&str]) -> Output {
+        self.command(args).output().unwrap()
+    }
+
+    fn json(&self, args: &[&str]) -> Value {
+        let output = self.run(args);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+}
+
+#[test]
+fn a_killed_process_leaves_its_batch_to_the_next() {
+    for name in ["openai", "anthropic"] {
+        let (url, provider) = start();
+        let place = Place::new(&url, name, "");
+        let mut waiting = place.command(&["distill", "--wait"]).spawn().unwrap();
+        // It has handed the turn over and looked for it.
+        while !provider.lock().unwrap().asked.last().is_some_and(|asked| asked.starts_with("GET")) {
+            assert!(waiting.try_wait().unwrap().is_none(), "it ended by itself: {:?}", provider.lock().unwrap().asked);
+            std::thread::sleep(std::time::Duration::from_millis(3));
+        }
+        waiting.kill().unwrap();
+        waiting.wait().unwrap();
+        let output = place.run(&["distill"]);
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success() && told.contains("note: 1 turns are with the provider"), "{told}");
+        provider.lock().unwrap().ended = true;
+        let done = place.json(&["distill", "--wait", "--json"]);
+        assert_eq!(done, json!({"turns": 1, "learned": 1, "dropped": 0, "handed_over": 0}), "{name}");
+        let lessons = place.json(&["lessons", "--json"]);
+        assert_eq!((&lessons[0]["title"], &lessons[0]["sourceTurns"]), (&json!("Gates"), &json!(["s/T-1"])));
+        let asked = provider.lock().unwrap().asked.clone();
+        let paid = asked.iter().filter(|asked| asked.starts_with("POST") && asked.ends_with("batches")).count();
+        assert_eq!(paid, 1, "{name}: {asked:?}");
+    }
+}
+
+#[test]
+fn without_batches_the_model_is_asked_at_once() {
+    let (url, provider) = start();
+    // This one speaks nothing but batches: rules do what it does not.
+    let place = Place::new(&url, "anthropic", "batch = \"never\"");
+    let done = place.json(&["distill", "--json"]);
+    assert_eq!((&done["turns"], &done["handed_over"]), (&json!(1), &json!(0)));
+    assert!(provider.lock().unwrap().asked.iter().all(|asked| asked == "POST /v1/messages"));
+    let place = Place::new("http://127.0.0.1:9/v1", "anthropic", "");
+    let output = place.run(&["distill"]);
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        output.status.code() == Some(2) && told.contains("error: the provider's batch: ") && told.contains("hint: "),
+        "{told}"
+    );
+    let place = Place::new(&url, "another", "batch = \"always\"");
+    assert_eq!(place.json(&["distill", "--json"])["handed_over"], 1);
+}

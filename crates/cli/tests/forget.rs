@@ -1,0 +1,153 @@
+//! `selvedge memory forget` on a conversation with an agent: gone from every file, refused while somebody works on it.
+#![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
+#![cfg(unix)]
+
+#[allow(dead_code)]
+#[path = "../../agent/tests/support/speech.rs"]
+mod speech;
+
+#[allow(dead_code)]
+#[path = "../../agent/tests/support/server.rs"]
+mod server;
+
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+
+use serde_json::{Value, json};
+use server::{Asked, Reply, Server};
+use speech::{block, text};
+use tempfile::TempDir;
+
+const WORD: &str = "zyzzyvaplex";
+
+struct Desk {
+    dir: TempDir,
+    server: Server,
+    _runtime: tokio::runtime::Runtime,
+}
+
+impl Desk {
+    fn new() -> Self {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let server = runtime.block_on(Server::start(answers));
+        let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        for folder in ["home", "work"] {
+            std::fs::create_dir_all(dir.path().join(folder)).unwrap();
+        }
+        let config = format!(
+            "model = \"mock\"\nmodel_provider = \"mock\"\n[model_providers.mock]\nbase_url = \"{}\"\nwire_api = \"chat\"\n",
+            server.url
+        );
+        std::fs::write(dir.path().join("home/config.toml"), config).unwrap();
+        Self { dir, server, _runtime: runtime }
+    }
+
+    fn home(&self) -> PathBuf {
+        self.dir.path().join("home")
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_selvedge"));
+        command.args(args).current_dir(self.dir.path().join("work")).env("SELVEDGE_HOME", self.home());
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    fn run(&self, args: &[&str]) -> Output {
+        self.command(args).output().unwrap()
+    }
+
+    fn out(&self, args: &[&str]) -> String {
+        let output = self.run(args);
+        assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// The files in which the word still is.
+    fn files_with_word(&self) -> Vec<String> {
+        let files = std::fs::read_dir(self.home()).unwrap().map(|entry| entry.unwrap().path());
+        let has = |path: &PathBuf| {
+            let bytes = std::fs::read(path).unwrap_or_default();
+            bytes.windows(WORD.len()).any(|window| window.eq_ignore_ascii_case(WORD.as_bytes()))
+        };
+        files.filter(has).map(|path| path.file_name().unwrap().to_string_lossy().into_owned()).collect()
+    }
+}
+
+fn answers(asked: &Asked) -> Reply {
+    let last = asked.body["messages"].as_array().unwrap().last().unwrap().to_string();
+    if last.contains("and stay") {
+        Reply::Hang(vec![text("I am still here, and will be for long")])
+    } else if last.contains(WORD) && !last.contains("Result of the script") {
+        vec![text(&block(&format!(
+            "console.log('{WORD}'); return (await tools.listDir({{ path: '.' }})).content + '{WORD}'"
+        )))]
+        .into()
+    } else {
+        vec![text(if last.contains(WORD) { "A zyzzyvaplex it is." } else { "Fine." })].into()
+    }
+}
+
+#[test]
+fn a_turn_is_gone_from_every_file() {
+    let desk = Desk::new();
+    let asked = format!("What is a {WORD}? Always call it by its name.");
+    desk.out(&["exec", "Good morning"]);
+    let sessions: Value = serde_json::from_str(&desk.out(&["sessions", "list", "--json"])).unwrap();
+    let id = sessions[0]["id"].as_str().unwrap();
+    desk.out(&["exec", "resume", id, &asked]);
+    desk.out(&["exec", "resume", id, "Good evening"]);
+    desk.out(&["memory", "distill"]);
+    let history = format!("{}\n{}\n", json!(asked), json!("something else"));
+    std::fs::write(desk.home().join("chat_history.jsonl"), history).unwrap();
+    let before = desk.files_with_word();
+    assert!(before.iter().any(|file| file.starts_with("journal.sqlite")) && before.len() >= 2, "{before:?}");
+
+    let done: Value =
+        serde_json::from_str(&desk.out(&["memory", "forget", "--session", id, "--turn", "T-2", "--json"])).unwrap();
+    assert_eq!(done, json!({"turns": 1, "lessons": 1, "runs": 1, "documents": 0}));
+    assert_eq!(desk.files_with_word(), [] as [&str; 0]);
+    assert!(std::fs::read_to_string(desk.home().join("chat_history.jsonl")).unwrap().contains("something else"));
+    assert_eq!(desk.out(&["runs", "list"]), "");
+    let shown = desk.out(&["sessions", "show", id]);
+    assert!(shown.contains("Good morning") && shown.contains("removed") && shown.contains("Good evening"), "{shown}");
+
+    // It goes on, and what is sent does not know of it.
+    let before = desk.server.asked().len();
+    desk.out(&["exec", "resume", id, "And now?"]);
+    let sent = &desk.server.asked()[before].raw;
+    assert!(!sent.contains(WORD) && sent.contains("Good morning") && sent.contains("Good evening"), "{sent}");
+
+    let done: Value = serde_json::from_str(&desk.out(&["memory", "forget", "--session", id, "--json"])).unwrap();
+    assert_eq!(done["turns"], 4);
+    let output = desk.run(&["exec", "resume", id, "Hello?"]);
+    assert!(String::from_utf8_lossy(&output.stderr).contains("there is no session"), "{output:?}");
+    let output = desk.run(&["memory", "forget", "--session", id]);
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.code() == Some(2) && error.contains("there is no session") && error.contains("hint: "));
+}
+
+#[test]
+fn a_session_that_somebody_works_on_is_not_touched() {
+    let desk = Desk::new();
+    desk.out(&["exec", &format!("The {WORD} again")]);
+    let sessions: Value = serde_json::from_str(&desk.out(&["sessions", "list", "--json"])).unwrap();
+    let id = sessions[0]["id"].as_str().unwrap();
+    let before = desk.server.asked().len();
+    let mut working = desk.command(&["exec", "resume", id, "Go on, and stay"]).spawn().unwrap();
+    while desk.server.asked().len() == before {
+        assert!(working.try_wait().unwrap().is_none(), "it ended by itself");
+        std::thread::yield_now();
+    }
+    for args in [&["memory", "forget", "--session", id, "--turn", "T-1"][..], &["memory", "forget", "--session", id]] {
+        let output = desk.run(args);
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.code() == Some(2) && error.contains("another process works on session"), "{error}");
+        assert!(error.contains("hint: end it there first"), "{error}");
+    }
+    assert!(desk.out(&["memory", "turn", "T-1", "--session", id]).contains(WORD));
+    working.kill().unwrap();
+    working.wait().unwrap();
+    desk.out(&["memory", "forget", "--session", id]);
+    assert_eq!(desk.files_with_word(), [] as [&str; 0]);
+}

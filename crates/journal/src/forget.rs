@@ -1,0 +1,245 @@
+//! Forgetting: turns of a conversation, or all of it, with everything that was done for them.
+//!
+//! What goes with a turn: its items, the runs begun in it with their calls and questions, what scripts stored in it,
+//! documents kept by it, and the conversations of agents launched in it. A fork has copies of the turns before it: they
+//! are the same turns, and go as well.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use rusqlite::{Connection, OptionalExtension, params};
+
+use crate::retention::sweep;
+use crate::{Journal, JournalError, RunState, StoredItem};
+
+/// What was forgotten.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Forgotten {
+    /// Whole sessions.
+    pub sessions: BTreeSet<String>,
+    /// Turns of sessions that stay.
+    pub turns: BTreeMap<String, BTreeSet<u32>>,
+    /// Runs, with their calls.
+    pub runs: usize,
+    /// Documents of the File Cabinet.
+    pub documents: usize,
+}
+
+/// What stands in the place of items of a session, when these turns of it are forgotten. It gets the items from the
+/// first of the turns on, and keeps the numbers of those it leaves.
+pub type Rewrite<'a> = &'a dyn Fn(Vec<StoredItem>, &BTreeSet<u32>) -> Vec<StoredItem>;
+
+impl Journal {
+    /// Forgets a turn of a session. Others may not work on it, and nothing of it may be under way.
+    /// [`Journal::scrub`] takes the last traces out of the file.
+    pub fn forget_turn(&self, session: &str, turn: u32, rewrite: Rewrite<'_>) -> Result<Forgotten, JournalError> {
+        self.write(|connection| {
+            exists(connection, session)?;
+            let mut work = Forgetting { journal: self, connection, rewrite, done: Forgotten::default() };
+            for relative in family(connection, session)? {
+                let turns = shared(connection, session, &relative, Some(turn))?;
+                work.turns(&relative, &turns)?;
+            }
+            work.finish()
+        })
+    }
+
+    /// Forgets a whole session. A fork of it stays, without the turns it had from it.
+    pub fn forget_session(&self, session: &str, rewrite: Rewrite<'_>) -> Result<Forgotten, JournalError> {
+        self.write(|connection| {
+            exists(connection, session)?;
+            let mut work = Forgetting { journal: self, connection, rewrite, done: Forgotten::default() };
+            for relative in family(connection, session)?.into_iter().filter(|relative| relative != session) {
+                let turns = shared(connection, session, &relative, None)?;
+                work.turns(&relative, &turns)?;
+            }
+            work.whole(session)?;
+            work.finish()
+        })
+    }
+
+    /// Writes the file anew without what is not there any more, and empties its log: what was removed is gone from every
+    /// page. Waits for whoever reads, and fails where they do not end.
+    pub fn scrub(&self) -> Result<(), JournalError> {
+        let connection = self.lock();
+        connection.execute_batch("VACUUM")?;
+        let busy: i64 = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0))?;
+        if busy == 0 { Ok(()) } else { Err(JournalError::StillRead) }
+    }
+}
+
+/// Forgetting, in one transaction.
+struct Forgetting<'a> {
+    journal: &'a Journal,
+    connection: &'a Connection,
+    rewrite: Rewrite<'a>,
+    done: Forgotten,
+}
+
+/// From when to when something happened, in milliseconds since 1970, the end not counted.
+type Span = (i64, i64);
+
+impl Forgetting<'_> {
+    fn finish(self) -> Result<Forgotten, JournalError> {
+        sweep(self.connection)?;
+        Ok(self.done)
+    }
+
+    /// Some turns of a session that stays.
+    fn turns(&mut self, session: &str, turns: &BTreeSet<u32>) -> Result<(), JournalError> {
+        let Some(first) = turns.first() else { return Ok(()) };
+        self.journal.must_be_free(self.connection, session)?;
+        let mut spans = Vec::new();
+        for turn in turns {
+            spans.extend(span(self.connection, session, *turn)?);
+        }
+        let before = self.journal.items_from(self.connection, session, *first)?;
+        let forgotten: Vec<String> =
+            before.iter().filter(|item| turns.contains(&item.turn)).map(|item| item.item.to_string()).collect();
+        self.happened(session, &spans, forgotten)?;
+        let after = (self.rewrite)(before.clone(), turns);
+        let stays: BTreeMap<u32, &StoredItem> = after.iter().map(|item| (item.number, item)).collect();
+        for item in before.iter().filter(|item| stays.get(&item.number) != Some(item)) {
+            let sql = "DELETE FROM items WHERE session = ?1 AND number = ?2";
+            self.connection.prepare_cached(sql)?.execute(params![session, item.number])?;
+        }
+        let there: BTreeMap<u32, &StoredItem> = before.iter().map(|item| (item.number, item)).collect();
+        for item in after.iter().filter(|item| there.get(&item.number) != Some(item)) {
+            self.journal.insert_item(self.connection, session, item)?;
+        }
+        self.done.turns.entry(session.to_owned()).or_default().extend(turns);
+        Ok(())
+    }
+
+    /// A session with all there is of it.
+    fn whole(&mut self, session: &str) -> Result<(), JournalError> {
+        self.journal.must_be_free(self.connection, session)?;
+        let items = self.journal.items_from(self.connection, session, 0)?;
+        let texts = items.into_iter().map(|item| item.item.to_string()).collect();
+        self.happened(session, &[(i64::MIN, i64::MAX)], texts)?;
+        for sql in ["DELETE FROM items WHERE session = ?1", "DELETE FROM sessions WHERE id = ?1"] {
+            self.connection.prepare_cached(sql)?.execute(params![session])?;
+        }
+        self.done.sessions.insert(session.to_owned());
+        Ok(())
+    }
+
+    /// What happened in a session at some times, besides its items: these are told in `texts`.
+    fn happened(&mut self, session: &str, spans: &[Span], mut texts: Vec<String>) -> Result<(), JournalError> {
+        let (mut runs, mut launched, mut begun) = (Vec::new(), Vec::new(), i64::MAX);
+        for (from, to) in spans {
+            let within = params![session, from, to];
+            let names = |sql: &str| -> Result<Vec<String>, JournalError> {
+                let mut read = self.connection.prepare_cached(sql)?;
+                let rows = read.query_map(within, |row| row.get(0))?;
+                Ok(rows.collect::<Result<_, _>>()?)
+            };
+            // Whatever went on from a run of the turn says the same.
+            runs.extend(names(
+                "WITH RECURSIVE of_turn(id) AS (
+                    SELECT id FROM runs WHERE session = ?1 AND started_ms >= ?2 AND started_ms < ?3
+                    UNION SELECT runs.id FROM runs JOIN of_turn ON runs.resumes = of_turn.id)
+                 SELECT id FROM of_turn",
+            )?);
+            launched
+                .extend(names("SELECT id FROM sessions WHERE parent = ?1 AND started_ms >= ?2 AND started_ms < ?3")?);
+            let sql = "DELETE FROM stored WHERE session = ?1 AND stored_ms >= ?2 AND stored_ms < ?3";
+            self.connection.prepare_cached(sql)?.execute(within)?;
+            begun = begun.min(*from);
+        }
+        for run in runs.iter().collect::<BTreeSet<_>>() {
+            texts.extend(self.run(run)?);
+        }
+        // What was kept before the session began is of others.
+        let sql = "SELECT started_ms FROM sessions WHERE id = ?1";
+        let started: i64 = self.connection.query_row(sql, params![session], |row| row.get(0))?;
+        self.documents(begun.max(started), &texts)?;
+        for session in launched {
+            // One that another of these launched is gone with it.
+            if exists(self.connection, &session).is_ok() {
+                self.whole(&session)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes a run that is over. Tells what it and its calls said.
+    fn run(&mut self, id: &str) -> Result<Vec<String>, JournalError> {
+        let run = self.journal.run_in(self.connection, id)?;
+        if matches!(run.summary.state, RunState::Running | RunState::Suspended) {
+            return Err(JournalError::NotOver(id.to_owned()));
+        }
+        let mut texts = vec![run.source];
+        texts.extend(run.output.map(|output| output.output_json.unwrap_or_default()));
+        for call in run.calls {
+            texts.extend(call.args.into_iter().chain(call.value).map(|value| value.to_string()));
+        }
+        for sql in [
+            "DELETE FROM calls WHERE run = ?1",
+            "DELETE FROM approvals WHERE run = ?1",
+            "DELETE FROM suspensions WHERE run = ?1",
+            "DELETE FROM runs WHERE id = ?1",
+        ] {
+            self.connection.prepare_cached(sql)?.execute(params![id])?;
+        }
+        self.done.runs += 1;
+        Ok(texts)
+    }
+
+    /// Removes documents kept since then that these texts name.
+    fn documents(&mut self, since_ms: i64, texts: &[String]) -> Result<(), JournalError> {
+        let mut read = self.connection.prepare_cached("SELECT key FROM cabinet WHERE saved_ms >= ?1")?;
+        let keys = read.query_map(params![since_ms], |row| row.get(0))?.collect::<Result<Vec<String>, _>>()?;
+        for key in keys.iter().filter(|key| texts.iter().any(|text| text.contains(key.as_str()))) {
+            self.done.documents += self.connection.execute("DELETE FROM cabinet WHERE key = ?1", params![key])?;
+        }
+        Ok(())
+    }
+}
+
+fn exists(connection: &Connection, session: &str) -> Result<(), JournalError> {
+    match connection.prepare_cached("SELECT 1 FROM sessions WHERE id = ?1")?.exists(params![session])? {
+        true => Ok(()),
+        false => Err(JournalError::NoSession(session.to_owned())),
+    }
+}
+
+/// The session, what it was forked from, and every fork of those.
+fn family(connection: &Connection, session: &str) -> Result<Vec<String>, JournalError> {
+    let mut read = connection.prepare_cached(
+        "WITH RECURSIVE family(id) AS (
+            SELECT ?1
+            UNION SELECT sessions.id FROM sessions JOIN family ON sessions.forked_from = family.id
+            UNION SELECT sessions.forked_from FROM sessions JOIN family ON sessions.id = family.id
+                WHERE sessions.forked_from IS NOT NULL)
+         SELECT id FROM family WHERE id IN (SELECT id FROM sessions)",
+    )?;
+    let rows = read.query_map(params![session], |row| row.get(0))?;
+    Ok(rows.collect::<Result<_, _>>()?)
+}
+
+/// The turns that two sessions have alike, or that one of them: an item of a fork keeps its place and its time.
+fn shared(
+    connection: &Connection,
+    session: &str,
+    other: &str,
+    turn: Option<u32>,
+) -> Result<BTreeSet<u32>, JournalError> {
+    let mut read = connection.prepare_cached(
+        "SELECT DISTINCT ours.turn FROM items ours JOIN items theirs
+         ON theirs.session = ?2 AND theirs.number = ours.number AND theirs.at_ms = ours.at_ms AND theirs.turn = ours.turn
+         WHERE ours.session = ?1 AND (?3 IS NULL OR ours.turn = ?3)",
+    )?;
+    let rows = read.query_map(params![session, other, turn], |row| row.get(0))?;
+    Ok(rows.collect::<Result<_, _>>()?)
+}
+
+/// When a turn was, up to the next.
+fn span(connection: &Connection, session: &str, turn: u32) -> Result<Option<Span>, JournalError> {
+    let mut read = connection.prepare_cached(
+        "SELECT min(at_ms), (SELECT min(at_ms) FROM items WHERE session = ?1 AND turn > ?2)
+         FROM items WHERE session = ?1 AND turn = ?2",
+    )?;
+    let found: Option<(Option<i64>, Option<i64>)> =
+        read.query_row(params![session, turn], |row| Ok((row.get(0)?, row.get(1)?))).optional()?;
+    Ok(found.and_then(|(from, to)| Some((from?, to.unwrap_or(i64::MAX)))))
+}

@@ -1,0 +1,100 @@
+//! Lessons drawn later: turns are handed over to a provider, and its answers are fetched when there are any.
+//!
+//! The batch's name is written down as soon as the provider has told it. A process that dies leaves it to the next one,
+//! which asks for the same batch instead of paying for another.
+
+use rusqlite::{OptionalExtension, params};
+
+use crate::model::{Batch, Later};
+use crate::observe::Observed;
+use crate::store::{Session, find, now_ms};
+use crate::{Memory, MemoryError};
+
+/// A batch that comes to nothing is handed over once more; then rules have to do.
+const ATTEMPTS: u32 = 2;
+
+/// The first and last turn of a prompt.
+pub(crate) type Span = (u32, u32);
+
+/// What a provider works on.
+pub(crate) struct HandedOver {
+    batch: String,
+    /// The turns of each prompt, in order.
+    spans: Vec<Span>,
+    attempt: u32,
+}
+
+impl HandedOver {
+    /// The last turn it is about.
+    pub(crate) fn last(&self) -> u32 {
+        self.spans.last().map_or(0, |(_, last)| *last)
+    }
+}
+
+impl Memory {
+    /// What of a session is with a provider; nothing where its turns were read meanwhile by other means.
+    pub(crate) fn handed_over(&self, session: &str) -> Result<Option<HandedOver>, MemoryError> {
+        self.read(|reader| {
+            let found = find(&reader.connection, session)?;
+            let mut read = reader
+                .connection
+                .prepare_cached("SELECT batch, spans, attempt FROM memory_batches WHERE session = ?1")?;
+            let row = read.query_row(params![found.id], |row| {
+                Ok(HandedOver { batch: row.get(0)?, spans: unfold(&row.get::<_, String>(1)?), attempt: row.get(2)? })
+            });
+            Ok(row.optional()?.filter(|there| there.last() > found.distilled))
+        })
+    }
+
+    /// The answers about turns, with the turns each is about; `None` while they are waited for.
+    pub(crate) async fn answered_later(
+        &self,
+        found: &Session,
+        session: &str,
+        turns: &[Observed],
+        handed_over: Option<HandedOver>,
+        later: &dyn Later,
+    ) -> Result<Option<Vec<(Span, Option<String>)>>, MemoryError> {
+        let mut attempt = 1;
+        if let Some(there) = handed_over {
+            match later.look(&there.batch, there.spans.len()).await.map_err(MemoryError::Batch)? {
+                Batch::Working => return Ok(None),
+                Batch::Answered(answers) => {
+                    let answers = answers.into_iter().map(Result::ok).chain(std::iter::repeat(None));
+                    return Ok(Some(there.spans.into_iter().zip(answers).collect()));
+                }
+                Batch::Lost if there.attempt >= ATTEMPTS => {
+                    return Ok(Some(there.spans.into_iter().map(|span| (span, None)).collect()));
+                }
+                Batch::Lost => attempt = there.attempt + 1,
+            }
+        }
+        let prompts = self.prompts(session, turns)?;
+        if prompts.is_empty() {
+            // Everything that waited was forgotten.
+            return Ok(Some(Vec::new()));
+        }
+        let (texts, spans): (Vec<String>, Vec<Span>) =
+            prompts.into_iter().map(|prompt| (prompt.text, prompt.span)).unzip();
+        let batch = later.submit(&texts).await.map_err(MemoryError::Batch)?;
+        self.write(|connection| {
+            connection.execute(
+                "INSERT OR REPLACE INTO memory_batches VALUES (?1, ?2, ?3, ?4, ?5)",
+                params![found.id, batch, fold(&spans), attempt, now_ms()],
+            )?;
+            Ok(None)
+        })
+    }
+}
+
+fn fold(spans: &[Span]) -> String {
+    spans.iter().map(|(first, last)| format!("{first}-{last}")).collect::<Vec<_>>().join(" ")
+}
+
+fn unfold(spans: &str) -> Vec<Span> {
+    let span = |text: &str| {
+        let (first, last) = text.split_once('-')?;
+        Some((first.parse().ok()?, last.parse().ok()?))
+    };
+    spans.split(' ').filter_map(span).collect()
+}

@@ -1,0 +1,99 @@
+//! OpenAI's batches: a file of requests is uploaded, a batch is made of it, and answers and errors are files again.
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use serde_json::{Value, json};
+
+use super::{BatchApi, Exchange, Line, Looked, checked, json_lines, refused};
+use crate::ModelError;
+use crate::transport::resource;
+
+/// The `/files` and `/batches` of the API.
+#[derive(Debug)]
+pub(super) struct OpenAi;
+
+/// Separates the parts of an upload; no line of JSON begins like that.
+const BOUNDARY: &str = "----selvedge-batch-4f1d7c9a2b";
+
+impl BatchApi for OpenAi {
+    fn submit<'a>(
+        &'a self,
+        wire: &'a Exchange,
+        bodies: Vec<(String, Value)>,
+    ) -> BoxFuture<'a, Result<String, ModelError>> {
+        async move {
+            let endpoint = format!("/v1/{}", resource(wire.provider.wire));
+            let kind = format!("multipart/form-data; boundary={BOUNDARY}");
+            let file = super::json(&wire.post("files", &kind, upload(&endpoint, bodies)).await?)?;
+            let batch = json!({
+                "input_file_id": checked(&file["id"])?, "endpoint": endpoint, "completion_window": "24h",
+            });
+            let batch = super::json(&wire.post("batches", "application/json", batch.to_string().into()).await?)?;
+            Ok(checked(&batch["id"])?.to_owned())
+        }
+        .boxed()
+    }
+
+    fn look<'a>(&'a self, wire: &'a Exchange, batch: &'a str) -> BoxFuture<'a, Result<Looked, ModelError>> {
+        async move {
+            let batch = super::json(&wire.get(&format!("batches/{batch}")).await?)?;
+            let status = match batch["status"].as_str() {
+                Some(status @ ("completed" | "expired" | "cancelled" | "failed")) => status,
+                Some(_) => return Ok(Looked::Working),
+                None => return Err(ModelError::protocol("the answer does not tell where the batch stands")),
+            };
+            let mut lines = Vec::new();
+            for file in ["output_file_id", "error_file_id"] {
+                if batch[file].is_string() {
+                    let name = checked(&batch[file])?;
+                    let body = wire.get(&format!("files/{name}/content")).await?;
+                    lines.extend(json_lines(&body).filter_map(line));
+                }
+            }
+            // A batch that expired has what was done by then.
+            if status == "completed" || lines.iter().any(|line| line.answer.is_ok()) {
+                return Ok(Looked::Ended(lines));
+            }
+            let why = batch["errors"]["data"][0]["message"].as_str().unwrap_or_default();
+            Ok(Looked::Lost(format!("it is {status} {why}").trim_end().to_owned()))
+        }
+        .boxed()
+    }
+}
+
+/// The upload of a file, written out: two parts, of which one is lines of JSON.
+fn upload(endpoint: &str, bodies: Vec<(String, Value)>) -> Vec<u8> {
+    let mut text = format!(
+        "--{BOUNDARY}\r\nContent-Disposition: form-data; name=\"purpose\"\r\n\r\nbatch\r\n--{BOUNDARY}\r\n\
+         Content-Disposition: form-data; name=\"file\"; filename=\"batch.jsonl\"\r\nContent-Type: application/jsonl\r\n\r\n"
+    );
+    for (id, body) in bodies {
+        let line = json!({"custom_id": id, "method": "POST", "url": endpoint, "body": body});
+        text.push_str(&format!("{line}\n"));
+    }
+    text.push_str(&format!("\r\n--{BOUNDARY}--\r\n"));
+    text.into_bytes()
+}
+
+fn line(mut line: Value) -> Option<Line> {
+    let id = line["custom_id"].as_str()?.to_owned();
+    let response = &mut line["response"];
+    let answer = match response["status_code"].as_u64() {
+        Some(200..300) => Ok(response["body"].take()),
+        Some(_) => Err(refused(&response["body"], "the provider refused it")),
+        None => Err(refused(&line["error"], "the provider did not answer it")),
+    };
+    Some(Line { id, answer })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_boundary_is_never_inside() {
+        let bodies = vec![("prompt-0".to_owned(), json!({"input": format!("\n--{BOUNDARY}\r\nx")}))];
+        let text = String::from_utf8(upload("/v1/responses", bodies)).unwrap();
+        assert_eq!(text.matches(&format!("\n--{BOUNDARY}")).count(), 2, "{text}");
+    }
+}
