@@ -15,6 +15,8 @@ mod mcp_args;
 mod mcp_install;
 mod memory;
 mod models;
+#[cfg(feature = "otlp")]
+mod otlp;
 mod out;
 mod problem;
 mod providers;
@@ -64,10 +66,13 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => error.exit(),
     };
-    if let Some(Err(error)) = cli.log.as_deref().map(log::begin) {
-        Problem::from_error(&error).print();
-        return Exit::NotStarted.into();
-    }
+    let _watched = match log::begin(cli.log.as_deref()) {
+        Ok(watched) => watched,
+        Err(error) => {
+            Problem::from_error(&error).print();
+            return Exit::NotStarted.into();
+        }
+    };
     let Some(command) = cli.command else { return ended(chat::chat(cli.chat)) };
     if let Some(flag) = flag_of_the_chat(&matches) {
         let name = matches.subcommand_name().unwrap_or_default();
