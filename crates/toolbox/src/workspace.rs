@@ -2,7 +2,7 @@
 //! by the kernel within it, so that nothing can be swapped between the check and the use.
 
 use std::ffi::OsStr;
-use std::io;
+use std::io::{self, Read};
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -49,6 +49,9 @@ pub(crate) const SECRETS: [&str; 27] = [
     ".terraform.d/credentials.tfrc.json",
     ".vault-token",
 ];
+
+/// The same for the whole machine. Only root can read them.
+const SYSTEM_SECRETS: [&str; 4] = ["/etc/shadow", "/etc/shadow-", "/etc/gshadow", "/etc/gshadow-"];
 
 /// The folder a session works in, and what else it may touch.
 #[derive(Debug, Clone)]
@@ -107,6 +110,8 @@ impl Workspace {
             }
         }
         let mut secrets = private.to_vec();
+        let readable = |path: &PathBuf| std::fs::File::open(path).is_ok();
+        secrets.extend(SYSTEM_SECRETS.iter().map(PathBuf::from).filter(readable));
         if let Some(home) = std::env::home_dir() {
             secrets.extend(SECRETS.iter().map(|name| home.join(name)));
             // Where the home folder itself is a link, what is in it has two names.
@@ -139,15 +144,24 @@ impl Workspace {
         if self.inner.policy != SandboxPolicy::WorkspaceWrite {
             return Vec::new();
         }
-        let mut protected: Vec<PathBuf> = PROTECTED.iter().map(|name| self.inner.root.join(name)).collect();
-        // A linked work tree keeps its history elsewhere, perhaps within reach.
-        let linked = linked_git_folder(&self.inner.root.join(".git"));
-        let shared = linked.as_ref().and_then(|folder| {
-            let text = std::fs::read_to_string(folder.join("commondir")).ok()?;
-            folder.join(text.trim()).canonicalize().ok()
-        });
-        let within_reach = |folder: &PathBuf| self.writable_roots().any(|root| folder.starts_with(root));
-        protected.extend(shared.into_iter().chain(linked).filter(within_reach));
+        let within_reach = |folder: &Path| self.writable_roots().any(|root| folder.starts_with(root));
+        // Git looks for a repository from the workspace upwards.
+        let above = self.inner.root.ancestors().skip(1).filter(|folder| within_reach(folder));
+        let mut folders: Vec<&Path> = self.writable_roots().chain(above).collect();
+        folders.sort();
+        folders.dedup();
+        let mut protected = Vec::new();
+        for folder in folders {
+            let names = PROTECTED.map(|name| folder.join(name)).into_iter();
+            protected.extend(names.filter(|path| folder == self.inner.root || !is_a_strangers_link(path)));
+            // A linked work tree keeps its history elsewhere, perhaps within reach.
+            let linked = linked_git_folder(&folder.join(".git"));
+            let shared = linked.as_ref().and_then(|folder| {
+                let text = read_pointer(&folder.join("commondir"))?;
+                folder.join(text.trim()).canonicalize().ok()
+            });
+            protected.extend(shared.into_iter().chain(linked).filter(|folder| within_reach(folder)));
+        }
         protected
     }
 
@@ -231,9 +245,11 @@ impl Workspace {
         self.inner.changing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Refuses names that stay as they are, wherever below the workspace.
+    /// Refuses names that stay as they are, wherever below a folder that may be written.
     pub(crate) fn refuse_protected(&self, path: &Path, shown: &str) -> Result<(), ToolError> {
-        let Ok(rest) = path.strip_prefix(&self.inner.root) else { return Ok(()) };
+        let below = self.writable_roots().filter_map(|root| path.strip_prefix(root).ok());
+        // Below the innermost: the workspace itself may lie in a folder of such a name.
+        let Some(rest) = below.min_by_key(|rest| rest.components().count()) else { return Ok(()) };
         let protected = |name: &str| rest.components().any(|part| part.as_os_str().eq_ignore_ascii_case(name));
         match PROTECTED.iter().find(|name| protected(name)) {
             Some(name) if self.inner.policy == SandboxPolicy::WorkspaceWrite => {
@@ -366,7 +382,7 @@ fn lexical(path: &Path) -> PathBuf {
 
 /// The folder that holds a repository's history when `.git` is a file that names it.
 fn linked_git_folder(git: &Path) -> Option<PathBuf> {
-    let text = std::fs::read_to_string(git).ok()?;
+    let text = read_pointer(git)?;
     let folder = text.strip_prefix("gitdir:")?.trim();
     git.parent()?.join(folder).canonicalize().ok()
 }
