@@ -28,6 +28,7 @@ mod read_file;
 mod save_to_fc;
 mod slot;
 mod terminals;
+mod text_file;
 mod turn_diff;
 mod update_plan;
 mod view_image;
