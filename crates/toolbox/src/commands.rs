@@ -114,8 +114,11 @@ impl Commands {
     pub(crate) fn risk(&self, wanted: &Wanted) -> Risk {
         let what = wanted.in_one_line();
         let safety = self.judge(wanted);
-        if let Safety::Dangerous { why } = safety {
-            return Risk::Ask { reason: format!("`{what}`: {why}") };
+        if let Safety::Dangerous { why, command } = safety {
+            // In a long script nobody would find it.
+            let place = if what.contains(&command) { String::new() } else { format!(", in `{what}`") };
+            let command = if place.is_empty() { &what } else { &command };
+            return Risk::Ask { reason: format!("`{command}`: {why}{place}") };
         }
         match &wanted.unconfined {
             _ if self.has_rule(wanted) => Risk::Harmless,

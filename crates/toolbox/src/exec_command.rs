@@ -148,7 +148,10 @@ fn risk_of_typing(args: &Value) -> Risk {
     let typed: String = chars.chars().take(80).flat_map(char::escape_debug).collect();
     match judge_command(&["bash".to_owned(), "-c".to_owned(), chars.to_owned()]).safety {
         _ if chars.is_empty() => Risk::Harmless,
-        Safety::Dangerous { why } => Risk::Ask { reason: format!("types `{typed}`: {why}") },
+        Safety::Dangerous { why, command } if !typed.contains(&command) => {
+            Risk::Ask { reason: format!("types `{command}`: {why}, in `{typed}`") }
+        }
+        Safety::Dangerous { why, .. } => Risk::Ask { reason: format!("types `{typed}`: {why}") },
         _ => Risk::Guarded { reason: format!("types `{typed}`") },
     }
 }
