@@ -141,14 +141,6 @@ impl Operation {
     pub(crate) fn path(&self) -> &Path {
         self.paths.first().map_or(Path::new(""), PathBuf::as_path)
     }
-
-    /// The file it changes, by the name it has afterwards.
-    pub(crate) fn target(&self) -> &Path {
-        match &self.action {
-            Action::Update { to: Some(to), .. } => &to.path,
-            _ => self.path(),
-        }
-    }
 }
 
 impl Hunk {
