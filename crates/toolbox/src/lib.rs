@@ -23,6 +23,7 @@ mod list_dir;
 mod one_or_many;
 mod patch;
 mod preview;
+mod privacy;
 mod prompts;
 mod read_file;
 mod save_to_fc;

@@ -109,6 +109,18 @@ pub(crate) enum Role {
     Add,
 }
 
+/// The patch that a command applies with `apply_patch`, which is no program: models know it as one.
+pub(crate) fn of_command(argv: &[String]) -> Option<&str> {
+    let name = |word: &str| word.rsplit('/').next().unwrap_or_default().to_owned();
+    match argv {
+        [program, patch] if heredoc::APPLY_PATCH.contains(&program.as_str()) => Some(patch),
+        [shell, flag, script] if ["bash", "sh", "zsh"].contains(&name(shell).as_str()) => {
+            (["-c", "-lc"].contains(&flag.as_str()) && heredoc::applies_a_patch(script)).then_some(script)
+        }
+        _ => None,
+    }
+}
+
 /// Reads a patch in whichever form it comes.
 pub(crate) fn parse(text: &str) -> Result<Patch, ToolError> {
     let (text, above) = unfenced(text);
