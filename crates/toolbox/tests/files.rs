@@ -259,6 +259,16 @@ fn lines_are_found() {
 }
 
 #[test]
+fn a_file_that_is_not_searched_is_named() {
+    let place = Place::new();
+    place.write("work/long.txt", format!("TODO: first\n{}\nTODO: last\n", "x".repeat(40 << 20)));
+    let found = place.value("return await tools.grepFiles({pattern: 'TODO'})");
+    let skipped = json!({"path": "long.txt", "line": 0, "text": "", "skipped": "a line is longer than 16 MB"});
+    assert_eq!(found.as_array().unwrap().last(), Some(&skipped), "{found}");
+    assert!(found.as_array().unwrap().contains(&json!({"path": "src/lib.rs", "line": 2, "text": "// TODO: more"})));
+}
+
+#[test]
 fn files_are_found() {
     let place = Place::new();
     assert_eq!(
@@ -328,6 +338,35 @@ fn images_are_told_by_their_content_and_made_smaller() {
         json!([2048, 512, true])
     );
     assert!(place.error("await tools.viewImage({path: 'src/lib.rs'})").contains("not an image"));
+
+    // Few pixels in many bytes, and many that cannot be packed: what is sent is small in bytes, too.
+    let mut padded = png(10, 20);
+    let end = padded.split_off(padded.len() - 12);
+    let chunk = vec![b'x'; 15 << 20];
+    padded.extend((chunk.len() as u32).to_be_bytes());
+    let mut crc = flate2::Crc::new();
+    crc.update(b"teXt");
+    crc.update(&chunk);
+    padded.extend([b"teXt", &chunk[..], &crc.sum().to_be_bytes(), &end].concat());
+    place.write("work/padded.png", padded);
+    let mut noise = 1u32;
+    let noisy = image::RgbImage::from_fn(1300, 1300, |_, _| {
+        image::Rgb(std::array::from_fn(|_| {
+            noise = noise.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (noise >> 24) as u8
+        }))
+    });
+    noisy.save(place.path("work/noisy.png")).unwrap();
+    let source = |name: &str| {
+        format!(
+            "const i = await tools.viewImage({{path: '{name}'}}); return [i.width, i.height, i.scaled, i.data.length < 5_000_000, i.mimeType]"
+        )
+    };
+    assert_eq!(place.value(&source("padded.png")), json!([10, 20, true, true, "image/png"]));
+    assert_eq!(place.value(&source("noisy.png")), json!([1300, 1300, true, true, "image/jpeg"]));
+    let whole = png(10, 20);
+    place.write("work/broken.png", &whole[..whole.len() - 20]);
+    assert!(place.error("await tools.viewImage({path: 'broken.png'})").contains("cannot be decoded"));
 }
 
 #[test]
