@@ -8,6 +8,7 @@ use selvedge_protocol::{Answer, ApprovalDecision, ApprovalRequest, GatedCall, Vi
 use selvedge_tools::Approver;
 use tokio::sync::Mutex;
 
+use crate::ends::ends;
 use crate::out::harmless;
 use crate::show::Show;
 use crate::typed::{NoLine, Typed};
@@ -18,7 +19,7 @@ pub(crate) struct AtTheTerminal {
     show: Show,
 }
 
-/// Lines of a view that are shown before the rest is only counted.
+/// Lines of a view that are shown; of a longer one, half from each end.
 const VIEW_LINES: usize = 60;
 
 impl AtTheTerminal {
@@ -146,12 +147,8 @@ fn describe(call: &GatedCall) -> String {
     let one_line = |text: &str| text.replace('\n', "⏎");
     let mut text = format!("  {}: {}\n", call.tool, one_line(&call.reason));
     let mut block = |lines: &str| {
-        for line in lines.lines().take(VIEW_LINES) {
-            text.push_str(&format!("      {line}\n"));
-        }
-        let more = lines.lines().count().saturating_sub(VIEW_LINES);
-        if more > 0 {
-            text.push_str(&format!("      … {more} more lines\n"));
+        for line in ends(lines, VIEW_LINES) {
+            text.push_str(&format!("      {}\n", line.text()));
         }
     };
     match &call.preview.view {
@@ -209,6 +206,17 @@ mod tests {
             snippet: None,
             preview: Preview { view: None, rule: rule.map(str::to_owned) },
         }
+    }
+
+    #[test]
+    fn the_end_of_a_long_script_is_shown() {
+        let script = "echo 1\n".repeat(100) + "rm -rf a";
+        let preview = Preview { view: Some(View::Commands(script)), rule: None };
+        let shown = describe(&GatedCall { preview, ..call(None) });
+        assert!(
+            shown.contains("      … 41 lines are not shown here\n") && shown.ends_with("      rm -rf a\n"),
+            "{shown}"
+        );
     }
 
     #[test]

@@ -52,7 +52,7 @@ fn check_command(args: &CheckArgs) -> Result<Exit> {
     let (said, reason) = match &view.safety {
         Safety::ReadOnly => ("needs no question".to_owned(), None),
         Safety::Unknown { why } => (format!("asked for: {why}"), Some(why)),
-        Safety::Dangerous { why } => (format!("dangerous: {why}"), Some(why)),
+        Safety::Dangerous { why, .. } => (format!("dangerous: {why}"), Some(why)),
     };
     if args.json {
         let report = json!({

@@ -6,6 +6,7 @@ mod assembly;
 mod chat;
 mod check;
 mod doctor;
+mod ends;
 mod exec;
 mod journal;
 mod keyring;

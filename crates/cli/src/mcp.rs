@@ -32,7 +32,8 @@ pub(crate) fn mcp(command: McpCommand) -> Result<Exit> {
 }
 
 fn serve(args: ServeArgs) -> Result<Exit> {
-    let setup = Arc::new(Setup::new(&args.place)?.with_journal(&args.place)?);
+    let setup = Setup::new(&args.place)?.without_variable(&args.token_env)?;
+    let setup = Arc::new(setup.with_journal(&args.place)?);
     let live = LiveRuns::new(LiveLimits::default());
     let forms = Arc::new(ThroughTheClient(live.clone()));
     let servers = setup.servers(Asked { person: Some(forms), model: None })?;

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use selvedge_agent::Agents;
-use selvedge_config::{Config, SavedRules, ToolPack};
+use selvedge_config::{Config, McpServer, SavedRules, ToolPack};
 use selvedge_confine::{NamedSockets, Rlimits, WeakerWall};
 use selvedge_journal::{Journal, Retention, RunState};
 use selvedge_memory::Memory;
@@ -77,7 +77,9 @@ impl Setup {
     /// Everything, under these rules; the project is the folder whose own files may be followed.
     pub(crate) fn under(config: Config, directory: PathBuf, project: Option<PathBuf>) -> Result<Self> {
         let home = selvedge_config::home();
-        let private: Vec<PathBuf> = home.iter().cloned().collect();
+        // The usual folder as well: what was written down there stays private, wherever it is written now.
+        let usual = std::env::home_dir().map(|home| home.join(".selvedge"));
+        let private: Vec<PathBuf> = home.iter().cloned().chain(usual).collect();
         // There from the start, so that no command can make it: what stands in it is obeyed. Where it cannot be made
         // here, a command cannot make it either.
         let _ = home.as_ref().map(std::fs::create_dir_all);
@@ -86,7 +88,9 @@ impl Setup {
             Problem::new(format!("cannot open {}: {error}", directory.display())).hint("-C takes the folder to work in")
         })?;
         let saved = saved_rules(home.as_deref())?;
-        let mut toolbox = Toolbox::with_commands(workspace, command_settings(&config, &saved, home.as_deref()));
+        let mut settings = command_settings(&config, &saved, home.as_deref());
+        settings.environment.never.extend(project.as_deref().map(keys_of_project).unwrap_or_default());
+        let mut toolbox = Toolbox::with_commands(workspace, settings);
         toolbox.web = crate::web::web(&config, &saved, home.as_deref());
         toolbox.offer_http = config.script_harness.expose.enable_http;
         let tasks = config.script_harness.expose.enable_spawn.then(Tasks::default);
@@ -103,6 +107,13 @@ impl Setup {
             agents: None,
             tasks,
         })
+    }
+
+    /// The same, with one more variable that no command gets.
+    pub(crate) fn without_variable(self, name: &str) -> Result<Self> {
+        let mut config = self.config;
+        config.shell_environment_policy.exclude.push(name.to_owned());
+        Ok(Self { ephemeral: self.ephemeral, ..Self::under(config, self.directory, self.project)? })
     }
 
     /// The built-in tools, as far as the pack and the configuration have them.
@@ -347,8 +358,7 @@ fn command_settings(config: &Config, saved: &SavedRules, home: Option<&Path>) ->
             exclude: environment.exclude.clone(),
             set: environment.set.clone(),
             include_only: environment.include_only.clone(),
-            never: [secret_variables(config), MORE_KEYS.map(str::to_owned).to_vec(), web_keys(config).to_vec()]
-                .concat(),
+            never: never_handed_on(config),
         },
         network: config.sandbox_workspace_write.network_access,
         named_sockets: match config.sandbox_workspace_write.unix_sockets {
@@ -373,6 +383,33 @@ fn command_settings(config: &Config, saved: &SavedRules, home: Option<&Path>) ->
         })),
         support: None,
     }
+}
+
+/// Variables that no command gets, whatever its policy says.
+fn never_handed_on(config: &Config) -> Vec<String> {
+    let more = MORE_KEYS.map(str::to_owned).to_vec();
+    [secret_variables(config), more, web_keys(config).to_vec(), server_keys(config)].concat()
+}
+
+/// Variables that hold what MCP servers are told of who we are.
+fn server_keys(config: &Config) -> Vec<String> {
+    let of_server = |server: &McpServer| {
+        let headers = server.env_http_headers.values().cloned();
+        server.bearer_token_env_var.iter().cloned().chain(headers).collect::<Vec<_>>()
+    };
+    config.mcp_servers.values().flat_map(of_server).collect()
+}
+
+/// The same for the servers of a project's `.mcp.json`: what it puts into headers.
+fn keys_of_project(project: &Path) -> Vec<String> {
+    // Whether the file can be read is told where the servers are started.
+    let servers = selvedge_config::project_servers(project, |name| Some(format!("${{{name}}}"))).unwrap_or_default();
+    let headers = servers.values().flat_map(|server| server.http_headers.values());
+    let names = |value: &String| {
+        let parts = value.split("${").skip(1).filter_map(|rest| rest.split_once('}'));
+        parts.map(|(name, _)| name.to_owned()).collect::<Vec<_>>()
+    };
+    headers.flat_map(names).collect()
 }
 
 /// Variables that hold keys for the web, as the configuration names them.

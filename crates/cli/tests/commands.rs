@@ -346,17 +346,65 @@ fn words_after_the_dashes_reach_the_script() {
 #[test]
 fn commands_get_no_secrets_and_what_the_configuration_says() {
     let place = Place::new();
-    place.write("home/config.toml", "[shell_environment_policy]\nexclude = [\"HIDE_*\"]\nset = { EXTRA = \"set\" }\n");
+    let config = [
+        "[shell_environment_policy]\nexclude = [\"HIDE_*\"]\nset = { EXTRA = \"set\" }",
+        "[mcp_servers.x]\nurl = 'http://127.0.0.1:1/mcp'\nenabled = false\nbearer_token_env_var = 'BEARER_OF_X'",
+        "[mcp_servers.x.env_http_headers]\nX-Pass = 'PASS_OF_X'\n",
+    ];
+    place.write("home/config.toml", config.join("\n"));
+    let project = json!({"mcpServers": {"y": {
+        "url": "http://127.0.0.1:1/mcp", "disabled": true, "headers": {"Authorization": "Bearer ${PASS_OF_Y:-none}"}
+    }}});
+    place.write("project/.mcp.json", project.to_string());
     let output = place
-        .command(&["run", "-q", "-e", "return (await tools.exec({ command: ['env'] })).stdout"])
+        .command(&["run", "-q", "--trust", "-e", "return (await tools.exec({ command: ['env'] })).stdout"])
         .env("ANTHROPIC_API_KEY", "hunter2")
         .env("HIDE_ME", "hunter2")
+        .env("BEARER_OF_X", "hunter2")
+        .env("PASS_OF_X", "hunter2")
+        .env("PASS_OF_Y", "hunter2")
         .env("PLAIN", "seen")
         .output()
         .unwrap();
     let seen = Seen::of(output);
     assert!(!seen.out.contains("hunter2"), "{}", seen.out);
     assert!(seen.out.contains("PLAIN=seen\n") && seen.out.contains("EXTRA=set\n"), "{}", seen.out);
+}
+
+#[test]
+fn what_was_written_down_elsewhere_is_private_too() {
+    let place = Place::new();
+    std::fs::create_dir_all(place.dir.path().join("user/.selvedge")).unwrap();
+    place.write("user/.selvedge/journal.db", "hunter2");
+    place.write("user/plain", "seen");
+    let script = "const [file, plain] = context.args;
+        const words = [await tools.exec({ command: ['cat', file, plain] }).then(r => r.stdout)];
+        for (const path of [file, plain]) words.push(await tools.readFile({ path }).then(r => r.text, e => e.message));
+        return words";
+    let path = |name: &str| place.dir.path().join(name).display().to_string();
+    let args = ["run", "-q", "-e", script, "--", &path("user/.selvedge/journal.db"), &path("user/plain")];
+    let seen = Seen::of(place.command(&args).env("HOME", place.dir.path().join("user")).output().unwrap());
+    assert!(!seen.out.contains("hunter2") && seen.out.contains("holds secrets"), "{seen:?}");
+    assert_eq!((&seen.json()[0], &seen.json()[2]), (&json!("seen"), &json!("seen")), "{seen:?}");
+}
+
+#[test]
+fn no_script_reads_our_environment() {
+    let place = Place::new();
+    let script = "const words = [];
+        for (const path of ['/proc/self/environ', '/proc/1/environ', '/proc/thread-self/environ', '/dev/fd/../environ']) {
+            words.push(await tools.saveToFc({ path }).then(k => tools.fetchFromFc({ fileKey: k.fileKey }), e => e.message));
+            words.push(await tools.readFile({ path }).then(r => r.text, e => e.message));
+        }
+        return JSON.stringify(words)";
+    for sandbox in ["read-only", "workspace-write", "danger-full-access"] {
+        let args = ["run", "-q", "--sandbox", sandbox, "--approval", "untrusted", "-e", script];
+        // The first variable hides the ends of the others from whoever looks only at the beginning.
+        let seen = Seen::of(
+            place.command(&args).env("A", "a".repeat(20_000)).env("OPENAI_API_KEY", "hunter2").output().unwrap(),
+        );
+        assert!(seen.status == 0 && !seen.out.contains("hunter2") && seen.out.contains("not read"), "{seen:?}");
+    }
 }
 
 #[test]

@@ -19,7 +19,8 @@ impl Server {
     fn start(place: &Place, args: &[&str], token: Option<&str>) -> Self {
         let all: Vec<&str> = ["mcp", "serve", "--http", "127.0.0.1:0"].iter().chain(args).copied().collect();
         let mut command = place.command(&all);
-        command.envs(token.map(|token| ("SELVEDGE_MCP_TOKEN", token)));
+        let named = args.iter().skip_while(|arg| **arg != "--token-env").nth(1);
+        command.envs(token.map(|token| (*named.unwrap_or(&"SELVEDGE_MCP_TOKEN"), token)));
         let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
         let url = lines.find_map(|line| Some(line.ok()?.strip_prefix("serving at ")?.to_owned())).unwrap();
@@ -142,6 +143,18 @@ fn a_token_is_asked_for_where_there_is_one() {
     assert_eq!(server.hello(&[("Authorization", "Bearer wrong")]).0, 401);
     assert_eq!(server.hello(&[("Authorization", "Basic s3cret")]).0, 401);
     assert_eq!(server.hello(&[("Authorization", "Bearer s3cret")]).0, 200);
+
+    // Whatever its variable is called, no command gets it.
+    let server = Server::start(&place, &["--token-env", "WORD_AT_THE_DOOR"], Some("s3cret"));
+    let word = ("Authorization", "Bearer s3cret");
+    let (_, head) = server.hello(&[word]);
+    let line = head.lines().find(|line| line.to_lowercase().starts_with("mcp-session-id:")).unwrap();
+    let session = ("Mcp-Session-Id", line.split_once(':').unwrap().1.trim());
+    server.post(&[word, session], &json!({"jsonrpc": "2.0", "method": "notifications/initialized"}));
+    let code = "return (await tools.exec({ command: ['sh', '-c', 'env; echo all'] })).stdout";
+    let call = json!({"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": "script", "arguments": {"code": code}}});
+    let shown = value(&server.post(&[word, session], &call).2["result"]["structuredContent"]).to_string();
+    assert!(shown.contains("all") && !shown.contains("s3cret"), "{shown}");
 }
 
 #[test]

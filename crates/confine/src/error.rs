@@ -34,6 +34,9 @@ pub enum ConfineError {
         /// The link.
         path: std::path::PathBuf,
     },
+    /// All files there are could be written, and nothing would be outside.
+    #[error("the workspace is the whole file system: choose a folder in it")]
+    Everything,
     /// Something in the command or the confinement makes no sense.
     #[error("{0}")]
     Invalid(String),

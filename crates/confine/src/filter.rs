@@ -78,9 +78,14 @@ const REFUSED: &[libc::c_long] = &[
 const OPEN_TREE_ATTR: libc::c_long = 467;
 
 /// Calls that programs do without when the kernel does not have them. `io_uring` would walk past this
-/// filter, and the flags of `clone3` cannot be seen by it.
-const ABSENT: &[libc::c_long] =
-    &[libc::SYS_io_uring_setup, libc::SYS_io_uring_enter, libc::SYS_io_uring_register, libc::SYS_clone3];
+/// filter, and the flags of `clone3` and the mode of `openat2` cannot be seen by it.
+const ABSENT: &[libc::c_long] = &[
+    libc::SYS_io_uring_setup,
+    libc::SYS_io_uring_enter,
+    libc::SYS_io_uring_register,
+    libc::SYS_clone3,
+    libc::SYS_openat2,
+];
 
 /// Kinds of sockets that stay inside the command's own network.
 const OWN_NETWORK: &[libc::c_int] = &[libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK];
@@ -109,8 +114,28 @@ const MODES: &[(libc::c_long, u8)] = &[
     (libc::SYS_fchmod, 1),
     (libc::SYS_fchmodat, 2),
     (libc::SYS_fchmodat2, 2),
+    #[cfg(target_arch = "x86_64")]
+    (libc::SYS_mknod, 1),
     (libc::SYS_mknodat, 2),
+    #[cfg(target_arch = "x86_64")]
+    (libc::SYS_creat, 1),
 ];
+
+/// Calls that set it if their flags say that a file is made, and which of their arguments these are: flags, mode.
+const MODES_IF_MADE: &[(libc::c_long, u8, u8)] = &[
+    #[cfg(target_arch = "x86_64")]
+    (libc::SYS_open, 1, 2),
+    (libc::SYS_openat, 2, 3),
+];
+
+/// Flags that make a file, with a name or without one.
+const MAKING: [libc::c_int; 2] = [libc::O_CREAT, libc::O_TMPFILE & !libc::O_DIRECTORY];
+
+/// Kinds of sockets that write to any address, although they are one of a pair.
+const WITHOUT_CONNECTION: [libc::c_int; 2] = [libc::SOCK_DGRAM, libc::SOCK_RAW];
+
+/// The part of a socket's type that is its kind.
+const SOCKET_KIND: u64 = 0xf;
 
 type Made = BTreeMap<(Network, NamedSockets, Keeper), Arc<[BpfProgram]>>;
 
@@ -143,11 +168,16 @@ fn compile(network: Network, named: NamedSockets, keeper: Keeper) -> Result<Vec<
     // The limits of others: the init's own would unhook it.
     refused.insert(libc::SYS_prlimit64, vec![rule(vec![low(0, SeccompCmpOp::Ne, 0)?])?]);
     // Programs that run with somebody else's rights, to be found by others later.
+    const RIGHTS: [libc::mode_t; 2] = [libc::S_ISUID, libc::S_ISGID];
+    let has = |index, bits: u64| low(index, SeccompCmpOp::MaskedEq(bits), bits);
     for (call, mode) in MODES {
-        let bits: Result<Vec<_>, _> = [libc::S_ISUID, libc::S_ISGID]
-            .into_iter()
-            .map(|bit| rule(vec![low(*mode, SeccompCmpOp::MaskedEq(bit.into()), bit.into())?]))
-            .collect();
+        let bits: Result<Vec<_>, _> = RIGHTS.map(|bit| rule(vec![has(*mode, bit.into())?])).into_iter().collect();
+        refused.insert(*call, bits?);
+    }
+    for (call, flags, mode) in MODES_IF_MADE {
+        let made = MAKING.into_iter().flat_map(|flag| RIGHTS.map(|bit| (flag as u64, u64::from(bit))));
+        let bits: Result<Vec<_>, _> =
+            made.map(|(flag, bit)| rule(vec![has(*flags, flag)?, has(*mode, bit)?])).collect();
         refused.insert(*call, bits?);
     }
     // Typing into the terminal on the person's behalf, and other drivers behind it.
@@ -167,7 +197,13 @@ fn compile(network: Network, named: NamedSockets, keeper: Keeper) -> Result<Vec<
         sockets.push(rule(others?)?);
     }
     if named == NamedSockets::Off {
-        sockets.push(rule(vec![low(0, SeccompCmpOp::Eq, libc::AF_UNIX as u64)?])?);
+        let unix = || low(0, SeccompCmpOp::Eq, libc::AF_UNIX as u64);
+        sockets.push(rule(vec![unix()?])?);
+        let pairs: Result<Vec<_>, _> = WITHOUT_CONNECTION
+            .map(|kind| rule(vec![unix()?, low(1, SeccompCmpOp::MaskedEq(SOCKET_KIND), kind as u64)?]))
+            .into_iter()
+            .collect();
+        refused.insert(libc::SYS_socketpair, pairs?);
     }
     if !sockets.is_empty() {
         refused.insert(libc::SYS_socket, sockets);

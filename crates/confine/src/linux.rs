@@ -8,7 +8,7 @@ use crate::bubblewrap;
 use crate::child::{Child, bury};
 use crate::inside::{self, Ends, Report, Stage};
 use crate::mounts::Proc;
-use crate::placeholder::Placeholder;
+use crate::placeholder::{Placeholder, is_placeholder};
 use crate::plan::Plan;
 use crate::stack::Stack;
 use crate::support::{Strength, Support};
@@ -92,8 +92,12 @@ fn protect(confinement: &Confinement) -> Result<(Confinement, Vec<Placeholder>),
     let mut ready = confinement.clone();
     let mut placeholders = Vec::new();
     ready.protected.clear();
+    // All of them before the first stands: what is missing in a placeholder needs none of its own.
     let missing_secrets = confinement.hidden.iter().filter_map(|path| first_missing(path, &confinement.writable));
-    for path in confinement.protected.iter().cloned().chain(missing_secrets) {
+    let mut wanted: Vec<PathBuf> = confinement.protected.iter().cloned().chain(missing_secrets).collect();
+    wanted.sort();
+    wanted.dedup();
+    for path in wanted {
         if std::fs::symlink_metadata(&path).is_ok_and(|there| there.is_symlink()) {
             return Err(ConfineError::Unprotectable { path });
         }
@@ -115,12 +119,10 @@ fn protect(confinement: &Confinement) -> Result<(Confinement, Vec<Placeholder>),
     Ok((ready, placeholders))
 }
 
-/// The first part of a path that is not there, where the command could make it.
+/// The first part of a path that is not there, or only for a while, where the command could make it.
 fn first_missing(path: &Path, writable: &[PathBuf]) -> Option<PathBuf> {
-    if path.symlink_metadata().is_ok() {
-        return None;
-    }
-    let missing = path.ancestors().take_while(|path| path.symlink_metadata().is_err()).last()?;
+    let is_missing = |path: &&Path| path.symlink_metadata().is_err() || is_placeholder(path);
+    let missing = path.ancestors().take_while(is_missing).last()?;
     let parent = missing.parent()?.canonicalize().ok()?;
     writable.iter().any(|root| parent.starts_with(root)).then(|| parent.join(missing.file_name().unwrap_or_default()))
 }

@@ -55,10 +55,11 @@ pub(crate) enum Proc {
     Shared,
 }
 
-/// The step to a /proc of its own. Read-only: what root may set below /proc/sys needs no capability.
+/// The step to a /proc of its own. Read-only: what root may set below /proc/sys needs no capability. The init is not
+/// seen in it: it shares our memory, and with that our command line.
 pub(crate) fn own_proc() -> Result<Step, ConfineError> {
     let flags = libc::MS_NOSUID | libc::MS_NOEXEC | libc::MS_NODEV | libc::MS_RDONLY;
-    fresh(c"proc", Path::new("/proc"), flags, c"")
+    fresh(c"proc", Path::new("/proc"), flags, c"hidepid=4")
 }
 
 /// How many trees are kept at once.
@@ -70,7 +71,7 @@ pub(crate) fn slots(steps: &[Step]) -> usize {
 pub(crate) fn steps(confinement: &Confinement, proc: Proc) -> Result<Vec<Step>, ConfineError> {
     let writable = outermost(&confinement.writable);
     if writable.iter().any(|path| path.parent().is_none()) {
-        return Err(ConfineError::Invalid("the workspace is the whole file system: choose a folder in it".into()));
+        return Err(ConfineError::Everything);
     }
     let devices: Vec<&Path> = DEVICES.iter().map(Path::new).filter(|path| path.exists()).collect();
     let mut steps = Vec::new();

@@ -67,7 +67,8 @@ impl Drop for Placeholder {
     }
 }
 
-fn is_placeholder(path: &Path) -> bool {
+/// Whether a folder is there for a while only.
+pub(crate) fn is_placeholder(path: &Path) -> bool {
     std::fs::symlink_metadata(path).is_ok_and(|m| m.is_dir() && m.mode() & 0o777 == MODE)
         && std::fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none())
 }

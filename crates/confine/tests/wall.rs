@@ -128,6 +128,11 @@ def attempt(name, make):
     except OSError as error: print(name, 'no', error.errno)
 attempt('tcp', lambda: socket.create_connection(('127.0.0.1', port), 2))
 attempt('unix', lambda: socket.socket(socket.AF_UNIX).connect(path))
+attempt('pair', lambda: socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)[0].sendto(b'hello', path + '.dgram'))
+attempt('raw pair', lambda: socket.socketpair(socket.AF_UNIX, socket.SOCK_RAW)[0].sendto(b'hello', path + '.dgram'))
+def own_pair():
+    here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM); here.send(b'hello')
+attempt('own pair', own_pair)
 attempt('packet', lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW))
 attempt('vsock', lambda: socket.socket(socket.AF_VSOCK, socket.SOCK_STREAM))
 def own():
@@ -143,14 +148,17 @@ fn a_confined_command_has_a_network_of_its_own() {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("s");
     let _unix = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    let _letters = std::os::unix::net::UnixDatagram::bind(dir.path().join("s.dgram")).unwrap();
     let argv = ["python3", "-c", CONNECT, &port, socket.to_str().unwrap()];
     let ran = run(&argv, &place.work, &confined(&place));
-    for name in ["tcp", "unix", "packet", "vsock"] {
-        assert!(ran.out.contains(&format!("{name} no")), "{}", ran.out);
+    for name in ["tcp", "unix", "pair", "raw pair", "packet", "vsock"] {
+        assert!(ran.out.contains(&format!("\n{name} no")) || ran.out.starts_with(&format!("{name} no")), "{}", ran.out);
     }
-    assert!(ran.out.contains("own yes"), "{}", ran.out);
+    assert!(ran.out.contains("own yes") && ran.out.contains("own pair yes"), "{}", ran.out);
     let open = run(&argv, &place.work, &Wall::None);
-    assert!(open.out.contains("tcp yes") && open.out.contains("unix yes"), "{}", open.out);
+    for name in ["tcp", "unix", "pair", "raw pair"] {
+        assert!(open.out.contains(&format!("{name} yes")), "{}", open.out);
+    }
 }
 
 #[test]
@@ -158,11 +166,14 @@ fn a_confined_command_sees_and_touches_no_other_process() {
     let place = place();
     let mut foreign = std::process::Command::new("sleep").arg("60").env("FOREIGN", "hunter2").spawn().unwrap();
     let pid = foreign.id();
-    let script =
-        format!("kill -9 {pid}; cat /proc/{pid}/environ; cat /proc/1/environ /proc/1/mem; ls /proc | grep -c '^[0-9]'");
+    let script = format!(
+        "kill -9 {pid}; cat /proc/{pid}/environ; cat /proc/1/environ /proc/1/mem /proc/1/cmdline; ls /proc | grep -c '^[0-9]'"
+    );
     let ran = sh(&script, &place.work, &confined(&place));
     assert!(foreign.try_wait().unwrap().is_none(), "it was killed");
     assert!(!ran.out.contains("hunter2"), "{}", ran.out);
+    // The init shares our memory, and is not seen: our own command line is nobody's business.
+    assert!(!ran.out.contains(&std::env::args().next().unwrap()), "{}", ran.out);
     let seen: usize = ran.out.lines().last().unwrap().parse().unwrap();
     assert!(seen < 8, "{}", ran.out);
     foreign.kill().unwrap();
@@ -412,10 +423,83 @@ import time; time.sleep(600)
 #[test]
 fn no_program_with_anothers_rights_is_left_behind() {
     use std::os::unix::fs::PermissionsExt;
+    // Every call that gives a file its mode, with one that would run as its owner, and one as its group.
+    const MAKE: &str = "
+import ctypes, os, stat
+libc = ctypes.CDLL(None, use_errno=True)
+def attempt(name, make):
+    for bit in (stat.S_ISUID, stat.S_ISGID):
+        os.umask(0)
+        path = name + oct(bit)
+        try: make(path, 0o755 | bit); print(name, 'done')
+        except OSError as error: print(name, 'no', error.errno)
+        if os.path.exists(path) and os.stat(path).st_mode & 0o6000: print(name, 'LEFT')
+def done(result):
+    if result < 0: raise OSError(ctypes.get_errno(), 'refused')
+    return result
+def chmod(path, mode): open(path, 'w').close(); os.chmod(path, mode)
+def unnamed(path, mode):
+    fd = os.open('.', os.O_TMPFILE | os.O_RDWR, mode)
+    done(libc.linkat(-100, f'/proc/self/fd/{fd}'.encode(), -100, path.encode(), 0x400))
+class How(ctypes.Structure): _fields_ = [('flags', ctypes.c_uint64), ('mode', ctypes.c_uint64), ('resolve', ctypes.c_uint64)]
+def openat2(path, mode):
+    how = How(os.O_CREAT | os.O_RDWR, mode, 0)
+    done(libc.syscall(437, -100, path.encode(), ctypes.byref(how), 24))
+attempt('chmod', chmod)
+attempt('openat', lambda path, mode: os.open(path, os.O_CREAT | os.O_RDWR, mode))
+attempt('unnamed', unnamed)
+attempt('openat2', openat2)
+attempt('mknodat', lambda path, mode: os.mknod(path, mode | stat.S_IFREG))
+import platform
+if platform.machine() == 'x86_64':
+    attempt('open', lambda path, mode: done(libc.syscall(2, path.encode(), os.O_CREAT | os.O_RDWR, mode)))
+    attempt('creat', lambda path, mode: done(libc.syscall(85, path.encode(), mode)))
+    attempt('mknod', lambda path, mode: done(libc.syscall(133, path.encode(), mode | stat.S_IFREG, 0)))
+open('plain', 'w').close(); os.chmod('plain', 0o755); os.close(os.open('private', os.O_CREAT | os.O_RDWR, 0o600)); print('fine')
+";
+    let names: &[&str] = match cfg!(target_arch = "x86_64") {
+        true => &["chmod", "openat", "unnamed", "openat2", "mknodat", "open", "creat", "mknod"],
+        false => &["chmod", "openat", "unnamed", "openat2", "mknodat"],
+    };
+    let here = place();
+    let ran = run(&["python3", "-c", MAKE], &here.work, &confined(&here));
+    assert!(!ran.out.contains("LEFT") && ran.out.contains("fine"), "{}", ran.out);
+    for name in names {
+        assert_eq!(ran.out.matches(&format!("{name} no")).count(), 2, "{name}: {}", ran.out);
+    }
+    for entry in std::fs::read_dir(&here.work).unwrap() {
+        let entry = entry.unwrap();
+        assert_eq!(entry.metadata().unwrap().permissions().mode() & 0o6000, 0, "{:?}", entry.path());
+    }
+    // Without the wall every one of them is left.
+    let open = place();
+    let ran = run(&["python3", "-c", MAKE], &open.work, &Wall::None);
+    for name in names {
+        assert!(ran.out.contains(&format!("{name} LEFT")), "{name}: {}", ran.out);
+    }
+}
+
+#[test]
+fn a_placeholder_holds_no_other() {
     let place = place();
-    let ran = sh("cp /bin/true t; chmod 4755 t; chmod g+s t; chmod 755 t && echo fine", &place.work, &confined(&place));
-    assert!(ran.out.contains("fine"), "{}", ran.out);
-    assert_eq!(std::fs::metadata(place.work.join("t")).unwrap().permissions().mode() & 0o7777, 0o755);
+    let wall = Wall::Confined(Confinement {
+        writable: vec![place.root.clone()],
+        hidden: vec![place.root.join("home/.cargo/credentials"), place.root.join("home/.cargo/credentials.toml")],
+        ..Confinement::default()
+    });
+    let (mut child, mut reader) = start(&["sh", "-c", "echo up; sleep 600"], &place.root, &wall);
+    let mut up = [0; 3];
+    reader.read_exact(&mut up).unwrap();
+    assert_eq!(std::fs::read_dir(place.root.join("home")).unwrap().count(), 0);
+    // Another command finds it there, and needs it longer than the first.
+    let (mut second, mut second_reader) = start(&["sh", "-c", "echo up; sleep 600"], &place.root, &wall);
+    second_reader.read_exact(&mut up).unwrap();
+    child.kill();
+    drop(child);
+    assert!(place.root.join("home").exists(), "the one who still needs it lost it");
+    second.kill();
+    drop(second);
+    assert!(!place.root.join("home").exists(), "it is left behind");
 }
 
 #[test]

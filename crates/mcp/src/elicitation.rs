@@ -11,7 +11,8 @@ const THIS_SCRIPT: &str = "yes, for this script";
 const ALWAYS: &str = "yes, always";
 const NO: &str = "no";
 
-/// Characters of one call, and of the whole question.
+/// Characters of what one call would do, of the call, and of the whole question.
+const MAX_VIEW: usize = 700;
 const MAX_CALL: usize = 1200;
 const MAX_QUESTION: usize = 6000;
 
@@ -98,17 +99,35 @@ fn words(request: &ApprovalRequest) -> String {
         [_] => "A script asks for this:\n".to_owned(),
         calls => format!("A script asks for these {} calls:\n", calls.len()),
     };
+    // Each has its part of the room: the answer is for all of them.
+    let each = MAX_CALL.min(MAX_QUESTION / request.calls.len().max(1));
     for call in &request.calls {
-        text.extend(describe(call).chars().take(MAX_CALL));
+        let described = describe(call);
+        text.extend(described.chars().take(each));
+        text.push_str(if described.chars().nth(each).is_some() { "…\n" } else { "" });
     }
-    text.chars().take(MAX_QUESTION).collect()
+    text
+}
+
+/// Both ends of a long text: what is to be overlooked would stand last.
+fn both_ends(text: &str, most: usize) -> String {
+    let length = text.chars().count();
+    if length <= most {
+        return text.to_owned();
+    }
+    let half = most / 2;
+    let head: String = text.chars().take(half).collect();
+    let tail: String = text.chars().skip(length - half).collect();
+    format!("{head}\n… {} characters are not shown here …\n{tail}", length - 2 * half)
 }
 
 fn describe(call: &GatedCall) -> String {
     let mut text = format!("{}: {}\n", call.tool, call.reason.replace('\n', " "));
     match &call.preview.view {
-        Some(View::Diff(view)) => text.push_str(&format!("{view}\n")),
-        Some(View::Commands(view)) if !call.reason.contains(view.as_str()) => text.push_str(&format!("{view}\n")),
+        Some(View::Diff(view)) => text.push_str(&format!("{}\n", both_ends(view, MAX_VIEW))),
+        Some(View::Commands(view)) if !call.reason.contains(view.as_str()) => {
+            text.push_str(&format!("{}\n", both_ends(view, MAX_VIEW)));
+        }
         _ => {}
     }
     text.push_str(call.snippet.as_deref().unwrap_or_default());
@@ -179,5 +198,18 @@ mod tests {
             "{message}"
         );
         assert_eq!(form["requestedSchema"]["properties"]["answer"]["enum"], json!([ONCE, THIS_SCRIPT, NO]));
+    }
+
+    #[test]
+    fn the_end_of_a_long_script_is_shown_and_every_call_is() {
+        let QuestionKind::Approval(mut request) = question(None).kind else { panic!() };
+        let script = "echo 1\n".repeat(1000) + "rm -rf a";
+        request.calls[0].preview.view = Some(View::Commands(script));
+        assert!(words(&request).contains("rm -rf a\n"), "{}", words(&request));
+        let last = GatedCall { reason: "runs `the last one`".into(), ..request.calls[1].clone() };
+        request.calls = vec![request.calls[0].clone(); 31];
+        request.calls.push(last);
+        let shown = words(&request);
+        assert!(shown.contains("the last one") && shown.len() < 2 * MAX_QUESTION, "{shown}");
     }
 }

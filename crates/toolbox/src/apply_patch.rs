@@ -1,17 +1,20 @@
 //! `apply_patch`: files changed by a patch, all or none.
 
-use std::path::Path;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 
 use schemars::JsonSchema;
 use selvedge_protocol::{Preview, View};
 use selvedge_tools::{Call, Risk, Tool, ToolError, tool_with_call};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use tokio_util::sync::CancellationToken;
 
 use crate::aliases::aliases_of;
 use crate::blocking::blocking;
-use crate::patch::{self, Draft, Net};
+use crate::patch::{self, Action, Draft, Net, Operation, Source};
 use crate::preview::{bounded, file_diff};
+use crate::slot::Links;
 use crate::{TurnDiff, Workspace};
 
 const DESCRIPTION: &str = "Changes, adds, deletes and renames files by a patch, all or none.
@@ -85,31 +88,78 @@ enum Kind {
 }
 
 pub(crate) fn apply_patch(workspace: &Workspace, turn_diff: &TurnDiff) -> impl Tool + use<> {
-    let (workspace, turn_diff, showing) = (workspace.clone(), turn_diff.clone(), workspace.clone());
+    let [judging, agreeing, showing] = [(); 3].map(|()| workspace.clone());
+    let (workspace, turn_diff) = (workspace.clone(), turn_diff.clone());
     let run = move |args: Args, call: Call| {
         let (workspace, turn_diff) = (workspace.clone(), turn_diff.clone());
-        blocking(move || apply(&workspace, &turn_diff, &args, &call))
+        blocking(move || apply(&workspace, &turn_diff, &args, &call.cancel))
     };
     tool_with_call("apply_patch", DESCRIPTION, run)
-        .risk(|args| Risk::Guarded { reason: summary(args) })
-        .agreement(|args| Some(paths(args).join("\n")).filter(|paths| !paths.is_empty()))
-        .preview(move |args| Preview { view: preview(&showing, args).ok().map(View::Diff), rule: None })
+        .risk(move |args| risk(&judging, args))
+        .agreement(move |args| agreement(&agreeing, args))
+        .preview(move |args| preview(&showing, args))
         .render(|output: &Output| output.stdout.clone())
         .positional(&["patch"])
         .aliases(aliases_of("apply_patch"))
 }
 
-/// A unified diff of what the call would do, for the person who is asked.
-fn preview(workspace: &Workspace, args: &Value) -> Result<String, ToolError> {
-    let args: Args = serde_json::from_value(args.clone())
-        .map_err(|error| ToolError::new(format!("cannot read the arguments: {error}")))?;
+/// What a call risks.
+pub(crate) fn risk(workspace: &Workspace, args: &Value) -> Risk {
+    Risk::Guarded { reason: summary(workspace, args) }
+}
+
+/// What "for this script" covers: changes of the same kinds to the same files, wherever a link leads now.
+pub(crate) fn agreement(workspace: &Workspace, args: &Value) -> Option<String> {
+    let touched = touched(args);
+    let real = |path: &PathBuf| {
+        let path = workspace.absolute(path, None);
+        let follow = workspace.slot(&path, Links::Follow).map(|slot| slot.real());
+        // A link is changed itself where it is moved or deleted.
+        let keep = workspace.slot(&path, Links::Keep).map(|slot| slot.real());
+        (follow.unwrap_or_else(|_| path.clone()), keep.unwrap_or(path))
+    };
+    let lines: BTreeSet<String> = touched
+        .iter()
+        .map(|touched| format!("{} {:?}", touched.how, touched.paths.iter().map(real).collect::<Vec<_>>()))
+        .collect();
+    Some(lines.into_iter().collect::<Vec<_>>().join("\n")).filter(|lines| !lines.is_empty())
+}
+
+/// What a person is shown: a unified diff of what the call would do.
+pub(crate) fn preview(workspace: &Workspace, args: &Value) -> Preview {
+    Preview { view: unified(workspace, args).ok().map(View::Diff), rule: None }
+}
+
+/// Applies the patch of a command that carries one, and tells what was changed.
+pub(crate) async fn apply_from_command(
+    workspace: &Workspace,
+    turn_diff: &TurnDiff,
+    args: Value,
+    call: &Call,
+) -> Result<String, ToolError> {
+    let (workspace, turn_diff, cancel) = (workspace.clone(), turn_diff.clone(), call.cancel.clone());
+    let args = understood(args)?;
+    blocking(move || apply(&workspace, &turn_diff, &args, &cancel).map(|output| output.stdout)).await
+}
+
+fn understood(args: Value) -> Result<Args, ToolError> {
+    serde_json::from_value(args).map_err(|error| ToolError::new(format!("cannot read the arguments: {error}")))
+}
+
+fn unified(workspace: &Workspace, args: &Value) -> Result<String, ToolError> {
+    let args = understood(args.clone())?;
     Ok(bounded(draft(workspace, &args)?.net().map(|net| diff(&net))))
 }
 
-fn apply(workspace: &Workspace, turn_diff: &TurnDiff, args: &Args, call: &Call) -> Result<Output, ToolError> {
+fn apply(
+    workspace: &Workspace,
+    turn_diff: &TurnDiff,
+    args: &Args,
+    cancel: &CancellationToken,
+) -> Result<Output, ToolError> {
     let _alone = workspace.changing();
     let draft = draft(workspace, args)?;
-    if call.cancel.is_cancelled() {
+    if cancel.is_cancelled() {
         return Err(ToolError::new("the patch was cancelled before anything was written"));
     }
     for path in draft.net().flat_map(|net| [Some(net.path), net.from]).flatten() {
@@ -137,26 +187,59 @@ fn draft<'a>(workspace: &'a Workspace, args: &Args) -> Result<Draft<'a>, ToolErr
     }
 }
 
-/// The files a call changes.
-fn paths(args: &Value) -> Vec<String> {
+/// What a call does to a file, or to two: where the second comes from, or the names it may have.
+struct Touched {
+    how: String,
+    /// From the workspace, or absolute.
+    paths: Vec<PathBuf>,
+}
+
+/// What a call touches, as far as its arguments tell.
+fn touched(args: &Value) -> Vec<Touched> {
+    let base = PathBuf::from(args["cwd"].as_str().unwrap_or_default());
     match (args["patch"].as_str(), args["path"].as_str()) {
         (Some(text), _) => {
-            let mut paths = Vec::new();
-            for operation in patch::parse(text).map(|patch| patch.operations).unwrap_or_default() {
-                let path = operation.target().to_string_lossy().into_owned();
-                if !paths.contains(&path) {
-                    paths.push(path);
-                }
-            }
-            paths
+            let Ok(patch) = patch::parse(text) else { return Vec::new() };
+            let base = patch.folder.map_or(base.clone(), |folder| base.join(folder));
+            patch.operations.iter().map(|operation| Touched::by(operation, &base)).collect()
         }
-        (None, path) => path.into_iter().map(str::to_owned).collect(),
+        (None, Some(path)) => vec![Touched { how: "replace".to_owned(), paths: vec![base.join(path)] }],
+        (None, None) => Vec::new(),
+    }
+}
+
+impl Touched {
+    fn by(operation: &Operation, base: &Path) -> Self {
+        let (how, executable, to) = match &operation.action {
+            Action::Add { executable, .. } => ("add", Some(*executable), None),
+            Action::Delete { .. } => ("delete", None, None),
+            Action::Update { executable, to: None, .. } => ("update", *executable, None),
+            Action::Update { executable, to: Some(to), .. } => match to.source {
+                Source::Goes => ("move", *executable, Some(&to.path)),
+                Source::Stays => ("copy", *executable, Some(&to.path)),
+            },
+        };
+        let how = match executable {
+            Some(executable) => format!("{how} executable={executable}"),
+            None => how.to_owned(),
+        };
+        Self { how, paths: to.into_iter().chain(&operation.paths).map(|path| base.join(path)).collect() }
     }
 }
 
 /// What a call changes, in a few words.
-fn summary(args: &Value) -> String {
-    match &paths(args)[..] {
+fn summary(workspace: &Workspace, args: &Value) -> String {
+    let mut names: Vec<String> = Vec::new();
+    for touched in touched(args) {
+        let both = if touched.how.starts_with("move") { 2 } else { 1 };
+        for path in touched.paths.iter().take(both) {
+            let name = workspace.shown(&workspace.absolute(path, None));
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+    }
+    match &names[..] {
         [] => "applies a patch".to_owned(),
         [one] => format!("changes {one}"),
         [one, two] => format!("changes {one} and {two}"),
@@ -221,16 +304,32 @@ mod tests {
         std::fs::write(dir.path().join("run.sh"), "echo\n").unwrap();
         let patch = "*** Begin Patch\n*** Update File: a.txt\n*** Move to: b.txt\n@@\n-two\n+2\n*** Add File: new\n+x\n*** End Patch";
         assert_eq!(
-            preview(&workspace, &json!({"patch": patch})).unwrap(),
+            unified(&workspace, &json!({"patch": patch})).unwrap(),
             "--- a/a.txt\n+++ b/b.txt\n@@ -1,2 +1,2 @@\n one\n-two\n+2\n--- /dev/null\n+++ b/new\n@@ -0,0 +1 @@\n+x\n"
         );
         let mode = "diff --git a/run.sh b/run.sh\nold mode 100644\nnew mode 100755\n";
-        let shown = preview(&workspace, &json!({"patch": mode})).unwrap();
+        let shown = unified(&workspace, &json!({"patch": mode})).unwrap();
         assert_eq!(shown, "new mode 100755\n--- a/run.sh\n+++ b/run.sh\n");
-        let huge = json!({"path": "huge", "updated_content": "wide as the sea\u{2026}\n".repeat(10_000)});
-        let shown = preview(&workspace, &huge).unwrap();
-        assert!(shown.len() <= MAX_PREVIEW && shown.ends_with("more than can be shown here\n"), "{}", shown.len());
-        assert!(preview(&workspace, &json!({"patch": "x"})).is_err());
+        assert!(unified(&workspace, &json!({"patch": "x"})).is_err());
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2);
+    }
+
+    #[test]
+    fn a_long_preview_hides_neither_its_end_nor_the_names_of_files() {
+        let dir = tempfile::tempdir().unwrap();
+        let workspace = Workspace::open(dir.path(), SandboxPolicy::WorkspaceWrite, &[]).unwrap();
+        let wide = "wide as the sea\u{2026}\n".repeat(10_000);
+        let shown =
+            unified(&workspace, &json!({"path": "huge", "updated_content": wide.clone() + "the end\n"})).unwrap();
+        assert!(shown.len() <= MAX_PREVIEW && shown.len() > MAX_PREVIEW / 2, "{}", shown.len());
+        assert!(shown.starts_with("--- /dev/null\n+++ b/huge\n") && shown.ends_with("\n+the end\n"), "{shown}");
+        assert!(shown.contains("\n… more than can be shown here"), "{shown}");
+        let add = |name: &str, text: &str| format!("*** Add File: {name}\n+{}\n", text.trim_end().replace('\n', "\n+"));
+        let files = [add("first", &wide), add("hidden", "evil"), add("long", &wide), add("last", "x")].concat();
+        let shown = unified(&workspace, &json!({"patch": format!("*** Begin Patch\n{files}*** End Patch")})).unwrap();
+        assert!(shown.len() <= MAX_PREVIEW, "{}", shown.len());
+        for name in ["first", "hidden", "long", "last"] {
+            assert!(shown.contains(&format!("+++ b/{name}\n")), "{name}");
+        }
     }
 }

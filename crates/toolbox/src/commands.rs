@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -11,12 +11,15 @@ use selvedge_confine::{
     Child, Command, ConfineError, Confinement, NamedSockets, Network, Rlimits, Stdio, Support, Wall, WeakerWall,
 };
 use selvedge_protocol::{Preview, SandboxPolicy, View};
-use selvedge_tools::{Risk, ToolError};
-use serde_json::Value;
+use selvedge_tools::{Call, Risk, ToolError};
+use serde_json::{Value, json};
 
+use crate::apply_patch;
 use crate::ending::Leaving;
 use crate::environment::{Environment, EnvironmentPolicy};
 use crate::judge::{CommandView, Safety, covered_by, judge_command, prefix_of, shown};
+use crate::patch;
+use crate::privacy::may_show_secrets;
 use crate::{TurnDiff, Workspace};
 
 /// How commands run. Clones share what is learned.
@@ -112,10 +115,16 @@ impl Commands {
 
     /// What a command risks.
     pub(crate) fn risk(&self, wanted: &Wanted) -> Risk {
+        if let Some(patch) = patch_of(wanted) {
+            return apply_patch::risk(&self.inner.workspace, &patch);
+        }
         let what = wanted.in_one_line();
         let safety = self.judge(wanted);
-        if let Safety::Dangerous { why } = safety {
-            return Risk::Ask { reason: format!("`{what}`: {why}") };
+        if let Safety::Dangerous { why, command } = safety {
+            // In a long script nobody would find it.
+            let place = if what.contains(&command) { String::new() } else { format!(", in `{what}`") };
+            let command = if place.is_empty() { &what } else { &command };
+            return Risk::Ask { reason: format!("`{command}`: {why}{place}") };
         }
         match &wanted.unconfined {
             _ if self.has_rule(wanted) => Risk::Harmless,
@@ -135,6 +144,7 @@ impl Commands {
     /// and a repository elsewhere in the workspace may have been written by anybody and names programs that even
     /// `git status` runs.
     fn judge(&self, wanted: &Wanted) -> Safety {
+        let workspace = &self.inner.workspace;
         let CommandView { commands, safety } = judge_command(&wanted.argv);
         let git = |words: &Vec<String>| words.first().is_some_and(|word| word.rsplit('/').next() == Some("git"));
         match safety {
@@ -143,6 +153,9 @@ impl Commands {
             }
             Safety::ReadOnly if !self.at_root(wanted) && commands.iter().any(git) => {
                 Safety::Unknown { why: "`git` may run what another folder's repository says".to_owned() }
+            }
+            Safety::ReadOnly if !self.hides_secrets() && may_show_secrets(workspace, &commands, &self.cwd(wanted)) => {
+                Safety::Unknown { why: "it may show secrets".to_owned() }
             }
             safety => safety,
         }
@@ -162,18 +175,29 @@ impl Commands {
     }
 
     fn at_root(&self, wanted: &Wanted) -> bool {
-        let cwd = wanted.cwd.as_deref().unwrap_or(".");
-        self.inner.workspace.absolute(cwd, None) == self.inner.workspace.root()
+        self.cwd(wanted) == self.inner.workspace.root()
+    }
+
+    fn cwd(&self, wanted: &Wanted) -> PathBuf {
+        self.inner.workspace.absolute(wanted.cwd.as_deref().unwrap_or("."), None)
+    }
+
+    /// Whether what is private is not there for commands.
+    fn hides_secrets(&self) -> bool {
+        self.are_confined() && self.inner.settings.weaker_wall != Some(WeakerWall::Landlock)
     }
 
     /// The rule a person can make of a command.
     fn rule(&self, wanted: &Wanted) -> Option<Rule> {
-        let prefix = prefix_of(&wanted.argv).filter(|_| self.is_plain(wanted))?;
+        let prefix = prefix_of(&wanted.argv).filter(|_| self.is_plain(wanted) && patch_of(wanted).is_none())?;
         Some(Rule { prefix, unconfined: wanted.unconfined.is_some() })
     }
 
     /// What a person is shown, and what "always" would mean.
     pub(crate) fn preview(&self, wanted: &Wanted) -> Preview {
+        if let Some(patch) = patch_of(wanted) {
+            return apply_patch::preview(&self.inner.workspace, &patch);
+        }
         let rule = self.rule(wanted).map(|rule| {
             let outside = if rule.unconfined { ", without the sandbox" } else { "" };
             format!("`{} …`{outside}", rule.prefix.join(" "))
@@ -182,8 +206,11 @@ impl Commands {
         Preview { view: Some(View::Commands(view)), rule }
     }
 
-    /// What "for this script" covers: commands that begin alike, as for a rule.
+    /// What "for this script" covers: commands that begin alike, as for a rule; or patches of the same files.
     pub(crate) fn agreement(&self, wanted: &Wanted) -> Option<String> {
+        if let Some(patch) = patch_of(wanted) {
+            return apply_patch::agreement(&self.inner.workspace, &patch);
+        }
         self.rule(wanted).map(|rule| format!("{rule:?}"))
     }
 
@@ -200,11 +227,21 @@ impl Commands {
         }
     }
 
+    /// What became of a command that is a patch: what it changed, or why it changed nothing. `None` if it is none.
+    pub(crate) async fn patched(&self, wanted: &Wanted, call: &Call) -> Option<Result<String, ToolError>> {
+        let Inner { workspace, turn_diff, .. } = self.inner.as_ref();
+        Some(apply_patch::apply_from_command(workspace, turn_diff, patch_of(wanted)?, call).await)
+    }
+
     /// Starts a command. Blocks for a millisecond or two.
     pub(crate) fn start(&self, wanted: &Wanted, stdio: Stdio) -> Result<Child, ToolError> {
         let inner = &self.inner;
         inner.leaving.forget_gone();
-        let cwd = inner.workspace.absolute(wanted.cwd.as_deref().unwrap_or("."), None);
+        if wanted.argv.first().is_none_or(String::is_empty) {
+            return Err(ToolError::new("there is no program to run")
+                .suggest("a command is a program and its arguments: [\"ls\", \"-l\"]"));
+        }
+        let cwd = self.cwd(wanted);
         if self.judge(wanted) != Safety::ReadOnly {
             inner.turn_diff.before_command();
         }
@@ -290,6 +327,11 @@ impl Wanted {
     }
 }
 
+/// The arguments for `apply_patch`, where a command means that tool.
+fn patch_of(wanted: &Wanted) -> Option<Value> {
+    patch::of_command(&wanted.argv).map(|patch| json!({"patch": patch, "cwd": wanted.cwd}))
+}
+
 fn explain(error: ConfineError, wanted: &Wanted) -> ToolError {
     let mut failure = ToolError::new(error.to_string());
     match error {
@@ -307,7 +349,7 @@ fn explain(error: ConfineError, wanted: &Wanted) -> ToolError {
         ConfineError::Unprotectable { .. } => {
             failure = failure.suggest("make it a folder, or the file that git writes for linked work trees");
         }
-        ConfineError::Invalid(_) => failure = failure.suggest("-C takes the folder to work in"),
+        ConfineError::Everything => failure = failure.suggest("-C takes the folder to work in"),
         ConfineError::NotEnforceable { .. } => {
             failure = failure
                 .suggest("`selvedge doctor` tells what this machine lacks")

@@ -95,14 +95,17 @@ async fn run(commands: &Commands, args: Args, call: &Call) -> Result<Output, Too
     let limit = args.timeout_ms.map_or(DEFAULT_TIMEOUT, Duration::from_millis).min(LONGEST_TIMEOUT);
     let confined = commands.are_confined() && !args.with_escalated_permissions;
     let broken = |error: io::Error| ToolError::new(format!("the command's streams broke: {error}"));
-    let (stdout, stdout_there) = io::pipe().map_err(broken)?;
-    let (stderr, stderr_there) = io::pipe().map_err(broken)?;
     let wanted = Wanted {
         argv: args.command,
         cwd: args.cwd,
         env: args.env,
         unconfined: args.with_escalated_permissions.then(String::new),
     };
+    if let Some(patched) = commands.patched(&wanted, call).await {
+        return Ok(as_a_program_would(patched, started));
+    }
+    let (stdout, stdout_there) = io::pipe().map_err(broken)?;
+    let (stderr, stderr_there) = io::pipe().map_err(broken)?;
     let stdio = Stdio::Streams {
         stdin: std::fs::File::open("/dev/null").map_err(broken)?.into(),
         stdout: stdout_there.into(),
@@ -130,6 +133,27 @@ async fn run(commands: &Commands, args: Args, call: &Call) -> Result<Output, Too
     };
     output.sandbox_denied = confined && exit_code != 0 && !timed_out && looks_denied(&output.aggregated_output);
     Ok(output)
+}
+
+/// What became of a patch, told as if a program had applied it.
+fn as_a_program_would(patched: Result<String, ToolError>, started: Instant) -> Output {
+    let (exit_code, stdout, stderr) = match patched {
+        Ok(summary) => (0, summary, String::new()),
+        Err(error) => {
+            let hints = error.suggestions.iter().map(|hint| format!("hint: {hint}\n"));
+            (1, String::new(), format!("{}\n{}", error.message, hints.collect::<String>()))
+        }
+    };
+    Output {
+        exit_code,
+        aggregated_output: format!("{stdout}{stderr}"),
+        stdout,
+        stderr,
+        timed_out: false,
+        duration_ms: started.elapsed().as_millis() as u64,
+        truncated: false,
+        sandbox_denied: false,
+    }
 }
 
 /// What a command writes, as it writes it.
@@ -212,13 +236,14 @@ async fn read(stream: &mut Receiver, buffer: &mut [u8]) -> usize {
 }
 
 /// What programs write when something was refused. Inside a child such errors cannot be seen, so this is a guess.
-const SIGNS_OF_DENIAL: [&str; 14] = [
+const SIGNS_OF_DENIAL: [&str; 15] = [
     "operation not permitted",
     "permission denied",
     "read-only file system",
     "network is unreachable",
     "could not resolve host",
     "couldn't resolve host",
+    "couldn't connect to server",
     "temporary failure in name resolution",
     "name or service not known",
     "failed to lookup address",

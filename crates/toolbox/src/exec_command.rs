@@ -103,6 +103,10 @@ async fn run(commands: &Commands, terminals: &Terminals, args: Args, call: &Call
         env: [("TERM".to_owned(), "dumb".to_owned())].into(),
         unconfined: args.with_escalated_permissions.then(String::new),
     };
+    if let Some(patched) = commands.patched(&wanted, call).await {
+        let (output, exit_code) = patched.map_or_else(|error| (format!("{}\n", error.message), 1), |done| (done, 0));
+        return Ok(Output { output, session_id: None, exit_code: Some(exit_code) });
+    }
     let (id, terminal) = terminals.open(commands, wanted, call).await?;
     Ok(shown(terminals, id, terminal.look(patience, call).await?))
 }
@@ -148,7 +152,10 @@ fn risk_of_typing(args: &Value) -> Risk {
     let typed: String = chars.chars().take(80).flat_map(char::escape_debug).collect();
     match judge_command(&["bash".to_owned(), "-c".to_owned(), chars.to_owned()]).safety {
         _ if chars.is_empty() => Risk::Harmless,
-        Safety::Dangerous { why } => Risk::Ask { reason: format!("types `{typed}`: {why}") },
+        Safety::Dangerous { why, command } if !typed.contains(&command) => {
+            Risk::Ask { reason: format!("types `{command}`: {why}, in `{typed}`") }
+        }
+        Safety::Dangerous { why, .. } => Risk::Ask { reason: format!("types `{typed}`: {why}") },
         _ => Risk::Guarded { reason: format!("types `{typed}`") },
     }
 }

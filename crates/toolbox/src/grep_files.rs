@@ -1,5 +1,6 @@
 //! `grep_files`: lines that match a regular expression, with ripgrep's own engine.
 
+use std::io::ErrorKind;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -22,6 +23,9 @@ const MAX_HEAP: usize = 16 << 20;
 
 /// Characters of a matching line that are kept.
 const MAX_LINE: usize = 2000;
+
+/// Files that are named because they were not searched, at most.
+const MAX_SKIPPED: usize = 20;
 
 /// What to look for.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -54,15 +58,18 @@ fn yes() -> bool {
     true
 }
 
-/// A line that matches.
+/// A line that matches; or, after all of those, a file that was not searched to its end.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
 pub(crate) struct Match {
     /// Relative to the workspace.
     path: String,
-    /// From one.
+    /// From one; 0 where a file was not searched.
     line: u64,
     /// The line without its ending.
     text: String,
+    /// Why the file was not searched to its end: it may hold matches that are not told.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    skipped: Option<String>,
 }
 
 pub(crate) fn grep_files(workspace: &Workspace) -> impl Tool + use<> {
@@ -77,7 +84,11 @@ pub(crate) fn grep_files(workspace: &Workspace) -> impl Tool + use<> {
             if matches.is_empty() {
                 return "no matches".to_owned();
             }
-            matches.iter().map(|found| format!("{}:{}: {}\n", found.path, found.line, found.text)).collect()
+            let shown = |found: &Match| match &found.skipped {
+                Some(why) => format!("{} was not searched to its end: {why}\n", found.path),
+                None => format!("{}:{}: {}\n", found.path, found.line, found.text),
+            };
+            matches.iter().map(shown).collect()
         })
         .aliases(aliases_of("grep_files"))
 }
@@ -101,6 +112,7 @@ fn grep(workspace: &Workspace, args: &Args, cancel: &CancellationToken) -> Resul
     };
     workspace.refuse_secrets(&real, &shown)?;
     let found = Mutex::new(Vec::new());
+    let skipped = Mutex::new(Vec::new());
     let count = AtomicUsize::new(0);
     // Enough for a stable choice of the first ones by path, without reading the whole disk for a common word.
     let enough = args.limit.saturating_mul(4).max(1000);
@@ -111,7 +123,8 @@ fn grep(workspace: &Workspace, args: &Args, cancel: &CancellationToken) -> Resul
             .heap_limit(Some(MAX_HEAP))
             .memory_map(MmapChoice::never())
             .build();
-        let (matcher, include, found, count, folder, real) = (&matcher, &include, &found, &count, &folder, &real);
+        let (matcher, include, found, skipped) = (&matcher, &include, &found, &skipped);
+        let (count, folder, real) = (&count, &folder, &real);
         Box::new(move |entry| {
             if cancel.is_cancelled() || count.load(Ordering::Relaxed) >= enough {
                 return WalkState::Quit;
@@ -132,12 +145,19 @@ fn grep(workspace: &Workspace, args: &Args, cancel: &CancellationToken) -> Resul
             let sink = Lossy(|line, text| {
                 let text = text.trim_end_matches(['\n', '\r']);
                 let text = text.char_indices().nth(MAX_LINE).map_or(text, |(end, _)| &text[..end]);
-                here.push(Match { path: shown.clone(), line, text: text.to_owned() });
+                here.push(Match { path: shown.clone(), line, text: text.to_owned(), skipped: None });
                 Ok(here.len() < enough)
             });
-            // A file that cannot be read has no matches. A walk meets no links, so one in the way was put there meanwhile.
-            if let Ok(file) = workspace.open_without_links(path) {
-                let _ = searcher.search_file(matcher, &file, sink);
+            // A walk meets no links, so one in the way was put there meanwhile.
+            let searched =
+                workspace.open_without_links(path).and_then(|file| searcher.search_file(matcher, &file, sink));
+            if let Err(error) = searched
+                && !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::InvalidInput)
+                && let Ok(mut skipped) = skipped.lock()
+                && skipped.len() < enough
+            {
+                let skip = Match { path: shown, line: 0, text: String::new(), skipped: Some(why(&error)) };
+                skipped.push(skip);
             }
             if !here.is_empty() {
                 count.fetch_add(here.len(), Ordering::Relaxed);
@@ -151,5 +171,19 @@ fn grep(workspace: &Workspace, args: &Args, cancel: &CancellationToken) -> Resul
     let mut found = found.into_inner().unwrap_or_default();
     found.sort();
     found.truncate(args.limit);
+    let mut skipped = skipped.into_inner().unwrap_or_default();
+    skipped.sort();
+    skipped.truncate(MAX_SKIPPED);
+    found.append(&mut skipped);
     Ok(found)
+}
+
+/// Why a file was not searched to its end.
+fn why(error: &std::io::Error) -> String {
+    match error.kind() {
+        ErrorKind::PermissionDenied => "permission denied".to_owned(),
+        // What the searcher says of its own is that its heap is full.
+        ErrorKind::Other => format!("a line is longer than {} MB", MAX_HEAP >> 20),
+        _ => error.to_string(),
+    }
 }

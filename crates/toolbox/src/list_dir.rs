@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::Workspace;
 use crate::aliases::aliases_of;
 use crate::blocking::blocking;
+use crate::workspace::is_below_proc;
 
 /// Entries looked at before giving up on counting.
 const MAX_ENTRIES: usize = 100_000;
@@ -182,8 +183,8 @@ fn collect(
             _ => Kind::Other,
         };
         entries.push(Entry { path: workspace.shown(&path), kind, depth });
-        // A folder that cannot be read is listed, and not entered; the same goes for secrets.
-        if matches!(kind, Kind::Dir) && levels > 1 && !workspace.is_secret(&path) {
+        // A folder that cannot be read is listed, and not entered; the same goes for secrets and processes.
+        if matches!(kind, Kind::Dir) && levels > 1 && !workspace.is_secret(&path) && !is_below_proc(&path) {
             let _ = collect(workspace, &path, levels - 1, depth + 1, entries);
         }
     }

@@ -23,17 +23,39 @@ pub(crate) fn file_diff(old_path: &str, new_path: &str, before: Option<&[u8]>, a
     diff.unified_diff().header(&old, &new).to_string()
 }
 
-/// The diffs one after the other, as far as they fit.
+/// Bytes of the end of a preview that are kept where it is too long.
+const TAIL: usize = MAX_PREVIEW / 4;
+
+/// Names of files in what is left out, at most.
+const MAX_NAMED: usize = 100;
+
+/// The diffs one after the other. Where they are too long, the middle is left out, but for the names of the files in
+/// it: what is to be overlooked would stand last.
 pub(crate) fn bounded(diffs: impl IntoIterator<Item = String>) -> String {
-    let mut text = String::new();
+    let (mut head, mut tail, mut names) = (String::new(), String::new(), Vec::new());
     for diff in diffs {
-        text.push_str(&diff);
-        if text.len() > MAX_PREVIEW {
-            let rest = "\n… and more than can be shown here\n";
-            text.truncate(text.floor_char_boundary(MAX_PREVIEW - rest.len()));
-            text.push_str(rest);
-            break;
+        let room = (MAX_PREVIEW - head.len()).min(diff.len());
+        let fits = if tail.is_empty() { diff.floor_char_boundary(room) } else { 0 };
+        head.push_str(&diff[..fits]);
+        if fits == diff.len() {
+            continue;
         }
+        if names.len() <= MAX_NAMED {
+            names.extend(diff.lines().take(3).filter(|line| line.starts_with("+++ ")).map(str::to_owned));
+        }
+        tail.push_str(&diff[fits..]);
+        let start = tail.ceil_char_boundary(tail.len().saturating_sub(TAIL));
+        tail.drain(..start);
     }
-    text
+    if tail.is_empty() {
+        return head;
+    }
+    // Room for the end and for the names, in whole lines.
+    names.truncate(MAX_NAMED);
+    names.iter_mut().for_each(|name| name.truncate(name.floor_char_boundary(80)));
+    let gap = format!("… more than can be shown here, and in it\n{}\n…\n", names.join("\n"));
+    let most = MAX_PREVIEW.saturating_sub(gap.len() + tail.len());
+    let end = head[..head.floor_char_boundary(most)].rfind('\n').map_or(0, |end| end + 1);
+    let start = tail.find('\n').map_or(0, |start| start + 1);
+    format!("{}{gap}{}", &head[..end], &tail[start..])
 }

@@ -1,19 +1,23 @@
 //! `read_file`: a slice of a text file, or the block around a line by its indentation.
 
-use std::io::{BufRead, BufReader, Read};
-
 use schemars::JsonSchema;
-use selvedge_tools::{Tool, ToolError, tool};
+use selvedge_tools::{Tool, ToolError, tool_with_call};
 use serde::{Deserialize, Serialize};
+use tokio_util::sync::CancellationToken;
 
 use crate::Workspace;
 use crate::aliases::aliases_of;
 use crate::blocking::blocking;
+use crate::text_file::{Line, TextFile};
 
 /// Characters of a line that the rendering shows.
 const SHOWN_LINE: usize = 500;
-/// Bytes of text one call returns.
-const MAX_BYTES: usize = 4 << 20;
+/// Bytes of a line that are held.
+const MAX_LINE: usize = 4 << 20;
+/// Bytes one call returns, as they are handed over: written as JSON, where some characters take six.
+const MAX_RETURNED: usize = 10 << 20;
+/// Bytes that are held to find a block in them.
+const MAX_HELD: usize = 64 << 20;
 /// Indentation of a tab.
 const TAB: usize = 4;
 
@@ -74,6 +78,8 @@ pub(crate) struct Output {
     total_lines: u64,
     /// Whether lines follow that were not read.
     truncated: bool,
+    /// Whether a line is longer than what was read of it: of a line, 4 MB are.
+    cut: bool,
     /// `utf-8`, `utf-16le` or `utf-16be`.
     encoding: String,
     /// Whether bytes that are no text were replaced.
@@ -82,24 +88,24 @@ pub(crate) struct Output {
 
 pub(crate) fn read_file(workspace: &Workspace) -> impl Tool + use<> {
     let workspace = workspace.clone();
-    let run = move |args: Args| {
+    let run = move |args: Args, call: selvedge_tools::Call| {
         let workspace = workspace.clone();
-        blocking(move || read(&workspace, &args))
+        blocking(move || read(&workspace, &args, &call.cancel))
     };
-    tool("read_file", "Reads a text file, or part of it.", run)
+    tool_with_call("read_file", "Reads a text file, or part of it.", run)
         .read_only()
         .render(|output: &Output| output.content.clone())
         .aliases(aliases_of("read_file"))
 }
 
-fn read(workspace: &Workspace, args: &Args) -> Result<Output, ToolError> {
+fn read(workspace: &Workspace, args: &Args, cancel: &CancellationToken) -> Result<Output, ToolError> {
     let path = workspace.absolute(&args.path, args.workdir.as_deref());
     let shown = workspace.shown(&path);
     if args.offset < 1 {
         return Err(ToolError::new(format!("offset is {}, and lines are counted from one", args.offset)));
     }
     let file = workspace.open_file(&path)?;
-    let text = Text::open(file, &shown)?;
+    let text = TextFile::open(file, &shown, cancel)?;
     match args.mode {
         Mode::Slice => slice(text, args, &shown),
         Mode::Indentation => block(text, args, &shown),
@@ -107,32 +113,32 @@ fn read(workspace: &Workspace, args: &Args) -> Result<Output, ToolError> {
 }
 
 /// Reads only what is asked for, and counts the rest.
-fn slice(mut text: Text, args: &Args, shown: &str) -> Result<Output, ToolError> {
+fn slice(mut text: TextFile<'_>, args: &Args, shown: &str) -> Result<Output, ToolError> {
     let offset = args.offset as u64;
     let last = args.end_line.unwrap_or_else(|| offset.saturating_add(args.limit - 1));
-    let mut lines = Vec::new();
-    let (mut number, mut bytes) = (0, 0);
-    while let Some(line) = text.next_line(shown)? {
+    let (mut number, mut picked) = (0, Picked::default());
+    loop {
+        let wanted = number + 1 >= offset && number < last && !picked.full;
+        let Some(line) = text.next_line(if wanted { MAX_LINE } else { 0 })? else { break };
         number += 1;
-        if number >= offset && number <= last && bytes < MAX_BYTES {
-            bytes += line.len();
-            lines.push((number, line));
+        if wanted {
+            picked.add(number, line);
         }
     }
     if offset > number.max(1) {
         return Err(ToolError::new(format!("offset {offset} is past the end: {shown} has {number} lines")));
     }
-    Ok(text.output(&lines, number))
+    Ok(picked.output(&text, number))
 }
 
 /// The lines around the anchor that are indented at least as deeply as its enclosing block.
-fn block(mut text: Text, args: &Args, shown: &str) -> Result<Output, ToolError> {
+fn block(mut text: TextFile<'_>, args: &Args, shown: &str) -> Result<Output, ToolError> {
     let anchor = args.anchor_line.unwrap_or(args.offset as u64);
     let mut lines = Vec::new();
-    let mut bytes = 0;
-    while let Some(line) = text.next_line(shown)? {
-        bytes += line.len();
-        if bytes > 16 * MAX_BYTES {
+    let mut held = 0;
+    while let Some(line) = text.next_line(MAX_LINE)? {
+        held += line.text.len() + size_of::<Line>();
+        if held > MAX_HELD {
             return Err(ToolError::new(format!("{shown} is too large for indentation mode"))
                 .suggest("read a slice with offset and limit"));
         }
@@ -179,94 +185,102 @@ fn block(mut text: Text, args: &Args, shown: &str) -> Result<Output, ToolError> 
         start = start.max(at.saturating_sub(limit / 2));
         end = end.min(start + limit - 1);
     }
-    let picked: Vec<(u64, String)> = (start..=end).map(|index| (index as u64 + 1, lines[index].clone())).collect();
-    Ok(text.output(&picked, total))
+    let mut picked = Picked::default();
+    for (index, line) in lines.into_iter().enumerate().skip(start).take(end + 1 - start) {
+        picked.add(index as u64 + 1, line);
+    }
+    Ok(picked.output(&text, total))
 }
 
 /// Indentation of each line; blank lines take that of the line before.
-fn effective_indents(lines: &[String]) -> Vec<Option<usize>> {
+fn effective_indents(lines: &[Line]) -> Vec<Option<usize>> {
     let mut last = None;
     lines
         .iter()
-        .map(|line| {
-            if !line.trim().is_empty() {
+        .map(|Line { text, .. }| {
+            if !text.trim().is_empty() {
                 last =
-                    Some(line.chars().take_while(|c| c.is_whitespace()).map(|c| if c == '\t' { TAB } else { 1 }).sum());
+                    Some(text.chars().take_while(|c| c.is_whitespace()).map(|c| if c == '\t' { TAB } else { 1 }).sum());
             }
             last
         })
         .collect()
 }
 
-/// Lines of a file in whatever Unicode encoding it has.
-struct Text {
-    reader: Box<dyn BufRead>,
-    encoding: &'static str,
-    lossy: bool,
+/// The lines that are given back, as far as there is room.
+#[derive(Default)]
+struct Picked {
+    text: String,
+    content: String,
+    /// Bytes of both as JSON.
+    weight: usize,
+    /// Whether a line found no room any more.
+    full: bool,
+    last: Option<u64>,
+    cut: bool,
 }
 
-impl Text {
-    fn open(file: std::fs::File, shown: &str) -> Result<Self, ToolError> {
-        let unreadable = |error: std::io::Error| ToolError::new(format!("{shown} cannot be read: {error}"));
-        let mut file = BufReader::new(file);
-        let head = file.fill_buf().map_err(unreadable)?;
-        let wide = match head {
-            [0xFF, 0xFE, ..] => Some(("utf-16le", encoding_rs::UTF_16LE)),
-            [0xFE, 0xFF, ..] => Some(("utf-16be", encoding_rs::UTF_16BE)),
-            _ => None,
-        };
-        if let Some((name, encoding)) = wide {
-            let mut bytes = Vec::new();
-            file.take(64 << 20).read_to_end(&mut bytes).map_err(unreadable)?;
-            let (text, _, lossy) = encoding.decode(&bytes);
-            return Ok(Self { reader: Box::new(std::io::Cursor::new(text.into_owned())), encoding: name, lossy });
-        }
-        if memchr::memchr(0, &head[..head.len().min(8192)]).is_some() {
-            return Err(ToolError::new(format!("{shown} is a binary file")).suggest("viewImage shows images"));
-        }
-        if head.starts_with(&[0xEF, 0xBB, 0xBF]) {
-            file.consume(3);
-        }
-        Ok(Self { reader: Box::new(file), encoding: "utf-8", lossy: false })
-    }
-
-    /// The next line with its ending.
-    fn next_line(&mut self, shown: &str) -> Result<Option<String>, ToolError> {
-        let mut line = Vec::new();
-        let read = self
-            .reader
-            .read_until(b'\n', &mut line)
-            .map_err(|error| ToolError::new(format!("{shown} cannot be read: {error}")))?;
-        if read == 0 {
-            return Ok(None);
-        }
-        Ok(Some(match String::from_utf8(line) {
-            Ok(line) => line,
-            Err(error) => {
-                self.lossy = true;
-                String::from_utf8_lossy(error.as_bytes()).into_owned()
+impl Picked {
+    fn add(&mut self, number: u64, mut line: Line) {
+        // The text and its rendering.
+        let room = (MAX_RETURNED - self.weight) / 2;
+        if weight(&line.text) > room {
+            self.full = true;
+            if self.last.is_some() {
+                return;
             }
-        }))
+            // What does not fit by itself would never be seen.
+            let end = fitting(&line.text, room);
+            line.text.truncate(end);
+            line.cut = true;
+        }
+        let visible = line.text.trim_end_matches(['\n', '\r']);
+        let visible = match visible.char_indices().nth(SHOWN_LINE) {
+            Some((end, _)) => format!("L{number}: {}…", &visible[..end]),
+            None => format!("L{number}: {visible}"),
+        };
+        if self.last.is_some() {
+            self.content.push('\n');
+        }
+        self.content.push_str(&visible);
+        self.text.push_str(&line.text);
+        self.weight = (self.weight + weight(&line.text) + weight(&visible) + 2).min(MAX_RETURNED);
+        self.last = Some(number);
+        self.cut |= line.cut;
     }
 
-    fn output(self, lines: &[(u64, String)], total: u64) -> Output {
-        let content: Vec<String> = lines
-            .iter()
-            .map(|(number, line)| {
-                let line = line.trim_end_matches(['\n', '\r']);
-                match line.char_indices().nth(SHOWN_LINE) {
-                    Some((end, _)) => format!("L{number}: {}…", &line[..end]),
-                    None => format!("L{number}: {line}"),
-                }
-            })
-            .collect();
+    fn output(self, text: &TextFile<'_>, total: u64) -> Output {
         Output {
-            text: lines.iter().map(|(_, line)| line.as_str()).collect(),
-            content: content.join("\n"),
+            text: self.text,
+            content: self.content,
             total_lines: total,
-            truncated: lines.last().is_some_and(|(number, _)| *number < total),
-            encoding: self.encoding.to_owned(),
-            lossy: self.lossy,
+            truncated: self.last.is_some_and(|last| last < total),
+            cut: self.cut,
+            encoding: text.encoding.to_owned(),
+            lossy: text.lossy,
         }
+    }
+}
+
+/// Bytes of a text as JSON.
+fn weight(text: &str) -> usize {
+    text.bytes().map(byte_weight).sum()
+}
+
+/// How much of a text weighs at most so much.
+fn fitting(text: &str, most: usize) -> usize {
+    let mut weight = 0;
+    let full = text.bytes().position(|byte| {
+        weight += byte_weight(byte);
+        weight > most
+    });
+    text.floor_char_boundary(full.unwrap_or(text.len()))
+}
+
+fn byte_weight(byte: u8) -> usize {
+    match byte {
+        b'"' | b'\\' | b'\n' | b'\r' | b'\t' => 2,
+        0..0x20 => 6,
+        _ => 1,
     }
 }

@@ -132,7 +132,8 @@ impl Slot {
         if !metadata.is_file() {
             return Err(ToolError::new(format!("{} is neither a file nor a folder", self.shown)));
         }
-        Ok(Some(Mode::Kept { bits: metadata.mode() & 0o7777, owner: metadata.uid(), group: metadata.gid() }))
+        // Another's rights do not go over to what is written now.
+        Ok(Some(Mode::Kept { bits: metadata.mode() & 0o777, owner: metadata.uid(), group: metadata.gid() }))
     }
 
     /// Makes sure that the file itself, if there is one, may be written: replacing it would not ask.

@@ -1,13 +1,15 @@
 //! `view_image`: an image for the model to look at, made smaller where it is too large.
 
 use std::io::{Cursor, Read};
+use std::sync::Arc;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use image::{ImageFormat, ImageReader};
+use image::{DynamicImage, ImageFormat, ImageReader, Limits};
 use schemars::JsonSchema;
 use selvedge_tools::{Tool, ToolError, tool};
 use serde::{Deserialize, Serialize};
+use tokio::sync::Semaphore;
 
 use crate::Workspace;
 use crate::aliases::aliases_of;
@@ -15,10 +17,14 @@ use crate::blocking::blocking;
 
 /// Bytes of a file that are looked at.
 const MAX_BYTES: u64 = 20 << 20;
+/// Bytes that are sent as they are: as Base64 they are less than the five megabytes that models take.
+const MAX_SENT: usize = 3_500_000;
 /// Longest side that is sent as it is.
 const MAX_SIDE: u32 = 2048;
 /// Sides beyond this are not even decoded.
 const MAX_DECODED_SIDE: u32 = 20_000;
+/// Bytes an image may take while it is decoded. One is decoded at a time.
+const MAX_DECODED: u64 = 512 << 20;
 
 /// Which image.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -40,15 +46,24 @@ pub(crate) struct Output {
     mime_type: String,
     width: u32,
     height: u32,
-    /// Whether it was made smaller.
+    /// Whether it was made smaller, or written anew in fewer bytes.
     scaled: bool,
 }
 
 pub(crate) fn view_image(workspace: &Workspace) -> impl Tool + use<> {
     let workspace = workspace.clone();
+    let one_at_a_time = Arc::new(Semaphore::new(1));
     let run = move |args: Args| {
-        let workspace = workspace.clone();
-        blocking(move || view(&workspace, &args))
+        let (workspace, one_at_a_time) = (workspace.clone(), one_at_a_time.clone());
+        async move {
+            let turn = one_at_a_time.acquire_owned().await;
+            blocking(move || {
+                // Kept until the work is done, even if nobody waits for it any more.
+                let _turn = turn;
+                view(&workspace, &args)
+            })
+            .await
+        }
     };
     tool("view_image", "Reads an image, so that it can be shown with image().", run)
         .read_only()
@@ -73,28 +88,40 @@ fn view(workspace: &Workspace, args: &Args) -> Result<Output, ToolError> {
     if width.max(height) > MAX_DECODED_SIDE {
         return Err(ToolError::new(format!("{shown} is {width} × {height}: too large to decode")));
     }
-    if width.max(height) <= MAX_SIDE {
-        let data = STANDARD.encode(&bytes);
-        return Ok(Output {
-            r#type: "image",
-            data,
-            mime_type: format.to_mime_type().to_owned(),
-            width,
-            height,
-            scaled: false,
-        });
+    // What cannot be decoded here cannot be looked at there.
+    let mut reader = ImageReader::with_format(Cursor::new(&bytes), format);
+    let mut limits = Limits::default();
+    limits.max_alloc = Some(MAX_DECODED);
+    reader.limits(limits);
+    let image = reader.decode().map_err(broken)?;
+    let as_it_is = width.max(height) <= MAX_SIDE && bytes.len() <= MAX_SENT;
+    let (data, mime_type, width, height) = match as_it_is {
+        true => (bytes, format.to_mime_type(), width, height),
+        false => smaller(image).map_err(broken)?,
+    };
+    let (data, mime_type) = (STANDARD.encode(&data), mime_type.to_owned());
+    Ok(Output { r#type: "image", data, mime_type, width, height, scaled: !as_it_is })
+}
+
+/// The image in few enough bytes, with its size.
+fn smaller(image: DynamicImage) -> image::ImageResult<(Vec<u8>, &'static str, u32, u32)> {
+    let mut side = MAX_SIDE;
+    let mut image = image;
+    loop {
+        if image.width().max(image.height()) > side {
+            image = image.resize(side, side, image::imageops::FilterType::Triangle);
+        }
+        for format in [ImageFormat::Png, ImageFormat::Jpeg] {
+            let mut out = Cursor::new(Vec::new());
+            match format {
+                ImageFormat::Jpeg => image.to_rgb8().write_to(&mut out, format)?,
+                _ => image.write_to(&mut out, format)?,
+            }
+            if out.get_ref().len() <= MAX_SENT {
+                return Ok((out.into_inner(), format.to_mime_type(), image.width(), image.height()));
+            }
+        }
+        // A quarter of the pixels; a single one fits.
+        side = image.width().max(image.height()).div_ceil(2);
     }
-    let image = image::load_from_memory_with_format(&bytes, format).map_err(broken)?;
-    let small = image.resize(MAX_SIDE, MAX_SIDE, image::imageops::FilterType::Triangle);
-    let mut out = Cursor::new(Vec::new());
-    small.write_to(&mut out, ImageFormat::Png).map_err(broken)?;
-    let (width, height) = (small.width(), small.height());
-    Ok(Output {
-        r#type: "image",
-        data: STANDARD.encode(out.get_ref()),
-        mime_type: "image/png".to_owned(),
-        width,
-        height,
-        scaled: true,
-    })
 }

@@ -10,14 +10,17 @@ use selvedge_tools::ToolError;
 use crate::Workspace;
 use crate::workspace::is_protected;
 
-/// A parallel walk below `folder`; secrets, and `.git` itself, are not entered.
+/// A parallel walk below `folder`; secrets, processes, and `.git` itself, are not entered.
 pub(crate) fn walk(workspace: &Workspace, folder: &Path) -> WalkParallel {
     let workspace = workspace.clone();
     WalkBuilder::new(folder)
         .hidden(false)
         .require_git(false)
         .threads(threads())
-        .filter_entry(move |entry| entry.file_name() != ".git" && !workspace.is_secret(entry.path()))
+        .filter_entry(move |entry| {
+            let path = entry.path();
+            entry.file_name() != ".git" && path != Path::new("/proc") && !workspace.is_secret(path)
+        })
         .build_parallel()
 }
 

@@ -2,7 +2,7 @@
 //! by the kernel within it, so that nothing can be swapped between the check and the use.
 
 use std::ffi::OsStr;
-use std::io;
+use std::io::{self, Read};
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -49,6 +49,9 @@ pub(crate) const SECRETS: [&str; 27] = [
     ".terraform.d/credentials.tfrc.json",
     ".vault-token",
 ];
+
+/// The same for the whole machine. Only root can read them.
+const SYSTEM_SECRETS: [&str; 4] = ["/etc/shadow", "/etc/shadow-", "/etc/gshadow", "/etc/gshadow-"];
 
 /// The folder a session works in, and what else it may touch.
 #[derive(Debug, Clone)]
@@ -107,6 +110,8 @@ impl Workspace {
             }
         }
         let mut secrets = private.to_vec();
+        let readable = |path: &PathBuf| std::fs::File::open(path).is_ok();
+        secrets.extend(SYSTEM_SECRETS.iter().map(PathBuf::from).filter(readable));
         if let Some(home) = std::env::home_dir() {
             secrets.extend(SECRETS.iter().map(|name| home.join(name)));
             // Where the home folder itself is a link, what is in it has two names.
@@ -139,15 +144,24 @@ impl Workspace {
         if self.inner.policy != SandboxPolicy::WorkspaceWrite {
             return Vec::new();
         }
-        let mut protected: Vec<PathBuf> = PROTECTED.iter().map(|name| self.inner.root.join(name)).collect();
-        // A linked work tree keeps its history elsewhere, perhaps within reach.
-        let linked = linked_git_folder(&self.inner.root.join(".git"));
-        let shared = linked.as_ref().and_then(|folder| {
-            let text = std::fs::read_to_string(folder.join("commondir")).ok()?;
-            folder.join(text.trim()).canonicalize().ok()
-        });
-        let within_reach = |folder: &PathBuf| self.writable_roots().any(|root| folder.starts_with(root));
-        protected.extend(shared.into_iter().chain(linked).filter(within_reach));
+        let within_reach = |folder: &Path| self.writable_roots().any(|root| folder.starts_with(root));
+        // Git looks for a repository from the workspace upwards.
+        let above = self.inner.root.ancestors().skip(1).filter(|folder| within_reach(folder));
+        let mut folders: Vec<&Path> = self.writable_roots().chain(above).collect();
+        folders.sort();
+        folders.dedup();
+        let mut protected = Vec::new();
+        for folder in folders {
+            let names = PROTECTED.map(|name| folder.join(name)).into_iter();
+            protected.extend(names.filter(|path| folder == self.inner.root || !is_a_strangers_link(path)));
+            // A linked work tree keeps its history elsewhere, perhaps within reach.
+            let linked = linked_git_folder(&folder.join(".git"));
+            let shared = linked.as_ref().and_then(|folder| {
+                let text = read_pointer(&folder.join("commondir"))?;
+                folder.join(text.trim()).canonicalize().ok()
+            });
+            protected.extend(shared.into_iter().chain(linked).filter(|folder| within_reach(folder)));
+        }
         protected
     }
 
@@ -173,6 +187,9 @@ impl Workspace {
         let shown = self.shown(path);
         let file = open_without_waiting(path).map_err(|error| read_error(&shown, &error))?;
         // What was opened is what is judged: the name may have pointed elsewhere.
+        if tells_of_processes(&file) {
+            return Err(of_processes(&shown));
+        }
         self.refuse_secrets(&real_path(&file, path), &shown)?;
         let metadata = file.metadata().map_err(|error| read_error(&shown, &error))?;
         if metadata.is_dir() {
@@ -187,10 +204,18 @@ impl Workspace {
     /// Opens a file by its canonical path, which was judged: no link is followed, and nothing but a file is opened.
     #[cfg(target_os = "linux")]
     pub(crate) fn open_without_links(&self, path: &Path) -> io::Result<std::fs::File> {
-        use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
-        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-        let file = std::fs::File::from(openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)?);
-        if file.metadata()?.is_file() { Ok(file) } else { Err(io::ErrorKind::InvalidInput.into()) }
+        let file = match open_resolving(path, rustix::fs::ResolveFlags::NO_SYMLINKS) {
+            // Where the kernel cannot be told, what was opened must have the name that was judged.
+            Err(error) if error.kind() == io::ErrorKind::Unsupported => {
+                open_plainly(path).and_then(|file| match real_path(&file, path) == path {
+                    true => Ok(file),
+                    false => Err(io::ErrorKind::InvalidInput.into()),
+                })
+            }
+            opened => opened,
+        }?;
+        let is_file = file.metadata()?.is_file() && !tells_of_processes(&file);
+        if is_file { Ok(file) } else { Err(io::ErrorKind::InvalidInput.into()) }
     }
 
     /// Opens a file by its canonical path, as far as this system can.
@@ -203,6 +228,9 @@ impl Workspace {
     pub(crate) fn refuse_secrets(&self, path: &Path, shown: &str) -> Result<(), ToolError> {
         if self.is_secret(path) {
             return Err(ToolError::new(format!("{shown} holds secrets and is not read")));
+        }
+        if is_below_proc(path) {
+            return Err(of_processes(shown));
         }
         Ok(())
     }
@@ -217,9 +245,11 @@ impl Workspace {
         self.inner.changing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Refuses names that stay as they are, wherever below the workspace.
+    /// Refuses names that stay as they are, wherever below a folder that may be written.
     pub(crate) fn refuse_protected(&self, path: &Path, shown: &str) -> Result<(), ToolError> {
-        let Ok(rest) = path.strip_prefix(&self.inner.root) else { return Ok(()) };
+        let below = self.writable_roots().filter_map(|root| path.strip_prefix(root).ok());
+        // Below the innermost: the workspace itself may lie in a folder of such a name.
+        let Some(rest) = below.min_by_key(|rest| rest.components().count()) else { return Ok(()) };
         let protected = |name: &str| rest.components().any(|part| part.as_os_str().eq_ignore_ascii_case(name));
         match PROTECTED.iter().find(|name| protected(name)) {
             Some(name) if self.inner.policy == SandboxPolicy::WorkspaceWrite => {
@@ -268,9 +298,65 @@ pub(crate) fn real_path<T>(_: &T, path: &Path) -> PathBuf {
     path.canonicalize().unwrap_or_default()
 }
 
+fn of_processes(shown: &str) -> ToolError {
+    ToolError::new(format!("{shown} tells of processes, secrets in their environment among it, and is not read"))
+}
+
+/// Whether an open file is one of those in which the kernel tells of processes, whatever it is called.
+#[cfg(target_os = "linux")]
+fn tells_of_processes(file: &std::fs::File) -> bool {
+    // What cannot be asked is not trusted.
+    rustix::fs::fstatfs(file).map_or(true, |system| system.f_type == rustix::fs::PROC_SUPER_MAGIC)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn tells_of_processes(_: &std::fs::File) -> bool {
+    false
+}
+
+/// Whether a path, or the nearest part of it that is there, lies where the kernel tells of processes.
+#[cfg(target_os = "linux")]
+pub(crate) fn is_below_proc(path: &Path) -> bool {
+    let nearest = path.ancestors().find_map(|path| rustix::fs::statfs(path).ok());
+    nearest.is_some_and(|system| system.f_type == rustix::fs::PROC_SUPER_MAGIC)
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn is_below_proc(_: &Path) -> bool {
+    false
+}
+
+/// Whether a link is somebody else's: it cannot be replaced by us, and is not ours to protect.
+fn is_a_strangers_link(path: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    path.symlink_metadata().is_ok_and(|there| there.is_symlink() && there.uid() != rustix::process::geteuid().as_raw())
+}
+
 /// Opens for reading; a pipe that nobody writes to is not waited for.
-#[cfg(unix)]
+#[cfg(target_os = "linux")]
 fn open_without_waiting(path: &Path) -> io::Result<std::fs::File> {
+    // Links of the kernel's lead to what other processes have open, whatever it is called.
+    match open_resolving(path, rustix::fs::ResolveFlags::NO_MAGICLINKS) {
+        Err(error) if error.kind() == io::ErrorKind::Unsupported => open_plainly(path),
+        opened => opened,
+    }
+}
+
+#[cfg(all(unix, not(target_os = "linux")))]
+fn open_without_waiting(path: &Path) -> io::Result<std::fs::File> {
+    open_plainly(path)
+}
+
+/// Opens for reading, following links only as far as this; unsupported where the kernel knows no such thing.
+#[cfg(target_os = "linux")]
+fn open_resolving(path: &Path, resolve: rustix::fs::ResolveFlags) -> io::Result<std::fs::File> {
+    use rustix::fs::{CWD, Mode, OFlags, openat2};
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    Ok(openat2(CWD, path, flags, Mode::empty(), resolve)?.into())
+}
+
+#[cfg(unix)]
+fn open_plainly(path: &Path) -> io::Result<std::fs::File> {
     use std::os::unix::fs::OpenOptionsExt;
     let flags = rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::NOCTTY;
     std::fs::OpenOptions::new().read(true).custom_flags(flags.bits() as i32).open(path)
@@ -296,7 +382,16 @@ fn lexical(path: &Path) -> PathBuf {
 
 /// The folder that holds a repository's history when `.git` is a file that names it.
 fn linked_git_folder(git: &Path) -> Option<PathBuf> {
-    let text = std::fs::read_to_string(git).ok()?;
+    let text = read_pointer(git)?;
     let folder = text.strip_prefix("gitdir:")?.trim();
     git.parent()?.join(folder).canonicalize().ok()
+}
+
+/// A file that names another. Where others may write, it may be anything: a pipe is not waited for.
+fn read_pointer(path: &Path) -> Option<String> {
+    const LONGEST: u64 = 16 << 10;
+    let file = open_without_waiting(path).ok()?;
+    let mut text = String::new();
+    file.metadata().ok()?.is_file().then_some(file)?.take(LONGEST).read_to_string(&mut text).ok()?;
+    Some(text)
 }

@@ -41,7 +41,7 @@ pub(crate) struct Output {
 
 pub(crate) fn write_file(workspace: &Workspace, turn_diff: &TurnDiff, cabinet: &Arc<dyn Cabinet>) -> impl Tool + use<> {
     let (workspace, turn_diff, cabinet) = (workspace.clone(), turn_diff.clone(), cabinet.clone());
-    let (showing, documents) = (workspace.clone(), cabinet.clone());
+    let (showing, agreeing, documents) = (workspace.clone(), workspace.clone(), cabinet.clone());
     let run = move |args: Args| {
         let (workspace, turn_diff, cabinet) = (workspace.clone(), turn_diff.clone(), cabinet.clone());
         blocking(move || write(&workspace, &turn_diff, &cabinet, args))
@@ -49,7 +49,7 @@ pub(crate) fn write_file(workspace: &Workspace, turn_diff: &TurnDiff, cabinet: &
     tool("write_file", "Writes a file as a whole, from a text or from a document of the File Cabinet.", run)
         .risk(|args| Risk::Guarded { reason: format!("writes {}", args["path"].as_str().unwrap_or_default()) })
         .preview(move |args| preview(&showing, &documents, args))
-        .agreement(|args| args["path"].as_str().map(str::to_owned))
+        .agreement(move |args| agreement(&agreeing, args))
         .render(|output: &Output| {
             format!("{} {} ({} bytes)", if output.created { "created" } else { "wrote" }, output.path, output.bytes)
         })
@@ -83,6 +83,13 @@ fn write(
     let bytes = (content.as_slice(), mode.unwrap_or(Mode::New { executable: false }));
     commit(&[Write { slot: &slot, content: Some(bytes) }])?;
     Ok(Output { path: slot.shown, bytes: content.len(), created: mode.is_none() })
+}
+
+/// What "for this script" covers: the same file, wherever a link leads now.
+fn agreement(workspace: &Workspace, args: &Value) -> Option<String> {
+    let path = workspace.absolute(args["path"].as_str()?, None);
+    let real = workspace.slot(&path, Links::Follow).map_or(path, |slot| slot.real());
+    Some(real.to_string_lossy().into_owned())
 }
 
 /// What the file is now against what it would be; nothing where it cannot be read or written.

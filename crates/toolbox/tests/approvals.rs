@@ -6,7 +6,7 @@ mod support;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use selvedge_protocol::{Answer, ApprovalPolicy, CallStatus, ErrorCode, View};
+use selvedge_protocol::{Answer, ApprovalPolicy, CallStatus, ErrorCode, SandboxPolicy, View};
 use selvedge_toolbox::{CommandSettings, Rule, Rules};
 use serde_json::{Value, json};
 use support::{BOTH, Desk, Person, Ran, Way, both_ways, both_ways_many};
@@ -250,6 +250,75 @@ fn sees_what_would_happen(way: Way) {
 }
 
 #[test]
+fn what_is_dangerous_is_named_however_long_the_script_is() {
+    let script = "echo 1\n".repeat(100) + "sudo rm -rf a";
+    let typed = format!("{script}\n");
+    for (calls, expected) in [
+        (
+            vec![("exec", json!({"command": ["bash", "-c", script]}))],
+            "`rm -rf a`: it removes files by force, in `echo 1",
+        ),
+        (
+            vec![
+                ("exec_command", json!({"cmd": "cat", "yieldTimeMs": 100})),
+                ("write_stdin", json!({"sessionId": 1, "chars": typed, "yieldTimeMs": 100})),
+            ],
+            "types `rm -rf a`: it removes files by force, in `echo 1",
+        ),
+    ] {
+        both_ways_many(
+            || desk(ApprovalPolicy::OnRequest, no()),
+            |desk, way| desk.in_turn(way, &calls),
+            |desk, _| {
+                let asked = desk.person.asked.lock().unwrap();
+                assert!(asked[0].calls[0].reason.starts_with(expected), "{:?}", asked[0].calls[0].reason);
+            },
+        );
+    }
+}
+
+#[test]
+fn without_a_wall_what_may_show_secrets_is_asked_for() {
+    let open = || {
+        let mut desk = desk(ApprovalPolicy::Untrusted, no());
+        desk.sandbox = SandboxPolicy::DangerFullAccess;
+        desk.write("work/inside.txt", "x");
+        desk
+    };
+    let walled = || desk(ApprovalPolicy::Untrusted, no());
+    let elsewhere = |command: Value, cwd: &str| json!({"command": command, "cwd": cwd});
+    for args in [
+        elsewhere(json!(["cat", "journal"]), "../private"),
+        elsewhere(json!(["cat", "../private/journal"]), "."),
+        elsewhere(json!(["bash", "-c", "cat ../priv[a]te/journal"]), "."),
+        elsewhere(json!(["bash", "-c", "cd .. && cat p*/journal"]), "."),
+        elsewhere(json!(["grep", "-r", "hunter2", ".."]), "."),
+        elsewhere(json!(["rg", "hunter2"]), ".."),
+    ] {
+        both_ways(open, "exec", |_| args.clone(), |_, ran| assert_eq!(ran.asked.len(), 1, "{args}: {ran:?}"));
+        // Behind the wall there is nothing to be seen.
+        both_ways(
+            walled,
+            "exec",
+            |_| args.clone(),
+            |_, ran| {
+                assert!(ran.asked.is_empty(), "{args}: {ran:?}");
+                let shown = ran.value.as_ref().map(|value| value["stdout"].to_string()).unwrap_or_default();
+                assert!(!shown.contains("hunter2 of"), "{args}: {shown}");
+            },
+        );
+    }
+    for args in [
+        elsewhere(json!(["cat", "inside.txt"]), "."),
+        elsewhere(json!(["bash", "-c", "cat *.txt"]), "."),
+        elsewhere(json!(["grep", "-r", "x", "."]), "."),
+        elsewhere(json!(["ls", ".."]), "."),
+    ] {
+        both_ways(open, "exec", |_| args.clone(), |_, ran| assert!(ran.asked.is_empty(), "{args}: {ran:?}"));
+    }
+}
+
+#[test]
 fn for_this_script_is_for_this_script() {
     // The same command, and those that begin alike as a rule would have it.
     let touch = |name: &str| ("exec", json!({"command": ["touch", name]}));
@@ -449,6 +518,13 @@ fn for_this_script_covers_no_other_command() {
         let files: String = names.chars().map(|name| format!("*** Add File: {name}\n+{text}\n")).collect();
         ("apply_patch", json!({"patch": format!("*** Begin Patch\n{files}*** End Patch\n")}))
     };
+    let envelope = |body: &str| format!("*** Begin Patch\n{body}\n*** End Patch\n");
+    let heredoc = |body: &str| format!("apply_patch <<'EOF'\n{}EOF\n", envelope(body));
+    let patch =
+        |body: &str, cwd: Option<&str>| ("apply_patch", json!({"patch": envelope(body), "cwd": cwd.unwrap_or(".")}));
+    let cd = |folder: &str, body: &str| ("apply_patch", json!({"patch": format!("cd {folder} && {}", heredoc(body))}));
+    let moved = |from: &str, to: &str| patch(&format!("*** Update File: {from}\n*** Move to: {to}\n@@\n-x\n+y"), None);
+    let write = |path: &str| ("write_file", json!({"path": path, "content": "x"}));
     let touch = json!({"command": ["touch", "a"]});
     for (first, second, questions) in [
         (
@@ -462,8 +538,43 @@ fn for_this_script_covers_no_other_command() {
         // The same files need no second question, others do.
         (add("abcd", "one"), add("abcd", "two"), 1),
         (add("abcd", "one"), add("abef", "one"), 2),
+        // A file of the same name elsewhere is another.
+        (patch("*** Add File: a\n+x", None), patch("*** Add File: a\n+x", Some("sub")), 2),
+        (patch("*** Add File: sub/a\n+x", None), patch("*** Add File: a\n+y", Some("sub")), 1),
+        (patch("*** Add File: a\n+x", None), cd("sub", "*** Add File: a\n+x"), 2),
+        // So is what is done to it, and where its content comes from.
+        (patch("*** Update File: file\n@@\n-x\n+y", None), patch("*** Delete File: file", None), 2),
+        (moved("file", "new"), moved("other", "new"), 2),
+        (
+            patch("*** Add File: a\n+x", None),
+            ("apply_patch", json!({"patch": "diff --git a/a b/a\nold mode 100644\nnew mode 100755\n"})),
+            2,
+        ),
+        // A link that leads elsewhere by now.
+        (write("link"), exec(json!({"command": ["ln", "-sf", "other", "link"]})), 2),
+        (write("link"), write("file"), 1),
+        (write("link"), write("other"), 2),
+        // A patch in a command is the patch.
+        (
+            exec(json!({"command": ["apply_patch", envelope("*** Add File: a\n+x")]})),
+            exec(json!({"command": ["bash", "-lc", heredoc("*** Add File: a\n+y")]})),
+            1,
+        ),
+        (
+            exec(json!({"command": ["apply_patch", envelope("*** Add File: a\n+x")]})),
+            exec(json!({"command": ["apply_patch", envelope("*** Add File: b\n+x")]})),
+            2,
+        ),
     ] {
         let calls = [first, second];
+        let desk = |policy, answer| {
+            let desk = desk(policy, answer);
+            desk.write("work/file", "x\n");
+            desk.write("work/other", "x\n");
+            desk.write("work/sub/file", "x\n");
+            std::os::unix::fs::symlink("file", desk.path("work/link")).unwrap();
+            desk
+        };
         both_ways_many(
             || desk(ApprovalPolicy::Untrusted, Answer::ThisScript),
             |desk, way| desk.in_turn(way, &calls),

@@ -161,7 +161,7 @@ fn reasons_are_in_plain_words() {
         ("bash", "curl x | sh", "it runs what it downloads"),
     ] {
         match judge_command(&argv(how, command)).safety {
-            Safety::Unknown { why } | Safety::Dangerous { why } => assert_eq!(why, expected, "{command}"),
+            Safety::Unknown { why } | Safety::Dangerous { why, .. } => assert_eq!(why, expected, "{command}"),
             Safety::ReadOnly => panic!("{command} was judged read-only"),
         }
     }

@@ -6,7 +6,7 @@ mod support;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use selvedge_protocol::{CallStatus, ErrorCode, Event, EventSink, OutputStream, RunStatus};
+use selvedge_protocol::{ApprovalPolicy, CallStatus, ErrorCode, Event, EventSink, OutputStream, RunStatus, View};
 use serde_json::{Value, json};
 use support::{BOTH, Desk, both_ways};
 
@@ -252,4 +252,93 @@ fn terminals_opened_at_once_are_bounded_and_ended_ones_make_room() {
          return late.output",
     );
     assert_eq!(output.value(), Some(json!("late\r\n")), "{:?}", output.error);
+}
+
+#[test]
+fn a_patch_in_a_command_is_applied_as_a_patch() {
+    let patch = |body: &str| format!("*** Begin Patch\n{body}\n*** End Patch\n");
+    let add = patch("*** Add File: made\n+x");
+    let heredoc = |patch: &str| format!("apply_patch <<'EOF'\n{patch}EOF\n");
+    let made = |desk: &Desk, name: &str| desk.read(name) == "x\n";
+    for (tool, args, name) in [
+        ("exec", json!({"command": ["apply_patch", add]}), "work/made"),
+        ("exec", json!({"command": ["bash", "-lc", heredoc(&add)]}), "work/made"),
+        ("exec", json!({"command": ["/bin/sh", "-c", format!("cd sub && {}", heredoc(&add))]}), "work/sub/made"),
+        ("exec", json!({"command": ["applypatch", add], "cwd": "sub"}), "work/sub/made"),
+        ("exec_command", json!({"cmd": heredoc(&add)}), "work/made"),
+    ] {
+        both_ways(
+            Desk::new,
+            tool,
+            |_| args.clone(),
+            |desk, ran| {
+                let value = ran.value.as_ref().unwrap_or_else(|| panic!("{args}: {ran:?}"));
+                assert_eq!(value["exitCode"], json!(0), "{args}: {value}");
+                assert!(made(desk, name) && ran.ledger.len() == 1, "{args}: {ran:?}");
+            },
+        );
+        // The same question as for the tool itself.
+        let asked = || {
+            let mut desk = Desk::new();
+            desk.policy = ApprovalPolicy::Untrusted;
+            desk
+        };
+        both_ways(
+            asked,
+            tool,
+            |_| args.clone(),
+            |desk, ran| {
+                let call = &ran.asked[0].calls[0];
+                assert_eq!(call.reason, format!("changes {}", name.trim_start_matches("work/")), "{args}");
+                assert!(matches!(&call.preview.view, Some(View::Diff(diff)) if diff.contains("+x")), "{call:?}");
+                assert!(!made(desk, name));
+            },
+        );
+    }
+    // What cannot be applied, or is more than a patch, changes nothing and says why, as a program would.
+    for (command, why) in [
+        (json!(["apply_patch", patch("*** Delete File: missing")]), "missing does not exist"),
+        (json!(["apply_patch", patch("*** Add File: .git/hooks/a\n+x")]), ".git is protected"),
+        (json!(["bash", "-c", heredoc(&add) + "touch more"]), "nothing may follow the patch"),
+    ] {
+        both_ways(
+            Desk::new,
+            "exec",
+            |_| json!({"command": command}),
+            |desk, ran| {
+                let value = ran.value.as_ref().unwrap();
+                assert_eq!((&value["exitCode"], &value["sandboxDenied"]), (&json!(1), &json!(false)));
+                assert!(value["stderr"].as_str().unwrap().contains(why), "{value}");
+                assert!(!desk.path("work/made").exists() && !desk.path("work/more").exists());
+            },
+        );
+    }
+}
+
+#[test]
+fn a_command_of_no_words_says_what_is_missing() {
+    for command in [json!([]), json!([""])] {
+        both_ways(
+            Desk::new,
+            "exec",
+            |_| json!({"command": command}),
+            |_, ran| {
+                assert_eq!(ran.error.as_ref().unwrap().1, "there is no program to run");
+            },
+        );
+    }
+}
+
+#[test]
+fn what_the_wall_stopped_is_guessed_from_what_was_said() {
+    let desk = Desk::new();
+    for (said, denied) in [
+        ("curl: (7) Failed to connect to example.org port 443 after 0 ms: Couldn't connect to server", true),
+        ("curl: (6) Could not resolve host: example.org", true),
+        ("touch: cannot touch '/etc/x': Read-only file system", true),
+        ("assertion failed: left == right", false),
+    ] {
+        let value = exec(&desk, &format!("echo {:?} >&2; exit 7", said));
+        assert_eq!(value["sandboxDenied"], json!(denied), "{said}");
+    }
 }

@@ -122,6 +122,108 @@ fn private_folders_are_not_read_by_any_road() {
     let error = place.error("return await tools.grepFiles({pattern: 'mine', path: '../private'})");
     assert!(error.contains("holds secrets"), "{error}");
     assert!(place.error("await tools.listDir({path: '../private'})").contains("holds secrets"));
+
+    // What the kernel tells of processes, our own first of all: keys stand in their environment.
+    std::os::unix::fs::symlink("/proc/self/environ", place.path("work/environ")).unwrap();
+    let open = std::fs::File::open(place.path("outside/secret.txt")).unwrap();
+    let mut other = std::process::Command::new("sleep").arg("60").env("KEY", "hunter2".repeat(3000)).spawn().unwrap();
+    let others = format!("/proc/{}/environ", other.id());
+    let descriptor = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&open));
+    for path in
+        ["/proc/self/environ", "/proc/thread-self/environ", &others, "environ", "/proc/self/status", &descriptor]
+    {
+        for call in [
+            format!("readFile({{path: {path:?}}})"),
+            format!("saveToFc({{path: {path:?}}})"),
+            format!("viewImage({{path: {path:?}}})"),
+        ] {
+            let error = place.error(&format!("await tools.{call}"));
+            let link = path.contains("/fd/") && error.contains("cannot be read");
+            assert!(error.contains("tells of processes") || link, "{call}: {error}");
+        }
+        if path != descriptor {
+            let error = place.error(&format!("await tools.grepFiles({{pattern: '.', path: {path:?}}})"));
+            assert!(error.contains("tells of processes"), "{path}: {error}");
+        }
+    }
+    for call in ["listDir({path: '/proc/self'})", "fileSearch({pattern: '*', searchDirectory: '/proc/self'})"] {
+        let error = place.error(&format!("await tools.{call}"));
+        assert!(error.contains("tells of processes"), "{call}: {error}");
+    }
+    other.kill().unwrap();
+    other.wait().unwrap();
+}
+
+#[test]
+fn a_file_that_is_written_runs_with_nobody_elses_rights() {
+    use std::os::unix::fs::PermissionsExt;
+    let place = Place::new();
+    let mode = |name: &str| place.path(name).metadata().unwrap().permissions().mode() & 0o7777;
+    for call in [
+        "writeFile({path: 'tool', content: 'new\\n'})",
+        "applyPatch('*** Begin Patch\\n*** Update File: tool\\n@@\\n-old\\n+new\\n*** End Patch')",
+    ] {
+        place.write("work/tool", "old\n");
+        std::fs::set_permissions(place.path("work/tool"), std::fs::Permissions::from_mode(0o6755)).unwrap();
+        assert_eq!(mode("work/tool"), 0o6755, "the file cannot be made");
+        place.value(&format!("await tools.{call}"));
+        assert_eq!(std::fs::read_to_string(place.path("work/tool")).unwrap(), "new\n");
+        assert_eq!(mode("work/tool"), 0o755, "{call}");
+    }
+}
+
+#[test]
+fn lines_of_any_length_are_read_in_bounds() {
+    let place = Place::new();
+    // A gigabyte in one line, which takes no room on disk, and a line after it.
+    let file = std::fs::File::create(place.path("work/long")).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, &[b'a'; 9000], 0).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, b"\nsecond\n", 1 << 30).unwrap();
+    let read = "const f = await tools.readFile({path: 'long', limit: 1}); return [f.text.length, f.cut, f.totalLines, f.truncated, f.content.length]";
+    let value = place.value(read);
+    let length = value[0].as_u64().unwrap();
+    assert!((500_000..=4 << 20).contains(&length), "{value}");
+    assert_eq!((&value[1], &value[2], &value[3]), (&json!(true), &json!(2), &json!(true)), "{value}");
+    assert!(value[4].as_u64().unwrap() < 1000, "{value}");
+    let peak = std::fs::read_to_string("/proc/self/status").unwrap();
+    let peak = peak.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    let peak: u64 = peak.trim().trim_end_matches(" kB").parse().unwrap();
+    assert!(peak < 600 << 10, "{peak} kB were used");
+    assert_eq!(
+        place.value("const f = await tools.readFile({path: 'long', offset: 2}); return [f.text, f.cut, f.truncated]"),
+        json!(["second\n", false, false])
+    );
+    // Half a character is none.
+    place.write("work/wide", "ä".repeat(3 << 20) + "\n");
+    let value =
+        place.value("const f = await tools.readFile({path: 'wide'}); return [f.lossy, f.cut, f.text.endsWith('ä\\n')]");
+    assert_eq!(value, json!([false, true, true]));
+}
+
+#[test]
+fn a_long_file_is_not_read_after_somebody_said_stop() {
+    let place = Place::new();
+    let file = std::fs::File::create(place.path("work/endless")).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, &[b'a'; 9000], 0).unwrap();
+    file.set_len(1 << 42).unwrap();
+    // Detached when the script ends: it must end as well, or the runtime would wait for it for an hour.
+    let output = place.run("tools.readFile({path: 'endless'}); return 'done'");
+    assert_eq!(output.value(), Some(json!("done")));
+}
+
+#[test]
+fn a_long_file_of_wide_characters_is_read_to_its_end() {
+    let place = Place::new();
+    let line = "a line of wide characters, as some editors write it\n";
+    let count = (70 << 20) / (2 * line.len()) + 1;
+    let mut bytes = vec![0xff, 0xfe];
+    let encoded: Vec<u8> = line.encode_utf16().flat_map(u16::to_le_bytes).collect();
+    bytes.extend(encoded.repeat(count));
+    place.write("work/wide.txt", bytes);
+    let value = place.value(&format!(
+        "const f = await tools.readFile({{path: 'wide.txt', offset: {count}}}); return [f.totalLines, f.text, f.encoding, f.lossy]"
+    ));
+    assert_eq!(value, json!([count, line, "utf-16le", false]));
 }
 
 #[test]
@@ -154,6 +256,16 @@ fn lines_are_found() {
         json!([1, 7])
     );
     assert!(place.error("await tools.grepFiles({pattern: '('})").contains("not a regular expression"));
+}
+
+#[test]
+fn a_file_that_is_not_searched_is_named() {
+    let place = Place::new();
+    place.write("work/long.txt", format!("TODO: first\n{}\nTODO: last\n", "x".repeat(40 << 20)));
+    let found = place.value("return await tools.grepFiles({pattern: 'TODO'})");
+    let skipped = json!({"path": "long.txt", "line": 0, "text": "", "skipped": "a line is longer than 16 MB"});
+    assert_eq!(found.as_array().unwrap().last(), Some(&skipped), "{found}");
+    assert!(found.as_array().unwrap().contains(&json!({"path": "src/lib.rs", "line": 2, "text": "// TODO: more"})));
 }
 
 #[test]
@@ -226,6 +338,35 @@ fn images_are_told_by_their_content_and_made_smaller() {
         json!([2048, 512, true])
     );
     assert!(place.error("await tools.viewImage({path: 'src/lib.rs'})").contains("not an image"));
+
+    // Few pixels in many bytes, and many that cannot be packed: what is sent is small in bytes, too.
+    let mut padded = png(10, 20);
+    let end = padded.split_off(padded.len() - 12);
+    let chunk = vec![b'x'; 15 << 20];
+    padded.extend((chunk.len() as u32).to_be_bytes());
+    let mut crc = flate2::Crc::new();
+    crc.update(b"teXt");
+    crc.update(&chunk);
+    padded.extend([b"teXt", &chunk[..], &crc.sum().to_be_bytes(), &end].concat());
+    place.write("work/padded.png", padded);
+    let mut noise = 1u32;
+    let noisy = image::RgbImage::from_fn(1300, 1300, |_, _| {
+        image::Rgb(std::array::from_fn(|_| {
+            noise = noise.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (noise >> 24) as u8
+        }))
+    });
+    noisy.save(place.path("work/noisy.png")).unwrap();
+    let source = |name: &str| {
+        format!(
+            "const i = await tools.viewImage({{path: '{name}'}}); return [i.width, i.height, i.scaled, i.data.length < 5_000_000, i.mimeType]"
+        )
+    };
+    assert_eq!(place.value(&source("padded.png")), json!([10, 20, true, true, "image/png"]));
+    assert_eq!(place.value(&source("noisy.png")), json!([1300, 1300, true, true, "image/jpeg"]));
+    let whole = png(10, 20);
+    place.write("work/broken.png", &whole[..whole.len() - 20]);
+    assert!(place.error("await tools.viewImage({path: 'broken.png'})").contains("cannot be decoded"));
 }
 
 #[test]

@@ -5,7 +5,7 @@
 
 mod support;
 
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixDatagram, UnixListener};
 
 use selvedge_confine::{Feature, Support};
 use selvedge_protocol::{ErrorCode, SandboxPolicy};
@@ -81,6 +81,37 @@ const ESCAPES: &[Escape] = &[
         taken: |_, value| said(value, "connected"),
     },
     Escape {
+        name: "sends a letter to a named socket",
+        script: "python3 -c \"import socket; socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)[0].sendto(b'x', 'letters'); print('sent')\"",
+        taken: |_, value| said(value, "sent"),
+    },
+    Escape {
+        name: "makes a program that runs as its owner",
+        script: "python3 -c \"import os; os.umask(0); os.open('suid', os.O_CREAT | os.O_RDWR, 0o6755)\"",
+        taken: |desk, _| {
+            use std::os::unix::fs::PermissionsExt;
+            desk.path("work/suid").metadata().is_ok_and(|file| file.permissions().mode() & 0o6000 != 0)
+        },
+    },
+    Escape {
+        name: "writes a hook in another folder that can be written",
+        script: "mkdir -p ../more/.git/hooks; echo escaped > ../more/.git/hooks/pre-commit; mkdir -p ../more/.selvedge; echo escaped > ../more/.selvedge/config.toml",
+        taken: |desk, _| {
+            desk.read("more/.git/hooks/pre-commit").contains("escaped")
+                || desk.read("more/.selvedge/config.toml").contains("escaped")
+        },
+    },
+    Escape {
+        name: "makes a repository in a folder that can be written",
+        script: "mkdir -p ../empty/.git/hooks && echo escaped > ../empty/.git/hooks/pre-commit",
+        taken: |desk, _| desk.read("empty/.git/hooks/pre-commit").contains("escaped"),
+    },
+    Escape {
+        name: "shows our command line",
+        script: "tr '\\0' '\\n' < /proc/1/cmdline | head -1; echo",
+        taken: |_, value| !value["stdout"].as_str().unwrap().trim().is_empty(),
+    },
+    Escape {
         name: "fills memory that others see",
         script: "echo escaped > /dev/shm/$(basename $(cd ..; pwd))",
         taken: |desk, _| {
@@ -97,6 +128,7 @@ struct Neighbourhood {
     desk: Desk,
     _listener: std::net::TcpListener,
     _socket: UnixListener,
+    _letters: UnixDatagram,
 }
 
 fn neighbourhood(sandbox: SandboxPolicy) -> Neighbourhood {
@@ -106,7 +138,12 @@ fn neighbourhood(sandbox: SandboxPolicy) -> Neighbourhood {
     desk.write("outside/port", listener.local_addr().unwrap().port().to_string());
     desk.write("outside/pid", std::process::id().to_string());
     let socket = UnixListener::bind(desk.path("work/s")).unwrap();
-    Neighbourhood { desk, _listener: listener, _socket: socket }
+    let letters = UnixDatagram::bind(desk.path("work/letters")).unwrap();
+    // Folders beside the workspace that can be written as well: one with a repository, one without.
+    std::fs::create_dir_all(desk.path("more/.git/hooks")).unwrap();
+    std::fs::create_dir(desk.path("empty")).unwrap();
+    desk.writable_too = vec!["../more".into(), "../empty".into()];
+    Neighbourhood { desk, _listener: listener, _socket: socket, _letters: letters }
 }
 
 #[test]
@@ -131,6 +168,54 @@ fn nothing_gets_out() {
             }
         }
         assert!(ledgers.windows(2).all(|two| two[0] == two[1]), "{}: {ledgers:#?}", escape.name);
+    }
+}
+
+/// A workspace below a repository, all of it in a folder that can be written.
+fn below_a_repository() -> Desk {
+    let mut desk = Desk::new();
+    desk.workspace = "repository/sub/pkg";
+    std::fs::create_dir_all(desk.path("repository/sub/pkg")).unwrap();
+    std::fs::create_dir_all(desk.path("repository/.git/hooks")).unwrap();
+    desk.writable_too = vec![desk.path("repository")];
+    desk
+}
+
+#[test]
+fn a_repository_above_the_workspace_is_not_written() {
+    let script = "echo x > ../../.git/hooks/a; mkdir -p ../.git; echo x > ../.git/a; mkdir -p .git; echo x > .git/a; echo x > ../fine";
+    let hooks = ["repository/.git/hooks/a", "repository/sub/.git/a", "repository/sub/pkg/.git/a"];
+    let args = |_: &Desk| json!({"command": ["sh", "-c", script]});
+    both_ways(below_a_repository, "exec", args, |desk, ran| {
+        assert!(desk.path("repository/sub/fine").exists(), "{ran:?}");
+        assert!(hooks.iter().all(|hook| !desk.path(hook).exists()), "{ran:?}");
+        assert!(!desk.path("repository/sub/.git").exists(), "something is left behind");
+    });
+    // Whatever stands there, it is not waited for.
+    let with_pipe = || {
+        let desk = below_a_repository();
+        let pipe = desk.path("repository/sub/.git");
+        assert!(std::process::Command::new("mkfifo").arg(pipe).status().unwrap().success());
+        desk
+    };
+    both_ways(with_pipe, "exec", args, |desk, ran| assert!(desk.path("repository/sub/fine").exists(), "{ran:?}"));
+    let open = || {
+        let mut desk = below_a_repository();
+        desk.sandbox = SandboxPolicy::DangerFullAccess;
+        desk
+    };
+    both_ways(open, "exec", args, |desk, _| assert!(hooks.iter().all(|hook| desk.path(hook).exists())));
+    // The tools that write files keep to it as well, in every repository below.
+    let paths =
+        ["../../.git/hooks/a", "../.git/a", ".git/a", "../../other/.git/a", "../../other/.selvedge/config.toml"];
+    for path in paths {
+        let args = |_: &Desk| json!({"path": path, "content": "x"});
+        both_ways(below_a_repository, "write_file", args, |_, ran| {
+            assert!(ran.error.as_ref().is_some_and(|(_, message)| message.contains("is protected")), "{path}: {ran:?}");
+        });
+        both_ways(open, "write_file", args, |desk, _| {
+            assert!(desk.path("repository/sub/pkg").join(path).exists(), "{path}");
+        });
     }
 }
 

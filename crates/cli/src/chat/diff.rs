@@ -4,6 +4,7 @@ use ratatui_core::text::Span;
 
 use super::look::Look;
 use super::rows::{Fit, Row, clean, one_line};
+use crate::ends::{Shown, ends};
 
 /// The part of a unified diff that is about one file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -66,14 +67,13 @@ impl FileDiff {
     }
 }
 
-/// Any unified diff, at most so many lines of it.
+/// Any unified diff, at most so many lines of it, from both ends.
 pub(crate) fn rows(diff: &str, most: usize, look: Look) -> Vec<Row> {
-    let lines: Vec<&str> = diff.lines().collect();
-    let mut rows: Vec<Row> = lines.iter().take(most).map(|line| line_row(line, look)).collect();
-    if lines.len() > most {
-        rows.push(Row::of(format!("… {} more lines", lines.len() - most), look.quiet()));
-    }
-    rows
+    let row = |line: &Shown<'_>| match line {
+        Shown::Line(line) => line_row(line, look),
+        Shown::LeftOut(_) => Row::of(line.text(), look.quiet()),
+    };
+    ends(diff, most).iter().map(row).collect()
 }
 
 fn line_row(line: &str, look: Look) -> Row {

@@ -15,6 +15,7 @@ use super::diff;
 use super::editor::Editor;
 use super::look::Look;
 use super::rows::{Row, clean, one_line};
+use crate::ends::ends;
 
 /// How long nothing must be typed before a key is an answer.
 const QUIET: Duration = Duration::from_millis(400);
@@ -300,13 +301,7 @@ fn describe(call: &GatedCall, look: Look) -> Vec<Row> {
 
 fn block(text: &str) -> Vec<Row> {
     let text = clean(text);
-    let lines: Vec<&str> = text.lines().collect();
-    let verbatim = |line: &&str| Row::of((*line).to_owned(), Style::new());
-    let mut rows: Vec<Row> = lines.iter().take(VIEW_LINES).map(verbatim).collect();
-    if lines.len() > VIEW_LINES {
-        rows.push(Row::of(format!("… {} more lines", lines.len() - VIEW_LINES), Style::new()));
-    }
-    rows
+    ends(&text, VIEW_LINES).iter().map(|line| Row::of(line.text(), Style::new())).collect()
 }
 
 #[cfg(test)]

@@ -25,7 +25,7 @@ use std::rc::Rc;
 
 use self::shell::Script;
 use self::shells::{ShellCall, shell_call};
-use self::words::{Input, Simple, Word};
+use self::words::{HOLE, Input, Simple, Word};
 use self::wrappers::{Inside, inside};
 
 /// Longest command that is judged, in bytes.
@@ -69,6 +69,8 @@ pub enum Safety {
     Dangerous {
         /// What it would do.
         why: String,
+        /// The command in it that would, in one line.
+        command: String,
     },
 }
 
@@ -98,7 +100,7 @@ impl Judged {
         let taken = search.take_apart(&words, 0);
         let taken = if search.gave_up { Err(TOO_DEEP) } else { taken };
         let safety = match (danger, &taken) {
-            (Some(why), _) => Safety::Dangerous { why: why.to_owned() },
+            (Some(danger), _) => Safety::Dangerous { why: danger.why.to_owned(), command: danger.command },
             (None, Err(why)) => Safety::Unknown { why: (*why).to_owned() },
             (None, Ok(commands)) => match why_not_read_only(commands) {
                 Some(why) => Safety::Unknown { why },
@@ -124,6 +126,24 @@ fn why_not_read_only(commands: &[Vec<Word>]) -> Option<String> {
         return Some("`git` may run what another folder's repository says".to_owned());
     }
     commands.iter().find_map(|words| read_only::why_not(words))
+}
+
+/// What is dangerous in a command.
+struct Danger {
+    why: &'static str,
+    /// The simple command, or the part of a script, that it is.
+    command: String,
+}
+
+impl Danger {
+    fn of(why: &'static str, words: &[Word]) -> Self {
+        let words: Vec<String> = words.iter().map(|word| word.text.replace(HOLE, "…")).collect();
+        Self { why, command: shown::in_one_line(&words.join(" ")) }
+    }
+
+    fn of_script(why: &'static str, script: &str) -> Self {
+        Self { why, command: shown::in_one_line(script) }
+    }
 }
 
 /// Programs besides shells that run what they read, where no command is given.
@@ -156,7 +176,7 @@ impl Search {
     }
 
     /// Why a command is dangerous, by itself or by what it runs.
-    fn command(&mut self, simple: &Simple, shells: usize, wrappers: usize) -> Option<&'static str> {
+    fn command(&mut self, simple: &Simple, shells: usize, wrappers: usize) -> Option<Danger> {
         self.looked_at += 1;
         if wrappers > MAX_WRAPPERS || self.looked_at > MAX_COMMANDS {
             self.gave_up = true;
@@ -177,13 +197,13 @@ impl Search {
             }
             Inside::Script(script) => self.script(&script, &simple.input, shells + 1),
         });
-        inner.or_else(|| dangerous::danger(simple))
+        inner.or_else(|| dangerous::danger(simple).map(|why| Danger::of(why, &simple.words)))
     }
 
-    fn script(&mut self, text: &str, input: &Input, shells: usize) -> Option<&'static str> {
+    fn script(&mut self, text: &str, input: &Input, shells: usize) -> Option<Danger> {
         let script = self.read(text, shells)?;
         if script.fork_bomb {
-            return Some("it starts itself again without end");
+            return Some(Danger::of_script("it starts itself again without end", text));
         }
         let commands = script.commands.iter().find_map(|simple| {
             // `curl … | sh -c 'cd x; sh'`
@@ -191,8 +211,14 @@ impl Search {
             let input = Input { origin, text: simple.input.text.clone() };
             self.command(&Simple { words: simple.words.clone(), input }, shells, 0)
         });
-        let files = || script.files.iter().find_map(dangerous::danger_of_file);
-        let downloads = || origins::runs_downloaded_file(&script).then_some("it runs what it downloads");
+        let files = || {
+            let danger = |file| Some(Danger::of(dangerous::danger_of_file(file)?, std::slice::from_ref(file)));
+            script.files.iter().find_map(danger)
+        };
+        let downloads = || {
+            let runs = origins::runs_downloaded_file(&script);
+            runs.then(|| Danger::of_script("it runs what it downloads", text))
+        };
         commands.or_else(files).or_else(downloads)
     }
 

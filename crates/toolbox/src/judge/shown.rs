@@ -23,6 +23,14 @@ pub(super) fn in_a_sentence(word: &str) -> String {
     visible(&shown) + if shown.len() < word.len() { "…" } else { "" }
 }
 
+/// A command as it may stand in a sentence, with room for more than a word.
+pub(super) fn in_one_line(command: &str) -> String {
+    const LONGEST: usize = 200;
+    let words = command.lines().collect::<Vec<_>>().join(" ");
+    let shown: String = words.chars().take(LONGEST).collect();
+    visible(&shown) + if shown.len() < words.len() { "…" } else { "" }
+}
+
 /// A script by its commands; by its own lines if there is more to it.
 fn lines(script: &str) -> Vec<&str> {
     if Script::parse(script).beyond.is_some() {

@@ -14,8 +14,11 @@ pub(super) struct Script {
     pub(super) line: usize,
 }
 
-/// Commands whose input is a patch.
-const COMMANDS: [&str; 4] = ["apply_patch", "applypatch", "git apply", "patch"];
+/// What models call our own tool when they take it for a program.
+pub(super) const APPLY_PATCH: [&str; 2] = ["apply_patch", "applypatch"];
+
+/// Other commands whose input is a patch.
+const OTHERS: [&str; 2] = ["git apply", "patch"];
 
 /// The patch of a command, if the text is one.
 pub(super) fn unwrap(text: &str) -> Result<Option<Script>, ToolError> {
@@ -25,23 +28,35 @@ pub(super) fn unwrap(text: &str) -> Result<Option<Script>, ToolError> {
     }
 }
 
-fn command(text: &str) -> Result<Option<Script>, ToolError> {
+/// Whether a script begins with `apply_patch <<…`, after `cd` at most.
+pub(super) fn applies_a_patch(script: &str) -> bool {
+    let Some((_, rest)) = after_cd(script) else { return false };
+    let Some((name, _)) = rest.split('\n').next().and_then(|line| line.split_once("<<")) else { return false };
+    APPLY_PATCH.contains(&name.trim())
+}
+
+/// Where a command goes first, and the rest of it.
+fn after_cd(text: &str) -> Option<(Option<PathBuf>, &str)> {
     let mut rest = text.trim_start();
     let mut folder: Option<PathBuf> = None;
     while let Some(after) = rest.strip_prefix("cd ") {
-        let Some((word, after)) = word(after.trim_start()) else { return Ok(None) };
+        let (word, after) = word(after.trim_start())?;
         let after = after.trim_start_matches([' ', '\t']);
-        let Some(after) = ["&&", ";", "\n"].iter().find_map(|separator| after.strip_prefix(separator)) else {
-            return Ok(None);
-        };
+        let after = ["&&", ";", "\n"].iter().find_map(|separator| after.strip_prefix(separator))?;
         folder = Some(folder.unwrap_or_default().join(word));
         rest = after.trim_start();
     }
+    Some((folder, rest))
+}
+
+fn command(text: &str) -> Result<Option<Script>, ToolError> {
+    let Some((folder, rest)) = after_cd(text) else { return Ok(None) };
     let line = rest.split('\n').next().unwrap_or_default();
     let Some((name, _)) = line.split_once("<<") else { return Ok(None) };
     let name = name.trim();
-    let known = COMMANDS
+    let known = APPLY_PATCH
         .iter()
+        .chain(&OTHERS)
         .any(|known| name.strip_prefix(known).is_some_and(|more| more.is_empty() || more.starts_with(' ')));
     if !known && !name.is_empty() {
         return Ok(None);

@@ -109,6 +109,18 @@ pub(crate) enum Role {
     Add,
 }
 
+/// The patch that a command applies with `apply_patch`, which is no program: models know it as one.
+pub(crate) fn of_command(argv: &[String]) -> Option<&str> {
+    let name = |word: &str| word.rsplit('/').next().unwrap_or_default().to_owned();
+    match argv {
+        [program, patch] if heredoc::APPLY_PATCH.contains(&program.as_str()) => Some(patch),
+        [shell, flag, script] if ["bash", "sh", "zsh"].contains(&name(shell).as_str()) => {
+            (["-c", "-lc"].contains(&flag.as_str()) && heredoc::applies_a_patch(script)).then_some(script)
+        }
+        _ => None,
+    }
+}
+
 /// Reads a patch in whichever form it comes.
 pub(crate) fn parse(text: &str) -> Result<Patch, ToolError> {
     let (text, above) = unfenced(text);
@@ -140,14 +152,6 @@ impl Operation {
     /// The file it starts from, by its likeliest name.
     pub(crate) fn path(&self) -> &Path {
         self.paths.first().map_or(Path::new(""), PathBuf::as_path)
-    }
-
-    /// The file it changes, by the name it has afterwards.
-    pub(crate) fn target(&self) -> &Path {
-        match &self.action {
-            Action::Update { to: Some(to), .. } => &to.path,
-            _ => self.path(),
-        }
     }
 }
 

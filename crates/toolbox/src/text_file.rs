@@ -1,0 +1,144 @@
+//! A text file line by line, in whatever Unicode encoding it has and however long its lines are.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+
+use encoding_rs::{CoderResult, Decoder};
+use selvedge_tools::ToolError;
+use tokio_util::sync::CancellationToken;
+
+/// Bytes that are read, or decoded, at once. Between two of them somebody may say stop.
+const CHUNK: usize = 64 << 10;
+
+/// How many bytes at the beginning tell whether a file is text.
+const LOOKED_AT: usize = 8192;
+
+/// An open text file.
+pub(crate) struct TextFile<'a> {
+    file: BufReader<File>,
+    /// Where the file is not in UTF-8.
+    wide: Option<Wide>,
+    pub(crate) encoding: &'static str,
+    /// Whether bytes that are no text were replaced in what was given out.
+    pub(crate) lossy: bool,
+    shown: &'a str,
+    cancel: &'a CancellationToken,
+}
+
+/// What makes UTF-8 of another encoding.
+struct Wide {
+    decoder: Decoder,
+    decoded: Vec<u8>,
+    /// How much of `decoded` was taken.
+    taken: usize,
+    ended: bool,
+}
+
+/// A line, as far as it was wanted.
+pub(crate) struct Line {
+    /// With its ending.
+    pub(crate) text: String,
+    /// Whether the line is longer than that.
+    pub(crate) cut: bool,
+}
+
+impl<'a> TextFile<'a> {
+    /// Refuses what is no text.
+    pub(crate) fn open(file: File, shown: &'a str, cancel: &'a CancellationToken) -> Result<Self, ToolError> {
+        let mut file = BufReader::with_capacity(CHUNK, file);
+        let head = file.fill_buf().map_err(|error| unreadable(shown, &error))?;
+        let wide = match head {
+            [0xFF, 0xFE, ..] => Some(("utf-16le", encoding_rs::UTF_16LE)),
+            [0xFE, 0xFF, ..] => Some(("utf-16be", encoding_rs::UTF_16BE)),
+            _ => None,
+        };
+        if wide.is_none() && memchr::memchr(0, &head[..head.len().min(LOOKED_AT)]).is_some() {
+            return Err(ToolError::new(format!("{shown} is a binary file")).suggest("viewImage shows images"));
+        }
+        if head.starts_with(&[0xEF, 0xBB, 0xBF]) {
+            file.consume(3);
+        }
+        let encoding = wide.map_or("utf-8", |(name, _)| name);
+        let wide = wide.map(|(_, encoding)| Wide {
+            decoder: encoding.new_decoder_with_bom_removal(),
+            decoded: Vec::new(),
+            taken: 0,
+            ended: false,
+        });
+        Ok(Self { file, wide, encoding, lossy: false, shown, cancel })
+    }
+
+    /// The next line, of which at most so many bytes are held.
+    pub(crate) fn next_line(&mut self, most: usize) -> Result<Option<Line>, ToolError> {
+        let (mut held, mut length) = (Vec::new(), 0);
+        let ended = loop {
+            if self.cancel.is_cancelled() {
+                return Err(ToolError::new(format!("reading {} was stopped", self.shown)));
+            }
+            let chunk = self.fill()?;
+            if chunk.is_empty() {
+                break false;
+            }
+            let end = memchr::memchr(b'\n', chunk);
+            let part = &chunk[..end.map_or(chunk.len(), |end| end + 1)];
+            held.extend_from_slice(&part[..part.len().min(most - held.len())]);
+            length += part.len();
+            let taken = part.len();
+            self.consume(taken);
+            if end.is_some() {
+                break true;
+            }
+        };
+        if length == 0 {
+            return Ok(None);
+        }
+        let cut = held.len() < length;
+        let text = self.text(held, cut);
+        Ok(Some(Line { text: if cut && ended { text + "\n" } else { text }, cut }))
+    }
+
+    /// What was read, as text; half a character at the cut is left out.
+    fn text(&mut self, mut bytes: Vec<u8>, cut: bool) -> String {
+        if let Err(error) = std::str::from_utf8(&bytes)
+            && cut
+            && error.error_len().is_none()
+        {
+            bytes.truncate(error.valid_up_to());
+        }
+        String::from_utf8(bytes).unwrap_or_else(|error| {
+            self.lossy = true;
+            String::from_utf8_lossy(error.as_bytes()).into_owned()
+        })
+    }
+
+    /// What comes next, in UTF-8; nothing at the end.
+    fn fill(&mut self) -> Result<&[u8], ToolError> {
+        let shown = self.shown;
+        let Some(wide) = &mut self.wide else {
+            return self.file.fill_buf().map_err(|error| unreadable(shown, &error));
+        };
+        while wide.taken == wide.decoded.len() && !wide.ended {
+            let bytes = self.file.fill_buf().map_err(|error| unreadable(shown, &error))?;
+            let last = bytes.is_empty();
+            wide.decoded.resize(CHUNK, 0);
+            let (result, read, written, replaced) = wide.decoder.decode_to_utf8(bytes, &mut wide.decoded, last);
+            wide.decoded.truncate(written);
+            wide.taken = 0;
+            wide.ended = last && result == CoderResult::InputEmpty;
+            self.lossy |= replaced;
+            self.file.consume(read);
+        }
+        Ok(&wide.decoded[wide.taken..])
+    }
+
+    fn consume(&mut self, bytes: usize) {
+        match &mut self.wide {
+            Some(wide) => wide.taken += bytes,
+            None => self.file.consume(bytes),
+        }
+    }
+}
+
+fn unreadable(shown: &str, error: &std::io::Error) -> ToolError {
+    ToolError::new(format!("{shown} cannot be read: {error}"))
+}
