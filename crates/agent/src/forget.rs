@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use selvedge_journal::{Forgotten, Journal, StoredItem};
 use selvedge_protocol::{Item, Role, TurnEnd, TurnError, TurnItem};
 
-use crate::record::{Line, Mark};
+use crate::record::{Line, Mark, Others};
 use crate::{AgentError, Session};
 
 /// What stands in the place of what was said.
@@ -54,11 +54,11 @@ fn rewritten(items: Vec<StoredItem>, turns: &BTreeSet<u32>) -> Vec<StoredItem> {
                 let wire = Some(if first(&mut answered) { vec![said] } else { Vec::new() });
                 Line::Mark(Mark::Answer { wire, run: None, usage, cost, finish_reason })
             }
-            Line::Mark(Mark::TurnEnd { finish_reason, error }) => {
+            Line::Mark(Mark::TurnEnd { finish_reason, error, others }) => {
                 ended = Some(item.turn);
                 // What a provider says may quote what it was sent.
                 let error = error.map(|error| TurnError { message: ANSWERED.to_owned(), ..error });
-                Line::Mark(Mark::TurnEnd { finish_reason, error })
+                Line::Mark(Mark::TurnEnd { finish_reason, error, others })
             }
             _ => continue,
         };
@@ -69,7 +69,7 @@ fn rewritten(items: Vec<StoredItem>, turns: &BTreeSet<u32>) -> Vec<StoredItem> {
     }
     // Nothing is left of it to go on with.
     if let Some((number, turn, at_ms)) = last.filter(|(_, turn, _)| turns.contains(turn) && ended != Some(*turn)) {
-        let end = Line::Mark(Mark::TurnEnd { finish_reason: Some(TurnEnd::Interrupted), error: None });
+        let end = Line::Mark(Mark::TurnEnd { finish_reason: Some(TurnEnd::Interrupted), error: None, others: Others::default() });
         if let Ok(item) = serde_json::to_value(end) {
             left.push(StoredItem { number: number + 1, turn, at_ms, item });
         }
