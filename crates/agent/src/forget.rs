@@ -69,7 +69,11 @@ fn rewritten(items: Vec<StoredItem>, turns: &BTreeSet<u32>) -> Vec<StoredItem> {
     }
     // Nothing is left of it to go on with.
     if let Some((number, turn, at_ms)) = last.filter(|(_, turn, _)| turns.contains(turn) && ended != Some(*turn)) {
-        let end = Line::Mark(Mark::TurnEnd { finish_reason: Some(TurnEnd::Interrupted), error: None, others: Others::default() });
+        let end = Line::Mark(Mark::TurnEnd {
+            finish_reason: Some(TurnEnd::Interrupted),
+            error: None,
+            others: Others::default(),
+        });
         if let Ok(item) = serde_json::to_value(end) {
             left.push(StoredItem { number: number + 1, turn, at_ms, item });
         }

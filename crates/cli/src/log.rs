@@ -37,7 +37,8 @@ pub(crate) fn begin(file: Option<&Path>) -> Result<Watched> {
     {
         let collector = Collector::from_environment()?;
         if lines.is_some() || collector.is_some() {
-            let (spans, counters) = (collector.as_ref().map(Collector::spans), collector.as_ref().map(Collector::counters));
+            let (spans, counters) =
+                (collector.as_ref().map(Collector::spans), collector.as_ref().map(Collector::counters));
             tracing_subscriber::registry().with(ours).with(lines).with(spans).with(counters).init();
         }
         Ok(Watched { _collector: collector })

@@ -155,7 +155,7 @@ impl Journal {
         }
     }
 
-    fn begin_run(&self, connection: &Connection, run: &RunStart<'_>, started_ms: i64) -> Result<(), JournalError> {
+    fn begin_run(&self, connection: &Connection, run: &RunStart<'_>) -> Result<(), JournalError> {
         let source = self.payloads.put(connection, run.source.as_bytes())?;
         let setting = self.payloads.put_shared(connection, run.setting.as_bytes())?;
         connection
@@ -171,10 +171,56 @@ impl Journal {
                 run.directory,
                 run.seed,
                 self.owner.id,
-                started_ms,
+                now_ms(),
                 setting
             ])?;
         Ok(())
+    }
+
+    /// A run that made no call, in one row at once.
+    fn insert_ended(
+        &self,
+        connection: &Connection,
+        run: &RunStart<'_>,
+        output: &ScriptToolCallOutput,
+        recording: Option<&[u8]>,
+    ) -> Result<(), JournalError> {
+        let source = self.payloads.put(connection, run.source.as_bytes())?;
+        let setting = self.payloads.put_shared(connection, run.setting.as_bytes())?;
+        let (stored, recording) = self.put_ended(connection, output, recording)?;
+        let ended_ms = now_ms();
+        connection
+            .prepare_cached(
+                "INSERT INTO runs (id, session, resumes, source, directory, seed, owner, status, started_ms, setting, output, ended_ms, recording)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)",
+            )?
+            .execute(params![
+                run.id,
+                run.session,
+                run.resumes,
+                source,
+                run.directory,
+                run.seed,
+                self.owner.id,
+                status_word(output.status),
+                ended_ms - output.metadata.duration_ms as i64,
+                setting,
+                stored,
+                ended_ms,
+                recording
+            ])?;
+        Ok(())
+    }
+
+    fn put_ended(
+        &self,
+        connection: &Connection,
+        output: &ScriptToolCallOutput,
+        recording: Option<&[u8]>,
+    ) -> Result<(Vec<u8>, Option<Vec<u8>>), JournalError> {
+        let recording = recording.map(|recording| self.payloads.put(connection, recording)).transpose()?;
+        let text = serde_json::to_string(output).map_err(|error| JournalError::Damaged(error.to_string()))?;
+        Ok((self.payloads.put(connection, text.as_bytes())?, recording))
     }
 
     fn end_run(
@@ -183,9 +229,7 @@ impl Journal {
         output: &ScriptToolCallOutput,
         recording: Option<&[u8]>,
     ) -> Result<(), JournalError> {
-        let recording = recording.map(|recording| self.payloads.put(connection, recording)).transpose()?;
-        let text = serde_json::to_string(output).map_err(|error| JournalError::Damaged(error.to_string()))?;
-        let stored = self.payloads.put(connection, text.as_bytes())?;
+        let (stored, recording) = self.put_ended(connection, output, recording)?;
         // What never got as far as an intent still belongs to the run.
         for record in output.calls.iter().filter(|call| call.status == CallStatus::NotStarted) {
             connection
@@ -226,7 +270,7 @@ impl Ledger for Journal {
     }
 
     fn begin(&self, run: &RunStart<'_>) -> Result<(), LedgerError> {
-        Ok(self.write(|connection| self.begin_run(connection, run, now_ms()))?)
+        Ok(self.write(|connection| self.begin_run(connection, run))?)
     }
 
     fn intend(&self, intent: &Intent<'_>) -> Result<(), LedgerError> {
@@ -348,10 +392,7 @@ impl Ledger for Journal {
         output: &ScriptToolCallOutput,
         recording: Option<&[u8]>,
     ) -> Result<(), LedgerError> {
-        Ok(self.write(|connection| {
-            self.begin_run(connection, run, now_ms() - output.metadata.duration_ms as i64)?;
-            self.end_run(connection, output, recording)
-        })?)
+        Ok(self.write(|connection| self.insert_ended(connection, run, output, recording))?)
     }
 }
 

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 use std::panic::AssertUnwindSafe;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
@@ -15,6 +15,7 @@ use selvedge_protocol::{
 };
 use selvedge_tools::Approver;
 use tokio::sync::{Notify, broadcast, oneshot};
+use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::harness::{Harness, empty};
@@ -53,6 +54,8 @@ pub(crate) struct Runs {
     /// The oldest first.
     pub(crate) running: Vec<Arc<Entry>>,
     ended: VecDeque<Arc<Entry>>,
+    /// Whether somebody looks for runs that overstay.
+    watched: bool,
 }
 
 /// One run.
@@ -70,7 +73,12 @@ pub(crate) struct Entry {
     cancel: CancellationToken,
     now: Mutex<Now>,
     pub(crate) news: Notify,
-    events: broadcast::Sender<Event>,
+    /// Made when somebody first listens.
+    events: OnceLock<broadcast::Sender<Event>>,
+    /// How long it may work.
+    longest: Duration,
+    /// Lets it go.
+    task: OnceLock<AbortHandle>,
 }
 
 #[derive(Default)]
@@ -177,7 +185,9 @@ impl LiveRuns {
             cancel: options.cancel.child_token(),
             now: Mutex::default(),
             news: Notify::new(),
-            events: broadcast::Sender::new(EVENTS),
+            events: OnceLock::new(),
+            longest: longest(harness, pragma.as_ref(), &options) + self.0.limits.grace,
+            task: OnceLock::new(),
         });
         {
             let mut runs = self.runs();
@@ -187,40 +197,29 @@ impl LiveRuns {
                 return Err(TooManyRuns { running: runs.running.len(), oldest: Box::new(oldest.summary()) });
             }
             runs.running.push(entry.clone());
+            if !std::mem::replace(&mut runs.watched, true) {
+                // In a task of its own: a run that holds its thread does not hold the watch.
+                tokio::spawn(watch(Arc::downgrade(&self.0)));
+            }
         }
         options.cancel = entry.cancel.clone();
         let (events, seen) = (std::mem::take(&mut options.events), entry.clone());
         options.events = EventSink::new(move |event| {
             seen.take(&event);
-            if seen.events.receiver_count() > 0 {
+            if let Some(listened) = seen.events.get().filter(|listened| listened.receiver_count() > 0) {
                 // Whoever left since needs no word.
-                let _ = seen.events.send(event.clone());
+                let _ = listened.send(event.clone());
             }
             events.emit(event);
         });
-        let longest = longest(harness, pragma.as_ref(), &options) + self.0.limits.grace;
-        let (harness, entry_of_task, shared) = (harness.clone(), entry.clone(), Arc::downgrade(&self.0));
-        tokio::spawn(async move {
-            // In a task of its own: one that holds its thread does not hold the watch.
-            let mut run = tokio::spawn(async move {
-                AssertUnwindSafe(harness.run_with(&source, options)).catch_unwind().await.map_err(drop)
-            });
-            let output = tokio::select! {
-                ended = &mut run => match ended {
-                    Ok(Ok(output)) => output,
-                    _ => entry_of_task.broken("the run broke"),
-                },
-                () = entry_of_task.overdue(longest) => {
-                    run.abort();
-                    entry_of_task.cancel.cancel();
-                    entry_of_task.broken("the run did not end when its time was up, and was let go")
-                }
-            };
-            entry_of_task.end(output);
-            if let Some(shared) = shared.upgrade() {
-                shared.put_away(&entry_of_task);
-            }
+        let (harness, running, shared) = (harness.clone(), entry.clone(), Arc::downgrade(&self.0));
+        let task = tokio::spawn(async move {
+            let run = AssertUnwindSafe(harness.run_with(&source, options)).catch_unwind();
+            let output = run.await.unwrap_or_else(|_| running.broken("the run broke"));
+            Shared::end(&shared, &running, output);
         });
+        // Set once.
+        let _ = entry.task.set(task.abort_handle());
         Ok(LiveRun(entry))
     }
 
@@ -259,7 +258,47 @@ impl LiveRuns {
     }
 }
 
+/// How often somebody looks for runs that overstay.
+const LOOK: Duration = Duration::from_millis(100);
+/// Looks in vain before nobody looks any more.
+const IN_VAIN: u32 = 50;
+
+/// Brings runs to an end that do not come to it by themselves. Ends when there has been none for a while.
+async fn watch(shared: Weak<Shared>) {
+    let mut in_vain = 0;
+    loop {
+        tokio::time::sleep(LOOK).await;
+        let Some(strong) = shared.upgrade() else { return };
+        let overdue: Vec<Arc<Entry>> = {
+            let mut runs = strong.runs.lock().unwrap_or_else(PoisonError::into_inner);
+            in_vain = if runs.running.is_empty() { in_vain + 1 } else { 0 };
+            if in_vain > IN_VAIN {
+                runs.watched = false;
+                return;
+            }
+            runs.running.iter().filter(|entry| entry.is_overdue()).cloned().collect()
+        };
+        for entry in overdue {
+            if let Some(task) = entry.task.get() {
+                task.abort();
+            }
+            entry.cancel.cancel();
+            let output = entry.broken("the run did not end when its time was up, and was let go");
+            Shared::end(&shared, &entry, output);
+        }
+    }
+}
+
 impl Shared {
+    /// A run is over. Whoever says so first is heard.
+    fn end(shared: &Weak<Self>, entry: &Arc<Entry>, output: ScriptToolCallOutput) {
+        if entry.end(output) == Ended::Now
+            && let Some(shared) = shared.upgrade()
+        {
+            shared.put_away(entry);
+        }
+    }
+
     fn put_away(&self, entry: &Arc<Entry>) {
         let mut runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
         runs.running.retain(|other| !Arc::ptr_eq(other, entry));
@@ -295,7 +334,7 @@ impl LiveRun {
 
     /// What happens from now on.
     pub fn events(&self) -> broadcast::Receiver<Event> {
-        self.0.events.subscribe()
+        self.0.events.get_or_init(|| broadcast::Sender::new(EVENTS)).subscribe()
     }
 
     /// Waits until there is something to tell, but no longer than this.
@@ -395,6 +434,13 @@ impl LiveRun {
     }
 }
 
+/// When a run ended.
+#[derive(PartialEq, Eq)]
+enum Ended {
+    Now,
+    Before,
+}
+
 impl Entry {
     pub(crate) fn now(&self) -> MutexGuard<'_, Now> {
         self.now.lock().unwrap_or_else(PoisonError::into_inner)
@@ -421,28 +467,23 @@ impl Entry {
         }
     }
 
-    fn end(&self, output: ScriptToolCallOutput) {
+    fn end(&self, output: ScriptToolCallOutput) -> Ended {
         let mut now = self.now();
+        if now.output.is_some() {
+            return Ended::Before;
+        }
         now.questions.clear();
         now.output = Some(Arc::new(output));
         drop(now);
         self.news.notify_waiters();
+        Ended::Now
     }
 
-    /// Resolves when the run has worked longer than it may; time in which a person was waited for does not count.
-    async fn overdue(&self, longest: Duration) {
-        loop {
-            let left = {
-                let now = self.now();
-                let waiting = now.questions.iter().map(|asked| asked.since.elapsed()).max().unwrap_or_default();
-                let worked = self.since.elapsed().saturating_sub(now.waited + waiting);
-                match longest.checked_sub(worked) {
-                    None | Some(Duration::ZERO) => return,
-                    Some(left) => left,
-                }
-            };
-            tokio::time::sleep(left.max(Duration::from_millis(10))).await;
-        }
+    /// Whether the run has worked longer than it may; time in which a person was waited for does not count.
+    fn is_overdue(&self) -> bool {
+        let now = self.now();
+        let waiting = now.questions.iter().map(|asked| asked.since.elapsed()).max().unwrap_or_default();
+        self.since.elapsed().saturating_sub(now.waited + waiting) >= self.longest
     }
 
     fn broken(&self, message: &str) -> ScriptToolCallOutput {
