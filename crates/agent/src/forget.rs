@@ -21,10 +21,12 @@ impl Session {
     /// while another process works on the conversation or something of the turn is under way. What is left in free pages
     /// of the file goes with [`Journal::scrub`].
     pub fn forget(journal: &Journal, id: &str, turn: Option<u32>) -> Result<Forgotten, AgentError> {
-        Ok(match turn {
-            Some(turn) => journal.forget_turn(id, turn, &rewritten)?,
-            None => journal.forget_session(id, &rewritten)?,
-        })
+        Ok(journal.forget(id, turn, &rewritten)?)
+    }
+
+    /// What [`Session::forget`] would forget, or why it would not. Nothing changes.
+    pub fn would_forget(journal: &Journal, id: &str, turn: Option<u32>) -> Result<Forgotten, AgentError> {
+        Ok(journal.would_forget(id, turn, &rewritten)?)
     }
 }
 

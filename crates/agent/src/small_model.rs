@@ -12,18 +12,25 @@ pub struct Small {
     client: Client,
     model: Model,
     /// Where it may take its time.
-    batches: Option<Batches>,
+    later: Option<ByBatches>,
+}
+
+/// Asks it by its provider's batches.
+#[derive(Debug, Clone)]
+struct ByBatches {
+    batches: Batches,
+    model: Model,
 }
 
 impl Small {
     /// Asks this model.
     pub fn new(client: Client, model: Model) -> Self {
-        Self { client, model, batches: None }
+        Self { client, model, later: None }
     }
 
     /// The same, which draws lessons by the provider's batches: within a day, at a lower price.
     pub fn with_batches(mut self) -> Self {
-        self.batches = Some(self.client.batches());
+        self.later = Some(ByBatches { batches: self.client.batches(), model: self.model.clone() });
         self
     }
 }
@@ -37,24 +44,29 @@ impl SmallModel for Small {
         }
         .boxed()
     }
+
     fn later(&self) -> Option<&dyn Later> {
-        self.batches.as_ref().map(|_| self as &dyn Later)
+        self.later.as_ref().map(|later| later as &dyn Later)
     }
 }
 
-impl Later for Small {
-    fn submit<'a>(&'a self, prompts: &'a [String]) -> BoxFuture<'a, Result<String, String>> {
+impl Later for ByBatches {
+    fn submit<'a>(&'a self, prompts: &'a [String]) -> BoxFuture<'a, Result<Option<String>, String>> {
         async move {
             let prompts: Vec<Prompt> = prompts.iter().map(|prompt| prompt_of(prompt)).collect();
-            let submitted = batches(self)?.submit(&prompts, &self.model).await;
-            submitted.map_err(|error| error.to_string())
+            match self.batches.submit(&prompts, &self.model).await {
+                Ok(batch) => Ok(Some(batch)),
+                // The provider has the name of one that has batches, and is another.
+                Err(error) if matches!(error.status, Some(404 | 405 | 501)) => Ok(None),
+                Err(error) => Err(error.to_string()),
+            }
         }
         .boxed()
     }
 
     fn look<'a>(&'a self, batch: &'a str, prompts: usize) -> BoxFuture<'a, Result<Batch, String>> {
         async move {
-            let state = batches(self)?.look(batch, prompts, &self.model).await;
+            let state = self.batches.look(batch, prompts, &self.model).await;
             Ok(match state.map_err(|error| error.to_string())? {
                 BatchState::Working => Batch::Working,
                 BatchState::Ended(answers) => {
@@ -69,8 +81,4 @@ impl Later for Small {
 
 fn prompt_of(text: &str) -> Prompt {
     Prompt { history: vec![Item::message(Role::User, text)], ..Prompt::default() }
-}
-
-fn batches(small: &Small) -> Result<&Batches, String> {
-    small.batches.as_ref().ok_or_else(|| "batches are switched off".to_owned())
 }

@@ -99,7 +99,10 @@ async fn a_forgotten_turn_is_gone_and_the_conversation_goes_on() {
         assert!(matches!(refused, Err(AgentError::Journal(JournalError::NotOver(run))) if run == "scr_open"));
         drop(third);
 
+        let would = Session::would_forget(&other, &id, Some(2)).unwrap();
+        assert!(is_in_file(&desk) && Session::read(&other, &id).unwrap().turn() == 3, "nothing changes yet");
         let gone = Session::forget(&other, &id, Some(2)).unwrap();
+        assert_eq!(would, gone);
         // The script, the structured call, and what ran for the launched agent; the fork has the same turn.
         assert_eq!((gone.sessions.len(), gone.runs), (1, 3), "{gone:?}");
         assert_eq!(gone.turns.keys().collect::<Vec<_>>().len(), 2, "{gone:?}");

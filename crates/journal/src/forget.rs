@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
 
 use crate::retention::sweep;
 use crate::{Journal, JournalError, RunState, StoredItem};
@@ -29,32 +29,47 @@ pub struct Forgotten {
 pub type Rewrite<'a> = &'a dyn Fn(Vec<StoredItem>, &BTreeSet<u32>) -> Vec<StoredItem>;
 
 impl Journal {
-    /// Forgets a turn of a session. Others may not work on it, and nothing of it may be under way.
-    /// [`Journal::scrub`] takes the last traces out of the file.
-    pub fn forget_turn(&self, session: &str, turn: u32, rewrite: Rewrite<'_>) -> Result<Forgotten, JournalError> {
-        self.write(|connection| {
-            exists(connection, session)?;
-            let mut work = Forgetting { journal: self, connection, rewrite, done: Forgotten::default() };
-            for relative in family(connection, session)? {
-                let turns = shared(connection, session, &relative, Some(turn))?;
-                work.turns(&relative, &turns)?;
-            }
-            work.finish()
-        })
+    /// Forgets a turn of a session, or all of it where none is named: a fork of it stays, without the turns it had from
+    /// it. Others may not work on it, and nothing of it may be under way. [`Journal::scrub`] takes the last traces out of
+    /// the file.
+    pub fn forget(&self, session: &str, turn: Option<u32>, rewrite: Rewrite<'_>) -> Result<Forgotten, JournalError> {
+        self.write(|connection| self.forgotten(connection, session, turn, rewrite))
     }
 
-    /// Forgets a whole session. A fork of it stays, without the turns it had from it.
-    pub fn forget_session(&self, session: &str, rewrite: Rewrite<'_>) -> Result<Forgotten, JournalError> {
-        self.write(|connection| {
-            exists(connection, session)?;
-            let mut work = Forgetting { journal: self, connection, rewrite, done: Forgotten::default() };
-            for relative in family(connection, session)?.into_iter().filter(|relative| relative != session) {
-                let turns = shared(connection, session, &relative, None)?;
+    /// What [`Journal::forget`] would forget, or why it would not. Nothing changes.
+    pub fn would_forget(
+        &self,
+        session: &str,
+        turn: Option<u32>,
+        rewrite: Rewrite<'_>,
+    ) -> Result<Forgotten, JournalError> {
+        let mut connection = self.lock();
+        let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        let forgotten = self.forgotten(&transaction, session, turn, rewrite)?;
+        transaction.rollback()?;
+        Ok(forgotten)
+    }
+
+    fn forgotten(
+        &self,
+        connection: &Connection,
+        session: &str,
+        turn: Option<u32>,
+        rewrite: Rewrite<'_>,
+    ) -> Result<Forgotten, JournalError> {
+        exists(connection, session)?;
+        let mut work = Forgetting { journal: self, connection, rewrite, done: Forgotten::default() };
+        for relative in family(connection, session)? {
+            if relative != session || turn.is_some() {
+                let turns = shared(connection, session, &relative, turn)?;
                 work.turns(&relative, &turns)?;
             }
+        }
+        if turn.is_none() {
             work.whole(session)?;
-            work.finish()
-        })
+        }
+        sweep(connection)?;
+        Ok(work.done)
     }
 
     /// Writes the file anew without what is not there any more, and empties its log: what was removed is gone from every
@@ -79,11 +94,6 @@ struct Forgetting<'a> {
 type Span = (i64, i64);
 
 impl Forgetting<'_> {
-    fn finish(self) -> Result<Forgotten, JournalError> {
-        sweep(self.connection)?;
-        Ok(self.done)
-    }
-
     /// Some turns of a session that stays.
     fn turns(&mut self, session: &str, turns: &BTreeSet<u32>) -> Result<(), JournalError> {
         let Some(first) = turns.first() else { return Ok(()) };

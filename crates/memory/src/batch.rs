@@ -24,6 +24,16 @@ pub(crate) struct HandedOver {
     attempt: u32,
 }
 
+/// What came of turns that a model is asked about.
+pub(crate) enum Answers {
+    /// By the turns they are about; nothing where it gave none.
+    There(Vec<(Span, Option<String>)>),
+    /// It works on them.
+    Later,
+    /// It takes no batches.
+    Never,
+}
+
 impl HandedOver {
     /// The last turn it is about.
     pub(crate) fn last(&self) -> u32 {
@@ -46,7 +56,7 @@ impl Memory {
         })
     }
 
-    /// The answers about turns, with the turns each is about; `None` while they are waited for.
+    /// The answers about turns, where there are any yet.
     pub(crate) async fn answered_later(
         &self,
         found: &Session,
@@ -54,17 +64,17 @@ impl Memory {
         turns: &[Observed],
         handed_over: Option<HandedOver>,
         later: &dyn Later,
-    ) -> Result<Option<Vec<(Span, Option<String>)>>, MemoryError> {
+    ) -> Result<Answers, MemoryError> {
         let mut attempt = 1;
         if let Some(there) = handed_over {
             match later.look(&there.batch, there.spans.len()).await.map_err(MemoryError::Batch)? {
-                Batch::Working => return Ok(None),
+                Batch::Working => return Ok(Answers::Later),
                 Batch::Answered(answers) => {
                     let answers = answers.into_iter().map(Result::ok).chain(std::iter::repeat(None));
-                    return Ok(Some(there.spans.into_iter().zip(answers).collect()));
+                    return Ok(Answers::There(there.spans.into_iter().zip(answers).collect()));
                 }
                 Batch::Lost if there.attempt >= ATTEMPTS => {
-                    return Ok(Some(there.spans.into_iter().map(|span| (span, None)).collect()));
+                    return Ok(Answers::There(there.spans.into_iter().map(|span| (span, None)).collect()));
                 }
                 Batch::Lost => attempt = there.attempt + 1,
             }
@@ -72,17 +82,17 @@ impl Memory {
         let prompts = self.prompts(session, turns)?;
         if prompts.is_empty() {
             // Everything that waited was forgotten.
-            return Ok(Some(Vec::new()));
+            return Ok(Answers::There(Vec::new()));
         }
         let (texts, spans): (Vec<String>, Vec<Span>) =
             prompts.into_iter().map(|prompt| (prompt.text, prompt.span)).unzip();
-        let batch = later.submit(&texts).await.map_err(MemoryError::Batch)?;
+        let Some(batch) = later.submit(&texts).await.map_err(MemoryError::Batch)? else { return Ok(Answers::Never) };
         self.write(|connection| {
             connection.execute(
                 "INSERT OR REPLACE INTO memory_batches VALUES (?1, ?2, ?3, ?4, ?5)",
                 params![found.id, batch, fold(&spans), attempt, now_ms()],
             )?;
-            Ok(None)
+            Ok(Answers::Later)
         })
     }
 }

@@ -73,6 +73,21 @@ impl Numbers {
     }
 }
 
+/// What ranking needs of a turn: what does not change while it is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Brief {
+    pub(crate) words: u16,
+    pub(crate) speaker: u8,
+    pub(crate) role: Role,
+}
+
+impl Brief {
+    fn unpack(packed: &[u8; WIDTH]) -> Self {
+        let Numbers { words, speaker, role, .. } = Numbers::unpack(packed);
+        Self { words, speaker, role }
+    }
+}
+
 /// The row a turn is in, and its place there. Turns count from one.
 fn place(session: i64, turn: u32) -> (i64, usize) {
     let index = turn - 1;
@@ -140,6 +155,28 @@ pub(crate) fn read(
     turns: u32,
     into: &mut Vec<Numbers>,
 ) -> Result<(), MemoryError> {
+    read_as(connection, session, first, turns, into, Numbers::unpack)
+}
+
+/// The same, as far as ranking needs them.
+pub(crate) fn read_brief(
+    connection: &Connection,
+    session: i64,
+    first: u32,
+    turns: u32,
+    into: &mut Vec<Brief>,
+) -> Result<(), MemoryError> {
+    read_as(connection, session, first, turns, into, Brief::unpack)
+}
+
+fn read_as<T>(
+    connection: &Connection,
+    session: i64,
+    first: u32,
+    turns: u32,
+    into: &mut Vec<T>,
+    unpack: impl Fn(&[u8; WIDTH]) -> T,
+) -> Result<(), MemoryError> {
     if first > turns {
         return Ok(());
     }
@@ -152,7 +189,7 @@ pub(crate) fn read(
     while let Some(row) = rows.next()? {
         let data = row.get_ref(0)?.as_blob().map_err(|error| MemoryError::Damaged(error.to_string()))?;
         let (packed, _) = data.as_chunks::<WIDTH>();
-        into.extend(packed.iter().skip(skip).map(Numbers::unpack));
+        into.extend(packed.iter().skip(skip).map(&unpack));
         skip = 0;
     }
     let expected = (turns + 1 - first) as usize;

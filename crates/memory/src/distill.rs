@@ -9,10 +9,10 @@ use std::fs::{File, TryLockError};
 use rusqlite::{Connection, params};
 use serde_json::Value;
 
-use crate::batch::{HandedOver, Span};
+use crate::batch::{Answers, HandedOver, Span};
 use crate::items::{Piece, pieces};
 use crate::lessons::{Draft, learn, prune};
-use crate::model::{SmallModel, json_in};
+use crate::model::{Later, SmallModel, json_in};
 use crate::observe::{Observed, category, cures, keywords, preferences, topics};
 use crate::store::{Session, find, stored};
 use crate::{Level, Memory, MemoryError, tokens};
@@ -54,6 +54,19 @@ impl Memory {
         self.finish_levels(session)?;
         let _lease = self.lease(session)?;
         let later = model.and_then(|model| model.later());
+        match self.distill_some(session, model, later).await? {
+            Some(done) => Ok(done),
+            None => Ok(self.distill_some(session, model, None).await?.unwrap_or_default()),
+        }
+    }
+
+    /// One step of it; `None` where the model cannot answer later after all.
+    async fn distill_some(
+        &self,
+        session: &str,
+        model: Option<&dyn SmallModel>,
+        later: Option<&dyn Later>,
+    ) -> Result<Option<Distilled>, MemoryError> {
         let handed_over = later.map(|_| self.handed_over(session)).transpose()?.flatten();
         let most = if later.is_some() { AT_A_TIME_LATER } else { AT_A_TIME };
         let (found, last, turns) = self.read(|reader| {
@@ -72,12 +85,15 @@ impl Memory {
             Ok((found, last, turns))
         })?;
         if last == found.distilled {
-            return Ok(Distilled::default());
+            return Ok(Some(Distilled::default()));
         }
         let answers = match (model, later) {
             (_, Some(later)) => match self.answered_later(&found, session, &turns, handed_over, later).await? {
-                Some(answers) => answers,
-                None => return Ok(Distilled { handed_over: turns.len() as u32, ..Distilled::default() }),
+                Answers::There(answers) => answers,
+                Answers::Later => {
+                    return Ok(Some(Distilled { handed_over: turns.len() as u32, ..Distilled::default() }));
+                }
+                Answers::Never => return Ok(None),
             },
             (Some(model), None) => {
                 let prompts = self.prompts(session, &turns)?;
@@ -111,7 +127,7 @@ impl Memory {
             }
             let dropped = prune(connection)?;
             let (turns, waiting) = (last - found.distilled, found.turns - last);
-            Ok(Distilled { turns, learned: drafts.len() as u32, dropped, waiting, handed_over: 0 })
+            Ok(Some(Distilled { turns, learned: drafts.len() as u32, dropped, waiting, handed_over: 0 }))
         })
     }
 

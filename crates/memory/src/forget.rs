@@ -111,7 +111,8 @@ fn blank(connection: &Connection, session: &Session, number: u32) -> Result<(), 
     let nothing = Numbers { words: 0, speaker: 0, role: Role::Other, tokens: [0; 4] };
     columns.put(connection, session.id, number, &nothing)?;
     columns.finish(connection)?;
-    connection.execute("UPDATE memory_sessions SET words = words - ?2 WHERE id = ?1", params![session.id, words])?;
+    let sql = "UPDATE memory_sessions SET words = words - ?2, forgotten = forgotten + 1 WHERE id = ?1";
+    connection.execute(sql, params![session.id, words])?;
     connection.execute(
         "UPDATE memory_parts SET words = words - ?3 WHERE session = ?1
          AND first = (SELECT max(first) FROM memory_parts WHERE session = ?1 AND first <= ?2)",

@@ -15,7 +15,7 @@
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
-use crate::columns::{Numbers, Role};
+use crate::columns::{Brief, Role};
 
 /// BM25 as FTS5 has it.
 const K1: f64 = 1.2;
@@ -55,7 +55,7 @@ impl Weights {
 /// All turns that may be found, in order.
 #[derive(Debug, Default)]
 pub(crate) struct Turns {
-    pub(crate) numbers: Vec<Numbers>,
+    pub(crate) numbers: Vec<Brief>,
     /// Which sitting each turn is of.
     pub(crate) sitting: Vec<u32>,
     /// Words of each sitting.
@@ -247,8 +247,7 @@ mod tests {
     use super::*;
 
     fn turns(words: &[u16], sitting: &[u32]) -> Turns {
-        let numbers =
-            words.iter().map(|words| Numbers { words: *words, speaker: 0, role: Role::Other, tokens: [0; 4] });
+        let numbers = words.iter().map(|words| Brief { words: *words, speaker: 0, role: Role::Other });
         let count = sitting.iter().max().map_or(0, |last| *last as usize + 1);
         let mut sitting_words = vec![0; count];
         for (words, sitting) in words.iter().zip(sitting) {

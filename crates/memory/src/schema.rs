@@ -167,4 +167,9 @@ const STEPS: &[(&str, &str)] = &[
         submitted_ms INTEGER NOT NULL
     );",
     ),
+    (
+        "forgetting is noticed",
+        "-- How often a turn was forgotten: as long as it is the same, what was read of earlier turns still holds.
+    ALTER TABLE memory_sessions ADD COLUMN forgotten INTEGER NOT NULL DEFAULT 0;",
+    ),
 ];

@@ -1,8 +1,10 @@
 //! Finding turns: the index and the ranking together.
 
-use rusqlite::{Connection, params};
+use std::collections::HashMap;
 
-use crate::columns::{self, Role};
+use rusqlite::{Connection, OptionalExtension, params};
+
+use crate::columns::{self, ColumnWriter, Role};
 use crate::pack::{Candidate, pack};
 use crate::postings::each_posting;
 use crate::rank::{self, Asked, Named, Turns, Weights};
@@ -86,7 +88,7 @@ impl Memory {
     }
 }
 
-/// Every turn that may be found, as far as ranking needs to know it. Kept by a reader until something is written.
+/// Every turn that may be found, as far as ranking needs to know it. Kept by a reader, and added to as turns come.
 #[derive(Debug)]
 pub(crate) struct Scope {
     version: i64,
@@ -99,11 +101,17 @@ pub(crate) struct Scope {
 struct InScope {
     id: i64,
     name: String,
+    /// Another of both, and what was read does not hold any more.
+    created_ms: i64,
+    forgotten: i64,
     /// Where its turns begin among all.
     offset: usize,
     turns: u32,
     speakers: Vec<String>,
-    assisted: bool,
+    sittings: Sittings,
+    /// Whether a user speaks in it, and an assistant without a name.
+    asked: bool,
+    answered: bool,
 }
 
 /// A question as a vector, and who made it.
@@ -111,8 +119,10 @@ type Likeness<'a> = Option<(&'a str, &'a [i8])>;
 
 fn look_up(reader: &mut Reader, query: &Query<'_>, question: Likeness<'_>) -> Result<Vec<Hit>, MemoryError> {
     let only = query.session.map(|name| find(&reader.connection, name)).transpose()?.map(|session| session.id);
-    let scope = match reader.scope.take() {
-        Some(scope) if scope.only == only && scope.version == version(&reader.connection)? => scope,
+    let mut kept = reader.scope.take().filter(|scope| scope.only == only);
+    let holds = kept.as_mut().map(|scope| scope.is_current(&reader.connection)).transpose()?;
+    let scope = match kept {
+        Some(scope) if holds == Some(true) => scope,
         _ => Scope::load(&reader.connection, only)?,
     };
     let hits = scope.rank(&reader.connection, query, question);
@@ -128,21 +138,45 @@ fn version(connection: &Connection) -> Result<i64, MemoryError> {
 impl Scope {
     fn load(connection: &Connection, only: Option<i64>) -> Result<Self, MemoryError> {
         let version = version(connection)?;
-        let mut read = connection
-            .prepare_cached("SELECT id, name, turns FROM memory_sessions WHERE ?1 IS NULL OR id = ?1 ORDER BY id")?;
+        let mut read = connection.prepare_cached(
+            "SELECT id, name, created_ms, forgotten FROM memory_sessions WHERE ?1 IS NULL OR id = ?1 ORDER BY id",
+        )?;
         let mut rows = read.query(params![only])?;
-        let (mut sessions, mut turns) = (Vec::new(), Turns::default());
+        let mut scope = Self { version, only, sessions: Vec::new(), turns: Turns::default() };
         while let Some(row) = rows.next()? {
-            let (id, name, count) = (row.get(0)?, row.get(1)?, row.get(2)?);
-            let offset = turns.numbers.len();
-            columns::read(connection, id, 1, count, &mut turns.numbers)?;
-            sittings(connection, id, count, &mut turns)?;
-            let own = &turns.numbers[offset..];
-            let assisted = own.iter().any(|turn| turn.role == Role::Assistant && turn.speaker == 0)
-                && own.iter().any(|turn| turn.role == Role::User);
-            sessions.push(InScope { id, name, offset, turns: count, speakers: speakers(connection, id)?, assisted });
+            let mut session = InScope {
+                id: row.get(0)?,
+                name: row.get(1)?,
+                created_ms: row.get(2)?,
+                forgotten: row.get(3)?,
+                offset: scope.turns.numbers.len(),
+                turns: 0,
+                speakers: Vec::new(),
+                sittings: Sittings::default(),
+                asked: false,
+                answered: false,
+            };
+            session.grow(connection, &mut scope.turns)?;
+            scope.sessions.push(session);
         }
-        Ok(Self { version, only, sessions, turns })
+        Ok(scope)
+    }
+
+    /// Whether it holds, with the turns that came since: those of one session are added.
+    fn is_current(&mut self, connection: &Connection) -> Result<bool, MemoryError> {
+        let version = version(connection)?;
+        if version == self.version {
+            return Ok(true);
+        }
+        let (Some(_), [session]) = (self.only, &mut self.sessions[..]) else { return Ok(false) };
+        let mut read = connection.prepare_cached("SELECT created_ms, forgotten FROM memory_sessions WHERE id = ?1")?;
+        let same = read.query_row(params![session.id], |row| Ok((row.get(0)?, row.get(1)?)));
+        if same.optional()? != Some((session.created_ms, session.forgotten)) {
+            return Ok(false);
+        }
+        session.grow(connection, &mut self.turns)?;
+        self.version = version;
+        Ok(true)
     }
 
     fn rank(
@@ -194,13 +228,14 @@ impl Scope {
         best: &[usize],
     ) -> Result<Vec<Hit>, MemoryError> {
         let mut key = connection.prepare_cached("SELECT opened(key) FROM memory_turns WHERE id = ?1")?;
+        let mut columns = ColumnWriter::default();
         let mut hits = Vec::with_capacity(best.len());
         let mut candidates = Vec::with_capacity(best.len());
         for at in best {
             let session = self.sessions.partition_point(|session| session.offset <= *at) - 1;
             let session = &self.sessions[session];
             let number = (at - session.offset + 1) as u32;
-            candidates.push(Candidate { number, tokens: self.turns.numbers[*at].tokens });
+            candidates.push(Candidate { number, tokens: columns.get(connection, session.id, number)?.tokens });
             let key = key.query_row(params![turn_id(session.id, number)], |row| row.get(0))?;
             let (session, score) = (session.name.clone(), scores[*at]);
             hits.push(Hit { session, number, key, score, level: Level::Raw, tokens: 0 });
@@ -232,7 +267,7 @@ impl Scope {
                     speakers.push((at + 1) as u8);
                 }
             }
-            Named { from: session.offset, speakers, role, assisted: session.assisted }
+            Named { from: session.offset, speakers, role, assisted: session.asked && session.answered }
         });
         named.collect()
     }
@@ -245,29 +280,69 @@ fn drop_common(postings: &mut Vec<Vec<(u32, u32)>>, turns: usize) {
     }
 }
 
-/// Assigns each turn of a session its sitting. A label that comes again is the same sitting.
-fn sittings(connection: &Connection, session: i64, count: u32, turns: &mut Turns) -> Result<(), MemoryError> {
-    let mut read = connection
-        .prepare_cached("SELECT first, opened(label), words FROM memory_parts WHERE session = ?1 ORDER BY first")?;
-    let rows = read.query_map(params![session], |row| {
-        Ok((row.get::<_, u32>(0)?, row.get::<_, Option<String>>(1)?, row.get::<_, i64>(2)?))
-    })?;
-    let parts = rows.collect::<Result<Vec<_>, _>>()?;
-    let mut labels = std::collections::HashMap::new();
-    for (at, (first, label, words)) in parts.iter().enumerate() {
-        let end = parts.get(at + 1).map_or(count + 1, |(next, ..)| *next);
-        let fresh = turns.sitting_words.len() as u32;
-        let sitting = label.as_ref().map_or(fresh, |label| *labels.entry(label).or_insert(fresh));
-        if sitting == fresh {
-            turns.sitting_words.push(0);
+impl InScope {
+    /// Reads the turns that are not read yet.
+    fn grow(&mut self, connection: &Connection, all: &mut Turns) -> Result<(), MemoryError> {
+        let mut read = connection.prepare_cached("SELECT turns FROM memory_sessions WHERE id = ?1")?;
+        let turns = read.query_row(params![self.id], |row| row.get(0))?;
+        columns::read_brief(connection, self.id, self.turns + 1, turns, &mut all.numbers)?;
+        let fresh = &all.numbers[self.offset + self.turns as usize..];
+        self.asked |= fresh.iter().any(|turn| turn.role == Role::User);
+        self.answered |= fresh.iter().any(|turn| turn.role == Role::Assistant && turn.speaker == 0);
+        self.turns = turns;
+        self.speakers = speakers(connection, self.id)?;
+        self.sittings.grow(connection, self.id, turns, self.offset, all)
+    }
+}
+
+/// The sittings of a session that were read so far.
+#[derive(Debug, Default)]
+struct Sittings {
+    /// A label that comes again is the same sitting.
+    labels: HashMap<String, u32>,
+    /// The last part: its first turn, its sitting and its words. It may have grown since.
+    last: Option<(u32, u32, i64)>,
+}
+
+impl Sittings {
+    /// Assigns each turn up to the last its sitting.
+    fn grow(
+        &mut self,
+        connection: &Connection,
+        session: i64,
+        count: u32,
+        offset: usize,
+        turns: &mut Turns,
+    ) -> Result<(), MemoryError> {
+        let from = self.last.map_or(0, |(first, ..)| first);
+        let mut read = connection.prepare_cached(
+            "SELECT first, opened(label), words FROM memory_parts WHERE session = ?1 AND first >= ?2 ORDER BY first",
+        )?;
+        let rows = read.query_map(params![session, from], |row| {
+            Ok((row.get::<_, u32>(0)?, row.get::<_, Option<String>>(1)?, row.get::<_, i64>(2)?))
+        })?;
+        let parts = rows.collect::<Result<Vec<_>, _>>()?;
+        let ends: Vec<u32> = parts.iter().skip(1).map(|(next, ..)| *next).chain([count + 1]).collect();
+        for ((first, label, words), end) in parts.into_iter().zip(ends) {
+            let fresh = turns.sitting_words.len() as u32;
+            let (sitting, counted) = match self.last {
+                Some((known, sitting, words)) if known == first => (sitting, words),
+                _ => (label.map_or(fresh, |label| *self.labels.entry(label).or_insert(fresh)), 0),
+            };
+            if sitting == fresh {
+                turns.sitting_words.push(0);
+            }
+            let sum = &mut turns.sitting_words[sitting as usize];
+            *sum = sum.saturating_add_signed(words.max(0) - counted.max(0));
+            self.last = Some((first, sitting, words));
+            let covered = (turns.sitting.len() - offset) as u32 + 1;
+            turns.sitting.extend(std::iter::repeat_n(sitting, end.saturating_sub(first.max(covered)) as usize));
         }
-        turns.sitting_words[sitting as usize] += (*words).max(0) as u64;
-        turns.sitting.extend(std::iter::repeat_n(sitting, (end.saturating_sub(*first)) as usize));
+        if turns.sitting.len() != turns.numbers.len() {
+            return Err(MemoryError::Damaged(format!("the sittings of session {session} do not cover its turns")));
+        }
+        Ok(())
     }
-    if turns.sitting.len() != turns.numbers.len() {
-        return Err(MemoryError::Damaged(format!("the sittings of session {session} do not cover its turns")));
-    }
-    Ok(())
 }
 
 /// The speakers of a session, in the order of their numbers, which begin at one.

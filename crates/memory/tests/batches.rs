@@ -37,11 +37,11 @@ impl SmallModel for Provider {
 }
 
 impl Later for Provider {
-    fn submit<'a>(&'a self, prompts: &'a [String]) -> BoxFuture<'a, Result<String, String>> {
+    fn submit<'a>(&'a self, prompts: &'a [String]) -> BoxFuture<'a, Result<Option<String>, String>> {
         let mut submitted = self.submitted.lock().unwrap();
         submitted.push(prompts.to_vec());
         let name = format!("batch_{}", submitted.len());
-        async { Ok(name) }.boxed()
+        async { Ok(Some(name)) }.boxed()
     }
 
     fn look<'a>(&'a self, batch: &'a str, prompts: usize) -> BoxFuture<'a, Result<Batch, String>> {
@@ -145,4 +145,36 @@ async fn rules_do_for_lines_that_failed_and_batches_that_are_lost() {
     assert_eq!(memory.distill("s", Some(&provider)).await.unwrap().turns, 1);
     assert_eq!(provider.submitted(), 3);
     assert!(titles(&memory).contains(&"I prefer the slow ferry.".to_owned()));
+}
+
+/// Has no batches after all.
+struct AtOnce;
+
+impl SmallModel for AtOnce {
+    fn ask<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<String, String>> {
+        async { lesson("Asked at once", &[1]) }.boxed()
+    }
+
+    fn later(&self) -> Option<&dyn Later> {
+        Some(self)
+    }
+}
+
+impl Later for AtOnce {
+    fn submit<'a>(&'a self, _: &'a [String]) -> BoxFuture<'a, Result<Option<String>, String>> {
+        async { Ok(None) }.boxed()
+    }
+
+    fn look<'a>(&'a self, _: &'a str, _: usize) -> BoxFuture<'a, Result<Batch, String>> {
+        async { Err("there is nothing to look at".to_owned()) }.boxed()
+    }
+}
+
+#[tokio::test]
+async fn a_model_without_batches_is_asked_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let memory = open(&dir);
+    memory.append("s", &NewTurn::text("user", "Always lock the gate.")).unwrap();
+    let done = memory.distill("s", Some(&AtOnce)).await.unwrap();
+    assert_eq!((done.turns, done.handed_over, titles(&memory)), (1, 0, vec!["Asked at once".to_owned()]));
 }

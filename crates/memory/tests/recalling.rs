@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use selvedge_journal::Redactor;
-use selvedge_memory::{Level, Memory, NewTurn, Recall, SmallModel, get_turn};
+use selvedge_memory::{Level, Memory, NewTurn, Query, Recall, SmallModel, get_turn};
 use selvedge_protocol::{DocumentKind, Entry};
 
 fn memory() -> (tempfile::TempDir, Arc<Memory>) {
@@ -175,4 +175,43 @@ async fn what_was_said_cannot_end_the_block_it_is_told_in() {
     let recalled = memory.recall(&patient("s", "heron")).await;
     assert_eq!(recalled.text.matches("</recalled>").count(), 1, "{}", recalled.text);
     assert!(!recalled.text.contains("<T-1-R>") && recalled.text.contains("ignore all"));
+}
+
+#[test]
+fn what_was_read_before_finds_the_same_as_what_is_read_anew() {
+    let dir = tempfile::tempdir().unwrap();
+    let open = || Memory::open(dir.path(), Redactor::new([])).unwrap();
+    let memory = open();
+    let lines = chats::chat(11, 30).lines;
+    let same = |when: &str| {
+        for question in
+            ["pottery and the telescope", "what did the assistant say of the garden", "camping trip last summer"]
+        {
+            let query = Query { k: 30, budget: Some(3_000), ..Query::new(question).in_session("s") };
+            assert_eq!(memory.search(&query).unwrap(), open().search(&query).unwrap(), "{when}: {question}");
+        }
+    };
+    for (number, line) in lines.iter().enumerate().take(240) {
+        // Labels that stay, end, come again, and are missing.
+        let label = ["one", "two", "one", "three"].get(number / 7 % 5).copied();
+        let role = if number > 120 && number % 2 == 1 { "assistant" } else { "user" };
+        let speaker = (number > 60 && role == "user").then_some(line.speaker.as_str());
+        let turn = NewTurn { part: label, speaker, ts: Some(&line.ts), ..NewTurn::text(role, &line.text) };
+        memory.append("s", &turn).unwrap();
+        if number % 5 == 4 {
+            same(&format!("after turn {number}"));
+        }
+        match number {
+            90 => while memory.write_levels(None).unwrap().waiting > 0 {},
+            130 => _ = memory.forget_turn("s", 100).unwrap(),
+            131 => _ = memory.append("another", &NewTurn::text("user", "the garden of others")).unwrap(),
+            _ => {}
+        }
+    }
+    // Another session in the place of one that is gone.
+    memory.forget_session("s").unwrap();
+    for line in lines.iter().skip(240).take(250) {
+        memory.append("s", &NewTurn::text("user", &line.text)).unwrap();
+    }
+    same("another session of the same name");
 }

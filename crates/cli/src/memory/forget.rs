@@ -46,14 +46,15 @@ pub(super) fn forget(memory: &Memory, args: &ForgetArgs, home: &Path, config: &C
     {
         return Err(missing(&session, &format!("T-{turn}")).into());
     }
-    // The conversation first: what is interrupted after it can simply be asked for again.
-    let mut gone = Forgotten::default();
-    if talked {
-        gone = Session::forget(&journal, &session, turn).map_err(|error| match error {
-            AgentError::Journal(error) => problem(&error),
-            other => Problem::new(other.to_string()).hint("`selvedge sessions show` tells more"),
-        })?;
-    }
+    let refused = |error: AgentError| match error {
+        AgentError::Journal(error) => problem(&error),
+        other => Problem::new(other.to_string()).hint("`selvedge sessions show` tells more"),
+    };
+    // The conversation last: as long as it is there, what was interrupted can be asked for again.
+    let mut gone = match talked {
+        true => Session::would_forget(&journal, &session, turn).map_err(refused)?,
+        false => Forgotten::default(),
+    };
     match turn {
         Some(turn) => _ = gone.turns.entry(session.clone()).or_default().insert(turn),
         None => _ = gone.sessions.insert(session.clone()),
@@ -75,6 +76,9 @@ pub(super) fn forget(memory: &Memory, args: &ForgetArgs, home: &Path, config: &C
     forget_asked(home, &asked).map_err(|error| {
         Problem::new(format!("cannot write chat_history.jsonl: {error}")).hint("remove what was asked from it by hand")
     })?;
+    if talked {
+        Session::forget(&journal, &session, turn).map_err(refused)?;
+    }
     journal.scrub().map_err(|error| problem(&error))?;
     let (turns, lessons) = (counts.turns, counts.lessons);
     let Forgotten { runs, documents, .. } = gone;
