@@ -20,7 +20,11 @@ pub(crate) fn ends(text: &str, most: usize) -> Vec<Shown<'_>> {
     let tail = most / 2;
     let (head, rest) = lines.split_at(most - tail);
     let (middle, tail) = rest.split_at(rest.len() - tail);
-    let names: Vec<&str> = middle.iter().copied().filter(|line| line.starts_with("+++ ")).take(MAX_NAMES).collect();
+    // Each by the name it has afterwards, unless it is gone then.
+    let headings = (1..lines.len()).filter(|at| lines[*at].starts_with("+++ "));
+    let names = headings.map(|at| if lines[at] == "+++ /dev/null" { at - 1 } else { at });
+    let left_out = head.len()..head.len() + middle.len();
+    let names: Vec<&str> = names.filter(|at| left_out.contains(at)).map(|at| lines[at]).take(MAX_NAMES).collect();
     [told(head), vec![Shown::LeftOut(middle.len())], told(&names), told(tail)].concat()
 }
 
@@ -47,8 +51,14 @@ mod tests {
         let shown = |text: &str, most| ends(text, most).iter().map(Shown::text).collect::<Vec<_>>();
         assert_eq!(shown("a\nb\nc\n", 3), ["a", "b", "c"]);
         assert_eq!(shown("a\nb\nc\nd\nrm -rf x", 3), ["a", "b", "… 2 lines are not shown here", "rm -rf x"]);
-        let diff = "--- a/x\n+++ b/x\n+1\n+2\n--- /dev/null\n+++ b/evil\n+3\n--- a/y\n+++ b/y\n+4\n";
-        let told = ["--- a/x", "+++ b/x", "… 6 lines are not shown here", "+++ b/evil", "+++ b/y", "+4"];
+        let diff = "--- a/x\n+++ b/x\n+1\n+2\n--- /dev/null\n+++ b/evil\n+3\n--- a/gone\n+++ /dev/null\n-4\n--- a/y\n+++ b/y\n+5\n";
+        let told = ["--- a/x", "+++ b/x", "… 9 lines are not shown here", "+++ b/evil", "--- a/gone", "+++ b/y", "+5"];
         assert_eq!(shown(diff, 4), told);
+        // Wherever it is cut.
+        for most in 2..12 {
+            let shown = shown(diff, most);
+            let told = |name: &str| shown.iter().any(|line| line == name);
+            assert!(["+++ b/x", "+++ b/evil", "--- a/gone", "+++ b/y"].into_iter().all(told), "{most}: {shown:?}");
+        }
     }
 }

@@ -325,11 +325,14 @@ mod tests {
         assert!(shown.starts_with("--- /dev/null\n+++ b/huge\n") && shown.ends_with("\n+the end\n"), "{shown}");
         assert!(shown.contains("\n… more than can be shown here"), "{shown}");
         let add = |name: &str, text: &str| format!("*** Add File: {name}\n+{}\n", text.trim_end().replace('\n', "\n+"));
-        let files = [add("first", &wide), add("hidden", "evil"), add("long", &wide), add("last", "x")].concat();
+        std::fs::write(dir.path().join("gone"), "x\n").unwrap();
+        let lines = "a line\n".repeat(MAX_PREVIEW / 8 - 100);
+        let hidden = [add("hidden", "evil"), "*** Delete File: gone\n".to_owned(), add("long", &wide)].concat();
+        let files = [add("first", &lines), hidden, add("last", "x")].concat();
         let shown = unified(&workspace, &json!({"patch": format!("*** Begin Patch\n{files}*** End Patch")})).unwrap();
         assert!(shown.len() <= MAX_PREVIEW, "{}", shown.len());
-        for name in ["first", "hidden", "long", "last"] {
-            assert!(shown.contains(&format!("+++ b/{name}\n")), "{name}");
+        for name in ["+++ b/first", "+++ b/hidden", "--- a/gone", "+++ b/long", "+++ b/last"] {
+            assert!(shown.contains(&format!("{name}\n")), "{name}");
         }
     }
 }

@@ -26,36 +26,45 @@ pub(crate) fn file_diff(old_path: &str, new_path: &str, before: Option<&[u8]>, a
 /// Bytes of the end of a preview that are kept where it is too long.
 const TAIL: usize = MAX_PREVIEW / 4;
 
-/// Names of files in what is left out, at most.
+/// Names of files in what is left out, at most, and bytes of one.
 const MAX_NAMED: usize = 100;
+const MAX_NAME: usize = 80;
+
+/// Bytes of the beginning that are kept, with room for the end and the names.
+const HEAD: usize = MAX_PREVIEW - TAIL - MAX_NAMED * (MAX_NAME + 1) - 200;
 
 /// The diffs one after the other. Where they are too long, the middle is left out, but for the names of the files in
 /// it: what is to be overlooked would stand last.
 pub(crate) fn bounded(diffs: impl IntoIterator<Item = String>) -> String {
-    let (mut head, mut tail, mut names) = (String::new(), String::new(), Vec::new());
+    let (mut head, mut tail, mut length) = (String::new(), String::new(), 0);
+    let mut names: Vec<(usize, String)> = Vec::new();
     for diff in diffs {
-        let room = (MAX_PREVIEW - head.len()).min(diff.len());
-        let fits = if tail.is_empty() { diff.floor_char_boundary(room) } else { 0 };
+        names.extend(name(&diff).map(|name| (length, name)));
+        length += diff.len();
+        let fits = diff.floor_char_boundary(MAX_PREVIEW - head.len());
+        let fits = if tail.is_empty() { fits } else { 0 };
         head.push_str(&diff[..fits]);
-        if fits == diff.len() {
-            continue;
-        }
-        if names.len() <= MAX_NAMED {
-            names.extend(diff.lines().take(3).filter(|line| line.starts_with("+++ ")).map(str::to_owned));
-        }
         tail.push_str(&diff[fits..]);
-        let start = tail.ceil_char_boundary(tail.len().saturating_sub(TAIL));
-        tail.drain(..start);
+        tail.drain(..tail.ceil_char_boundary(tail.len().saturating_sub(TAIL)));
     }
     if tail.is_empty() {
         return head;
     }
-    // Room for the end and for the names, in whole lines.
-    names.truncate(MAX_NAMED);
-    names.iter_mut().for_each(|name| name.truncate(name.floor_char_boundary(80)));
-    let gap = format!("… more than can be shown here, and in it\n{}\n…\n", names.join("\n"));
-    let most = MAX_PREVIEW.saturating_sub(gap.len() + tail.len());
-    let end = head[..head.floor_char_boundary(most)].rfind('\n').map_or(0, |end| end + 1);
+    // In whole lines.
+    let end = head[..head.floor_char_boundary(HEAD)].rfind('\n').map_or(0, |end| end + 1);
     let start = tail.find('\n').map_or(0, |start| start + 1);
-    format!("{}{gap}{}", &head[..end], &tail[start..])
+    let tail = &tail[start..];
+    names.retain(|(at, _)| (end..length - tail.len()).contains(at));
+    let more = names.len().saturating_sub(MAX_NAMED);
+    let mut gap = "… more than can be shown here, and in it\n".to_owned();
+    names.iter().take(MAX_NAMED).for_each(|(_, name)| gap.push_str(&format!("{name}\n")));
+    gap.push_str(&if more > 0 { format!("… and {more} files more\n") } else { "…\n".to_owned() });
+    format!("{}{gap}{tail}", &head[..end])
+}
+
+/// The line of a diff that names its file.
+fn name(diff: &str) -> Option<String> {
+    let names = |line: &&str| (line.starts_with("--- ") || line.starts_with("+++ ")) && !line.ends_with(" /dev/null");
+    let name = diff.lines().take(3).filter(names).last()?;
+    Some(name[..name.floor_char_boundary(MAX_NAME)].to_owned())
 }

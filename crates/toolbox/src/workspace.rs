@@ -50,7 +50,7 @@ pub(crate) const SECRETS: [&str; 27] = [
     ".vault-token",
 ];
 
-/// The same for the whole machine. Only root can read them.
+/// The same for the whole machine. Only root can read them, and in containers they mostly hold nothing.
 const SYSTEM_SECRETS: [&str; 4] = ["/etc/shadow", "/etc/shadow-", "/etc/gshadow", "/etc/gshadow-"];
 
 /// The folder a session works in, and what else it may touch.
@@ -110,8 +110,9 @@ impl Workspace {
             }
         }
         let mut secrets = private.to_vec();
-        let readable = |path: &PathBuf| std::fs::File::open(path).is_ok();
-        secrets.extend(SYSTEM_SECRETS.iter().map(PathBuf::from).filter(readable));
+        // Each that is hidden costs every command a mount.
+        let holds_one = |path: &PathBuf| std::fs::read(path).is_ok_and(|text| text.contains(&b'$'));
+        secrets.extend(SYSTEM_SECRETS.iter().map(PathBuf::from).filter(holds_one));
         if let Some(home) = std::env::home_dir() {
             secrets.extend(SECRETS.iter().map(|name| home.join(name)));
             // Where the home folder itself is a link, what is in it has two names.
