@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use selvedge_agent::{Agent, AgentError, RememberSettings, Remembering, Session, StepKind, Telling};
-use selvedge_journal::{Filter, Journal, JournalError, Redactor};
+use selvedge_journal::{Filter, Journal, JournalError, Keeping, Redactor};
 use selvedge_memory::{Gradient, Memory};
 use selvedge_protocol::{Ledger, RunStart, TurnEnd, WireApi};
 use serde_json::json;
@@ -71,9 +71,11 @@ async fn a_forgotten_turn_is_gone_and_the_conversation_goes_on() {
         let agent = desk.agent(&server).with_memory(&remembering(&memory));
         let mut session = desk.session();
         say(&agent, &mut session, &desk, "Good morning.").await;
-        say(&agent, &mut session, &desk, &format!("Tell me about the {WORD}. Always.")).await;
+        say(&agent, &mut session, &desk, &format!("Tell me about the {WORD}. Always call the {WORD} by its name."))
+            .await;
         say(&agent, &mut session, &desk, "Good evening.").await;
         while memory.distill(session.id(), None).await.unwrap().waiting > 0 {}
+        assert_eq!(memory.lessons(None).unwrap().len(), 1);
         let fork = Session::fork(&desk.journal, session.id(), Some(2)).unwrap().id().to_owned();
         let id = session.id().to_owned();
         assert!(is_in_file(&desk) && desk.journal.all_sessions(10).unwrap().len() == 3);
@@ -203,4 +205,27 @@ async fn what_was_made_shorter_since_does_not_tell_of_it() {
         say(&agent, &mut session, &desk, "please go on").await;
     }
     assert!(!server.asked().last().unwrap().raw.contains(WORD));
+}
+
+#[tokio::test]
+async fn where_all_is_sealed_no_word_was_ever_in_the_file() {
+    let (mut desk, server) = (Desk::new(WireApi::Chat), Server::start(answers).await);
+    std::fs::write(desk.work().join("z.txt"), format!("{WORD}, says the file\n")).unwrap();
+    let (home, key) = (desk.dir.path().join("home"), [5; 32]);
+    let keeping = Keeping { key: Some(key), ..Keeping::default() };
+    desk.journal = Arc::new(Journal::open_with(&home, &keeping).unwrap());
+    let memory = Arc::new(Memory::open_sealed(&home, Redactor::new([]), &key).unwrap());
+    let agent = desk.agent(&server).with_memory(&remembering(&memory));
+    let mut session = desk.session();
+    say(&agent, &mut session, &desk, &format!("Tell me about the {WORD}. Always call the {WORD} by its name.")).await;
+    while memory.distill(session.id(), None).await.unwrap().waiting > 0 {}
+    assert_eq!(memory.lessons(None).unwrap().len(), 1);
+    say(&agent, &mut session, &desk, &format!("By which name do I call the {WORD}?")).await;
+    assert!(!is_in_file(&desk));
+    let asked = server.asked();
+    assert!(
+        asked.last().unwrap().raw.contains("<recalled>"),
+        "memory works all the same: {}",
+        asked.last().unwrap().raw
+    );
 }

@@ -151,3 +151,31 @@ fn a_session_that_somebody_works_on_is_not_touched() {
     desk.out(&["memory", "forget", "--session", id]);
     assert_eq!(desk.files_with_word(), [] as [&str; 0]);
 }
+
+#[test]
+fn killed_while_it_forgets_it_forgets_the_rest_when_it_is_asked_again() {
+    let desk = Desk::new();
+    desk.out(&["exec", &format!("The {WORD} again")]);
+    let sessions: Value = serde_json::from_str(&desk.out(&["sessions", "list", "--json"])).unwrap();
+    let id = sessions[0]["id"].as_str().unwrap();
+    let turns = |store: &rusqlite::Connection| -> i64 {
+        store.query_row("SELECT count(*) FROM memory_turns", [], |row| row.get(0)).unwrap()
+    };
+    let open = || rusqlite::Connection::open(desk.home().join("journal.sqlite")).unwrap();
+    // As long as somebody reads, the log cannot be emptied: it stands still between memory and the conversation.
+    let reader = open();
+    reader.execute_batch("BEGIN").unwrap();
+    assert_eq!(turns(&reader), 1);
+    let mut child = desk.command(&["memory", "forget", "--session", id, "--turn", "T-1"]).spawn().unwrap();
+    let watcher = open();
+    while turns(&watcher) > 0 {
+        assert!(child.try_wait().unwrap().is_none(), "it ended by itself");
+        std::thread::yield_now();
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    drop((reader, watcher));
+    assert!(!desk.files_with_word().is_empty());
+    desk.out(&["memory", "forget", "--session", id, "--turn", "T-1"]);
+    assert_eq!(desk.files_with_word(), [] as [&str; 0]);
+}
