@@ -175,9 +175,10 @@ fn json_is_one_item_on_one_line() {
 fn limits_come_from_flags_over_config() {
     let place = Place::new();
     place.write("home/config.toml", "model = 'x'\n[script_harness.limits]\nmemory_mb = 8\ntimeout_ms = 200\n");
-    let fill = "const a = []; for (;;) a.push(new Array(1000).fill(1))";
+    let fill = "const a = []; for (;;) a.push('x'.repeat(1e5))";
     let code = |seen: &Seen| seen.json()["error"]["code"].as_str().unwrap().to_owned();
-    assert_eq!(code(&place.run(&["run", "--json", "-e", fill])), "ScriptMemoryError");
+    // With time enough to fill it on a busy machine.
+    assert_eq!(code(&place.run(&["run", "--json", "--timeout", "20s", "-e", fill])), "ScriptMemoryError");
     assert_eq!(code(&place.run(&["run", "--json", "-e", "for (;;) {}"])), "ScriptTimeoutError");
     let shown = "const s = context.sandbox; return [s.memoryMb, s.timeoutMs, s.remainingToolBudget, s.maxConcurrentToolCalls].join()";
     assert_eq!(place.run(&["run", "-e", shown]).out, "8,200,32,4\n");
