@@ -144,7 +144,7 @@ fn a_question_survives_an_upgrade_of_the_journal() {
     file.execute_batch(
         "DROP TABLE cabinet; DROP INDEX resumed_runs; ALTER TABLE calls DROP COLUMN shown;
          ALTER TABLE sessions DROP COLUMN owner; ALTER TABLE sessions DROP COLUMN parent;
-         DELETE FROM steps WHERE name IN ('what a model was shown of a call', 'the File Cabinet', 'whose a session is')",
+         DELETE FROM steps WHERE name IN ('what a model was shown of a call', 'the File Cabinet', 'whose a session is', 'runs in the order they began')",
     )
     .unwrap();
     drop(file);

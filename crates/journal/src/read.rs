@@ -270,7 +270,7 @@ fn questions(connection: &Connection, payloads: &Payloads, run: &str) -> Result<
 
 fn full_id(connection: &Connection, id: &str) -> Result<String, JournalError> {
     let mut read =
-        connection.prepare_cached("SELECT id FROM runs WHERE id = ?1 OR substr(id, 1, length(?1)) = ?1 LIMIT 3")?;
+        connection.prepare_cached("SELECT id FROM runs WHERE id >= ?1 AND id < ?1 || char(1114111) LIMIT 3")?;
     let found: Vec<String> = read.query_map(params![id], |row| row.get(0))?.collect::<Result<_, _>>()?;
     match &found[..] {
         [] => Err(JournalError::NoRun(id.to_owned())),

@@ -139,7 +139,7 @@ impl Journal {
         let connection = self.lock();
         let tables: i64 = connection.query_row(
             "SELECT ifnull(sum(pgsize), 0) FROM dbstat WHERE aggregate = TRUE
-             AND name IN ('runs', 'calls', 'approvals', 'blobs', 'runs_by_time', 'open_runs', 'calls_by_tool')",
+             AND name IN ('runs', 'calls', 'approvals', 'blobs', 'runs_by_id', 'runs_by_time', 'open_runs', 'calls_by_tool')",
             [],
             |row| row.get(0),
         )?;

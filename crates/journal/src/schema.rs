@@ -139,6 +139,34 @@ const STEPS: &[(&str, &str)] = &[
     ALTER TABLE sessions ADD COLUMN owner TEXT;
     ALTER TABLE sessions ADD COLUMN parent TEXT;",
     ),
+    (
+        "runs in the order they began",
+        "-- Ids are random and rows are large: in the order of ids, each new one tore a page apart.
+    CREATE TABLE runs_in_order (
+        id TEXT NOT NULL,
+        session TEXT NOT NULL,
+        resumes TEXT,
+        source BLOB NOT NULL,
+        directory TEXT NOT NULL,
+        seed TEXT NOT NULL,
+        owner TEXT NOT NULL,
+        status TEXT NOT NULL,
+        output BLOB,
+        started_ms INTEGER NOT NULL,
+        ended_ms INTEGER,
+        setting TEXT NOT NULL DEFAULT '',
+        recording BLOB
+    );
+    INSERT INTO runs_in_order (id, session, resumes, source, directory, seed, owner, status, output, started_ms, ended_ms, setting, recording)
+        SELECT id, session, resumes, source, directory, seed, owner, status, output, started_ms, ended_ms, setting, recording
+        FROM runs ORDER BY started_ms;
+    DROP TABLE runs;
+    ALTER TABLE runs_in_order RENAME TO runs;
+    CREATE UNIQUE INDEX runs_by_id ON runs (id);
+    CREATE INDEX runs_by_time ON runs (started_ms DESC);
+    CREATE INDEX open_runs ON runs (owner) WHERE ended_ms IS NULL;
+    CREATE INDEX resumed_runs ON runs (resumes) WHERE resumes IS NOT NULL;",
+    ),
 ];
 
 /// Brings the journal's own tables up to date.
