@@ -3,7 +3,7 @@
 use selvedge_journal::Run;
 use selvedge_protocol::{
     CallRecord, CallStatus, ErrorCode, Event, FunctionCall, FunctionCallOutput, Item, Message, Mode, OutputPart, Phase,
-    Role, RunMetadata, RunStart, RunStatus, ScriptError, ScriptToolCallOutput, TurnItem, new_id,
+    Role, RunStart, RunStatus, ScriptError, ScriptToolCallOutput, TurnItem, new_id,
 };
 use selvedge_script::{Facts, Pragma, Resume, RunOptions, Suspended};
 use selvedge_tools::{Scope, ScopeLimits, StructuredCall};
@@ -350,7 +350,7 @@ impl Turn<'_> {
         scope.end();
         self.agent.agents.leave(&scope.id);
         if let Some(ledger) = self.agent.harness.orchestrator().ledger() {
-            let mut output = empty(&scope.id, "");
+            let mut output = ScriptToolCallOutput::new(&scope.id, "");
             let stopped = |call: &CallRecord| matches!(call.status, CallStatus::Aborted | CallStatus::OutcomeUnknown);
             output.status = if self.records.iter().any(stopped) { RunStatus::Error } else { RunStatus::Completed };
             output.calls = std::mem::take(&mut self.records);
@@ -388,21 +388,5 @@ struct Ran {
 
 /// The output of a script that never ran.
 fn rejected(id: &str, call_id: &str, error: ScriptError) -> ScriptToolCallOutput {
-    ScriptToolCallOutput { error: Some(error), ..empty(id, call_id) }
-}
-
-pub(crate) fn empty(id: &str, call_id: &str) -> ScriptToolCallOutput {
-    ScriptToolCallOutput {
-        id: id.to_owned(),
-        call_id: call_id.to_owned(),
-        status: RunStatus::Rejected,
-        output_json: None,
-        error: None,
-        summary: None,
-        output: Vec::new(),
-        calls: Vec::new(),
-        logs: Vec::new(),
-        warnings: Vec::new(),
-        metadata: RunMetadata::default(),
-    }
+    ScriptToolCallOutput { error: Some(error), ..ScriptToolCallOutput::new(id, call_id) }
 }

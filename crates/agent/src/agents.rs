@@ -8,7 +8,8 @@ use schemars::JsonSchema;
 use selvedge_journal::Journal;
 use selvedge_models::{Client, Model, ModelEvent, Prompt};
 use selvedge_protocol::{
-    Event, EventSink, Item, Ledger, Limits, Role, RunStart, RunStatus, TurnEnd, TurnError, Usage, new_id,
+    Event, EventSink, Item, Ledger, Limits, Role, RunStart, RunStatus, ScriptToolCallOutput, TurnEnd, TurnError, Usage,
+    new_id,
 };
 use selvedge_tools::{Call, Registry, RegistryError, ToolError, camel_case, snake_case, tool_with_call};
 use serde::{Deserialize, Serialize};
@@ -376,7 +377,7 @@ impl Launch {
         // Boxed, because an agent can launch agents.
         let outcome = Box::pin(self.agent.turn(&mut self.session, self.prompt.as_str(), &options)).await;
         if let Some(ledger) = ending.ledger.take() {
-            let mut output = crate::acting::empty(&self.id, "");
+            let mut output = ScriptToolCallOutput::new(&self.id, "");
             output.status = if outcome.end == Ok(TurnEnd::Stop) { RunStatus::Completed } else { RunStatus::Error };
             output.output_json = serde_json::to_string(&outcome.message).ok();
             ledger
@@ -414,7 +415,7 @@ struct Ending {
 impl Drop for Ending {
     fn drop(&mut self) {
         if let Some(ledger) = &self.ledger {
-            let output = crate::acting::empty(&self.id, "");
+            let output = ScriptToolCallOutput::new(&self.id, "");
             // Where it cannot be written down, the journal says that it died with its process.
             let _ = ledger.end(&output, None);
         }

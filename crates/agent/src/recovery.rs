@@ -16,7 +16,7 @@ use selvedge_script::detect::{Segment, detect};
 use selvedge_script::{Pragma, Resume, hopeless};
 use selvedge_tools::shown_of_result;
 
-use crate::acting::{Results, empty};
+use crate::acting::Results;
 use crate::answer::{Form, Piece, Told, Written, code_of, malformed, stopped};
 use crate::earlier::earlier_calls;
 use crate::record::{Step, StepKind};
@@ -247,7 +247,10 @@ pub(crate) fn unknown(step: &Step) -> Results {
                 let message = "nobody here knows whether this script ran, and how far";
                 let error = ScriptError::new(ErrorCode::OutcomeUnknownError, Phase::Executing, message)
                     .suggest("check what it was to change before doing it again");
-                let output = ScriptToolCallOutput { error: Some(error), ..empty(&script.id, &script.call_id) };
+                let output = ScriptToolCallOutput {
+                    error: Some(error),
+                    ..ScriptToolCallOutput::new(&script.id, &script.call_id)
+                };
                 results.script(written.form, output, MOST_TOKENS);
             }
             _ => {}

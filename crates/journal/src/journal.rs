@@ -155,40 +155,20 @@ impl Journal {
         }
     }
 
-    fn begin_run(&self, connection: &Connection, run: &RunStart<'_>) -> Result<(), JournalError> {
-        let source = self.payloads.put(connection, run.source.as_bytes())?;
-        let setting = self.payloads.put_shared(connection, run.setting.as_bytes())?;
-        connection
-            .prepare_cached(
-                "INSERT INTO runs (id, session, resumes, source, directory, seed, owner, status, started_ms, setting)
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, 'running', ?8, ?9)",
-            )?
-            .execute(params![
-                run.id,
-                run.session,
-                run.resumes,
-                source,
-                run.directory,
-                run.seed,
-                self.owner.id,
-                now_ms(),
-                setting
-            ])?;
-        Ok(())
-    }
-
-    /// A run that made no call, in one row at once.
-    fn insert_ended(
+    /// A run that begins; or one that made no call and is over, in one row at once.
+    fn insert_run(
         &self,
         connection: &Connection,
         run: &RunStart<'_>,
-        output: &ScriptToolCallOutput,
-        recording: Option<&[u8]>,
+        ended: Option<(&ScriptToolCallOutput, Option<&[u8]>)>,
     ) -> Result<(), JournalError> {
         let source = self.payloads.put(connection, run.source.as_bytes())?;
         let setting = self.payloads.put_shared(connection, run.setting.as_bytes())?;
-        let (stored, recording) = self.put_ended(connection, output, recording)?;
-        let ended_ms = now_ms();
+        let now = now_ms();
+        let took = ended.map_or(0.0, |(output, _)| output.metadata.duration_ms) as i64;
+        let status = ended.map_or_else(|| "running".to_owned(), |(output, _)| status_word(output.status));
+        let kept = ended.map(|(output, recording)| self.put_ended(connection, output, recording)).transpose()?;
+        let (output, recording) = kept.map_or((None, None), |(output, recording)| (Some(output), recording));
         connection
             .prepare_cached(
                 "INSERT INTO runs (id, session, resumes, source, directory, seed, owner, status, started_ms, setting, output, ended_ms, recording)
@@ -202,11 +182,11 @@ impl Journal {
                 run.directory,
                 run.seed,
                 self.owner.id,
-                status_word(output.status),
-                ended_ms - output.metadata.duration_ms as i64,
+                status,
+                now - took,
                 setting,
-                stored,
-                ended_ms,
+                output,
+                ended.map(|_| now),
                 recording
             ])?;
         Ok(())
@@ -270,7 +250,7 @@ impl Ledger for Journal {
     }
 
     fn begin(&self, run: &RunStart<'_>) -> Result<(), LedgerError> {
-        Ok(self.write(|connection| self.begin_run(connection, run))?)
+        Ok(self.write(|connection| self.insert_run(connection, run, None))?)
     }
 
     fn intend(&self, intent: &Intent<'_>) -> Result<(), LedgerError> {
@@ -392,7 +372,7 @@ impl Ledger for Journal {
         output: &ScriptToolCallOutput,
         recording: Option<&[u8]>,
     ) -> Result<(), LedgerError> {
-        Ok(self.write(|connection| self.insert_ended(connection, run, output, recording))?)
+        Ok(self.write(|connection| self.insert_run(connection, run, Some((output, recording))))?)
     }
 }
 

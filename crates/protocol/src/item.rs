@@ -189,6 +189,23 @@ pub struct RunMetadata {
 }
 
 impl ScriptToolCallOutput {
+    /// The item of a run of which nothing is known yet.
+    pub fn new(id: impl Into<String>, call_id: impl Into<String>) -> Self {
+        Self {
+            id: id.into(),
+            call_id: call_id.into(),
+            status: RunStatus::Rejected,
+            output_json: None,
+            error: None,
+            summary: None,
+            output: Vec::new(),
+            calls: Vec::new(),
+            logs: Vec::new(),
+            warnings: Vec::new(),
+            metadata: RunMetadata::default(),
+        }
+    }
+
     /// The returned value.
     pub fn value(&self) -> Option<Value> {
         self.output_json.as_deref().and_then(|json| serde_json::from_str(json).ok())

@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use selvedge_protocol::{
-    ApprovalPolicy, CallStatus, ErrorCode, Event, LedgerError, Limits, Mode, Phase, RunMetadata, RunStart, RunStatus,
-    ScriptError, ScriptToolCall, ScriptToolCallOutput, new_id,
+    ApprovalPolicy, CallStatus, ErrorCode, Event, LedgerError, Limits, Mode, Phase, RunStart, RunStatus, ScriptError,
+    ScriptToolCall, ScriptToolCallOutput, new_id,
 };
 use selvedge_sandbox::{Fault, OnFirstUse, Runtime, Wasm};
 use selvedge_tools::{Approver, Means, Orchestrator, Registry, Rest, Scope, ScopeLimits, Source, Tasks};
@@ -152,7 +152,7 @@ impl Harness {
         let started = Instant::now();
         let id = options.id.clone().unwrap_or_else(|| new_id("scr"));
         let call_id = options.call_id.clone().unwrap_or_else(|| new_id("call"));
-        let mut output = empty(id, call_id);
+        let mut output = ScriptToolCallOutput::new(id, call_id);
         let mode = options.mode.unwrap_or(self.mode);
         if mode == Mode::Disabled {
             let error = ScriptError::new(ErrorCode::ScriptRejectedError, Phase::Parsing, "scripts are disabled here")
@@ -213,7 +213,7 @@ impl Harness {
         let (compiled, cache_hit) = compiled.map_err(|error| error.message)?;
         let mut tape: Tape = Suspension::part(&suspension.tape)?;
         let id = options.id.clone().unwrap_or_default();
-        let mut output = empty(id, suspension.call_id.clone());
+        let mut output = ScriptToolCallOutput::new(id, suspension.call_id.clone());
         output.metadata.cache_hit = cache_hit;
         options.timeout = Some(suspension.timeout);
         let seed = suspension.seed;
@@ -474,22 +474,6 @@ pub(crate) struct Start<'a> {
     pub(crate) head: Arc<Mutex<Head>>,
     /// What the script said before.
     pub(crate) said: Option<Said>,
-}
-
-pub(crate) fn empty(id: String, call_id: String) -> ScriptToolCallOutput {
-    ScriptToolCallOutput {
-        id,
-        call_id,
-        status: RunStatus::Rejected,
-        output_json: None,
-        error: None,
-        summary: None,
-        output: Vec::new(),
-        calls: Vec::new(),
-        logs: Vec::new(),
-        warnings: Vec::new(),
-        metadata: RunMetadata::default(),
-    }
 }
 
 fn reject(mut output: ScriptToolCallOutput, error: ScriptError, started: Instant) -> ScriptToolCallOutput {

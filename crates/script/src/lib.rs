@@ -36,6 +36,7 @@ mod tape;
 mod teach;
 mod traffic;
 mod unicode;
+mod watch;
 
 pub use bridge::overview;
 pub use compile::{Compiled, Compiler};

@@ -18,10 +18,11 @@ use tokio::sync::{Notify, broadcast, oneshot};
 use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::harness::{Harness, empty};
+use crate::harness::Harness;
 use crate::options::RunOptions;
 use crate::pragma::Pragma;
 use crate::question::{Answered, Question, QuestionKind, Reply, ThroughTheWaiting, ask};
+use crate::watch::watch;
 
 /// How many runs there may be, and how long they may overstay.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,7 +56,7 @@ pub(crate) struct Runs {
     pub(crate) running: Vec<Arc<Entry>>,
     ended: VecDeque<Arc<Entry>>,
     /// Whether somebody looks for runs that overstay.
-    watched: bool,
+    pub(crate) watched: bool,
 }
 
 /// One run.
@@ -70,7 +71,7 @@ pub(crate) struct Entry {
     since: Instant,
     /// When the script itself wishes to be waited for later.
     yield_after: Option<Duration>,
-    cancel: CancellationToken,
+    pub(crate) cancel: CancellationToken,
     now: Mutex<Now>,
     pub(crate) news: Notify,
     /// Made when somebody first listens.
@@ -78,7 +79,7 @@ pub(crate) struct Entry {
     /// How long it may work.
     longest: Duration,
     /// Lets it go.
-    task: OnceLock<AbortHandle>,
+    pub(crate) task: OnceLock<AbortHandle>,
 }
 
 #[derive(Default)]
@@ -258,40 +259,9 @@ impl LiveRuns {
     }
 }
 
-/// How often somebody looks for runs that overstay.
-const LOOK: Duration = Duration::from_millis(100);
-/// Looks in vain before nobody looks any more.
-const IN_VAIN: u32 = 50;
-
-/// Brings runs to an end that do not come to it by themselves. Ends when there has been none for a while.
-async fn watch(shared: Weak<Shared>) {
-    let mut in_vain = 0;
-    loop {
-        tokio::time::sleep(LOOK).await;
-        let Some(strong) = shared.upgrade() else { return };
-        let overdue: Vec<Arc<Entry>> = {
-            let mut runs = strong.runs.lock().unwrap_or_else(PoisonError::into_inner);
-            in_vain = if runs.running.is_empty() { in_vain + 1 } else { 0 };
-            if in_vain > IN_VAIN {
-                runs.watched = false;
-                return;
-            }
-            runs.running.iter().filter(|entry| entry.is_overdue()).cloned().collect()
-        };
-        for entry in overdue {
-            if let Some(task) = entry.task.get() {
-                task.abort();
-            }
-            entry.cancel.cancel();
-            let output = entry.broken("the run did not end when its time was up, and was let go");
-            Shared::end(&shared, &entry, output);
-        }
-    }
-}
-
 impl Shared {
     /// A run is over. Whoever says so first is heard.
-    fn end(shared: &Weak<Self>, entry: &Arc<Entry>, output: ScriptToolCallOutput) {
+    pub(crate) fn end(shared: &Weak<Self>, entry: &Arc<Entry>, output: ScriptToolCallOutput) {
         if entry.end(output) == Ended::Now
             && let Some(shared) = shared.upgrade()
         {
@@ -410,7 +380,7 @@ impl LiveRun {
 
     /// The run as an item of status `running`: what it did so far, and what it says.
     pub fn so_far(&self, words: Vec<String>) -> ScriptToolCallOutput {
-        let mut output = empty(self.0.id.clone(), self.0.call_id.clone());
+        let mut output = ScriptToolCallOutput::new(self.0.id.clone(), self.0.call_id.clone());
         let now = self.0.now();
         output.status = RunStatus::Running;
         output.output = words.into_iter().map(|text| OutputPart::Text { text }).collect();
@@ -480,14 +450,14 @@ impl Entry {
     }
 
     /// Whether the run has worked longer than it may; time in which a person was waited for does not count.
-    fn is_overdue(&self) -> bool {
+    pub(crate) fn is_overdue(&self) -> bool {
         let now = self.now();
         let waiting = now.questions.iter().map(|asked| asked.since.elapsed()).max().unwrap_or_default();
         self.since.elapsed().saturating_sub(now.waited + waiting) >= self.longest
     }
 
-    fn broken(&self, message: &str) -> ScriptToolCallOutput {
-        let mut output = empty(self.id.clone(), self.call_id.clone());
+    pub(crate) fn broken(&self, message: &str) -> ScriptToolCallOutput {
+        let mut output = ScriptToolCallOutput::new(self.id.clone(), self.call_id.clone());
         output.status = RunStatus::Error;
         output.error = Some(ScriptError::new(ErrorCode::HarnessInternalError, Phase::Executing, message));
         output.calls = self.now().done.clone();

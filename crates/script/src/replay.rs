@@ -12,7 +12,7 @@ use selvedge_tools::{Orchestrator, Registry};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::harness::{Harness, Start, empty};
+use crate::harness::{Harness, Start};
 use crate::options::RunOptions;
 use crate::outcome::shortened;
 use crate::playing::{Recorded, Watch, diverged};
@@ -60,7 +60,7 @@ impl Cassette {
         let harness = Harness::on(Wasm::shared()?, Orchestrator::new(Registry::new()));
         let harness = harness.with_limits(self.tape.limits.clone());
         let then = &self.output;
-        let mut output = empty(then.id.clone(), then.call_id.clone());
+        let mut output = ScriptToolCallOutput::new(then.id.clone(), then.call_id.clone());
         let compiled = match harness.compile(self.source.as_bytes()) {
             Ok(compiled) => compiled,
             Err(error) => {

@@ -396,8 +396,10 @@ impl<'a> Run<'a> {
         tokio::select! {
             biased;
             () = self.scope.cancel.cancelled() => Ok(Wake::Cancelled),
-            () = time_up => Ok(Wake::TimeUp),
+            // What is there already needs no clock; there are only so many calls that could keep it from time.
             Some(report) = traffic.reports.recv() => Ok(traffic.take_report(report)),
+            Some(()) = traffic.batches.next(), if !traffic.batches.is_empty() => Ok(Wake::Nothing),
+            () = time_up => Ok(Wake::TimeUp),
             () = self.leave.cancelled() => Ok(if traffic.kept_as_it_is { Wake::Suspend } else { Wake::Cancelled }),
             () = self.suspend.cancelled(), if self.orchestrator.ledger().is_some() => Ok(Wake::Suspend),
             () = ring => Ok(match traffic.timers.pop_first() {
@@ -405,7 +407,6 @@ impl<'a> Run<'a> {
                 None => Wake::Nothing,
             }),
             () = keep => Ok(Wake::Nothing),
-            Some(()) = traffic.batches.next(), if !traffic.batches.is_empty() => Ok(Wake::Nothing),
         }
     }
 
