@@ -12,6 +12,7 @@ use wasmtime::{
 use crate::budget::{MemoryBudget, machine_memory};
 use crate::execution::{Guest, State as GuestState, link};
 use crate::image::{BUILD, Image, Pristine};
+use crate::leaving::Leaving;
 use crate::runtime::{Execution, Fault, Host, Program, Runtime, Started};
 use crate::ticker::Ticker;
 
@@ -112,7 +113,7 @@ impl Runtime for Wasm {
             let place = self.places.clone().acquire_owned().await.map_err(|error| Fault::Engine(error.to_string()))?;
             let mut guest = self.guest(place, &program, host).await?;
             let pump = guest.start(&program).await?;
-            Ok((Box::new(guest) as Box<dyn Execution>, pump))
+            Ok((Box::new(Leaving::new(guest)) as Box<dyn Execution>, pump))
         }
         .boxed()
     }
@@ -130,7 +131,7 @@ impl Runtime for Wasm {
             let place = self.places.clone().acquire_owned().await.map_err(|error| Fault::Engine(error.to_string()))?;
             let mut guest = self.guest(place, &program, host).await?;
             guest.restore(image).await?;
-            Ok(Box::new(guest) as Box<dyn Execution>)
+            Ok(Box::new(Leaving::new(guest)) as Box<dyn Execution>)
         }
         .boxed()
     }

@@ -11,6 +11,7 @@ use wasmtime::{Caller, InstancePre, Linker, Memory, ResourceLimiter, Store, Trap
 use crate::budget::{MemoryBudget, Share};
 use crate::image::{Image, Pristine};
 use crate::leash::{Leash, Verdict};
+use crate::leaving::Nobody;
 use crate::runtime::{Execution, Fault, Finish, Host, Outcome, Position, Program, Pump, Request};
 use crate::ticker::Ticker;
 
@@ -19,6 +20,9 @@ const MAX_QUEUED: usize = 16 << 20;
 
 /// Bytes of the guest's mailbox.
 const MAILBOX: usize = 64 << 10;
+
+/// Linear memory of a guest that is cleared by another thread; a larger one takes its time.
+const MAX_LEFT_BEHIND: usize = 16 << 20;
 
 /// Linear memory beyond the heap limit: text of values in flight and allocator overhead.
 const SLACK: u64 = 16 << 20;
@@ -130,6 +134,16 @@ impl Guest {
             pristine: pristine.clone(),
             _place: place,
         })
+    }
+
+    /// Lets the ticker clear what is left, unless that would keep it from ticking.
+    pub(crate) fn leave(mut self) {
+        if self.memory().is_ok_and(|memory| memory.data_size(&self.store) > MAX_LEFT_BEHIND) {
+            return;
+        }
+        self.store.data_mut().host = Box::new(Nobody);
+        let Self { store, ticker, _place: place, .. } = self;
+        ticker.clear((store, place));
     }
 
     /// Compiles and starts the program.

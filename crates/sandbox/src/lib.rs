@@ -18,6 +18,7 @@ mod engine;
 mod execution;
 mod image;
 mod leash;
+mod leaving;
 mod runtime;
 mod ticker;
 

@@ -1,7 +1,9 @@
 //! Advances the engine's epoch while scripts compute, so that they look at their leash.
 
+use std::any::Any;
+use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -9,6 +11,8 @@ use std::time::Duration;
 const TICK: Duration = Duration::from_millis(2);
 /// Ticks without a script after which the thread goes to sleep.
 const LINGER: u32 = 50;
+/// Guests that may wait to be cleared; more are cleared by whoever leaves them.
+const MAX_LEFT: usize = 32;
 
 /// One thread, asleep unless a script computes.
 #[derive(Debug)]
@@ -16,12 +20,26 @@ pub(crate) struct Ticker {
     shared: Arc<Shared>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Shared {
     computing: AtomicUsize,
     closed: AtomicBool,
     asleep: Mutex<bool>,
     wake: Condvar,
+    /// What scripts have left behind.
+    left: Mutex<Vec<Box<dyn Any + Send>>>,
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared").field("computing", &self.computing).finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    fn left(&self) -> MutexGuard<'_, Vec<Box<dyn Any + Send>>> {
+        self.left.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// Held while a script computes.
@@ -44,6 +62,21 @@ impl Ticker {
             }
         }
         Computing(self.shared.clone())
+    }
+
+    /// Drops this at the next tick, on the thread that ticks.
+    pub(crate) fn clear(&self, thing: impl Send + 'static) {
+        {
+            let mut left = self.shared.left();
+            if left.len() >= MAX_LEFT {
+                return;
+            }
+            left.push(Box::new(thing));
+        }
+        let asleep = self.shared.asleep.lock().unwrap_or_else(PoisonError::into_inner);
+        if *asleep {
+            self.shared.wake.notify_one();
+        }
     }
 }
 
@@ -71,13 +104,15 @@ fn run(shared: &Shared, engine: &wasmtime::EngineWeak) {
         if idle > LINGER {
             let mut asleep = shared.asleep.lock().unwrap_or_else(PoisonError::into_inner);
             *asleep = true;
-            while !computing() && !closed() {
+            while !computing() && !closed() && shared.left().is_empty() {
                 asleep = shared.wake.wait(asleep).unwrap_or_else(PoisonError::into_inner);
             }
             *asleep = false;
             idle = 0;
         }
         thread::sleep(TICK);
+        let left = std::mem::take(&mut *shared.left());
+        drop(left);
         match engine.upgrade() {
             Some(engine) => engine.increment_epoch(),
             None => return,

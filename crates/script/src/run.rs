@@ -89,10 +89,8 @@ pub(crate) struct Ended {
 impl<'a> Run<'a> {
     pub(crate) async fn to_its_end(&'a self, context: Value) -> Ended {
         let mut traffic = Traffic::new(self);
-        let (mut heap_peak, mut guest) = (0, None);
-        let mut result = self.pump(context, &mut traffic, &mut heap_peak, &mut guest).await;
-        // Nobody waits for its memory to be cleared.
-        tokio::spawn(async move { drop(guest) });
+        let mut heap_peak = 0;
+        let mut result = self.pump(context, &mut traffic, &mut heap_peak).await;
         if traffic.elsewhere {
             result = Ok(Over::Elsewhere);
         }
@@ -155,7 +153,6 @@ impl<'a> Run<'a> {
         context: Value,
         traffic: &mut Traffic<'a>,
         heap_peak: &mut u64,
-        guest: &mut Option<Box<dyn Execution>>,
     ) -> Result<Over, ScriptError> {
         let timeout_ms = self.timeout.as_millis() as u64;
         let fail = |fault: Fault| from_fault(&fault, self.limits, timeout_ms);
@@ -184,7 +181,7 @@ impl<'a> Run<'a> {
             stack_limit: self.limits.max_stack_bytes,
             leash: leash.clone(),
         };
-        let (execution, mut pump) = if let Begin::Thawed(suspension) = self.begin {
+        let (mut execution, mut pump) = if let Begin::Thawed(suspension) = self.begin {
             let image = suspension.image();
             let thaw = self.runtime.thaw(&image, program, Box::new(bridge));
             let execution = traffic.while_computing(&leash, clock.deadline(), thaw).await.map_err(fail)?;
@@ -194,7 +191,6 @@ impl<'a> Run<'a> {
             let start = self.runtime.start(program, Box::new(bridge));
             traffic.while_computing(&leash, clock.deadline(), start).await.map_err(fail)?
         };
-        let execution = guest.insert(execution);
         loop {
             *heap_peak = execution.heap_peak();
             if !pump.requests.is_empty() || matches!(pump.state, State::Waiting) {
