@@ -1,6 +1,7 @@
 # make demo    set up what is missing, build, and take the tour
 # make test    set up what is missing, and run every test
-# make test-features   what only some builds have: the collector, the encoder
+# make test-otlp    what a build with the feature otlp sends to a collector
+# make test-pocket  what a build with the feature pocket finds
 # make test-llama   take a turn on each API with a real llama.cpp server
 # make bench   measure against the peers, interleaved, and print one table
 # make bench-memory DATA=dir   how much recall finds on LoCoMo-format files, and how fast it is
@@ -13,7 +14,7 @@ CARGO ?= cargo
 NEXTEST := $(shell $(CARGO) nextest --version >/dev/null 2>&1 && echo yes)
 FUZZ_SECONDS ?= 300
 
-.PHONY: demo test test-features test-llama bench bench-memory bench-tokens fuzz docs lint setup
+.PHONY: demo test test-otlp test-pocket test-llama bench bench-memory bench-tokens fuzz docs lint setup
 
 setup:
 	@scripts/setup
@@ -31,8 +32,11 @@ else
 endif
 	scripts/with-compiler $(CARGO) test --workspace --doc
 
-test-features: setup
-	scripts/with-compiler $(CARGO) test --workspace --features selvedge/otlp,selvedge-memory/pocket --test otlp --test pocket
+test-otlp: setup
+	scripts/with-compiler $(CARGO) test --workspace --features selvedge/otlp --test otlp
+
+test-pocket: setup
+	scripts/with-compiler $(CARGO) test -p selvedge-memory --features pocket --test pocket
 
 test-llama: setup
 	python=$$(scripts/setup-llama) && SELVEDGE_LLAMA_PYTHON=$$python $(CARGO) test -p selvedge-models --test llama

@@ -26,6 +26,10 @@ pub fn earlier_calls(journal: &Journal, run: &Run) -> Result<Vec<EarlierCall>, J
     for run in chain.iter().rev() {
         road.go_on(run);
     }
+    // Where nobody knows what a change came to, whoever looks must see what is there now.
+    if road.left.iter().any(|call| call.came_to == CameTo::Unknown && matches!(call.place, Place::Change(_))) {
+        road.left.retain(|call| matches!(call.place, Place::Change(_)));
+    }
     Ok(road.left)
 }
 
@@ -57,6 +61,10 @@ impl Road {
             };
             // Whether it failed or not, it may have changed something.
             self.changes += usize::from(!call.read_only && was_begun(call));
+            // What was read beside a change is neither what was before it nor what is behind it.
+            if call.read_only && run.calls.iter().any(|change| overlaps(change, call)) {
+                continue;
+            }
             let came_to = match (call.state, &call.value) {
                 (CallState::Ended(CallStatus::Done), Some(value)) => CameTo::Value(value.clone()),
                 (CallState::Ended(CallStatus::OutcomeUnknown), _) => CameTo::Unknown,
@@ -83,6 +91,13 @@ impl Road {
         }
         self.left.append(&mut made);
     }
+}
+
+/// Whether a change was under way while something was read.
+fn overlaps(change: &Call, read: &Call) -> bool {
+    let end = |call: &Call| call.started_ms as f64 + call.duration_ms.unwrap_or(f64::INFINITY);
+    let changes = !change.read_only && was_begun(change);
+    changes && (change.started_ms as f64) < end(read) && end(change) > read.started_ms as f64
 }
 
 /// Whether its tool was entered: its arguments were written down before.

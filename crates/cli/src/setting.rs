@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use anyhow::Result;
-use selvedge_config::Config;
+use selvedge_config::{Config, Project};
 use selvedge_protocol::Mode;
 use selvedge_script::Facts;
 use serde::{Deserialize, Serialize};
@@ -20,8 +20,9 @@ pub(crate) struct Setting {
     config: Config,
     args: Vec<String>,
     session: String,
-    /// The folder whose own files were followed.
-    project: Option<PathBuf>,
+    /// The folder whose own files were followed, as they were.
+    #[serde(default)]
+    project_files: Option<Project>,
 }
 
 impl Setting {
@@ -29,7 +30,7 @@ impl Setting {
         let mut config = setup.config.clone();
         config.script_harness.limits = setup.limits(limits);
         config.script_harness.mode = Mode::Enabled;
-        Self { config, args, session: setup.session.clone(), project: setup.project.clone() }
+        Self { config, args, session: setup.session.clone(), project_files: setup.project.clone() }
     }
 
     pub(crate) fn parse(text: &str) -> Result<Self> {
@@ -41,7 +42,8 @@ impl Setting {
 
     /// Everything the run had.
     pub(crate) fn setup(&self, directory: PathBuf) -> Result<Setup> {
-        let setup = Setup::under(self.config.clone(), directory, self.project.clone())?.with_session(&self.session);
+        let setup =
+            Setup::under(self.config.clone(), directory, self.project_files.clone())?.with_session(&self.session);
         setup.with_journal(&Default::default())
     }
 

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use selvedge_agent::Agents;
-use selvedge_config::{Config, McpServer, SavedRules, ToolPack};
+use selvedge_config::{Config, McpServer, Project, SavedRules, ToolPack};
 use selvedge_confine::{NamedSockets, Rlimits, WeakerWall};
 use selvedge_journal::{Journal, Retention, RunState};
 use selvedge_memory::Memory;
@@ -25,7 +25,7 @@ pub(crate) struct Setup {
     pub(crate) directory: PathBuf,
     pub(crate) home: Option<PathBuf>,
     /// The folder's own files may be followed.
-    pub(crate) project: Option<PathBuf>,
+    pub(crate) project: Option<Project>,
     /// Nothing is written down.
     pub(crate) ephemeral: bool,
     pub(crate) toolbox: Toolbox,
@@ -46,7 +46,7 @@ pub(crate) struct Configuration {
     pub(crate) config: Config,
     pub(crate) directory: PathBuf,
     /// The folder whose own files may be followed.
-    pub(crate) project: Option<PathBuf>,
+    pub(crate) project: Option<Project>,
 }
 
 /// Reads the user's configuration, and the project's if it is trusted.
@@ -54,7 +54,7 @@ pub(crate) fn configuration(place: &PlaceArgs) -> Result<Configuration> {
     let directory = working_directory(place.directory.as_deref())?;
     let home = selvedge_config::home();
     let project = crate::trust::project(&directory, home.as_deref(), place.trust)?;
-    let config = selvedge_config::load(home.as_deref(), project.as_deref())
+    let config = selvedge_config::load(home.as_deref(), project.as_ref())
         .map_err(|error| Problem::new(error.to_string()).hint("docs/configuration.md lists every key"))?;
     Ok(Configuration { config, directory, project })
 }
@@ -75,7 +75,7 @@ impl Setup {
     }
 
     /// Everything, under these rules; the project is the folder whose own files may be followed.
-    pub(crate) fn under(config: Config, directory: PathBuf, project: Option<PathBuf>) -> Result<Self> {
+    pub(crate) fn under(config: Config, directory: PathBuf, project: Option<Project>) -> Result<Self> {
         let home = selvedge_config::home();
         // The usual folder as well: what was written down there stays private, wherever it is written now.
         let usual = std::env::home_dir().map(|home| home.join(".selvedge"));
@@ -89,7 +89,7 @@ impl Setup {
         })?;
         let saved = saved_rules(home.as_deref())?;
         let mut settings = command_settings(&config, &saved, home.as_deref());
-        settings.environment.never.extend(project.as_deref().map(keys_of_project).unwrap_or_default());
+        settings.environment.never.extend(project.as_ref().map(keys_of_project).unwrap_or_default());
         let mut toolbox = Toolbox::with_commands(workspace, settings);
         toolbox.web = crate::web::web(&config, &saved, home.as_deref());
         toolbox.offer_http = config.script_harness.expose.enable_http;
@@ -401,7 +401,7 @@ fn server_keys(config: &Config) -> Vec<String> {
 }
 
 /// The same for the servers of a project's `.mcp.json`: what it puts into headers.
-fn keys_of_project(project: &Path) -> Vec<String> {
+fn keys_of_project(project: &Project) -> Vec<String> {
     // Whether the file can be read is told where the servers are started.
     let servers = selvedge_config::project_servers(project, |name| Some(format!("${{{name}}}"))).unwrap_or_default();
     let headers = servers.values().flat_map(|server| server.http_headers.values());

@@ -1,38 +1,40 @@
 //! Whether a folder's own files are followed: what it names is started, what it says is obeyed.
 
 use std::io::{BufRead, IsTerminal, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::Result;
-use selvedge_config::{PROJECT_FILES, Trust};
+use selvedge_config::{Project, Trust};
 
 use crate::out::harmless;
 use crate::problem::Problem;
 
 /// The folder, if its own files may be followed. Asked once where there is a terminal.
-pub(crate) fn project(directory: &Path, home: Option<&Path>, trust_now: bool) -> Result<Option<PathBuf>> {
-    let files: Vec<&str> = PROJECT_FILES.into_iter().filter(|file| directory.join(file).exists()).collect();
+pub(crate) fn project(directory: &Path, home: Option<&Path>, trust_now: bool) -> Result<Option<Project>> {
+    let project = Project::read(directory)
+        .map_err(|error| Problem::new(error.to_string()).hint("mend the file, or run elsewhere"))?;
+    let files: Vec<&str> = project.files().map(|(name, _)| name).collect();
     if files.is_empty() {
         return Ok(None);
     }
     let by_environment = std::env::var("SELVEDGE_TRUST").is_ok_and(|value| value == "1");
-    let before = home.map_or(Trust::Unknown, |home| selvedge_config::trusted(home, directory));
+    let before = home.map_or(Trust::Unknown, |home| selvedge_config::trusted(home, &project));
     let cannot_remember = |error: std::io::Error| {
         Problem::new(format!("cannot remember what was said about {}: {error}", directory.display()))
             .hint("check $SELVEDGE_HOME")
     };
     if let (true, Some(home)) = (trust_now, home) {
-        selvedge_config::trust(home, directory).map_err(cannot_remember)?;
+        selvedge_config::trust(home, &project).map_err(cannot_remember)?;
     }
     if trust_now || by_environment || before == Trust::Yes {
-        return Ok(Some(directory.to_owned()));
+        return Ok(Some(project));
     }
     if let (Some(home), Trust::Unknown | Trust::Changed, true) = (home, before, can_ask()) {
         if ask(directory, &files, before) {
-            selvedge_config::trust(home, directory).map_err(cannot_remember)?;
-            return Ok(Some(directory.to_owned()));
+            selvedge_config::trust(home, &project).map_err(cannot_remember)?;
+            return Ok(Some(project));
         }
-        selvedge_config::distrust(home, directory).map_err(cannot_remember)?;
+        selvedge_config::distrust(home, &project).map_err(cannot_remember)?;
     }
     let why = match before {
         Trust::Changed => "it is not what it was when this folder was trusted",

@@ -273,6 +273,33 @@ fn what_was_read_answers_only_behind_the_changes_it_was_read_behind() {
 }
 
 #[test]
+fn what_was_read_beside_a_change_is_read_anew() {
+    let place = Place::new();
+    std::fs::write(place.path("work/h"), "old").unwrap();
+    let change = "tools.exec({command: ['sh', '-c', 'sleep 0.5; printf new > h']})";
+    let read = "tools.readFile({path: 'h'})";
+    place.run(&["run", "-q", "-e", &format!("await Promise.all([{change}, {read}]); throw 1")]);
+    let corrected = format!("await {change}; return (await {read}).text");
+    let output = place.json(&["run", "--json", "--resume", &place.last(), "-e", &corrected]);
+    assert_eq!(
+        (&output["calls"][0]["reused"], &output["output_json"]),
+        (&json!(true), &json!("\"new\"")),
+        "{output:#}"
+    );
+}
+
+#[test]
+fn after_a_change_of_unknown_outcome_nothing_is_told_that_was_read_before() {
+    let place = Place::new();
+    std::fs::write(place.path("work/effects"), "").unwrap();
+    let read = "(await tools.readFile({path: 'effects'})).text";
+    let first = format!("{read}; await tools.exec({{command: ['sh', '-c', 'echo paid >> effects; sleep 60']}})");
+    place.run(&["run", "-q", "--timeout", "1s", "-e", &first]);
+    let output = place.json(&["run", "--json", "--resume", &place.last(), "-e", &format!("return {read}")]);
+    assert_eq!(output["output_json"], json!("\"paid\\n\""), "{output:#}");
+}
+
+#[test]
 fn what_was_read_and_changed_in_a_chain_of_runs_is_fresh() {
     let place = Place::new();
     std::fs::write(place.path("work/z"), "old").unwrap();

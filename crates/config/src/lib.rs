@@ -4,6 +4,7 @@
 mod keys;
 mod load;
 mod mcp;
+mod project;
 mod rules;
 mod trust;
 
@@ -14,8 +15,9 @@ pub use keys::{
 };
 pub use load::{ConfigError, home, load};
 pub use mcp::{McpApproval, McpServer, project_servers};
+pub use project::{PROJECT_FILES, Project};
 pub use rules::{SavedRules, save_host, save_rule, saved_rules};
-pub use trust::{PROJECT_FILES, Trust, distrust, trust, trusted};
+pub use trust::{Trust, distrust, trust, trusted};
 
 /// Every key, its default and its meaning, as a Markdown table.
 pub fn reference() -> String {

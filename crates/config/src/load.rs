@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::Config;
+use crate::{Config, PROJECT_FILES, Project};
 
 /// Why there is no configuration.
 #[derive(Debug, thiserror::Error)]
@@ -43,12 +43,13 @@ pub fn home() -> Option<PathBuf> {
 }
 
 /// The user's configuration under the project's, where one is given. A missing file says nothing.
-pub fn load(home: Option<&Path>, project: Option<&Path>) -> Result<Config, ConfigError> {
+pub fn load(home: Option<&Path>, project: Option<&Project>) -> Result<Config, ConfigError> {
     let user = home.map(|home| home.join("config.toml"));
-    let project = project.map(|project| project.join(".selvedge/config.toml"));
+    let user = user.map(|path| read(&path).map(|table| Some((path, table?)))).transpose()?.flatten();
+    let own = project.and_then(|project| Some((project.folder.join(PROJECT_FILES[0]), project.config.as_deref()?)));
+    let own = own.map(|(path, text)| table(&path, text).map(|table| (path, table))).transpose()?;
     let mut merged = toml::Table::new();
-    for path in user.into_iter().chain(project) {
-        let Some(table) = read(&path)? else { continue };
+    for (path, table) in user.into_iter().chain(own) {
         // Checked one by one, so that an error names the file it is in.
         parse(&path, table.clone())?;
         merge(&mut merged, table);
@@ -58,10 +59,14 @@ pub fn load(home: Option<&Path>, project: Option<&Path>) -> Result<Config, Confi
 
 pub(crate) fn read(path: &Path) -> Result<Option<toml::Table>, ConfigError> {
     match std::fs::read_to_string(path) {
-        Ok(text) => text.parse().map(Some).map_err(|error: toml::de::Error| invalid(path, &error, Some(&text))),
+        Ok(text) => table(path, &text).map(Some),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(ConfigError::Unreadable { path: path.to_owned(), error }),
     }
+}
+
+fn table(path: &Path, text: &str) -> Result<toml::Table, ConfigError> {
+    text.parse().map_err(|error: toml::de::Error| invalid(path, &error, Some(text)))
 }
 
 fn parse(path: &Path, table: toml::Table) -> Result<Config, ConfigError> {
@@ -111,7 +116,7 @@ mod tests {
             "model = \"x\"\napproval_policy = \"never\"\n[script_harness]\nmode = \"dry-run\"\n[script_harness.limits]\nmemory_mb = 10\n",
         );
         write(&project, ".selvedge/config.toml", "[script_harness.limits]\nmax_tool_calls = 3\n");
-        let config = load(Some(&home), Some(&project)).unwrap();
+        let config = load(Some(&home), Some(&Project::read(&project).unwrap())).unwrap();
         assert_eq!(config.approval_policy, ApprovalPolicy::Never);
         assert_eq!(config.script_harness.mode, Mode::DryRun);
         assert_eq!((config.script_harness.limits.memory_mb, config.script_harness.limits.max_tool_calls), (10, 3));

@@ -1,13 +1,13 @@
 //! MCP servers, from `[mcp_servers.*]` and from a project's `.mcp.json`.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::ConfigError;
+use crate::{ConfigError, PROJECT_FILES, Project};
 
 /// An MCP server.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -86,17 +86,13 @@ impl Default for McpServer {
 
 /// The servers of a project's `.mcp.json`; `${NAME}` and `${NAME:-default}` are looked up with `variable`.
 pub fn project_servers(
-    project: &Path,
+    project: &Project,
     variable: impl Fn(&str) -> Option<String>,
 ) -> Result<BTreeMap<String, McpServer>, ConfigError> {
-    let path = project.join(".mcp.json");
+    let path = project.folder.join(PROJECT_FILES[1]);
     let invalid = |message: String| ConfigError::Invalid { path: path.clone(), message };
-    let text = match std::fs::read_to_string(&path) {
-        Ok(text) => text,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(BTreeMap::new()),
-        Err(error) => return Err(ConfigError::Unreadable { path, error }),
-    };
-    let file: Value = serde_json::from_str(&text).map_err(|error| invalid(error.to_string()))?;
+    let Some(text) = &project.servers else { return Ok(BTreeMap::new()) };
+    let file: Value = serde_json::from_str(text).map_err(|error| invalid(error.to_string()))?;
     let mut servers = BTreeMap::new();
     for (name, entry) in file["mcpServers"].as_object().into_iter().flatten() {
         let entry = expanded(entry.clone(), &variable).map_err(|missing| {
@@ -178,7 +174,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join(".mcp.json"), text).unwrap();
         let variable = |name: &str| (name == "TOKEN").then(|| "secret".to_owned());
-        project_servers(dir.path(), variable).map_err(|error| error.to_string())
+        project_servers(&Project::read(dir.path()).unwrap(), variable).map_err(|error| error.to_string())
     }
 
     #[test]

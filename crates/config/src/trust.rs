@@ -1,15 +1,12 @@
 //! Folders whose own configuration may be followed, as it was when somebody said so: one that has become another is
 //! asked about again, because a script can write it. Remembered in `$SELVEDGE_HOME/trusted`, one per line.
 
-use std::io::{Read, Write};
+use std::io::Write;
 use std::path::Path;
 
 use sha2::{Digest, Sha256};
 
-/// Files of a folder that can start programs and change what is asked.
-pub const PROJECT_FILES: [&str; 2] = [".selvedge/config.toml", ".mcp.json"];
-/// More of a file than this nobody reads; see [`crate::Config`].
-const MOST: u64 = 16 << 20;
+use crate::Project;
 
 const FILE: &str = "trusted";
 const DECLINED: &str = "not-trusted";
@@ -28,8 +25,9 @@ pub enum Trust {
 }
 
 /// What was said about the folder before.
-pub fn trusted(home: &Path, project: &Path) -> Trust {
-    let (Ok(folder), Ok(now)) = (project.canonicalize(), fingerprint(project)) else { return Trust::Unknown };
+pub fn trusted(home: &Path, project: &Project) -> Trust {
+    let Ok(folder) = project.folder.canonicalize() else { return Trust::Unknown };
+    let now = fingerprint(project);
     let listed = |file: &str| {
         let list = std::fs::read_to_string(home.join(file)).unwrap_or_default();
         let mut of_folder = list.lines().filter_map(|line| match line.split_once(' ') {
@@ -50,7 +48,7 @@ pub fn trusted(home: &Path, project: &Path) -> Trust {
 }
 
 /// Remembers that the folder is trusted, with the files it has now.
-pub fn trust(home: &Path, project: &Path) -> std::io::Result<()> {
+pub fn trust(home: &Path, project: &Project) -> std::io::Result<()> {
     match trusted(home, project) {
         Trust::Yes => Ok(()),
         _ => add(home, FILE, project),
@@ -58,37 +56,44 @@ pub fn trust(home: &Path, project: &Path) -> std::io::Result<()> {
 }
 
 /// Remembers that somebody was asked and does not trust the folder. [`trust`] is stronger.
-pub fn distrust(home: &Path, project: &Path) -> std::io::Result<()> {
+pub fn distrust(home: &Path, project: &Project) -> std::io::Result<()> {
     add(home, DECLINED, project)
 }
 
-fn add(home: &Path, file: &str, project: &Path) -> std::io::Result<()> {
+fn add(home: &Path, file: &str, project: &Project) -> std::io::Result<()> {
     std::fs::create_dir_all(home)?;
-    let line = format!("{} {}", fingerprint(project)?, project.canonicalize()?.display());
+    let line = format!("{} {}", fingerprint(project), project.folder.canonicalize()?.display());
     let mut file = std::fs::OpenOptions::new().create(true).append(true).open(home.join(file))?;
     writeln!(file, "{line}")
 }
 
-/// What the folder's files are now.
-fn fingerprint(project: &Path) -> std::io::Result<String> {
+/// What the folder's files are.
+fn fingerprint(project: &Project) -> String {
     let mut hash = Sha256::new();
-    for name in PROJECT_FILES {
-        let mut bytes = Vec::new();
-        match std::fs::File::open(project.join(name)) {
-            Ok(file) => file.take(MOST).read_to_end(&mut bytes)?,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
-            Err(error) => return Err(error),
-        };
+    for (name, text) in project.files() {
         hash.update(name);
-        hash.update((bytes.len() as u64).to_le_bytes());
-        hash.update(bytes);
+        hash.update((text.len() as u64).to_le_bytes());
+        hash.update(text);
     }
-    Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::project::PROJECT_FILES;
+
+    fn trusted(home: &Path, folder: &Path) -> Trust {
+        super::trusted(home, &Project::read(folder).unwrap())
+    }
+
+    fn trust(home: &Path, folder: &Path) -> std::io::Result<()> {
+        super::trust(home, &Project::read(folder).unwrap())
+    }
+
+    fn distrust(home: &Path, folder: &Path) -> std::io::Result<()> {
+        super::distrust(home, &Project::read(folder).unwrap())
+    }
 
     #[test]
     fn trust_is_remembered_per_folder() {
