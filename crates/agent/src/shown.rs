@@ -101,22 +101,11 @@ fn cut(output: &ScriptToolCallOutput, bytes: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use selvedge_protocol::{LogEntry, LogLevel, RunMetadata};
+    use selvedge_protocol::{LogEntry, LogLevel};
 
     fn output(value: &Value) -> ScriptToolCallOutput {
-        ScriptToolCallOutput {
-            id: "scr_1".into(),
-            call_id: "call_1".into(),
-            status: RunStatus::Completed,
-            output_json: Some(value.to_string()),
-            error: None,
-            summary: None,
-            output: Vec::new(),
-            calls: Vec::new(),
-            logs: Vec::new(),
-            warnings: Vec::new(),
-            metadata: RunMetadata::default(),
-        }
+        let output = ScriptToolCallOutput::new("scr_1", "call_1");
+        ScriptToolCallOutput { status: RunStatus::Completed, output_json: Some(value.to_string()), ..output }
     }
 
     #[test]

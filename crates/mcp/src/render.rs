@@ -117,19 +117,8 @@ pub(crate) fn short(text: &str) -> String {
 }
 
 fn empty() -> ScriptToolCallOutput {
-    ScriptToolCallOutput {
-        id: new_id("scr"),
-        call_id: new_id("call"),
-        status: RunStatus::Pending,
-        output_json: None,
-        error: None,
-        summary: None,
-        output: Vec::new(),
-        calls: Vec::new(),
-        logs: Vec::new(),
-        warnings: Vec::new(),
-        metadata: Default::default(),
-    }
+    let output = ScriptToolCallOutput::new(new_id("scr"), new_id("call"));
+    ScriptToolCallOutput { status: RunStatus::Pending, ..output }
 }
 
 /// The value, or what went wrong and what was done by then, for a model to read.
