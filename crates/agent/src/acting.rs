@@ -10,7 +10,8 @@ use selvedge_tools::{Scope, ScopeLimits, StructuredCall};
 use tracing::Instrument;
 
 use crate::answer::{Form, Piece, Told, Written};
-use crate::recovery::{self, Earlier, KnownScript};
+use crate::earlier::{EarlierRun, earlier_run};
+use crate::recovery::{self, KnownScript};
 use crate::shown::script_result;
 use crate::turn::Turn;
 
@@ -212,9 +213,9 @@ impl Turn<'_> {
         let Some(journal) = self.session.journal() else {
             return Err(refuse("nothing is written down that could be gone on from".to_owned()));
         };
-        match recovery::earlier(journal, run, &self.agent.settings.directory) {
-            Ok(Earlier::Over(resume)) => Ok(resume),
-            Ok(Earlier::Open(run)) => Err(refuse(format!("{run} is not over"))),
+        match earlier_run(journal, run, &self.agent.settings.directory) {
+            Ok(EarlierRun::Over(resume)) => Ok(resume),
+            Ok(EarlierRun::Runs(run) | EarlierRun::Waits(run)) => Err(refuse(format!("{run} is not over"))),
             Err(error) => Err(refuse(error.to_string())),
         }
     }

@@ -1,14 +1,63 @@
 //! What a run has done, with all it went on from: what the next one need not do again.
 
-use selvedge_journal::{Call, CallState, Journal, JournalError, Run};
+use std::sync::Arc;
+
+use selvedge_journal::{Call, CallState, Journal, JournalError, Run, RunState};
 use selvedge_protocol::CallStatus;
-use selvedge_tools::{CameTo, EarlierCall, Place};
+use selvedge_script::Resume;
+use selvedge_tools::{CameTo, Earlier, EarlierCall, Place, same_work};
 
 /// Runs one may have gone on from, one after the other.
 const LONGEST: usize = 1000;
 
+/// A run that somebody wants to go on from: the last of those that went on from the one that was named, since what
+/// they did is not done again either.
+#[derive(Debug)]
+pub enum EarlierRun {
+    /// It is over, and this is what it made.
+    Over(Resume),
+    /// It goes on.
+    Runs(String),
+    /// It waits for an answer.
+    Waits(String),
+}
+
+/// What there is to go on from where this run is named. What ran in another folder is as if it were not there, and ids
+/// are whole: nobody finds runs by trying letters.
+pub fn earlier_run(journal: &Journal, id: &str, directory: &str) -> Result<EarlierRun, JournalError> {
+    let mut run = journal.run(id)?;
+    if run.summary.id != id || run.summary.directory != directory {
+        return Err(JournalError::NoRun(id.to_owned()));
+    }
+    if let Some(last) = went_on_from(journal, id)?.pop() {
+        run = journal.run(&last)?;
+    }
+    Ok(match run.summary.state {
+        RunState::Running => EarlierRun::Runs(run.summary.id),
+        RunState::Suspended => EarlierRun::Waits(run.summary.id),
+        RunState::Completed | RunState::Failed | RunState::Died => EarlierRun::Over(all_it_made(journal, &run)?),
+    })
+}
+
+/// What this run made, with all it went on from.
+pub fn all_it_made(journal: &Journal, run: &Run) -> Result<Resume, JournalError> {
+    let calls = Earlier::new(earlier_calls(journal, run)?);
+    Ok(Resume { run: run.summary.id.clone(), calls: Arc::new(calls) })
+}
+
+/// The runs that went on from this one, each from the one before it.
+pub(crate) fn went_on_from(journal: &Journal, id: &str) -> Result<Vec<String>, JournalError> {
+    let mut chain: Vec<String> = Vec::new();
+    while chain.len() < LONGEST
+        && let Some(next) = journal.resumed_by(chain.last().map_or(id, String::as_str))?
+    {
+        chain.push(next);
+    }
+    Ok(chain)
+}
+
 /// The calls that answer those of a run that goes on from this one.
-pub fn earlier_calls(journal: &Journal, run: &Run) -> Result<Vec<EarlierCall>, JournalError> {
+fn earlier_calls(journal: &Journal, run: &Run) -> Result<Vec<EarlierCall>, JournalError> {
     let mut chain = vec![run.clone()];
     while let Some(before) = chain.last().and_then(|run| run.summary.resumes.clone()) {
         if chain.len() > LONGEST {
@@ -49,7 +98,10 @@ impl Road {
         for call in &run.calls {
             if call.reused || is_refused_as_unknown(call) {
                 // It stays what it was, where it was.
-                if let Some(used) = self.left.iter().position(|before| before.args_digest == call.digest) {
+                let of = |same: fn(&str, &str) -> bool| {
+                    self.left.iter().position(|before| same(&before.args_digest, &call.digest))
+                };
+                if let Some(used) = of(|one, other| one == other).or_else(|| of(same_work)) {
                     made.push(self.left.remove(used));
                 }
                 refused.extend((!call.reused).then(|| call.digest.clone()));
@@ -75,13 +127,19 @@ impl Road {
             let id = format!("{}/{}", run.summary.id, call.id);
             // A second attempt stands for the first; so does one of a call that was repeated knowingly.
             let attempt = id.strip_suffix(".again").map(str::to_owned);
-            let knowingly = refused.contains(&call.digest);
+            let knowingly = refused.iter().any(|refused| same_work(refused, &call.digest));
             let first = made.iter_mut().find(|first| {
                 attempt.as_ref() == Some(&first.id)
-                    || knowingly && first.args_digest == call.digest && first.came_to == CameTo::Unknown
+                    || knowingly && same_work(&first.args_digest, &call.digest) && first.came_to == CameTo::Unknown
             });
             match first {
-                Some(first) => (first.place, first.came_to) = (place, came_to),
+                Some(first) => {
+                    if attempt.is_none() {
+                        // In the manner in which it was asked for now.
+                        first.args_digest.clone_from(&call.digest);
+                    }
+                    (first.place, first.came_to) = (place, came_to);
+                }
                 None => made.push(EarlierCall { id, args_digest: call.digest.clone(), place, came_to }),
             }
         }

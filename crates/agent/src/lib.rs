@@ -77,7 +77,7 @@ pub use agents::{Agents, Keep};
 pub use budget::{Budget, Spent};
 pub use changes::Changes;
 pub use companion::Companion;
-pub use earlier::earlier_calls;
+pub use earlier::{EarlierRun, all_it_made, earlier_run};
 pub use error::AgentError;
 pub use history::{OneShot, Past, Regular, Strategy};
 pub use record::{Step, StepKind};

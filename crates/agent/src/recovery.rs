@@ -5,7 +5,6 @@
 //! again by itself: the model is told that nobody knows how it ended.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use selvedge_journal::{Call, CallState, Journal, JournalError, Run, RunState};
 use selvedge_protocol::{
@@ -18,7 +17,7 @@ use selvedge_tools::shown_of_result;
 
 use crate::acting::Results;
 use crate::answer::{Form, Piece, Told, Written, code_of, malformed, stopped};
-use crate::earlier::earlier_calls;
+use crate::earlier::{all_it_made, went_on_from};
 use crate::record::{Step, StepKind};
 use crate::turn::{Fault, Turn};
 
@@ -41,32 +40,6 @@ pub(crate) enum KnownScript {
     Suspended(Box<Run>),
 }
 
-/// An earlier run, for one that goes on from it.
-pub(crate) enum Earlier {
-    Over(Resume),
-    /// It runs, or waits for an answer.
-    Open(String),
-}
-
-/// What an earlier run of this folder made. What ran elsewhere is as if it were not there, and ids are whole: nobody
-/// finds runs by trying letters.
-pub(crate) fn earlier(journal: &Journal, id: &str, directory: &str) -> Result<Earlier, JournalError> {
-    let run = journal.run(id)?;
-    if run.summary.id != id || run.summary.directory != directory {
-        return Err(JournalError::NoRun(id.to_owned()));
-    }
-    Ok(match run.summary.state {
-        RunState::Running | RunState::Suspended => Earlier::Open(run.summary.id),
-        RunState::Completed | RunState::Failed | RunState::Died => Earlier::Over(resume(journal, &run)?),
-    })
-}
-
-/// What this run made, with all it went on from.
-fn resume(journal: &Journal, run: &Run) -> Result<Resume, JournalError> {
-    let calls = selvedge_tools::Earlier::new(earlier_calls(journal, run)?);
-    Ok(Resume { run: run.summary.id.clone(), calls: Arc::new(calls) })
-}
-
 /// The run and all that went on from it, oldest first; empty where it never began.
 fn chain(journal: &Journal, id: &str) -> Result<Vec<Run>, JournalError> {
     let mut chain = match journal.run(id) {
@@ -74,9 +47,7 @@ fn chain(journal: &Journal, id: &str) -> Result<Vec<Run>, JournalError> {
         Err(JournalError::NoRun(_)) => return Ok(Vec::new()),
         Err(error) => return Err(error),
     };
-    while let Some(last) = chain.last()
-        && let Some(next) = journal.resumed_by(&last.summary.id)?
-    {
+    for next in went_on_from(journal, id)? {
         chain.push(journal.run(&next)?);
     }
     Ok(chain)
@@ -173,7 +144,7 @@ fn known_script(journal: &Journal, id: &str, call_id: &str) -> Result<Option<Kno
             let output = ScriptToolCallOutput { call_id: call_id.to_owned(), ..output.clone() };
             KnownScript::Ended(Box::new(as_if_once(output)))
         }
-        (_, None) => KnownScript::Died { resume: resume(journal, &last).map_err(unreadable)? },
+        (_, None) => KnownScript::Died { resume: all_it_made(journal, &last).map_err(unreadable)? },
     }))
 }
 

@@ -47,12 +47,7 @@ fn serve(args: ServeArgs) -> Result<Exit> {
         live: live.clone(),
         facts: setup.facts(),
         setting: serde_json::to_string(&Setting::new(&setup, &args.limits, Vec::new()))?,
-        // Only whole ids: nobody finds runs by trying letters.
-        earlier: Box::new(move |run| match earlier.resume(run) {
-            Ok(resume) if resume.run == run => Ok(resume),
-            Ok(_) => Err(format!("there is no run `{run}`")),
-            Err(error) => Err(error.to_string()),
-        }),
+        earlier: Box::new(move |run| earlier.resume_whole(run).map_err(|error| error.to_string())),
         uses: Box::new(move |tool| used.get(tool).copied().unwrap_or(0)),
         patience: args.patience,
         budget: args.description_tokens,

@@ -3,15 +3,15 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use selvedge_agent::Agents;
+use selvedge_agent::{Agents, EarlierRun, earlier_run};
 use selvedge_config::{Config, McpServer, Project, SavedRules, ToolPack};
 use selvedge_confine::{NamedSockets, Rlimits, WeakerWall};
-use selvedge_journal::{Journal, Retention, RunState};
+use selvedge_journal::{Journal, Retention};
 use selvedge_memory::Memory;
 use selvedge_protocol::{Limits, ModeSettings, ToolSpec};
 use selvedge_script::{Facts, Harness, Resume, Session};
 use selvedge_toolbox::{CommandSettings, EnvironmentPolicy, Inherit, Rules, Toolbox, Workspace};
-use selvedge_tools::{Approver, Earlier, NobodyToAsk, Orchestrator, Pack, PackError, Packs, Registry, Tasks};
+use selvedge_tools::{Approver, NobodyToAsk, Orchestrator, Pack, PackError, Packs, Registry, Tasks};
 use std::sync::Arc;
 
 use crate::args::{LimitArgs, PlaceArgs};
@@ -205,34 +205,35 @@ impl Setup {
         }
     }
 
-    /// What an earlier run made, to go on from.
+    /// What an earlier run made, to go on from; the beginning of its id is enough.
     pub(crate) fn resume(&self, run: &str) -> Result<Resume> {
-        let Some(journal) = &self.journal else {
-            return Err(Problem::new("nothing is written down that could be gone on from")
-                .hint("leave out --ephemeral")
-                .into());
-        };
-        let earlier = journal.run(run).map_err(|error| crate::runs::problem(&error))?;
+        let earlier = self.kept()?.run(run).map_err(|error| crate::runs::problem(&error))?.summary;
         // Paths mean other things elsewhere, and what was read there is nobody's here.
-        let (there, here) = (&earlier.summary.directory, self.directory.display().to_string());
-        if *there != here {
-            return Err(Problem::new(format!("{} ran in another folder", earlier.summary.id))
-                .hint(format!("go on with it there: `-C {there}`"))
+        if earlier.directory != self.directory.display().to_string() {
+            return Err(Problem::new(format!("{} ran in another folder", earlier.id))
+                .hint(format!("go on with it there: `-C {}`", earlier.directory))
                 .into());
         }
-        if earlier.summary.state == RunState::Running {
-            return Err(Problem::new(format!("{} still runs", earlier.summary.id))
-                .hint("wait for its end, or stop it")
-                .into());
+        self.resume_whole(&earlier.id)
+    }
+
+    /// The same for somebody who knows the whole id.
+    pub(crate) fn resume_whole(&self, run: &str) -> Result<Resume> {
+        let here = self.directory.display().to_string();
+        let earlier = earlier_run(self.kept()?, run, &here).map_err(|error| crate::runs::problem(&error))?;
+        Err(match earlier {
+            EarlierRun::Over(resume) => return Ok(resume),
+            EarlierRun::Runs(id) => Problem::new(format!("{id} still runs")).hint("wait for its end, or stop it"),
+            EarlierRun::Waits(id) => Problem::new(format!("{id} waits for an answer"))
+                .hint(format!("`selvedge runs resume {id} --approve` goes on with it, `--deny` says no")),
         }
-        if earlier.summary.state == RunState::Suspended {
-            let id = &earlier.summary.id;
-            return Err(Problem::new(format!("{id} waits for an answer"))
-                .hint(format!("`selvedge runs resume {id} --approve` goes on with it, `--deny` says no"))
-                .into());
-        }
-        let calls = selvedge_agent::earlier_calls(journal, &earlier).map_err(|error| crate::runs::problem(&error))?;
-        Ok(Resume { run: earlier.summary.id, calls: Arc::new(Earlier::new(calls)) })
+        .into())
+    }
+
+    fn kept(&self) -> Result<&Journal, Problem> {
+        self.journal.as_deref().ok_or_else(|| {
+            Problem::new("nothing is written down that could be gone on from").hint("leave out --ephemeral")
+        })
     }
 
     /// The same for a script of this session.

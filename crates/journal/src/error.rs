@@ -54,6 +54,14 @@ pub enum JournalError {
     /// Another process goes on with the run.
     #[error("another process goes on with the run")]
     TakenOver,
+    /// Another run goes on from the same one.
+    #[error("`{by}` has gone on from `{run}` already")]
+    GoneOn {
+        /// From which.
+        run: String,
+        /// Which does.
+        by: String,
+    },
     /// The run waits for nobody.
     #[error("`{0}` does not wait for an answer")]
     NotSuspended(String),

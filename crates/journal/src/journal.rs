@@ -162,6 +162,13 @@ impl Journal {
         run: &RunStart<'_>,
         ended: Option<(&ScriptToolCallOutput, Option<&[u8]>)>,
     ) -> Result<(), JournalError> {
+        if let Some(earlier) = run.resumes {
+            // Whoever else goes on from there does what is left to do.
+            let mut read = connection.prepare_cached("SELECT id FROM runs WHERE resumes = ?1 LIMIT 1")?;
+            if let Some(by) = read.query_row(params![earlier], |row| row.get(0)).optional()? {
+                return Err(JournalError::GoneOn { run: earlier.to_owned(), by });
+            }
+        }
         let source = self.payloads.put(connection, run.source.as_bytes())?;
         let setting = self.payloads.put_shared(connection, run.setting.as_bytes())?;
         let now = now_ms();

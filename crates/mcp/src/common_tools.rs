@@ -2,15 +2,16 @@
 
 use rmcp::model::{GetPromptRequestParams, PaginatedRequestParams, ReadResourceRequestParams};
 use schemars::JsonSchema;
-use selvedge_tools::{Call, Registry, Risk, ToolError, tool, tool_with_call};
+use selvedge_tools::{Call, Kept, Registry, Risk, ToolError, Work, tool, tool_with_call};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use crate::answer::value_of;
+use crate::catalogue::Listed;
 use crate::error::ServerError;
 use crate::servers::Servers;
 use crate::settings::Approval;
-use crate::tool::tool_error;
+use crate::tool::{name_of, tool_error};
 
 /// Pages of a list that are fetched at once when no cursor is given for one server.
 const MAX_ITEMS: usize = 2000;
@@ -134,7 +135,7 @@ pub(crate) fn register(registry: &mut Registry, servers: &Servers) {
         async move { prompt(&servers, args).await.map_err(tool_error) }
     });
     let _ = registry.register(prompt.read_only());
-    let (callers, judges) = (servers.clone(), servers.clone());
+    let (callers, judges, readers) = (servers.clone(), servers.clone(), servers.clone());
     let call = tool_with_call(
         "mcp_call_tool",
         "Calls a tool of an MCP server by name. In scripts write tools.mcp.<server>.<tool>(args) instead.",
@@ -143,7 +144,15 @@ pub(crate) fn register(registry: &mut Registry, servers: &Servers) {
             async move { call_tool(&servers, args, &call).await }
         },
     );
-    let _ = registry.register(call.risk(move |args| risk(&judges, args)));
+    let call =
+        call.risk(move |args| risk(&judges, args)).reads_only(move |args| reads_only(&readers, args)).work(|args| {
+            let word = |name: &str| args[name].as_str().unwrap_or_default();
+            let arguments = args.get("arguments").cloned().unwrap_or_else(|| json!({}));
+            Work { tool: name_of(word("server"), word("tool")), args: arguments, manner: Value::Null }
+        });
+    let _ = registry.register(call.kept(|_| {
+        Kept::Refused("what it said was kept whole: ask with tools.mcp.<server>.<tool>.raw(args)".to_owned())
+    }));
 }
 
 /// The same that the tool itself would say.
@@ -163,6 +172,14 @@ fn risk(servers: &Servers, args: &Value) -> Risk {
             None => Risk::Ask { reason },
         },
     }
+}
+
+/// The same that the tool itself would promise: what a server says of itself counts where the user trusts it.
+fn reads_only(servers: &Servers, args: &Value) -> bool {
+    let Some(server) = args["server"].as_str().and_then(|name| servers.find(name).ok()) else { return false };
+    let catalogue = server.catalogue();
+    let listed = |tools: &[Listed]| tools.iter().any(|tool| args["tool"] == tool.name && tool.read_only);
+    server.settings.approval == Approval::Approve && catalogue.is_some_and(|catalogue| listed(&catalogue.tools))
 }
 
 async fn call_tool(servers: &Servers, args: CallTool, call: &Call) -> Result<Value, ToolError> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use selvedge_protocol::{Preview, ToolSpec};
-use selvedge_tools::{Call, FieldCase, Risk, Tool, ToolError, ToolOutput};
+use selvedge_tools::{Call, FieldCase, Kept, Risk, Tool, ToolError, ToolOutput, Work};
 use serde_json::{Map, Value, json};
 
 use crate::answer::{raw_schema, value_of, whole};
@@ -22,6 +22,8 @@ pub(crate) struct McpTool {
     name: String,
     spec: ToolSpec,
     destructive: bool,
+    /// It says that it only reads. Enough to count as looking, not enough to be let through.
+    looks: bool,
     form: Form,
 }
 
@@ -36,7 +38,7 @@ impl McpTool {
     /// `js_name` is how scripts write it.
     pub(crate) fn new(server: Arc<Server>, listed: &Listed, js_name: String) -> Self {
         let mode = server.settings.approval;
-        let name = format!("mcp.{}.{}", server.settings.name, listed.name);
+        let name = name_of(&server.settings.name, &listed.name);
         let description = match listed.description.trim() {
             "" => format!("`{}` of the server {}.", listed.name, server.settings.name),
             text => text.to_owned(),
@@ -58,7 +60,7 @@ impl McpTool {
             .to_owned(),
         };
         let destructive = listed.destructive == Some(true) && !listed.read_only;
-        Self { server, name: listed.name.clone(), spec, destructive, form: Form::Value }
+        Self { server, name: listed.name.clone(), spec, destructive, looks: listed.read_only, form: Form::Value }
     }
 }
 
@@ -81,6 +83,25 @@ impl Tool for McpTool {
             }
             Approval::Auto => Risk::Guarded { reason: format!("calls `{}` of the server {server}", self.name) },
         }
+    }
+
+    fn work(&self, args: &Value) -> Option<Work> {
+        let manner = match self.form {
+            Form::Value => Value::Null,
+            Form::Raw => json!("raw"),
+        };
+        Some(Work { tool: name_of(&self.server.settings.name, &self.name), args: args.clone(), manner })
+    }
+
+    fn kept(&self, _: Value) -> Kept {
+        Kept::Refused(match self.form {
+            Form::Value => "what it said was kept whole: ask with `.raw`".to_owned(),
+            Form::Raw => "its value was kept, and not all it said: ask without `.raw`".to_owned(),
+        })
+    }
+
+    fn looks(&self, _: &Value) -> bool {
+        self.looks
     }
 
     fn preview(&self, args: &Value) -> Preview {
@@ -114,6 +135,11 @@ impl Tool for McpTool {
         }
         .boxed()
     }
+}
+
+/// The canonical name of a server's tool.
+pub(crate) fn name_of(server: &str, tool: &str) -> String {
+    format!("mcp.{server}.{tool}")
 }
 
 /// What scripts are told of a server's failure.

@@ -140,6 +140,11 @@ impl Commands {
         wanted.unconfined.is_none() && self.judge(wanted) == Safety::ReadOnly
     }
 
+    /// What it does, however its folder is said.
+    pub(crate) fn work(&self, wanted: &Wanted) -> Value {
+        json!([wanted.argv, self.cwd(wanted), wanted.env, wanted.unconfined.is_some()])
+    }
+
     /// The judgement of the words, with what the circumstances add to it: variables can make any program do anything,
     /// and a repository elsewhere in the workspace may have been written by anybody and names programs that even
     /// `git status` runs.

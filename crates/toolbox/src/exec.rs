@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use schemars::JsonSchema;
 use selvedge_confine::{Child, Stdio};
 use selvedge_protocol::{Event, OutputStream};
-use selvedge_tools::{Again, Call, Tool, ToolError, tool_with_call};
+use selvedge_tools::{Again, Call, Kept, Tool, ToolError, Work, tool_with_call};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::net::unix::pipe::Receiver;
@@ -66,7 +66,7 @@ const MOST_IN_A_PIPE: usize = 1 << 20;
 const TIMED_OUT: i32 = 124;
 
 pub(crate) fn exec(commands: &Commands) -> impl Tool + use<> {
-    let [running, judging, reading, showing, agreeing, allowing, confined] = [(); 7].map(|()| commands.clone());
+    let [running, judging, reading, doing, showing, agreeing, allowing, confined] = [(); 8].map(|()| commands.clone());
     let description = "Runs a command in the sandbox and waits for its end, whatever its exit status. \
         Processes it leaves in the background end with the script.";
     tool_with_call("exec", description, move |args: Args, call| {
@@ -75,6 +75,16 @@ pub(crate) fn exec(commands: &Commands) -> impl Tool + use<> {
     })
     .risk(move |args| judging.risk(&wanted(args)))
     .reads_only(move |args| reading.reads_only(&wanted(args)))
+    .work(move |args| Work {
+        tool: "exec".to_owned(),
+        args: doing.work(&wanted(args)),
+        manner: args["timeout_ms"].clone(),
+    })
+    .kept(|value| match value["timedOut"] == true {
+        // It was stopped half-way: with more time it is another matter.
+        true => Kept::DoneNow,
+        false => Kept::Answer(value),
+    })
     .preview(move |args| showing.preview(&wanted(args)))
     .agreement(move |args| agreeing.agreement(&wanted(args)))
     .allow_always(move |args| allowing.allow_always(&wanted(args)))

@@ -9,7 +9,7 @@ use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Method, Url};
 use schemars::JsonSchema;
 use selvedge_protocol::Preview;
-use selvedge_tools::{Call, Risk, Tool, ToolError, tool_with_call};
+use selvedge_tools::{Call, Risk, Tool, ToolError, Work, tool_with_call};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -78,6 +78,11 @@ pub(crate) fn http(web: &Web) -> impl Tool + use<> {
     })
     .risk(move |args| risk(&judging, args))
     .reads_only(|args| method(args).is_some_and(|method| only_reads(&method)))
+    .work(|args| {
+        let mut what = args.clone();
+        let manner = what.as_object_mut().and_then(|what| what.remove("timeout_ms")).unwrap_or_default();
+        Work { tool: "http".to_owned(), args: what, manner }
+    })
     .preview(move |args| preview(&showing, args))
     .agreement(move |args| Some(format!("{} {}", method(args)?, agreeing.agreement(&address(args))?)))
     .allow_always(move |args| {

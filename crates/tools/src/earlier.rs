@@ -10,17 +10,24 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::Kept;
+use crate::work::work_of;
+
 /// The calls of an earlier run, each of which answers one call at most.
 #[derive(Debug, Default)]
 pub struct Earlier(Mutex<Left>);
 
 #[derive(Debug, Default)]
 struct Left {
-    /// By tool and arguments, in the order they were made.
+    /// By what they do, in the order they were made.
     calls: HashMap<String, Vec<EarlierCall>>,
     /// How many changes have answered, and the last of them.
     answered: usize,
     last: Option<usize>,
+    /// Batches of calls that were asked for so far.
+    batches: usize,
+    /// The batch in which the script was last told that nobody knows the end of a call, by what it does.
+    told: HashMap<String, usize>,
     spent: Spent,
 }
 
@@ -30,8 +37,8 @@ pub struct Spent {
     calls: Vec<String>,
     /// Whether something was changed since, or may have been: then what was read before may be stale.
     changed: bool,
-    /// Calls nobody knows the end of, by tool and arguments, that the script has asked for since it last looked at
-    /// anything: whoever asks again without looking would repeat them blindly.
+    /// Calls nobody knows the end of, by what they do, that the script has asked for and was told so: whoever asks
+    /// again without looking would repeat them blindly.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     blindly: BTreeMap<String, String>,
     /// The same, once the script has looked: whoever asks now knows what it does.
@@ -44,7 +51,7 @@ pub struct Spent {
 pub struct EarlierCall {
     /// Its id there.
     pub id: String,
-    /// Digest of tool and arguments.
+    /// Digest of what it does and in which manner.
     pub args_digest: String,
     /// Where it stands among the changes that were made.
     pub place: Place,
@@ -70,11 +77,22 @@ pub enum CameTo {
     Unknown,
 }
 
+/// A call that is asked for now.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Asking<'a> {
+    pub(crate) args_digest: &'a str,
+    pub(crate) read_only: bool,
+    /// The batch it belongs to.
+    pub(crate) batch: usize,
+}
+
 /// What the earlier run knows of a call.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Known {
     /// Its result.
     Value(Value),
+    /// It was done there as this call, whose result is none for this one, and why.
+    Refused(String, String),
     /// It was started there as this call, and nobody knows how it ended.
     Unknown(String),
     /// Nothing that counts.
@@ -86,11 +104,11 @@ pub(crate) enum Known {
 impl Earlier {
     /// The calls of a run, in the order they were made.
     pub fn new(calls: impl IntoIterator<Item = EarlierCall>) -> Self {
-        let mut by_digest: HashMap<String, Vec<EarlierCall>> = HashMap::new();
+        let mut by_work: HashMap<String, Vec<EarlierCall>> = HashMap::new();
         for call in calls {
-            by_digest.entry(call.args_digest.clone()).or_default().push(call);
+            by_work.entry(work_of(&call.args_digest).to_owned()).or_default().push(call);
         }
-        Self(Mutex::new(Left { calls: by_digest, ..Left::default() }))
+        Self(Mutex::new(Left { calls: by_work, ..Left::default() }))
     }
 
     fn left(&self) -> MutexGuard<'_, Left> {
@@ -113,50 +131,83 @@ impl Earlier {
         left.spent = spent.clone();
     }
 
-    /// What is known of a call; a recorded call answers once.
-    pub(crate) fn answer(&self, args_digest: &str, read_only: bool) -> Known {
+    /// Calls that are asked for together know nothing of each other's answers: the number of the next batch of them.
+    pub(crate) fn next_batch(&self) -> usize {
         let mut left = self.left();
-        if let Some(id) = left.spent.blindly.get(args_digest) {
-            return Known::Unknown(id.clone());
+        left.batches += 1;
+        left.batches
+    }
+
+    /// What is known of a call; a recorded call answers once. `kept` says what one that did the same work in another
+    /// manner is for this one.
+    pub(crate) fn answer(&self, asking: Asking<'_>, kept: impl FnOnce(Value) -> Kept) -> Known {
+        let mut left = self.left();
+        let work = work_of(asking.args_digest);
+        if let Some(id) = left.spent.blindly.get(work).cloned() {
+            left.told.insert(work.to_owned(), asking.batch);
+            return Known::Unknown(id);
         }
-        if let Some(id) = left.spent.knowingly.remove(args_digest) {
+        if let Some(id) = left.spent.knowingly.remove(work) {
             return Known::Again(id);
         }
-        let found = left.take(args_digest);
-        left.spent.calls.extend(found.iter().map(|call| call.id.clone()));
-        found.iter().for_each(|call| left.count(call));
-        match found {
-            Some(EarlierCall { came_to: CameTo::Value(value), .. }) => return Known::Value(value),
-            Some(EarlierCall { came_to: CameTo::Unknown, id, place: Place::Change(_), .. }) => {
-                // It may have changed anything: whoever checks must see what is there now.
-                left.spent.changed = true;
-                left.spent.blindly.insert(args_digest.to_owned(), id.clone());
-                return Known::Unknown(id);
+        if let Some(call) = left.take(asking.args_digest) {
+            left.count(&call);
+            left.spent.calls.push(call.id.clone());
+            match (call.came_to, call.place) {
+                (CameTo::Value(value), _) if call.args_digest == asking.args_digest => return Known::Value(value),
+                (CameTo::Value(value), _) => match kept(value) {
+                    Kept::Answer(value) => return Known::Value(value),
+                    Kept::Refused(why) => return Known::Refused(call.id, why),
+                    Kept::DoneNow => {}
+                },
+                (CameTo::Unknown, Place::Change(_)) => {
+                    // It may have changed anything: whoever checks must see what is there now.
+                    left.spent.changed = true;
+                    left.spent.blindly.insert(work.to_owned(), call.id.clone());
+                    left.told.insert(work.to_owned(), asking.batch);
+                    return Known::Unknown(call.id);
+                }
+                // A read that nobody saw the end of can be done again.
+                (CameTo::Unknown, Place::ReadAfter(_)) => {}
             }
-            // A read that nobody saw the end of can be done again.
-            Some(_) | None => {}
         }
-        match read_only {
-            true => {
-                let looked = std::mem::take(&mut left.spent.blindly);
-                left.spent.knowingly.extend(looked);
-            }
-            false => left.spent.changed = true,
-        }
+        left.spent.changed |= !asking.read_only;
         Known::Nothing
+    }
+
+    /// Whether the script was told of a call that nobody knows the end of.
+    pub(crate) fn waits_for_a_look(&self) -> bool {
+        !self.left().spent.blindly.is_empty()
+    }
+
+    /// The script was told how the world is, because it asked in this batch: what it was told to check before, it may
+    /// have checked.
+    pub(crate) fn looked(&self, batch: usize) {
+        let mut left = self.left();
+        let Left { told, spent, .. } = &mut *left;
+        let since = |work: &String| told.get(work).is_none_or(|told| *told < batch);
+        spent.knowingly.extend(spent.blindly.extract_if(.., |work, _| since(work)));
     }
 }
 
 impl Left {
-    /// The first call of these arguments that may answer here.
+    /// The first call that may answer here: one for the same work in the same manner, or else a change that did the
+    /// same work in another.
     fn take(&mut self, args_digest: &str) -> Option<EarlierCall> {
         let (changed, answered, last) = (self.spent.changed, self.answered, self.last);
-        let calls = self.calls.get_mut(args_digest)?;
-        let found = calls.iter().position(|call| match call.place {
-            Place::Change(_) => true,
-            // What was read answers where exactly the changes before it have answered.
-            Place::ReadAfter(changes) => !changed && answered == changes && last.is_none_or(|last| last < changes),
-        })?;
+        let calls = self.calls.get_mut(work_of(args_digest))?;
+        let same = |call: &EarlierCall| {
+            call.args_digest == args_digest
+                && match call.place {
+                    Place::Change(_) => true,
+                    // What was read answers where exactly the changes before it have answered.
+                    Place::ReadAfter(changes) => {
+                        !changed && answered == changes && last.is_none_or(|last| last < changes)
+                    }
+                }
+        };
+        let change = |call: &EarlierCall| matches!(call.place, Place::Change(_));
+        let found = calls.iter().position(same).or_else(|| calls.iter().position(change))?;
         Some(calls.remove(found))
     }
 
@@ -177,6 +228,22 @@ mod tests {
         EarlierCall { id: id.into(), args_digest: digest.into(), place, came_to }
     }
 
+    /// In a batch of its own; what was done in another manner answers.
+    fn ask(earlier: &Earlier, args_digest: &str, read_only: bool) -> Known {
+        let batch = earlier.next_batch();
+        earlier.answer(Asking { args_digest, read_only, batch }, Kept::Answer)
+    }
+
+    /// A look that is answered.
+    fn look(earlier: &Earlier) {
+        let batch = earlier.next_batch();
+        assert_eq!(
+            earlier.answer(Asking { args_digest: "look", read_only: true, batch }, Kept::Answer),
+            Known::Nothing
+        );
+        earlier.looked(batch);
+    }
+
     fn value(value: impl Into<Value>) -> CameTo {
         CameTo::Value(value.into())
     }
@@ -185,9 +252,9 @@ mod tests {
     fn a_recorded_call_answers_once_and_in_order() {
         let earlier =
             Earlier::new([call("1", "w", Place::Change(0), value(1)), call("2", "w", Place::Change(1), value(2))]);
-        assert_eq!(earlier.answer("w", false), Known::Value(json!(1)));
-        assert_eq!(earlier.answer("w", false), Known::Value(json!(2)));
-        assert_eq!(earlier.answer("w", false), Known::Nothing);
+        assert_eq!(ask(&earlier, "w", false), Known::Value(json!(1)));
+        assert_eq!(ask(&earlier, "w", false), Known::Value(json!(2)));
+        assert_eq!(ask(&earlier, "w", false), Known::Nothing);
     }
 
     #[test]
@@ -197,10 +264,10 @@ mod tests {
             call("2", "r", Place::ReadAfter(0), value("old")),
             call("3", "w", Place::Change(0), value("done")),
         ]);
-        assert_eq!(earlier.answer("r", true), Known::Value(json!("old")));
-        assert_eq!(earlier.answer("new write", false), Known::Nothing);
-        assert_eq!(earlier.answer("r", true), Known::Nothing);
-        assert_eq!(earlier.answer("w", false), Known::Value(json!("done")));
+        assert_eq!(ask(&earlier, "r", true), Known::Value(json!("old")));
+        assert_eq!(ask(&earlier, "new write", false), Known::Nothing);
+        assert_eq!(ask(&earlier, "r", true), Known::Nothing);
+        assert_eq!(ask(&earlier, "w", false), Known::Value(json!("done")));
     }
 
     #[test]
@@ -214,16 +281,16 @@ mod tests {
             ])
         };
         let earlier = recorded();
-        assert_eq!(earlier.answer("w1", false), Known::Value(json!(1)));
-        assert_eq!(earlier.answer("r", true), Known::Value(json!("between")));
+        assert_eq!(ask(&earlier, "w1", false), Known::Value(json!(1)));
+        assert_eq!(ask(&earlier, "r", true), Known::Value(json!("between")));
         let earlier = recorded();
-        earlier.answer("w1", false);
-        earlier.answer("w2", false);
-        assert_eq!(earlier.answer("r", true), Known::Nothing);
+        ask(&earlier, "w1", false);
+        ask(&earlier, "w2", false);
+        assert_eq!(ask(&earlier, "r", true), Known::Nothing);
         // As many changes, but others.
         let earlier = recorded();
-        earlier.answer("w2", false);
-        assert_eq!(earlier.answer("r", true), Known::Nothing);
+        ask(&earlier, "w2", false);
+        assert_eq!(ask(&earlier, "r", true), Known::Nothing);
     }
 
     #[test]
@@ -232,26 +299,69 @@ mod tests {
             call("1", "r", Place::ReadAfter(0), value("before")),
             call("2", "w", Place::Change(0), CameTo::Unknown),
         ]);
-        assert_eq!(earlier.answer("w", false), Known::Unknown("2".into()));
-        assert_eq!(earlier.answer("r", true), Known::Nothing);
+        assert_eq!(ask(&earlier, "w", false), Known::Unknown("2".into()));
+        assert_eq!(ask(&earlier, "r", true), Known::Nothing);
     }
 
     #[test]
     fn whoever_tries_again_without_looking_is_told_the_same() {
         let earlier = Earlier::new([call("1", "w", Place::Change(0), CameTo::Unknown)]);
-        assert_eq!(earlier.answer("w", false), Known::Unknown("1".into()));
-        assert_eq!(earlier.answer("w", false), Known::Unknown("1".into()));
-        assert_eq!(earlier.answer("another", false), Known::Nothing);
-        assert_eq!(earlier.answer("w", false), Known::Unknown("1".into()));
-        assert_eq!(earlier.answer("look", true), Known::Nothing);
-        assert_eq!(earlier.answer("w", false), Known::Again("1".into()));
-        assert_eq!(earlier.answer("w", false), Known::Nothing);
+        assert_eq!(ask(&earlier, "w", false), Known::Unknown("1".into()));
+        assert_eq!(ask(&earlier, "w", false), Known::Unknown("1".into()));
+        assert_eq!(ask(&earlier, "another", false), Known::Nothing);
+        assert_eq!(ask(&earlier, "w", false), Known::Unknown("1".into()));
+        // A look that nobody answered, and one that was under way when the script was told, are none.
+        assert_eq!(ask(&earlier, "look", true), Known::Nothing);
+        assert_eq!(ask(&earlier, "w", false), Known::Unknown("1".into()));
+        let under_way = earlier.next_batch();
+        assert_eq!(ask(&earlier, "w", false), Known::Unknown("1".into()));
+        earlier.looked(under_way);
+        assert_eq!(ask(&earlier, "w", false), Known::Unknown("1".into()));
+        look(&earlier);
+        assert_eq!(ask(&earlier, "w", false), Known::Again("1".into()));
+        assert_eq!(ask(&earlier, "w", false), Known::Nothing);
+    }
+
+    #[test]
+    fn calls_of_one_batch_know_nothing_of_each_other() {
+        let earlier = Earlier::new([call("1", "w", Place::Change(0), CameTo::Unknown)]);
+        let batch = earlier.next_batch();
+        let asking = |args_digest, read_only| Asking { args_digest, read_only, batch };
+        assert_eq!(earlier.answer(asking("w", false), Kept::Answer), Known::Unknown("1".into()));
+        assert_eq!(earlier.answer(asking("look", true), Kept::Answer), Known::Nothing);
+        earlier.looked(batch);
+        assert_eq!(ask(&earlier, "w", false), Known::Unknown("1".into()));
+    }
+
+    #[test]
+    fn what_is_asked_for_in_another_manner_is_the_same_work() {
+        let recorded = |came_to| Earlier::new([call("1", "w", Place::Change(0), came_to)]);
+        let otherwise = |earlier: &Earlier, kept: fn(Value) -> Kept| {
+            let batch = earlier.next_batch();
+            earlier.answer(Asking { args_digest: "w.slowly", read_only: false, batch }, kept)
+        };
+        let earlier = recorded(CameTo::Unknown);
+        assert_eq!(otherwise(&earlier, Kept::Answer), Known::Unknown("1".into()));
+        assert_eq!(ask(&earlier, "w", false), Known::Unknown("1".into()));
+        let earlier = recorded(value(1));
+        assert_eq!(otherwise(&earlier, Kept::Answer), Known::Value(json!(1)));
+        assert_eq!(ask(&earlier, "w", false), Known::Nothing);
+        let refuse: fn(Value) -> Kept = |_| Kept::Refused("in another form".into());
+        assert_eq!(otherwise(&recorded(value(1)), refuse), Known::Refused("1".into(), "in another form".into()));
+        assert_eq!(otherwise(&recorded(value(1)), |_| Kept::DoneNow), Known::Nothing);
+    }
+
+    #[test]
+    fn a_read_in_another_manner_is_another_read() {
+        let earlier = Earlier::new([call("1", "r", Place::ReadAfter(0), value("short"))]);
+        assert_eq!(ask(&earlier, "r.whole", true), Known::Nothing);
+        assert_eq!(ask(&earlier, "r", true), Known::Value(json!("short")));
     }
 
     #[test]
     fn an_unknown_read_is_done_again() {
         let earlier = Earlier::new([call("1", "r", Place::ReadAfter(0), CameTo::Unknown)]);
-        assert_eq!(earlier.answer("r", true), Known::Nothing);
+        assert_eq!(ask(&earlier, "r", true), Known::Nothing);
     }
 
     #[test]
@@ -264,13 +374,13 @@ mod tests {
             ])
         };
         let (first, second) = (recorded(), recorded());
-        first.answer("w", false);
+        ask(&first, "w", false);
         second.spend(&first.spent());
-        assert_eq!(second.answer("r", true), Known::Value(json!("then")));
-        second.answer("x", false);
+        assert_eq!(ask(&second, "r", true), Known::Value(json!("then")));
+        ask(&second, "x", false);
         let third = recorded();
         third.spend(&second.spent());
-        assert_eq!(third.answer("x", false), Known::Unknown("3".into()));
-        assert_eq!(third.answer("r", true), Known::Nothing);
+        assert_eq!(ask(&third, "x", false), Known::Unknown("3".into()));
+        assert_eq!(ask(&third, "r", true), Known::Nothing);
     }
 }

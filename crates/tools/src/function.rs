@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::{Again, Call, Risk, Tool, ToolError, ToolOutput, camel_case};
+use crate::{Again, Call, Kept, Risk, Tool, ToolError, ToolOutput, Work, camel_case};
 
 /// A tool from an async closure over its arguments.
 ///
@@ -53,6 +53,9 @@ where
         run: Box::new(move |args, call| run(args, call).boxed()),
         risk: None,
         reads_only: None,
+        work: None,
+        kept: None,
+        blind: false,
         render: None,
         preview: None,
         agreement: None,
@@ -68,6 +71,8 @@ where
 type Run<A, R> = dyn Fn(A, Call) -> BoxFuture<'static, Result<R, ToolError>> + Send + Sync;
 type Judge = dyn Fn(&Value) -> Risk + Send + Sync;
 type Promise = dyn Fn(&Value) -> bool + Send + Sync;
+type Say = dyn Fn(&Value) -> Work + Send + Sync;
+type Keep = dyn Fn(Value) -> Kept + Send + Sync;
 type Render<R> = dyn Fn(&R) -> String + Send + Sync;
 type Show = dyn Fn(&Value) -> Preview + Send + Sync;
 type Agree = dyn Fn(&Value) -> Option<String> + Send + Sync;
@@ -81,6 +86,9 @@ pub struct FunctionTool<A, R> {
     risk: Option<Box<Judge>>,
     render: Option<Box<Render<R>>>,
     reads_only: Option<Box<Promise>>,
+    work: Option<Box<Say>>,
+    kept: Option<Box<Keep>>,
+    blind: bool,
     preview: Option<Box<Show>>,
     agreement: Option<Box<Agree>>,
     allow_always: Option<Box<Allow>>,
@@ -108,6 +116,24 @@ impl<A, R> FunctionTool<A, R> {
     /// Says which calls leave the world as it was.
     pub fn reads_only(mut self, reads_only: impl Fn(&Value) -> bool + Send + Sync + 'static) -> Self {
         self.reads_only = Some(Box::new(reads_only));
+        self
+    }
+
+    /// Says what a call does where that can be said in several ways.
+    pub fn work(mut self, work: impl Fn(&Value) -> Work + Send + Sync + 'static) -> Self {
+        self.work = Some(Box::new(work));
+        self
+    }
+
+    /// Says whether what the same work came to in another manner is an answer.
+    pub fn kept(mut self, kept: impl Fn(Value) -> Kept + Send + Sync + 'static) -> Self {
+        self.kept = Some(Box::new(kept));
+        self
+    }
+
+    /// Says that it tells nothing of the world, although it leaves it as it was.
+    pub fn blind(mut self) -> Self {
+        self.blind = true;
         self
     }
 
@@ -195,6 +221,21 @@ where
 
     fn reads_only(&self, args: &Value) -> bool {
         self.reads_only.as_ref().is_some_and(|reads_only| reads_only(args))
+    }
+
+    fn work(&self, args: &Value) -> Option<Work> {
+        self.work.as_ref().map(|work| work(args))
+    }
+
+    fn kept(&self, value: Value) -> Kept {
+        match &self.kept {
+            Some(kept) => kept(value),
+            None => Kept::Answer(value),
+        }
+    }
+
+    fn looks(&self, args: &Value) -> bool {
+        !self.blind && (self.spec.read_only || self.reads_only(args))
     }
 
     fn preview(&self, args: &Value) -> Preview {

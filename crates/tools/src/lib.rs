@@ -29,6 +29,7 @@ mod tasks;
 mod tool;
 mod typescript;
 mod words;
+mod work;
 
 pub use arguments::{ArgumentError, ArgumentErrorKind, check_partial};
 pub use earlier::{CameTo, Earlier, EarlierCall, Place, Spent};
@@ -46,3 +47,4 @@ pub use search::{FoundTool, search_tool};
 pub use tasks::{Means, SPAWN, Tasks};
 pub use tool::{Again, Call, FieldCase, Tool, ToolError, ToolOutput};
 pub use typescript::{declarations, signature, signatures};
+pub use work::{Kept, Work, same_work};

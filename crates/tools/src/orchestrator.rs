@@ -14,11 +14,12 @@ use tokio::sync::mpsc::UnboundedSender;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
-use crate::earlier::Known;
+use crate::earlier::{Asking, Known};
 use crate::gate::{Approver, NobodyToAsk};
 use crate::registry::{Found, Registered, Registry};
 use crate::supervise::supervise;
-use crate::words::{about, digest};
+use crate::words::about;
+use crate::work::digest;
 use crate::{ArgumentError, Call, Risk, Scope, ToolOutput, Verdict, judge};
 
 /// A call somebody wants made.
@@ -151,6 +152,8 @@ pub(crate) struct Prepared {
     digest: String,
     /// Whether it leaves the world as it was.
     read_only: bool,
+    /// When it was asked for, among the batches of a run that goes on from an earlier one.
+    asked: usize,
     /// The call of an earlier run that this one repeats, of which nobody knows whether it had its effect.
     repeats: Option<String>,
 }
@@ -230,8 +233,9 @@ impl Orchestrator {
         let reports = &reports;
         let mut free = Vec::new();
         let mut gated = Vec::new();
+        let asked = scope.earlier.as_ref().map_or(0, |earlier| earlier.next_batch());
         for request in batch {
-            match self.prepare(scope, request).and_then(|prepared| self.not_known(scope, prepared)) {
+            match self.prepare(scope, request, asked).and_then(|prepared| self.not_known(scope, prepared)) {
                 Err(outcome) => self.finish(scope, reports, outcome),
                 Ok(prepared) => match judge(self.policy, risk(&prepared)) {
                     Verdict::Ask { .. } if scope.has_agreed(&prepared.agreement()) => free.push(prepared),
@@ -258,7 +262,7 @@ impl Orchestrator {
         tokio::join!(free, gated);
     }
 
-    fn prepare(&self, scope: &Scope, mut request: CallRequest) -> Result<Prepared, Box<CallOutcome>> {
+    fn prepare(&self, scope: &Scope, mut request: CallRequest, asked: usize) -> Result<Prepared, Box<CallOutcome>> {
         let tool = match self.registry.find(&request.tool) {
             Found::Tool(tool) => tool.clone(),
             Found::Namespace | Found::Nothing(_) => {
@@ -273,9 +277,9 @@ impl Orchestrator {
         let args = std::mem::replace(&mut request.args, Arguments::List(Vec::new()));
         match tool.accept(args) {
             Ok(args) => {
-                let digest = digest(&self.digest_key, &name, &args);
+                let digest = digest(&self.digest_key, &tool, &args);
                 let read_only = reads_only(&tool, &args);
-                Ok(Prepared { request, args, tool, digest, read_only, repeats: None })
+                Ok(Prepared { request, args, tool, digest, read_only, asked, repeats: None })
             }
             Err(errors) => Err(refused(&request, name, invalid(&tool, &errors))),
         }
@@ -312,6 +316,7 @@ impl Orchestrator {
     /// Runs a call; one that its confinement seems to have stopped may run again where a person agrees.
     async fn run(&self, scope: &Scope, prepared: Prepared, reports: &UnboundedSender<Report>) {
         let (tool, line, cancel) = (prepared.tool.clone(), prepared.request.line, prepared.request.cancel.clone());
+        let asked = prepared.asked;
         let outcome = self.attempt(scope, prepared).await;
         let again = match &outcome.result {
             Ok(ToolOutput { again: Some(again), .. }) if self.policy == ApprovalPolicy::OnFailure => again.clone(),
@@ -323,10 +328,10 @@ impl Orchestrator {
             return;
         }
         let id = format!("{}.again", outcome.record.id);
-        let digest = digest(&self.digest_key, &tool.spec.name, &again.args);
+        let digest = digest(&self.digest_key, &tool, &again.args);
         let request = CallRequest { id, tool: tool.spec.name.clone(), args: Arguments::List(Vec::new()), line, cancel };
         let read_only = reads_only(&tool, &again.args);
-        let second = Prepared { request, args: again.args, tool, digest, read_only, repeats: None };
+        let second = Prepared { request, args: again.args, tool, digest, read_only, asked, repeats: None };
         // Somebody may have agreed to this before.
         let agreed = judge(self.policy, risk(&second)) == Verdict::Run || scope.has_agreed(&second.agreement());
         let second = match agreed {
@@ -346,7 +351,7 @@ impl Orchestrator {
     }
 
     async fn attempt(&self, scope: &Scope, prepared: Prepared) -> Box<CallOutcome> {
-        let Prepared { request, args, tool, digest, read_only, repeats } = prepared;
+        let Prepared { request, args, tool, digest, read_only, asked, repeats } = prepared;
         let name = tool.spec.name.clone();
         let place = tokio::select! {
             biased;
@@ -393,7 +398,11 @@ impl Orchestrator {
             belongings: scope.belongings.clone(),
         };
         let span = tracing::info_span!("tool_call", tool = name, call = request.id, run = scope.id);
+        let looking = scope.earlier.as_ref().filter(|earlier| earlier.waits_for_a_look() && looks(&tool, &args));
         let (result, stubborn) = supervise(scope, &tool, args, call).instrument(span).await;
+        if let Some(earlier) = looking.filter(|_| is_an_answer(&result)) {
+            earlier.looked(asked);
+        }
         let status = match &result {
             Ok(_) => CallStatus::Done,
             Err(_) if stubborn => CallStatus::OutcomeUnknown,
@@ -420,9 +429,10 @@ impl Orchestrator {
     /// The call, unless an earlier run made it already: then its outcome.
     fn not_known(&self, scope: &Scope, mut prepared: Prepared) -> Result<Prepared, Box<CallOutcome>> {
         let Some(earlier) = &scope.earlier else { return Ok(prepared) };
-        let Prepared { request, tool, digest, read_only, .. } = &prepared;
+        let Prepared { request, tool, digest, read_only, asked, .. } = &prepared;
         let name = tool.spec.name.clone();
-        match earlier.answer(digest, *read_only) {
+        let asking = Asking { args_digest: digest, read_only: *read_only, batch: *asked };
+        match earlier.answer(asking, |value| tool.tool.kept(value)) {
             Known::Nothing => Ok(prepared),
             Known::Again(first) => {
                 prepared.repeats = Some(first);
@@ -436,6 +446,12 @@ impl Orchestrator {
                 outcome.record.error = None;
                 outcome.result = Ok(ToolOutput::from(value));
                 outcome.answered = Some(Answered { args: prepared.args, read_only: prepared.read_only });
+                Err(outcome)
+            }
+            Known::Refused(id, why) => {
+                let message = format!("{name} was done by the earlier run as {id}, and is not done again: {why}");
+                let mut outcome = refused(request, name, CallFailure::new(ErrorCode::ToolExecutionError, message));
+                outcome.record.args_digest = digest.clone();
                 Err(outcome)
             }
             Known::Unknown(id) => {
@@ -494,6 +510,19 @@ impl Orchestrator {
 fn reads_only(tool: &Registered, args: &Value) -> bool {
     let asked = || std::panic::catch_unwind(AssertUnwindSafe(|| tool.tool.reads_only(args)));
     tool.spec.read_only || asked().unwrap_or(false)
+}
+
+/// Whether the call tells its caller how the world is; a tool that breaks over that does not.
+fn looks(tool: &Registered, args: &Value) -> bool {
+    std::panic::catch_unwind(AssertUnwindSafe(|| tool.tool.looks(args))).unwrap_or(false)
+}
+
+/// Whether the tool has spoken: "there is no such file" is an answer, "nobody answered" is none.
+fn is_an_answer(result: &Result<ToolOutput, CallFailure>) -> bool {
+    match result {
+        Ok(_) => true,
+        Err(failure) => failure.code == ErrorCode::ToolExecutionError && !failure.retryable && !failure.outcome_unknown,
+    }
 }
 
 /// What the tool makes of the arguments; one that breaks over them is asked for.

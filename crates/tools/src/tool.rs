@@ -5,7 +5,7 @@ use selvedge_protocol::{EventSink, Preview, ToolSpec};
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
-use crate::{Belongings, Risk};
+use crate::{Belongings, Kept, Risk, Work};
 
 /// Something a script or a model can call.
 pub trait Tool: Send + Sync {
@@ -22,6 +22,22 @@ pub trait Tool: Send + Sync {
     fn reads_only(&self, args: &Value) -> bool {
         let _ = args;
         false
+    }
+
+    /// What a call with these arguments does, where the same can be said otherwise; `None` is what all of them say.
+    fn work(&self, args: &Value) -> Option<Work> {
+        let _ = args;
+        None
+    }
+
+    /// What a call that did the same work in another manner is for one of this manner.
+    fn kept(&self, value: Value) -> Kept {
+        Kept::Answer(value)
+    }
+
+    /// Whether a call with these arguments tells its caller how the world is.
+    fn looks(&self, args: &Value) -> bool {
+        self.spec().read_only || self.reads_only(args)
     }
 
     /// What a person is shown before agreeing. May take its time: it is only asked for when a person is.

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::Result;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
+use selvedge_agent::all_it_made;
 use selvedge_journal::{Journal, JournalError, Run, RunState};
 use selvedge_mcp::Asked;
 use selvedge_protocol::{Answer, ApprovalDecision, ApprovalRequest, GatedCall};
@@ -51,7 +52,8 @@ pub(crate) fn resume(args: &RunsResumeArgs) -> Result<Exit> {
         then: person.unwrap_or_else(|| Arc::new(AskLater)),
     });
     let harness = setup.harness(&LimitArgs::default(), Some(first.clone()))?;
-    let earlier = run.summary.resumes.as_deref().map(|earlier| setup.resume(earlier)).transpose()?;
+    let earlier = run.summary.resumes.as_deref().map(|earlier| all_it_made(&journal, &journal.run(earlier)?));
+    let earlier = earlier.transpose().map_err(|error| problem(&error))?;
     let id = run.summary.id.clone();
     journal.take_over(&id).map_err(|error| match error {
         JournalError::TakenOver | JournalError::NotSuspended(_) => taken(&id),

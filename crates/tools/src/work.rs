@@ -1,0 +1,87 @@
+//! What a call does, however it is said, and the digest that names it.
+
+use std::panic::AssertUnwindSafe;
+
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+
+use crate::Registered;
+
+/// What is said to people about a call, and is no part of what it does.
+const WORDS_FOR_PEOPLE: [&str; 2] = ["approval_context", "justification"];
+
+/// What a call does: whoever makes two calls for the same work has it done twice.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Work {
+    /// Canonical name of the tool that does it.
+    pub tool: String,
+    /// What it is to do.
+    pub args: Value,
+    /// How: how long to wait for it, in which form to tell of it. Null where nothing was said of that.
+    pub manner: Value,
+}
+
+/// What a call of an earlier run that did the same work in another manner is for this one.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Kept {
+    /// Its answer.
+    Answer(Value),
+    /// No answer, because the work was not finished: it is done now.
+    DoneNow,
+    /// No answer, although the work is done: why, in one line.
+    Refused(String),
+}
+
+/// Names what a call does and, behind a dot, its manner; the order of fields is nothing. Without the key nobody can
+/// find out by trying what was digested.
+pub(crate) fn digest(key: &[u8; 32], tool: &Registered, args: &Value) -> String {
+    // A tool that breaks over its arguments does what they say.
+    let said = std::panic::catch_unwind(AssertUnwindSafe(|| tool.tool.work(args))).unwrap_or_default();
+    let Work { tool, args, manner } = said.unwrap_or_else(|| {
+        let mut args = args.clone();
+        if let Value::Object(fields) = &mut args {
+            fields.retain(|name, _| !WORDS_FOR_PEOPLE.contains(&name.as_str()));
+        }
+        Work { tool: tool.spec.name.clone(), args, manner: Value::Null }
+    });
+    let work = hmac(key, &tool, &args);
+    match manner {
+        Value::Null => work,
+        manner => format!("{work}.{}", hmac(key, "", &manner)),
+    }
+}
+
+/// What of a digest names the work.
+pub(crate) fn work_of(digest: &str) -> &str {
+    digest.split_once('.').map_or(digest, |(work, _)| work)
+}
+
+/// Whether two digests are of calls for the same work.
+pub fn same_work(one: &str, other: &str) -> bool {
+    work_of(one) == work_of(other)
+}
+
+fn hmac(key: &[u8; 32], name: &str, value: &Value) -> String {
+    // With a key that is shorter than a block.
+    let (mut inner, mut outer) = ([0x36; 64], [0x5c; 64]);
+    for (index, byte) in key.iter().enumerate() {
+        inner[index] ^= byte;
+        outer[index] ^= byte;
+    }
+    let text = format!("{name}\n{}", sorted(value));
+    let hash = Sha256::new().chain_update(inner).chain_update(text).finalize();
+    let hash = Sha256::new().chain_update(outer).chain_update(hash).finalize();
+    hash.iter().take(16).map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn sorted(value: &Value) -> Value {
+    match value {
+        Value::Object(object) => {
+            let mut pairs: Vec<_> = object.iter().map(|(key, value)| (key.clone(), sorted(value))).collect();
+            pairs.sort_by(|a, b| a.0.cmp(&b.0));
+            Value::Object(pairs.into_iter().collect())
+        }
+        Value::Array(items) => Value::Array(items.iter().map(sorted).collect()),
+        other => other.clone(),
+    }
+}
