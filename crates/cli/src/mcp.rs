@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
+use selvedge_journal::Journal;
 use selvedge_mcp::{
     AskPerson, Asked, Elicited, Entrance, HttpServer, Login, LoginError, Offer, ServeError, ServerStatus, serve_stdio,
 };
@@ -34,6 +35,8 @@ pub(crate) fn mcp(command: McpCommand) -> Result<Exit> {
 fn serve(args: ServeArgs) -> Result<Exit> {
     let setup = Setup::new(&args.place)?.without_variable(&args.token_env)?;
     let setup = Arc::new(setup.with_journal(&args.place)?);
+    // A client waits for each answer: what changed nothing is written down behind it.
+    setup.journal.iter().for_each(Journal::write_behind);
     let live = LiveRuns::new(LiveLimits::default());
     let forms = Arc::new(ThroughTheClient(live.clone()));
     let servers = setup.servers(Asked { person: Some(forms), model: None })?;
@@ -67,6 +70,9 @@ fn serve(args: ServeArgs) -> Result<Exit> {
         served
     });
     runtime.shutdown_background();
+    if let Some(Err(error)) = setup.journal.as_ref().map(|journal| journal.catch_up()) {
+        return Err(crate::runs::problem(&error).into());
+    }
     setup.tidy_journal();
     served?;
     Ok(Exit::Done)

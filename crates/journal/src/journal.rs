@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
 use selvedge_protocol::{
@@ -10,6 +10,7 @@ use selvedge_protocol::{
     new_id,
 };
 
+use crate::behind::Behind;
 use crate::live::Owner;
 use crate::payloads::Payloads;
 use crate::time::now_ms;
@@ -25,6 +26,8 @@ pub struct Journal {
     pub(crate) payloads: Payloads,
     /// Questions of runs that were taken over, to be closed when something is written of the run again.
     pub(crate) asked_before: Mutex<HashMap<String, Vec<String>>>,
+    pub(crate) durability: Durability,
+    pub(crate) behind: Arc<Behind>,
 }
 
 /// How a journal is kept.
@@ -70,6 +73,8 @@ impl Journal {
             key,
             payloads,
             asked_before: Mutex::default(),
+            durability: keeping.durability,
+            behind: Arc::default(),
         })
     }
 
@@ -80,8 +85,16 @@ impl Journal {
         Ok(self.owner.lock.try_clone()?.into())
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Connection> {
+    pub(crate) fn connection(&self) -> MutexGuard<'_, Connection> {
         self.connection.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The connection, once everything is written that waits to be.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Connection> {
+        let connection = self.connection();
+        // Where it cannot be, it waits on.
+        let _ = self.write_what_waits(&connection);
+        connection
     }
 
     pub(crate) fn is_alive(&self, owner: &str) -> bool {
@@ -93,20 +106,43 @@ impl Journal {
         &self,
         work: impl FnOnce(&Connection) -> Result<T, JournalError>,
     ) -> Result<T, JournalError> {
-        let connection = self.lock();
-        // Prepared once: words that are parsed anew for each call cost as much as writing it.
-        let say = |words| connection.prepare_cached(words)?.execute([]).map_err(JournalError::from);
-        if !connection.is_autocommit() {
-            // Whoever wrote last broke on the way.
-            say("ROLLBACK")?;
-        }
-        say("BEGIN IMMEDIATE")?;
-        let done = work(&connection).and_then(|done| say("COMMIT").map(|_| done));
-        if done.is_err() && !connection.is_autocommit() {
-            say("ROLLBACK")?;
-        }
-        done
+        in_one_piece(&self.lock(), work)
     }
+}
+
+impl Drop for Journal {
+    fn drop(&mut self) {
+        let _ = self.catch_up();
+        self.behind.end();
+    }
+}
+
+/// Writes, all or nothing.
+pub(crate) fn in_one_piece<T>(
+    connection: &Connection,
+    work: impl FnOnce(&Connection) -> Result<T, JournalError>,
+) -> Result<T, JournalError> {
+    // Prepared once: words that are parsed anew for each call cost as much as writing it.
+    let say = |words| connection.prepare_cached(words)?.execute([]).map_err(JournalError::from);
+    if !connection.is_autocommit() {
+        // Whoever wrote last broke on the way.
+        say("ROLLBACK")?;
+    }
+    say("BEGIN IMMEDIATE")?;
+    let done = work(connection).and_then(|done| say("COMMIT").map(|_| done));
+    if done.is_err() && !connection.is_autocommit() {
+        say("ROLLBACK")?;
+    }
+    done
+}
+
+/// How a run ended.
+#[derive(Clone, Copy)]
+pub(crate) struct RunEnd<'a> {
+    pub(crate) output: &'a ScriptToolCallOutput,
+    /// What it was told from outside.
+    pub(crate) recording: Option<&'a [u8]>,
+    pub(crate) at_ms: i64,
 }
 
 impl Journal {
@@ -156,11 +192,11 @@ impl Journal {
     }
 
     /// A run that begins; or one that made no call and is over, in one row at once.
-    fn insert_run(
+    pub(crate) fn insert_run(
         &self,
         connection: &Connection,
         run: &RunStart<'_>,
-        ended: Option<(&ScriptToolCallOutput, Option<&[u8]>)>,
+        ended: Option<RunEnd<'_>>,
     ) -> Result<(), JournalError> {
         if let Some(earlier) = run.resumes {
             // Whoever else goes on from there does what is left to do.
@@ -171,10 +207,10 @@ impl Journal {
         }
         let source = self.payloads.put(connection, run.source.as_bytes())?;
         let setting = self.payloads.put_shared(connection, run.setting.as_bytes())?;
-        let now = now_ms();
-        let took = ended.map_or(0.0, |(output, _)| output.metadata.duration_ms) as i64;
-        let status = ended.map_or_else(|| "running".to_owned(), |(output, _)| status_word(output.status));
-        let kept = ended.map(|(output, recording)| self.put_ended(connection, output, recording)).transpose()?;
+        let ended_ms = ended.map(|end| end.at_ms);
+        let took = ended.map_or(0.0, |end| end.output.metadata.duration_ms) as i64;
+        let status = ended.map_or_else(|| "running".to_owned(), |end| status_word(end.output.status));
+        let kept = ended.map(|end| self.put_ended(connection, end.output, end.recording)).transpose()?;
         let (output, recording) = kept.map_or((None, None), |(output, recording)| (Some(output), recording));
         connection
             .prepare_cached(
@@ -190,10 +226,10 @@ impl Journal {
                 run.seed,
                 self.owner.id,
                 status,
-                now - took,
+                ended_ms.unwrap_or_else(now_ms) - took,
                 setting,
                 output,
-                ended.map(|_| now),
+                ended_ms,
                 recording
             ])?;
         Ok(())
@@ -379,7 +415,11 @@ impl Ledger for Journal {
         output: &ScriptToolCallOutput,
         recording: Option<&[u8]>,
     ) -> Result<(), LedgerError> {
-        Ok(self.write(|connection| self.insert_run(connection, run, Some((output, recording))))?)
+        let end = RunEnd { output, recording, at_ms: now_ms() };
+        if self.behind.take(run, end) {
+            return Ok(());
+        }
+        Ok(self.write(|connection| self.insert_run(connection, run, Some(end)))?)
     }
 }
 

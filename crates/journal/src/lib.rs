@@ -4,6 +4,7 @@
 //! after the death of a process at any moment each call is known to be done, not started, or of unknown outcome.
 //! Payloads are exact, because going on and replaying need them; every view of them is redacted ([`Redactor`]).
 
+mod behind;
 mod cabinet;
 mod error;
 mod forget;
