@@ -18,10 +18,12 @@ fn told(output: &Output) -> (i32, String) {
     (output.status.code().unwrap(), String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
+/// The last script's run.
 fn last(place: &Place) -> String {
     let listed = place.command(&["runs", "list", "--json"]).output().unwrap();
     let listed: Value = serde_json::from_slice(&listed.stdout).unwrap();
-    listed[0]["id"].as_str().unwrap().to_owned()
+    let mut ids = listed.as_array().unwrap().iter().map(|run| run["id"].as_str().unwrap());
+    ids.find(|id| id.starts_with("scr_")).unwrap().to_owned()
 }
 
 /// Lines that were left by what was done.
@@ -191,4 +193,25 @@ fn of_several_that_go_on_at_once_one_does_the_rest() {
         assert!(said.contains("still runs") || said.contains("has gone on from"), "{status} {said}");
     }
     assert!(ended.iter().any(|(status, _)| *status == 0), "{ended:?}");
+}
+
+#[test]
+fn a_task_in_the_background_is_not_started_again() {
+    let place = Place::new();
+    place.config("[script_harness.expose]\nenable_spawn = true\n");
+    let task = "const task = tools.spawn.exec('exec', {command: ['sh', '-c', 'echo one >> effects']});";
+    let (status, said) = told(&run(&place, &["-e", &format!("{task} await task.done; throw 1")]));
+    assert_eq!((status, done(&place)), (1, 1), "{said}");
+    let first = last(&place);
+    // What it came to is known; to wait for it is no change either.
+    let more = format!(
+        "{task} const other = tools.spawn.exec('exec', {{command: ['sh', '-c', 'echo two >> effects']}});
+         await other.done; return (await task.done).exitCode"
+    );
+    let output = run(&place, &["--resume", &first, "-e", &more]);
+    assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "0", "{:?}", told(&output));
+    assert_eq!(std::fs::read_to_string(place.work().join("effects")).unwrap(), "one\ntwo\n");
+    let shown = place.command(&["runs", "show", &last(&place)]).output().unwrap();
+    let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+    assert!(shown.contains("spawn.exec"), "{shown}");
 }

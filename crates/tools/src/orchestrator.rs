@@ -215,6 +215,11 @@ impl Orchestrator {
         self
     }
 
+    /// Names work that is no tool's.
+    pub(crate) fn digest_of(&self, name: &str, args: &Value) -> String {
+        crate::work::hmac(&self.digest_key, name, args)
+    }
+
     /// The tools there are.
     pub fn registry(&self) -> &Registry {
         &self.registry

@@ -9,15 +9,17 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use schemars::JsonSchema;
 use selvedge_protocol::{
-    ErrorCode, EventSink, RunMetadata, RunStart, RunStatus, ScriptError, ScriptToolCallOutput, new_id,
+    Answered, CallRecord, CallStatus, ErrorCode, EventSink, RunMetadata, RunStart, RunStatus, ScriptError,
+    ScriptToolCallOutput, Settled, new_id,
 };
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
+use crate::earlier::{Asking, Known};
 use crate::{
-    Arguments, CallFailure, CallOutcome, CallRequest, Orchestrator, Registry, RegistryError, Report, Scope,
+    Arguments, CallFailure, CallOutcome, CallRequest, Kept, Orchestrator, Registry, RegistryError, Report, Scope,
     ScopeLimits, ToolError, tool, tool_with_call,
 };
 
@@ -115,10 +117,19 @@ impl Tasks {
     }
 
     /// Starts a task as a script asks for it, with what stands between the parentheses, and returns its id. It counts
-    /// among the calls of the script.
+    /// among the calls of the script: one that an earlier run has started is not started again.
     pub fn start_as_written(&self, list: Vec<Value>, scope: &Scope, means: Means) -> Result<String, CallFailure> {
         scope.take_call()?;
-        self.read_and_start(list, scope.events.clone(), means).map_err(|error| {
+        let start = || {
+            let (tool, args) = read(list)?;
+            let line = Line::new(&means.orchestrator, scope, &tool, &args);
+            if let Some(id) = line.earlier() {
+                line.write(&id, Written::Reused)?;
+                return Ok(id);
+            }
+            self.start(tool, args, scope.events.clone(), means.clone(), |id| line.write(id, Written::Started))
+        };
+        start().map_err(|error: ToolError| {
             let mut failure = CallFailure::new(ErrorCode::ToolExecutionError, error.message);
             (failure.retryable, failure.suggestions, failure.metadata) =
                 (error.retryable, error.suggestions, error.metadata);
@@ -126,27 +137,14 @@ impl Tasks {
         })
     }
 
-    fn read_and_start(&self, list: Vec<Value>, events: EventSink, means: Means) -> Result<String, ToolError> {
-        let mut list = list.into_iter();
-        let args = match (list.next(), list.next()) {
-            (Some(Value::String(tool)), None) => StartArgs { tool: Some(tool), ..StartArgs::default() },
-            (Some(Value::String(tool)), Some(Value::Object(args))) => {
-                StartArgs { tool: Some(tool), args: Some(args), ..StartArgs::default() }
-            }
-            (Some(first @ Value::Object(_)), None) => serde_json::from_value(first)
-                .map_err(|error| ToolError::new(format!("cannot read the arguments: {error}")))?,
-            _ => {
-                return Err(ToolError::new("spawn.exec takes a tool's name and its arguments")
-                    .suggest("tools.spawn.exec(\"exec\", { command: [\"make\"] })"));
-            }
-        };
-        self.start(args, events, means)
-    }
-
-    fn start(&self, args: StartArgs, events: EventSink, means: Means) -> Result<String, ToolError> {
-        // Where no tool is named, it is a command's arguments.
-        let tool = args.tool.unwrap_or_else(|| "exec".to_owned());
-        let args = args.args.unwrap_or(args.rest);
+    fn start(
+        &self,
+        tool: String,
+        args: Map<String, Value>,
+        events: EventSink,
+        means: Means,
+        write_down: impl FnOnce(&str) -> Result<(), ToolError>,
+    ) -> Result<String, ToolError> {
         if tool.starts_with("spawn") {
             return Err(ToolError::new("a task cannot start a task"));
         }
@@ -166,6 +164,8 @@ impl Tasks {
             all.remove(over);
         }
         let id = new_id("tsk");
+        // Nothing is started that was not written down before.
+        write_down(&id)?;
         let limits = ScopeLimits { max_calls: 1, max_concurrent: 1, ..means.limits.clone() };
         let scope = Scope::new(id.clone(), limits, &self.0.cancel, events);
         let (tell, came_to) = watch::channel(None);
@@ -218,6 +218,7 @@ impl Tasks {
         found.ok_or_else(|| {
             let id: String = id.chars().take(40).collect();
             ToolError::new(format!("there is no task `{id}` in this session"))
+                .suggest(format!("`selvedge runs show {id}` tells what became of one that an earlier run started"))
         })
     }
 
@@ -229,6 +230,78 @@ impl Tasks {
 impl std::fmt::Debug for Tasks {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_list().entries(self.all().iter().map(|task| &task.id)).finish()
+    }
+}
+
+/// The tool that a script wants started, and its arguments.
+fn read(list: Vec<Value>) -> Result<(String, Map<String, Value>), ToolError> {
+    let mut list = list.into_iter();
+    let args = match (list.next(), list.next()) {
+        (Some(Value::String(tool)), None) => StartArgs { tool: Some(tool), ..StartArgs::default() },
+        (Some(Value::String(tool)), Some(Value::Object(args))) => {
+            StartArgs { tool: Some(tool), args: Some(args), ..StartArgs::default() }
+        }
+        (Some(first @ Value::Object(_)), None) => serde_json::from_value(first)
+            .map_err(|error| ToolError::new(format!("cannot read the arguments: {error}")))?,
+        _ => {
+            return Err(ToolError::new("spawn.exec takes a tool's name and its arguments")
+                .suggest("tools.spawn.exec(\"exec\", { command: [\"make\"] })"));
+        }
+    };
+    // Where no tool is named, it is a command's arguments.
+    Ok((args.tool.unwrap_or_else(|| "exec".to_owned()), args.args.unwrap_or(args.rest)))
+}
+
+/// That a task is started, in the ledger of the script that starts it.
+struct Line<'a> {
+    orchestrator: &'a Orchestrator,
+    scope: &'a Scope,
+    args: Value,
+    digest: String,
+}
+
+/// How a task came to be.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Written {
+    Started,
+    Reused,
+}
+
+impl<'a> Line<'a> {
+    fn new(orchestrator: &'a Orchestrator, scope: &'a Scope, tool: &str, args: &Map<String, Value>) -> Self {
+        let args = json!({"tool": tool, "args": args});
+        let digest = orchestrator.digest_of(SPAWN, &args);
+        Self { orchestrator, scope, args, digest }
+    }
+
+    /// The task that an earlier run started for this.
+    fn earlier(&self) -> Option<String> {
+        let earlier = self.scope.earlier.as_ref()?;
+        let asking = Asking { args_digest: &self.digest, read_only: false, batch: earlier.next_batch() };
+        match earlier.answer(asking, Kept::Answer) {
+            Known::Value(started) => started["id"].as_str().map(str::to_owned),
+            _ => None,
+        }
+    }
+
+    fn write(&self, id: &str, written: Written) -> Result<(), ToolError> {
+        let Some(ledger) = self.orchestrator.ledger() else { return Ok(()) };
+        let record = CallRecord {
+            id: id.to_owned(),
+            tool: SPAWN.to_owned(),
+            status: CallStatus::Done,
+            reused: written == Written::Reused,
+            duration_ms: 0.0,
+            args_digest: self.digest.clone(),
+            line: None,
+            error: None,
+        };
+        let (value, answered) = (json!({"id": id}), Answered { args: self.args.clone(), read_only: false });
+        let (run, value, answered) = (&self.scope.id, Some(&value), Some(&answered));
+        let settled = Settled { run, record: &record, value, shown: None, answered };
+        ledger.settle(&settled).map_err(|error| {
+            ToolError::new(format!("the task was not started, because that could not be written down: {error}"))
+        })
     }
 }
 

@@ -61,7 +61,7 @@ pub fn same_work(one: &str, other: &str) -> bool {
     work_of(one) == work_of(other)
 }
 
-fn hmac(key: &[u8; 32], name: &str, value: &Value) -> String {
+pub(crate) fn hmac(key: &[u8; 32], name: &str, value: &Value) -> String {
     // With a key that is shorter than a block.
     let (mut inner, mut outer) = ([0x36; 64], [0x5c; 64]);
     for (index, byte) in key.iter().enumerate() {
