@@ -303,6 +303,124 @@ static JSValue js_is_plain(JSContext *cx, JSValueConst this_val, int argc, JSVal
     return JS_NewBool(cx, is_plain(cx, argv[0], depth));
 }
 
+// Text that JSON writes as it is.
+static bool write_simple_text(DynBuf *out, JSString *text) {
+    if (text->is_wide_char)
+        return false;
+    const uint8_t *chars = str8(text);
+    for (uint32_t i = 0; i < text->len; i++)
+        if (chars[i] < ' ' || chars[i] > '~' || chars[i] == '"' || chars[i] == '\\')
+            return false;
+    dbuf_putc(out, '"');
+    dbuf_put(out, chars, text->len);
+    dbuf_putc(out, '"');
+    return true;
+}
+
+// Writes a plain value as JSON.stringify would, in one walk, as long as it is simple: no text that must be escaped,
+// no names that are numbers. False where it is not; what was written counts for nothing then.
+static bool write_simple(JSContext *cx, DynBuf *out, JSValueConst value, int depth, size_t most) {
+    char digits[16];
+    switch (JS_VALUE_GET_NORM_TAG(value)) {
+    case JS_TAG_INT:
+        dbuf_put(out, digits, i32toa(digits, JS_VALUE_GET_INT(value)));
+        return true;
+    case JS_TAG_BOOL:
+        dbuf_putstr(out, JS_VALUE_GET_BOOL(value) ? "true" : "false");
+        return true;
+    case JS_TAG_NULL:
+        dbuf_putstr(out, "null");
+        return true;
+    case JS_TAG_STRING:
+        return write_simple_text(out, JS_VALUE_GET_STRING(value));
+    case JS_TAG_OBJECT:
+        break;
+    default:
+        return false;
+    }
+    // Text may still grow by one string beyond it: whoever asked looks at the end.
+    if (depth <= 0 || out->size > most)
+        return false;
+    JSObject *p = JS_VALUE_GET_OBJ(value);
+    if (p->class_id == JS_CLASS_ARRAY) {
+        // Frozen ones keep their elements as properties: those are not simple.
+        if (!p->fast_array || p->shape->prop_count != 1 ||
+            p->shape->proto != JS_VALUE_GET_OBJ(cx->class_proto[JS_CLASS_ARRAY]) ||
+            JS_VALUE_GET_TAG(p->prop[0].u.value) != JS_TAG_INT ||
+            (uint32_t)JS_VALUE_GET_INT(p->prop[0].u.value) != p->u.array.count)
+            return false;
+        dbuf_putc(out, '[');
+        for (uint32_t i = 0; i < p->u.array.count; i++) {
+            if (i)
+                dbuf_putc(out, ',');
+            if (!write_simple(cx, out, p->u.array.u.values[i], depth - 1, most))
+                return false;
+        }
+        dbuf_putc(out, ']');
+        return true;
+    }
+    if (p->class_id != JS_CLASS_OBJECT || p->is_exotic ||
+        p->shape->proto != JS_VALUE_GET_OBJ(cx->class_proto[JS_CLASS_OBJECT]))
+        return false;
+    dbuf_putc(out, '{');
+    JSShapeProperty *prs = get_shape_prop(p->shape);
+    bool first = true;
+    for (int i = 0; i < p->shape->prop_count; i++, prs++) {
+        if (prs->atom == JS_ATOM_NULL)
+            continue;
+        if ((prs->flags & JS_PROP_TMASK) != JS_PROP_NORMAL || !(prs->flags & JS_PROP_ENUMERABLE))
+            return false;
+        if (__JS_AtomIsTaggedInt(prs->atom) || JS_AtomGetKind(cx, prs->atom) != JS_ATOM_KIND_STRING ||
+            prs->atom == JS_ATOM_toJSON)
+            return false;
+        if (!first)
+            dbuf_putc(out, ',');
+        first = false;
+        if (!write_simple_text(out, rt->atom_array[prs->atom]))
+            return false;
+        dbuf_putc(out, ':');
+        if (!write_simple(cx, out, p->prop[i].u.value, depth - 1, most))
+            return false;
+    }
+    dbuf_putc(out, '}');
+    return true;
+}
+
+// A simple value as JSON; undefined for any other, and for one that is longer than the last argument says.
+static JSValue js_simple_text(JSContext *cx, JSValueConst this_val, int argc, JSValueConst *argv) {
+    (void)this_val, (void)argc;
+    int32_t depth, most;
+    if (JS_ToInt32(cx, &depth, argv[1]) || JS_ToInt32(cx, &most, argv[2]))
+        return JS_EXCEPTION;
+    DynBuf out;
+    js_dbuf_init(cx, &out);
+    bool simple = write_simple(cx, &out, argv[0], depth, most) && !dbuf_error(&out) && out.size <= (size_t)most;
+    JSValue text = simple ? JS_NewStringLen(cx, (char *)out.buf, out.size) : JS_UNDEFINED;
+    dbuf_free(&out);
+    return text;
+}
+
+// The same as `call`, for simple arguments; false where they are not, and nothing was called.
+static JSValue js_call_simply(JSContext *cx, JSValueConst this_val, int argc, JSValueConst *argv) {
+    (void)this_val, (void)argc;
+    uint32_t id, line, column;
+    int32_t depth, most;
+    if (JS_ToUint32(cx, &id, argv[0]) || JS_ToInt32(cx, &depth, argv[3]) || JS_ToInt32(cx, &most, argv[4]))
+        return JS_EXCEPTION;
+    DynBuf args;
+    js_dbuf_init(cx, &args);
+    bool simple = write_simple(cx, &args, argv[2], depth, most) && !dbuf_error(&args) && args.size <= (size_t)most;
+    size_t path_len;
+    const char *path = simple ? JS_ToCStringLen(cx, &path_len, argv[1]) : NULL;
+    if (path) {
+        script_position(&line, &column);
+        host_call(id, path, path_len, (char *)args.buf, args.size, line, column);
+    }
+    JS_FreeCString(cx, path);
+    dbuf_free(&args);
+    return simple && !path ? JS_EXCEPTION : JS_NewBool(cx, simple);
+}
+
 // Freezes a freshly parsed JSON value all the way down.
 static int deep_freeze(JSContext *cx, JSValueConst value) {
     if (JS_VALUE_GET_TAG(value) != JS_TAG_OBJECT)
@@ -485,11 +603,13 @@ EXPORT(init) void guest_init(void) {
 
     JSValue host = JS_NewObject(ctx);
     add(host, "call", js_call, 3);
+    add(host, "callSimply", js_call_simply, 5);
     add(host, "sleep", js_sleep, 2);
     add(host, "cancel", js_cancel, 1);
     add(host, "message", js_message, 2);
     add(host, "position", js_position, 0);
     add(host, "isPlain", js_is_plain, 2);
+    add(host, "simpleText", js_simple_text, 3);
     add(host, "parseFrozen", js_parse_frozen, 1);
     add(host, "exit", js_exit, 0);
     add(host, "finish", js_finish, 2);

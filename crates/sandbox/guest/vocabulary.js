@@ -160,13 +160,14 @@ const vocabulary = (host) => {
   };
 
   const stringify = (value, notes) =>
-    host.isPlain(value, maxDepth())
+    host.simpleText(value, maxDepth(), MAX_VALUE) ??
+    (host.isPlain(value, maxDepth())
       ? JSON.stringify(value)
       : JSON.stringify(
           toPlain(value, "", maxDepth(), [], notes, (_, path, what, fix) => {
             throw refuse(path, what, fix);
           }),
-        );
+        ));
 
   // What stands in a log for a value JSON cannot say.
   const standIn = (value, path, what) =>
@@ -217,9 +218,17 @@ const vocabulary = (host) => {
     return text;
   };
   const call = (path, args) => {
+    const entry = Promise.withResolvers();
+    const next = lastId + 1;
+    pending.set(next, entry);
+    if (host.callSimply(next, path, args, maxDepth(), MAX_ARGS)) {
+      lastId = next;
+      return entry.promise;
+    }
+    pending.delete(next);
+    // Whoever writes these arguments may run code of theirs, which may call as well.
     const text = written(path, args);
     const id = ++lastId;
-    const entry = Promise.withResolvers();
     pending.set(id, entry);
     host.call(id, path, text);
     return entry.promise;
