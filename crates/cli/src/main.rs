@@ -1,4 +1,10 @@
 //! The `selvedge` command: arguments, terminal, and the assembly of everything else.
+// They panic when nobody reads any more: `out` has what does not.
+#![deny(clippy::print_stderr, clippy::print_stdout)]
+
+// Before all others, which tell people things with it.
+#[macro_use]
+mod out;
 
 mod args;
 mod ask;
@@ -18,7 +24,6 @@ mod memory;
 mod models;
 #[cfg(feature = "otlp")]
 mod otlp;
-mod out;
 mod problem;
 mod providers;
 mod recall;

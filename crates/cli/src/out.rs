@@ -13,6 +13,13 @@ pub(crate) fn line(text: &str) -> io::Result<()> {
     }
 }
 
+/// Says a line on standard error. Where nobody hears it any more, everything goes on without it.
+macro_rules! tell {
+    ($($words:tt)*) => {
+        $crate::out::talk(&(format!($($words)*) + "\n"))
+    };
+}
+
 /// Prints a text on standard error, byte for byte unless a terminal would obey it.
 pub(crate) fn talk(text: &str) {
     let mut out = io::stderr().lock();

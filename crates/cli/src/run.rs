@@ -210,18 +210,18 @@ fn print_human(output: &ScriptToolCallOutput, name: &str, source: &[u8]) -> Resu
         }
     }
     for warning in &output.warnings {
-        eprintln!("warning: {}", harmless(warning));
+        tell!("warning: {}", harmless(warning));
     }
     if output.status == RunStatus::Suspended {
         let id = &output.id;
-        eprintln!("note: {id} waits for an answer; `selvedge runs show {id}` shows the question");
-        eprintln!("hint: `selvedge runs resume {id} --approve`, or `--deny`");
+        tell!("note: {id} waits for an answer; `selvedge runs show {id}` shows the question");
+        tell!("hint: `selvedge runs resume {id} --approve`, or `--deny`");
     }
     if let Some(error) = &output.error {
         script_problem(error, name, source).print();
         let done = output.calls.iter().filter(|call| call.status == CallStatus::Done).count();
         if done > 0 {
-            eprintln!(
+            tell!(
                 "note: {done} of {} calls had finished; `selvedge runs show {}` shows them",
                 output.calls.len(),
                 output.id

@@ -47,7 +47,7 @@ fn list(journal: &Journal, args: &SessionsListArgs) -> Result<Exit> {
         line(&harmless(&format!("{}  {when:>8}  {name:<40}  {}", session.id, session.directory)))?;
     }
     if sessions.is_empty() {
-        eprintln!("note: no sessions are written down");
+        tell!("note: no sessions are written down");
     }
     Ok(Exit::Done)
 }
@@ -85,7 +85,7 @@ fn show(journal: &Arc<Journal>, args: &SessionArgs) -> Result<Exit> {
         line(&harmless(&format!("T-{turn}  {}", text.replace('\n', "\n      "))))?;
     }
     if session.is_open() {
-        eprintln!("note: the last turn was broken off; `selvedge exec resume {}` goes on with it", summary.id);
+        tell!("note: the last turn was broken off; `selvedge exec resume {}` goes on with it", summary.id);
     }
     Ok(Exit::Done)
 }

@@ -79,6 +79,6 @@ fn watch() -> Result<Watch> {
         };
         let args = step.args.strip_prefix('[').and_then(|args| args.strip_suffix(']')).unwrap_or(step.args);
         let text = format!("{}  {}({args})\n    {mark} {answer}", step.call_id, step.tool);
-        eprintln!("{}", harmless(&redactor.text(&text)));
+        tell!("{}", harmless(&redactor.text(&text)));
     }))
 }

@@ -90,7 +90,7 @@ pub(crate) fn resume(args: &RunsResumeArgs) -> Result<Exit> {
     })?;
     let exit = conclude(&output, args.json, &id, run.source.as_bytes())?;
     if first.answer.is_some() && !first.used.load(Ordering::Relaxed) {
-        eprintln!("note: the answer was not used: the script did not ask for what was shown");
+        tell!("note: the answer was not used: the script did not ask for what was shown");
     }
     Ok(exit)
 }
@@ -110,7 +110,7 @@ pub(crate) fn cancel(journal: &Journal, args: &RunsCancelArgs) -> Result<Exit> {
         other => problem(&other),
     })?;
     journal.give_up(&id).map_err(|error| problem(&error))?;
-    eprintln!("note: {id} is cancelled; `selvedge run FILE --resume {id}` goes on from what it did");
+    tell!("note: {id} is cancelled; `selvedge run FILE --resume {id}` goes on from what it did");
     Ok(Exit::Done)
 }
 
