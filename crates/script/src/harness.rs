@@ -250,10 +250,7 @@ impl Harness {
         {
             let done = output.calls.iter().any(|call| call.status == CallStatus::Done);
             if let Some(error) = output.error.as_mut().filter(|_| done) {
-                let id = &output.id;
-                error.suggestions.push(format!(
-                    "correct the script and run it with `resume` = `{id}`: what is done is not done again"
-                ));
+                error.suggestions.push(options.author.goes_on_from(&output.id));
             }
             let head = start.head.lock().unwrap_or_else(PoisonError::into_inner);
             let recording = (!head.tape.cut).then(|| serde_json::to_vec(&head.tape).ok()).flatten();

@@ -44,7 +44,7 @@ pub use globals::GLOBALS;
 pub use harness::Harness;
 pub use hopeless::hopeless;
 pub use live::{LiveLimits, LiveRun, LiveRuns, LiveSummary, Report, TooManyRuns};
-pub use options::{Facts, Resume, RunOptions, Suspended};
+pub use options::{Author, Facts, Resume, RunOptions, Suspended};
 pub use playing::{Step, Watch};
 pub use pragma::Pragma;
 pub use preflight::{PlannedCall, Preflight};

@@ -11,7 +11,7 @@ use crate::Exit;
 use crate::args::{RunsExportArgs, RunsReplayArgs};
 use crate::out::{harmless, line};
 use crate::problem::Problem;
-use crate::run::{conclude, runtime};
+use crate::run::{Kept, conclude, runtime};
 use crate::runs::{problem, redactor};
 
 pub(crate) fn replay(args: RunsReplayArgs) -> Result<Exit> {
@@ -30,7 +30,8 @@ pub(crate) fn replay(args: RunsReplayArgs) -> Result<Exit> {
     let replay = Replay { fail: args.fail, watch: if args.step { Some(watch()?) } else { None } };
     let output = runtime()?.block_on(cassette.play(replay)).map_err(|fault| Problem::new(fault.to_string()))?;
     let shown = redactor()?.value(&serde_json::to_value(&output)?);
-    conclude(&serde_json::from_value(shown)?, args.json, &output.id, cassette.source.as_bytes())
+    // What is played is not written down, and what was recorded may be of another journal.
+    conclude(&serde_json::from_value(shown)?, args.json, Kept::Nowhere, &output.id, cassette.source.as_bytes())
 }
 
 pub(crate) fn export(journal: &Journal, args: &RunsExportArgs) -> Result<Exit> {

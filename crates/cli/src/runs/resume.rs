@@ -9,7 +9,7 @@ use futures_util::future::BoxFuture;
 use selvedge_journal::{Journal, JournalError, Run, RunState};
 use selvedge_mcp::Asked;
 use selvedge_protocol::{Answer, ApprovalDecision, ApprovalRequest, GatedCall};
-use selvedge_script::{RunOptions, Suspended};
+use selvedge_script::{Author, RunOptions, Suspended};
 use selvedge_tools::{Approver, AskLater};
 use serde_json::Value;
 
@@ -17,7 +17,7 @@ use crate::Exit;
 use crate::args::{LimitArgs, RunsCancelArgs, RunsResumeArgs};
 use crate::ask::AtTheTerminal;
 use crate::problem::Problem;
-use crate::run::{Signals, conclude, drive, end_tasks, runtime};
+use crate::run::{Kept, Signals, conclude, drive, end_tasks, runtime};
 use crate::runs::problem;
 use crate::setting::Setting;
 use crate::show::Show;
@@ -63,6 +63,7 @@ pub(crate) fn resume(args: &RunsResumeArgs) -> Result<Exit> {
     let values = run.calls.into_iter().filter_map(|call| Some((call.id, call.value?))).collect();
     let options = RunOptions {
         id: Some(id.clone()),
+        author: Author::Person,
         resume: earlier,
         events: show.sink(),
         facts: setting.facts(&setup),
@@ -88,7 +89,7 @@ pub(crate) fn resume(args: &RunsResumeArgs) -> Result<Exit> {
         Problem::new(format!("{id} cannot go on from where it was: {words}"))
             .hint(format!("`selvedge run FILE --resume {id}` goes on from what it did"))
     })?;
-    let exit = conclude(&output, args.json, &id, run.source.as_bytes())?;
+    let exit = conclude(&output, args.json, Kept::InTheJournal, &id, run.source.as_bytes())?;
     if first.answer.is_some() && !first.used.load(Ordering::Relaxed) {
         tell!("note: the answer was not used: the script did not ask for what was shown");
     }
