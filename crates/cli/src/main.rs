@@ -24,6 +24,7 @@ mod memory;
 mod models;
 #[cfg(feature = "otlp")]
 mod otlp;
+mod private;
 mod problem;
 mod providers;
 mod recall;

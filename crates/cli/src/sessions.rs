@@ -14,6 +14,7 @@ use crate::args::{
     SessionArgs, SessionsCommand, SessionsExportArgs, SessionsForkArgs, SessionsImportArgs, SessionsListArgs,
 };
 use crate::out::{harmless, line};
+use crate::private;
 use crate::problem::Problem;
 use crate::runs::{ago, open, redactor};
 
@@ -136,7 +137,7 @@ fn export(journal: &Journal, args: &SessionsExportArgs) -> Result<Exit> {
     let redactor = redactor()?;
     let lines: Vec<String> = lines.iter().map(|line| redactor.value(line).to_string()).collect();
     match &args.file {
-        Some(file) => std::fs::write(file, lines.join("\n") + "\n")
+        Some(file) => private::write(file, &(lines.join("\n") + "\n"))
             .map_err(|error| Problem::new(format!("cannot write {}: {error}", file.display())))?,
         None => lines.iter().try_for_each(|text| line(text))?,
     }

@@ -58,3 +58,31 @@ fn of_a_run_that_was_not_kept_nobody_is_sent_to_look() {
     let item = json_of(&place, &["run", "--ephemeral", "--json", "-e", FAILS]);
     assert!(!item.to_string().contains("resume"), "{item}");
 }
+
+fn mode_of(path: &std::path::Path) -> u32 {
+    use std::os::unix::fs::PermissionsExt;
+    path.metadata().unwrap().permissions().mode() & 0o777
+}
+
+#[test]
+fn what_is_taken_along_is_for_its_owner_alone() {
+    let place = Place::new();
+    assert_eq!(run(&place, &["run", "-q", "-e", "return 1"]).0, 0);
+    let id = last(&place);
+    let seen = run(&place, &["runs", "export", &id, "run.json"]);
+    assert_eq!(seen.0, 0, "{seen:?}");
+    assert_eq!(mode_of(&place.work().join("run.json")), 0o600);
+    let seen = run(&place, &["memory", "export", "--out", "memory.jsonl"]);
+    assert_eq!(seen.0, 0, "{seen:?}");
+    assert_eq!(mode_of(&place.work().join("memory.jsonl")), 0o600);
+    // One that was there is closed before anything is in it, and holds nothing of what it held.
+    let old = place.work().join("old.json");
+    std::fs::write(&old, "x".repeat(100_000)).unwrap();
+    assert_ne!(mode_of(&old) & 0o077, 0, "the test's own file is readable for others");
+    assert_eq!(run(&place, &["runs", "export", &id, "old.json"]).0, 0);
+    assert_eq!(mode_of(&old), 0o600);
+    assert_eq!(std::fs::read(&old).unwrap(), std::fs::read(place.work().join("run.json")).unwrap());
+    assert_eq!(run(&place, &["runs", "replay", "old.json"]).1, "1\n");
+    // What is no file is written to as it is.
+    assert_eq!(run(&place, &["runs", "export", &id, "/dev/null"]).0, 0);
+}

@@ -56,7 +56,7 @@ pub(super) fn export(memory: &Memory, args: &ExportArgs) -> Result<Exit> {
             let wrong = |error: std::io::Error| {
                 Problem::new(format!("cannot write {}: {error}", path.display())).hint("name a file with --out")
             };
-            let mut out = BufWriter::new(std::fs::File::create(path).map_err(wrong)?);
+            let mut out = BufWriter::new(crate::private::create(path).map_err(wrong)?);
             let count = memory.export(args.session.as_deref(), &mut out)?;
             out.flush().map_err(wrong)?;
             count

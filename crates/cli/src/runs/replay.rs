@@ -10,6 +10,7 @@ use selvedge_script::{Cassette, Replay, Step, Watch};
 use crate::Exit;
 use crate::args::{RunsExportArgs, RunsReplayArgs};
 use crate::out::{harmless, line};
+use crate::private;
 use crate::problem::Problem;
 use crate::run::{Kept, conclude, runtime};
 use crate::runs::{problem, redactor};
@@ -39,7 +40,7 @@ pub(crate) fn export(journal: &Journal, args: &RunsExportArgs) -> Result<Exit> {
     let text = serde_json::to_string(&redactor()?.value(&serde_json::to_value(&cassette)?))?;
     match &args.file {
         None => line(&text)?,
-        Some(file) => std::fs::write(file, text + "\n").map_err(|error| {
+        Some(file) => private::write(file, &(text + "\n")).map_err(|error| {
             Problem::new(format!("cannot write {}: {error}", file.display())).hint("name another file, or none")
         })?,
     }
