@@ -68,6 +68,8 @@ impl From<Exit> for ExitCode {
 }
 
 fn main() -> ExitCode {
+    #[cfg(unix)]
+    outlive_files_that_are_full();
     let matches = Cli::command().get_matches();
     let cli = match Cli::from_arg_matches(&matches) {
         Ok(cli) => cli,
@@ -100,6 +102,14 @@ fn main() -> ExitCode {
         Command::Memory(command) => memory::memory(command),
         Command::Doctor(args) => doctor::doctor(args),
     })
+}
+
+/// Writing beyond the size a file may have (`ulimit -f`) is to fail, as on a full disk, and not to end the process without
+/// a word. The signal is heard and not ignored: what is started from here has it as it always was.
+#[cfg(unix)]
+fn outlive_files_that_are_full() {
+    // Where that cannot be had, everything else can.
+    let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Default::default());
 }
 
 /// A flag that was meant for a command and given to the chat.

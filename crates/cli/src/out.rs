@@ -9,7 +9,8 @@ pub(crate) fn line(text: &str) -> io::Result<()> {
     let shown = if out.is_terminal() { harmless(text) } else { Cow::Borrowed(text) };
     match writeln!(out, "{shown}") {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        result => result,
+        Err(error) => Err(io::Error::new(error.kind(), format!("cannot write to standard output: {error}"))),
+        Ok(()) => Ok(()),
     }
 }
 

@@ -159,12 +159,15 @@ pub(crate) fn conclude(
     name: &str,
     source: &[u8],
 ) -> Result<Exit> {
-    if json {
-        print_json(output)?;
-    } else {
-        print_human(output, kept, name, source)?;
-    }
-    Ok(exit_of(output))
+    let printed = if json { print_json(output) } else { print_human(output, kept, name, source) };
+    Ok(match printed {
+        Ok(()) => exit_of(output),
+        // It did start.
+        Err(error) => {
+            Problem::from_error(&error).print();
+            Exit::Failed
+        }
+    })
 }
 
 /// One thread: scripts wait far more than they compute, and threads cost start-up time.

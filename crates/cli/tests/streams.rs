@@ -76,3 +76,46 @@ fn nobody_reads_standard_output_and_nothing_is_said_of_it() {
         assert!(!err.contains("error") && !err.contains("panic"), "{args:?}: {err}");
     }
 }
+
+/// The same command, which may make no file larger than so many blocks of 512 bytes.
+fn with_small_files(command: &Command, blocks: u32) -> Command {
+    let mut limited = Command::new("sh");
+    limited.arg("-c").arg(format!("ulimit -f {blocks}; exec \"$0\" \"$@\"")).arg(command.get_program());
+    limited.args(command.get_args()).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    limited.current_dir(command.get_current_dir().unwrap());
+    command.get_envs().for_each(|(name, value)| _ = limited.env(name, value.unwrap()));
+    limited
+}
+
+#[test]
+fn a_file_that_may_not_grow_is_an_error_that_is_told() {
+    let place = Place::new();
+    // The journal itself: one line and what to do.
+    let run = place.command(&["run", "-e", "return 1"]);
+    let (status, _, err) = told(&with_small_files(&run, 4).output().unwrap());
+    assert_eq!(status, Some(2), "{err}");
+    assert!(err.starts_with("error: ") && err.contains("\nhint: "), "{err}");
+    // The sandbox, whose memory is a file to the system.
+    let run = place.command(&["run", "--ephemeral", "-e", "return 1"]);
+    let (status, _, err) = told(&with_small_files(&run, 4).output().unwrap());
+    assert_eq!(status, Some(1), "{err}");
+    assert!(err.contains("File too large"), "{err}");
+    // Standard output, of which nearly all that may be is there.
+    std::fs::write(place.dir.path().join("out"), vec![b'.'; 16000 * 512]).unwrap();
+    let full = std::fs::File::options().append(true).open(place.dir.path().join("out")).unwrap();
+    let run = place.command(&["run", "-q", "--ephemeral", "-e", "return 1"]);
+    let (status, _, err) = told(&with_small_files(&run, 16000).stdout(full).output().unwrap());
+    assert_eq!(status, Some(1), "{err}");
+    assert!(err.contains("error: cannot write to standard output: File too large"), "{err}");
+}
+
+#[test]
+fn commands_have_the_signals_they_always_had() {
+    let place = Place::new();
+    let code = "const { stdout } = await tools.exec({ command: ['sh', '-c',
+        'ulimit -f 1; head -c 100000 /dev/zero > zeros; echo $?'] }); return stdout.trim()";
+    let (status, out, err) = told(&place.command(&["run", "-q", "-e", code]).output().unwrap());
+    assert_eq!(status, Some(0), "{err}");
+    // Ended by the signal, and not by an error of its own.
+    assert_eq!(out, "153\n", "{err}");
+}
