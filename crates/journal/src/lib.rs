@@ -3,6 +3,8 @@
 //! A run is begun before its script starts, a call is intended before its tool is entered, and settled after. So
 //! after the death of a process at any moment each call is known to be done, not started, or of unknown outcome.
 //! Payloads are exact, because going on and replaying need them; every view of them is redacted ([`Redactor`]).
+// Standard streams belong to whoever runs this.
+#![deny(clippy::print_stderr, clippy::print_stdout)]
 
 mod cabinet;
 mod error;

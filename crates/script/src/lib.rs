@@ -7,6 +7,8 @@
 //! ```
 //!
 //! It opens no file and no socket: a script reaches the world through `selvedge-tools` alone.
+// Standard streams belong to whoever runs this.
+#![deny(clippy::print_stderr, clippy::print_stdout)]
 
 mod bridge;
 mod compile;
