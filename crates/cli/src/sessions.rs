@@ -16,10 +16,11 @@ use crate::args::{
 use crate::out::{harmless, line};
 use crate::private;
 use crate::problem::Problem;
-use crate::runs::{ago, open, redactor};
+use crate::runs::{ago, open, open_to_read, redactor};
 
 pub(crate) fn sessions(command: SessionsCommand) -> Result<Exit> {
-    let journal = Arc::new(open()?);
+    let only_looks = matches!(command, SessionsCommand::List(_) | SessionsCommand::Show(_) | SessionsCommand::Export(_));
+    let journal = Arc::new(if only_looks { open_to_read()? } else { open()? });
     match command {
         SessionsCommand::List(args) => list(&journal, &args),
         SessionsCommand::Show(args) => show(&journal, &args),

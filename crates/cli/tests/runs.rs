@@ -5,6 +5,10 @@
 
 mod support;
 
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+
 use serde_json::{Value, json};
 use support::{Client, Place};
 
@@ -59,8 +63,7 @@ fn of_a_run_that_was_not_kept_nobody_is_sent_to_look() {
     assert!(!item.to_string().contains("resume"), "{item}");
 }
 
-fn mode_of(path: &std::path::Path) -> u32 {
-    use std::os::unix::fs::PermissionsExt;
+fn mode_of(path: &Path) -> u32 {
     path.metadata().unwrap().permissions().mode() & 0o777
 }
 
@@ -85,4 +88,123 @@ fn what_is_taken_along_is_for_its_owner_alone() {
     assert_eq!(run(&place, &["runs", "replay", "old.json"]).1, "1\n");
     // What is no file is written to as it is.
     assert_eq!(run(&place, &["runs", "export", &id, "/dev/null"]).0, 0);
+}
+
+/// Nobody in particular: root may write wherever it likes.
+const NOBODY: u32 = 65534;
+
+fn is_root() -> bool {
+    Path::new("/proc/self").metadata().is_ok_and(|facts| std::os::unix::fs::MetadataExt::uid(&facts) == 0)
+}
+
+/// What may be done below a folder.
+#[derive(Clone, Copy)]
+enum May {
+    Look,
+    Write,
+}
+
+fn let_all(may: May, path: &Path) {
+    let (folder, file) = match may {
+        May::Look => (0o500, 0o400),
+        May::Write => (0o700, 0o600),
+    };
+    if path.is_dir() {
+        std::fs::read_dir(path).unwrap().for_each(|entry| let_all(may, &entry.unwrap().path()));
+    }
+    if is_root() {
+        chown(path, Some(NOBODY), Some(NOBODY)).unwrap();
+    }
+    let mode = if path.is_dir() { folder } else { file };
+    std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
+}
+
+/// The same as [`run`], by somebody who may not write.
+fn look(place: &Place, args: &[&str]) -> (i32, String, String) {
+    let mut command = place.command(args);
+    if is_root() {
+        command.uid(NOBODY).gid(NOBODY);
+    }
+    let output = command.output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
+}
+
+/// A place of which nobody else is kept out by the folder above.
+fn open_place() -> Place {
+    let place = Place::new();
+    std::fs::set_permissions(place.dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    place
+}
+
+/// What can be seen of a run, by somebody who may not write.
+fn is_seen(place: &Place, id: &str, call: &str) {
+    let (status, out, err) = look(place, &["runs", "list"]);
+    assert!(status == 0 && out.contains(id), "{out}{err}");
+    let (status, out, err) = look(place, &["runs", "show", id]);
+    assert!(status == 0 && out.contains(call), "{out}{err}");
+}
+
+#[test]
+fn runs_are_seen_where_nothing_may_be_written() {
+    let place = open_place();
+    assert_eq!(run(&place, &["run", "-q", "-e", "await tools.listDir({ path: '.' }); return 7"]).0, 0);
+    let id = last(&place);
+    assert!(!place.home().join("journal.sqlite-wal").exists(), "its log is folded in when the last one leaves");
+    let_all(May::Look, &place.home());
+    is_seen(&place, &id, "list_dir");
+    let (status, out, err) = look(&place, &["runs", "export", &id]);
+    assert!(status == 0 && out.contains("list_dir"), "{out}{err}");
+    assert_eq!(look(&place, &["runs", "replay", &id]).1, "7\n");
+    assert_eq!(look(&place, &["sessions", "list"]).0, 0);
+    // What would write says so.
+    let (status, _, err) = look(&place, &["run", "-e", "return 1"]);
+    assert!(status == 2 && err.contains("hint: "), "{err}");
+    let_all(May::Write, &place.home());
+    // Only the file.
+    std::fs::set_permissions(place.home().join("journal.sqlite"), PermissionsExt::from_mode(0o400)).unwrap();
+    is_seen(&place, &id, "list_dir");
+}
+
+#[test]
+fn what_a_killed_process_left_in_the_log_is_seen_or_told_of() {
+    let place = open_place();
+    let code = "await tools.writeFile({ path: 'begun', content: '' }); await tools.exec({ command: ['sleep', '60'] })";
+    let mut child = place.command(&["run", "-q", "-e", code]).spawn().unwrap();
+    while json_of(&place, &["runs", "list", "--json"])[0]["calls"] != json!(2) {
+        assert!(child.try_wait().unwrap().is_none());
+    }
+    let id = last(&place);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(place.home().join("journal.sqlite-wal").metadata().unwrap().len() > 0);
+    let_all(May::Look, &place.home());
+    // Its command lives a moment longer.
+    let began = std::time::Instant::now();
+    while look(&place, &["runs", "show", &id]).1.contains("running") {
+        assert!(began.elapsed() < support::PATIENCE);
+    }
+    is_seen(&place, &id, "outcome unknown");
+    // Without the index of the log nothing can be read from it, and nothing is passed over in silence.
+    let_all(May::Write, &place.home());
+    std::fs::remove_file(place.home().join("journal.sqlite-shm")).unwrap();
+    let_all(May::Look, &place.home());
+    let (status, out, err) = look(&place, &["runs", "list"]);
+    assert_eq!((status, out.as_str()), (2, ""), "{err}");
+    let told = format!("error: the journal in {} may only be read, and what happened last is", place.home().display());
+    assert!(err.starts_with(&told) && err.contains("\nhint: copy the folder"), "{err}");
+    let_all(May::Write, &place.home());
+}
+
+#[test]
+fn an_older_journal_that_may_not_be_written_is_told_of() {
+    let place = open_place();
+    assert_eq!(run(&place, &["run", "-q", "-e", "return 7"]).0, 0);
+    let file = rusqlite::Connection::open(place.home().join("journal.sqlite")).unwrap();
+    file.execute_batch("DELETE FROM steps WHERE number = (SELECT max(number) FROM steps)").unwrap();
+    drop(file);
+    let_all(May::Look, &place.home());
+    let (status, _, err) = look(&place, &["runs", "list"]);
+    assert!(status == 2 && err.contains("older version") && err.contains("hint: copy the folder"), "{err}");
+    let_all(May::Write, &place.home());
 }

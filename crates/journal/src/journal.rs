@@ -73,11 +73,23 @@ impl Journal {
         })
     }
 
+    /// One that is only read.
+    pub(crate) fn only_read(connection: Connection, folder: &Path, key: [u8; 32], keeping: &Keeping) -> Self {
+        Self {
+            connection: Mutex::new(connection),
+            folder: folder.to_owned(),
+            owner: Owner::nobody(),
+            key,
+            payloads: Payloads::new(keeping.key),
+            asked_before: Mutex::default(),
+        }
+    }
+
     /// A file to be kept open by whatever this process starts: as long as anybody has it open, this process's runs
     /// count as going on.
     #[cfg(unix)]
     pub fn hold(&self) -> std::io::Result<std::os::fd::OwnedFd> {
-        Ok(self.owner.lock.try_clone()?.into())
+        self.owner.hold()
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Connection> {
@@ -382,19 +394,13 @@ fn status_word(status: RunStatus) -> String {
 
 /// The key arguments are digested with: without it, a digest in a report could be guessed from what it digests.
 fn key(connection: &mut Connection) -> Result<[u8; 32], JournalError> {
-    let read = |connection: &Connection| {
-        let sql = "SELECT value FROM secrets WHERE name = 'digest'";
-        connection.query_row(sql, [], |row| row.get::<_, Vec<u8>>(0)).optional()
-    };
-    let sized =
-        |stored: Vec<u8>| stored.try_into().map_err(|_| JournalError::Damaged("its key has the wrong size".into()));
     // Whoever only looks waits for nobody who writes.
-    if let Some(stored) = read(connection)? {
-        return sized(stored);
+    if let Some(stored) = stored_key(connection)? {
+        return Ok(stored);
     }
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    let key = match read(&transaction)? {
-        Some(stored) => sized(stored)?,
+    let key = match stored_key(&transaction)? {
+        Some(stored) => stored,
         None => {
             let mut key = [0; 32];
             getrandom::fill(&mut key).map_err(|error| JournalError::Damaged(format!("no random numbers: {error}")))?;
@@ -404,4 +410,12 @@ fn key(connection: &mut Connection) -> Result<[u8; 32], JournalError> {
     };
     transaction.commit()?;
     Ok(key)
+}
+
+/// The same, where there is one already.
+pub(crate) fn stored_key(connection: &Connection) -> Result<Option<[u8; 32]>, JournalError> {
+    let sql = "SELECT value FROM secrets WHERE name = 'digest'";
+    let stored: Option<Vec<u8>> = connection.query_row(sql, [], |row| row.get(0)).optional()?;
+    let sized = |stored: Vec<u8>| stored.try_into().map_err(|_| JournalError::Damaged("its key has the wrong size".into()));
+    stored.map(sized).transpose()
 }

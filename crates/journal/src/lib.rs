@@ -11,6 +11,7 @@ mod error;
 mod forget;
 mod journal;
 mod live;
+mod onlooker;
 mod payloads;
 mod read;
 mod redact;

@@ -174,6 +174,12 @@ pub(crate) fn migrate(connection: &mut Connection) -> Result<(), JournalError> {
     take(connection, "steps", STEPS)
 }
 
+/// How many steps a file that is only read lacks.
+pub(crate) fn steps_missing(connection: &Connection) -> Result<usize, JournalError> {
+    let (taken, known) = (steps_taken(connection, "steps")?, STEPS.len());
+    known.checked_sub(taken).ok_or(JournalError::FromTheFuture { steps: taken, known })
+}
+
 /// Brings a file up to date. Several processes may want to at once: one does, the others find it done.
 pub(crate) fn take(connection: &mut Connection, table: &str, steps: &[(&str, &str)]) -> Result<(), JournalError> {
     // Where nothing is to be done, nobody who writes is waited for.

@@ -18,7 +18,7 @@ use crate::runs::{problem, redactor};
 pub(crate) fn replay(args: RunsReplayArgs) -> Result<Exit> {
     let cassette = match Path::new(&args.run) {
         file if file.is_file() => read(file)?,
-        _ => cassette(super::open()?.run(&args.run).map_err(|error| problem(&error))?)?,
+        _ => cassette(super::open_to_read()?.run(&args.run).map_err(|error| problem(&error))?)?,
     };
     if let Some(call) = &args.fail
         && !cassette.output.calls.iter().any(|line| line.id == *call)
