@@ -19,7 +19,8 @@ use crate::problem::Problem;
 use crate::runs::{ago, open, open_to_read, redactor};
 
 pub(crate) fn sessions(command: SessionsCommand) -> Result<Exit> {
-    let only_looks = matches!(command, SessionsCommand::List(_) | SessionsCommand::Show(_) | SessionsCommand::Export(_));
+    let only_looks =
+        matches!(command, SessionsCommand::List(_) | SessionsCommand::Show(_) | SessionsCommand::Export(_));
     let journal = Arc::new(if only_looks { open_to_read()? } else { open()? });
     match command {
         SessionsCommand::List(args) => list(&journal, &args),

@@ -208,3 +208,120 @@ fn an_older_journal_that_may_not_be_written_is_told_of() {
     assert!(status == 2 && err.contains("older version") && err.contains("hint: copy the folder"), "{err}");
     let_all(May::Write, &place.home());
 }
+
+/// A run that does something and then waits for a command that never ends by itself, and what it is known by.
+fn begun(place: &Place, then: &str) -> (std::process::Child, String) {
+    let code = format!(
+        "await tools.exec({{ command: ['sh', '-c', 'echo one >> effects'] }});
+         await tools.exec({{ command: ['sh', '-c', 'echo two >> effects; exec sleep {}'] }});{then}",
+        as_long_as_nobody_else()
+    );
+    let mut command = place.command(&["run", "--json", "--timeout", "600s", "-e", &code]);
+    let child = command.stdout(std::process::Stdio::piped()).spawn().unwrap();
+    until(|| effects(place) == "one\ntwo\n" && (sleeping() == 1 || !Path::new("/proc/self").exists()));
+    (child, last(place))
+}
+
+/// How long a command sleeps, by which it is told from all others.
+fn as_long_as_nobody_else() -> String {
+    format!("600.{}", std::process::id())
+}
+
+/// How many such commands there are, where the system tells.
+fn sleeping() -> usize {
+    let words = format!("sleep\0{}\0", as_long_as_nobody_else());
+    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    processes
+        .filter(|process| std::fs::read(process.path().join("cmdline")).is_ok_and(|is| is == words.as_bytes()))
+        .count()
+}
+
+fn effects(place: &Place) -> String {
+    std::fs::read_to_string(place.work().join("effects")).unwrap_or_default()
+}
+
+fn until(mut it_is_so: impl FnMut() -> bool) {
+    let began = std::time::Instant::now();
+    while !it_is_so() {
+        assert!(began.elapsed() < support::PATIENCE);
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn a_run_of_another_process_is_cancelled() {
+    let place = Place::new();
+    let (child, id) = begun(&place, " await tools.exec({ command: ['sh', '-c', 'echo three >> effects'] })");
+    let (status, _, err) = run(&place, &["runs", "cancel", &id]);
+    assert_eq!(status, 0, "{err}");
+    assert!(err.contains(&format!("note: {id} is cancelled")), "{err}");
+    // Its process ended as by an interrupt, and its command with it.
+    let output = child.wait_with_output().unwrap();
+    let item: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{item}");
+    assert_eq!(item["error"]["code"], "ScriptCancelledError", "{item}");
+    assert!(item["error"]["message"].as_str().unwrap().contains("`selvedge runs cancel`"), "{item}");
+    assert_eq!((sleeping(), effects(&place)), (0, "one\ntwo\n".to_owned()));
+    let shown = json_of(&place, &["runs", "show", &id, "--json"]);
+    assert_eq!(shown["run"]["state"], "failed", "{shown}");
+    let states: Vec<&Value> = shown["calls"].as_array().unwrap().iter().map(|call| &call["state"]).collect();
+    assert_eq!(states, ["done", "aborted"], "{shown}");
+    // Nobody is asked to stop any more, and what is over is not cancelled again.
+    let file = rusqlite::Connection::open(place.home().join("journal.sqlite")).unwrap();
+    let stops: i64 = file.query_row("SELECT count(*) FROM stops", [], |row| row.get(0)).unwrap();
+    assert_eq!(stops, 0);
+    let (status, _, err) = run(&place, &["runs", "cancel", &id]);
+    assert!(status == 2 && err.contains("has ended"), "{err}");
+}
+
+#[test]
+fn a_run_whose_process_is_held_up_stops_when_it_goes_on() {
+    let place = Place::new();
+    let (child, id) = begun(&place, "");
+    let signal = |name: &str| {
+        let sent = std::process::Command::new("kill").args([name, &child.id().to_string()]).status().unwrap();
+        assert!(sent.success());
+    };
+    signal("-STOP");
+    let (status, _, err) = run(&place, &["runs", "cancel", &id]);
+    signal("-CONT");
+    assert_eq!(status, 1, "{err}");
+    assert!(err.contains(&format!("error: {id} has not stopped")) && err.contains("\nhint: "), "{err}");
+    let item: Value = serde_json::from_slice(&child.wait_with_output().unwrap().stdout).unwrap();
+    assert_eq!(item["error"]["code"], "ScriptCancelledError", "{item}");
+}
+
+#[test]
+fn of_a_servers_runs_only_the_one_that_is_meant_is_cancelled() {
+    let place = Place::new();
+    let mut client = Client::start(&place, &[], json!({}));
+    let waits = |name: &str| {
+        let command = format!("echo {name} >> effects; until [ -e {name} ]; do sleep 0.01; done");
+        json!({"name": "script", "arguments": {"timeoutMs": 600_000, "yieldAfterMs": 500_000,
+            "code": format!("await tools.exec({{ command: ['sh', '-c', '{command}'] }}); return '{name}'")}})
+    };
+    let first = client.ask("tools/call", waits("first"));
+    until(|| effects(&place) == "first\n");
+    let meant = last(&place);
+    let second = client.ask("tools/call", waits("second"));
+    until(|| effects(&place) == "first\nsecond\n");
+    let (status, _, err) = run(&place, &["runs", "cancel", &meant]);
+    assert_eq!(status, 0, "{err}");
+    let item = client.answer_to(first)["result"]["structuredContent"].clone();
+    assert_eq!((item["id"].as_str(), item["error"]["code"].as_str()), (Some(&*meant), Some("ScriptCancelledError")));
+    std::fs::write(place.work().join("second"), "").unwrap();
+    let item = client.answer_to(second)["result"]["structuredContent"].clone();
+    assert_eq!(support::value(&item), "second");
+}
+
+#[test]
+fn a_script_that_only_computes_is_cancelled_too() {
+    let place = Place::new();
+    let mut command = place.command(&["run", "--json", "--timeout", "600s", "-e", "for (;;) {}"]);
+    let child = command.stdout(std::process::Stdio::piped()).spawn().unwrap();
+    until(|| json_of(&place, &["runs", "list", "--json"])[0]["state"] == "running");
+    let (status, _, err) = run(&place, &["runs", "cancel", &last(&place)]);
+    assert_eq!(status, 0, "{err}");
+    let item: Value = serde_json::from_slice(&child.wait_with_output().unwrap().stdout).unwrap();
+    assert_eq!(item["error"]["code"], "ScriptCancelledError", "{item}");
+}

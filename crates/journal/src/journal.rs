@@ -12,6 +12,7 @@ use selvedge_protocol::{
 
 use crate::live::Owner;
 use crate::payloads::Payloads;
+use crate::stops::Stops;
 use crate::time::now_ms;
 use crate::{JournalError, schema, tables};
 
@@ -25,6 +26,7 @@ pub struct Journal {
     pub(crate) payloads: Payloads,
     /// Questions of runs that were taken over, to be closed when something is written of the run again.
     pub(crate) asked_before: Mutex<HashMap<String, Vec<String>>>,
+    pub(crate) stops: Mutex<Stops>,
 }
 
 /// How a journal is kept.
@@ -70,6 +72,7 @@ impl Journal {
             key,
             payloads,
             asked_before: Mutex::default(),
+            stops: Mutex::default(),
         })
     }
 
@@ -82,6 +85,7 @@ impl Journal {
             key,
             payloads: Payloads::new(keeping.key),
             asked_before: Mutex::default(),
+            stops: Mutex::default(),
         }
     }
 
@@ -371,6 +375,11 @@ impl Ledger for Journal {
         })?)
     }
 
+    fn is_to_stop(&self, run: &str) -> bool {
+        // Where it cannot be seen, nobody has asked.
+        self.is_asked_to_stop(run).unwrap_or(false)
+    }
+
     fn end(&self, output: &ScriptToolCallOutput, recording: Option<&[u8]>) -> Result<(), LedgerError> {
         Ok(self.write(|connection| {
             self.goes_on(connection, &output.id)?;
@@ -416,6 +425,7 @@ fn key(connection: &mut Connection) -> Result<[u8; 32], JournalError> {
 pub(crate) fn stored_key(connection: &Connection) -> Result<Option<[u8; 32]>, JournalError> {
     let sql = "SELECT value FROM secrets WHERE name = 'digest'";
     let stored: Option<Vec<u8>> = connection.query_row(sql, [], |row| row.get(0)).optional()?;
-    let sized = |stored: Vec<u8>| stored.try_into().map_err(|_| JournalError::Damaged("its key has the wrong size".into()));
+    let sized =
+        |stored: Vec<u8>| stored.try_into().map_err(|_| JournalError::Damaged("its key has the wrong size".into()));
     stored.map(sized).transpose()
 }

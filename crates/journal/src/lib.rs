@@ -20,6 +20,7 @@ mod schema;
 mod seal;
 mod sessions;
 mod shelf;
+mod stops;
 mod tables;
 mod time;
 mod uses;

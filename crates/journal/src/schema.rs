@@ -167,6 +167,14 @@ const STEPS: &[(&str, &str)] = &[
     CREATE INDEX open_runs ON runs (owner) WHERE ended_ms IS NULL;
     CREATE INDEX resumed_runs ON runs (resumes) WHERE resumes IS NOT NULL;",
     ),
+    (
+        "runs that are to stop",
+        "-- Looked at by the process that runs them, now and then; nearly always empty.
+    CREATE TABLE stops (
+        run TEXT PRIMARY KEY,
+        asked_ms INTEGER NOT NULL
+    ) WITHOUT ROWID;",
+    ),
 ];
 
 /// Brings the journal's own tables up to date.

@@ -20,6 +20,7 @@ use crate::playing::Recorded;
 use crate::preflight::{self, Preflight};
 use crate::preview::preview;
 use crate::run::{Begin, Ended, Over, Run};
+use crate::stop::heeding;
 use crate::suspension::Suspension;
 use crate::tape::{Head, Tape};
 use crate::unicode::whole_unicode;
@@ -340,7 +341,11 @@ impl Harness {
                 allow_detached: self.allow_detached,
                 tasks: &tasks,
             };
-            let ended = run.to_its_end(self.context(&output.id, options, timeout)).await;
+            let to_its_end = run.to_its_end(self.context(&output.id, options, timeout));
+            let (mut ended, stopped) = heeding(self.orchestrator.ledger(), &scope, to_its_end).await;
+            if let Err(error) = &mut ended.result {
+                stopped.tell(error);
+            }
             // A failure of ours is tried once more, unless the world may have changed.
             let ours = matches!(&ended.result, Err(error) if error.code == ErrorCode::HarnessInternalError);
             let fresh = matches!(start.begin, Begin::Fresh(_));

@@ -32,6 +32,7 @@ mod question;
 mod replay;
 mod run;
 mod session;
+mod stop;
 mod survey;
 mod suspension;
 mod tape;

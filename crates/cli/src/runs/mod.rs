@@ -1,5 +1,6 @@
 //! `selvedge runs`: what ran before, and going on with it.
 
+mod cancel;
 mod look;
 mod replay;
 mod resume;
@@ -21,7 +22,7 @@ pub(crate) fn runs(command: RunsCommand) -> Result<Exit> {
         RunsCommand::List(args) => look::list(&open_to_read()?, &args),
         RunsCommand::Show(args) => look::show(&open_to_read()?, &args),
         RunsCommand::Resume(args) => resume::resume(&args),
-        RunsCommand::Cancel(args) => resume::cancel(&open()?, &args),
+        RunsCommand::Cancel(args) => cancel::cancel(&open()?, &args),
         RunsCommand::Replay(args) => replay::replay(args),
         RunsCommand::Export(args) => replay::export(&open_to_read()?, &args),
     }

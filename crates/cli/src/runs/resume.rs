@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::Result;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use selvedge_journal::{Journal, JournalError, Run, RunState};
+use selvedge_journal::{JournalError, Run, RunState};
 use selvedge_mcp::Asked;
 use selvedge_protocol::{Answer, ApprovalDecision, ApprovalRequest, GatedCall};
 use selvedge_script::{Author, RunOptions, Suspended};
@@ -14,7 +14,7 @@ use selvedge_tools::{Approver, AskLater};
 use serde_json::Value;
 
 use crate::Exit;
-use crate::args::{LimitArgs, RunsCancelArgs, RunsResumeArgs};
+use crate::args::{LimitArgs, RunsResumeArgs};
 use crate::ask::AtTheTerminal;
 use crate::problem::Problem;
 use crate::run::{Kept, Signals, conclude, drive, end_tasks, runtime};
@@ -101,26 +101,12 @@ fn asked_for(call: &GatedCall) -> (String, String, Value) {
     (call.call_id.clone(), call.tool.clone(), call.args.clone())
 }
 
-/// Ends a run that waits: nothing more of it is done.
-pub(crate) fn cancel(journal: &Journal, args: &RunsCancelArgs) -> Result<Exit> {
-    let run = journal.run(&args.run).map_err(|error| problem(&error))?;
-    check(&run)?;
-    let id = run.summary.id;
-    journal.take_over(&id).map_err(|error| match error {
-        JournalError::TakenOver | JournalError::NotSuspended(_) => taken(&id),
-        other => problem(&other),
-    })?;
-    journal.give_up(&id).map_err(|error| problem(&error))?;
-    tell!("note: {id} is cancelled; `selvedge run FILE --resume {id}` goes on from what it did");
-    Ok(Exit::Done)
-}
-
 /// Only a run that waits can be gone on with.
-fn check(run: &Run) -> Result<(), Problem> {
+pub(super) fn check(run: &Run) -> Result<(), Problem> {
     let id = &run.summary.id;
     let (words, hint) = match run.summary.state {
         RunState::Suspended => return Ok(()),
-        RunState::Running => ("still runs", "wait for its end, or stop it".to_owned()),
+        RunState::Running => ("still runs", format!("wait for its end, or stop it: `selvedge runs cancel {id}`")),
         RunState::Completed => ("is done", format!("`selvedge runs show {id}` shows what it did")),
         RunState::Failed | RunState::Died => {
             ("has ended", format!("`selvedge run FILE --resume {id}` goes on: what is done is not done again"))
@@ -129,7 +115,7 @@ fn check(run: &Run) -> Result<(), Problem> {
     Err(Problem::new(format!("{id} {words}: it does not wait for an answer")).hint(hint))
 }
 
-fn taken(id: &str) -> Problem {
+pub(super) fn taken(id: &str) -> Problem {
     Problem::new(format!("another process goes on with {id}")).hint(format!("`selvedge runs show {id}` shows how far"))
 }
 
