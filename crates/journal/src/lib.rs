@@ -6,6 +6,7 @@
 // Standard streams belong to whoever runs this.
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 
+mod blocks;
 mod cabinet;
 mod error;
 mod forget;
