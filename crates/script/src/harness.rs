@@ -1,5 +1,6 @@
 //! The front door: a script goes in, a [`ScriptToolCallOutput`] comes out. Nothing is thrown.
 
+use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -341,8 +342,10 @@ impl Harness {
                 allow_detached: self.allow_detached,
                 tasks: &tasks,
             };
-            let to_its_end = run.to_its_end(self.context(&output.id, options, timeout));
-            let (mut ended, stopped) = heeding(self.orchestrator.ledger(), &scope, to_its_end).await;
+            let context = self.context(&output.id, options, timeout);
+            let ledger = self.orchestrator.ledger();
+            // Pinned where it is made: moved, it would take its room twice.
+            let (mut ended, stopped) = heeding(ledger, &scope, pin!(run.to_its_end(context))).await;
             if let Err(error) = &mut ended.result {
                 stopped.tell(error);
             }

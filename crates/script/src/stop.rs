@@ -1,5 +1,6 @@
 //! Stopping a run from outside its process: whoever wants it says so to the ledger, which is asked now and then.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,7 +25,7 @@ pub(crate) enum Stopped {
 pub(crate) async fn heeding<T>(
     ledger: Option<&Arc<dyn Ledger>>,
     scope: &Scope,
-    run: impl Future<Output = T>,
+    mut run: Pin<&mut impl Future<Output = T>>,
 ) -> (T, Stopped) {
     let Some(ledger) = ledger else { return (run.await, Stopped::NotFromOutside) };
     let asked = async {
@@ -33,7 +34,6 @@ pub(crate) async fn heeding<T>(
             tokio::time::sleep(AGAIN).await;
         }
     };
-    tokio::pin!(run);
     tokio::select! {
         biased;
         ended = &mut run => return (ended, Stopped::NotFromOutside),

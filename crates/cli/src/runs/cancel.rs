@@ -42,7 +42,7 @@ fn stop(journal: &Journal, id: &str) -> Result<Exit> {
     let run = until_it_stops(journal, id)?;
     if run.summary.state == RunState::Running {
         Problem::new(format!("{id} has not stopped within {} seconds", PATIENCE.as_secs()))
-            .hint("it stops as soon as its process looks; one that is held up, or a command that outlived it, does not")
+            .hint("it stops when its process next looks, which may be held up, or gone with a command of it still at work")
             .print();
         return Ok(Exit::Failed);
     }
