@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use rusqlite::{Connection, OpenFlags};
+use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 use crate::journal::stored_key;
 use crate::tables::PATIENCE;
@@ -52,6 +52,9 @@ fn connect(folder: &Path) -> Result<Connection, JournalError> {
         Ok(connection) => return Ok(connection),
         Err(refused) => refused,
     };
+    if matches!(refused.sqlite_error_code(), Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt)) {
+        return Err(refused.into());
+    }
     let holds_something = |name: &str| folder.join(name).metadata().is_ok_and(|facts| facts.len() > 0);
     if holds_something("journal.sqlite-wal") || holds_something("journal.sqlite-shm") {
         // As if nobody ever wrote again, the log would be passed over, and with it what happened last.
