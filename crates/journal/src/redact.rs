@@ -258,10 +258,9 @@ fn is_password(name: &str, value: &Value) -> bool {
 /// `name: value`, `name=value`, `"name": "value"` and `--name value`, where the name says that the value is secret. A
 /// value in quotes goes to the closing one, also where all of it was quoted again, and once more.
 fn named(names: &[String]) -> String {
-    let parts = SECRET_NAMES.map(|name| name.replace('_', "[_-]?")).join("|");
     let name = format!(r"\b(?:{})", secret_name(names));
     let sign = r#"\\*["']?\s*[:=]\s*(?:bearer\s+|basic\s+)?"#;
-    let option = format!(r#"--[a-z0-9-]*(?:{parts})[a-z0-9-]*(?:["']\s*,\s*|\s+)"#);
+    let option = format!(r#"--(?:{})(?:["']\s*,\s*|\s+)"#, secret_name(&[]));
     let scheme = r"(?:bearer\s+|basic\s+)?";
     // Each level of quoting doubles the backslashes and adds one; what is quoted in the value has a level more.
     let twice_escaped = format!(r#"(\\{{3}}"{scheme})(?:[^"\\\n]|\\{{7}}"|\\{{1,6}}[^"\\\n]|\\{{8}}){{4,}}"#);

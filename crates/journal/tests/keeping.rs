@@ -264,7 +264,7 @@ fn secrets_are_known_by_their_looks_and_their_names() {
         "pass the salt, then compass=north and bypass: yes",
         "12 pass, 0 fail; PASS=12 FAIL=0; pass: 1200",
         "tokens: 1200, max_tokens=4096, total_tokens: 123456, tokensUsed: 12345, tokens_used=12345",
-        "tokenizer: o200k_base",
+        "tokenizer: o200k_base, tool --max-tokens 4096 --tokenizer o200k_base",
         "author: Jane Doe <jane@example.org>, authority=example.org",
         "PWD=/home/me/project OLDPWD=/home/me pwd=$(pwd)",
         "commit 0123456789abcdef0123456789abcdef01234567",
