@@ -159,7 +159,10 @@ pub(crate) fn conclude(
     name: &str,
     source: &[u8],
 ) -> Result<Exit> {
-    let printed = if json { print_json(output) } else { print_human(output, kept, name, source) };
+    let printed = if json { print_json(output) } else { print_value(output) };
+    if !json {
+        tell_the_rest(output, kept, name, source);
+    }
     Ok(match printed {
         Ok(()) => exit_of(output),
         // It did start.
@@ -209,8 +212,8 @@ fn print_json(output: &ScriptToolCallOutput) -> Result<()> {
     Ok(line(&serde_json::to_string(output)?)?)
 }
 
-/// The value on standard output; everything said about it on standard error.
-fn print_human(output: &ScriptToolCallOutput, kept: Kept, name: &str, source: &[u8]) -> Result<()> {
+/// What the script shows and returns, on standard output.
+fn print_value(output: &ScriptToolCallOutput) -> Result<()> {
     for part in &output.output {
         match part {
             OutputPart::Text { text } => line(text)?,
@@ -227,6 +230,11 @@ fn print_human(output: &ScriptToolCallOutput, kept: Kept, name: &str, source: &[
             None => {}
         }
     }
+    Ok(())
+}
+
+/// Everything that is to be said about it, on standard error.
+fn tell_the_rest(output: &ScriptToolCallOutput, kept: Kept, name: &str, source: &[u8]) {
     for warning in &output.warnings {
         tell!("warning: {}", harmless(warning));
     }
@@ -246,7 +254,6 @@ fn print_human(output: &ScriptToolCallOutput, kept: Kept, name: &str, source: &[
             tell!("note: {done} of {} calls had finished{more}", output.calls.len());
         }
     }
-    Ok(())
 }
 
 fn print_diff(diff: &Diff) {

@@ -103,9 +103,10 @@ fn a_file_that_may_not_grow_is_an_error_that_is_told() {
     // Standard output, of which nearly all that may be is there.
     std::fs::write(place.dir.path().join("out"), vec![b'.'; 16000 * 512]).unwrap();
     let full = std::fs::File::options().append(true).open(place.dir.path().join("out")).unwrap();
-    let run = place.command(&["run", "-q", "--ephemeral", "-e", "return 1"]);
+    let run = place.command(&["run", "-q", "--ephemeral", "-e", "text('x'); throw new Error('of its own')"]);
     let (status, _, err) = told(&with_small_files(&run, 16000).stdout(full).output().unwrap());
     assert_eq!(status, Some(1), "{err}");
+    assert!(err.contains("of its own"), "{err}");
     assert!(err.contains("error: cannot write to standard output: File too large"), "{err}");
 }
 
