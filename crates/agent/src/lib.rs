@@ -46,6 +46,8 @@
 //!
 //! Everything is in the journal before it is acted on. The turn loop is [`turn`](Agent::turn); what it says of the past
 //! is a [`Strategy`], what rides along with the newest message comes from a [`Companion`].
+// Standard streams belong to whoever runs this.
+#![deny(clippy::print_stderr, clippy::print_stdout)]
 
 mod acting;
 mod agent;

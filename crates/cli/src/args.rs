@@ -361,7 +361,7 @@ pub(crate) enum RunsCommand {
     Show(RunsShowArgs),
     /// Go on with a run that waits for an answer
     Resume(RunsResumeArgs),
-    /// End a run that waits for an answer, without one
+    /// End a run that waits for an answer, without one, or stop one that runs, in whatever process
     Cancel(RunsCancelArgs),
     /// Play a recorded run again, offline, with what its calls returned then
     Replay(RunsReplayArgs),

@@ -169,9 +169,9 @@ fn as_lines() -> EventSink {
 /// What went wrong on the way, besides what is shown anyway.
 fn with_errors(shown: EventSink) -> EventSink {
     EventSink::new(move |event| match event {
-        Event::Error { message } => eprintln!("note: {}", harmless(&message)),
+        Event::Error { message } => tell!("note: {}", harmless(&message)),
         Event::ThreadCompacted { tokens_before, tokens_after } => {
-            eprintln!("note: the conversation was made shorter, from about {tokens_before} to {tokens_after} tokens");
+            tell!("note: the conversation was made shorter, from about {tokens_before} to {tokens_after} tokens");
         }
         other => shown.emit(other),
     })
@@ -193,7 +193,7 @@ fn conclude(outcome: &TurnOutcome, session: &str, schema: Option<&Schema>, kept:
     let go_on = format!("selvedge exec resume {session} \"go on\"");
     match &outcome.end {
         Ok(TurnEnd::Stop) => {}
-        Ok(TurnEnd::Length) => eprintln!("warning: the answer was cut by the limit of tokens"),
+        Ok(TurnEnd::Length) => tell!("warning: the answer was cut by the limit of tokens"),
         Ok(end) => {
             let problem = Problem::new(format!("the turn ended early: {}", end.as_str()));
             if kept { problem.hint(go_on) } else { problem }.print();

@@ -53,7 +53,12 @@ pub(crate) fn begin(file: Option<&Path>) -> Result<Watched> {
 }
 
 fn open(file: &Path) -> Result<File> {
-    let opened = File::options().create(true).append(true).open(file);
+    let mut options = File::options();
+    options.create(true).append(true);
+    // Which tools ran on what is nobody else's.
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    let opened = options.open(file);
     Ok(opened.map_err(|error| {
         Problem::new(format!("cannot write {}: {error}", file.display())).hint("--log takes a file to write to")
     })?)

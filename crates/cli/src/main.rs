@@ -1,4 +1,10 @@
 //! The `selvedge` command: arguments, terminal, and the assembly of everything else.
+// They panic when nobody reads any more: `out` has what does not.
+#![deny(clippy::print_stderr, clippy::print_stdout)]
+
+// Before all others, which tell people things with it.
+#[macro_use]
+mod out;
 
 mod args;
 mod ask;
@@ -18,7 +24,7 @@ mod memory;
 mod models;
 #[cfg(feature = "otlp")]
 mod otlp;
-mod out;
+mod private;
 mod problem;
 mod providers;
 mod recall;
@@ -62,6 +68,8 @@ impl From<Exit> for ExitCode {
 }
 
 fn main() -> ExitCode {
+    #[cfg(unix)]
+    outlive_files_that_are_full();
     let matches = Cli::command().get_matches();
     let cli = match Cli::from_arg_matches(&matches) {
         Ok(cli) => cli,
@@ -94,6 +102,14 @@ fn main() -> ExitCode {
         Command::Memory(command) => memory::memory(command),
         Command::Doctor(args) => doctor::doctor(args),
     })
+}
+
+/// Writing beyond the size a file may have (`ulimit -f`) is to fail, as on a full disk, and not to end the process without
+/// a word. The signal is heard and not ignored: what is started from here has it as it always was.
+#[cfg(unix)]
+fn outlive_files_that_are_full() {
+    // Where that cannot be had, everything else can.
+    let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Default::default());
 }
 
 /// A flag that was meant for a command and given to the chat.

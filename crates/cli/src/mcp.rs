@@ -88,7 +88,7 @@ async fn serve_http(address: &str, args: &ServeArgs, offer: Arc<Offer>) -> Resul
         };
         Problem::new(error.to_string()).hint(hint)
     })?;
-    eprintln!("serving at http://{}/mcp", server.address());
+    tell!("serving at http://{}/mcp", server.address());
     server.run(stopped()).await.map_err(|error| Problem::new(error.to_string()))
 }
 
@@ -137,10 +137,10 @@ fn login(args: LoginArgs) -> Result<Exit> {
         |error: LoginError| Problem::new(error.to_string()).hint("a bearer token does, too: bearer_token_env_var");
     runtime()?.block_on(async {
         let login = Login::begin(server, &home.join("mcp")).await.map_err(problem)?;
-        eprintln!("open this to log in to {}:", args.server);
+        tell!("open this to log in to {}:", args.server);
         line(login.address())?;
         login.finish(PATIENCE).await.map_err(problem)?;
-        eprintln!("logged in");
+        tell!("logged in");
         Ok(Exit::Done)
     })
 }
@@ -156,8 +156,8 @@ fn list(args: ListArgs) -> Result<Exit> {
     if args.json {
         line(&serde_json::to_string_pretty(&status)?)?;
     } else if status.is_empty() {
-        eprintln!("note: no MCP servers are configured");
-        eprintln!("hint: docs/mcp.md says how to add one");
+        tell!("note: no MCP servers are configured");
+        tell!("hint: docs/mcp.md says how to add one");
     } else {
         for server in &status {
             show(server, args.tools)?;

@@ -27,7 +27,7 @@ pub(crate) fn install(args: InstallArgs) -> Result<Exit> {
         }
     };
     if !args.write {
-        eprintln!("this belongs into {} (--write puts it there):", place.display());
+        tell!("this belongs into {} (--write puts it there):", place.display());
         line(snippet(args.client, &command, &words).trim_end())?;
         return Ok(Exit::Done);
     }

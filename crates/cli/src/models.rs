@@ -12,7 +12,7 @@ use serde_json::json;
 
 use crate::Exit;
 use crate::args::{ModelsCommand, ModelsListArgs, ModelsLoginArgs, ModelsTestArgs};
-use crate::out::{harmless, line};
+use crate::out::{harmless, line, talk};
 use crate::problem::Problem;
 use crate::providers::{self, Choice};
 use crate::setup::configuration;
@@ -314,13 +314,13 @@ fn login(args: &ModelsLoginArgs) -> Result<Exit> {
     }
     let key = read_key(&provider.name)?;
     crate::keyring::keep(&provider.name, &key)?;
-    eprintln!("the key of {} is in the system's keyring", provider.name);
+    tell!("the key of {} is in the system's keyring", provider.name);
     Ok(Exit::Done)
 }
 
 fn logout(args: &ModelsLoginArgs) -> Result<Exit> {
     let was = crate::keyring::forget(&args.provider)?;
-    eprintln!("{}", if was { "the key is forgotten" } else { "there was no key" });
+    tell!("{}", if was { "the key is forgotten" } else { "there was no key" });
     Ok(Exit::Done)
 }
 
@@ -328,7 +328,7 @@ fn logout(args: &ModelsLoginArgs) -> Result<Exit> {
 fn read_key(provider: &str) -> Result<String> {
     let input = std::io::stdin();
     let quiet = input.is_terminal().then(|| {
-        eprint!("key of {provider}: ");
+        talk(&format!("key of {provider}: "));
         Quiet::begin()
     });
     let mut text = String::new();
@@ -365,7 +365,7 @@ impl Drop for Quiet {
         use rustix::termios::{OptionalActions, tcsetattr};
         if let Some(before) = &self.before {
             let _ = tcsetattr(std::io::stdin(), OptionalActions::Now, before);
-            eprintln!();
+            talk("\n");
         }
     }
 }

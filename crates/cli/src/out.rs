@@ -9,8 +9,16 @@ pub(crate) fn line(text: &str) -> io::Result<()> {
     let shown = if out.is_terminal() { harmless(text) } else { Cow::Borrowed(text) };
     match writeln!(out, "{shown}") {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        result => result,
+        Err(error) => Err(io::Error::new(error.kind(), format!("cannot write to standard output: {error}"))),
+        Ok(()) => Ok(()),
     }
+}
+
+/// Says a line on standard error. Where nobody hears it any more, everything goes on without it.
+macro_rules! tell {
+    ($($words:tt)*) => {
+        $crate::out::talk(&(format!($($words)*) + "\n"))
+    };
 }
 
 /// Prints a text on standard error, byte for byte unless a terminal would obey it.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use anyhow::Result;
 use selvedge_mcp::Asked;
 use selvedge_protocol::{CallStatus, OutputPart, RunStatus, ScriptError, ScriptToolCallOutput};
-use selvedge_script::RunOptions;
+use selvedge_script::{Author, RunOptions};
 use selvedge_toolbox::Diff;
 use selvedge_tools::AskLater;
 use serde_json::Value;
@@ -44,6 +44,7 @@ pub(crate) fn run(mut args: RunArgs) -> Result<Exit> {
     let tools = setup.all_tools()?;
     let options = RunOptions {
         seed: args.seed,
+        author: Author::Person,
         resume,
         events: show.sink(),
         facts: setting.facts(&setup),
@@ -69,7 +70,8 @@ pub(crate) fn run(mut args: RunArgs) -> Result<Exit> {
     // A tool that hangs in the system is not waited for.
     runtime.shutdown_background();
     show.finish();
-    let exit = conclude(&output, args.json, &name, &source)?;
+    let kept = if setup.journal.is_some() { Kept::InTheJournal } else { Kept::Nowhere };
+    let exit = conclude(&output, args.json, kept, &name, &source)?;
     if args.diff {
         print_diff(&setup.toolbox.turn_diff.diff());
     }
@@ -142,14 +144,33 @@ pub(crate) async fn told_to_stop() -> Told {
     Told::Interrupt
 }
 
+/// Where more of a run can be found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kept {
+    InTheJournal,
+    Nowhere,
+}
+
 /// Prints what a run came to.
-pub(crate) fn conclude(output: &ScriptToolCallOutput, json: bool, name: &str, source: &[u8]) -> Result<Exit> {
-    if json {
-        print_json(output)?;
-    } else {
-        print_human(output, name, source)?;
+pub(crate) fn conclude(
+    output: &ScriptToolCallOutput,
+    json: bool,
+    kept: Kept,
+    name: &str,
+    source: &[u8],
+) -> Result<Exit> {
+    let printed = if json { print_json(output) } else { print_value(output) };
+    if !json {
+        tell_the_rest(output, kept, name, source);
     }
-    Ok(exit_of(output))
+    Ok(match printed {
+        Ok(()) => exit_of(output),
+        // It did start.
+        Err(error) => {
+            Problem::from_error(&error).print();
+            Exit::Failed
+        }
+    })
 }
 
 /// One thread: scripts wait far more than they compute, and threads cost start-up time.
@@ -191,8 +212,8 @@ fn print_json(output: &ScriptToolCallOutput) -> Result<()> {
     Ok(line(&serde_json::to_string(output)?)?)
 }
 
-/// The value on standard output; everything said about it on standard error.
-fn print_human(output: &ScriptToolCallOutput, name: &str, source: &[u8]) -> Result<()> {
+/// What the script shows and returns, on standard output.
+fn print_value(output: &ScriptToolCallOutput) -> Result<()> {
     for part in &output.output {
         match part {
             OutputPart::Text { text } => line(text)?,
@@ -209,26 +230,30 @@ fn print_human(output: &ScriptToolCallOutput, name: &str, source: &[u8]) -> Resu
             None => {}
         }
     }
+    Ok(())
+}
+
+/// Everything that is to be said about it, on standard error.
+fn tell_the_rest(output: &ScriptToolCallOutput, kept: Kept, name: &str, source: &[u8]) {
     for warning in &output.warnings {
-        eprintln!("warning: {}", harmless(warning));
+        tell!("warning: {}", harmless(warning));
     }
     if output.status == RunStatus::Suspended {
         let id = &output.id;
-        eprintln!("note: {id} waits for an answer; `selvedge runs show {id}` shows the question");
-        eprintln!("hint: `selvedge runs resume {id} --approve`, or `--deny`");
+        tell!("note: {id} waits for an answer; `selvedge runs show {id}` shows the question");
+        tell!("hint: `selvedge runs resume {id} --approve`, or `--deny`");
     }
     if let Some(error) = &output.error {
         script_problem(error, name, source).print();
         let done = output.calls.iter().filter(|call| call.status == CallStatus::Done).count();
+        let more = match kept {
+            Kept::InTheJournal => format!("; `selvedge runs show {}` shows them", output.id),
+            Kept::Nowhere => String::new(),
+        };
         if done > 0 {
-            eprintln!(
-                "note: {done} of {} calls had finished; `selvedge runs show {}` shows them",
-                output.calls.len(),
-                output.id
-            );
+            tell!("note: {done} of {} calls had finished{more}", output.calls.len());
         }
     }
-    Ok(())
 }
 
 fn print_diff(diff: &Diff) {

@@ -32,7 +32,7 @@ impl Setup {
             }
         }
         if std::env::var_os(NESTED).is_some() && !servers.is_empty() {
-            eprintln!(
+            tell!(
                 "note: started from a script, so the {} MCP servers configured here are not offered in turn",
                 servers.len()
             );

@@ -14,11 +14,14 @@ use crate::args::{
     SessionArgs, SessionsCommand, SessionsExportArgs, SessionsForkArgs, SessionsImportArgs, SessionsListArgs,
 };
 use crate::out::{harmless, line};
+use crate::private;
 use crate::problem::Problem;
-use crate::runs::{ago, open, redactor};
+use crate::runs::{ago, open, open_to_read, redactor};
 
 pub(crate) fn sessions(command: SessionsCommand) -> Result<Exit> {
-    let journal = Arc::new(open()?);
+    let only_looks =
+        matches!(command, SessionsCommand::List(_) | SessionsCommand::Show(_) | SessionsCommand::Export(_));
+    let journal = Arc::new(if only_looks { open_to_read()? } else { open()? });
     match command {
         SessionsCommand::List(args) => list(&journal, &args),
         SessionsCommand::Show(args) => show(&journal, &args),
@@ -47,7 +50,7 @@ fn list(journal: &Journal, args: &SessionsListArgs) -> Result<Exit> {
         line(&harmless(&format!("{}  {when:>8}  {name:<40}  {}", session.id, session.directory)))?;
     }
     if sessions.is_empty() {
-        eprintln!("note: no sessions are written down");
+        tell!("note: no sessions are written down");
     }
     Ok(Exit::Done)
 }
@@ -85,7 +88,7 @@ fn show(journal: &Arc<Journal>, args: &SessionArgs) -> Result<Exit> {
         line(&harmless(&format!("T-{turn}  {}", text.replace('\n', "\n      "))))?;
     }
     if session.is_open() {
-        eprintln!("note: the last turn was broken off; `selvedge exec resume {}` goes on with it", summary.id);
+        tell!("note: the last turn was broken off; `selvedge exec resume {}` goes on with it", summary.id);
     }
     Ok(Exit::Done)
 }
@@ -136,7 +139,7 @@ fn export(journal: &Journal, args: &SessionsExportArgs) -> Result<Exit> {
     let redactor = redactor()?;
     let lines: Vec<String> = lines.iter().map(|line| redactor.value(line).to_string()).collect();
     match &args.file {
-        Some(file) => std::fs::write(file, lines.join("\n") + "\n")
+        Some(file) => private::write(file, &(lines.join("\n") + "\n"))
             .map_err(|error| Problem::new(format!("cannot write {}: {error}", file.display())))?,
         None => lines.iter().try_for_each(|text| line(text))?,
     }

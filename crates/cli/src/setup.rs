@@ -379,7 +379,7 @@ fn command_settings(config: &Config, saved: &SavedRules, home: Option<&Path>) ->
         save_rule: Some(Box::new(move |rule| {
             let saved = home.as_ref().map(|home| selvedge_config::save_rule(home, &rule.prefix, rule.unconfined));
             if let Some(Err(error)) = saved {
-                eprintln!("warning: the rule holds for this run only: {error}");
+                tell!("warning: the rule holds for this run only: {error}");
             }
         })),
         support: None,

@@ -168,7 +168,7 @@ impl Screen {
                 // The line is lost only if the terminal is.
                 let _ = self.lines.println(format!("{prefix}{line}"));
             } else {
-                eprintln!("{prefix}{line}");
+                tell!("{prefix}{line}");
             }
         }
     }

@@ -31,7 +31,7 @@ pub(crate) fn tools(args: ToolsArgs) -> Result<Exit> {
             line(&format!("tools.{:width$}  {first}", tool.spec.js_name))?;
         }
         if registry.is_empty() {
-            eprintln!("note: no tools are registered");
+            tell!("note: no tools are registered");
         }
     }
     Ok(Exit::Done)

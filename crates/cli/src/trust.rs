@@ -42,7 +42,7 @@ pub(crate) fn project(directory: &Path, home: Option<&Path>, trust_now: bool) ->
     };
     for file in files {
         let file = directory.join(file).display().to_string();
-        eprintln!("note: {} is not followed: {why} (--trust)", harmless(&file));
+        tell!("note: {} is not followed: {why} (--trust)", harmless(&file));
     }
     Ok(None)
 }

@@ -26,7 +26,7 @@ pub(crate) fn web(config: &Config, saved: &SavedRules, home: Option<&Path>) -> W
         save_host: Some(Box::new(move |host| {
             let saved = home.as_ref().map(|home| selvedge_config::save_host(home, host));
             if let Some(Err(error)) = saved {
-                eprintln!("warning: the rule holds for this run only: {error}");
+                tell!("warning: the rule holds for this run only: {error}");
             }
         })),
         timeout: Duration::from_millis(keys.timeout_ms),

@@ -163,7 +163,7 @@ fn a_corrected_script_reuses_what_is_done_and_reads_what_is_there_now() {
     let (status, _, err) = place.run(&["run", "-q", "-e", first]);
     assert_eq!(status, 1);
     let id = place.runs()[0]["id"].as_str().unwrap().to_owned();
-    assert!(err.contains(&format!("`resume` = `{id}`")), "{err}");
+    assert!(err.contains(&format!("`selvedge run FILE --resume {id}`")), "{err}");
     // Somebody else changes the file meanwhile; only a change of the script's own makes its reads stale.
     std::fs::write(place.path("work/data"), "changed meanwhile").unwrap();
     let corrected = "await tools.exec({command: ['sh', '-c', 'echo once >> effects']});

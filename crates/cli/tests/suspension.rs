@@ -142,9 +142,10 @@ fn a_question_survives_an_upgrade_of_the_journal() {
     // The file as it was before the step that the column came with, and those after it.
     let file = rusqlite::Connection::open(place.path("home/journal.sqlite")).unwrap();
     file.execute_batch(
-        "DROP TABLE cabinet; DROP INDEX resumed_runs; ALTER TABLE calls DROP COLUMN shown;
+        "DROP TABLE cabinet; DROP TABLE stops; DROP INDEX resumed_runs; ALTER TABLE calls DROP COLUMN shown;
          ALTER TABLE sessions DROP COLUMN owner; ALTER TABLE sessions DROP COLUMN parent;
-         DELETE FROM steps WHERE name IN ('what a model was shown of a call', 'the File Cabinet', 'whose a session is', 'runs in the order they began')",
+         DELETE FROM steps WHERE name IN ('what a model was shown of a call', 'the File Cabinet', 'whose a session is', 'runs in the order they began',
+             'runs that are to stop')",
     )
     .unwrap();
     drop(file);

@@ -1,5 +1,7 @@
 //! Configuration: `$SELVEDGE_HOME/config.toml`, under a trusted project's `.selvedge/config.toml`,
 //! under flags. Read once and handed down as plain values.
+// Standard streams belong to whoever runs this.
+#![deny(clippy::print_stderr, clippy::print_stdout)]
 
 mod keys;
 mod load;

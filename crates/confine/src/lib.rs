@@ -7,6 +7,8 @@
 //! and starts nothing.
 //!
 //! Nothing is allocated between fork and exec, and no binary of the embedder's is executed again.
+// Standard streams belong to whoever runs this.
+#![deny(clippy::print_stderr, clippy::print_stdout)]
 
 mod child;
 mod command;

@@ -16,6 +16,14 @@ pub enum JournalError {
         /// Why.
         error: std::io::Error,
     },
+    /// Nothing may be written, and it cannot be read without.
+    #[error("the journal in {path} may only be read, and {why}")]
+    ReadOnly {
+        /// Where.
+        path: PathBuf,
+        /// What would have to be written.
+        why: &'static str,
+    },
     /// A newer Selvedge has been here.
     #[error("the journal was written by a newer version ({steps} steps, {known} are known here)")]
     FromTheFuture {

@@ -13,6 +13,7 @@ use selvedge_protocol::{
 use crate::behind::Behind;
 use crate::live::Owner;
 use crate::payloads::Payloads;
+use crate::stops::Stops;
 use crate::time::now_ms;
 use crate::{JournalError, schema, tables};
 
@@ -28,6 +29,7 @@ pub struct Journal {
     pub(crate) asked_before: Mutex<HashMap<String, Vec<String>>>,
     pub(crate) durability: Durability,
     pub(crate) behind: Arc<Behind>,
+    pub(crate) stops: Mutex<Stops>,
 }
 
 /// How a journal is kept.
@@ -75,14 +77,30 @@ impl Journal {
             asked_before: Mutex::default(),
             durability: keeping.durability,
             behind: Arc::default(),
+            stops: Mutex::default(),
         })
+    }
+
+    /// One that is only read.
+    pub(crate) fn only_read(connection: Connection, folder: &Path, key: [u8; 32], keeping: &Keeping) -> Self {
+        Self {
+            connection: Mutex::new(connection),
+            folder: folder.to_owned(),
+            owner: Owner::nobody(),
+            key,
+            payloads: Payloads::new(keeping.key),
+            asked_before: Mutex::default(),
+            durability: keeping.durability,
+            behind: Arc::default(),
+            stops: Mutex::default(),
+        }
     }
 
     /// A file to be kept open by whatever this process starts: as long as anybody has it open, this process's runs
     /// count as going on.
     #[cfg(unix)]
     pub fn hold(&self) -> std::io::Result<std::os::fd::OwnedFd> {
-        Ok(self.owner.lock.try_clone()?.into())
+        self.owner.hold()
     }
 
     pub(crate) fn connection(&self) -> MutexGuard<'_, Connection> {
@@ -402,6 +420,11 @@ impl Ledger for Journal {
         })?)
     }
 
+    fn is_to_stop(&self, run: &str) -> bool {
+        // Where it cannot be seen, nobody has asked.
+        self.is_asked_to_stop(run).unwrap_or(false)
+    }
+
     fn end(&self, output: &ScriptToolCallOutput, recording: Option<&[u8]>) -> Result<(), LedgerError> {
         Ok(self.write(|connection| {
             self.goes_on(connection, &output.id)?;
@@ -429,19 +452,13 @@ fn status_word(status: RunStatus) -> String {
 
 /// The key arguments are digested with: without it, a digest in a report could be guessed from what it digests.
 fn key(connection: &mut Connection) -> Result<[u8; 32], JournalError> {
-    let read = |connection: &Connection| {
-        let sql = "SELECT value FROM secrets WHERE name = 'digest'";
-        connection.query_row(sql, [], |row| row.get::<_, Vec<u8>>(0)).optional()
-    };
-    let sized =
-        |stored: Vec<u8>| stored.try_into().map_err(|_| JournalError::Damaged("its key has the wrong size".into()));
     // Whoever only looks waits for nobody who writes.
-    if let Some(stored) = read(connection)? {
-        return sized(stored);
+    if let Some(stored) = stored_key(connection)? {
+        return Ok(stored);
     }
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    let key = match read(&transaction)? {
-        Some(stored) => sized(stored)?,
+    let key = match stored_key(&transaction)? {
+        Some(stored) => stored,
         None => {
             let mut key = [0; 32];
             getrandom::fill(&mut key).map_err(|error| JournalError::Damaged(format!("no random numbers: {error}")))?;
@@ -451,4 +468,13 @@ fn key(connection: &mut Connection) -> Result<[u8; 32], JournalError> {
     };
     transaction.commit()?;
     Ok(key)
+}
+
+/// The same, where there is one already.
+pub(crate) fn stored_key(connection: &Connection) -> Result<Option<[u8; 32]>, JournalError> {
+    let sql = "SELECT value FROM secrets WHERE name = 'digest'";
+    let stored: Option<Vec<u8>> = connection.query_row(sql, [], |row| row.get(0)).optional()?;
+    let sized =
+        |stored: Vec<u8>| stored.try_into().map_err(|_| JournalError::Damaged("its key has the wrong size".into()));
+    stored.map(sized).transpose()
 }

@@ -3,13 +3,17 @@
 //! A run is begun before its script starts, a call is intended before its tool is entered, and settled after. So
 //! after the death of a process at any moment each call is known to be done, not started, or of unknown outcome.
 //! Payloads are exact, because going on and replaying need them; every view of them is redacted ([`Redactor`]).
+// Standard streams belong to whoever runs this.
+#![deny(clippy::print_stderr, clippy::print_stdout)]
 
 mod behind;
+mod blocks;
 mod cabinet;
 mod error;
 mod forget;
 mod journal;
 mod live;
+mod onlooker;
 mod payloads;
 mod read;
 mod redact;
@@ -18,6 +22,7 @@ mod schema;
 mod seal;
 mod sessions;
 mod shelf;
+mod stops;
 mod tables;
 mod time;
 mod uses;

@@ -10,8 +10,15 @@ use std::path::{Path, PathBuf};
 #[derive(Debug)]
 pub(crate) struct Owner {
     pub(crate) id: String,
+    /// `None` for one who only looks: nothing is ever theirs.
+    shown: Option<Shown>,
+}
+
+/// What shows that an owner lives.
+#[derive(Debug)]
+struct Shown {
     path: PathBuf,
-    pub(crate) lock: File,
+    lock: File,
 }
 
 impl Owner {
@@ -24,10 +31,22 @@ impl Owner {
             let lock = File::create(&path)?;
             lock.lock()?;
             if File::open(&path).is_ok_and(|there| matches!(there.try_lock_shared(), Err(TryLockError::WouldBlock))) {
-                return Ok(Self { id, path, lock });
+                return Ok(Self { id, shown: Some(Shown { path, lock }) });
             }
         }
         Err(io::Error::other("the file that shows that this process lives is taken away again and again"))
+    }
+
+    /// One who writes nothing.
+    pub(crate) fn nobody() -> Self {
+        Self { id: String::new(), shown: None }
+    }
+
+    /// What shows that it lives, to be held by others as well.
+    #[cfg(unix)]
+    pub(crate) fn hold(&self) -> io::Result<std::os::fd::OwnedFd> {
+        let shown = self.shown.as_ref().ok_or_else(|| io::Error::other("the journal is only read"))?;
+        Ok(shown.lock.try_clone()?.into())
     }
 
     /// Whether the owner of this id, or something it started, lives.
@@ -42,7 +61,9 @@ impl Owner {
 
 impl Drop for Owner {
     fn drop(&mut self) {
-        // One that is left is known to be dead by its lock.
-        let _ = std::fs::remove_file(&self.path);
+        if let Some(shown) = &self.shown {
+            // One that is left is known to be dead by its lock.
+            let _ = std::fs::remove_file(&shown.path);
+        }
     }
 }

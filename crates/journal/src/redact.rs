@@ -6,6 +6,8 @@ use std::sync::OnceLock;
 use regex_lite::Regex;
 use serde_json::Value;
 
+use crate::blocks;
+
 /// What secrets look like, whatever they are called; before each, what a text must have somewhere before the pattern is
 /// worth trying. Most texts have none of it.
 const SHAPES: &[(&[&str], &str)] = &[
@@ -54,8 +56,13 @@ const SHAPES: &[(&[&str], &str)] = &[
     // To its end, or that of the text, whatever stands between.
     (
         &["-----BEGIN"],
-        r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----(?s:.*?)(?:-----END [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----|\z)",
+        r"-----BEGIN (?:[A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?|PGP MESSAGE)-----(?s:.*?)(?:-----END (?:[A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?|PGP MESSAGE)-----|\z)",
     ),
+    (
+        &["---- BEGIN SSH2"],
+        r"---- BEGIN SSH2 (?:ENCRYPTED )?PRIVATE KEY ----(?s:.*?)(?:---- END SSH2 (?:ENCRYPTED )?PRIVATE KEY ----|\z)",
+    ),
+    (&["PuTTY-User-Key-File-"], r"PuTTY-User-Key-File-[0-9]+: [a-z](?s:.*?)(?:Private-(?:MAC|Hash): *[0-9a-fA-F]+|\z)"),
 ];
 
 /// Parts of names that say that a value is secret, without what stands between their words.
@@ -76,6 +83,8 @@ const SECRET_NAMES: [&str; 14] = [
     "cookie",
 ];
 
+const LOGIN: &[&str] = &["pass:", "pass=", "pass =", "pass\"", "pass'", "pass\\"];
+
 /// A header's value, and names and passwords as commands and files have them.
 const CREDENTIALS: &[(&[&str], &str)] = &[
     (&["bearer"], r#"(?i)(\bbearer\s+)([^\s"',;]{6,})"#),
@@ -84,11 +93,30 @@ const CREDENTIALS: &[(&[&str], &str)] = &[
     (&["sshpass"], r#"(\bsshpass\s+-p\s*["']?)([^\s"']+)"#),
     (&["mysql", "mariadb"], r#"(\b(?:mysql|mariadb)[a-z-]*\s[^\n|;&]*?-p["']?)([^\s"']+)"#),
     (&["login"], r"(\blogin\s+\S+\s+password\s+)(\S+)"),
-    // A password in an address.
-    (&["://"], r"([a-z][a-z0-9+.-]*://[^\s/:@]*:)([^\s/@]+)(@)"),
+    // A variable such as DB_PASS, and the field of a login. Tests pass as well: what is bare must look like no number.
+    (&["_pass="], r#"(?i)(_pass=")((?:[^"\\\n]|\\.)+)"#),
+    (&["_pass="], r"(?i)(_pass=')([^'\n]+)"),
+    (&["_pass="], r#"(?i)(_pass=)([^\s"'`&,;]{3,})"#),
+    (&["pass="], r#"(\bPASS=)([^\s"'`&,;0-9][^\s"'`&,;]{3,})"#),
+    (LOGIN, r#"(?i)(\bpass\\*["']?\s*[:=]\s*\\*")((?:[^"\\\n]|\\+[^"\\\n]){4,})"#),
+    (LOGIN, r#"(?i)(\bpass["']?\s*[:=]\s*')((?:[^'\\\n]|\\.){4,})"#),
+    // In a connection string, or the field of a login; a folder is none.
+    (&["pwd="], r#"(?i)(pwd=")([^"\n/$~.\\](?:[^"\\\n]|\\.)+)"#),
+    (&["pwd="], r"(?i)(pwd=')([^'\n/$~.\\][^'\n]+)"),
+    (&["pwd="], r#"(?i)(pwd=)([^\s"'`&;/$~(\\.][^\s"'`&;]{2,})"#),
+    (&["pwd\"", "pwd'", "pwd\\"], r#"(?i)(\bpwd\\*["']\s*:\s*\\*["'])([^"'\\\n/$~.](?:[^"'\\\n]|\\+[^"'\\\n])+)"#),
+    (&[";pwd=", ";password="], r#"(?i)(;(?:pwd|password)=)([^;"'\n]+)"#),
+    // An element of XML, whatever attributes it has.
+    (
+        &["password>", "passwd>", "passphrase>", "pwd>", "secret>", "key>", "token>"],
+        r"(?i)(<(?:[a-z0-9_.-]+:)?[a-z0-9_.-]*(?:password|passwd|passphrase|pwd|secret|api[_-]?key|access[_-]?key|private[_-]?key|token)(?:\s[^<>]*)?>(?:<!\[CDATA\[)?)([^<]+)(</)",
+    ),
+    // A token in the place of a name in an address, then a password there.
+    (&["@"], r"((?:https?|wss?|ssh|git|ftps?)://)([A-Za-z0-9_~-]{20,})((?::[^\s/@]*)?@)"),
+    (&["@"], r"([a-z][a-z0-9+.-]*://[^\s/:@]*:)([^\s/@]+)(@)"),
 ];
 
-const INSTEAD: &str = "[redacted]";
+pub(crate) const INSTEAD: &str = "[redacted]";
 
 /// Takes secrets out of what people see.
 #[derive(Debug)]
@@ -96,13 +124,14 @@ pub struct Redactor {
     shapes: Vec<Pattern>,
     credentials: Vec<Pattern>,
     named: Pattern,
+    block: Pattern,
     /// Fields and variables whose values are secret.
     names: Vec<String>,
 }
 
 /// Compiled when a text first has one of its marks.
 #[derive(Debug)]
-struct Pattern {
+pub(crate) struct Pattern {
     marks: &'static [&'static str],
     source: Cow<'static, str>,
     compiled: OnceLock<Regex>,
@@ -114,8 +143,12 @@ impl Pattern {
     }
 
     #[allow(clippy::expect_used)] // They are constants, and a test compiles them.
+    pub(crate) fn get(&self) -> &Regex {
+        self.compiled.get_or_init(|| Regex::new(&self.source).expect("a valid pattern"))
+    }
+
     fn replace(&self, text: &mut Cow<'_, str>, instead: &str) {
-        let pattern = self.compiled.get_or_init(|| Regex::new(&self.source).expect("a valid pattern"));
+        let pattern = self.get();
         if pattern.is_match(text) {
             *text = Cow::Owned(pattern.replace_all(text, instead).into_owned());
         }
@@ -129,7 +162,13 @@ impl Redactor {
             patterns.iter().map(|(marks, source)| Pattern::new(marks, *source)).collect()
         };
         let names: Vec<String> = names.into_iter().map(|name| name.to_lowercase()).collect();
-        Self { shapes: all(SHAPES), credentials: all(CREDENTIALS), named: Pattern::new(&[], named(&names)), names }
+        Self {
+            shapes: all(SHAPES),
+            credentials: all(CREDENTIALS),
+            named: Pattern::new(&[], named(&names)),
+            block: Pattern::new(&[], blocks::header(&secret_name(&names))),
+            names,
+        }
     }
 
     /// The text without secrets.
@@ -143,7 +182,8 @@ impl Redactor {
         }
         let beginnings = SECRET_NAMES.iter().map(|name| name.split('_').next().unwrap_or(name));
         if beginnings.chain(self.names.iter().map(String::as_str)).any(|mark| lower.contains(mark)) {
-            self.named.replace(&mut text, &format!("${{1}}${{2}}${{3}}{INSTEAD}"));
+            blocks::redact(&mut text, &self.block);
+            self.named.replace(&mut text, &kept_of_named());
         }
         for credential in &self.credentials {
             if credential.marks.iter().any(|mark| lower.contains(mark)) {
@@ -169,7 +209,7 @@ impl Redactor {
             Value::Object(fields) => {
                 let redacted = fields.iter().map(|(name, value)| match value {
                     Value::Null | Value::Bool(_) => (name.clone(), value.clone()),
-                    _ if self.is_secret(name) => (name.clone(), INSTEAD.into()),
+                    _ if self.is_secret(name) || is_password(name, value) => (name.clone(), INSTEAD.into()),
                     value => (name.clone(), self.value(value)),
                 });
                 Value::Object(redacted.collect())
@@ -178,11 +218,14 @@ impl Redactor {
         }
     }
 
-    fn is_secret(&self, name: &str) -> bool {
-        let name = name.to_lowercase();
+    fn is_secret(&self, given: &str) -> bool {
+        let name = given.to_lowercase();
         let plain = name.replace(['_', '-'], "");
-        let named = SECRET_NAMES.iter().any(|part| plain.contains(&part.replace('_', "")));
-        self.names.contains(&name) || named && !name.ends_with("tokens") && !plain.contains("maxtoken")
+        let has = |part: &str| plain.contains(&part.replace('_', ""));
+        let named = SECRET_NAMES.iter().any(|part| *part != "token" && has(part));
+        self.names.contains(&name)
+            || named
+            || has("token") && !counts_tokens(given) && !plain.contains("maxtoken") && !plain.contains("tokeniz")
     }
 
     fn is_secret_option(&self, option: &str, command: &[Value]) -> bool {
@@ -204,20 +247,55 @@ impl Redactor {
     }
 }
 
+/// Whether a short name that means other things as well holds a password here: a folder is none, and no number.
+fn is_password(name: &str, value: &Value) -> bool {
+    let Some(value) = value.as_str() else { return false };
+    let name = name.to_lowercase();
+    let is_folder = value.starts_with(['/', '~', '.', '$']) || value.get(1..3) == Some(":\\");
+    name == "pass" || name.ends_with("_pass") || name.ends_with("pwd") && !is_folder
+}
+
 /// `name: value`, `name=value`, `"name": "value"` and `--name value`, where the name says that the value is secret. A
-/// value in quotes goes to the closing one.
+/// value in quotes goes to the closing one, also where all of it was quoted again, and once more.
 fn named(names: &[String]) -> String {
+    let name = format!(r"\b(?:{})", secret_name(names));
+    let sign = r#"\\*["']?\s*[:=]\s*(?:bearer\s+|basic\s+)?"#;
+    let option = format!(r#"--(?:{})(?:["']\s*,\s*|\s+)"#, secret_name(&[]));
+    let scheme = r"(?:bearer\s+|basic\s+)?";
+    // Each level of quoting doubles the backslashes and adds one; what is quoted in the value has a level more.
+    let twice_escaped = format!(r#"(\\{{3}}"{scheme})(?:[^"\\\n]|\\{{7}}"|\\{{1,6}}[^"\\\n]|\\{{8}}){{4,}}"#);
+    let once_escaped = format!(r#"(\\"{scheme})(?:[^"\\\n]|\\{{3}}"|\\{{1,2}}[^"\\\n]|\\{{4}}){{4,}}"#);
+    let escaped = format!(r"(\\'{scheme})[^'\\]{{4,}}");
+    let double = format!(r#"("{scheme})(?:[^"\\\n]|\\.){{4,}}"#);
+    let single = format!(r"('{scheme})(?:[^'\\\n]|\\.){{4,}}");
+    let back = format!(r"(`{scheme})(?:[^`\\\n]|\\.){{4,}}");
+    let bare = r#"[^\s"'`&,;\\]{4,}"#;
+    format!("(?i)({name}{sign}|{option})(?:{twice_escaped}|{once_escaped}|{escaped}|{double}|{single}|{back}|{bare})")
+}
+
+/// What is kept of a match of [`named`]: everything but the value.
+fn kept_of_named() -> String {
+    format!("{}{INSTEAD}", (1..=7).map(|group| format!("${{{group}}}")).collect::<String>())
+}
+
+/// A name that says that its value is secret, or is one of these. `tokens` are counted, and a tokenizer is no secret either.
+fn secret_name(names: &[String]) -> String {
     let escaped = |name: &String| -> String {
         let quote = |c: char| if c.is_alphanumeric() || c == '_' { c.to_string() } else { format!("\\{c}") };
         name.chars().map(quote).collect()
     };
     let exact: String = names.iter().map(|name| format!("|{}", escaped(name))).collect();
-    let parts = SECRET_NAMES.map(|name| name.replace('_', "[_-]?")).join("|");
-    let name = format!(r"\b(?:[A-Za-z0-9_.-]*(?:{parts})[A-Za-z0-9_.-]*{exact})");
-    let sign = r#"\\?["']?\s*[:=]\s*(?:bearer\s+|basic\s+)?"#;
-    let option = format!(r#"--[a-z0-9-]*(?:{parts})[a-z0-9-]*(?:["']\s*,\s*|\s+)"#);
-    let in_escaped_quotes = r#"(\\["'](?:bearer\s+|basic\s+)?)[^"'\\]{4,}"#;
-    let in_quotes = r#"(["'`](?:bearer\s+|basic\s+)?)(?:[^"'`\\\n]|\\.){4,}"#;
-    let bare = r#"[^\s"'`&,;\\]{4,}"#;
-    format!("(?i)({name}{sign}|{option})(?:{in_escaped_quotes}|{in_quotes}|{bare})")
+    let others: Vec<String> =
+        SECRET_NAMES.iter().filter(|name| **name != "token").map(|name| name.replace('_', "[_-]?")).collect();
+    let word = "[A-Za-z0-9_.-]*";
+    let goes_on = format!("(?:[a-hj-rt-z0-9_.-]|i[a-rt-y0-9_.-]|(?-i:S[a-z])){word}");
+    format!("{word}(?:(?:{}){word}|token(?:{goes_on})?){exact}", others.join("|"))
+}
+
+/// Whether a name speaks of a number of tokens.
+fn counts_tokens(name: &str) -> bool {
+    name.match_indices("okens").any(|(at, word)| {
+        let before = name[..at].ends_with(['t', 'T']);
+        before && !name[at + word.len()..].starts_with(|next: char| next.is_ascii_lowercase())
+    })
 }

@@ -54,6 +54,7 @@ impl Journal {
         // Pages that made room for others have left something behind as well.
         let swept = self.write(sweep)?;
         self.close_the_dead(oldest)?;
+        self.forget_stops()?;
         removed.runs += self.remove("ended_ms < ?1", oldest)?;
         if removed.runs > 0 {
             self.write(sweep)?;

@@ -167,11 +167,25 @@ const STEPS: &[(&str, &str)] = &[
     CREATE INDEX open_runs ON runs (owner) WHERE ended_ms IS NULL;
     CREATE INDEX resumed_runs ON runs (resumes) WHERE resumes IS NOT NULL;",
     ),
+    (
+        "runs that are to stop",
+        "-- Looked at by the process that runs them, now and then; nearly always empty.
+    CREATE TABLE stops (
+        run TEXT PRIMARY KEY,
+        asked_ms INTEGER NOT NULL
+    ) WITHOUT ROWID;",
+    ),
 ];
 
 /// Brings the journal's own tables up to date.
 pub(crate) fn migrate(connection: &mut Connection) -> Result<(), JournalError> {
     take(connection, "steps", STEPS)
+}
+
+/// How many steps a file that is only read lacks.
+pub(crate) fn steps_missing(connection: &Connection) -> Result<usize, JournalError> {
+    let (taken, known) = (steps_taken(connection, "steps")?, STEPS.len());
+    known.checked_sub(taken).ok_or(JournalError::FromTheFuture { steps: taken, known })
 }
 
 /// Brings a file up to date. Several processes may want to at once: one does, the others find it done.

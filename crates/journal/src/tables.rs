@@ -8,7 +8,7 @@ use rusqlite::Connection;
 use crate::{JournalError, Seal, schema};
 
 /// How long a writer waits for another. Each writes for well under a millisecond.
-const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The tables of another crate in the journal's file.
 #[derive(Debug, Clone, Copy)]

@@ -208,6 +208,44 @@ fn secrets_are_known_by_their_looks_and_their_names() {
     ] {
         assert_eq!(redactor.text(text), shown);
     }
+    for (text, shown) in [
+        ("Server=db;Uid=me;Pwd=hunter22;Port=1", "Server=db;Uid=me;Pwd=[redacted];Port=1"),
+        ("Uid=me;Password=P@ss w0rd!;Port=1", "Uid=me;Password=[redacted];Port=1"),
+        ("odbc 'DSN=x;pwd=h;u' pwd='two words'", "odbc 'DSN=x;pwd=[redacted];u' pwd='[redacted]'"),
+        ("https://host/j/1?pwd=Abc123", "https://host/j/1?pwd=[redacted]"),
+        ("DB_PASS='two words' ./run", "DB_PASS='[redacted]' ./run"),
+        ("DB_PASS=\"it's two words\" ./run", "DB_PASS=\"[redacted]\" ./run"),
+        ("SMTP_PASS=hunter22 PASS=hunter22", "SMTP_PASS=[redacted] PASS=[redacted]"),
+        ("auth: { user: 'me', pass: 'hunter 22' }", "auth: { user: 'me', pass: '[redacted]' }"),
+        ("password: \"it's mine\", x", "password: \"[redacted]\", x"),
+        ("<user>me</user><password>two words</password>", "<user>me</user><password>[redacted]</password>"),
+        ("<api:dbPassword kind='x'>hunter22</api:dbPassword>", "<api:dbPassword kind='x'>[redacted]</api:dbPassword>"),
+        ("<password><![CDATA[hun]]></password>", "<password><![CDATA[[redacted]</password>"),
+        ("https://0123456789abcdef0123:x@host/r.git", "https://[redacted]:[redacted]@host/r.git"),
+        ("git clone https://AbCdEfGhIjKlMnOpQrSt_u@host/r", "git clone https://[redacted]@host/r"),
+        (
+            "db:\n  password: |\n    first line\n\n    second\n  user: me\n",
+            "db:\n  password: |\n    [redacted]\n  user: me\n",
+        ),
+        ("- api_key: >-\n    one\n- b: 1", "- api_key: >-\n    [redacted]\n- b: 1"),
+        ("my_field: |2\n  hush", "my_field: |2\n  [redacted]"),
+        (r#"{\"password\": \"with \\\" a quote\", \"a\": 1}"#, r#"{\"password\": \"[redacted]\", \"a\": 1}"#),
+        (r#"\\\"password\\\": \\\"two words\\\", \\\"a"#, r#"\\\"password\\\": \\\"[redacted]\\\", \\\"a"#),
+        (r#"{\"token\":\"a\\nb and more\"}"#, r#"{\"token\":\"[redacted]\"}"#),
+        ("-----BEGIN PGP MESSAGE-----\n\nhQEMA\n=x\n-----END PGP MESSAGE----- after", "[redacted] after"),
+        ("---- BEGIN SSH2 PRIVATE KEY ----\nP2/56\n---- END SSH2 PRIVATE KEY ----", "[redacted]"),
+        (
+            "PuTTY-User-Key-File-3: ssh-ed25519\nEncryption: none\nComment: me\nPublic-Lines: 1\nAAAA\nPrivate-Lines: 1\nAAAA\nPrivate-MAC: 0123abcd\nafter",
+            "[redacted]\nafter",
+        ),
+    ] {
+        assert_eq!(redactor.text(text), shown, "{text}");
+    }
+    let fields = json!({"pwd": "hunter22", "dbPwd": "x", "pass": "y", "smtp_pass": "z", "user": "me"});
+    let shown = json!({"pwd": "[redacted]", "dbPwd": "[redacted]", "pass": "[redacted]", "smtp_pass": "[redacted]", "user": "me"});
+    assert_eq!(redactor.value(&fields), shown);
+    let plain = json!({"pwd": "/home/me", "pass": 12, "tokens_used": 1200, "inputTokens": 3, "tokenizer": "o200k", "author": "me"});
+    assert_eq!(redactor.value(&plain), plain);
     let nested = json!({"args": "[{\"my_field\":\"hush\"}]", "credentials": ["a", {"b": 1}], "token": null});
     let shown = json!({"args": "[{\"my_field\":\"[redacted]\"}]", "credentials": "[redacted]", "token": null});
     assert_eq!(redactor.value(&nested), shown);
@@ -218,7 +256,28 @@ fn secrets_are_known_by_their_looks_and_their_names() {
     let command = json!(["sshpass", "-p", "hunter22", "tool", "--api-key", "k", "--max-tokens", "5"]);
     let shown = json!(["sshpass", "-p", "[redacted]", "tool", "--api-key", "[redacted]", "--max-tokens", "5"]);
     assert_eq!(redactor.value(&command), shown);
-    for plain in ["the secret of a good token is its taste", "sk-short", "commit 5e1fed9e", "https://host/path?x=1"] {
+    for plain in [
+        "the secret of a good token is its taste",
+        "sk-short",
+        "commit 5e1fed9e",
+        "https://host/path?x=1",
+        "pass the salt, then compass=north and bypass: yes",
+        "12 pass, 0 fail; PASS=12 FAIL=0; pass: 1200",
+        "tokens: 1200, max_tokens=4096, total_tokens: 123456, tokensUsed: 12345, tokens_used=12345",
+        "tokenizer: o200k_base, tool --max-tokens 4096 --tokenizer o200k_base",
+        "author: Jane Doe <jane@example.org>, authority=example.org",
+        "PWD=/home/me/project OLDPWD=/home/me pwd=$(pwd)",
+        "commit 0123456789abcdef0123456789abcdef01234567",
+        "id: 6f9619ff-8b86-d011-b42d-00cf4fc964ff",
+        "![shot](data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAUA)",
+        "images/iVBORw0KGgoAAAANSUhEUgAAAAUAAAAFCAYAAACNbyblAAAA.png",
+        "<tokens>1200</tokens> <label for='password'>Password</label> <secretary>Ann</secretary>",
+        "https://example.org/@a-very-long-name-of-somebody/1 and ssh://git@host/r",
+        "description: |\n  password rules\n  are below\nsteps: >\n  none",
+        "a | b > c, and `PuTTY-User-Key-File-2` is a format",
+        "-----BEGIN PGP PUBLIC KEY BLOCK-----\nmQEN\n-----END PGP PUBLIC KEY BLOCK-----",
+        "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----",
+    ] {
         assert_eq!(redactor.text(plain), plain);
     }
 }

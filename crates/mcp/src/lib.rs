@@ -4,6 +4,8 @@
 //! tools become ours under `mcp.<server>.<tool>`, and take the same path as any other.
 //!
 //! [`ScriptServer`] is the other way: one tool, `script`, for anybody's agent.
+// Standard streams belong to whoever runs this.
+#![deny(clippy::print_stderr, clippy::print_stdout)]
 
 mod answer;
 mod callbacks;

@@ -62,7 +62,10 @@ impl Memory {
             let Some(turn) = stored(connection, found.id, number)? else { return Ok(Forgotten::default()) };
             let text = items::readable(turn.form, &turn.raw);
             let mut terms = BTreeSet::new();
-            each_term(&self.redactor.text(&text), |term| _ = terms.insert(term.to_owned()));
+            // Less may have been known as a secret when it was indexed.
+            for told in [self.redactor.text(&text).as_ref(), &text] {
+                each_term(told, |term| _ = terms.insert(term.to_owned()));
+            }
             // A model's summary may have brought words of its own.
             for level in [crate::Level::Smoothed, crate::Level::Compressed, crate::Level::Tiny] {
                 let told = crate::levels::level_text(connection, found.id, number, level)?.unwrap_or_default();

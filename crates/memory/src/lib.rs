@@ -27,6 +27,8 @@
 //!
 //! [`get_turn`] is the tool by which models fetch a turn in more detail, [`EXPLAINED`] what the system prompt says of
 //! all this. [`SmallModel`] and [`Encoder`] make recall better where there are any; [`Memory::distill`] learns.
+// Standard streams belong to whoever runs this.
+#![deny(clippy::print_stderr, clippy::print_stdout)]
 
 mod append;
 mod assemble;

@@ -315,3 +315,19 @@ fn vectors_find_what_keywords_miss() {
     memory.append("s", &NewTurn::text("user", "one more")).unwrap();
     assert_eq!((memory.write_vectors("s").unwrap(), memory.write_vectors("s").unwrap()), (1, 0));
 }
+
+#[test]
+fn what_was_no_secret_when_it_was_indexed_is_forgotten_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = "the vault: zyzzyvaplex";
+    let memory = Memory::open(dir.path(), Redactor::new([])).unwrap();
+    memory.append("s", &NewTurn::text("user", text)).unwrap();
+    memory.append("s", &NewTurn::text("user", "something else")).unwrap();
+    drop(memory);
+    assert!(has(&bytes_of(&dir), "zyzzyvaplex"));
+    // Since then somebody called it a secret.
+    let memory = Memory::open(dir.path(), Redactor::new(["vault".to_owned()])).unwrap();
+    assert_eq!(memory.forget_turn("s", 1).unwrap().turns, 1);
+    drop(memory);
+    assert!(!has(&bytes_of(&dir), "zyzzyvaplex"));
+}

@@ -53,6 +53,8 @@
 //!
 //! The codecs do no I/O: [`request`] makes a body of a prompt, [`Decoder`] makes events of bytes. [`Client`] puts HTTP,
 //! retries and time-outs around them. Nothing here knows a tool or a script.
+// Standard streams belong to whoever runs this.
+#![deny(clippy::print_stderr, clippy::print_stdout)]
 
 mod as_text;
 mod asking;

@@ -26,6 +26,10 @@ pub trait Ledger: Send + Sync {
     /// A script is about to go on from where it was suspended. Only one process may: the others get
     /// [`LedgerError::TakenOver`], now and for whatever else they write of it.
     fn go_on(&self, run: &str) -> Result<(), LedgerError>;
+    /// Whether somebody outside this process wants the run stopped. Asked now and then while it runs long.
+    fn is_to_stop(&self, _run: &str) -> bool {
+        false
+    }
     /// A script is over; the recording is what it was told from outside, to be replayed.
     fn end(&self, output: &ScriptToolCallOutput, recording: Option<&[u8]>) -> Result<(), LedgerError>;
     /// A script is over that did nothing but compute, and of which nothing was written before.

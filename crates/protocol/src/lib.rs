@@ -2,6 +2,8 @@
 //!
 //! No I/O and no async: what is here can be read by a terminal, an MCP client or another language
 //! exactly as it is serialised.
+// Standard streams belong to whoever runs this.
+#![deny(clippy::print_stderr, clippy::print_stdout)]
 
 mod approval;
 mod cabinet;

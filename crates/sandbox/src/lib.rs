@@ -12,6 +12,8 @@
 //!                 Execution::settle(id, outcome) ─► Pump …   until state is Finished
 //!                 Execution::freeze() ─► Image      Runtime::thaw(image, …) ─► Execution, elsewhere
 //! ```
+// Standard streams belong to whoever runs this.
+#![deny(clippy::print_stderr, clippy::print_stdout)]
 
 mod budget;
 mod engine;

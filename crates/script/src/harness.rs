@@ -1,5 +1,6 @@
 //! The front door: a script goes in, a [`ScriptToolCallOutput`] comes out. Nothing is thrown.
 
+use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -20,6 +21,7 @@ use crate::playing::Recorded;
 use crate::preflight::{self, Preflight};
 use crate::preview::preview;
 use crate::run::{Begin, Ended, Over, Run};
+use crate::stop::heeding;
 use crate::suspension::Suspension;
 use crate::tape::{Head, Tape};
 use crate::unicode::whole_unicode;
@@ -250,10 +252,7 @@ impl Harness {
         {
             let done = output.calls.iter().any(|call| call.status == CallStatus::Done);
             if let Some(error) = output.error.as_mut().filter(|_| done) {
-                let id = &output.id;
-                error.suggestions.push(format!(
-                    "correct the script and run it with `resume` = `{id}`: what is done is not done again"
-                ));
+                error.suggestions.push(options.author.goes_on_from(&output.id));
             }
             let head = start.head.lock().unwrap_or_else(PoisonError::into_inner);
             let recording = (!head.tape.cut).then(|| serde_json::to_vec(&head.tape).ok()).flatten();
@@ -343,7 +342,13 @@ impl Harness {
                 allow_detached: self.allow_detached,
                 tasks: &tasks,
             };
-            let ended = run.to_its_end(self.context(&output.id, options, timeout)).await;
+            let context = self.context(&output.id, options, timeout);
+            let ledger = self.orchestrator.ledger();
+            // Pinned where it is made: moved, it would take its room twice.
+            let (mut ended, stopped) = heeding(ledger, &scope, pin!(run.to_its_end(context))).await;
+            if let Err(error) = &mut ended.result {
+                stopped.tell(error);
+            }
             // A failure of ours is tried once more, unless the world may have changed.
             let ours = matches!(&ended.result, Err(error) if error.code == ErrorCode::HarnessInternalError);
             let fresh = matches!(start.begin, Begin::Fresh(_));

@@ -7,6 +7,8 @@
 //! ```
 //!
 //! It opens no file and no socket: a script reaches the world through `selvedge-tools` alone.
+// Standard streams belong to whoever runs this.
+#![deny(clippy::print_stderr, clippy::print_stdout)]
 
 mod bridge;
 mod compile;
@@ -30,6 +32,7 @@ mod question;
 mod replay;
 mod run;
 mod session;
+mod stop;
 mod survey;
 mod suspension;
 mod tape;
@@ -44,7 +47,7 @@ pub use globals::GLOBALS;
 pub use harness::Harness;
 pub use hopeless::hopeless;
 pub use live::{LiveLimits, LiveRun, LiveRuns, LiveSummary, Report, TooManyRuns};
-pub use options::{Facts, Resume, RunOptions, Suspended};
+pub use options::{Author, Facts, Resume, RunOptions, Suspended};
 pub use playing::{Step, Watch};
 pub use pragma::Pragma;
 pub use preflight::{PlannedCall, Preflight};

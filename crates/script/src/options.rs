@@ -26,6 +26,8 @@ pub struct RunOptions {
     pub seed: Option<u64>,
     /// Stops the run.
     pub cancel: CancellationToken,
+    /// Who can correct the script when it fails.
+    pub author: Author,
     /// An earlier run that this one goes on from.
     pub resume: Option<Resume>,
     /// Puts the run away at its next await, once the calls under way have ended; needs a ledger.
@@ -40,6 +42,27 @@ pub struct RunOptions {
     pub session: Session,
     /// What `context` tells the script.
     pub facts: Facts,
+}
+
+/// Who wrote a script: each goes on from an earlier run in another way.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Author {
+    /// A model, with an argument of its call.
+    #[default]
+    Model,
+    /// A person, at the command line.
+    Person,
+}
+
+impl Author {
+    /// What to do after a run that failed and had done something.
+    pub(crate) fn goes_on_from(self, run: &str) -> String {
+        let how = match self {
+            Self::Model => format!("run it with `resume: \"{run}\"`"),
+            Self::Person => format!("run it with `selvedge run FILE --resume {run}`"),
+        };
+        format!("correct the script and {how}: what is done is not done again")
+    }
 }
 
 /// An earlier run, and what its calls came to.

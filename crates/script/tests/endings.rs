@@ -12,7 +12,7 @@ use selvedge_sandbox::{Settings, Wasm};
 use selvedge_script::{Harness, RunOptions};
 use selvedge_tools::Orchestrator;
 use serde_json::json;
-use support::{Bench, Says, on_a_thread};
+use support::{Bench, Notebook, Says, on_a_thread};
 use tokio_util::sync::CancellationToken;
 
 const WAIT: Duration = Duration::from_secs(20);
@@ -63,6 +63,25 @@ fn cancelled_while_a_call_runs() {
     assert_eq!(output.calls[0].status, CallStatus::Aborted);
     assert_eq!(bench.seen.stopped.load(Ordering::SeqCst), 1);
     assert!(took < Duration::from_secs(2), "{took:?}");
+}
+
+#[test]
+fn cancelled_from_outside_its_process() {
+    let notebook = Arc::new(Notebook::default());
+    notebook.stop.store(true, Ordering::SeqCst);
+    let ledger = notebook.clone();
+    let bench = Bench::with(move |orchestrator| orchestrator.with_ledger(ledger.clone()), Limits::default());
+    // What ends soon is not asked about.
+    let output = bench.run_with("return await tools.echo({value: 1})", RunOptions::default(), WAIT);
+    assert_eq!((output.status, notebook.looks.load(Ordering::SeqCst)), (RunStatus::Completed, 0));
+    let (cancel, code) = (CancellationToken::new(), "await tools.sleep({ms: 60_000})");
+    let output = bench.run_with(code, RunOptions { cancel: cancel.clone(), ..RunOptions::default() }, WAIT);
+    let error = output.error.unwrap();
+    assert_eq!(error.code, ErrorCode::ScriptCancelledError);
+    assert!(error.message.contains("`selvedge runs cancel`"), "{}", error.message);
+    assert_eq!((output.calls[0].status, notebook.looks.load(Ordering::SeqCst)), (CallStatus::Aborted, 1));
+    // Only this run: what else goes on in the turn goes on.
+    assert!(!cancel.is_cancelled());
 }
 
 #[test]

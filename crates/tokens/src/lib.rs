@@ -9,6 +9,8 @@
 //! assert_eq!((exact.tokens, exact.estimated), (3, false));
 //! assert!(rough.estimated);
 //! ```
+// Standard streams belong to whoever runs this.
+#![deny(clippy::print_stderr, clippy::print_stdout)]
 
 use tiktoken_rs::tokenizer::{Tokenizer, get_tokenizer};
 use tiktoken_rs::{CoreBPE, bpe_for_tokenizer};

@@ -1,4 +1,6 @@
 //! The built-in tools. Each is one file and one line here.
+// Standard streams belong to whoever runs this.
+#![deny(clippy::print_stderr, clippy::print_stdout)]
 
 mod aliases;
 mod apply_patch;

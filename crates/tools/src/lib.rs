@@ -9,6 +9,8 @@
 //!
 //! A structured call, a call from a script, a sub-agent's call and an MCP client's call are all
 //! [`CallRequest`]s in a batch for [`Orchestrator::run_batch`]; no tool can tell which it was.
+// Standard streams belong to whoever runs this.
+#![deny(clippy::print_stderr, clippy::print_stdout)]
 
 mod arguments;
 mod asking;

@@ -23,7 +23,7 @@ pub(super) fn forget(memory: &Memory, args: &ForgetArgs, home: &Path, config: &C
     if let Some(lesson) = &args.lesson {
         memory.forget_lesson(lesson)?;
         journal.scrub().map_err(|error| problem(&error))?;
-        eprintln!("forgotten: {lesson}");
+        tell!("forgotten: {lesson}");
         return Ok(Exit::Done);
     }
     let Some(named) = &args.session else {
@@ -85,7 +85,7 @@ pub(super) fn forget(memory: &Memory, args: &ForgetArgs, home: &Path, config: &C
     if args.json {
         line(&json!({"turns": turns, "lessons": lessons, "runs": runs, "documents": documents}).to_string())?;
     } else {
-        eprintln!("forgotten: {turns} turns, {lessons} lessons drawn from them, {runs} runs, {documents} documents");
+        tell!("forgotten: {turns} turns, {lessons} lessons drawn from them, {runs} runs, {documents} documents");
     }
     Ok(Exit::Done)
 }

@@ -39,7 +39,7 @@ pub(super) fn import(memory: &Memory, args: &ImportArgs) -> Result<Exit> {
         line(&json!({"turns": all.turns, "before": all.before, "sessions": all.sessions}).to_string())?;
     } else {
         let before = if all.before > 0 { format!(", {} were there before", all.before) } else { String::new() };
-        eprintln!("{} turns of {} sessions remembered{before}", all.turns, all.sessions.len());
+        tell!("{} turns of {} sessions remembered{before}", all.turns, all.sessions.len());
     }
     Ok(Exit::Done)
 }

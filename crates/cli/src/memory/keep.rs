@@ -17,7 +17,7 @@ pub(super) fn stats(memory: &Memory, args: &StatsArgs) -> Result<Exit> {
         return Ok(Exit::Done);
     }
     if stats.sessions.is_empty() {
-        eprintln!("note: nothing is remembered yet");
+        tell!("note: nothing is remembered yet");
         return Ok(Exit::Done);
     }
     line(&format!(
@@ -56,24 +56,29 @@ pub(super) fn export(memory: &Memory, args: &ExportArgs) -> Result<Exit> {
             let wrong = |error: std::io::Error| {
                 Problem::new(format!("cannot write {}: {error}", path.display())).hint("name a file with --out")
             };
-            let mut out = BufWriter::new(std::fs::File::create(path).map_err(wrong)?);
+            let mut out = BufWriter::new(crate::private::create(path).map_err(wrong)?);
             let count = memory.export(args.session.as_deref(), &mut out)?;
             out.flush().map_err(wrong)?;
             count
         }
         None => {
             let mut out = BufWriter::new(std::io::stdout().lock());
-            match memory.export(args.session.as_deref(), &mut out) {
-                // That nobody reads on is no failure of ours.
-                Err(MemoryError::File { error, .. }) if error.kind() == std::io::ErrorKind::BrokenPipe => 0,
+            let exported = memory.export(args.session.as_deref(), &mut out);
+            // That nobody reads on is no failure of ours.
+            let left = |error: &std::io::Error| error.kind() == std::io::ErrorKind::BrokenPipe;
+            match exported {
+                Err(MemoryError::File { error, .. }) if left(&error) => return Ok(Exit::Done),
                 done => {
                     let count = done?;
-                    out.flush()?;
+                    match out.flush() {
+                        Err(error) if left(&error) => return Ok(Exit::Done),
+                        flushed => flushed?,
+                    }
                     count
                 }
             }
         }
     };
-    eprintln!("{count} turns, without their secrets");
+    tell!("{count} turns, without their secrets");
     Ok(Exit::Done)
 }

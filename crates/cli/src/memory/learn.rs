@@ -55,9 +55,9 @@ pub(super) fn distill(memory: &Memory, args: &DistillArgs, config: &Config) -> R
     if args.json {
         line(&json!({"turns": all.turns, "learned": all.learned, "dropped": all.dropped, "handed_over": all.handed_over}).to_string())?;
     } else {
-        eprintln!("{} turns read, {} things learned, {} dropped", all.turns, all.learned, all.dropped);
+        tell!("{} turns read, {} things learned, {} dropped", all.turns, all.learned, all.dropped);
         if all.handed_over > 0 {
-            eprintln!(
+            tell!(
                 "note: {} turns are with the provider: distill again later, or with --wait, to learn from them",
                 all.handed_over
             );
@@ -79,7 +79,7 @@ pub(super) fn lessons(memory: &Memory, args: &LessonsArgs) -> Result<Exit> {
         line(&short(lesson))?;
     }
     if lessons.is_empty() {
-        eprintln!("note: nothing was learned yet; `selvedge memory distill` reads what is new");
+        tell!("note: nothing was learned yet; `selvedge memory distill` reads what is new");
     }
     Ok(Exit::Done)
 }
@@ -91,7 +91,7 @@ pub(super) fn review(memory: &Memory, args: &ReviewArgs) -> Result<Exit> {
         }
     }
     if !args.accept.is_empty() || !args.decline.is_empty() {
-        eprintln!("{} accepted, {} declined", args.accept.len(), args.decline.len());
+        tell!("{} accepted, {} declined", args.accept.len(), args.decline.len());
         return Ok(Exit::Done);
     }
     let waiting = memory.lessons(Some("proposed"))?;
@@ -104,8 +104,8 @@ pub(super) fn review(memory: &Memory, args: &ReviewArgs) -> Result<Exit> {
         line(&harmless(&lesson.content))?;
     }
     match waiting.len() {
-        0 => eprintln!("note: nothing waits for a review"),
-        _ => eprintln!("note: --accept ID uses one from now on, --decline ID never"),
+        0 => tell!("note: nothing waits for a review"),
+        _ => tell!("note: --accept ID uses one from now on, --decline ID never"),
     }
     Ok(Exit::Done)
 }

@@ -89,7 +89,7 @@ fn answer(memory: &Memory, args: &SearchArgs, asked: &Asked) -> Result<()> {
         line(&harmless(&format!("{:>6.3}  {}/T-{}  {told}", hit.score, hit.session, hit.number)))?;
     }
     if hits.is_empty() {
-        eprintln!("note: nothing was found");
+        tell!("note: nothing was found");
     }
     Ok(())
 }

@@ -29,7 +29,7 @@ pub(super) fn show(memory: &Memory, args: &ShowArgs, usual: Gradient) -> Result<
     let picture = picture(&shown, gradient.budget);
     if std::io::stdout().is_terminal() && !args.text {
         line(picture.trim_end())?;
-        eprintln!("note: --text prints what a prompt has of it");
+        tell!("note: --text prints what a prompt has of it");
         return Ok(Exit::Done);
     }
     talk(&picture);

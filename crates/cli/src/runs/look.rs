@@ -35,7 +35,7 @@ pub(crate) fn list(journal: &Journal, args: &RunsListArgs) -> Result<Exit> {
         )))?;
     }
     if runs.is_empty() {
-        eprintln!("note: no runs are written down");
+        tell!("note: no runs are written down");
     }
     Ok(Exit::Done)
 }

@@ -1,10 +1,13 @@
 //! `selvedge runs`: what ran before, and going on with it.
 
+mod cancel;
 mod look;
 mod replay;
 mod resume;
 
 pub(crate) use look::ago;
+
+use std::path::PathBuf;
 
 use anyhow::Result;
 use selvedge_config::Config;
@@ -16,19 +19,26 @@ use crate::problem::Problem;
 
 pub(crate) fn runs(command: RunsCommand) -> Result<Exit> {
     match command {
-        RunsCommand::List(args) => look::list(&open()?, &args),
-        RunsCommand::Show(args) => look::show(&open()?, &args),
+        RunsCommand::List(args) => look::list(&open_to_read()?, &args),
+        RunsCommand::Show(args) => look::show(&open_to_read()?, &args),
         RunsCommand::Resume(args) => resume::resume(&args),
-        RunsCommand::Cancel(args) => resume::cancel(&open()?, &args),
+        RunsCommand::Cancel(args) => cancel::cancel(&open()?, &args),
         RunsCommand::Replay(args) => replay::replay(args),
-        RunsCommand::Export(args) => replay::export(&open()?, &args),
+        RunsCommand::Export(args) => replay::export(&open_to_read()?, &args),
     }
 }
 
 pub(crate) fn open() -> Result<Journal> {
-    let home =
-        selvedge_config::home().ok_or_else(|| Problem::new("there is no home folder").hint("set SELVEDGE_HOME"))?;
-    crate::journal::open(&home, &config()?.journal)
+    crate::journal::open(&home()?, &config()?.journal)
+}
+
+/// To look at, also where nothing may be written.
+pub(crate) fn open_to_read() -> Result<Journal> {
+    crate::journal::open_to_read(&home()?, &config()?.journal)
+}
+
+fn home() -> Result<PathBuf> {
+    Ok(selvedge_config::home().ok_or_else(|| Problem::new("there is no home folder").hint("set SELVEDGE_HOME"))?)
 }
 
 /// Takes out what the user's configuration calls secret: runs are of many folders, and no folder decides what is
@@ -47,6 +57,7 @@ pub(crate) fn problem(error: &JournalError) -> Problem {
     let hint = match error {
         JournalError::NoRun(_) | JournalError::Ambiguous(_) => "`selvedge runs list` shows the runs there are",
         JournalError::FromTheFuture { .. } => "use the newer version, or another SELVEDGE_HOME",
+        JournalError::ReadOnly { .. } => "copy the folder to where you may write, and set SELVEDGE_HOME to the copy",
         _ => "check $SELVEDGE_HOME, or run with --ephemeral",
     };
     Problem::new(error.to_string()).hint(hint)

@@ -10,14 +10,15 @@ use selvedge_script::{Cassette, Replay, Step, Watch};
 use crate::Exit;
 use crate::args::{RunsExportArgs, RunsReplayArgs};
 use crate::out::{harmless, line};
+use crate::private;
 use crate::problem::Problem;
-use crate::run::{conclude, runtime};
+use crate::run::{Kept, conclude, runtime};
 use crate::runs::{problem, redactor};
 
 pub(crate) fn replay(args: RunsReplayArgs) -> Result<Exit> {
     let cassette = match Path::new(&args.run) {
         file if file.is_file() => read(file)?,
-        _ => cassette(super::open()?.run(&args.run).map_err(|error| problem(&error))?)?,
+        _ => cassette(super::open_to_read()?.run(&args.run).map_err(|error| problem(&error))?)?,
     };
     if let Some(call) = &args.fail
         && !cassette.output.calls.iter().any(|line| line.id == *call)
@@ -30,7 +31,8 @@ pub(crate) fn replay(args: RunsReplayArgs) -> Result<Exit> {
     let replay = Replay { fail: args.fail, watch: if args.step { Some(watch()?) } else { None } };
     let output = runtime()?.block_on(cassette.play(replay)).map_err(|fault| Problem::new(fault.to_string()))?;
     let shown = redactor()?.value(&serde_json::to_value(&output)?);
-    conclude(&serde_json::from_value(shown)?, args.json, &output.id, cassette.source.as_bytes())
+    // What is played is not written down, and what was recorded may be of another journal.
+    conclude(&serde_json::from_value(shown)?, args.json, Kept::Nowhere, &output.id, cassette.source.as_bytes())
 }
 
 pub(crate) fn export(journal: &Journal, args: &RunsExportArgs) -> Result<Exit> {
@@ -38,7 +40,7 @@ pub(crate) fn export(journal: &Journal, args: &RunsExportArgs) -> Result<Exit> {
     let text = serde_json::to_string(&redactor()?.value(&serde_json::to_value(&cassette)?))?;
     match &args.file {
         None => line(&text)?,
-        Some(file) => std::fs::write(file, text + "\n").map_err(|error| {
+        Some(file) => private::write(file, &(text + "\n")).map_err(|error| {
             Problem::new(format!("cannot write {}: {error}", file.display())).hint("name another file, or none")
         })?,
     }
@@ -79,6 +81,6 @@ fn watch() -> Result<Watch> {
         };
         let args = step.args.strip_prefix('[').and_then(|args| args.strip_suffix(']')).unwrap_or(step.args);
         let text = format!("{}  {}({args})\n    {mark} {answer}", step.call_id, step.tool);
-        eprintln!("{}", harmless(&redactor.text(&text)));
+        tell!("{}", harmless(&redactor.text(&text)));
     }))
 }

@@ -7,18 +7,18 @@ use anyhow::Result;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use selvedge_agent::all_it_made;
-use selvedge_journal::{Journal, JournalError, Run, RunState};
+use selvedge_journal::{JournalError, Run, RunState};
 use selvedge_mcp::Asked;
 use selvedge_protocol::{Answer, ApprovalDecision, ApprovalRequest, GatedCall};
-use selvedge_script::{RunOptions, Suspended};
+use selvedge_script::{Author, RunOptions, Suspended};
 use selvedge_tools::{Approver, AskLater};
 use serde_json::Value;
 
 use crate::Exit;
-use crate::args::{LimitArgs, RunsCancelArgs, RunsResumeArgs};
+use crate::args::{LimitArgs, RunsResumeArgs};
 use crate::ask::AtTheTerminal;
 use crate::problem::Problem;
-use crate::run::{Signals, conclude, drive, end_tasks, runtime};
+use crate::run::{Kept, Signals, conclude, drive, end_tasks, runtime};
 use crate::runs::problem;
 use crate::setting::Setting;
 use crate::show::Show;
@@ -65,6 +65,7 @@ pub(crate) fn resume(args: &RunsResumeArgs) -> Result<Exit> {
     let values = run.calls.into_iter().filter_map(|call| Some((call.id, call.value?))).collect();
     let options = RunOptions {
         id: Some(id.clone()),
+        author: Author::Person,
         resume: earlier,
         events: show.sink(),
         facts: setting.facts(&setup),
@@ -90,9 +91,9 @@ pub(crate) fn resume(args: &RunsResumeArgs) -> Result<Exit> {
         Problem::new(format!("{id} cannot go on from where it was: {words}"))
             .hint(format!("`selvedge run FILE --resume {id}` goes on from what it did"))
     })?;
-    let exit = conclude(&output, args.json, &id, run.source.as_bytes())?;
+    let exit = conclude(&output, args.json, Kept::InTheJournal, &id, run.source.as_bytes())?;
     if first.answer.is_some() && !first.used.load(Ordering::Relaxed) {
-        eprintln!("note: the answer was not used: the script did not ask for what was shown");
+        tell!("note: the answer was not used: the script did not ask for what was shown");
     }
     Ok(exit)
 }
@@ -102,26 +103,12 @@ fn asked_for(call: &GatedCall) -> (String, String, Value) {
     (call.call_id.clone(), call.tool.clone(), call.args.clone())
 }
 
-/// Ends a run that waits: nothing more of it is done.
-pub(crate) fn cancel(journal: &Journal, args: &RunsCancelArgs) -> Result<Exit> {
-    let run = journal.run(&args.run).map_err(|error| problem(&error))?;
-    check(&run)?;
-    let id = run.summary.id;
-    journal.take_over(&id).map_err(|error| match error {
-        JournalError::TakenOver | JournalError::NotSuspended(_) => taken(&id),
-        other => problem(&other),
-    })?;
-    journal.give_up(&id).map_err(|error| problem(&error))?;
-    eprintln!("note: {id} is cancelled; `selvedge run FILE --resume {id}` goes on from what it did");
-    Ok(Exit::Done)
-}
-
 /// Only a run that waits can be gone on with.
-fn check(run: &Run) -> Result<(), Problem> {
+pub(super) fn check(run: &Run) -> Result<(), Problem> {
     let id = &run.summary.id;
     let (words, hint) = match run.summary.state {
         RunState::Suspended => return Ok(()),
-        RunState::Running => ("still runs", "wait for its end, or stop it".to_owned()),
+        RunState::Running => ("still runs", format!("wait for its end, or stop it: `selvedge runs cancel {id}`")),
         RunState::Completed => ("is done", format!("`selvedge runs show {id}` shows what it did")),
         RunState::Failed | RunState::Died => {
             ("has ended", format!("`selvedge run FILE --resume {id}` goes on: what is done is not done again"))
@@ -130,7 +117,7 @@ fn check(run: &Run) -> Result<(), Problem> {
     Err(Problem::new(format!("{id} {words}: it does not wait for an answer")).hint(hint))
 }
 
-fn taken(id: &str) -> Problem {
+pub(super) fn taken(id: &str) -> Problem {
     Problem::new(format!("another process goes on with {id}")).hint(format!("`selvedge runs show {id}` shows how far"))
 }
 

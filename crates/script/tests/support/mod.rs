@@ -333,6 +333,9 @@ pub struct Notebook {
     pub recordings: Mutex<Vec<(String, Vec<u8>)>>,
     /// Whether somebody else goes on with what is put away.
     pub taken: std::sync::atomic::AtomicBool,
+    /// Whether somebody outside wants every run stopped, and how often that was asked.
+    pub stop: std::sync::atomic::AtomicBool,
+    pub looks: std::sync::atomic::AtomicU32,
 }
 
 impl Notebook {
@@ -380,6 +383,10 @@ impl Ledger for Notebook {
     }
     fn go_on(&self, _: &str) -> Result<(), LedgerError> {
         if self.taken.load(Ordering::SeqCst) { Err(LedgerError::TakenOver) } else { Ok(()) }
+    }
+    fn is_to_stop(&self, _: &str) -> bool {
+        self.looks.fetch_add(1, Ordering::SeqCst);
+        self.stop.load(Ordering::SeqCst)
     }
     fn end(&self, output: &ScriptToolCallOutput, recording: Option<&[u8]>) -> Result<(), LedgerError> {
         let recorded = recording.map(|recording| (output.id.clone(), recording.to_vec()));

@@ -1,0 +1,122 @@
+//! Standard output and error where nobody reads, and files that take no more: the process ends as it would have.
+#![allow(clippy::unwrap_used, missing_docs)]
+#![cfg(unix)]
+
+use std::process::{Command, Output, Stdio};
+
+use tempfile::TempDir;
+
+struct Place {
+    dir: TempDir,
+}
+
+impl Place {
+    fn new() -> Self {
+        let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        std::fs::create_dir_all(dir.path().join("work")).unwrap();
+        Self { dir }
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_selvedge"));
+        command.args(args).env("SELVEDGE_HOME", self.dir.path().join("home")).current_dir(self.dir.path().join("work"));
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+}
+
+/// The writing end of a pipe whose reader has left.
+fn left_alone() -> Stdio {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    writer.into()
+}
+
+fn told(output: &Output) -> (Option<i32>, String, String) {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.code(), text(&output.stdout), text(&output.stderr))
+}
+
+#[test]
+fn nobody_reads_standard_error_and_everything_else_is_as_always() {
+    let place = Place::new();
+    // What is said: a line of the script, one per call, a warning, an error, a note.
+    let cases: [(&[&str], i32, &str); 5] = [
+        (&["run", "-e", "console.log('said'); await tools.listDir({path: '.'}); return 1"], 0, "1\n"),
+        (&["run", "-e", "tools.listDir({path: '.'}); return 2"], 0, "2\n"),
+        (&["run", "-e", "await tools.listDir({path: '.'}); throw new Error('no')"], 1, ""),
+        (&["run", "no-such-file.ts"], 2, ""),
+        (&["sessions", "list"], 0, ""),
+    ];
+    for (args, status, out) in cases {
+        let output = place.command(args).stderr(left_alone()).output().unwrap();
+        assert_eq!(told(&output), (Some(status), out.to_owned(), String::new()), "{args:?}");
+        if let Ok(full) = std::fs::OpenOptions::new().write(true).open("/dev/full") {
+            let output = place.command(args).stderr(full).output().unwrap();
+            assert_eq!(told(&output), (Some(status), out.to_owned(), String::new()), "{args:?}, on a full disk");
+        }
+    }
+}
+
+#[test]
+fn nobody_reads_standard_output_and_nothing_is_said_of_it() {
+    let place = Place::new();
+    let cases: [&[&str]; 6] = [
+        &["run", "-q", "-e", "text('x'.repeat(200000)); return {a: 1}"],
+        &["run", "--json", "-e", "return 'x'.repeat(2000)"],
+        &["runs", "list"],
+        &["tools", "--ts"],
+        &["memory", "export"],
+        &["--help"],
+    ];
+    for args in cases {
+        let output = place.command(args).stdout(left_alone()).output().unwrap();
+        let (status, _, err) = told(&output);
+        assert_eq!(status, Some(0), "{args:?}: {err}");
+        assert!(!err.contains("error") && !err.contains("panic"), "{args:?}: {err}");
+    }
+}
+
+/// The same command, which may make no file larger than so many blocks of 512 bytes.
+fn with_small_files(command: &Command, blocks: u32) -> Command {
+    let mut limited = Command::new("sh");
+    limited.arg("-c").arg(format!("ulimit -f {blocks}; exec \"$0\" \"$@\"")).arg(command.get_program());
+    limited.args(command.get_args()).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    limited.current_dir(command.get_current_dir().unwrap());
+    command.get_envs().for_each(|(name, value)| _ = limited.env(name, value.unwrap()));
+    limited
+}
+
+#[test]
+fn a_file_that_may_not_grow_is_an_error_that_is_told() {
+    let place = Place::new();
+    // The journal itself: one line and what to do.
+    let run = place.command(&["run", "-e", "return 1"]);
+    let (status, _, err) = told(&with_small_files(&run, 4).output().unwrap());
+    assert_eq!(status, Some(2), "{err}");
+    assert!(err.starts_with("error: ") && err.contains("\nhint: "), "{err}");
+    // The sandbox, whose memory is a file to the system.
+    let run = place.command(&["run", "--ephemeral", "-e", "return 1"]);
+    let (status, _, err) = told(&with_small_files(&run, 4).output().unwrap());
+    assert_eq!(status, Some(1), "{err}");
+    assert!(err.contains("File too large"), "{err}");
+    // Standard output, of which nearly all that may be is there.
+    std::fs::write(place.dir.path().join("out"), vec![b'.'; 16000 * 512]).unwrap();
+    let full = std::fs::File::options().append(true).open(place.dir.path().join("out")).unwrap();
+    let run = place.command(&["run", "-q", "--ephemeral", "-e", "text('x'); throw new Error('of its own')"]);
+    let (status, _, err) = told(&with_small_files(&run, 16000).stdout(full).output().unwrap());
+    assert_eq!(status, Some(1), "{err}");
+    assert!(err.contains("of its own"), "{err}");
+    assert!(err.contains("error: cannot write to standard output: File too large"), "{err}");
+}
+
+#[test]
+fn commands_have_the_signals_they_always_had() {
+    let place = Place::new();
+    let code = "const { stdout } = await tools.exec({ command: ['sh', '-c',
+        'ulimit -f 1; head -c 100000 /dev/zero > zeros; echo $?'] }); return stdout.trim()";
+    let (status, out, err) = told(&place.command(&["run", "-q", "-e", code]).output().unwrap());
+    assert_eq!(status, Some(0), "{err}");
+    // Ended by the signal, and not by an error of its own.
+    assert_eq!(out, "153\n", "{err}");
+}
