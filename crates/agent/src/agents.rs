@@ -194,7 +194,8 @@ impl Agents {
             })
             .positional(&["agent_id"])
             .takes_its_time()
-            .read_only(),
+            .read_only()
+            .looks(|_| false),
         )
     }
 

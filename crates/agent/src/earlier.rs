@@ -7,9 +7,6 @@ use selvedge_protocol::CallStatus;
 use selvedge_script::Resume;
 use selvedge_tools::{CameTo, Earlier, EarlierCall, Place, same_work};
 
-/// Runs one may have gone on from, one after the other.
-const LONGEST: usize = 1000;
-
 /// A run that somebody wants to go on from: the last of those that went on from the one that was named, since what
 /// they did is not done again either.
 #[derive(Debug)]
@@ -48,9 +45,11 @@ pub fn all_it_made(journal: &Journal, run: &Run) -> Result<Resume, JournalError>
 /// The runs that went on from this one, each from the one before it.
 pub(crate) fn went_on_from(journal: &Journal, id: &str) -> Result<Vec<String>, JournalError> {
     let mut chain: Vec<String> = Vec::new();
-    while chain.len() < LONGEST
-        && let Some(next) = journal.resumed_by(chain.last().map_or(id, String::as_str))?
-    {
+    while let Some(next) = journal.resumed_by(chain.last().map_or(id, String::as_str))? {
+        // A file that somebody mended by hand may say anything.
+        if next == id || chain.contains(&next) {
+            break;
+        }
         chain.push(next);
     }
     Ok(chain)
@@ -60,7 +59,7 @@ pub(crate) fn went_on_from(journal: &Journal, id: &str) -> Result<Vec<String>, J
 fn earlier_calls(journal: &Journal, run: &Run) -> Result<Vec<EarlierCall>, JournalError> {
     let mut chain = vec![run.clone()];
     while let Some(before) = chain.last().and_then(|run| run.summary.resumes.clone()) {
-        if chain.len() > LONGEST {
+        if chain.iter().any(|run| run.summary.id == before) {
             break;
         }
         match journal.run(&before) {
@@ -95,7 +94,9 @@ impl Road {
         let before = self.changes;
         let mut made: Vec<EarlierCall> = Vec::new();
         let mut refused: Vec<String> = Vec::new();
-        for call in &run.calls {
+        let mut calls: Vec<&Call> = run.calls.iter().collect();
+        calls.sort_by_key(|call| call.began_ns);
+        for call in calls {
             if call.reused || is_refused_as_unknown(call) {
                 // It stays what it was, where it was.
                 let of = |same: fn(&str, &str) -> bool| {
@@ -103,6 +104,13 @@ impl Road {
                 };
                 if let Some(used) = of(|one, other| one == other).or_else(|| of(same_work)) {
                     made.push(self.left.remove(used));
+                } else if !call.read_only && !made.iter().any(|made| is_same_unknown(made, call)) {
+                    // The run that made it is forgotten: what it left is known from here.
+                    let came_to = call.value.clone().filter(|_| call.reused).map_or(CameTo::Unknown, CameTo::Value);
+                    let id = format!("{}/{}", run.summary.id, call.id);
+                    let (args_digest, place) = (call.digest.clone(), Place::Change(self.changes));
+                    self.changes += 1;
+                    made.push(EarlierCall { id, args_digest, place, came_to });
                 }
                 refused.extend((!call.reused).then(|| call.digest.clone()));
                 continue;
@@ -153,14 +161,20 @@ impl Road {
 
 /// Whether a change was under way while something was read.
 fn overlaps(change: &Call, read: &Call) -> bool {
-    let end = |call: &Call| call.started_ms as f64 + call.duration_ms.unwrap_or(f64::INFINITY);
+    let began = |call: &Call| call.began_ns.unwrap_or(i64::MIN);
+    let over = |call: &Call| call.over_ns.unwrap_or(i64::MAX);
     let changes = !change.read_only && was_begun(change);
-    changes && (change.started_ms as f64) < end(read) && end(change) > read.started_ms as f64
+    changes && began(change) < over(read) && over(change) > began(read)
 }
 
 /// Whether its tool was entered: its arguments were written down before.
 fn was_begun(call: &Call) -> bool {
     call.args.is_some() && !call.reused
+}
+
+/// Whether a call that was refused is one that was refused before.
+fn is_same_unknown(made: &EarlierCall, call: &Call) -> bool {
+    !call.reused && made.came_to == CameTo::Unknown && same_work(&made.args_digest, &call.digest)
 }
 
 fn is_refused_as_unknown(call: &Call) -> bool {

@@ -253,6 +253,8 @@ mod tests {
             reused: false,
             started_ms: 0,
             duration_ms: None,
+            began_ns: None,
+            over_ns: None,
         };
         let begun = || Some(serde_json::json!({"command": ["true"]}));
         assert!(known_call("trn_1", &call(begun(), false)).is_some_and(|output| output.failed));

@@ -47,6 +47,7 @@ pub(crate) fn recall(journal: &Arc<Journal>, ours: Ours) -> impl Tool + use<> {
         async move { read(&journal, &ours, &args) }
     })
     .read_only()
+    .looks(|_| false)
     .positional(&["handle"])
 }
 

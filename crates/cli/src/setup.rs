@@ -33,6 +33,9 @@ pub(crate) struct Setup {
     pub(crate) journal: Option<Arc<Journal>>,
     /// What agents remember of a session.
     pub(crate) memory: Option<Arc<Memory>>,
+    /// Shows, as long as anybody has it open, that something we started may still be at work.
+    #[cfg(unix)]
+    _held_by_servers: Option<Arc<std::os::fd::OwnedFd>>,
     /// The session scripts belong to; empty where none was named.
     pub(crate) session: String,
     /// The tools that launch agents, where there is one to launch them.
@@ -104,6 +107,8 @@ impl Setup {
             journal: None,
             memory: None,
             session: String::new(),
+            #[cfg(unix)]
+            _held_by_servers: None,
             agents: None,
             tasks,
         })
@@ -179,6 +184,11 @@ impl Setup {
             _ => None,
         };
         if let Some(Ok(lock)) = journal.as_ref().map(|journal| journal.hold()) {
+            // The programs of MCP servers are started with whatever is open: a copy that is not closed for them.
+            #[cfg(unix)]
+            {
+                self._held_by_servers = rustix::io::dup(&lock).ok().map(Arc::new);
+            }
             self.toolbox.commands.hold_while_any_runs(lock);
         }
         if let Some(journal) = &journal {

@@ -49,7 +49,10 @@ const CHANGE: &str = "const change = (more) => tools.exec(
 fn the_same_command_in_another_manner_is_the_same() {
     let (place, id) = stopped_on_its_way();
     let here = place.work().canonicalize().unwrap().display().to_string();
-    for more in ["{timeoutMs: 5000}", "{cwd: '.'}", "{cwd: './', env: {}}", &format!("{{cwd: '{here}'}}")] {
+    std::os::unix::fs::symlink(".", place.work().join("link")).unwrap();
+    for more in
+        ["{timeoutMs: 5000}", "{cwd: '.'}", "{cwd: './', env: {}}", "{cwd: 'link'}", &format!("{{cwd: '{here}'}}")]
+    {
         let (status, said) = told(&run(&place, &["--resume", &id, "-e", &format!("{CHANGE} await change({more})")]));
         assert!(status == 1 && said.contains("OutcomeUnknownError"), "{more}: {said}");
     }
@@ -72,32 +75,88 @@ fn a_command_that_is_done_answers_whoever_is_more_patient() {
 }
 
 #[test]
-fn a_command_whose_time_was_up_is_done_where_it_is_given_more() {
+fn a_command_whose_time_was_up_is_of_unknown_outcome_until_it_was_done() {
     let place = Place::new();
-    let slow = |ms: u32| {
+    let slow = |how: &str| {
         format!(
-            "const ran = await tools.exec({{command: ['sh', '-c', 'echo one >> effects; sleep 1'], timeoutMs: {ms}}});
-             if (ran.timedOut) throw new Error('too slow');"
+            "const slow = (how) => tools.exec({{command: ['sh', '-c', 'echo one >> effects; sleep 1'], ...how}});
+             {how}"
         )
     };
-    let (status, said) = told(&run(&place, &["-e", &slow(200)]));
-    assert!(status == 1 && said.contains("too slow"), "{said}");
-    // With as little time it would be the same again.
-    let (status, said) = told(&run(&place, &["--resume", &last(&place), "-e", &slow(200)]));
+    let go_on = |how: &str| told(&run(&place, &["--resume", &last(&place), "-e", &slow(how)]));
+    run(&place, &["-e", &slow("throw (await slow({timeoutMs: 200})).timedOut")]);
+    assert_eq!(done(&place), 1);
+    // In the same manner it came to what it came to; in another, nobody knows how far it came.
+    let (status, said) = go_on("if ((await slow({timeoutMs: 200})).timedOut) throw 'too slow'");
     assert!(status == 1 && said.contains("too slow") && done(&place) == 1, "{said}");
-    let (status, said) = told(&run(&place, &["--resume", &last(&place), "-e", &slow(60_000)]));
-    assert_eq!((status, done(&place)), (0, 2), "{said}");
+    let (status, said) = go_on("await slow({timeoutMs: 60000})");
+    assert!(status == 1 && said.contains("OutcomeUnknownError") && done(&place) == 1, "{said}");
+    let (status, said) = go_on(
+        "try { await slow({timeoutMs: 60000}) } catch { await tools.listDir({}); await slow({timeoutMs: 60000}) } throw 1",
+    );
+    assert!(status == 1 && done(&place) == 2, "{said}");
+    for how in ["{timeoutMs: 60000}", "{timeoutMs: 50000}", "{}"] {
+        let (_, said) = go_on(&format!("await slow({how}); throw 1"));
+        assert!(!said.contains("OutcomeUnknownError") && done(&place) == 2, "{how}: {said}");
+    }
+}
+
+#[test]
+fn a_command_in_a_terminal_is_the_same_however_long_it_is_waited_for() {
+    let place = Place::new();
+    let change =
+        "const change = (how) => tools.execCommand({cmd: 'echo one >> effects; test -e quick || sleep 60', ...how});";
+    run(&place, &["--timeout", "1s", "-e", &format!("{change} await change()")]);
+    assert_eq!(done(&place), 1);
+    std::fs::write(place.work().join("quick"), "").unwrap();
+    for how in ["{}", "{yieldTimeMs: 5000}", "{workdir: '.'}"] {
+        let again = format!("{change} await change({how})");
+        let (status, said) = told(&run(&place, &["--resume", &last(&place), "-e", &again]));
+        assert!(status == 1 && said.contains("OutcomeUnknownError") && done(&place) == 1, "{how}: {said}");
+    }
+    // One that is done answers.
+    let echo = |how: &str| format!("await tools.execCommand({{cmd: 'echo two >> effects'{how}}}); throw 1");
+    run(&place, &["-e", &echo("")]);
+    run(&place, &["--resume", &last(&place), "-e", &echo(", yieldTimeMs: 5000")]);
+    assert_eq!(done(&place), 2);
+}
+
+#[test]
+fn a_terminal_that_ended_with_its_script_is_nobodys() {
+    let place = Place::new();
+    let cat = |file: &str| format!("await tools.execCommand({{cmd: 'cat >> {file}', yieldTimeMs: 300}})");
+    run(&place, &["-e", &format!("{}; throw 1", cat("a"))]);
+    let (status, said) = told(&run(
+        &place,
+        &[
+            "--resume",
+            &last(&place),
+            "-e",
+            &format!(
+                "const b = {}; const a = {}; await tools.writeStdin({{sessionId: a.sessionId, chars: 'for a\\n'}})",
+                cat("b"),
+                cat("a")
+            ),
+        ],
+    ));
+    assert!(status == 1 && said.contains("OutcomeUnknownError"), "{said}");
+    assert_eq!(std::fs::read_to_string(place.work().join("b")).unwrap(), "");
 }
 
 #[test]
 fn only_what_tells_of_the_world_is_a_look() {
     let (place, id) = stopped_on_its_way();
     let after = |look: &str| format!("{CHANGE} try {{ await change() }} catch {{ {look}; await change() }}");
+    assert!(std::process::Command::new("mkfifo").arg(place.work().join("pipe")).status().unwrap().success());
     for no_look in [
         "await tools.updatePlan({plan: [{step: 'pay', status: 'pending'}]})",
         "await tools.search({query: 'file'})",
         "await tools.writeFile({path: 'other', content: ''})",
         "await tools.readFile({path: JSON.parse('7')}).catch(() => {})",
+        "await tools.exec({command: ['cat', 'pipe'], timeoutMs: 200})",
+        "await tools.exec({command: ['ls'], cwd: 'nowhere'}).catch(() => {})",
+        "await recall('scr_none').catch(() => {})",
+        "await tools.fetchFromFC({fileKey: 'none'}).catch(() => {})",
     ] {
         let (status, said) = told(&run(&place, &["--resume", &id, "-e", &after(no_look)]));
         assert!(status == 1 && said.contains("OutcomeUnknownError") && done(&place) == 1, "{no_look}: {said}");
@@ -137,15 +196,23 @@ fn a_servers_tool_is_the_same_however_it_is_called() {
         let (status, said) = told(&run(&place, &["--resume", &id, "-e", &format!("await {same}")]));
         assert!(status == 1 && said.contains("OutcomeUnknownError") && done(&place) == 1, "{same}: {said}");
     }
+    // A server answers to more than one name.
+    place.config(&server.replace("mcp_servers.odd", "mcp_servers.my-odd"));
+    run(&place, &["-e", "await tools.mcpCallTool({server: 'my-odd', tool: 'die', arguments: {}})"]);
+    let other = "await tools.mcpCallTool({server: 'myOdd', tool: 'die', arguments: {}})";
+    let (status, said) = told(&run(&place, &["--resume", &last(&place), "-e", other]));
+    assert!(status == 1 && said.contains("OutcomeUnknownError") && done(&place) == 2, "{said}");
+    place.config(&server);
     // What is done is done, whoever wants to hear of it in another form.
     run(&place, &["-e", "await tools.mcp.odd.count({}); throw 1"]);
     let id = last(&place);
     let (status, said) = told(&run(&place, &["--resume", &id, "-e", "await tools.mcp.odd.count.raw({})"]));
     assert!(status == 1 && said.contains("ask without `.raw`"), "{said}");
-    let named = "return await tools.mcpCallTool({server: 'odd', tool: 'count', arguments: {}})";
+    let named = "try { await tools.mcp.odd.count.raw({}) } catch {}
+        return await tools.mcpCallTool({server: 'odd', tool: 'count', arguments: {}})";
     let (status, said) = told(&run(&place, &["--resume", &id, "-e", named]));
     assert_eq!(status, 0, "{said}");
-    assert_eq!(std::fs::read_to_string(&effects).unwrap(), "died\nx");
+    assert_eq!(std::fs::read_to_string(&effects).unwrap(), "died\ndied\nx");
 }
 
 #[test]
@@ -160,6 +227,144 @@ fn a_server_that_says_it_only_reads_lets_one_look() {
     assert!(status == 1 && said.contains("OutcomeUnknownError") && done(&place) == 1, "{said}");
     let (status, said) = told(&run(&place, &["--resume", &id, "-e", &after("odd.look({})")]));
     assert_eq!((status, done(&place)), (0, 2), "{said}");
+}
+
+/// A server whose one tool pays, and whose other says how often it did.
+fn bank(place: &Place) {
+    let effects = place.work().join("effects");
+    place.config(&Place::odd("bank", "bank").replace("\"bank\"]", &format!("\"bank\", {effects:?}]")));
+}
+
+#[test]
+fn what_a_server_says_after_an_unknown_change_is_what_is_so_now() {
+    let place = Place::new();
+    bank(&place);
+    run(&place, &["-e", "if ((await bank.balance({})).paid === 0) await bank.pay({})"]);
+    assert_eq!(done(&place), 1);
+    let careful = "try { await bank.pay({}) } catch (e) {
+        const [now] = await Promise.all([bank.balance({}), tools.listDir({})]);
+        if (now.paid === 0) await bank.pay({});
+    }";
+    let (status, said) = told(&run(&place, &["--resume", &last(&place), "-e", careful]));
+    assert_eq!((status, done(&place)), (0, 1), "{said}");
+}
+
+#[test]
+fn a_run_goes_on_as_long_as_a_server_it_started_is_at_work() {
+    let place = Place::new();
+    bank(&place);
+    let script = "await bank.pay_slowly({})";
+    let mut child = place.command(&["run", "-q", "-e", script]).stdin(Stdio::null()).spawn().unwrap();
+    let began = std::time::Instant::now();
+    let is_paying = || {
+        let id = place.command(&["runs", "list", "--json"]).output().unwrap();
+        let listed: Value = serde_json::from_slice(&id.stdout).unwrap();
+        listed[0]["id"].as_str().is_some_and(|id| {
+            let shown = place.command(&["runs", "show", id]).output().unwrap();
+            String::from_utf8_lossy(&shown.stdout).contains("bank.pay_slowly")
+        })
+    };
+    while !is_paying() {
+        assert!(began.elapsed() < support::PATIENCE, "it never pays");
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let id = last(&place);
+    let careful = format!("try {{ {script} }} catch {{ if ((await bank.balance({{}})).paid === 0) {script} }}");
+    loop {
+        let (status, said) = told(&run(&place, &["--resume", &id, "-e", &careful]));
+        if status == 0 {
+            break;
+        }
+        assert!(said.contains("still runs") && began.elapsed() < support::PATIENCE, "{said}");
+    }
+    assert_eq!(done(&place), 1);
+}
+
+#[test]
+fn a_request_that_was_sent_and_not_answered_is_of_unknown_outcome() {
+    let place = Place::new();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let (heard, requests) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let mut kept = Vec::new();
+        for stream in listener.incoming().map_while(Result::ok) {
+            // It is read, and never answered.
+            let mut stream = stream;
+            let mut text = [0; 4096];
+            if std::io::Read::read(&mut stream, &mut text).is_ok_and(|bytes| bytes > 0) && heard.send(()).is_err() {
+                return;
+            }
+            kept.push(stream);
+        }
+    });
+    place.config(&format!(
+        "[script_harness.expose]\nenable_http = true\n[web]\nallow_hosts = ['127.0.0.1:{port}']\nallow_private_hosts = ['127.0.0.1']\n"
+    ));
+    let post = |how: &str| {
+        format!("await tools.http({{url: 'http://127.0.0.1:{port}/pay', method: 'POST', body: 'pay 100', {how}}})")
+    };
+    let run = |args: &[&str]| {
+        told(
+            &place
+                .command(&["run", "-q", "--sandbox", "danger-full-access"])
+                .args(args)
+                .stdin(Stdio::null())
+                .output()
+                .unwrap(),
+        )
+    };
+    let (_, said) = run(&["-e", &post("timeoutMs: 500")]);
+    assert!(requests.recv_timeout(support::PATIENCE).is_ok(), "{said}");
+    for how in ["timeoutMs: 5000", "timeoutMs: 500, approvalContext: 'again'", "headers: {}"] {
+        let (status, said) = run(&["--resume", &last(&place), "-e", &post(how)]);
+        assert!(status == 1 && said.contains("OutcomeUnknownError"), "{how}: {said}");
+    }
+    assert!(requests.try_recv().is_err(), "it was sent again");
+}
+
+#[test]
+fn what_a_forgotten_run_did_is_known_from_those_that_went_on_from_it() {
+    let (place, first) = stopped_on_its_way();
+    let other = "await tools.exec({command: ['sh', '-c', 'echo two >> effects']});";
+    run(&place, &["-e", &format!("{other} throw 1")]);
+    let done_there = last(&place);
+    let forget = |run: &str| {
+        let file = rusqlite::Connection::open(place.home().join("journal.sqlite")).unwrap();
+        file.execute("DELETE FROM calls WHERE run = ?1", [run]).unwrap();
+        assert_eq!(file.execute("DELETE FROM runs WHERE id = ?1", [run]).unwrap(), 1);
+    };
+    run(&place, &["--resume", &first, "-e", &format!("{CHANGE} await change()")]);
+    let unknown_here = last(&place);
+    run(&place, &["--resume", &done_there, "-e", &format!("{other} throw 2")]);
+    let reused_here = last(&place);
+    forget(&first);
+    forget(&done_there);
+    let (status, said) = told(&run(&place, &["--resume", &unknown_here, "-e", &format!("{CHANGE} await change()")]));
+    assert!(status == 1 && said.contains("OutcomeUnknownError") && done(&place) == 2, "{said}");
+    let (status, said) = told(&run(&place, &["--resume", &reused_here, "-e", other]));
+    assert_eq!((status, done(&place)), (0, 2), "{said}");
+}
+
+#[test]
+fn what_is_read_in_the_same_moment_as_a_change_is_never_told_again() {
+    let place = Place::new();
+    let files = 100;
+    for n in 0..files {
+        std::fs::write(place.work().join(format!("f{n}")), "old").unwrap();
+    }
+    let both = |how: &str| {
+        format!(
+            "const seen = []; for (let n = 0; n < {files}; n++) {{ {how} }} return seen.filter(text => text === 'old').length"
+        )
+    };
+    let beside =
+        "await Promise.all([tools.writeFile({path: `f${n}`, content: 'new'}), tools.readFile({path: `f${n}`})]);";
+    run(&place, &["--max-calls", "1000", "-e", &format!("{} throw 1", both(beside).split(" return").next().unwrap())]);
+    let after = "await tools.writeFile({path: `f${n}`, content: 'new'}); seen.push((await tools.readFile({path: `f${n}`})).text);";
+    let output = run(&place, &["--max-calls", "1000", "--resume", &last(&place), "-e", &both(after)]);
+    assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "0", "{:?}", told(&output));
 }
 
 #[test]

@@ -143,9 +143,10 @@ fn a_question_survives_an_upgrade_of_the_journal() {
     let file = rusqlite::Connection::open(place.path("home/journal.sqlite")).unwrap();
     file.execute_batch(
         "DROP TABLE cabinet; DROP TABLE stops; DROP INDEX resumed_runs; ALTER TABLE calls DROP COLUMN shown;
+         ALTER TABLE calls DROP COLUMN began_ns; ALTER TABLE calls DROP COLUMN over_ns;
          ALTER TABLE sessions DROP COLUMN owner; ALTER TABLE sessions DROP COLUMN parent;
          DELETE FROM steps WHERE name IN ('what a model was shown of a call', 'the File Cabinet', 'whose a session is', 'runs in the order they began',
-             'runs that are to stop')",
+             'runs that are to stop', 'when calls began and were over')",
     )
     .unwrap();
     drop(file);

@@ -14,7 +14,7 @@ use crate::behind::Behind;
 use crate::live::Owner;
 use crate::payloads::Payloads;
 use crate::stops::Stops;
-use crate::time::now_ms;
+use crate::time::{next_ns, now_ms};
 use crate::{JournalError, schema, tables};
 
 /// One journal, open for reading and writing. Several processes may have it open.
@@ -320,8 +320,8 @@ impl Ledger for Journal {
             let args = self.payloads.put(connection, intent.args.to_string().as_bytes())?;
             connection
                 .prepare_cached(
-                    "INSERT INTO calls (run, id, tool, args, digest, read_only, line, state, started_ms)
-                     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, 'intended', ?8)",
+                    "INSERT INTO calls (run, id, tool, args, digest, read_only, line, state, started_ms, began_ns)
+                     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, 'intended', ?8, ?9)",
                 )?
                 .execute(params![
                     intent.run,
@@ -331,7 +331,8 @@ impl Ledger for Journal {
                     intent.digest,
                     intent.read_only,
                     intent.line,
-                    now_ms()
+                    now_ms(),
+                    next_ns()
                 ])?;
             Ok(())
         })?)
@@ -348,9 +349,9 @@ impl Ledger for Journal {
             let args = answered.map(|answered| self.payloads.put(connection, answered.args.to_string().as_bytes()));
             connection
                 .prepare_cached(
-                    "INSERT INTO calls (run, id, tool, digest, read_only, line, state, value, error, reused, started_ms, duration_ms, shown, args)
-                     VALUES (?1, ?2, ?3, ?4, ?13, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?14)
-                     ON CONFLICT (run, id) DO UPDATE SET state = ?6, value = ?7, error = ?8, reused = ?9, duration_ms = ?11, shown = ?12
+                    "INSERT INTO calls (run, id, tool, digest, read_only, line, state, value, error, reused, started_ms, duration_ms, shown, args, began_ns, over_ns)
+                     VALUES (?1, ?2, ?3, ?4, ?13, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?14, ?15, ?15)
+                     ON CONFLICT (run, id) DO UPDATE SET state = ?6, value = ?7, error = ?8, reused = ?9, duration_ms = ?11, shown = ?12, over_ns = ?15
                      WHERE calls.state = 'intended'",
                 )?
                 .execute(params![
@@ -367,7 +368,8 @@ impl Ledger for Journal {
                     record.duration_ms,
                     shown,
                     answered.is_some_and(|answered| answered.read_only),
-                    args.transpose()?
+                    args.transpose()?,
+                    next_ns()
                 ])?;
             Ok(())
         })?)

@@ -81,6 +81,10 @@ pub struct Call {
     pub started_ms: i64,
     /// From its start to its end.
     pub duration_ms: Option<f64>,
+    /// Where it stands in the order of things: nanoseconds since 1970, when it began.
+    pub began_ns: Option<i64>,
+    /// The same, when it was over.
+    pub over_ns: Option<i64>,
 }
 
 /// How a run stands.
@@ -282,7 +286,7 @@ fn full_id(connection: &Connection, id: &str) -> Result<String, JournalError> {
 
 fn calls(connection: &Connection, payloads: &Payloads, run: &str, alive: bool) -> Result<Vec<Call>, JournalError> {
     let mut read = connection.prepare_cached(
-        "SELECT id, tool, state, args, digest, read_only, line, value, error, reused, started_ms, duration_ms, shown
+        "SELECT id, tool, state, args, digest, read_only, line, value, error, reused, started_ms, duration_ms, shown, began_ns, over_ns
          FROM calls WHERE run = ?1",
     )?;
     let mut rows = read.query(params![run])?;
@@ -306,6 +310,8 @@ fn calls(connection: &Connection, payloads: &Payloads, run: &str, alive: bool) -
             reused: row.get(9)?,
             started_ms: row.get(10)?,
             duration_ms: row.get(11)?,
+            began_ns: row.get(13)?,
+            over_ns: row.get(14)?,
         });
     }
     calls.sort_by_key(|call| number(&call.id));

@@ -93,13 +93,16 @@ impl Journal {
 
     fn remove(&self, which: &str, value: i64) -> Result<usize, JournalError> {
         let removed = self.write(|connection| {
-            // What an open run went on from, it may still need.
+            // Runs that went on from one another are kept or forgotten together: what one did is not known without the
+            // others.
             let which = format!(
                 "ended_ms IS NOT NULL AND {which} AND id NOT IN (
-                    WITH RECURSIVE needed(id) AS (
-                        SELECT resumes FROM runs WHERE ended_ms IS NULL AND resumes IS NOT NULL
-                        UNION SELECT runs.resumes FROM runs JOIN needed ON runs.id = needed.id WHERE runs.resumes IS NOT NULL)
-                    SELECT id FROM needed)"
+                    WITH RECURSIVE kept(id) AS (
+                        SELECT id FROM runs WHERE (ended_ms IS NULL OR NOT ({which}))
+                            AND (resumes IS NOT NULL OR EXISTS (SELECT 1 FROM runs AS later WHERE later.resumes = runs.id))
+                        UNION SELECT runs.resumes FROM runs JOIN kept ON runs.id = kept.id WHERE runs.resumes IS NOT NULL
+                        UNION SELECT runs.id FROM runs JOIN kept ON runs.resumes = kept.id)
+                    SELECT id FROM kept)"
             );
             for table in ["calls", "approvals"] {
                 let sql = format!("DELETE FROM {table} WHERE run IN (SELECT id FROM runs WHERE {which})");
@@ -121,13 +124,17 @@ impl Journal {
         let share = (bytes - limit) as f64 / bytes as f64;
         let mut left = ((ended as f64 * share).ceil() as i64).max(1);
         let mut removed = 0;
+        let mut reach = left.min(AT_A_TIME);
         while left > 0 {
             let oldest = "id IN (SELECT id FROM runs WHERE ended_ms IS NOT NULL ORDER BY started_ms LIMIT ?1)";
-            match self.remove(oldest, left.min(AT_A_TIME))? {
+            match self.remove(oldest, reach)? {
+                // All of these belong to younger ones.
+                0 if reach < ended => reach *= 2,
                 0 => break,
                 runs => {
                     removed += runs;
                     left -= runs as i64;
+                    reach = left.min(AT_A_TIME);
                 }
             }
         }

@@ -175,6 +175,12 @@ const STEPS: &[(&str, &str)] = &[
         asked_ms INTEGER NOT NULL
     ) WITHOUT ROWID;",
     ),
+    (
+        "when calls began and were over",
+        "-- Nanoseconds that never go back in one process: what was read beside a change is told from what was read after.
+    ALTER TABLE calls ADD COLUMN began_ns INTEGER;
+    ALTER TABLE calls ADD COLUMN over_ns INTEGER;",
+    ),
 ];
 
 /// Brings the journal's own tables up to date.

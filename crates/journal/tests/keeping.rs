@@ -474,3 +474,29 @@ fn what_an_open_run_went_on_from_is_kept_and_sessions_are_no_reason_to_forget_ru
     journal.tidy(&Retention { days: 10, megabytes: 1 }).unwrap();
     assert_eq!(left(&journal), ["scr_first", "scr_new", "scr_open"]);
 }
+
+#[test]
+fn runs_that_went_on_from_one_another_are_kept_or_forgotten_together() {
+    let dir = tempfile::tempdir().unwrap();
+    let journal = Journal::open(dir.path()).unwrap();
+    for (id, resumes) in [("scr_a", None), ("scr_b", Some("scr_a")), ("scr_c", Some("scr_b")), ("scr_alone", None)] {
+        journal.begin(&RunStart { resumes, ..start(id) }).unwrap();
+        end(&journal, id);
+    }
+    let age = |ids: &str| {
+        let file = rusqlite::Connection::open(dir.path().join("journal.sqlite")).unwrap();
+        let long_ago = "UPDATE runs SET started_ms = started_ms - 1000000000, ended_ms = ended_ms - 1000000000";
+        file.execute_batch(&format!("{long_ago} WHERE id IN ({ids})")).unwrap();
+    };
+    let tidied = || {
+        journal.tidy(&Retention { days: 5, megabytes: 1000 }).unwrap();
+        let mut ids: Vec<String> = journal.runs(&Filter::default()).unwrap().into_iter().map(|run| run.id).collect();
+        ids.sort();
+        ids
+    };
+    age("'scr_a', 'scr_b', 'scr_alone'");
+    assert_eq!(tidied(), ["scr_a", "scr_b", "scr_c"]);
+    // As if one of them had been begun by a clock that was wrong.
+    age("'scr_c'");
+    assert!(tidied().is_empty());
+}

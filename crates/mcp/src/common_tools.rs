@@ -2,7 +2,7 @@
 
 use rmcp::model::{GetPromptRequestParams, PaginatedRequestParams, ReadResourceRequestParams};
 use schemars::JsonSchema;
-use selvedge_tools::{Call, Kept, Registry, Risk, ToolError, Work, tool, tool_with_call};
+use selvedge_tools::{Call, Kept, Manner, Registry, Risk, ToolError, Work, tool, tool_with_call};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
@@ -107,6 +107,7 @@ pub(crate) fn register(registry: &mut Registry, servers: &Servers) {
             async move { listing(&servers, args, what).await }
         })
         .read_only()
+        .looks(move |_| matches!(what, What::Resources))
         .render(|listing: &Listing| listing.content.clone())
     };
     let _ = registry.register(list(
@@ -134,8 +135,8 @@ pub(crate) fn register(registry: &mut Registry, servers: &Servers) {
         let servers = prompts.clone();
         async move { prompt(&servers, args).await.map_err(tool_error) }
     });
-    let _ = registry.register(prompt.read_only());
-    let (callers, judges, readers) = (servers.clone(), servers.clone(), servers.clone());
+    let _ = registry.register(prompt.read_only().looks(|_| false));
+    let [callers, judges, readers, namers] = [(); 4].map(|()| servers.clone());
     let call = tool_with_call(
         "mcp_call_tool",
         "Calls a tool of an MCP server by name. In scripts write tools.mcp.<server>.<tool>(args) instead.",
@@ -144,15 +145,14 @@ pub(crate) fn register(registry: &mut Registry, servers: &Servers) {
             async move { call_tool(&servers, args, &call).await }
         },
     );
-    let call =
-        call.risk(move |args| risk(&judges, args)).reads_only(move |args| reads_only(&readers, args)).work(|args| {
-            let word = |name: &str| args[name].as_str().unwrap_or_default();
-            let arguments = args.get("arguments").cloned().unwrap_or_else(|| json!({}));
-            Work { tool: name_of(word("server"), word("tool")), args: arguments, manner: Value::Null }
-        });
-    let _ = registry.register(call.kept(|_| {
-        Kept::Refused("what it said was kept whole: ask with tools.mcp.<server>.<tool>.raw(args)".to_owned())
-    }));
+    let call = call.risk(move |args| risk(&judges, args)).reads_only(move |args| reads_only(&readers, args));
+    let call = call.work(move |args| work(&namers, args)).kept(|_, manner| match manner {
+        Manner::Same => Kept::Answer,
+        Manner::Other => {
+            Kept::Refused("what it said was kept whole: ask with tools.mcp.<server>.<tool>.raw(args)".to_owned())
+        }
+    });
+    let _ = registry.register(call);
 }
 
 /// The same that the tool itself would say.
@@ -172,6 +172,15 @@ fn risk(servers: &Servers, args: &Value) -> Risk {
             None => Risk::Ask { reason },
         },
     }
+}
+
+/// The same that the tool itself would do.
+fn work(servers: &Servers, args: &Value) -> Work {
+    let word = |name: &str| args[name].as_str().unwrap_or_default();
+    // A server answers to more than one spelling.
+    let server = servers.find(word("server")).map_or(word("server").to_owned(), |server| server.settings.name.clone());
+    let arguments = args.get("arguments").cloned().unwrap_or_else(|| json!({}));
+    Work { tool: name_of(&server, word("tool")), args: arguments, manner: Value::Null }
 }
 
 /// The same that the tool itself would promise: what a server says of itself counts where the user trusts it.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use selvedge_protocol::{Preview, ToolSpec};
-use selvedge_tools::{Call, FieldCase, Kept, Risk, Tool, ToolError, ToolOutput, Work};
+use selvedge_tools::{Call, FieldCase, Kept, Manner, Risk, Tool, ToolError, ToolOutput, Work};
 use serde_json::{Map, Value, json};
 
 use crate::answer::{raw_schema, value_of, whole};
@@ -93,11 +93,14 @@ impl Tool for McpTool {
         Some(Work { tool: name_of(&self.server.settings.name, &self.name), args: args.clone(), manner })
     }
 
-    fn kept(&self, _: Value) -> Kept {
-        Kept::Refused(match self.form {
-            Form::Value => "what it said was kept whole: ask with `.raw`".to_owned(),
-            Form::Raw => "its value was kept, and not all it said: ask without `.raw`".to_owned(),
-        })
+    fn kept(&self, _: &Value, manner: Manner) -> Kept {
+        match (manner, self.form) {
+            (Manner::Same, _) => Kept::Answer,
+            (Manner::Other, Form::Value) => Kept::Refused("what it said was kept whole: ask with `.raw`".to_owned()),
+            (Manner::Other, Form::Raw) => {
+                Kept::Refused("its value was kept, and not all it said: ask without `.raw`".to_owned())
+            }
+        }
     }
 
     fn looks(&self, _: &Value) -> bool {

@@ -55,6 +55,7 @@ pub fn get_turn(memory: Arc<Memory>, session: &str) -> impl Tool + use<> {
     };
     tool("history.get_turn", "Fetches an earlier turn of this session in more detail, by the name in its tag.", run)
         .read_only()
+        .looks(|_| false)
         .positional(&["turn", "level"])
         .aliases([("turnId", "turn"), ("turn_id", "turn"), ("id", "turn")])
         .render(|output| output.text.clone())

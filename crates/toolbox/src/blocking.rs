@@ -8,6 +8,6 @@ pub(crate) async fn blocking<T: Send + 'static>(
 ) -> Result<T, ToolError> {
     match tokio::task::spawn_blocking(work).await {
         Ok(result) => result,
-        Err(error) => Err(ToolError::new(format!("the tool broke: {error}"))),
+        Err(error) => Err(ToolError::new(format!("the tool broke: {error}")).outcome_unknown()),
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -142,7 +142,10 @@ impl Commands {
 
     /// What it does, however its folder is said.
     pub(crate) fn work(&self, wanted: &Wanted) -> Value {
-        json!([wanted.argv, self.cwd(wanted), wanted.env, wanted.unconfined.is_some()])
+        let cwd = self.cwd(wanted);
+        // Through links, too. Where there is no such folder it does nothing.
+        let cwd = cwd.canonicalize().unwrap_or(cwd);
+        json!([wanted.argv, from(self.inner.workspace.root(), &cwd), wanted.env, wanted.unconfined.is_some()])
     }
 
     /// The judgement of the words, with what the circumstances add to it: variables can make any program do anything,
@@ -330,6 +333,13 @@ impl Wanted {
         }
         text
     }
+}
+
+/// The way from one folder to another.
+fn from(here: &Path, there: &Path) -> PathBuf {
+    let common = here.components().zip(there.components()).take_while(|(one, other)| one == other).count();
+    let up = here.components().skip(common).map(|_| Component::ParentDir);
+    up.chain(there.components().skip(common)).collect()
 }
 
 /// The arguments for `apply_patch`, where a command means that tool.

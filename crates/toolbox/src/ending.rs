@@ -44,7 +44,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 impl Ending {
     pub(crate) fn of(child: Child) -> Result<Self, ToolError> {
         let watch = |fd: io::Result<OwnedFd>| watch(fd?, Interest::READABLE);
-        let broken = |error: io::Error| ToolError::new(format!("the command cannot be watched: {error}"));
+        let broken =
+            |error: io::Error| ToolError::new(format!("the command cannot be watched: {error}")).outcome_unknown();
         let ended = watch(child.ended().try_clone_to_owned()).map_err(broken)?;
         let gone = watch(child.gone().try_clone_to_owned()).map_err(broken)?;
         Ok(Self { ended, gone, child: Mutex::new(Some(child)) })
@@ -52,7 +53,7 @@ impl Ending {
 
     /// Waits for the command. Processes it left behind may go on.
     pub(crate) async fn wait(&self) -> Result<End, ToolError> {
-        let broken = |error: io::Error| ToolError::new(format!("the command was lost: {error}"));
+        let broken = |error: io::Error| ToolError::new(format!("the command was lost: {error}")).outcome_unknown();
         let _ready = self.ended.readable().await.map_err(broken)?;
         let mut child = self.child.lock().unwrap_or_else(PoisonError::into_inner);
         let child = child.as_mut().ok_or_else(|| ToolError::new("the command was let go"))?;

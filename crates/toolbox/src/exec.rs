@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use schemars::JsonSchema;
 use selvedge_confine::{Child, Stdio};
 use selvedge_protocol::{Event, OutputStream};
-use selvedge_tools::{Again, Call, Kept, Tool, ToolError, Work, tool_with_call};
+use selvedge_tools::{Again, Call, Kept, Manner, Tool, ToolError, Work, tool_with_call};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::net::unix::pipe::Receiver;
@@ -80,10 +80,9 @@ pub(crate) fn exec(commands: &Commands) -> impl Tool + use<> {
         args: doing.work(&wanted(args)),
         manner: args["timeout_ms"].clone(),
     })
-    .kept(|value| match value["timedOut"] == true {
-        // It was stopped half-way: with more time it is another matter.
-        true => Kept::DoneNow,
-        false => Kept::Answer(value),
+    .kept(|value, manner| match value["timedOut"] == true && manner == Manner::Other {
+        true => Kept::Unfinished,
+        false => Kept::Answer,
     })
     .preview(move |args| showing.preview(&wanted(args)))
     .agreement(move |args| agreeing.agreement(&wanted(args)))

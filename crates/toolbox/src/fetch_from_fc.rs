@@ -78,6 +78,7 @@ pub(crate) fn fetch_from_fc(cabinet: &Arc<dyn Cabinet>) -> impl Tool + use<> {
         }
     })
     .read_only()
+    .looks(|_| false)
     .render(|output: &Output| {
         let more = if output.truncated { format!(", {} characters in all", output.total) } else { String::new() };
         format!("# {} ({}{more})\n\n{}", output.title, output.file_key, output.content)

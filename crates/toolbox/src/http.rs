@@ -11,7 +11,7 @@ use schemars::JsonSchema;
 use selvedge_protocol::Preview;
 use selvedge_tools::{Call, Risk, Tool, ToolError, Work, tool_with_call};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::aliases::aliases_of;
 use crate::web::{Ask, Peer, Web, parse, text_of};
@@ -78,11 +78,7 @@ pub(crate) fn http(web: &Web) -> impl Tool + use<> {
     })
     .risk(move |args| risk(&judging, args))
     .reads_only(|args| method(args).is_some_and(|method| only_reads(&method)))
-    .work(|args| {
-        let mut what = args.clone();
-        let manner = what.as_object_mut().and_then(|what| what.remove("timeout_ms")).unwrap_or_default();
-        Work { tool: "http".to_owned(), args: what, manner }
-    })
+    .work(|args| Work { tool: "http".to_owned(), args: work(args), manner: args["timeout_ms"].clone() })
     .preview(move |args| preview(&showing, args))
     .agreement(move |args| Some(format!("{} {}", method(args)?, agreeing.agreement(&address(args))?)))
     .allow_always(move |args| {
@@ -105,6 +101,20 @@ fn address(args: &Value) -> Vec<Url> {
 
 fn method(args: &Value) -> Option<Method> {
     args["method"].as_str().unwrap_or("GET").to_ascii_uppercase().parse().ok()
+}
+
+/// What a request does, however its parts are spelled.
+fn work(args: &Value) -> Value {
+    let headers = args["headers"].as_object().into_iter().flatten();
+    let headers: BTreeMap<String, &Value> = headers.map(|(name, value)| (name.to_ascii_lowercase(), value)).collect();
+    let mut rest = args.clone();
+    if let Some(rest) = rest.as_object_mut() {
+        for name in ["url", "method", "headers", "timeout_ms", "approval_context", "justification"] {
+            rest.remove(name);
+        }
+    }
+    let method = method(args).map(|method| method.to_string());
+    json!([method, address(args).first().map(Url::as_str), headers, rest])
 }
 
 fn only_reads(method: &Method) -> bool {

@@ -64,7 +64,7 @@ pub(crate) fn update_plan(plan: &Plan) -> impl Tool + use<> {
     };
     tool_with_call("update_plan", "Tells people the steps of the task and how far each is.", run)
         .read_only()
-        .blind()
+        .looks(|_| false)
         .render(|output: &Output| output.content.clone())
         .aliases(crate::aliases::aliases_of("update_plan"))
 }

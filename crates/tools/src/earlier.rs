@@ -10,8 +10,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::Kept;
 use crate::work::work_of;
+use crate::{Kept, Manner};
 
 /// The calls of an earlier run, each of which answers one call at most.
 #[derive(Debug, Default)]
@@ -21,6 +21,8 @@ pub struct Earlier(Mutex<Left>);
 struct Left {
     /// By what they do, in the order they were made.
     calls: HashMap<String, Vec<EarlierCall>>,
+    /// Of some change nobody knows the end.
+    has_unknown: bool,
     /// How many changes have answered, and the last of them.
     answered: usize,
     last: Option<usize>,
@@ -82,6 +84,8 @@ pub enum CameTo {
 pub(crate) struct Asking<'a> {
     pub(crate) args_digest: &'a str,
     pub(crate) read_only: bool,
+    /// Whether it tells how the world is, as far as it says of itself.
+    pub(crate) looks: bool,
     /// The batch it belongs to.
     pub(crate) batch: usize,
 }
@@ -108,7 +112,9 @@ impl Earlier {
         for call in calls {
             by_work.entry(work_of(&call.args_digest).to_owned()).or_default().push(call);
         }
-        Self(Mutex::new(Left { calls: by_work, ..Left::default() }))
+        let unknown = |call: &EarlierCall| call.came_to == CameTo::Unknown && matches!(call.place, Place::Change(_));
+        let has_unknown = by_work.values().flatten().any(unknown);
+        Self(Mutex::new(Left { calls: by_work, has_unknown, ..Left::default() }))
     }
 
     fn left(&self) -> MutexGuard<'_, Left> {
@@ -138,9 +144,9 @@ impl Earlier {
         left.batches
     }
 
-    /// What is known of a call; a recorded call answers once. `kept` says what one that did the same work in another
-    /// manner is for this one.
-    pub(crate) fn answer(&self, asking: Asking<'_>, kept: impl FnOnce(Value) -> Kept) -> Known {
+    /// What is known of a call; a recorded call answers once. `kept` says what one that did the same work is for this
+    /// one.
+    pub(crate) fn answer(&self, asking: Asking<'_>, kept: impl Fn(&Value, Manner) -> Kept) -> Known {
         let mut left = self.left();
         let work = work_of(asking.args_digest);
         if let Some(id) = left.spent.blindly.get(work).cloned() {
@@ -150,26 +156,26 @@ impl Earlier {
         if let Some(id) = left.spent.knowingly.remove(work) {
             return Known::Again(id);
         }
-        if let Some(call) = left.take(asking.args_digest) {
-            left.count(&call);
-            left.spent.calls.push(call.id.clone());
-            match (call.came_to, call.place) {
-                (CameTo::Value(value), _) if call.args_digest == asking.args_digest => return Known::Value(value),
-                (CameTo::Value(value), _) => match kept(value) {
-                    Kept::Answer(value) => return Known::Value(value),
-                    Kept::Refused(why) => return Known::Refused(call.id, why),
-                    Kept::DoneNow => {}
-                },
-                (CameTo::Unknown, Place::Change(_)) => {
-                    // It may have changed anything: whoever checks must see what is there now.
-                    left.spent.changed = true;
-                    left.spent.blindly.insert(work.to_owned(), call.id.clone());
-                    left.told.insert(work.to_owned(), asking.batch);
-                    return Known::Unknown(call.id);
+        // Whoever looks after a change sees what is there now, also with what counts as a change itself because nobody
+        // vouches for it.
+        let look_now = asking.looks && (left.spent.changed || left.has_unknown);
+        match left.find(asking.args_digest, kept).filter(|_| !look_now) {
+            Some(Found::Answer(at)) => {
+                if let Some(EarlierCall { came_to: CameTo::Value(value), .. }) = left.take(work, at) {
+                    return Known::Value(value);
                 }
-                // A read that nobody saw the end of can be done again.
-                (CameTo::Unknown, Place::ReadAfter(_)) => {}
             }
+            Some(Found::Unknown(at)) => {
+                let id = left.take(work, at).map(|call| call.id).unwrap_or_default();
+                // It may have changed anything: whoever checks must see what is there now.
+                left.spent.changed = true;
+                left.spent.blindly.insert(work.to_owned(), id.clone());
+                left.told.insert(work.to_owned(), asking.batch);
+                return Known::Unknown(id);
+            }
+            // It stays, for whoever asks as it was asked then.
+            Some(Found::Refused(id, why)) => return Known::Refused(id, why),
+            None => {}
         }
         left.spent.changed |= !asking.read_only;
         Known::Nothing
@@ -190,25 +196,57 @@ impl Earlier {
     }
 }
 
+/// A record that has something to say to a call, and where it is.
+enum Found {
+    Answer(usize),
+    Unknown(usize),
+    Refused(String, String),
+}
+
 impl Left {
-    /// The first call that may answer here: one for the same work in the same manner, or else a change that did the
-    /// same work in another.
-    fn take(&mut self, args_digest: &str) -> Option<EarlierCall> {
-        let (changed, answered, last) = (self.spent.changed, self.answered, self.last);
-        let calls = self.calls.get_mut(work_of(args_digest))?;
-        let same = |call: &EarlierCall| {
-            call.args_digest == args_digest
-                && match call.place {
-                    Place::Change(_) => true,
-                    // What was read answers where exactly the changes before it have answered.
-                    Place::ReadAfter(changes) => {
-                        !changed && answered == changes && last.is_none_or(|last| last < changes)
-                    }
-                }
+    /// What there is for a call: a record of the same work in the same manner, or else of a change in another.
+    fn find(&self, args_digest: &str, kept: impl Fn(&Value, Manner) -> Kept) -> Option<Found> {
+        let calls = self.calls.get(work_of(args_digest))?;
+        let judge = |(at, call): (usize, &EarlierCall), manner| match &call.came_to {
+            CameTo::Unknown => Found::Unknown(at),
+            CameTo::Value(value) => match kept(value, manner) {
+                Kept::Answer => Found::Answer(at),
+                Kept::Unfinished => Found::Unknown(at),
+                Kept::Refused(why) => Found::Refused(call.id.clone(), why),
+            },
         };
-        let change = |call: &EarlierCall| matches!(call.place, Place::Change(_));
-        let found = calls.iter().position(same).or_else(|| calls.iter().position(change))?;
-        Some(calls.remove(found))
+        let mut same = calls.iter().enumerate().filter(|(_, call)| call.args_digest == args_digest);
+        if let Some(same) = same.find(|(_, call)| self.may_answer(call)) {
+            return Some(judge(same, Manner::Same));
+        }
+        let changes = calls.iter().enumerate().filter(|(_, call)| matches!(call.place, Place::Change(_)));
+        // Where it was done at last, it does not matter what stopped it before.
+        changes.map(|call| judge(call, Manner::Other)).min_by_key(|found| match found {
+            Found::Answer(_) => 0,
+            Found::Unknown(_) => 1,
+            Found::Refused(..) => 2,
+        })
+    }
+
+    fn may_answer(&self, call: &EarlierCall) -> bool {
+        match (call.place, &call.came_to) {
+            (Place::Change(_), _) => true,
+            // A read that nobody saw the end of can be done again.
+            (Place::ReadAfter(_), CameTo::Unknown) => false,
+            // What was read answers where exactly the changes before it have answered.
+            (Place::ReadAfter(changes), CameTo::Value(_)) => {
+                !self.spent.changed && self.answered == changes && self.last.is_none_or(|last| last < changes)
+            }
+        }
+    }
+
+    /// A record that answers: it does so once.
+    fn take(&mut self, work: &str, at: usize) -> Option<EarlierCall> {
+        let calls = self.calls.get_mut(work).filter(|calls| at < calls.len())?;
+        let call = calls.remove(at);
+        self.count(&call);
+        self.spent.calls.push(call.id.clone());
+        Some(call)
     }
 
     fn count(&mut self, call: &EarlierCall) {
@@ -231,16 +269,14 @@ mod tests {
     /// In a batch of its own; what was done in another manner answers.
     fn ask(earlier: &Earlier, args_digest: &str, read_only: bool) -> Known {
         let batch = earlier.next_batch();
-        earlier.answer(Asking { args_digest, read_only, batch }, Kept::Answer)
+        earlier.answer(Asking { args_digest, read_only, looks: read_only, batch }, |_, _| Kept::Answer)
     }
 
     /// A look that is answered.
     fn look(earlier: &Earlier) {
         let batch = earlier.next_batch();
-        assert_eq!(
-            earlier.answer(Asking { args_digest: "look", read_only: true, batch }, Kept::Answer),
-            Known::Nothing
-        );
+        let asking = Asking { args_digest: "look", read_only: true, looks: true, batch };
+        assert_eq!(earlier.answer(asking, |_, _| Kept::Answer), Known::Nothing);
         earlier.looked(batch);
     }
 
@@ -326,9 +362,9 @@ mod tests {
     fn calls_of_one_batch_know_nothing_of_each_other() {
         let earlier = Earlier::new([call("1", "w", Place::Change(0), CameTo::Unknown)]);
         let batch = earlier.next_batch();
-        let asking = |args_digest, read_only| Asking { args_digest, read_only, batch };
-        assert_eq!(earlier.answer(asking("w", false), Kept::Answer), Known::Unknown("1".into()));
-        assert_eq!(earlier.answer(asking("look", true), Kept::Answer), Known::Nothing);
+        let asking = |args_digest, read_only| Asking { args_digest, read_only, looks: read_only, batch };
+        assert_eq!(earlier.answer(asking("w", false), |_, _| Kept::Answer), Known::Unknown("1".into()));
+        assert_eq!(earlier.answer(asking("look", true), |_, _| Kept::Answer), Known::Nothing);
         earlier.looked(batch);
         assert_eq!(ask(&earlier, "w", false), Known::Unknown("1".into()));
     }
@@ -336,9 +372,10 @@ mod tests {
     #[test]
     fn what_is_asked_for_in_another_manner_is_the_same_work() {
         let recorded = |came_to| Earlier::new([call("1", "w", Place::Change(0), came_to)]);
-        let otherwise = |earlier: &Earlier, kept: fn(Value) -> Kept| {
+        let otherwise = |earlier: &Earlier, kept: Kept| {
             let batch = earlier.next_batch();
-            earlier.answer(Asking { args_digest: "w.slowly", read_only: false, batch }, kept)
+            let asking = Asking { args_digest: "w.slowly", read_only: false, looks: false, batch };
+            earlier.answer(asking, |_, manner| if manner == Manner::Other { kept.clone() } else { Kept::Answer })
         };
         let earlier = recorded(CameTo::Unknown);
         assert_eq!(otherwise(&earlier, Kept::Answer), Known::Unknown("1".into()));
@@ -346,9 +383,44 @@ mod tests {
         let earlier = recorded(value(1));
         assert_eq!(otherwise(&earlier, Kept::Answer), Known::Value(json!(1)));
         assert_eq!(ask(&earlier, "w", false), Known::Nothing);
-        let refuse: fn(Value) -> Kept = |_| Kept::Refused("in another form".into());
-        assert_eq!(otherwise(&recorded(value(1)), refuse), Known::Refused("1".into(), "in another form".into()));
-        assert_eq!(otherwise(&recorded(value(1)), |_| Kept::DoneNow), Known::Nothing);
+        assert_eq!(otherwise(&recorded(value(1)), Kept::Unfinished), Known::Unknown("1".into()));
+        // Whoever is refused may ask in the right manner.
+        let earlier = recorded(value(1));
+        let why = "in another form".to_owned();
+        assert_eq!(otherwise(&earlier, Kept::Refused(why.clone())), Known::Refused("1".into(), why));
+        assert_eq!(ask(&earlier, "w", false), Known::Value(json!(1)));
+    }
+
+    #[test]
+    fn what_was_done_at_last_answers_before_what_was_stopped() {
+        let earlier = Earlier::new([
+            call("1", "w.short", Place::Change(0), value("stopped")),
+            call("2", "w.long", Place::Change(1), value("done")),
+        ]);
+        let kept = |value: &Value, manner| match (value == "stopped", manner) {
+            (true, Manner::Other) => Kept::Unfinished,
+            _ => Kept::Answer,
+        };
+        let asking = Asking { args_digest: "w.longer", read_only: false, looks: false, batch: 1 };
+        assert_eq!(earlier.answer(asking, kept), Known::Value(json!("done")));
+        assert_eq!(earlier.answer(asking, kept), Known::Unknown("1".into()));
+    }
+
+    #[test]
+    fn whoever_looks_after_a_change_sees_what_is_there_now() {
+        // Recorded as a change, because nobody vouches for what it says of itself.
+        let recorded = || Earlier::new([call("1", "balance", Place::Change(0), value(0))]);
+        let look = |earlier: &Earlier| {
+            let asking = Asking { args_digest: "balance", read_only: false, looks: true, batch: earlier.next_batch() };
+            earlier.answer(asking, |_, _| Kept::Answer)
+        };
+        assert_eq!(look(&recorded()), Known::Value(json!(0)));
+        let earlier = recorded();
+        ask(&earlier, "pay", false);
+        assert_eq!(look(&earlier), Known::Nothing);
+        let unknown = call("2", "pay", Place::Change(1), CameTo::Unknown);
+        let earlier = Earlier::new([call("1", "balance", Place::Change(0), value(0)), unknown]);
+        assert_eq!(look(&earlier), Known::Nothing);
     }
 
     #[test]
@@ -370,17 +442,25 @@ mod tests {
             Earlier::new([
                 call("1", "w", Place::Change(0), value(1)),
                 call("2", "r", Place::ReadAfter(1), value("then")),
-                call("3", "x", Place::Change(1), CameTo::Unknown),
             ])
         };
         let (first, second) = (recorded(), recorded());
         ask(&first, "w", false);
         second.spend(&first.spent());
         assert_eq!(ask(&second, "r", true), Known::Value(json!("then")));
-        ask(&second, "x", false);
+        assert_eq!(ask(&second, "w", false), Known::Nothing);
+    }
+
+    #[test]
+    fn what_was_told_to_check_is_remembered_for_another_process() {
+        let recorded = || Earlier::new([call("1", "x", Place::Change(0), CameTo::Unknown)]);
+        let (first, second) = (recorded(), recorded());
+        ask(&first, "x", false);
+        second.spend(&first.spent());
+        assert_eq!(ask(&second, "x", false), Known::Unknown("1".into()));
+        look(&second);
         let third = recorded();
         third.spend(&second.spent());
-        assert_eq!(ask(&third, "x", false), Known::Unknown("3".into()));
-        assert_eq!(ask(&third, "r", true), Known::Nothing);
+        assert_eq!(ask(&third, "x", false), Known::Again("1".into()));
     }
 }

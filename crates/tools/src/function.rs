@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::{Again, Call, Kept, Risk, Tool, ToolError, ToolOutput, Work, camel_case};
+use crate::{Again, Call, Kept, Manner, Risk, Tool, ToolError, ToolOutput, Work, camel_case};
 
 /// A tool from an async closure over its arguments.
 ///
@@ -55,7 +55,7 @@ where
         reads_only: None,
         work: None,
         kept: None,
-        blind: false,
+        looks: None,
         render: None,
         preview: None,
         agreement: None,
@@ -72,7 +72,7 @@ type Run<A, R> = dyn Fn(A, Call) -> BoxFuture<'static, Result<R, ToolError>> + S
 type Judge = dyn Fn(&Value) -> Risk + Send + Sync;
 type Promise = dyn Fn(&Value) -> bool + Send + Sync;
 type Say = dyn Fn(&Value) -> Work + Send + Sync;
-type Keep = dyn Fn(Value) -> Kept + Send + Sync;
+type Keep = dyn Fn(&Value, Manner) -> Kept + Send + Sync;
 type Render<R> = dyn Fn(&R) -> String + Send + Sync;
 type Show = dyn Fn(&Value) -> Preview + Send + Sync;
 type Agree = dyn Fn(&Value) -> Option<String> + Send + Sync;
@@ -88,7 +88,7 @@ pub struct FunctionTool<A, R> {
     reads_only: Option<Box<Promise>>,
     work: Option<Box<Say>>,
     kept: Option<Box<Keep>>,
-    blind: bool,
+    looks: Option<Box<Promise>>,
     preview: Option<Box<Show>>,
     agreement: Option<Box<Agree>>,
     allow_always: Option<Box<Allow>>,
@@ -125,15 +125,15 @@ impl<A, R> FunctionTool<A, R> {
         self
     }
 
-    /// Says whether what the same work came to in another manner is an answer.
-    pub fn kept(mut self, kept: impl Fn(Value) -> Kept + Send + Sync + 'static) -> Self {
+    /// Says whether what the same work came to before is an answer.
+    pub fn kept(mut self, kept: impl Fn(&Value, Manner) -> Kept + Send + Sync + 'static) -> Self {
         self.kept = Some(Box::new(kept));
         self
     }
 
-    /// Says that it tells nothing of the world, although it leaves it as it was.
-    pub fn blind(mut self) -> Self {
-        self.blind = true;
+    /// Says which of the calls that leave the world as it was tell how it is now; all of them where it is not said.
+    pub fn looks(mut self, looks: impl Fn(&Value) -> bool + Send + Sync + 'static) -> Self {
+        self.looks = Some(Box::new(looks));
         self
     }
 
@@ -227,15 +227,13 @@ where
         self.work.as_ref().map(|work| work(args))
     }
 
-    fn kept(&self, value: Value) -> Kept {
-        match &self.kept {
-            Some(kept) => kept(value),
-            None => Kept::Answer(value),
-        }
+    fn kept(&self, value: &Value, manner: Manner) -> Kept {
+        self.kept.as_ref().map_or(Kept::Answer, |kept| kept(value, manner))
     }
 
     fn looks(&self, args: &Value) -> bool {
-        !self.blind && (self.spec.read_only || self.reads_only(args))
+        let reads = self.spec.read_only || self.reads_only(args);
+        reads && self.looks.as_ref().is_none_or(|looks| looks(args))
     }
 
     fn preview(&self, args: &Value) -> Preview {

@@ -20,7 +20,7 @@ use crate::registry::{Found, Registered, Registry};
 use crate::supervise::supervise;
 use crate::words::about;
 use crate::work::digest;
-use crate::{ArgumentError, Call, Risk, Scope, ToolOutput, Verdict, judge};
+use crate::{ArgumentError, Call, Kept, Manner, Risk, Scope, ToolOutput, Verdict, judge};
 
 /// A call somebody wants made.
 #[derive(Debug)]
@@ -405,7 +405,7 @@ impl Orchestrator {
         let span = tracing::info_span!("tool_call", tool = name, call = request.id, run = scope.id);
         let looking = scope.earlier.as_ref().filter(|earlier| earlier.waits_for_a_look() && looks(&tool, &args));
         let (result, stubborn) = supervise(scope, &tool, args, call).instrument(span).await;
-        if let Some(earlier) = looking.filter(|_| is_an_answer(&result)) {
+        if let Some(earlier) = looking.filter(|_| is_an_answer(&tool, &result)) {
             earlier.looked(asked);
         }
         let status = match &result {
@@ -436,8 +436,9 @@ impl Orchestrator {
         let Some(earlier) = &scope.earlier else { return Ok(prepared) };
         let Prepared { request, tool, digest, read_only, asked, .. } = &prepared;
         let name = tool.spec.name.clone();
-        let asking = Asking { args_digest: digest, read_only: *read_only, batch: *asked };
-        match earlier.answer(asking, |value| tool.tool.kept(value)) {
+        let looks = looks(tool, &prepared.args);
+        let asking = Asking { args_digest: digest, read_only: *read_only, looks, batch: *asked };
+        match earlier.answer(asking, |value, manner| tool.tool.kept(value, manner)) {
             Known::Nothing => Ok(prepared),
             Known::Again(first) => {
                 prepared.repeats = Some(first);
@@ -522,11 +523,15 @@ fn looks(tool: &Registered, args: &Value) -> bool {
     std::panic::catch_unwind(AssertUnwindSafe(|| tool.tool.looks(args))).unwrap_or(false)
 }
 
-/// Whether the tool has spoken: "there is no such file" is an answer, "nobody answered" is none.
-fn is_an_answer(result: &Result<ToolOutput, CallFailure>) -> bool {
+/// Whether the tool has spoken: "there is no such file" is an answer, "nobody answered" and "it could not start" are
+/// none.
+fn is_an_answer(tool: &Registered, result: &Result<ToolOutput, CallFailure>) -> bool {
     match result {
-        Ok(_) => true,
-        Err(failure) => failure.code == ErrorCode::ToolExecutionError && !failure.retryable && !failure.outcome_unknown,
+        Ok(output) => tool.tool.kept(&output.value, Manner::Other) != Kept::Unfinished,
+        Err(failure) => {
+            let spoken = failure.code == ErrorCode::ToolExecutionError && !failure.retryable;
+            tool.spec.read_only && spoken && !failure.outcome_unknown
+        }
     }
 }
 

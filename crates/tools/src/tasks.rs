@@ -277,8 +277,8 @@ impl<'a> Line<'a> {
     /// The task that an earlier run started for this.
     fn earlier(&self) -> Option<String> {
         let earlier = self.scope.earlier.as_ref()?;
-        let asking = Asking { args_digest: &self.digest, read_only: false, batch: earlier.next_batch() };
-        match earlier.answer(asking, Kept::Answer) {
+        let (args_digest, batch) = (self.digest.as_str(), earlier.next_batch());
+        match earlier.answer(Asking { args_digest, read_only: false, looks: false, batch }, |_, _| Kept::Answer) {
             Known::Value(started) => started["id"].as_str().map(str::to_owned),
             _ => None,
         }

@@ -5,7 +5,7 @@ use selvedge_protocol::{EventSink, Preview, ToolSpec};
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
-use crate::{Belongings, Kept, Risk, Work};
+use crate::{Belongings, Kept, Manner, Risk, Work};
 
 /// Something a script or a model can call.
 pub trait Tool: Send + Sync {
@@ -30,9 +30,10 @@ pub trait Tool: Send + Sync {
         None
     }
 
-    /// What a call that did the same work in another manner is for one of this manner.
-    fn kept(&self, value: Value) -> Kept {
-        Kept::Answer(value)
+    /// What an earlier call that did the same work and came to this is for one of this manner.
+    fn kept(&self, value: &Value, manner: Manner) -> Kept {
+        let _ = (value, manner);
+        Kept::Answer
     }
 
     /// Whether a call with these arguments tells its caller how the world is.

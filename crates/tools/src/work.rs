@@ -21,13 +21,22 @@ pub struct Work {
     pub manner: Value,
 }
 
-/// What a call of an earlier run that did the same work in another manner is for this one.
-#[derive(Debug, Clone, PartialEq)]
+/// Whether another call for the same work was made in the same manner.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Manner {
+    /// It was.
+    Same,
+    /// It was not.
+    Other,
+}
+
+/// What a call of an earlier run that did the same work is for this one.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Kept {
     /// Its answer.
-    Answer(Value),
-    /// No answer, because the work was not finished: it is done now.
-    DoneNow,
+    Answer,
+    /// No answer: the work was stopped on its way, and nobody knows how far it came.
+    Unfinished,
     /// No answer, although the work is done: why, in one line.
     Refused(String),
 }

@@ -64,6 +64,8 @@ def tools(params):
     if MODE == "changing":
         names = ["first", "second"] if STATE and os.path.exists(STATE) else ["first"]
         return {"tools": [tool(name) for name in names]}
+    if MODE == "bank":
+        return {"tools": [tool("balance", annotations={"readOnlyHint": True}), tool("pay"), tool("pay_slowly")]}
     if MODE == "annotated":
         return {"tools": [
             tool("look", annotations={"readOnlyHint": True}),
@@ -84,6 +86,18 @@ def call(id, params):
     name, args = params["name"], params.get("arguments") or {}
     if MODE in ("odd-names", "many", "annotated") or MODE.startswith("catalogue:"):
         return {"content": [], "structuredContent": {"called": name, "args": args}}
+    if MODE == "bank":
+        if name == "pay_slowly":
+            # Nobody may be there any more to hear of it.
+            time.sleep(2)
+        if name != "balance":
+            with open(STATE, "a") as file:
+                file.write("paid\n")
+        if name == "pay":
+            os._exit(3)
+        with open(STATE, "a+") as file:
+            file.seek(0)
+            return {"content": [], "structuredContent": {"paid": len(file.readlines())}}
     if name == "echo":
         return {"content": [], "structuredContent": args}
     if name == "fail":

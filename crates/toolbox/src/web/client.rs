@@ -285,7 +285,9 @@ fn broken(shown: &str, error: reqwest::Error) -> ToolError {
         cause = error.source();
     }
     let failed = ToolError::new(format!("cannot fetch {shown}: {}", why(&error)));
-    if error.is_connect() || error.is_timeout() || error.is_body() { failed.retryable() } else { failed }
+    let failed = if error.is_connect() || error.is_timeout() || error.is_body() { failed.retryable() } else { failed };
+    // Whoever was reached may have done what was asked.
+    if error.is_connect() || error.is_builder() { failed } else { failed.outcome_unknown() }
 }
 
 fn private(shown: &str, error: &NameError) -> ToolError {

@@ -220,7 +220,7 @@ impl Web {
         let limit = limit.unwrap_or(self.inner.settings.timeout);
         tokio::time::timeout(limit, work).await.unwrap_or_else(|_| {
             let seconds = limit.as_secs_f64();
-            Err(ToolError::new(format!("no whole answer within {seconds} s")).retryable())
+            Err(ToolError::new(format!("no whole answer within {seconds} s")).retryable().outcome_unknown())
         })
     }
 
