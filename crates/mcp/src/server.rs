@@ -102,7 +102,10 @@ impl Server {
                 state: State::Idle,
                 failures: 0,
                 catalogue: kept.map(Arc::new),
-                barred: None,
+                barred: settings.fault.clone().map(|why| {
+                    let server = settings.name.clone();
+                    ServerError::Misconfigured { server, why }
+                }),
                 start_ms: None,
             }),
             settings,
@@ -374,6 +377,7 @@ impl Server {
             let inner = self.inner();
             match (&inner.barred, &inner.state) {
                 _ if !self.settings.enabled => ("disabled", None, None),
+                (Some(ServerError::Misconfigured { why, .. }), _) => ("failed", Some(why.clone()), None),
                 (Some(barred), _) => ("disabled", Some(barred.to_string()), None),
                 (None, State::Idle) => ("not started", None, None),
                 (None, State::Starting(_)) => ("starting", None, None),

@@ -27,6 +27,8 @@ pub struct ServerSettings {
     pub max_concurrent: usize,
     /// When a person is asked before its tools run.
     pub approval: Approval,
+    /// Why it cannot be used as it is configured, where that is so.
+    pub fault: Option<String>,
 }
 
 /// How a server is reached.
@@ -82,6 +84,7 @@ impl ServerSettings {
             deny: Vec::new(),
             max_concurrent: 8,
             approval: Approval::default(),
+            fault: None,
         }
     }
 
