@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use selvedge_config::{McpApproval, McpServer};
-use selvedge_mcp::{Approval, Asked, NESTED, Reach, ServerSettings, Servers};
+use selvedge_config::{McpApproval, McpSampling, McpServer};
+use selvedge_mcp::{Approval, Asked, NESTED, Reach, SamplingApproval, ServerSettings, Servers};
 
 use crate::problem::Problem;
 use crate::setup::Setup;
@@ -81,6 +81,11 @@ fn settings(name: String, server: McpServer) -> Result<ServerSettings> {
             McpApproval::Auto => Approval::Auto,
             McpApproval::Prompt => Approval::Prompt,
             McpApproval::Approve => Approval::Approve,
+        },
+        sampling: match server.sampling {
+            McpSampling::Prompt => SamplingApproval::Prompt,
+            McpSampling::Approve => SamplingApproval::Approve,
+            McpSampling::Never => SamplingApproval::Never,
         },
         fault: lacks.map(|variable| format!("it needs the variable {variable}, which is not set")),
         ..ServerSettings::new(name, reach)

@@ -46,6 +46,9 @@ pub struct McpServer {
     /// When a person is asked: `auto` (where a tool says that it destroys; under `untrusted` always), `prompt` (always) or
     /// `approve` (never: you trust the server, and what it says about its tools).
     pub default_tools_approval_mode: McpApproval,
+    /// Whether it may ask your model (sampling), where an agent runs: `prompt` (where you agree each time), `approve`
+    /// (always: it is paid from the turn's budget) or `never`.
+    pub sampling: McpSampling,
     /// A variable that it needs and that is not set.
     #[serde(skip)]
     pub lacks: Option<String>,
@@ -62,6 +65,19 @@ pub enum McpApproval {
     Prompt,
     /// Never.
     Approve,
+}
+
+/// When a server may ask the model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum McpSampling {
+    /// Where a person agrees.
+    #[default]
+    Prompt,
+    /// Always.
+    Approve,
+    /// Never.
+    Never,
 }
 
 impl Default for McpServer {
@@ -83,6 +99,7 @@ impl Default for McpServer {
             disabled_tools: Vec::new(),
             max_concurrent: 8,
             default_tools_approval_mode: McpApproval::default(),
+            sampling: McpSampling::default(),
             lacks: None,
         }
     }

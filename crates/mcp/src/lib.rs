@@ -7,16 +7,19 @@
 
 mod answer;
 mod callbacks;
+mod calls;
 mod catalogue;
 mod common_tools;
 mod elicitation;
 mod error;
+mod form;
 mod http;
 mod link;
 mod login;
 mod program;
 mod recursion;
 mod render;
+mod sampling;
 mod serve;
 mod serve_http;
 mod serve_stdio;
@@ -25,16 +28,18 @@ mod servers;
 mod settings;
 mod tool;
 
-pub use callbacks::{AskModel, AskPerson, Asked, Elicited};
+pub use callbacks::{AskModel, AskPerson, Asked, Elicitation, Elicited, Shows};
 pub use error::ServerError;
+pub use form::{Address, Choice, Field, Form, Kind, Need, Wants};
 pub use login::{Login, LoginError};
 pub use program::NESTED;
+pub use sampling::{Said, Sampled, SampledEnd, Sampling};
 pub use serve::{FindEarlier, Offer, ScriptServer};
 pub use serve_http::{Entrance, HttpServer, ServeError};
 pub use serve_stdio::serve_stdio;
 pub use server::ServerStatus;
 pub use servers::Servers;
-pub use settings::{Approval, Reach, ServerSettings};
+pub use settings::{Approval, Reach, SamplingApproval, ServerSettings};
 
 /// What we call ourselves.
 pub const NAME: &str = "selvedge";
