@@ -2,12 +2,14 @@
 
 mod args;
 mod ask;
+mod ask_form;
 mod assembly;
 mod chat;
 mod check;
 mod doctor;
 mod ends;
 mod exec;
+mod filling;
 mod journal;
 mod keyring;
 mod log;

@@ -269,6 +269,8 @@ pub(super) fn make_agent(
         limits: &args.limits,
         turn: &args.turn,
         approver: Some(approver(sender)),
+        // The servers are there already.
+        person: None,
         instructions: None,
         conversation: Conversation::New,
     };
