@@ -18,7 +18,7 @@ use super::rows::{Row, clean, one_line};
 use crate::ends::ends;
 
 /// How long nothing must be typed before a key is an answer.
-const QUIET: Duration = Duration::from_millis(400);
+pub(crate) const QUIET: Duration = Duration::from_millis(400);
 /// Lines of a view that are shown before the rest is only counted.
 const VIEW_LINES: usize = 400;
 
