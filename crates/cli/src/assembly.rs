@@ -17,6 +17,7 @@ use crate::problem::Problem;
 use crate::providers::{self, Choice};
 use crate::remember::{remembering, small_model};
 use crate::setup::Setup;
+use crate::turns_model::TurnsModel;
 
 /// What an agent is told of a project, at most.
 const PROJECT_BYTES: usize = 32 << 10;
@@ -85,15 +86,16 @@ pub(crate) async fn agent(setup: &mut Setup, place: &PlaceArgs, wanted: Wanted<'
         }
         None => None,
     };
-    let servers = setup.servers(asked(wanted.person.clone()))?;
+    let servers = setup.servers(asked(setup, wanted.person.clone()))?;
     servers.prepare_all().await;
     let agent = agent_of(setup, place, wanted, Parts { choice, servers: servers.clone(), memory })?;
     Ok(Assembled { agent, session, servers })
 }
 
 /// Whom servers can turn to where an agent runs.
-pub(crate) fn asked(person: Option<Arc<dyn AskPerson>>) -> Asked {
-    Asked { person, model: None }
+pub(crate) fn asked(setup: &Setup, person: Option<Arc<dyn AskPerson>>) -> Asked {
+    let model = setup.agents.clone().map(|agents| Arc::new(TurnsModel(agents)) as _);
+    Asked { person, model }
 }
 
 /// The conversation that is wanted, of which the tools know from now on: what its scripts did can be recalled.

@@ -34,6 +34,7 @@ mod setup;
 mod show;
 mod tools;
 mod trust;
+mod turns_model;
 mod typed;
 mod units;
 mod web;

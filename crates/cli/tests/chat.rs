@@ -20,6 +20,8 @@ mod commands;
 mod forms;
 #[path = "chat/questions.rs"]
 mod questions;
+#[path = "chat/sampling.rs"]
+mod sampling;
 #[path = "chat/typing.rs"]
 mod typing;
 #[path = "chat/windows.rs"]

@@ -101,7 +101,7 @@ impl Chat {
         let look = Look::of_environment();
         let (sender, receiver) = news(setup.toolbox.turn_diff.clone());
         let choice = providers::choose(&setup.config, &args.model).await?;
-        let servers = setup.servers(assembly::asked(Some(Arc::new(InTheChat(sender.clone())))))?;
+        let servers = setup.servers(assembly::asked(&setup, Some(Arc::new(InTheChat(sender.clone())))))?;
         let pack = setup.config.tool_pack.clone();
         let memory = assembly::memory(&mut setup)?;
         let small = if memory.is_some() { small_model(&setup.config).await? } else { None };

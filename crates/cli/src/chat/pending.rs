@@ -45,6 +45,7 @@ impl Pending {
         match self {
             // The server waits, and would not be there later.
             Self::Form(_) => Leaving::Stop,
+            Self::Gate(asking) if asking.is_of_running_call() => Leaving::Stop,
             Self::Gate(asking) if asking.is_of_script() => Leaving::PutAway,
             Self::Gate(_) => Leaving::LeaveAsItIs,
         }

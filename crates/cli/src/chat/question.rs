@@ -84,6 +84,11 @@ impl Asking {
         self.question.request.script_id.as_deref().is_some_and(|id| id.starts_with("scr_"))
     }
 
+    /// Whether it came up on the way of a call that runs: what is asked there has no arguments.
+    pub(crate) fn is_of_running_call(&self) -> bool {
+        self.calls().iter().any(|call| call.args.is_null())
+    }
+
     /// Hands over the decision.
     pub(crate) fn decide(self, decision: ApprovalDecision) {
         // Where nobody waits any more, nobody needs it.

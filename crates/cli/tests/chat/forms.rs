@@ -223,5 +223,6 @@ fn without_a_terminal_forms_are_declined_and_that_is_said() {
     let events = String::from_utf8(output.stdout).unwrap();
     let told = |words: &str| events.lines().any(|line| line.contains("script.progress") && line.contains(words));
     assert!(told("odd asked a person something and was declined: there is no terminal to ask at"), "{events}");
+    assert!(told("odd asked your model something and was declined: there is no terminal to ask at"), "{events}");
     assert_eq!(desk.server.asked().len(), 2, "the model was asked by nobody else");
 }
