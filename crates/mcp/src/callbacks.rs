@@ -16,6 +16,7 @@ use rmcp::{ClientHandler, RoleClient};
 use selvedge_protocol::{Event, LogLevel};
 use selvedge_tools::WaitsFor;
 use serde_json::Value;
+use tokio_util::sync::CancellationToken;
 
 use crate::calls::{Calls, InHand, Question};
 use crate::form::{Form, with_defaults};
@@ -116,10 +117,32 @@ pub(crate) enum Asker<'a> {
     Of(&'a Arc<InHand>),
 }
 
+/// What a server asks, as long as it wants to know.
+struct Open<'a> {
+    question: Question,
+    /// The server has thought better of it.
+    taken_back: &'a CancellationToken,
+}
+
+impl Open<'_> {
+    /// Nobody needs the answer any more.
+    async fn pointless(&self) {
+        tokio::select! {
+            () = self.question.pointless() => {}
+            () = self.taken_back.cancelled() => {}
+        }
+    }
+}
+
 impl Callbacks {
     /// A form for the person.
-    pub(crate) async fn elicit(&self, request: ElicitRequestParams, asker: Asker<'_>) -> ElicitResult {
-        match self.filled_in(&request, asker).await {
+    pub(crate) async fn elicit(
+        &self,
+        request: ElicitRequestParams,
+        asker: Asker<'_>,
+        taken_back: &CancellationToken,
+    ) -> ElicitResult {
+        match self.filled_in(&request, asker, taken_back).await {
             Ok(Elicited::Accepted(content)) if matches!(request, ElicitRequestParams::FormElicitationParams { .. }) => {
                 ElicitResult::new(ElicitationAction::Accept).with_content(content)
             }
@@ -133,9 +156,15 @@ impl Callbacks {
         }
     }
 
-    async fn filled_in(&self, request: &ElicitRequestParams, asker: Asker<'_>) -> Result<Elicited, String> {
+    async fn filled_in(
+        &self,
+        request: &ElicitRequestParams,
+        asker: Asker<'_>,
+        taken_back: &CancellationToken,
+    ) -> Result<Elicited, String> {
         let person = self.asked.person.as_ref().ok_or("there is no terminal to ask at")?;
-        let question = self.question(asker)?;
+        let open = Open { question: self.question(asker)?, taken_back };
+        let question = &open.question;
         if let Some(why) = question.by.call.gate.why_shut() {
             return Err(why.to_owned());
         }
@@ -144,7 +173,7 @@ impl Callbacks {
         let _held = question.waits(WaitsFor::Person);
         let answer = tokio::select! {
             biased;
-            () = question.pointless() => Elicited::Cancelled,
+            () = open.pointless() => Elicited::Cancelled,
             answer = person.elicit(&wanted) => answer?,
         };
         let Elicited::Accepted(content) = answer else { return Ok(answer) };
@@ -161,8 +190,9 @@ impl Callbacks {
         &self,
         request: CreateMessageRequestParams,
         asker: Asker<'_>,
+        taken_back: &CancellationToken,
     ) -> Result<CreateMessageResult, ErrorData> {
-        let answered = match self.answered(&request, asker).await {
+        let answered = match self.answered(&request, asker, taken_back).await {
             Ok(sampled) => serde_json::from_value(sampled.result()).map_err(|error| error.to_string()),
             Err(why) => Err(why),
         };
@@ -172,25 +202,28 @@ impl Callbacks {
         })
     }
 
-    async fn answered(&self, request: &CreateMessageRequestParams, asker: Asker<'_>) -> Result<Sampled, String> {
+    async fn answered(
+        &self,
+        request: &CreateMessageRequestParams,
+        asker: Asker<'_>,
+        taken_back: &CancellationToken,
+    ) -> Result<Sampled, String> {
         let model = self.asked.model_for(self.sampling).ok_or("there is no model to ask here")?;
-        let question = self.question(asker)?;
+        let open = Open { question: self.question(asker)?, taken_back };
+        let question = &open.question;
         let run = question.run.clone().ok_or("it cannot be told on whose behalf")?;
         let request = serde_json::to_value(request).map_err(|error| error.to_string())?;
         let sampling = Sampling::read(&self.name, run, &request)?;
-        let asking = async {
-            if self.sampling == SamplingApproval::Prompt {
-                let _held = question.waits(WaitsFor::Person);
-                question.by.call.gate.agree(sampling.wish()).await?;
-            }
-            let _held = question.waits(WaitsFor::Model);
-            let answer = tokio::time::timeout(PATIENCE, model.sample(&sampling)).await;
-            answer.unwrap_or_else(|_| Err(format!("the model did not answer within {} s", PATIENCE.as_secs())))
-        };
+        if self.sampling == SamplingApproval::Prompt {
+            let _held = question.waits(WaitsFor::Person);
+            question.by.call.gate.agree(sampling.wish(), open.pointless()).await?;
+        }
+        let _held = question.waits(WaitsFor::Model);
+        let too_late = |_| Err(format!("the model did not answer within {} s", PATIENCE.as_secs()));
         tokio::select! {
             biased;
-            () = question.pointless() => Err("the call it belongs to is over".to_owned()),
-            answer = asking => answer,
+            () = open.pointless() => Err("nobody waits for the answer any more".to_owned()),
+            answer = tokio::time::timeout(PATIENCE, model.sample(&sampling)) => answer.unwrap_or_else(too_late),
         }
     }
 
@@ -234,12 +267,7 @@ impl ClientHandler for Callbacks {
         request: ElicitRequestParams,
         context: RequestContext<RoleClient>,
     ) -> Result<ElicitResult, ErrorData> {
-        tokio::select! {
-            biased;
-            // The server has thought better of it.
-            () = context.ct.cancelled() => Ok(ElicitResult::new(ElicitationAction::Cancel)),
-            result = self.elicit(request, Asker::Unnamed) => Ok(result),
-        }
+        Ok(self.elicit(request, Asker::Unnamed, &context.ct).await)
     }
 
     async fn create_message(
@@ -247,11 +275,7 @@ impl ClientHandler for Callbacks {
         request: CreateMessageRequestParams,
         context: RequestContext<RoleClient>,
     ) -> Result<CreateMessageResult, ErrorData> {
-        tokio::select! {
-            biased;
-            () = context.ct.cancelled() => Err(ErrorData::new(rmcp::model::ErrorCode(-1), "cancelled", None)),
-            result = self.sample(request, Asker::Unnamed) => result,
-        }
+        self.sample(request, Asker::Unnamed, &context.ct).await
     }
 
     async fn on_progress(&self, progress: ProgressNotificationParam, _: NotificationContext<RoleClient>) {

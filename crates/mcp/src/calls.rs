@@ -151,7 +151,8 @@ impl InHand {
             news.as_mut().enable();
             let until = {
                 let clock = self.clock();
-                (clock.open == 0).then(|| (clock.heard + limit).min(clock.began + most))
+                let longest = clock.began + most;
+                (clock.open == 0).then(|| clock.heard.checked_add(limit).unwrap_or(longest).min(longest))
             };
             match until {
                 None => news.await,

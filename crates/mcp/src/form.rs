@@ -127,7 +127,8 @@ impl Form {
         let Value::Object(content) = content else { return Err("what was filled in is no form".to_owned()) };
         for field in fields {
             match content.get(&field.name) {
-                Some(value) => field.check(value).map_err(|why| format!("{}: {why}", field.name))?,
+                // What was typed is told to nobody but the server.
+                Some(value) => field.check(value).map_err(|_| format!("{} does not fit", field.name))?,
                 None if field.need == Need::Required => return Err(format!("{} is missing", field.name)),
                 None => {}
             }

@@ -13,6 +13,7 @@ use rmcp::service::{Peer, PeerRequestOptions, RunningService, ServiceError};
 use rmcp::transport::async_rw::AsyncRwTransport;
 use rmcp::{ClientLifecycleMode, RoleClient, serve_client_with_lifecycle};
 use serde_json::Value;
+use tokio_util::sync::CancellationToken;
 
 use crate::callbacks::{Asked, Asker, Callbacks};
 use crate::calls::{Calls, InHand};
@@ -158,13 +159,15 @@ impl Link {
     /// What a server wants to know before it answers this call.
     pub(crate) async fn answer(&self, wanted: InputRequests, call: &Arc<InHand>) -> InputResponses {
         let mut answers = InputResponses::new();
+        // What it wants to know belongs to the call, and is taken back with it alone.
+        let never = CancellationToken::new();
         for (key, request) in wanted {
             let answer = match request {
                 InputRequest::Elicitation(request) => {
-                    serde_json::to_value(self.callbacks.elicit(request.params, Asker::Of(call)).await)
+                    serde_json::to_value(self.callbacks.elicit(request.params, Asker::Of(call), &never).await)
                 }
                 InputRequest::CreateMessage(request) => {
-                    match self.callbacks.sample(request.params, Asker::Of(call)).await {
+                    match self.callbacks.sample(request.params, Asker::Of(call), &never).await {
                         Ok(answer) => serde_json::to_value(answer),
                         Err(_) => continue,
                     }

@@ -3,6 +3,7 @@
 
 mod support;
 
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ use selvedge_protocol::{
 use selvedge_script::{Harness, RunOptions};
 use selvedge_tools::{Approver, Orchestrator, Registry};
 use serde_json::{Value, json};
-use support::odd;
+use support::odd_with;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
@@ -92,12 +93,16 @@ impl Scene {
     }
 
     async fn run(&self, script: &str) -> ScriptToolCallOutput {
-        let mut settings = odd("odd", "asking");
+        self.run_before(script, self.gate.clone(), Path::new("/nonexistent")).await
+    }
+
+    async fn run_before(&self, script: &str, gate: Arc<dyn Approver>, state: &Path) -> ScriptToolCallOutput {
+        let mut settings = odd_with("odd", "asking", state);
         (settings.sampling, settings.tool_timeout) = (self.sampling, self.tool_timeout);
         let servers = Servers::new(vec![settings], self.asked.clone(), None);
         servers.prepare_all().await;
         let orchestrator =
-            Orchestrator::new(servers.onto(&Registry::new())).with_policy(self.policy).with_approver(self.gate.clone());
+            Orchestrator::new(servers.onto(&Registry::new())).with_policy(self.policy).with_approver(gate);
         let output = Harness::new(orchestrator).unwrap().run_with(script.as_bytes(), self.options.clone()).await;
         servers.stop().await;
         output
@@ -253,4 +258,27 @@ async fn the_model_is_asked_where_the_gate_agrees() {
     scene.sampling = SamplingApproval::Never;
     assert!(scene.value("return (await odd.think()).message").await.to_string().contains("no model to ask"));
     assert_eq!(model.0.lock().unwrap().len(), 3);
+}
+
+/// A person who looks at a question, says so in a file, and never answers.
+struct Looking(PathBuf);
+
+impl Approver for Looking {
+    fn ask<'a>(&'a self, _: &'a ApprovalRequest) -> BoxFuture<'a, ApprovalDecision> {
+        std::fs::write(&self.0, "").unwrap();
+        std::future::pending().boxed()
+    }
+}
+
+#[tokio::test]
+async fn what_a_server_takes_back_is_asked_no_longer_and_time_runs_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let looked = dir.path().join("looked");
+    let model = Arc::new(Model::default());
+    let mut scene = Scene::new(None, Some(model.clone()), Answer::Once);
+    scene.options.timeout = Some(Duration::from_secs(2));
+    // The server thinks better of its question, and is silent from then on.
+    let output = scene.run_before("return await odd.fickle()", Arc::new(Looking(looked.clone())), &looked).await;
+    assert_eq!(output.error.unwrap().code.to_string(), "ScriptTimeoutError");
+    assert!(looked.exists() && model.0.lock().unwrap().is_empty());
 }

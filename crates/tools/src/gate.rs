@@ -107,8 +107,9 @@ impl Gate {
         }
     }
 
-    /// Whether a person agrees; the error is why not. Given up with the call.
-    pub async fn agree(&self, wish: Wish) -> Result<(), String> {
+    /// Whether a person agrees; the error is why not. Given up with the call, or when `given_up` says so: better than
+    /// dropping this, which would leave the question open for whoever looks at the journal.
+    pub async fn agree(&self, wish: Wish, given_up: impl Future<Output = ()>) -> Result<(), String> {
         let Some(inside) = &self.0 else { return Err("nobody can be asked here".to_owned()) };
         let Inside { orchestrator, scope, call, line, cancel, reports } = &**inside;
         if scope.has_agreed(&wish.agreement) {
@@ -132,8 +133,14 @@ impl Gate {
                 preview: wish.preview,
             }],
         };
-        let decision =
-            orchestrator.put(scope, request, cancel.cancelled(), vec![call.clone()], SoFar::OneAttempt, &reports).await;
+        let cancelled = async {
+            tokio::select! {
+                () = cancel.cancelled() => {}
+                () = given_up => {}
+            }
+        };
+        let waiting = vec![call.clone()];
+        let decision = orchestrator.put(scope, request, cancelled, waiting, SoFar::OneAttempt, &reports).await;
         match decision.into_iter().next() {
             Some(Decision::Run) => Ok(()),
             Some(Decision::RunAll | Decision::RunAlways) => {

@@ -70,7 +70,7 @@ def tools(params):
             tool("wipe", annotations={"readOnlyHint": False, "destructiveHint": True}),
             tool("plain"),
         ]}
-    return {"tools": [tool("echo"), tool("fail"), tool("hang"), tool("die"), tool("huge"), tool("count"), tool("image"), tool("ask"), tool("think"), tool("slow")] + ([tool("nag"), tool("visit")] if MODE == "asking" else [])}
+    return {"tools": [tool("echo"), tool("fail"), tool("hang"), tool("die"), tool("huge"), tool("count"), tool("image"), tool("ask"), tool("think"), tool("slow")] + ([tool("nag"), tool("visit"), tool("fickle")] if MODE == "asking" else [])}
 
 
 def text(value):
@@ -124,6 +124,12 @@ def call(id, params):
         asked["nag"] = id
         nagged.append(None)
         send({"jsonrpc": "2.0", "id": "nag", "method": "elicitation/create", "params": {"message": "Are you sure?", "requestedSchema": {"type": "object", "properties": {"sure": {"type": "boolean"}}}}})
+        return None
+    if name == "fickle":
+        send({"jsonrpc": "2.0", "id": "fickle", "method": "sampling/createMessage", "params": {"messages": [{"role": "user", "content": {"type": "text", "text": "really?"}}], "maxTokens": 10}})
+        while not os.path.exists(STATE):
+            time.sleep(0.01)
+        send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": "fickle"}})
         return None
     if name == "visit":
         asked["visit"] = id
