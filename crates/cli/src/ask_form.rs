@@ -50,10 +50,8 @@ enum Said {
 
 async fn fill(server: &str, fields: Vec<Field>, typed: &mut Typed) -> Result<Elicited, NoLine> {
     let all = fields.len();
-    say(&match all {
-        1 => format!("  one field to fill in, for the server {}\n", one_line(server)),
-        _ => format!("  {all} fields to fill in, for the server {}\n", one_line(server)),
-    });
+    let fields_of = if all == 1 { "one field".to_owned() } else { format!("{all} fields") };
+    say(&format!("  {fields_of} to fill in, for the server {}; Ctrl-D leaves it\n", one_line(server)));
     match choice("y: fill it in | n: no | c: cancel", typed).await? {
         Said::No => return Ok(Elicited::Declined),
         Said::Cancel => return Ok(Elicited::Cancelled),

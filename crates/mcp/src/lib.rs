@@ -1,7 +1,8 @@
 //! MCP, both ways: everybody's tools in, one tool out.
 //!
 //! [`Servers`] are other people's: programs of the user's, or HTTP endpoints, started when something first needs them. Their
-//! tools become ours under `mcp.<server>.<tool>`, and take the same path as any other.
+//! tools become ours under `mcp.<server>.<tool>`, and take the same path as any other. What they ask in turn goes to
+//! whomever [`Asked`] names: forms to a person, questions to a model.
 //!
 //! [`ScriptServer`] is the other way: one tool, `script`, for anybody's agent.
 

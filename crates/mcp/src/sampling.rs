@@ -115,7 +115,8 @@ impl Sampling {
             who: format!("mcp.{server}"),
             reason,
             preview: Preview { view: Some(View::Commands(view)), rule: None },
-            agreement: format!("sampling\n{server}"),
+            // No tool has such a name.
+            agreement: format!("what the server {server} asks the model"),
         }
     }
 }

@@ -183,7 +183,7 @@ fn run_and_exec_ask_in_plain_lines_at_a_terminal() {
     for args in [&["run", "-e", FORM][..], &["exec", "Ask me"]] {
         let mut person = desk.sit_down(args, 100, 100, &[]);
         person.wait_for("[y: fill it in | n: no | c: cancel]\n>");
-        let shown = "? the server everything asks:\n      Please provide inputs for the following fields:\n  13 fields to fill in, for the server everything\n";
+        let shown = "? the server everything asks:\n      Please provide inputs for the following fields:\n  13 fields to fill in, for the server everything; Ctrl-D leaves it\n";
         assert!(person.screen().contains(shown), "{}", person.screen());
         person.types("y\n");
         fills_in(&mut person, "\n");
