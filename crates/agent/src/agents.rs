@@ -30,15 +30,16 @@ pub type Keep = Arc<dyn Fn(&str, &str) -> Result<String, String> + Send + Sync>;
 
 #[derive(Default)]
 struct Shared {
-    template: OnceLock<Template>,
+    /// The newest: a conversation may go on with another model.
+    template: Mutex<Option<Arc<Template>>>,
     keep: OnceLock<Keep>,
     /// Who is under way, by the run their calls belong to.
     under_way: Mutex<HashMap<String, Circumstances>>,
 }
 
 /// What agents are made of.
-struct Template {
-    agent: Agent,
+pub(crate) struct Template {
+    pub(crate) agent: Agent,
     journal: Option<Arc<Journal>>,
 }
 
@@ -205,7 +206,7 @@ impl Agents {
     }
 
     pub(crate) fn attach(&self, agent: Agent, journal: Option<Arc<Journal>>) {
-        let _ = self.0.template.set(Template { agent, journal });
+        *self.0.template.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(Template { agent, journal }));
     }
 
     pub(crate) fn enter(&self, run: &str, circumstances: Circumstances) {
@@ -214,6 +215,11 @@ impl Agents {
 
     pub(crate) fn leave(&self, run: &str) {
         self.0.lock().remove(run);
+    }
+
+    /// What agents are made of, and the circumstances of the turn that a run belongs to.
+    pub(crate) fn under_way(&self, run: &str) -> Option<(Arc<Template>, Circumstances)> {
+        self.0.under_way(run)
     }
 }
 
@@ -246,9 +252,13 @@ impl Shared {
         self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn of(&self, call: &Call) -> Result<(&Template, Circumstances), ToolError> {
-        let here = self.template.get().zip(self.lock().get(&call.scope_id).cloned());
-        here.ok_or_else(|| {
+    fn under_way(&self, run: &str) -> Option<(Arc<Template>, Circumstances)> {
+        let template = self.template.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        template.zip(self.lock().get(run).cloned())
+    }
+
+    fn of(&self, call: &Call) -> Result<(Arc<Template>, Circumstances), ToolError> {
+        self.under_way(&call.scope_id).ok_or_else(|| {
             ToolError::new("only a turn of an agent can launch others").suggest("run it with `selvedge exec`")
         })
     }
@@ -449,12 +459,12 @@ pub(crate) async fn answer(client: &Client, prompt: &Prompt, model: &Model) -> R
     Ok((text, usage))
 }
 
-fn spent(end: TurnEnd) -> ToolError {
+pub(crate) fn spent(end: TurnEnd) -> ToolError {
     ToolError::new(format!("nothing is left of the budget ({})", end.as_str()))
 }
 
 /// A limit of money cannot be kept with a model whose prices nobody knows.
-fn check_price(budget: &Budget, model: &Model) -> Result<(), ToolError> {
+pub(crate) fn check_price(budget: &Budget, model: &Model) -> Result<(), ToolError> {
     if !budget.limits_cost() || model.prices.is_some() {
         return Ok(());
     }

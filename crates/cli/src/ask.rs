@@ -15,12 +15,12 @@ use crate::typed::{NoLine, Typed};
 
 /// Shows questions on standard error and reads answers from the terminal, whatever standard input is.
 pub(crate) struct AtTheTerminal {
-    typed: Mutex<Typed>,
-    show: Show,
+    pub(crate) typed: Mutex<Typed>,
+    pub(crate) show: Show,
 }
 
 /// Lines of a view that are shown; of a longer one, half from each end.
-const VIEW_LINES: usize = 60;
+pub(crate) const VIEW_LINES: usize = 60;
 
 impl AtTheTerminal {
     /// Where there is a person to ask.
@@ -36,7 +36,7 @@ impl AtTheTerminal {
         let mut typed = self.typed.lock().await;
         let _quiet = self.show.pause();
         // Whoever gives up the question leaves the cursor behind it.
-        let mut unanswered = EndOfLine(true);
+        let mut unanswered = EndOfLine::behind_a_question();
         // What was typed before the question is no answer to it.
         typed.forget();
         let several = request.calls.len() > 1;
@@ -48,7 +48,7 @@ impl AtTheTerminal {
                 Ok(line) => line,
                 Err(none) => return without_a_line(none),
             };
-            unanswered.0 = false;
+            unanswered.answered();
             match answer(&line, &request.calls) {
                 Reply::All(answer) => return ApprovalDecision::Answered(vec![answer; request.calls.len()]),
                 Reply::Each if several => return self.ask_each(&request.calls, &mut typed).await,
@@ -91,7 +91,19 @@ impl Approver for AtTheTerminal {
 }
 
 /// Ends the line of a question that nobody answered.
-struct EndOfLine(bool);
+pub(crate) struct EndOfLine(bool);
+
+impl EndOfLine {
+    /// For a question that is about to be put.
+    pub(crate) fn behind_a_question() -> Self {
+        Self(true)
+    }
+
+    /// Whoever answered ended the line.
+    pub(crate) fn answered(&mut self) {
+        self.0 = false;
+    }
+}
 
 impl Drop for EndOfLine {
     fn drop(&mut self) {
@@ -143,8 +155,6 @@ pub(crate) fn question(request: &ApprovalRequest) -> String {
 }
 
 fn describe(call: &GatedCall) -> String {
-    // What a script says stays on its line: it could look like a question of ours.
-    let one_line = |text: &str| text.replace('\n', "⏎");
     let mut text = format!("  {}: {}\n", call.tool, one_line(&call.reason));
     let mut block = |lines: &str| {
         for line in ends(lines, VIEW_LINES) {
@@ -184,7 +194,12 @@ fn choices(calls: &[GatedCall], several: bool) -> String {
     format!("  [{}]", words.join(" | "))
 }
 
-fn say(text: &str) {
+/// What a script or a server says stays on its line: it could look like a question of ours.
+pub(crate) fn one_line(text: &str) -> String {
+    text.replace('\n', "⏎")
+}
+
+pub(crate) fn say(text: &str) {
     let mut stderr = std::io::stderr().lock();
     // A terminal that is gone is noticed when it is read.
     let _ = stderr.write_all(harmless(text).as_bytes()).and_then(|()| stderr.flush());

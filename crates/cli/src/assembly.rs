@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use selvedge_agent::{AfterBlock, Agent, Agents, Allowance, Changes, Remembering, Session, Settings};
-use selvedge_mcp::{Asked, Servers};
+use selvedge_mcp::{AskPerson, Asked, Servers};
 use selvedge_memory::Memory;
 use selvedge_models::Client;
 use selvedge_protocol::{DocumentKind, ModeSettings, NewDocument, WireApi};
@@ -17,6 +17,7 @@ use crate::problem::Problem;
 use crate::providers::{self, Choice};
 use crate::remember::{remembering, small_model};
 use crate::setup::Setup;
+use crate::turns_model::TurnsModel;
 
 /// What an agent is told of a project, at most.
 const PROJECT_BYTES: usize = 32 << 10;
@@ -28,6 +29,8 @@ pub(crate) struct Wanted<'a> {
     pub(crate) turn: &'a TurnArgs,
     /// `None` asks nobody.
     pub(crate) approver: Option<Arc<dyn Approver>>,
+    /// Who fills in the forms of servers that are started with the agent.
+    pub(crate) person: Option<Arc<dyn AskPerson>>,
     /// What the model is told besides.
     pub(crate) instructions: Option<String>,
     pub(crate) conversation: Conversation,
@@ -83,10 +86,16 @@ pub(crate) async fn agent(setup: &mut Setup, place: &PlaceArgs, wanted: Wanted<'
         }
         None => None,
     };
-    let servers = setup.servers(Asked::default())?;
+    let servers = setup.servers(asked(setup, wanted.person.clone()))?;
     servers.prepare_all().await;
     let agent = agent_of(setup, place, wanted, Parts { choice, servers: servers.clone(), memory })?;
     Ok(Assembled { agent, session, servers })
+}
+
+/// Whom servers can turn to where an agent runs.
+pub(crate) fn asked(setup: &Setup, person: Option<Arc<dyn AskPerson>>) -> Asked {
+    let model = setup.agents.clone().map(|agents| Arc::new(TurnsModel(agents)) as _);
+    Asked { person, model }
 }
 
 /// The conversation that is wanted, of which the tools know from now on: what its scripts did can be recalled.

@@ -59,7 +59,12 @@ fn servers(setup: &Setup) -> Finding {
         Ok(servers) if servers.is_empty() => (true, "none configured".to_owned()),
         Ok(servers) => {
             let names: Vec<&str> = servers.iter().map(|server| server.name.as_str()).collect();
-            (true, format!("{} (`selvedge mcp list` tries them)", names.join(", ")))
+            let faults = servers
+                .iter()
+                .filter(|server| server.enabled)
+                .filter_map(|server| Some(format!("; {} cannot be used: {}", server.name, server.fault.as_ref()?)));
+            let faults: String = faults.collect();
+            (faults.is_empty(), format!("{} (`selvedge mcp list` tries them){faults}", names.join(", ")))
         }
         Err(error) => (false, format!("{error:#}")),
     };

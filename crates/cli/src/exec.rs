@@ -14,7 +14,7 @@ use crate::args::{ExecArgs, ModeArg};
 use crate::assembly::{self, Assembled, Conversation, Wanted};
 use crate::out::{harmless, line};
 use crate::problem::Problem;
-use crate::run::{Signals, drive, end_tasks, runtime};
+use crate::run::{Signals, drive, end_tasks, person, runtime};
 use crate::show::Show;
 
 /// How often a model may correct an answer that does not fit the schema.
@@ -48,7 +48,10 @@ pub(crate) fn exec(mut args: ExecArgs) -> Result<Exit> {
     let events = if args.json { as_lines() } else { with_errors(show.sink()) };
     let options =
         TurnOptions { cancel: cancel.clone(), leave: leave.clone(), events: events.clone(), ..TurnOptions::default() };
-    // Nobody is asked: whoever wants the process to end ends the turn.
+    // Nobody is asked whether calls may run. A server's form is shown, for only a person can fill it in; and only where
+    // one sits before the terminal for sure.
+    let person = std::io::stdin().is_terminal().then(|| person(&runtime, &show)).flatten();
+    // Whoever wants the process to end ends the turn.
     let signals = Signals { cancel: cancel.clone(), end: cancel };
     let work = async {
         let wanted = Wanted {
@@ -56,6 +59,7 @@ pub(crate) fn exec(mut args: ExecArgs) -> Result<Exit> {
             limits: &args.limits,
             turn: &args.turn,
             approver: None,
+            person: person.map(|person| person as _),
             instructions: schema.as_ref().map(Schema::instructions),
             conversation: match &task {
                 Task::New(_) => Conversation::New,

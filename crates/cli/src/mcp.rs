@@ -7,10 +7,10 @@ use std::time::Duration;
 use anyhow::Result;
 use selvedge_journal::Journal;
 use selvedge_mcp::{
-    AskPerson, Asked, Elicited, Entrance, HttpServer, Login, LoginError, Offer, ServeError, ServerStatus, serve_stdio,
+    AskPerson, Asked, Elicitation, Elicited, Entrance, HttpServer, Login, LoginError, Offer, ServeError, ServerStatus,
+    serve_stdio,
 };
 use selvedge_script::{LiveLimits, LiveRuns, QuestionKind, Reply};
-use serde_json::Value;
 
 use crate::Exit;
 use crate::mcp_args::{ListArgs, LoginArgs, McpCommand, ServeArgs};
@@ -100,23 +100,18 @@ async fn stopped() {
 struct ThroughTheClient(LiveRuns);
 
 impl AskPerson for ThroughTheClient {
-    fn elicit<'a>(
-        &'a self,
-        server: &'a str,
-        run: Option<String>,
-        request: Value,
-    ) -> futures_util::future::BoxFuture<'a, Elicited> {
+    fn elicit<'a>(&'a self, wanted: &'a Elicitation) -> futures_util::future::BoxFuture<'a, Result<Elicited, String>> {
         Box::pin(async move {
-            let Some(run) = run else { return Elicited::Declined };
-            let form = QuestionKind::Form { from: server.to_owned(), form: request };
-            match self.0.ask(&run, form).await {
+            let run = wanted.run.as_ref().ok_or("it cannot be told on whose behalf")?;
+            let form = QuestionKind::Form { from: wanted.server.clone(), form: wanted.request.clone() };
+            Ok(match self.0.ask(run, form).await {
                 Some(Reply::Form(answer)) => match answer["action"].as_str() {
                     Some("accept") => Elicited::Accepted(answer["content"].clone()),
                     Some("cancel") => Elicited::Cancelled,
                     _ => Elicited::Declined,
                 },
-                _ => Elicited::Declined,
-            }
+                _ => return Err("nobody waits for this script".to_owned()),
+            })
         })
     }
 }

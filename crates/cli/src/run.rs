@@ -33,14 +33,14 @@ pub(crate) fn run(mut args: RunArgs) -> Result<Exit> {
     let setting = Setting::new(&setup, &args.limits, args.args.clone());
     let runtime = runtime()?;
     let show = if args.quiet || args.json { Show::nothing() } else { Show::on_stderr() };
-    let approver = if args.suspend {
-        Some(Arc::new(AskLater) as _)
-    } else {
-        let _inside = runtime.enter();
-        AtTheTerminal::new(show.clone()).map(|person| Arc::new(person) as _)
+    let person = if args.suspend { None } else { person(&runtime, &show) };
+    let approver = match &person {
+        Some(person) => Some(person.clone() as _),
+        None => args.suspend.then(|| Arc::new(AskLater) as _),
     };
     let harness = setup.harness(&args.limits, approver)?;
-    let servers = setup.servers(Asked::default())?;
+    // Without an agent there is no model that servers could ask.
+    let servers = setup.servers(Asked { person: person.map(|person| person as _), model: None })?;
     let tools = setup.all_tools()?;
     let options = RunOptions {
         seed: args.seed,
@@ -77,6 +77,12 @@ pub(crate) fn run(mut args: RunArgs) -> Result<Exit> {
     }
     setup.tidy_journal();
     Ok(exit)
+}
+
+/// The person at the terminal, where there is one.
+pub(crate) fn person(runtime: &tokio::runtime::Runtime, show: &Show) -> Option<Arc<AtTheTerminal>> {
+    let _inside = runtime.enter();
+    AtTheTerminal::new(show.clone()).map(Arc::new)
 }
 
 /// What still runs in the background ends with the command.

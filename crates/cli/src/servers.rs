@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use selvedge_config::{McpApproval, McpServer};
-use selvedge_mcp::{Approval, Asked, NESTED, Reach, ServerSettings, Servers};
+use selvedge_config::{McpApproval, McpSampling, McpServer};
+use selvedge_mcp::{Approval, Asked, NESTED, Reach, SamplingApproval, ServerSettings, Servers};
 
 use crate::problem::Problem;
 use crate::setup::Setup;
@@ -45,6 +45,8 @@ impl Setup {
 fn settings(name: String, server: McpServer) -> Result<ServerSettings> {
     let problem =
         |what: &str| Problem::new(format!("the MCP server `{name}` {what}")).hint("docs/mcp.md lists every key");
+    // Its own trouble: nobody else has to do without their servers for it.
+    let mut lacks = server.lacks;
     let reach = match (server.command, server.url) {
         (Some(_), Some(_)) => return Err(problem("has both `command` and `url`").into()),
         (None, None) => return Err(problem("has neither `command` nor `url`").into()),
@@ -54,9 +56,10 @@ fn settings(name: String, server: McpServer) -> Result<ServerSettings> {
         (None, Some(url)) => {
             let mut headers = server.http_headers;
             for (header, variable) in server.env_http_headers {
-                let value =
-                    std::env::var(&variable).map_err(|_| problem(&format!("needs {variable}, which is not set")))?;
-                headers.insert(header, value);
+                match std::env::var(&variable) {
+                    Ok(value) => _ = headers.insert(header, value),
+                    Err(_) => lacks = Some(variable),
+                }
             }
             Reach::Http { url, bearer_token_env_var: server.bearer_token_env_var, headers }
         }
@@ -79,6 +82,12 @@ fn settings(name: String, server: McpServer) -> Result<ServerSettings> {
             McpApproval::Prompt => Approval::Prompt,
             McpApproval::Approve => Approval::Approve,
         },
+        sampling: match server.sampling {
+            McpSampling::Prompt => SamplingApproval::Prompt,
+            McpSampling::Approve => SamplingApproval::Approve,
+            McpSampling::Never => SamplingApproval::Never,
+        },
+        fault: lacks.map(|variable| format!("it needs the variable {variable}, which is not set")),
         ..ServerSettings::new(name, reach)
     })
 }

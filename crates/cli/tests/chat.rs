@@ -11,10 +11,17 @@ mod server;
 #[path = "../../agent/tests/support/speech.rs"]
 mod speech;
 
+#[path = "support/mod.rs"]
+mod support;
+
 #[path = "chat/commands.rs"]
 mod commands;
+#[path = "chat/forms.rs"]
+mod forms;
 #[path = "chat/questions.rs"]
 mod questions;
+#[path = "chat/sampling.rs"]
+mod sampling;
 #[path = "chat/typing.rs"]
 mod typing;
 #[path = "chat/windows.rs"]

@@ -51,6 +51,42 @@ fn a_projects_servers_start_only_where_it_is_trusted() {
 }
 
 #[test]
+fn a_server_whose_variable_is_not_set_fails_alone() {
+    let place = Place::new();
+    let odd = Place::odd("odd", "good");
+    let web = "[mcp_servers.web]\nurl = \"http://127.0.0.1:9/mcp\"\n";
+    let headers = "env_http_headers = { X-Key = \"SELVEDGE_NOT_SET\" }\n";
+    let token = "bearer_token_env_var = \"SELVEDGE_NOT_SET\"\n";
+    let code = "return [(await odd.echo({ x: 1 })).x, await tools.mcp.web.anything().catch(e => e.message)]";
+    for (more, why) in [
+        (
+            headers.to_owned(),
+            "the MCP server `web` cannot be used: it needs the variable SELVEDGE_NOT_SET, which is not set",
+        ),
+        (format!("{headers}enabled = false\n"), "the MCP server `web` is disabled"),
+        (format!("{token}enabled = false\n"), "the MCP server `web` is disabled"),
+    ] {
+        place.config(&format!("{odd}{web}{more}"));
+        let (status, out, said) = run(&place, &["run", "-q", "-e", code]);
+        let value: Value = serde_json::from_str(&out).unwrap_or_else(|_| panic!("{said}"));
+        assert_eq!((status, value), (0, json!([1, why])), "{said}");
+    }
+    place.config(&format!("{odd}{web}{token}"));
+    let (_, out, said) = run(&place, &["run", "-q", "-e", code]);
+    assert!(out.contains("  1,") && out.contains("SELVEDGE_NOT_SET is not set"), "{out}{said}");
+    // In a project's own file, too.
+    place.config("");
+    let headers = json!({"X-Key": "${SELVEDGE_NOT_SET}"});
+    let file = json!({"mcpServers": {"web": {"url": "http://127.0.0.1:9/mcp", "headers": headers}}});
+    std::fs::write(place.work().join(".mcp.json"), file.to_string()).unwrap();
+    let (_, out, said) =
+        run(&place, &["run", "-q", "--trust", "-e", "return await tools.mcp.web.x().catch(e => e.message)"]);
+    assert!(out.contains("it needs the variable SELVEDGE_NOT_SET"), "{out}{said}");
+    let (status, out, _) = run(&place, &["mcp", "list"]);
+    assert!(status == 1 && out.contains("✗ web") && out.contains("SELVEDGE_NOT_SET"), "{out}");
+}
+
+#[test]
 fn a_server_that_cannot_be_is_said() {
     let place = Place::new();
     for (config, part) in [

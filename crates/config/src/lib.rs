@@ -16,7 +16,7 @@ pub use keys::{
     ToolPack, WeakerWall, Web, WorkspaceWrite,
 };
 pub use load::{ConfigError, home, load};
-pub use mcp::{McpApproval, McpServer, project_servers};
+pub use mcp::{McpApproval, McpSampling, McpServer, project_servers};
 pub use project::{PROJECT_FILES, Project};
 pub use rules::{SavedRules, save_host, save_rule, saved_rules};
 pub use trust::{Trust, distrust, trust, trusted};

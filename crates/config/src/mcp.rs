@@ -46,6 +46,12 @@ pub struct McpServer {
     /// When a person is asked: `auto` (where a tool says that it destroys; under `untrusted` always), `prompt` (always) or
     /// `approve` (never: you trust the server, and what it says about its tools).
     pub default_tools_approval_mode: McpApproval,
+    /// Whether it may ask your model (sampling), where an agent runs: `prompt` (where you agree each time), `approve`
+    /// (always: it is paid from the turn's budget) or `never`.
+    pub sampling: McpSampling,
+    /// A variable that it needs and that is not set.
+    #[serde(skip)]
+    pub lacks: Option<String>,
 }
 
 /// When a person is asked before a server's tools run.
@@ -59,6 +65,19 @@ pub enum McpApproval {
     Prompt,
     /// Never.
     Approve,
+}
+
+/// When a server may ask the model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum McpSampling {
+    /// Where a person agrees.
+    #[default]
+    Prompt,
+    /// Always.
+    Approve,
+    /// Never.
+    Never,
 }
 
 impl Default for McpServer {
@@ -80,11 +99,14 @@ impl Default for McpServer {
             disabled_tools: Vec::new(),
             max_concurrent: 8,
             default_tools_approval_mode: McpApproval::default(),
+            sampling: McpSampling::default(),
+            lacks: None,
         }
     }
 }
 
-/// The servers of a project's `.mcp.json`; `${NAME}` and `${NAME:-default}` are looked up with `variable`.
+/// The servers of a project's `.mcp.json`; `${NAME}` and `${NAME:-default}` are looked up with `variable`. One whose
+/// variable is not set says so in [`McpServer::lacks`]: that is its own trouble, not that of the others.
 pub fn project_servers(
     project: &Project,
     variable: impl Fn(&str) -> Option<String>,
@@ -95,10 +117,12 @@ pub fn project_servers(
     let file: Value = serde_json::from_str(text).map_err(|error| invalid(error.to_string()))?;
     let mut servers = BTreeMap::new();
     for (name, entry) in file["mcpServers"].as_object().into_iter().flatten() {
-        let entry = expanded(entry.clone(), &variable).map_err(|missing| {
-            invalid(format!("the server `{name}` needs the variable {missing}, which is not set"))
-        })?;
-        servers.insert(name.clone(), server(name, &entry).map_err(invalid)?);
+        let (entry, lacks) = match expanded(entry.clone(), &variable) {
+            Ok(entry) => (entry, None),
+            Err(missing) => (entry.clone(), Some(missing)),
+        };
+        let server = server(name, &entry).map_err(invalid)?;
+        servers.insert(name.clone(), McpServer { lacks, ..server });
     }
     Ok(servers)
 }
@@ -193,11 +217,17 @@ mod tests {
     }
 
     #[test]
+    fn a_variable_that_is_not_set_is_the_trouble_of_its_server() {
+        let servers =
+            read(r#"{"mcpServers": {"x": {"command": "${NOT_SET}"}, "y": {"command": "${TOKEN}"}}}"#).unwrap();
+        assert_eq!((servers["x"].lacks.as_deref(), servers["y"].lacks.as_deref()), (Some("NOT_SET"), None));
+    }
+
+    #[test]
     fn what_cannot_be_used_is_said() {
         for (text, part) in [
             ("{", ".mcp.json"),
             (r#"{"mcpServers": {"x": {}}}"#, "neither `command` nor `url`"),
-            (r#"{"mcpServers": {"x": {"command": "${NOT_SET}"}}}"#, "needs the variable NOT_SET"),
             (r#"{"mcpServers": {"x": {"type": "sse", "url": "http://x"}}}"#, "old `sse` transport"),
         ] {
             let error = read(text).unwrap_err();

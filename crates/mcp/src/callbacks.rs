@@ -3,23 +3,27 @@
 // Sampling leaves the protocol; servers that know it still ask.
 #![expect(deprecated)]
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Weak};
 
 use futures_util::future::BoxFuture;
 use rmcp::model::{
     ClientCapabilities, ClientConfig, CreateMessageRequestParams, CreateMessageResult, ElicitRequestParams,
     ElicitResult, ElicitationAction, ElicitationCapability, ErrorData, FormElicitationCapability, Implementation,
-    ProgressNotificationParam, ProgressToken, ProtocolVersion,
+    ProgressNotificationParam, ProtocolVersion, UrlElicitationCapability,
 };
 use rmcp::service::{NotificationContext, RequestContext};
 use rmcp::{ClientHandler, RoleClient};
 use selvedge_protocol::{Event, LogLevel};
-use selvedge_tools::Call;
+use selvedge_tools::WaitsFor;
 use serde_json::Value;
+use tokio_util::sync::CancellationToken;
 
+use crate::calls::{Calls, InHand, Question};
+use crate::form::{Form, with_defaults};
+use crate::link::short;
+use crate::sampling::{PATIENCE, Sampled, Sampling};
 use crate::server::Server;
+use crate::settings::SamplingApproval;
 
 /// Whom servers can turn to. What is not there is not offered, and declined where it is asked for all the same.
 #[derive(Clone, Default)]
@@ -30,28 +34,64 @@ pub struct Asked {
     pub model: Option<Arc<dyn AskModel>>,
 }
 
-/// Shows a server's form to a person.
-pub trait AskPerson: Send + Sync {
-    /// `request` is the `elicitation/create` request's `params`; `run` the script whose call it belongs to, where that is
-    /// certain. Resolves to the person's answer.
-    fn elicit<'a>(&'a self, server: &'a str, run: Option<String>, request: Value) -> BoxFuture<'a, Elicited>;
+impl Asked {
+    /// The model, for a server that may ask it.
+    fn model_for(&self, sampling: SamplingApproval) -> Option<&Arc<dyn AskModel>> {
+        self.model.as_ref().filter(|_| sampling != SamplingApproval::Never)
+    }
+
+    /// Names what such a server is offered: it may have other tools for those who offer less.
+    pub(crate) fn mark(&self, sampling: SamplingApproval) -> &'static str {
+        match (&self.person, self.model_for(sampling)) {
+            (None, None) => "",
+            (Some(_), None) => "-person",
+            (None, Some(_)) => "-model",
+            (Some(_), Some(_)) => "-person-model",
+        }
+    }
 }
 
-/// Puts a server's question to a model.
+/// Shows a server's form to a person. Dropped when nobody needs the answer any more.
+pub trait AskPerson: Send + Sync {
+    /// Resolves to the person's answer; an error is the reason why nobody was asked.
+    fn elicit<'a>(&'a self, wanted: &'a Elicitation) -> BoxFuture<'a, Result<Elicited, String>>;
+
+    /// Which forms it can show.
+    fn shows(&self) -> Shows {
+        Shows::Fields
+    }
+}
+
+/// Which forms can be shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shows {
+    /// Those with fields.
+    Fields,
+    /// Addresses to be opened, too.
+    Addresses,
+}
+
+/// A server's wish for a person's answer.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Elicitation {
+    /// Who asks.
+    pub server: String,
+    /// The script or turn whose call it belongs to, where that is certain.
+    pub run: Option<String>,
+    /// The `params` of the `elicitation/create` request.
+    pub request: Value,
+}
+
+/// Puts a server's question to a model. The gate has agreed to it. Dropped when nobody needs the answer any more.
 pub trait AskModel: Send + Sync {
-    /// `request` is the `sampling/createMessage` request's `params`, the answer its result. An error is the reason why not.
-    fn sample<'a>(
-        &'a self,
-        server: &'a str,
-        run: Option<String>,
-        request: Value,
-    ) -> BoxFuture<'a, Result<Value, String>>;
+    /// Resolves to the model's answer; an error is the reason why there is none.
+    fn sample<'a>(&'a self, asked: &'a Sampling) -> BoxFuture<'a, Result<Sampled, String>>;
 }
 
 /// What a person made of a form.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Elicited {
-    /// Filled in.
+    /// Filled in; of an address, that it is opened.
     Accepted(Value),
     /// Not wanted.
     Declined,
@@ -64,128 +104,157 @@ pub(crate) struct Callbacks {
     pub(crate) server: Weak<Server>,
     pub(crate) name: String,
     pub(crate) asked: Asked,
+    pub(crate) sampling: SamplingApproval,
     pub(crate) calls: Arc<Calls>,
 }
 
-/// The calls a server has in hand, by the token its progress comes with.
-#[derive(Default)]
-pub(crate) struct Calls {
-    /// Scripts with calls in its hands, from before they are sent: it may ask something before we know that it has them.
-    runs: Mutex<Vec<String>>,
-    underway: Mutex<HashMap<ProgressToken, Call>>,
-    last_progress: Mutex<Option<Instant>>,
+/// Which call of the server's a question belongs to.
+#[derive(Clone, Copy)]
+pub(crate) enum Asker<'a> {
+    /// It does not say.
+    Unnamed,
+    /// This one.
+    Of(&'a Arc<InHand>),
 }
 
-/// Least time between two words of progress that are passed on.
-const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
+/// What a server asks, as long as it wants to know.
+struct Open<'a> {
+    question: Question,
+    /// The server has thought better of it.
+    taken_back: &'a CancellationToken,
+}
 
-impl Calls {
-    pub(crate) fn begin(self: &Arc<Self>, token: ProgressToken, call: Call) -> Underway {
-        self.underway.lock().unwrap_or_else(PoisonError::into_inner).insert(token.clone(), call);
-        Underway { calls: self.clone(), token }
-    }
-
-    /// A script is about to call the server.
-    pub(crate) fn enter(self: &Arc<Self>, run: &str) -> Entered {
-        self.runs.lock().unwrap_or_else(PoisonError::into_inner).push(run.to_owned());
-        Entered { calls: self.clone(), run: run.to_owned() }
-    }
-
-    /// The one script that calls the server right now.
-    fn only_run(&self) -> Option<String> {
-        let runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
-        let first = runs.first()?;
-        runs.iter().all(|run| run == first).then(|| first.clone())
-    }
-
-    /// The call whose progress it is, unless progress was told just now.
-    fn find(&self, token: &ProgressToken) -> Option<Call> {
-        let mut last = self.last_progress.lock().unwrap_or_else(PoisonError::into_inner);
-        if last.is_some_and(|last| last.elapsed() < PROGRESS_INTERVAL) {
-            return None;
+impl Open<'_> {
+    /// Nobody needs the answer any more.
+    async fn pointless(&self) {
+        tokio::select! {
+            () = self.question.pointless() => {}
+            () = self.taken_back.cancelled() => {}
         }
-        *last = Some(Instant::now());
-        self.underway.lock().unwrap_or_else(PoisonError::into_inner).get(token).cloned()
-    }
-}
-
-/// A script that calls the server.
-pub(crate) struct Entered {
-    calls: Arc<Calls>,
-    run: String,
-}
-
-impl Drop for Entered {
-    fn drop(&mut self) {
-        let mut runs = self.calls.runs.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(at) = runs.iter().position(|run| *run == self.run) {
-            runs.swap_remove(at);
-        }
-    }
-}
-
-/// A call in the hands of a server.
-pub(crate) struct Underway {
-    calls: Arc<Calls>,
-    token: ProgressToken,
-}
-
-impl Drop for Underway {
-    fn drop(&mut self) {
-        self.calls.underway.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.token);
     }
 }
 
 impl Callbacks {
     /// A form for the person.
-    pub(crate) async fn elicit(&self, request: ElicitRequestParams) -> ElicitResult {
-        let request = serde_json::to_value(&request).unwrap_or_default();
-        let answer = match &self.asked.person {
-            Some(person) => person.elicit(&self.name, self.calls.only_run(), request.clone()).await,
-            None => Elicited::Declined,
-        };
-        match answer {
-            Elicited::Accepted(content) => {
-                ElicitResult::new(ElicitationAction::Accept).with_content(with_defaults(content, &request))
+    pub(crate) async fn elicit(
+        &self,
+        request: ElicitRequestParams,
+        asker: Asker<'_>,
+        taken_back: &CancellationToken,
+    ) -> ElicitResult {
+        match self.filled_in(&request, asker, taken_back).await {
+            Ok(Elicited::Accepted(content)) if matches!(request, ElicitRequestParams::FormElicitationParams { .. }) => {
+                ElicitResult::new(ElicitationAction::Accept).with_content(content)
             }
-            Elicited::Declined => ElicitResult::new(ElicitationAction::Decline),
-            Elicited::Cancelled => ElicitResult::new(ElicitationAction::Cancel),
+            Ok(Elicited::Accepted(_)) => ElicitResult::new(ElicitationAction::Accept),
+            Ok(Elicited::Declined) => ElicitResult::new(ElicitationAction::Decline),
+            Ok(Elicited::Cancelled) => ElicitResult::new(ElicitationAction::Cancel),
+            Err(why) => {
+                self.declined("a person", &why);
+                ElicitResult::new(ElicitationAction::Decline)
+            }
         }
+    }
+
+    async fn filled_in(
+        &self,
+        request: &ElicitRequestParams,
+        asker: Asker<'_>,
+        taken_back: &CancellationToken,
+    ) -> Result<Elicited, String> {
+        let person = self.asked.person.as_ref().ok_or("there is no terminal to ask at")?;
+        let open = Open { question: self.question(asker)?, taken_back };
+        let question = &open.question;
+        if let Some(why) = question.by.call.gate.why_shut() {
+            return Err(why.to_owned());
+        }
+        let request = serde_json::to_value(request).map_err(|error| error.to_string())?;
+        let wanted = Elicitation { server: self.name.clone(), run: question.run.clone(), request };
+        let _held = question.waits(WaitsFor::Person);
+        let answer = tokio::select! {
+            biased;
+            () = open.pointless() => Elicited::Cancelled,
+            answer = person.elicit(&wanted) => answer?,
+        };
+        let Elicited::Accepted(content) = answer else { return Ok(answer) };
+        let content = with_defaults(content, &wanted.request);
+        // Whoever shows forms we cannot read has looked after them.
+        if let Ok(form) = Form::read(&wanted.request) {
+            form.check(&content).map_err(|why| format!("what was filled in does not fit: {why}"))?;
+        }
+        Ok(Elicited::Accepted(content))
     }
 
     /// A question for the model.
-    pub(crate) async fn sample(&self, request: CreateMessageRequestParams) -> Result<CreateMessageResult, ErrorData> {
-        let declined = |why: String| ErrorData::new(rmcp::model::ErrorCode(-1), why, None);
-        let Some(model) = &self.asked.model else {
-            return Err(declined("there is no model to ask here".to_owned()));
+    pub(crate) async fn sample(
+        &self,
+        request: CreateMessageRequestParams,
+        asker: Asker<'_>,
+        taken_back: &CancellationToken,
+    ) -> Result<CreateMessageResult, ErrorData> {
+        let answered = match self.answered(&request, asker, taken_back).await {
+            Ok(sampled) => serde_json::from_value(sampled.result()).map_err(|error| error.to_string()),
+            Err(why) => Err(why),
         };
-        let request = serde_json::to_value(&request).map_err(|error| declined(error.to_string()))?;
-        let answer = model.sample(&self.name, self.calls.only_run(), request).await.map_err(declined)?;
-        serde_json::from_value(answer).map_err(|error| declined(format!("the model's answer cannot be read: {error}")))
+        answered.map_err(|why| {
+            self.declined("your model", &why);
+            ErrorData::new(rmcp::model::ErrorCode(-1), format!("declined: {why}"), None)
+        })
     }
-}
 
-/// What was filled in, and for the rest what the form says where nothing is.
-fn with_defaults(mut content: Value, request: &Value) -> Value {
-    let fields = request["requestedSchema"]["properties"].as_object().into_iter().flatten();
-    if let Value::Object(content) = &mut content {
-        for (name, field) in fields {
-            if let (Some(default), false) = (field.get("default"), content.contains_key(name)) {
-                content.insert(name.clone(), default.clone());
-            }
+    async fn answered(
+        &self,
+        request: &CreateMessageRequestParams,
+        asker: Asker<'_>,
+        taken_back: &CancellationToken,
+    ) -> Result<Sampled, String> {
+        let model = self.asked.model_for(self.sampling).ok_or("there is no model to ask here")?;
+        let open = Open { question: self.question(asker)?, taken_back };
+        let question = &open.question;
+        let run = question.run.clone().ok_or("it cannot be told on whose behalf")?;
+        let request = serde_json::to_value(request).map_err(|error| error.to_string())?;
+        let sampling = Sampling::read(&self.name, run, &request)?;
+        if self.sampling == SamplingApproval::Prompt {
+            let _held = question.waits(WaitsFor::Person);
+            question.by.call.gate.agree(sampling.wish(), open.pointless()).await?;
+        }
+        let _held = question.waits(WaitsFor::Model);
+        let too_late = |_| Err(format!("the model did not answer within {} s", PATIENCE.as_secs()));
+        tokio::select! {
+            biased;
+            () = open.pointless() => Err("nobody waits for the answer any more".to_owned()),
+            answer = tokio::time::timeout(PATIENCE, model.sample(&sampling)) => answer.unwrap_or_else(too_late),
         }
     }
-    content
+
+    fn question(&self, asker: Asker<'_>) -> Result<Question, &'static str> {
+        match asker {
+            Asker::Unnamed => self.calls.asks(),
+            Asker::Of(in_hand) => self.calls.asks_for(in_hand),
+        }
+    }
+
+    /// Says that a server was declined something, and why.
+    fn declined(&self, whom: &str, why: &str) {
+        let message = format!("{} asked {whom} something and was declined: {}", self.name, short(why));
+        tracing::info!(server = self.name, whom, why, "declined");
+        if let Some(call) = self.calls.any() {
+            call.events.emit(Event::Progress { script_id: call.scope_id, level: LogLevel::Warn, message });
+        }
+    }
 }
 
 impl ClientHandler for Callbacks {
     fn get_info(&self) -> ClientConfig {
         let mut capabilities = ClientCapabilities::default();
-        if self.asked.person.is_some() {
-            capabilities.elicitation =
-                Some(ElicitationCapability::new().with_form(FormElicitationCapability::default()));
+        if let Some(person) = &self.asked.person {
+            let forms = ElicitationCapability::new().with_form(FormElicitationCapability::default());
+            capabilities.elicitation = Some(match person.shows() {
+                Shows::Fields => forms,
+                Shows::Addresses => forms.with_url(UrlElicitationCapability::default()),
+            });
         }
-        if self.asked.model.is_some() {
+        if self.asked.model_for(self.sampling).is_some() {
             capabilities.sampling = Some(Default::default());
         }
         ClientConfig::new(capabilities, Implementation::new(crate::NAME, env!("CARGO_PKG_VERSION")))
@@ -196,21 +265,21 @@ impl ClientHandler for Callbacks {
     async fn create_elicitation(
         &self,
         request: ElicitRequestParams,
-        _: RequestContext<RoleClient>,
+        context: RequestContext<RoleClient>,
     ) -> Result<ElicitResult, ErrorData> {
-        Ok(self.elicit(request).await)
+        Ok(self.elicit(request, Asker::Unnamed, &context.ct).await)
     }
 
     async fn create_message(
         &self,
         request: CreateMessageRequestParams,
-        _: RequestContext<RoleClient>,
+        context: RequestContext<RoleClient>,
     ) -> Result<CreateMessageResult, ErrorData> {
-        self.sample(request).await
+        self.sample(request, Asker::Unnamed, &context.ct).await
     }
 
     async fn on_progress(&self, progress: ProgressNotificationParam, _: NotificationContext<RoleClient>) {
-        let Some(call) = self.calls.find(&progress.progress_token) else { return };
+        let Some(call) = self.calls.progress(&progress.progress_token) else { return };
         let far = match progress.total {
             Some(total) => format!("{} of {total}", progress.progress),
             None => progress.progress.to_string(),

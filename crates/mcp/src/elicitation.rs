@@ -110,7 +110,7 @@ fn words(request: &ApprovalRequest) -> String {
 }
 
 /// Both ends of a long text: what is to be overlooked would stand last.
-fn both_ends(text: &str, most: usize) -> String {
+pub(crate) fn both_ends(text: &str, most: usize) -> String {
     let length = text.chars().count();
     if length <= most {
         return text.to_owned();

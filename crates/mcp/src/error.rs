@@ -12,6 +12,14 @@ pub enum ServerError {
     /// Nobody configured it.
     #[error("there is no MCP server `{0}`")]
     Unknown(String),
+    /// It cannot be used as it is configured.
+    #[error("the MCP server `{server}` cannot be used: {why}")]
+    Misconfigured {
+        /// The server.
+        server: String,
+        /// Why, in one line.
+        why: String,
+    },
     /// It did not start.
     #[error("the MCP server `{server}` did not start: {why}")]
     NotStarted {

@@ -13,8 +13,10 @@ use rmcp::service::{Peer, PeerRequestOptions, RunningService, ServiceError};
 use rmcp::transport::async_rw::AsyncRwTransport;
 use rmcp::{ClientLifecycleMode, RoleClient, serve_client_with_lifecycle};
 use serde_json::Value;
+use tokio_util::sync::CancellationToken;
 
-use crate::callbacks::{Asked, Callbacks, Calls};
+use crate::callbacks::{Asked, Asker, Callbacks};
+use crate::calls::{Calls, InHand};
 use crate::catalogue::{Catalogue, MAX_PAGES};
 use crate::error::ServerError;
 use crate::program::{MAX_MESSAGE, Program};
@@ -49,6 +51,7 @@ impl Link {
             server: server.clone(),
             name: settings.name.clone(),
             asked: asked.clone(),
+            sampling: settings.sampling,
             calls: calls.clone(),
         };
         let not_started = |why: String| ServerError::NotStarted { server: settings.name.clone(), why };
@@ -153,16 +156,22 @@ impl Link {
         self.peer.notify_cancelled(params).await
     }
 
-    /// What a server wants to know before it answers.
-    pub(crate) async fn answer(&self, wanted: InputRequests) -> InputResponses {
+    /// What a server wants to know before it answers this call.
+    pub(crate) async fn answer(&self, wanted: InputRequests, call: &Arc<InHand>) -> InputResponses {
         let mut answers = InputResponses::new();
+        // What it wants to know belongs to the call, and is taken back with it alone.
+        let never = CancellationToken::new();
         for (key, request) in wanted {
             let answer = match request {
-                InputRequest::Elicitation(request) => serde_json::to_value(self.callbacks.elicit(request.params).await),
-                InputRequest::CreateMessage(request) => match self.callbacks.sample(request.params).await {
-                    Ok(answer) => serde_json::to_value(answer),
-                    Err(_) => continue,
-                },
+                InputRequest::Elicitation(request) => {
+                    serde_json::to_value(self.callbacks.elicit(request.params, Asker::Of(call), &never).await)
+                }
+                InputRequest::CreateMessage(request) => {
+                    match self.callbacks.sample(request.params, Asker::Of(call), &never).await {
+                        Ok(answer) => serde_json::to_value(answer),
+                        Err(_) => continue,
+                    }
+                }
                 _ => Ok(serde_json::json!({"roots": []})),
             };
             answers.insert(key, answer.unwrap_or(Value::Null));

@@ -40,6 +40,11 @@ pub(crate) struct Common {
 }
 
 impl Common {
+    /// Under which name a server's catalogue is kept.
+    fn kept_as(&self, settings: &ServerSettings) -> String {
+        format!("{}{}", settings.fingerprint(), self.asked.mark(settings.sampling))
+    }
+
     fn change(&self) {
         self.changes.fetch_add(1, Ordering::Relaxed);
         self.changed.notify_waiters();
@@ -95,14 +100,17 @@ pub struct ServerStatus {
 
 impl Server {
     pub(crate) fn new(settings: ServerSettings, common: Arc<Common>) -> Arc<Self> {
-        let kept = common.cache.as_ref().and_then(|folder| Catalogue::load(folder, &settings.fingerprint()));
+        let kept = common.cache.as_ref().and_then(|folder| Catalogue::load(folder, &common.kept_as(&settings)));
         Arc::new_cyclic(|me| Self {
             places: Semaphore::new(settings.max_concurrent.max(1)),
             inner: Mutex::new(Inner {
                 state: State::Idle,
                 failures: 0,
                 catalogue: kept.map(Arc::new),
-                barred: None,
+                barred: settings.fault.clone().map(|why| {
+                    let server = settings.name.clone();
+                    ServerError::Misconfigured { server, why }
+                }),
                 start_ms: None,
             }),
             settings,
@@ -262,7 +270,7 @@ impl Server {
             return;
         }
         if let Some(folder) = &self.common.cache {
-            catalogue.save(folder, &self.settings.fingerprint());
+            catalogue.save(folder, &self.common.kept_as(&self.settings));
         }
         inner.catalogue = Some(Arc::new(catalogue));
         drop(inner);
@@ -301,32 +309,38 @@ impl Server {
             () = call.cancel.cancelled() => return Err(stopped()),
             entered = self.enter() => entered?,
         };
-        let _entered = link.calls.enter(&call.scope_id);
+        let entered = link.calls.enter(call);
         let mut params = CallToolRequestParams::new(tool.to_owned()).with_arguments(args);
         for _ in 0..MAX_ROUNDS {
             let request = ClientRequest::CallToolRequest(CallToolRequest::new(params.clone()));
             let mut meta = rmcp::model::RequestMetaObject::default();
             meta.insert("selvedge/idempotencyKey".to_owned(), Value::from(call.idempotency_key.clone()));
-            let options = PeerRequestOptions::with_timeout(self.settings.tool_timeout)
-                .reset_timeout_on_progress()
-                .with_max_total_timeout(MAX_CALL)
-                .with_meta(meta);
+            let options = PeerRequestOptions::no_options().with_meta(meta);
             let sent = link.peer().send_request_with_option(request, options).await;
             let handle = sent.map_err(|error| self.explain(&link, error))?;
-            let _underway = link.calls.begin(handle.progress_token.clone(), call.clone());
-            let id = handle.id.clone();
+            entered.sent(handle.progress_token.clone());
+            let (id, timeout) = (handle.id.clone(), self.settings.tool_timeout);
+            let let_go = async |id| _ = tokio::time::timeout(Duration::from_millis(100), link.cancel(id)).await;
             let answer = tokio::select! {
                 biased;
                 answer = handle.await_response() => answer,
                 () = call.cancel.cancelled() => {
-                    let _ = tokio::time::timeout(Duration::from_millis(100), link.cancel(id)).await;
+                    let_go(id).await;
                     return Err(stopped());
+                }
+                () = entered.in_hand.silence(timeout, MAX_CALL) => {
+                    let_go(id).await;
+                    Err(ServiceError::Timeout { timeout })
                 }
             };
             let result = answer.map_err(|error| self.explain(&link, error))?;
             let written = match result {
                 ServerResult::InputRequiredResult(wanted) => {
-                    params.input_responses = Some(link.answer(wanted.input_requests.unwrap_or_default()).await);
+                    let requests = wanted.input_requests.unwrap_or_default();
+                    params.input_responses = Some(link.answer(requests, &entered.in_hand).await);
+                    if call.cancel.is_cancelled() {
+                        return Err(stopped());
+                    }
                     params.request_state = wanted.request_state;
                     continue;
                 }
@@ -374,6 +388,7 @@ impl Server {
             let inner = self.inner();
             match (&inner.barred, &inner.state) {
                 _ if !self.settings.enabled => ("disabled", None, None),
+                (Some(ServerError::Misconfigured { why, .. }), _) => ("failed", Some(why.clone()), None),
                 (Some(barred), _) => ("disabled", Some(barred.to_string()), None),
                 (None, State::Idle) => ("not started", None, None),
                 (None, State::Starting(_)) => ("starting", None, None),

@@ -27,6 +27,10 @@ pub struct ServerSettings {
     pub max_concurrent: usize,
     /// When a person is asked before its tools run.
     pub approval: Approval,
+    /// When it may ask our model.
+    pub sampling: SamplingApproval,
+    /// Why it cannot be used as it is configured, where that is so.
+    pub fault: Option<String>,
 }
 
 /// How a server is reached.
@@ -69,6 +73,18 @@ pub enum Approval {
     Approve,
 }
 
+/// When a server may ask our model something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum SamplingApproval {
+    /// Where a person agrees.
+    #[default]
+    Prompt,
+    /// Always: the user has agreed to what that costs.
+    Approve,
+    /// Never.
+    Never,
+}
+
 impl ServerSettings {
     /// A server with everything else as it is by default.
     pub fn new(name: impl Into<String>, reach: Reach) -> Self {
@@ -82,6 +98,8 @@ impl ServerSettings {
             deny: Vec::new(),
             max_concurrent: 8,
             approval: Approval::default(),
+            sampling: SamplingApproval::default(),
+            fault: None,
         }
     }
 

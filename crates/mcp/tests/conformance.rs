@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use selvedge_mcp::{AskPerson, Asked, Elicited, Login, Reach, ServerSettings, Servers};
-use serde_json::{Value, json};
+use selvedge_mcp::{AskPerson, Asked, Elicitation, Elicited, Login, Reach, ServerSettings, Servers};
+use serde_json::json;
 use support::{peers, value};
 
 /// Each scenario, and the script that does what it wants done.
@@ -54,8 +54,8 @@ fn the_conformance_suite_passes_for_our_client() {
 struct Agreeable;
 
 impl AskPerson for Agreeable {
-    fn elicit<'a>(&'a self, _: &'a str, _: Option<String>, _: Value) -> BoxFuture<'a, Elicited> {
-        Box::pin(async { Elicited::Accepted(json!({})) })
+    fn elicit<'a>(&'a self, _: &'a Elicitation) -> BoxFuture<'a, Result<Elicited, String>> {
+        Box::pin(async { Ok(Elicited::Accepted(json!({}))) })
     }
 }
 

@@ -8,15 +8,15 @@ use std::sync::Arc;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use selvedge_mcp::{AskModel, Asked, Servers};
+use selvedge_mcp::{AskModel, Asked, Sampled, SampledEnd, Sampling, SamplingApproval, Servers};
 use serde_json::{Value, json};
 use support::{program, value};
 
 struct Mock;
 
 impl AskModel for Mock {
-    fn sample<'a>(&'a self, _: &'a str, _: Option<String>, _: Value) -> BoxFuture<'a, Result<Value, String>> {
-        let answer = json!({"role": "assistant", "content": {"type": "text", "text": "a word"}, "model": "mock"});
+    fn sample<'a>(&'a self, _: &'a Sampling) -> BoxFuture<'a, Result<Sampled, String>> {
+        let answer = Sampled { text: "a word".into(), model: "mock".into(), end: SampledEnd::Whole };
         std::future::ready(Ok(answer)).boxed()
     }
 }
@@ -45,7 +45,8 @@ async fn recorded_sessions_come_to_the_recorded_results() {
             .collect();
         assert_eq!(calls.len(), wanted.len(), "{}", path.display());
         let replay = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/servers/replay.py");
-        let settings = program("recorded", "python3", &[replay, path.to_str().unwrap()]);
+        let mut settings = program("recorded", "python3", &[replay, path.to_str().unwrap()]);
+        settings.sampling = SamplingApproval::Approve;
         let asked = Asked { model: Some(Arc::new(Mock)), ..Asked::default() };
         let servers = Servers::new(vec![settings], asked, None);
         let script = format!(

@@ -8,7 +8,7 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use selvedge_protocol::{CallRecord, CallStatus, ErrorCode, Phase, ScriptError};
 use selvedge_sandbox::{Fault, Leash, Position, Request};
-use selvedge_tools::{Arguments, CallOutcome, CallRequest, Report, SoFar, camel_case};
+use selvedge_tools::{Arguments, CallOutcome, CallRequest, Report, SoFar, WaitsFor, camel_case};
 use serde_json::Value;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio_util::sync::CancellationToken;
@@ -41,6 +41,8 @@ pub(crate) struct Traffic<'a> {
     pub(crate) pending: HashMap<u32, Pending>,
     /// Calls that wait for a person.
     asking: HashMap<String, SoFar>,
+    /// Calls that wait for somebody on their way, as often as they do: for people, and for models.
+    waiting: HashMap<String, Vec<WaitsFor>>,
     /// Calls that are over, of which the script was not told yet.
     pub(crate) untold: VecDeque<(u32, String, Result<String, String>)>,
     /// The script as it stands is in the ledger.
@@ -104,6 +106,7 @@ impl<'a> Traffic<'a> {
             report_to,
             pending: HashMap::new(),
             asking: HashMap::new(),
+            waiting: HashMap::new(),
             untold: VecDeque::new(),
             kept_as_it_is: false,
             kept_at: None,
@@ -357,6 +360,14 @@ impl<'a> Traffic<'a> {
                 self.asking.extend(calls.into_iter().map(|call| (call, so_far)));
             }
             Report::Answered(calls) => calls.iter().for_each(|call| _ = self.asking.remove(call)),
+            Report::Waits(call, whom) => self.waiting.entry(call).or_default().push(whom),
+            Report::GoesOn(call, whom) => {
+                if let Some(waits) = self.waiting.get_mut(&call)
+                    && let Some(at) = waits.iter().position(|other| *other == whom)
+                {
+                    waits.swap_remove(at);
+                }
+            }
             Report::Later => self.to_be_left = true,
             Report::TakenOver => {
                 self.elsewhere = true;
@@ -416,12 +427,20 @@ impl<'a> Traffic<'a> {
     }
 
     pub(crate) fn waits_for_a_person(&self) -> bool {
-        !self.pending.is_empty() && self.pending.values().all(|pending| self.asking.contains_key(&pending.call_id))
+        !self.pending.is_empty() && self.pending.values().all(|pending| self.needs_a_person(pending))
+    }
+
+    fn needs_a_person(&self, pending: &Pending) -> bool {
+        let call = &pending.call_id;
+        self.asking.contains_key(call) || self.waiting.get(call).is_some_and(|who| who.contains(&WaitsFor::Person))
     }
 
     /// Whether every pending call waits for a model, or for a person.
     pub(crate) fn waits_for_a_model(&self) -> bool {
-        let waits = |pending: &Pending| pending.takes_its_time || self.asking.contains_key(&pending.call_id);
+        let waits = |pending: &Pending| {
+            let for_somebody = || self.waiting.get(&pending.call_id).is_some_and(|who| !who.is_empty());
+            pending.takes_its_time || self.needs_a_person(pending) || for_somebody()
+        };
         !self.pending.is_empty() && self.pending.values().all(waits)
     }
 

@@ -2,6 +2,7 @@
 
 use std::panic::AssertUnwindSafe;
 
+use futures_util::FutureExt;
 use futures_util::future::join_all;
 use selvedge_protocol::{
     Answer, ApprovalDecision, ApprovalRequest, ErrorCode, Event, GatedCall, LedgerError, Preview, new_id,
@@ -109,6 +110,21 @@ impl Orchestrator {
             script_id: Some(scope.id.clone()),
             calls: gated.iter().map(|(prepared, reason)| describe(scope, prepared, reason)).collect(),
         };
+        let cancelled = join_all(gated.iter().map(|(prepared, _)| prepared.request.cancel.cancelled())).map(drop);
+        self.put(scope, request, cancelled, waiting, so_far, reports).await
+    }
+
+    /// The same for a question that is written already. Where it is cancelled, nobody needs the answer.
+    pub(crate) async fn put(
+        &self,
+        scope: &Scope,
+        request: ApprovalRequest,
+        cancelled: impl Future<Output = ()>,
+        waiting: Vec<String>,
+        so_far: SoFar,
+        reports: &UnboundedSender<Report>,
+    ) -> Vec<Decision> {
+        let calls = request.calls.len();
         // The harness may be gone already; then nobody needs to know.
         let _ = reports.send(Report::Asking { request_id: request.id.clone(), calls: waiting.clone(), so_far });
         if let Some(ledger) = &self.ledger {
@@ -116,16 +132,16 @@ impl Orchestrator {
             let _ = ledger.ask(&scope.id, &request);
         }
         scope.events.emit(Event::ApprovalRequested { request: request.clone() });
-        let mut decision = self.decide(scope, &request, gated, so_far, reports).await;
+        let mut decision = self.decide(scope, &request, cancelled, so_far, reports).await;
         // Where the scope was suspended meanwhile, somebody else may have answered first.
         match self.ledger.as_ref().map(|ledger| ledger.go_on(&scope.id)) {
             Some(Err(LedgerError::TakenOver)) => {
                 let _ = reports.send(Report::TakenOver);
-                return vec![Decision::TakenOver; gated.len()];
+                return vec![Decision::TakenOver; calls];
             }
             Some(Err(error)) => {
                 let because = format!("that it goes on could not be written down: {error}");
-                decision = vec![Decision::Denied(Some(because)); gated.len()];
+                decision = vec![Decision::Denied(Some(because)); calls];
             }
             Some(Ok(())) | None => {}
         }
@@ -142,20 +158,19 @@ impl Orchestrator {
         &self,
         scope: &Scope,
         request: &ApprovalRequest,
-        gated: &[(Prepared, String)],
+        cancelled: impl Future<Output = ()>,
         so_far: SoFar,
         reports: &UnboundedSender<Report>,
     ) -> Vec<Decision> {
-        let all = |decision: Decision| vec![decision; gated.len()];
-        let cancelled = join_all(gated.iter().map(|(prepared, _)| prepared.request.cancel.cancelled()));
+        let all = |decision: Decision| vec![decision; request.calls.len()];
         tokio::select! {
             biased;
-            _ = cancelled => all(Decision::Cancelled),
+            () = cancelled => all(Decision::Cancelled),
             decision = self.answer(scope, request, so_far, reports) => match decision {
                 None => all(Decision::TimedOut),
                 Some(ApprovalDecision::Answered(answers)) => {
                     let mut answers = answers.into_iter();
-                    gated.iter().map(|_| match answers.next() {
+                    request.calls.iter().map(|_| match answers.next() {
                         Some(Answer::Once) => Decision::Run,
                         Some(Answer::ThisScript) => Decision::RunAll,
                         Some(Answer::Always) => Decision::RunAlways,
@@ -195,7 +210,7 @@ impl Orchestrator {
 
 /// What became of a question, for one call.
 #[derive(Debug, Clone)]
-enum Decision {
+pub(crate) enum Decision {
     Run,
     RunAll,
     RunAlways,

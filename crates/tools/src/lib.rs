@@ -36,7 +36,7 @@ mod work;
 pub use arguments::{ArgumentError, ArgumentErrorKind, check_partial};
 pub use earlier::{CameTo, Earlier, EarlierCall, Place, Spent};
 pub use function::{FunctionTool, tool, tool_with_call};
-pub use gate::{Approver, AskLater, NobodyToAsk};
+pub use gate::{Approver, AskLater, Gate, NobodyToAsk, Waiting, WaitsFor, Wish};
 pub use names::{camel_case, nearest, snake_case};
 pub use offer::{Offered, PatchFlavour, Shape, ShellFlavour, ToolsConfig};
 pub use orchestrator::{Arguments, CallFailure, CallOutcome, CallRequest, Orchestrator, Report, SoFar};

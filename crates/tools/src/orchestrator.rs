@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 use crate::earlier::{Asking, Known};
-use crate::gate::{Approver, NobodyToAsk};
+use crate::gate::{Approver, Gate, NobodyToAsk, WaitsFor};
 use crate::registry::{Found, Registered, Registry};
 use crate::supervise::supervise;
 use crate::words::about;
@@ -62,6 +62,10 @@ pub enum Report {
     },
     /// The person has answered for them, or will not.
     Answered(Vec<String>),
+    /// A call that runs waits for somebody: it cannot be hurried.
+    Waits(String, WaitsFor),
+    /// It waits for them no longer; told as often as it waited.
+    GoesOn(String, WaitsFor),
     /// A call is over, but not its work: it is done again, and that call settles both.
     Repeated(CallRecord),
     /// A call is over.
@@ -322,7 +326,7 @@ impl Orchestrator {
     async fn run(&self, scope: &Scope, prepared: Prepared, reports: &UnboundedSender<Report>) {
         let (tool, line, cancel) = (prepared.tool.clone(), prepared.request.line, prepared.request.cancel.clone());
         let asked = prepared.asked;
-        let outcome = self.attempt(scope, prepared).await;
+        let outcome = self.attempt(scope, prepared, reports).await;
         let again = match &outcome.result {
             Ok(ToolOutput { again: Some(again), .. }) if self.policy == ApprovalPolicy::OnFailure => again.clone(),
             _ => return self.finish(scope, reports, outcome),
@@ -349,13 +353,13 @@ impl Orchestrator {
                 let settles = outcome.record.id.clone();
                 scope.events.emit(Event::CallFinished { parent_id: scope.id.clone(), call: outcome.record.clone() });
                 let _ = reports.send(Report::Repeated(outcome.record));
-                let second = self.attempt(scope, second).await;
+                let second = self.attempt(scope, second, reports).await;
                 self.finish(scope, reports, Box::new(CallOutcome { settles, ..*second }));
             }
         }
     }
 
-    async fn attempt(&self, scope: &Scope, prepared: Prepared) -> Box<CallOutcome> {
+    async fn attempt(&self, scope: &Scope, prepared: Prepared, reports: &UnboundedSender<Report>) -> Box<CallOutcome> {
         let Prepared { request, args, tool, digest, read_only, asked, repeats } = prepared;
         let name = tool.spec.name.clone();
         let place = tokio::select! {
@@ -401,6 +405,7 @@ impl Orchestrator {
             cancel: request.cancel.clone(),
             events: scope.events.clone(),
             belongings: scope.belongings.clone(),
+            gate: Gate::new(self, scope, (&request.id, request.line, &request.cancel), reports.downgrade()),
         };
         let span = tracing::info_span!("tool_call", tool = name, call = request.id, run = scope.id);
         let looking = scope.earlier.as_ref().filter(|earlier| earlier.waits_for_a_look() && looks(&tool, &args));

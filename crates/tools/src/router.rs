@@ -82,7 +82,12 @@ impl ToolRouter {
                         outputs[place] = Some(answer(*outcome, before, handle));
                     }
                 }
-                Report::Asking { .. } | Report::Answered(_) | Report::Later | Report::TakenOver => {}
+                Report::Asking { .. }
+                | Report::Answered(_)
+                | Report::Waits(..)
+                | Report::GoesOn(..)
+                | Report::Later
+                | Report::TakenOver => {}
             }
         }
         // Every request of a batch is reported once.

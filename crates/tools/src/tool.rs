@@ -5,7 +5,7 @@ use selvedge_protocol::{EventSink, Preview, ToolSpec};
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
-use crate::{Belongings, Kept, Manner, Risk, Work};
+use crate::{Belongings, Gate, Kept, Manner, Risk, Work};
 
 /// Something a script or a model can call.
 pub trait Tool: Send + Sync {
@@ -113,6 +113,8 @@ pub struct Call {
     pub events: EventSink,
     /// For what outlives the call, but not its scope.
     pub belongings: Belongings,
+    /// For what has to be asked on the way.
+    pub gate: Gate,
 }
 
 /// What a tool gives back: a value for scripts and, where it reads better, a rendering for models.

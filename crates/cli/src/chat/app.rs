@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use crossterm::event::Event as Typed;
 use selvedge_agent::{Agent, Session, TurnOptions};
-use selvedge_mcp::Asked;
 use selvedge_memory::SmallModel;
 use selvedge_protocol::Event;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -16,9 +15,11 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use super::complete::Offers;
 use super::conversation::make_agent;
 use super::editor::Editor;
+use super::form::FormAsking;
 use super::history::History;
 use super::look::Look;
-use super::news::{News, news};
+use super::news::{InTheChat, News, news};
+use super::pending::{Leaving, Pending};
 use super::question::Asking;
 use super::rows::{Row, one_line};
 use super::screen::Screen;
@@ -64,9 +65,9 @@ pub(crate) struct Chat {
     /// Whether a turn that was broken off is to go on.
     pub(super) go_on: bool,
     pub(super) queue: VecDeque<String>,
-    pub(super) asking: VecDeque<Asking>,
+    pub(super) asking: VecDeque<Pending>,
     pub(super) editor: Editor,
-    /// The words of a "no".
+    /// The words of a "no", or of a form's field.
     pub(super) why: Editor,
     pub(super) history: History,
     pub(super) offers: Option<Offers>,
@@ -100,7 +101,7 @@ impl Chat {
         let look = Look::of_environment();
         let (sender, receiver) = news(setup.toolbox.turn_diff.clone());
         let choice = providers::choose(&setup.config, &args.model).await?;
-        let servers = setup.servers(Asked::default())?;
+        let servers = setup.servers(assembly::asked(&setup, Some(Arc::new(InTheChat(sender.clone())))))?;
         let pack = setup.config.tool_pack.clone();
         let memory = assembly::memory(&mut setup)?;
         let small = if memory.is_some() { small_model(&setup.config).await? } else { None };
@@ -214,7 +215,7 @@ impl Chat {
         if dirty {
             return FRAME.saturating_sub(painted.map_or(FRAME, |at| at.elapsed()));
         }
-        let opens = self.asking.front().and_then(Asking::opens_at);
+        let opens = self.asking.front().and_then(Pending::opens_at);
         if let Some(at) = opens {
             return at.saturating_duration_since(Instant::now()).min(TICK);
         }
@@ -286,7 +287,14 @@ impl Chat {
             News::Question(question) => {
                 let asking = Asking::new(question, now);
                 self.say(asking.told(self.look));
-                self.asking.push_back(asking);
+                self.asking.push_back(Pending::Gate(asking));
+            }
+            News::Form(question) => {
+                // One that cannot be shown is not answered, and whoever waits hears of that.
+                if let Some(asking) = FormAsking::new(question, now) {
+                    self.say(asking.told(self.look));
+                    self.asking.push_back(Pending::Form(Box::new(asking)));
+                }
             }
             News::Over(over) => {
                 let (session, outcome) = *over;
@@ -313,14 +321,13 @@ impl Chat {
     /// Ends what runs, and takes the live part away.
     async fn conclude(&mut self) -> Result<()> {
         if let Some(running) = &self.running {
-            // A script that waits for an answer is put away with its question. Structured calls that wait are left as
-            // they are: they have not begun, and are asked for again. Everything else ends.
-            match self.asking.front().map(Asking::is_of_script) {
-                None => running.options.cancel.cancel(),
-                Some(true) => running.options.leave.cancel(),
-                Some(false) => {}
+            let leaving = self.asking.front().map_or(Leaving::Stop, Pending::leaving);
+            match leaving {
+                Leaving::Stop => running.options.cancel.cancel(),
+                Leaving::PutAway => running.options.leave.cancel(),
+                Leaving::LeaveAsItIs => {}
             }
-            let waits = self.asking.front().is_none_or(Asking::is_of_script);
+            let waits = leaving != Leaving::LeaveAsItIs;
             let ended = async {
                 while waits && let Some(news) = self.receiver.recv().await {
                     let over = matches!(news, News::Over(_) | News::Broke(_));
@@ -355,7 +362,7 @@ fn typed() -> UnboundedReceiver<Typed> {
     receiver
 }
 
-async fn gone(asking: Option<&mut Asking>) {
+async fn gone(asking: Option<&mut Pending>) {
     match asking {
         Some(asking) => asking.void().await,
         None => std::future::pending().await,

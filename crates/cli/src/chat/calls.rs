@@ -105,7 +105,9 @@ impl Calls {
             }
             Event::ApprovalRequested { request } => {
                 let run = request.script_id.clone().unwrap_or_default();
-                for GatedCall { call_id, tool, args, .. } in &request.calls {
+                // What comes up on the way of a call has no arguments: that call has its line already.
+                let before = request.calls.iter().filter(|call| !call.args.is_null());
+                for GatedCall { call_id, tool, args, .. } in before {
                     let line = self.line(&run, call_id, tool);
                     line.about = about(&args.to_string());
                     line.standing = Standing::Asked;

@@ -5,12 +5,15 @@ use std::time::Instant;
 use anyhow::Result;
 use futures_util::FutureExt;
 use selvedge_agent::{Agent, Session, TurnOptions, TurnOutcome};
+use selvedge_mcp::Elicited;
 use selvedge_protocol::{ApprovalDecision, EventSink, TurnEnd};
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::app::{Chat, Running};
+use super::form::elicited;
 use super::news::{News, approver};
 use super::past::{asked, past};
+use super::pending::Pending;
 use super::question::decided;
 use super::rows::Row;
 use super::turn::Turn;
@@ -250,9 +253,18 @@ impl Chat {
 
     /// Hands over what was decided about the question that stands first.
     pub(super) fn decide(&mut self, decision: ApprovalDecision) {
-        if let Some(asking) = self.asking.pop_front() {
+        if let Some(Pending::Gate(asking)) = self.asking.pop_front() {
             self.say(vec![decided(&decision, self.look), Row::blank()]);
             asking.decide(decision);
+        }
+    }
+
+    /// Hands over what became of the form that stands first.
+    pub(super) fn fill(&mut self, filled: Elicited) {
+        self.why.clear();
+        if let Some(Pending::Form(asking)) = self.asking.pop_front() {
+            self.say(vec![elicited(&filled, self.look), Row::blank()]);
+            asking.decide(filled);
         }
     }
 }
@@ -269,6 +281,8 @@ pub(super) fn make_agent(
         limits: &args.limits,
         turn: &args.turn,
         approver: Some(approver(sender)),
+        // The servers are there already.
+        person: None,
         instructions: None,
         conversation: Conversation::New,
     };

@@ -8,7 +8,9 @@ use super::app::Chat;
 use super::commands;
 use super::complete::{self, Offer, Offers, Wish};
 use super::editor::Edit;
+use super::form::FormPressed;
 use super::news::News;
+use super::pending::Pending;
 use super::question::Pressed;
 use super::turn::Thoughts;
 
@@ -24,12 +26,19 @@ impl Chat {
             return self.interrupt(Instant::now());
         }
         (self.notice, self.pressed) = (None, None);
-        if let Some(asking) = self.asking.front_mut() {
-            match asking.press(key, &mut self.why, Instant::now()) {
+        match self.asking.front_mut() {
+            Some(Pending::Gate(asking)) => match asking.press(key, &mut self.why, Instant::now()) {
                 Pressed::Taken => return,
                 Pressed::Decided(decision) => return self.decide(decision),
                 Pressed::NotMine => {}
-            }
+            },
+            Some(Pending::Form(asking)) => match asking.press(key, &mut self.why, Instant::now()) {
+                FormPressed::Taken => return,
+                FormPressed::Filled(row) => return self.say(vec![row]),
+                FormPressed::Decided(elicited) => return self.fill(elicited),
+                FormPressed::NotMine => {}
+            },
+            None => {}
         }
         match key.code {
             KeyCode::Char('d') if control && self.editor.is_empty() => self.leaving = true,
@@ -103,7 +112,7 @@ impl Chat {
     pub(super) fn pasted(&mut self, text: &str) {
         self.notice = None;
         match self.asking.front_mut() {
-            Some(asking) if asking.wants_words() => return self.why.paste(text),
+            Some(asking) if asking.mark().is_some() => return self.why.paste(text),
             Some(asking) => asking.disturbed(Instant::now()),
             None => {}
         }

@@ -5,19 +5,22 @@ use std::sync::Arc;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use selvedge_agent::{Session, TurnOutcome};
-use selvedge_mcp::ServerStatus;
+use selvedge_mcp::{AskPerson, Elicitation, Elicited, Form, ServerStatus, Shows};
 use selvedge_protocol::{ApprovalDecision, ApprovalRequest, CallStatus, Event};
 use selvedge_toolbox::{Diff, TurnDiff};
 use selvedge_tools::Approver;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 
+use super::form::FormQuestion;
 use super::question::Question;
 
 /// Something the chat should know.
 pub(crate) enum News {
     Event(Event),
     Question(Question),
+    /// A server's form.
+    Form(FormQuestion),
     /// The turn is over, and the session is free again.
     Over(Box<(Session, TurnOutcome)>),
     /// The turn ended as nothing should.
@@ -78,6 +81,25 @@ impl Approver for InTheChat {
             answer.await.unwrap_or(ApprovalDecision::Later)
         }
         .boxed()
+    }
+}
+
+impl AskPerson for InTheChat {
+    fn elicit<'a>(&'a self, wanted: &'a Elicitation) -> BoxFuture<'a, Result<Elicited, String>> {
+        async move {
+            let form = Form::read(&wanted.request)?;
+            let (reply, answer) = oneshot::channel();
+            let question = FormQuestion { server: wanted.server.clone(), form, reply };
+            // A chat that is gone answers nothing.
+            let gone = || "the chat is over".to_owned();
+            self.0.send(News::Form(question)).map_err(|_| gone())?;
+            answer.await.map_err(|_| gone())
+        }
+        .boxed()
+    }
+
+    fn shows(&self) -> Shows {
+        Shows::Addresses
     }
 }
 

@@ -18,7 +18,7 @@ use super::rows::{Row, clean, one_line};
 use crate::ends::ends;
 
 /// How long nothing must be typed before a key is an answer.
-const QUIET: Duration = Duration::from_millis(400);
+pub(crate) const QUIET: Duration = Duration::from_millis(400);
 /// Lines of a view that are shown before the rest is only counted.
 const VIEW_LINES: usize = 400;
 
@@ -82,6 +82,11 @@ impl Asking {
     /// Whether a script asks, which can be put away until there is an answer.
     pub(crate) fn is_of_script(&self) -> bool {
         self.question.request.script_id.as_deref().is_some_and(|id| id.starts_with("scr_"))
+    }
+
+    /// Whether it came up on the way of a call that runs: what is asked there has no arguments.
+    pub(crate) fn is_of_running_call(&self) -> bool {
+        self.calls().iter().any(|call| call.args.is_null())
     }
 
     /// Hands over the decision.

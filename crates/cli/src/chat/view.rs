@@ -6,6 +6,7 @@ use ratatui_core::text::{Line, Span};
 
 use super::app::Chat;
 use super::look::Look;
+use super::pending::Pending;
 use super::rows::{Row, fitted, one_line, short};
 use super::screen::Frame;
 
@@ -64,16 +65,20 @@ impl Chat {
 
     /// What is typed, behind its mark, and where the cursor is.
     fn input(&self, width: usize) -> (Vec<Line<'static>>, (usize, usize)) {
-        let why = self.asking.front().is_some_and(super::question::Asking::wants_words);
-        let (editor, mark) = if why { (&self.why, "why › ") } else { (&self.editor, "› ") };
+        let (editor, mark) = match self.asking.front().and_then(Pending::mark) {
+            Some(mark) => (&self.why, mark),
+            None => (&self.editor, "› ".to_owned()),
+        };
         let indent = mark.chars().count();
         let (lines, (row, column)) = editor.lines(width.saturating_sub(indent + 1), self.look);
         let first = row.saturating_sub(INPUT_LINES - 1);
         let shown = lines.into_iter().enumerate().skip(first).take(INPUT_LINES);
         let lines = shown
             .map(|(at, line)| {
-                let mut spans =
-                    vec![if at == 0 { Span::styled(mark, self.look.person()) } else { Span::raw(" ".repeat(indent)) }];
+                let mut spans = match at {
+                    0 => vec![Span::styled(mark.clone(), self.look.person())],
+                    _ => vec![Span::raw(" ".repeat(indent))],
+                };
                 if at == 0 && editor.is_empty() {
                     spans.push(Span::styled(self.invitation(width.saturating_sub(indent)), Look::quiet(self.look)));
                 }
@@ -87,7 +92,6 @@ impl Chat {
     /// What stands where nothing is typed.
     fn invitation(&self, width: usize) -> String {
         let words = match (&self.running, self.asking.front()) {
-            (_, Some(asking)) if asking.wants_words() => "",
             (_, Some(_)) => "",
             (Some(_), _) => "type what comes next; Ctrl-C stops",
             (None, _) => "ask, @ a file, / for commands",

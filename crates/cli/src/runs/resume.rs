@@ -16,9 +16,8 @@ use serde_json::Value;
 
 use crate::Exit;
 use crate::args::{LimitArgs, RunsResumeArgs};
-use crate::ask::AtTheTerminal;
 use crate::problem::Problem;
-use crate::run::{Kept, Signals, conclude, drive, end_tasks, runtime};
+use crate::run::{Kept, Signals, conclude, drive, end_tasks, person, runtime};
 use crate::runs::problem;
 use crate::setting::Setting;
 use crate::show::Show;
@@ -33,10 +32,7 @@ pub(crate) fn resume(args: &RunsResumeArgs) -> Result<Exit> {
     };
     let runtime = runtime()?;
     let show = if args.quiet || args.json { Show::nothing() } else { Show::on_stderr() };
-    let person = {
-        let _inside = runtime.enter();
-        AtTheTerminal::new(show.clone()).map(|person| Arc::new(person) as Arc<dyn Approver>)
-    };
+    let person = person(&runtime, &show);
     let answer = match (args.approve, args.deny) {
         (true, _) => Some(Answer::Once),
         (_, true) => Some(Answer::No(args.because.clone())),
@@ -49,7 +45,10 @@ pub(crate) fn resume(args: &RunsResumeArgs) -> Result<Exit> {
         calls: run.questions.iter().flat_map(|question| question.calls.iter().map(asked_for)).collect(),
         answer,
         used: AtomicBool::new(false),
-        then: person.unwrap_or_else(|| Arc::new(AskLater)),
+        then: match &person {
+            Some(person) => person.clone(),
+            None => Arc::new(AskLater),
+        },
     });
     let harness = setup.harness(&LimitArgs::default(), Some(first.clone()))?;
     let earlier = run.summary.resumes.as_deref().map(|earlier| all_it_made(&journal, &journal.run(earlier)?));
@@ -75,7 +74,7 @@ pub(crate) fn resume(args: &RunsResumeArgs) -> Result<Exit> {
     };
     let signals = Signals { cancel: options.cancel.clone(), end: options.leave.clone() };
     let suspended = Suspended { state, values };
-    let servers = setup.servers(Asked::default())?;
+    let servers = setup.servers(Asked { person: person.map(|person| person as _), model: None })?;
     let tools = setup.all_tools()?;
     let script = async {
         servers.prepare_for(&run.source).await;

@@ -72,7 +72,7 @@ def tools(params):
             tool("wipe", annotations={"readOnlyHint": False, "destructiveHint": True}),
             tool("plain"),
         ]}
-    return {"tools": [tool("echo"), tool("fail"), tool("hang"), tool("die"), tool("huge"), tool("count"), tool("image"), tool("ask"), tool("think"), tool("slow")]}
+    return {"tools": [tool("echo"), tool("fail"), tool("hang"), tool("die"), tool("huge"), tool("count"), tool("image"), tool("ask"), tool("think"), tool("slow")] + ([tool("nag"), tool("visit"), tool("fickle")] if MODE == "asking" else [])}
 
 
 def text(value):
@@ -80,6 +80,7 @@ def text(value):
 
 
 asked = {}
+nagged = []
 
 
 def call(id, params):
@@ -136,6 +137,21 @@ def call(id, params):
         asked["sample"] = id
         send({"jsonrpc": "2.0", "id": "sample", "method": "sampling/createMessage", "params": {"messages": [{"role": "user", "content": {"type": "text", "text": "six times seven?"}}], "maxTokens": 10}})
         return None
+    if name == "nag":
+        asked["nag"] = id
+        nagged.append(None)
+        send({"jsonrpc": "2.0", "id": "nag", "method": "elicitation/create", "params": {"message": "Are you sure?", "requestedSchema": {"type": "object", "properties": {"sure": {"type": "boolean"}}}}})
+        return None
+    if name == "fickle":
+        send({"jsonrpc": "2.0", "id": "fickle", "method": "sampling/createMessage", "params": {"messages": [{"role": "user", "content": {"type": "text", "text": "really?"}}], "maxTokens": 10}})
+        while not os.path.exists(STATE):
+            time.sleep(0.01)
+        send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": "fickle"}})
+        return None
+    if name == "visit":
+        asked["visit"] = id
+        send({"jsonrpc": "2.0", "id": "visit", "method": "elicitation/create", "params": {"mode": "url", "message": "Log in", "url": "https://example.com/login", "elicitationId": "e1"}})
+        return None
     return None  # hang: no answer, ever
 
 
@@ -175,5 +191,11 @@ for line in sys.stdin:
         result = call(id, params)
         if result is not None:
             send({"jsonrpc": "2.0", "id": id, "result": result})
+    elif method is None and id == "nag":
+        nagged[-1] = (message.get("result") or {}).get("action")
+        if len(nagged) < 15:
+            call(asked["nag"], {"name": "nag"})
+        else:
+            send({"jsonrpc": "2.0", "id": asked["nag"], "result": text(" ".join(map(str, nagged)))})
     elif method is None and id in asked:
         send({"jsonrpc": "2.0", "id": asked[id], "result": text(json.dumps(message.get("result") or message.get("error")))})

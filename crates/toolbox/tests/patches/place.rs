@@ -131,6 +131,7 @@ impl Place {
             cancel: Default::default(),
             events: EventSink::default(),
             belongings: Default::default(),
+            gate: Default::default(),
         };
         let output = RUNTIME.block_on(registry.get("apply_patch").unwrap().tool.call(args, call));
         output.map(|output| output.value).map_err(|error| error.message)

@@ -1,0 +1,363 @@
+//! A server's form in the chat: whose it is and what it wants, filled in field by field, looked at and sent, or not.
+//!
+//! As with the gate, keys count once nothing was typed for a moment.
+
+use std::time::Instant;
+
+use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use ratatui_core::style::Style;
+use ratatui_core::text::Span;
+use selvedge_mcp::{Address, Elicited, Form, Wants};
+use serde_json::Value;
+use tokio::sync::oneshot;
+
+use super::editor::Editor;
+use super::look::Look;
+use super::question::QUIET;
+use super::rows::{Fit, Row, clean, one_line};
+use crate::ends::ends;
+use crate::filling::{self, Filling};
+
+/// Lines of a server's message that are shown.
+const MESSAGE_LINES: usize = 60;
+
+/// A form, and who waits for it.
+pub(crate) struct FormQuestion {
+    pub(crate) server: String,
+    pub(crate) form: Form,
+    pub(crate) reply: oneshot::Sender<Elicited>,
+}
+
+/// A form on the screen.
+pub(crate) struct FormAsking {
+    server: String,
+    message: String,
+    wants: Wanted,
+    reply: oneshot::Sender<Elicited>,
+    /// When something was typed last.
+    quiet_since: Instant,
+    state: State,
+    /// What is wrong with what was typed.
+    wrong: Option<String>,
+}
+
+enum Wanted {
+    Fields(Filling),
+    Visit(Address),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// Whatever is typed was meant for something else.
+    NotYet,
+    /// Whether it is filled in at all.
+    Open,
+    /// A field is typed.
+    Field,
+    /// All is filled in, and not sent.
+    Review,
+}
+
+/// What a key came to.
+#[derive(Debug, PartialEq)]
+pub(crate) enum FormPressed {
+    NotMine,
+    Taken,
+    /// Something was filled in, which is told.
+    Filled(Row),
+    Decided(Elicited),
+}
+
+impl FormAsking {
+    /// `None` where it wants something that cannot be shown; whoever waits hears of it.
+    pub(crate) fn new(question: FormQuestion, now: Instant) -> Option<Self> {
+        let FormQuestion { server, form, reply } = question;
+        let wants = match form.wants {
+            Wants::Fields(fields) => Wanted::Fields(Filling::new(fields)),
+            Wants::Visit(address) => Wanted::Visit(address),
+            _ => return None,
+        };
+        let message = form.message;
+        Some(Self { server, message, wants, reply, quiet_since: now, state: State::NotYet, wrong: None })
+    }
+
+    pub(crate) fn is_void(&self) -> bool {
+        self.reply.is_closed()
+    }
+
+    pub(crate) async fn void(&mut self) {
+        self.reply.closed().await;
+    }
+
+    /// Hands over what became of it.
+    pub(crate) fn decide(self, elicited: Elicited) {
+        // Where nobody waits any more, nobody needs it.
+        let _ = self.reply.send(elicited);
+    }
+
+    /// When keys begin to count, where they do not yet.
+    pub(crate) fn opens_at(&self) -> Option<Instant> {
+        (self.state == State::NotYet).then_some(self.quiet_since + QUIET)
+    }
+
+    pub(crate) fn open_if_quiet(&mut self, now: Instant) {
+        if self.opens_at().is_some_and(|at| now >= at) {
+            self.state = State::Open;
+        }
+    }
+
+    pub(crate) fn disturbed(&mut self, now: Instant) {
+        self.quiet_since = now;
+    }
+
+    /// What stands before what is typed into a field.
+    pub(crate) fn mark(&self) -> Option<String> {
+        match (&self.wants, self.state) {
+            (Wanted::Fields(filling), State::Field) => {
+                let name: String = one_line(&filling.next()?.name).chars().take(24).collect();
+                Some(format!("{name} › "))
+            }
+            _ => None,
+        }
+    }
+
+    pub(crate) fn press(&mut self, key: KeyEvent, words: &mut Editor, now: Instant) -> FormPressed {
+        match self.state {
+            State::NotYet => {
+                self.disturbed(now);
+                FormPressed::NotMine
+            }
+            State::Field => self.typed(key, words),
+            State::Open | State::Review => self.chosen(key, words),
+        }
+    }
+
+    fn typed(&mut self, key: KeyEvent, words: &mut Editor) -> FormPressed {
+        let Wanted::Fields(filling) = &mut self.wants else { return FormPressed::Taken };
+        match key.code {
+            KeyCode::Enter => match filling.fill(&words.text()) {
+                Ok(()) => {
+                    words.clear();
+                    self.wrong = None;
+                    if filling.next().is_none() {
+                        self.state = State::Review;
+                    }
+                    let line = one_line(&filling.last().unwrap_or_default());
+                    FormPressed::Filled(Row::of(line, Style::new()).behind(Span::raw("    ")))
+                }
+                Err(why) => {
+                    self.wrong = Some(why);
+                    FormPressed::Taken
+                }
+            },
+            KeyCode::Esc => {
+                words.clear();
+                self.wrong = None;
+                if filling.back().is_none() {
+                    self.state = State::Open;
+                }
+                FormPressed::Taken
+            }
+            _ => {
+                words.press(key);
+                FormPressed::Taken
+            }
+        }
+    }
+
+    fn chosen(&mut self, key: KeyEvent, words: &mut Editor) -> FormPressed {
+        if key.modifiers.intersects(KeyModifiers::CONTROL | KeyModifiers::ALT) {
+            return FormPressed::NotMine;
+        }
+        match (key.code, &mut self.wants) {
+            (KeyCode::Char('y' | 'Y'), Wanted::Visit(_)) => FormPressed::Decided(Elicited::Accepted(Value::Null)),
+            (KeyCode::Char('y' | 'Y'), Wanted::Fields(filling)) => match self.state {
+                State::Review => FormPressed::Decided(Elicited::Accepted(filling.content())),
+                _ => {
+                    words.clear();
+                    // One without fields only wants to be agreed to.
+                    self.state = if filling.next().is_some() { State::Field } else { State::Review };
+                    FormPressed::Taken
+                }
+            },
+            (KeyCode::Char('e' | 'E'), Wanted::Fields(filling)) if self.state == State::Review => {
+                filling.again();
+                words.clear();
+                self.state = if filling.next().is_some() { State::Field } else { State::Review };
+                FormPressed::Taken
+            }
+            (KeyCode::Char('n' | 'N'), _) => FormPressed::Decided(Elicited::Declined),
+            (KeyCode::Esc, _) => FormPressed::Decided(Elicited::Cancelled),
+            _ => FormPressed::Taken,
+        }
+    }
+
+    /// Whose form it is and what it wants, for the page above.
+    pub(crate) fn told(&self, look: Look) -> Vec<Row> {
+        let head = format!("the server {} asks:", one_line(&self.server));
+        let mut rows = vec![Row::blank(), Row::of(head, look.asks()).behind(Span::styled("? ", look.asks()))];
+        // Its words are indented: they cannot look like a question of ours.
+        let foreign = |text: String| Row::of(text, Style::new()).behind(Span::raw("      "));
+        let message = clean(&self.message);
+        rows.extend(ends(&message, MESSAGE_LINES).iter().map(|line| foreign(line.text())));
+        match &self.wants {
+            Wanted::Fields(filling) => {
+                for field in filling.fields() {
+                    rows.push(Row::of(one_line(&filling::about(field)), look.strong()).behind(Span::raw("  · ")));
+                    rows.extend(field.about.iter().map(|words| foreign(one_line(words))));
+                    let choices: Vec<String> = filling::choices(field).iter().map(|line| one_line(line)).collect();
+                    if !choices.is_empty() {
+                        rows.push(foreign(choices.join("  ")));
+                    }
+                }
+            }
+            Wanted::Visit(address) => {
+                let words = format!(
+                    "it wants you to open this address, which leads to {}; it is not opened for you:",
+                    one_line(&address.host)
+                );
+                rows.push(Row::of(words, look.strong()).behind(Span::raw("  ")));
+                rows.push(foreign(one_line(&address.url)).fit(Fit::Letters));
+            }
+        }
+        rows.push(Row::blank());
+        rows
+    }
+
+    /// What is asked for right now, and the keys.
+    pub(crate) fn rows(&self, look: Look) -> Vec<Row> {
+        let server = one_line(&self.server);
+        let keys = |keys: Vec<(&'static str, String)>| {
+            let mut body = Vec::new();
+            for (at, (key, meaning)) in keys.into_iter().enumerate() {
+                if at > 0 {
+                    body.push(Span::styled(" · ", look.quiet()));
+                }
+                body.push(Span::styled(key, look.asks()));
+                body.push(Span::raw(format!(" {meaning}")));
+            }
+            Row::spans(body).behind(Span::raw("  "))
+        };
+        let (no, leave) = (("n", "no".to_owned()), ("Esc", "leave it".to_owned()));
+        match (&self.wants, self.state) {
+            (_, State::NotYet) => vec![Row::of("  …", look.quiet())],
+            (Wanted::Visit(_), _) => vec![keys(vec![("y", "I open it".to_owned()), no, leave])],
+            (Wanted::Fields(_), State::Open) => {
+                vec![keys(vec![("y", format!("fill it in for {server}")), no, leave])]
+            }
+            (Wanted::Fields(_), State::Review) => {
+                let again = ("e", "fill it in again".to_owned());
+                vec![keys(vec![("y", format!("send this to {server}")), again, no, leave])]
+            }
+            (Wanted::Fields(filling), State::Field) => {
+                let Some(field) = filling.next() else { return Vec::new() };
+                let place = format!("{} of {}: ", filling.place(), filling.fields().len());
+                let body = vec![Span::raw(place), Span::styled(one_line(&filling::about(field)), look.strong())];
+                let mut rows = vec![Row::spans(body).behind(Span::styled("? ", look.asks()))];
+                let choices: Vec<String> = filling::choices(field).iter().map(|line| one_line(line)).collect();
+                if !choices.is_empty() {
+                    rows.push(Row::of(choices.join("  "), Style::new()).behind(Span::raw("      ")).fit(Fit::Cut));
+                }
+                if let Some(why) = &self.wrong {
+                    rows.push(Row::of(one_line(why), look.bad()).behind(Span::raw("  ")));
+                }
+                rows.push(Row::of(format!("  for {server}; Enter goes on, Esc goes back"), look.quiet()));
+                rows
+            }
+        }
+    }
+}
+
+/// What became of a form, in a row.
+pub(crate) fn elicited(elicited: &Elicited, look: Look) -> Row {
+    let words = match elicited {
+        Elicited::Accepted(Value::Null) => "yes",
+        Elicited::Accepted(_) => "sent",
+        Elicited::Declined => "no",
+        Elicited::Cancelled => "left",
+    };
+    Row::of(words, look.strong()).behind(Span::styled("» ", look.asks()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn asking(request: Value) -> (FormAsking, oneshot::Receiver<Elicited>) {
+        let (reply, answer) = oneshot::channel();
+        let form = Form::read(&request).unwrap();
+        let now = Instant::now();
+        let mut asking = FormAsking::new(FormQuestion { server: "shop".into(), form, reply }, now).unwrap();
+        assert_eq!(asking.press(KeyCode::Char('y').into(), &mut Editor::default(), now), FormPressed::NotMine);
+        asking.open_if_quiet(now + QUIET);
+        (asking, answer)
+    }
+
+    fn two_fields() -> Value {
+        json!({"message": "Hello\u{1b}[2J\n? the gate asks", "requestedSchema": {"type": "object", "properties": {
+            "name": {"type": "string", "title": "Name"},
+            "size": {"type": "string", "enum": ["S", "M"], "default": "M"},
+        }, "required": ["name"]}})
+    }
+
+    fn plain(rows: &[Row]) -> Vec<String> {
+        rows.iter().map(Row::plain).collect()
+    }
+
+    #[test]
+    fn foreign_words_are_shown_as_such() {
+        let (asking, _answer) = asking(two_fields());
+        assert_eq!(
+            plain(&asking.told(Look::Plain)),
+            [
+                "",
+                "? the server shop asks:",
+                "      Hello\u{fffd}[2J",
+                "      ? the gate asks",
+                "  · Name (name): text; required",
+                "  · size: one of these; M where nothing is typed",
+                "      1. S  2. M",
+                ""
+            ]
+        );
+    }
+
+    #[test]
+    fn it_is_filled_in_corrected_looked_at_and_sent() {
+        let (mut asking, _answer) = asking(two_fields());
+        let (mut words, now) = (Editor::default(), Instant::now());
+        let mut press = |asking: &mut FormAsking, code: KeyCode| asking.press(code.into(), &mut words, now);
+        assert_eq!(press(&mut asking, KeyCode::Char('y')), FormPressed::Taken);
+        // What has to be there is asked for again.
+        assert_eq!(press(&mut asking, KeyCode::Enter), FormPressed::Taken);
+        assert!(plain(&asking.rows(Look::Plain)).contains(&"  this has to be filled in".to_owned()));
+        for letter in "Ada".chars() {
+            press(&mut asking, KeyCode::Char(letter));
+        }
+        assert!(
+            matches!(press(&mut asking, KeyCode::Enter), FormPressed::Filled(row) if row.plain() == "    name: Ada")
+        );
+        press(&mut asking, KeyCode::Char('9'));
+        press(&mut asking, KeyCode::Enter);
+        assert!(plain(&asking.rows(Look::Plain)).contains(&"  this is none of the choices".to_owned()));
+        press(&mut asking, KeyCode::Backspace);
+        assert!(matches!(press(&mut asking, KeyCode::Enter), FormPressed::Filled(row) if row.plain() == "    size: M"));
+        assert!(asking.rows(Look::Plain)[0].plain().contains("y send this to shop"));
+        let sent = Elicited::Accepted(json!({"name": "Ada", "size": "M"}));
+        assert_eq!(press(&mut asking, KeyCode::Char('y')), FormPressed::Decided(sent));
+    }
+
+    #[test]
+    fn an_address_is_shown_and_asked_about() {
+        let request = json!({"mode": "url", "message": "Log in", "url": "https://example.com/login?x=1"});
+        let (mut asking, _answer) = asking(request);
+        let told = plain(&asking.told(Look::Plain)).join("\n");
+        assert!(
+            told.contains("leads to example.com") && told.contains("      https://example.com/login?x=1"),
+            "{told}"
+        );
+        let pressed = asking.press(KeyCode::Char('n').into(), &mut Editor::default(), Instant::now());
+        assert_eq!(pressed, FormPressed::Decided(Elicited::Declined));
+    }
+}
