@@ -71,7 +71,7 @@ const TEN_AGAIN: &str = "for (let n = 1; n <= 10; n++) {
   catch (e) {
     if (e.name !== 'OutcomeUnknownError') throw e;
     const there = await tools.exec({command: ['grep', '-cx', String(n), 'effects']});
-    if (there.exitCode !== 0) await tools.exec({command: ['sh', '-c', `echo ${n} >> effects # checked`]});
+    if (there.exitCode !== 0) await tools.exec({command: ['sh', '-c', `echo ${n} >> effects`]});
   }
 }
 return 'all'";

@@ -63,7 +63,7 @@ pub enum JournalError {
     #[error("another process goes on with the run")]
     TakenOver,
     /// Another run goes on from the same one.
-    #[error("`{by}` has gone on from `{run}` already")]
+    #[error("{by} has gone on from {run} already")]
     GoneOn {
         /// From which.
         run: String,
@@ -91,6 +91,7 @@ impl From<JournalError> for LedgerError {
     fn from(error: JournalError) -> Self {
         match error {
             JournalError::TakenOver => Self::TakenOver,
+            JournalError::GoneOn { run, by } => Self::GoneOn { run, by },
             other => Self::Failed(other.to_string()),
         }
     }

@@ -82,7 +82,7 @@ fn what_others_go_on_from_and_what_must_survive_a_loss_of_power_is_written_at_on
     assert_eq!(other.resumed_by("scr_a").unwrap().as_deref(), Some("scr_b"));
     let output = ScriptToolCallOutput::new("scr_c".to_owned(), "call".to_owned());
     let refused = journal.begin_and_end(&start("scr_c", Some("scr_a")), &output, None).unwrap_err();
-    assert!(refused.to_string().contains("`scr_b` has gone on from `scr_a`"), "{refused}");
+    assert!(refused.to_string().contains("scr_b has gone on from scr_a"), "{refused}");
 }
 
 #[test]

@@ -122,6 +122,13 @@ pub struct Answered {
 pub enum LedgerError {
     /// Another process goes on with the run: nothing more is done of it here.
     TakenOver,
+    /// Another run has gone on from the one this was to go on from: nothing was done here.
+    GoneOn {
+        /// From which.
+        run: String,
+        /// Which did.
+        by: String,
+    },
     /// It failed, and why, in one line.
     Failed(String),
 }
@@ -130,6 +137,7 @@ impl std::fmt::Display for LedgerError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::TakenOver => f.write_str("another process goes on with the run"),
+            Self::GoneOn { run, by } => write!(f, "{by} has gone on from {run} already"),
             Self::Failed(words) => f.write_str(words),
         }
     }

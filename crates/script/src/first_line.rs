@@ -16,11 +16,13 @@ pub(crate) struct FirstLine<'a> {
     ledger: &'a Arc<dyn Ledger>,
     start: RunStart<'a>,
     written: AtomicBool,
+    /// Another run does what is left to do.
+    refused: AtomicBool,
 }
 
 impl<'a> FirstLine<'a> {
     pub(crate) fn new(ledger: &'a Arc<dyn Ledger>, start: RunStart<'a>) -> Self {
-        Self { ledger, start, written: AtomicBool::new(false) }
+        Self { ledger, start, written: AtomicBool::new(false), refused: AtomicBool::new(false) }
     }
 
     pub(crate) fn is_written(&self) -> bool {
@@ -35,6 +37,15 @@ impl<'a> FirstLine<'a> {
         let begun = self.ledger.begin(&self.start);
         self.written.store(begun.is_ok(), Ordering::Relaxed);
         begun.map_err(|error| {
+            if let LedgerError::GoneOn { by, .. } = &error {
+                self.refused.store(true, Ordering::Relaxed);
+                return ScriptError::new(
+                    ErrorCode::ScriptRejectedError,
+                    Phase::Executing,
+                    format!("nothing was done: {error}"),
+                )
+                .suggest(format!("go on from {by} when it has ended"));
+            }
             let message = format!(
                 "the script was stopped before it did anything, because that it runs could not be written down: {error}"
             );
@@ -44,6 +55,10 @@ impl<'a> FirstLine<'a> {
 
     /// The last line, and the first with it where it is missing.
     pub(crate) fn end(&self, output: &ScriptToolCallOutput, recording: Option<&[u8]>) -> Result<(), LedgerError> {
+        if self.refused.load(Ordering::Relaxed) {
+            // It never was.
+            return Ok(());
+        }
         match self.is_written() {
             true => self.ledger.end(output, recording),
             false => self.ledger.begin_and_end(&self.start, output, recording),

@@ -58,6 +58,9 @@ pub(crate) fn show(journal: &Journal, args: &RunsShowArgs) -> Result<Exit> {
     if let Some(earlier) = &summary.resumes {
         line(&format!("goes on from {earlier}"))?;
     }
+    if let Some(later) = journal.resumed_by(&summary.id).map_err(|error| problem(&error))? {
+        line(&format!("{later} went on from it"))?;
+    }
     if let Some(error) = run.output.as_ref().and_then(|output| output.error.as_ref()) {
         line(&harmless(&redactor.text(&format!("{}: {}", error.code, error.message))))?;
     }
@@ -98,8 +101,17 @@ fn advice(run: &Run) -> Vec<String> {
     }
     // Arguments are written down before the tool is entered.
     let stopped = with(CallState::Ended(CallStatus::Aborted)).filter(|call| call.args.is_some());
-    let in_doubt = with(CallState::Ended(CallStatus::OutcomeUnknown)).map(|call| (call, "started"));
+    let unknown = |call: &&Call| call.args.is_some();
+    let in_doubt = with(CallState::Ended(CallStatus::OutcomeUnknown)).filter(unknown).map(|call| (call, "started"));
     let in_doubt: Vec<_> = in_doubt.chain(stopped.map(|call| (call, "stopped on its way"))).collect();
+    let refused: Vec<_> =
+        with(CallState::Ended(CallStatus::OutcomeUnknown)).filter(|call| call.args.is_none()).collect();
+    for call in &refused {
+        advice.push(format!(
+            "{} ({}) was not made: an earlier run started it, and nobody knows how it ended",
+            call.id, call.tool
+        ));
+    }
     for (call, how) in &in_doubt {
         advice.push(format!(
             "{} ({}) was {how} and nobody knows how it ended: check what it was to change before it is done again",
@@ -107,7 +119,7 @@ fn advice(run: &Run) -> Vec<String> {
         ));
     }
     if matches!(run.summary.state, RunState::Failed | RunState::Died)
-        && (!in_doubt.is_empty() || with(CallState::Ended(CallStatus::Done)).next().is_some())
+        && (!in_doubt.is_empty() || !refused.is_empty() || with(CallState::Ended(CallStatus::Done)).next().is_some())
     {
         advice.push(format!("`selvedge run FILE --resume {id}` goes on: what is done is not done again"));
     }
