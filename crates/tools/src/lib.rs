@@ -17,6 +17,7 @@ mod asking;
 mod earlier;
 mod function;
 mod gate;
+mod known;
 mod names;
 mod offer;
 mod orchestrator;
