@@ -35,6 +35,7 @@ mod run;
 mod runs;
 mod servers;
 mod sessions;
+mod sessions_args;
 mod setting;
 mod setup;
 mod show;

@@ -10,13 +10,13 @@ use selvedge_protocol::{Item, Role, TurnItem};
 use serde_json::{Value, json};
 
 use crate::Exit;
-use crate::args::{
-    SessionArgs, SessionsCommand, SessionsExportArgs, SessionsForkArgs, SessionsImportArgs, SessionsListArgs,
-};
 use crate::out::{harmless, line};
 use crate::private;
 use crate::problem::Problem;
 use crate::runs::{ago, open, open_to_read, redactor};
+use crate::sessions_args::{
+    SessionArgs, SessionsCommand, SessionsExportArgs, SessionsForkArgs, SessionsImportArgs, SessionsListArgs,
+};
 
 pub(crate) fn sessions(command: SessionsCommand) -> Result<Exit> {
     let only_looks =

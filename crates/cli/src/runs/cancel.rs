@@ -7,8 +7,8 @@ use selvedge_journal::{Journal, JournalError, Run, RunState};
 use selvedge_protocol::ErrorCode;
 
 use crate::Exit;
-use crate::args::RunsCancelArgs;
 use crate::problem::Problem;
+use crate::runs::args::RunsCancelArgs;
 use crate::runs::problem;
 use crate::runs::resume::{check, taken};
 

@@ -10,8 +10,8 @@ use selvedge_tools::snake_case;
 use serde_json::json;
 
 use crate::Exit;
-use crate::args::{RunsListArgs, RunsShowArgs};
 use crate::out::{harmless, line};
+use crate::runs::args::{RunsListArgs, RunsShowArgs};
 use crate::runs::{problem, redactor};
 
 pub(crate) fn list(journal: &Journal, args: &RunsListArgs) -> Result<Exit> {

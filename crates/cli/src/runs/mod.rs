@@ -1,5 +1,6 @@
 //! `selvedge runs`: what ran before, and going on with it.
 
+pub(crate) mod args;
 mod cancel;
 mod look;
 mod replay;
@@ -13,8 +14,8 @@ use anyhow::Result;
 use selvedge_config::Config;
 use selvedge_journal::{Journal, JournalError, Redactor};
 
+use self::args::RunsCommand;
 use crate::Exit;
-use crate::args::RunsCommand;
 use crate::problem::Problem;
 
 pub(crate) fn runs(command: RunsCommand) -> Result<Exit> {

@@ -8,11 +8,11 @@ use selvedge_journal::{Journal, Run};
 use selvedge_script::{Cassette, Replay, Step, Watch};
 
 use crate::Exit;
-use crate::args::{RunsExportArgs, RunsReplayArgs};
 use crate::out::{harmless, line};
 use crate::private;
 use crate::problem::Problem;
 use crate::run::{Kept, conclude, runtime};
+use crate::runs::args::{RunsExportArgs, RunsReplayArgs};
 use crate::runs::{problem, redactor};
 
 pub(crate) fn replay(args: RunsReplayArgs) -> Result<Exit> {

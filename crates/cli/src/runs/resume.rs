@@ -15,9 +15,10 @@ use selvedge_tools::{Approver, AskLater};
 use serde_json::Value;
 
 use crate::Exit;
-use crate::args::{LimitArgs, RunsResumeArgs};
+use crate::args::LimitArgs;
 use crate::problem::Problem;
 use crate::run::{Kept, Signals, conclude, drive, end_tasks, person, runtime};
+use crate::runs::args::RunsResumeArgs;
 use crate::runs::problem;
 use crate::setting::Setting;
 use crate::show::Show;
