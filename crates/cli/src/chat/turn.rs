@@ -9,18 +9,19 @@ use selvedge_protocol::{
     Event, FunctionCall, FunctionCallOutput, Item, LogLevel, PlanStep, ScriptToolCall, ScriptToolCallOutput, TurnItem,
 };
 
-use super::calls::{Calls, took};
+mod drawn;
+
+pub(crate) use drawn::thought_rows;
+
+use self::drawn::result_of_call;
+use super::calls::Calls;
 use super::diff;
 use super::look::Look;
-use super::markdown::{last_block, markdown};
 use super::rows::{Fit, Row, clean, one_line};
 use super::script::{Script, plan_rows, script_head, script_result};
 
 /// More lines of one file's diff are folded.
 const DIFF_LINES: usize = 24;
-
-/// Bytes of a block that still comes.
-const MOST_LIVE: usize = 8 << 10;
 
 /// Whether thoughts are shown or only told of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -385,134 +386,6 @@ impl Turn {
     fn note(&mut self, row: Row) {
         self.parts.push_back(Part::Note(vec![row]));
     }
-
-    /// Takes off what is over, in order; of words that still come, all but the last block.
-    fn finished(&mut self, width: usize, thoughts: Thoughts, now: Instant) -> Vec<Row> {
-        let mut rows = Vec::new();
-        let look = self.look;
-        while let Some(part) = self.parts.front_mut() {
-            match part {
-                Part::Words { text, printed, lined, over, .. } => {
-                    let end = match (*over, std::mem::take(lined)) {
-                        (true, _) => text.len(),
-                        (false, true) => *printed + last_block(&text[*printed..]),
-                        (false, false) => *printed,
-                    };
-                    if end > *printed {
-                        let more = markdown(&text[*printed..end], width, look);
-                        if !more.is_empty() {
-                            rows.extend(more);
-                            rows.push(Row::blank());
-                        }
-                        *printed = end;
-                    }
-                    if !*over {
-                        break;
-                    }
-                }
-                Part::Thought { text, took, .. } => {
-                    let Some(time) = took else { break };
-                    rows.extend(thought(text, &format!("thought for {}", told(*time)), thoughts, look));
-                    rows.push(Row::blank());
-                }
-                Part::Script(script) => {
-                    let Some(result) = &script.result else { break };
-                    rows.extend(script.calls.rows(now, look));
-                    rows.extend(script.notes(look));
-                    rows.extend(result.iter().cloned());
-                    rows.push(Row::blank());
-                }
-                Part::Calls { calls, told, open, .. } => {
-                    if *open > 0 {
-                        break;
-                    }
-                    rows.extend(calls.rows(now, look));
-                    rows.append(told);
-                    rows.push(Row::blank());
-                }
-                Part::Note(note) => {
-                    rows.append(note);
-                    if !matches!(self.parts.get(1), Some(Part::Script(_))) {
-                        rows.push(Row::blank());
-                    }
-                }
-            }
-            self.parts.pop_front();
-        }
-        rows
-    }
-
-    fn live(&self, part: &Part, width: usize, thoughts: Thoughts, now: Instant) -> Vec<Row> {
-        let look = self.look;
-        match part {
-            Part::Words { text, printed, .. } => match &text[*printed..] {
-                // Drawn again with every word: of much, only what is in sight, and plainly until it is complete.
-                long if long.len() > MOST_LIVE => {
-                    let tail = &long[long.ceil_char_boundary(long.len() - MOST_LIVE)..];
-                    clean(tail).lines().map(|line| Row::of(line.to_owned(), Style::new())).collect()
-                }
-                short => markdown(short, width, look),
-            },
-            Part::Thought { text, since, .. } => {
-                let time = now.saturating_duration_since(*since);
-                thought(text, &format!("thinking… {}", told(time)), thoughts, look)
-            }
-            Part::Script(script) => {
-                let mut rows = script.calls.live_rows(now, look);
-                rows.extend(script.notes(look));
-                if script.calls.is_empty() {
-                    let time = now.saturating_duration_since(script.since);
-                    rows.push(Row::of(format!("  {} runs… {}", script.id, told(time)), look.quiet()).fit(Fit::Cut));
-                }
-                rows
-            }
-            Part::Calls { calls, told, .. } => {
-                let mut rows = calls.live_rows(now, look);
-                rows.extend(told.iter().cloned());
-                rows
-            }
-            Part::Note(rows) => rows.clone(),
-        }
-    }
-}
-
-/// Whole seconds: nobody wants to see letters jump.
-fn told(time: Duration) -> String {
-    match time.as_secs() {
-        0..60 => format!("{} s", time.as_secs()),
-        _ => took(time),
-    }
-}
-
-fn thought(text: &str, head: &str, thoughts: Thoughts, look: Look) -> Vec<Row> {
-    let mut rows = vec![Row::of(format!("· {head}"), look.quiet()).fit(Fit::Cut)];
-    if thoughts == Thoughts::Unfolded {
-        rows.extend(thought_rows(text, look));
-    }
-    rows
-}
-
-/// All of a thought.
-pub(crate) fn thought_rows(text: &str, look: Look) -> Vec<Row> {
-    let lines = clean(text.trim());
-    lines.lines().map(|line| Row::of(line.to_owned(), look.quiet()).behind(Span::raw("  "))).collect()
-}
-
-/// The first lines of what a call returned.
-fn result_of_call(output: &FunctionCallOutput, look: Look) -> Vec<Row> {
-    const LINES: usize = 3;
-    let text = output.text();
-    let text = clean(text.trim_end());
-    let lines: Vec<&str> = text.lines().collect();
-    let mut rows: Vec<Row> = lines
-        .iter()
-        .take(LINES)
-        .map(|line| Row::of((*line).to_owned(), look.quiet()).fit(Fit::Cut).behind(Span::raw("    ")))
-        .collect();
-    if lines.len() > LINES {
-        rows.push(Row::of(format!("    … {} more lines", lines.len() - LINES), look.quiet()));
-    }
-    rows
 }
 
 #[cfg(test)]
