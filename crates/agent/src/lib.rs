@@ -53,6 +53,7 @@ mod acting;
 mod agent;
 mod agents;
 mod answer;
+mod asking;
 mod budget;
 mod changes;
 mod compaction;

@@ -1,0 +1,206 @@
+//! Asking the model: the request of a turn, its answer written down, and another way where it failed.
+
+use std::time::Instant;
+
+use selvedge_models::{Ability, Calls, ModelError, Prompt};
+use selvedge_protocol::{Event, Item, Mode, ModelErrorKind, OutputPart, Role, TurnItem, Usage};
+use tracing::Instrument;
+
+use crate::answer::{Answer, Listen, Listener, Piece, Told};
+use crate::budget::Spent;
+use crate::compaction::Need;
+use crate::history::Past;
+use crate::record::StepKind;
+use crate::turn::{Fault, Turn, since_compaction};
+use crate::{compaction, counters};
+
+impl Turn<'_> {
+    /// The request: system, then history, then the newest message and what has come of it.
+    pub(crate) fn assemble(&mut self) -> Result<Prompt, Fault> {
+        match compaction::if_needed(self.session, self.agent) {
+            Need::Not => {}
+            Need::Shorter(compacted) => self.compacted(compacted)?,
+            Need::NoRoom { fixed } => self.say_that_there_is_no_room(fixed),
+        }
+        self.last = self.budget.is_last_round() && self.budget.spent().rounds > 0;
+        let history = self.history();
+        let mut tools = self.agent.tools.clone();
+        if self.mode == Mode::Disabled {
+            tools.retain(|tool| tool.name != crate::prompt::SCRIPT);
+        }
+        // In its last round a model can only say what it has found. All else stays as it was, so that caches hold.
+        let calls = if self.last && self.calls != Calls::Off { Calls::Forbidden } else { self.calls };
+        Ok(Prompt {
+            system: self.agent.system(self.mode),
+            history,
+            tools,
+            calls,
+            max_output_tokens: None,
+            effort: self.agent.settings.effort,
+            cache_key: Some(self.session.id().to_owned()),
+        })
+    }
+
+    /// Said once in a turn: making the conversation shorter again and again would not help.
+    fn say_that_there_is_no_room(&mut self, fixed: u64) {
+        if std::mem::replace(&mut self.no_room_said, true) {
+            return;
+        }
+        let window = self.agent.model.context_window;
+        let message = format!(
+            "the system text and the tools take about {fixed} of the {window} tokens of the context: \
+             the conversation is not made shorter; a larger context, or fewer tools, would help"
+        );
+        self.events.emit(Event::Error { message });
+    }
+
+    fn compacted(&mut self, compacted: compaction::Compacted) -> Result<(), Fault> {
+        let compaction::Compacted { wire, tokens_before, tokens_after } = compacted;
+        self.session.add(StepKind::Compacted, Vec::new(), wire)?;
+        self.events.emit(Event::ThreadCompacted { tokens_before, tokens_after });
+        Ok(())
+    }
+
+    fn history(&self) -> Vec<Item> {
+        let turn = self.session.turn();
+        let steps = since_compaction(self.session.steps());
+        let now = steps.iter().position(|step| step.turn == turn).unwrap_or(steps.len());
+        let (past, now) = steps.split_at(now);
+        let room = self.agent.model.context_window;
+        let past = Past { session: self.session.id(), turn, steps: past, room };
+        let mut history = self.agent.strategy.before(&past);
+        let newest = history.len();
+        history.extend(now.iter().flat_map(|step| step.wire.iter().cloned()));
+        if let (Some(rides), Some(Item::Message(message))) = (&self.rides, history.get_mut(newest)) {
+            message.content.push(OutputPart::Text { text: rides.clone() });
+        }
+        if self.last {
+            let words = "This is the last answer of this turn: nothing can be called any more. Say what was done, and what is left to do.";
+            history.push(Item::message(Role::User, words));
+        }
+        history
+    }
+
+    /// Asks the model, and hears the answer as far as there is a reason to.
+    pub(crate) async fn ask(&mut self, prompt: &Prompt) -> Result<Answer, ModelError> {
+        let agent = self.agent;
+        let span = tracing::info_span!(
+            "model_call",
+            model = agent.model.name,
+            provider = agent.client.provider().name,
+            input_tokens = tracing::field::Empty,
+            output_tokens = tracing::field::Empty
+        );
+        let started = Instant::now();
+        let session = &mut *self.session;
+        let mut name = || session.item_id();
+        let mut listener = Listener {
+            harness: &agent.harness,
+            script: prompt.tools.iter().find(|tool| tool.name == crate::prompt::SCRIPT),
+            mode: self.mode,
+            after_block: agent.settings.after_block,
+            events: &self.events,
+            name: &mut name,
+            parts: Default::default(),
+            live: true,
+            told: Vec::new(),
+            answer: Answer::default(),
+        };
+        let stop = &self.stop;
+        let heard = async {
+            let mut stream = agent.client.stream(prompt, &agent.model);
+            loop {
+                let event = tokio::select! {
+                    biased;
+                    () = stop.cancelled() => return Ok(()),
+                    event = stream.next() => event,
+                };
+                match event {
+                    None => return Ok(()),
+                    Some(Ok(event)) => {
+                        if listener.hear(event) == Listen::NoMore {
+                            return Ok(());
+                        }
+                    }
+                    Some(Err(error)) => return Err(error),
+                }
+            }
+        };
+        let heard = heard.instrument(span.clone()).await;
+        if let Err(error) = heard {
+            listener.forget();
+            counters::model_error(&error);
+            return Err(error);
+        }
+        let mut answer = listener.conclude();
+        // An answer that was not heard to its end has no numbers: about as many as it seems to have.
+        let usage = *answer.usage.get_or_insert_with(|| match answer.finish {
+            Some(_) => Usage::default(),
+            None => estimated(prompt, &answer.wire),
+        });
+        span.record("input_tokens", usage.input_tokens);
+        span.record("output_tokens", usage.output_tokens);
+        counters::model_call(&usage, started.elapsed());
+        Ok(answer)
+    }
+
+    /// Writes the answer down before anything of it is done.
+    pub(crate) fn record_answer(&mut self, answer: Answer) -> Result<Vec<Told>, Fault> {
+        let Answer { pieces, wire, usage, finish, .. } = answer;
+        let usage = usage.unwrap_or_default();
+        let cost = self.agent.model.prices.map(|prices| prices.cost(&usage));
+        self.budget.spend(usage, cost);
+        let scripts = pieces.iter().any(|told| matches!(told.piece, Piece::Script(_)));
+        let items = match scripts || pieces.len() != wire.len() {
+            // Nothing had to be taken apart.
+            false => wire.iter().cloned().map(TurnItem::from).collect(),
+            true => pieces.iter().map(|told| item_of(&told.piece)).collect(),
+        };
+        let calls = pieces.iter().any(|told| matches!(told.piece, Piece::Call(_)));
+        let run = calls.then(|| self.run_of_calls());
+        self.session.add(StepKind::Answered { run, usage, cost, finish }, items, wire)?;
+        let Spent { usage: so_far, cost, .. } = self.budget.spent();
+        self.events.emit(Event::UsageUpdated {
+            turn: self.session.turn(),
+            usage: so_far,
+            cost,
+            context_tokens: usage.input_tokens + usage.output_tokens,
+            context_window: self.agent.model.context_window,
+        });
+        Ok(pieces)
+    }
+
+    /// Arranges another way to ask after a request failed; fails where there is none.
+    pub(crate) fn find_another_way(&mut self, error: ModelError) -> Result<(), Fault> {
+        if error.lacks == Some(Ability::Tools) && self.calls != Calls::Off {
+            // Scripts in text need no tools.
+            self.calls = Calls::Off;
+            self.events.emit(Event::Error { message: format!("{error}; going on without structured calls") });
+            return Ok(());
+        }
+        if error.kind == ModelErrorKind::ContextTooLong
+            && !std::mem::replace(&mut self.shortened, true)
+            && let Some(compacted) = compaction::harder(self.session, self.agent)
+        {
+            // It was a request, too.
+            self.budget.spend(Usage::default(), None);
+            return self.compacted(compacted);
+        }
+        Err(error.into())
+    }
+}
+
+fn item_of(piece: &Piece) -> TurnItem {
+    match piece {
+        Piece::Kept(item) => item.clone().into(),
+        Piece::Said(text) => Item::message(Role::Assistant, text.clone()).into(),
+        Piece::Script(written) => TurnItem::ScriptToolCall(written.item.clone()),
+        Piece::Call(call) => Item::FunctionCall(call.clone()).into(),
+    }
+}
+
+/// About what an answer took, where nobody says.
+fn estimated(prompt: &Prompt, wire: &[Item]) -> Usage {
+    let input = compaction::estimate(&prompt.history) + crate::size::estimate(&prompt.system) as u64;
+    Usage { input_tokens: input, output_tokens: compaction::estimate(wire), ..Usage::default() }
+}
