@@ -135,6 +135,12 @@ impl Turn<'_> {
         match self.known.scripts.remove(&item.id) {
             Some(KnownScript::Ended(output)) => return Ran { output: *output, source },
             Some(KnownScript::Died { resume }) => {
+                // Where the turn is only closed, nothing is done any more: it is told how far the script came.
+                if self.options.cancel.is_cancelled()
+                    && let Some(run) = self.session.journal().and_then(|journal| journal.run(&resume.run).ok())
+                {
+                    return Ran { output: recovery::as_it_was_left(&run, &item), source };
+                }
                 options.id = Some(new_id("scr"));
                 options.resume = Some(resume);
                 return Ran { output: recovery::as_if_once(self.run_with(&source, options).await), source };

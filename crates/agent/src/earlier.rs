@@ -93,14 +93,15 @@ impl Road {
     fn go_on(&mut self, run: &Run) {
         let before = self.changes;
         let mut made: Vec<EarlierCall> = Vec::new();
-        let mut refused: Vec<String> = Vec::new();
         let mut calls: Vec<&Call> = run.calls.iter().collect();
         calls.sort_by_key(|call| call.began_ns);
         for call in calls {
             if call.reused || is_refused_as_unknown(call) {
                 // It stays what it was, where it was.
+                let came_so = |before: &EarlierCall| (before.came_to != CameTo::Unknown) == call.reused;
                 let of = |same: fn(&str, &str) -> bool| {
-                    self.left.iter().position(|before| same(&before.args_digest, &call.digest))
+                    let is = |before: &EarlierCall| came_so(before) && same(&before.args_digest, &call.digest);
+                    self.left.iter().position(is)
                 };
                 if let Some(used) = of(|one, other| one == other).or_else(|| of(same_work)) {
                     made.push(self.left.remove(used));
@@ -112,7 +113,6 @@ impl Road {
                     self.changes += 1;
                     made.push(EarlierCall { id, args_digest, place, came_to });
                 }
-                refused.extend((!call.reused).then(|| call.digest.clone()));
                 continue;
             }
             let place = match call.read_only {
@@ -133,21 +133,11 @@ impl Road {
                 _ => continue,
             };
             let id = format!("{}/{}", run.summary.id, call.id);
-            // A second attempt stands for the first; so does one of a call that was repeated knowingly.
-            let attempt = id.strip_suffix(".again").map(str::to_owned);
-            let knowingly = refused.iter().any(|refused| same_work(refused, &call.digest));
-            let first = made.iter_mut().find(|first| {
-                attempt.as_ref() == Some(&first.id)
-                    || knowingly && same_work(&first.args_digest, &call.digest) && first.came_to == CameTo::Unknown
-            });
-            match first {
-                Some(first) => {
-                    if attempt.is_none() {
-                        // In the manner in which it was asked for now.
-                        first.args_digest.clone_from(&call.digest);
-                    }
-                    (first.place, first.came_to) = (place, came_to);
-                }
+            // A second attempt stands for the first. One of a call that was repeated knowingly does not: it may as well
+            // have been another, after the first was found done.
+            let attempt = id.strip_suffix(".again");
+            match made.iter_mut().find(|first| attempt == Some(first.id.as_str())) {
+                Some(first) => (first.place, first.came_to) = (place, came_to),
                 None => made.push(EarlierCall { id, args_digest: call.digest.clone(), place, came_to }),
             }
         }

@@ -8,8 +8,8 @@ use std::collections::HashMap;
 
 use selvedge_journal::{Call, CallState, Journal, JournalError, Run, RunState};
 use selvedge_protocol::{
-    CallStatus, ErrorCode, FunctionCallOutput, Item, OutputPart, Phase, RunStatus, ScriptError, ScriptToolCall,
-    ScriptToolCallOutput, TurnItem,
+    CallRecord, CallStatus, ErrorCode, FunctionCallOutput, Item, OutputPart, Phase, RunStatus, ScriptError,
+    ScriptToolCall, ScriptToolCallOutput, TurnItem,
 };
 use selvedge_script::detect::{Segment, detect};
 use selvedge_script::{Pragma, Resume, hopeless};
@@ -51,6 +51,39 @@ fn chain(journal: &Journal, id: &str) -> Result<Vec<Run>, JournalError> {
         chain.push(journal.run(&next)?);
     }
     Ok(chain)
+}
+
+/// What there is to tell of a script whose process died.
+pub(crate) fn as_it_was_left(run: &Run, item: &ScriptToolCall) -> ScriptToolCallOutput {
+    let mut output = ScriptToolCallOutput::new(item.id.clone(), item.call_id.clone());
+    output.status = RunStatus::Error;
+    let message = "the script was broken off when its process died";
+    let error = ScriptError::new(ErrorCode::ScriptCancelledError, Phase::Executing, message);
+    let how = format!(
+        "send it with `resume: \"{}\"`: what is done is not done again, and what nobody knows the end of is named",
+        run.summary.id
+    );
+    output.error = Some(error.suggest(how));
+    output.calls = run.calls.iter().map(record_of).collect();
+    output.metadata.tool_calls_made = run.calls.len() as u32;
+    output
+}
+
+fn record_of(call: &Call) -> CallRecord {
+    CallRecord {
+        id: call.id.clone(),
+        tool: call.tool.clone(),
+        status: match call.state {
+            CallState::Ended(status) => status,
+            // Its process is gone.
+            _ => CallStatus::OutcomeUnknown,
+        },
+        reused: call.reused,
+        duration_ms: call.duration_ms.unwrap_or_default(),
+        args_digest: call.digest.clone(),
+        line: call.line,
+        error: call.error.clone(),
+    }
 }
 
 /// An output as if the script had run once: to the conversation it did.
@@ -235,7 +268,53 @@ const MOST_TOKENS: usize = 1_000;
 
 #[cfg(test)]
 mod tests {
+    use selvedge_protocol::{Intent, Ledger, RunStart, Settled};
+
     use super::*;
+
+    #[test]
+    fn of_a_script_that_was_broken_off_every_call_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let journal = Journal::open(dir.path()).unwrap();
+        let start =
+            RunStart { id: "scr_1", source: "", directory: "/", session: "", seed: "0", resumes: None, setting: "" };
+        journal.begin(&start).unwrap();
+        let args = serde_json::json!({});
+        for id in ["tool_1", "tool_2", "tool_3"] {
+            let intent =
+                Intent { run: "scr_1", id, tool: "exec", args: &args, digest: id, read_only: false, line: None };
+            journal.intend(&intent).unwrap();
+            let record = CallRecord {
+                id: id.to_owned(),
+                tool: "exec".to_owned(),
+                status: CallStatus::Done,
+                reused: false,
+                duration_ms: 1.0,
+                args_digest: id.to_owned(),
+                line: None,
+                error: None,
+            };
+            if id != "tool_3" {
+                let settled =
+                    Settled { run: "scr_1", record: &record, value: Some(&args), shown: None, answered: None };
+                journal.settle(&settled).unwrap();
+            }
+        }
+        drop(journal);
+        let run = Journal::open(dir.path()).unwrap().run("scr_1").unwrap();
+        let item = ScriptToolCall {
+            id: "scr_1".to_owned(),
+            call_id: "call_1".to_owned(),
+            language: "ts".to_owned(),
+            source_code: String::new(),
+            source_sha256: String::new(),
+            status: RunStatus::Running,
+        };
+        let output = as_it_was_left(&run, &item);
+        let states: Vec<CallStatus> = output.calls.iter().map(|call| call.status).collect();
+        assert_eq!(states, [CallStatus::Done, CallStatus::Done, CallStatus::OutcomeUnknown]);
+        assert!(output.error.unwrap().suggestions[0].contains("resume: \"scr_1\""));
+    }
 
     #[test]
     fn a_call_that_was_stopped_on_its_way_is_not_made_again() {

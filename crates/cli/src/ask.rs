@@ -155,7 +155,7 @@ pub(crate) fn question(request: &ApprovalRequest) -> String {
 }
 
 fn describe(call: &GatedCall) -> String {
-    let mut text = format!("  {}: {}\n", call.tool, one_line(&call.reason));
+    let mut text = format!("  {}: {}\n", one_line(&call.tool), one_line(&call.reason));
     let mut block = |lines: &str| {
         for line in ends(lines, VIEW_LINES) {
             text.push_str(&format!("      {}\n", line.text()));

@@ -70,7 +70,9 @@ async fn fill(server: &str, fields: Vec<Field>, typed: &mut Typed) -> Result<Eli
                 }
             }
         }
-        say(&format!("  this is told to the server {}:\n{}", one_line(server), block(&filling.lines().join("\n"))));
+        // All of it: nothing is sent that was not seen.
+        let lines: String = filling.lines().iter().map(|line| format!("      {line}\n")).collect();
+        say(&format!("  this is told to the server {}:\n{lines}", one_line(server)));
         match choice("y: send it | e: fill it in again | n: no | c: cancel", typed).await? {
             Said::Yes => return Ok(Elicited::Accepted(filling.content())),
             Said::Again => filling.again(),

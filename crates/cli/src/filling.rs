@@ -3,6 +3,8 @@
 use selvedge_mcp::{Choice, Field, Kind, Need};
 use serde_json::{Map, Value};
 
+use crate::ask::one_line;
+
 /// A form, field by field.
 pub(crate) struct Filling {
     fields: Vec<Field>,
@@ -62,7 +64,8 @@ impl Filling {
     fn line(&self, at: usize) -> String {
         let field = &self.fields[at];
         let words = self.filled[at].as_ref().map_or_else(|| "left out".to_owned(), |value| field.shown(value));
-        format!("{}: {words}", field.name)
+        // A line for each: foreign words cannot look like more of them.
+        one_line(&format!("{}: {words}", field.name))
     }
 
     /// What the server is told.

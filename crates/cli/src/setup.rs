@@ -233,7 +233,7 @@ impl Setup {
         let earlier = earlier_run(self.kept()?, run, &here).map_err(|error| crate::runs::problem(&error))?;
         Err(match earlier {
             EarlierRun::Over(resume) => return Ok(resume),
-            EarlierRun::Runs(id) => Problem::new(format!("{id} still runs")).hint("wait for its end, or stop it"),
+            EarlierRun::Runs(id) => Problem::new(format!("{id} still runs")).hint("wait for its end, or `selvedge runs cancel` it; where its process is gone, something it started is still at work"),
             EarlierRun::Waits(id) => Problem::new(format!("{id} waits for an answer"))
                 .hint(format!("`selvedge runs resume {id} --approve` goes on with it, `--deny` says no")),
         }

@@ -5,6 +5,7 @@ use std::io::IsTerminal;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use crate::ask::one_line;
 use crate::out::harmless;
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use selvedge_protocol::{CallRecord, CallStatus, Event, EventSink, LogLevel, StepStatus};
@@ -152,10 +153,10 @@ impl Screen {
         };
         let about = about.filter(|about| !about.is_empty()).map(|about| format!(" {about}")).unwrap_or_default();
         let outcome = match &call.error {
-            Some(error) => format!("{}: {}", call.status.as_str(), error.message),
+            Some(error) => format!("{}: {}", call.status.as_str(), one_line(&error.message)),
             None => format!("{:.1} ms", call.duration_ms),
         };
-        self.say("", &format!("{mark} {}{about}  {outcome}", call.tool));
+        self.say("", &format!("{mark} {}{about}  {outcome}", one_line(&call.tool)));
     }
 
     fn say(&mut self, prefix: &str, message: &str) {

@@ -25,6 +25,8 @@ impl Typed {
     /// Throws away what was typed already.
     pub(crate) fn forget(&mut self) {
         self.buffer.clear();
+        // Also what nobody has sent yet: the beginning of a line would be that of the answer.
+        let _ = rustix::termios::tcflush(self.terminal.get_ref(), rustix::termios::QueueSelector::IFlush);
         let mut scrap = [0; 1024];
         while matches!(rustix::io::read(self.terminal.get_ref(), &mut scrap), Ok(1..)) {}
     }

@@ -250,6 +250,63 @@ fn what_a_server_says_after_an_unknown_change_is_what_is_so_now() {
 }
 
 #[test]
+fn a_look_by_another_name_or_behind_what_was_done_is_of_now() {
+    let place = Place::new();
+    bank(&place);
+    run(&place, &["-e", "if ((await bank.balance({})).paid === 0) await bank.pay({})"]);
+    let careful = "try { await bank.pay({}) } catch (e) {
+        const ask = {server: 'bank', tool: 'balance', arguments: {}};
+        const [now] = await Promise.all([tools.mcpCallTool(ask), tools.listDir({})]);
+        if (now.paid === 0) await bank.pay({});
+    }";
+    let (status, said) = told(&run(&place, &["--resume", &last(&place), "-e", careful]));
+    assert_eq!((status, done(&place)), (0, 1), "{said}");
+    std::fs::remove_file(place.work().join("effects")).unwrap();
+    run(&place, &["-e", "await bank.balance({}); await bank.give({}); throw 1"]);
+    let behind = "await bank.give({}); if ((await bank.balance({})).paid === 0) await bank.give({})";
+    let (status, said) = told(&run(&place, &["--resume", &last(&place), "-e", behind]));
+    assert_eq!((status, done(&place)), (0, 1), "{said}");
+    // By a terminal, too.
+    let (place, id) = stopped_on_its_way();
+    let look = "const { output } = await tools.execCommand({cmd: 'cat effects'}); if (!output.includes('one')) await change();";
+    let script = format!("{CHANGE} try {{ await change() }} catch {{ {look} await change() }}");
+    let (status, said) = told(&run(&place, &["--resume", &id, "-e", &script]));
+    assert_eq!((status, done(&place)), (0, 2), "{said}");
+}
+
+#[test]
+fn two_calls_for_the_same_are_two_whatever_became_of_the_first() {
+    let (place, id) = stopped_on_its_way();
+    let twice = format!(
+        "{CHANGE} const once = async () => {{ try {{ await change() }} catch (e) {{
+             if (e.name !== 'OutcomeUnknownError') throw e;
+             await tools.readFile({{path: 'effects'}});
+         }} }};
+         await once(); await once();"
+    );
+    // The first was done, as a look shows; the second is.
+    let (status, said) = told(&run(&place, &["--resume", &id, "-e", &format!("{twice} throw 1")]));
+    assert_eq!((status, done(&place)), (1, 2), "{said}");
+    let (status, said) = told(&run(&place, &["--resume", &last(&place), "-e", &twice]));
+    assert_eq!((status, done(&place)), (0, 2), "{said}");
+    // Of two at once the one that is known to be done answers.
+    let place = Place::new();
+    let both = "const one = (go) => tools.exec({command: ['sh', '-c', 'echo one >> effects; mkdir first || exit 0; sleep 60']});";
+    run(&place, &["--timeout", "2s", "-e", &format!("{both} await Promise.all([one(), one()])")]);
+    assert_eq!(done(&place), 2);
+    let again = format!("{both} for (const n of [1, 2]) try {{ await one() }} catch {{ await tools.listDir({{}}) }}");
+    let (status, said) = told(&run(&place, &["--resume", &last(&place), "-e", &again]));
+    assert_eq!((status, done(&place)), (0, 2), "{said}");
+}
+
+#[test]
+fn whoever_was_stopped_on_the_way_is_told_how_to_go_on() {
+    let place = Place::new();
+    let (_, said) = told(&run(&place, &["--timeout", "1s", "-e", &format!("{CHANGE} await change()")]));
+    assert!(said.contains(&format!("--resume {}", last(&place))), "{said}");
+}
+
+#[test]
 fn a_run_goes_on_as_long_as_a_server_it_started_is_at_work() {
     let place = Place::new();
     bank(&place);

@@ -177,6 +177,8 @@ impl Journal {
                 }
                 Some(_) => {}
             }
+            // Whoever wanted it stopped wanted it before.
+            connection.prepare_cached("DELETE FROM stops WHERE run = ?1")?.execute(params![run])?;
             for sql in
                 ["UPDATE suspensions SET claimed_by = ?2 WHERE run = ?1", "UPDATE runs SET owner = ?2 WHERE id = ?1"]
             {

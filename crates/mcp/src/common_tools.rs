@@ -11,7 +11,7 @@ use crate::catalogue::Listed;
 use crate::error::ServerError;
 use crate::servers::Servers;
 use crate::settings::Approval;
-use crate::tool::{name_of, tool_error};
+use crate::tool::{name_of, shown, tool_error};
 
 /// Pages of a list that are fetched at once when no cursor is given for one server.
 const MAX_ITEMS: usize = 2000;
@@ -136,7 +136,7 @@ pub(crate) fn register(registry: &mut Registry, servers: &Servers) {
         async move { prompt(&servers, args).await.map_err(tool_error) }
     });
     let _ = registry.register(prompt.read_only().looks(|_| false));
-    let [callers, judges, readers, namers] = [(); 4].map(|()| servers.clone());
+    let [callers, judges, readers, namers, lookers, viewers] = [(); 6].map(|()| servers.clone());
     let call = tool_with_call(
         "mcp_call_tool",
         "Calls a tool of an MCP server by name. In scripts write tools.mcp.<server>.<tool>(args) instead.",
@@ -146,13 +146,17 @@ pub(crate) fn register(registry: &mut Registry, servers: &Servers) {
         },
     );
     let call = call.risk(move |args| risk(&judges, args)).reads_only(move |args| reads_only(&readers, args));
+    let call = call.looks(move |args| is_listed(&lookers, args, |tool| tool.read_only));
     let call = call.work(move |args| work(&namers, args)).kept(|_, manner| match manner {
         Manner::Same => Kept::Answer,
         Manner::Other => {
             Kept::Refused("what it said was kept whole: ask with tools.mcp.<server>.<tool>.raw(args)".to_owned())
         }
     });
-    let _ = registry.register(call);
+    let _ = registry.register(call.preview(move |args| {
+        let what = work(&viewers, args);
+        shown(&what.tool, &what.args)
+    }));
 }
 
 /// The same that the tool itself would say.
@@ -166,7 +170,9 @@ fn risk(servers: &Servers, args: &Value) -> Risk {
         Approval::Approve => Risk::Harmless,
         Approval::Prompt => Risk::Ask { reason },
         Approval::Auto => match listed {
-            Some(tool) if tool.destructive == Some(true) && !tool.read_only => Risk::Ask { reason },
+            Some(tool) if tool.destructive == Some(true) && !tool.read_only => Risk::Ask {
+                reason: format!("`{name}` of the server {} says that it can destroy", server.settings.name),
+            },
             Some(_) => Risk::Guarded { reason },
             // Nobody knows what it does.
             None => Risk::Ask { reason },
@@ -185,10 +191,16 @@ fn work(servers: &Servers, args: &Value) -> Work {
 
 /// The same that the tool itself would promise: what a server says of itself counts where the user trusts it.
 fn reads_only(servers: &Servers, args: &Value) -> bool {
-    let Some(server) = args["server"].as_str().and_then(|name| servers.find(name).ok()) else { return false };
-    let catalogue = server.catalogue();
-    let listed = |tools: &[Listed]| tools.iter().any(|tool| args["tool"] == tool.name && tool.read_only);
-    server.settings.approval == Approval::Approve && catalogue.is_some_and(|catalogue| listed(&catalogue.tools))
+    let server = args["server"].as_str().and_then(|name| servers.find(name).ok());
+    server.is_some_and(|server| server.settings.approval == Approval::Approve)
+        && is_listed(servers, args, |tool| tool.read_only)
+}
+
+/// Whether the tool is known, and is such a one.
+fn is_listed(servers: &Servers, args: &Value, is: impl Fn(&Listed) -> bool) -> bool {
+    let server = args["server"].as_str().and_then(|name| servers.find(name).ok());
+    let catalogue = server.and_then(|server| server.catalogue());
+    catalogue.is_some_and(|catalogue| catalogue.tools.iter().any(|tool| args["tool"] == tool.name && is(tool)))
 }
 
 async fn call_tool(servers: &Servers, args: CallTool, call: &Call) -> Result<Value, ToolError> {

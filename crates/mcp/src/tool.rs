@@ -108,8 +108,7 @@ impl Tool for McpTool {
     }
 
     fn preview(&self, args: &Value) -> Preview {
-        let text: String = args.to_string().chars().take(2000).collect();
-        Preview { view: Some(selvedge_protocol::View::Commands(format!("{} {text}", self.spec.name))), rule: None }
+        shown(&self.spec.name, args)
     }
 
     fn raw(&self) -> Option<Box<dyn Tool>> {
@@ -138,6 +137,12 @@ impl Tool for McpTool {
         }
         .boxed()
     }
+}
+
+/// What a person is shown of a call.
+pub(crate) fn shown(name: &str, args: &Value) -> Preview {
+    let text: String = args.to_string().chars().take(2000).collect();
+    Preview { view: Some(selvedge_protocol::View::Commands(format!("{name} {text}"))), rule: None }
 }
 
 /// The canonical name of a server's tool.

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use selvedge_protocol::{
-    ApprovalPolicy, CallStatus, ErrorCode, Event, LedgerError, Limits, Mode, Phase, RunStart, RunStatus, ScriptError,
-    ScriptToolCall, ScriptToolCallOutput, new_id,
+    ApprovalPolicy, CallRecord, CallStatus, ErrorCode, Event, LedgerError, Limits, Mode, Phase, RunStart, RunStatus,
+    ScriptError, ScriptToolCall, ScriptToolCallOutput, new_id,
 };
 use selvedge_sandbox::{Fault, OnFirstUse, Runtime, Wasm};
 use selvedge_tools::{Approver, Means, Orchestrator, Registry, Rest, Scope, ScopeLimits, Source, Tasks};
@@ -250,7 +250,11 @@ impl Harness {
         if let Some(ledger) = self.orchestrator.ledger()
             && output.status != RunStatus::Suspended
         {
-            let done = output.calls.iter().any(|call| call.status == CallStatus::Done);
+            // What was begun must not be begun again either.
+            let done = |call: &CallRecord| {
+                matches!(call.status, CallStatus::Done | CallStatus::OutcomeUnknown | CallStatus::Aborted)
+            };
+            let done = output.calls.iter().any(done);
             if let Some(error) = output.error.as_mut().filter(|_| done) {
                 error.suggestions.push(options.author.goes_on_from(&output.id));
             }

@@ -70,7 +70,7 @@ static THIS_PROCESS: LazyLock<String> = LazyLock::new(|| selvedge_protocol::new_
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
 
 pub(crate) fn exec_command(commands: &Commands, terminals: &Terminals) -> impl Tool + use<> {
-    let [running, judging, doing, showing, agreeing, allowing] = [(); 6].map(|()| commands.clone());
+    let [running, judging, reading, doing, showing, agreeing, allowing] = [(); 7].map(|()| commands.clone());
     let terminals = terminals.clone();
     let description = "Runs a shell command in a terminal. Where it has not ended in time, it goes on and can be \
         typed to with write_stdin, until the script ends.";
@@ -79,6 +79,7 @@ pub(crate) fn exec_command(commands: &Commands, terminals: &Terminals) -> impl T
         async move { run(&commands, &terminals, args, &call).await }
     })
     .risk(move |args| judging.risk(&wanted(args)))
+    .reads_only(move |args| reading.reads_only(&wanted(args)))
     .work(move |args| Work {
         tool: "exec_command".to_owned(),
         args: doing.work(&wanted(args)),

@@ -112,6 +112,8 @@ fn work(args: &Value) -> Value {
         for name in ["url", "method", "headers", "timeout_ms", "approval_context", "justification"] {
             rest.remove(name);
         }
+        // Nothing is sent for what is empty.
+        rest.retain(|_, value| !value.is_null() && value != "");
     }
     let method = method(args).map(|method| method.to_string());
     json!([method, address(args).first().map(Url::as_str), headers, rest])

@@ -149,6 +149,13 @@ impl Earlier {
     pub(crate) fn answer(&self, asking: Asking<'_>, kept: impl Fn(&Value, Manner) -> Kept) -> Known {
         let mut left = self.left();
         let work = work_of(asking.args_digest);
+        let found = left.find(&asking, kept);
+        // What is known to be done is told, whatever else was begun of the same.
+        if let Some(Found::Answer(at)) = found
+            && let Some(EarlierCall { came_to: CameTo::Value(value), .. }) = left.take(work, at)
+        {
+            return Known::Value(value);
+        }
         if let Some(id) = left.spent.blindly.get(work).cloned() {
             left.told.insert(work.to_owned(), asking.batch);
             return Known::Unknown(id);
@@ -156,15 +163,7 @@ impl Earlier {
         if let Some(id) = left.spent.knowingly.remove(work) {
             return Known::Again(id);
         }
-        // Whoever looks after a change sees what is there now, also with what counts as a change itself because nobody
-        // vouches for it.
-        let look_now = asking.looks && (left.spent.changed || left.has_unknown);
-        match left.find(asking.args_digest, kept).filter(|_| !look_now) {
-            Some(Found::Answer(at)) => {
-                if let Some(EarlierCall { came_to: CameTo::Value(value), .. }) = left.take(work, at) {
-                    return Known::Value(value);
-                }
-            }
+        match found {
             Some(Found::Unknown(at)) => {
                 let id = left.take(work, at).map(|call| call.id).unwrap_or_default();
                 // It may have changed anything: whoever checks must see what is there now.
@@ -175,7 +174,7 @@ impl Earlier {
             }
             // It stays, for whoever asks as it was asked then.
             Some(Found::Refused(id, why)) => return Known::Refused(id, why),
-            None => {}
+            Some(Found::Answer(_)) | None => {}
         }
         left.spent.changed |= !asking.read_only;
         Known::Nothing
@@ -204,39 +203,36 @@ enum Found {
 }
 
 impl Left {
-    /// What there is for a call: a record of the same work in the same manner, or else of a change in another.
-    fn find(&self, args_digest: &str, kept: impl Fn(&Value, Manner) -> Kept) -> Option<Found> {
-        let calls = self.calls.get(work_of(args_digest))?;
-        let judge = |(at, call): (usize, &EarlierCall), manner| match &call.came_to {
-            CameTo::Unknown => Found::Unknown(at),
-            CameTo::Value(value) => match kept(value, manner) {
-                Kept::Answer => Found::Answer(at),
-                Kept::Unfinished => Found::Unknown(at),
-                Kept::Refused(why) => Found::Refused(call.id.clone(), why),
-            },
+    /// What there is for a call: a record of the same work, done before begun, in the same manner before in another.
+    fn find(&self, asking: &Asking<'_>, kept: impl Fn(&Value, Manner) -> Kept) -> Option<Found> {
+        let calls = self.calls.get(work_of(asking.args_digest))?;
+        let judge = |(at, call): (usize, &EarlierCall)| {
+            let manner = if call.args_digest == asking.args_digest { Manner::Same } else { Manner::Other };
+            match &call.came_to {
+                _ if !self.may_answer(call, asking.looks, manner) => None,
+                CameTo::Unknown => Some((2, Found::Unknown(at))),
+                CameTo::Value(value) => Some(match kept(value, manner) {
+                    Kept::Answer => (usize::from(manner == Manner::Other), Found::Answer(at)),
+                    Kept::Unfinished => (2, Found::Unknown(at)),
+                    Kept::Refused(why) => (3, Found::Refused(call.id.clone(), why)),
+                }),
+            }
         };
-        let mut same = calls.iter().enumerate().filter(|(_, call)| call.args_digest == args_digest);
-        if let Some(same) = same.find(|(_, call)| self.may_answer(call)) {
-            return Some(judge(same, Manner::Same));
-        }
-        let changes = calls.iter().enumerate().filter(|(_, call)| matches!(call.place, Place::Change(_)));
-        // Where it was done at last, it does not matter what stopped it before.
-        changes.map(|call| judge(call, Manner::Other)).min_by_key(|found| match found {
-            Found::Answer(_) => 0,
-            Found::Unknown(_) => 1,
-            Found::Refused(..) => 2,
-        })
+        calls.iter().enumerate().filter_map(judge).min_by_key(|(rank, _)| *rank).map(|(_, found)| found)
     }
 
-    fn may_answer(&self, call: &EarlierCall) -> bool {
+    fn may_answer(&self, call: &EarlierCall, looks: bool, manner: Manner) -> bool {
+        // Where exactly the same changes stand before it as then, and nobody knows of any other.
+        let here = |changes: usize| {
+            !self.spent.changed && self.answered == changes && self.last.is_none_or(|last| last < changes)
+        };
         match (call.place, &call.came_to) {
+            // Whoever looks sees what is there now, also with what counts as a change because nobody vouches for it.
+            (Place::Change(number), CameTo::Value(_)) if looks => !self.has_unknown && here(number),
             (Place::Change(_), _) => true,
-            // A read that nobody saw the end of can be done again.
+            // A read that nobody saw the end of can be done again, and another manner is another read.
             (Place::ReadAfter(_), CameTo::Unknown) => false,
-            // What was read answers where exactly the changes before it have answered.
-            (Place::ReadAfter(changes), CameTo::Value(_)) => {
-                !self.spent.changed && self.answered == changes && self.last.is_none_or(|last| last < changes)
-            }
+            (Place::ReadAfter(changes), CameTo::Value(_)) => manner == Manner::Same && here(changes),
         }
     }
 
@@ -392,6 +388,16 @@ mod tests {
     }
 
     #[test]
+    fn of_two_calls_for_the_same_the_one_that_is_done_answers_first() {
+        let earlier = Earlier::new([
+            call("1", "w", Place::Change(0), CameTo::Unknown),
+            call("2", "w", Place::Change(1), value("done")),
+        ]);
+        assert_eq!(ask(&earlier, "w", false), Known::Value(json!("done")));
+        assert_eq!(ask(&earlier, "w", false), Known::Unknown("1".into()));
+    }
+
+    #[test]
     fn what_was_done_at_last_answers_before_what_was_stopped() {
         let earlier = Earlier::new([
             call("1", "w.short", Place::Change(0), value("stopped")),
@@ -417,6 +423,11 @@ mod tests {
         assert_eq!(look(&recorded()), Known::Value(json!(0)));
         let earlier = recorded();
         ask(&earlier, "pay", false);
+        assert_eq!(look(&earlier), Known::Nothing);
+        // Behind a change that answers it was another look.
+        let paid = call("2", "pay", Place::Change(1), value("paid"));
+        let earlier = Earlier::new([call("1", "balance", Place::Change(0), value(0)), paid]);
+        assert_eq!(ask(&earlier, "pay", false), Known::Value(json!("paid")));
         assert_eq!(look(&earlier), Known::Nothing);
         let unknown = call("2", "pay", Place::Change(1), CameTo::Unknown);
         let earlier = Earlier::new([call("1", "balance", Place::Change(0), value(0)), unknown]);

@@ -131,7 +131,7 @@ impl<A, R> FunctionTool<A, R> {
         self
     }
 
-    /// Says which of the calls that leave the world as it was tell how it is now; all of them where it is not said.
+    /// Says which calls tell how the world is now; where it is not said, all that leave it as it was.
     pub fn looks(mut self, looks: impl Fn(&Value) -> bool + Send + Sync + 'static) -> Self {
         self.looks = Some(Box::new(looks));
         self
@@ -232,8 +232,10 @@ where
     }
 
     fn looks(&self, args: &Value) -> bool {
-        let reads = self.spec.read_only || self.reads_only(args);
-        reads && self.looks.as_ref().is_none_or(|looks| looks(args))
+        match &self.looks {
+            Some(looks) => looks(args),
+            None => self.spec.read_only || self.reads_only(args),
+        }
     }
 
     fn preview(&self, args: &Value) -> Preview {

@@ -66,6 +66,8 @@ pub(crate) struct Chat {
     pub(super) go_on: bool,
     pub(super) queue: VecDeque<String>,
     pub(super) asking: VecDeque<Pending>,
+    /// The first of them was put to the person.
+    pub(super) put: bool,
     pub(super) editor: Editor,
     /// The words of a "no", or of a form's field.
     pub(super) why: Editor,
@@ -126,6 +128,7 @@ impl Chat {
             go_on: false,
             queue: VecDeque::new(),
             asking: VecDeque::new(),
+            put: false,
             editor: Editor::default(),
             why: Editor::default(),
             // Where the journal is sealed, what was asked is not kept beside it in the clear.
@@ -201,10 +204,11 @@ impl Chat {
                 let Ok(news) = self.receiver.try_recv() else { break };
                 self.hear(news);
             }
-            self.asking.retain(|asking| !asking.is_void());
-            if let Some(asking) = self.asking.front_mut() {
-                asking.open_if_quiet(Instant::now());
+            if self.asking.front().is_some_and(Pending::is_void) {
+                self.put = false;
             }
+            self.asking.retain(|asking| !asking.is_void());
+            self.put_first(Instant::now());
             dirty = true;
         }
         self.conclude().await
@@ -285,14 +289,11 @@ impl Chat {
                 }
             }
             News::Question(question) => {
-                let asking = Asking::new(question, now);
-                self.say(asking.told(self.look));
-                self.asking.push_back(Pending::Gate(asking));
+                self.asking.push_back(Pending::Gate(Asking::new(question, now)));
             }
             News::Form(question) => {
                 // One that cannot be shown is not answered, and whoever waits hears of that.
                 if let Some(asking) = FormAsking::new(question, now) {
-                    self.say(asking.told(self.look));
                     self.asking.push_back(Pending::Form(Box::new(asking)));
                 }
             }

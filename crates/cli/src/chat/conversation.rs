@@ -220,6 +220,7 @@ impl Chat {
             self.say(rows);
         }
         self.asking.clear();
+        self.put = false;
     }
 
     /// What was meant to follow a turn that did not end well is not sent by itself.
@@ -251,9 +252,23 @@ impl Chat {
         }
     }
 
+    /// Puts the question that stands first, once it does: whatever was pressed until then was meant for another.
+    pub(super) fn put_first(&mut self, now: Instant) {
+        let Some(asking) = self.asking.front_mut() else { return };
+        if self.put {
+            asking.open_if_quiet(now);
+            return;
+        }
+        asking.disturbed(now);
+        let told = asking.told(self.look);
+        self.put = true;
+        self.say(told);
+    }
+
     /// Hands over what was decided about the question that stands first.
     pub(super) fn decide(&mut self, decision: ApprovalDecision) {
         if let Some(Pending::Gate(asking)) = self.asking.pop_front() {
+            self.put = false;
             self.say(vec![decided(&decision, self.look), Row::blank()]);
             asking.decide(decision);
         }
@@ -263,6 +278,7 @@ impl Chat {
     pub(super) fn fill(&mut self, filled: Elicited) {
         self.why.clear();
         if let Some(Pending::Form(asking)) = self.asking.pop_front() {
+            self.put = false;
             self.say(vec![elicited(&filled, self.look), Row::blank()]);
             asking.decide(filled);
         }

@@ -51,6 +51,14 @@ impl Pending {
         }
     }
 
+    /// What is said when it is put.
+    pub(crate) fn told(&self, look: Look) -> Vec<Row> {
+        match self {
+            Self::Gate(asking) => asking.told(look),
+            Self::Form(asking) => asking.told(look),
+        }
+    }
+
     /// When keys begin to count, where they do not yet.
     pub(crate) fn opens_at(&self) -> Option<Instant> {
         match self {

@@ -20,6 +20,11 @@ const LOOK: Duration = Duration::from_millis(50);
 pub(crate) fn cancel(journal: &Journal, args: &RunsCancelArgs) -> Result<Exit> {
     let run = journal.run(&args.run).map_err(|error| problem(&error))?;
     if run.summary.state == RunState::Running {
+        if !run.summary.id.starts_with("scr_") {
+            return Err(Problem::new(format!("{} is no script", run.summary.id))
+                .hint("it ends with its session: stop the `selvedge` that works on it, or the task from a script")
+                .into());
+        }
         return stop(journal, &run.summary.id);
     }
     check(&run)?;

@@ -65,7 +65,7 @@ def tools(params):
         names = ["first", "second"] if STATE and os.path.exists(STATE) else ["first"]
         return {"tools": [tool(name) for name in names]}
     if MODE == "bank":
-        return {"tools": [tool("balance", annotations={"readOnlyHint": True}), tool("pay"), tool("pay_slowly")]}
+        return {"tools": [tool("balance", annotations={"readOnlyHint": True}), tool("pay"), tool("pay_slowly"), tool("give")]}
     if MODE == "annotated":
         return {"tools": [
             tool("look", annotations={"readOnlyHint": True}),
