@@ -107,6 +107,36 @@ fn a_servers_form_is_filled_in_by_the_person_in_the_chat() {
 }
 
 #[test]
+fn a_key_is_for_the_question_it_was_pressed_for() {
+    // The call is asked for first, the form comes behind it.
+    let desk = Desk::new(script(
+        "const wiped = danger.wipe({}); await new Promise(then => setTimeout(then, 200));\nawait odd.ask({}); await wiped; return 1",
+    ));
+    let asked = desk.work().join("asked");
+    let odd = Place::odd("odd", "good").replace("\"good\"]", &format!("\"good\", {asked:?}]"));
+    desk.configure(&format!("{odd}{}", Place::odd("danger", "annotated")));
+    let mut person = desk.sit_down(&[], 100, 40, &[]);
+    person.asks("Wipe it");
+    person.wait_for("says that it can destroy");
+    person.wait_for("y once");
+    while !asked.exists() {
+        assert!(person.screen().contains("y once"), "{}", person.screen());
+    }
+    // The form stands behind the question: it is not shown, and the second key is not for it.
+    assert!(!person.screen().contains("Which one?"), "{}", person.screen());
+    person.types("yy");
+    person.wait_for("Which one?");
+    person.wait_for("y fill it in for odd");
+    person.types("y");
+    person.wait_for("1 of 1: ");
+    person.types("this\r");
+    person.wait_for("y send this to odd");
+    person.types("y");
+    person.wait_for("» sent");
+    person.wait_for("Done.");
+}
+
+#[test]
 fn a_form_can_be_declined_left_or_stopped() {
     let Some(desk) = desk("", answering(FORM)) else { return };
     let mut person = desk.sit_down(&[], 100, 80, &[]);

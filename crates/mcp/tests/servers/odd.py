@@ -132,6 +132,8 @@ def call(id, params):
     if name == "ask":
         asked["elicit"] = id
         send({"jsonrpc": "2.0", "id": "elicit", "method": "elicitation/create", "params": {"message": "Which one?", "requestedSchema": {"type": "object", "properties": {"choice": {"type": "string"}}, "required": ["choice"]}}})
+        if STATE:
+            open(STATE, "w").close()
         return None
     if name == "think":
         asked["sample"] = id
