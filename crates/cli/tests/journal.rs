@@ -137,7 +137,7 @@ fn killed_at_any_moment_nothing_is_lost_and_nothing_repeated() {
                     unknown += 1;
                     assert!(count <= 1, "round {round}: call {n}");
                 }
-                other => panic!("round {round}: call {n} is {other:?}"),
+                other => panic!("round {round}: call {n} is {other:?}: {shown:#}"),
             }
         }
         match run["state"].as_str() {
