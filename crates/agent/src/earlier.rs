@@ -5,7 +5,8 @@ use std::sync::Arc;
 use selvedge_journal::{Call, CallState, Journal, JournalError, Run, RunState};
 use selvedge_protocol::CallStatus;
 use selvedge_script::Resume;
-use selvedge_tools::{CameTo, Earlier, EarlierCall, Place, same_work};
+use selvedge_tools::{CameTo, Earlier, EarlierCall, Place, SPAWN, TERMINAL, TYPED, is_named_as_now, same_work};
+use serde_json::Value;
 
 /// A run that somebody wants to go on from: the last of those that went on from the one that was named, since what
 /// they did is not done again either.
@@ -71,8 +72,8 @@ fn earlier_calls(journal: &Journal, run: &Run) -> Result<Vec<EarlierCall>, Journ
     }
     // From the first to the last: each has used up some of what was there before, and left some of its own.
     let mut road = Road::default();
-    for run in chain.iter().rev() {
-        road.go_on(run);
+    for run in chain.into_iter().rev() {
+        road.go_on(&as_it_came_out(journal, run)?);
     }
     // Where nobody knows what a change came to, whoever looks must see what is there now.
     if road.left.iter().any(|call| call.came_to == CameTo::Unknown && matches!(call.place, Place::Change(_))) {
@@ -93,14 +94,16 @@ impl Road {
     fn go_on(&mut self, run: &Run) {
         let before = self.changes;
         let mut made: Vec<EarlierCall> = Vec::new();
-        let mut calls: Vec<&Call> = run.calls.iter().collect();
-        calls.sort_by_key(|call| call.began_ns);
-        for call in calls {
+        for call in &run.calls {
             if call.reused || is_refused_as_unknown(call) {
                 // It stays what it was, where it was.
                 let came_so = |before: &EarlierCall| (before.came_to != CameTo::Unknown) == call.reused;
                 let of = |same: fn(&str, &str) -> bool| {
-                    let is = |before: &EarlierCall| came_so(before) && same(&before.args_digest, &call.digest);
+                    let is = |before: &EarlierCall| {
+                        came_so(before)
+                            && (same(&before.args_digest, &call.digest)
+                                || (before.said.is_some() && before.said == said(call)))
+                    };
                     self.left.iter().position(is)
                 };
                 if let Some(used) = of(|one, other| one == other).or_else(|| of(same_work)) {
@@ -111,7 +114,14 @@ impl Road {
                     let id = format!("{}/{}", run.summary.id, call.id);
                     let (args_digest, place) = (call.digest.clone(), Place::Change(self.changes));
                     self.changes += 1;
-                    made.push(EarlierCall { id, args_digest, place, came_to });
+                    made.push(EarlierCall {
+                        id,
+                        args_digest,
+                        place,
+                        came_to,
+                        task: task_of(call),
+                        said: said_then(call),
+                    });
                 }
                 continue;
             }
@@ -126,6 +136,7 @@ impl Road {
                 continue;
             }
             let came_to = match (call.state, &call.value) {
+                (CallState::Running, _) if call.tool == SPAWN => CameTo::GoesOn,
                 (CallState::Ended(CallStatus::Done), Some(value)) => CameTo::Value(value.clone()),
                 (CallState::Ended(CallStatus::OutcomeUnknown), _) => CameTo::Unknown,
                 // It was stopped on its way: nobody knows how far it came.
@@ -138,7 +149,10 @@ impl Road {
             let attempt = id.strip_suffix(".again");
             match made.iter_mut().find(|first| attempt == Some(first.id.as_str())) {
                 Some(first) => (first.place, first.came_to) = (place, came_to),
-                None => made.push(EarlierCall { id, args_digest: call.digest.clone(), place, came_to }),
+                None => {
+                    let (args_digest, task) = (call.digest.clone(), task_of(call));
+                    made.push(EarlierCall { id, args_digest, place, came_to, task, said: said_then(call) });
+                }
             }
         }
         if self.changes > before {
@@ -147,6 +161,66 @@ impl Road {
         }
         self.left.append(&mut made);
     }
+}
+
+/// The run, each call in the order they began and with what became of it at last: a task is what it came to, and what
+/// was left running in a terminal that nobody saw the end of is of unknown outcome.
+fn as_it_came_out(journal: &Journal, mut run: Run) -> Result<Run, JournalError> {
+    run.calls.sort_by_key(|call| call.began_ns);
+    let ended: Vec<Value> = run.calls.iter().filter_map(terminal_it_ended).collect();
+    for call in &mut run.calls {
+        if terminal_left_open(call).is_some_and(|terminal| !ended.contains(&terminal)) {
+            call.state = CallState::Ended(CallStatus::OutcomeUnknown);
+        }
+        if call.tool != SPAWN || call.reused {
+            continue;
+        }
+        let task = match journal.run(&call.id) {
+            Ok(task) => Some(task),
+            Err(JournalError::NoRun(_)) => None,
+            Err(error) => return Err(error),
+        };
+        match task.map(|task| (task.summary.state, task.calls.into_iter().next())) {
+            Some((RunState::Running | RunState::Suspended, _)) => call.state = CallState::Running,
+            Some((_, Some(made))) => {
+                (call.state, call.value, call.read_only, call.over_ns) =
+                    (made.state, made.value, made.read_only, made.over_ns);
+            }
+            // It was to be started, and was not.
+            Some((_, None)) | None => (call.state, call.args) = (CallState::Ended(CallStatus::NotStarted), None),
+        }
+    }
+    Ok(run)
+}
+
+/// The terminal in which a command went on when its call was over.
+fn terminal_left_open(call: &Call) -> Option<Value> {
+    let terminal = call.value.as_ref()?.get("sessionId")?;
+    [TERMINAL, TYPED].contains(&call.tool.as_str()).then(|| terminal.clone())
+}
+
+/// The terminal whose command was over with this call.
+fn terminal_it_ended(call: &Call) -> Option<Value> {
+    let ended = call.tool == TYPED && call.value.as_ref()?.get("exitCode").is_some();
+    ended.then(|| call.args.as_ref()?.get("session_id").cloned()).flatten()
+}
+
+/// Tool and arguments of a call, those of the call that a task was.
+fn said(call: &Call) -> Option<(String, Value)> {
+    let args = call.args.clone()?;
+    match (call.tool == SPAWN, args["tool"].as_str()) {
+        (true, Some(tool)) => Some((tool.to_owned(), args["args"].clone())),
+        _ => Some((call.tool.clone(), args)),
+    }
+}
+
+/// The same for a call that another build digested.
+fn said_then(call: &Call) -> Option<(String, Value)> {
+    said(call).filter(|_| !is_named_as_now(&call.digest))
+}
+
+fn task_of(call: &Call) -> Option<String> {
+    (call.tool == SPAWN).then(|| call.id.clone())
 }
 
 /// Whether a change was under way while something was read.

@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 #![cfg(unix)]
 
+#[path = "resuming/otherwise.rs"]
+mod otherwise;
 mod support;
 
 use std::process::{Output, Stdio};
@@ -155,6 +157,8 @@ fn only_what_tells_of_the_world_is_a_look() {
         "await tools.readFile({path: JSON.parse('7')}).catch(() => {})",
         "await tools.exec({command: ['cat', 'pipe'], timeoutMs: 200})",
         "await tools.exec({command: ['ls'], cwd: 'nowhere'}).catch(() => {})",
+        "await tools.exec({command: ['true']})",
+        "await tools.execCommand({cmd: 'cd . && echo looked; date'})",
         "await recall('scr_none').catch(() => {})",
         "await tools.fetchFromFC({fileKey: 'none'}).catch(() => {})",
     ] {

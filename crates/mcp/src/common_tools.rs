@@ -149,7 +149,7 @@ pub(crate) fn register(registry: &mut Registry, servers: &Servers) {
     let call = call.looks(move |args| is_listed(&lookers, args, |tool| tool.read_only));
     let call = call.work(move |args| work(&namers, args)).kept(|_, manner| match manner {
         Manner::Same => Kept::Answer,
-        Manner::Other => {
+        Manner::Other | Manner::OtherWay => {
             Kept::Refused("what it said was kept whole: ask with tools.mcp.<server>.<tool>.raw(args)".to_owned())
         }
     });
@@ -186,7 +186,7 @@ fn work(servers: &Servers, args: &Value) -> Work {
     // A server answers to more than one spelling.
     let server = servers.find(word("server")).map_or(word("server").to_owned(), |server| server.settings.name.clone());
     let arguments = args.get("arguments").cloned().unwrap_or_else(|| json!({}));
-    Work { tool: name_of(&server, word("tool")), args: arguments, manner: Value::Null }
+    Work { tool: name_of(&server, word("tool")), args: arguments, manner: Value::Null, way: Value::Null }
 }
 
 /// The same that the tool itself would promise: what a server says of itself counts where the user trusts it.

@@ -90,16 +90,19 @@ impl Tool for McpTool {
             Form::Value => Value::Null,
             Form::Raw => json!("raw"),
         };
-        Some(Work { tool: name_of(&self.server.settings.name, &self.name), args: args.clone(), manner })
+        Some(Work {
+            tool: name_of(&self.server.settings.name, &self.name),
+            args: args.clone(),
+            manner,
+            way: Value::Null,
+        })
     }
 
     fn kept(&self, _: &Value, manner: Manner) -> Kept {
         match (manner, self.form) {
             (Manner::Same, _) => Kept::Answer,
-            (Manner::Other, Form::Value) => Kept::Refused("what it said was kept whole: ask with `.raw`".to_owned()),
-            (Manner::Other, Form::Raw) => {
-                Kept::Refused("its value was kept, and not all it said: ask without `.raw`".to_owned())
-            }
+            (_, Form::Value) => Kept::Refused("what it said was kept whole: ask with `.raw`".to_owned()),
+            (_, Form::Raw) => Kept::Refused("its value was kept, and not all it said: ask without `.raw`".to_owned()),
         }
     }
 

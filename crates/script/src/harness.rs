@@ -247,6 +247,13 @@ impl Harness {
 
     /// A run has ended or come to rest: that is written down and told.
     fn over(&self, mut output: ScriptToolCallOutput, start: &Start<'_>, options: &RunOptions) -> ScriptToolCallOutput {
+        if let Some(resume) = options.resume.as_ref().filter(|_| output.status != RunStatus::Suspended) {
+            // Whatever it changed may have been that, said otherwise.
+            output.warnings.extend(resume.calls.passed_over().iter().map(|id| {
+                let run = id.split('/').next().unwrap_or_default();
+                format!("nobody knows how {id} ended, and this script changed something without asking for it: `selvedge runs show {run}` tells what it was")
+            }));
+        }
         if let Some(ledger) = self.orchestrator.ledger()
             && output.status != RunStatus::Suspended
         {

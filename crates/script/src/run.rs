@@ -188,6 +188,10 @@ impl<'a> Run<'a> {
             traffic.take_up(&suspension.traffic);
             (execution, Pump { requests: Vec::new(), state: State::Waiting })
         } else {
+            // A task is started while the script computes.
+            if self.tasks.is_some() {
+                self.write_first_line()?;
+            }
             let start = self.runtime.start(program, Box::new(bridge));
             traffic.while_computing(&leash, clock.deadline(), start).await.map_err(fail)?
         };

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -11,13 +11,13 @@ use selvedge_confine::{
     Child, Command, ConfineError, Confinement, NamedSockets, Network, Rlimits, Stdio, Support, Wall, WeakerWall,
 };
 use selvedge_protocol::{Preview, SandboxPolicy, View};
-use selvedge_tools::{Call, Risk, ToolError};
+use selvedge_tools::{Call, Kept, Risk, ToolError, Work};
 use serde_json::{Value, json};
 
 use crate::apply_patch;
 use crate::ending::Leaving;
 use crate::environment::{Environment, EnvironmentPolicy};
-use crate::judge::{CommandView, Safety, covered_by, judge_command, prefix_of, shown};
+use crate::judge::{CommandView, Safety, covered_by, deed_of, judge_command, prefix_of, shown};
 use crate::patch;
 use crate::privacy::may_show_secrets;
 use crate::{TurnDiff, Workspace};
@@ -81,6 +81,12 @@ pub struct Rule {
     pub unconfined: bool,
 }
 
+/// Programs that read nothing that a call could have changed.
+const TELL_NOTHING: [&str; 21] = [
+    ":", "arch", "basename", "cd", "date", "dirname", "echo", "expr", "false", "groups", "hostname", "id", "nproc",
+    "printf", "pwd", "seq", "sleep", "true", "tty", "uname", "whoami",
+];
+
 /// How long a command may run where the call does not say.
 pub(crate) const DEFAULT_TIMEOUT: Duration = Duration::from_secs(120);
 /// How long a call may say.
@@ -140,12 +146,22 @@ impl Commands {
         wanted.unconfined.is_none() && self.judge(wanted) == Safety::ReadOnly
     }
 
-    /// What it does, however its folder is said.
-    pub(crate) fn work(&self, wanted: &Wanted) -> Value {
-        let cwd = self.cwd(wanted);
-        // Through links, too. Where there is no such folder it does nothing.
-        let cwd = cwd.canonicalize().unwrap_or(cwd);
-        json!([wanted.argv, from(self.inner.workspace.root(), &cwd), wanted.env, wanted.unconfined.is_some()])
+    /// Whether a command tells how things stand, and not only what was said to it or what time it is.
+    pub(crate) fn looks(&self, wanted: &Wanted) -> bool {
+        let name = |words: &Vec<String>| words.first().and_then(|word| word.rsplit('/').next().map(str::to_owned));
+        let tells = |words: &Vec<String>| name(words).is_some_and(|name| !TELL_NOTHING.contains(&name.as_str()));
+        self.reads_only(wanted) && judge_command(&wanted.argv).commands.iter().any(tells)
+    }
+
+    /// What it does, however it and its folder are said and whichever tool does it, behind a wall or not.
+    pub(crate) fn work(&self, tool: &str, wanted: &Wanted, manner: Value) -> Work {
+        let workspace = &self.inner.workspace;
+        if let Some(patch) = patch_of(wanted) {
+            return Work { way: json!(tool), manner, ..apply_patch::work(workspace, &patch) };
+        }
+        let args = json!([deed_of(&wanted.argv), workspace.way_to(wanted.cwd.as_deref()), wanted.env]);
+        let way = json!([tool, wanted.argv, wanted.unconfined.is_some()]);
+        Work { tool: "command".to_owned(), args, manner, way }
     }
 
     /// The judgement of the words, with what the circumstances add to it: variables can make any program do anything,
@@ -335,11 +351,16 @@ impl Wanted {
     }
 }
 
-/// The way from one folder to another.
-fn from(here: &Path, there: &Path) -> PathBuf {
-    let common = here.components().zip(there.components()).take_while(|(one, other)| one == other).count();
-    let up = here.components().skip(common).map(|_| Component::ParentDir);
-    up.chain(there.components().skip(common)).collect()
+/// What a command that was run by another way is for this one. `ours` tells whether it is told in our form.
+pub(crate) fn kept_from_another_way(value: &Value, ours: impl Fn(&Value) -> bool) -> Kept {
+    match value["exitCode"].as_i64() {
+        // What failed may be tried otherwise.
+        Some(1..) => Kept::Nothing,
+        _ if ours(value) => Kept::Answer,
+        _ => {
+            Kept::Refused("another tool did it, which tells of it in another form: ask as it was asked then".to_owned())
+        }
+    }
 }
 
 /// The arguments for `apply_patch`, where a command means that tool.

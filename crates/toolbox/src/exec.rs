@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use schemars::JsonSchema;
 use selvedge_confine::{Child, Stdio};
 use selvedge_protocol::{Event, OutputStream};
-use selvedge_tools::{Again, Call, Kept, Manner, Tool, ToolError, Work, tool_with_call};
+use selvedge_tools::{Again, Call, Kept, Manner, Tool, ToolError, tool_with_call};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::net::unix::pipe::Receiver;
@@ -15,7 +15,7 @@ use tokio::net::unix::pipe::Receiver;
 use crate::aliases::aliases_of;
 use crate::blocking::blocking;
 use crate::capture::{Capture, KEPT};
-use crate::commands::{Commands, DEFAULT_TIMEOUT, LONGEST_TIMEOUT, Wanted};
+use crate::commands::{Commands, DEFAULT_TIMEOUT, LONGEST_TIMEOUT, Wanted, kept_from_another_way};
 use crate::ending::{Ending, Leaving};
 
 /// What to run.
@@ -66,7 +66,8 @@ const MOST_IN_A_PIPE: usize = 1 << 20;
 const TIMED_OUT: i32 = 124;
 
 pub(crate) fn exec(commands: &Commands) -> impl Tool + use<> {
-    let [running, judging, reading, doing, showing, agreeing, allowing, confined] = [(); 8].map(|()| commands.clone());
+    let [running, judging, reading, looking, doing, showing, agreeing, allowing, confined] =
+        [(); 9].map(|()| commands.clone());
     let description = "Runs a command in the sandbox and waits for its end, whatever its exit status. \
         Processes it leaves in the background end with the script.";
     tool_with_call("exec", description, move |args: Args, call| {
@@ -75,14 +76,14 @@ pub(crate) fn exec(commands: &Commands) -> impl Tool + use<> {
     })
     .risk(move |args| judging.risk(&wanted(args)))
     .reads_only(move |args| reading.reads_only(&wanted(args)))
-    .work(move |args| Work {
-        tool: "exec".to_owned(),
-        args: doing.work(&wanted(args)),
-        manner: args["timeout_ms"].clone(),
-    })
-    .kept(|value, manner| match value["timedOut"] == true && manner == Manner::Other {
-        true => Kept::Unfinished,
-        false => Kept::Answer,
+    .looks(move |args| looking.looks(&wanted(args)))
+    .work(move |args| doing.work("exec", &wanted(args), args["timeout_ms"].clone()))
+    .kept(|value, manner| match manner {
+        Manner::Same => Kept::Answer,
+        // Nobody knows how far it came.
+        _ if value["timedOut"] == true || !value["sessionId"].is_null() => Kept::Unfinished,
+        Manner::Other => Kept::Answer,
+        Manner::OtherWay => kept_from_another_way(value, |value| !value["aggregatedOutput"].is_null()),
     })
     .preview(move |args| showing.preview(&wanted(args)))
     .agreement(move |args| agreeing.agreement(&wanted(args)))

@@ -1,15 +1,14 @@
 //! `exec_command` and `write_stdin`: a command in a terminal that goes on between calls.
 
-use std::sync::LazyLock;
 use std::time::Duration;
 
 use schemars::JsonSchema;
-use selvedge_tools::{Call, Kept, Risk, Tool, ToolError, Work, tool_with_call};
+use selvedge_tools::{Call, Kept, Manner, Risk, Tool, ToolError, Work, tool_with_call};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::aliases::aliases_of;
-use crate::commands::{Commands, Wanted};
+use crate::commands::{Commands, Wanted, kept_from_another_way};
 use crate::judge::{Safety, judge_command};
 use crate::terminals::{Glance, Terminals};
 
@@ -64,13 +63,10 @@ pub(crate) struct Output {
     exit_code: Option<i32>,
 }
 
-/// Terminals have small numbers: what was typed into one of another process was not typed into one of ours.
-static THIS_PROCESS: LazyLock<String> = LazyLock::new(|| selvedge_protocol::new_id("own"));
-
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
 
 pub(crate) fn exec_command(commands: &Commands, terminals: &Terminals) -> impl Tool + use<> {
-    let [running, judging, reading, doing, showing, agreeing, allowing] = [(); 7].map(|()| commands.clone());
+    let [running, judging, reading, looking, doing, showing, agreeing, allowing] = [(); 8].map(|()| commands.clone());
     let terminals = terminals.clone();
     let description = "Runs a shell command in a terminal. Where it has not ended in time, it goes on and can be \
         typed to with write_stdin, until the script ends.";
@@ -80,13 +76,13 @@ pub(crate) fn exec_command(commands: &Commands, terminals: &Terminals) -> impl T
     })
     .risk(move |args| judging.risk(&wanted(args)))
     .reads_only(move |args| reading.reads_only(&wanted(args)))
-    .work(move |args| Work {
-        tool: "exec_command".to_owned(),
-        args: doing.work(&wanted(args)),
-        manner: args["yield_time_ms"].clone(),
+    .looks(move |args| looking.looks(&wanted(args)))
+    .work(move |args| doing.work("exec_command", &wanted(args), args["yield_time_ms"].clone()))
+    .kept(|value, manner| match manner {
+        Manner::Same | Manner::Other => Kept::Answer,
+        Manner::OtherWay if value["timedOut"] == true => Kept::Unfinished,
+        Manner::OtherWay => kept_from_another_way(value, |value| value["output"].is_string()),
     })
-    // What had not ended by then ended with its script.
-    .kept(|value, _| if value["sessionId"].is_null() { Kept::Answer } else { Kept::Unfinished })
     .preview(move |args| showing.preview(&wanted(args)))
     .agreement(move |args| agreeing.agreement(&wanted(args)))
     .allow_always(move |args| allowing.allow_always(&wanted(args)))
@@ -105,8 +101,9 @@ pub(crate) fn write_stdin(terminals: &Terminals) -> impl Tool + use<> {
     .risk(risk_of_typing)
     .work(|args| Work {
         tool: "write_stdin".to_owned(),
-        args: json!([*THIS_PROCESS, args["session_id"], args["chars"]]),
+        args: json!([args["session_id"], args["chars"]]),
         manner: args["yield_time_ms"].clone(),
+        way: Value::Null,
     })
     .render(render)
     .aliases(aliases_of("write_stdin"))

@@ -78,7 +78,12 @@ pub(crate) fn http(web: &Web) -> impl Tool + use<> {
     })
     .risk(move |args| risk(&judging, args))
     .reads_only(|args| method(args).is_some_and(|method| only_reads(&method)))
-    .work(|args| Work { tool: "http".to_owned(), args: work(args), manner: args["timeout_ms"].clone() })
+    .work(|args| Work {
+        tool: "http".to_owned(),
+        args: work(args),
+        manner: args["timeout_ms"].clone(),
+        way: Value::Null,
+    })
     .preview(move |args| preview(&showing, args))
     .agreement(move |args| Some(format!("{} {}", method(args)?, agreeing.agreement(&address(args))?)))
     .allow_always(move |args| {

@@ -1,6 +1,7 @@
 //! Commands in terminals, which go on between calls.
 
 use std::collections::BTreeMap;
+use std::hash::{BuildHasher, RandomState};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -30,11 +31,17 @@ pub(crate) struct Terminals {
     open: Arc<Mutex<Open>>,
 }
 
-#[derive(Default)]
 struct Open {
+    /// Of the newest. Terminals of one process are none of another's: numbers begin anywhere.
     last: u32,
     /// `None` while it is being opened.
     terminals: BTreeMap<u32, Option<Arc<Terminal>>>,
+}
+
+impl Default for Open {
+    fn default() -> Self {
+        Self { last: (RandomState::new().hash_one(()) % 1_000_000_000) as u32, terminals: BTreeMap::new() }
+    }
 }
 
 /// Closes a terminal when its scope ends.

@@ -83,6 +83,17 @@ impl Workspace {
         Self::open_with(root, policy, private, &[])
     }
 
+    /// The way from here to a folder, however it is said: through links, too. It is the same wherever the workspace lies.
+    pub(crate) fn way_to(&self, folder: Option<&str>) -> PathBuf {
+        let there = self.absolute(folder.unwrap_or("."), None);
+        // Where there is no such folder nothing is done in it.
+        let there = there.canonicalize().unwrap_or(there);
+        let here = self.root();
+        let common = here.components().zip(there.components()).take_while(|(one, other)| one == other).count();
+        let up = here.components().skip(common).map(|_| Component::ParentDir);
+        up.chain(there.components().skip(common)).collect()
+    }
+
     /// The same, with more folders that may be written.
     pub fn open_with(
         root: &Path,

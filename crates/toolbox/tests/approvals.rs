@@ -261,7 +261,7 @@ fn what_is_dangerous_is_named_however_long_the_script_is() {
         (
             vec![
                 ("exec_command", json!({"cmd": "cat", "yieldTimeMs": 100})),
-                ("write_stdin", json!({"sessionId": 1, "chars": typed, "yieldTimeMs": 100})),
+                ("write_stdin", json!({"sessionId": "last", "chars": typed, "yieldTimeMs": 100})),
             ],
             "types `rm -rf a`: it removes files by force, in `echo 1",
         ),
@@ -587,7 +587,7 @@ fn for_this_script_covers_no_other_command() {
 fn typing_into_a_terminal_is_judged_too() {
     let calls = [
         ("exec_command", json!({"cmd": "sh", "yieldTimeMs": 200})),
-        ("write_stdin", json!({"sessionId": 1, "chars": "rm -rf doomed\n", "yieldTimeMs": 500})),
+        ("write_stdin", json!({"sessionId": "last", "chars": "rm -rf doomed\n", "yieldTimeMs": 500})),
     ];
     for (answer, there, status) in [(no(), true, CallStatus::Failed), (Answer::Once, false, CallStatus::Done)] {
         both_ways_many(

@@ -10,8 +10,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::work::work_of;
+use crate::work::{manner_of, work_of};
 use crate::{Kept, Manner};
+
+const WAIT_FOR_IT: &str = "it goes on as a task, and `tools.spawn.wait` tells what it comes to";
 
 /// The calls of an earlier run, each of which answers one call at most.
 #[derive(Debug, Default)]
@@ -21,6 +23,8 @@ pub struct Earlier(Mutex<Left>);
 struct Left {
     /// By what they do, in the order they were made.
     calls: HashMap<String, Vec<EarlierCall>>,
+    /// Those of another build are known again.
+    recognised: bool,
     /// Of some change nobody knows the end.
     has_unknown: bool,
     /// How many changes have answered, and the last of them.
@@ -59,10 +63,14 @@ pub struct EarlierCall {
     pub place: Place,
     /// What came of it.
     pub came_to: CameTo,
+    /// The task it was, where it was made as one.
+    pub task: Option<String>,
+    /// Tool and arguments, where the digest is another build's.
+    pub said: Option<(String, Value)>,
 }
 
 /// Where a call stands among the changes that were made, from the first on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Place {
     /// It is the change of this number, from zero.
     Change(usize),
@@ -77,6 +85,8 @@ pub enum CameTo {
     Value(Value),
     /// It was started, and nobody knows how it ended.
     Unknown,
+    /// It goes on: it is a task.
+    GoesOn,
 }
 
 /// A call that is asked for now.
@@ -88,13 +98,17 @@ pub(crate) struct Asking<'a> {
     pub(crate) looks: bool,
     /// The batch it belongs to.
     pub(crate) batch: usize,
+    /// Whether it is asked for as a task, which may go on.
+    pub(crate) as_task: bool,
 }
 
 /// What the earlier run knows of a call.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Known {
-    /// Its result.
-    Value(Value),
+    /// Its result, and the task that came to it.
+    Value(Value, Option<String>),
+    /// It goes on as this task.
+    GoesOn(String),
     /// It was done there as this call, whose result is none for this one, and why.
     Refused(String, String),
     /// It was started there as this call, and nobody knows how it ended.
@@ -119,6 +133,23 @@ impl Earlier {
 
     fn left(&self) -> MutexGuard<'_, Left> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Calls that another build digested are known again by what they were asked to do.
+    pub(crate) fn recognise(&self, digest_of: impl Fn(&str, &Value) -> Option<String>) {
+        let mut left = self.left();
+        if std::mem::replace(&mut left.recognised, true) {
+            return;
+        }
+        let mut again = Vec::new();
+        left.calls.values_mut().for_each(|calls| again.extend(calls.extract_if(.., |call| call.said.is_some())));
+        for mut call in again {
+            if let Some(digest) = call.said.take().and_then(|(tool, args)| digest_of(&tool, &args)) {
+                call.args_digest = digest;
+            }
+            left.calls.entry(work_of(&call.args_digest).to_owned()).or_default().push(call);
+        }
+        left.calls.values_mut().for_each(|calls| calls.sort_by_key(|call| call.place));
     }
 
     /// What has answered so far.
@@ -152,9 +183,12 @@ impl Earlier {
         let found = left.find(&asking, kept);
         // What is known to be done is told, whatever else was begun of the same.
         if let Some(Found::Answer(at)) = found
-            && let Some(EarlierCall { came_to: CameTo::Value(value), .. }) = left.take(work, at)
+            && let Some(call) = left.take(work, at)
         {
-            return Known::Value(value);
+            return match call.came_to {
+                CameTo::Value(value) => Known::Value(value, call.task),
+                CameTo::Unknown | CameTo::GoesOn => Known::GoesOn(call.task.unwrap_or_default()),
+            };
         }
         if let Some(id) = left.spent.blindly.get(work).cloned() {
             left.told.insert(work.to_owned(), asking.batch);
@@ -178,6 +212,18 @@ impl Earlier {
         }
         left.spent.changed |= !asking.read_only;
         Known::Nothing
+    }
+
+    /// The changes nobody knows the end of that the script did not ask for, where it made others.
+    pub fn passed_over(&self) -> Vec<String> {
+        let left = self.left();
+        let unknown = |call: &&EarlierCall| call.came_to == CameTo::Unknown && matches!(call.place, Place::Change(_));
+        let mut ids: Vec<String> = match left.spent.changed {
+            true => left.calls.values().flatten().filter(unknown).map(|call| call.id.clone()).collect(),
+            false => Vec::new(),
+        };
+        ids.sort();
+        ids
     }
 
     /// Whether the script was told of a call that nobody knows the end of.
@@ -207,15 +253,20 @@ impl Left {
     fn find(&self, asking: &Asking<'_>, kept: impl Fn(&Value, Manner) -> Kept) -> Option<Found> {
         let calls = self.calls.get(work_of(asking.args_digest))?;
         let judge = |(at, call): (usize, &EarlierCall)| {
-            let manner = if call.args_digest == asking.args_digest { Manner::Same } else { Manner::Other };
+            let manner = manner_of(&call.args_digest, asking.args_digest);
             match &call.came_to {
                 _ if !self.may_answer(call, asking.looks, manner) => None,
                 CameTo::Unknown => Some((2, Found::Unknown(at))),
-                CameTo::Value(value) => Some(match kept(value, manner) {
-                    Kept::Answer => (usize::from(manner == Manner::Other), Found::Answer(at)),
-                    Kept::Unfinished => (2, Found::Unknown(at)),
-                    Kept::Refused(why) => (3, Found::Refused(call.id.clone(), why)),
-                }),
+                CameTo::GoesOn if asking.as_task => Some((0, Found::Answer(at))),
+                CameTo::GoesOn => {
+                    Some((3, Found::Refused(call.task.clone().unwrap_or_default(), WAIT_FOR_IT.to_owned())))
+                }
+                CameTo::Value(value) => match kept(value, manner) {
+                    Kept::Answer => Some((usize::from(manner != Manner::Same), Found::Answer(at))),
+                    Kept::Unfinished => Some((2, Found::Unknown(at))),
+                    Kept::Refused(why) => Some((3, Found::Refused(call.id.clone(), why))),
+                    Kept::Nothing => None,
+                },
             }
         };
         calls.iter().enumerate().filter_map(judge).min_by_key(|(rank, _)| *rank).map(|(_, found)| found)
@@ -232,6 +283,7 @@ impl Left {
             (Place::Change(_), _) => true,
             // A read that nobody saw the end of can be done again, and another manner is another read.
             (Place::ReadAfter(_), CameTo::Unknown) => false,
+            (Place::ReadAfter(_), CameTo::GoesOn) => true,
             (Place::ReadAfter(changes), CameTo::Value(_)) => manner == Manner::Same && here(changes),
         }
     }
@@ -259,19 +311,19 @@ mod tests {
     use serde_json::json;
 
     fn call(id: &str, digest: &str, place: Place, came_to: CameTo) -> EarlierCall {
-        EarlierCall { id: id.into(), args_digest: digest.into(), place, came_to }
+        EarlierCall { id: id.into(), args_digest: digest.into(), place, came_to, task: None, said: None }
     }
 
     /// In a batch of its own; what was done in another manner answers.
     fn ask(earlier: &Earlier, args_digest: &str, read_only: bool) -> Known {
         let batch = earlier.next_batch();
-        earlier.answer(Asking { args_digest, read_only, looks: read_only, batch }, |_, _| Kept::Answer)
+        earlier.answer(Asking { args_digest, read_only, looks: read_only, as_task: false, batch }, |_, _| Kept::Answer)
     }
 
     /// A look that is answered.
     fn look(earlier: &Earlier) {
         let batch = earlier.next_batch();
-        let asking = Asking { args_digest: "look", read_only: true, looks: true, batch };
+        let asking = Asking { args_digest: "look", read_only: true, looks: true, as_task: false, batch };
         assert_eq!(earlier.answer(asking, |_, _| Kept::Answer), Known::Nothing);
         earlier.looked(batch);
     }
@@ -284,8 +336,8 @@ mod tests {
     fn a_recorded_call_answers_once_and_in_order() {
         let earlier =
             Earlier::new([call("1", "w", Place::Change(0), value(1)), call("2", "w", Place::Change(1), value(2))]);
-        assert_eq!(ask(&earlier, "w", false), Known::Value(json!(1)));
-        assert_eq!(ask(&earlier, "w", false), Known::Value(json!(2)));
+        assert_eq!(ask(&earlier, "w", false), Known::Value(json!(1), None));
+        assert_eq!(ask(&earlier, "w", false), Known::Value(json!(2), None));
         assert_eq!(ask(&earlier, "w", false), Known::Nothing);
     }
 
@@ -296,10 +348,10 @@ mod tests {
             call("2", "r", Place::ReadAfter(0), value("old")),
             call("3", "w", Place::Change(0), value("done")),
         ]);
-        assert_eq!(ask(&earlier, "r", true), Known::Value(json!("old")));
+        assert_eq!(ask(&earlier, "r", true), Known::Value(json!("old"), None));
         assert_eq!(ask(&earlier, "new write", false), Known::Nothing);
         assert_eq!(ask(&earlier, "r", true), Known::Nothing);
-        assert_eq!(ask(&earlier, "w", false), Known::Value(json!("done")));
+        assert_eq!(ask(&earlier, "w", false), Known::Value(json!("done"), None));
     }
 
     #[test]
@@ -313,8 +365,8 @@ mod tests {
             ])
         };
         let earlier = recorded();
-        assert_eq!(ask(&earlier, "w1", false), Known::Value(json!(1)));
-        assert_eq!(ask(&earlier, "r", true), Known::Value(json!("between")));
+        assert_eq!(ask(&earlier, "w1", false), Known::Value(json!(1), None));
+        assert_eq!(ask(&earlier, "r", true), Known::Value(json!("between"), None));
         let earlier = recorded();
         ask(&earlier, "w1", false);
         ask(&earlier, "w2", false);
@@ -358,7 +410,8 @@ mod tests {
     fn calls_of_one_batch_know_nothing_of_each_other() {
         let earlier = Earlier::new([call("1", "w", Place::Change(0), CameTo::Unknown)]);
         let batch = earlier.next_batch();
-        let asking = |args_digest, read_only| Asking { args_digest, read_only, looks: read_only, batch };
+        let asking =
+            |args_digest, read_only| Asking { args_digest, read_only, looks: read_only, as_task: false, batch };
         assert_eq!(earlier.answer(asking("w", false), |_, _| Kept::Answer), Known::Unknown("1".into()));
         assert_eq!(earlier.answer(asking("look", true), |_, _| Kept::Answer), Known::Nothing);
         earlier.looked(batch);
@@ -370,21 +423,21 @@ mod tests {
         let recorded = |came_to| Earlier::new([call("1", "w", Place::Change(0), came_to)]);
         let otherwise = |earlier: &Earlier, kept: Kept| {
             let batch = earlier.next_batch();
-            let asking = Asking { args_digest: "w.slowly", read_only: false, looks: false, batch };
+            let asking = Asking { args_digest: "w.slowly", read_only: false, looks: false, as_task: false, batch };
             earlier.answer(asking, |_, manner| if manner == Manner::Other { kept.clone() } else { Kept::Answer })
         };
         let earlier = recorded(CameTo::Unknown);
         assert_eq!(otherwise(&earlier, Kept::Answer), Known::Unknown("1".into()));
         assert_eq!(ask(&earlier, "w", false), Known::Unknown("1".into()));
         let earlier = recorded(value(1));
-        assert_eq!(otherwise(&earlier, Kept::Answer), Known::Value(json!(1)));
+        assert_eq!(otherwise(&earlier, Kept::Answer), Known::Value(json!(1), None));
         assert_eq!(ask(&earlier, "w", false), Known::Nothing);
         assert_eq!(otherwise(&recorded(value(1)), Kept::Unfinished), Known::Unknown("1".into()));
         // Whoever is refused may ask in the right manner.
         let earlier = recorded(value(1));
         let why = "in another form".to_owned();
         assert_eq!(otherwise(&earlier, Kept::Refused(why.clone())), Known::Refused("1".into(), why));
-        assert_eq!(ask(&earlier, "w", false), Known::Value(json!(1)));
+        assert_eq!(ask(&earlier, "w", false), Known::Value(json!(1), None));
     }
 
     #[test]
@@ -393,7 +446,7 @@ mod tests {
             call("1", "w", Place::Change(0), CameTo::Unknown),
             call("2", "w", Place::Change(1), value("done")),
         ]);
-        assert_eq!(ask(&earlier, "w", false), Known::Value(json!("done")));
+        assert_eq!(ask(&earlier, "w", false), Known::Value(json!("done"), None));
         assert_eq!(ask(&earlier, "w", false), Known::Unknown("1".into()));
     }
 
@@ -407,8 +460,8 @@ mod tests {
             (true, Manner::Other) => Kept::Unfinished,
             _ => Kept::Answer,
         };
-        let asking = Asking { args_digest: "w.longer", read_only: false, looks: false, batch: 1 };
-        assert_eq!(earlier.answer(asking, kept), Known::Value(json!("done")));
+        let asking = Asking { args_digest: "w.longer", read_only: false, looks: false, as_task: false, batch: 1 };
+        assert_eq!(earlier.answer(asking, kept), Known::Value(json!("done"), None));
         assert_eq!(earlier.answer(asking, kept), Known::Unknown("1".into()));
     }
 
@@ -417,17 +470,23 @@ mod tests {
         // Recorded as a change, because nobody vouches for what it says of itself.
         let recorded = || Earlier::new([call("1", "balance", Place::Change(0), value(0))]);
         let look = |earlier: &Earlier| {
-            let asking = Asking { args_digest: "balance", read_only: false, looks: true, batch: earlier.next_batch() };
+            let asking = Asking {
+                args_digest: "balance",
+                read_only: false,
+                looks: true,
+                as_task: false,
+                batch: earlier.next_batch(),
+            };
             earlier.answer(asking, |_, _| Kept::Answer)
         };
-        assert_eq!(look(&recorded()), Known::Value(json!(0)));
+        assert_eq!(look(&recorded()), Known::Value(json!(0), None));
         let earlier = recorded();
         ask(&earlier, "pay", false);
         assert_eq!(look(&earlier), Known::Nothing);
         // Behind a change that answers it was another look.
         let paid = call("2", "pay", Place::Change(1), value("paid"));
         let earlier = Earlier::new([call("1", "balance", Place::Change(0), value(0)), paid]);
-        assert_eq!(ask(&earlier, "pay", false), Known::Value(json!("paid")));
+        assert_eq!(ask(&earlier, "pay", false), Known::Value(json!("paid"), None));
         assert_eq!(look(&earlier), Known::Nothing);
         let unknown = call("2", "pay", Place::Change(1), CameTo::Unknown);
         let earlier = Earlier::new([call("1", "balance", Place::Change(0), value(0)), unknown]);
@@ -438,7 +497,7 @@ mod tests {
     fn a_read_in_another_manner_is_another_read() {
         let earlier = Earlier::new([call("1", "r", Place::ReadAfter(0), value("short"))]);
         assert_eq!(ask(&earlier, "r.whole", true), Known::Nothing);
-        assert_eq!(ask(&earlier, "r", true), Known::Value(json!("short")));
+        assert_eq!(ask(&earlier, "r", true), Known::Value(json!("short"), None));
     }
 
     #[test]
@@ -458,7 +517,7 @@ mod tests {
         let (first, second) = (recorded(), recorded());
         ask(&first, "w", false);
         second.spend(&first.spent());
-        assert_eq!(ask(&second, "r", true), Known::Value(json!("then")));
+        assert_eq!(ask(&second, "r", true), Known::Value(json!("then"), None));
         assert_eq!(ask(&second, "w", false), Known::Nothing);
     }
 

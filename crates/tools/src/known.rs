@@ -14,17 +14,18 @@ impl Orchestrator {
     /// The call, unless an earlier run made it already: then its outcome.
     pub(crate) fn not_known(&self, scope: &Scope, mut prepared: Prepared) -> Result<Prepared, Box<CallOutcome>> {
         let Some(earlier) = &scope.earlier else { return Ok(prepared) };
+        earlier.recognise(|tool, args| self.recognise(tool, args).map(|(_, digest)| digest));
         let Prepared { request, tool, digest, read_only, asked, .. } = &prepared;
         let name = tool.spec.name.clone();
         let looks = looks(tool, &prepared.args);
-        let asking = Asking { args_digest: digest, read_only: *read_only, looks, batch: *asked };
+        let asking = Asking { args_digest: digest, read_only: *read_only, looks, batch: *asked, as_task: false };
         match earlier.answer(asking, |value, manner| tool.tool.kept(value, manner)) {
             Known::Nothing => Ok(prepared),
             Known::Again(first) => {
                 prepared.repeats = Some(first);
                 Ok(prepared)
             }
-            Known::Value(value) => {
+            Known::Value(value, _) => {
                 let mut outcome = refused(request, name, aborted(""));
                 outcome.record.status = CallStatus::Done;
                 outcome.record.reused = true;
@@ -34,20 +35,16 @@ impl Orchestrator {
                 outcome.answered = Some(Answered { args: prepared.args, read_only: prepared.read_only });
                 Err(outcome)
             }
+            // Only whoever asks for a task is told so.
+            Known::GoesOn(id) => Err(refused(request, name.clone(), done_already(&name, &id, "it goes on"))),
             Known::Refused(id, why) => {
-                let message = format!("{name} was done by the earlier run as {id}, and is not done again: {why}");
-                let mut outcome = refused(request, name, CallFailure::new(ErrorCode::ToolExecutionError, message));
+                let failure = done_already(&name, &id, &why);
+                let mut outcome = refused(request, name, failure);
                 outcome.record.args_digest = digest.clone();
                 Err(outcome)
             }
             Known::Unknown(id) => {
-                let message = format!(
-                    "{name} was started by the earlier run as {id}, and nobody knows how it ended: it is not done again by itself"
-                );
-                let mut failure = CallFailure::new(ErrorCode::OutcomeUnknownError, message);
-                failure.suggestions.push(
-                    "catch this error and look, with a call that only reads, whether it took effect: go on if it did; only then the same call is made again".into(),
-                );
+                let failure = unknown_outcome(&name, &id);
                 let mut outcome = refused(request, name, failure);
                 outcome.record.args_digest = digest.clone();
                 // It still is: whoever goes on from here is told the same.
@@ -56,6 +53,24 @@ impl Orchestrator {
             }
         }
     }
+}
+
+/// Why a call that is done is not done again, although what it came to is no answer.
+pub(crate) fn done_already(tool: &str, id: &str, why: &str) -> CallFailure {
+    let message = format!("{tool} was done by the earlier run as {id}, and is not done again: {why}");
+    CallFailure::new(ErrorCode::ToolExecutionError, message)
+}
+
+/// Why a call is not made that may have been made.
+pub(crate) fn unknown_outcome(tool: &str, id: &str) -> CallFailure {
+    let message = format!(
+        "{tool} was started by the earlier run as {id}, and nobody knows how it ended: it is not done again by itself"
+    );
+    let mut failure = CallFailure::new(ErrorCode::OutcomeUnknownError, message);
+    failure.suggestions.push(
+        "catch this error and look, with a call that only reads, whether it took effect: go on if it did; only then the same call is made again".into(),
+    );
+    failure
 }
 
 /// Whether the call tells its caller how the world is; a tool that breaks over that does not.

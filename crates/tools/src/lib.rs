@@ -50,4 +50,4 @@ pub use search::{FoundTool, search_tool};
 pub use tasks::{Means, SPAWN, Tasks};
 pub use tool::{Again, Call, FieldCase, Tool, ToolError, ToolOutput};
 pub use typescript::{declarations, signature, signatures};
-pub use work::{Kept, Manner, Work, same_work};
+pub use work::{Kept, Manner, TERMINAL, TYPED, Work, is_named_as_now, same_work};

@@ -219,9 +219,12 @@ impl Orchestrator {
         self
     }
 
-    /// Names work that is no tool's.
-    pub(crate) fn digest_of(&self, name: &str, args: &Value) -> String {
-        crate::work::hmac(&self.digest_key, name, args)
+    /// The tool of this name, and the digest of a call with these arguments; `None` where there can be none.
+    pub(crate) fn recognise(&self, tool: &str, args: &Value) -> Option<(Arc<Registered>, String)> {
+        let Found::Tool(tool) = self.registry.find(tool) else { return None };
+        let args = tool.accept(Arguments::Object(args.clone())).ok()?;
+        let digest = digest(&self.digest_key, tool, &args);
+        Some((tool.clone(), digest))
     }
 
     /// The tools there are.

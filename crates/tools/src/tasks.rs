@@ -18,8 +18,9 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::earlier::{Asking, Known};
+use crate::known::{done_already, unknown_outcome};
 use crate::{
-    Arguments, CallFailure, CallOutcome, CallRequest, Kept, Orchestrator, Registry, RegistryError, Report, Scope,
+    Arguments, CallFailure, CallOutcome, CallRequest, Orchestrator, Registered, Registry, RegistryError, Report, Scope,
     ScopeLimits, ToolError, tool, tool_with_call,
 };
 
@@ -120,21 +121,35 @@ impl Tasks {
     /// among the calls of the script: one that an earlier run has started is not started again.
     pub fn start_as_written(&self, list: Vec<Value>, scope: &Scope, means: Means) -> Result<String, CallFailure> {
         scope.take_call()?;
-        let start = || {
-            let (tool, args) = read(list)?;
-            let line = Line::new(&means.orchestrator, scope, &tool, &args);
-            if let Some(id) = line.earlier() {
-                line.write(&id, Written::Reused)?;
+        let (tool, args) = read(list).map_err(failed)?;
+        let line = Line::new(&means.orchestrator, scope, &tool, &args);
+        match line.earlier() {
+            Known::Nothing | Known::Again(_) => {}
+            Known::Value(value, task) => {
+                let id = self.adopt(task, value);
+                line.write(&id, Written::Reused).map_err(failed)?;
                 return Ok(id);
             }
-            self.start(tool, args, scope.events.clone(), means.clone(), |id| line.write(id, Written::Started))
-        };
-        start().map_err(|error: ToolError| {
-            let mut failure = CallFailure::new(ErrorCode::ToolExecutionError, error.message);
-            (failure.retryable, failure.suggestions, failure.metadata) =
-                (error.retryable, error.suggestions, error.metadata);
-            failure
-        })
+            Known::GoesOn(id) => {
+                line.write(&id, Written::Reused).map_err(failed)?;
+                return Ok(id);
+            }
+            Known::Unknown(id) => return Err(unknown_outcome(&tool, &id)),
+            Known::Refused(id, why) => return Err(done_already(&tool, &id, &why)),
+        }
+        let events = scope.events.clone();
+        self.start(tool, args, events, means.clone(), |id| line.write(id, Written::Started)).map_err(failed)
+    }
+
+    /// What an earlier run has brought to its end, as if it had been a task of this session.
+    fn adopt(&self, task: Option<String>, value: Value) -> String {
+        let id = task.unwrap_or_else(|| new_id("tsk"));
+        let mut all = self.all();
+        if !all.iter().any(|task| task.id == id) {
+            let (_, came_to) = watch::channel(Some(Ok(value)));
+            all.push_back(Task { id: id.clone(), cancel: CancellationToken::new(), came_to });
+        }
+        id
     }
 
     fn start(
@@ -233,6 +248,12 @@ impl std::fmt::Debug for Tasks {
     }
 }
 
+fn failed(error: ToolError) -> CallFailure {
+    let mut failure = CallFailure::new(ErrorCode::ToolExecutionError, error.message);
+    (failure.retryable, failure.suggestions, failure.metadata) = (error.retryable, error.suggestions, error.metadata);
+    failure
+}
+
 /// The tool that a script wants started, and its arguments.
 fn read(list: Vec<Value>) -> Result<(String, Map<String, Value>), ToolError> {
     let mut list = list.into_iter();
@@ -257,7 +278,9 @@ struct Line<'a> {
     orchestrator: &'a Orchestrator,
     scope: &'a Scope,
     args: Value,
-    digest: String,
+    /// What is to be done, and which tool knows of it: a task does the same as the call it is. `None` where there is
+    /// no such tool.
+    known: Option<(Arc<Registered>, String)>,
 }
 
 /// How a task came to be.
@@ -270,18 +293,17 @@ enum Written {
 impl<'a> Line<'a> {
     fn new(orchestrator: &'a Orchestrator, scope: &'a Scope, tool: &str, args: &Map<String, Value>) -> Self {
         let args = json!({"tool": tool, "args": args});
-        let digest = orchestrator.digest_of(SPAWN, &args);
-        Self { orchestrator, scope, args, digest }
+        let known = orchestrator.recognise(tool, &args["args"]);
+        Self { orchestrator, scope, args, known }
     }
 
-    /// The task that an earlier run started for this.
-    fn earlier(&self) -> Option<String> {
-        let earlier = self.scope.earlier.as_ref()?;
-        let (args_digest, batch) = (self.digest.as_str(), earlier.next_batch());
-        match earlier.answer(Asking { args_digest, read_only: false, looks: false, batch }, |_, _| Kept::Answer) {
-            Known::Value(started) => started["id"].as_str().map(str::to_owned),
-            _ => None,
-        }
+    /// What an earlier run knows of this.
+    fn earlier(&self) -> Known {
+        let (Some(earlier), Some((tool, digest))) = (&self.scope.earlier, &self.known) else { return Known::Nothing };
+        earlier.recognise(|tool, args| self.orchestrator.recognise(tool, args).map(|(_, digest)| digest));
+        let batch = earlier.next_batch();
+        let asking = Asking { args_digest: digest, read_only: false, looks: false, batch, as_task: true };
+        earlier.answer(asking, |value, manner| tool.tool.kept(value, manner))
     }
 
     fn write(&self, id: &str, written: Written) -> Result<(), ToolError> {
@@ -292,7 +314,7 @@ impl<'a> Line<'a> {
             status: CallStatus::Done,
             reused: written == Written::Reused,
             duration_ms: 0.0,
-            args_digest: self.digest.clone(),
+            args_digest: self.known.as_ref().map(|(_, digest)| digest.clone()).unwrap_or_default(),
             line: None,
             error: None,
         };

@@ -10,15 +10,22 @@ use crate::Registered;
 /// What is said to people about a call, and is no part of what it does.
 const WORDS_FOR_PEOPLE: [&str; 2] = ["approval_context", "justification"];
 
+/// The tool that leaves a command running in a terminal, and the one that types into it until its end.
+pub const TERMINAL: &str = "exec_command";
+/// See [`TERMINAL`].
+pub const TYPED: &str = "write_stdin";
+
 /// What a call does: whoever makes two calls for the same work has it done twice.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Work {
-    /// Canonical name of the tool that does it.
+    /// Canonical name of the tool that does it, or of what several tools do.
     pub tool: String,
     /// What it is to do.
     pub args: Value,
     /// How: how long to wait for it, in which form to tell of it. Null where nothing was said of that.
     pub manner: Value,
+    /// By which of several ways: what fails by one may be done by another. Null where there is one alone.
+    pub way: Value,
 }
 
 /// Whether another call for the same work was made in the same manner.
@@ -28,6 +35,8 @@ pub enum Manner {
     Same,
     /// It was not.
     Other,
+    /// It was made by another way, and its answer may have another form.
+    OtherWay,
 }
 
 /// What a call of an earlier run that did the same work is for this one.
@@ -39,24 +48,42 @@ pub enum Kept {
     Unfinished,
     /// No answer, although the work is done: why, in one line.
     Refused(String),
+    /// Nothing: the work failed there, and may be done by this way.
+    Nothing,
 }
 
-/// Names what a call does and, behind a dot, its manner; the order of fields is nothing. Without the key nobody can
-/// find out by trying what was digested.
+/// Of which way of naming work a digest is: another build may have another.
+const NAMING: &str = "2:";
+
+/// Whether a digest was made the way they are made now. One that was not says nothing to those of now.
+pub fn is_named_as_now(digest: &str) -> bool {
+    digest.starts_with(NAMING)
+}
+
+/// Names what a call does and, behind dots, its manner and its way; the order of fields is nothing. Without the key
+/// nobody can find out by trying what was digested.
 pub(crate) fn digest(key: &[u8; 32], tool: &Registered, args: &Value) -> String {
     // A tool that breaks over its arguments does what they say.
     let said = std::panic::catch_unwind(AssertUnwindSafe(|| tool.tool.work(args))).unwrap_or_default();
-    let Work { tool, args, manner } = said.unwrap_or_else(|| {
+    let Work { tool, args, manner, way } = said.unwrap_or_else(|| {
         let mut args = args.clone();
         if let Value::Object(fields) = &mut args {
             fields.retain(|name, _| !WORDS_FOR_PEOPLE.contains(&name.as_str()));
         }
-        Work { tool: tool.spec.name.clone(), args, manner: Value::Null }
+        Work { tool: tool.spec.name.clone(), args, manner: Value::Null, way: Value::Null }
     });
     let work = hmac(key, &tool, &args);
-    match manner {
-        Value::Null => work,
-        manner => format!("{work}.{}", hmac(key, "", &manner)),
+    let part = |part: &Value| if part.is_null() { String::new() } else { hmac(key, "", part) };
+    format!("{NAMING}{work}.{}.{}", part(&manner), part(&way)).trim_end_matches('.').to_owned()
+}
+
+/// How the manner of one call stands to that of another, by their digests.
+pub(crate) fn manner_of(one: &str, other: &str) -> Manner {
+    let way = |digest: &str| digest.split('.').nth(2).map(str::to_owned);
+    match one == other {
+        true => Manner::Same,
+        false if way(one) == way(other) => Manner::Other,
+        false => Manner::OtherWay,
     }
 }
 

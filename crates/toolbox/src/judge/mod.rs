@@ -4,6 +4,7 @@
 mod braces;
 mod cut;
 mod dangerous;
+mod deed;
 mod flags;
 mod git;
 mod grammar;
@@ -17,6 +18,7 @@ mod unquote;
 mod words;
 mod wrappers;
 
+pub use deed::deed_of;
 pub use rules::{covered_by, prefix_of};
 pub use shown::shown;
 

@@ -18,6 +18,8 @@ use serde_json::Value;
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 
+const LAST: &str = "\"sessionId\":\"last\"";
+
 /// How a call is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
@@ -176,10 +178,14 @@ impl Desk {
         Ran { value, error, ledger: ledger.into_iter().map(comparable).collect(), asked }
     }
 
-    /// Makes calls one after the other in one turn, or in one script, and returns their lines of the ledger.
+    /// Makes calls one after the other in one turn, or in one script, and returns their lines of the ledger. The
+    /// `sessionId` "last" is the terminal that the call before left open.
     pub fn in_turn(&self, way: Way, calls: &[(&str, Value)]) -> Vec<CallRecord> {
-        let each = calls.iter().map(|(tool, args)| format!("try {{ await tools.{tool}({args}) }} catch {{}}\n"));
-        self.many(way, calls, &each.collect::<String>(), 1)
+        let each = calls.iter().map(|(tool, args)| {
+            let args = args.to_string().replace(LAST, "\"sessionId\":last.sessionId");
+            format!("try {{ last = await tools.{tool}({args}) }} catch {{}}\n")
+        });
+        self.many(way, calls, &format!("let last;\n{}", each.collect::<String>()), 1)
     }
 
     /// Makes calls at once.
@@ -201,13 +207,16 @@ impl Desk {
         let scope = Scope::new("turn".into(), ScopeLimits::from(&self.limits), &self.cancel, self.events.clone());
         let numbered: Vec<_> = calls.iter().enumerate().collect();
         let mut ledger = Vec::new();
+        let mut terminal = Value::Null;
         for batch in numbered.chunks(batch) {
             let calls = batch.iter().map(|(n, (tool, args))| StructuredCall {
                 call_id: format!("tool_{}", n + 1),
                 name: (*tool).to_owned(),
-                arguments: args.to_string(),
+                arguments: args.to_string().replace(LAST, &format!("\"sessionId\":{terminal}")),
             });
             let outputs = runtime.block_on(router.route(&scope, calls.collect()));
+            terminal =
+                outputs.first().and_then(|output| output.value.as_ref()?.get("sessionId").cloned()).unwrap_or_default();
             ledger.extend(outputs.into_iter().flat_map(|output| output.records).map(comparable));
         }
         runtime.block_on(async { scope.end() });
@@ -231,6 +240,10 @@ impl Desk {
 /// A line of the ledger without what differs from run to run.
 fn comparable(mut record: CallRecord) -> CallRecord {
     record.duration_ms = 0.0;
+    if record.tool == "write_stdin" {
+        // Terminals have other numbers each time.
+        record.args_digest.clear();
+    }
     record.line = None;
     record
 }
