@@ -275,6 +275,24 @@ fn a_run_of_another_process_is_cancelled() {
 }
 
 #[test]
+fn a_task_of_another_process_is_cancelled() {
+    let place = Place::new();
+    place.config("[script_harness.expose]\nenable_spawn = true\n");
+    let source = "const task = tools.spawn.exec('exec', { command: ['sh', '-c', 'echo one >> effects; sleep 60'] });
+        try { await task.done } catch (error) { return error.message }";
+    let child = place.command(&["run", "-q", "-e", source]).stdout(std::process::Stdio::piped()).spawn().unwrap();
+    until(|| effects(&place) == "one\n");
+    let runs = json_of(&place, &["runs", "list", "--json"]);
+    let mut ids = runs.as_array().unwrap().iter().map(|run| run["id"].as_str().unwrap());
+    let id = ids.find(|id| id.starts_with("tsk_")).unwrap();
+    let (status, _, err) = run(&place, &["runs", "cancel", id]);
+    assert!(status == 0 && err.contains(&format!("note: {id} is cancelled")), "{err}");
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "exec was stopped");
+    assert_eq!(json_of(&place, &["runs", "show", id, "--json"])["calls"][0]["state"], "aborted");
+}
+
+#[test]
 fn a_run_whose_process_is_held_up_stops_when_it_goes_on() {
     let place = Place::new();
     let (child, id) = begun(&place, "");

@@ -9,7 +9,9 @@ use selvedge_protocol::{
     ScriptError, ScriptToolCall, ScriptToolCallOutput, new_id,
 };
 use selvedge_sandbox::{Fault, OnFirstUse, Runtime, Wasm};
-use selvedge_tools::{Approver, Means, Orchestrator, Registry, Rest, Scope, ScopeLimits, Source, Tasks};
+use selvedge_tools::{
+    Approver, Means, Orchestrator, Registry, Rest, Scope, ScopeLimits, Source, Stopped, Tasks, heeding,
+};
 use serde_json::{Value, json};
 
 use crate::bridge::Said;
@@ -21,7 +23,6 @@ use crate::playing::Recorded;
 use crate::preflight::{self, Preflight};
 use crate::preview::preview;
 use crate::run::{Begin, Ended, Over, Run};
-use crate::stop::heeding;
 use crate::suspension::Suspension;
 use crate::tape::{Head, Tape};
 use crate::unicode::whole_unicode;
@@ -357,8 +358,10 @@ impl Harness {
             let ledger = self.orchestrator.ledger();
             // Pinned where it is made: moved, it would take its room twice.
             let (mut ended, stopped) = heeding(ledger, &scope, pin!(run.to_its_end(context))).await;
-            if let Err(error) = &mut ended.result {
-                stopped.tell(error);
+            if let Err(error) = &mut ended.result
+                && (stopped, error.code) == (Stopped::FromOutside, ErrorCode::ScriptCancelledError)
+            {
+                error.message = "the script was cancelled with `selvedge runs cancel`".to_owned();
             }
             // A failure of ours is tried once more, unless the world may have changed.
             let ours = matches!(&ended.result, Err(error) if error.code == ErrorCode::HarnessInternalError);

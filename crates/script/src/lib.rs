@@ -32,7 +32,6 @@ mod question;
 mod replay;
 mod run;
 mod session;
-mod stop;
 mod survey;
 mod suspension;
 mod tape;

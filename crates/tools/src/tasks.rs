@@ -3,6 +3,7 @@
 //! A task is a call like any other: one batch of one call, for the same orchestrator, in a scope of its own.
 
 use std::collections::VecDeque;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -19,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::earlier::{Asking, Known};
 use crate::known::{done_already, unknown_outcome};
+use crate::stop::heeding;
 use crate::{
     Arguments, CallFailure, CallOutcome, CallRequest, Orchestrator, Registered, Registry, RegistryError, Report, Scope,
     ScopeLimits, ToolError, tool, tool_with_call,
@@ -370,7 +372,7 @@ async fn carry_out(means: &Means, scope: &Scope, request: CallRequest) -> CameOu
         }
     }
     let (reports, mut heard) = mpsc::unbounded_channel();
-    orchestrator.run_batch(scope, vec![request], reports).await;
+    heeding(ledger.as_ref(), scope, pin!(orchestrator.run_batch(scope, vec![request], reports))).await;
     scope.end();
     let mut outcome = None;
     while let Ok(report) = heard.try_recv() {

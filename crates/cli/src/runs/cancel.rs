@@ -20,9 +20,9 @@ const LOOK: Duration = Duration::from_millis(50);
 pub(crate) fn cancel(journal: &Journal, args: &RunsCancelArgs) -> Result<Exit> {
     let run = journal.run(&args.run).map_err(|error| problem(&error))?;
     if run.summary.state == RunState::Running {
-        if !run.summary.id.starts_with("scr_") {
-            return Err(Problem::new(format!("{} is no script", run.summary.id))
-                .hint("it ends with its session: stop the `selvedge` that works on it, or the task from a script")
+        if !["scr_", "tsk_"].iter().any(|kind| run.summary.id.starts_with(kind)) {
+            return Err(Problem::new(format!("{} is neither a script nor a task", run.summary.id))
+                .hint("it ends with its session: stop the `selvedge` that works on it")
                 .into());
         }
         return stop(journal, &run.summary.id);
@@ -57,6 +57,10 @@ fn stop(journal: &Journal, id: &str) -> Result<Exit> {
         // It came to a question before it heard of it.
         RunState::Suspended => give_up(journal, id),
         _ if error == Some(ErrorCode::ScriptCancelledError) => Ok(cancelled(id)),
+        _ if error == Some(ErrorCode::ToolAbortedError) => {
+            tell!("note: {id} is cancelled; `selvedge runs show {id}` shows how far it came");
+            Ok(Exit::Done)
+        }
         RunState::Died => {
             tell!("note: the process of {id} is gone; `selvedge runs show {id}` shows how far it came");
             Ok(Exit::Done)

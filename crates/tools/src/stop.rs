@@ -4,8 +4,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use selvedge_protocol::{ErrorCode, Ledger, ScriptError};
-use selvedge_tools::Scope;
+use selvedge_protocol::Ledger;
+
+use crate::Scope;
 
 /// A run that ends sooner is never asked about.
 const FIRST: Duration = Duration::from_secs(1);
@@ -14,7 +15,7 @@ const AGAIN: Duration = Duration::from_millis(500);
 
 /// Why a run stopped, as far as it did not by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Stopped {
+pub enum Stopped {
     /// Nobody outside has said anything.
     NotFromOutside,
     /// Somebody outside wanted it.
@@ -22,7 +23,7 @@ pub(crate) enum Stopped {
 }
 
 /// Lets a run of this scope come to its end, and cancels the scope when somebody outside wants it to stop.
-pub(crate) async fn heeding<T>(
+pub async fn heeding<T>(
     ledger: Option<&Arc<dyn Ledger>>,
     scope: &Scope,
     mut run: Pin<&mut impl Future<Output = T>>,
@@ -40,13 +41,4 @@ pub(crate) async fn heeding<T>(
         () = asked => scope.cancel.cancel(),
     }
     (run.await, Stopped::FromOutside)
-}
-
-impl Stopped {
-    /// Says so in the error of a run that was cancelled.
-    pub(crate) fn tell(self, error: &mut ScriptError) {
-        if self == Self::FromOutside && error.code == ErrorCode::ScriptCancelledError {
-            error.message = "the script was cancelled with `selvedge runs cancel`".to_owned();
-        }
-    }
 }
