@@ -97,31 +97,13 @@ impl Road {
         for call in &run.calls {
             if call.reused || is_refused_as_unknown(call) {
                 // It stays what it was, where it was.
-                let came_so = |before: &EarlierCall| (before.came_to != CameTo::Unknown) == call.reused;
-                let of = |same: fn(&str, &str) -> bool| {
-                    let is = |before: &EarlierCall| {
-                        came_so(before)
-                            && (same(&before.args_digest, &call.digest)
-                                || (before.said.is_some() && before.said == said(call)))
-                    };
-                    self.left.iter().position(is)
-                };
-                if let Some(used) = of(|one, other| one == other).or_else(|| of(same_work)) {
+                if let Some(used) = self.used_by(call) {
                     made.push(self.left.remove(used));
-                } else if !call.read_only && !made.iter().any(|made| is_same_unknown(made, call)) {
+                } else if !call.read_only && !made.iter().any(|made| is_the_same_left(made, call)) {
                     // The run that made it is forgotten: what it left is known from here.
                     let came_to = call.value.clone().filter(|_| call.reused).map_or(CameTo::Unknown, CameTo::Value);
-                    let id = format!("{}/{}", run.summary.id, call.id);
-                    let (args_digest, place) = (call.digest.clone(), Place::Change(self.changes));
+                    made.push(record(run, call, Place::Change(self.changes), came_to));
                     self.changes += 1;
-                    made.push(EarlierCall {
-                        id,
-                        args_digest,
-                        place,
-                        came_to,
-                        task: task_of(call),
-                        said: said_then(call),
-                    });
                 }
                 continue;
             }
@@ -136,23 +118,20 @@ impl Road {
                 continue;
             }
             let came_to = match (call.state, &call.value) {
-                (CallState::Running, _) if call.tool == SPAWN => CameTo::GoesOn,
+                (CallState::Running, _) if call.tool == SPAWN => CameTo::GoesOn(call.id.clone()),
                 (CallState::Ended(CallStatus::Done), Some(value)) => CameTo::Value(value.clone()),
                 (CallState::Ended(CallStatus::OutcomeUnknown), _) => CameTo::Unknown,
                 // It was stopped on its way: nobody knows how far it came.
                 (CallState::Ended(CallStatus::Aborted), _) if was_begun(call) => CameTo::Unknown,
                 _ => continue,
             };
-            let id = format!("{}/{}", run.summary.id, call.id);
+            let record = record(run, call, place, came_to);
             // A second attempt stands for the first. One of a call that was repeated knowingly does not: it may as well
             // have been another, after the first was found done.
-            let attempt = id.strip_suffix(".again");
+            let attempt = record.id.strip_suffix(".again");
             match made.iter_mut().find(|first| attempt == Some(first.id.as_str())) {
-                Some(first) => (first.place, first.came_to) = (place, came_to),
-                None => {
-                    let (args_digest, task) = (call.digest.clone(), task_of(call));
-                    made.push(EarlierCall { id, args_digest, place, came_to, task, said: said_then(call) });
-                }
+                Some(first) => (first.place, first.came_to) = (record.place, record.came_to),
+                None => made.push(record),
             }
         }
         if self.changes > before {
@@ -161,6 +140,36 @@ impl Road {
         }
         self.left.append(&mut made);
     }
+
+    /// Which of what was left before a call was answered from, or told of.
+    fn used_by(&self, call: &Call) -> Option<usize> {
+        let of = |is: &dyn Fn(&EarlierCall) -> bool| self.left.iter().position(is);
+        if let Some(task) = of(&|before| before.task.is_some() && before.task == task_of(call)) {
+            return Some(task);
+        }
+        let came_so = |before: &EarlierCall| (before.came_to != CameTo::Unknown) == call.reused;
+        // What another build digested is told by what was said, and what came of it.
+        let said_so = |before: &EarlierCall| {
+            let same_value =
+                matches!((&before.came_to, &call.value), (CameTo::Value(one), Some(other)) if one == other);
+            before.said.is_some() && (before.said == said(call) || same_value || !call.reused)
+        };
+        of(&|before| came_so(before) && before.args_digest == call.digest)
+            .or_else(|| of(&|before| came_so(before) && same_work(&before.args_digest, &call.digest)))
+            .or_else(|| of(&|before| came_so(before) && said_so(before)))
+    }
+}
+
+/// A call as whoever goes on from its run knows it.
+fn record(run: &Run, call: &Call, place: Place, came_to: CameTo) -> EarlierCall {
+    let task = task_of(call);
+    // A task's call is its first.
+    let id = match &task {
+        Some(task) => format!("{task}/tool_1"),
+        None => format!("{}/{}", run.summary.id, call.id),
+    };
+    let said = said(call).filter(|_| !is_named_as_now(&call.digest));
+    EarlierCall { id, args_digest: call.digest.clone(), place, came_to, task, said }
 }
 
 /// The run, each call in the order they began and with what became of it at last: a task is what it came to, and what
@@ -169,28 +178,43 @@ fn as_it_came_out(journal: &Journal, mut run: Run) -> Result<Run, JournalError> 
     run.calls.sort_by_key(|call| call.began_ns);
     let ended: Vec<Value> = run.calls.iter().filter_map(terminal_it_ended).collect();
     for call in &mut run.calls {
-        if terminal_left_open(call).is_some_and(|terminal| !ended.contains(&terminal)) {
-            call.state = CallState::Ended(CallStatus::OutcomeUnknown);
-        }
-        if call.tool != SPAWN || call.reused {
-            continue;
-        }
-        let task = match journal.run(&call.id) {
-            Ok(task) => Some(task),
-            Err(JournalError::NoRun(_)) => None,
-            Err(error) => return Err(error),
-        };
-        match task.map(|task| (task.summary.state, task.calls.into_iter().next())) {
-            Some((RunState::Running | RunState::Suspended, _)) => call.state = CallState::Running,
-            Some((_, Some(made))) => {
-                (call.state, call.value, call.read_only, call.over_ns) =
-                    (made.state, made.value, made.read_only, made.over_ns);
-            }
-            // It was to be started, and was not.
-            Some((_, None)) | None => (call.state, call.args) = (CallState::Ended(CallStatus::NotStarted), None),
+        match terminal_left_open(call) {
+            Some(terminal) if ended.contains(&terminal) => {}
+            Some(_) if call.tool == TERMINAL => call.state = CallState::Ended(CallStatus::OutcomeUnknown),
+            // Nobody can type into it any more.
+            Some(_) => call.state = CallState::Ended(CallStatus::Failed),
+            None if call.tool == SPAWN => come_to_its_end(journal, call)?,
+            None => {}
         }
     }
     Ok(run)
+}
+
+/// What a task came to, in place of that it was started.
+fn come_to_its_end(journal: &Journal, task: &mut Call) -> Result<(), JournalError> {
+    let run = match journal.run(&task.id) {
+        Ok(run) => run,
+        Err(JournalError::NoRun(_)) => {
+            // It is forgotten, or did not come to be written down.
+            (task.state, task.value) = (CallState::Ended(CallStatus::OutcomeUnknown), None);
+            return Ok(());
+        }
+        Err(error) => return Err(error),
+    };
+    if matches!(run.summary.state, RunState::Running | RunState::Suspended) {
+        (task.state, task.over_ns) = (CallState::Running, None);
+        return Ok(());
+    }
+    // The last attempt counts.
+    match run.calls.into_iter().rfind(was_begun) {
+        Some(made) => {
+            let open = made.tool == TERMINAL && terminal_left_open(&made).is_some();
+            task.state = if open { CallState::Ended(CallStatus::OutcomeUnknown) } else { made.state };
+            (task.value, task.read_only, task.over_ns) = (made.value, made.read_only, made.over_ns);
+        }
+        None => (task.state, task.args) = (CallState::Ended(CallStatus::NotStarted), None),
+    }
+    Ok(())
 }
 
 /// The terminal in which a command went on when its call was over.
@@ -214,11 +238,6 @@ fn said(call: &Call) -> Option<(String, Value)> {
     }
 }
 
-/// The same for a call that another build digested.
-fn said_then(call: &Call) -> Option<(String, Value)> {
-    said(call).filter(|_| !is_named_as_now(&call.digest))
-}
-
 fn task_of(call: &Call) -> Option<String> {
     (call.tool == SPAWN).then(|| call.id.clone())
 }
@@ -236,9 +255,10 @@ fn was_begun(call: &Call) -> bool {
     call.args.is_some() && !call.reused
 }
 
-/// Whether a call that was refused is one that was refused before.
-fn is_same_unknown(made: &EarlierCall, call: &Call) -> bool {
-    !call.reused && made.came_to == CameTo::Unknown && same_work(&made.args_digest, &call.digest)
+/// Whether a call that was refused is one that was refused before, or a task one that was told of before.
+fn is_the_same_left(made: &EarlierCall, call: &Call) -> bool {
+    let same_task = made.task.is_some() && made.task == task_of(call);
+    same_task || !call.reused && made.came_to == CameTo::Unknown && same_work(&made.args_digest, &call.digest)
 }
 
 fn is_refused_as_unknown(call: &Call) -> bool {

@@ -158,6 +158,7 @@ fn only_what_tells_of_the_world_is_a_look() {
         "await tools.exec({command: ['cat', 'pipe'], timeoutMs: 200})",
         "await tools.exec({command: ['ls'], cwd: 'nowhere'}).catch(() => {})",
         "await tools.exec({command: ['true']})",
+        "await tools.execCommand({cmd: 'cat pipe', yieldTimeMs: 200})",
         "await tools.execCommand({cmd: 'cd . && echo looked; date'})",
         "await recall('scr_none').catch(() => {})",
         "await tools.fetchFromFC({fileKey: 'none'}).catch(() => {})",

@@ -13,6 +13,9 @@ use std::time::Duration;
 /// The mode that marks a folder as a placeholder. Nobody makes such a folder for anything else.
 const MODE: u32 = 0o555;
 
+/// How often it is tried beside others who make and remove it.
+const MOST_TRIES: u32 = 100_000;
+
 /// How often one that is being made is looked at again.
 const PATIENCE: u32 = 100;
 
@@ -36,17 +39,12 @@ enum Standing {
 impl Placeholder {
     /// Makes the folder, or shares one that is there; `None` where something real stands.
     pub(crate) fn stand_in(path: &Path) -> io::Result<Option<Self>> {
-        let gone = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
         let mut unfinished = 0;
-        loop {
-            match DirBuilder::new().mode(MODE).create(path) {
-                // Whatever the mask says.
-                Ok(()) => match std::fs::set_permissions(path, Permissions::from_mode(MODE)) {
-                    Err(error) if gone(&error) => continue,
-                    done => done?,
-                },
+        for _ in 0..MOST_TRIES {
+            let made = match DirBuilder::new().mode(MODE).create(path) {
+                Ok(()) => true,
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => match standing(path)? {
-                    Standing::Placeholder => {}
+                    Standing::Placeholder => false,
                     Standing::Nothing => continue,
                     // Whoever makes one needs a moment for it.
                     Standing::Unfinished if unfinished < PATIENCE => {
@@ -57,19 +55,24 @@ impl Placeholder {
                     Standing::Unfinished | Standing::Real => return Ok(None),
                 },
                 Err(error) => return Err(error),
-            }
+            };
             let folder = match File::open(path) {
                 Ok(folder) => folder,
                 // Its last user has just removed it.
-                Err(error) if gone(&error) => continue,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 Err(error) => return Err(error),
             };
+            // Whatever the mask says; and only to a folder that can be ours.
+            if made && folder.metadata()?.mode() & 0o222 == 0 {
+                folder.set_permissions(Permissions::from_mode(MODE))?;
+            }
             folder.lock_shared()?;
             let placeholder = Self { path: path.to_owned(), folder };
-            if placeholder.is_there() {
+            if placeholder.is_there() && is_placeholder(path) {
                 return Ok(Some(placeholder));
             }
         }
+        Err(io::Error::other(format!("{} comes and goes", path.display())))
     }
 }
 
@@ -134,6 +137,10 @@ mod tests {
                 scope.spawn(|| {
                     for round in 0..2000 {
                         assert!(Placeholder::stand_in(&path).unwrap().is_some(), "round {round}");
+                        // One that somebody is about to make.
+                        if round % 100 == 0 && DirBuilder::new().mode(0o500).create(&path).is_ok() {
+                            std::fs::set_permissions(&path, Permissions::from_mode(MODE)).unwrap();
+                        }
                     }
                 });
             }

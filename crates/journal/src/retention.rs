@@ -93,13 +93,15 @@ impl Journal {
 
     fn remove(&self, which: &str, value: i64) -> Result<usize, JournalError> {
         let removed = self.write(|connection| {
-            // Runs that went on from one another are kept or forgotten together: what one did is not known without the
-            // others.
+            // Runs that went on from one another are kept or forgotten together, with the tasks they started, which are
+            // runs of their own: what one did is not known without the others.
             let which = format!(
                 "ended_ms IS NOT NULL AND {which} AND id NOT IN (
                     WITH RECURSIVE kept(id) AS (
                         SELECT id FROM runs WHERE (ended_ms IS NULL OR NOT ({which}))
-                            AND (resumes IS NOT NULL OR EXISTS (SELECT 1 FROM runs AS later WHERE later.resumes = runs.id))
+                            AND (resumes IS NOT NULL OR EXISTS (SELECT 1 FROM runs AS later WHERE later.resumes = runs.id)
+                                OR id IN (SELECT run FROM calls WHERE tool = 'spawn.exec'))
+                        UNION SELECT calls.id FROM calls JOIN kept ON calls.run = kept.id WHERE calls.tool = 'spawn.exec'
                         UNION SELECT runs.resumes FROM runs JOIN kept ON runs.id = kept.id WHERE runs.resumes IS NOT NULL
                         UNION SELECT runs.id FROM runs JOIN kept ON runs.resumes = kept.id)
                     SELECT id FROM kept)"

@@ -479,10 +479,18 @@ fn what_an_open_run_went_on_from_is_kept_and_sessions_are_no_reason_to_forget_ru
 fn runs_that_went_on_from_one_another_are_kept_or_forgotten_together() {
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::open(dir.path()).unwrap();
-    for (id, resumes) in [("scr_a", None), ("scr_b", Some("scr_a")), ("scr_c", Some("scr_b")), ("scr_alone", None)] {
+    let runs = [("scr_a", None), ("scr_b", Some("scr_a")), ("scr_c", Some("scr_b")), ("scr_alone", None)];
+    for (id, resumes) in runs.into_iter().chain([("tsk_of_a", None), ("tsk_alone", None)]) {
         journal.begin(&RunStart { resumes, ..start(id) }).unwrap();
         end(&journal, id);
     }
+    // A task is a run, and a call of the script that started it.
+    let file = rusqlite::Connection::open(dir.path().join("journal.sqlite")).unwrap();
+    let row = "INSERT INTO calls (run, id, tool, digest, read_only, state, reused, started_ms)";
+    for (run, id) in [("scr_a", "tsk_of_a"), ("scr_alone", "tsk_alone")] {
+        file.execute(&format!("{row} VALUES ('{run}', '{id}', 'spawn.exec', '', 0, 'done', 0, 0)"), []).unwrap();
+    }
+    drop(file);
     let age = |ids: &str| {
         let file = rusqlite::Connection::open(dir.path().join("journal.sqlite")).unwrap();
         let long_ago = "UPDATE runs SET started_ms = started_ms - 1000000000, ended_ms = ended_ms - 1000000000";
@@ -494,8 +502,8 @@ fn runs_that_went_on_from_one_another_are_kept_or_forgotten_together() {
         ids.sort();
         ids
     };
-    age("'scr_a', 'scr_b', 'scr_alone'");
-    assert_eq!(tidied(), ["scr_a", "scr_b", "scr_c"]);
+    age("'scr_a', 'scr_b', 'scr_alone', 'tsk_of_a', 'tsk_alone'");
+    assert_eq!(tidied(), ["scr_a", "scr_b", "scr_c", "tsk_of_a"]);
     // As if one of them had been begun by a clock that was wrong.
     age("'scr_c'");
     assert!(tidied().is_empty());

@@ -249,11 +249,7 @@ impl Harness {
     /// A run has ended or come to rest: that is written down and told.
     fn over(&self, mut output: ScriptToolCallOutput, start: &Start<'_>, options: &RunOptions) -> ScriptToolCallOutput {
         if let Some(resume) = options.resume.as_ref().filter(|_| output.status != RunStatus::Suspended) {
-            // Whatever it changed may have been that, said otherwise.
-            output.warnings.extend(resume.calls.passed_over().iter().map(|id| {
-                let run = id.split('/').next().unwrap_or_default();
-                format!("nobody knows how {id} ended, and this script changed something without asking for it: `selvedge runs show {run}` tells what it was")
-            }));
+            output.warnings.extend(passed_over(&resume.calls.passed_over()));
         }
         if let Some(ledger) = self.orchestrator.ledger()
             && output.status != RunStatus::Suspended
@@ -546,4 +542,17 @@ fn fresh_seed() -> u64 {
 
 fn millis(since: Instant) -> f64 {
     (since.elapsed().as_secs_f64() * 1e6).round() / 1e3
+}
+
+/// Whatever a script changed may have been what it passed over, said otherwise.
+fn passed_over(ids: &[String]) -> Option<String> {
+    const NAMED: usize = 3;
+    let first = ids.first()?;
+    let run = first.split('/').next().unwrap_or_default();
+    let more = ids.len().saturating_sub(NAMED);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let named = ids.iter().take(NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
+    Some(format!(
+        "nobody knows how {named}{more} ended, and this script changed something without asking for that: `selvedge runs show {run}` tells what it was"
+    ))
 }

@@ -100,7 +100,7 @@ pub(crate) fn apply_patch(workspace: &Workspace, turn_diff: &TurnDiff) -> impl T
         .work(move |args| work(&doing, args))
         .kept(|value, manner| match manner {
             Manner::Same | Manner::Other => Kept::Answer,
-            Manner::OtherWay => kept_from_another_way(value, |value| !value["changes"].is_null()),
+            Manner::OtherWay => kept_from_another_way(value),
         })
         .agreement(move |args| agreement(&agreeing, args))
         .preview(move |args| preview(&showing, args))
@@ -109,11 +109,13 @@ pub(crate) fn apply_patch(workspace: &Workspace, turn_diff: &TurnDiff) -> impl T
         .aliases(aliases_of("apply_patch"))
 }
 
-/// What a call does, however its folder is said.
+/// What a call does, however its folder is said and whatever stands around the patch.
 pub(crate) fn work(workspace: &Workspace, args: &Value) -> Work {
-    let fields = ["patch", "path", "original_content", "updated_content"].map(|name| &args[name]);
-    let folder = workspace.way_to(args["cwd"].as_str());
-    Work { tool: "apply_patch".to_owned(), args: json!([fields, folder]), manner: Value::Null, way: Value::Null }
+    let (folder, patch) = patch::bare(args["patch"].as_str().unwrap_or_default());
+    let fields = ["path", "original_content", "updated_content"].map(|name| &args[name]);
+    let folder = Path::new(args["cwd"].as_str().unwrap_or(".")).join(folder);
+    let folder = workspace.way_to(folder.to_str());
+    Work { tool: "apply_patch".to_owned(), args: json!([patch, fields, folder]), manner: Value::Null, way: Value::Null }
 }
 
 /// What a call risks.

@@ -351,15 +351,16 @@ impl Wanted {
     }
 }
 
-/// What a command that was run by another way is for this one. `ours` tells whether it is told in our form.
-pub(crate) fn kept_from_another_way(value: &Value, ours: impl Fn(&Value) -> bool) -> Kept {
+/// What a command that was run by another way is for this one.
+pub(crate) fn kept_from_another_way(value: &Value) -> Kept {
     match value["exitCode"].as_i64() {
+        _ if value["timedOut"] == true || !value["sessionId"].is_null() => Kept::Unfinished,
+        // By `timeout`, or by a signal: nobody knows how far it came.
+        Some(124 | 128..) => Kept::Unfinished,
         // What failed may be tried otherwise.
-        Some(1..) => Kept::Nothing,
-        _ if ours(value) => Kept::Answer,
-        _ => {
-            Kept::Refused("another tool did it, which tells of it in another form: ask as it was asked then".to_owned())
-        }
+        Some(1..) => Kept::Failed,
+        // Another shell may make something else of the same words: nobody shall believe that this was done.
+        _ => Kept::Refused("it was done by another way: ask as it was asked then to hear what it came to".to_owned()),
     }
 }
 

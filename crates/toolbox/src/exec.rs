@@ -81,9 +81,9 @@ pub(crate) fn exec(commands: &Commands) -> impl Tool + use<> {
     .kept(|value, manner| match manner {
         Manner::Same => Kept::Answer,
         // Nobody knows how far it came.
-        _ if value["timedOut"] == true || !value["sessionId"].is_null() => Kept::Unfinished,
+        Manner::Other if value["timedOut"] == true => Kept::Unfinished,
         Manner::Other => Kept::Answer,
-        Manner::OtherWay => kept_from_another_way(value, |value| !value["aggregatedOutput"].is_null()),
+        Manner::OtherWay => kept_from_another_way(value),
     })
     .preview(move |args| showing.preview(&wanted(args)))
     .agreement(move |args| agreeing.agreement(&wanted(args)))

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use schemars::JsonSchema;
-use selvedge_tools::{Call, Kept, Manner, Risk, Tool, ToolError, Work, tool_with_call};
+use selvedge_tools::{Call, Kept, Manner, Risk, TERMINAL, TYPED, Tool, ToolError, Work, tool_with_call};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -70,43 +70,42 @@ pub(crate) fn exec_command(commands: &Commands, terminals: &Terminals) -> impl T
     let terminals = terminals.clone();
     let description = "Runs a shell command in a terminal. Where it has not ended in time, it goes on and can be \
         typed to with write_stdin, until the script ends.";
-    tool_with_call("exec_command", description, move |args: Args, call| {
+    tool_with_call(TERMINAL, description, move |args: Args, call| {
         let (commands, terminals) = (running.clone(), terminals.clone());
         async move { run(&commands, &terminals, args, &call).await }
     })
     .risk(move |args| judging.risk(&wanted(args)))
     .reads_only(move |args| reading.reads_only(&wanted(args)))
     .looks(move |args| looking.looks(&wanted(args)))
-    .work(move |args| doing.work("exec_command", &wanted(args), args["yield_time_ms"].clone()))
+    .work(move |args| doing.work(TERMINAL, &wanted(args), args["yield_time_ms"].clone()))
     .kept(|value, manner| match manner {
         Manner::Same | Manner::Other => Kept::Answer,
-        Manner::OtherWay if value["timedOut"] == true => Kept::Unfinished,
-        Manner::OtherWay => kept_from_another_way(value, |value| value["output"].is_string()),
+        Manner::OtherWay => kept_from_another_way(value),
     })
     .preview(move |args| showing.preview(&wanted(args)))
     .agreement(move |args| agreeing.agreement(&wanted(args)))
     .allow_always(move |args| allowing.allow_always(&wanted(args)))
     .render(render)
-    .aliases(aliases_of("exec_command"))
+    .aliases(aliases_of(TERMINAL))
     .positional(&["cmd"])
 }
 
 pub(crate) fn write_stdin(terminals: &Terminals) -> impl Tool + use<> {
     let terminals = terminals.clone();
     let description = "Types into a terminal that exec_command opened, and shows what it answered.";
-    tool_with_call("write_stdin", description, move |args: Input, call| {
+    tool_with_call(TYPED, description, move |args: Input, call| {
         let terminals = terminals.clone();
         async move { type_in(&terminals, args, &call).await }
     })
     .risk(risk_of_typing)
     .work(|args| Work {
-        tool: "write_stdin".to_owned(),
+        tool: TYPED.to_owned(),
         args: json!([args["session_id"], args["chars"]]),
         manner: args["yield_time_ms"].clone(),
         way: Value::Null,
     })
     .render(render)
-    .aliases(aliases_of("write_stdin"))
+    .aliases(aliases_of(TYPED))
 }
 
 async fn run(commands: &Commands, terminals: &Terminals, args: Args, call: &Call) -> Result<Output, ToolError> {

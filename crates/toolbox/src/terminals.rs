@@ -129,6 +129,7 @@ impl Terminals {
             let ids: Vec<String> = open.terminals.keys().map(u32::to_string).collect();
             let there = if ids.is_empty() { "none is open".to_owned() } else { format!("open: {}", ids.join(", ")) };
             ToolError::new(format!("there is no terminal {id}: {there}"))
+                .suggest("a terminal ends with its script: open it again with execCommand")
         })
     }
 

@@ -4,7 +4,7 @@
 //! a change that was made answers wherever it is asked for again, and what was read answers only where the same
 //! changes, and no others, stand before it. Everything else is done now.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::work::{manner_of, work_of};
 use crate::{Kept, Manner};
 
-const WAIT_FOR_IT: &str = "it goes on as a task, and `tools.spawn.wait` tells what it comes to";
+pub(crate) const WAIT_FOR_IT: &str = "it goes on as a task, and `tools.spawn.wait` tells what it comes to";
 
 /// The calls of an earlier run, each of which answers one call at most.
 #[derive(Debug, Default)]
@@ -23,8 +23,10 @@ pub struct Earlier(Mutex<Left>);
 struct Left {
     /// By what they do, in the order they were made.
     calls: HashMap<String, Vec<EarlierCall>>,
-    /// Those of another build are known again.
-    recognised: bool,
+    /// Tool and arguments of calls that have answered and that another build digested.
+    said: Vec<(String, (String, Value))>,
+    /// What the script asked for, by what it does.
+    asked: HashSet<String>,
     /// Of some change nobody knows the end.
     has_unknown: bool,
     /// How many changes have answered, and the last of them.
@@ -43,6 +45,9 @@ pub struct Spent {
     calls: Vec<String>,
     /// Whether something was changed since, or may have been: then what was read before may be stale.
     changed: bool,
+    /// Whether something was changed that the earlier run did not change.
+    #[serde(default)]
+    own_way: bool,
     /// Calls nobody knows the end of, by what they do, that the script has asked for and was told so: whoever asks
     /// again without looking would repeat them blindly.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -85,8 +90,8 @@ pub enum CameTo {
     Value(Value),
     /// It was started, and nobody knows how it ended.
     Unknown,
-    /// It goes on: it is a task.
-    GoesOn,
+    /// It goes on, as this task.
+    GoesOn(String),
 }
 
 /// A call that is asked for now.
@@ -138,18 +143,26 @@ impl Earlier {
     /// Calls that another build digested are known again by what they were asked to do.
     pub(crate) fn recognise(&self, digest_of: impl Fn(&str, &Value) -> Option<String>) {
         let mut left = self.left();
-        if std::mem::replace(&mut left.recognised, true) {
-            return;
-        }
+        let Left { calls, spent, said, .. } = &mut *left;
         let mut again = Vec::new();
-        left.calls.values_mut().for_each(|calls| again.extend(calls.extract_if(.., |call| call.said.is_some())));
+        calls.values_mut().for_each(|calls| again.extend(calls.extract_if(.., |call| call.said.is_some())));
         for mut call in again {
-            if let Some(digest) = call.said.take().and_then(|(tool, args)| digest_of(&tool, &args)) {
-                call.args_digest = digest;
+            // A tool that is not there yet may come.
+            if let Some(digest) = call.said.as_ref().and_then(|(tool, args)| digest_of(tool, args)) {
+                (call.args_digest, call.said) = (digest, None);
             }
-            left.calls.entry(work_of(&call.args_digest).to_owned()).or_default().push(call);
+            let same = calls.entry(work_of(&call.args_digest).to_owned()).or_default();
+            same.push(call);
+            same.sort_by_key(|call| call.place);
         }
-        left.calls.values_mut().for_each(|calls| calls.sort_by_key(|call| call.place));
+        said.retain(|(id, (tool, args))| {
+            let Some(digest) = digest_of(tool, args) else { return true };
+            for told in [&mut spent.blindly, &mut spent.knowingly] {
+                let mut renamed = told.extract_if(.., |_, told| told == id).map(|(_, id)| id).collect::<Vec<_>>();
+                told.extend(renamed.pop().map(|id| (work_of(&digest).to_owned(), id)));
+            }
+            false
+        });
     }
 
     /// What has answered so far.
@@ -165,6 +178,7 @@ impl Earlier {
             gone.extend(calls.extract_if(.., |call| spent.calls.contains(&call.id)));
         });
         gone.iter().for_each(|call| left.count(call));
+        left.said.extend(gone.into_iter().filter_map(|call| Some((call.id, call.said?))));
         left.spent = spent.clone();
     }
 
@@ -180,6 +194,7 @@ impl Earlier {
     pub(crate) fn answer(&self, asking: Asking<'_>, kept: impl Fn(&Value, Manner) -> Kept) -> Known {
         let mut left = self.left();
         let work = work_of(asking.args_digest);
+        left.asked.insert(work.to_owned());
         let found = left.find(&asking, kept);
         // What is known to be done is told, whatever else was begun of the same.
         if let Some(Found::Answer(at)) = found
@@ -187,7 +202,8 @@ impl Earlier {
         {
             return match call.came_to {
                 CameTo::Value(value) => Known::Value(value, call.task),
-                CameTo::Unknown | CameTo::GoesOn => Known::GoesOn(call.task.unwrap_or_default()),
+                CameTo::GoesOn(task) => Known::GoesOn(task),
+                CameTo::Unknown => Known::Unknown(call.id),
             };
         }
         if let Some(id) = left.spent.blindly.get(work).cloned() {
@@ -214,14 +230,18 @@ impl Earlier {
         Known::Nothing
     }
 
+    /// A change is made, that the earlier run did not make.
+    pub(crate) fn goes_its_own_way(&self) {
+        self.left().spent.own_way = true;
+    }
+
     /// The changes nobody knows the end of that the script did not ask for, where it made others.
     pub fn passed_over(&self) -> Vec<String> {
         let left = self.left();
+        let passed = left.calls.iter().filter(|(work, _)| left.spent.own_way && !left.asked.contains(*work));
         let unknown = |call: &&EarlierCall| call.came_to == CameTo::Unknown && matches!(call.place, Place::Change(_));
-        let mut ids: Vec<String> = match left.spent.changed {
-            true => left.calls.values().flatten().filter(unknown).map(|call| call.id.clone()).collect(),
-            false => Vec::new(),
-        };
+        let mut ids: Vec<String> =
+            passed.flat_map(|(_, calls)| calls.iter().filter(unknown).map(|call| call.id.clone())).collect();
         ids.sort();
         ids
     }
@@ -257,15 +277,13 @@ impl Left {
             match &call.came_to {
                 _ if !self.may_answer(call, asking.looks, manner) => None,
                 CameTo::Unknown => Some((2, Found::Unknown(at))),
-                CameTo::GoesOn if asking.as_task => Some((0, Found::Answer(at))),
-                CameTo::GoesOn => {
-                    Some((3, Found::Refused(call.task.clone().unwrap_or_default(), WAIT_FOR_IT.to_owned())))
-                }
+                CameTo::GoesOn(_) if asking.as_task && manner != Manner::OtherWay => Some((0, Found::Answer(at))),
+                CameTo::GoesOn(task) => Some((3, Found::Refused(task.clone(), WAIT_FOR_IT.to_owned()))),
                 CameTo::Value(value) => match kept(value, manner) {
                     Kept::Answer => Some((usize::from(manner != Manner::Same), Found::Answer(at))),
                     Kept::Unfinished => Some((2, Found::Unknown(at))),
                     Kept::Refused(why) => Some((3, Found::Refused(call.id.clone(), why))),
-                    Kept::Nothing => None,
+                    Kept::Failed => None,
                 },
             }
         };
@@ -283,7 +301,7 @@ impl Left {
             (Place::Change(_), _) => true,
             // A read that nobody saw the end of can be done again, and another manner is another read.
             (Place::ReadAfter(_), CameTo::Unknown) => false,
-            (Place::ReadAfter(_), CameTo::GoesOn) => true,
+            (Place::ReadAfter(_), CameTo::GoesOn(_)) => true,
             (Place::ReadAfter(changes), CameTo::Value(_)) => manner == Manner::Same && here(changes),
         }
     }
@@ -519,6 +537,49 @@ mod tests {
         second.spend(&first.spent());
         assert_eq!(ask(&second, "r", true), Known::Value(json!("then"), None));
         assert_eq!(ask(&second, "w", false), Known::Nothing);
+    }
+
+    #[test]
+    fn what_another_build_digested_is_known_by_what_was_said() {
+        let said = |id: &str, digest: &str, number, came_to, args: i64| EarlierCall {
+            said: Some(("pay".into(), json!(args))),
+            ..call(id, digest, Place::Change(number), came_to)
+        };
+        let digest_of = |tool: &str, args: &Value| (args != 9).then(|| format!("{tool}{args}"));
+        let earlier = Earlier::new([
+            said("1", "old a", 0, value("first"), 5),
+            said("2", "old b", 1, value("second"), 5),
+            said("3", "old c", 2, value("not there yet"), 9),
+        ]);
+        earlier.recognise(digest_of);
+        assert_eq!(ask(&earlier, "pay5", false), Known::Value(json!("first"), None));
+        assert_eq!(ask(&earlier, "pay5", false), Known::Value(json!("second"), None));
+        assert_eq!(ask(&earlier, "pay9", false), Known::Nothing);
+        earlier.recognise(|tool, args| Some(format!("{tool}{args}")));
+        assert_eq!(ask(&earlier, "pay9", false), Known::Value(json!("not there yet"), None));
+        // Also where that build was told to check.
+        let unknown = || Earlier::new([said("1", "old", 0, CameTo::Unknown, 5)]);
+        let (then, now) = (unknown(), unknown());
+        assert_eq!(ask(&then, "old", false), Known::Unknown("1".into()));
+        now.spend(&then.spent());
+        now.recognise(digest_of);
+        assert_eq!(ask(&now, "pay5", false), Known::Unknown("1".into()));
+        look(&now);
+        assert_eq!(ask(&now, "pay5", false), Known::Again("1".into()));
+    }
+
+    #[test]
+    fn a_task_that_goes_on_is_for_those_who_wait() {
+        let recorded =
+            || Earlier::new([call("tsk_1/tool_1", "w..exec", Place::Change(0), CameTo::GoesOn("tsk_1".into()))]);
+        let task = |digest, as_task| {
+            let asking = Asking { args_digest: digest, read_only: false, looks: false, batch: 1, as_task };
+            recorded().answer(asking, |_, _| Kept::Answer)
+        };
+        assert_eq!(task("w..exec", true), Known::GoesOn("tsk_1".into()));
+        assert_eq!(task("w.longer.exec", true), Known::GoesOn("tsk_1".into()));
+        assert_eq!(task("w..exec", false), Known::Refused("tsk_1".into(), WAIT_FOR_IT.into()));
+        assert_eq!(task("w..terminal", true), Known::Refused("tsk_1".into(), WAIT_FOR_IT.into()));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::panic::AssertUnwindSafe;
 use selvedge_protocol::{Answered, CallStatus, ErrorCode};
 use serde_json::Value;
 
-use crate::earlier::{Asking, Known};
+use crate::earlier::{Asking, Known, WAIT_FOR_IT};
 use crate::orchestrator::{Prepared, aborted, refused};
 use crate::registry::Registered;
 use crate::{CallFailure, CallOutcome, Kept, Manner, Orchestrator, Scope, ToolOutput};
@@ -14,7 +14,7 @@ impl Orchestrator {
     /// The call, unless an earlier run made it already: then its outcome.
     pub(crate) fn not_known(&self, scope: &Scope, mut prepared: Prepared) -> Result<Prepared, Box<CallOutcome>> {
         let Some(earlier) = &scope.earlier else { return Ok(prepared) };
-        earlier.recognise(|tool, args| self.recognise(tool, args).map(|(_, digest)| digest));
+        earlier.recognise(|tool, args| self.recognise(tool, args));
         let Prepared { request, tool, digest, read_only, asked, .. } = &prepared;
         let name = tool.spec.name.clone();
         let looks = looks(tool, &prepared.args);
@@ -36,7 +36,7 @@ impl Orchestrator {
                 Err(outcome)
             }
             // Only whoever asks for a task is told so.
-            Known::GoesOn(id) => Err(refused(request, name.clone(), done_already(&name, &id, "it goes on"))),
+            Known::GoesOn(id) => Err(refused(request, name.clone(), done_already(&name, &id, WAIT_FOR_IT))),
             Known::Refused(id, why) => {
                 let failure = done_already(&name, &id, &why);
                 let mut outcome = refused(request, name, failure);
@@ -57,7 +57,7 @@ impl Orchestrator {
 
 /// Why a call that is done is not done again, although what it came to is no answer.
 pub(crate) fn done_already(tool: &str, id: &str, why: &str) -> CallFailure {
-    let message = format!("{tool} was done by the earlier run as {id}, and is not done again: {why}");
+    let message = format!("the earlier run made this call of {tool} as {id}, and it is not made again: {why}");
     CallFailure::new(ErrorCode::ToolExecutionError, message)
 }
 
@@ -82,7 +82,7 @@ pub(crate) fn looks(tool: &Registered, args: &Value) -> bool {
 /// none.
 pub(crate) fn is_an_answer(tool: &Registered, result: &Result<ToolOutput, CallFailure>) -> bool {
     match result {
-        Ok(output) => tool.tool.kept(&output.value, Manner::Other) != Kept::Unfinished,
+        Ok(output) => tool.tool.kept(&output.value, Manner::OtherWay) != Kept::Unfinished,
         Err(failure) => {
             let spoken = failure.code == ErrorCode::ToolExecutionError && !failure.retryable;
             tool.spec.read_only && spoken && !failure.outcome_unknown

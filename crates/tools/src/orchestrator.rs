@@ -148,6 +148,13 @@ pub struct Orchestrator {
     digest_key: [u8; 32],
 }
 
+/// A call that could be made.
+pub(crate) struct Understood {
+    pub(crate) tool: Arc<Registered>,
+    pub(crate) args: Value,
+    pub(crate) digest: String,
+}
+
 /// A call that was found and whose arguments fit.
 pub(crate) struct Prepared {
     pub(crate) request: CallRequest,
@@ -219,12 +226,17 @@ impl Orchestrator {
         self
     }
 
-    /// The tool of this name, and the digest of a call with these arguments; `None` where there can be none.
-    pub(crate) fn recognise(&self, tool: &str, args: &Value) -> Option<(Arc<Registered>, String)> {
+    /// The digest of a call with these arguments; `None` where there can be none.
+    pub(crate) fn recognise(&self, tool: &str, args: &Value) -> Option<String> {
+        self.understand(tool, args).map(|understood| understood.digest)
+    }
+
+    /// A call with these arguments; `None` where there can be none.
+    pub(crate) fn understand(&self, tool: &str, args: &Value) -> Option<Understood> {
         let Found::Tool(tool) = self.registry.find(tool) else { return None };
         let args = tool.accept(Arguments::Object(args.clone())).ok()?;
         let digest = digest(&self.digest_key, tool, &args);
-        Some((tool.clone(), digest))
+        Some(Understood { tool: tool.clone(), args, digest })
     }
 
     /// The tools there are.
@@ -396,6 +408,9 @@ impl Orchestrator {
             tool: name.clone(),
             about: about(&args),
         });
+        if let Some(earlier) = scope.earlier.as_ref().filter(|_| !read_only) {
+            earlier.goes_its_own_way();
+        }
         let started = Instant::now();
         let call = Call {
             id: request.id.clone(),
@@ -475,7 +490,7 @@ impl Orchestrator {
 }
 
 /// Whether the call leaves the world as it was; a tool that breaks over that changes it.
-fn reads_only(tool: &Registered, args: &Value) -> bool {
+pub(crate) fn reads_only(tool: &Registered, args: &Value) -> bool {
     let asked = || std::panic::catch_unwind(AssertUnwindSafe(|| tool.tool.reads_only(args)));
     tool.spec.read_only || asked().unwrap_or(false)
 }

@@ -19,10 +19,11 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::earlier::{Asking, Known};
-use crate::known::{done_already, unknown_outcome};
+use crate::known::{done_already, looks, unknown_outcome};
+use crate::orchestrator::{Understood, reads_only};
 use crate::stop::heeding;
 use crate::{
-    Arguments, CallFailure, CallOutcome, CallRequest, Orchestrator, Registered, Registry, RegistryError, Report, Scope,
+    Arguments, CallFailure, CallOutcome, CallRequest, Orchestrator, Registry, RegistryError, Report, Scope,
     ScopeLimits, ToolError, tool, tool_with_call,
 };
 
@@ -91,6 +92,9 @@ impl Tasks {
                     async move { tasks.wait(&args.id, &call.cancel).await }
                 },
             )
+            // What a task came to says nothing of how things stand.
+            .read_only()
+            .looks(|_| false)
             .positional(&["id"]),
         )?;
         registry.register(
@@ -149,7 +153,7 @@ impl Tasks {
         let mut all = self.all();
         if !all.iter().any(|task| task.id == id) {
             let (_, came_to) = watch::channel(Some(Ok(value)));
-            all.push_back(Task { id: id.clone(), cancel: CancellationToken::new(), came_to });
+            remember(&mut all, Task { id: id.clone(), cancel: CancellationToken::new(), came_to });
         }
         id
     }
@@ -176,10 +180,6 @@ impl Tasks {
                 .suggest("wait for one with `await task.done`, or stop one with `await task.cancel()`"));
         }
         let mut all = self.all();
-        while all.len() >= REMEMBERED + MOST {
-            let Some(over) = all.iter().position(|task| task.came_to.borrow().is_some()) else { break };
-            all.remove(over);
-        }
         let id = new_id("tsk");
         // Nothing is started that was not written down before.
         write_down(&id)?;
@@ -187,7 +187,7 @@ impl Tasks {
         let scope = Scope::new(id.clone(), limits, &self.0.cancel, events);
         let (tell, came_to) = watch::channel(None);
         let cancel = scope.cancel.child_token();
-        all.push_back(Task { id: id.clone(), cancel: cancel.clone(), came_to });
+        remember(&mut all, Task { id: id.clone(), cancel: cancel.clone(), came_to });
         let request = CallRequest {
             id: "tool_1".to_owned(),
             tool,
@@ -250,6 +250,15 @@ impl std::fmt::Debug for Tasks {
     }
 }
 
+/// One task more; the oldest that are over make room.
+fn remember(all: &mut VecDeque<Task>, task: Task) {
+    while all.len() >= REMEMBERED + MOST {
+        let Some(over) = all.iter().position(|task| task.came_to.borrow().is_some()) else { break };
+        all.remove(over);
+    }
+    all.push_back(task);
+}
+
 fn failed(error: ToolError) -> CallFailure {
     let mut failure = CallFailure::new(ErrorCode::ToolExecutionError, error.message);
     (failure.retryable, failure.suggestions, failure.metadata) = (error.retryable, error.suggestions, error.metadata);
@@ -282,7 +291,7 @@ struct Line<'a> {
     args: Value,
     /// What is to be done, and which tool knows of it: a task does the same as the call it is. `None` where there is
     /// no such tool.
-    known: Option<(Arc<Registered>, String)>,
+    understood: Option<Understood>,
 }
 
 /// How a task came to be.
@@ -295,17 +304,27 @@ enum Written {
 impl<'a> Line<'a> {
     fn new(orchestrator: &'a Orchestrator, scope: &'a Scope, tool: &str, args: &Map<String, Value>) -> Self {
         let args = json!({"tool": tool, "args": args});
-        let known = orchestrator.recognise(tool, &args["args"]);
-        Self { orchestrator, scope, args, known }
+        let understood = orchestrator.understand(tool, &args["args"]);
+        Self { orchestrator, scope, args, understood }
     }
 
     /// What an earlier run knows of this.
     fn earlier(&self) -> Known {
-        let (Some(earlier), Some((tool, digest))) = (&self.scope.earlier, &self.known) else { return Known::Nothing };
-        earlier.recognise(|tool, args| self.orchestrator.recognise(tool, args).map(|(_, digest)| digest));
-        let batch = earlier.next_batch();
-        let asking = Asking { args_digest: digest, read_only: false, looks: false, batch, as_task: true };
-        earlier.answer(asking, |value, manner| tool.tool.kept(value, manner))
+        let (Some(earlier), Some(understood)) = (&self.scope.earlier, &self.understood) else { return Known::Nothing };
+        let Understood { tool, args, digest } = understood;
+        earlier.recognise(|tool, args| self.orchestrator.recognise(tool, args));
+        let asking = Asking {
+            args_digest: digest,
+            read_only: reads_only(tool, args),
+            looks: looks(tool, args),
+            batch: earlier.next_batch(),
+            as_task: true,
+        };
+        let known = earlier.answer(asking, |value, manner| tool.tool.kept(value, manner));
+        if matches!(known, Known::Nothing | Known::Again(_)) && !asking.read_only {
+            earlier.goes_its_own_way();
+        }
+        known
     }
 
     fn write(&self, id: &str, written: Written) -> Result<(), ToolError> {
@@ -316,7 +335,7 @@ impl<'a> Line<'a> {
             status: CallStatus::Done,
             reused: written == Written::Reused,
             duration_ms: 0.0,
-            args_digest: self.known.as_ref().map(|(_, digest)| digest.clone()).unwrap_or_default(),
+            args_digest: self.understood.as_ref().map(|understood| understood.digest.clone()).unwrap_or_default(),
             line: None,
             error: None,
         };

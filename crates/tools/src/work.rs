@@ -28,14 +28,14 @@ pub struct Work {
     pub way: Value,
 }
 
-/// Whether another call for the same work was made in the same manner.
+/// How another call for the same work was made, seen from this one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Manner {
-    /// It was.
+    /// In the same manner.
     Same,
-    /// It was not.
+    /// In another manner.
     Other,
-    /// It was made by another way, and its answer may have another form.
+    /// By another way: its answer may have another form.
     OtherWay,
 }
 
@@ -48,8 +48,8 @@ pub enum Kept {
     Unfinished,
     /// No answer, although the work is done: why, in one line.
     Refused(String),
-    /// Nothing: the work failed there, and may be done by this way.
-    Nothing,
+    /// None: the work failed there, and may be tried by this way.
+    Failed,
 }
 
 /// Of which way of naming work a digest is: another build may have another.

@@ -1,21 +1,51 @@
 //! The same work by another tool, another shell, another wall, as a task, in a terminal, or by another build.
 
-use support::Place;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use support::{Client, Place};
 
 use crate::{done, last, run, support, told};
 
-/// A place where `pay` was stopped on its way, after it had left its line, by this call.
-fn stopped(config: &str, call: &str) -> (Place, String) {
+/// A place with a program `pay`, that leaves a line and then does this.
+fn place_with(config: &str, then: &str) -> Place {
     let place = Place::new();
     place.config(config);
-    let pay = "#!/bin/sh\necho one >> effects\ntest -e quick || sleep 60\n";
-    std::fs::write(place.work().join("pay"), pay).unwrap();
-    std::process::Command::new("chmod").arg("+x").arg(place.work().join("pay")).status().unwrap();
-    let (_, said) = told(&run(&place, &["--timeout", "1s", "-e", &format!("await {call}")]));
-    assert_eq!(done(&place), 1, "{said}");
+    let pay = place.work().join("pay");
+    std::fs::write(&pay, format!("#!/bin/sh\necho one >> effects\n{then}\n")).unwrap();
+    std::fs::set_permissions(pay, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    place
+}
+
+/// Kills a script once it has left a line, and waits until all of it is gone.
+fn killed(place: &Place, source: &str) -> String {
+    let mut child = place.command(&["run", "-q", "-e", source]).stderr(Stdio::null()).spawn().unwrap();
+    let began = Instant::now();
+    let moment = || {
+        assert!(began.elapsed() < support::PATIENCE);
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    while done(place) == 0 {
+        assert!(child.try_wait().unwrap().is_none());
+        moment();
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let id = last(place);
+    let shown = || String::from_utf8(place.command(&["runs", "show", &id]).output().unwrap().stdout).unwrap();
+    while shown().contains("running") {
+        moment();
+    }
+    id
+}
+
+/// A place where `pay` was stopped on its way, after it had left its line, by this call.
+fn stopped(config: &str, call: &str) -> (Place, String) {
+    let place = place_with(config, "test -e quick || sleep 60");
+    let id = killed(&place, &format!("await {call}"));
     // The next one would be quick.
     std::fs::write(place.work().join("quick"), "").unwrap();
-    let id = last(&place);
     (place, id)
 }
 
@@ -52,24 +82,35 @@ fn what_nobody_knows_the_end_of_is_not_repeated_by_another_way() {
 
 #[test]
 fn what_is_done_is_not_repeated_by_another_way() {
-    for first in [WAYS[0], WAYS[4], WAYS[7]] {
-        let place = Place::new();
-        place.config(SPAWN);
-        std::fs::write(place.work().join("pay"), "#!/bin/sh\necho one >> effects\n").unwrap();
-        std::process::Command::new("chmod").arg("+x").arg(place.work().join("pay")).status().unwrap();
-        run(&place, &["-e", &format!("await {first}; throw 1")]);
+    // What was asked in the same words answers, as a call and as a task; any other way is told that it was done.
+    for (first, answered) in [(0, [0, 7, 8].as_slice()), (4, &[4, 9]), (7, &[0, 7, 8])] {
+        let place = place_with(SPAWN, "");
+        run(&place, &["-e", &format!("await {}; throw 1", WAYS[first])]);
         assert_eq!(done(&place), 1);
         let id = last(&place);
-        for way in WAYS {
-            // It answers, or it says that its answer has another form.
+        for (number, way) in WAYS.iter().enumerate() {
             let again = format!(
-                "try {{ const {{ exitCode }} = await {way}; if (exitCode !== 0) return 'failed' }}
-                 catch (error) {{ if (!error.message.includes('is not done again')) throw error }}
-                 throw new Error('as it should')"
+                "let told; try {{ told = `answered ${{(await {way}).exitCode}}` }}
+                 catch (error) {{ told = error.message.includes('it is not made again') ? 'refused' : error.message }}
+                 throw new Error(`so it was ${{told}}`)"
             );
             let (_, said) = told(&run(&place, &["--resume", &id, "-e", &again]));
-            assert!(said.contains("as it should") && done(&place) == 1, "{first}, {way}: {said}");
+            let wanted = if answered.contains(&number) { "so it was answered 0" } else { "so it was refused" };
+            assert!(said.contains(wanted) && done(&place) == 1, "{}, {way}: {said}", WAYS[first]);
         }
+    }
+}
+
+#[test]
+fn what_was_killed_or_out_of_time_is_of_unknown_outcome_by_another_way() {
+    for first in ["['timeout', '0.3', './pay', '5']", "['bash', '-c', './pay 5 & wait; kill -9 $$']"] {
+        let place = place_with("", "sleep 0.6");
+        run(&place, &["-e", &format!("await tools.exec({{command: {first}}}); throw 1")]);
+        assert_eq!(done(&place), 1);
+        let other = first.replace("'timeout', '0.3', ", "").replace("'bash'", "'sh'");
+        let again = format!("await tools.exec({{command: {other}}})");
+        let (status, said) = told(&run(&place, &["--resume", &last(&place), "-e", &again]));
+        assert!(status == 1 && said.contains("OutcomeUnknownError") && done(&place) == 1, "{first}: {said}");
     }
 }
 
@@ -100,7 +141,11 @@ fn a_patch_is_the_same_as_a_command() {
     std::fs::remove_file(place.work().join("made")).unwrap();
     let again = format!("await tools.applyPatch({{patch: '{patch}', cwd: './'}})");
     let (status, said) = told(&run(&place, &["--resume", &last(&place), "-e", &again]));
-    assert!(status == 1 && said.contains("is not done again") && !place.work().join("made").exists(), "{said}");
+    assert!(status == 1 && said.contains("it is not made again") && !place.work().join("made").exists(), "{said}");
+    let again = format!("await tools.exec({{command: ['bash', '-lc', `apply_patch <<'EOF'\n{patch}EOF`]}})");
+    let (status, said) = told(&run(&place, &["--resume", &last(&place), "-e", &again]));
+    // The same tool, with the patch in a here-document: it answers.
+    assert!(status == 0 && !place.work().join("made").exists(), "{said}");
 }
 
 #[test]
@@ -119,22 +164,36 @@ fn a_terminal_that_was_followed_to_its_end_is_told_again() {
 
 #[test]
 fn a_task_that_was_killed_is_of_unknown_outcome() {
-    let place = Place::new();
-    place.config(SPAWN);
-    let task = "const task = tools.spawn.exec('exec', {command: ['sh', '-c', 'echo one >> effects; sleep 60']});";
-    let mut child = place.command(&["run", "-q", "-e", &format!("{task} await task.done")]).spawn().unwrap();
-    while done(&place) == 0 {
-        assert!(child.try_wait().unwrap().is_none());
-        std::thread::sleep(std::time::Duration::from_millis(5));
+    let (place, id) = stopped(SPAWN, WAYS[7]);
+    let call = format!("await {}", WAYS[0]);
+    let task = format!("await {}", WAYS[7]);
+    // Whoever was told of it before, and where its run is forgotten.
+    for (number, again) in [&task, &call, &task, &call].into_iter().enumerate() {
+        if number == 2 {
+            let file = rusqlite::Connection::open(place.home().join("journal.sqlite")).unwrap();
+            file.execute_batch("DELETE FROM calls WHERE run LIKE 'tsk_%'; DELETE FROM runs WHERE id LIKE 'tsk_%'")
+                .unwrap();
+        }
+        let (status, said) = told(&run(&place, &["--resume", &id, "-e", again]));
+        assert!(status == 1 && said.contains("OutcomeUnknownError") && done(&place) == 1, "{again}: {said}");
     }
-    child.kill().unwrap();
-    child.wait().unwrap();
-    let id = last(&place);
-    // Its last command is being ended: that takes a moment.
-    let shown = || String::from_utf8(place.command(&["runs", "show", &id]).output().unwrap().stdout).unwrap();
-    while shown().contains("running") {}
-    let (status, said) = told(&run(&place, &["--resume", &id, "-e", &format!("{task} await task.done")]));
-    assert!(status == 1 && said.contains("OutcomeUnknownError") && done(&place) == 1, "{said}");
+}
+
+#[test]
+fn a_task_that_goes_on_is_waited_for() {
+    let place = place_with(SPAWN, "until test -e quick; do sleep 0.05; done; exit 3");
+    let mut client = Client::start(&place, &[], json!({}));
+    let id = |answer: &Value| answer["structuredContent"]["id"].as_str().unwrap().to_owned();
+    let failed = client.call("script", json!({"code": "tools.spawn.exec('exec', {command: ['./pay', '5']}); throw 1"}));
+    while done(&place) == 0 {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let refused = client.call("script", json!({"code": format!("await {}", WAYS[0]), "resume": id(&failed)}));
+    assert!(refused.to_string().contains("it goes on as a task") && done(&place) == 1, "{refused}");
+    std::fs::write(place.work().join("quick"), "").unwrap();
+    let again = json!({"code": format!("return (await {}).exitCode", WAYS[7]), "resume": id(&refused)});
+    let waited = client.call("script", again);
+    assert!(waited["structuredContent"]["output_json"] == "3" && done(&place) == 1, "{waited}");
 }
 
 #[test]
@@ -145,6 +204,11 @@ fn what_was_passed_over_is_named() {
     assert!(status == 0 && said.contains(&format!("nobody knows how {id}/tool_1 ended")), "{said}");
     let (_, said) = told(&run(&place, &["--resume", &last(&place), "-e", "return await tools.listDir({})"]));
     assert!(!said.contains("nobody knows"), "{said}");
+    // Whoever is told of one of two and ends has changed nothing.
+    let (place, id) =
+        stopped("", "Promise.all([tools.exec({command: ['./pay', '5']}), tools.exec({command: ['sleep', '60']})])");
+    let (_, said) = told(&run(&place, &["--resume", &id, "-e", &format!("await {}", WAYS[0])]));
+    assert!(said.contains("OutcomeUnknownError") && !said.contains("without asking"), "{said}");
 }
 
 #[test]

@@ -14,16 +14,37 @@ pub fn deed_of(argv: &[String]) -> Vec<String> {
     while let Some(rest) = read_only::see_through(inner) {
         inner = rest;
     }
-    let Some(ShellCall::Script { script, plain: true, more: false }) = shell_call(inner) else { return named(inner) };
+    let script = match shell_call(inner) {
+        Some(ShellCall::Script { script, plain: true, more: false }) => script,
+        // `bash ./pay 5`
+        Some(ShellCall::File(file)) => {
+            let at = inner.iter().position(|word| std::ptr::eq(word, file)).unwrap_or(0);
+            return named(&inner[at..]);
+        }
+        _ => return named(inner),
+    };
     let mut search = Search::default();
-    let taken = search.take_apart(inner, 0).unwrap_or_default();
+    let mut taken = search.take_apart(inner, 0).unwrap_or_default();
+    taken.retain(|command| !does_nothing(command));
     match &taken[..] {
-        // What it reads and writes, and whether its end is turned round, the words do not tell.
-        [command] if !search.gave_up && !script.text.contains(['<', '>', '!']) && command.iter().all(is_plain) => {
+        [command] if !search.gave_up && all_is_in_the_words(&script.text) && command.iter().all(is_plain) => {
             named(command)
         }
         _ => vec![String::new(), script.text.trim().to_owned()],
     }
+}
+
+/// Whether the words of its command tell all that a script does: not what it reads and writes, not whether its end is
+/// turned round, not whose home a path begins at.
+fn all_is_in_the_words(script: &str) -> bool {
+    const WHERE_IT_IS_TOLD: [&str; 3] = ["2>&1", "2>/dev/null", ">/dev/null"];
+    let script = WHERE_IT_IS_TOLD.iter().fold(script.to_owned(), |script, part| script.replace(part, ""));
+    !script.contains(['<', '>', '!', '~'])
+}
+
+/// `./pay || true`
+fn does_nothing(command: &[Word]) -> bool {
+    matches!(command, [word] if matches!(word.trusted_name(), Some("true" | ":")))
 }
 
 fn is_plain(word: &Word) -> bool {
@@ -55,6 +76,10 @@ mod tests {
             &["/usr/bin/env", "./pay.sh", "5", "to me"],
             &["timeout", "5", "./pay.sh", "5", "to me"],
             &["bash", "-c", "bash -c './pay.sh 5 \"to me\"'"],
+            &["bash", "-ec", "./pay.sh 5 'to me' 2>&1"],
+            &["bash", "-c", "./pay.sh 5 'to me' >/dev/null 2>&1 || true"],
+            &["bash", "-c", "./pay.sh 5 'to me' # again"],
+            &["sh", "-x", "./pay.sh", "5", "to me"],
         ] {
             assert_eq!(deed(argv), ["./pay.sh", "5", "to me"], "{argv:?}");
         }
@@ -90,6 +115,14 @@ mod tests {
             "./pay 5 <<< x",
             "(cd x && ./pay 5)",
             "for i in 1 2; do ./pay 5; done",
+            "./pay 5 &",
+            "{ ./pay 5; }",
+            "! ./pay 5",
+            "./pay ~/a",
+            "./pay '~/a'",
+            "./pay {a,b}",
+            "./pay '{a,b}'",
+            "./pay 5 &> log",
         ];
         for (at, one) in said.iter().enumerate() {
             for other in &said[at + 1..] {
@@ -98,5 +131,9 @@ mod tests {
         }
         assert_ne!(deed(&["bash", "-c", "./pay $1", "", "5"]), deed(&["bash", "-c", "./pay $1", "", "6"]));
         assert_ne!(deed(&["/tmp/make"]), deed(&["make"]));
+        assert_ne!(deed(&["mkdir", "~/out"]), deed(&["bash", "-c", "mkdir ~/out"]));
+        assert_ne!(deed(&["mkdir", "{a,b}"]), deed(&["bash", "-c", "mkdir {a,b}"]));
+        assert_ne!(deed(&["./pay", "$HOME"]), deed(&["bash", "-c", "./pay $HOME"]));
+        assert_ne!(deed(&["bash", "pay", "5"]), deed(&["bash", "pay", "6"]));
     }
 }

@@ -121,6 +121,15 @@ pub(crate) fn of_command(argv: &[String]) -> Option<&str> {
     }
 }
 
+/// The text of a patch without what stands around it, and the folder that a command around it goes to.
+pub(crate) fn bare(text: &str) -> (PathBuf, String) {
+    let (text, _) = unfenced(text);
+    match heredoc::unwrap(text) {
+        Ok(Some(script)) => (script.folder.unwrap_or_default(), script.patch.trim().to_owned()),
+        _ => (PathBuf::new(), text.trim().to_owned()),
+    }
+}
+
 /// Reads a patch in whichever form it comes.
 pub(crate) fn parse(text: &str) -> Result<Patch, ToolError> {
     let (text, above) = unfenced(text);
