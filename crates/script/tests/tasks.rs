@@ -9,8 +9,10 @@ use std::time::Duration;
 
 use schemars::JsonSchema;
 use selvedge_protocol::{Answer, ApprovalPolicy, ErrorCode, ScriptToolCallOutput};
-use selvedge_script::Harness;
-use selvedge_tools::{Orchestrator, Registry, Risk, Tasks, ToolError, tool, tool_with_call};
+use selvedge_script::{Harness, Resume, RunOptions};
+use selvedge_tools::{
+    Call, CameTo, Earlier, EarlierCall, Orchestrator, Place, Registry, Risk, Tasks, ToolError, tool, tool_with_call,
+};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use support::{Notebook, Says};
@@ -57,6 +59,9 @@ impl Session {
         registry.register(tool("fails", "Fails.", fails)).unwrap();
         let risky = tool("risky", "Is asked for.", |args: Word| async { Ok(args.word) });
         registry.register(risky.risk(|_| Risk::Ask { reason: "it is risky".into() })).unwrap();
+        let keyed = |_: Word, call: Call| std::future::ready(Ok(call.idempotency_key));
+        registry.register(tool_with_call("keyed", "Tells its key.", keyed)).unwrap();
+        registry.register(tool("look", "Looks.", |_: Word| async { Ok("as it is") }).read_only()).unwrap();
         tasks.register(&mut registry).unwrap();
         let orchestrator = Orchestrator::new(registry)
             .with_policy(ApprovalPolicy::OnRequest)
@@ -143,6 +148,27 @@ async fn a_task_is_asked_for_and_written_down_like_any_call() {
     let values = session.notebook.values.lock().unwrap();
     let (_, call, value) = values.iter().find(|(run, ..)| run.starts_with("tsk_")).unwrap();
     assert_eq!((call.as_str(), value), ("tool_1", &json!("x")));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_that_is_repeated_knowingly_has_the_key_of_the_first() {
+    let session = Session::new(Answer::Once);
+    let earlier = EarlierCall {
+        id: "tsk_first/tool_1".into(),
+        args_digest: "of another build".into(),
+        place: Place::Change(0),
+        came_to: CameTo::Unknown,
+        task: Some("tsk_first".into()),
+        said: Some(("keyed".into(), json!({}))),
+    };
+    let resume = Resume { run: "scr_first".into(), calls: Arc::new(Earlier::new([earlier])) };
+    let source = "const start = () => tools.spawn.exec('keyed', {});
+        let told; try { start() } catch (error) { told = error.name }
+        try { start() } catch { await tools.look({}) }
+        return [told, await start().done, await start().done === await start().done]";
+    let output =
+        session.harness.run_with(source.as_bytes(), RunOptions { resume: Some(resume), ..Default::default() }).await;
+    assert_eq!(output.value(), Some(json!(["OutcomeUnknownError", "tsk_first.tool_1", false])), "{:?}", output.error);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -303,7 +303,8 @@ impl Orchestrator {
             Ok(args) => {
                 let digest = digest(&self.digest_key, &tool, &args);
                 let read_only = reads_only(&tool, &args);
-                Ok(Prepared { request, args, tool, digest, read_only, asked, repeats: None })
+                let repeats = scope.repeats.clone();
+                Ok(Prepared { request, args, tool, digest, read_only, asked, repeats })
             }
             Err(errors) => Err(refused(&request, name, invalid(&tool, &errors))),
         }

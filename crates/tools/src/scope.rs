@@ -26,6 +26,8 @@ pub struct Scope {
     pub source: Option<Source>,
     /// The calls of an earlier run, which may answer some.
     pub earlier: Option<Arc<Earlier>>,
+    /// The call of an earlier run that its calls repeat, of which nobody knows whether it had its effect.
+    pub(crate) repeats: Option<String>,
     /// What becomes of it when a question is answered later.
     pub rest: Rest,
     pub(crate) limits: ScopeLimits,
@@ -127,6 +129,7 @@ impl Scope {
             events,
             source: None,
             earlier: None,
+            repeats: None,
             rest: Rest::Never,
             places: Arc::new(Semaphore::new(limits.max_concurrent as usize)),
             limits,

@@ -59,6 +59,15 @@ pub struct Means {
     pub session: String,
 }
 
+/// A task that is to be started.
+struct New {
+    tool: String,
+    args: Map<String, Value>,
+    events: EventSink,
+    /// The call of an earlier run that it repeats, of which nobody knows whether it had its effect.
+    repeats: Option<String>,
+}
+
 struct Task {
     id: String,
     cancel: CancellationToken,
@@ -129,8 +138,9 @@ impl Tasks {
         scope.take_call()?;
         let (tool, args) = read(list).map_err(failed)?;
         let line = Line::new(&means.orchestrator, scope, &tool, &args);
-        match line.earlier() {
-            Known::Nothing | Known::Again(_) => {}
+        let repeats = match line.earlier() {
+            Known::Nothing => None,
+            Known::Again(first) => Some(first),
             Known::Value(value, task) => {
                 let id = self.adopt(task, value);
                 line.write(&id, Written::Reused).map_err(failed)?;
@@ -142,9 +152,9 @@ impl Tasks {
             }
             Known::Unknown(id) => return Err(unknown_outcome(&tool, &id)),
             Known::Refused(id, why) => return Err(done_already(&tool, &id, &why)),
-        }
-        let events = scope.events.clone();
-        self.start(tool, args, events, means.clone(), |id| line.write(id, Written::Started)).map_err(failed)
+        };
+        let new = New { tool, args, events: scope.events.clone(), repeats };
+        self.start(new, means.clone(), |id| line.write(id, Written::Started)).map_err(failed)
     }
 
     /// What an earlier run has brought to its end, as if it had been a task of this session.
@@ -160,9 +170,7 @@ impl Tasks {
 
     fn start(
         &self,
-        tool: String,
-        args: Map<String, Value>,
-        events: EventSink,
+        New { tool, args, events, repeats }: New,
         means: Means,
         write_down: impl FnOnce(&str) -> Result<(), ToolError>,
     ) -> Result<String, ToolError> {
@@ -184,7 +192,8 @@ impl Tasks {
         // Nothing is started that was not written down before.
         write_down(&id)?;
         let limits = ScopeLimits { max_calls: 1, max_concurrent: 1, ..means.limits.clone() };
-        let scope = Scope::new(id.clone(), limits, &self.0.cancel, events);
+        let mut scope = Scope::new(id.clone(), limits, &self.0.cancel, events);
+        scope.repeats = repeats;
         let (tell, came_to) = watch::channel(None);
         let cancel = scope.cancel.child_token();
         remember(&mut all, Task { id: id.clone(), cancel: cancel.clone(), came_to });
