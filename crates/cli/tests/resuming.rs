@@ -51,10 +51,7 @@ const CHANGE: &str = "const change = (more) => tools.exec(
 fn the_same_command_in_another_manner_is_the_same() {
     let (place, id) = stopped_on_its_way();
     let here = place.work().canonicalize().unwrap().display().to_string();
-    std::os::unix::fs::symlink(".", place.work().join("link")).unwrap();
-    for more in
-        ["{timeoutMs: 5000}", "{cwd: '.'}", "{cwd: './', env: {}}", "{cwd: 'link'}", &format!("{{cwd: '{here}'}}")]
-    {
+    for more in ["{timeoutMs: 5000}", "{cwd: '.'}", "{cwd: './x/..', env: {}}", &format!("{{cwd: '{here}'}}")] {
         let (status, said) = told(&run(&place, &["--resume", &id, "-e", &format!("{CHANGE} await change({more})")]));
         assert!(status == 1 && said.contains("OutcomeUnknownError"), "{more}: {said}");
     }

@@ -112,9 +112,9 @@ pub(crate) fn apply_patch(workspace: &Workspace, turn_diff: &TurnDiff) -> impl T
 /// What a call does, however its folder is said and whatever stands around the patch.
 pub(crate) fn work(workspace: &Workspace, args: &Value) -> Work {
     let (folder, patch) = patch::bare(args["patch"].as_str().unwrap_or_default());
-    let fields = ["path", "original_content", "updated_content"].map(|name| &args[name]);
+    let fields = ["original_content", "updated_content"].map(|name| &args[name]);
     let folder = Path::new(args["cwd"].as_str().unwrap_or(".")).join(folder);
-    let folder = workspace.way_to(folder.to_str());
+    let folder = workspace.way_to(&args["path"].as_str().map_or(folder.clone(), |path| folder.join(path)));
     Work { tool: "apply_patch".to_owned(), args: json!([patch, fields, folder]), manner: Value::Null, way: Value::Null }
 }
 

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use crate::apply_patch;
 use crate::ending::Leaving;
 use crate::environment::{Environment, EnvironmentPolicy};
-use crate::judge::{CommandView, Safety, covered_by, deed_of, judge_command, prefix_of, shown};
+use crate::judge::{CommandView, Deed, Safety, covered_by, deed_of, judge_command, prefix_of, shown};
 use crate::patch;
 use crate::privacy::may_show_secrets;
 use crate::{TurnDiff, Workspace};
@@ -82,9 +82,9 @@ pub struct Rule {
 }
 
 /// Programs that read nothing that a call could have changed.
-const TELL_NOTHING: [&str; 21] = [
-    ":", "arch", "basename", "cd", "date", "dirname", "echo", "expr", "false", "groups", "hostname", "id", "nproc",
-    "printf", "pwd", "seq", "sleep", "true", "tty", "uname", "whoami",
+const TELL_NOTHING: [&str; 23] = [
+    ":", "arch", "basename", "cd", "date", "dirname", "echo", "expr", "false", "free", "groups", "hostname", "id",
+    "nproc", "printf", "pwd", "seq", "sleep", "true", "tty", "uname", "uptime", "whoami",
 ];
 
 /// How long a command may run where the call does not say.
@@ -159,7 +159,12 @@ impl Commands {
         if let Some(patch) = patch_of(wanted) {
             return Work { way: json!(tool), manner, ..apply_patch::work(workspace, &patch) };
         }
-        let args = json!([deed_of(&wanted.argv), workspace.way_to(wanted.cwd.as_deref()), wanted.env]);
+        let Deed { folder, mut words } = deed_of(&wanted.argv);
+        let folder = Path::new(wanted.cwd.as_deref().unwrap_or(".")).join(folder);
+        if let Some(program) = words.first_mut().filter(|program| program.contains('/')) {
+            *program = workspace.way_to(&folder.join(&*program)).display().to_string();
+        }
+        let args = json!([words, workspace.way_to(&folder), wanted.env]);
         let way = json!([tool, wanted.argv, wanted.unconfined.is_some()]);
         Work { tool: "command".to_owned(), args, manner, way }
     }
@@ -354,7 +359,7 @@ impl Wanted {
 /// What a command that was run by another way is for this one.
 pub(crate) fn kept_from_another_way(value: &Value) -> Kept {
     match value["exitCode"].as_i64() {
-        _ if value["timedOut"] == true || !value["sessionId"].is_null() => Kept::Unfinished,
+        _ if value["timedOut"] == true => Kept::Unfinished,
         // By `timeout`, or by a signal: nobody knows how far it came.
         Some(124 | 128..) => Kept::Unfinished,
         // What failed may be tried otherwise.

@@ -85,6 +85,7 @@ pub(crate) fn exec(commands: &Commands) -> impl Tool + use<> {
         Manner::Other => Kept::Answer,
         Manner::OtherWay => kept_from_another_way(value),
     })
+    .is_over(|value| value["timedOut"] != true)
     .preview(move |args| showing.preview(&wanted(args)))
     .agreement(move |args| agreeing.agreement(&wanted(args)))
     .allow_always(move |args| allowing.allow_always(&wanted(args)))

@@ -82,6 +82,7 @@ pub(crate) fn exec_command(commands: &Commands, terminals: &Terminals) -> impl T
         Manner::Same | Manner::Other => Kept::Answer,
         Manner::OtherWay => kept_from_another_way(value),
     })
+    .is_over(|value| value["sessionId"].is_null())
     .preview(move |args| showing.preview(&wanted(args)))
     .agreement(move |args| agreeing.agreement(&wanted(args)))
     .allow_always(move |args| allowing.allow_always(&wanted(args)))
@@ -100,7 +101,7 @@ pub(crate) fn write_stdin(terminals: &Terminals) -> impl Tool + use<> {
     .risk(risk_of_typing)
     .work(|args| Work {
         tool: TYPED.to_owned(),
-        args: json!([args["session_id"], args["chars"]]),
+        args: json!([args["session_id"], args["chars"].as_str().unwrap_or_default()]),
         manner: args["yield_time_ms"].clone(),
         way: Value::Null,
     })

@@ -83,11 +83,10 @@ impl Workspace {
         Self::open_with(root, policy, private, &[])
     }
 
-    /// The way from here to a folder, however it is said: through links, too. It is the same wherever the workspace lies.
-    pub(crate) fn way_to(&self, folder: Option<&str>) -> PathBuf {
-        let there = self.absolute(folder.unwrap_or("."), None);
-        // Where there is no such folder nothing is done in it.
-        let there = there.canonicalize().unwrap_or(there);
+    /// The way from here to a path, however it is said, and wherever the workspace lies. Links are what they are called:
+    /// where one leads to today is not where it led to then.
+    pub(crate) fn way_to(&self, path: &Path) -> PathBuf {
+        let there = self.absolute(path, None);
         let here = self.root();
         let common = here.components().zip(there.components()).take_while(|(one, other)| one == other).count();
         let up = here.components().skip(common).map(|_| Component::ParentDir);

@@ -1,12 +1,13 @@
 //! `write_file`: a whole file, written at once: a text, or a document of the File Cabinet that nobody has to read.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use schemars::JsonSchema;
 use selvedge_protocol::{Cabinet, Preview, View};
-use selvedge_tools::{Risk, Tool, ToolError, tool};
+use selvedge_tools::{Risk, Tool, ToolError, Work, tool};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::aliases::aliases_of;
 use crate::blocking::blocking;
@@ -41,13 +42,23 @@ pub(crate) struct Output {
 
 pub(crate) fn write_file(workspace: &Workspace, turn_diff: &TurnDiff, cabinet: &Arc<dyn Cabinet>) -> impl Tool + use<> {
     let (workspace, turn_diff, cabinet) = (workspace.clone(), turn_diff.clone(), cabinet.clone());
-    let (showing, agreeing, documents) = (workspace.clone(), workspace.clone(), cabinet.clone());
+    let ([doing, showing, agreeing], documents) = ([(); 3].map(|()| workspace.clone()), cabinet.clone());
     let run = move |args: Args| {
         let (workspace, turn_diff, cabinet) = (workspace.clone(), turn_diff.clone(), cabinet.clone());
         blocking(move || write(&workspace, &turn_diff, &cabinet, args))
     };
     tool("write_file", "Writes a file as a whole, from a text or from a document of the File Cabinet.", run)
         .risk(|args| Risk::Guarded { reason: format!("writes {}", args["path"].as_str().unwrap_or_default()) })
+        .work(move |args| Work {
+            tool: "write_file".to_owned(),
+            args: json!([
+                doing.way_to(Path::new(args["path"].as_str().unwrap_or_default())),
+                args["content"],
+                args["file_key"]
+            ]),
+            manner: Value::Null,
+            way: Value::Null,
+        })
         .preview(move |args| preview(&showing, &documents, args))
         .agreement(move |args| agreement(&agreeing, args))
         .render(|output: &Output| {

@@ -210,7 +210,10 @@ impl Earlier {
             left.told.insert(work.to_owned(), asking.batch);
             return Known::Unknown(id);
         }
-        if let Some(id) = left.spent.knowingly.remove(work) {
+        // What is done is not repeated instead of what may be.
+        if let Some(id) = left.spent.knowingly.get(work).filter(|_| !matches!(found, Some(Found::Refused(..)))).cloned()
+        {
+            left.spent.knowingly.remove(work);
             return Known::Again(id);
         }
         match found {
@@ -466,6 +469,27 @@ mod tests {
         ]);
         assert_eq!(ask(&earlier, "w", false), Known::Value(json!("done"), None));
         assert_eq!(ask(&earlier, "w", false), Known::Unknown("1".into()));
+    }
+
+    #[test]
+    fn what_is_done_by_another_way_is_not_made_instead_of_what_may_be() {
+        let earlier = Earlier::new([
+            call("1", "w..terminal", Place::Change(0), value("done")),
+            call("2", "w..words", Place::Change(1), CameTo::Unknown),
+        ]);
+        let words = |earlier: &Earlier| {
+            let batch = earlier.next_batch();
+            let asking = Asking { args_digest: "w..words", read_only: false, looks: false, as_task: false, batch };
+            earlier.answer(asking, |_, manner| match manner {
+                Manner::OtherWay => Kept::Refused("by another way".into()),
+                _ => Kept::Answer,
+            })
+        };
+        assert_eq!(words(&earlier), Known::Unknown("2".into()));
+        look(&earlier);
+        assert_eq!(words(&earlier), Known::Refused("1".into(), "by another way".into()));
+        assert_eq!(ask(&earlier, "w..terminal", false), Known::Value(json!("done"), None));
+        assert_eq!(words(&earlier), Known::Again("2".into()));
     }
 
     #[test]

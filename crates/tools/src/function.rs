@@ -56,6 +56,7 @@ where
         work: None,
         kept: None,
         looks: None,
+        is_over: None,
         render: None,
         preview: None,
         agreement: None,
@@ -89,6 +90,7 @@ pub struct FunctionTool<A, R> {
     work: Option<Box<Say>>,
     kept: Option<Box<Keep>>,
     looks: Option<Box<Promise>>,
+    is_over: Option<Box<Promise>>,
     preview: Option<Box<Show>>,
     agreement: Option<Box<Agree>>,
     allow_always: Option<Box<Allow>>,
@@ -128,6 +130,12 @@ impl<A, R> FunctionTool<A, R> {
     /// Says whether what the same work came to before is an answer.
     pub fn kept(mut self, kept: impl Fn(&Value, Manner) -> Kept + Send + Sync + 'static) -> Self {
         self.kept = Some(Box::new(kept));
+        self
+    }
+
+    /// Says whether a call that came to this was over with it; where it is not said, all are.
+    pub fn is_over(mut self, is_over: impl Fn(&Value) -> bool + Send + Sync + 'static) -> Self {
+        self.is_over = Some(Box::new(is_over));
         self
     }
 
@@ -229,6 +237,10 @@ where
 
     fn kept(&self, value: &Value, manner: Manner) -> Kept {
         self.kept.as_ref().map_or(Kept::Answer, |kept| kept(value, manner))
+    }
+
+    fn is_over(&self, value: &Value) -> bool {
+        self.is_over.as_ref().is_none_or(|is_over| is_over(value))
     }
 
     fn looks(&self, args: &Value) -> bool {

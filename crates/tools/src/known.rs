@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::earlier::{Asking, Known, WAIT_FOR_IT};
 use crate::orchestrator::{Prepared, aborted, refused};
 use crate::registry::Registered;
-use crate::{CallFailure, CallOutcome, Kept, Manner, Orchestrator, Scope, ToolOutput};
+use crate::{CallFailure, CallOutcome, Orchestrator, Scope, ToolOutput};
 
 impl Orchestrator {
     /// The call, unless an earlier run made it already: then its outcome.
@@ -58,7 +58,9 @@ impl Orchestrator {
 /// Why a call that is done is not done again, although what it came to is no answer.
 pub(crate) fn done_already(tool: &str, id: &str, why: &str) -> CallFailure {
     let message = format!("the earlier run made this call of {tool} as {id}, and it is not made again: {why}");
-    CallFailure::new(ErrorCode::ToolExecutionError, message)
+    let mut failure = CallFailure::new(ErrorCode::ToolExecutionError, message);
+    failure.suggestions.push("what shall be done all the same is run without `resume`, or as something else".into());
+    failure
 }
 
 /// Why a call is not made that may have been made.
@@ -82,7 +84,7 @@ pub(crate) fn looks(tool: &Registered, args: &Value) -> bool {
 /// none.
 pub(crate) fn is_an_answer(tool: &Registered, result: &Result<ToolOutput, CallFailure>) -> bool {
     match result {
-        Ok(output) => tool.tool.kept(&output.value, Manner::OtherWay) != Kept::Unfinished,
+        Ok(output) => tool.tool.is_over(&output.value),
         Err(failure) => {
             let spoken = failure.code == ErrorCode::ToolExecutionError && !failure.retryable;
             tool.spec.read_only && spoken && !failure.outcome_unknown

@@ -36,6 +36,12 @@ pub trait Tool: Send + Sync {
         Kept::Answer
     }
 
+    /// Whether a call that came to this was over with it, and not cut short or left to go on.
+    fn is_over(&self, value: &Value) -> bool {
+        let _ = value;
+        true
+    }
+
     /// Whether a call with these arguments tells its caller how the world is.
     fn looks(&self, args: &Value) -> bool {
         self.spec().read_only || self.reads_only(args)

@@ -149,6 +149,32 @@ fn a_patch_is_the_same_as_a_command() {
 }
 
 #[test]
+fn a_link_is_what_it_is_called() {
+    let place = place_with("", "");
+    for folder in ["v1", "v2"] {
+        std::fs::create_dir(place.work().join(folder)).unwrap();
+    }
+    let release = |to: &str| format!("await tools.exec({{command: ['ln', '-sfn', '{to}', 'current']}});");
+    let pay = "await tools.exec({command: ['sh', '-c', 'echo one >> ../effects'], cwd: 'current'});";
+    let all = format!("{} {pay} {} {pay}", release("v1"), release("v2"));
+    run(&place, &["-e", &format!("{all} throw 1")]);
+    assert_eq!(done(&place), 2);
+    let (status, said) = told(&run(&place, &["--resume", &last(&place), "-e", &all]));
+    assert_eq!((status, done(&place)), (0, 2), "{said}");
+}
+
+#[test]
+fn a_file_is_the_same_however_its_path_is_said() {
+    let place = Place::new();
+    let write = |path: &str| format!("await tools.writeFile({{path: '{path}', content: 'one\\n'}});");
+    let append = "await tools.exec({command: ['sh', '-c', 'echo two >> effects']});";
+    run(&place, &["-e", &format!("{} {append} throw 1", write("effects"))]);
+    let (status, said) =
+        told(&run(&place, &["--resume", &last(&place), "-e", &format!("{} {append}", write("./effects"))]));
+    assert_eq!((status, done(&place)), (0, 2), "{said}");
+}
+
+#[test]
 fn a_terminal_that_was_followed_to_its_end_is_told_again() {
     let place = Place::new();
     let follow = "let seen = await tools.execCommand({cmd: 'read a; echo $a >> effects; sleep 0.5', yieldTimeMs: 100});
@@ -157,6 +183,10 @@ fn a_terminal_that_was_followed_to_its_end_is_told_again() {
         while (seen.exitCode === undefined) seen = await tools.writeStdin({sessionId: terminal, yieldTimeMs: 100});";
     let (_, said) = told(&run(&place, &["-e", &format!("{follow} throw new Error('first')")]));
     assert!(said.contains("first") && done(&place) == 1, "{said}");
+    // By another tool it is neither done again nor of unknown outcome, and what it came to is still there to be told.
+    let other = "await tools.exec({command: ['bash', '-c', 'read a; echo $a >> effects; sleep 0.5']})";
+    let (_, said) = told(&run(&place, &["--resume", &last(&place), "-e", other]));
+    assert!(said.contains("it is not made again") && done(&place) == 1, "{said}");
     let output = run(&place, &["--resume", &last(&place), "-e", &format!("{follow} return seen.exitCode")]);
     assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "0", "{:?}", told(&output));
     assert_eq!(done(&place), 1);

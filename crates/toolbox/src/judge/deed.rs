@@ -1,37 +1,62 @@
 //! What a command does, however it is said: through a shell or without one, by a program's name or its path.
 
+use std::path::PathBuf;
+
 use super::shells::{ShellCall, shell_call};
 use super::words::{Sort, Word};
 use super::{MAX_BYTES, Search, read_only};
+use crate::patch::after_cd;
 
-/// The one command that is run, as plain words; or the script, behind an empty word.
-pub fn deed_of(argv: &[String]) -> Vec<String> {
+/// What a command does.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Deed {
+    /// Where it goes first, from where it is run.
+    pub folder: PathBuf,
+    /// The one command that is run, as plain words; or the script, behind an empty word.
+    pub words: Vec<String>,
+}
+
+/// What these words do.
+pub fn deed_of(argv: &[String]) -> Deed {
     let words: Vec<Word> = argv.iter().map(Word::plain).collect();
+    let plainly = |words: &[Word]| Deed { folder: PathBuf::new(), words: named(words) };
     if argv.iter().map(String::len).sum::<usize>() > MAX_BYTES {
-        return named(&words);
+        return plainly(&words);
     }
     let mut inner = &words[..];
     while let Some(rest) = read_only::see_through(inner) {
         inner = rest;
     }
     let script = match shell_call(inner) {
-        Some(ShellCall::Script { script, plain: true, more: false }) => script,
+        Some(ShellCall::Script { script, plain: true, more: false }) => script.text.as_str(),
         // `bash ./pay 5`
         Some(ShellCall::File(file)) => {
             let at = inner.iter().position(|word| std::ptr::eq(word, file)).unwrap_or(0);
-            return named(&inner[at..]);
+            let mut words: Vec<String> = inner[at..].iter().map(|word| word.text.clone()).collect();
+            if !words[0].contains('/') {
+                words[0].insert_str(0, "./");
+            }
+            return Deed { folder: PathBuf::new(), words };
         }
-        _ => return named(inner),
+        _ => return plainly(inner),
     };
+    let (folder, script) = after_cd(script).filter(is_said_plainly).unwrap_or((None, script));
+    let script = script.trim_matches([' ', '\t', '\n']);
     let mut search = Search::default();
-    let mut taken = search.take_apart(inner, 0).unwrap_or_default();
+    let mut taken = search.take_apart(&["sh", "-c", script].map(Word::plain), 0).unwrap_or_default();
     taken.retain(|command| !does_nothing(command));
-    match &taken[..] {
-        [command] if !search.gave_up && all_is_in_the_words(&script.text) && command.iter().all(is_plain) => {
-            named(command)
-        }
-        _ => vec![String::new(), script.text.trim().to_owned()],
-    }
+    let words = match &taken[..] {
+        [command] if !search.gave_up && all_is_in_the_words(script) && command.iter().all(is_plain) => named(command),
+        _ => vec![String::new(), script.to_owned()],
+    };
+    Deed { folder: folder.unwrap_or_default(), words }
+}
+
+/// Whether a folder is the one that its name says.
+fn is_said_plainly((folder, _): &(Option<PathBuf>, &str)) -> bool {
+    let plain =
+        |folder: &PathBuf| !folder.to_string_lossy().contains(['$', '~', '*', '?', '[', '{', '`', '<', '>', '(']);
+    folder.as_ref().is_none_or(plain)
 }
 
 /// Whether the words of its command tell all that a script does: not what it reads and writes, not whether its end is
@@ -42,9 +67,13 @@ fn all_is_in_the_words(script: &str) -> bool {
     !script.contains(['<', '>', '!', '~'])
 }
 
-/// `./pay || true`
+/// `set -e; ./pay || true`
 fn does_nothing(command: &[Word]) -> bool {
-    matches!(command, [word] if matches!(word.trusted_name(), Some("true" | ":")))
+    match command.first().and_then(Word::trusted_name) {
+        Some("true" | ":") => command.len() == 1,
+        Some("set") => command.iter().skip(1).all(|word| word.text.starts_with('-') || word.text == "pipefail"),
+        _ => false,
+    }
 }
 
 fn is_plain(word: &Word) -> bool {
@@ -63,8 +92,11 @@ fn named(words: &[Word]) -> Vec<String> {
 mod tests {
     use super::*;
 
+    /// Its words, behind the folder it goes to.
     fn deed(argv: &[&str]) -> Vec<String> {
-        deed_of(&argv.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>())
+        let Deed { folder, words } = deed_of(&argv.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>());
+        let folder = folder.to_str().filter(|folder| !folder.is_empty()).map(str::to_owned);
+        folder.into_iter().chain(words).collect()
     }
 
     #[test]
@@ -79,11 +111,15 @@ mod tests {
             &["bash", "-ec", "./pay.sh 5 'to me' 2>&1"],
             &["bash", "-c", "./pay.sh 5 'to me' >/dev/null 2>&1 || true"],
             &["bash", "-c", "./pay.sh 5 'to me' # again"],
+            &["bash", "-c", "set -euo pipefail; ./pay.sh 5 'to me'"],
             &["sh", "-x", "./pay.sh", "5", "to me"],
         ] {
             assert_eq!(deed(argv), ["./pay.sh", "5", "to me"], "{argv:?}");
         }
         assert_eq!(deed(&["/usr/bin/make", "all"]), deed(&["make", "all"]));
+        assert_eq!(deed(&["bash", "pay", "5"]), ["./pay", "5"]);
+        assert_eq!(deed(&["bash", "-c", "cd below/it && ./pay 5"]), ["below/it", "./pay", "5"]);
+        assert_eq!(deed(&["bash", "-c", "cd below; a=1; ./pay 5"]), ["below", "", "a=1; ./pay 5"]);
     }
 
     #[test]
@@ -123,6 +159,9 @@ mod tests {
             "./pay {a,b}",
             "./pay '{a,b}'",
             "./pay 5 &> log",
+            "./pay 5 > log\r",
+            "cd $there && ./pay 5",
+            "cd below || ./pay 5",
         ];
         for (at, one) in said.iter().enumerate() {
             for other in &said[at + 1..] {

@@ -18,7 +18,7 @@ mod unquote;
 mod words;
 mod wrappers;
 
-pub use deed::deed_of;
+pub use deed::{Deed, deed_of};
 pub use rules::{covered_by, prefix_of};
 pub use shown::shown;
 

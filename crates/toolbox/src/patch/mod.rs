@@ -11,6 +11,7 @@ mod text;
 mod unified;
 
 pub(crate) use draft::{Draft, Net};
+pub(crate) use heredoc::after_cd;
 
 use std::path::{Path, PathBuf};
 
