@@ -117,14 +117,7 @@ impl Road {
             if call.read_only && run.calls.iter().any(|change| overlaps(change, call)) {
                 continue;
             }
-            let came_to = match (call.state, &call.value) {
-                (CallState::Running, _) if call.tool == SPAWN => CameTo::GoesOn(call.id.clone()),
-                (CallState::Ended(CallStatus::Done), Some(value)) => CameTo::Value(value.clone()),
-                (CallState::Ended(CallStatus::OutcomeUnknown), _) => CameTo::Unknown,
-                // It was stopped on its way: nobody knows how far it came.
-                (CallState::Ended(CallStatus::Aborted), _) if was_begun(call) => CameTo::Unknown,
-                _ => continue,
-            };
+            let Some(came_to) = came_to(call) else { continue };
             let record = record(run, call, place, came_to);
             // A second attempt stands for the first. One of a call that was repeated knowingly does not: it may as well
             // have been another, after the first was found done.
@@ -215,6 +208,27 @@ fn come_to_its_end(journal: &Journal, task: &mut Call) -> Result<(), JournalErro
         None => (task.state, task.args) = (CallState::Ended(CallStatus::NotStarted), None),
     }
     Ok(())
+}
+
+/// What a task of this folder came to; `None` where there is none, or it failed.
+pub fn task_came_to(journal: &Journal, id: &str, directory: &str) -> Option<CameTo> {
+    let run = journal.run(id).ok().filter(|run| run.summary.id == id && run.summary.directory == directory)?;
+    let mut task = run.calls.iter().rfind(|call| was_begun(call))?.clone();
+    (task.id, task.tool) = (id.to_owned(), SPAWN.to_owned());
+    come_to_its_end(journal, &mut task).ok()?;
+    came_to(&task)
+}
+
+/// What came of a call, where that is something for another.
+fn came_to(call: &Call) -> Option<CameTo> {
+    match (call.state, &call.value) {
+        (CallState::Running, _) if call.tool == SPAWN => Some(CameTo::GoesOn(call.id.clone())),
+        (CallState::Ended(CallStatus::Done), Some(value)) => Some(CameTo::Value(value.clone())),
+        (CallState::Ended(CallStatus::OutcomeUnknown), _) => Some(CameTo::Unknown),
+        // It was stopped on its way: nobody knows how far it came.
+        (CallState::Ended(CallStatus::Aborted), _) if was_begun(call) => Some(CameTo::Unknown),
+        _ => None,
+    }
 }
 
 /// The terminal in which a command went on when its call was over.

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use selvedge_agent::{Agents, EarlierRun, earlier_run};
+use selvedge_agent::{Agents, EarlierRun, earlier_run, task_came_to};
 use selvedge_config::{Config, McpServer, Project, SavedRules, ToolPack};
 use selvedge_confine::{NamedSockets, Rlimits, WeakerWall};
 use selvedge_journal::{Journal, Retention};
@@ -142,6 +142,10 @@ impl Setup {
             all.register(selvedge_memory::get_turn(memory.clone(), &self.session))?;
         }
         if let Some(tasks) = &self.tasks {
+            if let Some(journal) = self.journal.clone() {
+                let here = self.directory.display().to_string();
+                tasks.recall_from(move |id| task_came_to(&journal, id, &here));
+            }
             tasks.register(&mut all)?;
         }
         Ok(all)

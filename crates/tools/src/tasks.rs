@@ -4,7 +4,7 @@
 
 use std::collections::VecDeque;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -23,7 +23,7 @@ use crate::known::{done_already, looks, unknown_outcome};
 use crate::orchestrator::{Understood, reads_only};
 use crate::stop::heeding;
 use crate::{
-    Arguments, CallFailure, CallOutcome, CallRequest, Orchestrator, Registry, RegistryError, Report, Scope,
+    Arguments, CallFailure, CallOutcome, CallRequest, CameTo, Orchestrator, Registry, RegistryError, Report, Scope,
     ScopeLimits, ToolError, tool, tool_with_call,
 };
 
@@ -44,7 +44,11 @@ pub struct Tasks(Arc<Inner>);
 struct Inner {
     all: Mutex<VecDeque<Task>>,
     cancel: CancellationToken,
+    recall: OnceLock<Box<Recall>>,
 }
+
+/// What is known of a task that is not of this session, by its id.
+type Recall = dyn Fn(&str) -> Option<CameTo> + Send + Sync;
 
 /// Who makes a task's call, and where it is written down.
 #[derive(Clone)]
@@ -112,6 +116,13 @@ impl Tasks {
             })
             .positional(&["id"]),
         )
+    }
+
+    /// Where to ask for tasks that are not of this session: a script that was put away may wait for one in another
+    /// process.
+    pub fn recall_from(&self, recall: impl Fn(&str) -> Option<CameTo> + Send + Sync + 'static) {
+        // There is one ledger.
+        let _ = self.0.recall.set(Box::new(recall));
     }
 
     /// How many are running.
@@ -212,7 +223,10 @@ impl Tasks {
     }
 
     async fn wait(&self, id: &str, cancel: &CancellationToken) -> Result<Value, ToolError> {
-        let mut came_to = self.find(id, |task| task.came_to.clone())?;
+        let mut came_to = match self.find(id, |task| task.came_to.clone()) {
+            Ok(task) => task,
+            Err(error) => return self.recalled(id).unwrap_or(Err(error)),
+        };
         let over = tokio::select! {
             () = cancel.cancelled() => return Err(ToolError::new("the wait was stopped; the task goes on")),
             over = came_to.wait_for(Option::is_some) => over,
@@ -220,23 +234,27 @@ impl Tasks {
         let over = over.map(|over| over.clone()).unwrap_or_default();
         match over {
             Some(Ok(value)) => Ok(value),
-            Some(Err(failure)) => {
-                let mut error = ToolError::new(failure.message);
-                (error.retryable, error.suggestions, error.metadata) =
-                    (failure.retryable, failure.suggestions, failure.metadata);
-                error.metadata.insert("code".to_owned(), Value::String(failure.code.to_string()));
-                Err(error)
-            }
+            Some(Err(failure)) => Err(of_a_task(failure)),
             None => Err(ToolError::new(format!("the task {id} broke"))),
         }
     }
 
+    /// What a task of another session came to, where that is known.
+    fn recalled(&self, id: &str) -> Option<Result<Value, ToolError>> {
+        Some(match self.0.recall.get()?(id)? {
+            CameTo::Value(value) => Ok(value),
+            CameTo::Unknown => Err(of_a_task(unknown_outcome("the task", id))),
+            CameTo::GoesOn(_) => return None,
+        })
+    }
+
     fn cancel(&self, id: &str) -> Result<bool, ToolError> {
-        self.find(id, |task| {
+        let running = self.find(id, |task| {
             let running = task.came_to.borrow().is_none();
             task.cancel.cancel();
             running
-        })
+        });
+        running.or_else(|error| self.recalled(id).map(|_| false).ok_or(error))
     }
 
     fn find<T>(&self, id: &str, look: impl FnOnce(&Task) -> T) -> Result<T, ToolError> {
@@ -266,6 +284,13 @@ fn remember(all: &mut VecDeque<Task>, task: Task) {
         all.remove(over);
     }
     all.push_back(task);
+}
+
+fn of_a_task(failure: CallFailure) -> ToolError {
+    let mut error = ToolError::new(failure.message);
+    (error.retryable, error.suggestions, error.metadata) = (failure.retryable, failure.suggestions, failure.metadata);
+    error.metadata.insert("code".to_owned(), Value::String(failure.code.to_string()));
+    error
 }
 
 fn failed(error: ToolError) -> CallFailure {

@@ -227,6 +227,25 @@ fn a_task_that_goes_on_is_waited_for() {
 }
 
 #[test]
+fn a_script_that_was_put_away_knows_its_tasks() {
+    for (pay, then, told_of_it) in [("", "await k.done;", "\"0\""), ("sleep 60", "", "\"OutcomeUnknownError\"")] {
+        let place = place_with(&format!("approval_policy = \"on-request\"\n{SPAWN}"), pay);
+        let source = format!(
+            "const k = tools.spawn.exec('exec', {{command: ['./pay', '5']}}); {then}
+             while (!(await tools.fileSearch({{pattern: 'effects'}})).length);
+             await tools.exec({{command: ['true', 'x'], withEscalatedPermissions: true, justification: 'to ask'}});
+             try {{ return String((await k.done).exitCode) }} catch (error) {{ return error.metadata.code }}"
+        );
+        let first = place.command(&["run", "--suspend", "--json", "-e", &source]).output().unwrap();
+        let first: Value = serde_json::from_slice(&first.stdout).unwrap();
+        assert_eq!(first["status"], "suspended", "{first}");
+        let again = ["runs", "resume", first["id"].as_str().unwrap(), "--approve", "--json"];
+        let again: Value = serde_json::from_slice(&place.command(&again).output().unwrap().stdout).unwrap();
+        assert_eq!((&again["output_json"], done(&place)), (&json!(told_of_it), 1), "{again}");
+    }
+}
+
+#[test]
 fn what_was_passed_over_is_named() {
     let (place, id) = stopped("", WAYS[0]);
     let by_hand = "await tools.writeFile({path: 'effects', content: 'one\\none\\n'})";
