@@ -171,7 +171,7 @@ fn as_it_came_out(journal: &Journal, mut run: Run) -> Result<Run, JournalError> 
     run.calls.sort_by_key(|call| call.began_ns);
     let ended: Vec<Value> = run.calls.iter().filter_map(terminal_it_ended).collect();
     for call in &mut run.calls {
-        match terminal_left_open(call) {
+        match terminal_of(call) {
             Some(terminal) if ended.contains(&terminal) => {}
             Some(_) if call.tool == TERMINAL => call.state = CallState::Ended(CallStatus::OutcomeUnknown),
             // Nobody can type into it any more.
@@ -201,7 +201,7 @@ fn come_to_its_end(journal: &Journal, task: &mut Call) -> Result<(), JournalErro
     // The last attempt counts.
     match run.calls.into_iter().rfind(was_begun) {
         Some(made) => {
-            let open = made.tool == TERMINAL && terminal_left_open(&made).is_some();
+            let open = made.tool == TERMINAL && terminal_of(&made).is_some();
             task.state = if open { CallState::Ended(CallStatus::OutcomeUnknown) } else { made.state };
             (task.value, task.read_only, task.over_ns) = (made.value, made.read_only, made.over_ns);
         }
@@ -231,10 +231,13 @@ fn came_to(call: &Call) -> Option<CameTo> {
     }
 }
 
-/// The terminal in which a command went on when its call was over.
-fn terminal_left_open(call: &Call) -> Option<Value> {
-    let terminal = call.value.as_ref()?.get("sessionId")?;
-    [TERMINAL, TYPED].contains(&call.tool.as_str()).then(|| terminal.clone())
+/// The terminal in which a command went on when its call was over, or that was typed into.
+fn terminal_of(call: &Call) -> Option<Value> {
+    match call.tool.as_str() {
+        TERMINAL => call.value.as_ref()?.get("sessionId").cloned(),
+        TYPED => call.args.as_ref()?.get("session_id").cloned(),
+        _ => None,
+    }
 }
 
 /// The terminal whose command was over with this call.
