@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use super::shells::{ShellCall, shell_call};
 use super::words::{Sort, Word};
+use super::wrappers::{Inside, inside};
 use super::{MAX_BYTES, Search, read_only};
 use crate::patch::after_cd;
 
@@ -23,10 +24,7 @@ pub fn deed_of(argv: &[String]) -> Deed {
     if argv.iter().map(String::len).sum::<usize>() > MAX_BYTES {
         return plainly(&words);
     }
-    let mut inner = &words[..];
-    while let Some(rest) = read_only::see_through(inner) {
-        inner = rest;
-    }
+    let inner = &peeled(words)[..];
     let script = match shell_call(inner) {
         Some(ShellCall::Script { script, plain: true, more: false }) => script.text.as_str(),
         // `bash ./pay 5`
@@ -46,10 +44,30 @@ pub fn deed_of(argv: &[String]) -> Deed {
     let mut taken = search.take_apart(&["sh", "-c", script].map(Word::plain), 0).unwrap_or_default();
     taken.retain(|command| !does_nothing(command));
     let words = match &taken[..] {
-        [command] if !search.gave_up && all_is_in_the_words(script) && command.iter().all(is_plain) => named(command),
+        [command] if !search.gave_up && all_is_in_the_words(script) && command.iter().all(is_plain) => {
+            named(&peeled(command.clone()))
+        }
         _ => vec![String::new(), script.to_owned()],
     };
     Deed { folder: folder.unwrap_or_default(), words }
+}
+
+/// Programs that run the command after them and do nothing else to the world.
+const AROUND: [&str; 9] = ["command", "exec", "ionice", "nice", "nohup", "setsid", "stdbuf", "time", "timeout"];
+
+/// The command inside of others that only run it.
+fn peeled(mut words: Vec<Word>) -> Vec<Word> {
+    loop {
+        if let Some(rest) = read_only::see_through(&words) {
+            words = rest.to_vec();
+            continue;
+        }
+        let around = words.first().and_then(Word::trusted_name).is_some_and(|name| AROUND.contains(&name));
+        match inside(&words).pop() {
+            Some(Inside::Command(inner)) if around && !inner.is_empty() && inner.len() < words.len() => words = inner,
+            _ => return words,
+        }
+    }
 }
 
 /// Whether a folder is the one that its name says.
@@ -108,6 +126,9 @@ mod tests {
             &["/usr/bin/env", "./pay.sh", "5", "to me"],
             &["timeout", "5", "./pay.sh", "5", "to me"],
             &["bash", "-c", "bash -c './pay.sh 5 \"to me\"'"],
+            &["nohup", "nice", "-n", "10", "./pay.sh", "5", "to me"],
+            &["timeout", "-k", "1", "--signal=KILL", "5", "./pay.sh", "5", "to me"],
+            &["bash", "-c", "exec ./pay.sh 5 'to me'"],
             &["bash", "-ec", "./pay.sh 5 'to me' 2>&1"],
             &["bash", "-c", "./pay.sh 5 'to me' >/dev/null 2>&1 || true"],
             &["bash", "-c", "./pay.sh 5 'to me' # again"],
@@ -162,6 +183,11 @@ mod tests {
             "./pay 5 > log\r",
             "cd $there && ./pay 5",
             "cd below || ./pay 5",
+            "env A=2 ./pay 5",
+            "sudo ./pay 5",
+            "xargs ./pay 5",
+            "timeout 5",
+            "nohup",
         ];
         for (at, one) in said.iter().enumerate() {
             for other in &said[at + 1..] {
