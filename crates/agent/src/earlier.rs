@@ -88,11 +88,15 @@ struct Road {
     left: Vec<EarlierCall>,
     /// Changes that were made, or begun.
     changes: usize,
+    /// Runs and calls that were recorded.
+    runs: usize,
+    recorded: usize,
 }
 
 impl Road {
     fn go_on(&mut self, run: &Run) {
         let before = self.changes;
+        self.runs += 1;
         let mut made: Vec<EarlierCall> = Vec::new();
         for call in &run.calls {
             if call.reused || is_refused_as_unknown(call) {
@@ -102,7 +106,8 @@ impl Road {
                 } else if !call.read_only && !made.iter().any(|made| is_the_same_left(made, call)) {
                     // The run that made it is forgotten: what it left is known from here.
                     let came_to = call.value.clone().filter(|_| call.reused).map_or(CameTo::Unknown, CameTo::Value);
-                    made.push(record(run, call, Place::Change(self.changes), came_to));
+                    let place = Place::Change(self.changes);
+                    made.push(self.record(run, call, place, came_to));
                     self.changes += 1;
                 }
                 continue;
@@ -118,7 +123,7 @@ impl Road {
                 continue;
             }
             let Some(came_to) = came_to(call) else { continue };
-            let record = record(run, call, place, came_to);
+            let record = self.record(run, call, place, came_to);
             // A second attempt stands for the first. One of a call that was repeated knowingly does not: it may as well
             // have been another, after the first was found done.
             let attempt = record.id.strip_suffix(".again");
@@ -134,9 +139,26 @@ impl Road {
         self.left.append(&mut made);
     }
 
+    /// A call as whoever goes on from its run knows it.
+    fn record(&mut self, run: &Run, call: &Call, place: Place, came_to: CameTo) -> EarlierCall {
+        self.recorded += 1;
+        let task = task_of(call);
+        // A task's call is its first.
+        let id = match &task {
+            Some(task) => format!("{task}/tool_1"),
+            None => format!("{}/{}", run.summary.id, call.id),
+        };
+        let said = said(call).filter(|_| !is_named_as_now(&call.digest));
+        let (run, order) = (self.runs, self.recorded);
+        EarlierCall { id, args_digest: call.digest.clone(), run, order, place, came_to, task, said }
+    }
+
     /// Which of what was left before a call was answered from, or told of.
     fn used_by(&self, call: &Call) -> Option<usize> {
-        let of = |is: &dyn Fn(&EarlierCall) -> bool| self.left.iter().position(is);
+        let of = |is: &dyn Fn(&EarlierCall) -> bool| {
+            let all = self.left.iter().enumerate().filter(|(_, before)| is(before));
+            all.min_by_key(|(_, before)| before.order).map(|(at, _)| at)
+        };
         if let Some(task) = of(&|before| before.task.is_some() && before.task == task_of(call)) {
             return Some(task);
         }
@@ -151,18 +173,6 @@ impl Road {
             .or_else(|| of(&|before| came_so(before) && same_work(&before.args_digest, &call.digest)))
             .or_else(|| of(&|before| came_so(before) && said_so(before)))
     }
-}
-
-/// A call as whoever goes on from its run knows it.
-fn record(run: &Run, call: &Call, place: Place, came_to: CameTo) -> EarlierCall {
-    let task = task_of(call);
-    // A task's call is its first.
-    let id = match &task {
-        Some(task) => format!("{task}/tool_1"),
-        None => format!("{}/{}", run.summary.id, call.id),
-    };
-    let said = said(call).filter(|_| !is_named_as_now(&call.digest));
-    EarlierCall { id, args_digest: call.digest.clone(), place, came_to, task, said }
 }
 
 /// The run, each call in the order they began and with what became of it at last: a task is what it came to, and what

@@ -156,6 +156,8 @@ async fn a_task_that_is_repeated_knowingly_has_the_key_of_the_first() {
     let earlier = EarlierCall {
         id: "tsk_first/tool_1".into(),
         args_digest: "of another build".into(),
+        run: 1,
+        order: 1,
         place: Place::Change(0),
         came_to: CameTo::Unknown,
         task: Some("tsk_first".into()),

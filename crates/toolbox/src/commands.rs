@@ -162,7 +162,8 @@ impl Commands {
         let Deed { folder, mut words } = deed_of(&wanted.argv);
         let folder = Path::new(wanted.cwd.as_deref().unwrap_or(".")).join(folder);
         if let Some(program) = words.first_mut().filter(|program| program.contains('/')) {
-            *program = workspace.way_to(&folder.join(&*program)).display().to_string();
+            // A path stays one: `./make` is not `make`.
+            *program = format!("./{}", workspace.way_to(&folder.join(&*program)).display());
         }
         let args = json!([words, workspace.way_to(&folder), wanted.env]);
         let way = json!([tool, wanted.argv, wanted.unconfined.is_some()]);

@@ -64,6 +64,10 @@ pub struct EarlierCall {
     pub id: String,
     /// Digest of what it does and in which manner.
     pub args_digest: String,
+    /// Which run made it, of those that went on from one another.
+    pub run: usize,
+    /// Which it was of all their calls, in the order they began.
+    pub order: usize,
     /// Where it stands among the changes that were made.
     pub place: Place,
     /// What came of it.
@@ -75,7 +79,7 @@ pub struct EarlierCall {
 }
 
 /// Where a call stands among the changes that were made, from the first on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
     /// It is the change of this number, from zero.
     Change(usize),
@@ -125,12 +129,13 @@ pub(crate) enum Known {
 }
 
 impl Earlier {
-    /// The calls of a run, in the order they were made.
+    /// The calls of a run.
     pub fn new(calls: impl IntoIterator<Item = EarlierCall>) -> Self {
         let mut by_work: HashMap<String, Vec<EarlierCall>> = HashMap::new();
         for call in calls {
             by_work.entry(work_of(&call.args_digest).to_owned()).or_default().push(call);
         }
+        by_work.values_mut().for_each(|calls| calls.sort_by_key(|call| call.order));
         let unknown = |call: &EarlierCall| call.came_to == CameTo::Unknown && matches!(call.place, Place::Change(_));
         let has_unknown = by_work.values().flatten().any(unknown);
         Self(Mutex::new(Left { calls: by_work, has_unknown, ..Left::default() }))
@@ -153,7 +158,7 @@ impl Earlier {
             }
             let same = calls.entry(work_of(&call.args_digest).to_owned()).or_default();
             same.push(call);
-            same.sort_by_key(|call| call.place);
+            same.sort_by_key(|call| call.order);
         }
         said.retain(|(id, (tool, args))| {
             let Some(digest) = digest_of(tool, args) else { return true };
@@ -272,13 +277,20 @@ enum Found {
 }
 
 impl Left {
-    /// What there is for a call: a record of the same work, done before begun, in the same manner before in another.
+    /// What there is for a call: of those that were asked for just so the first, whatever came of it, so that each of
+    /// several hears what it heard then; but what was done by a later run before what nobody knows the end of, and of
+    /// those that were asked for otherwise, too, one that is done before one that was begun.
     fn find(&self, asking: &Asking<'_>, kept: impl Fn(&Value, Manner) -> Kept) -> Option<Found> {
         let calls = self.calls.get(work_of(asking.args_digest))?;
+        let done_later = |call: &EarlierCall| {
+            let is = |later: &EarlierCall| later.run > call.run && later.args_digest == asking.args_digest;
+            calls.iter().any(|later| is(later) && matches!(later.came_to, CameTo::Value(_)))
+        };
         let judge = |(at, call): (usize, &EarlierCall)| {
             let manner = manner_of(&call.args_digest, asking.args_digest);
             match &call.came_to {
                 _ if !self.may_answer(call, asking.looks, manner) => None,
+                CameTo::Unknown if manner == Manner::Same && !done_later(call) => Some((0, Found::Unknown(at))),
                 CameTo::Unknown => Some((2, Found::Unknown(at))),
                 CameTo::GoesOn(_) if asking.as_task && manner != Manner::OtherWay => Some((0, Found::Answer(at))),
                 CameTo::GoesOn(task) => Some((3, Found::Refused(task.clone(), WAIT_FOR_IT.to_owned()))),
@@ -332,7 +344,8 @@ mod tests {
     use serde_json::json;
 
     fn call(id: &str, digest: &str, place: Place, came_to: CameTo) -> EarlierCall {
-        EarlierCall { id: id.into(), args_digest: digest.into(), place, came_to, task: None, said: None }
+        let order = id.bytes().last().map_or(0, usize::from);
+        EarlierCall { id: id.into(), args_digest: digest.into(), run: 1, order, place, came_to, task: None, said: None }
     }
 
     /// In a batch of its own; what was done in another manner answers.
@@ -462,13 +475,25 @@ mod tests {
     }
 
     #[test]
-    fn of_two_calls_for_the_same_the_one_that_is_done_answers_first() {
-        let earlier = Earlier::new([
-            call("1", "w", Place::Change(0), CameTo::Unknown),
+    fn of_two_calls_for_the_same_each_hears_what_it_heard_then() {
+        let recorded = [
             call("2", "w", Place::Change(1), value("done")),
-        ]);
-        assert_eq!(ask(&earlier, "w", false), Known::Value(json!("done"), None));
+            call("3", "w", Place::Change(2), value("done as well")),
+            call("1", "w", Place::Change(0), CameTo::Unknown),
+        ];
+        let earlier = Earlier::new(recorded.clone());
         assert_eq!(ask(&earlier, "w", false), Known::Unknown("1".into()));
+        assert_eq!(ask(&earlier, "w", false), Known::Value(json!("done"), None));
+        assert_eq!(ask(&earlier, "w", false), Known::Value(json!("done as well"), None));
+        assert_eq!(ask(&earlier, "w", false), Known::Unknown("1".into()));
+        // What a later run did is what was unknown before.
+        let mut again = recorded.clone();
+        (again[0].run, again[1].run) = (2, 2);
+        let earlier = Earlier::new(again);
+        assert_eq!(ask(&earlier, "w", false), Known::Value(json!("done"), None));
+        // In another manner, what is done answers first.
+        let earlier = Earlier::new(recorded);
+        assert_eq!(ask(&earlier, "w.slowly", false), Known::Value(json!("done"), None));
     }
 
     #[test]

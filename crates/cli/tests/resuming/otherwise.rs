@@ -164,6 +164,20 @@ fn a_link_is_what_it_is_called() {
 }
 
 #[test]
+fn the_same_call_made_twice_hears_twice_what_it_heard() {
+    let place = place_with("", "wc -l < effects");
+    let twice =
+        "const one = (await tools.exec({command: ['./pay']})).stdout.trim(); if (stop()) throw new Error('early');
+        const two = (await tools.exec({command: ['./pay']})).stdout.trim();";
+    let whole = format!("const stop = () => false; {twice}");
+    run(&place, &["-e", &format!("{whole} throw new Error('late')")]);
+    run(&place, &["--resume", &last(&place), "-e", &format!("const stop = () => true; {twice}")]);
+    let output = run(&place, &["--resume", &last(&place), "-e", &format!("{whole} return `${{one}} and ${{two}}`")]);
+    assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "1 and 2", "{:?}", told(&output));
+    assert_eq!(done(&place), 2);
+}
+
+#[test]
 fn a_file_is_the_same_however_its_path_is_said() {
     let place = Place::new();
     let write = |path: &str| format!("await tools.writeFile({{path: '{path}', content: 'one\\n'}});");

@@ -30,6 +30,13 @@ pub fn deed_of(argv: &[String]) -> Deed {
         // `bash ./pay 5`
         Some(ShellCall::File(file)) => {
             let at = inner.iter().position(|word| std::ptr::eq(word, file)).unwrap_or(0);
+            // `bash -n` runs nothing.
+            if !inner[1..at]
+                .iter()
+                .all(|option| option.text.trim_start_matches('-').chars().all(|c| "elux".contains(c)))
+            {
+                return plainly(inner);
+            }
             let mut words: Vec<String> = inner[at..].iter().map(|word| word.text.clone()).collect();
             if !words[0].contains('/') {
                 words[0].insert_str(0, "./");
@@ -42,7 +49,10 @@ pub fn deed_of(argv: &[String]) -> Deed {
     let script = script.trim_matches([' ', '\t', '\n']);
     let mut search = Search::default();
     let mut taken = search.take_apart(&["sh", "-c", script].map(Word::plain), 0).unwrap_or_default();
-    taken.retain(|command| !does_nothing(command));
+    while taken.last().is_some_and(|command| is_true(command)) {
+        taken.pop();
+    }
+    taken.retain(|command| !sets_how_it_fails(command));
     let words = match &taken[..] {
         [command] if !search.gave_up && all_is_in_the_words(script) && command.iter().all(is_plain) => {
             named(&peeled(command.clone()))
@@ -53,7 +63,9 @@ pub fn deed_of(argv: &[String]) -> Deed {
 }
 
 /// Programs that run the command after them and do nothing else to the world.
-const AROUND: [&str; 9] = ["command", "exec", "ionice", "nice", "nohup", "setsid", "stdbuf", "time", "timeout"];
+const AROUND: [&str; 8] = ["command", "exec", "ionice", "nice", "nohup", "stdbuf", "time", "timeout"];
+/// Unless they are asked about themselves, or about it.
+const ASKED: [&str; 4] = ["-v", "-V", "--version", "--help"];
 
 /// The command inside of others that only run it.
 fn peeled(mut words: Vec<Word>) -> Vec<Word> {
@@ -63,7 +75,8 @@ fn peeled(mut words: Vec<Word>) -> Vec<Word> {
             continue;
         }
         let around = words.first().and_then(Word::trusted_name).is_some_and(|name| AROUND.contains(&name));
-        match inside(&words).pop() {
+        let asked = words.get(1).is_some_and(|word| ASKED.contains(&word.text.as_str()));
+        match inside(&words).pop().filter(|_| !asked) {
             Some(Inside::Command(inner)) if around && !inner.is_empty() && inner.len() < words.len() => words = inner,
             _ => return words,
         }
@@ -80,18 +93,22 @@ fn is_said_plainly((folder, _): &(Option<PathBuf>, &str)) -> bool {
 /// Whether the words of its command tell all that a script does: not what it reads and writes, not whether its end is
 /// turned round, not whose home a path begins at.
 fn all_is_in_the_words(script: &str) -> bool {
-    const WHERE_IT_IS_TOLD: [&str; 3] = ["2>&1", "2>/dev/null", ">/dev/null"];
-    let script = WHERE_IT_IS_TOLD.iter().fold(script.to_owned(), |script, part| script.replace(part, ""));
+    const WHERE_IT_IS_TOLD: [&str; 4] = ["2>&1", "&>/dev/null", "2>/dev/null", ">/dev/null"];
+    let script = script.replace("> /dev/null", ">/dev/null");
+    let script = WHERE_IT_IS_TOLD.iter().fold(script, |script, part| script.replace(part, ""));
     !script.contains(['<', '>', '!', '~'])
 }
 
-/// `set -e; ./pay || true`
-fn does_nothing(command: &[Word]) -> bool {
-    match command.first().and_then(Word::trusted_name) {
-        Some("true" | ":") => command.len() == 1,
-        Some("set") => command.iter().skip(1).all(|word| word.text.starts_with('-') || word.text == "pipefail"),
-        _ => false,
-    }
+/// `./pay || true`
+fn is_true(command: &[Word]) -> bool {
+    command.len() == 1 && matches!(command[0].trusted_name(), Some("true" | ":"))
+}
+
+/// `set -euo pipefail`
+fn sets_how_it_fails(command: &[Word]) -> bool {
+    const SETTINGS: [&str; 7] = ["-e", "-u", "-x", "-eu", "-euo", "-o", "pipefail"];
+    command.first().and_then(Word::trusted_name) == Some("set")
+        && command.iter().skip(1).all(|word| SETTINGS.contains(&word.text.as_str()))
 }
 
 fn is_plain(word: &Word) -> bool {
@@ -131,6 +148,7 @@ mod tests {
             &["bash", "-c", "exec ./pay.sh 5 'to me'"],
             &["bash", "-ec", "./pay.sh 5 'to me' 2>&1"],
             &["bash", "-c", "./pay.sh 5 'to me' >/dev/null 2>&1 || true"],
+            &["bash", "-c", "./pay.sh 5 'to me' 2> /dev/null > /dev/null; true"],
             &["bash", "-c", "./pay.sh 5 'to me' # again"],
             &["bash", "-c", "set -euo pipefail; ./pay.sh 5 'to me'"],
             &["sh", "-x", "./pay.sh", "5", "to me"],
@@ -187,6 +205,10 @@ mod tests {
             "sudo ./pay 5",
             "xargs ./pay 5",
             "timeout 5",
+            "true || ./pay 5",
+            "set -n; ./pay 5",
+            "command -v ./pay 5",
+            "timeout --version ./pay 5",
             "nohup",
         ];
         for (at, one) in said.iter().enumerate() {
@@ -200,5 +222,6 @@ mod tests {
         assert_ne!(deed(&["mkdir", "{a,b}"]), deed(&["bash", "-c", "mkdir {a,b}"]));
         assert_ne!(deed(&["./pay", "$HOME"]), deed(&["bash", "-c", "./pay $HOME"]));
         assert_ne!(deed(&["bash", "pay", "5"]), deed(&["bash", "pay", "6"]));
+        assert_ne!(deed(&["bash", "-n", "pay", "5"]), deed(&["bash", "pay", "5"]));
     }
 }
