@@ -1,5 +1,6 @@
 //! Reading the journal: runs, their calls, and what is known of them.
 
+use std::collections::HashMap;
 use std::sync::PoisonError;
 
 use rusqlite::{Connection, OptionalExtension, Row, ToSql, params};
@@ -168,8 +169,14 @@ impl Journal {
         let mut read = connection.prepare_cached(&sql)?;
         let mut rows = read.query(&values[..])?;
         let mut runs = Vec::new();
+        // One process may have many runs.
+        let mut alive: HashMap<String, bool> = HashMap::new();
         while let Some(row) = rows.next()? {
-            runs.push(self.summary(row)?);
+            let is_alive = |owner: &str| match alive.get(owner) {
+                Some(known) => *known,
+                None => *alive.entry(owner.to_owned()).or_insert(self.is_alive(owner)),
+            };
+            runs.push(summary(row, is_alive)?);
         }
         Ok(runs)
     }
@@ -186,7 +193,7 @@ impl Journal {
         let mut read = connection.prepare_cached(&format!("{SUMMARY} WHERE id = ?1"))?;
         let mut rows = read.query(params![id])?;
         let summary = match rows.next()? {
-            Some(row) => self.summary(row)?,
+            Some(row) => summary(row, |owner| self.is_alive(owner))?,
             None => return Err(JournalError::NoRun(id.to_owned())),
         };
         let mut read =
@@ -235,29 +242,29 @@ impl Journal {
             None => Ok(None),
         }
     }
+}
 
-    fn summary(&self, row: &Row<'_>) -> Result<RunSummary, JournalError> {
-        let (owner, status): (String, String) = (row.get(1)?, row.get(2)?);
-        let ended_ms: Option<i64> = row.get(4)?;
-        let claimed_by: Option<String> = row.get(8)?;
-        let state = match (ended_ms, status.as_str()) {
-            (Some(_), "completed") => RunState::Completed,
-            (Some(_), _) => RunState::Failed,
-            (None, _) if claimed_by.is_some_and(|by| by.is_empty() || !self.is_alive(&by)) => RunState::Suspended,
-            (None, _) if self.is_alive(&owner) => RunState::Running,
-            (None, _) => RunState::Died,
-        };
-        Ok(RunSummary {
-            id: row.get(0)?,
-            state,
-            started_ms: row.get(3)?,
-            ended_ms,
-            directory: row.get(5)?,
-            resumes: row.get(6)?,
-            calls: row.get(7)?,
-            session: row.get(9)?,
-        })
-    }
+fn summary(row: &Row<'_>, mut is_alive: impl FnMut(&str) -> bool) -> Result<RunSummary, JournalError> {
+    let (owner, status): (String, String) = (row.get(1)?, row.get(2)?);
+    let ended_ms: Option<i64> = row.get(4)?;
+    let claimed_by: Option<String> = row.get(8)?;
+    let state = match (ended_ms, status.as_str()) {
+        (Some(_), "completed") => RunState::Completed,
+        (Some(_), _) => RunState::Failed,
+        (None, _) if claimed_by.is_some_and(|by| by.is_empty() || !is_alive(&by)) => RunState::Suspended,
+        (None, _) if is_alive(&owner) => RunState::Running,
+        (None, _) => RunState::Died,
+    };
+    Ok(RunSummary {
+        id: row.get(0)?,
+        state,
+        started_ms: row.get(3)?,
+        ended_ms,
+        directory: row.get(5)?,
+        resumes: row.get(6)?,
+        calls: row.get(7)?,
+        session: row.get(9)?,
+    })
 }
 
 fn questions(connection: &Connection, payloads: &Payloads, run: &str) -> Result<Vec<ApprovalRequest>, JournalError> {
