@@ -10,7 +10,8 @@ use selvedge_protocol::{
 use serde_json::Value;
 use tokio::sync::mpsc::UnboundedSender;
 
-use crate::orchestrator::{CallFailure, Orchestrator, Prepared, Report, SoFar, aborted, refused};
+use crate::failure::{CallFailure, aborted};
+use crate::orchestrator::{Orchestrator, Prepared, Report, SoFar, refused};
 use crate::scope::{Rest, Scope};
 
 impl Orchestrator {

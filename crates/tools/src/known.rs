@@ -6,7 +6,8 @@ use selvedge_protocol::{Answered, CallStatus, ErrorCode};
 use serde_json::Value;
 
 use crate::earlier::{Asking, Known, WAIT_FOR_IT};
-use crate::orchestrator::{Prepared, aborted, refused};
+use crate::failure::aborted;
+use crate::orchestrator::{Prepared, refused};
 use crate::registry::Registered;
 use crate::{CallFailure, CallOutcome, Orchestrator, Scope, ToolOutput};
 

@@ -15,6 +15,7 @@
 mod arguments;
 mod asking;
 mod earlier;
+mod failure;
 mod function;
 mod gate;
 mod known;
@@ -37,11 +38,12 @@ mod work;
 
 pub use arguments::{ArgumentError, ArgumentErrorKind, check_partial};
 pub use earlier::{CameTo, Earlier, EarlierCall, Place, Spent};
+pub use failure::CallFailure;
 pub use function::{FunctionTool, tool, tool_with_call};
 pub use gate::{Approver, AskLater, Gate, NobodyToAsk, Waiting, WaitsFor, Wish};
 pub use names::{camel_case, nearest, snake_case};
 pub use offer::{Offered, PatchFlavour, Shape, ShellFlavour, ToolsConfig};
-pub use orchestrator::{Arguments, CallFailure, CallOutcome, CallRequest, Orchestrator, Report, SoFar};
+pub use orchestrator::{Arguments, CallOutcome, CallRequest, Orchestrator, Report, SoFar};
 pub use packs::{Pack, PackError, Packs, Selection};
 pub use policy::{Risk, Verdict, judge};
 pub use registry::{Found, Registered, Registry, RegistryError};

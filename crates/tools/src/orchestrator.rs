@@ -6,14 +6,14 @@ use std::time::Instant;
 
 use futures_util::future::join_all;
 use selvedge_protocol::{
-    Answered, ApprovalPolicy, CallError, CallRecord, CallStatus, ErrorCode, Event, Intent, Ledger, LedgerError,
-    Settled, ToolSpec,
+    Answered, ApprovalPolicy, CallRecord, CallStatus, ErrorCode, Event, Intent, Ledger, LedgerError, Settled, ToolSpec,
 };
-use serde_json::{Map, Value};
+use serde_json::Value;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
+use crate::failure::{CallFailure, call_error};
 use crate::gate::{Approver, Gate, NobodyToAsk, WaitsFor};
 use crate::known::{is_an_answer, looks};
 use crate::registry::{Found, Registered, Registry};
@@ -100,42 +100,6 @@ pub struct CallOutcome {
     pub dispatched: bool,
     /// What was asked, where an earlier run answered it.
     pub answered: Option<Answered>,
-}
-
-/// Why a call has no output.
-#[derive(Debug, Clone)]
-pub struct CallFailure {
-    /// Which error.
-    pub code: ErrorCode,
-    /// One line.
-    pub message: String,
-    /// Whether trying again can help.
-    pub retryable: bool,
-    /// Whether it may have had its effect all the same.
-    pub outcome_unknown: bool,
-    /// What may have been meant, or to do instead.
-    pub suggestions: Vec<String>,
-    /// Facts.
-    pub metadata: Map<String, Value>,
-}
-
-impl CallFailure {
-    pub(crate) fn new(code: ErrorCode, message: impl Into<String>) -> Self {
-        Self {
-            code,
-            message: message.into(),
-            retryable: code.is_retryable(),
-            outcome_unknown: false,
-            suggestions: Vec::new(),
-            metadata: Map::new(),
-        }
-    }
-
-    /// What a model reads of it.
-    pub fn in_words(&self) -> String {
-        let hints = self.suggestions.iter().map(|suggestion| format!("\nhint: {suggestion}"));
-        format!("error: {}{}", self.message, hints.collect::<String>())
-    }
 }
 
 /// Takes batches of calls through registry, policy and gate to their tools.
@@ -522,15 +486,6 @@ pub(crate) fn refused(request: &CallRequest, tool: String, failure: CallFailure)
         dispatched: false,
         answered: None,
     })
-}
-
-/// The line a ledger has for a failure.
-fn call_error(failure: &CallFailure) -> CallError {
-    CallError { code: failure.code, message: failure.message.chars().take(1000).collect() }
-}
-
-pub(crate) fn aborted(tool: &str) -> CallFailure {
-    CallFailure::new(ErrorCode::ToolAbortedError, format!("{tool} was stopped"))
 }
 
 fn invalid(tool: &Registered, errors: &[ArgumentError]) -> CallFailure {

@@ -7,7 +7,7 @@ use futures_util::{FutureExt, pin_mut};
 use selvedge_protocol::ErrorCode;
 use serde_json::Value;
 
-use crate::orchestrator::{CallFailure, aborted};
+use crate::failure::{CallFailure, aborted};
 use crate::registry::Registered;
 use crate::{Call, Scope, ToolOutput};
 
@@ -38,14 +38,7 @@ pub(crate) async fn supervise(
         Ok(Ok(output)) => Ok(output),
         // It stopped by itself when it was told to.
         Ok(Err(_)) if cancel.is_cancelled() => Err(aborted(name)),
-        Ok(Err(error)) => Err(CallFailure {
-            code: ErrorCode::ToolExecutionError,
-            message: error.message,
-            retryable: error.retryable,
-            outcome_unknown: error.outcome_unknown,
-            suggestions: error.suggestions,
-            metadata: error.metadata,
-        }),
+        Ok(Err(error)) => Err(error.into()),
         Err(panic) => {
             let words = panic
                 .downcast_ref::<&str>()

@@ -147,25 +147,25 @@ impl Tasks {
     /// among the calls of the script: one that an earlier run has started is not started again.
     pub fn start_as_written(&self, list: Vec<Value>, scope: &Scope, means: Means) -> Result<String, CallFailure> {
         scope.take_call()?;
-        let (tool, args) = read(list).map_err(failed)?;
+        let (tool, args) = read(list).map_err(CallFailure::from)?;
         let line = Line::new(&means.orchestrator, scope, &tool, &args);
         let repeats = match line.earlier() {
             Known::Nothing => None,
             Known::Again(first) => Some(first),
             Known::Value(value, task) => {
                 let id = self.adopt(task, value);
-                line.write(&id, Written::Reused).map_err(failed)?;
+                line.write(&id, Written::Reused).map_err(CallFailure::from)?;
                 return Ok(id);
             }
             Known::GoesOn(id) => {
-                line.write(&id, Written::Reused).map_err(failed)?;
+                line.write(&id, Written::Reused).map_err(CallFailure::from)?;
                 return Ok(id);
             }
             Known::Unknown(id) => return Err(unknown_outcome(&tool, &id)),
             Known::Refused(id, why) => return Err(done_already(&tool, &id, &why)),
         };
         let new = New { tool, args, events: scope.events.clone(), repeats };
-        self.start(new, means.clone(), |id| line.write(id, Written::Started)).map_err(failed)
+        self.start(new, means.clone(), |id| line.write(id, Written::Started)).map_err(CallFailure::from)
     }
 
     /// What an earlier run has brought to its end, as if it had been a task of this session.
@@ -291,12 +291,6 @@ fn of_a_task(failure: CallFailure) -> ToolError {
     (error.retryable, error.suggestions, error.metadata) = (failure.retryable, failure.suggestions, failure.metadata);
     error.metadata.insert("code".to_owned(), Value::String(failure.code.to_string()));
     error
-}
-
-fn failed(error: ToolError) -> CallFailure {
-    let mut failure = CallFailure::new(ErrorCode::ToolExecutionError, error.message);
-    (failure.retryable, failure.suggestions, failure.metadata) = (error.retryable, error.suggestions, error.metadata);
-    failure
 }
 
 /// The tool that a script wants started, and its arguments.

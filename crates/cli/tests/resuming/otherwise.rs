@@ -21,23 +21,23 @@ fn place_with(config: &str, then: &str) -> Place {
 /// Kills a script once it has left a line, and waits until all of it is gone.
 fn killed(place: &Place, source: &str) -> String {
     let mut child = place.command(&["run", "-q", "-e", source]).stderr(Stdio::null()).spawn().unwrap();
-    let began = Instant::now();
-    let moment = || {
-        assert!(began.elapsed() < support::PATIENCE);
-        std::thread::sleep(Duration::from_millis(10));
-    };
-    while done(place) == 0 {
-        assert!(child.try_wait().unwrap().is_none());
-        moment();
-    }
+    until(|| done(place) > 0 || child.try_wait().unwrap().is_some());
+    assert!(child.try_wait().unwrap().is_none());
     child.kill().unwrap();
     child.wait().unwrap();
     let id = last(place);
     let shown = || String::from_utf8(place.command(&["runs", "show", &id]).output().unwrap().stdout).unwrap();
-    while shown().contains("running") {
-        moment();
-    }
+    until(|| !shown().contains("running"));
     id
+}
+
+/// Looks until it is so.
+fn until(mut it_is_so: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !it_is_so() {
+        assert!(began.elapsed() < support::PATIENCE);
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
 
 /// A place where `pay` was stopped on its way, after it had left its line, by this call.
@@ -229,9 +229,7 @@ fn a_task_that_goes_on_is_waited_for() {
     let mut client = Client::start(&place, &[], json!({}));
     let id = |answer: &Value| answer["structuredContent"]["id"].as_str().unwrap().to_owned();
     let failed = client.call("script", json!({"code": "tools.spawn.exec('exec', {command: ['./pay', '5']}); throw 1"}));
-    while done(&place) == 0 {
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    until(|| done(&place) > 0);
     let refused = client.call("script", json!({"code": format!("await {}", WAYS[0]), "resume": id(&failed)}));
     assert!(refused.to_string().contains("it goes on as a task") && done(&place) == 1, "{refused}");
     std::fs::write(place.work().join("quick"), "").unwrap();
