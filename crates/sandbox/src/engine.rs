@@ -1,23 +1,19 @@
 //! The WebAssembly runtime: loads the embedded snapshot once and hands out copy-on-write instances.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use wasmtime::{
-    Config, Enabled, Engine, InstanceAllocationStrategy, InstancePre, Linker, Module, PoolingAllocationConfig,
-};
+use wasmtime::{Config, Enabled, Engine, InstanceAllocationStrategy, InstancePre, Linker, PoolingAllocationConfig};
 
 use crate::budget::{MemoryBudget, machine_memory};
+use crate::code;
 use crate::execution::{Guest, State as GuestState, link};
 use crate::image::{BUILD, Image, Pristine};
 use crate::leaving::Leaving;
 use crate::runtime::{Execution, Fault, Host, Program, Runtime, Started};
 use crate::ticker::Ticker;
-
-/// The guest, compiled for this machine by `build.rs`.
-static GUEST: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/guest.cwasm"));
 
 /// Native stack of a script. The engine checks its own stack (`Program::stack_limit`), of which deep
 /// recursion in its parsers uses little for much of this one: hence the distance between the two.
@@ -32,6 +28,13 @@ pub struct Settings {
     pub memory_cap: u64,
     /// Reuse warm memory slots. Off, every script maps its memory anew: slower, and the same to a script.
     pub pooling: bool,
+}
+
+impl Settings {
+    /// For a process that runs one script: places for a thousand take longer to lay out than it runs.
+    pub fn for_one_script() -> Self {
+        Self { max_scripts: 1, ..Self::default() }
+    }
 }
 
 impl Default for Settings {
@@ -61,10 +64,9 @@ impl Wasm {
             // One more than there are scripts: to freeze one, a fresh one is looked at.
             config.allocation_strategy(InstanceAllocationStrategy::Pooling(pool(settings.max_scripts + 1)));
         }
+        code::prepare(&mut config);
         let engine = Engine::new(&config).map_err(engine_fault)?;
-        // SAFETY: the bytes were produced by `precompile_module` of the same wasmtime in build.rs and
-        // are embedded in this binary; nothing a user can write reaches this call.
-        let module = unsafe { Module::deserialize(&engine, GUEST) }.map_err(engine_fault)?;
+        let module = code::load(&engine).map_err(engine_fault)?;
         let mut linker = Linker::new(&engine);
         link(&mut linker).map_err(engine_fault)?;
         let instance = linker.instantiate_pre(&module).map_err(engine_fault)?;
@@ -80,12 +82,8 @@ impl Wasm {
 
     /// The engine of this process with the default settings, loaded on first use.
     pub fn shared() -> Result<Arc<Self>, Fault> {
-        static SHARED: OnceLock<Arc<Wasm>> = OnceLock::new();
-        if let Some(shared) = SHARED.get() {
-            return Ok(shared.clone());
-        }
-        let fresh = Arc::new(Self::new(Settings::default())?);
-        Ok(SHARED.get_or_init(|| fresh).clone())
+        static SHARED: Loaded = Loaded(Mutex::new(None));
+        SHARED.or_load(Settings::default)
     }
 
     async fn guest(
@@ -137,9 +135,41 @@ impl Runtime for Wasm {
     }
 }
 
-/// The engine of this process, loaded when the first script runs: one that only waits does not have it in memory.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct OnFirstUse;
+/// An engine that is there from when it is first asked for. Of several who ask, one loads it.
+#[derive(Debug, Default)]
+struct Loaded(Mutex<Option<Arc<Wasm>>>);
+
+impl Loaded {
+    fn or_load(&self, settings: impl FnOnce() -> Settings) -> Result<Arc<Wasm>, Fault> {
+        let mut loaded = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let wasm = match loaded.take() {
+            Some(wasm) => wasm,
+            None => Arc::new(Wasm::new(settings())?),
+        };
+        Ok(loaded.insert(wasm).clone())
+    }
+}
+
+/// An engine that is loaded when the first script runs: who only waits does not have it in memory. The one of this
+/// process, unless it is a [`new`](Self::new) one.
+#[derive(Debug, Default)]
+pub struct OnFirstUse {
+    own: Option<(Settings, Loaded)>,
+}
+
+impl OnFirstUse {
+    /// One of its own, with these settings.
+    pub fn new(settings: Settings) -> Self {
+        Self { own: Some((settings, Loaded::default())) }
+    }
+
+    fn wasm(&self) -> Result<Arc<Wasm>, Fault> {
+        match &self.own {
+            Some((settings, loaded)) => loaded.or_load(|| settings.clone()),
+            None => Wasm::shared(),
+        }
+    }
+}
 
 impl Runtime for OnFirstUse {
     fn build(&self) -> &str {
@@ -147,11 +177,11 @@ impl Runtime for OnFirstUse {
     }
 
     fn load(&self) -> Result<(), Fault> {
-        Wasm::shared().map(drop)
+        self.wasm().map(drop)
     }
 
     fn start<'a>(&'a self, program: Program<'a>, host: Box<dyn Host>) -> BoxFuture<'a, Result<Started, Fault>> {
-        async move { Wasm::shared()?.start(program, host).await }.boxed()
+        async move { self.wasm()?.start(program, host).await }.boxed()
     }
 
     fn thaw<'a>(
@@ -160,7 +190,7 @@ impl Runtime for OnFirstUse {
         program: Program<'a>,
         host: Box<dyn Host>,
     ) -> BoxFuture<'a, Result<Box<dyn Execution>, Fault>> {
-        async move { Wasm::shared()?.thaw(image, program, host).await }.boxed()
+        async move { self.wasm()?.thaw(image, program, host).await }.boxed()
     }
 }
 

@@ -16,6 +16,7 @@
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 
 mod budget;
+mod code;
 mod engine;
 mod execution;
 mod image;

@@ -8,7 +8,7 @@ use selvedge_protocol::{
     ApprovalPolicy, CallRecord, CallStatus, ErrorCode, Event, LedgerError, Limits, Mode, Phase, RunStart, RunStatus,
     ScriptError, ScriptToolCall, ScriptToolCallOutput, new_id,
 };
-use selvedge_sandbox::{Fault, OnFirstUse, Runtime, Wasm};
+use selvedge_sandbox::{Fault, OnFirstUse, Runtime, Settings, Wasm};
 use selvedge_tools::{
     Approver, Means, Orchestrator, Registry, Rest, Scope, ScopeLimits, Source, Stopped, Tasks, heeding,
 };
@@ -19,6 +19,7 @@ use crate::compile::{Compiled, Compiler};
 use crate::first_line::FirstLine;
 use crate::meter::{LogMeter, ProgressMeter};
 use crate::options::{RunOptions, Suspended};
+use crate::outcome;
 use crate::playing::Recorded;
 use crate::preflight::{self, Preflight};
 use crate::preview::preview;
@@ -55,7 +56,13 @@ impl Harness {
 
     /// The same, on a sandbox that is loaded when the first script runs.
     pub fn on_first_use(orchestrator: Orchestrator) -> Self {
-        Self::on(Arc::new(OnFirstUse), orchestrator)
+        Self::on(Arc::new(OnFirstUse::default()), orchestrator)
+    }
+
+    /// The same in a process that runs one script and ends.
+    pub fn for_one_script(mut self) -> Self {
+        self.runtime = Arc::new(OnFirstUse::new(Settings::for_one_script()));
+        self
     }
 
     /// A harness on another runtime.
@@ -249,7 +256,7 @@ impl Harness {
     /// A run has ended or come to rest: that is written down and told.
     fn over(&self, mut output: ScriptToolCallOutput, start: &Start<'_>, options: &RunOptions) -> ScriptToolCallOutput {
         if let Some(resume) = options.resume.as_ref().filter(|_| output.status != RunStatus::Suspended) {
-            output.warnings.extend(passed_over(&resume.calls.passed_over()));
+            output.warnings.extend(outcome::passed_over(&resume.calls.passed_over()));
         }
         if let Some(ledger) = self.orchestrator.ledger()
             && output.status != RunStatus::Suspended
@@ -542,17 +549,4 @@ fn fresh_seed() -> u64 {
 
 fn millis(since: Instant) -> f64 {
     (since.elapsed().as_secs_f64() * 1e6).round() / 1e3
-}
-
-/// Whatever a script changed may have been what it passed over, said otherwise.
-fn passed_over(ids: &[String]) -> Option<String> {
-    const NAMED: usize = 3;
-    let first = ids.first()?;
-    let run = first.split('/').next().unwrap_or_default();
-    let more = ids.len().saturating_sub(NAMED);
-    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    let named = ids.iter().take(NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
-    Some(format!(
-        "nobody knows how {named}{more} ended, and this script changed something without asking for that: `selvedge runs show {run}` tells what it was"
-    ))
 }

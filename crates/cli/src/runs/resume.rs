@@ -51,7 +51,7 @@ pub(crate) fn resume(args: &RunsResumeArgs) -> Result<Exit> {
             None => Arc::new(AskLater),
         },
     });
-    let harness = setup.harness(&LimitArgs::default(), Some(first.clone()))?;
+    let harness = setup.harness(&LimitArgs::default(), Some(first.clone()))?.for_one_script();
     let earlier = run.summary.resumes.as_deref().map(|earlier| all_it_made(&journal, &journal.run(earlier)?));
     let earlier = earlier.transpose().map_err(|error| problem(&error))?;
     let id = run.summary.id.clone();

@@ -1,0 +1,107 @@
+//! The guest's compiled code. Where it can, the first engine of a process runs it where it lies in the program's
+//! file: the code is not copied, and all processes share the same pages.
+
+use wasmtime::{Config, Engine, Module, Result};
+
+pub(crate) use place::{load, prepare};
+
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod place {
+    use std::ptr::NonNull;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use rustix::mm::{MprotectFlags, mprotect};
+    use wasmtime::CustomCodeMemory;
+
+    use super::*;
+
+    /// On a page of its own, as code must be.
+    #[repr(C, align(4096))]
+    struct Paged<Bytes: ?Sized>(Bytes);
+
+    /// Compiled for this machine by `build.rs`.
+    static GUEST: &Paged<[u8]> = &Paged(*include_bytes!(concat!(env!("OUT_DIR"), "/guest.cwasm")));
+
+    /// Lets constants of this program be executed.
+    struct WhereItLies;
+
+    impl CustomCodeMemory for WhereItLies {
+        fn required_alignment(&self) -> usize {
+            align_of_val(GUEST)
+        }
+
+        fn publish_executable(&self, start: *const u8, len: usize) -> Result<()> {
+            // SAFETY: the engine names the text of `GUEST` or of its copy, whole pages with nothing else on
+            // them. Nothing writes to them any more.
+            unsafe { mprotect(start.cast_mut().cast(), len, MprotectFlags::READ | MprotectFlags::EXEC)? };
+            Ok(())
+        }
+
+        /// A copy goes as a whole, and constants stay as they are.
+        fn unpublish_executable(&self, _: *const u8, _: usize) -> Result<()> {
+            Ok(())
+        }
+    }
+
+    pub(crate) fn prepare(config: &mut Config) {
+        config.with_custom_code_memory(Some(Arc::new(WhereItLies)));
+    }
+
+    pub(crate) fn load(engine: &Engine) -> Result<Module> {
+        // One engine of a process only: code is known by its address.
+        static TAKEN: AtomicBool = AtomicBool::new(false);
+        // SAFETY: the bytes were produced by `precompile_module` of the same wasmtime in build.rs, are
+        // constants of this program, and live as long as it does; nothing a user can write reaches this call.
+        unsafe {
+            match TAKEN.swap(true, Ordering::Relaxed) {
+                false => Module::deserialize_raw(engine, NonNull::from(&GUEST.0)),
+                true => Module::deserialize(engine, &GUEST.0),
+            }
+        }
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::GUEST;
+        use crate::{Settings, Wasm};
+
+        #[test]
+        #[allow(clippy::unwrap_used)]
+        fn code_runs_where_it_lies() {
+            let first = Wasm::new(Settings::for_one_script()).unwrap();
+            let second = Wasm::new(Settings::for_one_script()).unwrap();
+            drop((first, second));
+            let lies = GUEST.0.as_ptr_range();
+            let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+            let executable: usize = maps
+                .lines()
+                .filter_map(|line| {
+                    let (range, rest) = line.split_once(' ')?;
+                    let (start, end) = range.split_once('-')?;
+                    let start = usize::from_str_radix(start, 16).ok()?.max(lies.start.addr());
+                    let end = usize::from_str_radix(end, 16).ok()?.min(lies.end.addr());
+                    rest.starts_with("r-xp").then(|| end.saturating_sub(start))
+                })
+                .sum();
+            assert!(executable > GUEST.0.len() / 4, "{executable} of {}", GUEST.0.len());
+            assert!(executable < GUEST.0.len(), "only code, and no data");
+        }
+    }
+}
+
+#[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
+mod place {
+    use super::*;
+
+    /// Compiled for this machine by `build.rs`.
+    static GUEST: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/guest.cwasm"));
+
+    pub(crate) fn prepare(_: &mut Config) {}
+
+    pub(crate) fn load(engine: &Engine) -> Result<Module> {
+        // SAFETY: the bytes were produced by `precompile_module` of the same wasmtime in build.rs and
+        // are embedded in this binary; nothing a user can write reaches this call.
+        unsafe { Module::deserialize(engine, GUEST) }
+    }
+}
