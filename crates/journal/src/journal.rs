@@ -14,6 +14,7 @@ use crate::behind::Behind;
 use crate::live::Owner;
 use crate::payloads::Payloads;
 use crate::stops::Stops;
+use crate::sum::SUM;
 use crate::time::{next_ns, now_ms};
 use crate::{JournalError, schema, tables};
 
@@ -195,7 +196,7 @@ impl Journal {
             let over = "UPDATE approvals SET answers = '[\"cancelled\"]', answered_ms = ?2 WHERE run = ?1 AND answered_ms IS NULL";
             connection.prepare_cached(over)?.execute(params![run, now_ms()])?;
             connection
-                .prepare_cached("UPDATE runs SET status = 'error', ended_ms = ?2 WHERE id = ?1")?
+                .prepare_cached(&format!("UPDATE runs SET status = 'error', ended_ms = ?2, {SUM} WHERE id = ?1"))?
                 .execute(params![run, now_ms()])?;
             Ok(())
         })
@@ -234,8 +235,8 @@ impl Journal {
         let (output, recording) = kept.map_or((None, None), |(output, recording)| (Some(output), recording));
         connection
             .prepare_cached(
-                "INSERT INTO runs (id, session, resumes, source, directory, seed, owner, status, started_ms, setting, output, ended_ms, recording)
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)",
+                "INSERT INTO runs (id, session, resumes, source, directory, seed, owner, status, started_ms, setting, output, ended_ms, recording, calls, tools)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)",
             )?
             .execute(params![
                 run.id,
@@ -250,7 +251,9 @@ impl Journal {
                 setting,
                 output,
                 ended_ms,
-                recording
+                recording,
+                ended.map(|_| 0),
+                ended.map(|_| "[]")
             ])?;
         Ok(())
     }
@@ -283,7 +286,9 @@ impl Journal {
                 .execute(params![output.id, record.id, record.tool, record.args_digest, record.line, now_ms()])?;
         }
         connection
-            .prepare_cached("UPDATE runs SET status = ?2, output = ?3, ended_ms = ?4, recording = ?5 WHERE id = ?1")?
+            .prepare_cached(&format!(
+                "UPDATE runs SET status = ?2, output = ?3, ended_ms = ?4, recording = ?5, {SUM} WHERE id = ?1"
+            ))?
             .execute(params![output.id, status_word(output.status), stored, now_ms(), recording])?;
         Ok(())
     }

@@ -23,6 +23,7 @@ mod seal;
 mod sessions;
 mod shelf;
 mod stops;
+mod sum;
 mod tables;
 mod time;
 mod uses;

@@ -9,6 +9,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::payloads::Payloads;
+use crate::sum::called;
 use crate::{Journal, JournalError};
 
 /// A run in a list.
@@ -150,23 +151,24 @@ pub struct Filter {
 }
 
 const SUMMARY: &str = "SELECT id, owner, status, started_ms, ended_ms, directory, resumes,
-    (SELECT count(*) FROM calls WHERE run = runs.id),
+    ifnull(calls, (SELECT count(*) FROM calls WHERE run = runs.id)),
     (SELECT ifnull(claimed_by, '') FROM suspensions WHERE run = runs.id), session FROM runs";
+
+/// The question a list asks: from when, how many, and, where that is asked for, of which tool.
+fn listing(filter: &Filter) -> String {
+    let of_tool = filter.tool.as_ref().map_or_else(String::new, |_| format!("AND {}", called("?3")));
+    format!("{SUMMARY} WHERE started_ms >= ?1 {of_tool} ORDER BY started_ms DESC, id LIMIT ?2")
+}
 
 impl Journal {
     /// Runs, newest first.
     pub fn runs(&self, filter: &Filter) -> Result<Vec<RunSummary>, JournalError> {
         let connection = self.lock();
-        let mut sql = format!("{SUMMARY} WHERE started_ms >= ?1");
         let since = filter.since_ms.unwrap_or(i64::MIN);
         let limit = filter.limit.unwrap_or(u32::MAX);
         let mut values: Vec<&dyn ToSql> = vec![&since, &limit];
-        if let Some(tool) = &filter.tool {
-            sql.push_str(" AND id IN (SELECT run FROM calls WHERE tool = ?3)");
-            values.push(tool);
-        }
-        sql.push_str(" ORDER BY started_ms DESC, id LIMIT ?2");
-        let mut read = connection.prepare_cached(&sql)?;
+        values.extend(filter.tool.as_ref().map(|tool| tool as &dyn ToSql));
+        let mut read = connection.prepare_cached(&listing(filter))?;
         let mut rows = read.query(&values[..])?;
         let mut runs = Vec::new();
         // One process may have many runs.
@@ -333,4 +335,32 @@ fn number(id: &str) -> (u64, String) {
 
 fn parse<T: serde::de::DeserializeOwned>(bytes: &[u8]) -> Result<T, JournalError> {
     serde_json::from_slice(bytes).map_err(|error| JournalError::Damaged(error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[allow(clippy::unwrap_used)]
+    fn a_list_reads_one_index() {
+        let dir = tempfile::tempdir().unwrap();
+        let journal = Journal::open(dir.path()).unwrap();
+        let connection = journal.lock();
+        for tool in [None, Some("exec".to_owned())] {
+            let sql = listing(&Filter { tool, ..Filter::default() });
+            let mut read = connection.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
+            for n in 1..=read.parameter_count() {
+                read.raw_bind_parameter(n, 1).unwrap();
+            }
+            let mut rows = read.raw_query();
+            let mut steps = String::new();
+            while let Some(row) = rows.next().unwrap() {
+                steps += &row.get::<_, String>(3).unwrap();
+                steps += "\n";
+            }
+            assert!(steps.starts_with("SEARCH runs USING COVERING INDEX runs_listed"), "{steps}");
+            assert!(!steps.contains("TEMP B-TREE"), "{steps}");
+        }
+    }
 }

@@ -3,6 +3,7 @@
 use rusqlite::{Connection, params};
 
 use crate::live::Owner;
+use crate::sum::{SUM, called};
 use crate::time::now_ms;
 use crate::{Journal, JournalError};
 
@@ -85,7 +86,8 @@ impl Journal {
             let open: Vec<(String, String)> =
                 read.query_map(params![before_ms], |row| Ok((row.get(0)?, row.get(1)?)))?.collect::<Result<_, _>>()?;
             for (id, _) in open.iter().filter(|(_, owner)| !self.is_alive(owner)) {
-                connection.execute("UPDATE runs SET ended_ms = started_ms WHERE id = ?1", params![id])?;
+                let over = format!("UPDATE runs SET ended_ms = started_ms, {SUM} WHERE id = ?1");
+                connection.execute(&over, params![id])?;
             }
             Ok(())
         })
@@ -95,12 +97,13 @@ impl Journal {
         let removed = self.write(|connection| {
             // Runs that went on from one another are kept or forgotten together, with the tasks they started, which are
             // runs of their own: what one did is not known without the others.
+            let starts_tasks = called("'spawn.exec'");
             let which = format!(
                 "ended_ms IS NOT NULL AND {which} AND id NOT IN (
                     WITH RECURSIVE kept(id) AS (
                         SELECT id FROM runs WHERE (ended_ms IS NULL OR NOT ({which}))
                             AND (resumes IS NOT NULL OR EXISTS (SELECT 1 FROM runs AS later WHERE later.resumes = runs.id)
-                                OR id IN (SELECT run FROM calls WHERE tool = 'spawn.exec'))
+                                OR {starts_tasks})
                         UNION SELECT calls.id FROM calls JOIN kept ON calls.run = kept.id WHERE calls.tool = 'spawn.exec'
                         UNION SELECT runs.resumes FROM runs JOIN kept ON runs.id = kept.id WHERE runs.resumes IS NOT NULL
                         UNION SELECT runs.id FROM runs JOIN kept ON runs.resumes = kept.id)
@@ -149,7 +152,7 @@ impl Journal {
         let connection = self.lock();
         let tables: i64 = connection.query_row(
             "SELECT ifnull(sum(pgsize), 0) FROM dbstat WHERE aggregate = TRUE
-             AND name IN ('runs', 'calls', 'approvals', 'blobs', 'runs_by_id', 'runs_by_time', 'open_runs', 'calls_by_tool')",
+             AND name IN ('runs', 'calls', 'approvals', 'blobs', 'runs_by_id', 'runs_listed', 'open_runs')",
             [],
             |row| row.get(0),
         )?;

@@ -119,6 +119,55 @@ fn retention_never_touches_an_open_run() {
 }
 
 #[test]
+fn a_list_tells_what_each_run_called_however_it_ended() {
+    let dir = tempfile::tempdir().unwrap();
+    let journal = Journal::open(dir.path()).unwrap();
+    for id in ["scr_open", "scr_over", "scr_given_up"] {
+        begin(&journal, id);
+        call(&journal, id, "tool_1", Some(&json!(1)));
+        call(&journal, id, "tool_2", None);
+    }
+    let odd = r#"mcp.a"b.c,d"#;
+    let never_began = CallRecord { tool: odd.into(), ..record("tool_3", CallStatus::NotStarted) };
+    journal.end(&ScriptToolCallOutput { calls: vec![never_began], ..output("scr_over") }, None).unwrap();
+    journal.give_up("scr_given_up").unwrap();
+    journal.begin_and_end(&start("scr_computed"), &output("scr_computed"), None).unwrap();
+    let listed = |journal: &Journal, tool: Option<&str>| {
+        let filter = Filter { tool: tool.map(str::to_owned), ..Filter::default() };
+        let runs = journal.runs(&filter).unwrap();
+        let mut runs: Vec<_> = runs.iter().map(|run| format!("{} {}", &run.id[4..], run.calls)).collect();
+        runs.sort();
+        runs.join(", ")
+    };
+    let right = |journal: &Journal| {
+        assert_eq!(listed(journal, None), "computed 0, given_up 2, open 2, over 3");
+        assert_eq!(listed(journal, Some("exec")), "given_up 2, open 2, over 3");
+        assert_eq!(listed(journal, Some(odd)), "over 3");
+        for other in ["exe", "b", "c", "d", "%", "", ","] {
+            assert_eq!(listed(journal, Some(other)), "", "{other}");
+        }
+    };
+    right(&journal);
+    drop(journal);
+    let raw = rusqlite::Connection::open(dir.path().join("journal.sqlite")).unwrap();
+    let sum: String = raw
+        .query_row("SELECT group_concat(id || ' ' || calls || ' ' || tools, ', ') FROM runs ORDER BY id", [], |row| {
+            row.get(0)
+        })
+        .unwrap();
+    assert!(sum.contains(r#"scr_given_up 2 ["exec"]"#) && !sum.contains("scr_open"), "{sum}");
+    // A file of before, when nobody wrote that down.
+    raw.execute_batch(
+        "DROP INDEX runs_listed; ALTER TABLE runs DROP COLUMN calls; ALTER TABLE runs DROP COLUMN tools;
+         CREATE INDEX runs_by_time ON runs (started_ms DESC); CREATE INDEX calls_by_tool ON calls (tool, run);
+         DELETE FROM steps WHERE name = 'what a list shows of a run'",
+    )
+    .unwrap();
+    drop(raw);
+    right(&Journal::open(dir.path()).unwrap());
+}
+
+#[test]
 fn a_journal_from_the_future_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     drop(Journal::open(dir.path()).unwrap());
@@ -480,9 +529,9 @@ fn runs_that_went_on_from_one_another_are_kept_or_forgotten_together() {
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::open(dir.path()).unwrap();
     let runs = [("scr_a", None), ("scr_b", Some("scr_a")), ("scr_c", Some("scr_b")), ("scr_alone", None)];
-    for (id, resumes) in runs.into_iter().chain([("tsk_of_a", None), ("tsk_alone", None)]) {
-        journal.begin(&RunStart { resumes, ..start(id) }).unwrap();
-        end(&journal, id);
+    let runs: Vec<_> = runs.into_iter().chain([("tsk_of_a", None), ("tsk_alone", None)]).collect();
+    for (id, resumes) in &runs {
+        journal.begin(&RunStart { resumes: *resumes, ..start(id) }).unwrap();
     }
     // A task is a run, and a call of the script that started it.
     let file = rusqlite::Connection::open(dir.path().join("journal.sqlite")).unwrap();
@@ -491,6 +540,7 @@ fn runs_that_went_on_from_one_another_are_kept_or_forgotten_together() {
         file.execute(&format!("{row} VALUES ('{run}', '{id}', 'spawn.exec', '', 0, 'done', 0, 0)"), []).unwrap();
     }
     drop(file);
+    runs.iter().for_each(|(id, _)| end(&journal, id));
     let age = |ids: &str| {
         let file = rusqlite::Connection::open(dir.path().join("journal.sqlite")).unwrap();
         let long_ago = "UPDATE runs SET started_ms = started_ms - 1000000000, ended_ms = ended_ms - 1000000000";
