@@ -140,7 +140,8 @@ fn server(name: &str, entry: &Value) -> Result<McpServer, String> {
         cwd: text("cwd").map(PathBuf::from),
         url: text("url"),
         http_headers: pairs("headers"),
-        enabled: entry["disabled"] != Value::Bool(true),
+        // Programs that share the file say it one way or the other.
+        enabled: entry["disabled"] != Value::Bool(true) && entry["enabled"] != Value::Bool(false),
         ..McpServer::default()
     };
     match (&server.command, &server.url) {
@@ -214,6 +215,12 @@ mod tests {
         assert_eq!(servers["files"].env["A"], "secret");
         assert_eq!(servers["web"].http_headers["Authorization"], "Bearer secret");
         assert_eq!(read("{}"), Ok(BTreeMap::new()));
+        for (said, enabled) in
+            [("\"disabled\": true", false), ("\"enabled\": false", false), ("\"enabled\": true", true)]
+        {
+            let servers = read(&format!(r#"{{"mcpServers": {{"x": {{"command": "x", {said}}}}}}}"#)).unwrap();
+            assert_eq!(servers["x"].enabled, enabled, "{said}");
+        }
     }
 
     #[test]
