@@ -110,8 +110,7 @@ async fn processes() -> Result<Processes> {
         "model = \"mock\"\nmodel_provider = \"mock\"\n[model_providers.mock]\nbase_url = \"{url}\"\nwire_api = \"chat\"\n"
     );
     std::fs::write(home.path().join("config.toml"), config)?;
-    let program = std::env::current_exe()?.with_file_name("selvedge");
-    ensure!(program.exists(), "build the command first: cargo build --release -p selvedge");
+    let program = crate::ours()?;
     let mut ours = tokio::process::Command::new(&program);
     ours.args(["exec", "-q", "go"]).current_dir(work.path()).env("SELVEDGE_HOME", home.path());
     let codex = crate::peers::folder().join("node_modules/.bin/codex");

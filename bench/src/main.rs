@@ -53,3 +53,10 @@ fn main() -> Result<()> {
     }
     Ok(())
 }
+
+/// The command, built beside this program.
+fn ours() -> Result<std::path::PathBuf> {
+    let program = std::env::current_exe()?.with_file_name("selvedge");
+    anyhow::ensure!(program.exists(), "build the command first: cargo build --release -p selvedge");
+    Ok(program)
+}

@@ -69,17 +69,17 @@ impl Drop for Server {
     }
 }
 
-fn selvedge(home: &Path, work: &Path) -> Command {
-    let mut command = Command::new(folder().join("../target/release/selvedge"));
+fn selvedge(home: &Path, work: &Path) -> Result<Command> {
+    let mut command = Command::new(crate::ours()?);
     command.args(["mcp", "serve"]).env("SELVEDGE_HOME", home).current_dir(work);
-    command
+    Ok(command)
 }
 
 fn round_trip(table: &mut Table) -> Result<()> {
     let place = Place::new("round-trip")?;
-    let mut ours = Server::start(&mut selvedge(&place.home, &place.work))?;
+    let mut ours = Server::start(&mut selvedge(&place.home, &place.work)?)?;
     let idle = ours.resident_mb();
-    let mut ephemeral = Server::start(selvedge(&place.home, &place.work).arg("--ephemeral"))?;
+    let mut ephemeral = Server::start(selvedge(&place.home, &place.work)?.arg("--ephemeral"))?;
     let mut peer = Server::start(Command::new("node").arg("mcp-server.mjs").current_dir(folder()))?;
     let peer_idle = peer.resident_mb();
     let (mut here, mut unwritten, mut there) = (Samples::default(), Samples::default(), Samples::default());
@@ -175,12 +175,12 @@ fn tokens(table: &mut Table) -> Result<()> {
     let repo = place.work.canonicalize()?;
     fill(&repo)?;
     std::fs::write(place.home.join("config.toml"), config(&peers, &repo, &place.home))?;
-    let mut server = Server::start(selvedge(&place.home, &repo).args(["--max-calls", "64"]))?;
+    let mut server = Server::start(selvedge(&place.home, &repo)?.args(["--max-calls", "64"]))?;
     let count = |text: &str| tiktoken_rs::o200k_base_singleton().encode_ordinary(text).len();
     // Everything is started before anything is described.
     let specs = server.script("await tools.search('x'); return ALL_TOOLS.length")?;
     ensure!(specs["isError"] != true, "{specs}");
-    let listed = Command::new(folder().join("../target/release/selvedge"))
+    let listed = Command::new(crate::ours()?)
         .args(["tools", "--json"])
         .env("SELVEDGE_HOME", &place.home)
         .current_dir(&repo)

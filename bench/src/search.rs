@@ -17,7 +17,7 @@ const ROUNDS: usize = 25;
 
 pub(crate) fn measure(table: &mut Table) -> Result<()> {
     let tree = tree()?;
-    let ours = std::env::current_exe()?.with_file_name("selvedge");
+    let ours = crate::ours()?;
     let grep = "return (await tools.grepFiles({ pattern: 'needle_[0-9]+', limit: 100000 })).length";
     let rg = ["--no-heading", "--line-number", "needle_[0-9]+"];
     compare(table, "grepFiles", &ours, &tree, grep, &["rg"], &rg)?;
