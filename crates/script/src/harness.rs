@@ -16,17 +16,16 @@ use serde_json::{Value, json};
 
 use crate::bridge::Said;
 use crate::compile::{Compiled, Compiler};
+use crate::conclusion::{GOES_ON_ELSEWHERE, conclude, dry_run, millis, reject, rejection};
 use crate::first_line::FirstLine;
 use crate::meter::{LogMeter, ProgressMeter};
 use crate::options::{RunOptions, Suspended};
 use crate::outcome;
 use crate::playing::Recorded;
 use crate::preflight::{self, Preflight};
-use crate::preview::preview;
-use crate::run::{Begin, Ended, Over, Run};
+use crate::run::{Begin, Over, Run};
 use crate::suspension::Suspension;
 use crate::tape::{Head, Tape};
-use crate::unicode::whole_unicode;
 
 /// Runs scripts against a set of tools.
 ///
@@ -394,7 +393,7 @@ impl Harness {
         output.metadata.tool_calls_made = ended.dispatched;
         output.metadata.memory_used_mb = (ended.heap_peak as f64 / 104_857.6).round() / 10.0;
         output.metadata.random_seed = start.seed.to_string();
-        self.conclude(&mut output, ended);
+        conclude(&mut output, self.limits.max_return_bytes, ended);
         let silent = output.output_json.is_none() && output.output.is_empty() && output.logs.is_empty();
         let notes = compiled.notes.iter().filter(|note| silent || !note.if_silent);
         output
@@ -413,56 +412,6 @@ impl Harness {
         let asked = compiled.pragma.as_ref().and_then(|pragma| pragma.timeout_ms).map(Duration::from_millis);
         let longest = Duration::from_millis(self.limits.max_timeout_ms);
         options.timeout.or(asked).unwrap_or(Duration::from_millis(self.limits.timeout_ms)).min(longest)
-    }
-
-    /// Puts value or error into the output, within the size it may have.
-    fn conclude(&self, output: &mut ScriptToolCallOutput, ended: Ended) {
-        let max = self.limits.max_return_bytes;
-        output.calls = ended.calls;
-        let error = match ended.result {
-            Ok(Over::Suspended) => {
-                output.status = RunStatus::Suspended;
-                return;
-            }
-            Ok(Over::Elsewhere) => {
-                output.status = RunStatus::Suspended;
-                output.warnings.push(GOES_ON_ELSEWHERE.to_owned());
-                return;
-            }
-            // Whoever plays it knows how it was stopped.
-            Ok(Over::AsThen) => return,
-            Ok(Over::Returned(value)) => {
-                let value = value.map(|json| whole_unicode(&json).into_owned());
-                let parsed: Option<Value> = value.as_deref().and_then(|json| serde_json::from_str(json).ok());
-                output.summary = parsed.as_ref().and_then(|value| value.get("message")?.as_str().map(str::to_owned));
-                let bytes = value.as_ref().map_or(0, String::len);
-                if bytes <= max {
-                    output.status = RunStatus::Completed;
-                    output.output_json = value;
-                    return;
-                }
-                output.output_json = parsed.map(|value| preview(&value, max));
-                too_large(bytes, max)
-            }
-            Err(error) => {
-                let done =
-                    output.calls.iter().filter(|call| call.status == selvedge_protocol::CallStatus::Done).count();
-                let pending = output
-                    .calls
-                    .iter()
-                    .filter(|call| {
-                        call.status != selvedge_protocol::CallStatus::Done
-                            && call.error.as_ref().is_none_or(|error| error.code == ErrorCode::ToolAbortedError)
-                    })
-                    .count();
-                output.output_json = Some(partial_results(ended.results, max));
-                error.with("completedTools", done).with("pendingTools", pending)
-            }
-        };
-        // What the engine did not understand never ran.
-        let ran = error.phase != Phase::Parsing;
-        output.status = if ran { RunStatus::Error } else { RunStatus::Rejected };
-        output.error = Some(error);
     }
 
     fn context(&self, script_id: &str, options: &RunOptions, timeout: Duration) -> Value {
@@ -487,8 +436,6 @@ impl Harness {
     }
 }
 
-const GOES_ON_ELSEWHERE: &str = "the question was answered elsewhere, and the script goes on there";
-
 /// Where a run begins, and what is kept of it on the way.
 pub(crate) struct Start<'a> {
     pub(crate) begin: Begin<'a>,
@@ -498,55 +445,7 @@ pub(crate) struct Start<'a> {
     pub(crate) said: Option<Said>,
 }
 
-fn reject(mut output: ScriptToolCallOutput, error: ScriptError, started: Instant) -> ScriptToolCallOutput {
-    output.error = Some(error);
-    output.metadata.duration_ms = millis(started);
-    output
-}
-
-fn dry_run(mut output: ScriptToolCallOutput, report: Preflight, started: Instant) -> ScriptToolCallOutput {
-    output.status = RunStatus::DryRun;
-    output.output_json = serde_json::to_string(&report).ok();
-    output.error = report.errors.into_iter().next();
-    output.warnings.push("dry run: the script was checked, nothing ran".to_owned());
-    output.metadata.duration_ms = millis(started);
-    output
-}
-
-/// The first problem, with all the others in its metadata.
-fn rejection(report: Preflight) -> Option<ScriptError> {
-    let others: Vec<Value> = report
-        .errors
-        .iter()
-        .skip(1)
-        .map(|error| json!({"code": error.code, "message": error.message, "line": error.line, "column": error.column, "suggestions": error.suggestions}))
-        .collect();
-    let first = report.errors.into_iter().next()?;
-    Some(if others.is_empty() { first } else { first.with("alsoWrong", Value::Array(others)) })
-}
-
-fn too_large(bytes: usize, max: usize) -> ScriptError {
-    let message = format!("the returned value has {bytes} bytes as JSON, more than {max}: output_json holds a preview");
-    ScriptError::new(ErrorCode::SerializationError, Phase::Finalizing, message)
-        .suggest("return only what is needed: filter, count, or take a slice")
-        .with("bytes", bytes)
-}
-
-fn partial_results(results: Vec<(String, String, String)>, max: usize) -> String {
-    let list: Vec<Value> = results
-        .into_iter()
-        .map(|(call_id, tool, json)| json!({"callId": call_id, "tool": tool, "value": serde_json::from_str::<Value>(&json).unwrap_or_default()}))
-        .collect();
-    let whole = json!({"partialResults": list});
-    let text = whole.to_string();
-    if text.len() <= max { text } else { preview(&whole, max) }
-}
-
 fn fresh_seed() -> u64 {
     use std::hash::{BuildHasher, Hasher, RandomState};
     RandomState::new().build_hasher().finish()
-}
-
-fn millis(since: Instant) -> f64 {
-    (since.elapsed().as_secs_f64() * 1e6).round() / 1e3
 }

@@ -12,6 +12,7 @@
 
 mod bridge;
 mod compile;
+mod conclusion;
 pub mod detect;
 mod first_line;
 mod globals;

@@ -1,0 +1,109 @@
+//! What a run came to, put into its output.
+
+use std::time::Instant;
+
+use selvedge_protocol::{CallStatus, ErrorCode, Phase, RunStatus, ScriptError, ScriptToolCallOutput};
+use serde_json::{Value, json};
+
+use crate::preflight::Preflight;
+use crate::preview::preview;
+use crate::run::{Ended, Over};
+use crate::unicode::whole_unicode;
+
+pub(crate) const GOES_ON_ELSEWHERE: &str = "the question was answered elsewhere, and the script goes on there";
+
+/// Puts value or error into the output; the value may have this many bytes.
+pub(crate) fn conclude(output: &mut ScriptToolCallOutput, max: usize, ended: Ended) {
+    output.calls = ended.calls;
+    let error = match ended.result {
+        Ok(Over::Suspended) => {
+            output.status = RunStatus::Suspended;
+            return;
+        }
+        Ok(Over::Elsewhere) => {
+            output.status = RunStatus::Suspended;
+            output.warnings.push(GOES_ON_ELSEWHERE.to_owned());
+            return;
+        }
+        // Whoever plays it knows how it was stopped.
+        Ok(Over::AsThen) => return,
+        Ok(Over::Returned(value)) => {
+            let value = value.map(|json| whole_unicode(&json).into_owned());
+            let parsed: Option<Value> = value.as_deref().and_then(|json| serde_json::from_str(json).ok());
+            output.summary = parsed.as_ref().and_then(|value| value.get("message")?.as_str().map(str::to_owned));
+            let bytes = value.as_ref().map_or(0, String::len);
+            if bytes <= max {
+                output.status = RunStatus::Completed;
+                output.output_json = value;
+                return;
+            }
+            output.output_json = parsed.map(|value| preview(&value, max));
+            too_large(bytes, max)
+        }
+        Err(error) => {
+            let done = output.calls.iter().filter(|call| call.status == CallStatus::Done).count();
+            let pending = output
+                .calls
+                .iter()
+                .filter(|call| {
+                    call.status != CallStatus::Done
+                        && call.error.as_ref().is_none_or(|error| error.code == ErrorCode::ToolAbortedError)
+                })
+                .count();
+            output.output_json = Some(partial_results(ended.results, max));
+            error.with("completedTools", done).with("pendingTools", pending)
+        }
+    };
+    // What the engine did not understand never ran.
+    let ran = error.phase != Phase::Parsing;
+    output.status = if ran { RunStatus::Error } else { RunStatus::Rejected };
+    output.error = Some(error);
+}
+
+pub(crate) fn reject(mut output: ScriptToolCallOutput, error: ScriptError, started: Instant) -> ScriptToolCallOutput {
+    output.error = Some(error);
+    output.metadata.duration_ms = millis(started);
+    output
+}
+
+pub(crate) fn dry_run(mut output: ScriptToolCallOutput, report: Preflight, started: Instant) -> ScriptToolCallOutput {
+    output.status = RunStatus::DryRun;
+    output.output_json = serde_json::to_string(&report).ok();
+    output.error = report.errors.into_iter().next();
+    output.warnings.push("dry run: the script was checked, nothing ran".to_owned());
+    output.metadata.duration_ms = millis(started);
+    output
+}
+
+/// The first problem, with all the others in its metadata.
+pub(crate) fn rejection(report: Preflight) -> Option<ScriptError> {
+    let others: Vec<Value> = report
+        .errors
+        .iter()
+        .skip(1)
+        .map(|error| json!({"code": error.code, "message": error.message, "line": error.line, "column": error.column, "suggestions": error.suggestions}))
+        .collect();
+    let first = report.errors.into_iter().next()?;
+    Some(if others.is_empty() { first } else { first.with("alsoWrong", Value::Array(others)) })
+}
+
+fn too_large(bytes: usize, max: usize) -> ScriptError {
+    let message = format!("the returned value has {bytes} bytes as JSON, more than {max}: output_json holds a preview");
+    ScriptError::new(ErrorCode::SerializationError, Phase::Finalizing, message)
+        .suggest("return only what is needed: filter, count, or take a slice")
+        .with("bytes", bytes)
+}
+
+fn partial_results(results: Vec<(String, String, String)>, max: usize) -> String {
+    let list: Vec<Value> = results
+        .into_iter()
+        .map(|(call_id, tool, json)| json!({"callId": call_id, "tool": tool, "value": serde_json::from_str::<Value>(&json).unwrap_or_default()}))
+        .collect();
+    let whole = json!({"partialResults": list});
+    let text = whole.to_string();
+    if text.len() <= max { text } else { preview(&whole, max) }
+}
+
+pub(crate) fn millis(since: Instant) -> f64 {
+    (since.elapsed().as_secs_f64() * 1e6).round() / 1e3
+}
