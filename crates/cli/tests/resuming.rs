@@ -302,6 +302,25 @@ fn two_calls_for_the_same_are_two_whatever_became_of_the_first() {
 }
 
 #[test]
+fn of_several_that_nobody_knows_the_end_of_each_is_told_before_one_is_repeated() {
+    let place = Place::new();
+    let both = "const pay = () => tools.exec({command: ['sh', '-c', 'echo one >> effects; sleep 60']});";
+    run(&place, &["--timeout", "2s", "-e", &format!("{both} await Promise.all([pay(), pay()])")]);
+    assert_eq!(done(&place), 2);
+    let once = "const once = async (wanted) => { for (;;) try { return await pay() } catch (e) {
+            if (e.name !== 'OutcomeUnknownError') throw e;
+            if ((await tools.readFile({path: 'effects'})).text.split('one').length > wanted) return;
+        } };";
+    let careful = format!("{both} {once} await once(1); await once(2)");
+    let (status, said) = told(&run(&place, &["--resume", &last(&place), "-e", &careful]));
+    assert_eq!((status, done(&place)), (0, 2), "{said}");
+    // Where they took no effect, the loop comes to its end.
+    let third = format!("{both} {once} await Promise.race([once(3), new Promise(r => setTimeout(r, 2000))])");
+    let (_, said) = told(&run(&place, &["--resume", &last(&place), "-e", &third]));
+    assert_eq!(done(&place), 3, "{said}");
+}
+
+#[test]
 fn whoever_was_stopped_on_the_way_is_told_how_to_go_on() {
     let place = Place::new();
     let (_, said) = told(&run(&place, &["--timeout", "1s", "-e", &format!("{CHANGE} await change()")]));
@@ -342,6 +361,16 @@ fn a_run_goes_on_as_long_as_a_server_it_started_is_at_work() {
 
 #[test]
 fn a_request_that_was_sent_and_not_answered_is_of_unknown_outcome() {
+    not_sent_again("");
+}
+
+#[test]
+fn a_request_whose_answer_cannot_be_read_is_of_unknown_outcome() {
+    not_sent_again("HTTP/1.1 200 OK\r\ncontent-encoding: br\r\ncontent-length: 2\r\n\r\nxx");
+}
+
+/// A request that is answered so is not sent again by whoever goes on.
+fn not_sent_again(answer: &'static str) {
     let place = Place::new();
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -349,12 +378,12 @@ fn a_request_that_was_sent_and_not_answered_is_of_unknown_outcome() {
     std::thread::spawn(move || {
         let mut kept = Vec::new();
         for stream in listener.incoming().map_while(Result::ok) {
-            // It is read, and never answered.
             let mut stream = stream;
             let mut text = [0; 4096];
             if std::io::Read::read(&mut stream, &mut text).is_ok_and(|bytes| bytes > 0) && heard.send(()).is_err() {
                 return;
             }
+            std::io::Write::write_all(&mut stream, answer.as_bytes()).unwrap();
             kept.push(stream);
         }
     });
@@ -381,6 +410,17 @@ fn a_request_that_was_sent_and_not_answered_is_of_unknown_outcome() {
         assert!(status == 1 && said.contains("OutcomeUnknownError"), "{how}: {said}");
     }
     assert!(requests.try_recv().is_err(), "it was sent again");
+}
+
+#[test]
+fn what_was_answered_in_a_way_nobody_can_read_is_of_unknown_outcome() {
+    let place = Place::new();
+    bank(&place);
+    let script = "await bank.pay_loudly({})";
+    let (status, said) = told(&run(&place, &["-e", script]));
+    assert!(status == 1 && said.contains("more than 16 MB"), "{said}");
+    let (_, said) = told(&run(&place, &["--resume", &last(&place), "-e", script]));
+    assert!(said.contains("OutcomeUnknownError") && done(&place) == 1, "{said}");
 }
 
 #[test]

@@ -19,7 +19,7 @@ use crate::callbacks::{Asked, Asker, Callbacks};
 use crate::calls::{Calls, InHand};
 use crate::catalogue::{Catalogue, MAX_PAGES};
 use crate::error::ServerError;
-use crate::program::{MAX_MESSAGE, Program};
+use crate::program::{MAX_MESSAGE, Program, too_large};
 use crate::server::Server;
 use crate::settings::{Reach, ServerSettings};
 
@@ -183,6 +183,9 @@ impl Link {
     pub(crate) fn told(&self, server: &str, error: &ServiceError, limit: Duration) -> ServerError {
         let server = server.to_owned();
         match error {
+            ServiceError::McpError(error) if error.data == Some(too_large()) => {
+                ServerError::Nonsense { server, why: error.message.to_string() }
+            }
             ServiceError::McpError(error) => {
                 let message: String = error.message.chars().take(2048).collect();
                 ServerError::Refused { server, message, code: error.code.0 }

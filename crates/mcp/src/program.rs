@@ -5,6 +5,7 @@ use std::process::Stdio;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader, DuplexStream};
 use tokio::process::{Child, ChildStdin, Command};
 use tokio::task::AbortHandle;
@@ -13,6 +14,11 @@ use crate::settings::Reach;
 
 /// Bytes one message may have.
 pub(crate) const MAX_MESSAGE: usize = 16 << 20;
+
+/// What stands in the error that is told instead of an answer that is too large.
+pub(crate) fn too_large() -> Value {
+    json!({"largest": MAX_MESSAGE})
+}
 /// Bytes in a row that are no message, after which it is no MCP server.
 const MAX_GARBAGE: usize = 64 << 20;
 /// Lines of its standard error that are kept.
@@ -178,8 +184,9 @@ async fn pass_messages(from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + U
             heard.lock().unwrap_or_else(PoisonError::into_inner).oversized += 1;
             let Some(tail) = skip_line(&mut from).await else { return };
             let Some(id) = answered(&line[..ENDS], &tail) else { continue };
-            let message = format!("the answer has more than {} MB", MAX_MESSAGE >> 20);
-            let error = serde_json::json!({"jsonrpc": "2.0", "id": id, "error": {"code": -32000, "message": message}});
+            let message = format!("it has more than {} MB", MAX_MESSAGE >> 20);
+            let error = json!({"code": -32000, "message": message, "data": too_large()});
+            let error = json!({"jsonrpc": "2.0", "id": id, "error": error});
             line = format!("{error}\n").into_bytes();
         }
         let text = line.trim_ascii();

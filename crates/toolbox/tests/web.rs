@@ -132,7 +132,7 @@ fn characters_and_packing_are_undone() {
         "/gzip" => Reply::new(200, "text/plain", gzip(b"packed")).header("content-encoding", "gzip"),
         "/damaged" => Reply::new(200, "text/plain", "no gzip").header("content-encoding", "gzip"),
         "/odd" => Reply::new(200, "text/plain", "x").header("content-encoding", "br"),
-        "/nothing" => Reply::new(200, "text/plain", ""),
+        "/nothing" => Reply::new(200, "text/plain", "").header("content-encoding", "gzip"),
         _ => Reply::new(404, "text/html", "<h1>not here</h1>"),
     });
     let desk = desk(settings());

@@ -215,10 +215,11 @@ impl Earlier {
             left.told.insert(work.to_owned(), asking.batch);
             return Known::Unknown(id);
         }
-        // What is done is not repeated instead of what may be.
-        if let Some(id) = left.spent.knowingly.get(work).filter(|_| !matches!(found, Some(Found::Refused(..)))).cloned()
+        // What is done is not repeated instead of what may be, and of several that nobody knows the end of each is
+        // told first: who has looked after one may ask for the next.
+        if found.is_none()
+            && let Some(id) = left.spent.knowingly.remove(work)
         {
-            left.spent.knowingly.remove(work);
             return Known::Again(id);
         }
         match found {
@@ -265,7 +266,10 @@ impl Earlier {
         let mut left = self.left();
         let Left { told, spent, .. } = &mut *left;
         let since = |work: &String| told.get(work).is_none_or(|told| *told < batch);
-        spent.knowingly.extend(spent.blindly.extract_if(.., |work, _| since(work)));
+        for (work, id) in spent.blindly.extract_if(.., |work, _| since(work)) {
+            // Of several, the first has the key that all attempts carry.
+            spent.knowingly.entry(work).or_insert(id);
+        }
     }
 }
 
@@ -313,6 +317,7 @@ impl Left {
         match (call.place, &call.came_to) {
             // Whoever looks sees what is there now, also with what counts as a change because nobody vouches for it.
             (Place::Change(number), CameTo::Value(_)) if looks => !self.has_unknown && here(number),
+            (Place::Change(_), CameTo::Unknown) if looks => false,
             (Place::Change(_), _) => true,
             // A read that nobody saw the end of can be done again, and another manner is another read.
             (Place::ReadAfter(_), CameTo::Unknown) => false,
@@ -419,6 +424,28 @@ mod tests {
         ]);
         assert_eq!(ask(&earlier, "w", false), Known::Unknown("2".into()));
         assert_eq!(ask(&earlier, "r", true), Known::Nothing);
+    }
+
+    #[test]
+    fn of_several_unknown_outcomes_each_is_named_before_one_is_repeated() {
+        let earlier = Earlier::new([
+            call("1", "w", Place::Change(0), CameTo::Unknown),
+            call("2", "w", Place::Change(1), CameTo::Unknown),
+        ]);
+        assert_eq!(ask(&earlier, "w", false), Known::Unknown("1".into()));
+        look(&earlier);
+        assert_eq!(ask(&earlier, "w", false), Known::Unknown("2".into()));
+        assert_eq!(ask(&earlier, "w", false), Known::Unknown("2".into()));
+        look(&earlier);
+        assert_eq!(ask(&earlier, "w", false), Known::Again("1".into()));
+        assert_eq!(ask(&earlier, "w", false), Known::Nothing);
+    }
+
+    #[test]
+    fn a_look_that_nobody_saw_the_end_of_is_made_again() {
+        let earlier = Earlier::new([call("1", "status", Place::Change(0), CameTo::Unknown)]);
+        let asking = Asking { args_digest: "status", read_only: false, looks: true, as_task: false, batch: 1 };
+        assert_eq!(earlier.answer(asking, |_, _| Kept::Answer), Known::Nothing);
     }
 
     #[test]

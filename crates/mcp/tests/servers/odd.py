@@ -65,7 +65,7 @@ def tools(params):
         names = ["first", "second"] if STATE and os.path.exists(STATE) else ["first"]
         return {"tools": [tool(name) for name in names]}
     if MODE == "bank":
-        return {"tools": [tool("balance", annotations={"readOnlyHint": True}), tool("pay"), tool("pay_slowly"), tool("give")]}
+        return {"tools": [tool("balance", annotations={"readOnlyHint": True}), tool("pay"), tool("pay_slowly"), tool("pay_loudly"), tool("give")]}
     if MODE == "annotated":
         return {"tools": [
             tool("look", annotations={"readOnlyHint": True}),
@@ -94,6 +94,8 @@ def call(id, params):
         if name != "balance":
             with open(STATE, "a") as file:
                 file.write("paid\n")
+        if name == "pay_loudly":
+            return text("y" * 17_000_000)
         if name == "pay":
             os._exit(3)
         with open(STATE, "a+") as file:

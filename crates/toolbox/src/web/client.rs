@@ -167,8 +167,13 @@ impl Client {
         Ok(answered)
     }
 
-    /// Unpacks what was packed, no further than is wanted.
+    /// Unpacks what was packed, no further than is wanted. Whoever answers has heard the request: what it did then,
+    /// nobody knows.
     fn unpack(&self, answered: &mut Answered) -> Result<(), ToolError> {
+        if answered.body.is_empty() {
+            return Ok(());
+        }
+        let unread = |why: String| ToolError::new(format!("{} answered {why}", shown(&answered.url))).outcome_unknown();
         let packed = answered.headers.get(CONTENT_ENCODING).and_then(|packed| packed.to_str().ok());
         match packed.unwrap_or_default().trim().to_ascii_lowercase().as_str() {
             "" | "identity" => Ok(()),
@@ -179,7 +184,7 @@ impl Client {
                     .read_to_end(&mut body);
                 // The end is missing where the packed text was cut; what came before it is good.
                 if unpacked.is_err() && (!answered.cut || body.is_empty()) {
-                    return Err(ToolError::new(format!("{} answered with something damaged", shown(&answered.url))));
+                    return Err(unread("with something damaged".to_owned()));
                 }
                 answered.cut |= body.len() > self.max_bytes;
                 body.truncate(self.max_bytes);
@@ -188,10 +193,7 @@ impl Client {
             }
             other => {
                 let other: String = other.chars().take(40).collect();
-                Err(ToolError::new(format!(
-                    "{} answered in an encoding nobody asked for: {other}",
-                    shown(&answered.url)
-                )))
+                Err(unread(format!("in an encoding nobody asked for: {other}")))
             }
         }
     }
