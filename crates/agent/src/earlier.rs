@@ -256,6 +256,13 @@ fn terminal_of(call: &Call) -> Option<Value> {
     }
 }
 
+/// The calls whose commands were still at work in their terminals when nobody looked at them any more.
+pub fn left_at_work(run: &Run) -> Vec<&Call> {
+    let ended: Vec<Value> = run.calls.iter().filter_map(terminal_it_ended).collect();
+    let left = |call: &&Call| call.tool == TERMINAL && terminal_of(call).is_some_and(|it| !ended.contains(&it));
+    run.calls.iter().filter(left).collect()
+}
+
 /// The terminal whose command was over with this call.
 fn terminal_it_ended(call: &Call) -> Option<Value> {
     let ended = call.tool == TYPED && call.value.as_ref()?.get("exitCode").is_some();

@@ -81,7 +81,7 @@ pub use agents::{Agents, Keep};
 pub use budget::{Budget, Spent};
 pub use changes::Changes;
 pub use companion::Companion;
-pub use earlier::{EarlierRun, all_it_made, earlier_run, task_came_to};
+pub use earlier::{EarlierRun, all_it_made, earlier_run, left_at_work, task_came_to};
 pub use error::AgentError;
 pub use foreign::{ForeignAnswer, ForeignPrompt};
 pub use history::{OneShot, Past, Regular, Strategy};

@@ -125,6 +125,9 @@ fn a_terminal_that_ended_with_its_script_is_nobodys() {
     let place = Place::new();
     let cat = |file: &str| format!("await tools.execCommand({{cmd: 'cat >> {file}', yieldTimeMs: 300}})");
     run(&place, &["-e", &format!("{}; throw 1", cat("a"))]);
+    let shown = place.command(&["runs", "show", &last(&place)]).output().unwrap();
+    let shown = String::from_utf8(shown.stdout).unwrap();
+    assert!(shown.contains("left at work in its terminal and nobody knows how it ended"), "{shown}");
     let (status, said) = told(&run(
         &place,
         &[

@@ -3,8 +3,8 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
-use selvedge_journal::Redactor;
-use selvedge_journal::{Call, CallState, Filter, Journal, Run, RunState};
+use selvedge_agent::left_at_work;
+use selvedge_journal::{Call, CallState, Filter, Journal, Redactor, Run, RunState};
 use selvedge_protocol::CallStatus;
 use selvedge_tools::snake_case;
 use serde_json::json;
@@ -103,7 +103,10 @@ fn advice(run: &Run) -> Vec<String> {
     let stopped = with(CallState::Ended(CallStatus::Aborted)).filter(|call| call.args.is_some());
     let unknown = |call: &&Call| call.args.is_some();
     let in_doubt = with(CallState::Ended(CallStatus::OutcomeUnknown)).filter(unknown).map(|call| (call, "started"));
-    let in_doubt: Vec<_> = in_doubt.chain(stopped.map(|call| (call, "stopped on its way"))).collect();
+    let is_over = matches!(run.summary.state, RunState::Completed | RunState::Failed | RunState::Died);
+    let left = left_at_work(run).into_iter().filter(|call| is_over && !call.reused && !call.read_only);
+    let left = left.map(|call| (call, "left at work in its terminal"));
+    let in_doubt: Vec<_> = in_doubt.chain(stopped.map(|call| (call, "stopped on its way"))).chain(left).collect();
     let refused: Vec<_> =
         with(CallState::Ended(CallStatus::OutcomeUnknown)).filter(|call| call.args.is_none()).collect();
     for call in &refused {
