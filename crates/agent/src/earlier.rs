@@ -185,7 +185,7 @@ impl Road {
 /// was left running in a terminal that nobody saw the end of is of unknown outcome.
 fn as_it_came_out(journal: &Journal, mut run: Run) -> Result<Run, JournalError> {
     run.calls.sort_by_key(|call| call.began_ns);
-    let ended: Vec<Value> = run.calls.iter().filter_map(terminal_it_ended).collect();
+    let ended = ended_terminals(&run);
     for call in &mut run.calls {
         match terminal_of(call) {
             Some(terminal) if ended.contains(&terminal) => {}
@@ -258,15 +258,15 @@ fn terminal_of(call: &Call) -> Option<Value> {
 
 /// The calls whose commands were still at work in their terminals when nobody looked at them any more.
 pub fn left_at_work(run: &Run) -> Vec<&Call> {
-    let ended: Vec<Value> = run.calls.iter().filter_map(terminal_it_ended).collect();
+    let ended = ended_terminals(run);
     let left = |call: &&Call| call.tool == TERMINAL && terminal_of(call).is_some_and(|it| !ended.contains(&it));
     run.calls.iter().filter(left).collect()
 }
 
-/// The terminal whose command was over with this call.
-fn terminal_it_ended(call: &Call) -> Option<Value> {
-    let ended = call.tool == TYPED && call.value.as_ref()?.get("exitCode").is_some();
-    ended.then(|| call.args.as_ref()?.get("session_id").cloned()).flatten()
+/// The terminals that were followed until their commands were over.
+fn ended_terminals(run: &Run) -> Vec<Value> {
+    let over = |call: &&Call| call.tool == TYPED && call.value.as_ref().is_some_and(|it| it.get("exitCode").is_some());
+    run.calls.iter().filter(over).filter_map(terminal_of).collect()
 }
 
 /// Tool and arguments of a call, those of the call that a task was.

@@ -183,12 +183,12 @@ impl Link {
     pub(crate) fn told(&self, server: &str, error: &ServiceError, limit: Duration) -> ServerError {
         let server = server.to_owned();
         match error {
-            ServiceError::McpError(error) if error.data == Some(too_large()) => {
-                ServerError::Nonsense { server, why: error.message.to_string() }
-            }
             ServiceError::McpError(error) => {
                 let message: String = error.message.chars().take(2048).collect();
-                ServerError::Refused { server, message, code: error.code.0 }
+                match error.data == Some(too_large()) {
+                    true => ServerError::Nonsense { server, why: message },
+                    false => ServerError::Refused { server, message, code: error.code.0 },
+                }
             }
             ServiceError::Timeout { .. } => ServerError::Silent { server, after: limit },
             ServiceError::UnexpectedResponse => {

@@ -14,11 +14,6 @@ use crate::settings::Reach;
 
 /// Bytes one message may have.
 pub(crate) const MAX_MESSAGE: usize = 16 << 20;
-
-/// What stands in the error that is told instead of an answer that is too large.
-pub(crate) fn too_large() -> Value {
-    json!({"largest": MAX_MESSAGE})
-}
 /// Bytes in a row that are no message, after which it is no MCP server.
 const MAX_GARBAGE: usize = 64 << 20;
 /// Lines of its standard error that are kept.
@@ -164,6 +159,11 @@ impl Drop for Program {
         self.signal(rustix::process::Signal::KILL);
         self.listening.iter().for_each(AbortHandle::abort);
     }
+}
+
+/// What stands in the error that is told instead of an answer that is too large.
+pub(crate) fn too_large() -> Value {
+    json!({"largest": MAX_MESSAGE})
 }
 
 /// Passes whole lines that look like messages; says of the others that they were there.
