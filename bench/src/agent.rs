@@ -29,7 +29,10 @@ enum Moment {
 }
 
 pub(crate) fn measure(table: &mut Table) -> Result<()> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()?;
     let follow_up = runtime.block_on(follow_ups())?;
     table.row(
         "a model's answer received → results sent back, one-call script, journal on",
@@ -52,10 +55,16 @@ pub(crate) fn measure(table: &mut Table) -> Result<()> {
     );
     table.row(
         "the same process, first answer → follow-up request: a script that runs `true`, confined",
-        format!("{:.1} ms (p99 {:.1})", ours.follow_up.p50(), ours.follow_up.p99()),
+        format!(
+            "{:.1} ms (p99 {:.1})",
+            ours.follow_up.p50(),
+            ours.follow_up.p99()
+        ),
         &beside(|took| &took.follow_up),
         "",
-        codex.as_ref().is_none_or(|codex| ours.follow_up.p50() < codex.follow_up.p50()),
+        codex
+            .as_ref()
+            .is_none_or(|codex| ours.follow_up.p50() < codex.follow_up.p50()),
     );
     Ok(())
 }
@@ -87,11 +96,22 @@ async fn follow_ups() -> Result<Samples> {
     for turn in 0..TURNS + 5 {
         let mut session = Session::begin(&journal, "")?;
         lock(&times).clear();
-        let outcome = agent.turn(&mut session, "go", &TurnOptions::default()).await;
+        let outcome = agent
+            .turn(&mut session, "go", &TurnOptions::default())
+            .await;
         ensure!(outcome.end == Ok(TurnEnd::Stop), "{:?}", outcome.end);
         let seen = lock(&times).clone();
-        let answered = seen.iter().find(|(moment, _)| *moment == Moment::Answered).context("an answer")?.1;
-        let again = seen.iter().filter(|(moment, _)| *moment == Moment::Asked).nth(1).context("a second request")?.1;
+        let answered = seen
+            .iter()
+            .find(|(moment, _)| *moment == Moment::Answered)
+            .context("an answer")?
+            .1;
+        let again = seen
+            .iter()
+            .filter(|(moment, _)| *moment == Moment::Asked)
+            .nth(1)
+            .context("a second request")?
+            .1;
         // The first ones load the engine.
         if turn >= 5 {
             samples.extend([again.duration_since(answered).as_secs_f64() * 1e3]);
@@ -104,7 +124,11 @@ async fn follow_ups() -> Result<Samples> {
 async fn processes() -> Result<Processes> {
     const ROUNDS: usize = 15;
     let (url, times) = server().await?;
-    let (work, home, codex_home) = (tempfile::tempdir()?, tempfile::tempdir()?, tempfile::tempdir()?);
+    let (work, home, codex_home) = (
+        tempfile::tempdir()?,
+        tempfile::tempdir()?,
+        tempfile::tempdir()?,
+    );
     std::fs::write(work.path().join("a.txt"), "one\n")?;
     let config = format!(
         "model = \"mock\"\nmodel_provider = \"mock\"\n[model_providers.mock]\nbase_url = \"{url}\"\nwire_api = \"chat\"\n"
@@ -112,16 +136,29 @@ async fn processes() -> Result<Processes> {
     std::fs::write(home.path().join("config.toml"), config)?;
     let program = crate::ours()?;
     let mut ours = tokio::process::Command::new(&program);
-    ours.args(["exec", "-q", "go"]).current_dir(work.path()).env("SELVEDGE_HOME", home.path());
+    ours.args(["exec", "-q", "go"])
+        .current_dir(work.path())
+        .env("SELVEDGE_HOME", home.path());
     let codex = crate::peers::folder().join("node_modules/.bin/codex");
-    let mut codex = codex.exists().then(|| codex_command(&codex, &url.replace("/v1", "/codex/v1")));
+    let mut codex = codex
+        .exists()
+        .then(|| codex_command(&codex, &url.replace("/v1", "/codex/v1")));
     if let Some(codex) = &mut codex {
-        codex.current_dir(work.path()).env("CODEX_HOME", codex_home.path());
+        codex
+            .current_dir(work.path())
+            .env("CODEX_HOME", codex_home.path());
     }
-    let mut processes = Processes { ours: Took::default(), codex: codex.as_ref().map(|_| Took::default()) };
+    let mut processes = Processes {
+        ours: Took::default(),
+        codex: codex.as_ref().map(|_| Took::default()),
+    };
     for round in 0..ROUNDS {
-        for (command, took) in
-            [Some((&mut ours, &mut processes.ours)), codex.as_mut().zip(processes.codex.as_mut())].into_iter().flatten()
+        for (command, took) in [
+            Some((&mut ours, &mut processes.ours)),
+            codex.as_mut().zip(processes.codex.as_mut()),
+        ]
+        .into_iter()
+        .flatten()
         {
             let (start, follow_up) = one_process(command, &times).await?;
             // The first ones make their folders.
@@ -140,7 +177,16 @@ fn codex_command(program: &std::path::Path, url: &str) -> tokio::process::Comman
     );
     let mut command = tokio::process::Command::new(program);
     command
-        .args(["exec", "--skip-git-repo-check", "--enable", "code_mode", "-s", "workspace-write", "-m", "gpt-5.5"])
+        .args([
+            "exec",
+            "--skip-git-repo-check",
+            "--enable",
+            "code_mode",
+            "-s",
+            "workspace-write",
+            "-m",
+            "gpt-5.5",
+        ])
         .args(["-c", "model_provider=\"mock\"", "-c", &provider, "go"])
         .env("MOCK_KEY", "none")
         .stdin(std::process::Stdio::null());
@@ -152,9 +198,17 @@ async fn one_process(command: &mut tokio::process::Command, times: &Times) -> Re
     lock(times).clear();
     let began = Instant::now();
     let output = command.output().await?;
-    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    ensure!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     let seen = lock(times).clone();
-    let of = |wanted: Moment| seen.iter().filter(move |(moment, _)| *moment == wanted).map(|(_, at)| *at);
+    let of = |wanted: Moment| {
+        seen.iter()
+            .filter(move |(moment, _)| *moment == wanted)
+            .map(|(_, at)| *at)
+    };
     let (first, answered) = (of(Moment::Asked).next(), of(Moment::Answered).next());
     let again = of(Moment::Asked).nth(1).context("a second request")?;
     let (first, answered) = (first.context("a request")?, answered.context("an answer")?);
@@ -182,48 +236,76 @@ async fn serve(mut stream: TcpStream, times: Times) -> Option<()> {
     let mut buffer = [0; 64 * 1024];
     loop {
         let fresh = bytes.is_empty();
-        let read = stream.read(&mut buffer).await.ok().filter(|read| *read > 0)?;
+        let read = stream
+            .read(&mut buffer)
+            .await
+            .ok()
+            .filter(|read| *read > 0)?;
         if fresh {
             lock(&times).push((Moment::Asked, Instant::now()));
         }
         bytes.extend_from_slice(&buffer[..read]);
-        let Some(end) = bytes.windows(4).position(|window| window == b"\r\n\r\n") else { continue };
+        let Some(end) = bytes.windows(4).position(|window| window == b"\r\n\r\n") else {
+            continue;
+        };
         let head = String::from_utf8_lossy(&bytes[..end]).to_lowercase();
-        let length = head.lines().find_map(|line| line.strip_prefix("content-length:")?.trim().parse::<usize>().ok());
+        let length = head.lines().find_map(|line| {
+            line.strip_prefix("content-length:")?
+                .trim()
+                .parse::<usize>()
+                .ok()
+        });
         if bytes.len() < end + 4 + length.unwrap_or(0) {
             continue;
         }
         if !head.starts_with("post") {
             // Codex asks which models there are.
             let none = "{\"object\":\"list\",\"data\":[],\"models\":[]}";
-            let head =
-                format!("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n", none.len());
+            let head = format!(
+                "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+                none.len()
+            );
             lock(&times).retain(|(moment, _)| *moment == Moment::Answered);
             bytes.clear();
-            stream.write_all(format!("{head}{none}").as_bytes()).await.ok()?;
+            stream
+                .write_all(format!("{head}{none}").as_bytes())
+                .await
+                .ok()?;
             continue;
         }
         let asked = String::from_utf8_lossy(&bytes);
-        let again = asked.contains("Result of the script") || asked.contains("\"type\":\"custom_tool_call_output\"");
+        let again = asked.contains("Result of the script")
+            || asked.contains("\"type\":\"custom_tool_call_output\"");
         let said = match (again, asked.contains("\"mock\"")) {
             (true, _) => vec![text("Done.")],
-            (false, true) => vec![text(&block("return (await tools.exec({ command: ['true'] })).exitCode"))],
-            (false, false) => vec![text(&block("return (await tools.readFile({ path: 'a.txt' })).totalLines"))],
+            (false, true) => vec![text(&block(
+                "return (await tools.exec({ command: ['true'] })).exitCode",
+            ))],
+            (false, false) => vec![text(&block(
+                "return (await tools.readFile({ path: 'a.txt' })).totalLines",
+            ))],
         };
         bytes.clear();
         let body = match head.contains("/codex/") {
             true => codex_answer(again),
             false => encode("/v1/chat/completions", &said),
         };
-        let head =
-            format!("HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: {}\r\n\r\n", body.len());
-        stream.write_all(format!("{head}{body}").as_bytes()).await.ok()?;
+        let head = format!(
+            "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: {}\r\n\r\n",
+            body.len()
+        );
+        stream
+            .write_all(format!("{head}{body}").as_bytes())
+            .await
+            .ok()?;
         lock(&times).push((Moment::Answered, Instant::now()));
     }
 }
 
 fn lock(times: &Times) -> std::sync::MutexGuard<'_, Vec<(Moment, Instant)>> {
-    times.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    times
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 /// The same as Codex's models write it: the script, then the word.
@@ -242,7 +324,11 @@ fn codex_answer(again: bool) -> String {
         json!({"type": "response.output_item.done", "output_index": 0, "item": item}),
         json!({"type": "response.completed", "response": {"id": "resp_1", "usage": usage}}),
     ];
-    let line =
-        |event: &serde_json::Value| format!("event: {}\ndata: {event}\n\n", event["type"].as_str().unwrap_or_default());
+    let line = |event: &serde_json::Value| {
+        format!(
+            "event: {}\ndata: {event}\n\n",
+            event["type"].as_str().unwrap_or_default()
+        )
+    };
     events.iter().map(line).collect()
 }

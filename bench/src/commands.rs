@@ -17,19 +17,30 @@ pub(crate) fn measure(table: &mut Table) -> Result<()> {
     let wall = Wall::Confined(Confinement {
         writable: vec![work.clone(), "/tmp".into()],
         protected: vec![work.join(".git"), work.join(".selvedge")],
-        hidden: [".ssh", ".aws", ".gnupg", ".kube", ".selvedge"].map(|name| home.join(name)).to_vec(),
+        hidden: [".ssh", ".aws", ".gnupg", ".kube", ".selvedge"]
+            .map(|name| home.join(name))
+            .to_vec(),
         ..Confinement::default()
     });
     let support = Support::probe();
     let bubblewrap = Some(std::path::Path::new("/usr/bin/bwrap")).filter(|path| path.exists());
-    let (mut bare, mut confined, mut bwrap) = (Samples::default(), Samples::default(), Samples::default());
+    let (mut bare, mut confined, mut bwrap) =
+        (Samples::default(), Samples::default(), Samples::default());
     for _ in 0..200 {
         let start = Instant::now();
-        let status = Command::new("/bin/true").current_dir(&work).stdout(Stdio::null()).status()?;
+        let status = Command::new("/bin/true")
+            .current_dir(&work)
+            .stdout(Stdio::null())
+            .status()?;
         bare.extend([since(start)]);
         anyhow::ensure!(status.success(), "true was false");
         let start = Instant::now();
-        let null = || std::fs::OpenOptions::new().read(true).write(true).open("/dev/null");
+        let null = || {
+            std::fs::OpenOptions::new()
+                .read(true)
+                .write(true)
+                .open("/dev/null")
+        };
         let command = selvedge_confine::Command {
             argv: vec!["/bin/true".into()],
             cwd: work.clone(),
@@ -42,14 +53,31 @@ pub(crate) fn measure(table: &mut Table) -> Result<()> {
             hold: None,
         };
         let mut child = selvedge_confine::spawn(command, &wall, &support)?;
-        anyhow::ensure!(child.end()?.exit.code() == 0, "true was false behind the wall");
+        anyhow::ensure!(
+            child.end()?.exit.code() == 0,
+            "true was false behind the wall"
+        );
         confined.extend([since(start)]);
         drop(child);
         if let Some(program) = &bubblewrap {
             let start = Instant::now();
             let place = work.display().to_string();
-            let words = ["--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--bind", &place, &place];
-            let status = Command::new(program).args(words).args(["--unshare-all", "--", "/bin/true"]).status()?;
+            let words = [
+                "--ro-bind",
+                "/",
+                "/",
+                "--dev",
+                "/dev",
+                "--proc",
+                "/proc",
+                "--bind",
+                &place,
+                &place,
+            ];
+            let status = Command::new(program)
+                .args(words)
+                .args(["--unshare-all", "--", "/bin/true"])
+                .status()?;
             bwrap.extend([since(start)]);
             anyhow::ensure!(status.success(), "bwrap failed");
         }
@@ -57,11 +85,19 @@ pub(crate) fn measure(table: &mut Table) -> Result<()> {
     let added = confined.p50() - bare.p50();
     let mut peer = format!("bare spawn {:.1} ms (p99 {:.1})", bare.p50(), bare.p99());
     if bubblewrap.is_some() {
-        peer.push_str(&format!("; bwrap {:.1} ms (p99 {:.1})", bwrap.p50(), bwrap.p99()));
+        peer.push_str(&format!(
+            "; bwrap {:.1} ms (p99 {:.1})",
+            bwrap.p50(),
+            bwrap.p99()
+        ));
     }
     table.row(
         "`true` behind the wall: namespaces, Landlock, seccomp",
-        format!("{:.1} ms (p99 {:.1}): {added:.1} ms more", confined.p50(), confined.p99()),
+        format!(
+            "{:.1} ms (p99 {:.1}): {added:.1} ms more",
+            confined.p50(),
+            confined.p99()
+        ),
         &peer,
         "≤ 5 ms more than a bare spawn",
         added <= 5.0,

@@ -21,15 +21,32 @@ use selvedge_toolbox::{Toolbox, Workspace};
 use selvedge_tools::{Orchestrator, Registry};
 
 /// An agent that works in this folder, with its journal in another.
-pub(crate) fn agent(server: &server::Server, work: &Path, journal: &Arc<Journal>, settings: Settings) -> Result<Agent> {
+pub(crate) fn agent(
+    server: &server::Server,
+    work: &Path,
+    journal: &Arc<Journal>,
+    settings: Settings,
+) -> Result<Agent> {
     let mut registry = Registry::new();
     let workspace = Workspace::open_with(work, SandboxPolicy::WorkspaceWrite, &[], &[])?;
     Toolbox::new(workspace).register(&mut registry)?;
     let orchestrator = Orchestrator::new(registry).with_ledger(journal.clone());
     // No queue: calls that a script makes at once are seen to be made at once.
-    let limits = Limits { max_concurrent_tool_calls: 1000, max_tool_calls: 1000, ..Limits::default() };
+    let limits = Limits {
+        max_concurrent_tool_calls: 1000,
+        max_tool_calls: 1000,
+        ..Limits::default()
+    };
     let harness = Harness::new(orchestrator)?.with_limits(limits);
     let client = Client::new(Provider::new("mock", &server.url, WireApi::Chat))?;
-    let settings = Settings { directory: work.display().to_string(), ..settings };
-    Ok(Agent::new(client, Model::known("gpt-4o"), harness, settings))
+    let settings = Settings {
+        directory: work.display().to_string(),
+        ..settings
+    };
+    Ok(Agent::new(
+        client,
+        Model::known("gpt-4o"),
+        harness,
+        settings,
+    ))
 }

@@ -57,6 +57,9 @@ fn main() -> Result<()> {
 /// The command, built beside this program.
 fn ours() -> Result<std::path::PathBuf> {
     let program = std::env::current_exe()?.with_file_name("selvedge");
-    anyhow::ensure!(program.exists(), "build the command first: cargo build --release -p selvedge");
+    anyhow::ensure!(
+        program.exists(),
+        "build the command first: cargo build --release -p selvedge"
+    );
     Ok(program)
 }

@@ -27,22 +27,41 @@ struct Server {
 
 impl Server {
     fn start(command: &mut Command) -> Result<Self> {
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
         let ask = child.stdin.take().context("no pipe")?;
         let answers = BufReader::new(child.stdout.take().context("no pipe")?);
-        let mut server = Self { child, ask, answers, next: 0 };
+        let mut server = Self {
+            child,
+            ask,
+            answers,
+            next: 0,
+        };
         let hello = json!({"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "bench", "version": "1"}});
         server.request("initialize", hello)?;
-        writeln!(server.ask, "{}", json!({"jsonrpc": "2.0", "method": "notifications/initialized"}))?;
+        writeln!(
+            server.ask,
+            "{}",
+            json!({"jsonrpc": "2.0", "method": "notifications/initialized"})
+        )?;
         Ok(server)
     }
 
     fn request(&mut self, method: &str, params: Value) -> Result<Value> {
         self.next += 1;
-        writeln!(self.ask, "{}", json!({"jsonrpc": "2.0", "id": self.next, "method": method, "params": params}))?;
+        writeln!(
+            self.ask,
+            "{}",
+            json!({"jsonrpc": "2.0", "id": self.next, "method": method, "params": params})
+        )?;
         loop {
             let mut line = String::new();
-            ensure!(self.answers.read_line(&mut line)? > 0, "the server went away");
+            ensure!(
+                self.answers.read_line(&mut line)? > 0,
+                "the server went away"
+            );
             let message: Value = serde_json::from_str(&line)?;
             if message["id"] == self.next {
                 ensure!(message.get("error").is_none(), "{message}");
@@ -52,13 +71,23 @@ impl Server {
     }
 
     fn script(&mut self, code: &str) -> Result<Value> {
-        self.request("tools/call", json!({"name": "script", "arguments": {"code": code}}))
+        self.request(
+            "tools/call",
+            json!({"name": "script", "arguments": {"code": code}}),
+        )
     }
 
     fn resident_mb(&self) -> f64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap_or_default();
-        let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap_or_default();
-        line.split_whitespace().nth(1).and_then(|kb| kb.parse::<f64>().ok()).map_or(f64::NAN, |kb| kb / 1024.0)
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))
+            .unwrap_or_default();
+        let line = status
+            .lines()
+            .find(|line| line.starts_with("VmRSS:"))
+            .unwrap_or_default();
+        line.split_whitespace()
+            .nth(1)
+            .and_then(|kb| kb.parse::<f64>().ok())
+            .map_or(f64::NAN, |kb| kb / 1024.0)
     }
 }
 
@@ -71,7 +100,10 @@ impl Drop for Server {
 
 fn selvedge(home: &Path, work: &Path) -> Result<Command> {
     let mut command = Command::new(crate::ours()?);
-    command.args(["mcp", "serve"]).env("SELVEDGE_HOME", home).current_dir(work);
+    command
+        .args(["mcp", "serve"])
+        .env("SELVEDGE_HOME", home)
+        .current_dir(work);
     Ok(command)
 }
 
@@ -80,11 +112,20 @@ fn round_trip(table: &mut Table) -> Result<()> {
     let mut ours = Server::start(&mut selvedge(&place.home, &place.work)?)?;
     let idle = ours.resident_mb();
     let mut ephemeral = Server::start(selvedge(&place.home, &place.work)?.arg("--ephemeral"))?;
-    let mut peer = Server::start(Command::new("node").arg("mcp-server.mjs").current_dir(folder()))?;
+    let mut peer = Server::start(
+        Command::new("node")
+            .arg("mcp-server.mjs")
+            .current_dir(folder()),
+    )?;
     let peer_idle = peer.resident_mb();
-    let (mut here, mut unwritten, mut there) = (Samples::default(), Samples::default(), Samples::default());
+    let (mut here, mut unwritten, mut there) =
+        (Samples::default(), Samples::default(), Samples::default());
     for round in 0..600 {
-        for (server, samples) in [(&mut ours, &mut here), (&mut ephemeral, &mut unwritten), (&mut peer, &mut there)] {
+        for (server, samples) in [
+            (&mut ours, &mut here),
+            (&mut ephemeral, &mut unwritten),
+            (&mut peer, &mut there),
+        ] {
             let start = Instant::now();
             let result = server.script("return 1+1")?;
             let time = since(start);
@@ -97,7 +138,12 @@ fn round_trip(table: &mut Table) -> Result<()> {
     let ratio = there.p50() / here.p50();
     table.row(
         "`return 1+1` through `mcp serve` over stdio, written down",
-        format!("{:.2} ms (p99 {:.2}); {:.2} ms with --ephemeral", here.p50(), here.p99(), unwritten.p50()),
+        format!(
+            "{:.2} ms (p99 {:.2}); {:.2} ms with --ephemeral",
+            here.p50(),
+            here.p99(),
+            unwritten.p50()
+        ),
         &format!(
             "Node SDK around quickjs-emscripten {:.2} ms (p99 {:.2}): ratio 1/{ratio:.1}",
             there.p50(),
@@ -126,7 +172,10 @@ impl Place {
     fn new(name: &str) -> Result<Self> {
         let root = std::env::temp_dir().join(format!("selvedge-bench-mcp-{name}"));
         let _ = std::fs::remove_dir_all(&root);
-        let place = Self { home: root.join("home"), work: root.join("work") };
+        let place = Self {
+            home: root.join("home"),
+            work: root.join("work"),
+        };
         std::fs::create_dir_all(&place.home)?;
         std::fs::create_dir_all(&place.work)?;
         Ok(place)
@@ -170,13 +219,23 @@ const TASKS: [Task; 5] = [
 ];
 
 fn tokens(table: &mut Table) -> Result<()> {
-    let peers = folder().join("../target/mcp-peers").canonicalize().context("run scripts/setup-mcp-peers")?;
+    let peers = folder()
+        .join("../target/mcp-peers")
+        .canonicalize()
+        .context("run scripts/setup-mcp-peers")?;
     let place = Place::new("tokens")?;
     let repo = place.work.canonicalize()?;
     fill(&repo)?;
-    std::fs::write(place.home.join("config.toml"), config(&peers, &repo, &place.home))?;
+    std::fs::write(
+        place.home.join("config.toml"),
+        config(&peers, &repo, &place.home),
+    )?;
     let mut server = Server::start(selvedge(&place.home, &repo)?.args(["--max-calls", "64"]))?;
-    let count = |text: &str| tiktoken_rs::o200k_base_singleton().encode_ordinary(text).len();
+    let count = |text: &str| {
+        tiktoken_rs::o200k_base_singleton()
+            .encode_ordinary(text)
+            .len()
+    };
     // Everything is started before anything is described.
     let specs = server.script("await tools.search('x'); return ALL_TOOLS.length")?;
     ensure!(specs["isError"] != true, "{specs}");
@@ -189,11 +248,21 @@ fn tokens(table: &mut Table) -> Result<()> {
     let definition = |tool: &Value, schema: &str| {
         json!({"name": tool["name"], "description": tool["description"], "parameters": tool[schema]}).to_string()
     };
-    let theirs = listed.iter().filter(|tool| tool["name"].as_str().is_some_and(|name| name.starts_with("mcp.")));
-    let schemas: usize = theirs.map(|tool| count(&definition(tool, "inputSchema"))).sum();
+    let theirs = listed.iter().filter(|tool| {
+        tool["name"]
+            .as_str()
+            .is_some_and(|name| name.starts_with("mcp."))
+    });
+    let schemas: usize = theirs
+        .map(|tool| count(&definition(tool, "inputSchema")))
+        .sum();
     let tools = server.request("tools/list", json!({}))?;
-    let ours: usize =
-        tools["tools"].as_array().into_iter().flatten().map(|tool| count(&definition(tool, "inputSchema"))).sum();
+    let ours: usize = tools["tools"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(|tool| count(&definition(tool, "inputSchema")))
+        .sum();
     let (mut one_by_one, mut scripts) = (0, 0);
     for task in &TASKS {
         let head = format!("const repo = {};\n", json!(repo));
@@ -203,14 +272,22 @@ fn tokens(table: &mut Table) -> Result<()> {
         );
         let result = server.script(&told)?;
         let item = &result["structuredContent"];
-        let told: Vec<String> = serde_json::from_str(item["output_json"].as_str().unwrap_or("null"))
-            .with_context(|| format!("{}: {item}", task.what))?;
+        let told: Vec<String> =
+            serde_json::from_str(item["output_json"].as_str().unwrap_or("null"))
+                .with_context(|| format!("{}: {item}", task.what))?;
         let structured = schemas + told.iter().map(|text| count(text)).sum::<usize>();
         let result = server.script(&format!("{head}{}", task.script))?;
         ensure!(result["isError"] != true, "{}: {result}", task.what);
-        let text = result["content"].as_array().and_then(|all| all.last()).and_then(|block| block["text"].as_str());
+        let text = result["content"]
+            .as_array()
+            .and_then(|all| all.last())
+            .and_then(|block| block["text"].as_str());
         let scripted = ours + count(task.script) + count(text.unwrap_or_default());
-        eprintln!("  {}: {} calls, {structured} tokens; one script, {scripted}", task.what, told.len() / 2);
+        eprintln!(
+            "  {}: {} calls, {structured} tokens; one script, {scripted}",
+            task.what,
+            told.len() / 2
+        );
         one_by_one += structured;
         scripts += scripted;
     }
@@ -218,7 +295,10 @@ fn tokens(table: &mut Table) -> Result<()> {
     table.row(
         "tokens of five tasks over four servers: definitions, calls and results, each once",
         format!("{scripts} ({ours} of each task the description)"),
-        &format!("structured calls {one_by_one} ({schemas} of each task the schemas): {:.0} % less here", less * 100.0),
+        &format!(
+            "structured calls {one_by_one} ({schemas} of each task the schemas): {:.0} % less here",
+            less * 100.0
+        ),
         "",
         true,
     );
@@ -228,16 +308,32 @@ fn tokens(table: &mut Table) -> Result<()> {
 /// A small project with a history.
 fn fill(repo: &Path) -> Result<()> {
     let git = |args: &[&str]| -> Result<()> {
-        let done = Command::new("git").arg("-C").arg(repo).args(args).output()?;
-        ensure!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        let done = Command::new("git")
+            .arg("-C")
+            .arg(repo)
+            .args(args)
+            .output()?;
+        ensure!(
+            done.status.success(),
+            "{}",
+            String::from_utf8_lossy(&done.stderr)
+        );
         Ok(())
     };
     git(&["init", "-q", "-b", "main"])?;
     for number in 0..8 {
-        let body: String =
-            (0..60).map(|line| format!("def step_{number}_{line}(value):\n    return value + {line}\n\n")).collect();
-        let todo = if number % 3 == 0 { "# TODO: handle the empty case\n" } else { "" };
-        std::fs::write(repo.join(format!("part{number}.py")), format!("{todo}{body}"))?;
+        let body: String = (0..60)
+            .map(|line| format!("def step_{number}_{line}(value):\n    return value + {line}\n\n"))
+            .collect();
+        let todo = if number % 3 == 0 {
+            "# TODO: handle the empty case\n"
+        } else {
+            ""
+        };
+        std::fs::write(
+            repo.join(format!("part{number}.py")),
+            format!("{todo}{body}"),
+        )?;
         let name = ["Ada", "Grace", "Linus"][number % 3];
         git(&["add", "."])?;
         git(&[
@@ -252,15 +348,20 @@ fn fill(repo: &Path) -> Result<()> {
         ])?;
     }
     for number in 1..=3 {
-        std::fs::write(repo.join(format!("note{number}.txt")), format!("{} apples\n", number * 7))?;
+        std::fs::write(
+            repo.join(format!("note{number}.txt")),
+            format!("{} apples\n", number * 7),
+        )?;
     }
     Ok(())
 }
 
 fn config(peers: &Path, repo: &Path, home: &Path) -> String {
     let node = |name: &str, more: &str| {
-        let script =
-            peers.join("node_modules/@modelcontextprotocol").join(format!("server-{name}")).join("dist/index.js");
+        let script = peers
+            .join("node_modules/@modelcontextprotocol")
+            .join(format!("server-{name}"))
+            .join("dist/index.js");
         format!(
             "[mcp_servers.{name}]\ncommand = \"node\"\nargs = [{}{more}]\ndefault_tools_approval_mode = \"approve\"\n",
             json!(script)

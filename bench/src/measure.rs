@@ -42,8 +42,17 @@ pub(crate) struct Resident {
 pub(crate) fn resident_mb() -> Resident {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let read = |name: &str| {
-        let line = status.lines().find(|line| line.starts_with(name)).unwrap_or_default();
-        line.split_whitespace().nth(1).and_then(|kb| kb.parse::<f64>().ok()).map_or(f64::NAN, |kb| kb / 1024.0)
+        let line = status
+            .lines()
+            .find(|line| line.starts_with(name))
+            .unwrap_or_default();
+        line.split_whitespace()
+            .nth(1)
+            .and_then(|kb| kb.parse::<f64>().ok())
+            .map_or(f64::NAN, |kb| kb / 1024.0)
     };
-    Resident { all: read("VmRSS:"), private: read("RssAnon:") }
+    Resident {
+        all: read("VmRSS:"),
+        private: read("RssAnon:"),
+    }
 }

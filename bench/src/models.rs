@@ -29,10 +29,20 @@ pub(crate) fn measure(table: &mut Table) -> Result<()> {
         words.push(format!("{} {:.0}", wire.as_str(), rates.p50()));
         arrival.extend(arrivals(wire, &stream)?);
     }
-    table.row("decoding a model's answer on one core, MB/s", words.join(", "), "", "≥ 200 MB/s", slowest >= 200.0);
+    table.row(
+        "decoding a model's answer on one core, MB/s",
+        words.join(", "),
+        "",
+        "≥ 200 MB/s",
+        slowest >= 200.0,
+    );
     table.row(
         "a piece's arrival → its event",
-        format!("{:.1} µs (p99 {:.1})", arrival.p50() * 1e3, arrival.p99() * 1e3),
+        format!(
+            "{:.1} µs (p99 {:.1})",
+            arrival.p50() * 1e3,
+            arrival.p99() * 1e3
+        ),
         "",
         "p99 ≤ 50 µs",
         arrival.p99() * 1e3 <= 50.0,
@@ -43,11 +53,18 @@ pub(crate) fn measure(table: &mut Table) -> Result<()> {
 /// Seconds this thread has had a core: what others do on the machine meanwhile does not count.
 fn on_core() -> f64 {
     let told = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
-    told.split(' ').next().and_then(|nanoseconds| nanoseconds.parse::<f64>().ok()).map_or(f64::NAN, |ns| ns / 1e9)
+    told.split(' ')
+        .next()
+        .and_then(|nanoseconds| nanoseconds.parse::<f64>().ok())
+        .map_or(f64::NAN, |ns| ns / 1e9)
 }
 
 fn decoder(wire: WireApi) -> Decoder {
-    Decoder::new(Origin { wire, provider: "bench".into(), model: "bench".into() })
+    Decoder::new(Origin {
+        wire,
+        provider: "bench".into(),
+        model: "bench".into(),
+    })
 }
 
 fn decode<'a>(wire: WireApi, pieces: impl Iterator<Item = &'a [u8]>) -> Result<usize> {
@@ -99,7 +116,9 @@ fn answer(wire: WireApi) -> Vec<u8> {
                 json!({"type": "response.output_text.delta", "sequence_number": at, "item_id": id, "output_index": 0,
                     "content_index": 0, "delta": word(at), "logprobs": [], "obfuscation": "JHvpm1dMVFaw"})
             }));
-            events.push(json!({"type": "response.output_item.done", "output_index": 0, "item": message}));
+            events.push(
+                json!({"type": "response.output_item.done", "output_index": 0, "item": message}),
+            );
             events.push(json!({"type": "response.completed", "response": {"id": "resp_1", "model": "m", "status": "completed",
                 "output": [message], "usage": {"input_tokens": 10, "output_tokens": PIECES, "total_tokens": PIECES + 10}}}));
         }
@@ -109,7 +128,10 @@ fn answer(wire: WireApi) -> Vec<u8> {
                     "model": "gpt-4o-2024-08-06", "service_tier": "default", "system_fingerprint": "fp_cbf1785567",
                     "choices": [{"index": 0, "delta": delta, "logprobs": null, "finish_reason": finish}], "usage": null})
             };
-            events.push(chunk(json!({"role": "assistant", "content": "", "refusal": null}), Value::Null));
+            events.push(chunk(
+                json!({"role": "assistant", "content": "", "refusal": null}),
+                Value::Null,
+            ));
             events.extend((0..PIECES).map(|at| chunk(json!({"content": word(at)}), Value::Null)));
             events.push(chunk(json!({}), "stop".into()));
             events.push(json!({"choices": [], "usage": {"prompt_tokens": 10, "completion_tokens": PIECES, "total_tokens": PIECES + 10}}));

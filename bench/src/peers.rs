@@ -28,16 +28,25 @@ impl Peers {
             .context("cannot start node: install it, then run `make bench`")?;
         let ask = child.stdin.take().context("no pipe to node")?;
         let answers = BufReader::new(child.stdout.take().context("no pipe from node")?);
-        Ok(Self { child, ask, answers })
+        Ok(Self {
+            child,
+            ask,
+            answers,
+        })
     }
 
     /// Milliseconds of `times` repetitions.
     pub(crate) fn measure(&mut self, work: &str, times: u32) -> Result<Vec<f64>> {
-        writeln!(self.ask, "{}", serde_json::json!({"work": work, "times": times}))?;
+        writeln!(
+            self.ask,
+            "{}",
+            serde_json::json!({"work": work, "times": times})
+        )?;
         let mut line = String::new();
         self.answers.read_line(&mut line)?;
-        serde_json::from_str(&line)
-            .with_context(|| format!("the peers did not answer {work}: run `npm install` in bench/"))
+        serde_json::from_str(&line).with_context(|| {
+            format!("the peers did not answer {work}: run `npm install` in bench/")
+        })
     }
 }
 

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use selvedge_sandbox::{Finish, Host, Leash, Outcome, Position, Program, Request, Runtime, State, Wasm};
+use selvedge_sandbox::{
+    Finish, Host, Leash, Outcome, Position, Program, Request, Runtime, State, Wasm,
+};
 
 use crate::measure::{Resident, Samples, resident_mb, since};
 use crate::peers::Peers;
@@ -31,11 +33,14 @@ impl Host for Silent {
 }
 
 pub(crate) fn measure(table: &mut Table) -> Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
     let wasm = Wasm::shared()?;
     let mut peers = Peers::start()?;
 
-    let (mut ours, mut quickjs, mut isolated) = (Samples::default(), Samples::default(), Samples::default());
+    let (mut ours, mut quickjs, mut isolated) =
+        (Samples::default(), Samples::default(), Samples::default());
     for _ in 0..ROUNDS {
         ours.extend((0..BATCH).map(|_| timed(|| runtime.block_on(one(&wasm)))));
         quickjs.extend(peers.measure("quickjs-emscripten/one", BATCH)?);
@@ -68,7 +73,12 @@ pub(crate) fn measure(table: &mut Table) -> Result<()> {
     table.row(
         "10 sequential awaits, fresh sandbox included",
         format!("{:.3} ms (p99 {:.3})", ours.p50(), ours.p99()),
-        &format!("quickjs-emscripten {:.2} ms (p99 {:.2}): ratio 1/{:.1}", quickjs.p50(), quickjs.p99(), 1.0 / ratio),
+        &format!(
+            "quickjs-emscripten {:.2} ms (p99 {:.2}): ratio 1/{:.1}",
+            quickjs.p50(),
+            quickjs.p99(),
+            1.0 / ratio
+        ),
         "≤ 0.4 ms, ≤ 1/3",
         ours.p50() <= 0.4 && ratio <= 1.0 / 3.0,
     );
@@ -79,7 +89,11 @@ pub(crate) fn measure(table: &mut Table) -> Result<()> {
     }
     table.row(
         "hostile script past its deadline",
-        format!("{:.1} ms over (p99 {:.1})", overshoot.p50(), overshoot.p99()),
+        format!(
+            "{:.1} ms over (p99 {:.1})",
+            overshoot.p50(),
+            overshoot.p99()
+        ),
         "",
         "p99 ≤ 50 ms",
         overshoot.p99() <= 50.0,
@@ -117,7 +131,9 @@ fn program(source: &str) -> Program<'_> {
 }
 
 async fn one(wasm: &Wasm) {
-    let started = wasm.start(program("(async () => 1 + 1)"), Box::new(Silent)).await;
+    let started = wasm
+        .start(program("(async () => 1 + 1)"), Box::new(Silent))
+        .await;
     assert!(
         matches!(started, Ok((_, pump)) if matches!(&pump.state, State::Finished(Finish::Value(Some(value))) if value == "2"))
     );
@@ -130,8 +146,12 @@ async fn await_ten(wasm: &Wasm) {
     };
     let mut answered = 0;
     while !matches!(pump.state, State::Finished(_)) {
-        let Some(Request::Call { id, .. }) = pump.requests.pop() else { panic!("it waits for nothing") };
-        let Ok(next) = execution.settle(id, Outcome::Value("null")).await else { panic!("it broke") };
+        let Some(Request::Call { id, .. }) = pump.requests.pop() else {
+            panic!("it waits for nothing")
+        };
+        let Ok(next) = execution.settle(id, Outcome::Value("null")).await else {
+            panic!("it broke")
+        };
         pump = next;
         answered += 1;
     }
@@ -143,7 +163,15 @@ async fn past_deadline(wasm: &Wasm) -> f64 {
     let limit = Duration::from_millis(20);
     let source = "(async () => { [].reverse.call({ length: 2 ** 53 - 1 }) })";
     let start = Instant::now();
-    let stopped = wasm.start(Program { leash: Arc::new(Leash::new(limit)), ..program(source) }, Box::new(Silent)).await;
+    let stopped = wasm
+        .start(
+            Program {
+                leash: Arc::new(Leash::new(limit)),
+                ..program(source)
+            },
+            Box::new(Silent),
+        )
+        .await;
     assert!(stopped.is_err());
     (since(start) - limit.as_secs_f64() * 1e3).max(0.0)
 }
@@ -154,13 +182,19 @@ async fn thousand_at_once(wasm: &Wasm) -> (f64, Resident) {
     let start = Instant::now();
     let mut waiting = Vec::new();
     for _ in 0..1000 {
-        let Ok(started) = wasm.start(program(source), Box::new(Silent)).await else { panic!("it does not start") };
+        let Ok(started) = wasm.start(program(source), Box::new(Silent)).await else {
+            panic!("it does not start")
+        };
         waiting.push(started);
     }
     let during = resident_mb();
     for (mut execution, mut pump) in waiting {
-        let Some(Request::Call { id, .. }) = pump.requests.pop() else { panic!("it waits for nothing") };
-        let Ok(next) = execution.settle(id, Outcome::Value("7")).await else { panic!("it broke") };
+        let Some(Request::Call { id, .. }) = pump.requests.pop() else {
+            panic!("it waits for nothing")
+        };
+        let Ok(next) = execution.settle(id, Outcome::Value("7")).await else {
+            panic!("it broke")
+        };
         assert!(matches!(next.state, State::Finished(Finish::Value(_))));
     }
     (since(start), during)

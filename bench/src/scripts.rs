@@ -57,17 +57,30 @@ fn compile(table: &mut Table) -> Result<()> {
         let source = script(seed);
         bytes = source.len();
         let start = Instant::now();
-        let (_, hit) = compiler.compile(&source, 20_480).map_err(|error| anyhow::anyhow!(error.message))?;
+        let (_, hit) = compiler
+            .compile(&source, 20_480)
+            .map_err(|error| anyhow::anyhow!(error.message))?;
         cold.extend([since(start)]);
         anyhow::ensure!(!hit, "the first time was not the first time");
         let start = Instant::now();
-        let (_, hit) = compiler.compile(&source, 20_480).map_err(|error| anyhow::anyhow!(error.message))?;
+        let (_, hit) = compiler
+            .compile(&source, 20_480)
+            .map_err(|error| anyhow::anyhow!(error.message))?;
         cached.extend([since(start)]);
         anyhow::ensure!(hit, "the script was not at hand");
     }
     table.row(
-        &format!("parse + check + transform of {} KB TypeScript, cold / cached", bytes / 1000),
-        format!("{:.2} ms (p99 {:.2}) / {:.3} ms (p99 {:.3})", cold.p50(), cold.p99(), cached.p50(), cached.p99()),
+        &format!(
+            "parse + check + transform of {} KB TypeScript, cold / cached",
+            bytes / 1000
+        ),
+        format!(
+            "{:.2} ms (p99 {:.2}) / {:.3} ms (p99 {:.3})",
+            cold.p50(),
+            cold.p99(),
+            cached.p50(),
+            cached.p99()
+        ),
         "",
         "≤ 1 ms / ≤ 0.02 ms",
         cold.p50() <= 1.0 && cached.p50() <= 0.02,
@@ -87,7 +100,11 @@ fn preflight(table: &mut Table) -> Result<()> {
         let start = Instant::now();
         let report = harness.check(source.as_bytes());
         samples.extend([since(start)]);
-        anyhow::ensure!(report.valid && report.calls.len() == 20, "{:?}", report.errors);
+        anyhow::ensure!(
+            report.valid && report.calls.len() == 20,
+            "{:?}",
+            report.errors
+        );
     }
     table.row(
         "pre-flight: 20 calls against their schemas",
@@ -106,7 +123,9 @@ struct Lines {
 }
 
 fn whole_run(table: &mut Table) -> Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
     let add = selvedge_tools::tool("noop", "Does nothing.", |_: ()| async { Ok(1) });
     let harness = Harness::new(Orchestrator::new(Registry::new().with(add)?))?;
     let mut samples = Samples::default();
@@ -133,20 +152,29 @@ const RUNS: u32 = 10_000;
 /// What it adds to a call that everything is written down.
 fn journal(table: &mut Table) -> Result<()> {
     const CALLS: usize = 100;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
     let home = std::env::temp_dir().join(format!("selvedge-bench-journal-{}", std::process::id()));
     let journal = std::sync::Arc::new(selvedge_journal::Journal::open(&home)?);
     let noop = || selvedge_tools::tool("noop", "Does nothing.", |_: Lines| async { Ok(1) });
-    let limits = selvedge_protocol::Limits { max_tool_calls: 1000, ..Default::default() };
+    let limits = selvedge_protocol::Limits {
+        max_tool_calls: 1000,
+        ..Default::default()
+    };
     let without = Orchestrator::new(Registry::new().with(noop())?);
     let with = without.clone().with_ledger(journal.clone());
-    let harnesses = [without, with]
-        .map(|orchestrator| Harness::new(orchestrator).map(|harness| harness.with_limits(limits.clone())));
-    let source = format!("for (let i = 0; i < {CALLS}; i++) await tools.noop({{ path: 'file' + i }})");
+    let harnesses = [without, with].map(|orchestrator| {
+        Harness::new(orchestrator).map(|harness| harness.with_limits(limits.clone()))
+    });
+    let source =
+        format!("for (let i = 0; i < {CALLS}; i++) await tools.noop({{ path: 'file' + i }})");
     let mut samples = [Samples::default(), Samples::default()];
     for _ in 0..60 {
         for (harness, samples) in harnesses.iter().zip(&mut samples) {
-            let harness = harness.as_ref().map_err(|error| anyhow::anyhow!("{error}"))?;
+            let harness = harness
+                .as_ref()
+                .map_err(|error| anyhow::anyhow!("{error}"))?;
             let start = Instant::now();
             let output = runtime.block_on(harness.run(&source));
             samples.extend([since(start) / CALLS as f64]);
@@ -156,12 +184,18 @@ fn journal(table: &mut Table) -> Result<()> {
     let added = samples[1].p50() - samples[0].p50();
     table.row(
         "journal on, added to one tool call",
-        format!("{added:.3} ms ({:.3} with, {:.3} without)", samples[1].p50(), samples[0].p50()),
+        format!(
+            "{added:.3} ms ({:.3} with, {:.3} without)",
+            samples[1].p50(),
+            samples[0].p50()
+        ),
         "",
         "≤ 0.1 ms",
         added <= 0.1,
     );
-    let harness = harnesses[1].as_ref().map_err(|error| anyhow::anyhow!("{error}"))?;
+    let harness = harnesses[1]
+        .as_ref()
+        .map_err(|error| anyhow::anyhow!("{error}"))?;
     for _ in 0..RUNS {
         let source = "for (const path of ['a', 'b', 'c']) await tools.noop({ path })";
         let output = runtime.block_on(harness.run(source));
@@ -179,7 +213,12 @@ fn listing(table: &mut Table, journal: &selvedge_journal::Journal, home: &Path) 
     let (mut open, mut whole) = (Samples::default(), Samples::default());
     for _ in 0..10 {
         let start = Instant::now();
-        let runs = journal.runs(&selvedge_journal::Filter { limit: Some(RUNS), ..Default::default() })?.len();
+        let runs = journal
+            .runs(&selvedge_journal::Filter {
+                limit: Some(RUNS),
+                ..Default::default()
+            })?
+            .len();
         open.extend([since(start)]);
         let start = Instant::now();
         let output = Command::new(&command)
@@ -189,11 +228,19 @@ fn listing(table: &mut Table, journal: &selvedge_journal::Journal, home: &Path) 
             .output()?;
         whole.extend([since(start)]);
         let told = serde_json::from_slice::<Vec<serde_json::Value>>(&output.stdout)?.len();
-        anyhow::ensure!((runs, told) == (RUNS as usize, RUNS as usize), "{runs} and {told} runs");
+        anyhow::ensure!(
+            (runs, told) == (RUNS as usize, RUNS as usize),
+            "{runs} and {told} runs"
+        );
     }
     table.row(
         "a journal of 10,000 runs of three calls, listed whole",
-        format!("{:.1} ms (p99 {:.1}); the command, as JSON: {:.1} ms", open.p50(), open.p99(), whole.p50()),
+        format!(
+            "{:.1} ms (p99 {:.1}); the command, as JSON: {:.1} ms",
+            open.p50(),
+            open.p99(),
+            whole.p50()
+        ),
         "",
         "≤ 50 ms",
         open.p50() <= 50.0 && whole.p50() <= 50.0,
@@ -204,8 +251,10 @@ fn listing(table: &mut Table, journal: &selvedge_journal::Journal, home: &Path) 
 fn process(table: &mut Table) -> Result<()> {
     let ours = crate::ours()?;
     let deno = peers::folder().join("node_modules/.bin/deno");
-    let mut commands: Vec<(&str, PathBuf, &[&str])> =
-        vec![("selvedge", ours, &["run", "-e", "return 1"]), ("node", "node".into(), &["-e", "console.log(1)"])];
+    let mut commands: Vec<(&str, PathBuf, &[&str])> = vec![
+        ("selvedge", ours, &["run", "-e", "return 1"]),
+        ("node", "node".into(), &["-e", "console.log(1)"]),
+    ];
     if Command::new(&deno)
         .arg("--version")
         .stdout(Stdio::null())
@@ -220,10 +269,17 @@ fn process(table: &mut Table) -> Result<()> {
     for _ in 0..40 {
         for ((name, program, args), samples) in commands.iter().zip(&mut samples) {
             let start = Instant::now();
-            let output = Command::new(program).args(*args).env("SELVEDGE_HOME", &home).stdin(Stdio::null()).output();
+            let output = Command::new(program)
+                .args(*args)
+                .env("SELVEDGE_HOME", &home)
+                .stdin(Stdio::null())
+                .output();
             samples.extend([since(start)]);
             let output = output.with_context(|| format!("cannot run {name}"))?;
-            anyhow::ensure!(output.status.success() && output.stdout == b"1\n", "{name} said {output:?}");
+            anyhow::ensure!(
+                output.status.success() && output.stdout == b"1\n",
+                "{name} said {output:?}"
+            );
         }
     }
     let peers: Vec<String> = commands[1..]

@@ -22,7 +22,15 @@ pub(crate) fn measure(table: &mut Table) -> Result<()> {
     let rg = ["--no-heading", "--line-number", "needle_[0-9]+"];
     compare(table, "grepFiles", &ours, &tree, grep, &["rg"], &rg)?;
     let find = "return (await tools.fileSearch({ pattern: '**/*_7.rs', limit: 100000 })).length";
-    compare(table, "fileSearch", &ours, &tree, find, &["fd", "fdfind"], &["--glob", "*_7.rs"])?;
+    compare(
+        table,
+        "fileSearch",
+        &ours,
+        &tree,
+        find,
+        &["fd", "fdfind"],
+        &["--glob", "*_7.rs"],
+    )?;
     turn_diff(table, &tree)
 }
 
@@ -39,7 +47,11 @@ fn turn_diff(table: &mut Table, tree: &Path) -> Result<()> {
         let start = Instant::now();
         let diff = turn_diff.diff();
         after.extend([since(start)]);
-        anyhow::ensure!(diff.text.is_empty(), "nothing changed, and yet: {}", diff.text);
+        anyhow::ensure!(
+            diff.text.is_empty(),
+            "nothing changed, and yet: {}",
+            diff.text
+        );
     }
     table.row(
         "turn diff over 20,000 files: remembering them, comparing them",
@@ -61,8 +73,14 @@ fn compare(
     names: &[&str],
     args: &[&str],
 ) -> Result<()> {
-    let Some(program) = names.iter().find(|name| Command::new(name).arg("--version").output().is_ok()) else {
-        anyhow::bail!("{} is not installed: install ripgrep and fd-find, then run `make bench`", names[0]);
+    let Some(program) = names
+        .iter()
+        .find(|name| Command::new(name).arg("--version").output().is_ok())
+    else {
+        anyhow::bail!(
+            "{} is not installed: install ripgrep and fd-find, then run `make bench`",
+            names[0]
+        );
     };
     let home = std::env::temp_dir().join("selvedge-bench-home");
     let (mut here, mut there) = (Samples::default(), Samples::default());
@@ -75,18 +93,31 @@ fn compare(
             .output()
             .context("cannot run selvedge")?;
         here.extend([since(start)]);
-        let found = String::from_utf8_lossy(&output.stdout).trim().parse::<usize>();
+        let found = String::from_utf8_lossy(&output.stdout)
+            .trim()
+            .parse::<usize>();
         let start = Instant::now();
-        let output = Command::new(program).args(args).current_dir(tree).output()?;
+        let output = Command::new(program)
+            .args(args)
+            .current_dir(tree)
+            .output()?;
         there.extend([since(start)]);
         let expected = output.stdout.iter().filter(|byte| **byte == b'\n').count();
-        anyhow::ensure!(found.as_ref().is_ok_and(|found| *found == expected), "{tool}: {found:?}, not {expected}");
+        anyhow::ensure!(
+            found.as_ref().is_ok_and(|found| *found == expected),
+            "{tool}: {found:?}, not {expected}"
+        );
     }
     let most = 1.5 * there.p50() + 30.0;
     table.row(
         &format!("`{tool}` over 20,000 files through `selvedge run`, whole process"),
         format!("{:.0} ms (p99 {:.0})", here.p50(), here.p99()),
-        &format!("{program} {:.0} ms (p99 {:.0}): ratio {:.2}", there.p50(), there.p99(), here.p50() / there.p50()),
+        &format!(
+            "{program} {:.0} ms (p99 {:.0}): ratio {:.2}",
+            there.p50(),
+            there.p99(),
+            here.p50() / there.p50()
+        ),
         "≤ 1.5 × + 30 ms",
         here.p50() <= most,
     );
@@ -106,7 +137,9 @@ fn tree() -> Result<PathBuf> {
         }
         let mut text = format!("// file {n}\n");
         for line in 0..40 {
-            text.push_str(&format!("pub fn function_{n}_{line}(x: u32) -> u32 {{ x.wrapping_mul({line}) }}\n"));
+            text.push_str(&format!(
+                "pub fn function_{n}_{line}(x: u32) -> u32 {{ x.wrapping_mul({line}) }}\n"
+            ));
         }
         if n % 100 == 0 {
             text.push_str(&format!("// needle_{n}\n"));

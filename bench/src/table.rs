@@ -22,18 +22,30 @@ struct Row {
 impl Table {
     pub(crate) fn row(&mut self, what: &str, ours: String, peer: &str, hold: &str, held: bool) {
         eprintln!("{} {what}: {ours}", if held { "✓" } else { "✗" });
-        self.rows.push(Row { what: what.to_owned(), ours, peer: peer.to_owned(), hold: hold.to_owned(), held });
+        self.rows.push(Row {
+            what: what.to_owned(),
+            ours,
+            peer: peer.to_owned(),
+            hold: hold.to_owned(),
+            held,
+        });
     }
 
     pub(crate) fn render(&self) -> String {
-        let mut out = String::from("| what | here | peer, same run | to hold | held |\n|---|---|---|---|---|\n");
+        let mut out = String::from(
+            "| what | here | peer, same run | to hold | held |\n|---|---|---|---|---|\n",
+        );
         for row in &self.rows {
             let held = match (row.hold.is_empty(), row.held) {
                 (true, _) => "",
                 (false, true) => "yes",
                 (false, false) => "**no**",
             };
-            let _ = writeln!(out, "| {} | {} | {} | {} | {held} |", row.what, row.ours, row.peer, row.hold);
+            let _ = writeln!(
+                out,
+                "| {} | {} | {} | {} | {held} |",
+                row.what, row.ours, row.peer, row.hold
+            );
         }
         out
     }
@@ -44,9 +56,17 @@ pub(crate) fn keep(file: &str, table: &str) -> Result<()> {
     const START: &str = "<!-- measured -->";
     const END: &str = "<!-- /measured -->";
     let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {file}"))?;
-    let (before, rest) = text.split_once(START).with_context(|| format!("{file} has no {START}"))?;
-    let (_, after) = rest.split_once(END).with_context(|| format!("{file} has no {END}"))?;
-    let text = format!("{before}{START}\nMeasured {} on {}.\n\n{table}{END}{after}", today(), machine());
+    let (before, rest) = text
+        .split_once(START)
+        .with_context(|| format!("{file} has no {START}"))?;
+    let (_, after) = rest
+        .split_once(END)
+        .with_context(|| format!("{file} has no {END}"))?;
+    let text = format!(
+        "{before}{START}\nMeasured {} on {}.\n\n{table}{END}{after}",
+        today(),
+        machine()
+    );
     std::fs::write(file, text).with_context(|| format!("cannot write {file}"))
 }
 
@@ -61,12 +81,24 @@ fn today() -> String {
 fn machine() -> String {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let cpu = read("/proc/cpuinfo");
-    let model =
-        cpu.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": ").map(|(_, name)| name.to_owned()));
+    let model = cpu.lines().find_map(|line| {
+        line.strip_prefix("model name")?
+            .split_once(": ")
+            .map(|(_, name)| name.to_owned())
+    });
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
     let kernel = read("/proc/sys/kernel/osrelease");
-    let load = read("/proc/loadavg").split(' ').next().unwrap_or_default().to_owned();
-    let kernel = kernel.split('-').next().unwrap_or_default().trim().to_owned();
+    let load = read("/proc/loadavg")
+        .split(' ')
+        .next()
+        .unwrap_or_default()
+        .to_owned();
+    let kernel = kernel
+        .split('-')
+        .next()
+        .unwrap_or_default()
+        .trim()
+        .to_owned();
     format!(
         "{} ({cores} cores), Linux {kernel}, load {load} before it began",
         model.unwrap_or_else(|| std::env::consts::ARCH.into())

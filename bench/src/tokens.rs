@@ -20,7 +20,11 @@ use crate::loopback::{self};
 const TASKS: [(&str, &str, &[&str]); 5] = [
     ("survey", "What does this project consist of?", &[]),
     ("test-all", "Which tests fail?", &[]),
-    ("rename", "Rename show_price to format_price everywhere, all or nothing.", &["show_price", "format_price"]),
+    (
+        "rename",
+        "Rename show_price to format_price everywhere, all or nothing.",
+        &["show_price", "format_price"],
+    ),
     ("dead-links", "Which links lead nowhere?", &[]),
     ("git-range", "What happened lately?", &["HEAD~3..HEAD"]),
 ];
@@ -42,7 +46,10 @@ struct Made {
 }
 
 pub(crate) fn main() -> Result<()> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()?;
     runtime.block_on(async {
         println!(
             "| task | way | requests | tokens in | tokens out | tokens of tool results |\n|---|---|---|---|---|---|"
@@ -73,7 +80,11 @@ pub(crate) fn main() -> Result<()> {
 fn script(name: &str, words: &[&str]) -> Result<String> {
     let path = format!("{}/../examples/{name}.ts", env!("CARGO_MANIFEST_DIR"));
     let text = std::fs::read_to_string(&path).with_context(|| path.clone())?;
-    let body = text.lines().skip_while(|line| line.starts_with("//") || line.is_empty()).collect::<Vec<_>>().join("\n");
+    let body = text
+        .lines()
+        .skip_while(|line| line.starts_with("//") || line.is_empty())
+        .collect::<Vec<_>>()
+        .join("\n");
     Ok(body.replace("context.args", &json!(words).to_string()))
 }
 
@@ -89,30 +100,51 @@ async fn with_script(prompt: &str, script: &str) -> Result<(Took, Vec<Vec<Made>>
     let calls: Arc<Mutex<Vec<Event>>> = Arc::default();
     let seen = calls.clone();
     let events = EventSink::new(move |event| {
-        if matches!(event, Event::CallStarted { .. } | Event::CallFinished { .. }) {
-            seen.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(event);
+        if matches!(
+            event,
+            Event::CallStarted { .. } | Event::CallFinished { .. }
+        ) {
+            seen.lock()
+                .unwrap_or_else(std::sync::PoisonError::into_inner)
+                .push(event);
         }
     });
-    let settings = Settings { offer: Offer::ScriptsAlone, ..Settings::default() };
+    let settings = Settings {
+        offer: Offer::ScriptsAlone,
+        ..Settings::default()
+    };
     let (took, journal, session) = play(&server, prompt, settings, events).await?;
-    let run = session.history().into_iter().find_map(|(_, item)| match item {
-        TurnItem::ScriptToolCallOutput(output) => Some(output),
-        _ => None,
-    });
+    let run = session
+        .history()
+        .into_iter()
+        .find_map(|(_, item)| match item {
+            TurnItem::ScriptToolCallOutput(output) => Some(output),
+            _ => None,
+        });
     let run = run.context("no script ran")?;
     ensure!(run.error.is_none(), "{:?}", run.error);
     let args = journal.run(&run.id)?.calls;
     // A call that starts after another one has ended waited for it.
     let mut batches: Vec<Vec<Made>> = Vec::new();
     let mut ended = true;
-    for event in calls.lock().unwrap_or_else(std::sync::PoisonError::into_inner).iter() {
+    for event in calls
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
+        .iter()
+    {
         match event {
             Event::CallStarted { call_id, tool, .. } => {
                 if std::mem::take(&mut ended) {
                     batches.push(Vec::new());
                 }
-                let made = args.iter().find(|call| call.id == *call_id).and_then(|call| call.args.clone());
-                let made = Made { tool: tool.clone(), args: made.unwrap_or_default() };
+                let made = args
+                    .iter()
+                    .find(|call| call.id == *call_id)
+                    .and_then(|call| call.args.clone());
+                let made = Made {
+                    tool: tool.clone(),
+                    args: made.unwrap_or_default(),
+                };
                 batches.last_mut().context("a batch")?.push(made);
             }
             _ => ended = true,
@@ -124,23 +156,45 @@ async fn with_script(prompt: &str, script: &str) -> Result<(Took, Vec<Vec<Made>>
 async fn with_calls(prompt: &str, batches: Vec<Vec<Made>>) -> Result<Took> {
     let server = Server::start(move |asked: &Asked| -> Reply {
         let at = answered(asked);
-        let Some(batch) = batches.get(at) else { return vec![text("Done.")].into() };
+        let Some(batch) = batches.get(at) else {
+            return vec![text("Done.")].into();
+        };
         let say = |(number, made): (usize, &Made)| {
-            let name = if made.tool == "exec" { "shell" } else { &made.tool };
+            let name = if made.tool == "exec" {
+                "shell"
+            } else {
+                &made.tool
+            };
             call(&format!("c{at}_{number}"), name, made.args.clone())
         };
-        batch.iter().enumerate().map(say).collect::<Vec<Say>>().into()
+        batch
+            .iter()
+            .enumerate()
+            .map(say)
+            .collect::<Vec<Say>>()
+            .into()
     })
     .await;
     // The tools are told as functions, not as TypeScript.
-    let settings = Settings { mode: selvedge_protocol::Mode::Disabled, ..Settings::default() };
-    Ok(play(&server, prompt, settings, EventSink::silent()).await?.0)
+    let settings = Settings {
+        mode: selvedge_protocol::Mode::Disabled,
+        ..Settings::default()
+    };
+    Ok(play(&server, prompt, settings, EventSink::silent())
+        .await?
+        .0)
 }
 
 /// How many answers the conversation of a request has.
 fn answered(asked: &Asked) -> usize {
-    let messages = asked.body["messages"].as_array().map(Vec::as_slice).unwrap_or_default();
-    messages.iter().filter(|message| message["role"] == "assistant").count()
+    let messages = asked.body["messages"]
+        .as_array()
+        .map(Vec::as_slice)
+        .unwrap_or_default();
+    messages
+        .iter()
+        .filter(|message| message["role"] == "assistant")
+        .count()
 }
 
 async fn play(
@@ -153,16 +207,27 @@ async fn play(
     let journal = Arc::new(Journal::open(home.path())?);
     let agent = loopback::agent(server, work.path(), &journal, settings)?;
     let mut session = Session::begin(&journal, "")?;
-    let options = TurnOptions { events, ..TurnOptions::default() };
+    let options = TurnOptions {
+        events,
+        ..TurnOptions::default()
+    };
     let outcome = agent.turn(&mut session, prompt, &options).await;
     ensure!(outcome.end == Ok(TurnEnd::Stop), "{:?}", outcome.end);
-    let mut took = Took { rounds: server.asked().len(), ..Took::default() };
-    took.tokens_in = server.asked().iter().map(|asked| selvedge_tokens::count(&told(&asked.body))).sum();
+    let mut took = Took {
+        rounds: server.asked().len(),
+        ..Took::default()
+    };
+    took.tokens_in = server
+        .asked()
+        .iter()
+        .map(|asked| selvedge_tokens::count(&told(&asked.body)))
+        .sum();
     for step in session.steps() {
         for item in &step.wire {
             match item {
                 Item::FunctionCall(call) => {
-                    took.tokens_out += selvedge_tokens::count(&call.name) + selvedge_tokens::count(&call.arguments);
+                    took.tokens_out += selvedge_tokens::count(&call.name)
+                        + selvedge_tokens::count(&call.arguments);
                 }
                 Item::FunctionCallOutput(output) => {
                     let failed = output.failed;
@@ -194,18 +259,31 @@ fn sample() -> Result<tempfile::TempDir> {
     let from = format!("{}/../examples/sample", env!("CARGO_MANIFEST_DIR"));
     let run = |program: &str, args: &[&str], at: &Path| -> Result<()> {
         let mut command = Command::new(program);
-        command.args(args).current_dir(at).env("GIT_CONFIG_GLOBAL", "/dev/null");
+        command
+            .args(args)
+            .current_dir(at)
+            .env("GIT_CONFIG_GLOBAL", "/dev/null");
         for who in ["AUTHOR", "COMMITTER"] {
-            command.env(format!("GIT_{who}_NAME"), "Ada").env(format!("GIT_{who}_EMAIL"), "shop@example.org");
+            command
+                .env(format!("GIT_{who}_NAME"), "Ada")
+                .env(format!("GIT_{who}_EMAIL"), "shop@example.org");
         }
         let output = command.output().with_context(|| program.to_owned())?;
-        ensure!(output.status.success(), "{program} {args:?}: {}", String::from_utf8_lossy(&output.stderr));
+        ensure!(
+            output.status.success(),
+            "{program} {args:?}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
         Ok(())
     };
     run("cp", &["-r", &format!("{from}/."), "."], dir.path())?;
     run("git", &["init", "-q", "-b", "main"], dir.path())?;
-    for (paths, subject) in [("README.md", "A shop"), ("shop", "Prices"), ("tests", "Tests"), ("docs", "Documentation")]
-    {
+    for (paths, subject) in [
+        ("README.md", "A shop"),
+        ("shop", "Prices"),
+        ("tests", "Tests"),
+        ("docs", "Documentation"),
+    ] {
         run("git", &["add", paths], dir.path())?;
         run("git", &["commit", "-q", "-m", subject], dir.path())?;
     }

@@ -22,7 +22,10 @@ const PATCHES: &[(&str, &str)] = &[
     ),
     // Small blocks come from arenas, one kind per size. A page of each would be most of what a small
     // script dirties, so that they are kept small.
-    ("#define JS_ARENA_SIZE              4096", "#define JS_ARENA_SIZE              1024"),
+    (
+        "#define JS_ARENA_SIZE              4096",
+        "#define JS_ARENA_SIZE              1024",
+    ),
     // A script that reaches its memory limit is told so with an error, for which a little is kept back:
     // otherwise it would catch `null`.
     (
@@ -47,7 +50,13 @@ const CFLAGS: &[&str] = &[
 ];
 
 fn main() {
-    for input in ["guest/guest.c", "guest/prelude.js", "guest/vocabulary.js", "guest/locale.js", "guest/harden.js"] {
+    for input in [
+        "guest/guest.c",
+        "guest/prelude.js",
+        "guest/vocabulary.js",
+        "guest/locale.js",
+        "guest/harden.js",
+    ] {
         println!("cargo::rerun-if-changed={input}");
     }
     println!("cargo::rerun-if-env-changed=SELVEDGE_QUICKJS_DIR");
@@ -58,7 +67,10 @@ fn main() {
     let wasm = compile_guest(&quickjs, &out);
     let snapshot = snapshot(&wasm);
     // Names the build in every frozen script: the memory of one means nothing to another.
-    println!("cargo::rustc-env=SELVEDGE_GUEST={:016x}", fingerprint(&snapshot));
+    println!(
+        "cargo::rustc-env=SELVEDGE_GUEST={:016x}",
+        fingerprint(&snapshot)
+    );
     let code = ahead_of_time(&snapshot);
     write(&out.join("guest.cwasm"), code);
 }
@@ -80,11 +92,17 @@ fn quickjs_package() -> PathBuf {
         .arg(Path::new(&required("CARGO_MANIFEST_DIR")).join("Cargo.toml"))
         .output()
         .unwrap_or_else(|error| {
-            fail(&format!("cannot run cargo metadata: {error}"), "set SELVEDGE_QUICKJS_DIR to an unpacked rquickjs-sys")
+            fail(
+                &format!("cannot run cargo metadata: {error}"),
+                "set SELVEDGE_QUICKJS_DIR to an unpacked rquickjs-sys",
+            )
         });
     let metadata: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| {
         fail(
-            &format!("cargo metadata failed: {}", String::from_utf8_lossy(&output.stderr).trim()),
+            &format!(
+                "cargo metadata failed: {}",
+                String::from_utf8_lossy(&output.stderr).trim()
+            ),
             "set SELVEDGE_QUICKJS_DIR to an unpacked rquickjs-sys",
         )
     });
@@ -95,9 +113,15 @@ fn quickjs_package() -> PathBuf {
         .find(|package| package["name"] == "rquickjs-sys")
         .and_then(|package| package["manifest_path"].as_str())
         .unwrap_or_else(|| {
-            fail("rquickjs-sys is not in the dependency graph", "restore it in crates/sandbox/Cargo.toml")
+            fail(
+                "rquickjs-sys is not in the dependency graph",
+                "restore it in crates/sandbox/Cargo.toml",
+            )
         });
-    Path::new(manifest).parent().map(Path::to_path_buf).unwrap_or_default()
+    Path::new(manifest)
+        .parent()
+        .map(Path::to_path_buf)
+        .unwrap_or_default()
 }
 
 fn compile_guest(package: &Path, out: &Path) -> Vec<u8> {
@@ -106,10 +130,12 @@ fn compile_guest(package: &Path, out: &Path) -> Vec<u8> {
     let compiler = Compiler::find();
 
     let source = |name: &str| read(&guest_dir.join(name));
-    let parts = ["vocabulary.js", "locale.js", "harden.js"].map(source).join(
-        "
+    let parts = ["vocabulary.js", "locale.js", "harden.js"]
+        .map(source)
+        .join(
+            "
 ",
-    );
+        );
     let prelude = format!(
         "(() => {{
 {parts}
@@ -131,8 +157,14 @@ return (
         }
         engine = engine.replace(from, to);
     }
-    write(&out.join("guest_unit.c"), format!("{engine}\n#include \"guest.c\"\n"));
-    write(&out.join("shim_unit.c"), shim(&read(&package.join("wasm-shim/shim.c"))));
+    write(
+        &out.join("guest_unit.c"),
+        format!("{engine}\n#include \"guest.c\"\n"),
+    );
+    write(
+        &out.join("shim_unit.c"),
+        shim(&read(&package.join("wasm-shim/shim.c"))),
+    );
 
     let units = [
         out.join("guest_unit.c"),
@@ -144,37 +176,71 @@ return (
     let mut objects = Vec::new();
     let mut running = Vec::new();
     for unit in &units {
-        let object = out.join(unit.file_name().unwrap_or_default()).with_extension("o");
+        let object = out
+            .join(unit.file_name().unwrap_or_default())
+            .with_extension("o");
         let mut command = compiler.command();
-        command.args(CFLAGS).arg("-isystem").arg(package.join("vendor/wasi-libc/include"));
-        command.arg("-I").arg(&quickjs).arg("-I").arg(&guest_dir).arg("-I").arg(out);
+        command
+            .args(CFLAGS)
+            .arg("-isystem")
+            .arg(package.join("vendor/wasi-libc/include"));
+        command
+            .arg("-I")
+            .arg(&quickjs)
+            .arg("-I")
+            .arg(&guest_dir)
+            .arg("-I")
+            .arg(out);
         command.arg("-c").arg(unit).arg("-o").arg(&object);
-        let child = command
-            .spawn()
-            .unwrap_or_else(|error| fail(&format!("cannot start the C compiler: {error}"), Compiler::HINT));
+        let child = command.spawn().unwrap_or_else(|error| {
+            fail(
+                &format!("cannot start the C compiler: {error}"),
+                Compiler::HINT,
+            )
+        });
         running.push((unit, child));
         objects.push(object);
     }
     for (unit, mut child) in running {
         if !child.wait().is_ok_and(|status| status.success()) {
-            fail(&format!("cannot compile {}", unit.display()), Compiler::HINT);
+            fail(
+                &format!("cannot compile {}", unit.display()),
+                Compiler::HINT,
+            );
         }
     }
 
     let linked = out.join("guest.wasm");
     let status = Command::new(wasm_ld())
-        .args(["--no-entry", "--stack-first", "-z", "stack-size=1048576", "--strip-all", "--gc-sections"])
-        .args(["--export=mailbox", "--export=heap_base", "--export=heap_peak"])
+        .args([
+            "--no-entry",
+            "--stack-first",
+            "-z",
+            "stack-size=1048576",
+            "--strip-all",
+            "--gc-sections",
+        ])
+        .args([
+            "--export=mailbox",
+            "--export=heap_base",
+            "--export=heap_peak",
+        ])
         .args(&objects)
         .arg(package.join("vendor/wasi-libc/lib/libc.a"))
         .arg("-o")
         .arg(&linked)
         .status();
     if !status.is_ok_and(|status| status.success()) {
-        fail("cannot link the guest", "wasm-ld comes with rustc; reinstall the toolchain with rustup");
+        fail(
+            "cannot link the guest",
+            "wasm-ld comes with rustc; reinstall the toolchain with rustup",
+        );
     }
     fs::read(&linked).unwrap_or_else(|error| {
-        fail(&format!("cannot read {}: {error}", linked.display()), "see the linker's output above")
+        fail(
+            &format!("cannot read {}: {error}", linked.display()),
+            "see the linker's output above",
+        )
     })
 }
 
@@ -183,7 +249,9 @@ fn shim(source: &str) -> String {
     let start = source.find("// the single host import");
     let end = source.find("// sandboxed scripts run in UTC");
     match (start, end) {
-        (Some(start), Some(end)) if start < end => format!("{}{}", &source[..start], &source[end..]),
+        (Some(start), Some(end)) if start < end => {
+            format!("{}{}", &source[..start], &source[end..])
+        }
         _ => fail(
             "this shim differs from the one the guest was written for",
             "use the version of rquickjs-sys that Cargo.lock names",
@@ -204,22 +272,44 @@ impl Compiler {
         if candidates.is_empty() {
             candidates.push("clang".into());
             candidates.extend((14..=22).rev().map(|version| format!("clang-{version}")));
-            candidates.extend(["/opt/homebrew/opt/llvm/bin/clang".into(), "/usr/local/opt/llvm/bin/clang".into()]);
+            candidates.extend([
+                "/opt/homebrew/opt/llvm/bin/clang".into(),
+                "/usr/local/opt/llvm/bin/clang".into(),
+            ]);
             candidates.extend(["python3 -m ziglang cc".into(), "zig cc".into()]);
         }
         for candidate in &candidates {
             let mut words: Vec<String> = candidate.split_whitespace().map(str::to_owned).collect();
             let zig = words.iter().any(|word| word.contains("zig"));
-            words.push(format!("--target=wasm32-{}", if zig { "freestanding" } else { "unknown-unknown" }));
+            words.push(format!(
+                "--target=wasm32-{}",
+                if zig {
+                    "freestanding"
+                } else {
+                    "unknown-unknown"
+                }
+            ));
             let compiler = Self { words };
             let probe = PathBuf::from(required("OUT_DIR")).join("probe.c");
             write(&probe, "int probe(int a) { return a + 1; }\n");
-            let output = compiler.command().arg("-c").arg(&probe).arg("-o").arg(probe.with_extension("o")).output();
+            let output = compiler
+                .command()
+                .arg("-c")
+                .arg(&probe)
+                .arg("-o")
+                .arg(probe.with_extension("o"))
+                .output();
             if output.is_ok_and(|output| output.status.success()) {
                 return compiler;
             }
         }
-        fail(&format!("no C compiler that targets WebAssembly (tried {})", candidates.join(", ")), Self::HINT)
+        fail(
+            &format!(
+                "no C compiler that targets WebAssembly (tried {})",
+                candidates.join(", ")
+            ),
+            Self::HINT,
+        )
     }
 
     fn command(&self) -> Command {
@@ -234,9 +324,17 @@ fn wasm_ld() -> PathBuf {
     let output = Command::new(required("RUSTC"))
         .args(["--print", "sysroot"])
         .output()
-        .unwrap_or_else(|error| fail(&format!("cannot run rustc: {error}"), "check the Rust installation"));
+        .unwrap_or_else(|error| {
+            fail(
+                &format!("cannot run rustc: {error}"),
+                "check the Rust installation",
+            )
+        });
     let sysroot = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim());
-    let bin = sysroot.join("lib/rustlib").join(required("HOST")).join("bin/gcc-ld");
+    let bin = sysroot
+        .join("lib/rustlib")
+        .join(required("HOST"))
+        .join("bin/gcc-ld");
     bin.join(format!("wasm-ld{}", env::consts::EXE_SUFFIX))
 }
 
@@ -244,11 +342,18 @@ fn wasm_ld() -> PathBuf {
 fn engine() -> Engine {
     let mut config = Config::new();
     config.target(&required("TARGET")).unwrap_or_else(|error| {
-        fail(&format!("cannot compile WebAssembly for this target: {error}"), "build on the machine that will run it")
+        fail(
+            &format!("cannot compile WebAssembly for this target: {error}"),
+            "build on the machine that will run it",
+        )
     });
     config.epoch_interruption(true);
-    Engine::new(&config)
-        .unwrap_or_else(|error| fail(&format!("cannot set up the WebAssembly compiler: {error}"), "this is a bug"))
+    Engine::new(&config).unwrap_or_else(|error| {
+        fail(
+            &format!("cannot set up the WebAssembly compiler: {error}"),
+            "this is a bug",
+        )
+    })
 }
 
 /// Runs `init` and returns the module with its memory as it was afterwards.
@@ -267,7 +372,9 @@ fn snapshot(wasm: &[u8]) -> Vec<u8> {
         linker.func_wrap("selvedge", "message", report)?;
         linker.define_unknown_imports_as_traps(&module)?;
         let instance = linker.instantiate(&mut store, &module)?;
-        instance.get_typed_func::<(), ()>(&mut store, "init")?.call(&mut store, ())?;
+        instance
+            .get_typed_func::<(), ()>(&mut store, "init")?
+            .call(&mut store, ())?;
         ready(wizer.snapshot(&context, &mut Snapshot { store, instance }))
     };
     run().unwrap_or_else(|error| {
@@ -281,7 +388,10 @@ fn snapshot(wasm: &[u8]) -> Vec<u8> {
 /// What the guest says when it cannot set up its realm.
 fn report(mut caller: wasmtime::Caller<'_, ()>, _: u32, _: u32, text: u32, len: u32) -> i32 {
     if let Some(memory) = caller.get_export("memory").and_then(Extern::into_memory) {
-        let text = memory.data(&caller).get(text as usize..(text + len) as usize).unwrap_or_default();
+        let text = memory
+            .data(&caller)
+            .get(text as usize..(text + len) as usize)
+            .unwrap_or_default();
         eprintln!("guest: {}", String::from_utf8_lossy(text));
     }
     -1
@@ -290,7 +400,12 @@ fn report(mut caller: wasmtime::Caller<'_, ()>, _: u32, _: u32, text: u32, len: 
 fn ahead_of_time(snapshot: &[u8]) -> Vec<u8> {
     engine()
         .precompile_module(snapshot)
-        .unwrap_or_else(|error| fail(&format!("cannot compile the snapshot: {error:?}"), "this is a bug"))
+        .unwrap_or_else(|error| {
+            fail(
+                &format!("cannot compile the snapshot: {error:?}"),
+                "this is a bug",
+            )
+        })
 }
 
 /// Reads what wizer needs from an instance that has run `init`.
@@ -332,18 +447,29 @@ fn ready<T>(future: impl Future<Output = T>) -> T {
 }
 
 fn required(variable: &str) -> String {
-    env::var(variable)
-        .unwrap_or_else(|_| fail(&format!("{variable} is not set"), "run this build script through cargo"))
+    env::var(variable).unwrap_or_else(|_| {
+        fail(
+            &format!("{variable} is not set"),
+            "run this build script through cargo",
+        )
+    })
 }
 
 fn read(path: &Path) -> String {
-    fs::read_to_string(path)
-        .unwrap_or_else(|error| fail(&format!("cannot read {}: {error}", path.display()), "run `cargo fetch`"))
+    fs::read_to_string(path).unwrap_or_else(|error| {
+        fail(
+            &format!("cannot read {}: {error}", path.display()),
+            "run `cargo fetch`",
+        )
+    })
 }
 
 fn write(path: &Path, contents: impl AsRef<[u8]>) {
     if let Err(error) = fs::write(path, contents) {
-        fail(&format!("cannot write {}: {error}", path.display()), "check the disk");
+        fail(
+            &format!("cannot write {}: {error}", path.display()),
+            "check the disk",
+        );
     }
 }
 

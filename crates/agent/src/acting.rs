@@ -2,8 +2,9 @@
 
 use selvedge_journal::Run;
 use selvedge_protocol::{
-    CallRecord, CallStatus, ErrorCode, Event, FunctionCall, FunctionCallOutput, Item, Message, Mode, OutputPart, Phase,
-    Role, RunStart, RunStatus, ScriptError, ScriptToolCallOutput, TurnItem, new_id,
+    CallRecord, CallStatus, ErrorCode, Event, FunctionCall, FunctionCallOutput, Item, Message,
+    Mode, OutputPart, Phase, Role, RunStart, RunStatus, ScriptError, ScriptToolCallOutput,
+    TurnItem, new_id,
 };
 use selvedge_script::{Facts, Pragma, Resume, RunOptions, Suspended};
 use selvedge_tools::{Scope, ScopeLimits, StructuredCall};
@@ -34,17 +35,26 @@ impl Results {
         let many = self.blocks.len();
         let mut content = Vec::new();
         for (at, block) in self.blocks.iter().enumerate() {
-            let head =
-                if many == 1 { "Result of the script:".to_owned() } else { format!("Result of script {}:", at + 1) };
+            let head = if many == 1 {
+                "Result of the script:".to_owned()
+            } else {
+                format!("Result of script {}:", at + 1)
+            };
             for (place, part) in block.iter().enumerate() {
                 content.push(match part {
-                    OutputPart::Text { text } if place == 0 => OutputPart::Text { text: format!("{head}\n{text}") },
+                    OutputPart::Text { text } if place == 0 => OutputPart::Text {
+                        text: format!("{head}\n{text}"),
+                    },
                     other => other.clone(),
                 });
             }
         }
         if !content.is_empty() {
-            wire.push(Item::Message(Message { role: Role::User, content, native: None }));
+            wire.push(Item::Message(Message {
+                role: Role::User,
+                content,
+                native: None,
+            }));
         }
         wire
     }
@@ -52,15 +62,18 @@ impl Results {
     pub(crate) fn script(&mut self, form: Form, output: ScriptToolCallOutput, max_tokens: usize) {
         let shown = script_result(&output, max_tokens);
         match form {
-            Form::Call => self.calls.push(Item::FunctionCallOutput(FunctionCallOutput {
-                call_id: output.call_id.clone(),
-                output: shown,
-                failed: output.error.is_some(),
-            })),
+            Form::Call => self
+                .calls
+                .push(Item::FunctionCallOutput(FunctionCallOutput {
+                    call_id: output.call_id.clone(),
+                    output: shown,
+                    failed: output.error.is_some(),
+                })),
             Form::Block | Form::OpenBlock => self.blocks.push(shown),
         }
         self.suspended |= output.status == RunStatus::Suspended;
-        self.items.push(TurnItem::ScriptToolCallOutput(Box::new(output)));
+        self.items
+            .push(TurnItem::ScriptToolCallOutput(Box::new(output)));
     }
 
     pub(crate) fn call(&mut self, output: FunctionCallOutput) {
@@ -83,7 +96,8 @@ impl Turn<'_> {
                     batch.push(call);
                 }
                 Piece::Script(written) => {
-                    self.make_calls(std::mem::take(&mut batch), &mut results).await;
+                    self.make_calls(std::mem::take(&mut batch), &mut results)
+                        .await;
                     self.tell(id, TurnItem::ScriptToolCall(written.item.clone()));
                     let form = written.form;
                     let output = self.run_script(written).await;
@@ -101,7 +115,10 @@ impl Turn<'_> {
     }
 
     fn most_tokens(&self, source: &str) -> usize {
-        let asked = Pragma::read(source).ok().flatten().and_then(|pragma| pragma.max_output_tokens);
+        let asked = Pragma::read(source)
+            .ok()
+            .flatten()
+            .and_then(|pragma| pragma.max_output_tokens);
         let most = self.agent.settings.max_output_tokens;
         asked.map_or(most, |asked| most.min(asked as usize))
     }
@@ -112,55 +129,105 @@ impl Turn<'_> {
             return;
         }
         let item_id = self.session.item_id();
-        self.events.emit(Event::ItemStarted { item_id: item_id.clone(), item: item.shown() });
-        self.events.emit(Event::ItemCompleted { item_id, item: item.shown() });
+        self.events.emit(Event::ItemStarted {
+            item_id: item_id.clone(),
+            item: item.shown(),
+        });
+        self.events.emit(Event::ItemCompleted {
+            item_id,
+            item: item.shown(),
+        });
     }
 
     fn tell_result(&mut self, results: &Results) {
         if let Some(item) = results.items.last() {
             let item_id = self.session.item_id();
-            self.events.emit(Event::ItemStarted { item_id: item_id.clone(), item: item.shown() });
-            self.events.emit(Event::ItemCompleted { item_id, item: item.shown() });
+            self.events.emit(Event::ItemStarted {
+                item_id: item_id.clone(),
+                item: item.shown(),
+            });
+            self.events.emit(Event::ItemCompleted {
+                item_id,
+                item: item.shown(),
+            });
         }
     }
 
     async fn run_script(&mut self, written: Written) -> Ran {
-        let Written { item, trouble, timeout, resume, .. } = written;
+        let Written {
+            item,
+            trouble,
+            timeout,
+            resume,
+            ..
+        } = written;
         let source = item.source_code.clone();
         if let Some(error) = trouble {
-            return Ran { output: rejected(&item.id, &item.call_id, error), source };
+            return Ran {
+                output: rejected(&item.id, &item.call_id, error),
+                source,
+            };
         }
         let mut options = self.run_options(&item.id, &item.call_id);
         options.timeout = timeout;
         match self.known.scripts.remove(&item.id) {
-            Some(KnownScript::Ended(output)) => return Ran { output: *output, source },
+            Some(KnownScript::Ended(output)) => {
+                return Ran {
+                    output: *output,
+                    source,
+                };
+            }
             Some(KnownScript::Died { resume }) => {
                 // Where the turn is only closed, nothing is done any more: it is told how far the script came.
                 if self.options.cancel.is_cancelled()
-                    && let Some(run) = self.session.journal().and_then(|journal| journal.run(&resume.run).ok())
+                    && let Some(run) = self
+                        .session
+                        .journal()
+                        .and_then(|journal| journal.run(&resume.run).ok())
                 {
-                    return Ran { output: recovery::as_it_was_left(&run, &item), source };
+                    return Ran {
+                        output: recovery::as_it_was_left(&run, &item),
+                        source,
+                    };
                 }
                 options.id = Some(new_id("scr"));
                 options.resume = Some(resume);
-                return Ran { output: recovery::as_if_once(self.run_with(&source, options).await), source };
+                return Ran {
+                    output: recovery::as_if_once(self.run_with(&source, options).await),
+                    source,
+                };
             }
             Some(KnownScript::Suspended(run)) => {
                 options.id = Some(run.summary.id.clone());
-                return Ran { output: self.thaw(*run, &item.call_id, options).await, source };
+                return Ran {
+                    output: self.thaw(*run, &item.call_id, options).await,
+                    source,
+                };
             }
             None => {}
         }
         if self.last {
-            let error = ScriptError::new(ErrorCode::ScriptRejectedError, Phase::Parsing, LAST_ANSWER);
-            return Ran { output: rejected(&item.id, &item.call_id, error), source };
+            let error =
+                ScriptError::new(ErrorCode::ScriptRejectedError, Phase::Parsing, LAST_ANSWER);
+            return Ran {
+                output: rejected(&item.id, &item.call_id, error),
+                source,
+            };
         }
         match resume.map(|run| self.earlier_run(&run)) {
             Some(Ok(resume)) => options.resume = Some(resume),
-            Some(Err(error)) => return Ran { output: rejected(&item.id, &item.call_id, error), source },
+            Some(Err(error)) => {
+                return Ran {
+                    output: rejected(&item.id, &item.call_id, error),
+                    source,
+                };
+            }
             None => {}
         }
-        Ran { output: self.run_with(&source, options).await, source }
+        Ran {
+            output: self.run_with(&source, options).await,
+            source,
+        }
     }
 
     pub(crate) async fn run_with(&self, source: &str, options: RunOptions) -> ScriptToolCallOutput {
@@ -173,7 +240,12 @@ impl Turn<'_> {
         );
         let id = options.id.clone().unwrap_or_default();
         self.agent.agents.enter(&id, self.circumstances());
-        let output = self.agent.harness.run_with(source.as_bytes(), options).instrument(span.clone()).await;
+        let output = self
+            .agent
+            .harness
+            .run_with(source.as_bytes(), options)
+            .instrument(span.clone())
+            .await;
         self.agent.agents.leave(&id);
         span.record("status", tracing::field::debug(output.status));
         span.record("calls", output.metadata.tool_calls_made);
@@ -217,11 +289,15 @@ impl Turn<'_> {
                 .suggest("leave out `resume` to begin anew")
         };
         let Some(journal) = self.session.journal() else {
-            return Err(refuse("nothing is written down that could be gone on from".to_owned()));
+            return Err(refuse(
+                "nothing is written down that could be gone on from".to_owned(),
+            ));
         };
         match earlier_run(journal, run, &self.agent.settings.directory) {
             Ok(EarlierRun::Over(resume)) => Ok(resume),
-            Ok(EarlierRun::Runs(run) | EarlierRun::Waits(run)) => Err(refuse(format!("{run} is not over"))),
+            Ok(EarlierRun::Runs(run) | EarlierRun::Waits(run)) => {
+                Err(refuse(format!("{run} is not over")))
+            }
             Err(error) => Err(refuse(error.to_string())),
         }
     }
@@ -230,21 +306,36 @@ impl Turn<'_> {
     async fn thaw(&self, run: Run, call_id: &str, options: RunOptions) -> ScriptToolCallOutput {
         let id = run.summary.id.clone();
         let failed = |message: String| {
-            rejected(&id, call_id, ScriptError::new(ErrorCode::HarnessInternalError, Phase::Executing, message))
+            rejected(
+                &id,
+                call_id,
+                ScriptError::new(ErrorCode::HarnessInternalError, Phase::Executing, message),
+            )
         };
         let Some(journal) = self.session.journal() else {
             return failed("what was put away is not there".to_owned());
         };
         // Of several processes one goes on.
-        let state = match journal.take_over(&id).and_then(|()| journal.take_suspension(&id)) {
+        let state = match journal
+            .take_over(&id)
+            .and_then(|()| journal.take_suspension(&id))
+        {
             Ok(Some(state)) => state,
             Ok(None) => return failed("what was put away is not there".to_owned()),
             Err(error) => return failed(error.to_string()),
         };
-        let values = run.calls.into_iter().filter_map(|call| Some((call.id, call.value?))).collect();
+        let values = run
+            .calls
+            .into_iter()
+            .filter_map(|call| Some((call.id, call.value?)))
+            .collect();
         let suspended = Suspended { state, values };
         self.agent.agents.enter(&id, self.circumstances());
-        let output = self.agent.harness.go_on(&run.source, &suspended, options).await;
+        let output = self
+            .agent
+            .harness
+            .go_on(&run.source, &suspended, options)
+            .await;
         self.agent.agents.leave(&id);
         output.unwrap_or_else(|words| failed(format!("it cannot go on from where it was: {words}")))
     }
@@ -259,7 +350,11 @@ impl Turn<'_> {
         for call in &calls {
             let call_id = self.unique(&call.call_id);
             self.used.push(call_id.clone());
-            let known = self.known.calls.remove(&call_id).or_else(|| self.unreadable_script(call));
+            let known = self
+                .known
+                .calls
+                .remove(&call_id)
+                .or_else(|| self.unreadable_script(call));
             let known = known.or_else(|| self.last.then(|| came_too_late(call)));
             if known.is_none() {
                 structured.push(StructuredCall {
@@ -268,14 +363,21 @@ impl Turn<'_> {
                     arguments: call.arguments.clone(),
                 });
             }
-            outputs.push(known.map(|known| FunctionCallOutput { call_id: call.call_id.clone(), ..known }));
+            outputs.push(known.map(|known| FunctionCallOutput {
+                call_id: call.call_id.clone(),
+                ..known
+            }));
         }
         let made = match structured.is_empty() {
             true => Vec::new(),
             false => {
                 let scope = self.scope();
                 let span = tracing::info_span!("calls", run = scope.id, count = structured.len());
-                self.agent.router.route(&scope, structured).instrument(span).await
+                self.agent
+                    .router
+                    .route(&scope, structured)
+                    .instrument(span)
+                    .await
             }
         };
         let mut made = made.into_iter();
@@ -285,8 +387,14 @@ impl Turn<'_> {
                 output.records.iter().for_each(crate::counters::call);
                 let failed = !output.success();
                 self.records.extend(output.records);
-                let output = vec![OutputPart::Text { text: output.content }];
-                Some(FunctionCallOutput { call_id: call.call_id.clone(), output, failed })
+                let output = vec![OutputPart::Text {
+                    text: output.content,
+                }];
+                Some(FunctionCallOutput {
+                    call_id: call.call_id.clone(),
+                    output,
+                    failed,
+                })
             });
             if let Some(output) = output {
                 results.call(output);
@@ -301,8 +409,14 @@ impl Turn<'_> {
             Mode::Disabled => "error: scripts are disabled here\nhint: make structured calls",
             _ => "error: the arguments cannot be read\nhint: pass {\"code\": \"…\"}",
         };
-        let output = vec![OutputPart::Text { text: text.to_owned() }];
-        let output = FunctionCallOutput { call_id: call.call_id.clone(), output, failed: true };
+        let output = vec![OutputPart::Text {
+            text: text.to_owned(),
+        }];
+        let output = FunctionCallOutput {
+            call_id: call.call_id.clone(),
+            output,
+            failed: true,
+        };
         (call.name == crate::prompt::SCRIPT).then_some(output)
     }
 
@@ -324,7 +438,10 @@ impl Turn<'_> {
         }
         let agent = self.agent;
         let id = self.run_of_calls();
-        let limits = ScopeLimits { max_calls: u32::MAX, ..ScopeLimits::from(agent.harness.limits()) };
+        let limits = ScopeLimits {
+            max_calls: u32::MAX,
+            ..ScopeLimits::from(agent.harness.limits())
+        };
         let scope = Scope::new(id, limits, &self.stop, self.events.clone());
         agent.agents.enter(&scope.id, self.circumstances());
         if let Some(ledger) = agent.harness.orchestrator().ledger() {
@@ -339,7 +456,9 @@ impl Turn<'_> {
             });
             if let Err(error) = begun {
                 // The calls themselves say so, too: nothing is done that was not written down.
-                self.events.emit(Event::Error { message: format!("the calls cannot be written down: {error}") });
+                self.events.emit(Event::Error {
+                    message: format!("the calls cannot be written down: {error}"),
+                });
             }
         }
         self.scope = Some(scope.clone());
@@ -353,36 +472,57 @@ impl Turn<'_> {
 
     /// The turn's structured calls are over, and what they left behind is gone.
     pub(crate) fn end_scope(&mut self) {
-        let Some(scope) = self.scope.take() else { return };
+        let Some(scope) = self.scope.take() else {
+            return;
+        };
         scope.end();
         self.agent.agents.leave(&scope.id);
         if let Some(ledger) = self.agent.harness.orchestrator().ledger() {
             let mut output = ScriptToolCallOutput::new(&scope.id, "");
-            let stopped = |call: &CallRecord| matches!(call.status, CallStatus::Aborted | CallStatus::OutcomeUnknown);
-            output.status = if self.records.iter().any(stopped) { RunStatus::Error } else { RunStatus::Completed };
+            let stopped = |call: &CallRecord| {
+                matches!(
+                    call.status,
+                    CallStatus::Aborted | CallStatus::OutcomeUnknown
+                )
+            };
+            output.status = if self.records.iter().any(stopped) {
+                RunStatus::Error
+            } else {
+                RunStatus::Completed
+            };
             output.calls = std::mem::take(&mut self.records);
             if let Err(error) = ledger.end(&output, None) {
-                self.events
-                    .emit(Event::Error { message: format!("the end of the calls cannot be written down: {error}") });
+                self.events.emit(Event::Error {
+                    message: format!("the end of the calls cannot be written down: {error}"),
+                });
             }
         }
     }
 }
 
 /// Why nothing is done of a last answer.
-const LAST_ANSWER: &str = "it was not run: this was the last answer of the turn, in which nothing is called any more";
+const LAST_ANSWER: &str =
+    "it was not run: this was the last answer of the turn, in which nothing is called any more";
 
 /// What a call in a last answer comes to.
 fn came_too_late(call: &FunctionCall) -> FunctionCallOutput {
-    let output = vec![OutputPart::Text { text: format!("error: {LAST_ANSWER}") }];
-    FunctionCallOutput { call_id: call.call_id.clone(), output, failed: true }
+    let output = vec![OutputPart::Text {
+        text: format!("error: {LAST_ANSWER}"),
+    }];
+    FunctionCallOutput {
+        call_id: call.call_id.clone(),
+        output,
+        failed: true,
+    }
 }
 
 /// Whether there is something to see: not in what only its maker understands, nor in a thought that was kept secret.
 fn shows(item: &TurnItem) -> bool {
     match item {
         TurnItem::Item(Item::Native(_)) => false,
-        TurnItem::Item(Item::Reasoning(thought)) => !(thought.summary.is_empty() && thought.content.is_empty()),
+        TurnItem::Item(Item::Reasoning(thought)) => {
+            !(thought.summary.is_empty() && thought.content.is_empty())
+        }
         _ => true,
     }
 }
@@ -395,5 +535,8 @@ struct Ran {
 
 /// The output of a script that never ran.
 fn rejected(id: &str, call_id: &str, error: ScriptError) -> ScriptToolCallOutput {
-    ScriptToolCallOutput { error: Some(error), ..ScriptToolCallOutput::new(id, call_id) }
+    ScriptToolCallOutput {
+        error: Some(error),
+        ..ScriptToolCallOutput::new(id, call_id)
+    }
 }

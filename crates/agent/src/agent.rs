@@ -44,7 +44,10 @@ pub struct Agent {
 impl Agent {
     /// An agent that asks this model and runs what it writes with this harness.
     pub fn new(client: Client, model: Model, harness: Harness, settings: Settings) -> Self {
-        let config = ToolsConfig { view_image: model.images, ..ToolsConfig::default() };
+        let config = ToolsConfig {
+            view_image: model.images,
+            ..ToolsConfig::default()
+        };
         let router = ToolRouter::new(harness.orchestrator().clone(), &config);
         let agent = Self {
             client,
@@ -93,13 +96,18 @@ impl Agent {
 
     /// The same with a memory: it recalls, and tells the past.
     pub fn with_memory(self, memory: &Remembering) -> Self {
-        self.with_strategy(Arc::new(memory.clone())).with_companion(Arc::new(memory.clone()))
+        self.with_strategy(Arc::new(memory.clone()))
+            .with_companion(Arc::new(memory.clone()))
     }
 
     /// The same as the one that these tools launch. Sub-agents keep their sessions in this journal.
     pub fn with_agents(mut self, agents: &Agents, journal: Option<Arc<Journal>>) -> Self {
         // What is launched must not keep alive what launches it.
-        let mut launched = Self { agents: Agents::default(), strategy: Arc::new(Regular), ..self.clone() };
+        let mut launched = Self {
+            agents: Agents::default(),
+            strategy: Arc::new(Regular),
+            ..self.clone()
+        };
         (launched.companion, launched.changes) = (None, None);
         agents.attach(launched.told(), journal);
         self.agents = agents.clone();
@@ -152,7 +160,11 @@ impl Agent {
     /// it would not become much shorter. Not while a turn is open.
     pub fn compact(&self, session: &mut Session) -> Result<Option<(u64, u64)>, AgentError> {
         match compaction::harder(session, self) {
-            Some(Compacted { wire, tokens_before, tokens_after }) if !session.is_open() => {
+            Some(Compacted {
+                wire,
+                tokens_before,
+                tokens_after,
+            }) if !session.is_open() => {
                 session.add(StepKind::Compacted, Vec::new(), wire)?;
                 Ok(Some((tokens_before, tokens_after)))
             }
@@ -177,10 +189,19 @@ impl Agent {
         let orchestrator = self.harness.orchestrator();
         self.router = ToolRouter::new(orchestrator.clone(), &self.config);
         let wire = self.client.provider().wire;
-        self.tools = prompt::offered(&self.settings, self.router.offered(), wire, self.model.freeform_tools);
+        self.tools = prompt::offered(
+            &self.settings,
+            self.router.offered(),
+            wire,
+            self.model.freeform_tools,
+        );
         self.tool_tokens = self.tools.iter().map(prompt::tokens_of_tool).sum();
-        let explained = self.companion.as_ref().and_then(|companion| companion.explained());
-        let system = |mode| prompt::system(&self.settings, orchestrator.registry(), mode, explained);
+        let explained = self
+            .companion
+            .as_ref()
+            .and_then(|companion| companion.explained());
+        let system =
+            |mode| prompt::system(&self.settings, orchestrator.registry(), mode, explained);
         self.systems = Arc::new([Mode::Disabled, Mode::DryRun, Mode::Enabled].map(system));
         self
     }
@@ -196,6 +217,9 @@ fn place(mode: Mode) -> usize {
 
 impl std::fmt::Debug for Agent {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Agent").field("model", &self.model.name).field("settings", &self.settings).finish()
+        f.debug_struct("Agent")
+            .field("model", &self.model.name)
+            .field("settings", &self.settings)
+            .finish()
     }
 }

@@ -8,10 +8,12 @@ use schemars::JsonSchema;
 use selvedge_journal::Journal;
 use selvedge_models::{Client, Model, ModelEvent, Prompt};
 use selvedge_protocol::{
-    Event, EventSink, Item, Ledger, Limits, Role, RunStart, RunStatus, ScriptToolCallOutput, TurnEnd, TurnError, Usage,
-    new_id,
+    Event, EventSink, Item, Ledger, Limits, Role, RunStart, RunStatus, ScriptToolCallOutput,
+    TurnEnd, TurnError, Usage, new_id,
 };
-use selvedge_tools::{Call, Registry, RegistryError, ToolError, camel_case, snake_case, tool_with_call};
+use selvedge_tools::{
+    Call, Registry, RegistryError, ToolError, camel_case, snake_case, tool_with_call,
+};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -186,13 +188,17 @@ impl Agents {
             .positional(&["prompt"]),
         )?;
         registry.register(
-            tool_with_call("agents.wait", "Waits for an agent that goes on by itself.", move |args: WaitArgs, call| {
-                let shared = shared.clone();
-                async move {
-                    let shared = strong(&shared)?;
-                    wait(&shared, &args.agent_id, &call).await
-                }
-            })
+            tool_with_call(
+                "agents.wait",
+                "Waits for an agent that goes on by itself.",
+                move |args: WaitArgs, call| {
+                    let shared = shared.clone();
+                    async move {
+                        let shared = strong(&shared)?;
+                        wait(&shared, &args.agent_id, &call).await
+                    }
+                },
+            )
             .positional(&["agent_id"])
             .takes_its_time()
             .read_only()
@@ -206,7 +212,11 @@ impl Agents {
     }
 
     pub(crate) fn attach(&self, agent: Agent, journal: Option<Arc<Journal>>) {
-        *self.0.template.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(Template { agent, journal }));
+        *self
+            .0
+            .template
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(Template { agent, journal }));
     }
 
     pub(crate) fn enter(&self, run: &str, circumstances: Circumstances) {
@@ -244,22 +254,31 @@ impl Background {
 }
 
 fn strong(shared: &Weak<Shared>) -> Result<Arc<Shared>, ToolError> {
-    shared.upgrade().ok_or_else(|| ToolError::new("there is no agent here to launch others"))
+    shared
+        .upgrade()
+        .ok_or_else(|| ToolError::new("there is no agent here to launch others"))
 }
 
 impl Shared {
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, Circumstances>> {
-        self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
+        self.under_way
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     fn under_way(&self, run: &str) -> Option<(Arc<Template>, Circumstances)> {
-        let template = self.template.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let template = self
+            .template
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
         template.zip(self.lock().get(run).cloned())
     }
 
     fn of(&self, call: &Call) -> Result<(Arc<Template>, Circumstances), ToolError> {
         self.under_way(&call.scope_id).ok_or_else(|| {
-            ToolError::new("only a turn of an agent can launch others").suggest("run it with `selvedge exec`")
+            ToolError::new("only a turn of an agent can launch others")
+                .suggest("run it with `selvedge exec`")
         })
     }
 
@@ -269,7 +288,10 @@ impl Shared {
             return Err(spent(end));
         }
         let agent = &template.agent;
-        let model = args.model.as_deref().map_or_else(|| agent.model.clone(), |name| (agent.models)(name));
+        let model = args
+            .model
+            .as_deref()
+            .map_or_else(|| agent.model.clone(), |name| (agent.models)(name));
         check_price(&circumstances.budget, &model)?;
         let prompt = Prompt {
             system: args.system.unwrap_or_default(),
@@ -282,22 +304,33 @@ impl Shared {
             () = call.cancel.cancelled() => return Err(ToolError::new("it was stopped")),
             answered = answer(&agent.client, &prompt, &model) => answered?,
         };
-        circumstances.budget.spend(usage, model.prices.map(|prices| prices.cost(&usage)));
-        Ok(ChatAnswer { text, input_tokens: usage.input_tokens, output_tokens: usage.output_tokens })
+        circumstances
+            .budget
+            .spend(usage, model.prices.map(|prices| prices.cost(&usage)));
+        Ok(ChatAnswer {
+            text,
+            input_tokens: usage.input_tokens,
+            output_tokens: usage.output_tokens,
+        })
     }
 
     fn prepare(self: &Arc<Self>, args: LaunchArgs, call: &Call) -> Result<Launch, ToolError> {
         let (template, circumstances) = self.of(call)?;
         let most = template.agent.settings.max_depth;
         if circumstances.depth >= most {
-            return Err(ToolError::new(format!("agents launch agents at most {most} deep"))
-                .suggest("do the work in this agent"));
+            return Err(
+                ToolError::new(format!("agents launch agents at most {most} deep"))
+                    .suggest("do the work in this agent"),
+            );
         }
         if let Some(end) = circumstances.budget.reached() {
             return Err(spent(end));
         }
-        let limits =
-            Allowance { rounds: args.max_rounds.or(Some(50)), tokens: args.max_tokens, ..Allowance::default() };
+        let limits = Allowance {
+            rounds: args.max_rounds.or(Some(50)),
+            tokens: args.max_tokens,
+            ..Allowance::default()
+        };
         let mut agent = template.agent.clone();
         agent.settings.turn_limits = limits;
         agent.budget = Some(circumstances.budget.clone());
@@ -306,26 +339,52 @@ impl Shared {
         // Whoever launched it waits no longer for it than for any other call: what it waits for must be quicker.
         let limits = agent.harness.limits().clone();
         let abort_grace_ms = limits.abort_grace_ms >> agent.depth;
-        agent.harness = agent.harness.with_limits(Limits { abort_grace_ms, ..limits });
+        agent.harness = agent.harness.with_limits(Limits {
+            abort_grace_ms,
+            ..limits
+        });
         if let Some(model) = &args.model {
             agent.model = (agent.models)(model);
         }
         check_price(&circumstances.budget, &agent.model)?;
         if let Some(tools) = &args.tools {
-            let wanted = |name: &str| tools.iter().any(|tool| snake_case(tool) == name || camel_case(name) == *tool);
-            let orchestrator = agent.harness.orchestrator().clone().only(|spec| wanted(&spec.name));
+            let wanted = |name: &str| {
+                tools
+                    .iter()
+                    .any(|tool| snake_case(tool) == name || camel_case(name) == *tool)
+            };
+            let orchestrator = agent
+                .harness
+                .orchestrator()
+                .clone()
+                .only(|spec| wanted(&spec.name));
             if orchestrator.registry().iter().next().is_none() {
-                return Err(ToolError::new("none of these tools is there").suggest("leave out `tools` for all of them"));
+                return Err(ToolError::new("none of these tools is there")
+                    .suggest("leave out `tools` for all of them"));
             }
             agent = agent.over(orchestrator);
         }
         let session = match &template.journal {
-            Some(journal) => Session::begin_under(journal, &agent.settings.directory, &circumstances.session),
+            Some(journal) => {
+                Session::begin_under(journal, &agent.settings.directory, &circumstances.session)
+            }
             None => Ok(Session::in_memory()),
         };
         let session = session.map_err(|error| ToolError::new(error.to_string()))?;
-        let (leave, shared, by) = (circumstances.leave, self.clone(), (call.scope_id.clone(), call.id.clone()));
-        Ok(Launch { id: new_id("agt"), agent, session, prompt: args.prompt, leave, shared, by })
+        let (leave, shared, by) = (
+            circumstances.leave,
+            self.clone(),
+            (call.scope_id.clone(), call.id.clone()),
+        );
+        Ok(Launch {
+            id: new_id("agt"),
+            agent,
+            session,
+            prompt: args.prompt,
+            leave,
+            shared,
+            by,
+        })
     }
 
     fn launch_aside(self: &Arc<Self>, args: LaunchArgs, call: &Call) -> Result<Handle, ToolError> {
@@ -338,15 +397,18 @@ impl Shared {
         tasks.results.insert(agent_id.clone(), result);
         let failed = agent_id.clone();
         tasks.running.spawn(async move {
-            let launched = launch.run(cancel, events).await.unwrap_or_else(|error| Launched {
-                agent_id: failed,
-                session_id: String::new(),
-                status: "failed".to_owned(),
-                message: error.message,
-                file_key: None,
-                input_tokens: 0,
-                output_tokens: 0,
-            });
+            let launched = launch
+                .run(cancel, events)
+                .await
+                .unwrap_or_else(|error| Launched {
+                    agent_id: failed,
+                    session_id: String::new(),
+                    status: "failed".to_owned(),
+                    message: error.message,
+                    file_key: None,
+                    input_tokens: 0,
+                    output_tokens: 0,
+                });
             let _ = done.send(Some(launched));
         });
         Ok(Handle { agent_id })
@@ -366,7 +428,11 @@ struct Launch {
 }
 
 impl Launch {
-    async fn run(mut self, cancel: CancellationToken, events: EventSink) -> Result<Launched, ToolError> {
+    async fn run(
+        mut self,
+        cancel: CancellationToken,
+        events: EventSink,
+    ) -> Result<Launched, ToolError> {
         let ledger = self.agent.harness.orchestrator().ledger().cloned();
         if let Some(ledger) = &ledger {
             let begun = ledger.begin(&RunStart {
@@ -378,33 +444,69 @@ impl Launch {
                 resumes: None,
                 setting: "",
             });
-            begun.map_err(|error| ToolError::new(format!("the agent cannot be written down: {error}")))?;
+            begun.map_err(|error| {
+                ToolError::new(format!("the agent cannot be written down: {error}"))
+            })?;
         }
         let (parent_id, call_id) = self.by;
         let session_id = self.session.id().to_owned();
-        events.emit(Event::AgentStarted { agent_id: self.id.clone(), parent_id, call_id, session_id });
-        let options = TurnOptions { cancel, leave: self.leave, events: inner(events), ..TurnOptions::default() };
-        let mut ending = Ending { ledger, id: self.id.clone() };
+        events.emit(Event::AgentStarted {
+            agent_id: self.id.clone(),
+            parent_id,
+            call_id,
+            session_id,
+        });
+        let options = TurnOptions {
+            cancel,
+            leave: self.leave,
+            events: inner(events),
+            ..TurnOptions::default()
+        };
+        let mut ending = Ending {
+            ledger,
+            id: self.id.clone(),
+        };
         // Boxed, because an agent can launch agents.
-        let outcome = Box::pin(self.agent.turn(&mut self.session, self.prompt.as_str(), &options)).await;
+        let outcome = Box::pin(
+            self.agent
+                .turn(&mut self.session, self.prompt.as_str(), &options),
+        )
+        .await;
         if let Some(ledger) = ending.ledger.take() {
             let mut output = ScriptToolCallOutput::new(&self.id, "");
-            output.status = if outcome.end == Ok(TurnEnd::Stop) { RunStatus::Completed } else { RunStatus::Error };
+            output.status = if outcome.end == Ok(TurnEnd::Stop) {
+                RunStatus::Completed
+            } else {
+                RunStatus::Error
+            };
             output.output_json = serde_json::to_string(&outcome.message).ok();
-            ledger
-                .end(&output, None)
-                .map_err(|error| ToolError::new(format!("the agent's end cannot be written down: {error}")))?;
+            ledger.end(&output, None).map_err(|error| {
+                ToolError::new(format!("the agent's end cannot be written down: {error}"))
+            })?;
         }
         let status = match outcome.end {
             Ok(TurnEnd::Interrupted) => return Err(ToolError::new("the agent was stopped")),
             Ok(end) => end.as_str().to_owned(),
             Err(TurnError { kind, message }) => {
-                return Err(ToolError::new(format!("the agent failed ({kind}): {message}")));
+                return Err(ToolError::new(format!(
+                    "the agent failed ({kind}): {message}"
+                )));
             }
         };
         let message = outcome.message.unwrap_or_default();
-        let title: String = self.prompt.lines().next().unwrap_or_default().chars().take(80).collect();
-        let file_key = self.shared.keep.get().and_then(|keep| keep(&title, &message).ok());
+        let title: String = self
+            .prompt
+            .lines()
+            .next()
+            .unwrap_or_default()
+            .chars()
+            .take(80)
+            .collect();
+        let file_key = self
+            .shared
+            .keep
+            .get()
+            .and_then(|keep| keep(&title, &message).ok());
         Ok(Launched {
             agent_id: self.id,
             session_id: self.session.id().to_owned(),
@@ -436,7 +538,8 @@ impl Drop for Ending {
 async fn wait(shared: &Shared, id: &str, call: &Call) -> Result<Launched, ToolError> {
     let (_, circumstances) = shared.of(call)?;
     let result = circumstances.background.lock().results.get(id).cloned();
-    let mut result = result.ok_or_else(|| ToolError::new(format!("no agent `{id}` was launched in this turn")))?;
+    let mut result = result
+        .ok_or_else(|| ToolError::new(format!("no agent `{id}` was launched in this turn")))?;
     let done = tokio::select! {
         biased;
         () = call.cancel.cancelled() => return Err(ToolError::new("it was stopped")),
@@ -445,11 +548,17 @@ async fn wait(shared: &Shared, id: &str, call: &Call) -> Result<Launched, ToolEr
     done.ok_or_else(|| ToolError::new("the agent was stopped"))
 }
 
-pub(crate) async fn answer(client: &Client, prompt: &Prompt, model: &Model) -> Result<(String, Usage), ToolError> {
+pub(crate) async fn answer(
+    client: &Client,
+    prompt: &Prompt,
+    model: &Model,
+) -> Result<(String, Usage), ToolError> {
     let mut stream = client.stream(prompt, model);
     let (mut text, mut usage) = (String::new(), Usage::default());
     while let Some(event) = stream.next().await {
-        match event.map_err(|error| ToolError::new(format!("the model failed ({}): {error}", error.kind)))? {
+        match event.map_err(|error| {
+            ToolError::new(format!("the model failed ({}): {error}", error.kind))
+        })? {
             ModelEvent::Text { text: piece, .. } => text.push_str(&piece),
             ModelEvent::Usage(counted) => usage = counted,
             ModelEvent::Restarted | ModelEvent::Retrying { .. } => text.clear(),
@@ -468,7 +577,10 @@ pub(crate) fn check_price(budget: &Budget, model: &Model) -> Result<(), ToolErro
     if !budget.limits_cost() || model.prices.is_some() {
         return Ok(());
     }
-    let words = format!("money is limited here, and what {} costs is not known", model.name);
+    let words = format!(
+        "money is limited here, and what {} costs is not known",
+        model.name
+    );
     Err(ToolError::new(words).suggest("leave out `model`"))
 }
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use selvedge_models::{ModelEvent, Tool};
 use selvedge_protocol::{
-    CallKind, ErrorCode, Event, EventSink, FinishReason, FunctionCall, Item, Mode, Phase, Reasoning, Role, RunStatus,
-    ScriptError, ScriptToolCall, TurnItem, Usage, new_id,
+    CallKind, ErrorCode, Event, EventSink, FinishReason, FunctionCall, Item, Mode, Phase,
+    Reasoning, Role, RunStatus, ScriptError, ScriptToolCall, TurnItem, Usage, new_id,
 };
 use selvedge_script::detect::{Detector, Segment};
 use selvedge_script::{Harness, Pragma, hopeless};
@@ -123,12 +123,23 @@ impl Listener<'_> {
         match event {
             ModelEvent::Text { item, text } => return self.text(item, &text),
             ModelEvent::Reasoning { item, text, .. } => self.thinking(item, text),
-            ModelEvent::CallStarted { item, call_id, name, kind } => {
+            ModelEvent::CallStarted {
+                item,
+                call_id,
+                name,
+                kind,
+            } => {
                 if self.script.is_some_and(|script| script.name == name) {
                     self.live = false;
                 } else if self.live {
                     self.end_thoughts(item);
-                    let call = FunctionCall { call_id, name, arguments: String::new(), kind, native: None };
+                    let call = FunctionCall {
+                        call_id,
+                        name,
+                        arguments: String::new(),
+                        kind,
+                        native: None,
+                    };
                     self.start(item, Item::FunctionCall(call).into());
                 }
             }
@@ -147,7 +158,9 @@ impl Listener<'_> {
             ModelEvent::Retrying { error, after } => {
                 self.forget();
                 let seconds = after.as_secs_f64();
-                self.events.emit(Event::Error { message: format!("{error}; trying again in {seconds:.1} s") });
+                self.events.emit(Event::Error {
+                    message: format!("{error}; trying again in {seconds:.1} s"),
+                });
             }
             _ => {}
         }
@@ -156,21 +169,43 @@ impl Listener<'_> {
 
     /// The answer is over, or is not listened to any more.
     pub(crate) fn conclude(mut self) -> Answer {
-        let open: Vec<u32> = self.parts.iter().filter(|(_, part)| !part.done).map(|(item, _)| *item).collect();
+        let open: Vec<u32> = self
+            .parts
+            .iter()
+            .filter(|(_, part)| !part.done)
+            .map(|(item, _)| *item)
+            .collect();
         for item in open {
-            let raw = self.parts.get(&item).map(|part| part.raw.clone()).unwrap_or_default();
+            let raw = self
+                .parts
+                .get(&item)
+                .map(|part| part.raw.clone())
+                .unwrap_or_default();
             self.finish_text(item);
             if !raw.trim().is_empty() {
                 self.answer.wire.push(Item::message(Role::Assistant, raw));
             }
         }
-        self.answer.pieces = std::mem::take(&mut self.parts).into_values().flat_map(|part| part.pieces).collect();
+        self.answer.pieces = std::mem::take(&mut self.parts)
+            .into_values()
+            .flat_map(|part| part.pieces)
+            .collect();
         // What was cut off is what was said so far, not a script.
-        let cut = !matches!(self.answer.finish, Some(FinishReason::Stop | FinishReason::ToolCalls));
+        let cut = !matches!(
+            self.answer.finish,
+            Some(FinishReason::Stop | FinishReason::ToolCalls)
+        );
         for told in &mut self.answer.pieces {
-            if let Piece::Script(Written { form: Form::OpenBlock, item, trouble, .. }) = &mut told.piece
+            if let Piece::Script(Written {
+                form: Form::OpenBlock,
+                item,
+                trouble,
+                ..
+            }) = &mut told.piece
                 && cut
-                && trouble.as_ref().is_none_or(|trouble| trouble.code != ErrorCode::ScriptSyntaxError)
+                && trouble
+                    .as_ref()
+                    .is_none_or(|trouble| trouble.code != ErrorCode::ScriptSyntaxError)
             {
                 told.piece = Piece::Said(std::mem::take(&mut item.source_code));
             }
@@ -185,9 +220,16 @@ impl Listener<'_> {
         if self.segments(item, segments, Form::Block) == Listen::NoMore {
             return Listen::NoMore;
         }
-        let code = self.parts.get(&item).and_then(|part| part.detector.partial());
+        let code = self
+            .parts
+            .get(&item)
+            .and_then(|part| part.detector.partial());
         // Lines are counted from the one behind the marker.
-        let code = code.map(|code| code.strip_prefix("\r\n").or(code.strip_prefix('\n')).unwrap_or(code));
+        let code = code.map(|code| {
+            code.strip_prefix("\r\n")
+                .or(code.strip_prefix('\n'))
+                .unwrap_or(code)
+        });
         if self.mode != Mode::Disabled
             && text.contains('\n')
             && let Some(error) = code.and_then(hopeless)
@@ -198,7 +240,9 @@ impl Listener<'_> {
                 // Nothing of it is text.
                 part.detector = Detector::default();
                 part.done = true;
-                self.answer.wire.push(Item::message(Role::Assistant, part.raw.clone()));
+                self.answer
+                    .wire
+                    .push(Item::message(Role::Assistant, part.raw.clone()));
             }
             self.close(item);
             self.script(item, raw, Form::OpenBlock, Some(error));
@@ -267,25 +311,50 @@ impl Listener<'_> {
         }
         if let Some(id) = &id {
             let item = Item::message(Role::Assistant, said.clone()).into();
-            self.events.emit(Event::ItemCompleted { item_id: id.clone(), item });
+            self.events.emit(Event::ItemCompleted {
+                item_id: id.clone(),
+                item,
+            });
         }
-        part.pieces.push(Told { piece: Piece::Said(said), id });
+        part.pieces.push(Told {
+            piece: Piece::Said(said),
+            id,
+        });
     }
 
     fn script(&mut self, item: u32, code: String, form: Form, trouble: Option<ScriptError>) {
         let call_id = new_id("call");
         let piece = Piece::Script(self.written(code, &call_id, form, trouble));
         self.live = false;
-        self.parts.entry(item).or_default().pieces.push(Told { piece, id: None });
+        self.parts
+            .entry(item)
+            .or_default()
+            .pieces
+            .push(Told { piece, id: None });
     }
 
-    fn written(&self, code: String, call_id: &str, form: Form, trouble: Option<ScriptError>) -> Written {
-        let resume = Pragma::read(&code).ok().flatten().and_then(|pragma| pragma.resume);
+    fn written(
+        &self,
+        code: String,
+        call_id: &str,
+        form: Form,
+        trouble: Option<ScriptError>,
+    ) -> Written {
+        let resume = Pragma::read(&code)
+            .ok()
+            .flatten()
+            .and_then(|pragma| pragma.resume);
         let mut item = self.harness.item(&code, call_id);
         if trouble.is_some() {
             item.status = RunStatus::Rejected;
         }
-        Written { item, form, trouble, timeout: None, resume }
+        Written {
+            item,
+            form,
+            trouble,
+            timeout: None,
+            resume,
+        }
     }
 
     fn thinking(&mut self, item: u32, text: String) {
@@ -303,11 +372,21 @@ impl Listener<'_> {
 
     /// Other words begin: where an API says only at the very end that a thought is over, it is told now.
     fn end_thoughts(&mut self, but: u32) {
-        for (_, part) in self.parts.iter_mut().filter(|(item, part)| **item != but && !part.thinking.is_empty()) {
-            let Some(item_id) = part.id.clone() else { continue };
+        for (_, part) in self
+            .parts
+            .iter_mut()
+            .filter(|(item, part)| **item != but && !part.thinking.is_empty())
+        {
+            let Some(item_id) = part.id.clone() else {
+                continue;
+            };
             let content = vec![std::mem::take(&mut part.thinking)];
             part.told_early = true;
-            let item = Item::Reasoning(Reasoning { content, ..Reasoning::default() }).into();
+            let item = Item::Reasoning(Reasoning {
+                content,
+                ..Reasoning::default()
+            })
+            .into();
             self.events.emit(Event::ItemCompleted { item_id, item });
         }
     }
@@ -316,7 +395,10 @@ impl Listener<'_> {
         let id = (self.name)();
         self.told.push(id.clone());
         self.parts.entry(item).or_default().id = Some(id.clone());
-        self.events.emit(Event::ItemStarted { item_id: id, item: started });
+        self.events.emit(Event::ItemStarted {
+            item_id: id,
+            item: started,
+        });
     }
 
     fn update(&mut self, item: u32, delta: String) {
@@ -347,7 +429,8 @@ impl Listener<'_> {
                 self.answer.wire.push(kept.clone());
                 let blank = matches!(&kept, Item::Reasoning(thought) if thought.summary.is_empty() && thought.content.is_empty());
                 let shows = matches!(kept, Item::Reasoning(_)) && !blank;
-                if shows && self.live && self.parts.get(&item).is_none_or(|part| part.id.is_none()) {
+                if shows && self.live && self.parts.get(&item).is_none_or(|part| part.id.is_none())
+                {
                     self.start(item, Item::Reasoning(Reasoning::default()).into());
                 }
                 self.complete(item, kept.clone().into(), Piece::Kept(kept));
@@ -374,13 +457,20 @@ impl Listener<'_> {
                 self.live = false;
                 let part = self.parts.entry(item).or_default();
                 part.done = true;
-                part.pieces.push(Told { piece: Piece::Script(written), id: None });
+                part.pieces.push(Told {
+                    piece: Piece::Script(written),
+                    id: None,
+                });
             }
             None => {
                 if self.live && self.parts.get(&item).is_none_or(|part| part.id.is_none()) {
                     self.start(item, Item::FunctionCall(call.clone()).into());
                 }
-                self.complete(item, Item::FunctionCall(call.clone()).into(), Piece::Call(call));
+                self.complete(
+                    item,
+                    Item::FunctionCall(call.clone()).into(),
+                    Piece::Call(call),
+                );
             }
         }
     }
@@ -393,10 +483,19 @@ impl Listener<'_> {
             false => Some(whole),
             // The rest of it, where there is any.
             true if rest.is_empty() => None,
-            true => Some(Item::Reasoning(Reasoning { content: vec![rest], ..Reasoning::default() }).into()),
+            true => Some(
+                Item::Reasoning(Reasoning {
+                    content: vec![rest],
+                    ..Reasoning::default()
+                })
+                .into(),
+            ),
         };
         if let (Some(id), Some(whole)) = (&id, whole) {
-            self.events.emit(Event::ItemCompleted { item_id: id.clone(), item: whole.shown() });
+            self.events.emit(Event::ItemCompleted {
+                item_id: id.clone(),
+                item: whole.shown(),
+            });
         }
         part.pieces.push(Told { piece, id });
     }
@@ -422,14 +521,27 @@ pub(crate) struct Wishes {
 /// The script of a call; `None` where the arguments cannot be read.
 pub(crate) fn code_of(call: &FunctionCall) -> Option<Wishes> {
     if call.kind == CallKind::Freeform {
-        return Some(Wishes { code: call.arguments.clone(), timeout: None, resume: None });
+        return Some(Wishes {
+            code: call.arguments.clone(),
+            timeout: None,
+            resume: None,
+        });
     }
     let arguments: Value = serde_json::from_str(&call.arguments).ok()?;
     let code = arguments["code"].as_str()?.to_owned();
     let either = |camel: &str, snake: &str| arguments.get(camel).or(arguments.get(snake)).cloned();
-    let timeout = either("timeoutMs", "timeout_ms").and_then(|ms| ms.as_u64()).map(Duration::from_millis);
-    let resume = arguments["resume"].as_str().filter(|run| !run.is_empty()).map(str::to_owned);
-    Some(Wishes { code, timeout, resume })
+    let timeout = either("timeoutMs", "timeout_ms")
+        .and_then(|ms| ms.as_u64())
+        .map(Duration::from_millis);
+    let resume = arguments["resume"]
+        .as_str()
+        .filter(|run| !run.is_empty())
+        .map(str::to_owned);
+    Some(Wishes {
+        code,
+        timeout,
+        resume,
+    })
 }
 
 /// The error of something that looks like a script block and is not one.

@@ -29,7 +29,11 @@ impl Turn<'_> {
             tools.retain(|tool| tool.name != crate::prompt::SCRIPT);
         }
         // In its last round a model can only say what it has found. All else stays as it was, so that caches hold.
-        let calls = if self.last && self.calls != Calls::Off { Calls::Forbidden } else { self.calls };
+        let calls = if self.last && self.calls != Calls::Off {
+            Calls::Forbidden
+        } else {
+            self.calls
+        };
         Ok(Prompt {
             system: self.agent.system(self.mode),
             history,
@@ -55,24 +59,42 @@ impl Turn<'_> {
     }
 
     fn compacted(&mut self, compacted: compaction::Compacted) -> Result<(), Fault> {
-        let compaction::Compacted { wire, tokens_before, tokens_after } = compacted;
+        let compaction::Compacted {
+            wire,
+            tokens_before,
+            tokens_after,
+        } = compacted;
         self.session.add(StepKind::Compacted, Vec::new(), wire)?;
-        self.events.emit(Event::ThreadCompacted { tokens_before, tokens_after });
+        self.events.emit(Event::ThreadCompacted {
+            tokens_before,
+            tokens_after,
+        });
         Ok(())
     }
 
     fn history(&self) -> Vec<Item> {
         let turn = self.session.turn();
         let steps = since_compaction(self.session.steps());
-        let now = steps.iter().position(|step| step.turn == turn).unwrap_or(steps.len());
+        let now = steps
+            .iter()
+            .position(|step| step.turn == turn)
+            .unwrap_or(steps.len());
         let (past, now) = steps.split_at(now);
         let room = self.agent.model.context_window;
-        let past = Past { session: self.session.id(), turn, steps: past, room };
+        let past = Past {
+            session: self.session.id(),
+            turn,
+            steps: past,
+            room,
+        };
         let mut history = self.agent.strategy.before(&past);
         let newest = history.len();
         history.extend(now.iter().flat_map(|step| step.wire.iter().cloned()));
-        if let (Some(rides), Some(Item::Message(message))) = (&self.rides, history.get_mut(newest)) {
-            message.content.push(OutputPart::Text { text: rides.clone() });
+        if let (Some(rides), Some(Item::Message(message))) = (&self.rides, history.get_mut(newest))
+        {
+            message.content.push(OutputPart::Text {
+                text: rides.clone(),
+            });
         }
         if self.last {
             let words = "This is the last answer of this turn: nothing can be called any more. Say what was done, and what is left to do.";
@@ -96,7 +118,10 @@ impl Turn<'_> {
         let mut name = || session.item_id();
         let mut listener = Listener {
             harness: &agent.harness,
-            script: prompt.tools.iter().find(|tool| tool.name == crate::prompt::SCRIPT),
+            script: prompt
+                .tools
+                .iter()
+                .find(|tool| tool.name == crate::prompt::SCRIPT),
             mode: self.mode,
             after_block: agent.settings.after_block,
             events: &self.events,
@@ -146,20 +171,43 @@ impl Turn<'_> {
 
     /// Writes the answer down before anything of it is done.
     pub(crate) fn record_answer(&mut self, answer: Answer) -> Result<Vec<Told>, Fault> {
-        let Answer { pieces, wire, usage, finish, .. } = answer;
+        let Answer {
+            pieces,
+            wire,
+            usage,
+            finish,
+            ..
+        } = answer;
         let usage = usage.unwrap_or_default();
         let cost = self.agent.model.prices.map(|prices| prices.cost(&usage));
         self.budget.spend(usage, cost);
-        let scripts = pieces.iter().any(|told| matches!(told.piece, Piece::Script(_)));
+        let scripts = pieces
+            .iter()
+            .any(|told| matches!(told.piece, Piece::Script(_)));
         let items = match scripts || pieces.len() != wire.len() {
             // Nothing had to be taken apart.
             false => wire.iter().cloned().map(TurnItem::from).collect(),
             true => pieces.iter().map(|told| item_of(&told.piece)).collect(),
         };
-        let calls = pieces.iter().any(|told| matches!(told.piece, Piece::Call(_)));
+        let calls = pieces
+            .iter()
+            .any(|told| matches!(told.piece, Piece::Call(_)));
         let run = calls.then(|| self.run_of_calls());
-        self.session.add(StepKind::Answered { run, usage, cost, finish }, items, wire)?;
-        let Spent { usage: so_far, cost, .. } = self.budget.spent();
+        self.session.add(
+            StepKind::Answered {
+                run,
+                usage,
+                cost,
+                finish,
+            },
+            items,
+            wire,
+        )?;
+        let Spent {
+            usage: so_far,
+            cost,
+            ..
+        } = self.budget.spent();
         self.events.emit(Event::UsageUpdated {
             turn: self.session.turn(),
             usage: so_far,
@@ -175,7 +223,9 @@ impl Turn<'_> {
         if error.lacks == Some(Ability::Tools) && self.calls != Calls::Off {
             // Scripts in text need no tools.
             self.calls = Calls::Off;
-            self.events.emit(Event::Error { message: format!("{error}; going on without structured calls") });
+            self.events.emit(Event::Error {
+                message: format!("{error}; going on without structured calls"),
+            });
             return Ok(());
         }
         if error.kind == ModelErrorKind::ContextTooLong
@@ -201,6 +251,11 @@ fn item_of(piece: &Piece) -> TurnItem {
 
 /// About what an answer took, where nobody says.
 fn estimated(prompt: &Prompt, wire: &[Item]) -> Usage {
-    let input = compaction::estimate(&prompt.history) + crate::size::estimate(&prompt.system) as u64;
-    Usage { input_tokens: input, output_tokens: compaction::estimate(wire), ..Usage::default() }
+    let input =
+        compaction::estimate(&prompt.history) + crate::size::estimate(&prompt.system) as u64;
+    Usage {
+        input_tokens: input,
+        output_tokens: compaction::estimate(wire),
+        ..Usage::default()
+    }
 }

@@ -33,7 +33,12 @@ pub struct Spent {
 impl Budget {
     /// A budget of its own, with something spent already.
     pub fn new(allowed: Allowance, spent: Spent) -> Self {
-        Self(Arc::new(Inner { allowed, began: Instant::now(), spent: Mutex::new(spent), above: None }))
+        Self(Arc::new(Inner {
+            allowed,
+            began: Instant::now(),
+            spent: Mutex::new(spent),
+            above: None,
+        }))
     }
 
     /// A budget inside this one.
@@ -44,7 +49,12 @@ impl Budget {
     /// A budget inside this one, with something spent already that this one knows of.
     pub fn going_on_within(&self, allowed: Allowance, spent: Spent) -> Self {
         let above = Some(self.clone());
-        Self(Arc::new(Inner { allowed, began: Instant::now(), spent: Mutex::new(spent), above }))
+        Self(Arc::new(Inner {
+            allowed,
+            began: Instant::now(),
+            spent: Mutex::new(spent),
+            above,
+        }))
     }
 
     /// One more request was made, and took this.
@@ -69,12 +79,18 @@ impl Budget {
     /// The limit that is reached, here or above.
     pub fn reached(&self) -> Option<TurnEnd> {
         let (allowed, spent) = (&self.0.allowed, self.spent());
-        let tokens = spent.usage.input_tokens.saturating_add(spent.usage.output_tokens);
+        let tokens = spent
+            .usage
+            .input_tokens
+            .saturating_add(spent.usage.output_tokens);
         if allowed.rounds.is_some_and(|rounds| spent.rounds >= rounds) {
             Some(TurnEnd::MaxRounds)
         } else if allowed.tokens.is_some_and(|most| tokens >= most) {
             Some(TurnEnd::MaxTokens)
-        } else if allowed.cost.is_some_and(|most| spent.cost.unwrap_or(0.0) >= most) {
+        } else if allowed
+            .cost
+            .is_some_and(|most| spent.cost.unwrap_or(0.0) >= most)
+        {
             Some(TurnEnd::MaxCost)
         } else if self.time_is_up() {
             Some(TurnEnd::MaxTime)
@@ -90,7 +106,11 @@ impl Budget {
 
     /// Whether only one more request may be made.
     pub fn is_last_round(&self) -> bool {
-        let here = self.0.allowed.rounds.is_some_and(|rounds| self.spent().rounds + 1 >= rounds);
+        let here = self
+            .0
+            .allowed
+            .rounds
+            .is_some_and(|rounds| self.spent().rounds + 1 >= rounds);
         here || self.0.above.as_ref().is_some_and(Self::is_last_round)
     }
 
@@ -108,7 +128,10 @@ impl Budget {
     }
 
     fn time_is_up(&self) -> bool {
-        self.0.allowed.time.is_some_and(|time| self.0.began.elapsed() >= time)
+        self.0
+            .allowed
+            .time
+            .is_some_and(|time| self.0.began.elapsed() >= time)
     }
 }
 
@@ -117,21 +140,40 @@ mod tests {
     use super::*;
 
     fn usage(tokens: u64) -> Usage {
-        Usage { input_tokens: tokens, output_tokens: 1, ..Usage::default() }
+        Usage {
+            input_tokens: tokens,
+            output_tokens: 1,
+            ..Usage::default()
+        }
     }
 
     #[test]
     fn what_is_spent_inside_counts_above() {
-        let session = Budget::new(Allowance { tokens: Some(100), ..Allowance::default() }, Spent::default());
-        let turn = session.within(Allowance { rounds: Some(3), ..Allowance::default() });
-        let child = turn.within(Allowance { cost: Some(1.0), ..Allowance::default() });
+        let session = Budget::new(
+            Allowance {
+                tokens: Some(100),
+                ..Allowance::default()
+            },
+            Spent::default(),
+        );
+        let turn = session.within(Allowance {
+            rounds: Some(3),
+            ..Allowance::default()
+        });
+        let child = turn.within(Allowance {
+            cost: Some(1.0),
+            ..Allowance::default()
+        });
         child.spend(usage(10), Some(0.5));
         assert_eq!(child.reached(), None);
         child.spend(usage(10), Some(0.5));
         assert_eq!(child.reached(), Some(TurnEnd::MaxCost));
         assert!(turn.is_last_round() && turn.reached().is_none());
         turn.spend(usage(90), None);
-        assert_eq!((turn.reached(), session.reached()), (Some(TurnEnd::MaxRounds), Some(TurnEnd::MaxTokens)));
+        assert_eq!(
+            (turn.reached(), session.reached()),
+            (Some(TurnEnd::MaxRounds), Some(TurnEnd::MaxTokens))
+        );
         assert_eq!(session.spent().rounds, 3);
     }
 }

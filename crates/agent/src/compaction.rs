@@ -42,7 +42,8 @@ pub(crate) enum Need {
 pub(crate) fn if_needed(session: &Session, agent: &Agent) -> Need {
     let model = &agent.model;
     let answer = model.max_output_tokens.min(model.context_window / 4);
-    let most = (model.context_window * agent.settings.compact_at_percent / 100).saturating_sub(answer);
+    let most =
+        (model.context_window * agent.settings.compact_at_percent / 100).saturating_sub(answer);
     if in_use(session, agent) <= most {
         return Need::Not;
     }
@@ -73,23 +74,35 @@ fn shorter(session: &Session, fixed: u64, room: u64) -> Option<Compacted> {
     let wire = compact(session, room);
     let (before, after) = (conversation(session), estimate(&wire));
     // What does not get much shorter will not fit by being told again.
-    (after < before * 9 / 10).then_some(Compacted { wire, tokens_before: fixed + before, tokens_after: fixed + after })
+    (after < before * 9 / 10).then_some(Compacted {
+        wire,
+        tokens_before: fixed + before,
+        tokens_after: fixed + after,
+    })
 }
 
 /// About how many tokens the next request has: what the provider counted last, and what has come since.
 pub(crate) fn in_use(session: &Session, agent: &Agent) -> u64 {
     let steps = since_compaction(session.steps());
-    let counted = steps.iter().enumerate().rev().find_map(|(at, step)| match &step.kind {
-        StepKind::Answered { usage, .. } if usage.input_tokens > 0 => {
-            Some((at, usage.input_tokens + usage.output_tokens))
-        }
-        _ => None,
-    });
+    let counted = steps
+        .iter()
+        .enumerate()
+        .rev()
+        .find_map(|(at, step)| match &step.kind {
+            StepKind::Answered { usage, .. } if usage.input_tokens > 0 => {
+                Some((at, usage.input_tokens + usage.output_tokens))
+            }
+            _ => None,
+        });
     let (from, counted) = match counted {
         Some((at, counted)) => (at + 1, counted),
         None => (0, fixed(session, agent)),
     };
-    counted + steps[from..].iter().map(|step| estimate(&step.wire)).sum::<u64>()
+    counted
+        + steps[from..]
+            .iter()
+            .map(|step| estimate(&step.wire))
+            .sum::<u64>()
 }
 
 /// About how many tokens every request has besides the conversation: the system text and what the model may call.
@@ -100,12 +113,17 @@ fn fixed(session: &Session, agent: &Agent) -> u64 {
         StepKind::Answered { usage, .. } if usage.input_tokens > 0 => Some(usage.input_tokens),
         _ => None,
     });
-    counted.min().map_or(estimated, |least| estimated.min(least))
+    counted
+        .min()
+        .map_or(estimated, |least| estimated.min(least))
 }
 
 /// About how many tokens the conversation has by itself.
 fn conversation(session: &Session) -> u64 {
-    since_compaction(session.steps()).iter().map(|step| estimate(&step.wire)).sum()
+    since_compaction(session.steps())
+        .iter()
+        .map(|step| estimate(&step.wire))
+        .sum()
 }
 
 /// About how many tokens these items have.
@@ -119,9 +137,12 @@ pub(crate) fn estimate(items: &[Item]) -> u64 {
     };
     let one = |item: &Item| match item {
         Item::Message(message) => parts(&message.content),
-        Item::Reasoning(thought) => {
-            thought.summary.iter().chain(&thought.content).map(|text| tokens_of(text) as u64).sum()
-        }
+        Item::Reasoning(thought) => thought
+            .summary
+            .iter()
+            .chain(&thought.content)
+            .map(|text| tokens_of(text) as u64)
+            .sum(),
         Item::FunctionCall(call) => (tokens_of(&call.arguments) + tokens_of(&call.name)) as u64,
         Item::FunctionCallOutput(output) => parts(&output.output),
         Item::Native(native) => tokens_of(&native.json.to_string()) as u64,
@@ -168,17 +189,29 @@ fn summary(session: &Session, before: &[Step], bytes: usize) -> String {
         .collect();
     let share = bytes / 4;
     if let Some((_, first)) = asked.first() {
-        section(&mut text, "The task, as it was first asked", &head(first, share));
+        section(
+            &mut text,
+            "The task, as it was first asked",
+            &head(first, share),
+        );
     }
     if let [_, .., (turn, last)] = &asked[..] {
-        section(&mut text, &format!("Asked last (T-{turn})"), &head(last, share));
+        section(
+            &mut text,
+            &format!("Asked last (T-{turn})"),
+            &head(last, share),
+        );
     }
     if let Some(plan) = plan(session, before) {
         section(&mut text, "The plan", &head(&plan, share));
     }
     let open = open_runs(session, before);
     if !open.is_empty() {
-        section(&mut text, "Not over, or not known how it ended", &head(&open.join("\n"), share));
+        section(
+            &mut text,
+            "Not over, or not known how it ended",
+            &head(&open.join("\n"), share),
+        );
     }
     let mut lines = Vec::new();
     for step in before {
@@ -220,17 +253,33 @@ fn line(turn: u32, item: &TurnItem) -> Option<String> {
         TurnItem::Item(Item::Message(message)) if message.role == Role::User => {
             format!("asked: {}", first_line(&message.text(), 200))
         }
-        TurnItem::Item(Item::Message(message)) => format!("said: {}", first_line(&message.text(), 200)),
+        TurnItem::Item(Item::Message(message)) => {
+            format!("said: {}", first_line(&message.text(), 200))
+        }
         TurnItem::Item(Item::FunctionCall(call)) => {
-            format!("called {} {} ({})", call.name, first_line(&call.arguments, 100), call.call_id)
+            format!(
+                "called {} {} ({})",
+                call.name,
+                first_line(&call.arguments, 100),
+                call.call_id
+            )
         }
         TurnItem::Item(Item::FunctionCallOutput(output)) => {
             let how = if output.failed { "failed" } else { "returned" };
-            format!("{} {how}: {}", output.call_id, first_line(&output.text(), 100))
+            format!(
+                "{} {how}: {}",
+                output.call_id,
+                first_line(&output.text(), 100)
+            )
         }
         TurnItem::ScriptToolCallOutput(output) => {
-            let value = output.error.as_ref().map(|error| format!("{}: {}", error.code, error.message));
-            let value = value.or_else(|| output.output_json.clone()).unwrap_or_default();
+            let value = output
+                .error
+                .as_ref()
+                .map(|error| format!("{}: {}", error.code, error.message));
+            let value = value
+                .or_else(|| output.output_json.clone())
+                .unwrap_or_default();
             format!(
                 "{} {} after {} calls: {}",
                 output.id,
@@ -262,12 +311,16 @@ fn plan(session: &Session, steps: &[Step]) -> Option<String> {
             TurnItem::Item(Item::FunctionCall(call)) if call.name == "update_plan" => {
                 serde_json::from_str(&call.arguments).ok()
             }
-            TurnItem::ScriptToolCallOutput(output) if output.calls.iter().any(|call| call.tool == "update_plan") => {
+            TurnItem::ScriptToolCallOutput(output)
+                if output.calls.iter().any(|call| call.tool == "update_plan") =>
+            {
                 plan_of_run(session.journal()?, &output.id)
             }
             _ => None,
         };
-        let steps = args.as_ref().and_then(|args: &Value| args["plan"].as_array());
+        let steps = args
+            .as_ref()
+            .and_then(|args: &Value| args["plan"].as_array());
         if let Some(steps) = steps {
             let one = |step: &Value| {
                 format!(
@@ -284,19 +337,38 @@ fn plan(session: &Session, steps: &[Step]) -> Option<String> {
 
 fn plan_of_run(journal: &Journal, run: &str) -> Option<Value> {
     let run = journal.run(run).ok()?;
-    run.calls.into_iter().rev().find(|call| call.tool == "update_plan")?.args
+    run.calls
+        .into_iter()
+        .rev()
+        .find(|call| call.tool == "update_plan")?
+        .args
 }
 
 /// Runs that wait or go on, and calls nobody knows the end of.
 fn open_runs(session: &Session, steps: &[Step]) -> Vec<String> {
     let mut open = Vec::new();
     for item in steps.iter().flat_map(|step| step.items.iter()) {
-        let TurnItem::ScriptToolCallOutput(output) = item else { continue };
-        let unknown = output.calls.iter().filter(|call| call.status == selvedge_protocol::CallStatus::OutcomeUnknown);
-        open.extend(unknown.map(|call| format!("{} of {} ({}): outcome unknown", call.id, output.id, call.tool)));
+        let TurnItem::ScriptToolCallOutput(output) = item else {
+            continue;
+        };
+        let unknown = output
+            .calls
+            .iter()
+            .filter(|call| call.status == selvedge_protocol::CallStatus::OutcomeUnknown);
+        open.extend(unknown.map(|call| {
+            format!(
+                "{} of {} ({}): outcome unknown",
+                call.id, output.id, call.tool
+            )
+        }));
         let waits = matches!(output.status, RunStatus::Suspended | RunStatus::Running);
-        let state = session.journal().filter(|_| waits).and_then(|journal| journal.run(&output.id).ok());
-        if state.is_some_and(|run| matches!(run.summary.state, RunState::Running | RunState::Suspended)) {
+        let state = session
+            .journal()
+            .filter(|_| waits)
+            .and_then(|journal| journal.run(&output.id).ok());
+        if state
+            .is_some_and(|run| matches!(run.summary.state, RunState::Running | RunState::Suspended))
+        {
             open.push(format!("{} {}", output.id, word(output.status)));
         }
     }
@@ -313,7 +385,11 @@ fn said(item: &Item) -> String {
 fn head(text: &str, bytes: usize) -> String {
     match text.len() <= bytes {
         true => text.to_owned(),
-        false => format!("{}… ({} more bytes)", &text[..text.floor_char_boundary(bytes)], text.len() - bytes),
+        false => format!(
+            "{}… ({} more bytes)",
+            &text[..text.floor_char_boundary(bytes)],
+            text.len() - bytes
+        ),
     }
 }
 

@@ -14,7 +14,8 @@ pub trait Companion: Send + Sync {
     }
 
     /// The session's newest turn begins with these words.
-    fn before<'a>(&'a self, session: &'a Session, prompt: &'a str) -> BoxFuture<'a, Option<String>>;
+    fn before<'a>(&'a self, session: &'a Session, prompt: &'a str)
+    -> BoxFuture<'a, Option<String>>;
 
     /// The session's newest turn put these documents into the File Cabinet, or looked them up there.
     fn kept(&self, session: &Session, documents: &[Entry]) {

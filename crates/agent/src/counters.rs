@@ -42,7 +42,11 @@ pub(crate) fn script(mode: Mode, output: &ScriptToolCallOutput) {
     let outcome = tracing::field::debug(output.status);
     event!(target: TARGET, Level::DEBUG, metric = "runs", value = 1u64, mode, outcome);
     event!(target: TARGET, Level::DEBUG, metric = "run_ms", value = output.metadata.duration_ms, mode);
-    let cache = if output.metadata.cache_hit { "hit" } else { "miss" };
+    let cache = if output.metadata.cache_hit {
+        "hit"
+    } else {
+        "miss"
+    };
     event!(target: TARGET, Level::DEBUG, metric = "compiles", value = 1u64, cache);
     if let Some(error) = &output.error {
         event!(target: TARGET, Level::DEBUG, metric = "script_errors", value = 1u64, code = error.code.as_str());

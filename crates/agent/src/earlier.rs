@@ -5,7 +5,9 @@ use std::sync::Arc;
 use selvedge_journal::{Call, CallState, Journal, JournalError, Run, RunState};
 use selvedge_protocol::CallStatus;
 use selvedge_script::Resume;
-use selvedge_tools::{CameTo, Earlier, EarlierCall, Place, SPAWN, TERMINAL, TYPED, is_named_as_now, same_work};
+use selvedge_tools::{
+    CameTo, Earlier, EarlierCall, Place, SPAWN, TERMINAL, TYPED, is_named_as_now, same_work,
+};
 use serde_json::Value;
 
 /// A run that somebody wants to go on from: the last of those that went on from the one that was named, since what
@@ -22,7 +24,11 @@ pub enum EarlierRun {
 
 /// What there is to go on from where this run is named. What ran in another folder is as if it were not there, and ids
 /// are whole: nobody finds runs by trying letters.
-pub fn earlier_run(journal: &Journal, id: &str, directory: &str) -> Result<EarlierRun, JournalError> {
+pub fn earlier_run(
+    journal: &Journal,
+    id: &str,
+    directory: &str,
+) -> Result<EarlierRun, JournalError> {
     let mut run = journal.run(id)?;
     if run.summary.id != id || run.summary.directory != directory {
         return Err(JournalError::NoRun(id.to_owned()));
@@ -33,14 +39,19 @@ pub fn earlier_run(journal: &Journal, id: &str, directory: &str) -> Result<Earli
     Ok(match run.summary.state {
         RunState::Running => EarlierRun::Runs(run.summary.id),
         RunState::Suspended => EarlierRun::Waits(run.summary.id),
-        RunState::Completed | RunState::Failed | RunState::Died => EarlierRun::Over(all_it_made(journal, &run)?),
+        RunState::Completed | RunState::Failed | RunState::Died => {
+            EarlierRun::Over(all_it_made(journal, &run)?)
+        }
     })
 }
 
 /// What this run made, with all it went on from.
 pub fn all_it_made(journal: &Journal, run: &Run) -> Result<Resume, JournalError> {
     let calls = Earlier::new(earlier_calls(journal, run)?);
-    Ok(Resume { run: run.summary.id.clone(), calls: Arc::new(calls) })
+    Ok(Resume {
+        run: run.summary.id.clone(),
+        calls: Arc::new(calls),
+    })
 }
 
 /// The runs that went on from this one, each from the one before it.
@@ -76,8 +87,13 @@ fn earlier_calls(journal: &Journal, run: &Run) -> Result<Vec<EarlierCall>, Journ
         road.go_on(&as_it_came_out(journal, run)?);
     }
     // Where nobody knows what a change came to, whoever looks must see what is there now.
-    if road.left.iter().any(|call| call.came_to == CameTo::Unknown && matches!(call.place, Place::Change(_))) {
-        road.left.retain(|call| matches!(call.place, Place::Change(_)));
+    if road
+        .left
+        .iter()
+        .any(|call| call.came_to == CameTo::Unknown && matches!(call.place, Place::Change(_)))
+    {
+        road.left
+            .retain(|call| matches!(call.place, Place::Change(_)));
     }
     Ok(road.left)
 }
@@ -105,7 +121,11 @@ impl Road {
                     made.push(self.left.remove(used));
                 } else if !call.read_only && !made.iter().any(|made| is_the_same_left(made, call)) {
                     // The run that made it is forgotten: what it left is known from here.
-                    let came_to = call.value.clone().filter(|_| call.reused).map_or(CameTo::Unknown, CameTo::Value);
+                    let came_to = call
+                        .value
+                        .clone()
+                        .filter(|_| call.reused)
+                        .map_or(CameTo::Unknown, CameTo::Value);
                     let place = Place::Change(self.changes);
                     made.push(self.record(run, call, place, came_to));
                     self.changes += 1;
@@ -122,19 +142,25 @@ impl Road {
             if call.read_only && run.calls.iter().any(|change| overlaps(change, call)) {
                 continue;
             }
-            let Some(came_to) = came_to(call) else { continue };
+            let Some(came_to) = came_to(call) else {
+                continue;
+            };
             let record = self.record(run, call, place, came_to);
             // A second attempt stands for the first. One of a call that was repeated knowingly does not: it may as well
             // have been another, after the first was found done.
             let attempt = record.id.strip_suffix(".again");
-            match made.iter_mut().find(|first| attempt == Some(first.id.as_str())) {
+            match made
+                .iter_mut()
+                .find(|first| attempt == Some(first.id.as_str()))
+            {
                 Some(first) => (first.place, first.came_to) = (record.place, record.came_to),
                 None => made.push(record),
             }
         }
         if self.changes > before {
             // What was read before a change, and is not on the road any more, is not what is there now.
-            self.left.retain(|before| matches!(before.place, Place::Change(_)));
+            self.left
+                .retain(|before| matches!(before.place, Place::Change(_)));
         }
         self.left.append(&mut made);
     }
@@ -150,13 +176,26 @@ impl Road {
         };
         let said = said(call).filter(|_| !is_named_as_now(&call.digest));
         let (run, order) = (self.runs, self.recorded);
-        EarlierCall { id, args_digest: call.digest.clone(), run, order, place, came_to, task, said }
+        EarlierCall {
+            id,
+            args_digest: call.digest.clone(),
+            run,
+            order,
+            place,
+            came_to,
+            task,
+            said,
+        }
     }
 
     /// Which of what was left before a call was answered from, or told of.
     fn used_by(&self, call: &Call) -> Option<usize> {
         let of = |is: &dyn Fn(&EarlierCall) -> bool| {
-            let all = self.left.iter().enumerate().filter(|(_, before)| is(before));
+            let all = self
+                .left
+                .iter()
+                .enumerate()
+                .filter(|(_, before)| is(before));
             all.min_by_key(|(_, before)| before.order).map(|(at, _)| at)
         };
         if let Some(task) = of(&|before| before.task.is_some() && before.task == task_of(call)) {
@@ -165,17 +204,20 @@ impl Road {
         let came_so = |before: &EarlierCall| (before.came_to != CameTo::Unknown) == call.reused;
         // What another build digested is told by what was said, and what came of it.
         let said_so = |before: &EarlierCall| {
-            let same_value =
-                matches!((&before.came_to, &call.value), (CameTo::Value(one), Some(other)) if one == other);
+            let same_value = matches!((&before.came_to, &call.value), (CameTo::Value(one), Some(other)) if one == other);
             before.said.is_some() && (before.said == said(call) || same_value || !call.reused)
         };
         of(&|before| came_so(before) && before.args_digest == call.digest)
-            .or_else(|| of(&|before| came_so(before) && same_work(&before.args_digest, &call.digest)))
+            .or_else(|| {
+                of(&|before| came_so(before) && same_work(&before.args_digest, &call.digest))
+            })
             .or_else(|| of(&|before| came_so(before) && said_so(before)))
             // What was cut short is told as of unknown outcome to whoever asks in another manner.
             .or_else(|| {
                 of(&|before| {
-                    !call.reused && before.args_digest != call.digest && same_work(&before.args_digest, &call.digest)
+                    !call.reused
+                        && before.args_digest != call.digest
+                        && same_work(&before.args_digest, &call.digest)
                 })
             })
     }
@@ -189,7 +231,9 @@ fn as_it_came_out(journal: &Journal, mut run: Run) -> Result<Run, JournalError> 
     for call in &mut run.calls {
         match terminal_of(call) {
             Some(terminal) if ended.contains(&terminal) => {}
-            Some(_) if call.tool == TERMINAL => call.state = CallState::Ended(CallStatus::OutcomeUnknown),
+            Some(_) if call.tool == TERMINAL => {
+                call.state = CallState::Ended(CallStatus::OutcomeUnknown)
+            }
             // Nobody can type into it any more.
             Some(_) => call.state = CallState::Ended(CallStatus::Failed),
             None if call.tool == SPAWN => come_to_its_end(journal, call)?,
@@ -218,7 +262,11 @@ fn come_to_its_end(journal: &Journal, task: &mut Call) -> Result<(), JournalErro
     match run.calls.into_iter().rfind(was_begun) {
         Some(made) => {
             let open = made.tool == TERMINAL && terminal_of(&made).is_some();
-            task.state = if open { CallState::Ended(CallStatus::OutcomeUnknown) } else { made.state };
+            task.state = if open {
+                CallState::Ended(CallStatus::OutcomeUnknown)
+            } else {
+                made.state
+            };
             (task.value, task.read_only, task.over_ns) = (made.value, made.read_only, made.over_ns);
         }
         None => (task.state, task.args) = (CallState::Ended(CallStatus::NotStarted), None),
@@ -228,7 +276,10 @@ fn come_to_its_end(journal: &Journal, task: &mut Call) -> Result<(), JournalErro
 
 /// What a task of this folder came to; `None` where there is none, or it failed.
 pub fn task_came_to(journal: &Journal, id: &str, directory: &str) -> Option<CameTo> {
-    let run = journal.run(id).ok().filter(|run| run.summary.id == id && run.summary.directory == directory)?;
+    let run = journal
+        .run(id)
+        .ok()
+        .filter(|run| run.summary.id == id && run.summary.directory == directory)?;
     let mut task = run.calls.iter().rfind(|call| was_begun(call))?.clone();
     (task.id, task.tool) = (id.to_owned(), SPAWN.to_owned());
     come_to_its_end(journal, &mut task).ok()?;
@@ -259,14 +310,26 @@ fn terminal_of(call: &Call) -> Option<Value> {
 /// The calls whose commands were still at work in their terminals when nobody looked at them any more.
 pub fn left_at_work(run: &Run) -> Vec<&Call> {
     let ended = ended_terminals(run);
-    let left = |call: &&Call| call.tool == TERMINAL && terminal_of(call).is_some_and(|it| !ended.contains(&it));
+    let left = |call: &&Call| {
+        call.tool == TERMINAL && terminal_of(call).is_some_and(|it| !ended.contains(&it))
+    };
     run.calls.iter().filter(left).collect()
 }
 
 /// The terminals that were followed until their commands were over.
 fn ended_terminals(run: &Run) -> Vec<Value> {
-    let over = |call: &&Call| call.tool == TYPED && call.value.as_ref().is_some_and(|it| it.get("exitCode").is_some());
-    run.calls.iter().filter(over).filter_map(terminal_of).collect()
+    let over = |call: &&Call| {
+        call.tool == TYPED
+            && call
+                .value
+                .as_ref()
+                .is_some_and(|it| it.get("exitCode").is_some())
+    };
+    run.calls
+        .iter()
+        .filter(over)
+        .filter_map(terminal_of)
+        .collect()
 }
 
 /// Tool and arguments of a call, those of the call that a task was.
@@ -298,7 +361,10 @@ fn was_begun(call: &Call) -> bool {
 /// Whether a call that was refused is one that was refused before, or a task one that was told of before.
 fn is_the_same_left(made: &EarlierCall, call: &Call) -> bool {
     let same_task = made.task.is_some() && made.task == task_of(call);
-    same_task || !call.reused && made.came_to == CameTo::Unknown && same_work(&made.args_digest, &call.digest)
+    same_task
+        || !call.reused
+            && made.came_to == CameTo::Unknown
+            && same_work(&made.args_digest, &call.digest)
 }
 
 fn is_refused_as_unknown(call: &Call) -> bool {

@@ -31,8 +31,14 @@ pub struct ForeignAnswer {
 
 impl Agents {
     /// Asks the model of the turn that this run belongs to; what it takes counts there. The error says why not.
-    pub async fn answer_foreign(&self, run: &str, prompt: ForeignPrompt) -> Result<ForeignAnswer, String> {
-        let (template, circumstances) = self.under_way(run).ok_or("no turn of an agent is under way there")?;
+    pub async fn answer_foreign(
+        &self,
+        run: &str,
+        prompt: ForeignPrompt,
+    ) -> Result<ForeignAnswer, String> {
+        let (template, circumstances) = self
+            .under_way(run)
+            .ok_or("no turn of an agent is under way there")?;
         if let Some(end) = circumstances.budget.reached() {
             return Err(spent(end).message);
         }
@@ -40,12 +46,20 @@ impl Agents {
         check_price(&circumstances.budget, model).map_err(|error| error.message)?;
         let prompt = Prompt {
             system: prompt.system,
-            history: prompt.messages.into_iter().map(|(role, text)| Item::message(role, text)).collect(),
+            history: prompt
+                .messages
+                .into_iter()
+                .map(|(role, text)| Item::message(role, text))
+                .collect(),
             calls: Calls::Off,
             max_output_tokens: Some(prompt.max_tokens),
             ..Prompt::default()
         };
-        let mut bill = Bill { budget: circumstances.budget.clone(), model, usage: estimated(&prompt) };
+        let mut bill = Bill {
+            budget: circumstances.budget.clone(),
+            model,
+            usage: estimated(&prompt),
+        };
         let answered = tokio::select! {
             biased;
             () = circumstances.stop.cancelled() => Err("the turn was stopped".to_owned()),
@@ -66,13 +80,25 @@ struct Bill<'a> {
 
 impl Drop for Bill<'_> {
     fn drop(&mut self) {
-        self.budget.spend(self.usage, self.model.prices.map(|prices| prices.cost(&self.usage)));
+        self.budget.spend(
+            self.usage,
+            self.model.prices.map(|prices| prices.cost(&self.usage)),
+        );
     }
 }
 
-async fn answer(client: &Client, prompt: &Prompt, model: &Model, bill: &mut Bill<'_>) -> Result<ForeignAnswer, String> {
+async fn answer(
+    client: &Client,
+    prompt: &Prompt,
+    model: &Model,
+    bill: &mut Bill<'_>,
+) -> Result<ForeignAnswer, String> {
     let mut stream = client.stream(prompt, model);
-    let mut answer = ForeignAnswer { text: String::new(), model: model.name.clone(), finish: None };
+    let mut answer = ForeignAnswer {
+        text: String::new(),
+        model: model.name.clone(),
+        finish: None,
+    };
     while let Some(event) = stream.next().await {
         let event = event.map_err(|error| {
             if answer.text.is_empty() {
@@ -96,6 +122,10 @@ async fn answer(client: &Client, prompt: &Prompt, model: &Model, bill: &mut Bill
 }
 
 fn estimated(prompt: &Prompt) -> Usage {
-    let input = compaction::estimate(&prompt.history) + crate::size::estimate(&prompt.system) as u64;
-    Usage { input_tokens: input, ..Usage::default() }
+    let input =
+        compaction::estimate(&prompt.history) + crate::size::estimate(&prompt.system) as u64;
+    Usage {
+        input_tokens: input,
+        ..Usage::default()
+    }
 }

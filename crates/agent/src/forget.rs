@@ -25,13 +25,19 @@ impl Session {
     }
 
     /// What [`Session::forget`] would forget, or why it would not. Nothing changes.
-    pub fn would_forget(journal: &Journal, id: &str, turn: Option<u32>) -> Result<Forgotten, AgentError> {
+    pub fn would_forget(
+        journal: &Journal,
+        id: &str,
+        turn: Option<u32>,
+    ) -> Result<Forgotten, AgentError> {
         Ok(journal.would_forget(id, turn, &rewritten)?)
     }
 }
 
 fn rewritten(items: Vec<StoredItem>, turns: &BTreeSet<u32>) -> Vec<StoredItem> {
-    let last = items.last().map(|item| (item.number, item.turn, item.at_ms));
+    let last = items
+        .last()
+        .map(|item| (item.number, item.turn, item.at_ms));
     let mut left: Vec<StoredItem> = Vec::new();
     let (mut asked, mut answered, mut ended) = (None, None, None);
     for mut item in items {
@@ -48,19 +54,47 @@ fn rewritten(items: Vec<StoredItem>, turns: &BTreeSet<u32>) -> Vec<StoredItem> {
         };
         let first = |of: &mut Option<u32>| of.replace(item.turn) != Some(item.turn);
         let line = match line {
-            Line::Item(TurnItem::Item(Item::Message(message))) if message.role == Role::User && first(&mut asked) => {
+            Line::Item(TurnItem::Item(Item::Message(message)))
+                if message.role == Role::User && first(&mut asked) =>
+            {
                 Line::Item(Item::message(Role::User, ASKED).into())
             }
-            Line::Mark(Mark::Answer { usage, cost, finish_reason, .. }) => {
+            Line::Mark(Mark::Answer {
+                usage,
+                cost,
+                finish_reason,
+                ..
+            }) => {
                 let said = Item::message(Role::Assistant, ANSWERED);
-                let wire = Some(if first(&mut answered) { vec![said] } else { Vec::new() });
-                Line::Mark(Mark::Answer { wire, run: None, usage, cost, finish_reason })
+                let wire = Some(if first(&mut answered) {
+                    vec![said]
+                } else {
+                    Vec::new()
+                });
+                Line::Mark(Mark::Answer {
+                    wire,
+                    run: None,
+                    usage,
+                    cost,
+                    finish_reason,
+                })
             }
-            Line::Mark(Mark::TurnEnd { finish_reason, error, others }) => {
+            Line::Mark(Mark::TurnEnd {
+                finish_reason,
+                error,
+                others,
+            }) => {
                 ended = Some(item.turn);
                 // What a provider says may quote what it was sent.
-                let error = error.map(|error| TurnError { message: ANSWERED.to_owned(), ..error });
-                Line::Mark(Mark::TurnEnd { finish_reason, error, others })
+                let error = error.map(|error| TurnError {
+                    message: ANSWERED.to_owned(),
+                    ..error
+                });
+                Line::Mark(Mark::TurnEnd {
+                    finish_reason,
+                    error,
+                    others,
+                })
             }
             _ => continue,
         };
@@ -70,14 +104,21 @@ fn rewritten(items: Vec<StoredItem>, turns: &BTreeSet<u32>) -> Vec<StoredItem> {
         }
     }
     // Nothing is left of it to go on with.
-    if let Some((number, turn, at_ms)) = last.filter(|(_, turn, _)| turns.contains(turn) && ended != Some(*turn)) {
+    if let Some((number, turn, at_ms)) =
+        last.filter(|(_, turn, _)| turns.contains(turn) && ended != Some(*turn))
+    {
         let end = Line::Mark(Mark::TurnEnd {
             finish_reason: Some(TurnEnd::Interrupted),
             error: None,
             others: Others::default(),
         });
         if let Ok(item) = serde_json::to_value(end) {
-            left.push(StoredItem { number: number + 1, turn, at_ms, item });
+            left.push(StoredItem {
+                number: number + 1,
+                turn,
+                at_ms,
+                item,
+            });
         }
     }
     left

@@ -29,7 +29,10 @@ pub struct Regular;
 
 impl Strategy for Regular {
     fn before(&self, past: &Past<'_>) -> Vec<Item> {
-        past.steps.iter().flat_map(|step| step.wire.iter().cloned()).collect()
+        past.steps
+            .iter()
+            .flat_map(|step| step.wire.iter().cloned())
+            .collect()
     }
 }
 

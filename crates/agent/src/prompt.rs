@@ -17,7 +17,12 @@ const DRY_RUN: &str = include_str!("../prompts/dry-run.md");
 const SCRIPT_TOOL: &str = include_str!("../prompts/script-tool.md");
 
 /// The system text. The same settings and tools give the same bytes, so that caches hold.
-pub(crate) fn system(settings: &Settings, registry: &Registry, mode: Mode, memory: Option<&str>) -> String {
+pub(crate) fn system(
+    settings: &Settings,
+    registry: &Registry,
+    mode: Mode,
+    memory: Option<&str>,
+) -> String {
     let mut text = AGENT.trim_end().to_owned();
     let mut add = |part: &str| {
         text.push_str("\n\n");
@@ -35,7 +40,11 @@ pub(crate) fn system(settings: &Settings, registry: &Registry, mode: Mode, memor
         add(&format!("# Memory\n\n{memory}"));
     }
     if !settings.directory.is_empty() {
-        add(&format!("# Where you are\n\nThe working folder is {} ({}).", settings.directory, std::env::consts::OS));
+        add(&format!(
+            "# Where you are\n\nThe working folder is {} ({}).",
+            settings.directory,
+            std::env::consts::OS
+        ));
     }
     if let Some(project) = &settings.project {
         add(&format!("# What the project says to agents\n\n{project}"));
@@ -51,7 +60,10 @@ pub(crate) fn system(settings: &Settings, registry: &Registry, mode: Mode, memor
 fn tools(registry: &Registry, most_tokens: usize) -> String {
     let whole = signatures(registry);
     let (text, note) = match crate::size::estimate(&whole) <= most_tokens {
-        true => (whole, "`return help(\"name\")` tells what a tool's fields mean.\n\n"),
+        true => (
+            whole,
+            "`return help(\"name\")` tells what a tool's fields mean.\n\n",
+        ),
         false => {
             let line = |tool: &std::sync::Arc<selvedge_tools::Registered>| {
                 let first = tool.spec.description.lines().next().unwrap_or_default();
@@ -60,10 +72,14 @@ fn tools(registry: &Registry, most_tokens: usize) -> String {
             let mut list: String = registry.iter().map(line).collect();
             let most = most_tokens * 3;
             if list.len() > most {
-                let cut = list[..list.floor_char_boundary(most)].rfind('\n').map_or(0, |end| end + 1);
+                let cut = list[..list.floor_char_boundary(most)]
+                    .rfind('\n')
+                    .map_or(0, |end| end + 1);
                 let left = list[cut..].lines().count();
                 list.truncate(cut);
-                list.push_str(&format!("// and {left} more: `await tools.search(\"what it does\")` finds them\n"));
+                list.push_str(&format!(
+                    "// and {left} more: `await tools.search(\"what it does\")` finds them\n"
+                ));
             }
             (list, "`return help(\"name\")` gives a tool's types.\n\n")
         }
@@ -72,12 +88,20 @@ fn tools(registry: &Registry, most_tokens: usize) -> String {
 }
 
 /// What the model may call: the tool that runs scripts, and the others where they are offered.
-pub(crate) fn offered(settings: &Settings, offered: &[Offered], wire: WireApi, freeform: bool) -> Vec<Tool> {
+pub(crate) fn offered(
+    settings: &Settings,
+    offered: &[Offered],
+    wire: WireApi,
+    freeform: bool,
+) -> Vec<Tool> {
     let script = match wire == WireApi::Responses && freeform {
         true => Tool {
             name: SCRIPT.to_owned(),
             description: SCRIPT_TOOL.trim_end().to_owned(),
-            input: ToolInput::Freeform { argument: "code".to_owned(), description: "The script.".to_owned() },
+            input: ToolInput::Freeform {
+                argument: "code".to_owned(),
+                description: "The script.".to_owned(),
+            },
         },
         false => Tool::function(
             SCRIPT,
@@ -94,16 +118,20 @@ pub(crate) fn offered(settings: &Settings, offered: &[Offered], wire: WireApi, f
             }),
         ),
     };
-    let others = offered.iter().filter(|_| settings.offer == Offer::ScriptsAndCalls).map(|offered| Tool {
-        name: wire_name(&offered.name),
-        description: offered.description.clone(),
-        input: match &offered.shape {
-            Shape::Function { parameters, .. } => ToolInput::Schema(parameters.clone()),
-            Shape::Freeform => {
-                ToolInput::Freeform { argument: "patch".to_owned(), description: "The patch.".to_owned() }
-            }
-        },
-    });
+    let others = offered
+        .iter()
+        .filter(|_| settings.offer == Offer::ScriptsAndCalls)
+        .map(|offered| Tool {
+            name: wire_name(&offered.name),
+            description: offered.description.clone(),
+            input: match &offered.shape {
+                Shape::Function { parameters, .. } => ToolInput::Schema(parameters.clone()),
+                Shape::Freeform => ToolInput::Freeform {
+                    argument: "patch".to_owned(),
+                    description: "The patch.".to_owned(),
+                },
+            },
+        });
     std::iter::once(script).chain(others).collect()
 }
 
@@ -111,7 +139,10 @@ pub(crate) fn offered(settings: &Settings, offered: &[Offered], wire: WireApi, f
 pub(crate) fn tokens_of_tool(tool: &Tool) -> u64 {
     let input = match &tool.input {
         ToolInput::Schema(schema) => schema.to_string().len(),
-        ToolInput::Freeform { argument, description } => argument.len() + description.len(),
+        ToolInput::Freeform {
+            argument,
+            description,
+        } => argument.len() + description.len(),
     };
     (tool.name.len() + tool.description.len() + input).div_ceil(3) as u64
 }
@@ -123,6 +154,8 @@ fn wire_name(name: &str) -> String {
 
 /// The tool a model means.
 pub(crate) fn tool_name(called: &str, offered: &[Offered]) -> String {
-    let meant = offered.iter().find(|offered| wire_name(&offered.name) == called);
+    let meant = offered
+        .iter()
+        .find(|offered| wire_name(&offered.name) == called);
     meant.map_or_else(|| called.to_owned(), |offered| offered.name.clone())
 }

@@ -115,14 +115,32 @@ impl Step {
         let wire = (!same).then(|| self.wire.clone());
         let mark = match &self.kind {
             StepKind::Asked => None,
-            StepKind::Answered { run, usage, cost, finish } => {
+            StepKind::Answered {
+                run,
+                usage,
+                cost,
+                finish,
+            } => {
                 let finish_reason = finish.clone();
-                Some(Mark::Answer { wire, run: run.clone(), usage: *usage, cost: *cost, finish_reason })
+                Some(Mark::Answer {
+                    wire,
+                    run: run.clone(),
+                    usage: *usage,
+                    cost: *cost,
+                    finish_reason,
+                })
             }
             StepKind::Acted => Some(Mark::Results { wire }),
-            StepKind::Compacted => Some(Mark::Compaction { wire: self.wire.clone() }),
+            StepKind::Compacted => Some(Mark::Compaction {
+                wire: self.wire.clone(),
+            }),
         };
-        self.items.iter().cloned().map(Line::Item).chain(mark.map(Line::Mark)).collect()
+        self.items
+            .iter()
+            .cloned()
+            .map(Line::Item)
+            .chain(mark.map(Line::Mark))
+            .collect()
     }
 }
 
@@ -149,15 +167,32 @@ impl Reader {
                 self.push(StepKind::Asked, vec![item.clone().into()], Some(vec![item]));
             }
             Line::Item(item) => self.waiting.push(item),
-            Line::Mark(Mark::Answer { wire, run, usage, cost, finish_reason: finish }) => {
+            Line::Mark(Mark::Answer {
+                wire,
+                run,
+                usage,
+                cost,
+                finish_reason: finish,
+            }) => {
                 let items = std::mem::take(&mut self.waiting);
-                self.push(StepKind::Answered { run, usage, cost, finish }, items, wire);
+                self.push(
+                    StepKind::Answered {
+                        run,
+                        usage,
+                        cost,
+                        finish,
+                    },
+                    items,
+                    wire,
+                );
             }
             Line::Mark(Mark::Results { wire }) => {
                 let items = std::mem::take(&mut self.waiting);
                 self.push(StepKind::Acted, items, wire);
             }
-            Line::Mark(Mark::Compaction { wire }) => self.push(StepKind::Compacted, Vec::new(), Some(wire)),
+            Line::Mark(Mark::Compaction { wire }) => {
+                self.push(StepKind::Compacted, Vec::new(), Some(wire))
+            }
             Line::Mark(Mark::TurnEnd { others, .. }) => {
                 self.ended = true;
                 self.others.add(others);
@@ -171,6 +206,11 @@ impl Reader {
             _ => None,
         };
         let wire = wire.unwrap_or_else(|| items.iter().filter_map(plain).collect());
-        self.steps.push(Step { turn: self.turn, kind, items, wire });
+        self.steps.push(Step {
+            turn: self.turn,
+            kind,
+            items,
+            wire,
+        });
     }
 }

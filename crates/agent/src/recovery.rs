@@ -8,8 +8,8 @@ use std::collections::HashMap;
 
 use selvedge_journal::{Call, CallState, Journal, JournalError, Run, RunState};
 use selvedge_protocol::{
-    CallRecord, CallStatus, ErrorCode, FunctionCallOutput, Item, OutputPart, Phase, RunStatus, ScriptError,
-    ScriptToolCall, ScriptToolCallOutput, TurnItem,
+    CallRecord, CallStatus, ErrorCode, FunctionCallOutput, Item, OutputPart, Phase, RunStatus,
+    ScriptError, ScriptToolCall, ScriptToolCallOutput, TurnItem,
 };
 use selvedge_script::detect::{Segment, detect};
 use selvedge_script::{Pragma, Resume, hopeless};
@@ -90,7 +90,11 @@ fn record_of(call: &Call) -> CallRecord {
 pub(crate) fn as_if_once(mut output: ScriptToolCallOutput) -> ScriptToolCallOutput {
     for call in &mut output.calls {
         call.reused = false;
-        if call.error.as_ref().is_some_and(|error| error.code == ErrorCode::OutcomeUnknownError) {
+        if call
+            .error
+            .as_ref()
+            .is_some_and(|error| error.code == ErrorCode::OutcomeUnknownError)
+        {
             call.status = CallStatus::OutcomeUnknown;
         }
     }
@@ -100,14 +104,24 @@ pub(crate) fn as_if_once(mut output: ScriptToolCallOutput) -> ScriptToolCallOutp
 impl Turn<'_> {
     /// The pieces of an answer whose results are missing, and what is known of them.
     pub(crate) fn left_undone(&mut self) -> Result<Option<Vec<Told>>, Fault> {
-        let Some(step) = self.session.steps().last() else { return Ok(None) };
-        let StepKind::Answered { run, .. } = &step.kind else { return Ok(None) };
+        let Some(step) = self.session.steps().last() else {
+            return Ok(None);
+        };
+        let StepKind::Answered { run, .. } = &step.kind else {
+            return Ok(None);
+        };
         let (run, items, wire) = (run.clone(), step.items.clone(), step.wire.clone());
         let mut pieces = Vec::new();
         let mut known = Known::default();
-        let Some(journal) = self.session.journal().cloned() else { return Ok(None) };
+        let Some(journal) = self.session.journal().cloned() else {
+            return Ok(None);
+        };
         let unreadable = |error: JournalError| Fault::journal(error.to_string());
-        let calls = run.as_deref().map(|run| chain(&journal, run)).transpose().map_err(unreadable)?;
+        let calls = run
+            .as_deref()
+            .map(|run| chain(&journal, run))
+            .transpose()
+            .map_err(unreadable)?;
         if calls.as_ref().is_some_and(Vec::is_empty) {
             // It never began: it begins now, under the name by which whoever comes next looks for it.
             self.run = run.clone();
@@ -137,7 +151,10 @@ impl Turn<'_> {
             }
         }
         self.known = known;
-        let told = |piece| Told { piece, id: Some(String::new()) };
+        let told = |piece| Told {
+            piece,
+            id: Some(String::new()),
+        };
         Ok((!pieces.is_empty()).then(|| pieces.into_iter().map(told).collect()))
     }
 
@@ -150,10 +167,12 @@ impl Turn<'_> {
             step.turn == turn
                 && matches!(&step.kind, StepKind::Answered { run: Some(own), .. } if Some(own.as_str()) == run)
         });
-        let calls = same.flat_map(|step| step.items.iter()).filter_map(|item| match item {
-            TurnItem::Item(Item::FunctionCall(call)) => Some(call.call_id.clone()),
-            _ => None,
-        });
+        let calls = same
+            .flat_map(|step| step.items.iter())
+            .filter_map(|item| match item {
+                TurnItem::Item(Item::FunctionCall(call)) => Some(call.call_id.clone()),
+                _ => None,
+            });
         let ids: Vec<String> = calls.collect();
         self.used.clear();
         for id in ids {
@@ -167,17 +186,24 @@ impl Turn<'_> {
 /// How a script was left; `None` where it never began.
 fn known_script(journal: &Journal, id: &str, call_id: &str) -> Result<Option<KnownScript>, Fault> {
     let unreadable = |error: JournalError| Fault::journal(error.to_string());
-    let Some(last) = chain(journal, id).map_err(unreadable)?.pop() else { return Ok(None) };
+    let Some(last) = chain(journal, id).map_err(unreadable)?.pop() else {
+        return Ok(None);
+    };
     Ok(Some(match (last.summary.state, &last.output) {
         (RunState::Running, _) => {
             return Err(Fault::in_use(&last.summary.id));
         }
         (RunState::Suspended, _) => KnownScript::Suspended(Box::new(last)),
         (_, Some(output)) => {
-            let output = ScriptToolCallOutput { call_id: call_id.to_owned(), ..output.clone() };
+            let output = ScriptToolCallOutput {
+                call_id: call_id.to_owned(),
+                ..output.clone()
+            };
             KnownScript::Ended(Box::new(as_if_once(output)))
         }
-        (_, None) => KnownScript::Died { resume: all_it_made(journal, &last).map_err(unreadable)? },
+        (_, None) => KnownScript::Died {
+            resume: all_it_made(journal, &last).map_err(unreadable)?,
+        },
     }))
 }
 
@@ -187,7 +213,11 @@ fn written_again(item: ScriptToolCall, wire: &[Item]) -> Written {
         Item::FunctionCall(call) if call.call_id == item.call_id => Some(call),
         _ => None,
     });
-    let form = if call.is_some() { Form::Call } else { Form::Block };
+    let form = if call.is_some() {
+        Form::Call
+    } else {
+        Form::Block
+    };
     let wishes = call.and_then(code_of);
     let mut trouble = None;
     if item.status == RunStatus::Rejected {
@@ -200,34 +230,64 @@ fn written_again(item: ScriptToolCall, wire: &[Item]) -> Written {
             Segment::Malformed { raw, problem } if raw == item.source_code => Some(problem),
             _ => None,
         });
-        trouble = hopeless(&item.source_code).map(stopped).or_else(|| problem.map(malformed));
+        trouble = hopeless(&item.source_code)
+            .map(stopped)
+            .or_else(|| problem.map(malformed));
     }
-    let resume = Pragma::read(&item.source_code).ok().flatten().and_then(|pragma| pragma.resume);
-    let (timeout, asked) = wishes.map(|wishes| (wishes.timeout, wishes.resume)).unwrap_or_default();
-    Written { item, form, trouble, timeout, resume: asked.or(resume) }
+    let resume = Pragma::read(&item.source_code)
+        .ok()
+        .flatten()
+        .and_then(|pragma| pragma.resume);
+    let (timeout, asked) = wishes
+        .map(|wishes| (wishes.timeout, wishes.resume))
+        .unwrap_or_default();
+    Written {
+        item,
+        form,
+        trouble,
+        timeout,
+        resume: asked.or(resume),
+    }
 }
 
 /// What is known of a structured call; `None` where it never began, or may simply be made again.
 fn known_call(run: &str, call: &Call) -> Option<FunctionCallOutput> {
-    let CallState::Ended(status) = call.state else { return None };
+    let CallState::Ended(status) = call.state else {
+        return None;
+    };
     let handle = format!("{run}/{}", call.id);
     let handle = Some(handle.as_str());
     let (text, failed) = match status {
         CallStatus::Done => {
             let value = call.value.as_ref().map(ToString::to_string);
-            (shown_of_result(call.shown.clone().or(value).unwrap_or_default(), handle), false)
+            (
+                shown_of_result(call.shown.clone().or(value).unwrap_or_default(), handle),
+                false,
+            )
         }
         CallStatus::Failed => {
-            let words = call.error.as_ref().map(|error| format!("error: {}", error.message));
-            (shown_of_result(call.shown.clone().or(words).unwrap_or_default(), handle), true)
+            let words = call
+                .error
+                .as_ref()
+                .map(|error| format!("error: {}", error.message));
+            (
+                shown_of_result(call.shown.clone().or(words).unwrap_or_default(), handle),
+                true,
+            )
         }
         CallStatus::OutcomeUnknown if !call.read_only => (nobody_knows(&call.tool), true),
         // It was stopped on its way: nobody knows how far it came.
-        CallStatus::Aborted if !call.read_only && call.args.is_some() => (nobody_knows(&call.tool), true),
+        CallStatus::Aborted if !call.read_only && call.args.is_some() => {
+            (nobody_knows(&call.tool), true)
+        }
         CallStatus::OutcomeUnknown | CallStatus::Aborted | CallStatus::NotStarted => return None,
     };
     let output = vec![OutputPart::Text { text }];
-    Some(FunctionCallOutput { call_id: call.id.clone(), output, failed })
+    Some(FunctionCallOutput {
+        call_id: call.id.clone(),
+        output,
+        failed,
+    })
 }
 
 fn nobody_knows(tool: &str) -> String {
@@ -243,14 +303,21 @@ pub(crate) fn unknown(step: &Step) -> Results {
     for item in &step.items {
         match item {
             TurnItem::Item(Item::FunctionCall(call)) => {
-                let output = vec![OutputPart::Text { text: nobody_knows(&call.name) }];
-                results.call(FunctionCallOutput { call_id: call.call_id.clone(), output, failed: true });
+                let output = vec![OutputPart::Text {
+                    text: nobody_knows(&call.name),
+                }];
+                results.call(FunctionCallOutput {
+                    call_id: call.call_id.clone(),
+                    output,
+                    failed: true,
+                });
             }
             TurnItem::ScriptToolCall(script) => {
                 let written = written_again(script.clone(), &step.wire);
                 let message = "nobody here knows whether this script ran, and how far";
-                let error = ScriptError::new(ErrorCode::OutcomeUnknownError, Phase::Executing, message)
-                    .suggest("check what it was to change before doing it again");
+                let error =
+                    ScriptError::new(ErrorCode::OutcomeUnknownError, Phase::Executing, message)
+                        .suggest("check what it was to change before doing it again");
                 let output = ScriptToolCallOutput {
                     error: Some(error),
                     ..ScriptToolCallOutput::new(&script.id, &script.call_id)
@@ -276,13 +343,27 @@ mod tests {
     fn of_a_script_that_was_broken_off_every_call_is_told() {
         let dir = tempfile::tempdir().unwrap();
         let journal = Journal::open(dir.path()).unwrap();
-        let start =
-            RunStart { id: "scr_1", source: "", directory: "/", session: "", seed: "0", resumes: None, setting: "" };
+        let start = RunStart {
+            id: "scr_1",
+            source: "",
+            directory: "/",
+            session: "",
+            seed: "0",
+            resumes: None,
+            setting: "",
+        };
         journal.begin(&start).unwrap();
         let args = serde_json::json!({});
         for id in ["tool_1", "tool_2", "tool_3"] {
-            let intent =
-                Intent { run: "scr_1", id, tool: "exec", args: &args, digest: id, read_only: false, line: None };
+            let intent = Intent {
+                run: "scr_1",
+                id,
+                tool: "exec",
+                args: &args,
+                digest: id,
+                read_only: false,
+                line: None,
+            };
             journal.intend(&intent).unwrap();
             let record = CallRecord {
                 id: id.to_owned(),
@@ -295,8 +376,13 @@ mod tests {
                 error: None,
             };
             if id != "tool_3" {
-                let settled =
-                    Settled { run: "scr_1", record: &record, value: Some(&args), shown: None, answered: None };
+                let settled = Settled {
+                    run: "scr_1",
+                    record: &record,
+                    value: Some(&args),
+                    shown: None,
+                    answered: None,
+                };
                 journal.settle(&settled).unwrap();
             }
         }
@@ -312,7 +398,14 @@ mod tests {
         };
         let output = as_it_was_left(&run, &item);
         let states: Vec<CallStatus> = output.calls.iter().map(|call| call.status).collect();
-        assert_eq!(states, [CallStatus::Done, CallStatus::Done, CallStatus::OutcomeUnknown]);
+        assert_eq!(
+            states,
+            [
+                CallStatus::Done,
+                CallStatus::Done,
+                CallStatus::OutcomeUnknown
+            ]
+        );
         assert!(output.error.unwrap().suggestions[0].contains("resume: \"scr_1\""));
     }
 
@@ -337,7 +430,13 @@ mod tests {
         };
         let begun = || Some(serde_json::json!({"command": ["true"]}));
         assert!(known_call("trn_1", &call(begun(), false)).is_some_and(|output| output.failed));
-        assert!(known_call("trn_1", &call(begun(), true)).is_none(), "a read can be made again");
-        assert!(known_call("trn_1", &call(None, false)).is_none(), "it never began");
+        assert!(
+            known_call("trn_1", &call(begun(), true)).is_none(),
+            "a read can be made again"
+        );
+        assert!(
+            known_call("trn_1", &call(None, false)).is_none(),
+            "it never began"
+        );
     }
 }

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use selvedge_memory::{EXPLAINED, Gradient, Keep, Level, Memory, MemoryError, NewTurn, Recall, SmallModel};
+use selvedge_memory::{
+    EXPLAINED, Gradient, Keep, Level, Memory, MemoryError, NewTurn, Recall, SmallModel,
+};
 use selvedge_protocol::{Entry, Item, Role, TurnItem};
 use serde_json::Value;
 use tokio::task::AbortHandle;
@@ -68,8 +70,18 @@ struct Told {
 
 impl Remembering {
     /// Remembers with this memory. A small model, where there is one, writes the shorter levels and filters recall.
-    pub fn new(memory: Arc<Memory>, settings: RememberSettings, small: Option<Arc<dyn SmallModel>>) -> Self {
-        Self(Arc::new(Inner { memory, settings, small, told: Mutex::default(), idle: Mutex::default() }))
+    pub fn new(
+        memory: Arc<Memory>,
+        settings: RememberSettings,
+        small: Option<Arc<dyn SmallModel>>,
+    ) -> Self {
+        Self(Arc::new(Inner {
+            memory,
+            settings,
+            small,
+            told: Mutex::default(),
+            idle: Mutex::default(),
+        }))
     }
 
     fn told(&self) -> MutexGuard<'_, HashMap<String, Told>> {
@@ -78,26 +90,57 @@ impl Remembering {
 
     /// What prompts begin with in this turn.
     async fn prepare(&self, session: &Session, missing: Vec<Vec<u8>>) -> Result<Told, MemoryError> {
-        let (memory, id, telling) = (self.0.memory.clone(), session.id().to_owned(), self.0.settings.telling);
+        let (memory, id, telling) = (
+            self.0.memory.clone(),
+            session.id().to_owned(),
+            self.0.settings.telling,
+        );
         let (turn, whole_from) = (session.turn(), whole_from(session));
         let prepared = tokio::task::spawn_blocking(move || {
             store(&memory, &id, &missing)?;
             let Telling::Gradient(gradient) = telling else {
-                let full_from = if telling == Telling::Regular { whole_from } else { turn };
-                return Ok(Told { full_from, ..Told::default() });
+                let full_from = if telling == Telling::Regular {
+                    whole_from
+                } else {
+                    turn
+                };
+                return Ok(Told {
+                    full_from,
+                    ..Told::default()
+                });
             };
-            let assembled = memory.assemble(&id, selvedge_memory::Strategy::Gradient(gradient), Keep::Pinned)?;
-            let raw = assembled.bands.iter().rev().take_while(|band| band.span.level == Level::Raw);
+            let assembled = memory.assemble(
+                &id,
+                selvedge_memory::Strategy::Gradient(gradient),
+                Keep::Pinned,
+            )?;
+            let raw = assembled
+                .bands
+                .iter()
+                .rev()
+                .take_while(|band| band.span.level == Level::Raw);
             let full_from = raw.last().map_or(turn, |band| band.span.first);
-            let text = assembled.text.get(..assembled.pinned).unwrap_or_default().to_owned();
-            Ok(Told { text, through: assembled.planned, full_from })
+            let text = assembled
+                .text
+                .get(..assembled.pinned)
+                .unwrap_or_default()
+                .to_owned();
+            Ok(Told {
+                text,
+                through: assembled.planned,
+                full_from,
+            })
         });
-        prepared.await.unwrap_or_else(|_| Err(MemoryError::Damaged("memory was given up".to_owned())))
+        prepared
+            .await
+            .unwrap_or_else(|_| Err(MemoryError::Damaged("memory was given up".to_owned())))
     }
 
     /// Writes the shorter levels, then waits for nothing to happen and draws lessons.
     fn learn_later(&self, session: &str) {
-        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else {
+            return;
+        };
         let (inner, id) = (self.0.clone(), session.to_owned());
         let task = runtime.spawn(async move {
             let (memory, name) = (inner.memory.clone(), id.clone());
@@ -112,7 +155,9 @@ impl Remembering {
             if let Some(small) = &inner.small {
                 let _ = inner.memory.summarise(&id, small.as_ref()).await;
             }
-            let Some(patience) = inner.settings.distill_after else { return };
+            let Some(patience) = inner.settings.distill_after else {
+                return;
+            };
             tokio::time::sleep(patience).await;
             loop {
                 match inner.memory.distill(&id, inner.small.as_deref()).await {
@@ -134,7 +179,9 @@ impl Remembering {
     /// The turns that memory lacks, up to and with this one.
     fn missing(&self, session: &Session, last: u32) -> Result<Vec<Vec<u8>>, MemoryError> {
         let stored = self.0.memory.turns(session.id())?;
-        Ok((stored + 1..=last).map(|turn| exchange(&session.items_of(turn))).collect())
+        Ok((stored + 1..=last)
+            .map(|turn| exchange(&session.items_of(turn)))
+            .collect())
     }
 }
 
@@ -143,7 +190,11 @@ impl Companion for Remembering {
         Some(EXPLAINED)
     }
 
-    fn before<'a>(&'a self, session: &'a Session, prompt: &'a str) -> BoxFuture<'a, Option<String>> {
+    fn before<'a>(
+        &'a self,
+        session: &'a Session,
+        prompt: &'a str,
+    ) -> BoxFuture<'a, Option<String>> {
         async move {
             if let Some(idle) = self.idle().take() {
                 idle.abort();
@@ -192,12 +243,15 @@ impl Companion for Remembering {
     }
 
     fn after(&self, session: &Session) {
-        let stored =
-            self.missing(session, session.turn()).and_then(|missing| store(&self.0.memory, session.id(), &missing));
+        let stored = self
+            .missing(session, session.turn())
+            .and_then(|missing| store(&self.0.memory, session.id(), &missing));
         match stored {
             Ok(()) => self.learn_later(session.id()),
             // It is stored before the next turn, or when the session is next gone on with.
-            Err(error) => tracing::warn!(target: "selvedge::memory", %error, "the turn is not remembered yet"),
+            Err(error) => {
+                tracing::warn!(target: "selvedge::memory", %error, "the turn is not remembered yet")
+            }
         }
     }
 }
@@ -215,7 +269,10 @@ impl Strategy for Remembering {
         let shortened = steps.iter().any(|step| step.kind == StepKind::Compacted);
         let mut items = Vec::new();
         if !told.text.is_empty() && !shortened {
-            let text = format!("What was said and done before, the older the shorter:\n{}", told.text);
+            let text = format!(
+                "What was said and done before, the older the shorter:\n{}",
+                told.text
+            );
             // The answer keeps the roles in turn, which some servers insist on.
             items.push(Item::message(Role::User, text));
             items.push(Item::message(Role::Assistant, "I have that in mind."));
@@ -227,7 +284,9 @@ impl Strategy for Remembering {
 
 /// The first turn that is told as it was.
 fn whole_from(session: &Session) -> u32 {
-    since_compaction(session.steps()).first().map_or(session.turn(), |step| step.turn)
+    since_compaction(session.steps())
+        .first()
+        .map_or(session.turn(), |step| step.turn)
 }
 
 fn store(memory: &Memory, session: &str, turns: &[Vec<u8>]) -> Result<(), MemoryError> {
@@ -241,12 +300,19 @@ fn store(memory: &Memory, session: &str, turns: &[Vec<u8>]) -> Result<(), Memory
 fn exchange(items: &[TurnItem]) -> Vec<u8> {
     let mut raw = Vec::new();
     for item in items {
-        let Ok(mut value) = serde_json::to_value(item.shown()) else { continue };
+        let Ok(mut value) = serde_json::to_value(item.shown()) else {
+            continue;
+        };
         if let Value::Object(fields) = &mut value {
             for field in ["metadata", "logs", "id", "native"] {
                 fields.remove(field);
             }
-            for call in fields.get_mut("calls").and_then(Value::as_array_mut).into_iter().flatten() {
+            for call in fields
+                .get_mut("calls")
+                .and_then(Value::as_array_mut)
+                .into_iter()
+                .flatten()
+            {
                 if let Value::Object(call) = call {
                     call.retain(|field, _| matches!(field.as_str(), "tool" | "status" | "error"));
                 }

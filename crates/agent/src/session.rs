@@ -4,7 +4,9 @@
 use std::sync::Arc;
 
 use selvedge_journal::{Journal, StoredItem};
-use selvedge_protocol::{Item, Message, OutputPart, Role, TurnEnd, TurnError, TurnItem, Usage, new_id};
+use selvedge_protocol::{
+    Item, Message, OutputPart, Role, TurnEnd, TurnError, TurnItem, Usage, new_id,
+};
 use selvedge_script as script;
 
 use crate::AgentError;
@@ -38,7 +40,9 @@ pub struct Input(
 
 impl From<&str> for Input {
     fn from(text: &str) -> Self {
-        Self(vec![OutputPart::Text { text: text.to_owned() }])
+        Self(vec![OutputPart::Text {
+            text: text.to_owned(),
+        }])
     }
 }
 
@@ -61,7 +65,11 @@ impl Session {
     }
 
     /// A new conversation of an agent that another one launched.
-    pub(crate) fn begin_under(journal: &Arc<Journal>, directory: &str, parent: &str) -> Result<Self, AgentError> {
+    pub(crate) fn begin_under(
+        journal: &Arc<Journal>,
+        directory: &str,
+        parent: &str,
+    ) -> Result<Self, AgentError> {
         let id = journal.begin_session(directory, Some(parent))?;
         Ok(Self::new(id, Some(journal.clone()), Reader::default(), 0))
     }
@@ -82,15 +90,22 @@ impl Session {
         let mut reader = Reader::default();
         for stored in items {
             let number = stored.number;
-            let line: Line = serde_json::from_value(stored.item)
-                .map_err(|error| AgentError::Damaged { number, why: error.to_string() })?;
+            let line: Line =
+                serde_json::from_value(stored.item).map_err(|error| AgentError::Damaged {
+                    number,
+                    why: error.to_string(),
+                })?;
             reader.read(stored.turn, line);
         }
         Ok(Self::new(id, Some(journal.clone()), reader, written))
     }
 
     /// A conversation that begins like another, up to and with a turn. What the other left undone stays undone here.
-    pub fn fork(journal: &Arc<Journal>, id: &str, up_to_turn: Option<u32>) -> Result<Self, AgentError> {
+    pub fn fork(
+        journal: &Arc<Journal>,
+        id: &str,
+        up_to_turn: Option<u32>,
+    ) -> Result<Self, AgentError> {
         let fork = journal.fork_session(&journal.session(id)?.id, up_to_turn)?;
         let mut session = Self::resume(journal, &fork)?;
         session.close()?;
@@ -110,7 +125,10 @@ impl Session {
         if !self.is_open() {
             return Ok(());
         }
-        let undone = self.steps.last().filter(|step| matches!(step.kind, StepKind::Answered { .. }));
+        let undone = self
+            .steps
+            .last()
+            .filter(|step| matches!(step.kind, StepKind::Answered { .. }));
         if let Some(results) = undone.map(crate::recovery::unknown) {
             let wire = results.wire();
             self.add(StepKind::Acted, results.items, wire)?;
@@ -165,7 +183,9 @@ impl Session {
     /// All items with their turns, in the order the model produced them: a script's output stands behind the script.
     pub fn history(&self) -> Vec<(u32, TurnItem)> {
         let turns = self.steps.chunk_by(|one, next| one.turn == next.turn);
-        turns.flat_map(|steps| ordered(steps).into_iter().map(|item| (steps[0].turn, item))).collect()
+        turns
+            .flat_map(|steps| ordered(steps).into_iter().map(|item| (steps[0].turn, item)))
+            .collect()
     }
 
     /// The items of one turn, in the same order.
@@ -189,7 +209,11 @@ impl Session {
 
     /// The last thing the model said.
     pub fn last_message(&self) -> Option<String> {
-        let answers = self.steps.iter().rev().filter(|step| matches!(step.kind, StepKind::Answered { .. }));
+        let answers = self
+            .steps
+            .iter()
+            .rev()
+            .filter(|step| matches!(step.kind, StepKind::Answered { .. }));
         let last = answers.take(1).flat_map(|step| step.items.iter().rev());
         last.filter_map(TurnItem::said).next()
     }
@@ -198,34 +222,64 @@ impl Session {
     pub(crate) fn ask(&mut self, input: Input) -> Result<(), AgentError> {
         self.turn += 1;
         self.ended = false;
-        let item = Item::Message(Message { role: Role::User, content: input.0, native: None });
+        let item = Item::Message(Message {
+            role: Role::User,
+            content: input.0,
+            native: None,
+        });
         self.add(StepKind::Asked, vec![item.clone().into()], vec![item])
     }
 
     /// Writes a step down, then keeps it.
-    pub(crate) fn add(&mut self, kind: StepKind, items: Vec<TurnItem>, wire: Vec<Item>) -> Result<(), AgentError> {
-        let step = Step { turn: self.turn, kind, items, wire };
+    pub(crate) fn add(
+        &mut self,
+        kind: StepKind,
+        items: Vec<TurnItem>,
+        wire: Vec<Item>,
+    ) -> Result<(), AgentError> {
+        let step = Step {
+            turn: self.turn,
+            kind,
+            items,
+            wire,
+        };
         self.write(&step.lines())?;
         self.steps.push(step);
         Ok(())
     }
 
     /// The turn is over.
-    pub(crate) fn end(&mut self, end: Result<TurnEnd, TurnError>, others: Others) -> Result<(), AgentError> {
+    pub(crate) fn end(
+        &mut self,
+        end: Result<TurnEnd, TurnError>,
+        others: Others,
+    ) -> Result<(), AgentError> {
         let (finish_reason, error) = match end {
             Ok(end) => (Some(end), None),
             Err(error) => (None, Some(error)),
         };
-        self.write(&[Line::Mark(Mark::TurnEnd { finish_reason, error, others })])?;
+        self.write(&[Line::Mark(Mark::TurnEnd {
+            finish_reason,
+            error,
+            others,
+        })])?;
         self.others.add(others);
         self.ended = true;
         Ok(())
     }
 
     fn write(&mut self, lines: &[Line]) -> Result<(), AgentError> {
-        let Some(journal) = &self.journal else { return Ok(()) };
-        let values = lines.iter().map(serde_json::to_value).collect::<Result<Vec<_>, _>>();
-        let values = values.map_err(|error| AgentError::Damaged { number: 0, why: error.to_string() })?;
+        let Some(journal) = &self.journal else {
+            return Ok(());
+        };
+        let values = lines
+            .iter()
+            .map(serde_json::to_value)
+            .collect::<Result<Vec<_>, _>>();
+        let values = values.map_err(|error| AgentError::Damaged {
+            number: 0,
+            why: error.to_string(),
+        })?;
         self.written = journal.append_items(&self.id, self.written, self.turn, &values)?;
         Ok(())
     }
@@ -251,7 +305,8 @@ fn check(items: &[StoredItem]) -> Result<(), String> {
     let mut turn = 1;
     for (number, stored) in (1u32..).zip(items) {
         let wrong = |why: &str| format!("item {number}: {why}");
-        serde_json::from_value::<Line>(stored.item.clone()).map_err(|error| wrong(&error.to_string()))?;
+        serde_json::from_value::<Line>(stored.item.clone())
+            .map_err(|error| wrong(&error.to_string()))?;
         if stored.turn != turn && stored.turn != turn + 1 {
             return Err(wrong("its turn does not follow the one before"));
         }

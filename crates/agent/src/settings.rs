@@ -75,7 +75,10 @@ impl Default for Settings {
             directory: String::new(),
             mode: Mode::default(),
             offer: Offer::default(),
-            turn_limits: Allowance { rounds: Some(100), ..Allowance::default() },
+            turn_limits: Allowance {
+                rounds: Some(100),
+                ..Allowance::default()
+            },
             session_limits: Allowance::default(),
             max_output_tokens: 10_000,
             declaration_tokens: 8_000,

@@ -7,8 +7,16 @@ use serde_json::{Map, Value, json};
 
 /// What a model reads of a run: one JSON text, and the images the script showed.
 pub(crate) fn script_result(output: &ScriptToolCallOutput, max_tokens: usize) -> Vec<OutputPart> {
-    let images = output.output.iter().filter(|part| matches!(part, OutputPart::Image { .. })).cloned();
-    std::iter::once(OutputPart::Text { text: result_text(output, max_tokens) }).chain(images).collect()
+    let images = output
+        .output
+        .iter()
+        .filter(|part| matches!(part, OutputPart::Image { .. }))
+        .cloned();
+    std::iter::once(OutputPart::Text {
+        text: result_text(output, max_tokens),
+    })
+    .chain(images)
+    .collect()
 }
 
 fn result_text(output: &ScriptToolCallOutput, max_tokens: usize) -> String {
@@ -36,7 +44,9 @@ fn facts(output: &ScriptToolCallOutput) -> Map<String, Value> {
     if let Some(error) = &output.error {
         let mut told = json!(error);
         if let Some(fields) = told.as_object_mut() {
-            fields.retain(|_, value| !(value.is_null() || value == &json!([]) || value == &json!({})));
+            fields.retain(|_, value| {
+                !(value.is_null() || value == &json!([]) || value == &json!({}))
+            });
         }
         facts.insert("error".into(), told);
     }
@@ -55,7 +65,10 @@ fn facts(output: &ScriptToolCallOutput) -> Map<String, Value> {
         facts.insert("output".into(), json!(texts));
     }
     if !output.logs.is_empty() {
-        facts.insert("logs".into(), output.logs.iter().map(|log| json!(log.message)).collect());
+        facts.insert(
+            "logs".into(),
+            output.logs.iter().map(|log| json!(log.message)).collect(),
+        );
     }
     if !output.warnings.is_empty() {
         facts.insert("warnings".into(), json!(output.warnings));
@@ -78,21 +91,35 @@ fn facts(output: &ScriptToolCallOutput) -> Map<String, Value> {
 fn cut(output: &ScriptToolCallOutput, bytes: usize) -> String {
     let id = &output.id;
     let mut facts = facts(output);
-    let note = format!("the result was cut; `await tools.recall({{ handle: \"{id}\" }})` reads all of it, in slices");
+    let note = format!(
+        "the result was cut; `await tools.recall({{ handle: \"{id}\" }})` reads all of it, in slices"
+    );
     let value = facts.remove("value");
     let mut left = bytes.saturating_sub(note.len() + 40);
     let mut shorter = Map::new();
-    for (key, share) in
-        [("status", 8), ("run", 8), ("error", 3), ("calls", 3), ("warnings", 4), ("output", 2), ("logs", 3)]
-    {
+    for (key, share) in [
+        ("status", 8),
+        ("run", 8),
+        ("error", 3),
+        ("calls", 3),
+        ("warnings", 4),
+        ("output", 2),
+        ("logs", 3),
+    ] {
         if let Some(fact) = facts.get(key) {
             let text = preview(fact, (left / share).max(48));
             left = left.saturating_sub(text.len());
-            shorter.insert(key.to_owned(), serde_json::from_str(&text).unwrap_or_default());
+            shorter.insert(
+                key.to_owned(),
+                serde_json::from_str(&text).unwrap_or_default(),
+            );
         }
     }
     if let Some(value) = value {
-        shorter.insert("value".into(), serde_json::from_str(&preview(&value, left.max(32))).unwrap_or_default());
+        shorter.insert(
+            "value".into(),
+            serde_json::from_str(&preview(&value, left.max(32))).unwrap_or_default(),
+        );
     }
     shorter.insert("truncated".into(), json!(note));
     Value::Object(shorter).to_string()
@@ -105,26 +132,48 @@ mod tests {
 
     fn output(value: &Value) -> ScriptToolCallOutput {
         let output = ScriptToolCallOutput::new("scr_1", "call_1");
-        ScriptToolCallOutput { status: RunStatus::Completed, output_json: Some(value.to_string()), ..output }
+        ScriptToolCallOutput {
+            status: RunStatus::Completed,
+            output_json: Some(value.to_string()),
+            ..output
+        }
     }
 
     #[test]
     fn a_small_result_is_told_in_few_words() {
-        assert_eq!(result_text(&output(&json!({"a": 1})), 10_000), r#"{"status":"completed","value":{"a":1}}"#);
+        assert_eq!(
+            result_text(&output(&json!({"a": 1})), 10_000),
+            r#"{"status":"completed","value":{"a":1}}"#
+        );
     }
 
     #[test]
     fn a_large_result_is_bounded_valid_and_has_a_handle() {
         let mut large = output(&json!({"rows": vec!["{}[]1234567890 漢字"; 20_000], "n": 7}));
-        large.logs = vec![LogEntry { level: LogLevel::Log, message: "x1y2".repeat(50_000) }];
-        large.output = vec![OutputPart::Text { text: "z ".repeat(50_000) }];
+        large.logs = vec![LogEntry {
+            level: LogLevel::Log,
+            message: "x1y2".repeat(50_000),
+        }];
+        large.output = vec![OutputPart::Text {
+            text: "z ".repeat(50_000),
+        }];
         for max in [200, 1_000, 10_000] {
             let text = result_text(&large, max);
-            assert!(selvedge_tokens::count(&text) <= max, "{} > {max}", selvedge_tokens::count(&text));
+            assert!(
+                selvedge_tokens::count(&text) <= max,
+                "{} > {max}",
+                selvedge_tokens::count(&text)
+            );
             let value: Value = serde_json::from_str(&text).unwrap();
-            assert!(value["truncated"].as_str().unwrap().contains("scr_1"), "{value}");
+            assert!(
+                value["truncated"].as_str().unwrap().contains("scr_1"),
+                "{value}"
+            );
             assert_eq!(value["status"], "completed");
         }
-        assert!(selvedge_tokens::count(&result_text(&large, 10_000)) > 3_000, "most of the room is used");
+        assert!(
+            selvedge_tokens::count(&result_text(&large, 10_000)) > 3_000,
+            "most of the room is used"
+        );
     }
 }

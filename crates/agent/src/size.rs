@@ -24,7 +24,12 @@ mod tests {
 
     #[test]
     fn a_bound_is_kept_for_any_text() {
-        for text in ["a".repeat(5000), "1".repeat(5000), "漢字".repeat(800), "{}[]()".repeat(500)] {
+        for text in [
+            "a".repeat(5000),
+            "1".repeat(5000),
+            "漢字".repeat(800),
+            "{}[]()".repeat(500),
+        ] {
             let tokens = count(&text);
             assert!(!exceeds(&text, tokens) && exceeds(&text, tokens - 1));
         }

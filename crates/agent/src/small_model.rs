@@ -25,12 +25,19 @@ struct ByBatches {
 impl Small {
     /// Asks this model.
     pub fn new(client: Client, model: Model) -> Self {
-        Self { client, model, later: None }
+        Self {
+            client,
+            model,
+            later: None,
+        }
     }
 
     /// The same, which draws lessons by the provider's batches: within a day, at a lower price.
     pub fn with_batches(mut self) -> Self {
-        self.later = Some(ByBatches { batches: self.client.batches(), model: self.model.clone() });
+        self.later = Some(ByBatches {
+            batches: self.client.batches(),
+            model: self.model.clone(),
+        });
         self
     }
 }
@@ -40,7 +47,9 @@ impl SmallModel for Small {
         async move {
             let prompt = prompt_of(prompt);
             let answered = crate::agents::answer(&self.client, &prompt, &self.model).await;
-            answered.map(|(text, _)| text).map_err(|error| error.message)
+            answered
+                .map(|(text, _)| text)
+                .map_err(|error| error.message)
         }
         .boxed()
     }
@@ -51,7 +60,10 @@ impl SmallModel for Small {
 }
 
 impl Later for ByBatches {
-    fn submit<'a>(&'a self, prompts: &'a [String]) -> BoxFuture<'a, Result<Option<String>, String>> {
+    fn submit<'a>(
+        &'a self,
+        prompts: &'a [String],
+    ) -> BoxFuture<'a, Result<Option<String>, String>> {
         async move {
             let prompts: Vec<Prompt> = prompts.iter().map(|prompt| prompt_of(prompt)).collect();
             match self.batches.submit(&prompts, &self.model).await {
@@ -69,9 +81,12 @@ impl Later for ByBatches {
             let state = self.batches.look(batch, prompts, &self.model).await;
             Ok(match state.map_err(|error| error.to_string())? {
                 BatchState::Working => Batch::Working,
-                BatchState::Ended(answers) => {
-                    Batch::Answered(answers.into_iter().map(|answer| answer.map_err(|e| e.to_string())).collect())
-                }
+                BatchState::Ended(answers) => Batch::Answered(
+                    answers
+                        .into_iter()
+                        .map(|answer| answer.map_err(|e| e.to_string()))
+                        .collect(),
+                ),
                 BatchState::Lost(_) => Batch::Lost,
             })
         }
@@ -80,5 +95,8 @@ impl Later for ByBatches {
 }
 
 fn prompt_of(text: &str) -> Prompt {
-    Prompt { history: vec![Item::message(Role::User, text)], ..Prompt::default() }
+    Prompt {
+        history: vec![Item::message(Role::User, text)],
+        ..Prompt::default()
+    }
 }

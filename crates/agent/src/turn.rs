@@ -4,8 +4,8 @@ use std::time::Instant;
 
 use selvedge_models::{Calls, ModelError};
 use selvedge_protocol::{
-    CallRecord, Event, EventSink, FinishReason, Item, Message, Mode, ModelErrorKind, OutputPart, TurnEnd, TurnError,
-    TurnItem, Usage,
+    CallRecord, Event, EventSink, FinishReason, Item, Message, Mode, ModelErrorKind, OutputPart,
+    TurnEnd, TurnError, TurnItem, Usage,
 };
 use selvedge_tools::Scope;
 use tokio_util::sync::CancellationToken;
@@ -60,11 +60,17 @@ impl Fault {
     /// What the turn waits for goes on in another process: it stays open.
     pub(crate) fn in_use(run: &str) -> Self {
         let message = format!("{run} still runs in another process");
-        Self(TurnError { kind: Self::IN_USE.to_owned(), message })
+        Self(TurnError {
+            kind: Self::IN_USE.to_owned(),
+            message,
+        })
     }
 
     pub(crate) fn journal(message: impl Into<String>) -> Self {
-        Self(TurnError { kind: Self::JOURNAL.to_owned(), message: message.into() })
+        Self(TurnError {
+            kind: Self::JOURNAL.to_owned(),
+            message: message.into(),
+        })
     }
 }
 
@@ -116,15 +122,34 @@ pub(crate) struct Turn<'a> {
 
 impl Agent {
     /// One turn: asks the model, runs what it wrote, and asks again until it is done.
-    pub async fn turn(&self, session: &mut Session, input: impl Into<Input>, options: &TurnOptions) -> TurnOutcome {
-        let asked = self.settle(session, options).await.and_then(|()| Ok(session.ask(input.into())?));
+    pub async fn turn(
+        &self,
+        session: &mut Session,
+        input: impl Into<Input>,
+        options: &TurnOptions,
+    ) -> TurnOutcome {
+        let asked = self
+            .settle(session, options)
+            .await
+            .and_then(|()| Ok(session.ask(input.into())?));
         match asked {
             Ok(()) => self.go_on(session, options).await,
             Err(Fault(error)) => {
                 let usage = Usage::default();
                 let turn = session.turn();
-                options.events.emit(Event::TurnFailed { turn, error: error.clone(), usage, cost: None });
-                TurnOutcome { turn, end: Err(error), message: None, usage, cost: None }
+                options.events.emit(Event::TurnFailed {
+                    turn,
+                    error: error.clone(),
+                    usage,
+                    cost: None,
+                });
+                TurnOutcome {
+                    turn,
+                    end: Err(error),
+                    message: None,
+                    usage,
+                    cost: None,
+                }
             }
         }
     }
@@ -132,7 +157,12 @@ impl Agent {
     /// Goes on with a turn that was broken off. What was done is not done again.
     pub async fn go_on(&self, session: &mut Session, options: &TurnOptions) -> TurnOutcome {
         let number = session.turn();
-        let span = tracing::info_span!("turn", session = session.id(), turn = number, end = tracing::field::Empty);
+        let span = tracing::info_span!(
+            "turn",
+            session = session.id(),
+            turn = number,
+            end = tracing::field::Empty
+        );
         let started = Instant::now();
         options.events.emit(Event::TurnStarted { turn: number });
         if let Some(changes) = &self.changes {
@@ -152,7 +182,11 @@ impl Agent {
         // A turn that waits for a person is not over.
         let elsewhere = end.as_ref().is_err_and(|error| error.kind == Fault::IN_USE);
         let waits = end == Ok(TurnEnd::Suspended) || elsewhere;
-        let ended = if waits { Ok(()) } else { session.end(end.clone(), by_others(spent, session)) };
+        let ended = if waits {
+            Ok(())
+        } else {
+            session.end(end.clone(), by_others(spent, session))
+        };
         if let Some(companion) = self.companion.as_ref() {
             companion.kept(session, &kept);
             if !waits {
@@ -161,16 +195,36 @@ impl Agent {
         }
         let end = end.and_then(|end| ended.map(|()| end).map_err(|error| Fault::from(error).0));
         options.events.emit(match &end {
-            Ok(end) => Event::TurnCompleted { turn: number, finish_reason: *end, usage, cost },
-            Err(error) => Event::TurnFailed { turn: number, error: error.clone(), usage, cost },
+            Ok(end) => Event::TurnCompleted {
+                turn: number,
+                finish_reason: *end,
+                usage,
+                cost,
+            },
+            Err(error) => Event::TurnFailed {
+                turn: number,
+                error: error.clone(),
+                usage,
+                cost,
+            },
         });
         let message = items.iter().rev().find_map(TurnItem::said);
-        TurnOutcome { turn: number, end, message, usage, cost }
+        TurnOutcome {
+            turn: number,
+            end,
+            message,
+            usage,
+            cost,
+        }
     }
 
     async fn tell_changes(&self, events: &EventSink) {
-        let Some(changes) = self.changes.clone() else { return };
-        let diff = tokio::task::spawn_blocking(move || changes.diff()).await.unwrap_or_default();
+        let Some(changes) = self.changes.clone() else {
+            return;
+        };
+        let diff = tokio::task::spawn_blocking(move || changes.diff())
+            .await
+            .unwrap_or_default();
         if !diff.is_empty() {
             events.emit(Event::DiffUpdated { diff });
         }
@@ -181,7 +235,10 @@ impl Agent {
         if !session.is_open() {
             return Ok(());
         }
-        let stopped = TurnOptions { cancel: CancellationToken::new(), ..options.clone() };
+        let stopped = TurnOptions {
+            cancel: CancellationToken::new(),
+            ..options.clone()
+        };
         stopped.cancel.cancel();
         let mut turn = Turn::new(self, session, &stopped);
         let settled = turn.finish_left_undone().await;
@@ -201,7 +258,14 @@ impl<'a> Turn<'a> {
         let (usage, cost) = session.spent();
         let budget = match &agent.budget {
             Some(above) => above.clone(),
-            None => Budget::new(agent.settings.session_limits, Spent { rounds: 0, usage, cost: Some(cost) }),
+            None => Budget::new(
+                agent.settings.session_limits,
+                Spent {
+                    rounds: 0,
+                    usage,
+                    cost: Some(cost),
+                },
+            ),
         };
         let so_far = spent_in(session.steps(), session.turn());
         let kept = Kept::default();
@@ -215,7 +279,11 @@ impl<'a> Turn<'a> {
             mode: options.mode.unwrap_or(agent.settings.mode),
             budget: budget.going_on_within(agent.settings.turn_limits, so_far),
             rides: None,
-            calls: if agent.model.tools { Calls::Parallel } else { Calls::Off },
+            calls: if agent.model.tools {
+                Calls::Parallel
+            } else {
+                Calls::Off
+            },
             last: false,
             shortened: false,
             no_room_said: false,
@@ -305,9 +373,11 @@ impl<'a> Turn<'a> {
         }
         let turn = self.session.turn();
         match self.session.steps().last() {
-            Some(Step { turn: last, kind: StepKind::Answered { finish, .. }, .. }) if *last == turn => {
-                end_of(finish.clone(), None)
-            }
+            Some(Step {
+                turn: last,
+                kind: StepKind::Answered { finish, .. },
+                ..
+            }) if *last == turn => end_of(finish.clone(), None),
             _ => Ok(None),
         }
     }
@@ -319,10 +389,20 @@ impl<'a> Turn<'a> {
 
     /// What rides inside the newest message, for the whole turn.
     async fn recall(&mut self) {
-        let Some(companion) = &self.agent.companion else { return };
+        let Some(companion) = &self.agent.companion else {
+            return;
+        };
         let turn = self.session.turn();
-        let asked = self.session.steps().iter().rev().find(|step| step.turn == turn && step.kind == StepKind::Asked);
-        let prompt = asked.and_then(|step| step.items.first()).map(text_of).unwrap_or_default();
+        let asked = self
+            .session
+            .steps()
+            .iter()
+            .rev()
+            .find(|step| step.turn == turn && step.kind == StepKind::Asked);
+        let prompt = asked
+            .and_then(|step| step.items.first())
+            .map(text_of)
+            .unwrap_or_default();
         self.rides = companion.before(self.session, &prompt).await;
     }
 
@@ -367,7 +447,10 @@ fn by_others(all: Spent, session: &Session) -> Others {
     let own = spent_in(session.steps(), session.turn());
     let cost = (all.cost.unwrap_or(0.0) - own.cost.unwrap_or(0.0)).max(0.0);
     // Money is added up in another order here.
-    Others { usage: all.usage.beyond(&own.usage), cost: if cost < 1e-9 { 0.0 } else { cost } }
+    Others {
+        usage: all.usage.beyond(&own.usage),
+        cost: if cost < 1e-9 { 0.0 } else { cost },
+    }
 }
 
 /// Whether an answer that asks for nothing ends the turn, and how.
@@ -395,7 +478,9 @@ impl Drop for Turn<'_> {
 
 /// The steps a model is still told of.
 pub(crate) fn since_compaction(steps: &[Step]) -> &[Step] {
-    let last = steps.iter().rposition(|step| step.kind == StepKind::Compacted);
+    let last = steps
+        .iter()
+        .rposition(|step| step.kind == StepKind::Compacted);
     &steps[last.unwrap_or(0)..]
 }
 

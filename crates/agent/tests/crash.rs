@@ -41,8 +41,10 @@ fn model(asked: &Asked) -> Reply {
         Value::String(text) => text.clone(),
         other => support::text_of(other).trim().to_owned(),
     };
-    let newest =
-        messages.iter().rposition(|message| message["role"] == "user" && words(message).starts_with("turn ")).unwrap();
+    let newest = messages
+        .iter()
+        .rposition(|message| message["role"] == "user" && words(message).starts_with("turn "))
+        .unwrap();
     let n = words(&messages[newest])[5..].to_owned();
     if newest + 1 < messages.len() {
         return vec![text(&format!("Turn {n} is done."))].into();
@@ -52,7 +54,10 @@ fn model(asked: &Asked) -> Reply {
          await tools.note({{ key: '{n}-a' }});\nawait tools.note({{ key: '{n}-b' }});\nreturn seen.length;"
     );
     vec![
-        text(&format!("I look first.\n{}\nThen the rest.", block(&script))),
+        text(&format!(
+            "I look first.\n{}\nThen the rest.",
+            block(&script)
+        )),
         call("c1", "look", json!({"n": 1})),
         call("c2", "look", json!({"n": 2})),
         call("c3", "note", json!({"key": format!("{n}-c")})),
@@ -64,58 +69,97 @@ fn model(asked: &Asked) -> Reply {
 #[test]
 #[ignore = "it is the child of the test below"]
 fn child() {
-    let Ok(place) = std::env::var("SELVEDGE_CRASH_PLACE") else { return };
-    let (place, url) = (PathBuf::from(place), std::env::var("SELVEDGE_CRASH_URL").unwrap());
-    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
-        let journal = Arc::new(Journal::open(&place).unwrap());
-        let mut registry = Registry::new();
-        registry.register(tool("look", "Looks.", |args: Look| async move { Ok(args.n * 2) }).read_only()).unwrap();
-        let log = place.join("notes");
-        registry
-            .register(tool("note", "Writes a line.", move |args: Note| {
-                let log = log.clone();
-                async move {
-                    use std::io::Write;
-                    let mut file = std::fs::OpenOptions::new().create(true).append(true).open(log).unwrap();
-                    file.write_all(format!("{}\n", args.key).as_bytes()).unwrap();
-                    // It is noted, and nobody knows yet.
-                    tokio::time::sleep(Duration::from_millis(1)).await;
-                    Ok(args.key)
-                }
-            }))
-            .unwrap();
-        let held = place.clone();
-        registry
-            .register(tool("hold", "Writes a line and waits until it may go on.", move |args: Note| {
-                let held = held.clone();
-                async move {
-                    use std::io::Write;
-                    let mut file =
-                        std::fs::OpenOptions::new().create(true).append(true).open(held.join("held")).unwrap();
-                    file.write_all(format!("{}\n", args.key).as_bytes()).unwrap();
-                    while !held.join("go").exists() {
-                        tokio::time::sleep(Duration::from_millis(2)).await;
+    let Ok(place) = std::env::var("SELVEDGE_CRASH_PLACE") else {
+        return;
+    };
+    let (place, url) = (
+        PathBuf::from(place),
+        std::env::var("SELVEDGE_CRASH_URL").unwrap(),
+    );
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap()
+        .block_on(async {
+            let journal = Arc::new(Journal::open(&place).unwrap());
+            let mut registry = Registry::new();
+            registry
+                .register(
+                    tool("look", "Looks.", |args: Look| async move { Ok(args.n * 2) }).read_only(),
+                )
+                .unwrap();
+            let log = place.join("notes");
+            registry
+                .register(tool("note", "Writes a line.", move |args: Note| {
+                    let log = log.clone();
+                    async move {
+                        use std::io::Write;
+                        let mut file = std::fs::OpenOptions::new()
+                            .create(true)
+                            .append(true)
+                            .open(log)
+                            .unwrap();
+                        file.write_all(format!("{}\n", args.key).as_bytes())
+                            .unwrap();
+                        // It is noted, and nobody knows yet.
+                        tokio::time::sleep(Duration::from_millis(1)).await;
+                        Ok(args.key)
                     }
-                    Ok(args.key)
-                }
-            }))
-            .unwrap();
-        let orchestrator = Orchestrator::new(registry).with_ledger(journal.clone());
-        let client = Client::new(Provider::new("mock", url, WireApi::Chat)).unwrap();
-        let model = Model { context_window: 100_000_000, ..Model::known("gpt-4o") };
-        let agent = Agent::new(client, model, Harness::new(orchestrator).unwrap(), Settings::default());
-        let id = std::fs::read_to_string(place.join("session")).unwrap();
-        let mut session = Session::resume(&journal, &id).unwrap();
-        let options = TurnOptions::default();
-        if session.is_open() {
-            agent.go_on(&mut session, &options).await.end.unwrap();
-        }
-        let turns = std::env::var("SELVEDGE_CRASH_TURNS").map_or(TURNS, |turns| turns.parse().unwrap());
-        while session.turn() < turns {
-            let prompt = format!("turn {}", session.turn() + 1);
-            agent.turn(&mut session, prompt, &options).await.end.unwrap();
-        }
-    });
+                }))
+                .unwrap();
+            let held = place.clone();
+            registry
+                .register(tool(
+                    "hold",
+                    "Writes a line and waits until it may go on.",
+                    move |args: Note| {
+                        let held = held.clone();
+                        async move {
+                            use std::io::Write;
+                            let mut file = std::fs::OpenOptions::new()
+                                .create(true)
+                                .append(true)
+                                .open(held.join("held"))
+                                .unwrap();
+                            file.write_all(format!("{}\n", args.key).as_bytes())
+                                .unwrap();
+                            while !held.join("go").exists() {
+                                tokio::time::sleep(Duration::from_millis(2)).await;
+                            }
+                            Ok(args.key)
+                        }
+                    },
+                ))
+                .unwrap();
+            let orchestrator = Orchestrator::new(registry).with_ledger(journal.clone());
+            let client = Client::new(Provider::new("mock", url, WireApi::Chat)).unwrap();
+            let model = Model {
+                context_window: 100_000_000,
+                ..Model::known("gpt-4o")
+            };
+            let agent = Agent::new(
+                client,
+                model,
+                Harness::new(orchestrator).unwrap(),
+                Settings::default(),
+            );
+            let id = std::fs::read_to_string(place.join("session")).unwrap();
+            let mut session = Session::resume(&journal, &id).unwrap();
+            let options = TurnOptions::default();
+            if session.is_open() {
+                agent.go_on(&mut session, &options).await.end.unwrap();
+            }
+            let turns =
+                std::env::var("SELVEDGE_CRASH_TURNS").map_or(TURNS, |turns| turns.parse().unwrap());
+            while session.turn() < turns {
+                let prompt = format!("turn {}", session.turn() + 1);
+                agent
+                    .turn(&mut session, prompt, &options)
+                    .await
+                    .end
+                    .unwrap();
+            }
+        });
 }
 
 fn start(place: &Path, url: &str) -> Child {
@@ -124,8 +168,12 @@ fn start(place: &Path, url: &str) -> Child {
 
 fn command(place: &Path, url: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "child", "--ignored", "--quiet"]).stdout(Stdio::null());
-    command.env("SELVEDGE_CRASH_PLACE", place).env("SELVEDGE_CRASH_URL", url);
+    command
+        .args(["--exact", "child", "--ignored", "--quiet"])
+        .stdout(Stdio::null());
+    command
+        .env("SELVEDGE_CRASH_PLACE", place)
+        .env("SELVEDGE_CRASH_URL", url);
     command
 }
 
@@ -133,7 +181,9 @@ fn command(place: &Path, url: &str) -> Command {
 async fn two_deaths_in_one_answer_do_nothing_twice() {
     let server = Server::start(|asked| match asked.number {
         0 => vec![
-            text(&block("await tools.note({ key: 'a' }); await tools.hold({ key: 'script' })")),
+            text(&block(
+                "await tools.note({ key: 'a' }); await tools.hold({ key: 'script' })",
+            )),
             call("c1", "hold", json!({"key": "call"})),
         ]
         .into(),
@@ -153,8 +203,16 @@ async fn two_deaths_in_one_answer_do_nothing_twice() {
         for deaths in 1..=2 {
             let mut child = one_turn(&die_at, &url);
             let patience = Instant::now() + Duration::from_secs(120);
-            while std::fs::read_to_string(die_at.join("held")).unwrap_or_default().lines().count() < deaths {
-                assert!(Instant::now() < patience && child.try_wait().unwrap().is_none(), "it does not go on");
+            while std::fs::read_to_string(die_at.join("held"))
+                .unwrap_or_default()
+                .lines()
+                .count()
+                < deaths
+            {
+                assert!(
+                    Instant::now() < patience && child.try_wait().unwrap().is_none(),
+                    "it does not go on"
+                );
                 std::thread::yield_now();
             }
             child.kill().unwrap();
@@ -165,15 +223,27 @@ async fn two_deaths_in_one_answer_do_nothing_twice() {
     })
     .await
     .unwrap();
-    assert_eq!((lines("held"), lines("notes")), (vec!["script".to_owned(), "call".to_owned()], vec!["a".to_owned()]));
+    assert_eq!(
+        (lines("held"), lines("notes")),
+        (
+            vec!["script".to_owned(), "call".to_owned()],
+            vec!["a".to_owned()]
+        )
+    );
     let journal = Arc::new(Journal::open(&path).unwrap());
     let session = Session::resume(&journal, &id).unwrap();
     let told = support::history(&session).join("\n");
-    assert!(told.contains("OutcomeUnknownError") && told.contains("result c1: outcome unknown"), "{told}");
+    assert!(
+        told.contains("OutcomeUnknownError") && told.contains("result c1: outcome unknown"),
+        "{told}"
+    );
 }
 
 fn one_turn(place: &Path, url: &str) -> Child {
-    command(place, url).env("SELVEDGE_CRASH_TURNS", "1").spawn().unwrap()
+    command(place, url)
+        .env("SELVEDGE_CRASH_TURNS", "1")
+        .spawn()
+        .unwrap()
 }
 
 fn begin(place: &Path) -> String {
@@ -192,7 +262,10 @@ fn notes(place: &Path) -> Vec<String> {
 fn bare(item: &TurnItem) -> Value {
     let mut value = serde_json::to_value(item).unwrap();
     let mut paths = vec!["id", "metadata"];
-    if matches!(item, TurnItem::ScriptToolCall(_) | TurnItem::ScriptToolCallOutput(_)) {
+    if matches!(
+        item,
+        TurnItem::ScriptToolCall(_) | TurnItem::ScriptToolCallOutput(_)
+    ) {
         paths.push("call_id");
     }
     for path in paths {
@@ -207,10 +280,14 @@ fn bare(item: &TurnItem) -> Value {
 /// The calls of unknown outcome that an item tells of.
 fn unknowns(item: &TurnItem) -> usize {
     match item {
-        TurnItem::ScriptToolCallOutput(output) => {
-            output.calls.iter().filter(|call| call.status == CallStatus::OutcomeUnknown).count()
+        TurnItem::ScriptToolCallOutput(output) => output
+            .calls
+            .iter()
+            .filter(|call| call.status == CallStatus::OutcomeUnknown)
+            .count(),
+        TurnItem::Item(Item::FunctionCallOutput(output)) => {
+            usize::from(output.text().starts_with("outcome unknown"))
         }
-        TurnItem::Item(Item::FunctionCallOutput(output)) => usize::from(output.text().starts_with("outcome unknown")),
         _ => 0,
     }
 }
@@ -227,7 +304,9 @@ async fn a_session_killed_ten_times_ends_as_one_that_never_was() {
         let mut killed = 0;
         let mut child = start(&wild_place, &url);
         // Aimed by what was done, not by how long it takes here: each at a note of its own.
-        let mut targets: Vec<usize> = (0..KILLS).map(|_| random_below(3 * TURNS as usize - 20)).collect();
+        let mut targets: Vec<usize> = (0..KILLS)
+            .map(|_| random_below(3 * TURNS as usize - 20))
+            .collect();
         targets.sort_unstable();
         for target in targets {
             let patience = Instant::now() + Duration::from_secs(300);
@@ -252,8 +331,12 @@ async fn a_session_killed_ten_times_ends_as_one_that_never_was() {
     .unwrap();
     assert_eq!(killed, KILLS, "every kill met a living process");
 
-    let journals = [Arc::new(Journal::open(calm.path()).unwrap()), Arc::new(Journal::open(wild.path()).unwrap())];
-    let [calm_session, wild_session] = [0, 1].map(|at: usize| Session::resume(&journals[at], &ids[at]).unwrap());
+    let journals = [
+        Arc::new(Journal::open(calm.path()).unwrap()),
+        Arc::new(Journal::open(wild.path()).unwrap()),
+    ];
+    let [calm_session, wild_session] =
+        [0, 1].map(|at: usize| Session::resume(&journals[at], &ids[at]).unwrap());
     let (calm_items, wild_items) = (calm_session.history(), wild_session.history());
     assert_eq!(calm_items.len(), wild_items.len());
     let mut unknown = 0;
@@ -274,9 +357,14 @@ async fn a_session_killed_ten_times_ends_as_one_that_never_was() {
     };
     assert_eq!(calls(&calm_items), 10 * TURNS as usize);
     let runs = journals[1].runs(&Default::default()).unwrap();
-    let in_flight = runs.iter().flat_map(|run| journals[1].run(&run.id).unwrap().calls).filter(|call| {
-        call.state == CallState::Ended(CallStatus::OutcomeUnknown) && !call.read_only && call.args.is_some()
-    });
+    let in_flight = runs
+        .iter()
+        .flat_map(|run| journals[1].run(&run.id).unwrap().calls)
+        .filter(|call| {
+            call.state == CallState::Ended(CallStatus::OutcomeUnknown)
+                && !call.read_only
+                && call.args.is_some()
+        });
     let in_flight = in_flight.count();
     assert_eq!(unknown, in_flight, "each once");
     println!("{killed} kills, {in_flight} calls of unknown outcome");
@@ -286,7 +374,10 @@ async fn a_session_killed_ten_times_ends_as_one_that_never_was() {
     noted.sort();
     noted.dedup();
     assert_eq!(noted.len(), all, "nothing was done twice");
-    assert!(all >= 3 * TURNS as usize - 2 * in_flight, "{all} notes, {in_flight} unknown");
+    assert!(
+        all >= 3 * TURNS as usize - 2 * in_flight,
+        "{all} notes, {in_flight} unknown"
+    );
 }
 
 /// A number below `most`, a different one each time.

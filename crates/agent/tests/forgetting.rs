@@ -6,7 +6,9 @@ mod support;
 use std::sync::Arc;
 use std::time::Duration;
 
-use selvedge_agent::{Agent, AgentError, RememberSettings, Remembering, Session, StepKind, Telling};
+use selvedge_agent::{
+    Agent, AgentError, RememberSettings, Remembering, Session, StepKind, Telling,
+};
 use selvedge_journal::{Filter, Journal, JournalError, Keeping, Redactor};
 use selvedge_memory::{Gradient, Memory};
 use selvedge_protocol::{Ledger, RunStart, TurnEnd, WireApi};
@@ -22,7 +24,9 @@ const WORD: &str = "zyzzyvaplex";
 fn is_in_file(desk: &Desk) -> bool {
     ["journal.sqlite", "journal.sqlite-wal"].iter().any(|name| {
         let bytes = std::fs::read(desk.dir.path().join("home").join(name)).unwrap_or_default();
-        bytes.windows(WORD.len()).any(|window| window.eq_ignore_ascii_case(WORD.as_bytes()))
+        bytes
+            .windows(WORD.len())
+            .any(|window| window.eq_ignore_ascii_case(WORD.as_bytes()))
     })
 }
 
@@ -33,14 +37,22 @@ fn another(desk: &Desk) -> Arc<Journal> {
 
 /// Does much with the word in the turn that asks for it, and little in others.
 fn answers(asked: &Asked) -> Reply {
-    let key = if asked.path.ends_with("responses") { "input" } else { "messages" };
+    let key = if asked.path.ends_with("responses") {
+        "input"
+    } else {
+        "messages"
+    };
     let last = text_of(asked.body[key].as_array().unwrap().last().unwrap());
     if last.contains("Tell me about") && !last.contains("Result of the script") {
         let code = format!(
             "store('kept', '{WORD} is kept'); await tools.agents.launch.sync('Say {WORD}.');\n\
              return (await tools.readFile({{ path: 'z.txt' }})).text + '{WORD} '.repeat(400)"
         );
-        vec![text(&block(&code)), call("c1", "read_file", json!({"path": "z.txt"}))].into()
+        vec![
+            text(&block(&code)),
+            call("c1", "read_file", json!({"path": "z.txt"})),
+        ]
+        .into()
     } else if last.contains(&format!("Say {WORD}")) || last.contains("Result of the script") {
         vec![text(&format!("{WORD} is a beetle."))].into()
     } else {
@@ -53,30 +65,52 @@ fn remembering(memory: &Arc<Memory>) -> Remembering {
     let recall = Some(Duration::from_secs(20));
     Remembering::new(
         memory.clone(),
-        RememberSettings { telling, recall, recall_tokens: 600, distill_after: None },
+        RememberSettings {
+            telling,
+            recall,
+            recall_tokens: 600,
+            distill_after: None,
+        },
         None,
     )
 }
 
 async fn say(agent: &Agent, session: &mut Session, desk: &Desk, prompt: &str) {
-    assert_eq!(agent.turn(session, prompt, &desk.options()).await.end, Ok(TurnEnd::Stop), "{prompt}");
+    assert_eq!(
+        agent.turn(session, prompt, &desk.options()).await.end,
+        Ok(TurnEnd::Stop),
+        "{prompt}"
+    );
 }
 
 #[tokio::test]
 async fn a_forgotten_turn_is_gone_and_the_conversation_goes_on() {
     for api in APIS {
         let (desk, server) = (Desk::new(api), Server::start(answers).await);
-        std::fs::write(desk.work().join("z.txt"), format!("{WORD}, says the file\n")).unwrap();
-        let memory = Arc::new(Memory::open(&desk.dir.path().join("home"), Redactor::new([])).unwrap());
+        std::fs::write(
+            desk.work().join("z.txt"),
+            format!("{WORD}, says the file\n"),
+        )
+        .unwrap();
+        let memory =
+            Arc::new(Memory::open(&desk.dir.path().join("home"), Redactor::new([])).unwrap());
         let agent = desk.agent(&server).with_memory(&remembering(&memory));
         let mut session = desk.session();
         say(&agent, &mut session, &desk, "Good morning.").await;
-        say(&agent, &mut session, &desk, &format!("Tell me about the {WORD}. Always call the {WORD} by its name."))
-            .await;
+        say(
+            &agent,
+            &mut session,
+            &desk,
+            &format!("Tell me about the {WORD}. Always call the {WORD} by its name."),
+        )
+        .await;
         say(&agent, &mut session, &desk, "Good evening.").await;
         while memory.distill(session.id(), None).await.unwrap().waiting > 0 {}
         assert_eq!(memory.lessons(None).unwrap().len(), 1);
-        let fork = Session::fork(&desk.journal, session.id(), Some(2)).unwrap().id().to_owned();
+        let fork = Session::fork(&desk.journal, session.id(), Some(2))
+            .unwrap()
+            .id()
+            .to_owned();
         let id = session.id().to_owned();
         assert!(is_in_file(&desk) && desk.journal.all_sessions(10).unwrap().len() == 3);
         let spent = session.spent();
@@ -84,7 +118,9 @@ async fn a_forgotten_turn_is_gone_and_the_conversation_goes_on() {
         // Whoever works on it is not disturbed, and nothing is taken from under a run.
         let other = another(&desk);
         let refused = Session::forget(&other, &id, Some(2));
-        assert!(matches!(refused, Err(AgentError::Journal(JournalError::SessionInUse(used))) if used == id));
+        assert!(
+            matches!(refused, Err(AgentError::Journal(JournalError::SessionInUse(used))) if used == id)
+        );
         drop(session);
         let third = another(&desk);
         let start = RunStart {
@@ -98,11 +134,16 @@ async fn a_forgotten_turn_is_gone_and_the_conversation_goes_on() {
         };
         third.begin(&start).unwrap();
         let refused = Session::forget(&other, &id, Some(3));
-        assert!(matches!(refused, Err(AgentError::Journal(JournalError::NotOver(run))) if run == "scr_open"));
+        assert!(
+            matches!(refused, Err(AgentError::Journal(JournalError::NotOver(run))) if run == "scr_open")
+        );
         drop(third);
 
         let would = Session::would_forget(&other, &id, Some(2)).unwrap();
-        assert!(is_in_file(&desk) && Session::read(&other, &id).unwrap().turn() == 3, "nothing changes yet");
+        assert!(
+            is_in_file(&desk) && Session::read(&other, &id).unwrap().turn() == 3,
+            "nothing changes yet"
+        );
         let gone = Session::forget(&other, &id, Some(2)).unwrap();
         assert_eq!(would, gone);
         // The script, the structured call, and what ran for the launched agent; the fork has the same turn.
@@ -114,7 +155,10 @@ async fn a_forgotten_turn_is_gone_and_the_conversation_goes_on() {
         assert!(!is_in_file(&desk), "{api:?}");
         assert!(memory.lessons(None).unwrap().is_empty());
         let left = other.runs(&Filter::default()).unwrap();
-        assert_eq!(left.iter().map(|run| run.id.as_str()).collect::<Vec<_>>(), ["scr_open"]);
+        assert_eq!(
+            left.iter().map(|run| run.id.as_str()).collect::<Vec<_>>(),
+            ["scr_open"]
+        );
         // What was asked for twice is no mistake.
         assert_eq!(Session::forget(&other, &id, Some(2)).unwrap().runs, 0);
         assert_eq!(memory.forget_turn(&id, 2).unwrap().turns, 0);
@@ -126,17 +170,36 @@ async fn a_forgotten_turn_is_gone_and_the_conversation_goes_on() {
         say(&agent, &mut session, &desk, "And now?").await;
         let asked = &server.asked()[before];
         let told = text_of(&asked.body);
-        assert!(!asked.raw.contains(WORD) && !asked.raw.contains("c1"), "{}", asked.raw);
-        assert!(told.contains("Good morning.") && told.contains("Good evening."), "{told}");
+        assert!(
+            !asked.raw.contains(WORD) && !asked.raw.contains("c1"),
+            "{}",
+            asked.raw
+        );
+        assert!(
+            told.contains("Good morning.") && told.contains("Good evening."),
+            "{told}"
+        );
         let fork = Session::resume(&desk.journal, &fork).unwrap();
         assert_eq!(history(&fork).len(), 3, "{:?}", history(&fork));
         assert!(history(&fork)[2].contains("removed from the conversation"));
 
         // The whole of it goes as well, and takes nothing else along.
         drop((session, fork));
-        assert!(Session::forget(&other, &id, None).unwrap().sessions.contains(&id));
-        assert!(matches!(Session::resume(&other, &id), Err(AgentError::Journal(JournalError::NoSession(_)))));
-        assert_eq!(other.all_sessions(10).unwrap().len(), 1, "the fork is another conversation");
+        assert!(
+            Session::forget(&other, &id, None)
+                .unwrap()
+                .sessions
+                .contains(&id)
+        );
+        assert!(matches!(
+            Session::resume(&other, &id),
+            Err(AgentError::Journal(JournalError::NoSession(_)))
+        ));
+        assert_eq!(
+            other.all_sessions(10).unwrap().len(),
+            1,
+            "the fork is another conversation"
+        );
     }
 }
 
@@ -144,11 +207,21 @@ async fn a_forgotten_turn_is_gone_and_the_conversation_goes_on() {
 async fn without_memory_the_note_keeps_the_roles_in_turn() {
     for api in APIS {
         let (desk, server) = (Desk::new(api), Server::start(answers).await);
-        std::fs::write(desk.work().join("z.txt"), format!("{WORD}, says the file\n")).unwrap();
+        std::fs::write(
+            desk.work().join("z.txt"),
+            format!("{WORD}, says the file\n"),
+        )
+        .unwrap();
         let agent = desk.agent(&server);
         let mut session = desk.session();
         say(&agent, &mut session, &desk, "Good morning.").await;
-        say(&agent, &mut session, &desk, &format!("Tell me about the {WORD}.")).await;
+        say(
+            &agent,
+            &mut session,
+            &desk,
+            &format!("Tell me about the {WORD}."),
+        )
+        .await;
         let id = session.id().to_owned();
         drop(session);
         Session::forget(&desk.journal, &id, Some(2)).unwrap();
@@ -157,15 +230,26 @@ async fn without_memory_the_note_keeps_the_roles_in_turn() {
         let mut session = Session::resume(&desk.journal, &id).unwrap();
         say(&agent, &mut session, &desk, "And now?").await;
         let asked = server.asked();
-        let key = if api == WireApi::Responses { "input" } else { "messages" };
+        let key = if api == WireApi::Responses {
+            "input"
+        } else {
+            "messages"
+        };
         let told = asked.last().unwrap().body[key].as_array().unwrap().clone();
         let roles: Vec<&str> = told
             .iter()
             .filter_map(|item| item["role"].as_str())
             .filter(|role| ["user", "assistant"].contains(role))
             .collect();
-        assert_eq!(roles, ["user", "assistant", "user", "assistant", "user"], "{api:?}: {told:?}");
-        assert!(text_of(&told[told.len() - 3]).contains("removed from the conversation"), "{told:?}");
+        assert_eq!(
+            roles,
+            ["user", "assistant", "user", "assistant", "user"],
+            "{api:?}: {told:?}"
+        );
+        assert!(
+            text_of(&told[told.len() - 3]).contains("removed from the conversation"),
+            "{told:?}"
+        );
     }
 }
 
@@ -173,12 +257,20 @@ async fn without_memory_the_note_keeps_the_roles_in_turn() {
 async fn what_was_made_shorter_since_does_not_tell_of_it() {
     let long = "x".repeat(3_000);
     let server = Server::start(move |asked| {
-        let last = asked.body["messages"].as_array().unwrap().last().unwrap().to_string();
+        let last = asked.body["messages"]
+            .as_array()
+            .unwrap()
+            .last()
+            .unwrap()
+            .to_string();
         let said = match last.contains("Result of the script") {
             true => "noted".to_owned(),
             false => block(&format!("return {{ n: {}, s: '{long}' }}", asked.number)),
         };
-        Reply::Counted(vec![text(&said)], asked.body["messages"].to_string().len() as u64 / 4 + 100)
+        Reply::Counted(
+            vec![text(&said)],
+            asked.body["messages"].to_string().len() as u64 / 4 + 100,
+        )
     })
     .await;
     let mut desk = Desk::new(WireApi::Chat);
@@ -186,13 +278,27 @@ async fn what_was_made_shorter_since_does_not_tell_of_it() {
     desk.settings.declaration_tokens = 100;
     let agent = desk.agent(&server);
     let mut session = desk.session();
-    say(&agent, &mut session, &desk, &format!("TASK: find the {WORD}")).await;
-    let shortened = |session: &Session| session.steps().iter().any(|step| step.kind == StepKind::Compacted);
+    say(
+        &agent,
+        &mut session,
+        &desk,
+        &format!("TASK: find the {WORD}"),
+    )
+    .await;
+    let shortened = |session: &Session| {
+        session
+            .steps()
+            .iter()
+            .any(|step| step.kind == StepKind::Compacted)
+    };
     while !shortened(&session) {
         say(&agent, &mut session, &desk, "please go on").await;
     }
     let told = |session: &Session| format!("{:?}", session.steps());
-    assert!(told(&session).matches(WORD).count() > 2, "the summary has it");
+    assert!(
+        told(&session).matches(WORD).count() > 2,
+        "the summary has it"
+    );
     let id = session.id().to_owned();
     drop(session);
     Session::forget(&desk.journal, &id, Some(1)).unwrap();
@@ -210,17 +316,36 @@ async fn what_was_made_shorter_since_does_not_tell_of_it() {
 #[tokio::test]
 async fn where_all_is_sealed_no_word_was_ever_in_the_file() {
     let (mut desk, server) = (Desk::new(WireApi::Chat), Server::start(answers).await);
-    std::fs::write(desk.work().join("z.txt"), format!("{WORD}, says the file\n")).unwrap();
+    std::fs::write(
+        desk.work().join("z.txt"),
+        format!("{WORD}, says the file\n"),
+    )
+    .unwrap();
     let (home, key) = (desk.dir.path().join("home"), [5; 32]);
-    let keeping = Keeping { key: Some(key), ..Keeping::default() };
+    let keeping = Keeping {
+        key: Some(key),
+        ..Keeping::default()
+    };
     desk.journal = Arc::new(Journal::open_with(&home, &keeping).unwrap());
     let memory = Arc::new(Memory::open_sealed(&home, Redactor::new([]), &key).unwrap());
     let agent = desk.agent(&server).with_memory(&remembering(&memory));
     let mut session = desk.session();
-    say(&agent, &mut session, &desk, &format!("Tell me about the {WORD}. Always call the {WORD} by its name.")).await;
+    say(
+        &agent,
+        &mut session,
+        &desk,
+        &format!("Tell me about the {WORD}. Always call the {WORD} by its name."),
+    )
+    .await;
     while memory.distill(session.id(), None).await.unwrap().waiting > 0 {}
     assert_eq!(memory.lessons(None).unwrap().len(), 1);
-    say(&agent, &mut session, &desk, &format!("By which name do I call the {WORD}?")).await;
+    say(
+        &agent,
+        &mut session,
+        &desk,
+        &format!("By which name do I call the {WORD}?"),
+    )
+    .await;
     assert!(!is_in_file(&desk));
     let asked = server.asked();
     assert!(

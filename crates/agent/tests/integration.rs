@@ -6,7 +6,9 @@ mod support;
 use std::sync::Arc;
 
 use selvedge_agent::{Session, TurnOutcome};
-use selvedge_protocol::{Answer, ApprovalPolicy, ErrorCode, Event, Mode, RunStatus, TurnEnd, TurnItem, Usage, WireApi};
+use selvedge_protocol::{
+    Answer, ApprovalPolicy, ErrorCode, Event, Mode, RunStatus, TurnEnd, TurnItem, Usage, WireApi,
+};
 use selvedge_sandbox::Wasm;
 use selvedge_tools::AskLater;
 use serde_json::{Value, json};
@@ -22,7 +24,10 @@ fn mixed() -> Vec<Vec<Say>> {
     vec![
         vec![
             think("Count first."),
-            text(&format!("I count the lines.\n\n{}\n\nThen I read the other one.", block(SCRIPT))),
+            text(&format!(
+                "I count the lines.\n\n{}\n\nThen I read the other one.",
+                block(SCRIPT)
+            )),
             call("call_b", "read_file", json!({"path": "b.txt"})),
         ],
         vec![text("Three lines, and four.")],
@@ -44,7 +49,9 @@ fn expected() -> Vec<String> {
 }
 
 async fn play(desk: &Desk, server: &Server, session: &mut Session) -> TurnOutcome {
-    desk.agent(server).turn(session, "How many lines?", &desk.options()).await
+    desk.agent(server)
+        .turn(session, "How many lines?", &desk.options())
+        .await
 }
 
 /// Compares a mixed turn item by item: history, events, what is stored, and what went over the wire.
@@ -55,7 +62,11 @@ async fn mixed_turn(api: WireApi) -> Vec<Value> {
     assert_eq!(outcome.end, Ok(TurnEnd::Stop));
     assert_eq!(outcome.message.as_deref(), Some("Three lines, and four."));
     assert_eq!(history(&session), expected(), "{api:?}");
-    assert_eq!(desk.items_told().iter().map(brief).collect::<Vec<_>>(), expected()[1..], "{api:?}: events");
+    assert_eq!(
+        desk.items_told().iter().map(brief).collect::<Vec<_>>(),
+        expected()[1..],
+        "{api:?}: events"
+    );
     let stored = Session::resume(&desk.journal, session.id()).unwrap();
     assert_eq!(stored.history(), session.history());
     assert_eq!(stored.steps(), session.steps());
@@ -63,7 +74,11 @@ async fn mixed_turn(api: WireApi) -> Vec<Value> {
         input_tokens: 2 * INPUT,
         cached_input_tokens: 2 * CACHED,
         output_tokens: 2 * OUTPUT,
-        reasoning_output_tokens: if api == WireApi::Messages { 0 } else { 2 * REASONING },
+        reasoning_output_tokens: if api == WireApi::Messages {
+            0
+        } else {
+            2 * REASONING
+        },
         ..Usage::default()
     };
     assert_eq!(outcome.usage, usage, "{api:?}");
@@ -74,35 +89,77 @@ async fn mixed_turn(api: WireApi) -> Vec<Value> {
 async fn i1_responses_script_text_and_thinking() {
     let asked = mixed_turn(WireApi::Responses).await;
     let input = asked[1]["input"].as_array().unwrap();
-    let kinds: Vec<&str> = input.iter().map(|item| item["type"].as_str().unwrap_or("message")).collect();
-    assert_eq!(kinds, ["message", "reasoning", "message", "function_call", "function_call_output", "message"]);
+    let kinds: Vec<&str> = input
+        .iter()
+        .map(|item| item["type"].as_str().unwrap_or("message"))
+        .collect();
+    assert_eq!(
+        kinds,
+        [
+            "message",
+            "reasoning",
+            "message",
+            "function_call",
+            "function_call_output",
+            "message"
+        ]
+    );
     let said = input[2]["content"][0]["text"].as_str().unwrap();
-    assert!(said.contains("<tool-calls>") && said.ends_with("Then I read the other one."), "whole: {said}");
+    assert!(
+        said.contains("<tool-calls>") && said.ends_with("Then I read the other one."),
+        "whole: {said}"
+    );
     assert_eq!(input[1]["encrypted_content"], "gAAA");
-    assert_eq!((&input[5]["role"], text_of(&input[5]["content"]).contains("\"value\":3")), (&json!("user"), true));
+    assert_eq!(
+        (
+            &input[5]["role"],
+            text_of(&input[5]["content"]).contains("\"value\":3")
+        ),
+        (&json!("user"), true)
+    );
 }
 
 #[tokio::test]
 async fn i2_chat_completions_script_block() {
     let asked = mixed_turn(WireApi::Chat).await;
     let messages = asked[1]["messages"].as_array().unwrap();
-    let roles: Vec<&str> = messages.iter().map(|message| message["role"].as_str().unwrap()).collect();
+    let roles: Vec<&str> = messages
+        .iter()
+        .map(|message| message["role"].as_str().unwrap())
+        .collect();
     assert_eq!(roles, ["system", "user", "assistant", "tool", "user"]);
-    assert!(messages[2]["content"].as_str().unwrap().contains("<tool-calls>"));
+    assert!(
+        messages[2]["content"]
+            .as_str()
+            .unwrap()
+            .contains("<tool-calls>")
+    );
     assert_eq!(messages[2]["tool_calls"][0]["id"], "call_b");
-    assert!(text_of(&messages[4]).contains("\"value\":3"), "a script block's result comes last");
+    assert!(
+        text_of(&messages[4]).contains("\"value\":3"),
+        "a script block's result comes last"
+    );
 }
 
 #[tokio::test]
 async fn i3_messages_thinking_and_script() {
     let asked = mixed_turn(WireApi::Messages).await;
     let messages = asked[1]["messages"].as_array().unwrap();
-    let roles: Vec<&str> = messages.iter().map(|message| message["role"].as_str().unwrap()).collect();
+    let roles: Vec<&str> = messages
+        .iter()
+        .map(|message| message["role"].as_str().unwrap())
+        .collect();
     assert_eq!(roles, ["user", "assistant", "user"]);
     let answer = messages[1]["content"].as_array().unwrap();
-    assert_eq!((&answer[0]["type"], &answer[0]["signature"]), (&json!("thinking"), &json!("c2ln")));
+    assert_eq!(
+        (&answer[0]["type"], &answer[0]["signature"]),
+        (&json!("thinking"), &json!("c2ln"))
+    );
     let results = messages[2]["content"].as_array().unwrap();
-    assert_eq!((&results[0]["type"], &results[0]["tool_use_id"]), (&json!("tool_result"), &json!("call_b")));
+    assert_eq!(
+        (&results[0]["type"], &results[0]["tool_use_id"]),
+        (&json!("tool_result"), &json!("call_b"))
+    );
     assert!(text_of(&results[1]).contains("\"value\":3"));
 }
 
@@ -120,7 +177,10 @@ async fn i4_structured_calls_the_script_tool_and_blocks_in_one_turn() {
         ];
         let (desk, server) = (Desk::new(api), Server::saying(answers).await);
         let mut session = desk.session();
-        assert_eq!(play(&desk, &server, &mut session).await.end, Ok(TurnEnd::Stop));
+        assert_eq!(
+            play(&desk, &server, &mut session).await.end,
+            Ok(TurnEnd::Stop)
+        );
         let items = history(&session);
         assert_eq!(
             items[1..5],
@@ -132,12 +192,27 @@ async fn i4_structured_calls_the_script_tool_and_blocks_in_one_turn() {
             ],
             "in the order they were written"
         );
-        assert!(items[5].starts_with("call c2") && items[6].starts_with("call c3"), "{items:?}");
-        assert!(items[7].starts_with("result c2: L1: one") && items[8].starts_with("result c3"), "{items:?}");
+        assert!(
+            items[5].starts_with("call c2") && items[6].starts_with("call c3"),
+            "{items:?}"
+        );
+        assert!(
+            items[7].starts_with("result c2: L1: one") && items[8].starts_with("result c3"),
+            "{items:?}"
+        );
         // All four ran under one journal: two scripts and one group of calls.
         let runs = desk.journal.runs(&Default::default()).unwrap();
-        assert_eq!(runs.iter().filter(|run| run.id.starts_with("scr_")).count(), 2);
-        assert_eq!(runs.iter().filter(|run| run.id.starts_with("trn_")).map(|run| run.calls).collect::<Vec<_>>(), [2]);
+        assert_eq!(
+            runs.iter().filter(|run| run.id.starts_with("scr_")).count(),
+            2
+        );
+        assert_eq!(
+            runs.iter()
+                .filter(|run| run.id.starts_with("trn_"))
+                .map(|run| run.calls)
+                .collect::<Vec<_>>(),
+            [2]
+        );
     }
 }
 
@@ -145,33 +220,58 @@ async fn i4_structured_calls_the_script_tool_and_blocks_in_one_turn() {
 async fn i5_an_approval_shows_the_script_and_goes_on_later() {
     let script = "const a = 1;\nawait tools.writeFile({ path: 'new.txt', content: 'x', approvalContext: 'to see it' });\nreturn a;";
     let answers = vec![vec![text(&block(script))], vec![text("written")]];
-    let (mut desk, server) = (Desk::new(WireApi::Responses), Server::saying(answers.clone()).await);
+    let (mut desk, server) = (
+        Desk::new(WireApi::Responses),
+        Server::saying(answers.clone()).await,
+    );
     desk.policy = ApprovalPolicy::Untrusted;
     let person = Person::who_says(Answer::Once);
     desk.approver = Some(person.clone());
     let mut session = desk.session();
-    assert_eq!(play(&desk, &server, &mut session).await.end, Ok(TurnEnd::Stop));
+    assert_eq!(
+        play(&desk, &server, &mut session).await.end,
+        Ok(TurnEnd::Stop)
+    );
     let asked = person.asked.lock().unwrap().clone();
     let gated = &asked[0].calls[0];
     assert_eq!((gated.tool.as_str(), gated.line), ("write_file", Some(2)));
-    assert!(gated.snippet.as_ref().unwrap().contains("const a = 1;"), "the lines around it");
+    assert!(
+        gated.snippet.as_ref().unwrap().contains("const a = 1;"),
+        "the lines around it"
+    );
     assert!(asked[0].script_id.as_ref().unwrap().starts_with("scr_"));
-    assert!(desk.told().iter().any(|event| matches!(event, Event::ApprovalRequested { .. })));
+    assert!(
+        desk.told()
+            .iter()
+            .any(|event| matches!(event, Event::ApprovalRequested { .. }))
+    );
 
     // Nobody is there: the turn waits, and goes on in another process where somebody is.
     let (mut desk, server) = (Desk::new(WireApi::Responses), Server::saying(answers).await);
     desk.policy = ApprovalPolicy::Untrusted;
     desk.approver = Some(Arc::new(AskLater));
     let mut session = desk.session();
-    assert_eq!(play(&desk, &server, &mut session).await.end, Ok(TurnEnd::Suspended));
+    assert_eq!(
+        play(&desk, &server, &mut session).await.end,
+        Ok(TurnEnd::Suspended)
+    );
     assert!(!desk.work().join("new.txt").exists() && session.is_open());
     let id = session.id().to_owned();
     drop(session);
     desk.approver = Some(Person::who_says(Answer::Once));
     let mut session = Session::resume(&desk.journal, &id).unwrap();
-    let outcome = desk.agent(&server).go_on(&mut session, &desk.options()).await;
-    assert_eq!((outcome.end, outcome.message.as_deref()), (Ok(TurnEnd::Stop), Some("written")));
-    assert_eq!(std::fs::read_to_string(desk.work().join("new.txt")).unwrap(), "x");
+    let outcome = desk
+        .agent(&server)
+        .go_on(&mut session, &desk.options())
+        .await;
+    assert_eq!(
+        (outcome.end, outcome.message.as_deref()),
+        (Ok(TurnEnd::Stop), Some("written"))
+    );
+    assert_eq!(
+        std::fs::read_to_string(desk.work().join("new.txt")).unwrap(),
+        "x"
+    );
     assert_eq!(history(&session)[2], "script returned: 1");
 }
 
@@ -188,10 +288,20 @@ async fn i6_a_timeout_is_in_the_history_and_told_to_the_model() {
         ];
         let (desk, server) = (Desk::new(api), Server::saying(answers).await);
         let mut session = desk.session();
-        assert_eq!(play(&desk, &server, &mut session).await.end, Ok(TurnEnd::Stop));
-        assert!(history(&session)[2].starts_with("script failed: ScriptTimeoutError"), "{:?}", history(&session));
+        assert_eq!(
+            play(&desk, &server, &mut session).await.end,
+            Ok(TurnEnd::Stop)
+        );
+        assert!(
+            history(&session)[2].starts_with("script failed: ScriptTimeoutError"),
+            "{:?}",
+            history(&session)
+        );
         let second = text_of(&server.asked()[1].body);
-        assert!(second.contains("ScriptTimeoutError") && second.contains("partialResults"), "{second}");
+        assert!(
+            second.contains("ScriptTimeoutError") && second.contains("partialResults"),
+            "{second}"
+        );
     }
 }
 
@@ -199,20 +309,33 @@ async fn i6_a_timeout_is_in_the_history_and_told_to_the_model() {
 async fn i7_disabled_runs_nothing_and_says_so() {
     for api in APIS {
         let code = "await tools.writeFile({ path: 'never.txt', content: 'x' }); return 1";
-        let answers = vec![vec![text(&format!("Now: {}", block(code)))], vec![text("I see")]];
+        let answers = vec![
+            vec![text(&format!("Now: {}", block(code)))],
+            vec![text("I see")],
+        ];
         let (mut desk, server) = (Desk::new(api), Server::saying(answers).await);
         desk.settings.mode = Mode::Disabled;
         let mut session = desk.session();
-        assert_eq!(play(&desk, &server, &mut session).await.end, Ok(TurnEnd::Stop));
+        assert_eq!(
+            play(&desk, &server, &mut session).await.end,
+            Ok(TurnEnd::Stop)
+        );
         assert!(!desk.work().join("never.txt").exists());
         let asked = server.asked();
         let tools = asked[0].body["tools"].to_string();
-        assert!(!tools.contains("\"script\"") && tools.contains("read_file"), "the script tool is not offered");
-        assert!(!text_of(&asked[0].body).contains("<tool-calls>"), "nor are blocks taught");
+        assert!(
+            !tools.contains("\"script\"") && tools.contains("read_file"),
+            "the script tool is not offered"
+        );
+        assert!(
+            !text_of(&asked[0].body).contains("<tool-calls>"),
+            "nor are blocks taught"
+        );
         assert!(text_of(&asked[1].body).contains("scripts are disabled here"));
         assert!(history(&session)[3].contains("scripts are disabled here"));
         // The narrowest place wins.
-        let server = Server::saying(vec![vec![text(&block("return 7"))], vec![text("seven")]]).await;
+        let server =
+            Server::saying(vec![vec![text(&block("return 7"))], vec![text("seven")]]).await;
         let mut options = desk.options();
         options.mode = Some(Mode::Enabled);
         let agent = desk.agent(&server);
@@ -229,16 +352,28 @@ async fn i8_a_dry_run_checks_and_reports() {
         let (mut desk, server) = (Desk::new(api), Server::saying(answers).await);
         desk.settings.mode = Mode::DryRun;
         let mut session = desk.session();
-        assert_eq!(play(&desk, &server, &mut session).await.end, Ok(TurnEnd::Stop));
+        assert_eq!(
+            play(&desk, &server, &mut session).await.end,
+            Ok(TurnEnd::Stop)
+        );
         assert!(!desk.work().join("never.txt").exists());
-        let output = session.history().into_iter().find_map(|(_, item)| match item {
-            TurnItem::ScriptToolCallOutput(output) => Some(output),
-            _ => None,
-        });
+        let output = session
+            .history()
+            .into_iter()
+            .find_map(|(_, item)| match item {
+                TurnItem::ScriptToolCallOutput(output) => Some(output),
+                _ => None,
+            });
         let output = output.unwrap();
         assert_eq!(output.status, RunStatus::DryRun);
-        assert_eq!(output.error.as_ref().unwrap().code, ErrorCode::ToolNotFoundError);
-        assert!(text_of(&server.asked()[1].body).contains("readFile"), "with the nearest name");
+        assert_eq!(
+            output.error.as_ref().unwrap().code,
+            ErrorCode::ToolNotFoundError
+        );
+        assert!(
+            text_of(&server.asked()[1].body).contains("readFile"),
+            "with the nearest name"
+        );
     }
 }
 
@@ -248,16 +383,28 @@ async fn i9_the_same_turn_on_another_runtime() {
     for runtime in [
         None,
         Some(Arc::new(
-            Wasm::new(selvedge_sandbox::Settings { max_scripts: 2, pooling: false, ..Default::default() }).unwrap(),
+            Wasm::new(selvedge_sandbox::Settings {
+                max_scripts: 2,
+                pooling: false,
+                ..Default::default()
+            })
+            .unwrap(),
         ) as _),
     ] {
         let (mut desk, server) = (Desk::new(WireApi::Messages), Server::saying(mixed()).await);
         desk.runtime = runtime;
         let mut session = desk.session();
-        assert_eq!(play(&desk, &server, &mut session).await.end, Ok(TurnEnd::Stop));
+        assert_eq!(
+            play(&desk, &server, &mut session).await.end,
+            Ok(TurnEnd::Stop)
+        );
         all.push((
             history(&session),
-            server.asked().into_iter().map(|asked| asked.body["messages"].clone()).collect::<Vec<_>>(),
+            server
+                .asked()
+                .into_iter()
+                .map(|asked| asked.body["messages"].clone())
+                .collect::<Vec<_>>(),
         ));
     }
     assert_eq!(all[0], all[1]);

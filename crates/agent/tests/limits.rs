@@ -14,17 +14,27 @@ use support::speech::{INPUT, OUTPUT, block, call, text};
 use support::{APIS, Desk, history, text_of};
 
 fn too_long() -> Reply {
-    Reply::Fail(400, json!({"error": {"code": "context_length_exceeded", "message": "too long"}}).to_string())
+    Reply::Fail(
+        400,
+        json!({"error": {"code": "context_length_exceeded", "message": "too long"}}).to_string(),
+    )
 }
 
 fn compactions(session: &Session) -> usize {
-    session.steps().iter().filter(|step| step.kind == StepKind::Compacted).count()
+    session
+        .steps()
+        .iter()
+        .filter(|step| step.kind == StepKind::Compacted)
+        .count()
 }
 
 #[tokio::test]
 async fn a_request_that_stays_too_long_fails_the_turn() {
     let server = Server::start(|asked| match asked.number {
-        0..4 => Reply::Counted(vec![text(&"words ".repeat(200))], asked.raw.len() as u64 / 4),
+        0..4 => Reply::Counted(
+            vec![text(&"words ".repeat(200))],
+            asked.raw.len() as u64 / 4,
+        ),
         _ => too_long(),
     })
     .await;
@@ -34,14 +44,23 @@ async fn a_request_that_stays_too_long_fails_the_turn() {
     let agent = desk.agent(&server);
     let mut session = desk.session();
     for _ in 0..4 {
-        assert_eq!(agent.turn(&mut session, "go on", &desk.options()).await.end, Ok(TurnEnd::Stop));
+        assert_eq!(
+            agent.turn(&mut session, "go on", &desk.options()).await.end,
+            Ok(TurnEnd::Stop)
+        );
     }
     let outcome = agent.turn(&mut session, "and on", &desk.options()).await;
     assert_eq!(outcome.end.unwrap_err().kind, "context_too_long");
-    assert_eq!((server.asked().len(), compactions(&session)), (6, 1), "once more, shorter, and no more");
+    assert_eq!(
+        (server.asked().len(), compactions(&session)),
+        (6, 1),
+        "once more, shorter, and no more"
+    );
     // What was only asked cannot be said in fewer words.
     let mut session = desk.session();
-    let outcome = agent.turn(&mut session, "go".repeat(5_000), &desk.options()).await;
+    let outcome = agent
+        .turn(&mut session, "go".repeat(5_000), &desk.options())
+        .await;
     assert_eq!(outcome.end.unwrap_err().kind, "context_too_long");
     assert_eq!((server.asked().len(), compactions(&session)), (7, 0));
 }
@@ -56,15 +75,26 @@ async fn requests_that_were_too_long_count_as_rounds() {
     .await;
     let mut desk = Desk::new(WireApi::Chat);
     desk.settings.turn_limits.rounds = Some(6);
-    let outcome = desk.agent(&server).turn(&mut desk.session(), "go", &desk.options()).await;
-    assert_eq!((outcome.end, server.asked().len()), (Ok(TurnEnd::MaxRounds), 6));
+    let outcome = desk
+        .agent(&server)
+        .turn(&mut desk.session(), "go", &desk.options())
+        .await;
+    assert_eq!(
+        (outcome.end, server.asked().len()),
+        (Ok(TurnEnd::MaxRounds), 6)
+    );
 }
 
 #[tokio::test]
 async fn a_large_system_text_does_not_make_the_conversation_shorter_again_and_again() {
     let long = "x".repeat(1_500);
     let server = Server::start(move |asked| {
-        let last = asked.body["messages"].as_array().unwrap().last().unwrap().to_string();
+        let last = asked.body["messages"]
+            .as_array()
+            .unwrap()
+            .last()
+            .unwrap()
+            .to_string();
         let said = match last.contains("Result of the script") {
             true => "noted".to_owned(),
             false => block(&format!("return '{long}'")),
@@ -82,13 +112,23 @@ async fn a_large_system_text_does_not_make_the_conversation_shorter_again_and_ag
     (desk.model.context_window, desk.model.max_output_tokens) = (fixed * 2, 500);
     let agent = desk.agent(&server);
     for _ in 0..20 {
-        assert_eq!(agent.turn(&mut session, "go on", &desk.options()).await.end, Ok(TurnEnd::Stop));
+        assert_eq!(
+            agent.turn(&mut session, "go on", &desk.options()).await.end,
+            Ok(TurnEnd::Stop)
+        );
     }
     let many = compactions(&session);
     assert!((1..=8).contains(&many), "{many} in 40 requests");
     for event in desk.told() {
-        if let Event::ThreadCompacted { tokens_before, tokens_after } = event {
-            assert!(tokens_after < tokens_before && tokens_after > fixed / 2, "{tokens_before} → {tokens_after}");
+        if let Event::ThreadCompacted {
+            tokens_before,
+            tokens_after,
+        } = event
+        {
+            assert!(
+                tokens_after < tokens_before && tokens_after > fixed / 2,
+                "{tokens_before} → {tokens_after}"
+            );
         }
     }
     // No room at all: it is said, and nothing is made shorter.
@@ -97,7 +137,11 @@ async fn a_large_system_text_does_not_make_the_conversation_shorter_again_and_ag
     desk.events.lock().unwrap().clear();
     agent.turn(&mut session, "go on", &desk.options()).await;
     let said = |event: &Event| matches!(event, Event::Error { message } if message.contains("of the context"));
-    assert_eq!(desk.told().iter().filter(|event| said(event)).count(), 1, "in two requests");
+    assert_eq!(
+        desk.told().iter().filter(|event| said(event)).count(),
+        1,
+        "in two requests"
+    );
     assert_eq!(compactions(&session), many);
 }
 
@@ -110,7 +154,11 @@ async fn a_turn_that_goes_on_remembers_what_it_spent() {
     })
     .await;
     let mut desk = Desk::new(WireApi::Messages);
-    desk.model.prices = Some(Prices { input: 1e4, output: 0.0, ..Prices::default() });
+    desk.model.prices = Some(Prices {
+        input: 1e4,
+        output: 0.0,
+        ..Prices::default()
+    });
     desk.settings.turn_limits.rounds = Some(2);
     let agent = desk.agent(&server);
     let mut session = desk.session();
@@ -128,22 +176,37 @@ async fn a_turn_that_goes_on_remembers_what_it_spent() {
     assert!(session.is_open());
     let outcome = agent.go_on(&mut session, &desk.options()).await;
     assert_eq!(outcome.end, Ok(TurnEnd::Stop));
-    assert_eq!((outcome.usage.input_tokens, outcome.usage.output_tokens), (2 * INPUT, 2 * OUTPUT));
+    assert_eq!(
+        (outcome.usage.input_tokens, outcome.usage.output_tokens),
+        (2 * INPUT, 2 * OUTPUT)
+    );
     assert_eq!(outcome.cost, Some(2.0));
     let last = server.asked().pop().unwrap();
-    assert!(text_of(&last.body).contains("This is the last answer of this turn"), "one of two rounds was left");
-    assert!(matches!(desk.told().last(), Some(Event::TurnCompleted { usage, .. }) if usage.input_tokens == 2 * INPUT));
+    assert!(
+        text_of(&last.body).contains("This is the last answer of this turn"),
+        "one of two rounds was left"
+    );
+    assert!(
+        matches!(desk.told().last(), Some(Event::TurnCompleted { usage, .. }) if usage.input_tokens == 2 * INPUT)
+    );
 }
 
 #[tokio::test]
 async fn nothing_runs_in_a_last_answer_and_everything_before_it_stays_as_it_was() {
     for api in APIS {
         let server = Server::start(|asked| {
-            let write = format!("await tools.writeFile({{ path: 'n{}.txt', content: '' }})", asked.number);
+            let write = format!(
+                "await tools.writeFile({{ path: 'n{}.txt', content: '' }})",
+                asked.number
+            );
             vec![
                 text(&block(&write)),
                 call("s", "script", json!({"code": write})),
-                call("c", "write_file", json!({"path": format!("c{}.txt", asked.number), "content": ""})),
+                call(
+                    "c",
+                    "write_file",
+                    json!({"path": format!("c{}.txt", asked.number), "content": ""}),
+                ),
             ]
             .into()
         })
@@ -151,25 +214,44 @@ async fn nothing_runs_in_a_last_answer_and_everything_before_it_stays_as_it_was(
         let mut desk = Desk::new(api);
         desk.settings.turn_limits.rounds = Some(2);
         let mut session = desk.session();
-        let outcome = desk.agent(&server).turn(&mut session, "go", &desk.options()).await;
+        let outcome = desk
+            .agent(&server)
+            .turn(&mut session, "go", &desk.options())
+            .await;
         assert_eq!(outcome.end, Ok(TurnEnd::MaxRounds));
         let exists = |name: &str| desk.work().join(name).exists();
-        assert!(exists("n0.txt") && exists("c0.txt") && !exists("n1.txt") && !exists("c1.txt"), "{api:?}");
+        assert!(
+            exists("n0.txt") && exists("c0.txt") && !exists("n1.txt") && !exists("c1.txt"),
+            "{api:?}"
+        );
         let items = history(&session);
         let refused = |start: &str| items.iter().filter(|item| item.starts_with(start)).count();
-        assert_eq!(refused("script failed: ScriptRejectedError: it was not run"), 2, "{items:?}");
+        assert_eq!(
+            refused("script failed: ScriptRejectedError: it was not run"),
+            2,
+            "{items:?}"
+        );
         assert_eq!(refused("result c: error: it was not run"), 1, "{items:?}");
         // The cache of the first request holds for the second.
         let asked = server.asked();
         let (first, second) = (&asked[0].body, &asked[1].body);
         assert_eq!(first["tools"], second["tools"], "{api:?}");
-        assert!(second["tool_choice"] == "none" || second["tool_choice"]["type"] == "none", "{api:?}");
-        let key = if api == WireApi::Responses { "input" } else { "messages" };
+        assert!(
+            second["tool_choice"] == "none" || second["tool_choice"]["type"] == "none",
+            "{api:?}"
+        );
+        let key = if api == WireApi::Responses {
+            "input"
+        } else {
+            "messages"
+        };
         let said = text_of(&second[key]);
         assert!(!said.contains("[called "), "calls stay calls: {said}");
         let plain = |items: &Value| {
             let items = items.as_array().unwrap().iter().map(Value::to_string);
-            items.map(|item| item.replace(",\"cache_control\":{\"type\":\"ephemeral\"}", "")).collect::<Vec<_>>()
+            items
+                .map(|item| item.replace(",\"cache_control\":{\"type\":\"ephemeral\"}", ""))
+                .collect::<Vec<_>>()
         };
         let (first, second) = (plain(&first[key]), plain(&second[key]));
         assert_eq!(first[..], second[..first.len()], "{api:?}");
@@ -184,9 +266,17 @@ async fn a_failed_turn_says_what_it_cost() {
     })
     .await;
     let mut desk = Desk::new(WireApi::Chat);
-    desk.model.prices = Some(Prices { input: 1e4, output: 0.0, ..Prices::default() });
-    desk.agent(&server).turn(&mut desk.session(), "go", &desk.options()).await;
-    assert!(matches!(desk.told().last(), Some(Event::TurnFailed { cost: Some(cost), .. }) if *cost == 1.0));
+    desk.model.prices = Some(Prices {
+        input: 1e4,
+        output: 0.0,
+        ..Prices::default()
+    });
+    desk.agent(&server)
+        .turn(&mut desk.session(), "go", &desk.options())
+        .await;
+    assert!(
+        matches!(desk.told().last(), Some(Event::TurnFailed { cost: Some(cost), .. }) if *cost == 1.0)
+    );
     // Whatever is complete was begun.
     let mut begun = Vec::new();
     for event in desk.told() {
@@ -203,15 +293,43 @@ async fn agents_do_not_spend_money_that_nobody_counts() {
     let script = "const asked = [tools.agents.llm.chat({ prompt: 'x', model: 'unpriced' }), tools.agents.launch.sync({ prompt: 'x', model: 'unpriced' })];\n\
                   const refused = (await Promise.allSettled(asked)).map(({ reason }) => String(reason.message));\n\
                   return [...refused, (await tools.agents.llm.chat({ prompt: 'x', model: 'priced' })).text];";
-    let server = Server::saying(vec![vec![text(&block(script))], vec![text("counted")], vec![text("done")]]).await;
+    let server = Server::saying(vec![
+        vec![text(&block(script))],
+        vec![text("counted")],
+        vec![text("done")],
+    ])
+    .await;
     let mut desk = Desk::new(WireApi::Chat);
-    desk.model.prices = Some(Prices { input: 1.0, output: 1.0, ..Prices::default() });
+    desk.model.prices = Some(Prices {
+        input: 1.0,
+        output: 1.0,
+        ..Prices::default()
+    });
     desk.settings.turn_limits.cost = Some(5.0);
     let mut session = desk.session();
-    let outcome = desk.agent(&server).turn(&mut session, "go", &desk.options()).await;
-    assert_eq!((outcome.end, server.asked().len()), (Ok(TurnEnd::Stop), 3), "{:?}", history(&session));
-    assert_eq!(history(&session)[2].matches("what unpriced costs is not known").count(), 2, "{:?}", history(&session));
-    assert!(history(&session)[2].contains("counted"), "{:?}", history(&session));
+    let outcome = desk
+        .agent(&server)
+        .turn(&mut session, "go", &desk.options())
+        .await;
+    assert_eq!(
+        (outcome.end, server.asked().len()),
+        (Ok(TurnEnd::Stop), 3),
+        "{:?}",
+        history(&session)
+    );
+    assert_eq!(
+        history(&session)[2]
+            .matches("what unpriced costs is not known")
+            .count(),
+        2,
+        "{:?}",
+        history(&session)
+    );
+    assert!(
+        history(&session)[2].contains("counted"),
+        "{:?}",
+        history(&session)
+    );
 }
 
 /// The script has less time than the model takes.
@@ -237,8 +355,13 @@ async fn a_script_waits_for_agents_longer_than_for_anything_else() {
     .await;
     let desk = Desk::new(WireApi::Chat);
     let mut session = desk.session();
-    desk.agent(&server).turn(&mut session, "go", &desk.options()).await;
-    assert_eq!(history(&session)[2], "script returned: [\"at last\",\"at last\",\"at last\"]");
+    desk.agent(&server)
+        .turn(&mut session, "go", &desk.options())
+        .await;
+    assert_eq!(
+        history(&session)[2],
+        "script returned: [\"at last\",\"at last\",\"at last\"]"
+    );
 }
 
 #[tokio::test]
@@ -247,7 +370,10 @@ async fn what_an_agent_does_is_told_as_its_own() {
     let plan = "await tools.updatePlan({ plan: [{ step: 'of the agent', status: 'pending' }] })";
     let server = Server::start(move |asked| {
         let words = text_of(&asked.body["messages"]);
-        match (words.contains("Result of the script"), words.contains("task A")) {
+        match (
+            words.contains("Result of the script"),
+            words.contains("task A"),
+        ) {
             (true, _) => vec![text("done")].into(),
             (false, true) => vec![text(&block(plan))].into(),
             (false, false) => vec![text(&block(script))].into(),
@@ -256,22 +382,40 @@ async fn what_an_agent_does_is_told_as_its_own() {
     .await;
     let desk = Desk::new(WireApi::Chat);
     let mut session = desk.session();
-    desk.agent(&server).turn(&mut session, "go", &desk.options()).await;
+    desk.agent(&server)
+        .turn(&mut session, "go", &desk.options())
+        .await;
     assert_eq!(history(&session)[2], "script returned: \"done\"");
     let told = desk.told();
-    assert!(told.iter().any(|event| matches!(event, Event::CallStarted { tool, .. } if tool == "update_plan")));
-    assert!(!told.iter().any(|event| matches!(event, Event::PlanUpdated { .. })), "it is not the parent's plan");
+    assert!(
+        told.iter()
+            .any(|event| matches!(event, Event::CallStarted { tool, .. } if tool == "update_plan"))
+    );
+    assert!(
+        !told
+            .iter()
+            .any(|event| matches!(event, Event::PlanUpdated { .. })),
+        "it is not the parent's plan"
+    );
     let links: Vec<_> = told
         .iter()
         .filter_map(|event| match event {
-            Event::AgentStarted { agent_id, parent_id, call_id, session_id } => {
-                Some((agent_id, parent_id, call_id, session_id))
-            }
+            Event::AgentStarted {
+                agent_id,
+                parent_id,
+                call_id,
+                session_id,
+            } => Some((agent_id, parent_id, call_id, session_id)),
             _ => None,
         })
         .collect();
-    let [(agent_id, parent_id, call_id, session_id)] = links[..] else { panic!("{links:?}") };
-    assert!(agent_id.starts_with("agt_") && parent_id.starts_with("scr_"), "{links:?}");
+    let [(agent_id, parent_id, call_id, session_id)] = links[..] else {
+        panic!("{links:?}")
+    };
+    assert!(
+        agent_id.starts_with("agt_") && parent_id.starts_with("scr_"),
+        "{links:?}"
+    );
     let launched = |event: &Event| matches!(event, Event::CallFinished { parent_id: run, call } if run == parent_id && call.id == *call_id && call.tool == "agents.launch.sync");
     assert!(told.iter().any(launched), "{call_id}");
     assert_eq!(desk.journal.session(session_id).unwrap().id, *session_id);
@@ -279,11 +423,25 @@ async fn what_an_agent_does_is_told_as_its_own() {
 
 #[tokio::test]
 async fn a_limit_of_one_request_lets_the_model_act_once() {
-    let server = Server::start(|_| vec![call("c", "read_file", json!({"path": "a.txt"}))].into()).await;
+    let server =
+        Server::start(|_| vec![call("c", "read_file", json!({"path": "a.txt"}))].into()).await;
     let mut desk = Desk::new(WireApi::Chat);
-    desk.settings.turn_limits = Allowance { rounds: Some(1), ..Allowance::default() };
+    desk.settings.turn_limits = Allowance {
+        rounds: Some(1),
+        ..Allowance::default()
+    };
     let mut session = desk.session();
-    let outcome = desk.agent(&server).turn(&mut session, "go", &desk.options()).await;
-    assert_eq!((outcome.end, server.asked().len()), (Ok(TurnEnd::MaxRounds), 1));
-    assert!(history(&session)[2].starts_with("result c: L1: one"), "{:?}", history(&session));
+    let outcome = desk
+        .agent(&server)
+        .turn(&mut session, "go", &desk.options())
+        .await;
+    assert_eq!(
+        (outcome.end, server.asked().len()),
+        (Ok(TurnEnd::MaxRounds), 1)
+    );
+    assert!(
+        history(&session)[2].starts_with("result c: L1: one"),
+        "{:?}",
+        history(&session)
+    );
 }

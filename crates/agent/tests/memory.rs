@@ -22,8 +22,12 @@ fn memory(desk: &Desk) -> Arc<Memory> {
 }
 
 fn remembering(memory: &Arc<Memory>, telling: Telling) -> Remembering {
-    let settings =
-        RememberSettings { telling, recall: Some(Duration::from_secs(20)), recall_tokens: 600, distill_after: None };
+    let settings = RememberSettings {
+        telling,
+        recall: Some(Duration::from_secs(20)),
+        recall_tokens: 600,
+        distill_after: None,
+    };
     Remembering::new(memory.clone(), settings, None)
 }
 
@@ -31,19 +35,32 @@ fn remembering(memory: &Arc<Memory>, telling: Telling) -> Remembering {
 fn agent(desk: &Desk, server: &Server, memory: &Arc<Memory>, session: &Session) -> Agent {
     let agent = desk.agent(server);
     let mut tools = agent.harness().orchestrator().registry().clone();
-    tools.register(get_turn(memory.clone(), session.id())).unwrap();
-    agent.with_tools(tools).with_memory(&remembering(memory, Telling::Gradient(Gradient::new(BUDGET))))
+    tools
+        .register(get_turn(memory.clone(), session.id()))
+        .unwrap();
+    agent.with_tools(tools).with_memory(&remembering(
+        memory,
+        Telling::Gradient(Gradient::new(BUDGET)),
+    ))
 }
 
 /// What somebody says in a turn: a fact of its own in many words.
 fn said(turn: u32) -> String {
-    let filler = "We went through the list again and nobody had anything to add to what was written there. ".repeat(3);
-    format!("Note {turn}: the code of locker number {turn} is {}. {filler}", 7_000 + 13 * turn)
+    let filler =
+        "We went through the list again and nobody had anything to add to what was written there. "
+            .repeat(3);
+    format!(
+        "Note {turn}: the code of locker number {turn} is {}. {filler}",
+        7_000 + 13 * turn
+    )
 }
 
 /// The request up to where its newest message begins. Where a cache is to begin is no part of what is said.
 fn before_newest(asked: &Asked, newest: &str) -> String {
-    let at = asked.raw.rfind(newest).unwrap_or_else(|| panic!("{newest} is not in {}", asked.raw));
+    let at = asked
+        .raw
+        .rfind(newest)
+        .unwrap_or_else(|| panic!("{newest} is not in {}", asked.raw));
     // The message's own braces are not before it.
     let at = asked.raw[..at].rfind("},{").unwrap_or(at);
     asked.raw[..at].replace(",\"cache_control\":{\"type\":\"ephemeral\"}", "")
@@ -57,7 +74,10 @@ async fn what_was_sent_stays_a_prefix_until_the_gradient_is_planned_anew() {
         let server = Server::start(|asked| {
             let newest = newest(asked);
             match newest.contains(&said(FETCHES)) && !newest.contains("Result of the script") {
-                true => vec![text(&block("return await tools.history.getTurn('T-2', 'R')"))].into(),
+                true => vec![text(&block(
+                    "return await tools.history.getTurn('T-2', 'R')",
+                ))]
+                .into(),
                 false => vec![text("Noted.")].into(),
             }
         })
@@ -77,7 +97,12 @@ async fn what_was_sent_stays_a_prefix_until_the_gradient_is_planned_anew() {
         }
         // The first request of each turn.
         let asked = server.asked();
-        let first = |turn: u32| asked.iter().find(|asked| asked.raw.contains(&said(turn))).unwrap();
+        let first = |turn: u32| {
+            asked
+                .iter()
+                .find(|asked| asked.raw.contains(&said(turn)))
+                .unwrap()
+        };
         let (mut kept, mut planned) = (0, 0);
         for turn in 1..TURNS {
             let (now, next) = (first(turn), first(turn + 1));
@@ -92,25 +117,49 @@ async fn what_was_sent_stays_a_prefix_until_the_gradient_is_planned_anew() {
                 }
             }
         }
-        assert!(kept >= 50 && planned == 6, "{api:?}: {kept} kept, {planned} planned anew");
+        assert!(
+            kept >= 50 && planned == 6,
+            "{api:?}: {kept} kept, {planned} planned anew"
+        );
         // All of it was at work: the gradient, recall and the board.
         let last = first(TURNS);
-        assert!(last.raw.contains("<T-60-R>") && !last.raw.contains(&said(1)[40..]), "{api:?}: {}", last.raw);
-        let recalled = (11..=TURNS).filter(|turn| newest(first(*turn)).contains("<recalled>")).count();
+        assert!(
+            last.raw.contains("<T-60-R>") && !last.raw.contains(&said(1)[40..]),
+            "{api:?}: {}",
+            last.raw
+        );
+        let recalled = (11..=TURNS)
+            .filter(|turn| newest(first(*turn)).contains("<recalled>"))
+            .count();
         assert!(recalled >= 8, "{api:?}: {recalled}");
         let board = |turn: u32| newest(first(turn)).contains("On the board:");
-        assert!(!board(FETCHES) && (FETCHES + 1..=FETCHES + BOARD_TURNS).all(board), "{api:?}");
+        assert!(
+            !board(FETCHES) && (FETCHES + 1..=FETCHES + BOARD_TURNS).all(board),
+            "{api:?}"
+        );
         assert!(!board(FETCHES + BOARD_TURNS + 1), "{api:?}");
         // None of that is kept.
-        assert!(!session.history().iter().any(|(_, item)| format!("{item:?}").contains("<recalled>")));
+        assert!(
+            !session
+                .history()
+                .iter()
+                .any(|(_, item)| format!("{item:?}").contains("<recalled>"))
+        );
     }
 }
 
 /// The newest message of a request, and what came of it.
 fn newest(asked: &Asked) -> String {
-    let key = if asked.body["input"].is_array() { "input" } else { "messages" };
+    let key = if asked.body["input"].is_array() {
+        "input"
+    } else {
+        "messages"
+    };
     let items = asked.body[key].as_array().unwrap();
-    let at = items.iter().rposition(|item| item["role"] == "user" && text_of(item).contains("Note ")).unwrap();
+    let at = items
+        .iter()
+        .rposition(|item| item["role"] == "user" && text_of(item).contains("Note "))
+        .unwrap();
     text_of(&serde_json::json!(items[at..]))
 }
 
@@ -132,7 +181,10 @@ async fn a_fact_of_turn_3_is_there_in_turn_400() {
     }
     let asked = server.asked();
     let newest = newest(asked.last().unwrap());
-    assert!(newest.contains("on which host") && newest.contains("heron, port 6543"), "{newest}");
+    assert!(
+        newest.contains("on which host") && newest.contains("heron, port 6543"),
+        "{newest}"
+    );
     // The request is no longer than the first hundred's.
     assert!(asked.last().unwrap().raw.len() < 2 * asked[100].raw.len());
 }
@@ -148,12 +200,21 @@ async fn turns_from_before_there_was_a_memory_are_remembered() {
     }
     let memory = memory(&desk);
     let agent = agent(&desk, &server, &memory, &session);
-    agent.turn(&mut session, "Note what I need.", &desk.options()).await;
+    agent
+        .turn(&mut session, "Note what I need.", &desk.options())
+        .await;
     assert_eq!(memory.turns(session.id()).unwrap(), 5);
-    assert!(memory.get_turn(session.id(), "T-2", selvedge_memory::Level::Raw).unwrap().contains(&said(2)));
+    assert!(
+        memory
+            .get_turn(session.id(), "T-2", selvedge_memory::Level::Raw)
+            .unwrap()
+            .contains(&said(2))
+    );
     // Nothing is stored twice.
     let mut again = Session::resume(&desk.journal, session.id()).unwrap();
-    agent.turn(&mut again, "Note this as well.", &desk.options()).await;
+    agent
+        .turn(&mut again, "Note this as well.", &desk.options())
+        .await;
     assert_eq!(memory.turns(session.id()).unwrap(), 6);
 }
 
@@ -162,7 +223,10 @@ async fn what_was_put_into_the_file_cabinet_is_on_the_board_for_five_turns() {
     let server = Server::start(|asked| {
         let newest = newest(asked);
         match newest.contains(&said(1)) && !newest.contains("Result of the script") {
-            true => vec![text(&block("return (await tools.saveToFC('secret words', 'A plan')).title"))].into(),
+            true => vec![text(&block(
+                "return (await tools.saveToFC('secret words', 'A plan')).title",
+            ))]
+            .into(),
             false => vec![text("Noted.")].into(),
         }
     })
@@ -181,5 +245,10 @@ async fn what_was_put_into_the_file_cabinet_is_on_the_board_for_five_turns() {
         assert_eq!(there, turn <= 1 + BOARD_TURNS, "{turn}: {told}");
         assert!(!told.contains("secret words"));
     }
-    assert!(!session.history().iter().any(|(_, item)| format!("{item:?}").contains("tools.fetchFromFC")));
+    assert!(
+        !session
+            .history()
+            .iter()
+            .any(|(_, item)| format!("{item:?}").contains("tools.fetchFromFC"))
+    );
 }

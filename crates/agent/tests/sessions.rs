@@ -18,18 +18,29 @@ fn other_process(desk: &Desk) -> Arc<Journal> {
 }
 
 fn in_use(resumed: Result<Session, AgentError>) -> bool {
-    matches!(resumed, Err(AgentError::Journal(JournalError::SessionInUse(_))))
+    matches!(
+        resumed,
+        Err(AgentError::Journal(JournalError::SessionInUse(_)))
+    )
 }
 
 #[tokio::test]
 async fn a_session_belongs_to_one_process_at_a_time() {
-    let (desk, server) = (Desk::new(WireApi::Chat), Server::start(|_| vec![text("ok")].into()).await);
+    let (desk, server) = (
+        Desk::new(WireApi::Chat),
+        Server::start(|_| vec![text("ok")].into()).await,
+    );
     let mut session = desk.session();
     let id = session.id().to_owned();
     let elsewhere = other_process(&desk);
     assert!(in_use(Session::resume(&elsewhere, &id)));
-    assert!(Session::read(&elsewhere, &id).is_ok(), "who only looks disturbs nobody");
-    desk.agent(&server).turn(&mut session, "go", &desk.options()).await;
+    assert!(
+        Session::read(&elsewhere, &id).is_ok(),
+        "who only looks disturbs nobody"
+    );
+    desk.agent(&server)
+        .turn(&mut session, "go", &desk.options())
+        .await;
     assert!(in_use(Session::resume(&elsewhere, &id)));
     drop(session);
     let theirs = Session::resume(&elsewhere, &id).unwrap();
@@ -38,14 +49,22 @@ async fn a_session_belongs_to_one_process_at_a_time() {
     std::mem::forget(theirs);
     drop(elsewhere);
     let taken = Session::resume(&desk.journal, &id);
-    assert!(in_use(taken), "it is forgotten, and its process still lives");
+    assert!(
+        in_use(taken),
+        "it is forgotten, and its process still lives"
+    );
 }
 
 #[tokio::test]
 async fn what_somebody_else_went_on_with_is_not_gone_on_with_from_before() {
     let answers = |asked: &support::server::Asked| match asked.number {
         0 => vec![text("one")].into(),
-        _ => vec![call("c1", "write_file", json!({"path": "late.txt", "content": "x"}))].into(),
+        _ => vec![call(
+            "c1",
+            "write_file",
+            json!({"path": "late.txt", "content": "x"}),
+        )]
+        .into(),
     };
     let (desk, server) = (Desk::new(WireApi::Chat), Server::start(answers).await);
     let agent = desk.agent(&server);
@@ -55,13 +74,19 @@ async fn what_somebody_else_went_on_with_is_not_gone_on_with_from_before() {
     let outcome = agent.turn(&mut stale, "second", &desk.options()).await;
     assert_eq!(outcome.end.unwrap_err().kind, "journal");
     assert!(!desk.work().join("late.txt").exists());
-    assert_eq!(history(&Session::read(&desk.journal, session.id()).unwrap()), ["User: first", "Assistant: one"]);
+    assert_eq!(
+        history(&Session::read(&desk.journal, session.id()).unwrap()),
+        ["User: first", "Assistant: one"]
+    );
 }
 
 /// The lines of a session whose first answer was never acted on.
 fn broken_off(desk: &Desk, session: &Session) -> Vec<Value> {
     let mut lines = desk.journal.export_session(session.id()).unwrap();
-    let answered = lines.iter().position(|line| line["item"]["type"] == "answer").unwrap();
+    let answered = lines
+        .iter()
+        .position(|line| line["item"]["type"] == "answer")
+        .unwrap();
     lines.truncate(answered + 1);
     lines
 }
@@ -70,43 +95,80 @@ fn broken_off(desk: &Desk, session: &Session) -> Vec<Value> {
 async fn what_was_under_way_elsewhere_is_not_done_here() {
     let script = block("await tools.writeFile({ path: 'log.txt', content: 'script' })");
     let answers = move |asked: &support::server::Asked| match asked.number {
-        0 => vec![text(&script), call("c1", "write_file", json!({"path": "call.txt", "content": "call"}))].into(),
+        0 => vec![
+            text(&script),
+            call(
+                "c1",
+                "write_file",
+                json!({"path": "call.txt", "content": "call"}),
+            ),
+        ]
+        .into(),
         _ => vec![text("Then not.")].into(),
     };
     let (desk, server) = (Desk::new(WireApi::Chat), Server::start(answers).await);
     let mut session = desk.session();
-    desk.agent(&server).turn(&mut session, "go", &desk.options()).await;
+    desk.agent(&server)
+        .turn(&mut session, "go", &desk.options())
+        .await;
     let lines = broken_off(&desk, &session);
     let files = [desk.work().join("log.txt"), desk.work().join("call.txt")];
     assert!(files.iter().all(|file| std::fs::remove_file(file).is_ok()));
     let mut imported = Session::import(&desk.journal, &lines).unwrap();
     assert!(!imported.is_open());
-    let outcome = desk.agent(&server).turn(&mut imported, "and now?", &desk.options()).await;
+    let outcome = desk
+        .agent(&server)
+        .turn(&mut imported, "and now?", &desk.options())
+        .await;
     assert_eq!(outcome.end, Ok(TurnEnd::Stop));
-    assert!(!files.iter().any(|file| file.exists()), "neither is done again");
+    assert!(
+        !files.iter().any(|file| file.exists()),
+        "neither is done again"
+    );
     let told = history(&imported).join("\n");
-    assert!(told.contains("OutcomeUnknownError") && told.contains("result c1: outcome unknown"), "{told}");
+    assert!(
+        told.contains("OutcomeUnknownError") && told.contains("result c1: outcome unknown"),
+        "{told}"
+    );
 }
 
 #[tokio::test]
 async fn a_session_from_elsewhere_is_read_before_it_is_taken_in() {
-    let (desk, server) = (Desk::new(WireApi::Chat), Server::start(|_| vec![text("ok")].into()).await);
+    let (desk, server) = (
+        Desk::new(WireApi::Chat),
+        Server::start(|_| vec![text("ok")].into()).await,
+    );
     let mut session = desk.session();
-    desk.agent(&server).turn(&mut session, "go", &desk.options()).await;
-    desk.journal.rename_session(session.id(), "the parser").unwrap();
+    desk.agent(&server)
+        .turn(&mut session, "go", &desk.options())
+        .await;
+    desk.journal
+        .rename_session(session.id(), "the parser")
+        .unwrap();
     let lines = desk.journal.export_session(session.id()).unwrap();
-    for (field, value) in [("turn", json!(4_294_967_295u32)), ("turn", json!(3)), ("item", json!({"type": "nonsense"}))]
-    {
+    for (field, value) in [
+        ("turn", json!(4_294_967_295u32)),
+        ("turn", json!(3)),
+        ("item", json!({"type": "nonsense"})),
+    ] {
         let mut lines = lines.clone();
         lines[1][field] = value;
         assert!(Session::import(&desk.journal, &lines).is_err(), "{field}");
     }
-    assert_eq!(desk.journal.sessions(10).unwrap().len(), 1, "nothing of it is kept");
+    assert_eq!(
+        desk.journal.sessions(10).unwrap().len(),
+        1,
+        "nothing of it is kept"
+    );
     let elsewhere = tempfile::tempdir().unwrap();
     let journal = Arc::new(Journal::open(elsewhere.path()).unwrap());
     let imported = Session::import(&journal, &lines).unwrap();
     assert_eq!(history(&imported), history(&session));
-    assert_eq!(journal.session("the parser").unwrap().id, imported.id(), "its name comes along where it is free");
+    assert_eq!(
+        journal.session("the parser").unwrap().id,
+        imported.id(),
+        "its name comes along where it is free"
+    );
 }
 
 #[tokio::test]
@@ -122,23 +184,46 @@ async fn a_fork_has_what_scripts_kept() {
     agent.turn(&mut session, "keep it", &desk.options()).await;
     let mut fork = Session::fork(&desk.journal, session.id(), None).unwrap();
     agent.turn(&mut fork, "what was it?", &desk.options()).await;
-    assert!(history(&fork).contains(&"script returned: 42".to_owned()), "{:?}", history(&fork));
+    assert!(
+        history(&fork).contains(&"script returned: 42".to_owned()),
+        "{:?}",
+        history(&fork)
+    );
 }
 
 #[tokio::test]
 async fn a_long_result_names_the_handle_it_can_be_read_by() {
-    let long: String = (0..600).map(|n| format!("line {n} of many, and each of them says a little more\n")).collect();
+    let long: String = (0..600)
+        .map(|n| format!("line {n} of many, and each of them says a little more\n"))
+        .collect();
     let (desk, server) = (
         Desk::new(WireApi::Chat),
-        Server::saying(vec![vec![call("c1", "read_file", json!({"path": "long.txt"}))], vec![text("ok")]]).await,
+        Server::saying(vec![
+            vec![call("c1", "read_file", json!({"path": "long.txt"}))],
+            vec![text("ok")],
+        ])
+        .await,
     );
     std::fs::write(desk.work().join("long.txt"), &long).unwrap();
     let mut session = desk.session();
-    desk.agent(&server).turn(&mut session, "go", &desk.options()).await;
+    desk.agent(&server)
+        .turn(&mut session, "go", &desk.options())
+        .await;
     let told = history(&session).join("\n");
-    let handle = told.split("handle: \"").nth(1).and_then(|rest| rest.split('"').next()).unwrap();
+    let handle = told
+        .split("handle: \"")
+        .nth(1)
+        .and_then(|rest| rest.split('"').next())
+        .unwrap();
     let (run, call) = handle.split_once('/').unwrap();
     let run = desk.journal.run(run).unwrap();
-    let value = run.calls.iter().find(|made| made.id == call).unwrap().value.as_ref().unwrap();
+    let value = run
+        .calls
+        .iter()
+        .find(|made| made.id == call)
+        .unwrap()
+        .value
+        .as_ref()
+        .unwrap();
     assert!(!told.contains("line 300 of") && value.to_string().contains("line 300 of"));
 }

@@ -21,22 +21,43 @@ async fn a_block_that_cannot_be_mended_stops_the_answer() {
     for api in APIS {
         let bad = "const a = 1;\nconst b = = 2;\nconst c = 3;\n";
         let answers = vec![
-            vec![text(&format!("Now.\n<tool-calls>\n{bad}{}</tool-calls> and more", "return a + b + c;\n".repeat(50)))],
+            vec![text(&format!(
+                "Now.\n<tool-calls>\n{bad}{}</tool-calls> and more",
+                "return a + b + c;\n".repeat(50)
+            ))],
             vec![text("I see.")],
         ];
         let (desk, server) = (Desk::new(api), Server::saying(answers).await);
         let mut session = desk.session();
-        let outcome = desk.agent(&server).turn(&mut session, "go", &desk.options()).await;
+        let outcome = desk
+            .agent(&server)
+            .turn(&mut session, "go", &desk.options())
+            .await;
         assert_eq!(outcome.end, Ok(TurnEnd::Stop));
         let items = history(&session);
         assert_eq!(items[1], "Assistant: Now.\n");
-        assert!(items[2].starts_with("script: ") && items[2].len() < 200, "given up early: {}", items[2]);
-        assert!(items[3].starts_with("script failed: ScriptSyntaxError"), "{items:?}");
+        assert!(
+            items[2].starts_with("script: ") && items[2].len() < 200,
+            "given up early: {}",
+            items[2]
+        );
+        assert!(
+            items[3].starts_with("script failed: ScriptSyntaxError"),
+            "{items:?}"
+        );
         assert!(!items.iter().any(|item| item.contains("and more")));
         let second = text_of(&server.asked()[1].body);
-        assert!(second.contains("\"line\":2") && second.contains("the answer was stopped here"), "{second}");
+        assert!(
+            second.contains("\"line\":2") && second.contains("the answer was stopped here"),
+            "{second}"
+        );
         // The same is read back.
-        assert_eq!(Session::resume(&desk.journal, session.id()).unwrap().steps(), session.steps());
+        assert_eq!(
+            Session::resume(&desk.journal, session.id())
+                .unwrap()
+                .steps(),
+            session.steps()
+        );
     }
 }
 
@@ -45,8 +66,14 @@ async fn malformed_blocks_run_nothing_and_the_model_is_told_why() {
     let answers = vec![vec![text("<tool-calls>return 1")], vec![text("Oh.")]];
     let (desk, server) = (Desk::new(WireApi::Chat), Server::saying(answers).await);
     let mut session = desk.session();
-    desk.agent(&server).turn(&mut session, "go", &desk.options()).await;
-    assert!(history(&session)[2].contains("`<tool-calls>` is not closed"), "{:?}", history(&session));
+    desk.agent(&server)
+        .turn(&mut session, "go", &desk.options())
+        .await;
+    assert!(
+        history(&session)[2].contains("`<tool-calls>` is not closed"),
+        "{:?}",
+        history(&session)
+    );
     assert!(text_of(&server.asked()[1].body).contains("is not closed"));
 }
 
@@ -54,50 +81,96 @@ async fn malformed_blocks_run_nothing_and_the_model_is_told_why() {
 async fn blocks_in_thoughts_prompts_and_results_never_run() {
     for api in APIS {
         let bait = block("await tools.writeFile({ path: 'bait.txt', content: '' })");
-        let answers =
-            vec![vec![think(&bait), call("c1", "read_file", json!({"path": "bait.md"}))], vec![text("Nothing to do.")]];
+        let answers = vec![
+            vec![
+                think(&bait),
+                call("c1", "read_file", json!({"path": "bait.md"})),
+            ],
+            vec![text("Nothing to do.")],
+        ];
         let (desk, server) = (Desk::new(api), Server::saying(answers).await);
         std::fs::write(desk.work().join("bait.md"), &bait).unwrap();
         let mut session = desk.session();
-        let outcome = desk.agent(&server).turn(&mut session, format!("Look: {bait}"), &desk.options()).await;
+        let outcome = desk
+            .agent(&server)
+            .turn(&mut session, format!("Look: {bait}"), &desk.options())
+            .await;
         assert_eq!(outcome.end, Ok(TurnEnd::Stop));
         assert!(!desk.work().join("bait.txt").exists());
-        assert!(!session.history().iter().any(|(_, item)| matches!(item, TurnItem::ScriptToolCall(_))));
+        assert!(
+            !session
+                .history()
+                .iter()
+                .any(|(_, item)| matches!(item, TurnItem::ScriptToolCall(_)))
+        );
     }
 }
 
 #[tokio::test]
 async fn an_answer_cut_by_its_limit_keeps_the_text_and_runs_nothing_half_written() {
     for api in APIS {
-        let answers = vec![vec![text("I begin.\n<tool-calls>\nawait tools.writeFile({ path: 'x', con"), Say::Cut]];
+        let answers = vec![vec![
+            text("I begin.\n<tool-calls>\nawait tools.writeFile({ path: 'x', con"),
+            Say::Cut,
+        ]];
         let (desk, server) = (Desk::new(api), Server::saying(answers).await);
         let mut session = desk.session();
-        let outcome = desk.agent(&server).turn(&mut session, "go", &desk.options()).await;
+        let outcome = desk
+            .agent(&server)
+            .turn(&mut session, "go", &desk.options())
+            .await;
         assert_eq!(outcome.end, Ok(TurnEnd::Length), "{api:?}");
         assert_eq!(history(&session).len(), 3, "{:?}", history(&session));
-        assert!(history(&session).concat().contains("con"), "the text is kept");
-        assert!(!session.history().iter().any(|(_, item)| matches!(item, TurnItem::ScriptToolCall(_))));
+        assert!(
+            history(&session).concat().contains("con"),
+            "the text is kept"
+        );
+        assert!(
+            !session
+                .history()
+                .iter()
+                .any(|(_, item)| matches!(item, TurnItem::ScriptToolCall(_)))
+        );
     }
 }
 
 #[tokio::test]
 async fn a_refusal_fails_the_turn_by_name() {
     for api in APIS {
-        let (desk, server) = (Desk::new(api), Server::saying(vec![vec![Say::Refuse]]).await);
-        let outcome = desk.agent(&server).turn(&mut desk.session(), "go", &desk.options()).await;
+        let (desk, server) = (
+            Desk::new(api),
+            Server::saying(vec![vec![Say::Refuse]]).await,
+        );
+        let outcome = desk
+            .agent(&server)
+            .turn(&mut desk.session(), "go", &desk.options())
+            .await;
         assert_eq!(outcome.end.unwrap_err().kind, "refused", "{api:?}");
-        assert!(matches!(desk.told().last(), Some(Event::TurnFailed { error, .. }) if error.kind == "refused"));
+        assert!(
+            matches!(desk.told().last(), Some(Event::TurnFailed { error, .. }) if error.kind == "refused")
+        );
     }
 }
 
 #[tokio::test]
 async fn failures_of_the_provider_have_their_kind() {
-    let cases = [(401, "auth"), (429, "rate_limit"), (400, "invalid_request"), (500, "server")];
+    let cases = [
+        (401, "auth"),
+        (429, "rate_limit"),
+        (400, "invalid_request"),
+        (500, "server"),
+    ];
     for (status, kind) in cases {
-        let server = Server::start(move |_| Reply::Fail(status, json!({"error": {"message": "no"}}).to_string())).await;
+        let server = Server::start(move |_| {
+            Reply::Fail(status, json!({"error": {"message": "no"}}).to_string())
+        })
+        .await;
         let desk = Desk::new(WireApi::Chat);
         let mut session = desk.session();
-        let outcome = desk.agent(&server).turn(&mut session, "go", &desk.options()).await;
+        let outcome = desk
+            .agent(&server)
+            .turn(&mut session, "go", &desk.options())
+            .await;
         assert_eq!(outcome.end.unwrap_err().kind, kind);
         assert!(!session.is_open(), "the session goes on with the next turn");
     }
@@ -105,44 +178,88 @@ async fn failures_of_the_provider_have_their_kind() {
 
 #[tokio::test]
 async fn every_limit_is_reached_gracefully() {
-    let endless = || Server::start(|_| vec![call("c", "read_file", json!({"path": "a.txt"}))].into());
+    let endless =
+        || Server::start(|_| vec![call("c", "read_file", json!({"path": "a.txt"}))].into());
     let limit = |limits: Allowance| async move {
         let (mut desk, server) = (Desk::new(WireApi::Messages), endless().await);
         desk.settings.turn_limits = limits;
-        desk.model.prices = Some(Prices { input: 1e4, output: 0.0, ..Prices::default() });
+        desk.model.prices = Some(Prices {
+            input: 1e4,
+            output: 0.0,
+            ..Prices::default()
+        });
         let mut session = desk.session();
-        let outcome = desk.agent(&server).turn(&mut session, "go", &desk.options()).await;
+        let outcome = desk
+            .agent(&server)
+            .turn(&mut session, "go", &desk.options())
+            .await;
         assert!(!session.is_open());
         // Every call has its result, whatever was reached.
-        let calls = history(&session).iter().filter(|item| item.starts_with("call")).count();
-        let results = history(&session).iter().filter(|item| item.starts_with("result")).count();
+        let calls = history(&session)
+            .iter()
+            .filter(|item| item.starts_with("call"))
+            .count();
+        let results = history(&session)
+            .iter()
+            .filter(|item| item.starts_with("result"))
+            .count();
         assert_eq!(calls, results);
         (outcome.end.unwrap(), server.asked())
     };
-    let (end, asked) = limit(Allowance { rounds: Some(3), ..Allowance::default() }).await;
+    let (end, asked) = limit(Allowance {
+        rounds: Some(3),
+        ..Allowance::default()
+    })
+    .await;
     assert_eq!((end, asked.len()), (TurnEnd::MaxRounds, 3));
-    assert!(text_of(&asked[2].body).contains("This is the last answer of this turn"), "the model knows");
-    let tokens = Allowance { tokens: Some(4 * (INPUT + OUTPUT)), ..Allowance::default() };
+    assert!(
+        text_of(&asked[2].body).contains("This is the last answer of this turn"),
+        "the model knows"
+    );
+    let tokens = Allowance {
+        tokens: Some(4 * (INPUT + OUTPUT)),
+        ..Allowance::default()
+    };
     let (end, asked) = limit(tokens).await;
     assert_eq!((end, asked.len()), (TurnEnd::MaxTokens, 4));
     // One request costs one.
-    let (end, asked) = limit(Allowance { cost: Some(2.0), ..Allowance::default() }).await;
+    let (end, asked) = limit(Allowance {
+        cost: Some(2.0),
+        ..Allowance::default()
+    })
+    .await;
     assert_eq!((end, asked.len()), (TurnEnd::MaxCost, 2));
-    let (end, _) = limit(Allowance { time: Some(Duration::from_millis(300)), ..Allowance::default() }).await;
+    let (end, _) = limit(Allowance {
+        time: Some(Duration::from_millis(300)),
+        ..Allowance::default()
+    })
+    .await;
     assert_eq!(end, TurnEnd::MaxTime);
 }
 
 #[tokio::test]
 async fn a_session_has_limits_of_its_own() {
-    let (mut desk, server) = (Desk::new(WireApi::Chat), Server::start(|_| vec![text("ok")].into()).await);
-    desk.settings.session_limits = Allowance { tokens: Some(2 * (INPUT + OUTPUT)), ..Allowance::default() };
+    let (mut desk, server) = (
+        Desk::new(WireApi::Chat),
+        Server::start(|_| vec![text("ok")].into()).await,
+    );
+    desk.settings.session_limits = Allowance {
+        tokens: Some(2 * (INPUT + OUTPUT)),
+        ..Allowance::default()
+    };
     let agent = desk.agent(&server);
     let mut session = desk.session();
     for _ in 0..2 {
-        assert_eq!(agent.turn(&mut session, "go", &desk.options()).await.end, Ok(TurnEnd::Stop));
+        assert_eq!(
+            agent.turn(&mut session, "go", &desk.options()).await.end,
+            Ok(TurnEnd::Stop)
+        );
     }
     let mut session = Session::resume(&desk.journal, session.id()).unwrap();
-    assert_eq!(agent.turn(&mut session, "go", &desk.options()).await.end, Ok(TurnEnd::MaxTokens));
+    assert_eq!(
+        agent.turn(&mut session, "go", &desk.options()).await.end,
+        Ok(TurnEnd::MaxTokens)
+    );
 }
 
 #[tokio::test]
@@ -156,12 +273,17 @@ async fn an_interrupt_while_the_model_speaks_keeps_what_it_said() {
         let desk = Desk::new(api);
         let (agent, options, mut session) = (desk.agent(&server), desk.options(), desk.session());
         let stop = async {
-            desk.until(|event| matches!(event, Event::ItemUpdated { .. })).await;
+            desk.until(|event| matches!(event, Event::ItemUpdated { .. }))
+                .await;
             options.cancel.cancel();
         };
         let (outcome, ()) = tokio::join!(agent.turn(&mut session, "go", &options), stop);
         assert_eq!(outcome.end, Ok(TurnEnd::Interrupted));
-        assert!(history(&session)[1].starts_with("Assistant: I think about it"), "{api:?}: {:?}", history(&session));
+        assert!(
+            history(&session)[1].starts_with("Assistant: I think about it"),
+            "{api:?}: {:?}",
+            history(&session)
+        );
         // The session goes on.
         let outcome = agent.turn(&mut session, "And?", &desk.options()).await;
         assert_eq!(outcome.message.as_deref(), Some("Yes."));
@@ -171,40 +293,70 @@ async fn an_interrupt_while_the_model_speaks_keeps_what_it_said() {
 #[tokio::test]
 async fn one_interrupt_stops_script_structured_call_and_sub_agent_and_all_are_in_the_journal() {
     // The script hangs beside an agent that hangs in a structured call of its own.
-    let script = "await Promise.all([tools.hang({}), tools.agents.launch.sync({ prompt: 'you hang' })])";
+    let script =
+        "await Promise.all([tools.hang({}), tools.agents.launch.sync({ prompt: 'you hang' })])";
     let server = Server::start(move |asked| {
-        match text_of(&asked.body).contains("you hang") && !text_of(&asked.body).contains("main task") {
+        match text_of(&asked.body).contains("you hang")
+            && !text_of(&asked.body).contains("main task")
+        {
             true => vec![call("sub", "hang", json!({}))].into(),
-            false => vec![call("s", "script", json!({"code": script})), call("h", "hang", json!({}))].into(),
+            false => vec![
+                call("s", "script", json!({"code": script})),
+                call("h", "hang", json!({})),
+            ]
+            .into(),
         }
     })
     .await;
     let desk = Desk::new(WireApi::Messages);
     let (agent, options, mut session) = (desk.agent(&server), desk.options(), desk.session());
     let stop = async {
-        let hangs = |event: &Event| matches!(event, Event::CallStarted { tool, .. } if tool == "hang");
+        let hangs =
+            |event: &Event| matches!(event, Event::CallStarted { tool, .. } if tool == "hang");
         // The script's own call and the sub-agent's.
         while desk.told().iter().filter(|event| hangs(event)).count() < 2 {
             desk.happened.notified().await;
         }
         let running = desk.journal.runs(&Default::default()).unwrap();
         let kinds: Vec<&str> = running.iter().map(|run| &run.id[..4]).collect();
-        assert!(kinds.contains(&"scr_") && kinds.contains(&"agt_") && kinds.contains(&"trn_"), "{kinds:?}");
-        assert!(running.iter().all(|run| run.ended_ms.is_none()), "all of them run");
+        assert!(
+            kinds.contains(&"scr_") && kinds.contains(&"agt_") && kinds.contains(&"trn_"),
+            "{kinds:?}"
+        );
+        assert!(
+            running.iter().all(|run| run.ended_ms.is_none()),
+            "all of them run"
+        );
         options.cancel.cancel();
     };
     let (outcome, ()) = tokio::join!(agent.turn(&mut session, "main task", &options), stop);
     assert_eq!(outcome.end, Ok(TurnEnd::Interrupted));
     let ended = desk.journal.runs(&Default::default()).unwrap();
-    assert!(ended.iter().all(|run| run.ended_ms.is_some()), "and all of them ended: {ended:?}");
-    let stopped = ended.iter().flat_map(|run| desk.journal.run(&run.id).unwrap().calls);
-    assert!(stopped.into_iter().all(|call| call.state != selvedge_journal::CallState::Ended(CallStatus::Done)));
     assert!(
-        history(&session).iter().any(|item| item.starts_with("script failed: ScriptCancelledError")),
+        ended.iter().all(|run| run.ended_ms.is_some()),
+        "and all of them ended: {ended:?}"
+    );
+    let stopped = ended
+        .iter()
+        .flat_map(|run| desk.journal.run(&run.id).unwrap().calls);
+    assert!(
+        stopped
+            .into_iter()
+            .all(|call| call.state != selvedge_journal::CallState::Ended(CallStatus::Done))
+    );
+    assert!(
+        history(&session)
+            .iter()
+            .any(|item| item.starts_with("script failed: ScriptCancelledError")),
         "{:?}",
         history(&session)
     );
-    assert!(history(&session).iter().any(|item| item.starts_with("result h: ")), "every call has its result");
+    assert!(
+        history(&session)
+            .iter()
+            .any(|item| item.starts_with("result h: ")),
+        "every call has its result"
+    );
 }
 
 #[tokio::test]
@@ -215,9 +367,14 @@ async fn agents_answer_spend_from_one_budget_and_go_only_so_deep() {
     let server = Server::start(move |asked| {
         let words = text_of(&asked.body["messages"]);
         match () {
-            () if words.contains("Result of the script") => {
-                vec![text(words.rsplit("Result of the script:").next().unwrap_or_default().trim())].into()
-            }
+            () if words.contains("Result of the script") => vec![text(
+                words
+                    .rsplit("Result of the script:")
+                    .next()
+                    .unwrap_or_default()
+                    .trim(),
+            )]
+            .into(),
             () if words.contains("task A") => {
                 assert!(
                     asked.body["tools"].to_string().contains("read_file")
@@ -236,12 +393,18 @@ async fn agents_answer_spend_from_one_budget_and_go_only_so_deep() {
     let agent = desk.agent(&server);
     let mut session = desk.session();
     let outcome = agent.turn(&mut session, "go", &desk.options()).await;
-    assert_eq!(history(&session)[2], "script returned: [\"A done\",\"B answered\",\"C done\"]");
+    assert_eq!(
+        history(&session)[2],
+        "script returned: [\"A done\",\"B answered\",\"C done\"]"
+    );
     // Two requests of its own and three of others, all in one budget.
     assert_eq!(outcome.usage.input_tokens, 5 * INPUT);
     // The session's own limits count them too, also in the next process.
     let again = Session::read(&desk.journal, session.id()).unwrap();
-    assert_eq!((session.spent().0.input_tokens, again.spent().0.input_tokens), (5 * INPUT, 5 * INPUT));
+    assert_eq!(
+        (session.spent().0.input_tokens, again.spent().0.input_tokens),
+        (5 * INPUT, 5 * INPUT)
+    );
     let sessions = desk.journal.all_sessions(10).unwrap();
     assert_eq!(sessions.len(), 3, "each agent has a session of its own");
     let people = desk.journal.sessions(10).unwrap();
@@ -250,13 +413,22 @@ async fn agents_answer_spend_from_one_budget_and_go_only_so_deep() {
         [session.id()],
         "and it is not a person's"
     );
-    assert!(sessions.iter().all(|own| own.id == session.id() || own.parent.as_deref() == Some(session.id())));
     assert!(
-        !desk.items_told().iter().any(|item| brief(item) == "Assistant: A done"),
+        sessions
+            .iter()
+            .all(|own| own.id == session.id() || own.parent.as_deref() == Some(session.id()))
+    );
+    assert!(
+        !desk
+            .items_told()
+            .iter()
+            .any(|item| brief(item) == "Assistant: A done"),
         "their words are not the parent's"
     );
     // An agent that launches an agent that launches …
-    let outcome = agent.turn(&mut desk.session(), "deeper", &desk.options()).await;
+    let outcome = agent
+        .turn(&mut desk.session(), "deeper", &desk.options())
+        .await;
     assert!(outcome.message.unwrap().contains("at most 2 deep"));
 }
 
@@ -279,33 +451,66 @@ async fn a_full_context_is_made_shorter_and_nothing_is_lost() {
     let agent = desk.agent(&server);
     let mut session = desk.session();
     for turn in 0..20 {
-        let prompt = if turn == 0 { "TASK: find out why it fails" } else { "please go on" };
-        assert_eq!(agent.turn(&mut session, prompt, &desk.options()).await.end, Ok(TurnEnd::Stop), "{turn}");
+        let prompt = if turn == 0 {
+            "TASK: find out why it fails"
+        } else {
+            "please go on"
+        };
+        assert_eq!(
+            agent.turn(&mut session, prompt, &desk.options()).await.end,
+            Ok(TurnEnd::Stop),
+            "{turn}"
+        );
     }
-    let compactions = session.steps().iter().filter(|step| step.kind == StepKind::Compacted).count();
+    let compactions = session
+        .steps()
+        .iter()
+        .filter(|step| step.kind == StepKind::Compacted)
+        .count();
     assert!(compactions > 0);
     assert!(desk.told().iter().any(
         |event| matches!(event, Event::ThreadCompacted { tokens_before, tokens_after } if tokens_after < tokens_before)
     ));
     let last = text_of(&server.asked().last().unwrap().body["messages"]);
-    assert!(last.contains("TASK: find out why it fails"), "the task: {last}");
+    assert!(
+        last.contains("TASK: find out why it fails"),
+        "the task: {last}"
+    );
     assert!(last.contains("[in_progress] find the cause"), "the plan");
     assert!(last.contains("please go on"), "what was asked last");
     assert!(last.len() < 60_000, "{}", last.len());
     // Handles lead to the exact originals.
-    let handle = last.split_whitespace().find(|word| word.starts_with("scr_") && word.len() > 10).unwrap();
+    let handle = last
+        .split_whitespace()
+        .find(|word| word.starts_with("scr_") && word.len() > 10)
+        .unwrap();
     let run = desk.journal.run(handle).unwrap();
     assert!(run.output.unwrap().output_json.unwrap().contains("xxxx"));
     // The whole history is still there, and a resumed session tells the model the same.
-    assert_eq!(history(&session).iter().filter(|item| item.starts_with("script returned")).count(), 20);
-    assert_eq!(Session::resume(&desk.journal, session.id()).unwrap().steps(), session.steps());
+    assert_eq!(
+        history(&session)
+            .iter()
+            .filter(|item| item.starts_with("script returned"))
+            .count(),
+        20
+    );
+    assert_eq!(
+        Session::resume(&desk.journal, session.id())
+            .unwrap()
+            .steps(),
+        session.steps()
+    );
 }
 
 #[tokio::test]
 async fn what_came_before_the_newest_message_stays_as_it_was() {
     struct Recalls;
     impl Companion for Recalls {
-        fn before<'a>(&'a self, session: &'a Session, prompt: &'a str) -> BoxFuture<'a, Option<String>> {
+        fn before<'a>(
+            &'a self,
+            session: &'a Session,
+            prompt: &'a str,
+        ) -> BoxFuture<'a, Option<String>> {
             let rides = format!("[recalled for {}: {prompt}]", session.turn());
             std::future::ready(Some(rides)).boxed()
         }
@@ -313,70 +518,117 @@ async fn what_came_before_the_newest_message_stays_as_it_was() {
     for api in APIS {
         let (desk, server) = (
             Desk::new(api),
-            Server::start(|asked| match text_of(&asked.body).contains("go 1") && asked.number == 1 {
-                true => vec![text(&block("return 1"))].into(),
-                false => vec![text("ok")].into(),
+            Server::start(|asked| {
+                match text_of(&asked.body).contains("go 1") && asked.number == 1 {
+                    true => vec![text(&block("return 1"))].into(),
+                    false => vec![text("ok")].into(),
+                }
             })
             .await,
         );
         let agent = desk.agent(&server).with_companion(Arc::new(Recalls));
         let mut session = desk.session();
         for turn in 0..4 {
-            agent.turn(&mut session, format!("go {turn}"), &desk.options()).await;
+            agent
+                .turn(&mut session, format!("go {turn}"), &desk.options())
+                .await;
         }
-        assert!(!history(&session).concat().contains("recalled"), "never stored");
-        let key = if api == WireApi::Responses { "input" } else { "messages" };
-        let asked: Vec<Vec<serde_json::Value>> =
-            server.asked().iter().map(|asked| asked.body[key].as_array().unwrap().clone()).collect();
+        assert!(
+            !history(&session).concat().contains("recalled"),
+            "never stored"
+        );
+        let key = if api == WireApi::Responses {
+            "input"
+        } else {
+            "messages"
+        };
+        let asked: Vec<Vec<serde_json::Value>> = server
+            .asked()
+            .iter()
+            .map(|asked| asked.body[key].as_array().unwrap().clone())
+            .collect();
         for pair in asked.windows(2) {
             // Everything before the newest message of the earlier request is the same in the later one.
-            let newest = pair[0].iter().rposition(|item| item.to_string().contains("recalled")).unwrap();
+            let newest = pair[0]
+                .iter()
+                .rposition(|item| item.to_string().contains("recalled"))
+                .unwrap();
             let plain = |items: &[serde_json::Value]| {
                 items
                     .iter()
-                    .map(|item| item.to_string().replace(",\"cache_control\":{\"type\":\"ephemeral\"}", ""))
+                    .map(|item| {
+                        item.to_string()
+                            .replace(",\"cache_control\":{\"type\":\"ephemeral\"}", "")
+                    })
                     .collect::<Vec<_>>()
             };
-            assert_eq!(plain(&pair[0][..newest]), plain(&pair[1][..newest]), "{api:?}");
+            assert_eq!(
+                plain(&pair[0][..newest]),
+                plain(&pair[1][..newest]),
+                "{api:?}"
+            );
         }
-        assert!(
-            asked.iter().all(|items| items.iter().filter(|item| item.to_string().contains("recalled")).count() == 1)
-        );
+        assert!(asked.iter().all(|items| {
+            items
+                .iter()
+                .filter(|item| item.to_string().contains("recalled"))
+                .count()
+                == 1
+        }));
     }
 }
 
 #[tokio::test]
 async fn one_shot_tells_nothing_of_the_past() {
-    let (desk, server) = (Desk::new(WireApi::Chat), Server::start(|_| vec![text("ok")].into()).await);
+    let (desk, server) = (
+        Desk::new(WireApi::Chat),
+        Server::start(|_| vec![text("ok")].into()).await,
+    );
     let agent = desk.agent(&server).with_strategy(Arc::new(OneShot));
     let mut session = desk.session();
     for prompt in ["first", "second"] {
         agent.turn(&mut session, prompt, &desk.options()).await;
     }
     // Behind the system prompt.
-    let second = text_of(&json!(server.asked()[1].body["messages"].as_array().unwrap()[1..]));
+    let second = text_of(&json!(
+        server.asked()[1].body["messages"].as_array().unwrap()[1..]
+    ));
     assert!(second.contains("second") && !second.contains("first"));
     assert_eq!(history(&session).len(), 4);
 }
 
 #[tokio::test]
 async fn an_answer_can_end_with_its_block() {
-    let answers = vec![vec![text(&format!("Now {} It worked!", block("return 1")))], vec![text("One.")]];
+    let answers = vec![
+        vec![text(&format!("Now {} It worked!", block("return 1")))],
+        vec![text("One.")],
+    ];
     let (mut desk, server) = (Desk::new(WireApi::Messages), Server::saying(answers).await);
     desk.settings.after_block = AfterBlock::Stop;
     let mut session = desk.session();
-    desk.agent(&server).turn(&mut session, "go", &desk.options()).await;
+    desk.agent(&server)
+        .turn(&mut session, "go", &desk.options())
+        .await;
     assert_eq!(
         history(&session)[1..],
-        ["Assistant: Now ", "script: return 1", "script returned: 1", "Assistant: One."]
+        [
+            "Assistant: Now ",
+            "script: return 1",
+            "script returned: 1",
+            "Assistant: One."
+        ]
     );
     let said = &server.asked()[1].body["messages"][1]["content"][0]["text"];
-    assert!(said.as_str().unwrap().trim_end().ends_with("</tool-calls>"), "{said}");
+    assert!(
+        said.as_str().unwrap().trim_end().ends_with("</tool-calls>"),
+        "{said}"
+    );
 }
 
 #[tokio::test]
 async fn a_failed_script_is_gone_on_with() {
-    let first = "await tools.writeFile({ path: 'log.txt', content: 'once' });\nthrow new Error('oops');";
+    let first =
+        "await tools.writeFile({ path: 'log.txt', content: 'once' });\nthrow new Error('oops');";
     let server = Server::start(move |asked| {
         let words = text_of(&asked.body["messages"]);
         match words.split("\"run\":\"").nth(1).map(|rest| rest[..20].to_owned()) {
@@ -388,7 +640,9 @@ async fn a_failed_script_is_gone_on_with() {
     .await;
     let desk = Desk::new(WireApi::Chat);
     let mut session = desk.session();
-    desk.agent(&server).turn(&mut session, "go", &desk.options()).await;
+    desk.agent(&server)
+        .turn(&mut session, "go", &desk.options())
+        .await;
     let outputs: Vec<_> = session
         .history()
         .into_iter()
@@ -397,26 +651,42 @@ async fn a_failed_script_is_gone_on_with() {
             _ => None,
         })
         .collect();
-    assert_eq!(outputs[1].output_json.as_deref(), Some("\"fine\""), "{outputs:?}");
+    assert_eq!(
+        outputs[1].output_json.as_deref(),
+        Some("\"fine\""),
+        "{outputs:?}"
+    );
     assert!(outputs[1].calls[0].reused, "the file was not written twice");
 }
 
 #[tokio::test]
 async fn freeform_scripts_on_responses() {
     let answers = vec![
-        vec![Say::Freeform { id: "c1".into(), name: "script".into(), input: "return 1 + 1".into() }],
+        vec![Say::Freeform {
+            id: "c1".into(),
+            name: "script".into(),
+            input: "return 1 + 1".into(),
+        }],
         vec![text("two")],
     ];
     let (mut desk, server) = (Desk::new(WireApi::Responses), Server::saying(answers).await);
     desk.model.freeform_tools = true;
     let mut session = desk.session();
-    desk.agent(&server).turn(&mut session, "go", &desk.options()).await;
+    desk.agent(&server)
+        .turn(&mut session, "go", &desk.options())
+        .await;
     assert_eq!(history(&session)[2], "script returned: 2");
     let asked = server.asked();
     let tools = asked[0].body["tools"].as_array().unwrap();
-    assert_eq!(tools.iter().find(|tool| tool["name"] == "script").unwrap()["type"], "custom");
+    assert_eq!(
+        tools.iter().find(|tool| tool["name"] == "script").unwrap()["type"],
+        "custom"
+    );
     let sent = asked[1].body["input"].as_array().unwrap();
-    assert!(sent.iter().any(|item| item["type"] == "custom_tool_call_output" && item["call_id"] == "c1"));
+    assert!(
+        sent.iter()
+            .any(|item| item["type"] == "custom_tool_call_output" && item["call_id"] == "c1")
+    );
 }
 
 #[tokio::test]
@@ -434,9 +704,9 @@ async fn an_answer_that_breaks_off_is_asked_for_again_and_told_once() {
     let agent = agent.with_model(selvedge_models::Client::new(provider).unwrap(), model);
     let outcome = agent.turn(&mut desk.session(), "go", &desk.options()).await;
     assert_eq!(outcome.message.as_deref(), Some("Hello."));
-    assert!(
-        desk.told().iter().any(|event| matches!(event, Event::Error { message } if message.contains("trying again")))
-    );
+    assert!(desk.told().iter().any(
+        |event| matches!(event, Event::Error { message } if message.contains("trying again"))
+    ));
 }
 
 #[tokio::test]
@@ -448,6 +718,16 @@ async fn servers_that_give_every_call_the_same_id() {
     ];
     let (desk, server) = (Desk::new(WireApi::Chat), Server::saying(answers).await);
     let mut session = desk.session();
-    assert_eq!(desk.agent(&server).turn(&mut session, "go", &desk.options()).await.end, Ok(TurnEnd::Stop));
-    assert!(history(&session)[4].ends_with("L1: four"), "{:?}", history(&session));
+    assert_eq!(
+        desk.agent(&server)
+            .turn(&mut session, "go", &desk.options())
+            .await
+            .end,
+        Ok(TurnEnd::Stop)
+    );
+    assert!(
+        history(&session)[4].ends_with("L1: four"),
+        "{:?}",
+        history(&session)
+    );
 }

@@ -28,7 +28,10 @@ impl AtTheTerminal {
         if !std::io::stderr().is_terminal() {
             return None;
         }
-        Some(Self { typed: Mutex::new(Typed::open().ok()?), show })
+        Some(Self {
+            typed: Mutex::new(Typed::open().ok()?),
+            show,
+        })
     }
 
     async fn ask_now(&self, request: &ApprovalRequest) -> ApprovalDecision {
@@ -50,7 +53,9 @@ impl AtTheTerminal {
             };
             unanswered.answered();
             match answer(&line, &request.calls) {
-                Reply::All(answer) => return ApprovalDecision::Answered(vec![answer; request.calls.len()]),
+                Reply::All(answer) => {
+                    return ApprovalDecision::Answered(vec![answer; request.calls.len()]);
+                }
                 Reply::Each if several => return self.ask_each(&request.calls, &mut typed).await,
                 Reply::Cancel => return ApprovalDecision::Cancelled,
                 Reply::Each | Reply::Unclear => {}
@@ -129,7 +134,9 @@ fn answer(line: &str, calls: &[GatedCall]) -> Reply {
     match (first.to_lowercase().as_str(), rest) {
         ("y" | "yes", "") => Reply::All(Answer::Once),
         ("s" | "script", "") => Reply::All(Answer::ThisScript),
-        ("a" | "always", "") if calls.iter().all(|call| call.preview.rule.is_some()) => Reply::All(Answer::Always),
+        ("a" | "always", "") if calls.iter().all(|call| call.preview.rule.is_some()) => {
+            Reply::All(Answer::Always)
+        }
         ("n" | "no", "") => Reply::All(Answer::No(None)),
         ("n" | "no", words) => Reply::All(Answer::No(Some(words.to_owned()))),
         ("e" | "each", "") => Reply::Each,
@@ -150,7 +157,10 @@ pub(crate) fn question(request: &ApprovalRequest) -> String {
         [_] => "? the script asks for this:\n".to_owned(),
         calls => format!("? the script asks for these {} calls:\n", calls.len()),
     };
-    request.calls.iter().for_each(|call| text.push_str(&describe(call)));
+    request
+        .calls
+        .iter()
+        .for_each(|call| text.push_str(&describe(call)));
     text
 }
 
@@ -164,8 +174,12 @@ fn describe(call: &GatedCall) -> String {
     match &call.preview.view {
         Some(View::Diff(diff)) => block(diff),
         // What the reason says already is not said twice.
-        Some(View::Commands(commands)) if !call.reason.contains(commands.as_str()) => block(commands),
-        Some(View::Addresses(addresses)) if !call.reason.contains(addresses.as_str()) => block(addresses),
+        Some(View::Commands(commands)) if !call.reason.contains(commands.as_str()) => {
+            block(commands)
+        }
+        Some(View::Addresses(addresses)) if !call.reason.contains(addresses.as_str()) => {
+            block(addresses)
+        }
         _ => {}
     }
     if let Some(snippet) = &call.snippet {
@@ -178,7 +192,10 @@ fn describe(call: &GatedCall) -> String {
 }
 
 fn choices(calls: &[GatedCall], several: bool) -> String {
-    let mut rules: Vec<&str> = calls.iter().filter_map(|call| call.preview.rule.as_deref()).collect();
+    let mut rules: Vec<&str> = calls
+        .iter()
+        .filter_map(|call| call.preview.rule.as_deref())
+        .collect();
     let always = rules.len() == calls.len();
     rules.dedup();
     let mut words = vec!["y: once".to_owned(), "s: for this script".to_owned()];
@@ -202,7 +219,9 @@ pub(crate) fn one_line(text: &str) -> String {
 pub(crate) fn say(text: &str) {
     let mut stderr = std::io::stderr().lock();
     // A terminal that is gone is noticed when it is read.
-    let _ = stderr.write_all(harmless(text).as_bytes()).and_then(|()| stderr.flush());
+    let _ = stderr
+        .write_all(harmless(text).as_bytes())
+        .and_then(|()| stderr.flush());
 }
 
 #[cfg(test)]
@@ -219,17 +238,27 @@ mod tests {
             context: None,
             line: Some(1),
             snippet: None,
-            preview: Preview { view: None, rule: rule.map(str::to_owned) },
+            preview: Preview {
+                view: None,
+                rule: rule.map(str::to_owned),
+            },
         }
     }
 
     #[test]
     fn the_end_of_a_long_script_is_shown() {
         let script = "echo 1\n".repeat(100) + "rm -rf a";
-        let preview = Preview { view: Some(View::Commands(script)), rule: None };
-        let shown = describe(&GatedCall { preview, ..call(None) });
+        let preview = Preview {
+            view: Some(View::Commands(script)),
+            rule: None,
+        };
+        let shown = describe(&GatedCall {
+            preview,
+            ..call(None)
+        });
         assert!(
-            shown.contains("      … 41 lines are not shown here\n") && shown.ends_with("      rm -rf a\n"),
+            shown.contains("      … 41 lines are not shown here\n")
+                && shown.ends_with("      rm -rf a\n"),
             "{shown}"
         );
     }

@@ -20,7 +20,11 @@ impl AskPerson for AtTheTerminal {
             let mut unanswered = EndOfLine::behind_a_question();
             // What was typed before the question is no answer to it.
             typed.forget();
-            say(&format!("? the server {} asks:\n{}", one_line(&wanted.server), block(&form.message)));
+            say(&format!(
+                "? the server {} asks:\n{}",
+                one_line(&wanted.server),
+                block(&form.message)
+            ));
             let answer = match form.wants {
                 Wants::Fields(fields) => fill(&wanted.server, fields, &mut typed).await,
                 Wants::Visit(address) => visit(&address, &mut typed).await,
@@ -50,8 +54,15 @@ enum Said {
 
 async fn fill(server: &str, fields: Vec<Field>, typed: &mut Typed) -> Result<Elicited, NoLine> {
     let all = fields.len();
-    let fields_of = if all == 1 { "one field".to_owned() } else { format!("{all} fields") };
-    say(&format!("  {fields_of} to fill in, for the server {}; Ctrl-D leaves it\n", one_line(server)));
+    let fields_of = if all == 1 {
+        "one field".to_owned()
+    } else {
+        format!("{all} fields")
+    };
+    say(&format!(
+        "  {fields_of} to fill in, for the server {}; Ctrl-D leaves it\n",
+        one_line(server)
+    ));
     match choice("y: fill it in | n: no | c: cancel", typed).await? {
         Said::No => return Ok(Elicited::Declined),
         Said::Cancel => return Ok(Elicited::Cancelled),
@@ -60,7 +71,11 @@ async fn fill(server: &str, fields: Vec<Field>, typed: &mut Typed) -> Result<Eli
     let mut filling = Filling::new(fields);
     loop {
         while let Some(field) = filling.next() {
-            say(&format!("  {} of {all}: {}\n", filling.place(), described(field)));
+            say(&format!(
+                "  {} of {all}: {}\n",
+                filling.place(),
+                described(field)
+            ));
             loop {
                 say("> ");
                 let line = typed.line().await?;
@@ -71,9 +86,21 @@ async fn fill(server: &str, fields: Vec<Field>, typed: &mut Typed) -> Result<Eli
             }
         }
         // All of it: nothing is sent that was not seen.
-        let lines: String = filling.lines().iter().map(|line| format!("      {line}\n")).collect();
-        say(&format!("  this is told to the server {}:\n{lines}", one_line(server)));
-        match choice("y: send it | e: fill it in again | n: no | c: cancel", typed).await? {
+        let lines: String = filling
+            .lines()
+            .iter()
+            .map(|line| format!("      {line}\n"))
+            .collect();
+        say(&format!(
+            "  this is told to the server {}:\n{lines}",
+            one_line(server)
+        ));
+        match choice(
+            "y: send it | e: fill it in again | n: no | c: cancel",
+            typed,
+        )
+        .await?
+        {
             Said::Yes => return Ok(Elicited::Accepted(filling.content())),
             Said::Again => filling.again(),
             Said::No => return Ok(Elicited::Declined),
@@ -88,11 +115,13 @@ async fn visit(address: &Address, typed: &mut Typed) -> Result<Elicited, NoLine>
         one_line(&address.host),
         block(&address.url)
     ));
-    Ok(match choice("y: I open it | n: no | c: cancel", typed).await? {
-        Said::Yes | Said::Again => Elicited::Accepted(Value::Null),
-        Said::No => Elicited::Declined,
-        Said::Cancel => Elicited::Cancelled,
-    })
+    Ok(
+        match choice("y: I open it | n: no | c: cancel", typed).await? {
+            Said::Yes | Said::Again => Elicited::Accepted(Value::Null),
+            Said::No => Elicited::Declined,
+            Said::Cancel => Elicited::Cancelled,
+        },
+    )
 }
 
 async fn choice(words: &str, typed: &mut Typed) -> Result<Said, NoLine> {
@@ -118,5 +147,8 @@ fn described(field: &Field) -> String {
 
 /// Foreign words, indented: they cannot look like a question of ours.
 fn block(text: &str) -> String {
-    ends(text, VIEW_LINES).iter().map(|line| format!("      {}\n", line.text())).collect()
+    ends(text, VIEW_LINES)
+        .iter()
+        .map(|line| format!("      {}\n", line.text()))
+        .collect()
 }

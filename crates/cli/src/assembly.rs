@@ -4,7 +4,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Result;
-use selvedge_agent::{AfterBlock, Agent, Agents, Allowance, Changes, Remembering, Session, Settings};
+use selvedge_agent::{
+    AfterBlock, Agent, Agents, Allowance, Changes, Remembering, Session, Settings,
+};
 use selvedge_mcp::{AskPerson, Asked, Servers};
 use selvedge_memory::Memory;
 use selvedge_models::Client;
@@ -50,8 +52,15 @@ pub(crate) fn setup(place: &PlaceArgs) -> Result<Setup> {
     let (agents, cabinet) = (Agents::default(), setup.toolbox.cabinet.clone());
     agents.keep_with(Arc::new(move |title, text| {
         let (kind, source, media_type) = (DocumentKind::Result, "", "text/plain");
-        let kept = cabinet.keep(&NewDocument { kind, title, source, media_type, content: text.as_bytes() });
-        kept.map(|entry| entry.key).map_err(|error| error.to_string())
+        let kept = cabinet.keep(&NewDocument {
+            kind,
+            title,
+            source,
+            media_type,
+            content: text.as_bytes(),
+        });
+        kept.map(|entry| entry.key)
+            .map_err(|error| error.to_string())
     }));
     setup.agents = Some(agents);
     Ok(setup)
@@ -75,7 +84,11 @@ pub(crate) struct Parts {
 }
 
 /// An agent over the tools of a place, and its conversation.
-pub(crate) async fn agent(setup: &mut Setup, place: &PlaceArgs, wanted: Wanted<'_>) -> Result<Assembled> {
+pub(crate) async fn agent(
+    setup: &mut Setup,
+    place: &PlaceArgs,
+    wanted: Wanted<'_>,
+) -> Result<Assembled> {
     let choice = providers::choose(&setup.config, wanted.model).await?;
     check_costs(setup, wanted.turn, &choice)?;
     let session = session(setup, &wanted.conversation)?;
@@ -88,13 +101,29 @@ pub(crate) async fn agent(setup: &mut Setup, place: &PlaceArgs, wanted: Wanted<'
     };
     let servers = setup.servers(asked(setup, wanted.person.clone()))?;
     servers.prepare_all().await;
-    let agent = agent_of(setup, place, wanted, Parts { choice, servers: servers.clone(), memory })?;
-    Ok(Assembled { agent, session, servers })
+    let agent = agent_of(
+        setup,
+        place,
+        wanted,
+        Parts {
+            choice,
+            servers: servers.clone(),
+            memory,
+        },
+    )?;
+    Ok(Assembled {
+        agent,
+        session,
+        servers,
+    })
 }
 
 /// Whom servers can turn to where an agent runs.
 pub(crate) fn asked(setup: &Setup, person: Option<Arc<dyn AskPerson>>) -> Asked {
-    let model = setup.agents.clone().map(|agents| Arc::new(TurnsModel(agents)) as _);
+    let model = setup
+        .agents
+        .clone()
+        .map(|agents| Arc::new(TurnsModel(agents)) as _);
     Asked { person, model }
 }
 
@@ -115,11 +144,27 @@ pub(crate) fn memory(setup: &mut Setup) -> Result<Option<Arc<Memory>>> {
 }
 
 /// An agent of these parts.
-pub(crate) fn agent_of(setup: &mut Setup, place: &PlaceArgs, wanted: Wanted<'_>, parts: Parts) -> Result<Agent> {
+pub(crate) fn agent_of(
+    setup: &mut Setup,
+    place: &PlaceArgs,
+    wanted: Wanted<'_>,
+    parts: Parts,
+) -> Result<Agent> {
     check_costs(setup, wanted.turn, &parts.choice)?;
-    let Parts { choice: Choice { provider, model, effort }, servers, memory } = parts;
+    let Parts {
+        choice: Choice {
+            provider,
+            model,
+            effort,
+        },
+        servers,
+        memory,
+    } = parts;
     if place.pack.is_none()
-        && let Some(pack) = model.tool_pack.clone().or_else(|| provider.tool_pack.clone())
+        && let Some(pack) = model
+            .tool_pack
+            .clone()
+            .or_else(|| provider.tool_pack.clone())
     {
         setup.config.tool_pack = Some(pack);
     }
@@ -142,15 +187,27 @@ pub(crate) fn agent_of(setup: &mut Setup, place: &PlaceArgs, wanted: Wanted<'_>,
             cost: setup.config.agent.session_max_cost,
             ..Allowance::default()
         },
-        after_block: if setup.config.agent.stop_after_block { AfterBlock::Stop } else { AfterBlock::Listen },
+        after_block: if setup.config.agent.stop_after_block {
+            AfterBlock::Stop
+        } else {
+            AfterBlock::Listen
+        },
         effort,
         project: project(&setup.directory),
         instructions: wanted.instructions,
         ..Settings::default()
     };
     let freeform = provider.wire == WireApi::Responses && model.freeform_tools;
-    let patch = if freeform { PatchFlavour::Freeform } else { PatchFlavour::Text };
-    let config = ToolsConfig { patch: Some(patch), view_image: model.images, ..ToolsConfig::default() };
+    let patch = if freeform {
+        PatchFlavour::Freeform
+    } else {
+        PatchFlavour::Text
+    };
+    let config = ToolsConfig {
+        patch: Some(patch),
+        view_image: model.images,
+        ..ToolsConfig::default()
+    };
     let harness = setup.harness(wanted.limits, wanted.approver)?;
     let harness = harness.with_tools(servers.onto(&setup.all_tools()?));
     let client = Client::new(provider).map_err(|error| Problem::new(error.to_string()))?;
@@ -171,7 +228,11 @@ pub(crate) fn agent_of(setup: &mut Setup, place: &PlaceArgs, wanted: Wanted<'_>,
 fn check_costs(setup: &Setup, turn: &TurnArgs, choice: &Choice) -> Result<()> {
     let session = setup.config.agent.session_max_cost;
     if session.is_some_and(|most| !most.is_finite() || most <= 0.0) {
-        return Err(Problem::new("agent.session_max_cost is not an amount of money").hint("write 0.50 or 2").into());
+        return Err(
+            Problem::new("agent.session_max_cost is not an amount of money")
+                .hint("write 0.50 or 2")
+                .into(),
+        );
     }
     let limit = match (turn.max_cost, session) {
         (Some(_), _) => "--max-cost",
@@ -213,18 +274,23 @@ fn new_session(setup: &Setup) -> Result<Session> {
 /// An earlier conversation.
 fn old_session(setup: &Setup, id: Option<&str>) -> Result<Session> {
     let Some(journal) = &setup.journal else {
-        return Err(Problem::new("nothing is written down that could be gone on from")
-            .hint("leave out --ephemeral")
-            .into());
+        return Err(
+            Problem::new("nothing is written down that could be gone on from")
+                .hint("leave out --ephemeral")
+                .into(),
+        );
     };
     let id = match id {
         Some(id) => id.to_owned(),
         None => {
             let here = setup.directory.display().to_string();
-            let all = journal.sessions(1000).map_err(|error| crate::sessions::problem(&error))?;
+            let all = journal
+                .sessions(1000)
+                .map_err(|error| crate::sessions::problem(&error))?;
             let last = all.into_iter().find(|session| session.directory == here);
             last.ok_or_else(|| {
-                Problem::new("there is no session of this folder").hint("`selvedge sessions list` shows all")
+                Problem::new("there is no session of this folder")
+                    .hint("`selvedge sessions list` shows all")
             })?
             .id
         }
@@ -245,10 +311,16 @@ fn project(directory: &Path) -> Option<String> {
         }
     }
     // Without a repository, only the folder itself.
-    if folders.last().is_some_and(|root| !root.join(".git").exists()) {
+    if folders
+        .last()
+        .is_some_and(|root| !root.join(".git").exists())
+    {
         folders.truncate(1);
     }
-    let texts = folders.iter().rev().filter_map(|folder| std::fs::read_to_string(folder.join("AGENTS.md")).ok());
+    let texts = folders
+        .iter()
+        .rev()
+        .filter_map(|folder| std::fs::read_to_string(folder.join("AGENTS.md")).ok());
     let mut text = texts.collect::<Vec<_>>().join("\n\n");
     if text.len() > PROJECT_BYTES {
         text.truncate(text.floor_char_boundary(PROJECT_BYTES));

@@ -33,7 +33,10 @@ pub(crate) fn check(args: CheckArgs) -> Result<Exit> {
             script_problem(error, &name, &source).print();
         }
         if report.valid {
-            line(&format!("ok: {} tool calls can be seen", report.calls.len()))?;
+            line(&format!(
+                "ok: {} tool calls can be seen",
+                report.calls.len()
+            ))?;
         }
         for call in &report.calls {
             line(&format!(
@@ -44,7 +47,11 @@ pub(crate) fn check(args: CheckArgs) -> Result<Exit> {
             ))?;
         }
     }
-    Ok(if report.valid { Exit::Done } else { Exit::NotStarted })
+    Ok(if report.valid {
+        Exit::Done
+    } else {
+        Exit::NotStarted
+    })
 }
 
 fn check_command(args: &CheckArgs) -> Result<Exit> {

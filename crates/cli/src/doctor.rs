@@ -40,7 +40,11 @@ pub(crate) fn doctor(args: DoctorArgs) -> Result<Exit> {
             findings.push(servers(&setup));
             findings.push(model(&setup));
         }
-        Err(error) => findings.push(Finding { what: "configuration", ok: false, details: format!("{error:#}") }),
+        Err(error) => findings.push(Finding {
+            what: "configuration",
+            ok: false,
+            details: format!("{error:#}"),
+        }),
     }
     findings.push(memory());
     let well = findings.iter().all(|finding| finding.ok);
@@ -48,7 +52,12 @@ pub(crate) fn doctor(args: DoctorArgs) -> Result<Exit> {
         line(&serde_json::to_string_pretty(&findings)?)?;
     } else {
         for finding in &findings {
-            line(&format!("{} {:<14} {}", if finding.ok { "✓" } else { "✗" }, finding.what, finding.details))?;
+            line(&format!(
+                "{} {:<14} {}",
+                if finding.ok { "✓" } else { "✗" },
+                finding.what,
+                finding.details
+            ))?;
         }
     }
     Ok(if well { Exit::Done } else { Exit::Failed })
@@ -62,13 +71,29 @@ fn servers(setup: &Setup) -> Finding {
             let faults = servers
                 .iter()
                 .filter(|server| server.enabled)
-                .filter_map(|server| Some(format!("; {} cannot be used: {}", server.name, server.fault.as_ref()?)));
+                .filter_map(|server| {
+                    Some(format!(
+                        "; {} cannot be used: {}",
+                        server.name,
+                        server.fault.as_ref()?
+                    ))
+                });
             let faults: String = faults.collect();
-            (faults.is_empty(), format!("{} (`selvedge mcp list` tries them){faults}", names.join(", ")))
+            (
+                faults.is_empty(),
+                format!(
+                    "{} (`selvedge mcp list` tries them){faults}",
+                    names.join(", ")
+                ),
+            )
         }
         Err(error) => (false, format!("{error:#}")),
     };
-    Finding { what: "MCP servers", ok, details }
+    Finding {
+        what: "MCP servers",
+        ok,
+        details,
+    }
 }
 
 fn configuration(setup: &Setup) -> Finding {
@@ -78,22 +103,39 @@ fn configuration(setup: &Setup) -> Finding {
         Some(file) => format!("defaults ({} is not there)", file.display()),
         None => "defaults (no home folder)".to_owned(),
     };
-    Finding { what: "configuration", ok: true, details }
+    Finding {
+        what: "configuration",
+        ok: true,
+        details,
+    }
 }
 
 /// Both walls, each tried with a script that runs into it.
 fn walls(setup: &Setup) -> Vec<Finding> {
     let harness = match setup.harness(&LimitArgs::default(), None) {
         Ok(harness) => harness,
-        Err(error) => return vec![Finding { what: "sandbox", ok: false, details: format!("{error:#}") }],
+        Err(error) => {
+            return vec![Finding {
+                what: "sandbox",
+                ok: false,
+                details: format!("{error:#}"),
+            }];
+        }
     };
     let Ok(runtime) = crate::run::runtime() else {
-        return vec![Finding { what: "sandbox", ok: false, details: "cannot start a runtime".to_owned() }];
+        return vec![Finding {
+            what: "sandbox",
+            ok: false,
+            details: "cannot start a runtime".to_owned(),
+        }];
     };
     let started = Instant::now();
     let value = runtime.block_on(harness.run("return 1 + 1")).output_json;
     let first = started.elapsed();
-    let harness = harness.clone().with_limits(selvedge_protocol::Limits { timeout_ms: 50, ..harness.limits().clone() });
+    let harness = harness.clone().with_limits(selvedge_protocol::Limits {
+        timeout_ms: 50,
+        ..harness.limits().clone()
+    });
     let realm = runtime.block_on(harness.run(
         "let open = 0; try { Object.prototype.x = 1; open++ } catch {} try { (() => {}).constructor('return 1')(); open++ } catch {} return open",
     ));
@@ -104,7 +146,10 @@ fn walls(setup: &Setup) -> Vec<Finding> {
         Finding {
             what: "sandbox",
             ok: value.as_deref() == Some("2"),
-            details: format!("the first script took {:.1} ms, loading the engine included", first.as_secs_f64() * 1e3),
+            details: format!(
+                "the first script took {:.1} ms, loading the engine included",
+                first.as_secs_f64() * 1e3
+            ),
         },
         Finding {
             what: "wall one",
@@ -113,7 +158,9 @@ fn walls(setup: &Setup) -> Vec<Finding> {
         },
         Finding {
             what: "wall two",
-            ok: endless.error.is_some_and(|error| error.code == selvedge_protocol::ErrorCode::ScriptTimeoutError),
+            ok: endless.error.is_some_and(|error| {
+                error.code == selvedge_protocol::ErrorCode::ScriptTimeoutError
+            }),
             details: format!(
                 "a builtin that never ends was stopped {:.0} ms after its deadline",
                 (stopped.as_secs_f64() * 1e3 - 50.0).max(0.0)
@@ -135,15 +182,28 @@ fn confinement(setup: &Setup) -> Vec<Finding> {
             "not confined: the configuration says so".to_owned()
         }
         Ok(Strength::Namespaces) => format!("confined by namespaces, {landlock} and seccomp"),
-        Ok(Strength::SharedProc) => format!("confined by namespaces, {landlock} and seccomp; they see other processes"),
+        Ok(Strength::SharedProc) => {
+            format!("confined by namespaces, {landlock} and seccomp; they see other processes")
+        }
         Ok(Strength::Bubblewrap(path)) => format!("confined by {} and seccomp", path.display()),
         Ok(Strength::Landlock) => format!("confined by {landlock} and seccomp alone"),
         Err(error) => format!("{error}; `weaker_wall` in the configuration accepts less"),
     };
-    let mut findings = vec![Finding { what: "commands", ok: strength.is_ok(), details: words }];
-    for (what, feature) in [("namespaces", &support.namespaces), ("own /proc", &support.proc)] {
+    let mut findings = vec![Finding {
+        what: "commands",
+        ok: strength.is_ok(),
+        details: words,
+    }];
+    for (what, feature) in [
+        ("namespaces", &support.namespaces),
+        ("own /proc", &support.proc),
+    ] {
         if let Feature::Missing(why) = feature {
-            findings.push(Finding { what, ok: strength.is_ok(), details: format!("missing: {why}") });
+            findings.push(Finding {
+                what,
+                ok: strength.is_ok(),
+                details: format!("missing: {why}"),
+            });
         }
     }
     findings
@@ -151,15 +211,23 @@ fn confinement(setup: &Setup) -> Vec<Finding> {
 
 /// The model that would be asked. That there is none is no fault: scripts run without.
 fn model(setup: &Setup) -> Finding {
-    let chosen = crate::run::runtime()
-        .and_then(|runtime| runtime.block_on(providers::choose(&setup.config, &ModelArgs::default())));
+    let chosen = crate::run::runtime().and_then(|runtime| {
+        runtime.block_on(providers::choose(&setup.config, &ModelArgs::default()))
+    });
     let details = match chosen {
         Ok(choice) => {
-            format!("{} of {}, not asked (`selvedge models test`)", choice.model.name, choice.provider.name)
+            format!(
+                "{} of {}, not asked (`selvedge models test`)",
+                choice.model.name, choice.provider.name
+            )
         }
         Err(error) => format!("none: {error}"),
     };
-    Finding { what: "model", ok: true, details }
+    Finding {
+        what: "model",
+        ok: true,
+        details,
+    }
 }
 
 fn memory() -> Finding {
@@ -168,5 +236,9 @@ fn memory() -> Finding {
         Some(bytes) => format!("{} MB, half of it for scripts", bytes >> 20),
         None => "unknown; scripts share 2048 MB".to_owned(),
     };
-    Finding { what: "memory", ok: true, details }
+    Finding {
+        what: "memory",
+        ok: true,
+        details,
+    }
 }

@@ -22,10 +22,26 @@ pub(crate) fn ends(text: &str, most: usize) -> Vec<Shown<'_>> {
     let (middle, tail) = rest.split_at(rest.len() - tail);
     // Each by the name it has afterwards, unless it is gone then.
     let headings = (1..lines.len()).filter(|at| lines[*at].starts_with("+++ "));
-    let names = headings.map(|at| if lines[at] == "+++ /dev/null" { at - 1 } else { at });
+    let names = headings.map(|at| {
+        if lines[at] == "+++ /dev/null" {
+            at - 1
+        } else {
+            at
+        }
+    });
     let left_out = head.len()..head.len() + middle.len();
-    let names: Vec<&str> = names.filter(|at| left_out.contains(at)).map(|at| lines[at]).take(MAX_NAMES).collect();
-    [told(head), vec![Shown::LeftOut(middle.len())], told(&names), told(tail)].concat()
+    let names: Vec<&str> = names
+        .filter(|at| left_out.contains(at))
+        .map(|at| lines[at])
+        .take(MAX_NAMES)
+        .collect();
+    [
+        told(head),
+        vec![Shown::LeftOut(middle.len())],
+        told(&names),
+        told(tail),
+    ]
+    .concat()
 }
 
 fn told<'a>(lines: &[&'a str]) -> Vec<Shown<'a>> {
@@ -50,15 +66,31 @@ mod tests {
     fn the_end_is_shown_and_no_file_is_left_out() {
         let shown = |text: &str, most| ends(text, most).iter().map(Shown::text).collect::<Vec<_>>();
         assert_eq!(shown("a\nb\nc\n", 3), ["a", "b", "c"]);
-        assert_eq!(shown("a\nb\nc\nd\nrm -rf x", 3), ["a", "b", "… 2 lines are not shown here", "rm -rf x"]);
+        assert_eq!(
+            shown("a\nb\nc\nd\nrm -rf x", 3),
+            ["a", "b", "… 2 lines are not shown here", "rm -rf x"]
+        );
         let diff = "--- a/x\n+++ b/x\n+1\n+2\n--- /dev/null\n+++ b/evil\n+3\n--- a/gone\n+++ /dev/null\n-4\n--- a/y\n+++ b/y\n+5\n";
-        let told = ["--- a/x", "+++ b/x", "… 9 lines are not shown here", "+++ b/evil", "--- a/gone", "+++ b/y", "+5"];
+        let told = [
+            "--- a/x",
+            "+++ b/x",
+            "… 9 lines are not shown here",
+            "+++ b/evil",
+            "--- a/gone",
+            "+++ b/y",
+            "+5",
+        ];
         assert_eq!(shown(diff, 4), told);
         // Wherever it is cut.
         for most in 2..12 {
             let shown = shown(diff, most);
             let told = |name: &str| shown.iter().any(|line| line == name);
-            assert!(["+++ b/x", "+++ b/evil", "--- a/gone", "+++ b/y"].into_iter().all(told), "{most}: {shown:?}");
+            assert!(
+                ["+++ b/x", "+++ b/evil", "--- a/gone", "+++ b/y"]
+                    .into_iter()
+                    .all(told),
+                "{most}: {shown:?}"
+            );
         }
     }
 }

@@ -35,24 +35,49 @@ pub(crate) fn exec(mut args: ExecArgs) -> Result<Exit> {
         args.limits.mode = Some(ModeArg::DryRun);
     }
     let task = task(&args)?;
-    let schema = args.output_schema.as_deref().map(Schema::read).transpose()?;
+    let schema = args
+        .output_schema
+        .as_deref()
+        .map(Schema::read)
+        .transpose()?;
     if let Some(file) = &args.output_last_message {
         // Before anything is spent.
-        let opened = std::fs::OpenOptions::new().append(true).create(true).open(file);
+        let opened = std::fs::OpenOptions::new()
+            .append(true)
+            .create(true)
+            .open(file);
         opened.map_err(|error| cannot_write(file, &error))?;
     }
     let mut setup = assembly::setup(&args.place)?;
     let runtime = runtime()?;
     let (cancel, leave) = (CancellationToken::new(), CancellationToken::new());
-    let show = if args.json || args.quiet { Show::nothing() } else { Show::on_stderr() };
-    let events = if args.json { as_lines() } else { with_errors(show.sink()) };
-    let options =
-        TurnOptions { cancel: cancel.clone(), leave: leave.clone(), events: events.clone(), ..TurnOptions::default() };
+    let show = if args.json || args.quiet {
+        Show::nothing()
+    } else {
+        Show::on_stderr()
+    };
+    let events = if args.json {
+        as_lines()
+    } else {
+        with_errors(show.sink())
+    };
+    let options = TurnOptions {
+        cancel: cancel.clone(),
+        leave: leave.clone(),
+        events: events.clone(),
+        ..TurnOptions::default()
+    };
     // Nobody is asked whether calls may run. A server's form is shown, for only a person can fill it in; and only where
     // one sits before the terminal for sure.
-    let person = std::io::stdin().is_terminal().then(|| person(&runtime, &show)).flatten();
+    let person = std::io::stdin()
+        .is_terminal()
+        .then(|| person(&runtime, &show))
+        .flatten();
     // Whoever wants the process to end ends the turn.
-    let signals = Signals { cancel: cancel.clone(), end: cancel };
+    let signals = Signals {
+        cancel: cancel.clone(),
+        end: cancel,
+    };
     let work = async {
         let wanted = Wanted {
             model: &args.model,
@@ -66,24 +91,38 @@ pub(crate) fn exec(mut args: ExecArgs) -> Result<Exit> {
                 Task::Resume { id, .. } => Conversation::Old(id.clone()),
             },
         };
-        let Assembled { agent, mut session, servers } = tokio::select! {
+        let Assembled {
+            agent,
+            mut session,
+            servers,
+        } = tokio::select! {
             biased;
             // Servers may take their time to start.
             () = options.cancel.cancelled() => return Err(Problem::new("interrupted before it began").into()),
             assembled = assembly::agent(&mut setup, &args.place, wanted) => assembled?,
         };
-        options.events.emit(Event::ThreadStarted { thread_id: session.id().to_owned() });
+        options.events.emit(Event::ThreadStarted {
+            thread_id: session.id().to_owned(),
+        });
         let outcome = match task {
-            Task::New(prompt) | Task::Resume { prompt: Some(prompt), .. } => {
-                agent.turn(&mut session, prompt, &options).await
-            }
+            Task::New(prompt)
+            | Task::Resume {
+                prompt: Some(prompt),
+                ..
+            } => agent.turn(&mut session, prompt, &options).await,
             Task::Resume { .. } if session.is_open() => agent.go_on(&mut session, &options).await,
             Task::Resume { .. } => {
-                return Err(Problem::new("no prompt was given").hint("selvedge exec resume ID \"prompt\"").into());
+                return Err(Problem::new("no prompt was given")
+                    .hint("selvedge exec resume ID \"prompt\"")
+                    .into());
             }
         };
         let outcome = match &schema {
-            Some(schema) => schema.corrected(&agent, &mut session, &options, outcome).await,
+            Some(schema) => {
+                schema
+                    .corrected(&agent, &mut session, &options, outcome)
+                    .await
+            }
             None => outcome,
         };
         servers.stop().await;
@@ -94,13 +133,17 @@ pub(crate) fn exec(mut args: ExecArgs) -> Result<Exit> {
     runtime.shutdown_background();
     show.finish();
     let (outcome, session) = done?;
-    let fits = schema.as_ref().is_none_or(|schema| schema.value_of(&outcome).is_ok());
+    let fits = schema
+        .as_ref()
+        .is_none_or(|schema| schema.value_of(&outcome).is_ok());
     if !args.json {
         conclude(&outcome, &session, schema.as_ref(), setup.journal.is_some())?;
     } else if let Some(Err(why)) = schema.as_ref().map(|schema| schema.value_of(&outcome))
         && outcome.end == Ok(TurnEnd::Stop)
     {
-        events.emit(Event::Error { message: does_not_fit(&why) });
+        events.emit(Event::Error {
+            message: does_not_fit(&why),
+        });
     }
     let mut written = true;
     if let Some(file) = &args.output_last_message
@@ -117,11 +160,18 @@ pub(crate) fn exec(mut args: ExecArgs) -> Result<Exit> {
 }
 
 fn task(args: &ExecArgs) -> Result<Task> {
-    let too_many = || Problem::new("the prompt is one argument").hint("put it in quotes: selvedge exec \"do this\"");
+    let too_many = || {
+        Problem::new("the prompt is one argument")
+            .hint("put it in quotes: selvedge exec \"do this\"")
+    };
     let mut words = args.words.iter();
     match words.next().map(String::as_str) {
         Some("resume") => {
-            let id = if args.last { None } else { words.next().cloned() };
+            let id = if args.last {
+                None
+            } else {
+                words.next().cloned()
+            };
             if id.is_none() && !args.last {
                 return Err(Problem::new("no session was named")
                     .hint("selvedge exec resume ID \"prompt\", or --last")
@@ -147,15 +197,23 @@ fn given(word: &str) -> Result<String> {
         "-" if std::io::stdin().is_terminal() => String::new(),
         "-" => {
             let mut text = String::new();
-            std::io::stdin().lock().read_to_string(&mut text).map_err(|error| {
-                Problem::new(format!("cannot read the prompt from standard input: {error}")).hint("it must be UTF-8")
-            })?;
+            std::io::stdin()
+                .lock()
+                .read_to_string(&mut text)
+                .map_err(|error| {
+                    Problem::new(format!(
+                        "cannot read the prompt from standard input: {error}"
+                    ))
+                    .hint("it must be UTF-8")
+                })?;
             text
         }
         word => word.to_owned(),
     };
     if prompt.trim().is_empty() {
-        return Err(Problem::new("no prompt was given").hint("selvedge exec \"do this\", or on standard input").into());
+        return Err(Problem::new("no prompt was given")
+            .hint("selvedge exec \"do this\", or on standard input")
+            .into());
     }
     Ok(prompt)
 }
@@ -174,19 +232,31 @@ fn as_lines() -> EventSink {
 fn with_errors(shown: EventSink) -> EventSink {
     EventSink::new(move |event| match event {
         Event::Error { message } => tell!("note: {}", harmless(&message)),
-        Event::ThreadCompacted { tokens_before, tokens_after } => {
-            tell!("note: the conversation was made shorter, from about {tokens_before} to {tokens_after} tokens");
+        Event::ThreadCompacted {
+            tokens_before,
+            tokens_after,
+        } => {
+            tell!(
+                "note: the conversation was made shorter, from about {tokens_before} to {tokens_after} tokens"
+            );
         }
         other => shown.emit(other),
     })
 }
 
 /// The model's last word on standard output, the rest on standard error.
-fn conclude(outcome: &TurnOutcome, session: &str, schema: Option<&Schema>, kept: bool) -> Result<()> {
+fn conclude(
+    outcome: &TurnOutcome,
+    session: &str,
+    schema: Option<&Schema>,
+    kept: bool,
+) -> Result<()> {
     match schema.map(|schema| schema.value_of(outcome)) {
         Some(Ok(value)) => line(&serde_json::to_string(&value)?)?,
         Some(Err(why)) if outcome.end == Ok(TurnEnd::Stop) => {
-            Problem::new(does_not_fit(&why)).hint(format!("selvedge sessions show {session}")).print();
+            Problem::new(does_not_fit(&why))
+                .hint(format!("selvedge sessions show {session}"))
+                .print();
         }
         _ => {
             if let Some(message) = &outcome.message {
@@ -206,7 +276,9 @@ fn conclude(outcome: &TurnOutcome, session: &str, schema: Option<&Schema>, kept:
             let mut problem = Problem::new(format!("{}: {}", error.kind, error.message));
             problem = match error.kind.as_str() {
                 "auth" => problem.hint("`selvedge models test` tries the key"),
-                "context_too_long" => problem.hint("begin anew, or name a model with a larger context"),
+                "context_too_long" => {
+                    problem.hint("begin anew, or name a model with a larger context")
+                }
                 _ if kept => problem.hint(go_on),
                 _ => problem,
             };
@@ -221,7 +293,8 @@ fn does_not_fit(why: &str) -> String {
 }
 
 fn cannot_write(file: &Path, error: &std::io::Error) -> Problem {
-    Problem::new(format!("cannot write {}: {error}", file.display())).hint("-o takes a file that can be written")
+    Problem::new(format!("cannot write {}: {error}", file.display()))
+        .hint("-o takes a file that can be written")
 }
 
 /// What the last answer must look like.
@@ -233,12 +306,18 @@ struct Schema {
 impl Schema {
     fn read(file: &Path) -> Result<Self> {
         let bad = |why: String| {
-            Problem::new(format!("{}: {why}", file.display())).hint("--output-schema takes a JSON Schema")
+            Problem::new(format!("{}: {why}", file.display()))
+                .hint("--output-schema takes a JSON Schema")
         };
         let text = std::fs::read_to_string(file).map_err(|error| bad(error.to_string()))?;
-        let value: Value = serde_json::from_str(&text).map_err(|error| bad(format!("not JSON: {error}")))?;
-        let validator = jsonschema::validator_for(&value).map_err(|error| bad(format!("not a schema: {error}")))?;
-        Ok(Self { text: value.to_string(), validator })
+        let value: Value =
+            serde_json::from_str(&text).map_err(|error| bad(format!("not JSON: {error}")))?;
+        let validator = jsonschema::validator_for(&value)
+            .map_err(|error| bad(format!("not a schema: {error}")))?;
+        Ok(Self {
+            text: value.to_string(),
+            validator,
+        })
     }
 
     fn instructions(&self) -> String {
@@ -251,17 +330,23 @@ impl Schema {
     /// The value of the last answer, or why it does not fit.
     fn value_of(&self, outcome: &TurnOutcome) -> Result<Value, String> {
         let text = outcome.message.as_deref().unwrap_or_default().trim();
-        let bare =
-            text.strip_prefix("```json").or_else(|| text.strip_prefix("```")).and_then(|rest| rest.strip_suffix("```"));
-        let value: Value =
-            serde_json::from_str(bare.unwrap_or(text)).map_err(|error| format!("it is not JSON: {error}"))?;
+        let bare = text
+            .strip_prefix("```json")
+            .or_else(|| text.strip_prefix("```"))
+            .and_then(|rest| rest.strip_suffix("```"));
+        let value: Value = serde_json::from_str(bare.unwrap_or(text))
+            .map_err(|error| format!("it is not JSON: {error}"))?;
         let problems: Vec<String> = self
             .validator
             .iter_errors(&value)
             .take(4)
             .map(|error| format!("{}: {error}", error.instance_path()))
             .collect();
-        if problems.is_empty() { Ok(value) } else { Err(problems.join("; ")) }
+        if problems.is_empty() {
+            Ok(value)
+        } else {
+            Err(problems.join("; "))
+        }
     }
 
     /// An answer that does not fit is asked for again.
@@ -273,15 +358,22 @@ impl Schema {
         mut outcome: TurnOutcome,
     ) -> TurnOutcome {
         for _ in 0..CORRECTIONS {
-            let Err(why) = self.value_of(&outcome) else { break };
+            let Err(why) = self.value_of(&outcome) else {
+                break;
+            };
             if outcome.end != Ok(TurnEnd::Stop) {
                 break;
             }
-            let prompt = format!("Your answer does not fit the schema: {why}. Answer again with the JSON value alone.");
+            let prompt = format!(
+                "Your answer does not fit the schema: {why}. Answer again with the JSON value alone."
+            );
             let (usage, cost) = (outcome.usage, outcome.cost);
             outcome = agent.turn(session, prompt, options).await;
             outcome.usage += usage;
-            outcome.cost = cost.into_iter().chain(outcome.cost).reduce(|sum, one| sum + one);
+            outcome.cost = cost
+                .into_iter()
+                .chain(outcome.cost)
+                .reduce(|sum, one| sum + one);
         }
         outcome
     }

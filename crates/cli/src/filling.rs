@@ -14,7 +14,10 @@ pub(crate) struct Filling {
 
 impl Filling {
     pub(crate) fn new(fields: Vec<Field>) -> Self {
-        Self { fields, filled: Vec::new() }
+        Self {
+            fields,
+            filled: Vec::new(),
+        }
     }
 
     pub(crate) fn fields(&self) -> &[Field] {
@@ -63,7 +66,9 @@ impl Filling {
 
     fn line(&self, at: usize) -> String {
         let field = &self.fields[at];
-        let words = self.filled[at].as_ref().map_or_else(|| "left out".to_owned(), |value| field.shown(value));
+        let words = self.filled[at]
+            .as_ref()
+            .map_or_else(|| "left out".to_owned(), |value| field.shown(value));
         // A line for each: foreign words cannot look like more of them.
         one_line(&format!("{}: {words}", field.name))
     }
@@ -71,8 +76,9 @@ impl Filling {
     /// What the server is told.
     pub(crate) fn content(&self) -> Value {
         let filled = self.fields.iter().zip(&self.filled);
-        let content: Map<String, Value> =
-            filled.filter_map(|(field, value)| Some((field.name.clone(), value.clone()?))).collect();
+        let content: Map<String, Value> = filled
+            .filter_map(|(field, value)| Some((field.name.clone(), value.clone()?)))
+            .collect();
         Value::Object(content)
     }
 }
@@ -98,14 +104,19 @@ pub(crate) fn about(field: &Field) -> String {
         Need::Optional => "may be left out",
     };
     match &field.default {
-        Some(default) => format!("{name}: {kind}; {} where nothing is typed", field.shown(default)),
+        Some(default) => format!(
+            "{name}: {kind}; {} where nothing is typed",
+            field.shown(default)
+        ),
         None => format!("{name}: {kind}; {need}"),
     }
 }
 
 /// The choices of a field, numbered.
 pub(crate) fn choices(field: &Field) -> Vec<String> {
-    let (Kind::One(choices) | Kind::Several(choices)) = &field.kind else { return Vec::new() };
+    let (Kind::One(choices) | Kind::Several(choices)) = &field.kind else {
+        return Vec::new();
+    };
     let line = |(at, choice): (usize, &Choice)| format!("{}. {}", at + 1, choice.title);
     choices.iter().enumerate().map(line).collect()
 }

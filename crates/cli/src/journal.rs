@@ -7,12 +7,16 @@ use selvedge_config::JournalKeeping;
 use selvedge_journal::{Durability, Journal, Keeping};
 
 pub(crate) fn open(home: &Path, config: &JournalKeeping) -> Result<Journal> {
-    Ok(Journal::open_with(home, &keeping(config)?).map_err(|error| crate::runs::problem(&error))?)
+    Ok(
+        Journal::open_with(home, &keeping(config)?)
+            .map_err(|error| crate::runs::problem(&error))?,
+    )
 }
 
 /// To look at, also where nothing may be written.
 pub(crate) fn open_to_read(home: &Path, config: &JournalKeeping) -> Result<Journal> {
-    Ok(Journal::open_to_read(home, &keeping(config)?).map_err(|error| crate::runs::problem(&error))?)
+    Ok(Journal::open_to_read(home, &keeping(config)?)
+        .map_err(|error| crate::runs::problem(&error))?)
 }
 
 fn keeping(config: &JournalKeeping) -> Result<Keeping> {
@@ -21,6 +25,10 @@ fn keeping(config: &JournalKeeping) -> Result<Keeping> {
         selvedge_config::Durability::Full => Durability::Full,
     };
     // Without its key nothing is written rather than written plainly.
-    let key = if config.encrypt { Some(crate::keyring::journal_key()?) } else { None };
+    let key = if config.encrypt {
+        Some(crate::keyring::journal_key()?)
+    } else {
+        None
+    };
     Ok(Keeping { durability, key })
 }

@@ -10,7 +10,10 @@ const SERVICE: &str = "selvedge";
 
 /// The key that was kept for this provider. A machine without a keyring has none.
 pub(crate) fn key(provider: &str) -> Option<Secret> {
-    Entry::new(SERVICE, provider).and_then(|entry| entry.get_password()).ok().map(Secret::new)
+    Entry::new(SERVICE, provider)
+        .and_then(|entry| entry.get_password())
+        .ok()
+        .map(Secret::new)
 }
 
 /// Keeps a key.
@@ -37,11 +40,13 @@ pub(crate) fn journal_key() -> Result<[u8; 32], Problem> {
     let entry = Entry::new(SERVICE, JOURNAL).map_err(|error| sealed(&error))?;
     match entry.get_secret() {
         Ok(key) => key.try_into().map_err(|_| {
-            Problem::new("the journal's key in the system's keyring is damaged").hint("restore it from a backup")
+            Problem::new("the journal's key in the system's keyring is damaged")
+                .hint("restore it from a backup")
         }),
         Err(Error::NoEntry) => {
             let mut key = [0; 32];
-            getrandom::fill(&mut key).map_err(|error| Problem::new(format!("no random numbers: {error}")))?;
+            getrandom::fill(&mut key)
+                .map_err(|error| Problem::new(format!("no random numbers: {error}")))?;
             entry.set_secret(&key).map_err(|error| sealed(&error))?;
             Ok(key)
         }
@@ -60,9 +65,10 @@ fn problem_with_provider(error: &Error) -> Problem {
 fn problem(error: &Error) -> Problem {
     let why = match error {
         // The store itself could not be opened: that error says why.
-        Error::NoDefaultStore => {
-            Entry::store_status().as_ref().err().map_or_else(|| error.to_string(), |e| e.to_string())
-        }
+        Error::NoDefaultStore => Entry::store_status()
+            .as_ref()
+            .err()
+            .map_or_else(|| error.to_string(), |e| e.to_string()),
         other => other.to_string(),
     };
     Problem::new(format!("the system's keyring cannot be used: {why}"))

@@ -29,7 +29,10 @@ pub(crate) struct Watched {
 pub(crate) fn begin(file: Option<&Path>) -> Result<Watched> {
     let file = file.map(open).transpose()?;
     let lines = file.map(|file| {
-        tracing_subscriber::fmt::layer().json().with_span_events(FmtSpan::CLOSE).with_writer(Mutex::new(file))
+        tracing_subscriber::fmt::layer()
+            .json()
+            .with_span_events(FmtSpan::CLOSE)
+            .with_writer(Mutex::new(file))
     });
     // Only what is ours: other crates tell more than anybody wants to know, and not all of it discreetly.
     let ours = Targets::new().with_target("selvedge", LevelFilter::DEBUG);
@@ -37,11 +40,20 @@ pub(crate) fn begin(file: Option<&Path>) -> Result<Watched> {
     {
         let collector = Collector::from_environment()?;
         if lines.is_some() || collector.is_some() {
-            let (spans, counters) =
-                (collector.as_ref().map(Collector::spans), collector.as_ref().map(Collector::counters));
-            tracing_subscriber::registry().with(ours).with(lines).with(spans).with(counters).init();
+            let (spans, counters) = (
+                collector.as_ref().map(Collector::spans),
+                collector.as_ref().map(Collector::counters),
+            );
+            tracing_subscriber::registry()
+                .with(ours)
+                .with(lines)
+                .with(spans)
+                .with(counters)
+                .init();
         }
-        Ok(Watched { _collector: collector })
+        Ok(Watched {
+            _collector: collector,
+        })
     }
     #[cfg(not(feature = "otlp"))]
     {
@@ -60,6 +72,7 @@ fn open(file: &Path) -> Result<File> {
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
     let opened = options.open(file);
     Ok(opened.map_err(|error| {
-        Problem::new(format!("cannot write {}: {error}", file.display())).hint("--log takes a file to write to")
+        Problem::new(format!("cannot write {}: {error}", file.display()))
+            .hint("--log takes a file to write to")
     })?)
 }

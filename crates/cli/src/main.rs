@@ -86,10 +86,14 @@ fn main() -> ExitCode {
             return Exit::NotStarted.into();
         }
     };
-    let Some(command) = cli.command else { return ended(chat::chat(cli.chat)) };
+    let Some(command) = cli.command else {
+        return ended(chat::chat(cli.chat));
+    };
     if let Some(flag) = flag_of_the_chat(&matches) {
         let name = matches.subcommand_name().unwrap_or_default();
-        let problem = Problem::new(format!("--{flag} stands before `{name}`, where it means nothing"));
+        let problem = Problem::new(format!(
+            "--{flag} stands before `{name}`, where it means nothing"
+        ));
         problem.hint(format!("selvedge {name} --{flag} …")).print();
         return Exit::NotStarted.into();
     }
@@ -118,10 +122,17 @@ fn outlive_files_that_are_full() {
 
 /// A flag that was meant for a command and given to the chat.
 fn flag_of_the_chat(matches: &clap::ArgMatches) -> Option<String> {
-    let given = |id: &clap::Id| matches.value_source(id.as_str()) == Some(clap::parser::ValueSource::CommandLine);
+    let given = |id: &clap::Id| {
+        matches.value_source(id.as_str()) == Some(clap::parser::ValueSource::CommandLine)
+    };
     let own = Cli::command();
-    let flags = own.get_arguments().filter(|flag| flag.get_id() != "log" && given(flag.get_id()));
-    flags.filter_map(|flag| flag.get_long()).map(str::to_owned).next()
+    let flags = own
+        .get_arguments()
+        .filter(|flag| flag.get_id() != "log" && given(flag.get_id()));
+    flags
+        .filter_map(|flag| flag.get_long())
+        .map(str::to_owned)
+        .next()
 }
 
 fn ended(outcome: anyhow::Result<Exit>) -> ExitCode {

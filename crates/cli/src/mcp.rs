@@ -7,8 +7,8 @@ use std::time::Duration;
 use anyhow::Result;
 use selvedge_journal::Journal;
 use selvedge_mcp::{
-    AskPerson, Asked, Elicitation, Elicited, Entrance, HttpServer, Login, LoginError, Offer, ServeError, ServerStatus,
-    serve_stdio,
+    AskPerson, Asked, Elicitation, Elicited, Entrance, HttpServer, Login, LoginError, Offer,
+    ServeError, ServerStatus, serve_stdio,
 };
 use selvedge_script::{LiveLimits, LiveRuns, QuestionKind, Reply};
 
@@ -39,9 +39,15 @@ fn serve(args: ServeArgs) -> Result<Exit> {
     setup.journal.iter().for_each(Journal::write_behind);
     let live = LiveRuns::new(LiveLimits::default());
     let forms = Arc::new(ThroughTheClient(live.clone()));
-    let servers = setup.servers(Asked { person: Some(forms), model: None })?;
-    let used: HashMap<String, u64> =
-        setup.journal.as_ref().and_then(|journal| journal.uses(RECENT_RUNS).ok()).unwrap_or_default();
+    let servers = setup.servers(Asked {
+        person: Some(forms),
+        model: None,
+    })?;
+    let used: HashMap<String, u64> = setup
+        .journal
+        .as_ref()
+        .and_then(|journal| journal.uses(RECENT_RUNS).ok())
+        .unwrap_or_default();
     let earlier = setup.clone();
     let offer = Arc::new(Offer {
         harness: setup.harness(&args.limits, None)?,
@@ -56,10 +62,15 @@ fn serve(args: ServeArgs) -> Result<Exit> {
         budget: args.description_tokens,
     });
     // Two threads: one that a script holds leaves the other to take control back.
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()?;
     let served = runtime.block_on(async {
         let served = match &args.http {
-            None => serve_stdio(offer, stopped()).await.map_err(|why| Problem::new(format!("cannot serve: {why}"))),
+            None => serve_stdio(offer, stopped())
+                .await
+                .map_err(|why| Problem::new(format!("cannot serve: {why}"))),
             Some(address) => serve_http(address, &args, offer).await,
         };
         live.stop_all().await;
@@ -79,17 +90,30 @@ fn serve(args: ServeArgs) -> Result<Exit> {
 }
 
 async fn serve_http(address: &str, args: &ServeArgs, offer: Arc<Offer>) -> Result<(), Problem> {
-    let token = std::env::var(&args.token_env).ok().filter(|token| !token.is_empty());
-    let entrance = Entrance { token, hosts: args.allow_host.clone() };
-    let server = HttpServer::at(address, entrance, offer).await.map_err(|error| {
-        let hint = match &error {
-            ServeError::Open(_) => format!("put a long random token into {}, or serve at 127.0.0.1", args.token_env),
-            _ => "give an address such as 127.0.0.1:8765".to_owned(),
-        };
-        Problem::new(error.to_string()).hint(hint)
-    })?;
+    let token = std::env::var(&args.token_env)
+        .ok()
+        .filter(|token| !token.is_empty());
+    let entrance = Entrance {
+        token,
+        hosts: args.allow_host.clone(),
+    };
+    let server = HttpServer::at(address, entrance, offer)
+        .await
+        .map_err(|error| {
+            let hint = match &error {
+                ServeError::Open(_) => format!(
+                    "put a long random token into {}, or serve at 127.0.0.1",
+                    args.token_env
+                ),
+                _ => "give an address such as 127.0.0.1:8765".to_owned(),
+            };
+            Problem::new(error.to_string()).hint(hint)
+        })?;
     tell!("serving at http://{}/mcp", server.address());
-    server.run(stopped()).await.map_err(|error| Problem::new(error.to_string()))
+    server
+        .run(stopped())
+        .await
+        .map_err(|error| Problem::new(error.to_string()))
 }
 
 async fn stopped() {
@@ -100,10 +124,19 @@ async fn stopped() {
 struct ThroughTheClient(LiveRuns);
 
 impl AskPerson for ThroughTheClient {
-    fn elicit<'a>(&'a self, wanted: &'a Elicitation) -> futures_util::future::BoxFuture<'a, Result<Elicited, String>> {
+    fn elicit<'a>(
+        &'a self,
+        wanted: &'a Elicitation,
+    ) -> futures_util::future::BoxFuture<'a, Result<Elicited, String>> {
         Box::pin(async move {
-            let run = wanted.run.as_ref().ok_or("it cannot be told on whose behalf")?;
-            let form = QuestionKind::Form { from: wanted.server.clone(), form: wanted.request.clone() };
+            let run = wanted
+                .run
+                .as_ref()
+                .ok_or("it cannot be told on whose behalf")?;
+            let form = QuestionKind::Form {
+                from: wanted.server.clone(),
+                form: wanted.request.clone(),
+            };
             Ok(match self.0.ask(run, form).await {
                 Some(Reply::Form(answer)) => match answer["action"].as_str() {
                     Some("accept") => Elicited::Accepted(answer["content"].clone()),
@@ -123,15 +156,22 @@ fn login(args: LoginArgs) -> Result<Exit> {
     let Some(server) = settings.iter().find(|server| server.name == args.server) else {
         let names: Vec<&str> = settings.iter().map(|server| server.name.as_str()).collect();
         let problem = Problem::new(format!("there is no MCP server `{}`", args.server));
-        return Err(problem.hint(format!("there are: {}", names.join(", "))).into());
+        return Err(problem
+            .hint(format!("there are: {}", names.join(", ")))
+            .into());
     };
     let Some(home) = &setup.home else {
-        return Err(Problem::new("there is no place to remember a login").hint("set SELVEDGE_HOME").into());
+        return Err(Problem::new("there is no place to remember a login")
+            .hint("set SELVEDGE_HOME")
+            .into());
     };
-    let problem =
-        |error: LoginError| Problem::new(error.to_string()).hint("a bearer token does, too: bearer_token_env_var");
+    let problem = |error: LoginError| {
+        Problem::new(error.to_string()).hint("a bearer token does, too: bearer_token_env_var")
+    };
     runtime()?.block_on(async {
-        let login = Login::begin(server, &home.join("mcp")).await.map_err(problem)?;
+        let login = Login::begin(server, &home.join("mcp"))
+            .await
+            .map_err(problem)?;
         tell!("open this to log in to {}:", args.server);
         line(login.address())?;
         login.finish(PATIENCE).await.map_err(problem)?;
@@ -158,7 +198,9 @@ fn list(args: ListArgs) -> Result<Exit> {
             show(server, args.tools)?;
         }
     }
-    let well = status.iter().all(|server| server.state == "ready" || server.state == "disabled");
+    let well = status
+        .iter()
+        .all(|server| server.state == "ready" || server.state == "disabled");
     Ok(if well { Exit::Done } else { Exit::Failed })
 }
 
@@ -179,7 +221,11 @@ fn show(server: &ServerStatus, every_tool: bool) -> Result<()> {
     .into_iter()
     .flatten()
     .collect();
-    line(&format!("{mark} {:<16} {}", harmless(&server.name), harmless(&facts.join(", "))))?;
+    line(&format!(
+        "{mark} {:<16} {}",
+        harmless(&server.name),
+        harmless(&facts.join(", "))
+    ))?;
     for words in server.why.iter().chain(&server.notes) {
         line(&format!("    {}", harmless(words)))?;
     }

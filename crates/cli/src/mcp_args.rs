@@ -26,7 +26,12 @@ pub(crate) struct ServeArgs {
     pub(crate) http: Option<String>,
 
     /// With --http: the environment variable that holds the bearer token clients must show; required off loopback
-    #[arg(long, value_name = "NAME", default_value = "SELVEDGE_MCP_TOKEN", requires = "http")]
+    #[arg(
+        long,
+        value_name = "NAME",
+        default_value = "SELVEDGE_MCP_TOKEN",
+        requires = "http"
+    )]
     pub(crate) token_env: String,
 
     /// With --http: another host name under which clients reach us; may be given several times

@@ -11,7 +11,9 @@ use crate::out::line;
 use crate::problem::Problem;
 
 pub(crate) fn install(args: InstallArgs) -> Result<Exit> {
-    let command = std::env::current_exe().ok().and_then(|path| path.to_str().map(str::to_owned));
+    let command = std::env::current_exe()
+        .ok()
+        .and_then(|path| path.to_str().map(str::to_owned));
     let command = command.unwrap_or_else(|| "selvedge".to_owned());
     let mut words = vec!["mcp".to_owned(), "serve".to_owned()];
     words.extend(args.args.iter().cloned());
@@ -19,7 +21,9 @@ pub(crate) fn install(args: InstallArgs) -> Result<Exit> {
     let before = std::fs::read_to_string(&place).unwrap_or_default();
     let after = match args.client {
         Client::Codex => in_toml(&place, &before, &command, &words)?,
-        Client::ClaudeCode | Client::Cursor => in_json(&place, &before, "mcpServers", entry(&command, &words))?,
+        Client::ClaudeCode | Client::Cursor => {
+            in_json(&place, &before, "mcpServers", entry(&command, &words))?
+        }
         Client::Vscode => {
             let mut entry = entry(&command, &words);
             entry["type"] = json!("stdio");
@@ -27,7 +31,10 @@ pub(crate) fn install(args: InstallArgs) -> Result<Exit> {
         }
     };
     if !args.write {
-        tell!("this belongs into {} (--write puts it there):", place.display());
+        tell!(
+            "this belongs into {} (--write puts it there):",
+            place.display()
+        );
         line(snippet(args.client, &command, &words).trim_end())?;
         return Ok(Exit::Done);
     }
@@ -51,7 +58,8 @@ fn place(client: Client) -> Result<PathBuf> {
         Client::Codex => {
             let home = std::env::var_os("CODEX_HOME").map(PathBuf::from);
             let home = home.or_else(|| std::env::home_dir().map(|home| home.join(".codex")));
-            let home = home.ok_or_else(|| Problem::new("there is no home folder").hint("set CODEX_HOME"))?;
+            let home =
+                home.ok_or_else(|| Problem::new("there is no home folder").hint("set CODEX_HOME"))?;
             home.join("config.toml")
         }
     })
@@ -66,7 +74,9 @@ fn snippet(client: Client, command: &str, words: &[String]) -> String {
     let pretty = |value: Value| serde_json::to_string_pretty(&value).unwrap_or_default();
     match client {
         Client::Codex => section(command, words),
-        Client::ClaudeCode | Client::Cursor => pretty(json!({"mcpServers": {"selvedge": entry(command, words)}})),
+        Client::ClaudeCode | Client::Cursor => {
+            pretty(json!({"mcpServers": {"selvedge": entry(command, words)}}))
+        }
         Client::Vscode => {
             let mut entry = entry(command, words);
             entry["type"] = json!("stdio");
@@ -77,14 +87,19 @@ fn snippet(client: Client, command: &str, words: &[String]) -> String {
 
 fn section(command: &str, words: &[String]) -> String {
     // A JSON string is a TOML string.
-    format!("[mcp_servers.selvedge]\ncommand = {}\nargs = {}\n", json!(command), json!(words))
+    format!(
+        "[mcp_servers.selvedge]\ncommand = {}\nargs = {}\n",
+        json!(command),
+        json!(words)
+    )
 }
 
 fn in_json(place: &Path, before: &str, key: &str, entry: Value) -> Result<String> {
     let mut file: Value = match before.trim() {
         "" => Value::Object(Map::new()),
         text => serde_json::from_str(text).map_err(|error| {
-            Problem::new(format!("{} cannot be read: {error}", place.display())).hint("add the printed part by hand")
+            Problem::new(format!("{} cannot be read: {error}", place.display()))
+                .hint("add the printed part by hand")
         })?,
     };
     if !file.is_object() || !(file[key].is_object() || file[key].is_null()) {
@@ -101,8 +116,9 @@ fn in_json(place: &Path, before: &str, key: &str, entry: Value) -> Result<String
 /// The file with our section in the place of an older one, everything else as it was.
 fn in_toml(place: &Path, before: &str, command: &str, words: &[String]) -> Result<String> {
     let ours = section(command, words);
-    let is_ours =
-        |line: &str| line.trim() == "[mcp_servers.selvedge]" || line.trim().starts_with("[mcp_servers.selvedge.");
+    let is_ours = |line: &str| {
+        line.trim() == "[mcp_servers.selvedge]" || line.trim().starts_with("[mcp_servers.selvedge.")
+    };
     let mut kept = Vec::new();
     let mut skipping = false;
     for text in before.lines() {
@@ -115,12 +131,22 @@ fn in_toml(place: &Path, before: &str, command: &str, words: &[String]) -> Resul
     }
     let rest = kept.join("\n");
     let rest = rest.trim_end();
-    let after = if rest.is_empty() { ours } else { format!("{rest}\n\n{ours}") };
+    let after = if rest.is_empty() {
+        ours
+    } else {
+        format!("{rest}\n\n{ours}")
+    };
     if before.contains("mcp_servers.selvedge") && before.contains(&section(command, words)) {
         return Ok(before.to_owned());
     }
-    if before.contains("mcp_servers") && before.contains("selvedge") && !before.contains("[mcp_servers.selvedge") {
-        let problem = Problem::new(format!("{} names the server in a way that is not understood", place.display()));
+    if before.contains("mcp_servers")
+        && before.contains("selvedge")
+        && !before.contains("[mcp_servers.selvedge")
+    {
+        let problem = Problem::new(format!(
+            "{} names the server in a way that is not understood",
+            place.display()
+        ));
         return Err(problem.hint("add the printed part by hand").into());
     }
     Ok(after)
@@ -128,7 +154,10 @@ fn in_toml(place: &Path, before: &str, command: &str, words: &[String]) -> Resul
 
 /// Whole or not at all.
 fn write(place: &Path, text: &str) -> std::io::Result<()> {
-    if let Some(folder) = place.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+    if let Some(folder) = place
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty())
+    {
         std::fs::create_dir_all(folder)?;
     }
     let mut new = place.as_os_str().to_owned();

@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use futures_util::future::join_all;
-use selvedge_models::{Ability, Calls, Client, Model, ModelError, ModelEvent, Prompt, Provider, Thinking, Tool};
+use selvedge_models::{
+    Ability, Calls, Client, Model, ModelError, ModelEvent, Prompt, Provider, Thinking, Tool,
+};
 use selvedge_protocol::{Item, ModelErrorKind, Role, Usage};
 use serde::Serialize;
 use serde_json::json;
@@ -68,7 +70,10 @@ async fn list(args: &ModelsListArgs) -> Result<Exit> {
     if let Some(name) = &args.provider {
         all = vec![providers::find(&all, name)?];
     }
-    let listed = join_all(all.into_iter().map(|provider| describe(provider, &config, args.provider.is_some())));
+    let listed = join_all(
+        all.into_iter()
+            .map(|provider| describe(provider, &config, args.provider.is_some())),
+    );
     let listed = listed.await;
     if args.json {
         line(&serde_json::to_string_pretty(&listed)?)?;
@@ -76,7 +81,13 @@ async fn list(args: &ModelsListArgs) -> Result<Exit> {
     }
     for provider in &listed {
         let state = match (&provider.key, &provider.error, provider.models.len()) {
-            (Some(Key { variable, state: "missing" }), ..) => format!("{variable} is not set"),
+            (
+                Some(Key {
+                    variable,
+                    state: "missing",
+                }),
+                ..,
+            ) => format!("{variable} is not set"),
             (_, Some(error), _) => error.clone(),
             (_, None, 1) => "1 model".to_owned(),
             (_, None, count) => format!("{count} models"),
@@ -88,13 +99,21 @@ async fn list(args: &ModelsListArgs) -> Result<Exit> {
         for model in &provider.models {
             let mut words = vec![format!("{}k context", model.context_window / 1000)];
             words.extend(
-                [(model.tools, "tools"), (model.images, "images"), (model.reasoning, "reasoning")]
-                    .iter()
-                    .filter(|(has, _)| *has)
-                    .map(|(_, word)| (*word).to_owned()),
+                [
+                    (model.tools, "tools"),
+                    (model.images, "images"),
+                    (model.reasoning, "reasoning"),
+                ]
+                .iter()
+                .filter(|(has, _)| *has)
+                .map(|(_, word)| (*word).to_owned()),
             );
             let guess = if model.known { "" } else { " (a guess)" };
-            line(&harmless(&format!("  {:<40} {}{guess}", model.name, words.join(", "))))?;
+            line(&harmless(&format!(
+                "  {:<40} {}{guess}",
+                model.name,
+                words.join(", ")
+            )))?;
         }
     }
     Ok(Exit::Done)
@@ -111,12 +130,20 @@ async fn describe(provider: Provider, config: &selvedge_config::Config, asked_fo
     };
     let variable = provider.env_key.clone();
     let ready = providers::with_key(provider.clone());
-    listed.key = variable.map(|variable| Key { variable, state: if ready.is_ok() { "set" } else { "missing" } });
+    listed.key = variable.map(|variable| Key {
+        variable,
+        state: if ready.is_ok() { "set" } else { "missing" },
+    });
     let Ok(provider) = ready else { return listed };
     let local = provider.is_local();
     let asked = async { Client::new(provider)?.models().await };
     match tokio::time::timeout(PATIENCE, asked).await {
-        Ok(Ok(names)) => listed.models = names.iter().map(|name| listed_model(name, config)).collect(),
+        Ok(Ok(names)) => {
+            listed.models = names
+                .iter()
+                .map(|name| listed_model(name, config))
+                .collect()
+        }
         Ok(Err(error)) if local && !asked_for && error.kind == ModelErrorKind::Network => {
             listed.error = Some("does not run".to_owned());
         }
@@ -166,8 +193,13 @@ struct Learned {
 async fn test(args: &ModelsTestArgs) -> Result<Exit> {
     let config = configuration(&args.place)?.config;
     let choice = providers::choose(&config, &args.model).await?;
-    let client = Client::new(choice.provider.clone()).map_err(|error| problem(&choice.provider, &error))?;
-    let mut calls = if choice.model.tools { Calls::Parallel } else { Calls::Off };
+    let client =
+        Client::new(choice.provider.clone()).map_err(|error| problem(&choice.provider, &error))?;
+    let mut calls = if choice.model.tools {
+        Calls::Parallel
+    } else {
+        Calls::Off
+    };
     let outcome = match ask(&client, &choice, calls).await {
         Err(error) if error.lacks == Some(Ability::Tools) => {
             calls = Calls::Off;
@@ -198,7 +230,8 @@ async fn test(args: &ModelsTestArgs) -> Result<Exit> {
 }
 
 async fn ask(client: &Client, choice: &Choice, calls: Calls) -> Result<Learned, ModelError> {
-    let schema = json!({"type": "object", "properties": {"word": {"type": "string"}}, "required": ["word"]});
+    let schema =
+        json!({"type": "object", "properties": {"word": {"type": "string"}}, "required": ["word"]});
     let prompt = Prompt {
         history: vec![Item::message(
             Role::User,
@@ -215,7 +248,11 @@ async fn ask(client: &Client, choice: &Choice, calls: Calls) -> Result<Learned, 
         provider: choice.provider.name.clone(),
         wire_api: choice.provider.wire.as_str(),
         model: choice.model.name.clone(),
-        tools: if calls == Calls::Off { "not supported" } else { "offered" },
+        tools: if calls == Calls::Off {
+            "not supported"
+        } else {
+            "offered"
+        },
         ..Learned::default()
     };
     let start = Instant::now();
@@ -223,8 +260,10 @@ async fn ask(client: &Client, choice: &Choice, calls: Calls) -> Result<Learned, 
     let mut stream = client.stream(&prompt, &choice.model);
     while let Some(event) = stream.next().await {
         let event = event?;
-        let piece =
-            matches!(event, ModelEvent::Text { .. } | ModelEvent::Reasoning { .. } | ModelEvent::CallStarted { .. });
+        let piece = matches!(
+            event,
+            ModelEvent::Text { .. } | ModelEvent::Reasoning { .. } | ModelEvent::CallStarted { .. }
+        );
         if piece && learned.first_token_ms.is_none() {
             learned.first_token_ms = Some(since(start));
         }
@@ -232,8 +271,14 @@ async fn ask(client: &Client, choice: &Choice, calls: Calls) -> Result<Learned, 
             ModelEvent::Started { model, .. } => learned.answered_by = model,
             ModelEvent::Text { text, .. } => learned.text.push_str(&text),
             ModelEvent::Reasoning { .. } => learned.reasoning = true,
-            ModelEvent::ItemDone { done: Item::FunctionCall(_), .. } => learned.tools = "called",
-            ModelEvent::ItemDone { done: Item::Reasoning(_), .. } => learned.reasoning = true,
+            ModelEvent::ItemDone {
+                done: Item::FunctionCall(_),
+                ..
+            } => learned.tools = "called",
+            ModelEvent::ItemDone {
+                done: Item::Reasoning(_),
+                ..
+            } => learned.reasoning = true,
             ModelEvent::Usage(usage) => learned.usage = Some(usage),
             ModelEvent::Finished { reason, .. } => learned.finish_reason = Some(reason),
             ModelEvent::Retrying { error, .. } => {
@@ -244,19 +289,49 @@ async fn ask(client: &Client, choice: &Choice, calls: Calls) -> Result<Learned, 
         }
     }
     learned.total_ms = since(start);
-    learned.cost = choice.model.prices.zip(learned.usage).map(|(prices, usage)| prices.cost(&usage));
+    learned.cost = choice
+        .model
+        .prices
+        .zip(learned.usage)
+        .map(|(prices, usage)| prices.cost(&usage));
     Ok(learned)
 }
 
 fn show(learned: &Learned) -> Result<()> {
     let say = |what: &str, value: String| line(&harmless(&format!("{what:<12} {value}")));
-    say("provider", format!("{} ({})", learned.provider, learned.wire_api))?;
-    let by = learned.answered_by.as_ref().filter(|by| **by != learned.model);
-    say("model", format!("{}{}", learned.model, by.map_or_else(String::new, |by| format!(", answered by {by}"))))?;
-    let first = learned.first_token_ms.map_or_else(|| "nothing came".to_owned(), |ms| format!("{ms:.0} ms"));
-    say("first token", format!("{first} (all after {:.0} ms)", learned.total_ms))?;
+    say(
+        "provider",
+        format!("{} ({})", learned.provider, learned.wire_api),
+    )?;
+    let by = learned
+        .answered_by
+        .as_ref()
+        .filter(|by| **by != learned.model);
+    say(
+        "model",
+        format!(
+            "{}{}",
+            learned.model,
+            by.map_or_else(String::new, |by| format!(", answered by {by}"))
+        ),
+    )?;
+    let first = learned
+        .first_token_ms
+        .map_or_else(|| "nothing came".to_owned(), |ms| format!("{ms:.0} ms"));
+    say(
+        "first token",
+        format!("{first} (all after {:.0} ms)", learned.total_ms),
+    )?;
     say("tools", learned.tools.to_owned())?;
-    say("reasoning", if learned.reasoning { "yes" } else { "none seen" }.to_owned())?;
+    say(
+        "reasoning",
+        if learned.reasoning {
+            "yes"
+        } else {
+            "none seen"
+        }
+        .to_owned(),
+    )?;
     match learned.usage {
         Some(usage) => {
             let cached = match usage.cached_input_tokens {
@@ -267,7 +342,13 @@ fn show(learned: &Learned) -> Result<()> {
                 0 => String::new(),
                 thought => format!(" ({thought} reasoning)"),
             };
-            say("usage", format!("{} in{cached}, {} out{thought}", usage.input_tokens, usage.output_tokens))?;
+            say(
+                "usage",
+                format!(
+                    "{} in{cached}, {} out{thought}",
+                    usage.input_tokens, usage.output_tokens
+                ),
+            )?;
         }
         None => say("usage", "not told".to_owned())?,
     }
@@ -286,7 +367,9 @@ pub(crate) fn problem(provider: &Provider, error: &ModelError) -> Problem {
     let hint = match error.kind {
         ModelErrorKind::Auth => match &provider.env_key {
             Some(variable) => format!("check the key in {variable}"),
-            None => format!("does it want a key? [model_providers.{name}] env_key names its variable"),
+            None => {
+                format!("does it want a key? [model_providers.{name}] env_key names its variable")
+            }
         },
         ModelErrorKind::Quota => "look at the account's plan and credit".to_owned(),
         ModelErrorKind::RateLimit => match error.retry_after {
@@ -296,8 +379,12 @@ pub(crate) fn problem(provider: &Provider, error: &ModelError) -> Problem {
         ModelErrorKind::ContextTooLong => {
             "begin a new conversation, or choose a model with a larger context".to_owned()
         }
-        ModelErrorKind::InvalidRequest => format!("`selvedge models list --provider {name}` shows its models"),
-        ModelErrorKind::Network if provider.is_local() => format!("is the server running at {}?", provider.base_url),
+        ModelErrorKind::InvalidRequest => {
+            format!("`selvedge models list --provider {name}` shows its models")
+        }
+        ModelErrorKind::Network if provider.is_local() => {
+            format!("is the server running at {}?", provider.base_url)
+        }
         ModelErrorKind::Network => format!("can this machine reach {}?", provider.base_url),
         _ => "try again, or ask another provider with --provider".to_owned(),
     };
@@ -308,9 +395,14 @@ fn login(args: &ModelsLoginArgs) -> Result<Exit> {
     let config = configuration(&args.place)?.config;
     let provider = providers::find(&providers::all(&config)?, &args.provider)?;
     if provider.env_key.is_none() {
-        return Err(Problem::new(format!("provider `{}` wants no key", provider.name))
-            .hint(format!("[model_providers.{}] env_key says that it does", provider.name))
-            .into());
+        return Err(
+            Problem::new(format!("provider `{}` wants no key", provider.name))
+                .hint(format!(
+                    "[model_providers.{}] env_key says that it does",
+                    provider.name
+                ))
+                .into(),
+        );
     }
     let key = read_key(&provider.name)?;
     crate::keyring::keep(&provider.name, &key)?;
@@ -320,7 +412,14 @@ fn login(args: &ModelsLoginArgs) -> Result<Exit> {
 
 fn logout(args: &ModelsLoginArgs) -> Result<Exit> {
     let was = crate::keyring::forget(&args.provider)?;
-    tell!("{}", if was { "the key is forgotten" } else { "there was no key" });
+    tell!(
+        "{}",
+        if was {
+            "the key is forgotten"
+        } else {
+            "there was no key"
+        }
+    );
     Ok(Exit::Done)
 }
 
@@ -335,7 +434,9 @@ fn read_key(provider: &str) -> Result<String> {
     input.lock().read_line(&mut text)?;
     drop(quiet);
     match text.trim() {
-        "" => Err(Problem::new("no key was given").hint(format!("selvedge models login {provider} < file")).into()),
+        "" => Err(Problem::new("no key was given")
+            .hint(format!("selvedge models login {provider} < file"))
+            .into()),
         key => Ok(key.to_owned()),
     }
 }

@@ -22,8 +22,11 @@ use tracing_subscriber::registry::LookupSpan;
 use crate::problem::Problem;
 
 /// Variables that name a collector.
-const NAMED_BY: [&str; 3] =
-    ["OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"];
+const NAMED_BY: [&str; 3] = [
+    "OTEL_EXPORTER_OTLP_ENDPOINT",
+    "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
+    "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT",
+];
 /// What counters are told under; see `selvedge_agent`.
 const METRICS: &str = "selvedge::metrics";
 
@@ -36,32 +39,56 @@ pub(crate) struct Collector {
 impl Collector {
     /// The one the environment names.
     pub(crate) fn from_environment() -> Result<Option<Self>> {
-        if NAMED_BY.iter().all(|name| std::env::var_os(name).is_none_or(|value| value.is_empty())) {
+        if NAMED_BY
+            .iter()
+            .all(|name| std::env::var_os(name).is_none_or(|value| value.is_empty()))
+        {
             return Ok(None);
         }
         let wrong = |error: &dyn std::fmt::Display| {
-            Problem::new(format!("spans cannot be sent: {error}")).hint(format!("{} names a collector", NAMED_BY[0]))
+            Problem::new(format!("spans cannot be sent: {error}"))
+                .hint(format!("{} names a collector", NAMED_BY[0]))
         };
         // There is one already where somebody else was first.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let spans = SpanExporter::builder().with_http().with_protocol(Protocol::HttpJson).build();
-        let metrics = MetricExporter::builder().with_http().with_protocol(Protocol::HttpJson).build();
-        let (spans, metrics) = (spans.map_err(|error| wrong(&error))?, metrics.map_err(|error| wrong(&error))?);
+        let spans = SpanExporter::builder()
+            .with_http()
+            .with_protocol(Protocol::HttpJson)
+            .build();
+        let metrics = MetricExporter::builder()
+            .with_http()
+            .with_protocol(Protocol::HttpJson)
+            .build();
+        let (spans, metrics) = (
+            spans.map_err(|error| wrong(&error))?,
+            metrics.map_err(|error| wrong(&error))?,
+        );
         let us = Resource::builder().with_service_name("selvedge").build();
         Ok(Some(Self {
-            spans: SdkTracerProvider::builder().with_batch_exporter(spans).with_resource(us.clone()).build(),
-            metrics: SdkMeterProvider::builder().with_periodic_exporter(metrics).with_resource(us).build(),
+            spans: SdkTracerProvider::builder()
+                .with_batch_exporter(spans)
+                .with_resource(us.clone())
+                .build(),
+            metrics: SdkMeterProvider::builder()
+                .with_periodic_exporter(metrics)
+                .with_resource(us)
+                .build(),
         }))
     }
 
     /// Takes spans.
-    pub(crate) fn spans<S: Subscriber + for<'a> LookupSpan<'a>>(&self) -> OpenTelemetryLayer<S, SdkTracer> {
+    pub(crate) fn spans<S: Subscriber + for<'a> LookupSpan<'a>>(
+        &self,
+    ) -> OpenTelemetryLayer<S, SdkTracer> {
         tracing_opentelemetry::layer().with_tracer(self.spans.tracer("selvedge"))
     }
 
     /// Takes counters.
     pub(crate) fn counters(&self) -> Counters {
-        Counters { meter: self.metrics.meter("selvedge"), known: Mutex::default() }
+        Counters {
+            meter: self.metrics.meter("selvedge"),
+            known: Mutex::default(),
+        }
     }
 }
 

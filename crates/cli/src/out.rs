@@ -6,10 +6,17 @@ use std::io::{self, IsTerminal, Write};
 /// Prints a line on standard output. That nobody reads it any more is no failure of ours.
 pub(crate) fn line(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
-    let shown = if out.is_terminal() { harmless(text) } else { Cow::Borrowed(text) };
+    let shown = if out.is_terminal() {
+        harmless(text)
+    } else {
+        Cow::Borrowed(text)
+    };
     match writeln!(out, "{shown}") {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        Err(error) => Err(io::Error::new(error.kind(), format!("cannot write to standard output: {error}"))),
+        Err(error) => Err(io::Error::new(
+            error.kind(),
+            format!("cannot write to standard output: {error}"),
+        )),
         Ok(()) => Ok(()),
     }
 }
@@ -24,7 +31,11 @@ macro_rules! tell {
 /// Prints a text on standard error, byte for byte unless a terminal would obey it.
 pub(crate) fn talk(text: &str) {
     let mut out = io::stderr().lock();
-    let shown = if out.is_terminal() { harmless(text) } else { Cow::Borrowed(text) };
+    let shown = if out.is_terminal() {
+        harmless(text)
+    } else {
+        Cow::Borrowed(text)
+    };
     // Nobody is left to tell if standard error is gone.
     let _ = out.write_all(shown.as_bytes());
 }
@@ -37,7 +48,11 @@ pub(crate) fn harmless(text: &str) -> Cow<'_, str> {
     if !text.contains(steers) {
         return Cow::Borrowed(text);
     }
-    Cow::Owned(text.chars().map(|c| if steers(c) { '\u{fffd}' } else { c }).collect())
+    Cow::Owned(
+        text.chars()
+            .map(|c| if steers(c) { '\u{fffd}' } else { c })
+            .collect(),
+    )
 }
 
 #[cfg(test)]

@@ -23,7 +23,11 @@ impl std::error::Error for Problem {}
 
 impl Problem {
     pub(crate) fn new(message: impl Into<String>) -> Self {
-        Self { message: message.into(), hints: Vec::new(), place: None }
+        Self {
+            message: message.into(),
+            hints: Vec::new(),
+            place: None,
+        }
     }
 
     pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
@@ -33,14 +37,19 @@ impl Problem {
 
     /// Points at a line of a text.
     pub(crate) fn at(mut self, file: &str, source: &str, line: u32, column: u32) -> Self {
-        let text: String = source.lines().nth((line as usize).saturating_sub(1)).unwrap_or_default().replace('\t', " ");
+        let text: String = source
+            .lines()
+            .nth((line as usize).saturating_sub(1))
+            .unwrap_or_default()
+            .replace('\t', " ");
         let gutter = " ".repeat(line.to_string().len());
         // A long line is shown around the column.
         let start = (column as usize).saturating_sub(60);
         let shown: String = text.chars().skip(start).take(120).collect();
         let caret = " ".repeat((column as usize).saturating_sub(1 + start));
-        self.place =
-            Some(format!("{gutter}--> {file}:{line}:{column}\n{gutter} |\n{line} | {shown}\n{gutter} | {caret}^"));
+        self.place = Some(format!(
+            "{gutter}--> {file}:{line}:{column}\n{gutter} |\n{line} | {shown}\n{gutter} | {caret}^"
+        ));
         self
     }
 
@@ -54,13 +63,20 @@ impl Problem {
     /// The message and its hints, each with the word that stands before it.
     pub(crate) fn lines(&self) -> Vec<(&'static str, String)> {
         let hints = self.hints.iter().map(|hint| ("hint", hint.clone()));
-        std::iter::once(("error", self.message.clone())).chain(hints).collect()
+        std::iter::once(("error", self.message.clone()))
+            .chain(hints)
+            .collect()
     }
 
     pub(crate) fn print(&self) {
         let mut out = std::io::stderr().lock();
-        let colour = out.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-        let (red, cyan, plain) = if colour { ("\x1b[1;31m", "\x1b[1;36m", "\x1b[0m") } else { ("", "", "") };
+        let colour =
+            out.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+        let (red, cyan, plain) = if colour {
+            ("\x1b[1;31m", "\x1b[1;36m", "\x1b[0m")
+        } else {
+            ("", "", "")
+        };
         // Nobody is left to tell if standard error is gone.
         let _ = writeln!(out, "{red}error{plain}: {}", harmless(&self.message));
         if let Some(place) = &self.place {

@@ -30,25 +30,39 @@ pub(crate) async fn choose(config: &Config, args: &ModelArgs) -> Result<Choice> 
     let all = all(config)?;
     let named = args.provider.as_ref().or(config.model_provider.as_ref());
     // A flag that names another provider does not mean the configuration's model.
-    let other = args.provider.is_some() && args.provider != config.model_provider && config.model_provider.is_some();
-    let model = args.model.clone().or_else(|| config.model.clone().filter(|_| !other));
+    let other = args.provider.is_some()
+        && args.provider != config.model_provider
+        && config.model_provider.is_some();
+    let model = args
+        .model
+        .clone()
+        .or_else(|| config.model.clone().filter(|_| !other));
     let (provider, listed) = match named {
         Some(name) => (with_key(find(&all, name)?)?, Vec::new()),
         None => somebody(&all).await?,
     };
-    let model = match model.or_else(|| provider.default_model.clone()).or_else(|| listed.into_iter().next()) {
+    let model = match model
+        .or_else(|| provider.default_model.clone())
+        .or_else(|| listed.into_iter().next())
+    {
         Some(model) => model,
         None => first_of(&provider).await?,
     };
     let model = known(config, &model);
-    Ok(Choice { provider, model, effort: config.model_reasoning_effort.map(effort) })
+    Ok(Choice {
+        provider,
+        model,
+        effort: config.model_reasoning_effort.map(effort),
+    })
 }
 
 /// Every provider there is: the built-in ones as the configuration changes them, then its own.
 pub(crate) fn all(config: &Config) -> Result<Vec<Provider>> {
     let mut all = Provider::built_in();
     if let Some(ollama) = all.iter_mut().find(|provider| provider.name == "ollama")
-        && let Some(host) = std::env::var("OLLAMA_HOST").ok().filter(|host| !host.is_empty())
+        && let Some(host) = std::env::var("OLLAMA_HOST")
+            .ok()
+            .filter(|host| !host.is_empty())
     {
         ollama.base_url = ollama_url(&host);
     }
@@ -66,21 +80,34 @@ pub(crate) fn find(all: &[Provider], name: &str) -> Result<Provider> {
     let found = all.iter().find(|provider| provider.name == name).cloned();
     Ok(found.ok_or_else(|| {
         let names: Vec<&str> = all.iter().map(|provider| provider.name.as_str()).collect();
-        Problem::new(format!("there is no provider `{name}`"))
-            .hint(format!("there are {}; [model_providers.{name}] in the configuration adds one", names.join(", ")))
+        Problem::new(format!("there is no provider `{name}`")).hint(format!(
+            "there are {}; [model_providers.{name}] in the configuration adds one",
+            names.join(", ")
+        ))
     })?)
 }
 
 /// The provider with its key, from the environment or the keyring, or the variable that is missing.
 pub(crate) fn with_key(provider: Provider) -> Result<Provider> {
-    let Some(variable) = provider.env_key.clone() else { return Ok(provider) };
+    let Some(variable) = provider.env_key.clone() else {
+        return Ok(provider);
+    };
     let key = from_environment(&variable).or_else(|| crate::keyring::key(&provider.name));
     let Some(key) = key else {
-        return Err(Problem::new(format!("{variable} is not set, and provider `{}` wants it", provider.name))
-            .hint(format!("export {variable}=…, or keep the key: selvedge models login {}", provider.name))
-            .into());
+        return Err(Problem::new(format!(
+            "{variable} is not set, and provider `{}` wants it",
+            provider.name
+        ))
+        .hint(format!(
+            "export {variable}=…, or keep the key: selvedge models login {}",
+            provider.name
+        ))
+        .into());
     };
-    Ok(Provider { key: Some(key), ..provider })
+    Ok(Provider {
+        key: Some(key),
+        ..provider
+    })
 }
 
 /// What is known about a model: the table, as the configuration changes it.
@@ -88,19 +115,27 @@ pub(crate) fn known(config: &Config, name: &str) -> Model {
     let mut model = Model::known(name);
     if config.model.as_deref() == Some(name) {
         model.context_window = config.model_context_window.unwrap_or(model.context_window);
-        model.max_output_tokens = config.model_max_output_tokens.unwrap_or(model.max_output_tokens);
+        model.max_output_tokens = config
+            .model_max_output_tokens
+            .unwrap_or(model.max_output_tokens);
     }
-    let Some(settings) = config.models.get(name) else { return model };
+    let Some(settings) = config.models.get(name) else {
+        return model;
+    };
     Model {
         name: model.name,
         context_window: settings.context_window.unwrap_or(model.context_window),
-        max_output_tokens: settings.max_output_tokens.unwrap_or(model.max_output_tokens),
-        thinking: settings.thinking.map_or(model.thinking, |style| match style {
-            ThinkingStyle::Unsaid => Thinking::Unsaid,
-            ThinkingStyle::Effort => Thinking::Effort,
-            ThinkingStyle::Adaptive => Thinking::Adaptive,
-            ThinkingStyle::Budget => Thinking::Budget,
-        }),
+        max_output_tokens: settings
+            .max_output_tokens
+            .unwrap_or(model.max_output_tokens),
+        thinking: settings
+            .thinking
+            .map_or(model.thinking, |style| match style {
+                ThinkingStyle::Unsaid => Thinking::Unsaid,
+                ThinkingStyle::Effort => Thinking::Effort,
+                ThinkingStyle::Adaptive => Thinking::Adaptive,
+                ThinkingStyle::Budget => Thinking::Budget,
+            }),
         tools: settings.tools.unwrap_or(model.tools),
         freeform_tools: settings.freeform_tools.unwrap_or(model.freeform_tools),
         images: settings.images.unwrap_or(model.images),
@@ -118,16 +153,31 @@ pub(crate) fn known(config: &Config, name: &str) -> Model {
 /// Variables that hold keys: no command ever gets them.
 pub(crate) fn secret_variables(config: &Config) -> Vec<String> {
     let own = config.model_providers.values().flat_map(|provider| {
-        provider.env_key.iter().chain(provider.env_http_headers.values()).cloned().collect::<Vec<_>>()
+        provider
+            .env_key
+            .iter()
+            .chain(provider.env_http_headers.values())
+            .cloned()
+            .collect::<Vec<_>>()
     });
-    Provider::built_in().into_iter().filter_map(|provider| provider.env_key).chain(own).collect()
+    Provider::built_in()
+        .into_iter()
+        .filter_map(|provider| provider.env_key)
+        .chain(own)
+        .collect()
 }
 
 async fn somebody(all: &[Provider]) -> Result<(Provider, Vec<String>)> {
     for name in REMOTE {
         let provider = find(all, name)?;
         if let Some(key) = provider.env_key.as_deref().and_then(from_environment) {
-            return Ok((Provider { key: Some(key), ..provider }, Vec::new()));
+            return Ok((
+                Provider {
+                    key: Some(key),
+                    ..provider
+                },
+                Vec::new(),
+            ));
         }
     }
     let local = LOCAL.iter().filter_map(|name| find(all, name).ok());
@@ -137,7 +187,13 @@ async fn somebody(all: &[Provider]) -> Result<(Provider, Vec<String>)> {
     for name in REMOTE {
         let provider = find(all, name)?;
         if let Some(key) = crate::keyring::key(name) {
-            return Ok((Provider { key: Some(key), ..provider }, Vec::new()));
+            return Ok((
+                Provider {
+                    key: Some(key),
+                    ..provider
+                },
+                Vec::new(),
+            ));
         }
     }
     Err(Problem::new("there is no model to ask: no key is set, and no server runs on this machine")
@@ -147,14 +203,25 @@ async fn somebody(all: &[Provider]) -> Result<(Provider, Vec<String>)> {
 
 async fn first_of(provider: &Provider) -> Result<String> {
     let nameless = |why: String| {
-        Problem::new(format!("no model is named for provider `{}`{why}", provider.name)).hint("name one with --model")
+        Problem::new(format!(
+            "no model is named for provider `{}`{why}",
+            provider.name
+        ))
+        .hint("name one with --model")
     };
     if !provider.is_local() {
         return Err(nameless(String::new()).into());
     }
-    let client = selvedge_models::Client::new(provider.clone()).map_err(|error| nameless(format!(": {error}")))?;
-    let models = client.models().await.map_err(|error| nameless(format!(", and it lists none: {error}")))?;
-    Ok(models.into_iter().next().ok_or_else(|| nameless(", and it has none".to_owned()))?)
+    let client = selvedge_models::Client::new(provider.clone())
+        .map_err(|error| nameless(format!(": {error}")))?;
+    let models = client
+        .models()
+        .await
+        .map_err(|error| nameless(format!(", and it lists none: {error}")))?;
+    Ok(models
+        .into_iter()
+        .next()
+        .ok_or_else(|| nameless(", and it has none".to_owned()))?)
 }
 
 fn configured(name: &str, base: Option<Provider>, settings: &ModelProvider) -> Result<Provider> {
@@ -162,9 +229,11 @@ fn configured(name: &str, base: Option<Provider>, settings: &ModelProvider) -> R
         (Some(base), _) => base,
         (None, Some(url)) => Provider::new(name, url, WireApi::Chat),
         (None, None) => {
-            return Err(Problem::new(format!("[model_providers.{name}] has no base_url"))
-                .hint("base_url = \"https://host/v1\"")
-                .into());
+            return Err(
+                Problem::new(format!("[model_providers.{name}] has no base_url"))
+                    .hint("base_url = \"https://host/v1\"")
+                    .into(),
+            );
         }
     };
     let mut provider = Provider {
@@ -172,9 +241,15 @@ fn configured(name: &str, base: Option<Provider>, settings: &ModelProvider) -> R
         wire: settings.wire_api.unwrap_or(base.wire),
         env_key: settings.env_key.clone().or(base.env_key),
         key_header: settings.key_header.clone().or(base.key_header),
-        request_max_retries: settings.request_max_retries.unwrap_or(base.request_max_retries),
-        stream_max_retries: settings.stream_max_retries.unwrap_or(base.stream_max_retries),
-        stream_idle_timeout: settings.stream_idle_timeout_ms.map_or(base.stream_idle_timeout, Duration::from_millis),
+        request_max_retries: settings
+            .request_max_retries
+            .unwrap_or(base.request_max_retries),
+        stream_max_retries: settings
+            .stream_max_retries
+            .unwrap_or(base.stream_max_retries),
+        stream_idle_timeout: settings
+            .stream_idle_timeout_ms
+            .map_or(base.stream_idle_timeout, Duration::from_millis),
         default_model: settings.model.clone().or(base.default_model),
         script_mode: settings.script_harness.or(base.script_mode),
         tool_pack: settings.tool_pack.clone().or(base.tool_pack),
@@ -184,17 +259,26 @@ fn configured(name: &str, base: Option<Provider>, settings: &ModelProvider) -> R
         headers: base.headers,
         output_limit: base.output_limit,
     };
-    provider.headers.extend(settings.http_headers.iter().map(|(name, value)| (name.clone(), Secret::new(value))));
+    provider.headers.extend(
+        settings
+            .http_headers
+            .iter()
+            .map(|(name, value)| (name.clone(), Secret::new(value))),
+    );
     // A header whose variable is not set is not sent, as people know it.
     let from_variables = settings.env_http_headers.iter();
-    provider
-        .headers
-        .extend(from_variables.filter_map(|(name, variable)| Some((name.clone(), from_environment(variable)?))));
+    provider.headers.extend(
+        from_variables
+            .filter_map(|(name, variable)| Some((name.clone(), from_environment(variable)?))),
+    );
     Ok(provider)
 }
 
 fn from_environment(variable: &str) -> Option<Secret> {
-    std::env::var(variable).ok().filter(|value| !value.trim().is_empty()).map(|value| Secret::new(value.trim()))
+    std::env::var(variable)
+        .ok()
+        .filter(|value| !value.trim().is_empty())
+        .map(|value| Secret::new(value.trim()))
 }
 
 /// Ollama's own variable: a host, a port, or both, with or without a scheme. What it listens on is not where it is.
@@ -205,7 +289,11 @@ fn ollama_url(host: &str) -> String {
         Some((host, port)) if port.parse::<u16>().is_ok() => (host, port),
         _ => (place, "11434"),
     };
-    let host = if matches!(host, "" | "0.0.0.0" | "[::]") { "127.0.0.1" } else { host };
+    let host = if matches!(host, "" | "0.0.0.0" | "[::]") {
+        "127.0.0.1"
+    } else {
+        host
+    };
     format!("{scheme}://{host}:{port}/v1")
 }
 
@@ -230,7 +318,10 @@ mod tests {
             ("127.0.0.1", "http://127.0.0.1:11434/v1"),
             ("0.0.0.0:8080", "http://127.0.0.1:8080/v1"),
             (":8080", "http://127.0.0.1:8080/v1"),
-            ("https://box.example.com", "https://box.example.com:11434/v1"),
+            (
+                "https://box.example.com",
+                "https://box.example.com:11434/v1",
+            ),
             ("http://box:80/", "http://box:80/v1"),
         ] {
             assert_eq!(ollama_url(host), url, "{host}");

@@ -41,7 +41,8 @@ pub(crate) struct Ours {
 
 pub(crate) fn recall(journal: &Arc<Journal>, ours: Ours) -> impl Tool + use<> {
     let (journal, ours) = (journal.clone(), Arc::new(ours));
-    let description = "Reads again what an earlier run returned, or one of its calls, whole or in slices.";
+    let description =
+        "Reads again what an earlier run returned, or one of its calls, whole or in slices.";
     tool("recall", description, move |args: Args| {
         let (journal, ours) = (journal.clone(), ours.clone());
         async move { read(&journal, &ours, &args) }
@@ -59,7 +60,9 @@ fn read(journal: &Journal, ours: &Ours, args: &Args) -> Result<Recalled, ToolErr
     // Only whole ids: nobody finds runs by trying letters. What is not ours is as if it were not there.
     let is_ours = |found: &Run| {
         let of = &found.summary;
-        of.id == run && (of.directory == ours.directory || !of.session.is_empty() && of.session == ours.session)
+        of.id == run
+            && (of.directory == ours.directory
+                || !of.session.is_empty() && of.session == ours.session)
     };
     let none = || {
         ToolError::new(format!("there is no run `{run}`"))
@@ -72,30 +75,46 @@ fn read(journal: &Journal, ours: &Ours, args: &Args) -> Result<Recalled, ToolErr
     };
     let id = run.summary.id;
     let value = match call {
-        None => {
-            run.output.and_then(|output| output.value()).ok_or_else(|| ToolError::new(format!("{id} returned nothing")))
-        }
+        None => run
+            .output
+            .and_then(|output| output.value())
+            .ok_or_else(|| ToolError::new(format!("{id} returned nothing"))),
         Some(call) => {
             let found = run.calls.into_iter().find(|made| made.id == call);
             let found = found.ok_or_else(|| ToolError::new(format!("{id} made no call `{call}`")));
-            found.and_then(|made| made.value.ok_or_else(|| ToolError::new(format!("{call} of {id} returned nothing"))))
+            found.and_then(|made| {
+                made.value
+                    .ok_or_else(|| ToolError::new(format!("{call} of {id} returned nothing")))
+            })
         }
     }?;
     let pointer = args.pointer.as_deref().unwrap_or_default();
-    let value = value.pointer(pointer).ok_or_else(|| ToolError::new(format!("there is nothing at `{pointer}`")))?;
-    Ok(slice(value, args.offset.unwrap_or(0), args.limit.unwrap_or(usize::MAX)))
+    let value = value
+        .pointer(pointer)
+        .ok_or_else(|| ToolError::new(format!("there is nothing at `{pointer}`")))?;
+    Ok(slice(
+        value,
+        args.offset.unwrap_or(0),
+        args.limit.unwrap_or(usize::MAX),
+    ))
 }
 
 fn slice(value: &Value, offset: usize, limit: usize) -> Recalled {
     let (value, total) = match value {
-        Value::Array(items) => {
-            (Value::Array(items.iter().skip(offset).take(limit).cloned().collect()), Some(items.len()))
-        }
-        Value::String(text) => {
-            (Value::String(text.chars().skip(offset).take(limit).collect()), Some(text.chars().count()))
-        }
+        Value::Array(items) => (
+            Value::Array(items.iter().skip(offset).take(limit).cloned().collect()),
+            Some(items.len()),
+        ),
+        Value::String(text) => (
+            Value::String(text.chars().skip(offset).take(limit).collect()),
+            Some(text.chars().count()),
+        ),
         other => (other.clone(), None),
     };
     let truncated = total.is_some_and(|total| offset.saturating_add(limit) < total);
-    Recalled { value, total, truncated }
+    Recalled {
+        value,
+        total,
+        truncated,
+    }
 }

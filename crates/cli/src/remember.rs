@@ -18,7 +18,9 @@ use crate::setup::Setup;
 
 /// The memory in Selvedge's folder; `None` where nothing is written down.
 pub(crate) fn memory(setup: &Setup) -> Result<Option<Arc<Memory>>> {
-    let (Some(home), Some(_)) = (&setup.home, &setup.journal) else { return Ok(None) };
+    let (Some(home), Some(_)) = (&setup.home, &setup.journal) else {
+        return Ok(None);
+    };
     Ok(Some(Arc::new(open(home, &setup.config)?)))
 }
 
@@ -35,7 +37,9 @@ pub(crate) fn open(home: &Path, config: &Config) -> Result<Memory> {
         }
         opened => opened,
     };
-    Ok(opened.map_err(|error| crate::memory::problem(&error))?.with_built_in_encoder())
+    Ok(opened
+        .map_err(|error| crate::memory::problem(&error))?
+        .with_built_in_encoder())
 }
 
 /// How an agent that asks this model remembers, with this small model to help.
@@ -50,7 +54,10 @@ pub(crate) fn remembering(
         MemoryStrategy::Gradient => {
             // The other half is for this turn.
             let half = u32::try_from(model.context_window / 2).unwrap_or(u32::MAX);
-            Telling::Gradient(Gradient { budget: keys.budget.min(half), bands: keys.bands })
+            Telling::Gradient(Gradient {
+                budget: keys.budget.min(half),
+                bands: keys.bands,
+            })
         }
         MemoryStrategy::Regular => Telling::Regular,
         MemoryStrategy::OneShot => Telling::OneShot,
@@ -67,9 +74,16 @@ pub(crate) fn remembering(
 
 /// The small model that the configuration names for memory, where it does.
 pub(crate) async fn small_model(config: &Config) -> Result<Option<Arc<dyn SmallModel>>> {
-    let Some(name) = &config.memory.model else { return Ok(None) };
-    let args = ModelArgs { model: Some(name.clone()), provider: None };
-    let Choice { provider, model, .. } = providers::choose(config, &args).await?;
+    let Some(name) = &config.memory.model else {
+        return Ok(None);
+    };
+    let args = ModelArgs {
+        model: Some(name.clone()),
+        provider: None,
+    };
+    let Choice {
+        provider, model, ..
+    } = providers::choose(config, &args).await?;
     let by_batches = match config.memory.batch {
         MemoryBatch::Auto => matches!(provider.name.as_str(), "openai" | "anthropic"),
         MemoryBatch::Always => true,
@@ -77,5 +91,9 @@ pub(crate) async fn small_model(config: &Config) -> Result<Option<Arc<dyn SmallM
     };
     let client = Client::new(provider).map_err(|error| Problem::new(error.to_string()))?;
     let small = Small::new(client, model);
-    Ok(Some(Arc::new(if by_batches { small.with_batches() } else { small })))
+    Ok(Some(Arc::new(if by_batches {
+        small.with_batches()
+    } else {
+        small
+    })))
 }

@@ -28,19 +28,34 @@ pub(crate) fn run(mut args: RunArgs) -> Result<Exit> {
     }
     let setup = Setup::new(&args.place)?.with_session(args.session.as_deref().unwrap_or_default());
     let setup = setup.with_journal(&args.place)?;
-    let resume = args.resume.as_deref().map(|run| setup.resume(run)).transpose()?;
+    let resume = args
+        .resume
+        .as_deref()
+        .map(|run| setup.resume(run))
+        .transpose()?;
     let (name, source) = read_source(args.file.as_deref(), args.code.as_deref())?;
     let setting = Setting::new(&setup, &args.limits, args.args.clone());
     let runtime = runtime()?;
-    let show = if args.quiet || args.json { Show::nothing() } else { Show::on_stderr() };
-    let person = if args.suspend { None } else { person(&runtime, &show) };
+    let show = if args.quiet || args.json {
+        Show::nothing()
+    } else {
+        Show::on_stderr()
+    };
+    let person = if args.suspend {
+        None
+    } else {
+        person(&runtime, &show)
+    };
     let approver = match &person {
         Some(person) => Some(person.clone() as _),
         None => args.suspend.then(|| Arc::new(AskLater) as _),
     };
     let harness = setup.harness(&args.limits, approver)?.for_one_script();
     // Without an agent there is no model that servers could ask.
-    let servers = setup.servers(Asked { person: person.map(|person| person as _), model: None })?;
+    let servers = setup.servers(Asked {
+        person: person.map(|person| person as _),
+        model: None,
+    })?;
     let tools = setup.all_tools()?;
     let options = RunOptions {
         seed: args.seed,
@@ -52,8 +67,15 @@ pub(crate) fn run(mut args: RunArgs) -> Result<Exit> {
         setting: serde_json::to_string(&setting)?,
         ..RunOptions::default()
     };
-    let end = if args.suspend { &options.suspend } else { &options.leave };
-    let signals = Signals { cancel: options.cancel.clone(), end: end.clone() };
+    let end = if args.suspend {
+        &options.suspend
+    } else {
+        &options.leave
+    };
+    let signals = Signals {
+        cancel: options.cancel.clone(),
+        end: end.clone(),
+    };
     if args.diff {
         // Whatever tool a script calls, even one that cannot tell what it will change.
         setup.toolbox.turn_diff.begin();
@@ -61,7 +83,10 @@ pub(crate) fn run(mut args: RunArgs) -> Result<Exit> {
     }
     let script = async {
         servers.prepare_for(&String::from_utf8_lossy(&source)).await;
-        let output = harness.with_tools(servers.onto(&tools)).run_with(&source, options).await;
+        let output = harness
+            .with_tools(servers.onto(&tools))
+            .run_with(&source, options)
+            .await;
         servers.stop().await;
         output
     };
@@ -70,7 +95,11 @@ pub(crate) fn run(mut args: RunArgs) -> Result<Exit> {
     // A tool that hangs in the system is not waited for.
     runtime.shutdown_background();
     show.finish();
-    let kept = if setup.journal.is_some() { Kept::InTheJournal } else { Kept::Nowhere };
+    let kept = if setup.journal.is_some() {
+        Kept::InTheJournal
+    } else {
+        Kept::Nowhere
+    };
     let exit = conclude(&output, args.json, kept, &name, &source)?;
     if args.diff {
         print_diff(&setup.toolbox.turn_diff.diff());
@@ -91,7 +120,9 @@ pub(crate) fn end_tasks(runtime: &tokio::runtime::Runtime, setup: &Setup) {
     match runtime.block_on(tasks.end()) {
         0 => {}
         1 => talk("note: a task was still running in the background, and was stopped\n"),
-        running => talk(&format!("note: {running} tasks were still running in the background, and were stopped\n")),
+        running => talk(&format!(
+            "note: {running} tasks were still running in the background, and were stopped\n"
+        )),
     }
 }
 
@@ -104,7 +135,11 @@ pub(crate) struct Signals {
 }
 
 /// Lets a script run; the first signal reaches it, the second ends everything.
-pub(crate) fn drive<T>(runtime: &tokio::runtime::Runtime, signals: Signals, script: impl Future<Output = T>) -> T {
+pub(crate) fn drive<T>(
+    runtime: &tokio::runtime::Runtime,
+    signals: Signals,
+    script: impl Future<Output = T>,
+) -> T {
     runtime.block_on(async {
         tokio::spawn(async move {
             match told_to_stop().await {
@@ -165,7 +200,11 @@ pub(crate) fn conclude(
     name: &str,
     source: &[u8],
 ) -> Result<Exit> {
-    let printed = if json { print_json(output) } else { print_value(output) };
+    let printed = if json {
+        print_json(output)
+    } else {
+        print_value(output)
+    };
     if !json {
         tell_the_rest(output, kept, name, source);
     }
@@ -181,7 +220,9 @@ pub(crate) fn conclude(
 
 /// One thread: scripts wait far more than they compute, and threads cost start-up time.
 pub(crate) fn runtime() -> Result<tokio::runtime::Runtime> {
-    Ok(tokio::runtime::Builder::new_current_thread().enable_all().build()?)
+    Ok(tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?)
 }
 
 /// The script and the name errors call it by.
@@ -190,7 +231,9 @@ pub(crate) fn read_source(file: Option<&Path>, code: Option<&str>) -> Result<(St
         return Ok(("<eval>".to_owned(), code.as_bytes().to_vec()));
     }
     let Some(file) = file else {
-        return Err(Problem::new("no script was given").hint("name a file, or write -e CODE").into());
+        return Err(Problem::new("no script was given")
+            .hint("name a file, or write -e CODE")
+            .into());
     };
     if file == Path::new("-") {
         let mut source = Vec::new();
@@ -199,9 +242,11 @@ pub(crate) fn read_source(file: Option<&Path>, code: Option<&str>) -> Result<(St
     }
     match std::fs::read(file) {
         Ok(source) => Ok((file.display().to_string(), source)),
-        Err(error) => Err(Problem::new(format!("cannot read {}: {error}", file.display()))
-            .hint("name a file, or write -e CODE")
-            .into()),
+        Err(error) => Err(
+            Problem::new(format!("cannot read {}: {error}", file.display()))
+                .hint("name a file, or write -e CODE")
+                .into(),
+        ),
     }
 }
 
@@ -251,13 +296,20 @@ fn tell_the_rest(output: &ScriptToolCallOutput, kept: Kept, name: &str, source: 
     }
     if let Some(error) = &output.error {
         script_problem(error, name, source).print();
-        let done = output.calls.iter().filter(|call| call.status == CallStatus::Done).count();
+        let done = output
+            .calls
+            .iter()
+            .filter(|call| call.status == CallStatus::Done)
+            .count();
         let more = match kept {
             Kept::InTheJournal => format!("; `selvedge runs show {}` shows them", output.id),
             Kept::Nowhere => String::new(),
         };
         if done > 0 {
-            tell!("note: {done} of {} calls had finished{more}", output.calls.len());
+            tell!(
+                "note: {done} of {} calls had finished{more}",
+                output.calls.len()
+            );
         }
     }
 }
@@ -274,7 +326,12 @@ pub(crate) fn script_problem(error: &ScriptError, name: &str, source: &[u8]) -> 
     let mut problem = Problem::new(format!("{}: {}", error.code, error.message));
     if let (Some(line), Some(column)) = (error.line, error.column) {
         let text = String::from_utf8_lossy(source);
-        problem = problem.at(name, text.strip_prefix('\u{feff}').unwrap_or(&text), line, column);
+        problem = problem.at(
+            name,
+            text.strip_prefix('\u{feff}').unwrap_or(&text),
+            line,
+            column,
+        );
     }
     for suggestion in &error.suggestions {
         if !error.message.contains(suggestion.as_str()) {

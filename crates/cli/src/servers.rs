@@ -13,7 +13,11 @@ impl Setup {
     /// The servers scripts can call. None is started yet.
     pub(crate) fn servers(&self, asked: Asked) -> Result<Servers> {
         let settings = self.server_settings()?;
-        let cache = self.home.as_ref().filter(|_| !self.ephemeral).map(|home| home.join("mcp"));
+        let cache = self
+            .home
+            .as_ref()
+            .filter(|_| !self.ephemeral)
+            .map(|home| home.join("mcp"));
         let keep = self.selection()?;
         Ok(Servers::new(settings, asked, cache).keeping(keep))
     }
@@ -26,7 +30,9 @@ impl Setup {
         let mut servers = self.config.mcp_servers.clone();
         if let Some(project) = &self.project {
             let own = selvedge_config::project_servers(project, |name| std::env::var(name).ok())
-                .map_err(|error| Problem::new(error.to_string()).hint("mend the file, or run elsewhere"))?;
+                .map_err(|error| {
+                    Problem::new(error.to_string()).hint("mend the file, or run elsewhere")
+                })?;
             for (name, server) in own {
                 servers.entry(name).or_insert(server);
             }
@@ -38,21 +44,29 @@ impl Setup {
             );
             return Ok(Vec::new());
         }
-        servers.into_iter().map(|(name, server)| settings(name, server)).collect()
+        servers
+            .into_iter()
+            .map(|(name, server)| settings(name, server))
+            .collect()
     }
 }
 
 fn settings(name: String, server: McpServer) -> Result<ServerSettings> {
-    let problem =
-        |what: &str| Problem::new(format!("the MCP server `{name}` {what}")).hint("docs/mcp.md lists every key");
+    let problem = |what: &str| {
+        Problem::new(format!("the MCP server `{name}` {what}")).hint("docs/mcp.md lists every key")
+    };
     // Its own trouble: nobody else has to do without their servers for it.
     let mut lacks = server.lacks;
     let reach = match (server.command, server.url) {
         (Some(_), Some(_)) => return Err(problem("has both `command` and `url`").into()),
         (None, None) => return Err(problem("has neither `command` nor `url`").into()),
-        (Some(command), None) => {
-            Reach::Program { command, args: server.args, env: server.env, env_vars: server.env_vars, cwd: server.cwd }
-        }
+        (Some(command), None) => Reach::Program {
+            command,
+            args: server.args,
+            env: server.env,
+            env_vars: server.env_vars,
+            cwd: server.cwd,
+        },
         (None, Some(url)) => {
             let mut headers = server.http_headers;
             for (header, variable) in server.env_http_headers {
@@ -61,11 +75,17 @@ fn settings(name: String, server: McpServer) -> Result<ServerSettings> {
                     Err(_) => lacks = Some(variable),
                 }
             }
-            Reach::Http { url, bearer_token_env_var: server.bearer_token_env_var, headers }
+            Reach::Http {
+                url,
+                bearer_token_env_var: server.bearer_token_env_var,
+                headers,
+            }
         }
     };
     let seconds = |key: &str, value: f64| {
-        let duration = Duration::try_from_secs_f64(value).ok().filter(|duration| !duration.is_zero());
+        let duration = Duration::try_from_secs_f64(value)
+            .ok()
+            .filter(|duration| !duration.is_zero());
         duration.ok_or_else(|| problem(&format!("has a `{key}` that is no time")))
     };
     let startup_timeout = seconds("startup_timeout_sec", server.startup_timeout_sec)?;

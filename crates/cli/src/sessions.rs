@@ -15,19 +15,27 @@ use crate::private;
 use crate::problem::Problem;
 use crate::runs::{ago, open, open_to_read, redactor};
 use crate::sessions_args::{
-    SessionArgs, SessionsCommand, SessionsExportArgs, SessionsForkArgs, SessionsImportArgs, SessionsListArgs,
+    SessionArgs, SessionsCommand, SessionsExportArgs, SessionsForkArgs, SessionsImportArgs,
+    SessionsListArgs,
 };
 
 pub(crate) fn sessions(command: SessionsCommand) -> Result<Exit> {
-    let only_looks =
-        matches!(command, SessionsCommand::List(_) | SessionsCommand::Show(_) | SessionsCommand::Export(_));
+    let only_looks = matches!(
+        command,
+        SessionsCommand::List(_) | SessionsCommand::Show(_) | SessionsCommand::Export(_)
+    );
     let journal = Arc::new(if only_looks { open_to_read()? } else { open()? });
     match command {
         SessionsCommand::List(args) => list(&journal, &args),
         SessionsCommand::Show(args) => show(&journal, &args),
         SessionsCommand::Rename(args) => {
-            let id = journal.session(&args.session).map_err(|error| problem(&error))?.id;
-            journal.rename_session(&id, &args.name).map_err(|error| problem(&error))?;
+            let id = journal
+                .session(&args.session)
+                .map_err(|error| problem(&error))?
+                .id;
+            journal
+                .rename_session(&id, &args.name)
+                .map_err(|error| problem(&error))?;
             Ok(Exit::Done)
         }
         SessionsCommand::Fork(args) => fork(&journal, &args),
@@ -37,17 +45,29 @@ pub(crate) fn sessions(command: SessionsCommand) -> Result<Exit> {
 }
 
 fn list(journal: &Journal, args: &SessionsListArgs) -> Result<Exit> {
-    let sessions = if args.all { journal.all_sessions(args.limit) } else { journal.sessions(args.limit) };
+    let sessions = if args.all {
+        journal.all_sessions(args.limit)
+    } else {
+        journal.sessions(args.limit)
+    };
     let sessions = sessions.map_err(|error| problem(&error))?;
     if args.json {
         line(&serde_json::to_string_pretty(&sessions)?)?;
         return Ok(Exit::Done);
     }
     let redactor = redactor()?;
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
     for session in &sessions {
-        let (name, when) = (title(journal, session, &redactor), ago(now, session.touched_ms));
-        line(&harmless(&format!("{}  {when:>8}  {name:<40}  {}", session.id, session.directory)))?;
+        let (name, when) = (
+            title(journal, session, &redactor),
+            ago(now, session.touched_ms),
+        );
+        line(&harmless(&format!(
+            "{}  {when:>8}  {name:<40}  {}",
+            session.id, session.directory
+        )))?;
     }
     if sessions.is_empty() {
         tell!("note: no sessions are written down");
@@ -58,20 +78,28 @@ fn list(journal: &Journal, args: &SessionsListArgs) -> Result<Exit> {
 /// A session's name, or what it began with, as much as fits a line. Secrets are taken out of the whole: one that is cut
 /// first is not known any more.
 pub(crate) fn title(journal: &Journal, session: &SessionSummary, redactor: &Redactor) -> String {
-    let name = session.name.clone().or_else(|| first_words(journal, &session.id)).unwrap_or_default();
+    let name = session
+        .name
+        .clone()
+        .or_else(|| first_words(journal, &session.id))
+        .unwrap_or_default();
     redactor.text(&name).chars().take(40).collect()
 }
 
 fn first_words(journal: &Journal, id: &str) -> Option<String> {
     let first: TurnItem = serde_json::from_value(journal.first_item(id).ok()??).ok()?;
     match first {
-        TurnItem::Item(Item::Message(message)) => Some(message.text().lines().next().unwrap_or_default().to_owned()),
+        TurnItem::Item(Item::Message(message)) => {
+            Some(message.text().lines().next().unwrap_or_default().to_owned())
+        }
         _ => None,
     }
 }
 
 fn show(journal: &Arc<Journal>, args: &SessionArgs) -> Result<Exit> {
-    let summary = journal.session(&args.session).map_err(|error| problem(&error))?;
+    let summary = journal
+        .session(&args.session)
+        .map_err(|error| problem(&error))?;
     let session = Session::read(journal, &summary.id)?;
     let redactor = redactor()?;
     let items = session.history();
@@ -80,15 +108,23 @@ fn show(journal: &Arc<Journal>, args: &SessionArgs) -> Result<Exit> {
             .iter()
             .map(|(turn, item)| json!({"turn": turn, "item": redactor.value(&json!(item.shown()))}))
             .collect();
-        line(&serde_json::to_string_pretty(&json!({"session": summary, "open": session.is_open(), "items": items}))?)?;
+        line(&serde_json::to_string_pretty(
+            &json!({"session": summary, "open": session.is_open(), "items": items}),
+        )?)?;
         return Ok(Exit::Done);
     }
     for (turn, item) in &items {
         let text = words(item, &redactor);
-        line(&harmless(&format!("T-{turn}  {}", text.replace('\n', "\n      "))))?;
+        line(&harmless(&format!(
+            "T-{turn}  {}",
+            text.replace('\n', "\n      ")
+        )))?;
     }
     if session.is_open() {
-        tell!("note: the last turn was broken off; `selvedge exec resume {}` goes on with it", summary.id);
+        tell!(
+            "note: the last turn was broken off; `selvedge exec resume {}` goes on with it",
+            summary.id
+        );
     }
     Ok(Exit::Done)
 }
@@ -100,16 +136,31 @@ fn words(item: &TurnItem, redactor: &Redactor) -> String {
         TurnItem::ScriptToolCall(call) => format!("script {}\n{}", call.id, call.source_code),
         TurnItem::ScriptToolCallOutput(output) => match &output.error {
             Some(error) => format!("  failed: {}: {}", error.code, error.message),
-            None => format!("  returned {}", short(output.output_json.as_deref().unwrap_or("nothing"))),
+            None => format!(
+                "  returned {}",
+                short(output.output_json.as_deref().unwrap_or("nothing"))
+            ),
         },
         TurnItem::Item(Item::Message(message)) => match message.role {
             Role::User => format!("> {}", message.text()),
             Role::Assistant => message.text(),
         },
         TurnItem::Item(Item::Reasoning(thought)) => {
-            format!("(thinks) {}", short(&thought.summary.iter().chain(&thought.content).cloned().collect::<String>()))
+            format!(
+                "(thinks) {}",
+                short(
+                    &thought
+                        .summary
+                        .iter()
+                        .chain(&thought.content)
+                        .cloned()
+                        .collect::<String>()
+                )
+            )
         }
-        TurnItem::Item(Item::FunctionCall(call)) => format!("call {} {}", call.name, short(&call.arguments)),
+        TurnItem::Item(Item::FunctionCall(call)) => {
+            format!("call {} {}", call.name, short(&call.arguments))
+        }
         TurnItem::Item(Item::FunctionCallOutput(output)) => format!("  {}", short(&output.text())),
         TurnItem::Item(Item::Native(_)) => "(something only the provider understands)".to_owned(),
     };
@@ -135,9 +186,14 @@ fn fork(journal: &Arc<Journal>, args: &SessionsForkArgs) -> Result<Exit> {
 
 /// One line each: what the session is, then its items. Without secrets, as every view of the journal.
 fn export(journal: &Journal, args: &SessionsExportArgs) -> Result<Exit> {
-    let lines = journal.export_session(&args.session).map_err(|error| problem(&error))?;
+    let lines = journal
+        .export_session(&args.session)
+        .map_err(|error| problem(&error))?;
     let redactor = redactor()?;
-    let lines: Vec<String> = lines.iter().map(|line| redactor.value(line).to_string()).collect();
+    let lines: Vec<String> = lines
+        .iter()
+        .map(|line| redactor.value(line).to_string())
+        .collect();
     match &args.file {
         Some(file) => private::write(file, &(lines.join("\n") + "\n"))
             .map_err(|error| Problem::new(format!("cannot write {}: {error}", file.display())))?,
@@ -148,7 +204,8 @@ fn export(journal: &Journal, args: &SessionsExportArgs) -> Result<Exit> {
 
 fn import(journal: &Arc<Journal>, args: &SessionsImportArgs) -> Result<Exit> {
     let bad = |why: String| {
-        Problem::new(format!("{}: {why}", args.file.display())).hint("`selvedge sessions export` writes such files")
+        Problem::new(format!("{}: {why}", args.file.display()))
+            .hint("`selvedge sessions export` writes such files")
     };
     let text = std::fs::read_to_string(&args.file).map_err(|error| bad(error.to_string()))?;
     let lines = text
@@ -157,18 +214,22 @@ fn import(journal: &Arc<Journal>, args: &SessionsImportArgs) -> Result<Exit> {
         .map(serde_json::from_str)
         .collect::<Result<Vec<Value>, _>>();
     let lines = lines.map_err(|error| bad(format!("not JSON lines: {error}")))?;
-    line(Session::import(journal, &lines).map_err(|error| bad(error.to_string()))?.id())?;
+    line(
+        Session::import(journal, &lines)
+            .map_err(|error| bad(error.to_string()))?
+            .id(),
+    )?;
     Ok(Exit::Done)
 }
 
 /// A journal's error, with what to do.
 pub(crate) fn problem(error: &JournalError) -> Problem {
     match error {
-        JournalError::NoSession(_) | JournalError::Ambiguous(_) => {
-            Problem::new(error.to_string()).hint("`selvedge sessions list` shows the sessions there are")
-        }
-        JournalError::SessionInUse(id) => Problem::new(error.to_string())
-            .hint(format!("wait until it is done, or begin another like it: selvedge sessions fork {id}")),
+        JournalError::NoSession(_) | JournalError::Ambiguous(_) => Problem::new(error.to_string())
+            .hint("`selvedge sessions list` shows the sessions there are"),
+        JournalError::SessionInUse(id) => Problem::new(error.to_string()).hint(format!(
+            "wait until it is done, or begin another like it: selvedge sessions fork {id}"
+        )),
         JournalError::NameTaken(_) => Problem::new(error.to_string()).hint("choose another name"),
         other => crate::runs::problem(other),
     }

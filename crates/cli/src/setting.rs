@@ -30,7 +30,12 @@ impl Setting {
         let mut config = setup.config.clone();
         config.script_harness.limits = setup.limits(limits);
         config.script_harness.mode = Mode::Enabled;
-        Self { config, args, session: setup.session.clone(), project_files: setup.project.clone() }
+        Self {
+            config,
+            args,
+            session: setup.session.clone(),
+            project_files: setup.project.clone(),
+        }
     }
 
     pub(crate) fn parse(text: &str) -> Result<Self> {
@@ -42,12 +47,15 @@ impl Setting {
 
     /// Everything the run had.
     pub(crate) fn setup(&self, directory: PathBuf) -> Result<Setup> {
-        let setup =
-            Setup::under(self.config.clone(), directory, self.project_files.clone())?.with_session(&self.session);
+        let setup = Setup::under(self.config.clone(), directory, self.project_files.clone())?
+            .with_session(&self.session);
         setup.with_journal(&Default::default())
     }
 
     pub(crate) fn facts(&self, setup: &Setup) -> Facts {
-        Facts { args: self.args.clone(), ..setup.facts() }
+        Facts {
+            args: self.args.clone(),
+            ..setup.facts()
+        }
     }
 }

@@ -11,7 +11,9 @@ use selvedge_memory::Memory;
 use selvedge_protocol::{Limits, ModeSettings, ToolSpec};
 use selvedge_script::{Facts, Harness, Resume, Session};
 use selvedge_toolbox::{CommandSettings, EnvironmentPolicy, Inherit, Rules, Toolbox, Workspace};
-use selvedge_tools::{Approver, NobodyToAsk, Orchestrator, Pack, PackError, Packs, Registry, Tasks};
+use selvedge_tools::{
+    Approver, NobodyToAsk, Orchestrator, Pack, PackError, Packs, Registry, Tasks,
+};
 use std::sync::Arc;
 
 use crate::args::{LimitArgs, PlaceArgs};
@@ -57,14 +59,23 @@ pub(crate) fn configuration(place: &PlaceArgs) -> Result<Configuration> {
     let directory = working_directory(place.directory.as_deref())?;
     let home = selvedge_config::home();
     let project = crate::trust::project(&directory, home.as_deref(), place.trust)?;
-    let config = selvedge_config::load(home.as_deref(), project.as_ref())
-        .map_err(|error| Problem::new(error.to_string()).hint("docs/configuration.md lists every key"))?;
-    Ok(Configuration { config, directory, project })
+    let config = selvedge_config::load(home.as_deref(), project.as_ref()).map_err(|error| {
+        Problem::new(error.to_string()).hint("docs/configuration.md lists every key")
+    })?;
+    Ok(Configuration {
+        config,
+        directory,
+        project,
+    })
 }
 
 impl Setup {
     pub(crate) fn new(place: &PlaceArgs) -> Result<Self> {
-        let Configuration { mut config, directory, project } = configuration(place)?;
+        let Configuration {
+            mut config,
+            directory,
+            project,
+        } = configuration(place)?;
         if let Some(policy) = place.approval {
             config.approval_policy = policy.into();
         }
@@ -74,11 +85,18 @@ impl Setup {
         if let Some(pack) = &place.pack {
             config.tool_pack = Some(pack.clone());
         }
-        Ok(Self { ephemeral: place.ephemeral, ..Self::under(config, directory, project)? })
+        Ok(Self {
+            ephemeral: place.ephemeral,
+            ..Self::under(config, directory, project)?
+        })
     }
 
     /// Everything, under these rules; the project is the folder whose own files may be followed.
-    pub(crate) fn under(config: Config, directory: PathBuf, project: Option<Project>) -> Result<Self> {
+    pub(crate) fn under(
+        config: Config,
+        directory: PathBuf,
+        project: Option<Project>,
+    ) -> Result<Self> {
         let home = selvedge_config::home();
         // The usual folder as well: what was written down there stays private, wherever it is written now.
         let usual = std::env::home_dir().map(|home| home.join(".selvedge"));
@@ -87,16 +105,25 @@ impl Setup {
         // here, a command cannot make it either.
         let _ = home.as_ref().map(std::fs::create_dir_all);
         let more = &config.sandbox_workspace_write.writable_roots;
-        let workspace = Workspace::open_with(&directory, config.sandbox_mode, &private, more).map_err(|error| {
-            Problem::new(format!("cannot open {}: {error}", directory.display())).hint("-C takes the folder to work in")
-        })?;
+        let workspace = Workspace::open_with(&directory, config.sandbox_mode, &private, more)
+            .map_err(|error| {
+                Problem::new(format!("cannot open {}: {error}", directory.display()))
+                    .hint("-C takes the folder to work in")
+            })?;
         let saved = saved_rules(home.as_deref())?;
         let mut settings = command_settings(&config, &saved, home.as_deref());
-        settings.environment.never.extend(project.as_ref().map(keys_of_project).unwrap_or_default());
+        settings
+            .environment
+            .never
+            .extend(project.as_ref().map(keys_of_project).unwrap_or_default());
         let mut toolbox = Toolbox::with_commands(workspace, settings);
         toolbox.web = crate::web::web(&config, &saved, home.as_deref());
         toolbox.offer_http = config.script_harness.expose.enable_http;
-        let tasks = config.script_harness.expose.enable_spawn.then(Tasks::default);
+        let tasks = config
+            .script_harness
+            .expose
+            .enable_spawn
+            .then(Tasks::default);
         Ok(Self {
             config,
             directory,
@@ -117,8 +144,14 @@ impl Setup {
     /// The same, with one more variable that no command gets.
     pub(crate) fn without_variable(self, name: &str) -> Result<Self> {
         let mut config = self.config;
-        config.shell_environment_policy.exclude.push(name.to_owned());
-        Ok(Self { ephemeral: self.ephemeral, ..Self::under(config, self.directory, self.project)? })
+        config
+            .shell_environment_policy
+            .exclude
+            .push(name.to_owned());
+        Ok(Self {
+            ephemeral: self.ephemeral,
+            ..Self::under(config, self.directory, self.project)?
+        })
     }
 
     /// The built-in tools, as far as the pack and the configuration have them.
@@ -132,7 +165,10 @@ impl Setup {
         let mut all = Registry::new();
         self.toolbox.register(&mut all)?;
         if let Some(journal) = &self.journal {
-            let ours = Ours { directory: self.directory.display().to_string(), session: self.session.clone() };
+            let ours = Ours {
+                directory: self.directory.display().to_string(),
+                session: self.session.clone(),
+            };
             all.register(recall(journal, ours))?;
         }
         if let Some(agents) = &self.agents {
@@ -160,14 +196,25 @@ impl Setup {
                     PackError::Unknown { near, .. } if !near.is_empty() => {
                         format!("did you mean {}?", near.join(" or "))
                     }
-                    _ => format!("there are {}", self.packs().names().into_iter().collect::<Vec<_>>().join(", ")),
+                    _ => format!(
+                        "there are {}",
+                        self.packs()
+                            .names()
+                            .into_iter()
+                            .collect::<Vec<_>>()
+                            .join(", ")
+                    ),
                 };
                 Problem::new(error.to_string()).hint(hint)
             })?),
         };
         let exposed = self.config.script_harness.expose.tools.clone();
         Ok(move |spec: &ToolSpec| {
-            let named = |names: &Vec<String>| names.iter().any(|name| *name == spec.name || *name == spec.js_name);
+            let named = |names: &Vec<String>| {
+                names
+                    .iter()
+                    .any(|name| *name == spec.name || *name == spec.js_name)
+            };
             pack.as_ref().is_none_or(|pack| pack.has(spec)) && exposed.as_ref().is_none_or(named)
         })
     }
@@ -175,7 +222,9 @@ impl Setup {
     /// The same, with what was written down at hand where it can be: for commands that run nothing.
     pub(crate) fn with_journal_if_possible(self, place: &PlaceArgs) -> Self {
         let journal = match &self.home {
-            Some(home) if !place.ephemeral => crate::journal::open(home, &self.config.journal).ok().map(Arc::new),
+            Some(home) if !place.ephemeral => crate::journal::open(home, &self.config.journal)
+                .ok()
+                .map(Arc::new),
             _ => None,
         };
         Self { journal, ..self }
@@ -184,7 +233,9 @@ impl Setup {
     /// The same, with everything written down unless somebody does not want that.
     pub(crate) fn with_journal(mut self, place: &PlaceArgs) -> Result<Self> {
         let journal = match &self.home {
-            Some(home) if !place.ephemeral => Some(Arc::new(crate::journal::open(home, &self.config.journal)?)),
+            Some(home) if !place.ephemeral => {
+                Some(Arc::new(crate::journal::open(home, &self.config.journal)?))
+            }
             _ => None,
         };
         if let Some(Ok(lock)) = journal.as_ref().map(|journal| journal.hold()) {
@@ -210,23 +261,44 @@ impl Setup {
     /// Once a day, forgets what is too old or too much. Where that fails, the next time will do.
     pub(crate) fn tidy_journal(&self) {
         const A_DAY: std::time::Duration = std::time::Duration::from_secs(24 * 3600);
-        let (Some(journal), Some(home)) = (&self.journal, &self.home) else { return };
+        let (Some(journal), Some(home)) = (&self.journal, &self.home) else {
+            return;
+        };
         let mark = home.join("tidied");
-        let fresh = |path: &Path| Some(path.metadata().ok()?.modified().ok()?.elapsed().unwrap_or_default() < A_DAY);
+        let fresh = |path: &Path| {
+            Some(
+                path.metadata()
+                    .ok()?
+                    .modified()
+                    .ok()?
+                    .elapsed()
+                    .unwrap_or_default()
+                    < A_DAY,
+            )
+        };
         if fresh(&mark) != Some(true) && std::fs::write(&mark, "").is_ok() {
             let keeping = &self.config.journal;
-            let _ = journal.tidy(&Retention { days: keeping.days, megabytes: keeping.megabytes });
+            let _ = journal.tidy(&Retention {
+                days: keeping.days,
+                megabytes: keeping.megabytes,
+            });
         }
     }
 
     /// What an earlier run made, to go on from; the beginning of its id is enough.
     pub(crate) fn resume(&self, run: &str) -> Result<Resume> {
-        let earlier = self.kept()?.run(run).map_err(|error| crate::runs::problem(&error))?.summary;
+        let earlier = self
+            .kept()?
+            .run(run)
+            .map_err(|error| crate::runs::problem(&error))?
+            .summary;
         // Paths mean other things elsewhere, and what was read there is nobody's here.
         if earlier.directory != self.directory.display().to_string() {
-            return Err(Problem::new(format!("{} ran in another folder", earlier.id))
-                .hint(format!("go on with it there: `-C {}`", earlier.directory))
-                .into());
+            return Err(
+                Problem::new(format!("{} ran in another folder", earlier.id))
+                    .hint(format!("go on with it there: `-C {}`", earlier.directory))
+                    .into(),
+            );
         }
         self.resume_whole(&earlier.id)
     }
@@ -234,7 +306,8 @@ impl Setup {
     /// The same for somebody who knows the whole id.
     pub(crate) fn resume_whole(&self, run: &str) -> Result<Resume> {
         let here = self.directory.display().to_string();
-        let earlier = earlier_run(self.kept()?, run, &here).map_err(|error| crate::runs::problem(&error))?;
+        let earlier =
+            earlier_run(self.kept()?, run, &here).map_err(|error| crate::runs::problem(&error))?;
         Err(match earlier {
             EarlierRun::Over(resume) => return Ok(resume),
             EarlierRun::Runs(id) => Problem::new(format!("{id} still runs")).hint("wait for its end, or `selvedge runs cancel` it; where its process is gone, something it started is still at work"),
@@ -246,7 +319,8 @@ impl Setup {
 
     fn kept(&self) -> Result<&Journal, Problem> {
         self.journal.as_deref().ok_or_else(|| {
-            Problem::new("nothing is written down that could be gone on from").hint("leave out --ephemeral")
+            Problem::new("nothing is written down that could be gone on from")
+                .hint("leave out --ephemeral")
         })
     }
 
@@ -259,15 +333,28 @@ impl Setup {
     /// What scripts of the session keep for each other; nothing outlives the process where none is named.
     pub(crate) fn kept_in_session(&self) -> Session {
         match &self.journal {
-            Some(journal) if !self.session.is_empty() => Session::on(Arc::new(journal.shelf(&self.session))),
+            Some(journal) if !self.session.is_empty() => {
+                Session::on(Arc::new(journal.shelf(&self.session)))
+            }
             _ => Session::default(),
         }
     }
 
     fn packs(&self) -> Packs {
         let own = self.config.tool_packs.iter().map(|(name, pack)| {
-            let ToolPack { extends, tools, without } = pack.clone();
-            (name.clone(), Pack { extends, tools, without })
+            let ToolPack {
+                extends,
+                tools,
+                without,
+            } = pack.clone();
+            (
+                name.clone(),
+                Pack {
+                    extends,
+                    tools,
+                    without,
+                },
+            )
         });
         Packs::with(own)
     }
@@ -292,14 +379,22 @@ impl Setup {
     }
 
     /// A harness that asks this approver; `None` asks nobody.
-    pub(crate) fn harness(&self, args: &LimitArgs, approver: Option<Arc<dyn Approver>>) -> Result<Harness> {
+    pub(crate) fn harness(
+        &self,
+        args: &LimitArgs,
+        approver: Option<Arc<dyn Approver>>,
+    ) -> Result<Harness> {
         let limits = self.limits(args);
         let modes = ModeSettings {
             turn: args.mode.map(Into::into),
             provider: None,
             global: Some(self.config.script_harness.mode),
         };
-        let nobody = || Arc::new(NobodyToAsk { because: "there is no terminal to ask at".to_owned() }) as _;
+        let nobody = || {
+            Arc::new(NobodyToAsk {
+                because: "there is no terminal to ask at".to_owned(),
+            }) as _
+        };
         let orchestrator = Orchestrator::new(self.registry()?)
             .with_policy(self.config.approval_policy)
             .with_approver(approver.unwrap_or_else(nobody));
@@ -330,12 +425,14 @@ fn working_directory(asked: Option<&Path>) -> Result<PathBuf> {
     let directory = match asked {
         Some(directory) => directory.to_owned(),
         None => std::env::current_dir().map_err(|error| {
-            Problem::new(format!("there is no current folder: {error}")).hint("name one with -C DIR")
+            Problem::new(format!("there is no current folder: {error}"))
+                .hint("name one with -C DIR")
         })?,
     };
     let canonical = directory.canonicalize().ok().filter(|path| path.is_dir());
     Ok(canonical.ok_or_else(|| {
-        Problem::new(format!("{} is not a folder", directory.display())).hint("-C takes the folder to work in")
+        Problem::new(format!("{} is not a folder", directory.display()))
+            .hint("-C takes the folder to work in")
     })?)
 }
 
@@ -352,8 +449,9 @@ pub(crate) fn weaker_wall(config: &Config) -> Option<WeakerWall> {
 /// What was allowed before.
 fn saved_rules(home: Option<&Path>) -> Result<SavedRules> {
     match home {
-        Some(home) => Ok(selvedge_config::saved_rules(home)
-            .map_err(|error| Problem::new(error.to_string()).hint("mend the file, or remove it to be asked again"))?),
+        Some(home) => Ok(selvedge_config::saved_rules(home).map_err(|error| {
+            Problem::new(error.to_string()).hint("mend the file, or remove it to be asked again")
+        })?),
         None => Ok(SavedRules::default()),
     }
 }
@@ -388,10 +486,16 @@ fn command_settings(config: &Config, saved: &SavedRules, home: Option<&Path>) ->
         },
         rules: Rules {
             confined: [config.allow_commands.clone(), saved.allow.clone()].concat(),
-            unconfined: [config.allow_commands_unconfined.clone(), saved.allow_unconfined.clone()].concat(),
+            unconfined: [
+                config.allow_commands_unconfined.clone(),
+                saved.allow_unconfined.clone(),
+            ]
+            .concat(),
         },
         save_rule: Some(Box::new(move |rule| {
-            let saved = home.as_ref().map(|home| selvedge_config::save_rule(home, &rule.prefix, rule.unconfined));
+            let saved = home
+                .as_ref()
+                .map(|home| selvedge_config::save_rule(home, &rule.prefix, rule.unconfined));
             if let Some(Err(error)) = saved {
                 tell!("warning: the rule holds for this run only: {error}");
             }
@@ -403,14 +507,25 @@ fn command_settings(config: &Config, saved: &SavedRules, home: Option<&Path>) ->
 /// Variables that no command gets, whatever its policy says.
 fn never_handed_on(config: &Config) -> Vec<String> {
     let more = MORE_KEYS.map(str::to_owned).to_vec();
-    [secret_variables(config), more, web_keys(config).to_vec(), server_keys(config)].concat()
+    [
+        secret_variables(config),
+        more,
+        web_keys(config).to_vec(),
+        server_keys(config),
+    ]
+    .concat()
 }
 
 /// Variables that hold what MCP servers are told of who we are.
 fn server_keys(config: &Config) -> Vec<String> {
     let of_server = |server: &McpServer| {
         let headers = server.env_http_headers.values().cloned();
-        server.bearer_token_env_var.iter().cloned().chain(headers).collect::<Vec<_>>()
+        server
+            .bearer_token_env_var
+            .iter()
+            .cloned()
+            .chain(headers)
+            .collect::<Vec<_>>()
     };
     config.mcp_servers.values().flat_map(of_server).collect()
 }
@@ -418,10 +533,16 @@ fn server_keys(config: &Config) -> Vec<String> {
 /// The same for the servers of a project's `.mcp.json`: what it puts into headers.
 fn keys_of_project(project: &Project) -> Vec<String> {
     // Whether the file can be read is told where the servers are started.
-    let servers = selvedge_config::project_servers(project, |name| Some(format!("${{{name}}}"))).unwrap_or_default();
-    let headers = servers.values().flat_map(|server| server.http_headers.values());
+    let servers = selvedge_config::project_servers(project, |name| Some(format!("${{{name}}}")))
+        .unwrap_or_default();
+    let headers = servers
+        .values()
+        .flat_map(|server| server.http_headers.values());
     let names = |value: &String| {
-        let parts = value.split("${").skip(1).filter_map(|rest| rest.split_once('}'));
+        let parts = value
+            .split("${")
+            .skip(1)
+            .filter_map(|rest| rest.split_once('}'));
         parts.map(|(name, _)| name.to_owned()).collect::<Vec<_>>()
     };
     headers.flat_map(names).collect()
@@ -429,5 +550,8 @@ fn keys_of_project(project: &Project) -> Vec<String> {
 
 /// Variables that hold keys for the web, as the configuration names them.
 fn web_keys(config: &Config) -> [String; 2] {
-    [config.web.perplexity_env_key.clone(), config.web.firecrawl_env_key.clone()]
+    [
+        config.web.perplexity_env_key.clone(),
+        config.web.firecrawl_env_key.clone(),
+    ]
 }

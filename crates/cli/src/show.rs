@@ -36,22 +36,30 @@ impl Show {
             live: std::io::stderr().is_terminal(),
             held: None,
         };
-        Self { screen: Some(Arc::new(Mutex::new(screen))) }
+        Self {
+            screen: Some(Arc::new(Mutex::new(screen))),
+        }
     }
 
     pub(crate) fn sink(&self) -> EventSink {
         match self.screen.clone() {
             None => EventSink::silent(),
-            Some(screen) => {
-                EventSink::new(move |event| screen.lock().unwrap_or_else(PoisonError::into_inner).take(event))
-            }
+            Some(screen) => EventSink::new(move |event| {
+                screen
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .take(event)
+            }),
         }
     }
 
     /// Keeps the screen still until the returned value is dropped.
     pub(crate) fn pause(&self) -> Pause {
         if let Some(screen) = &self.screen {
-            screen.lock().unwrap_or_else(PoisonError::into_inner).pause();
+            screen
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .pause();
         }
         Pause(self.clone())
     }
@@ -73,7 +81,10 @@ pub(crate) struct Pause(Show);
 impl Drop for Pause {
     fn drop(&mut self) {
         if let Some(screen) = &self.0.screen {
-            screen.lock().unwrap_or_else(PoisonError::into_inner).resume();
+            screen
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .resume();
         }
     }
 }
@@ -98,7 +109,12 @@ impl Screen {
 
     fn take(&mut self, event: Event) {
         match event {
-            Event::CallStarted { call_id, tool, about, .. } => self.start(call_id, tool, about),
+            Event::CallStarted {
+                call_id,
+                tool,
+                about,
+                ..
+            } => self.start(call_id, tool, about),
             Event::CallFinished { call, .. } => self.end(&call),
             Event::Log { level, message, .. } => self.say(prefix(level), &message),
             Event::Progress { message, .. } => self.say("… ", &message),
@@ -134,7 +150,9 @@ impl Screen {
 
     /// The last line a command wrote stands beside it while it runs.
     fn writes(&mut self, call_id: &str, text: &str) {
-        let Some((bar, about)) = self.running.get(call_id).filter(|_| self.live) else { return };
+        let Some((bar, about)) = self.running.get(call_id).filter(|_| self.live) else {
+            return;
+        };
         if let Some(line) = text.lines().rev().find(|line| !line.trim().is_empty()) {
             let line: String = line.trim().chars().take(60).collect();
             bar.set_message(harmless(&format!("exec {about} · {line}")).into_owned());
@@ -151,12 +169,18 @@ impl Screen {
             CallStatus::Failed => "✗",
             CallStatus::Aborted | CallStatus::NotStarted | CallStatus::OutcomeUnknown => "–",
         };
-        let about = about.filter(|about| !about.is_empty()).map(|about| format!(" {about}")).unwrap_or_default();
+        let about = about
+            .filter(|about| !about.is_empty())
+            .map(|about| format!(" {about}"))
+            .unwrap_or_default();
         let outcome = match &call.error {
             Some(error) => format!("{}: {}", call.status.as_str(), one_line(&error.message)),
             None => format!("{:.1} ms", call.duration_ms),
         };
-        self.say("", &format!("{mark} {}{about}  {outcome}", one_line(&call.tool)));
+        self.say(
+            "",
+            &format!("{mark} {}{about}  {outcome}", one_line(&call.tool)),
+        );
     }
 
     fn say(&mut self, prefix: &str, message: &str) {

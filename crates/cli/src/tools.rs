@@ -25,7 +25,11 @@ pub(crate) fn tools(args: ToolsArgs) -> Result<Exit> {
     } else if args.ts {
         line(format!("{}{}", declarations(&registry), selvedge_script::GLOBALS).trim_end())?;
     } else {
-        let width = registry.iter().map(|tool| tool.spec.js_name.len()).max().unwrap_or(0);
+        let width = registry
+            .iter()
+            .map(|tool| tool.spec.js_name.len())
+            .max()
+            .unwrap_or(0);
         for tool in registry.iter() {
             let first = tool.spec.description.lines().next().unwrap_or_default();
             line(&format!("tools.{:width$}  {first}", tool.spec.js_name))?;

@@ -10,7 +10,11 @@ use crate::out::harmless;
 use crate::problem::Problem;
 
 /// The folder, if its own files may be followed. Asked once where there is a terminal.
-pub(crate) fn project(directory: &Path, home: Option<&Path>, trust_now: bool) -> Result<Option<Project>> {
+pub(crate) fn project(
+    directory: &Path,
+    home: Option<&Path>,
+    trust_now: bool,
+) -> Result<Option<Project>> {
     let project = Project::read(directory)
         .map_err(|error| Problem::new(error.to_string()).hint("mend the file, or run elsewhere"))?;
     let files: Vec<&str> = project.files().map(|(name, _)| name).collect();
@@ -18,10 +22,15 @@ pub(crate) fn project(directory: &Path, home: Option<&Path>, trust_now: bool) ->
         return Ok(None);
     }
     let by_environment = std::env::var("SELVEDGE_TRUST").is_ok_and(|value| value == "1");
-    let before = home.map_or(Trust::Unknown, |home| selvedge_config::trusted(home, &project));
+    let before = home.map_or(Trust::Unknown, |home| {
+        selvedge_config::trusted(home, &project)
+    });
     let cannot_remember = |error: std::io::Error| {
-        Problem::new(format!("cannot remember what was said about {}: {error}", directory.display()))
-            .hint("check $SELVEDGE_HOME")
+        Problem::new(format!(
+            "cannot remember what was said about {}: {error}",
+            directory.display()
+        ))
+        .hint("check $SELVEDGE_HOME")
     };
     if let (true, Some(home)) = (trust_now, home) {
         selvedge_config::trust(home, &project).map_err(cannot_remember)?;
@@ -52,7 +61,11 @@ fn can_ask() -> bool {
 }
 
 fn ask(directory: &Path, files: &[&str], before: Trust) -> bool {
-    let since = if before == Trust::Changed { ", changed since you trusted it" } else { "" };
+    let since = if before == Trust::Changed {
+        ", changed since you trusted it"
+    } else {
+        ""
+    };
     let question = format!(
         "? {} has its own {}, which can start programs and change what is asked{since}.\n  Trust this folder from now on? [y/N] ",
         directory.display(),
@@ -60,7 +73,9 @@ fn ask(directory: &Path, files: &[&str], before: Trust) -> bool {
     );
     let mut stderr = std::io::stderr().lock();
     // A terminal that is gone answers nothing.
-    let _ = stderr.write_all(harmless(&question).as_bytes()).and_then(|()| stderr.flush());
+    let _ = stderr
+        .write_all(harmless(&question).as_bytes())
+        .and_then(|()| stderr.flush());
     let mut line = String::new();
     let _ = std::io::stdin().lock().read_line(&mut line);
     matches!(line.trim().to_lowercase().as_str(), "y" | "yes")

@@ -14,7 +14,11 @@ impl AskModel for TurnsModel {
         async move {
             let prompt = ForeignPrompt {
                 system: asked.system.clone(),
-                messages: asked.messages.iter().map(|said| (said.role, said.text.clone())).collect(),
+                messages: asked
+                    .messages
+                    .iter()
+                    .map(|said| (said.role, said.text.clone()))
+                    .collect(),
                 max_tokens: asked.max_tokens,
             };
             let answer = self.0.answer_foreign(&asked.run, prompt).await?;
@@ -22,7 +26,11 @@ impl AskModel for TurnsModel {
                 Some(FinishReason::Length) => SampledEnd::Cut,
                 _ => SampledEnd::Whole,
             };
-            Ok(Sampled { text: answer.text, model: answer.model, end })
+            Ok(Sampled {
+                text: answer.text,
+                model: answer.model,
+                end,
+            })
         }
         .boxed()
     }

@@ -19,16 +19,25 @@ impl Typed {
             .custom_flags(rustix::fs::OFlags::NONBLOCK.bits() as i32)
             .open("/dev/tty")?;
         let terminal = selvedge_confine::watch(terminal.into(), tokio::io::Interest::READABLE)?;
-        Ok(Self { terminal, buffer: Vec::new() })
+        Ok(Self {
+            terminal,
+            buffer: Vec::new(),
+        })
     }
 
     /// Throws away what was typed already.
     pub(crate) fn forget(&mut self) {
         self.buffer.clear();
         // Also what nobody has sent yet: the beginning of a line would be that of the answer.
-        let _ = rustix::termios::tcflush(self.terminal.get_ref(), rustix::termios::QueueSelector::IFlush);
+        let _ = rustix::termios::tcflush(
+            self.terminal.get_ref(),
+            rustix::termios::QueueSelector::IFlush,
+        );
         let mut scrap = [0; 1024];
-        while matches!(rustix::io::read(self.terminal.get_ref(), &mut scrap), Ok(1..)) {}
+        while matches!(
+            rustix::io::read(self.terminal.get_ref(), &mut scrap),
+            Ok(1..)
+        ) {}
     }
 
     /// The next line.
@@ -39,11 +48,17 @@ impl Typed {
                 return Ok(String::from_utf8_lossy(&line).into_owned());
             }
             let mut piece = [0; 1024];
-            let read =
-                self.terminal.async_io(tokio::io::Interest::READABLE, |fd| Ok(rustix::io::read(fd, &mut piece)?)).await;
+            let read = self
+                .terminal
+                .async_io(tokio::io::Interest::READABLE, |fd| {
+                    Ok(rustix::io::read(fd, &mut piece)?)
+                })
+                .await;
             match read {
                 Ok(read @ 1..) => self.buffer.extend_from_slice(&piece[..read]),
-                _ if rustix::termios::tcgetattr(self.terminal.get_ref()).is_err() => return Err(NoLine::Gone),
+                _ if rustix::termios::tcgetattr(self.terminal.get_ref()).is_err() => {
+                    return Err(NoLine::Gone);
+                }
                 _ => return Err(NoLine::End),
             }
         }

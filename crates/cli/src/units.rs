@@ -5,39 +5,56 @@ use std::time::Duration;
 /// `500ms`, `30s`, `5m`, or a bare number of seconds.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let (number, unit) = split(text);
-    let number: f64 = number.parse().map_err(|_| format!("`{text}` is not a time: write 500ms, 30s or 5m"))?;
+    let number: f64 = number
+        .parse()
+        .map_err(|_| format!("`{text}` is not a time: write 500ms, 30s or 5m"))?;
     let seconds = match unit {
         "ms" => number / 1000.0,
         "" | "s" => number,
         "m" | "min" => number * 60.0,
         "h" => number * 3600.0,
         "d" => number * 86_400.0,
-        _ => return Err(format!("`{unit}` is not a unit of time: write 500ms, 30s or 5m")),
+        _ => {
+            return Err(format!(
+                "`{unit}` is not a unit of time: write 500ms, 30s or 5m"
+            ));
+        }
     };
-    Duration::try_from_secs_f64(seconds).map_err(|_| format!("`{text}` is not a time: write 500ms, 30s or 5m"))
+    Duration::try_from_secs_f64(seconds)
+        .map_err(|_| format!("`{text}` is not a time: write 500ms, 30s or 5m"))
 }
 
 /// `96MB`, `1GB`, or a bare number of megabytes.
 pub(crate) fn megabytes(text: &str) -> Result<u64, String> {
     let (number, unit) = split(text);
-    let number: u64 = number.parse().map_err(|_| format!("`{text}` is not a size: write 96MB or 1GB"))?;
+    let number: u64 = number
+        .parse()
+        .map_err(|_| format!("`{text}` is not a size: write 96MB or 1GB"))?;
     let megabytes = match unit.to_ascii_lowercase().as_str() {
         "" | "m" | "mb" | "mib" => Some(number),
         "g" | "gb" | "gib" => number.checked_mul(1024),
         _ => return Err(format!("`{unit}` is not a unit of size: write 96MB or 1GB")),
     };
-    megabytes.filter(|size| (1..=2048).contains(size)).ok_or_else(|| format!("`{text}` is out of range: 1MB to 2GB"))
+    megabytes
+        .filter(|size| (1..=2048).contains(size))
+        .ok_or_else(|| format!("`{text}` is out of range: 1MB to 2GB"))
 }
 
 /// An amount of money: more than nothing.
 pub(crate) fn money(text: &str) -> Result<f64, String> {
-    let amount = text.trim().parse().ok().filter(|amount: &f64| amount.is_finite() && *amount > 0.0);
+    let amount = text
+        .trim()
+        .parse()
+        .ok()
+        .filter(|amount: &f64| amount.is_finite() && *amount > 0.0);
     amount.ok_or_else(|| format!("`{text}` is not an amount of money: write 0.50 or 2"))
 }
 
 fn split(text: &str) -> (&str, &str) {
     let text = text.trim();
-    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let end = text
+        .find(|c: char| !c.is_ascii_digit() && c != '.')
+        .unwrap_or(text.len());
     (&text[..end], text[end..].trim())
 }
 
@@ -52,11 +69,23 @@ mod tests {
         assert_eq!(duration("2m"), Ok(Duration::from_secs(120)));
         assert_eq!(duration("2d"), Ok(Duration::from_secs(172_800)));
         assert_eq!(duration("7"), Ok(Duration::from_secs(7)));
-        assert!(duration("soon").is_err() && duration("1e999s").is_err() && duration("3 weeks").is_err());
+        assert!(
+            duration("soon").is_err()
+                && duration("1e999s").is_err()
+                && duration("3 weeks").is_err()
+        );
         assert_eq!((money("2"), money("0.5")), (Ok(2.0), Ok(0.5)));
-        assert!(["nan", "inf", "-1", "0", "much", ""].iter().all(|text| money(text).is_err()));
+        assert!(
+            ["nan", "inf", "-1", "0", "much", ""]
+                .iter()
+                .all(|text| money(text).is_err())
+        );
         assert_eq!(megabytes("96MB"), Ok(96));
         assert_eq!(megabytes("1 GB"), Ok(1024));
-        assert!(megabytes("0").is_err() && megabytes("9TB").is_err() && megabytes("99999999999999999999").is_err());
+        assert!(
+            megabytes("0").is_err()
+                && megabytes("9TB").is_err()
+                && megabytes("99999999999999999999").is_err()
+        );
     }
 }

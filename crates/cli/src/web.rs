@@ -10,11 +10,20 @@ use selvedge_toolbox::{SearchService, Service, Web, WebSettings};
 pub(crate) fn web(config: &Config, saved: &SavedRules, home: Option<&Path>) -> Web {
     let keys = &config.web;
     let service = |env_key: &str, base_url: &str| {
-        let key = std::env::var(env_key).ok().filter(|key| !key.trim().is_empty())?;
-        Some(Service { base_url: base_url.to_owned(), key })
+        let key = std::env::var(env_key)
+            .ok()
+            .filter(|key| !key.trim().is_empty())?;
+        Some(Service {
+            base_url: base_url.to_owned(),
+            key,
+        })
     };
-    let searxng = keys.searxng_url.clone().map(|base_url| SearchService::Searxng { base_url });
-    let perplexity = || service(&keys.perplexity_env_key, &keys.perplexity_url).map(SearchService::Perplexity);
+    let searxng = keys
+        .searxng_url
+        .clone()
+        .map(|base_url| SearchService::Searxng { base_url });
+    let perplexity =
+        || service(&keys.perplexity_env_key, &keys.perplexity_url).map(SearchService::Perplexity);
     let home = home.map(Path::to_owned);
     Web::new(WebSettings {
         network: config.sandbox_mode == SandboxPolicy::DangerFullAccess
@@ -24,7 +33,9 @@ pub(crate) fn web(config: &Config, saved: &SavedRules, home: Option<&Path>) -> W
         allow_hosts: [keys.allow_hosts.clone(), saved.allow_hosts.clone()].concat(),
         allow_private_hosts: keys.allow_private_hosts.clone(),
         save_host: Some(Box::new(move |host| {
-            let saved = home.as_ref().map(|home| selvedge_config::save_host(home, host));
+            let saved = home
+                .as_ref()
+                .map(|home| selvedge_config::save_host(home, host));
             if let Some(Err(error)) = saved {
                 tell!("warning: the rule holds for this run only: {error}");
             }

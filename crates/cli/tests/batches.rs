@@ -38,10 +38,20 @@ fn serve(mut stream: TcpStream, provider: &Mutex<Provider>) -> Option<()> {
     let (line, length) = loop {
         let count = stream.read(&mut buffer).ok().filter(|count| *count > 0)?;
         bytes.extend_from_slice(&buffer[..count]);
-        let Some(end) = bytes.windows(4).position(|window| window == b"\r\n\r\n") else { continue };
+        let Some(end) = bytes.windows(4).position(|window| window == b"\r\n\r\n") else {
+            continue;
+        };
         let head = String::from_utf8_lossy(&bytes[..end]).to_lowercase();
-        let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")?.parse().ok());
-        break (String::from_utf8_lossy(&bytes[..end]).lines().next()?.to_owned(), end + 4 + length.unwrap_or(0_usize));
+        let length = head
+            .lines()
+            .find_map(|line| line.strip_prefix("content-length: ")?.parse().ok());
+        break (
+            String::from_utf8_lossy(&bytes[..end])
+                .lines()
+                .next()?
+                .to_owned(),
+            end + 4 + length.unwrap_or(0_usize),
+        );
     };
     while bytes.len() < length {
         let count = stream.read(&mut buffer).ok().filter(|count| *count > 0)?;
@@ -55,7 +65,10 @@ fn serve(mut stream: TcpStream, provider: &Mutex<Provider>) -> Option<()> {
     };
     let body = answer(&asked, ended);
     let status = if body.is_empty() { 404 } else { 200 };
-    let head = format!("HTTP/1.1 {status} X\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", body.len());
+    let head = format!(
+        "HTTP/1.1 {status} X\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
+        body.len()
+    );
     stream.write_all(format!("{head}{body}").as_bytes()).ok()
 }
 
@@ -69,12 +82,16 @@ fn answer(asked: &str, ended: bool) -> String {
     match asked {
         "POST /v1/files" => json!({"id": "file-1"}),
         "POST /v1/batches" => json!({"id": "batch_1", "status": "validating"}),
-        "GET /v1/batches/batch_1" if ended => json!({"status": "completed", "output_file_id": "file-2"}),
+        "GET /v1/batches/batch_1" if ended => {
+            json!({"status": "completed", "output_file_id": "file-2"})
+        }
         "GET /v1/batches/batch_1" => json!({"status": "in_progress"}),
         "GET /v1/files/file-2/content" => {
             json!({"custom_id": "prompt-0", "response": {"status_code": 200, "body": response}})
         }
-        "POST /v1/messages/batches" => json!({"id": "msgbatch_1", "processing_status": "in_progress"}),
+        "POST /v1/messages/batches" => {
+            json!({"id": "msgbatch_1", "processing_status": "in_progress"})
+        }
         "GET /v1/messages/batches/msgbatch_1" if ended => json!({"processing_status": "ended"}),
         "GET /v1/messages/batches/msgbatch_1" => json!({"processing_status": "in_progress"}),
         "GET /v1/messages/batches/msgbatch_1/results" => {
@@ -92,7 +109,11 @@ struct Place {
 impl Place {
     fn new(url: &str, name: &str, keys: &str) -> Self {
         let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-        let wire = if name == "anthropic" { "messages" } else { "responses" };
+        let wire = if name == "anthropic" {
+            "messages"
+        } else {
+            "responses"
+        };
         let config = format!(
             "model_provider = \"{name}\"\n[memory]\nmodel = \"small\"\n{keys}\n[model_providers.{name}]\nbase_url = \"{url}\"\nwire_api = \"{wire}\"\n"
         );
@@ -108,9 +129,18 @@ impl Place {
     fn command(&self, args: &[&str]) -> Command {
         let home: PathBuf = self.dir.path().join("home");
         let mut command = Command::new(env!("CARGO_BIN_EXE_selvedge"));
-        command.arg("memory").args(args).env("SELVEDGE_HOME", home).current_dir(self.dir.path());
-        command.env("OPENAI_API_KEY", "sk-test").env("ANTHROPIC_API_KEY", "sk-test");
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+            .arg("memory")
+            .args(args)
+            .env("SELVEDGE_HOME", home)
+            .current_dir(self.dir.path());
+        command
+            .env("OPENAI_API_KEY", "sk-test")
+            .env("ANTHROPIC_API_KEY", "sk-test");
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
         command
     }
 
@@ -120,7 +150,11 @@ impl Place {
 
     fn json(&self, args: &[&str]) -> Value {
         let output = self.run(args);
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        assert!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
         serde_json::from_slice(&output.stdout).unwrap()
     }
 }
@@ -132,22 +166,45 @@ fn a_killed_process_leaves_its_batch_to_the_next() {
         let place = Place::new(&url, name, "");
         let mut waiting = place.command(&["distill", "--wait"]).spawn().unwrap();
         // It has handed the turn over and looked for it.
-        while !provider.lock().unwrap().asked.last().is_some_and(|asked| asked.starts_with("GET")) {
-            assert!(waiting.try_wait().unwrap().is_none(), "it ended by itself: {:?}", provider.lock().unwrap().asked);
+        while !provider
+            .lock()
+            .unwrap()
+            .asked
+            .last()
+            .is_some_and(|asked| asked.starts_with("GET"))
+        {
+            assert!(
+                waiting.try_wait().unwrap().is_none(),
+                "it ended by itself: {:?}",
+                provider.lock().unwrap().asked
+            );
             std::thread::sleep(std::time::Duration::from_millis(3));
         }
         waiting.kill().unwrap();
         waiting.wait().unwrap();
         let output = place.run(&["distill"]);
         let told = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.success() && told.contains("note: 1 turns are with the provider"), "{told}");
+        assert!(
+            output.status.success() && told.contains("note: 1 turns are with the provider"),
+            "{told}"
+        );
         provider.lock().unwrap().ended = true;
         let done = place.json(&["distill", "--wait", "--json"]);
-        assert_eq!(done, json!({"turns": 1, "learned": 1, "dropped": 0, "handed_over": 0}), "{name}");
+        assert_eq!(
+            done,
+            json!({"turns": 1, "learned": 1, "dropped": 0, "handed_over": 0}),
+            "{name}"
+        );
         let lessons = place.json(&["lessons", "--json"]);
-        assert_eq!((&lessons[0]["title"], &lessons[0]["sourceTurns"]), (&json!("Gates"), &json!(["s/T-1"])));
+        assert_eq!(
+            (&lessons[0]["title"], &lessons[0]["sourceTurns"]),
+            (&json!("Gates"), &json!(["s/T-1"]))
+        );
         let asked = provider.lock().unwrap().asked.clone();
-        let paid = asked.iter().filter(|asked| asked.starts_with("POST") && asked.ends_with("batches")).count();
+        let paid = asked
+            .iter()
+            .filter(|asked| asked.starts_with("POST") && asked.ends_with("batches"))
+            .count();
         assert_eq!(paid, 1, "{name}: {asked:?}");
     }
 }
@@ -158,13 +215,25 @@ fn without_batches_the_model_is_asked_at_once() {
     // This one speaks nothing but batches: rules do what it does not.
     let place = Place::new(&url, "anthropic", "batch = \"never\"");
     let done = place.json(&["distill", "--json"]);
-    assert_eq!((&done["turns"], &done["handed_over"]), (&json!(1), &json!(0)));
-    assert!(provider.lock().unwrap().asked.iter().all(|asked| asked == "POST /v1/messages"));
+    assert_eq!(
+        (&done["turns"], &done["handed_over"]),
+        (&json!(1), &json!(0))
+    );
+    assert!(
+        provider
+            .lock()
+            .unwrap()
+            .asked
+            .iter()
+            .all(|asked| asked == "POST /v1/messages")
+    );
     let place = Place::new("http://127.0.0.1:9/v1", "anthropic", "");
     let output = place.run(&["distill"]);
     let told = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(
-        output.status.code() == Some(2) && told.contains("error: the provider's batch: ") && told.contains("hint: "),
+        output.status.code() == Some(2)
+            && told.contains("error: the provider's batch: ")
+            && told.contains("hint: "),
         "{told}"
     );
     let place = Place::new(&url, "another", "batch = \"always\"");

@@ -34,7 +34,12 @@ use speech::{Say, block, call, text, think};
 
 /// The last thing that was said to the model.
 fn last(asked: &Asked) -> String {
-    asked.body["messages"].as_array().unwrap().last().unwrap().to_string()
+    asked.body["messages"]
+        .as_array()
+        .unwrap()
+        .last()
+        .unwrap()
+        .to_string()
 }
 
 /// Says hello to whatever is asked.
@@ -79,14 +84,19 @@ Hello, person.
     let (status, screen) = person.end();
     assert_eq!(status, 0);
     let id = screen.rsplit("selvedge resume ").next().unwrap();
-    assert!(id.starts_with("ses_") && !screen.contains("ask, @ a file"), "{screen}");
+    assert!(
+        id.starts_with("ses_") && !screen.contains("ask, @ a file"),
+        "{screen}"
+    );
 }
 
 #[test]
 fn a_script_is_shown_with_its_calls_and_what_came_of_them() {
     let code = "const all = await Promise.all(['a.txt', 'gone.txt'].map(path =>\n  tools.readFile({ path }).catch(e => e.name)));\nconsole.log('read');\nreturn { message: 'two', n: all.length };";
-    let desk =
-        Desk::new(first(vec![think("First I count.\nThen I tell."), text(&format!("I count.\n\n{}", block(code)))]));
+    let desk = Desk::new(first(vec![
+        think("First I count.\nThen I tell."),
+        text(&format!("I count.\n\n{}", block(code))),
+    ]));
     let mut person = desk.chat();
     person.asks("Count");
     person.wait_for("Done.");
@@ -156,11 +166,17 @@ fn calls_that_run_side_by_side_are_seen_together() {
     let desk = Desk::new(script(TWO_AT_ONCE));
     let mut person = desk.chat();
     person.asks("Go");
-    let running =
-        |screen: &str| screen.lines().filter(|line| line.contains(" exec sh -c") && !line.contains('✓')).count();
+    let running = |screen: &str| {
+        screen
+            .lines()
+            .filter(|line| line.contains(" exec sh -c") && !line.contains('✓'))
+            .count()
+    };
     person.wait("both calls", |screen| running(screen) == 2);
     std::fs::write(desk.work().join("go2"), "").unwrap();
-    person.wait("one of them", |screen| running(screen) == 1 && screen.contains("✓ exec"));
+    person.wait("one of them", |screen| {
+        running(screen) == 1 && screen.contains("✓ exec")
+    });
     std::fs::write(desk.work().join("go1"), "").unwrap();
     person.wait_for("◀ \"both\"");
     person.wait_for("Done.");
@@ -168,8 +184,11 @@ fn calls_that_run_side_by_side_are_seen_together() {
 
 #[test]
 fn a_long_script_is_folded_and_a_failure_says_where() {
-    let code =
-        (1..20).map(|n| format!("const a{n} = {n};")).collect::<Vec<_>>().join("\n") + "\nthrow new Error('no more');";
+    let code = (1..20)
+        .map(|n| format!("const a{n} = {n};"))
+        .collect::<Vec<_>>()
+        .join("\n")
+        + "\nthrow new Error('no more');";
     let desk = Desk::new(script(&code));
     let mut person = desk.chat();
     person.asks("Go");
@@ -235,9 +254,14 @@ Done.
   mock · 200 in, 40 out · 100% left · workspace-write · ses_ID",
     );
     let raw = String::from_utf8_lossy(&person.raw).into_owned();
-    assert!(raw.contains("\x1b[32m+2\x1b[0m") && raw.contains("\x1b[31m-two\x1b[0m"), "{raw:?}");
+    assert!(
+        raw.contains("\x1b[32m+2\x1b[0m") && raw.contains("\x1b[31m-two\x1b[0m"),
+        "{raw:?}"
+    );
     person.asks("/diff");
-    person.wait("the diff again", |screen| screen.matches("+three").count() == 2);
+    person.wait("the diff again", |screen| {
+        screen.matches("+three").count() == 2
+    });
 }
 
 #[test]
@@ -256,24 +280,33 @@ fn thoughts_are_folded_unless_somebody_wants_them() {
 
 /// The commands that run in a folder.
 fn commands_in(folder: &std::path::Path) -> Vec<String> {
-    let processes = std::fs::read_dir("/proc").unwrap().filter_map(|entry| Some(entry.ok()?.path()));
-    let here = processes.filter(|process| std::fs::read_link(process.join("cwd")).is_ok_and(|cwd| cwd == folder));
+    let processes = std::fs::read_dir("/proc")
+        .unwrap()
+        .filter_map(|entry| Some(entry.ok()?.path()));
+    let here = processes
+        .filter(|process| std::fs::read_link(process.join("cwd")).is_ok_and(|cwd| cwd == folder));
     let commands = here.filter_map(|process| std::fs::read_to_string(process.join("cmdline")).ok());
-    commands.filter(|command| command.starts_with("sleep")).collect()
+    commands
+        .filter(|command| command.starts_with("sleep"))
+        .collect()
 }
 
 #[test]
 fn ctrl_c_stops_the_turn_and_its_children_and_keeps_the_session() {
     let desk = Desk::new(|asked| match asked.number {
-        0 => vec![text(&block("return await tools.exec({ command: ['sh', '-c', 'echo $$ > pid; exec sleep 1000'] })"))]
-            .into(),
+        0 => vec![text(&block(
+            "return await tools.exec({ command: ['sh', '-c', 'echo $$ > pid; exec sleep 1000'] })",
+        ))]
+        .into(),
         _ => vec![text("Again.")].into(),
     });
     let mut person = desk.chat();
     person.asks("Go");
     person.wait_for("exec sh -c");
     let pid = desk.work().join("pid");
-    while std::fs::read_to_string(&pid).map(|text| text.trim().is_empty()).unwrap_or(true)
+    while std::fs::read_to_string(&pid)
+        .map(|text| text.trim().is_empty())
+        .unwrap_or(true)
         || commands_in(&desk.work()).is_empty()
     {
         std::thread::yield_now();
@@ -281,16 +314,25 @@ fn ctrl_c_stops_the_turn_and_its_children_and_keeps_the_session() {
     person.types("\x03");
     person.wait_for("– stopped");
     person.wait_for(READY);
-    assert_eq!(commands_in(&desk.work()), Vec::<String>::new(), "nothing outlives the turn");
+    assert_eq!(
+        commands_in(&desk.work()),
+        Vec::<String>::new(),
+        "nothing outlives the turn"
+    );
     person.asks("And now?");
     person.wait_for("Again.");
-    assert!(desk.server.asked()[1].body.to_string().contains("Go"), "the session is the same");
+    assert!(
+        desk.server.asked()[1].body.to_string().contains("Go"),
+        "the session is the same"
+    );
 }
 
 #[test]
 fn ctrl_c_stops_an_answer_that_does_not_end() {
     let desk = Desk::new(|asked| match asked.number {
-        0 => Reply::Hang(vec![text("It begins and begins and begins and begins and begins and begins.")]),
+        0 => Reply::Hang(vec![text(
+            "It begins and begins and begins and begins and begins and begins.",
+        )]),
         _ => vec![text("Again.")].into(),
     });
     let mut person = desk.chat();
@@ -343,16 +385,29 @@ fn a_session_is_gone_on_with() {
         assert!(person.end().1.contains(&id));
     }
     let asked = desk.server.asked().pop().unwrap();
-    assert!(asked.body.to_string().contains("The first answer."), "{}", asked.body);
+    assert!(
+        asked.body.to_string().contains("The first answer."),
+        "{}",
+        asked.body
+    );
     let (status, screen) = desk.sit_down(&["resume", "ses_nothing"], 80, 24, &[]).end();
-    assert!(status == 2 && screen.contains("error: ") && screen.contains("hint: "), "{status}: {screen}");
+    assert!(
+        status == 2 && screen.contains("error: ") && screen.contains("hint: "),
+        "{status}: {screen}"
+    );
 }
 
 #[test]
 fn a_turn_that_was_broken_off_goes_on() {
     let desk = Desk::new(|asked| match asked.number {
-        0 => vec![text("Working."), call("c1", "read_file", json!({"path": "a.txt"}))].into(),
-        1 => Reply::Hang(vec![text("Never said to its end, whatever happens and however long it is.")]),
+        0 => vec![
+            text("Working."),
+            call("c1", "read_file", json!({"path": "a.txt"})),
+        ]
+        .into(),
+        1 => Reply::Hang(vec![text(
+            "Never said to its end, whatever happens and however long it is.",
+        )]),
         _ => vec![text("Done after all.")].into(),
     });
     let mut person = desk.chat();
@@ -372,8 +427,14 @@ fn without_a_terminal_there_is_one_clear_error() {
     let output = desk.selvedge(&[]);
     assert_eq!(output.status.code(), Some(2));
     let talk = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(talk.starts_with("error: a chat needs a terminal") && talk.contains("hint: `selvedge exec"), "{talk}");
+    assert!(
+        talk.starts_with("error: a chat needs a terminal") && talk.contains("hint: `selvedge exec"),
+        "{talk}"
+    );
     let output = desk.selvedge(&["--model", "x", "exec", "hi"]);
     let talk = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.code() == Some(2) && talk.contains("--model stands before `exec`"), "{talk}");
+    assert!(
+        output.status.code() == Some(2) && talk.contains("--model stands before `exec`"),
+        "{talk}"
+    );
 }

@@ -26,7 +26,10 @@ impl Place {
 
     fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_selvedge"));
-        command.args(args).env("SELVEDGE_HOME", self.dir.path().join("home")).env_remove("SELVEDGE_TRUST");
+        command
+            .args(args)
+            .env("SELVEDGE_HOME", self.dir.path().join("home"))
+            .env_remove("SELVEDGE_TRUST");
         command.current_dir(self.dir.path().join("project"));
         command
     }
@@ -36,8 +39,13 @@ impl Place {
     }
 
     fn run_with_input(&self, args: &[&str], input: &[u8]) -> Seen {
-        let mut child =
-            self.command(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut child = self
+            .command(args)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
         child.stdin.take().unwrap().write_all(input).unwrap();
         Seen::of(child.wait_with_output().unwrap())
     }
@@ -53,7 +61,11 @@ struct Seen {
 impl Seen {
     fn of(output: Output) -> Self {
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-        Self { status: output.status.code().unwrap(), out: text(output.stdout), err: text(output.stderr) }
+        Self {
+            status: output.status.code().unwrap(),
+            out: text(output.stdout),
+            err: text(output.stderr),
+        }
     }
 
     fn json(&self) -> Value {
@@ -64,11 +76,21 @@ impl Seen {
 #[test]
 fn values_go_to_standard_output_and_talk_to_standard_error() {
     let place = Place::new();
-    let seen = place.run(&["run", "-e", "console.log('note'); text('shown'); return { a: [1, 'x'] }"]);
-    assert_eq!((seen.status, seen.out.as_str()), (0, "shown\n{\n  \"a\": [\n    1,\n    \"x\"\n  ]\n}\n"));
+    let seen = place.run(&[
+        "run",
+        "-e",
+        "console.log('note'); text('shown'); return { a: [1, 'x'] }",
+    ]);
+    assert_eq!(
+        (seen.status, seen.out.as_str()),
+        (0, "shown\n{\n  \"a\": [\n    1,\n    \"x\"\n  ]\n}\n")
+    );
     assert_eq!(seen.err, "note\n");
     let seen = place.run(&["run", "-e", "return 'raw \"string\"'"]);
-    assert_eq!((seen.out.as_str(), seen.err.as_str()), ("raw \"string\"\n", ""));
+    assert_eq!(
+        (seen.out.as_str(), seen.err.as_str()),
+        ("raw \"string\"\n", "")
+    );
     assert_eq!(place.run(&["run", "-e", "1"]).out, "");
 }
 
@@ -79,7 +101,15 @@ fn scripts_come_from_a_file_the_command_line_or_standard_input() {
     assert_eq!(place.run(&["run", "a.ts"]).out, "2\n");
     assert_eq!(place.run_with_input(&["run", "-"], b"return 3").out, "3\n");
     assert_eq!(
-        place.run(&["run", "-C", ".", "-e", "return context.workingDirectory.endsWith('project')"]).out,
+        place
+            .run(&[
+                "run",
+                "-C",
+                ".",
+                "-e",
+                "return context.workingDirectory.endsWith('project')"
+            ])
+            .out,
         "true\n"
     );
 }
@@ -139,33 +169,70 @@ fn bad_bytes_and_large_scripts_are_refused() {
     place.write("project/latin1.ts", b"return '\xfc'");
     let seen = place.run(&["run", "--json", "latin1.ts"]);
     assert_eq!(
-        (seen.status, &seen.json()["error"]["code"], &seen.json()["error"]["column"]),
+        (
+            seen.status,
+            &seen.json()["error"]["code"],
+            &seen.json()["error"]["column"]
+        ),
         (2, &json!("ScriptRejectedError"), &json!(9))
     );
-    place.write("project/fits.ts", format!("return 1 //{}", "x".repeat(20_480 - 11)));
+    place.write(
+        "project/fits.ts",
+        format!("return 1 //{}", "x".repeat(20_480 - 11)),
+    );
     assert_eq!(place.run(&["run", "fits.ts"]).status, 0);
-    place.write("project/large.ts", format!("return 1 //{}", "x".repeat(20_480 - 10)));
+    place.write(
+        "project/large.ts",
+        format!("return 1 //{}", "x".repeat(20_480 - 10)),
+    );
     let seen = place.run(&["run", "large.ts"]);
     assert_eq!(seen.status, 2);
-    assert!(seen.err.contains("the script has 20481 bytes, and may have 20480"), "{}", seen.err);
+    assert!(
+        seen.err
+            .contains("the script has 20481 bytes, and may have 20480"),
+        "{}",
+        seen.err
+    );
 }
 
 #[test]
 fn json_is_one_item_on_one_line() {
     let place = Place::new();
-    let seen = place.run(&["run", "--json", "--seed", "7", "-e", "return Math.random() < 1"]);
+    let seen = place.run(&[
+        "run",
+        "--json",
+        "--seed",
+        "7",
+        "-e",
+        "return Math.random() < 1",
+    ]);
     assert_eq!(seen.out.lines().count(), 1);
     let item = seen.json();
     assert_eq!(
         (&item["type"], &item["status"], &item["output_json"]),
-        (&json!("script_tool_call_output"), &json!("completed"), &json!("true"))
+        (
+            &json!("script_tool_call_output"),
+            &json!("completed"),
+            &json!("true")
+        )
     );
     assert_eq!(item["metadata"]["random_seed"], json!("7"));
-    let a = place.run(&["run", "--seed", "7", "-e", "return Math.random()"]).out;
-    assert_eq!(a, place.run(&["run", "--seed", "7", "-e", "return Math.random()"]).out);
+    let a = place
+        .run(&["run", "--seed", "7", "-e", "return Math.random()"])
+        .out;
+    assert_eq!(
+        a,
+        place
+            .run(&["run", "--seed", "7", "-e", "return Math.random()"])
+            .out
+    );
     let failed = place.run(&["run", "--json", "-e", "null.x"]);
     assert_eq!(
-        (failed.status, &failed.json()["status"], &failed.json()["error"]["line"]),
+        (
+            failed.status,
+            &failed.json()["status"],
+            &failed.json()["error"]["line"]
+        ),
         (1, &json!("error"), &json!(1))
     );
     assert_eq!(failed.err, "");
@@ -174,16 +241,36 @@ fn json_is_one_item_on_one_line() {
 #[test]
 fn limits_come_from_flags_over_config() {
     let place = Place::new();
-    place.write("home/config.toml", "model = 'x'\n[script_harness.limits]\nmemory_mb = 8\ntimeout_ms = 200\n");
+    place.write(
+        "home/config.toml",
+        "model = 'x'\n[script_harness.limits]\nmemory_mb = 8\ntimeout_ms = 200\n",
+    );
     let fill = "const a = []; for (;;) a.push('x'.repeat(1e5))";
     let code = |seen: &Seen| seen.json()["error"]["code"].as_str().unwrap().to_owned();
     // With time enough to fill it on a busy machine.
-    assert_eq!(code(&place.run(&["run", "--json", "--timeout", "20s", "-e", fill])), "ScriptMemoryError");
-    assert_eq!(code(&place.run(&["run", "--json", "-e", "for (;;) {}"])), "ScriptTimeoutError");
+    assert_eq!(
+        code(&place.run(&["run", "--json", "--timeout", "20s", "-e", fill])),
+        "ScriptMemoryError"
+    );
+    assert_eq!(
+        code(&place.run(&["run", "--json", "-e", "for (;;) {}"])),
+        "ScriptTimeoutError"
+    );
     let shown = "const s = context.sandbox; return [s.memoryMb, s.timeoutMs, s.remainingToolBudget, s.maxConcurrentToolCalls].join()";
     assert_eq!(place.run(&["run", "-e", shown]).out, "8,200,32,4\n");
-    let flags =
-        ["run", "--memory", "64MB", "--timeout", "2s", "--max-calls", "5", "--max-concurrent", "2", "-e", shown];
+    let flags = [
+        "run",
+        "--memory",
+        "64MB",
+        "--timeout",
+        "2s",
+        "--max-calls",
+        "5",
+        "--max-concurrent",
+        "2",
+        "-e",
+        shown,
+    ];
     assert_eq!(place.run(&flags).out, "64,2000,5,2\n");
 }
 
@@ -201,7 +288,10 @@ fn a_broken_config_is_named() {
 #[test]
 fn a_projects_own_config_is_followed_only_when_trusted() {
     let place = Place::new();
-    place.write("project/.selvedge/config.toml", "[script_harness.limits]\nmemory_mb = 12\n");
+    place.write(
+        "project/.selvedge/config.toml",
+        "[script_harness.limits]\nmemory_mb = 12\n",
+    );
     let memory = ["run", "-q", "-e", "return context.sandbox.memoryMb"];
     let seen = place.run(&memory);
     assert_eq!(seen.out, "96\n");
@@ -216,10 +306,20 @@ fn a_projects_own_config_is_followed_only_when_trusted() {
 fn check_reports_without_running() {
     let place = Place::new();
     place.write("project/a.ts", "return 1");
-    assert_eq!(place.run(&["check", "a.ts"]).out, "ok: 0 tool calls can be seen\n");
+    assert_eq!(
+        place.run(&["check", "a.ts"]).out,
+        "ok: 0 tool calls can be seen\n"
+    );
     place.write("project/b.ts", "const a = {\nreturn a");
     let seen = place.run(&["check", "--json", "b.ts"]);
-    assert_eq!((seen.status, &seen.json()["valid"], &seen.json()["errors"][0]["line"]), (2, &json!(false), &json!(2)));
+    assert_eq!(
+        (
+            seen.status,
+            &seen.json()["valid"],
+            &seen.json()["errors"][0]["line"]
+        ),
+        (2, &json!(false), &json!(2))
+    );
 }
 
 #[test]
@@ -227,15 +327,49 @@ fn check_judges_commands() {
     let place = Place::new();
     for (argv, said, auto_approve, dangerous) in [
         (&["git", "status"][..], "needs no question", true, false),
-        (&["bash", "-lc", "ls | wc -l"], "needs no question", true, false),
-        (&["cargo", "test"], "asked for: `cargo` is not known to only read", false, false),
-        (&["bash", "-lc", "ls > out.txt"], "asked for: it writes to a file", false, false),
-        (&["rm", "-rf", "x"], "dangerous: it removes files by force", false, true),
-        (&["bash", "-lc", "curl x | sh"], "dangerous: it runs what it downloads", false, true),
-        (&["--help"], "asked for: `--help` is not known to only read", false, false),
+        (
+            &["bash", "-lc", "ls | wc -l"],
+            "needs no question",
+            true,
+            false,
+        ),
+        (
+            &["cargo", "test"],
+            "asked for: `cargo` is not known to only read",
+            false,
+            false,
+        ),
+        (
+            &["bash", "-lc", "ls > out.txt"],
+            "asked for: it writes to a file",
+            false,
+            false,
+        ),
+        (
+            &["rm", "-rf", "x"],
+            "dangerous: it removes files by force",
+            false,
+            true,
+        ),
+        (
+            &["bash", "-lc", "curl x | sh"],
+            "dangerous: it runs what it downloads",
+            false,
+            true,
+        ),
+        (
+            &["--help"],
+            "asked for: `--help` is not known to only read",
+            false,
+            false,
+        ),
     ] {
         let seen = place.run(&[&["check", "--command", "--"], argv].concat());
-        assert_eq!((seen.status, seen.out.as_str(), seen.err.as_str()), (0, &*format!("{said}\n"), ""), "{argv:?}");
+        assert_eq!(
+            (seen.status, seen.out.as_str(), seen.err.as_str()),
+            (0, &*format!("{said}\n"), ""),
+            "{argv:?}"
+        );
         let seen = place.run(&[&["check", "--command", "--json", "--"], argv].concat());
         assert_eq!(seen.status, 0);
         let report = seen.json();
@@ -245,10 +379,25 @@ fn check_judges_commands() {
             "{argv:?}"
         );
     }
-    let report = place.run(&["check", "--command", "--json", "--", "bash", "-lc", "ls && rm -rf 'a b'"]).json();
+    let report = place
+        .run(&[
+            "check",
+            "--command",
+            "--json",
+            "--",
+            "bash",
+            "-lc",
+            "ls && rm -rf 'a b'",
+        ])
+        .json();
     assert_eq!(report["reason"], "it removes files by force");
     assert_eq!(report["commands"], json!([["ls"], ["rm", "-rf", "a b"]]));
-    for usage in [&["check", "--command"][..], &["check", "--command", "--"], &["check", "--", "ls"], &["check"]] {
+    for usage in [
+        &["check", "--command"][..],
+        &["check", "--command", "--"],
+        &["check", "--", "ls"],
+        &["check"],
+    ] {
         assert_eq!(place.run(usage).status, 2, "{usage:?}");
     }
 }
@@ -274,25 +423,44 @@ fn diff_shows_what_a_script_changed() {
                 diff --git a/new file.txt b/new file.txt\nnew file mode 100644\n--- /dev/null\n+++ b/new file.txt\t\n\
                 @@ -0,0 +1 @@\n+x\n\\ No newline at end of file\n";
     let seen = place.run(&["run", "script.ts", "--quiet", "--diff"]);
-    assert_eq!((seen.status, seen.out.as_str(), seen.err.as_str()), (0, "done\n", diff));
+    assert_eq!(
+        (seen.status, seen.out.as_str(), seen.err.as_str()),
+        (0, "done\n", diff)
+    );
     // The same again is no change.
     let seen = place.run(&["run", "script.ts", "--quiet", "--diff"]);
     assert_eq!((seen.status, seen.err.as_str()), (0, ""));
     // Beside JSON, and of a script that failed.
     let failing = "await tools.writeFile({ path: 'a.txt', content: '' }); null.x";
     let seen = place.run(&["run", "--json", "--diff", "-e", failing]);
-    assert_eq!((seen.status, &seen.json()["status"], &seen.json()["diff"]), (1, &json!("error"), &Value::Null));
+    assert_eq!(
+        (seen.status, &seen.json()["status"], &seen.json()["diff"]),
+        (1, &json!("error"), &Value::Null)
+    );
     assert!(
-        seen.err.starts_with("diff --git a/a.txt b/a.txt\n") && seen.err.ends_with("@@ -1,2 +0,0 @@\n-one\r\n-TWO\n"),
+        seen.err.starts_with("diff --git a/a.txt b/a.txt\n")
+            && seen.err.ends_with("@@ -1,2 +0,0 @@\n-one\r\n-TWO\n"),
         "{}",
         seen.err
     );
     place.write("project/large.txt", "x".repeat(2_000_000));
     let shrink = "await tools.writeFile({ path: 'large.txt', content: '' })";
     let seen = place.run(&["run", "--diff", "-q", "-e", shrink]);
-    assert!(seen.err.ends_with("note: large.txt changed, and is not shown: it has more than 1 MB\n"), "{}", seen.err);
+    assert!(
+        seen.err
+            .ends_with("note: large.txt changed, and is not shown: it has more than 1 MB\n"),
+        "{}",
+        seen.err
+    );
     assert_eq!(
-        place.run(&["run", "-q", "-e", "return await tools.writeFile({ path: 'b.txt', content: 'b' })"]).err,
+        place
+            .run(&[
+                "run",
+                "-q",
+                "-e",
+                "return await tools.writeFile({ path: 'b.txt', content: 'b' })"
+            ])
+            .err,
         ""
     );
 }
@@ -301,15 +469,21 @@ fn diff_shows_what_a_script_changed() {
 fn an_interrupt_stops_the_script() {
     let place = Place::new();
     let script = "await tools.writeFile({ path: 'ready', content: '' }); await new Promise(r => setTimeout(r, 60_000))";
-    let mut child =
-        place.command(&["run", "--timeout", "90s", "--json", "-e", script]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut child = place
+        .command(&["run", "--timeout", "90s", "--json", "-e", script])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
     let ready = place.dir.path().join("project/ready");
     let end = std::time::Instant::now() + std::time::Duration::from_secs(20);
     while !ready.exists() {
         assert!(std::time::Instant::now() < end, "the script never ran");
         std::thread::yield_now();
     }
-    Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    Command::new("kill")
+        .args(["-INT", &child.id().to_string()])
+        .status()
+        .unwrap();
     let mut out = String::new();
     std::io::Read::read_to_string(&mut child.stdout.take().unwrap(), &mut out).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(1));
@@ -324,24 +498,52 @@ fn packs_decide_which_tools_there_are() {
         "tool_pack = \"mine\"\n[tool_packs.mine]\nextends = [\"file-ops\"]\ntools = [\"exec\"]\nwithout = [\"listDir\"]\n",
     );
     let names = |seen: Seen| -> Vec<String> {
-        seen.json().as_array().unwrap().iter().map(|tool| tool["name"].as_str().unwrap().to_owned()).collect()
+        seen.json()
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|tool| tool["name"].as_str().unwrap().to_owned())
+            .collect()
     };
-    let mine = ["apply_patch", "exec", "file_search", "grep_files", "read_file"];
+    let mine = [
+        "apply_patch",
+        "exec",
+        "file_search",
+        "grep_files",
+        "read_file",
+    ];
     assert_eq!(names(place.run(&["tools", "--json"])), mine);
     let standard = ["exec", "list_dir", "read_file", "update_plan"];
-    assert_eq!(names(place.run(&["tools", "--json", "--pack", "anthropic-standard"])), standard);
+    assert_eq!(
+        names(place.run(&["tools", "--json", "--pack", "anthropic-standard"])),
+        standard
+    );
     assert!(names(place.run(&["tools", "--json", "--pack", "all"])).len() > 10);
     let seen = place.run(&["run", "--pack", "fileops", "-e", "return 1"]);
     assert_eq!(seen.status, 2);
-    assert_eq!(seen.err, "error: there is no tool pack `fileops`\nhint: did you mean file-ops?\n");
+    assert_eq!(
+        seen.err,
+        "error: there is no tool pack `fileops`\nhint: did you mean file-ops?\n"
+    );
 }
 
 #[test]
 fn words_after_the_dashes_reach_the_script() {
     let place = Place::new();
-    let seen = place.run(&["run", "-e", "return context.args", "--", "a b", "--flag", "ü"]);
+    let seen = place.run(&[
+        "run",
+        "-e",
+        "return context.args",
+        "--",
+        "a b",
+        "--flag",
+        "ü",
+    ]);
     assert_eq!(seen.json(), json!(["a b", "--flag", "ü"]));
-    assert_eq!(place.run(&["run", "-e", "return context.args"]).json(), json!([]));
+    assert_eq!(
+        place.run(&["run", "-e", "return context.args"]).json(),
+        json!([])
+    );
 }
 
 #[test]
@@ -358,7 +560,13 @@ fn commands_get_no_secrets_and_what_the_configuration_says() {
     }}});
     place.write("project/.mcp.json", project.to_string());
     let output = place
-        .command(&["run", "-q", "--trust", "-e", "return (await tools.exec({ command: ['env'] })).stdout"])
+        .command(&[
+            "run",
+            "-q",
+            "--trust",
+            "-e",
+            "return (await tools.exec({ command: ['env'] })).stdout",
+        ])
         .env("ANTHROPIC_API_KEY", "hunter2")
         .env("HIDE_ME", "hunter2")
         .env("BEARER_OF_X", "hunter2")
@@ -369,7 +577,11 @@ fn commands_get_no_secrets_and_what_the_configuration_says() {
         .unwrap();
     let seen = Seen::of(output);
     assert!(!seen.out.contains("hunter2"), "{}", seen.out);
-    assert!(seen.out.contains("PLAIN=seen\n") && seen.out.contains("EXTRA=set\n"), "{}", seen.out);
+    assert!(
+        seen.out.contains("PLAIN=seen\n") && seen.out.contains("EXTRA=set\n"),
+        "{}",
+        seen.out
+    );
 }
 
 #[test]
@@ -383,10 +595,31 @@ fn what_was_written_down_elsewhere_is_private_too() {
         for (const path of [file, plain]) words.push(await tools.readFile({ path }).then(r => r.text, e => e.message));
         return words";
     let path = |name: &str| place.dir.path().join(name).display().to_string();
-    let args = ["run", "-q", "-e", script, "--", &path("user/.selvedge/journal.db"), &path("user/plain")];
-    let seen = Seen::of(place.command(&args).env("HOME", place.dir.path().join("user")).output().unwrap());
-    assert!(!seen.out.contains("hunter2") && seen.out.contains("holds secrets"), "{seen:?}");
-    assert_eq!((&seen.json()[0], &seen.json()[2]), (&json!("seen"), &json!("seen")), "{seen:?}");
+    let args = [
+        "run",
+        "-q",
+        "-e",
+        script,
+        "--",
+        &path("user/.selvedge/journal.db"),
+        &path("user/plain"),
+    ];
+    let seen = Seen::of(
+        place
+            .command(&args)
+            .env("HOME", place.dir.path().join("user"))
+            .output()
+            .unwrap(),
+    );
+    assert!(
+        !seen.out.contains("hunter2") && seen.out.contains("holds secrets"),
+        "{seen:?}"
+    );
+    assert_eq!(
+        (&seen.json()[0], &seen.json()[2]),
+        (&json!("seen"), &json!("seen")),
+        "{seen:?}"
+    );
 }
 
 #[test]
@@ -399,12 +632,29 @@ fn no_script_reads_our_environment() {
         }
         return JSON.stringify(words)";
     for sandbox in ["read-only", "workspace-write", "danger-full-access"] {
-        let args = ["run", "-q", "--sandbox", sandbox, "--approval", "untrusted", "-e", script];
+        let args = [
+            "run",
+            "-q",
+            "--sandbox",
+            sandbox,
+            "--approval",
+            "untrusted",
+            "-e",
+            script,
+        ];
         // The first variable hides the ends of the others from whoever looks only at the beginning.
         let seen = Seen::of(
-            place.command(&args).env("A", "a".repeat(20_000)).env("OPENAI_API_KEY", "hunter2").output().unwrap(),
+            place
+                .command(&args)
+                .env("A", "a".repeat(20_000))
+                .env("OPENAI_API_KEY", "hunter2")
+                .output()
+                .unwrap(),
         );
-        assert!(seen.status == 0 && !seen.out.contains("hunter2") && seen.out.contains("not read"), "{seen:?}");
+        assert!(
+            seen.status == 0 && !seen.out.contains("hunter2") && seen.out.contains("not read"),
+            "{seen:?}"
+        );
     }
 }
 
@@ -420,13 +670,19 @@ fn rules_in_the_configuration_spare_the_question() {
         "return (await tools.exec({ command: ['touch', 'made'] })).exitCode",
     ];
     let seen = place.run(&script);
-    assert!(seen.status == 1 && seen.err.contains("there is no terminal to ask at"), "{seen:?}");
+    assert!(
+        seen.status == 1 && seen.err.contains("there is no terminal to ask at"),
+        "{seen:?}"
+    );
     place.write("home/config.toml", "allow_commands = [[\"touch\"]]\n");
     assert_eq!(place.run(&script).json(), json!(0));
     // Rules that were saved and cannot be read are not guessed at.
     place.write("home/rules.toml", "allow = \"everything\"\n");
     let seen = place.run(&script);
-    assert!(seen.status == 2 && seen.err.contains("rules.toml") && seen.err.contains("hint: "), "{seen:?}");
+    assert!(
+        seen.status == 2 && seen.err.contains("rules.toml") && seen.err.contains("hint: "),
+        "{seen:?}"
+    );
 }
 
 #[test]
@@ -438,17 +694,34 @@ fn the_network_is_off_until_the_configuration_says_otherwise() {
         "return (await tools.exec({{ command: ['python3', '-c', \"import socket; socket.create_connection(('127.0.0.1', {port}), 2)\"] }})).exitCode"
     );
     assert_eq!(place.run(&["run", "-q", "-e", &script]).json(), json!(1));
-    place.write("home/config.toml", "[sandbox_workspace_write]\nnetwork_access = true\n");
+    place.write(
+        "home/config.toml",
+        "[sandbox_workspace_write]\nnetwork_access = true\n",
+    );
     assert_eq!(place.run(&["run", "-q", "-e", &script]).json(), json!(0));
 }
 
 #[test]
 fn a_tool_that_hangs_in_the_system_does_not_keep_the_process() {
     let place = Place::new();
-    let made = Command::new("mkfifo").arg(place.dir.path().join("project/.gitignore")).status().unwrap();
+    let made = Command::new("mkfifo")
+        .arg(place.dir.path().join("project/.gitignore"))
+        .status()
+        .unwrap();
     assert!(made.success());
     let started = std::time::Instant::now();
-    let seen = place.run(&["run", "-q", "--timeout", "500ms", "-e", "return await tools.grepFiles({ pattern: 'x' })"]);
+    let seen = place.run(&[
+        "run",
+        "-q",
+        "--timeout",
+        "500ms",
+        "-e",
+        "return await tools.grepFiles({ pattern: 'x' })",
+    ]);
     assert_eq!(seen.status, 1, "{seen:?}");
-    assert!(started.elapsed() < std::time::Duration::from_secs(20), "it took {:?}", started.elapsed());
+    assert!(
+        started.elapsed() < std::time::Duration::from_secs(20),
+        "it took {:?}",
+        started.elapsed()
+    );
 }

@@ -15,11 +15,19 @@ fn docs_do_not_drift() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let parts = [
         ("docs/errors.md", "errors", errors()),
-        ("docs/configuration.md", "keys", selvedge_config::reference()),
+        (
+            "docs/configuration.md",
+            "keys",
+            selvedge_config::reference(),
+        ),
         ("docs/commands.md", "help", help()),
         ("docs/tools.md", "tools", tools()),
         ("docs/mcp.md", "keys", mcp_keys()),
-        ("docs/models.md", "models", selvedge_config::reference_of_models()),
+        (
+            "docs/models.md",
+            "models",
+            selvedge_config::reference_of_models(),
+        ),
         ("docs/models.md", "kinds", kinds()),
         ("docs/agent.md", "ends", ends()),
         ("docs/terminal.md", "keys", keys()),
@@ -28,9 +36,16 @@ fn docs_do_not_drift() {
     for (file, name, fresh) in parts {
         let path = root.join(file);
         let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{file}: {error}"));
-        let (start, end) = (format!("<!-- generated: {name} -->\n"), "<!-- /generated -->");
-        let (before, rest) = text.split_once(&start).unwrap_or_else(|| panic!("{file} has no {start}"));
-        let (old, after) = rest.split_once(end).unwrap_or_else(|| panic!("{file} has no {end}"));
+        let (start, end) = (
+            format!("<!-- generated: {name} -->\n"),
+            "<!-- /generated -->",
+        );
+        let (before, rest) = text
+            .split_once(&start)
+            .unwrap_or_else(|| panic!("{file} has no {start}"));
+        let (old, after) = rest
+            .split_once(end)
+            .unwrap_or_else(|| panic!("{file} has no {end}"));
         let fresh = format!("\n{}\n\n", fresh.trim_end());
         if old != fresh {
             if std::env::var_os("UPDATE_DOCS").is_some() {
@@ -40,7 +55,10 @@ fn docs_do_not_drift() {
             }
         }
     }
-    assert!(drifted.is_empty(), "{drifted:?} are not what the program says: run `make docs`");
+    assert!(
+        drifted.is_empty(),
+        "{drifted:?} are not what the program says: run `make docs`"
+    );
 }
 
 /// Every event there is has its place in the table.
@@ -49,18 +67,34 @@ fn every_event_is_in_the_table() {
     let source = include_str!("../../protocol/src/event.rs");
     let (_, events) = source.split_once("pub enum Event {").unwrap();
     let (events, _) = events.split_once("\n}\n").unwrap();
-    let names = events.split("#[serde(rename = \"").skip(1).map(|rest| rest.split('"').next().unwrap());
-    let page = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/agent.md")).unwrap();
-    let table: Vec<&str> = page.lines().filter_map(|line| line.strip_prefix("| ")?.split(" | ").next()).collect();
-    let missing: Vec<&str> =
-        names.filter(|name| !table.iter().any(|cell| cell.contains(&format!("`{name}`")))).collect();
-    assert!(events.matches("rename").count() > 20 && missing.is_empty(), "docs/agent.md does not tell of {missing:?}");
+    let names = events
+        .split("#[serde(rename = \"")
+        .skip(1)
+        .map(|rest| rest.split('"').next().unwrap());
+    let page =
+        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/agent.md"))
+            .unwrap();
+    let table: Vec<&str> = page
+        .lines()
+        .filter_map(|line| line.strip_prefix("| ")?.split(" | ").next())
+        .collect();
+    let missing: Vec<&str> = names
+        .filter(|name| !table.iter().any(|cell| cell.contains(&format!("`{name}`"))))
+        .collect();
+    assert!(
+        events.matches("rename").count() > 20 && missing.is_empty(),
+        "docs/agent.md does not tell of {missing:?}"
+    );
 }
 
 fn errors() -> String {
     let mut table = String::from("| code | meaning | try again? |\n|---|---|---|\n");
     for code in ErrorCode::ALL {
-        table.push_str(&format!("| `{code}` | {} | {} |\n", code.meaning(), code.retry()));
+        table.push_str(&format!(
+            "| `{code}` | {} | {} |\n",
+            code.meaning(),
+            code.retry()
+        ));
     }
     table
 }
@@ -85,7 +119,10 @@ fn ends() -> String {
 fn keys() -> String {
     let mut table = String::from("| command | what it does |\n|---|---|\n");
     for commands::About { name, takes, what } in commands::ALL {
-        table.push_str(&format!("| `{}` | {what} |\n", format!("{name} {takes}").trim_end()));
+        table.push_str(&format!(
+            "| `{}` | {what} |\n",
+            format!("{name} {takes}").trim_end()
+        ));
     }
     table.push_str("\n| key | what it does |\n|---|---|\n");
     for (key, what) in commands::KEYS {
@@ -102,7 +139,11 @@ fn selvedge(args: &[&str]) -> String {
         .current_dir(home.path())
         .output()
         .unwrap();
-    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{args:?}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     String::from_utf8(output.stdout).unwrap()
 }
 
@@ -111,33 +152,63 @@ fn help() -> String {
     let mut text = String::new();
     let mut left = vec![Vec::<String>::new()];
     while let Some(command) = left.pop() {
-        let words: Vec<&str> = command.iter().map(String::as_str).chain(["--help"]).collect();
+        let words: Vec<&str> = command
+            .iter()
+            .map(String::as_str)
+            .chain(["--help"])
+            .collect();
         let shown = selvedge(&words);
         let trimmed: Vec<&str> = shown.lines().map(str::trim_end).collect();
-        let heading = ["selvedge"].into_iter().chain(command.iter().map(String::as_str)).collect::<Vec<_>>().join(" ");
-        text.push_str(&format!("## `{heading}`\n\n```text\n{}\n```\n\n", trimmed.join("\n").trim_end()));
-        let below = trimmed.iter().skip_while(|line| **line != "Commands:").skip(1).take_while(|line| !line.is_empty());
-        let names: Vec<&str> =
-            below.filter_map(|line| line.split_whitespace().next()).filter(|name| *name != "help").collect();
-        left.extend(names.iter().rev().map(|name| [&command[..], &[(*name).to_owned()]].concat()));
+        let heading = ["selvedge"]
+            .into_iter()
+            .chain(command.iter().map(String::as_str))
+            .collect::<Vec<_>>()
+            .join(" ");
+        text.push_str(&format!(
+            "## `{heading}`\n\n```text\n{}\n```\n\n",
+            trimmed.join("\n").trim_end()
+        ));
+        let below = trimmed
+            .iter()
+            .skip_while(|line| **line != "Commands:")
+            .skip(1)
+            .take_while(|line| !line.is_empty());
+        let names: Vec<&str> = below
+            .filter_map(|line| line.split_whitespace().next())
+            .filter(|name| *name != "help")
+            .collect();
+        left.extend(
+            names
+                .iter()
+                .rev()
+                .map(|name| [&command[..], &[(*name).to_owned()]].concat()),
+        );
     }
     text
 }
 
 fn mcp_keys() -> String {
-    format!("The keys of `[mcp_servers.name]`:\n\n{}", selvedge_config::mcp_reference())
+    format!(
+        "The keys of `[mcp_servers.name]`:\n\n{}",
+        selvedge_config::mcp_reference()
+    )
 }
 
 fn tools() -> String {
-    let specs: Vec<selvedge_protocol::ToolSpec> = serde_json::from_str(&selvedge(&["tools", "--json"])).unwrap();
+    let specs: Vec<selvedge_protocol::ToolSpec> =
+        serde_json::from_str(&selvedge(&["tools", "--json"])).unwrap();
     if specs.is_empty() {
         return "The command has no built-in tools yet: programs register theirs through the library.".to_owned();
     }
-    let mut table = String::from("| in scripts | what it does | reads only | asks |\n|---|---|---|---|\n");
+    let mut table =
+        String::from("| in scripts | what it does | reads only | asks |\n|---|---|---|---|\n");
     for spec in &specs {
         let first = spec.description.lines().next().unwrap_or_default();
         let reads = if spec.read_only { "yes" } else { "no" };
-        table.push_str(&format!("| `tools.{}` | {first} | {reads} | {} |\n", spec.js_name, spec.approval));
+        table.push_str(&format!(
+            "| `tools.{}` | {first} | {reads} | {} |\n",
+            spec.js_name, spec.approval
+        ));
     }
     format!("{table}\n```ts\n{}```\n", selvedge(&["tools", "--ts"]))
 }

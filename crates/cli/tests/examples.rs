@@ -5,7 +5,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../..")
+        .canonicalize()
+        .unwrap()
 }
 
 /// A copy of the sample with a history that is always the same.
@@ -27,13 +30,27 @@ fn sample() -> tempfile::TempDir {
             .env("GIT_COMMITTER_DATE", &date)
             .output()
             .unwrap();
-        assert!(output.status.success(), "git {args:?}: {}", String::from_utf8_lossy(&output.stderr));
+        assert!(
+            output.status.success(),
+            "git {args:?}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
     };
     git(&["init", "-q", "-b", "main"], 1, "Ada");
     for (day, author, paths, subject) in [
         (1, "Ada", "README.md", "A shop"),
-        (2, "Ada", "shop/__init__.py shop/price.py tests/test_price.py", "Prices in cents"),
-        (3, "Grace", "shop/basket.py tests/test_basket.py", "A basket"),
+        (
+            2,
+            "Ada",
+            "shop/__init__.py shop/price.py tests/test_price.py",
+            "Prices in cents",
+        ),
+        (
+            3,
+            "Grace",
+            "shop/basket.py tests/test_basket.py",
+            "A basket",
+        ),
         (4, "Grace", "docs tests/layout.test.sh", "Documentation"),
     ] {
         let add: Vec<&str> = ["add"].into_iter().chain(paths.split(' ')).collect();
@@ -63,14 +80,20 @@ fn run(line: &str, sample: &Path) -> String {
     let words: Vec<&str> = line.split(' ').skip(1).collect();
     let output = Command::new(env!("CARGO_BIN_EXE_selvedge"))
         .args(words.iter().map(|word| {
-            word.strip_prefix("examples/")
-                .map_or_else(|| PathBuf::from(word), |name| root().join("examples").join(name))
+            word.strip_prefix("examples/").map_or_else(
+                || PathBuf::from(word),
+                |name| root().join("examples").join(name),
+            )
         }))
         .current_dir(sample)
         .env("SELVEDGE_HOME", sample.join(".home"))
         .output()
         .unwrap();
-    assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{line}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     String::from_utf8(output.stdout).unwrap()
 }
 
@@ -80,26 +103,46 @@ fn the_readme_shows_what_the_examples_print() {
     const END: &str = "<!-- /examples -->";
     let path = root().join("README.md");
     let text = std::fs::read_to_string(&path).unwrap();
-    let (before, rest) = text.split_once(START).expect("the README has a place for the examples");
+    let (before, rest) = text
+        .split_once(START)
+        .expect("the README has a place for the examples");
     let (shown, after) = rest.split_once(END).unwrap();
     let sample = sample();
     let mut told = String::new();
     for (heading, line) in [
-        ("What does this project consist of?", "selvedge run -q examples/survey.ts"),
-        ("Which tests fail?", "selvedge run -q examples/test-all.ts --timeout 2m"),
+        (
+            "What does this project consist of?",
+            "selvedge run -q examples/survey.ts",
+        ),
+        (
+            "Which tests fail?",
+            "selvedge run -q examples/test-all.ts --timeout 2m",
+        ),
         (
             "Rename something everywhere, all or nothing.",
             "selvedge run -q examples/rename.ts -- show_price format_price",
         ),
-        ("Which links lead nowhere?", "selvedge run -q examples/dead-links.ts"),
-        ("What happened lately?", "selvedge run -q examples/git-range.ts -- HEAD~3..HEAD"),
+        (
+            "Which links lead nowhere?",
+            "selvedge run -q examples/dead-links.ts",
+        ),
+        (
+            "What happened lately?",
+            "selvedge run -q examples/git-range.ts -- HEAD~3..HEAD",
+        ),
     ] {
-        told.push_str(&format!("{heading}\n\n```console\n$ {line}\n{}```\n\n", run(line, sample.path())));
+        told.push_str(&format!(
+            "{heading}\n\n```console\n$ {line}\n{}```\n\n",
+            run(line, sample.path())
+        ));
     }
     if std::env::var_os("UPDATE_DOCS").is_some() {
         return std::fs::write(&path, format!("{before}{START}{told}{END}{after}")).unwrap();
     }
     assert_eq!(shown, told, "run `make docs`");
     let basket = std::fs::read_to_string(sample.path().join("shop/basket.py")).unwrap();
-    assert!(basket.contains("import format_price") && basket.contains("{format_price("), "{basket}");
+    assert!(
+        basket.contains("import format_price") && basket.contains("{format_price("),
+        "{basket}"
+    );
 }

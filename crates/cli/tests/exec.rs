@@ -27,7 +27,11 @@ struct Desk {
 
 impl Desk {
     fn new(script: impl Fn(&Asked) -> Reply + Send + Sync + 'static) -> Self {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap();
         let server = runtime.block_on(Server::start(script));
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(dir.path().join("home")).unwrap();
@@ -39,7 +43,11 @@ impl Desk {
             server.url, server.url
         );
         std::fs::write(dir.path().join("home/config.toml"), config).unwrap();
-        Self { dir, server, runtime }
+        Self {
+            dir,
+            server,
+            runtime,
+        }
     }
 
     fn work(&self) -> &Path {
@@ -48,7 +56,10 @@ impl Desk {
 
     fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_selvedge"));
-        command.args(args).current_dir(self.dir.path().join("work")).env("SELVEDGE_HOME", self.dir.path().join("home"));
+        command
+            .args(args)
+            .current_dir(self.dir.path().join("work"))
+            .env("SELVEDGE_HOME", self.dir.path().join("home"));
         command.env_remove("SELVEDGE_TEST_KEY").stdin(Stdio::null());
         command
     }
@@ -61,14 +72,17 @@ impl Desk {
     fn events(&self, args: &[&str]) -> (Vec<Value>, i32) {
         let output = self.run(args);
         let lines = String::from_utf8(output.stdout).unwrap();
-        let events =
-            lines.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("not JSON: {line}")));
+        let events = lines
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("not JSON: {line}")));
         (events.collect(), output.status.code().unwrap())
     }
 }
 
 fn out(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).trim_end().to_owned()
+    String::from_utf8_lossy(&output.stdout)
+        .trim_end()
+        .to_owned()
 }
 
 fn err(output: &Output) -> String {
@@ -79,12 +93,23 @@ fn err(output: &Output) -> String {
 fn counting(asked: &Asked) -> Reply {
     let messages = asked.body["messages"].as_array().unwrap();
     match messages.last().unwrap()["role"].as_str().unwrap() {
-        "user" if !messages.last().unwrap().to_string().contains("Result of the script") => vec![
-            think("Count."),
-            text(&format!("I count. {}", block("return (await tools.readFile({ path: 'a.txt' })).totalLines"))),
-            call("c1", "list_dir", json!({"path": "."})),
-        ]
-        .into(),
+        "user"
+            if !messages
+                .last()
+                .unwrap()
+                .to_string()
+                .contains("Result of the script") =>
+        {
+            vec![
+                think("Count."),
+                text(&format!(
+                    "I count. {}",
+                    block("return (await tools.readFile({ path: 'a.txt' })).totalLines")
+                )),
+                call("c1", "list_dir", json!({"path": "."})),
+            ]
+            .into()
+        }
         _ => vec![text("Two lines.")].into(),
     }
 }
@@ -94,15 +119,36 @@ fn the_answer_is_on_standard_output_and_the_rest_beside_it() {
     let desk = Desk::new(counting);
     std::fs::write(desk.dir.path().join("work/AGENTS.md"), "Count twice.").unwrap();
     let output = desk.run(&["exec", "How many lines?"]);
-    assert_eq!((out(&output).as_str(), output.status.code()), ("Two lines.", Some(0)), "{}", err(&output));
+    assert_eq!(
+        (out(&output).as_str(), output.status.code()),
+        ("Two lines.", Some(0)),
+        "{}",
+        err(&output)
+    );
     assert!(err(&output).contains("✓ read_file"), "{}", err(&output));
     let asked = desk.server.asked();
-    assert!(asked[0].body.to_string().contains("Count twice."), "AGENTS.md is told");
+    assert!(
+        asked[0].body.to_string().contains("Count twice."),
+        "AGENTS.md is told"
+    );
     // From standard input, too.
-    let mut child = desk.command(&["exec", "-q"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-    child.stdin.take().unwrap().write_all(b"How many lines?").unwrap();
+    let mut child = desk
+        .command(&["exec", "-q"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child
+        .stdin
+        .take()
+        .unwrap()
+        .write_all(b"How many lines?")
+        .unwrap();
     let output = child.wait_with_output().unwrap();
-    assert_eq!((out(&output).as_str(), output.status.code()), ("Two lines.", Some(0)));
+    assert_eq!(
+        (out(&output).as_str(), output.status.code()),
+        ("Two lines.", Some(0))
+    );
 }
 
 #[test]
@@ -148,9 +194,19 @@ fn events_come_one_per_line_in_the_order_things_happened() {
     assert_eq!(last["finish_reason"], "stop");
     // The same thread goes on.
     let (events, status) = desk.events(&["exec", "--json", "resume", thread, "Again?"]);
-    assert_eq!((events[0]["thread_id"].as_str().unwrap(), &events[1]["turn"], status), (thread, &json!(2), 0));
+    assert_eq!(
+        (
+            events[0]["thread_id"].as_str().unwrap(),
+            &events[1]["turn"],
+            status
+        ),
+        (thread, &json!(2), 0)
+    );
     let asked = desk.server.asked();
-    assert!(asked[2].body["messages"].to_string().contains("Two lines."), "it knows what was said");
+    assert!(
+        asked[2].body["messages"].to_string().contains("Two lines."),
+        "it knows what was said"
+    );
     let (events, _) = desk.events(&["exec", "resume", "--last", "Once more?", "--json"]);
     assert_eq!(events[0]["thread_id"], thread);
 }
@@ -165,10 +221,25 @@ fn the_last_answer_fits_a_schema() {
     let schema = json!({"type": "object", "properties": {"lines": {"type": "integer"}}, "required": ["lines"]});
     std::fs::write(desk.dir.path().join("work/schema.json"), schema.to_string()).unwrap();
     let output = desk.run(&["exec", "--output-schema", "schema.json", "How many lines?"]);
-    assert_eq!((out(&output).as_str(), output.status.code()), ("{\"lines\":2}", Some(0)), "{}", err(&output));
+    assert_eq!(
+        (out(&output).as_str(), output.status.code()),
+        ("{\"lines\":2}", Some(0)),
+        "{}",
+        err(&output)
+    );
     let asked = desk.server.asked();
-    assert!(asked[0].body["messages"][0].to_string().contains("\\\"lines\\\""), "the model knows the schema");
-    assert!(asked[2].body["messages"].to_string().contains("is not of type"), "and what was wrong");
+    assert!(
+        asked[0].body["messages"][0]
+            .to_string()
+            .contains("\\\"lines\\\""),
+        "the model knows the schema"
+    );
+    assert!(
+        asked[2].body["messages"]
+            .to_string()
+            .contains("is not of type"),
+        "and what was wrong"
+    );
     let output = desk.run(&["exec", "--output-schema", "nowhere.json", "x"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(err(&output).contains("hint:"));
@@ -176,14 +247,26 @@ fn the_last_answer_fits_a_schema() {
 
 #[test]
 fn what_goes_wrong_is_told_by_the_status() {
-    let desk = Desk::new(|_| Reply::Fail(401, json!({"error": {"message": "bad key"}}).to_string()));
+    let desk =
+        Desk::new(|_| Reply::Fail(401, json!({"error": {"message": "bad key"}}).to_string()));
     let (events, status) = desk.events(&["exec", "--json", "go"]);
     let last = events.last().unwrap();
-    assert_eq!((last["type"].as_str(), last["error"]["kind"].as_str(), status), (Some("turn.failed"), Some("auth"), 1));
+    assert_eq!(
+        (
+            last["type"].as_str(),
+            last["error"]["kind"].as_str(),
+            status
+        ),
+        (Some("turn.failed"), Some("auth"), 1)
+    );
     let asked = desk.server.asked().len();
     let output = desk.run(&["exec", "--provider", "keyed", "--model", "m", "go"]);
     assert_eq!(output.status.code(), Some(2));
-    assert!(err(&output).contains("SELVEDGE_TEST_KEY"), "the variable is named: {}", err(&output));
+    assert!(
+        err(&output).contains("SELVEDGE_TEST_KEY"),
+        "the variable is named: {}",
+        err(&output)
+    );
     for bad in [
         &["exec", "two", "words"][..],
         &["exec"],
@@ -202,23 +285,43 @@ fn what_goes_wrong_is_told_by_the_status() {
 #[test]
 fn an_interrupt_ends_the_turn_and_keeps_the_session() {
     let desk = Desk::new(|asked| match asked.number {
-        0 => vec![text(&block("await tools.exec({ command: ['sleep', '600'], timeoutMs: 600000 })"))].into(),
+        0 => vec![text(&block(
+            "await tools.exec({ command: ['sleep', '600'], timeoutMs: 600000 })",
+        ))]
+        .into(),
         _ => vec![text("Back again.")].into(),
     });
-    let mut child =
-        desk.command(&["exec", "--json", "wait", "--timeout", "20m"]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut child = desk
+        .command(&["exec", "--json", "wait", "--timeout", "20m"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
     let mut lines = std::io::BufRead::lines(std::io::BufReader::new(child.stdout.take().unwrap()));
     let thread: Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
-    lines.by_ref().map(Result::unwrap).find(|line| line.contains("call.started")).unwrap();
-    let interrupted = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    lines
+        .by_ref()
+        .map(Result::unwrap)
+        .find(|line| line.contains("call.started"))
+        .unwrap();
+    let interrupted = Command::new("kill")
+        .args(["-INT", &child.id().to_string()])
+        .status()
+        .unwrap();
     assert!(interrupted.success());
     let last = lines.map(Result::unwrap).last().unwrap();
-    assert!(last.contains("turn.completed") && last.contains("interrupted"), "{last}");
+    assert!(
+        last.contains("turn.completed") && last.contains("interrupted"),
+        "{last}"
+    );
     assert_eq!(child.wait().unwrap().code(), Some(1));
     let thread = thread["thread_id"].as_str().unwrap();
     let output = desk.run(&["exec", "-q", "resume", thread, "Are you there?"]);
     assert_eq!(out(&output), "Back again.");
-    assert!(desk.server.asked()[1].body["messages"].to_string().contains("ScriptCancelledError"));
+    assert!(
+        desk.server.asked()[1].body["messages"]
+            .to_string()
+            .contains("ScriptCancelledError")
+    );
 }
 
 #[test]
@@ -226,14 +329,30 @@ fn sessions_are_listed_shown_named_forked_and_carried_elsewhere() {
     let desk = Desk::new(counting);
     let (events, _) = desk.events(&["exec", "--json", "How many lines?"]);
     let id = events[0]["thread_id"].as_str().unwrap();
-    desk.run(&["exec", "-q", "resume", id, "My key is sk-abcdefghijklmnopqrstuvwxyz"]);
-    let list: Value = serde_json::from_str(&out(&desk.run(&["sessions", "list", "--json"]))).unwrap();
+    desk.run(&[
+        "exec",
+        "-q",
+        "resume",
+        id,
+        "My key is sk-abcdefghijklmnopqrstuvwxyz",
+    ]);
+    let list: Value =
+        serde_json::from_str(&out(&desk.run(&["sessions", "list", "--json"]))).unwrap();
     assert_eq!(list[0]["id"], id);
     assert!(out(&desk.run(&["sessions", "list"])).contains("How many lines?"));
-    assert!(desk.run(&["sessions", "rename", id, "lines"]).status.success());
-    let shown: Value = serde_json::from_str(&out(&desk.run(&["sessions", "show", "lines", "--json"]))).unwrap();
-    let kinds: Vec<&str> =
-        shown["items"].as_array().unwrap().iter().map(|item| item["item"]["type"].as_str().unwrap()).collect();
+    assert!(
+        desk.run(&["sessions", "rename", id, "lines"])
+            .status
+            .success()
+    );
+    let shown: Value =
+        serde_json::from_str(&out(&desk.run(&["sessions", "show", "lines", "--json"]))).unwrap();
+    let kinds: Vec<&str> = shown["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|item| item["item"]["type"].as_str().unwrap())
+        .collect();
     let turn = [
         "message",
         "reasoning",
@@ -245,18 +364,31 @@ fn sessions_are_listed_shown_named_forked_and_carried_elsewhere() {
         "message",
     ];
     assert_eq!(kinds, [turn, turn].concat());
-    assert!(!shown.to_string().contains("sk-abcdef"), "no secret is shown");
+    assert!(
+        !shown.to_string().contains("sk-abcdef"),
+        "no secret is shown"
+    );
     let fork = out(&desk.run(&["sessions", "fork", "lines", "--turn", "1"]));
-    let shown: Value = serde_json::from_str(&out(&desk.run(&["sessions", "show", &fork, "--json"]))).unwrap();
+    let shown: Value =
+        serde_json::from_str(&out(&desk.run(&["sessions", "show", &fork, "--json"]))).unwrap();
     assert_eq!(shown["items"].as_array().unwrap().len(), turn.len());
     // A forked session goes on from where it was forked.
     let output = desk.run(&["exec", "-q", "resume", &fork, "And now?"]);
     assert_eq!(out(&output), "Two lines.");
     let exported = desk.work().join("session.jsonl");
-    assert!(desk.run(&["sessions", "export", "lines", exported.to_str().unwrap()]).status.success());
-    assert!(!std::fs::read_to_string(&exported).unwrap().contains("sk-abcdef"));
+    assert!(
+        desk.run(&["sessions", "export", "lines", exported.to_str().unwrap()])
+            .status
+            .success()
+    );
+    assert!(
+        !std::fs::read_to_string(&exported)
+            .unwrap()
+            .contains("sk-abcdef")
+    );
     let imported = out(&desk.run(&["sessions", "import", exported.to_str().unwrap()]));
-    let shown: Value = serde_json::from_str(&out(&desk.run(&["sessions", "show", &imported, "--json"]))).unwrap();
+    let shown: Value =
+        serde_json::from_str(&out(&desk.run(&["sessions", "show", &imported, "--json"]))).unwrap();
     assert_eq!(shown["items"].as_array().unwrap().len(), 2 * turn.len());
     let output = desk.run(&["sessions", "show", "nothing"]);
     assert_eq!(output.status.code(), Some(2));
@@ -267,12 +399,18 @@ fn sessions_are_listed_shown_named_forked_and_carried_elsewhere() {
 #[test]
 fn what_a_turn_changed_is_told_at_its_end() {
     let desk = Desk::new(|asked: &Asked| match asked.number {
-        0 => vec![text(&block("await tools.writeFile({ path: 'a.txt', content: 'one\\nthree\\n' })"))].into(),
+        0 => vec![text(&block(
+            "await tools.writeFile({ path: 'a.txt', content: 'one\\nthree\\n' })",
+        ))]
+        .into(),
         _ => vec![text("Done.")].into(),
     });
     let (events, status) = desk.events(&["exec", "--json", "--approval", "never", "Change it."]);
     assert_eq!(status, 0, "{events:?}");
-    let kinds: Vec<&str> = events.iter().map(|event| event["type"].as_str().unwrap()).collect();
+    let kinds: Vec<&str> = events
+        .iter()
+        .map(|event| event["type"].as_str().unwrap())
+        .collect();
     assert_eq!(kinds[kinds.len() - 2..], ["diff.updated", "turn.completed"]);
     let diff = events[events.len() - 2]["diff"].as_str().unwrap();
     assert!(diff.contains("-two\n+three\n"), "{diff}");
@@ -280,11 +418,18 @@ fn what_a_turn_changed_is_told_at_its_end() {
 
 #[test]
 fn servers_are_reached_by_scripts_and_by_structured_calls_and_cost_few_tokens() {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../mcp/tests/servers/odd.py").canonicalize().unwrap();
+    let script = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../mcp/tests/servers/odd.py")
+        .canonicalize()
+        .unwrap();
     let desk = Desk::new(|asked: &Asked| match asked.number {
         0 => vec![
             text(&block("return await tools.mcp.odd.echo({ x: 7 })")),
-            call("c1", "mcp_call_tool", json!({"server": "odd", "tool": "echo", "arguments": {"x": 8}})),
+            call(
+                "c1",
+                "mcp_call_tool",
+                json!({"server": "odd", "tool": "echo", "arguments": {"x": 8}}),
+            ),
         ]
         .into(),
         _ => vec![text("Done.")].into(),
@@ -299,15 +444,24 @@ fn servers_are_reached_by_scripts_and_by_structured_calls_and_cost_few_tokens() 
     assert_eq!(out(&output), "Done.", "{}", err(&output));
     let asked = desk.server.asked();
     let told = asked[1].body["messages"].to_string();
-    assert!(told.contains("\\\"x\\\":7") && told.contains("\\\"x\\\":8"), "{told}");
+    assert!(
+        told.contains("\\\"x\\\":7") && told.contains("\\\"x\\\":8"),
+        "{told}"
+    );
     let tools: Vec<&str> = asked[0].body["tools"]
         .as_array()
         .unwrap()
         .iter()
         .map(|tool| tool["function"]["name"].as_str().unwrap())
         .collect();
-    assert!(tools.contains(&"mcp_call_tool") && !tools.iter().any(|tool| tool.starts_with("mcp__")), "{tools:?}");
-    assert!(asked[0].body["messages"][0].to_string().contains("odd"), "the server is told of");
+    assert!(
+        tools.contains(&"mcp_call_tool") && !tools.iter().any(|tool| tool.starts_with("mcp__")),
+        "{tools:?}"
+    );
+    assert!(
+        asked[0].body["messages"][0].to_string().contains("odd"),
+        "the server is told of"
+    );
 }
 
 /// A home whose config.toml says more.
@@ -326,39 +480,73 @@ fn a_limit_of_money_needs_prices() {
     }
     let output = desk.run(&["exec", "--max-cost", "2", "go"]);
     assert_eq!(output.status.code(), Some(2), "{}", err(&output));
-    assert!(err(&output).contains("costs is not known") && err(&output).contains("hint:"), "{}", err(&output));
-    assert_eq!(out(&desk.run(&["sessions", "list", "--json"])), "[]", "no session was begun");
+    assert!(
+        err(&output).contains("costs is not known") && err(&output).contains("hint:"),
+        "{}",
+        err(&output)
+    );
+    assert_eq!(
+        out(&desk.run(&["sessions", "list", "--json"])),
+        "[]",
+        "no session was begun"
+    );
     assert!(desk.server.asked().is_empty());
     // One request costs one.
-    configured(&desk, "[models.mock]\nprices = { input = 10000.0, output = 0.0 }\n");
+    configured(
+        &desk,
+        "[models.mock]\nprices = { input = 10000.0, output = 0.0 }\n",
+    );
     let (events, status) = desk.events(&["exec", "--json", "--max-cost", "2", "go"]);
-    assert_eq!((&events.last().unwrap()["finish_reason"], status), (&json!("max_cost"), 1));
+    assert_eq!(
+        (&events.last().unwrap()["finish_reason"], status),
+        (&json!("max_cost"), 1)
+    );
     assert_eq!(desk.server.asked().len(), 2);
 }
 
 #[test]
 fn a_dry_run_checks_scripts_and_runs_none() {
     let desk = Desk::new(|asked: &Asked| match asked.number {
-        0 => vec![text(&block("await tools.writeFile({ path: 'new.txt', content: '' })"))].into(),
+        0 => vec![text(&block(
+            "await tools.writeFile({ path: 'new.txt', content: '' })",
+        ))]
+        .into(),
         _ => vec![text("It would write.")].into(),
     });
     let output = desk.run(&["exec", "--dry-run", "Write."]);
     assert_eq!(out(&output), "It would write.", "{}", err(&output));
     assert!(!desk.work().join("work/new.txt").exists());
-    assert_eq!(desk.run(&["exec", "--dry-run", "--mode", "enabled", "x"]).status.code(), Some(2));
+    assert_eq!(
+        desk.run(&["exec", "--dry-run", "--mode", "enabled", "x"])
+            .status
+            .code(),
+        Some(2)
+    );
 }
 
 #[test]
 fn the_configuration_bounds_a_session() {
     let desk = Desk::new(|_| vec![text("One.")].into());
-    configured(&desk, &format!("[agent]\nsession_max_tokens = {}\n", 2 * (speech::INPUT + speech::OUTPUT)));
+    configured(
+        &desk,
+        &format!(
+            "[agent]\nsession_max_tokens = {}\n",
+            2 * (speech::INPUT + speech::OUTPUT)
+        ),
+    );
     let (events, status) = desk.events(&["exec", "--json", "go"]);
     let thread = events[0]["thread_id"].as_str().unwrap();
     assert_eq!(status, 0);
     let (events, status) = desk.events(&["exec", "--json", "resume", thread, "again"]);
-    assert_eq!((&events.last().unwrap()["finish_reason"], status), (&json!("stop"), 0));
+    assert_eq!(
+        (&events.last().unwrap()["finish_reason"], status),
+        (&json!("stop"), 0)
+    );
     let (events, status) = desk.events(&["exec", "--json", "resume", thread, "and again"]);
-    assert_eq!((&events.last().unwrap()["finish_reason"], status), (&json!("max_tokens"), 1));
+    assert_eq!(
+        (&events.last().unwrap()["finish_reason"], status),
+        (&json!("max_tokens"), 1)
+    );
     assert_eq!(desk.server.asked().len(), 2);
 }
 
@@ -371,18 +559,44 @@ fn the_configuration_ends_answers_with_their_block() {
     configured(&desk, "[agent]\nstop_after_block = true\n");
     let (events, status) = desk.events(&["exec", "--json", "go"]);
     assert_eq!(status, 0);
-    assert!(!events.iter().any(|event| event.to_string().contains("It worked")), "the answer ended with its block");
-    assert!(events.iter().any(|event| event["item"]["output_json"] == "1"), "and the block ran: {events:?}");
+    assert!(
+        !events
+            .iter()
+            .any(|event| event.to_string().contains("It worked")),
+        "the answer ended with its block"
+    );
+    assert!(
+        events
+            .iter()
+            .any(|event| event["item"]["output_json"] == "1"),
+        "and the block ran: {events:?}"
+    );
 }
 
 #[test]
 fn an_answer_that_never_fits_is_the_last_that_is_told() {
     let desk = Desk::new(|_| vec![text("It has 2 lines")].into());
-    std::fs::write(desk.dir.path().join("work/schema.json"), "{\"type\": \"object\"}").unwrap();
-    let (events, status) = desk.events(&["exec", "--json", "--output-schema", "schema.json", "How many lines?"]);
+    std::fs::write(
+        desk.dir.path().join("work/schema.json"),
+        "{\"type\": \"object\"}",
+    )
+    .unwrap();
+    let (events, status) = desk.events(&[
+        "exec",
+        "--json",
+        "--output-schema",
+        "schema.json",
+        "How many lines?",
+    ]);
     let last = events.last().unwrap();
     assert_eq!((last["type"].as_str(), status), (Some("error"), 1));
-    assert!(last["message"].as_str().unwrap().contains("does not fit the schema"), "{last}");
+    assert!(
+        last["message"]
+            .as_str()
+            .unwrap()
+            .contains("does not fit the schema"),
+        "{last}"
+    );
 }
 
 #[test]
@@ -399,13 +613,29 @@ fn a_file_that_cannot_be_written_is_told_before_anything_is_asked() {
     });
     let output = desk.run(&["exec", "-o", "nowhere/answer.txt", "How many lines?"]);
     assert_eq!(output.status.code(), Some(2));
-    assert!(err(&output).contains("cannot write nowhere/answer.txt") && err(&output).contains("hint:"));
+    assert!(
+        err(&output).contains("cannot write nowhere/answer.txt") && err(&output).contains("hint:")
+    );
     assert!(desk.server.asked().is_empty());
     let output = desk.run(&["exec", "-o", "answer.txt", "How many lines?"]);
-    assert_eq!((out(&output).as_str(), output.status.code()), ("Two lines.", Some(0)));
-    assert_eq!(std::fs::read_to_string(desk.work().join("work/answer.txt")).unwrap(), "Two lines.");
+    assert_eq!(
+        (out(&output).as_str(), output.status.code()),
+        ("Two lines.", Some(0))
+    );
+    assert_eq!(
+        std::fs::read_to_string(desk.work().join("work/answer.txt")).unwrap(),
+        "Two lines."
+    );
     *file.lock().unwrap() = Some(desk.work().join("work/answer.txt"));
     let output = desk.run(&["exec", "-o", "answer.txt", "How many lines?"]);
-    assert_eq!((out(&output).as_str(), output.status.code()), ("Two lines.", Some(1)), "the answer is not lost");
-    assert!(err(&output).contains("cannot write answer.txt"), "{}", err(&output));
+    assert_eq!(
+        (out(&output).as_str(), output.status.code()),
+        ("Two lines.", Some(1)),
+        "the answer is not lost"
+    );
+    assert!(
+        err(&output).contains("cannot write answer.txt"),
+        "{}",
+        err(&output)
+    );
 }

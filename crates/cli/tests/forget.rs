@@ -28,7 +28,11 @@ struct Desk {
 
 impl Desk {
     fn new() -> Self {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap();
         let server = runtime.block_on(Server::start(answers));
         let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         for folder in ["home", "work"] {
@@ -39,7 +43,11 @@ impl Desk {
             server.url
         );
         std::fs::write(dir.path().join("home/config.toml"), config).unwrap();
-        Self { dir, server, _runtime: runtime }
+        Self {
+            dir,
+            server,
+            _runtime: runtime,
+        }
     }
 
     fn home(&self) -> PathBuf {
@@ -48,8 +56,14 @@ impl Desk {
 
     fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_selvedge"));
-        command.args(args).current_dir(self.dir.path().join("work")).env("SELVEDGE_HOME", self.home());
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+            .args(args)
+            .current_dir(self.dir.path().join("work"))
+            .env("SELVEDGE_HOME", self.home());
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
         command
     }
 
@@ -59,23 +73,39 @@ impl Desk {
 
     fn out(&self, args: &[&str]) -> String {
         let output = self.run(args);
-        assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+        assert!(
+            output.status.success(),
+            "{args:?}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
         String::from_utf8(output.stdout).unwrap()
     }
 
     /// The files in which the word still is.
     fn files_with_word(&self) -> Vec<String> {
-        let files = std::fs::read_dir(self.home()).unwrap().map(|entry| entry.unwrap().path());
+        let files = std::fs::read_dir(self.home())
+            .unwrap()
+            .map(|entry| entry.unwrap().path());
         let has = |path: &PathBuf| {
             let bytes = std::fs::read(path).unwrap_or_default();
-            bytes.windows(WORD.len()).any(|window| window.eq_ignore_ascii_case(WORD.as_bytes()))
+            bytes
+                .windows(WORD.len())
+                .any(|window| window.eq_ignore_ascii_case(WORD.as_bytes()))
         };
-        files.filter(has).map(|path| path.file_name().unwrap().to_string_lossy().into_owned()).collect()
+        files
+            .filter(has)
+            .map(|path| path.file_name().unwrap().to_string_lossy().into_owned())
+            .collect()
     }
 }
 
 fn answers(asked: &Asked) -> Reply {
-    let last = asked.body["messages"].as_array().unwrap().last().unwrap().to_string();
+    let last = asked.body["messages"]
+        .as_array()
+        .unwrap()
+        .last()
+        .unwrap()
+        .to_string();
     if last.contains("and stay") {
         Reply::Hang(vec![text("I am still here, and will be for long")])
     } else if last.contains(WORD) && !last.contains("Result of the script") {
@@ -84,7 +114,12 @@ fn answers(asked: &Asked) -> Reply {
         )))]
         .into()
     } else {
-        vec![text(if last.contains(WORD) { "A zyzzyvaplex it is." } else { "Fine." })].into()
+        vec![text(if last.contains(WORD) {
+            "A zyzzyvaplex it is."
+        } else {
+            "Fine."
+        })]
+        .into()
     }
 }
 
@@ -101,30 +136,64 @@ fn a_turn_is_gone_from_every_file() {
     let history = format!("{}\n{}\n", json!(asked), json!("something else"));
     std::fs::write(desk.home().join("chat_history.jsonl"), history).unwrap();
     let before = desk.files_with_word();
-    assert!(before.iter().any(|file| file.starts_with("journal.sqlite")) && before.len() >= 2, "{before:?}");
+    assert!(
+        before.iter().any(|file| file.starts_with("journal.sqlite")) && before.len() >= 2,
+        "{before:?}"
+    );
 
-    let done: Value =
-        serde_json::from_str(&desk.out(&["memory", "forget", "--session", id, "--turn", "T-2", "--json"])).unwrap();
-    assert_eq!(done, json!({"turns": 1, "lessons": 1, "runs": 1, "documents": 0}));
+    let done: Value = serde_json::from_str(&desk.out(&[
+        "memory",
+        "forget",
+        "--session",
+        id,
+        "--turn",
+        "T-2",
+        "--json",
+    ]))
+    .unwrap();
+    assert_eq!(
+        done,
+        json!({"turns": 1, "lessons": 1, "runs": 1, "documents": 0})
+    );
     assert_eq!(desk.files_with_word(), [] as [&str; 0]);
-    assert!(std::fs::read_to_string(desk.home().join("chat_history.jsonl")).unwrap().contains("something else"));
+    assert!(
+        std::fs::read_to_string(desk.home().join("chat_history.jsonl"))
+            .unwrap()
+            .contains("something else")
+    );
     assert_eq!(desk.out(&["runs", "list"]), "");
     let shown = desk.out(&["sessions", "show", id]);
-    assert!(shown.contains("Good morning") && shown.contains("removed") && shown.contains("Good evening"), "{shown}");
+    assert!(
+        shown.contains("Good morning")
+            && shown.contains("removed")
+            && shown.contains("Good evening"),
+        "{shown}"
+    );
 
     // It goes on, and what is sent does not know of it.
     let before = desk.server.asked().len();
     desk.out(&["exec", "resume", id, "And now?"]);
     let sent = &desk.server.asked()[before].raw;
-    assert!(!sent.contains(WORD) && sent.contains("Good morning") && sent.contains("Good evening"), "{sent}");
+    assert!(
+        !sent.contains(WORD) && sent.contains("Good morning") && sent.contains("Good evening"),
+        "{sent}"
+    );
 
-    let done: Value = serde_json::from_str(&desk.out(&["memory", "forget", "--session", id, "--json"])).unwrap();
+    let done: Value =
+        serde_json::from_str(&desk.out(&["memory", "forget", "--session", id, "--json"])).unwrap();
     assert_eq!(done["turns"], 4);
     let output = desk.run(&["exec", "resume", id, "Hello?"]);
-    assert!(String::from_utf8_lossy(&output.stderr).contains("there is no session"), "{output:?}");
+    assert!(
+        String::from_utf8_lossy(&output.stderr).contains("there is no session"),
+        "{output:?}"
+    );
     let output = desk.run(&["memory", "forget", "--session", id]);
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.code() == Some(2) && error.contains("there is no session") && error.contains("hint: "));
+    assert!(
+        output.status.code() == Some(2)
+            && error.contains("there is no session")
+            && error.contains("hint: ")
+    );
 }
 
 #[test]
@@ -134,18 +203,30 @@ fn a_session_that_somebody_works_on_is_not_touched() {
     let sessions: Value = serde_json::from_str(&desk.out(&["sessions", "list", "--json"])).unwrap();
     let id = sessions[0]["id"].as_str().unwrap();
     let before = desk.server.asked().len();
-    let mut working = desk.command(&["exec", "resume", id, "Go on, and stay"]).spawn().unwrap();
+    let mut working = desk
+        .command(&["exec", "resume", id, "Go on, and stay"])
+        .spawn()
+        .unwrap();
     while desk.server.asked().len() == before {
         assert!(working.try_wait().unwrap().is_none(), "it ended by itself");
         std::thread::yield_now();
     }
-    for args in [&["memory", "forget", "--session", id, "--turn", "T-1"][..], &["memory", "forget", "--session", id]] {
+    for args in [
+        &["memory", "forget", "--session", id, "--turn", "T-1"][..],
+        &["memory", "forget", "--session", id],
+    ] {
         let output = desk.run(args);
         let error = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.code() == Some(2) && error.contains("another process works on session"), "{error}");
+        assert!(
+            output.status.code() == Some(2) && error.contains("another process works on session"),
+            "{error}"
+        );
         assert!(error.contains("hint: end it there first"), "{error}");
     }
-    assert!(desk.out(&["memory", "turn", "T-1", "--session", id]).contains(WORD));
+    assert!(
+        desk.out(&["memory", "turn", "T-1", "--session", id])
+            .contains(WORD)
+    );
     working.kill().unwrap();
     working.wait().unwrap();
     desk.out(&["memory", "forget", "--session", id]);
@@ -159,14 +240,19 @@ fn killed_while_it_forgets_it_forgets_the_rest_when_it_is_asked_again() {
     let sessions: Value = serde_json::from_str(&desk.out(&["sessions", "list", "--json"])).unwrap();
     let id = sessions[0]["id"].as_str().unwrap();
     let turns = |store: &rusqlite::Connection| -> i64 {
-        store.query_row("SELECT count(*) FROM memory_turns", [], |row| row.get(0)).unwrap()
+        store
+            .query_row("SELECT count(*) FROM memory_turns", [], |row| row.get(0))
+            .unwrap()
     };
     let open = || rusqlite::Connection::open(desk.home().join("journal.sqlite")).unwrap();
     // As long as somebody reads, the log cannot be emptied: it stands still between memory and the conversation.
     let reader = open();
     reader.execute_batch("BEGIN").unwrap();
     assert_eq!(turns(&reader), 1);
-    let mut child = desk.command(&["memory", "forget", "--session", id, "--turn", "T-1"]).spawn().unwrap();
+    let mut child = desk
+        .command(&["memory", "forget", "--session", id, "--turn", "T-1"])
+        .spawn()
+        .unwrap();
     let watcher = open();
     while turns(&watcher) > 0 {
         assert!(child.try_wait().unwrap().is_none(), "it ended by itself");

@@ -7,7 +7,9 @@ use serde_json::{Value, json};
 use support::{Client, Place};
 
 fn tokens(text: &str) -> usize {
-    tiktoken_rs::o200k_base_singleton().encode_ordinary(text).len()
+    tiktoken_rs::o200k_base_singleton()
+        .encode_ordinary(text)
+        .len()
 }
 
 fn five_hundred() -> Place {
@@ -25,10 +27,16 @@ fn five_hundred_tools_cost_at_most_two_thousand_tokens() {
     let place = five_hundred();
     let (status, listed) = {
         let output = place.command(&["tools", "--json"]).output().unwrap();
-        (output.status, serde_json::from_slice::<Vec<Value>>(&output.stdout).unwrap())
+        (
+            output.status,
+            serde_json::from_slice::<Vec<Value>>(&output.stdout).unwrap(),
+        )
     };
     assert!(status.success());
-    let theirs: Vec<&Value> = listed.iter().filter(|tool| tool["name"].as_str().unwrap().starts_with("mcp.")).collect();
+    let theirs: Vec<&Value> = listed
+        .iter()
+        .filter(|tool| tool["name"].as_str().unwrap().starts_with("mcp."))
+        .collect();
     assert_eq!(theirs.len(), 500);
     let structured: usize = theirs
         .iter()
@@ -82,7 +90,12 @@ fn the_right_tool_is_found_and_called_in_one_script() {
         assert_eq!(client.value(&code)[0], tool, "{words}");
     }
     // Where the words are those of the tool, it is the first.
-    let first = client.value("const [t] = await tools.search('create calendar event'); return [t.name, t.signature]");
+    let first = client.value(
+        "const [t] = await tools.search('create calendar event'); return [t.name, t.signature]",
+    );
     assert_eq!(first[0], "mcp.suite0.createCalendarEvent");
-    assert!(first[1].as_str().unwrap().contains("workspace_id: string"), "{first}");
+    assert!(
+        first[1].as_str().unwrap().contains("workspace_id: string"),
+        "{first}"
+    );
 }

@@ -11,13 +11,20 @@ use serde_json::{Value, json};
 use support::{Place, peers};
 
 fn client(name: &str) -> String {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients").join(name).display().to_string()
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/clients")
+        .join(name)
+        .display()
+        .to_string()
 }
 
 /// Runs a program to its end and gives what it printed.
 fn printed(command: &mut Command) -> String {
     let output = command.output().unwrap();
-    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let (out, err) = (
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr),
+    );
     assert!(output.status.success(), "{command:?}:\n{out}\n{err}");
     out.into_owned()
 }
@@ -30,11 +37,21 @@ struct Http {
 
 impl Http {
     fn start(place: &Place, args: &[&str]) -> Self {
-        let all: Vec<&str> = ["mcp", "serve", "--http", "127.0.0.1:0"].iter().chain(args).copied().collect();
+        let all: Vec<&str> = ["mcp", "serve", "--http", "127.0.0.1:0"]
+            .iter()
+            .chain(args)
+            .copied()
+            .collect();
         let mut child = place.command(&all).stderr(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
-        let url = lines.find_map(|line| Some(line.ok()?.strip_prefix("serving at ")?.to_owned())).unwrap();
-        std::thread::spawn(move || lines.map_while(Result::ok).for_each(|line| eprintln!("{line}")));
+        let url = lines
+            .find_map(|line| Some(line.ok()?.strip_prefix("serving at ")?.to_owned()))
+            .unwrap();
+        std::thread::spawn(move || {
+            lines
+                .map_while(Result::ok)
+                .for_each(|line| eprintln!("{line}"))
+        });
         Self { child, url }
     }
 }
@@ -49,22 +66,52 @@ impl Drop for Http {
 #[test]
 fn the_python_sdk_drives_us_in_every_way_it_can() {
     let Some(peers) = peers() else { return };
-    for (mode, over_http) in [("legacy", false), ("auto", false), ("legacy", true), ("auto", true)] {
+    for (mode, over_http) in [
+        ("legacy", false),
+        ("auto", false),
+        ("legacy", true),
+        ("auto", true),
+    ] {
         let place = Place::new();
         let http = over_http.then(|| Http::start(&place, &["--approval", "untrusted"]));
         let mut command = Command::new(peers.join("venv/bin/python"));
-        command.arg(client("sdk.py")).arg(mode).env("SELVEDGE_HOME", place.home()).current_dir(place.work());
+        command
+            .arg(client("sdk.py"))
+            .arg(mode)
+            .env("SELVEDGE_HOME", place.home())
+            .current_dir(place.work());
         match &http {
             Some(http) => command.arg(&http.url),
-            None => command.args([env!("CARGO_BIN_EXE_selvedge"), "mcp", "serve", "--approval", "untrusted"]),
+            None => command.args([
+                env!("CARGO_BIN_EXE_selvedge"),
+                "mcp",
+                "serve",
+                "--approval",
+                "untrusted",
+            ]),
         };
         let got: Value = serde_json::from_str(&printed(&mut command)).unwrap();
         let name = format!("{mode}, over HTTP: {over_http}");
         assert_eq!(got["tools"], json!(["script", "script_wait"]), "{name}");
-        assert_eq!((&got["value"], &got["failed"]), (&json!("[2,4,6]"), &json!(true)), "{name}");
-        assert_eq!((&got["handle"], &got["late"]), (&json!("running"), &json!("\"late\"")), "{name}");
-        assert_eq!((&got["files"], &got["written"]), (&json!("true"), &json!("\"written\"")), "{name}: {got}");
-        assert!(got["progress"].to_string().contains("list_dir done"), "{name}: {got}");
+        assert_eq!(
+            (&got["value"], &got["failed"]),
+            (&json!("[2,4,6]"), &json!(true)),
+            "{name}"
+        );
+        assert_eq!(
+            (&got["handle"], &got["late"]),
+            (&json!("running"), &json!("\"late\"")),
+            "{name}"
+        );
+        assert_eq!(
+            (&got["files"], &got["written"]),
+            (&json!("true"), &json!("\"written\"")),
+            "{name}: {got}"
+        );
+        assert!(
+            got["progress"].to_string().contains("list_dir done"),
+            "{name}: {got}"
+        );
         assert_eq!(got["asked"].as_array().unwrap().len(), 1, "{name}: {got}");
         assert!(place.work().join("by-sdk.txt").exists(), "{name}");
     }
@@ -76,20 +123,37 @@ fn the_inspector_drives_us() {
     let place = Place::new();
     let inspect = |args: &[&str]| {
         let mut command = Command::new(peers.join("node_modules/.bin/node"));
-        command.arg(peers.join("node_modules/.bin/mcp-inspector")).arg("--cli");
+        command
+            .arg(peers.join("node_modules/.bin/mcp-inspector"))
+            .arg("--cli");
         command.args(["-e", &format!("SELVEDGE_HOME={}", place.home().display())]);
-        command.args([env!("CARGO_BIN_EXE_selvedge"), "mcp", "serve"]).args(args).current_dir(place.work());
+        command
+            .args([env!("CARGO_BIN_EXE_selvedge"), "mcp", "serve"])
+            .args(args)
+            .current_dir(place.work());
         serde_json::from_str::<Value>(&printed(&mut command)).unwrap()
     };
     let tools = inspect(&["--method", "tools/list"]);
     assert_eq!(tools["tools"][0]["name"], "script", "{tools}");
-    let called = inspect(&["--method", "tools/call", "--tool-name", "script", "--tool-arg", "code=return 6 * 7"]);
+    let called = inspect(&[
+        "--method",
+        "tools/call",
+        "--tool-name",
+        "script",
+        "--tool-arg",
+        "code=return 6 * 7",
+    ]);
     assert_eq!(called["structuredContent"]["output_json"], "42", "{called}");
 }
 
 /// Scenarios of the conformance suite that any server can pass; docs/mcp.md says what the others want.
-const SERVER_SCENARIOS: [&str; 5] =
-    ["server-initialize", "ping", "tools-list", "server-sse-multiple-streams", "dns-rebinding-protection"];
+const SERVER_SCENARIOS: [&str; 5] = [
+    "server-initialize",
+    "ping",
+    "tools-list",
+    "server-sse-multiple-streams",
+    "dns-rebinding-protection",
+];
 
 #[test]
 fn the_conformance_suite_passes_for_our_server() {
@@ -99,7 +163,9 @@ fn the_conformance_suite_passes_for_our_server() {
     for scenario in SERVER_SCENARIOS {
         let mut command = Command::new(peers.join("node_modules/.bin/node"));
         command.arg(peers.join("node_modules/.bin/conformance"));
-        command.args(["server", "--url", &http.url, "--scenario", scenario]).current_dir(place.dir.path());
+        command
+            .args(["server", "--url", &http.url, "--scenario", scenario])
+            .current_dir(place.dir.path());
         printed(&mut command);
     }
 }
@@ -108,15 +174,26 @@ fn the_conformance_suite_passes_for_our_server() {
 #[test]
 fn a_script_four_times_as_long_as_the_clients_patience_completes_and_nothing_is_lost_or_repeated() {
     let Some(peers) = peers() else { return };
-    let scale: f64 = std::env::var("SELVEDGE_PROOF_SCALE").ok().and_then(|text| text.parse().ok()).unwrap_or(1.0);
+    let scale: f64 = std::env::var("SELVEDGE_PROOF_SCALE")
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(1.0);
     let (timeout, length, thinking) = (6.0 * scale, 24.0 * scale, 5.0 * scale);
     let place = Place::new();
     place.config(&Place::odd("odd", "annotated"));
     let mut command = Command::new(peers.join("venv/bin/python"));
     command.arg(client("patient.py"));
     command.args([timeout, length, thinking].map(|seconds| seconds.to_string()));
-    command.args([env!("CARGO_BIN_EXE_selvedge"), "mcp", "serve", "--patience", &format!("{}s", timeout * 0.75)]);
-    command.env("SELVEDGE_HOME", place.home()).current_dir(place.work());
+    command.args([
+        env!("CARGO_BIN_EXE_selvedge"),
+        "mcp",
+        "serve",
+        "--patience",
+        &format!("{}s", timeout * 0.75),
+    ]);
+    command
+        .env("SELVEDGE_HOME", place.home())
+        .current_dir(place.work());
     let got: Value = serde_json::from_str(&printed(&mut command)).unwrap();
     eprintln!("{got}");
     assert_eq!(
@@ -128,5 +205,8 @@ fn a_script_four_times_as_long_as_the_clients_patience_completes_and_nothing_is_
     let wanted: String = (0..8).map(|step| format!("step {step}\n")).collect();
     assert_eq!(steps, wanted);
     let calls = got["calls"].as_array().unwrap();
-    assert!(calls.len() == 9 && calls.iter().all(|call| call[1] == "done"), "{got}");
+    assert!(
+        calls.len() == 9 && calls.iter().all(|call| call[1] == "done"),
+        "{got}"
+    );
 }

@@ -17,15 +17,30 @@ struct Server {
 
 impl Server {
     fn start(place: &Place, args: &[&str], token: Option<&str>) -> Self {
-        let all: Vec<&str> = ["mcp", "serve", "--http", "127.0.0.1:0"].iter().chain(args).copied().collect();
+        let all: Vec<&str> = ["mcp", "serve", "--http", "127.0.0.1:0"]
+            .iter()
+            .chain(args)
+            .copied()
+            .collect();
         let mut command = place.command(&all);
         let named = args.iter().skip_while(|arg| **arg != "--token-env").nth(1);
         command.envs(token.map(|token| (*named.unwrap_or(&"SELVEDGE_MCP_TOKEN"), token)));
         let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
-        let url = lines.find_map(|line| Some(line.ok()?.strip_prefix("serving at ")?.to_owned())).unwrap();
-        std::thread::spawn(move || lines.map_while(Result::ok).for_each(|line| eprintln!("{line}")));
-        let address = url.strip_prefix("http://").unwrap().strip_suffix("/mcp").unwrap().to_owned();
+        let url = lines
+            .find_map(|line| Some(line.ok()?.strip_prefix("serving at ")?.to_owned()))
+            .unwrap();
+        std::thread::spawn(move || {
+            lines
+                .map_while(Result::ok)
+                .for_each(|line| eprintln!("{line}"))
+        });
+        let address = url
+            .strip_prefix("http://")
+            .unwrap()
+            .strip_suffix("/mcp")
+            .unwrap()
+            .to_owned();
         Self { child, address }
     }
 
@@ -42,17 +57,29 @@ impl Server {
             all.push(("Host", &self.address));
         }
         all.extend(headers);
-        let lines: String = all.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
-        write!(stream, "POST /mcp HTTP/1.1\r\n{lines}Content-Length: {}\r\n\r\n{body}", body.len()).unwrap();
+        let lines: String = all
+            .iter()
+            .map(|(name, value)| format!("{name}: {value}\r\n"))
+            .collect();
+        write!(
+            stream,
+            "POST /mcp HTTP/1.1\r\n{lines}Content-Length: {}\r\n\r\n{body}",
+            body.len()
+        )
+        .unwrap();
         let mut text = String::new();
         stream.read_to_string(&mut text).unwrap();
         let (head, rest) = text.split_once("\r\n\r\n").unwrap();
         let status = head.split(' ').nth(1).unwrap().parse().unwrap();
         let mut found = rest.lines().filter_map(|line| {
             let line = line.strip_prefix("data:").unwrap_or(line).trim();
-            serde_json::from_str::<Value>(line).ok().filter(Value::is_object)
+            serde_json::from_str::<Value>(line)
+                .ok()
+                .filter(Value::is_object)
         });
-        let answer = found.rfind(|message| message.get("id").is_some()).unwrap_or_default();
+        let answer = found
+            .rfind(|message| message.get("id").is_some())
+            .unwrap_or_default();
         (status, head.to_owned(), answer)
     }
 
@@ -66,7 +93,10 @@ impl Server {
     fn session(&self) -> String {
         let (status, head) = self.hello(&[]);
         assert_eq!(status, 200);
-        let line = head.lines().find(|line| line.to_lowercase().starts_with("mcp-session-id:")).unwrap();
+        let line = head
+            .lines()
+            .find(|line| line.to_lowercase().starts_with("mcp-session-id:"))
+            .unwrap();
         let session = line.split_once(':').unwrap().1.trim().to_owned();
         let ready = json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
         let (status, ..) = self.post(&[("Mcp-Session-Id", &session)], &ready);
@@ -97,7 +127,10 @@ fn each_client_has_its_own_session() {
     assert_ne!(a, b);
     let first = server.script(&a, "store('k', 'mine'); return context.sessionId");
     let second = server.script(&b, "return [load('k') ?? 'nothing', context.sessionId]");
-    assert_eq!((&second[0], server.script(&a, "return load('k')")), (&json!("nothing"), json!("mine")));
+    assert_eq!(
+        (&second[0], server.script(&a, "return load('k')")),
+        (&json!("nothing"), json!("mine"))
+    );
     assert_ne!(first, second[1]);
     // Many at once.
     std::thread::scope(|scope| {
@@ -130,9 +163,17 @@ fn foreign_pages_and_names_are_refused() {
     assert_eq!(server.hello(&[("Origin", "null")]).0, 403);
     assert_eq!(server.hello(&[("Host", "evil.example")]).0, 403);
     let port = server.address.rsplit(':').next().unwrap();
-    assert_eq!(server.hello(&[("Host", &format!("rebound.example:{port}"))]).0, 403);
+    assert_eq!(
+        server
+            .hello(&[("Host", &format!("rebound.example:{port}"))])
+            .0,
+        403
+    );
     assert_eq!(server.hello(&[("Origin", "http://localhost:3000")]).0, 200);
-    assert_eq!(server.hello(&[("Host", &format!("localhost:{port}"))]).0, 200);
+    assert_eq!(
+        server.hello(&[("Host", &format!("localhost:{port}"))]).0,
+        200
+    );
 }
 
 #[test]
@@ -148,23 +189,46 @@ fn a_token_is_asked_for_where_there_is_one() {
     let server = Server::start(&place, &["--token-env", "WORD_AT_THE_DOOR"], Some("s3cret"));
     let word = ("Authorization", "Bearer s3cret");
     let (_, head) = server.hello(&[word]);
-    let line = head.lines().find(|line| line.to_lowercase().starts_with("mcp-session-id:")).unwrap();
+    let line = head
+        .lines()
+        .find(|line| line.to_lowercase().starts_with("mcp-session-id:"))
+        .unwrap();
     let session = ("Mcp-Session-Id", line.split_once(':').unwrap().1.trim());
-    server.post(&[word, session], &json!({"jsonrpc": "2.0", "method": "notifications/initialized"}));
+    server.post(
+        &[word, session],
+        &json!({"jsonrpc": "2.0", "method": "notifications/initialized"}),
+    );
     let code = "return (await tools.exec({ command: ['sh', '-c', 'env; echo all'] })).stdout";
     let call = json!({"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": "script", "arguments": {"code": code}}});
-    let shown = value(&server.post(&[word, session], &call).2["result"]["structuredContent"]).to_string();
-    assert!(shown.contains("all") && !shown.contains("s3cret"), "{shown}");
+    let shown =
+        value(&server.post(&[word, session], &call).2["result"]["structuredContent"]).to_string();
+    assert!(
+        shown.contains("all") && !shown.contains("s3cret"),
+        "{shown}"
+    );
 }
 
 #[test]
 fn off_loopback_nothing_is_served_without_a_token() {
     let place = Place::new();
-    let refused = place.command(&["mcp", "serve", "--http", "0.0.0.0:0"]).output().unwrap();
+    let refused = place
+        .command(&["mcp", "serve", "--http", "0.0.0.0:0"])
+        .output()
+        .unwrap();
     let said = String::from_utf8(refused.stderr).unwrap();
     assert_eq!(refused.status.code(), Some(2));
-    assert!(said.contains("can be reached from other machines") && said.contains("hint:"), "{said}");
-    let nowhere = place.command(&["mcp", "serve", "--http", "nowhere"]).output().unwrap();
+    assert!(
+        said.contains("can be reached from other machines") && said.contains("hint:"),
+        "{said}"
+    );
+    let nowhere = place
+        .command(&["mcp", "serve", "--http", "nowhere"])
+        .output()
+        .unwrap();
     assert_eq!(nowhere.status.code(), Some(2));
-    assert!(String::from_utf8(nowhere.stderr).unwrap().contains("cannot listen at nowhere"));
+    assert!(
+        String::from_utf8(nowhere.stderr)
+            .unwrap()
+            .contains("cannot listen at nowhere")
+    );
 }

@@ -17,14 +17,26 @@ fn a_script_runs_and_its_result_is_what_the_schema_says() {
     let place = Place::new();
     let mut client = Client::start(&place, &[], json!({}));
     let tools = client.request("tools/list", json!({}))["result"]["tools"].clone();
-    let names: Vec<&str> = tools.as_array().unwrap().iter().map(|tool| tool["name"].as_str().unwrap()).collect();
+    let names: Vec<&str> = tools
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|tool| tool["name"].as_str().unwrap())
+        .collect();
     assert_eq!(names, ["script", "script_wait"]);
     let lesson = tools[0]["description"].as_str().unwrap();
-    assert!(lesson.contains("Promise.all") && lesson.contains("readFile("), "{lesson}");
+    assert!(
+        lesson.contains("Promise.all") && lesson.contains("readFile("),
+        "{lesson}"
+    );
     let schema = jsonschema::validator_for(&tools[0]["outputSchema"]).unwrap();
     for (code, status, fails) in [
         ("return 1 + 1", "completed", false),
-        ("await tools.listDir({ path: '.' }); throw new Error('no')", "error", true),
+        (
+            "await tools.listDir({ path: '.' }); throw new Error('no')",
+            "error",
+            true,
+        ),
         ("import fs from 'fs'", "rejected", true),
         ("help", "completed", false),
         (
@@ -37,14 +49,23 @@ fn a_script_runs_and_its_result_is_what_the_schema_says() {
         let item = &result["structuredContent"];
         assert_eq!(item["status"], status, "{code}: {item}");
         assert_eq!(result["isError"] == json!(true), fails, "{code}");
-        let errors: Vec<String> = schema.iter_errors(item).map(|error| error.to_string()).collect();
+        let errors: Vec<String> = schema
+            .iter_errors(item)
+            .map(|error| error.to_string())
+            .collect();
         assert!(errors.is_empty(), "{code}: {errors:?} in {item}");
     }
     assert_eq!(client.value("return 1 + 1"), 2);
-    let result =
-        client.call("script", json!({"code": "text('shown'); image('data:image/png;base64,AAAA'); return [1, 2]"}));
-    let kinds: Vec<&str> =
-        result["content"].as_array().unwrap().iter().map(|block| block["type"].as_str().unwrap()).collect();
+    let result = client.call(
+        "script",
+        json!({"code": "text('shown'); image('data:image/png;base64,AAAA'); return [1, 2]"}),
+    );
+    let kinds: Vec<&str> = result["content"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|block| block["type"].as_str().unwrap())
+        .collect();
     assert_eq!(kinds, ["text", "image", "text"]);
     assert_eq!(result["content"][2]["text"], "[1,2]");
     assert!(client.close().success());
@@ -57,15 +78,29 @@ fn what_is_wrong_is_said() {
     let words = |result: &Value| result["content"][0]["text"].as_str().unwrap().to_owned();
     assert!(words(&client.call("script", json!({}))).contains("missing field `code`"));
     assert!(
-        words(&client.call("script", json!({"code": "return 1", "timeout": 3}))).contains("unknown field `timeout`")
+        words(&client.call("script", json!({"code": "return 1", "timeout": 3})))
+            .contains("unknown field `timeout`")
     );
     assert!(
-        words(&client.call("script_wait", json!({"id": "scr_x"}))).contains("there is no script `scr_x`: none runs")
+        words(&client.call("script_wait", json!({"id": "scr_x"})))
+            .contains("there is no script `scr_x`: none runs")
     );
-    assert!(words(&client.call("script", json!({"code": "return 1", "resume": "scr_x"}))).contains("scr_x"));
+    assert!(
+        words(&client.call("script", json!({"code": "return 1", "resume": "scr_x"})))
+            .contains("scr_x")
+    );
     let answer = client.request("tools/call", json!({"name": "exec", "arguments": {}}));
-    assert!(answer["error"]["message"].as_str().unwrap().contains("there are script and script_wait"), "{answer}");
-    let failed = client.call("script", json!({"code": "await tools.readFile({ path: 'nothing' })\nreturn 1"}));
+    assert!(
+        answer["error"]["message"]
+            .as_str()
+            .unwrap()
+            .contains("there are script and script_wait"),
+        "{answer}"
+    );
+    let failed = client.call(
+        "script",
+        json!({"code": "await tools.readFile({ path: 'nothing' })\nreturn 1"}),
+    );
     assert!(words(&failed).contains("(line 1)"), "{failed}");
 }
 
@@ -77,7 +112,9 @@ fn help_describes_everything() {
     let all = client.value("help");
     let all = all.as_str().unwrap();
     assert!(
-        all.contains("tools.readFile") && all.contains("tools.mcp.odd.echo") && all.contains("Promise.all"),
+        all.contains("tools.readFile")
+            && all.contains("tools.mcp.odd.echo")
+            && all.contains("Promise.all"),
         "{all}"
     );
     let one = client.value("help(\"mcp.odd.echo\")");
@@ -93,13 +130,21 @@ fn a_script_that_takes_long_is_a_handle_and_is_picked_up() {
     let item = &result["structuredContent"];
     assert_eq!(item["status"], "running");
     assert_eq!(result["isError"], json!(false));
-    assert!(result["content"].to_string().contains("script_wait"), "{result}");
+    assert!(
+        result["content"].to_string().contains("script_wait"),
+        "{result}"
+    );
     let wait = |client: &mut Client, more: Value| {
         let mut args = json!({"id": item["id"]});
-        args.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        args.as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
         client.call("script_wait", args)["structuredContent"].clone()
     };
-    assert_eq!(wait(&mut client, json!({"timeoutMs": 10}))["status"], "running");
+    assert_eq!(
+        wait(&mut client, json!({"timeoutMs": 10}))["status"],
+        "running"
+    );
     assert_eq!(value(&wait(&mut client, json!({}))), "late");
     // Who missed the answer can ask again.
     assert_eq!(value(&wait(&mut client, json!({}))), "late");
@@ -111,13 +156,22 @@ fn what_a_script_notifies_comes_before_its_end() {
     let mut client = Client::start(&place, &[], json!({}));
     let long = "notify('half way'); await new Promise(r => setTimeout(r, 1500)); return 'end'";
     let item = client.script(long);
-    assert_eq!((&item["status"], &item["output"][0]["text"]), (&json!("running"), &json!("half way")));
+    assert_eq!(
+        (&item["status"], &item["output"][0]["text"]),
+        (&json!("running"), &json!("half way"))
+    );
     let id = item["id"].clone();
-    assert_eq!(value(&client.call("script_wait", json!({"id": id}))["structuredContent"]), "end");
+    assert_eq!(
+        value(&client.call("script_wait", json!({"id": id}))["structuredContent"]),
+        "end"
+    );
     // One that ends at once needs no second call.
     let result = client.call("script", json!({"code": "notify('quick'); return 1"}));
     assert_eq!(
-        (&result["structuredContent"]["status"], &result["content"][0]["text"]),
+        (
+            &result["structuredContent"]["status"],
+            &result["content"][0]["text"]
+        ),
         (&json!("completed"), &json!("quick"))
     );
 }
@@ -127,9 +181,11 @@ fn a_script_can_be_terminated_with_everything_it_started() {
     let place = Place::new();
     let mut client = Client::start(&place, &[], json!({}));
     let code = "await tools.exec({ command: ['sh', '-c', 'echo $$ > pid; sleep 1000'], timeoutMs: 600000 })";
-    let item =
-        client.call("script", json!({"code": code, "yieldAfterMs": 1, "timeoutMs": 600000}))["structuredContent"]
-            .clone();
+    let item = client.call(
+        "script",
+        json!({"code": code, "yieldAfterMs": 1, "timeoutMs": 600000}),
+    )["structuredContent"]
+        .clone();
     assert_eq!(item["status"], "running");
     let pid = started(&place);
     let ended = client.call("script_wait", json!({"id": item["id"], "terminate": true}))["structuredContent"].clone();
@@ -142,9 +198,15 @@ fn a_cancelled_request_stops_the_script_and_its_children() {
     let place = Place::new();
     let mut client = Client::start(&place, &[], json!({}));
     let code = "await tools.exec({ command: ['sh', '-c', 'echo $$ > pid; sleep 1000'], timeoutMs: 600000 })";
-    let id = client.ask("tools/call", json!({"name": "script", "arguments": {"code": code, "timeoutMs": 600000}}));
+    let id = client.ask(
+        "tools/call",
+        json!({"name": "script", "arguments": {"code": code, "timeoutMs": 600000}}),
+    );
     let pid = started(&place);
-    client.notify("notifications/cancelled", json!({"requestId": id, "reason": "changed my mind"}));
+    client.notify(
+        "notifications/cancelled",
+        json!({"requestId": id, "reason": "changed my mind"}),
+    );
     gone(&pid);
     assert_eq!(client.value("return 'still here'"), "still here");
 }
@@ -154,10 +216,17 @@ fn who_gives_up_waiting_does_not_give_up_the_script() {
     let place = Place::new();
     let mut client = Client::start(&place, &[], json!({}));
     let code = "await new Promise(r => setTimeout(r, 1500)); return 'end'";
-    let item = client.call("script", json!({"code": code, "yieldAfterMs": 1}))["structuredContent"].clone();
-    let waiting = client.ask("tools/call", json!({"name": "script_wait", "arguments": {"id": item["id"]}}));
+    let item = client.call("script", json!({"code": code, "yieldAfterMs": 1}))["structuredContent"]
+        .clone();
+    let waiting = client.ask(
+        "tools/call",
+        json!({"name": "script_wait", "arguments": {"id": item["id"]}}),
+    );
     client.notify("notifications/cancelled", json!({"requestId": waiting}));
-    assert_eq!(value(&client.call("script_wait", json!({"id": item["id"]}))["structuredContent"]), "end");
+    assert_eq!(
+        value(&client.call("script_wait", json!({"id": item["id"]}))["structuredContent"]),
+        "end"
+    );
 }
 
 #[test]
@@ -165,7 +234,10 @@ fn a_question_that_is_settled_is_taken_back() {
     let place = Place::new();
     place.config("[script_harness.limits]\napproval_timeout_ms = 300\n");
     let mut client = Client::start(&place, &["--approval", "untrusted"], with_elicitation());
-    let id = client.ask("tools/call", json!({"name": "script", "arguments": {"code": WRITE}}));
+    let id = client.ask(
+        "tools/call",
+        json!({"name": "script", "arguments": {"code": WRITE}}),
+    );
     let question = client.question();
     let item = client.answer_to(id)["result"]["structuredContent"].clone();
     assert_eq!(item["error"]["code"], "ApprovalTimeoutError", "{item}");
@@ -178,7 +250,10 @@ fn when_the_client_goes_everything_ends() {
     let place = Place::new();
     let mut client = Client::start(&place, &[], json!({}));
     let code = "await tools.exec({ command: ['sh', '-c', 'echo $$ > pid; sleep 1000'], timeoutMs: 600000 })";
-    client.call("script", json!({"code": code, "yieldAfterMs": 1, "timeoutMs": 600000}));
+    client.call(
+        "script",
+        json!({"code": code, "yieldAfterMs": 1, "timeoutMs": 600000}),
+    );
     let pid = started(&place);
     assert!(client.close().success());
     gone(&pid);
@@ -188,7 +263,10 @@ fn when_the_client_goes_everything_ends() {
 fn started(place: &Place) -> Vec<u32> {
     let began = Instant::now();
     while !place.work().join("pid").exists() {
-        assert!(began.elapsed() < Duration::from_secs(30), "the command did not start");
+        assert!(
+            began.elapsed() < Duration::from_secs(30),
+            "the command did not start"
+        );
         std::thread::yield_now();
     }
     sleepers(place)
@@ -197,7 +275,9 @@ fn started(place: &Place) -> Vec<u32> {
 /// Processes that work in the place.
 fn sleepers(place: &Place) -> Vec<u32> {
     let work = place.work().canonicalize().unwrap();
-    let all = std::fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    let all = std::fs::read_dir("/proc")
+        .unwrap()
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
     all.filter(|pid: &u32| {
         let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         let here = std::fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|cwd| cwd == work);
@@ -213,7 +293,10 @@ fn gone(pids: &[u32]) {
         !stat.is_empty() && !stat.contains(") Z ")
     };
     while pids.iter().any(alive) {
-        assert!(began.elapsed() < Duration::from_secs(30), "what the script started lives on");
+        assert!(
+            began.elapsed() < Duration::from_secs(30),
+            "what the script started lives on"
+        );
         std::thread::yield_now();
     }
 }
@@ -224,18 +307,42 @@ fn progress_is_told_to_those_who_asked() {
     let mut client = Client::start(&place, &[], json!({}));
     let code = "context.emitProgress('half'); await tools.listDir({ path: '.' }); return 1";
     assert_eq!(client.value(code), 1);
-    assert!(client.others().iter().all(|message| message["method"] != "notifications/progress"));
-    let id = client
-        .ask("tools/call", json!({"name": "script", "arguments": {"code": code}, "_meta": {"progressToken": "p1"}}));
+    assert!(
+        client
+            .others()
+            .iter()
+            .all(|message| message["method"] != "notifications/progress")
+    );
+    let id = client.ask(
+        "tools/call",
+        json!({"name": "script", "arguments": {"code": code}, "_meta": {"progressToken": "p1"}}),
+    );
     client.answer_to(id);
-    let told: Vec<Value> =
-        client.others().into_iter().filter(|message| message["method"] == "notifications/progress").collect();
-    let numbers: Vec<f64> = told.iter().map(|message| message["params"]["progress"].as_f64().unwrap()).collect();
-    assert!(numbers.windows(2).all(|pair| pair[0] < pair[1]), "{numbers:?}");
-    assert!(told.iter().all(|message| message["params"]["progressToken"] == "p1"));
-    let words: String =
-        told.iter().map(|message| message["params"]["message"].as_str().unwrap().to_owned() + "\n").collect();
-    assert!(words.contains("half") && words.contains("list_dir done"), "{words}");
+    let told: Vec<Value> = client
+        .others()
+        .into_iter()
+        .filter(|message| message["method"] == "notifications/progress")
+        .collect();
+    let numbers: Vec<f64> = told
+        .iter()
+        .map(|message| message["params"]["progress"].as_f64().unwrap())
+        .collect();
+    assert!(
+        numbers.windows(2).all(|pair| pair[0] < pair[1]),
+        "{numbers:?}"
+    );
+    assert!(
+        told.iter()
+            .all(|message| message["params"]["progressToken"] == "p1")
+    );
+    let words: String = told
+        .iter()
+        .map(|message| message["params"]["message"].as_str().unwrap().to_owned() + "\n")
+        .collect();
+    assert!(
+        words.contains("half") && words.contains("list_dir done"),
+        "{words}"
+    );
 }
 
 const WRITE: &str = "await tools.writeFile({ path: 'made.txt', content: 'x' }); return 'made'";
@@ -244,26 +351,56 @@ const WRITE: &str = "await tools.writeFile({ path: 'made.txt', content: 'x' }); 
 fn what_has_to_be_asked_is_asked_through_the_client() {
     let place = Place::new();
     let mut client = Client::start(&place, &["--approval", "untrusted"], with_elicitation());
-    let id = client.ask("tools/call", json!({"name": "script", "arguments": {"code": WRITE}}));
+    let id = client.ask(
+        "tools/call",
+        json!({"name": "script", "arguments": {"code": WRITE}}),
+    );
     let question = client.question();
     let message = question["params"]["message"].as_str().unwrap();
-    assert!(message.contains("write_file") && message.contains("made.txt"), "{message}");
+    assert!(
+        message.contains("write_file") && message.contains("made.txt"),
+        "{message}"
+    );
     assert!(!place.work().join("made.txt").exists());
-    client.reply(&question, json!({"action": "accept", "content": {"answer": "yes, once"}}));
-    assert_eq!(value(&client.answer_to(id)["result"]["structuredContent"]), "made");
+    client.reply(
+        &question,
+        json!({"action": "accept", "content": {"answer": "yes, once"}}),
+    );
+    assert_eq!(
+        value(&client.answer_to(id)["result"]["structuredContent"]),
+        "made"
+    );
     assert!(place.work().join("made.txt").exists());
 
-    let id = client.ask("tools/call", json!({"name": "script", "arguments": {"code": WRITE}}));
+    let id = client.ask(
+        "tools/call",
+        json!({"name": "script", "arguments": {"code": WRITE}}),
+    );
     let question = client.question();
-    client.reply(&question, json!({"action": "accept", "content": {"answer": "no", "reason": "not today"}}));
+    client.reply(
+        &question,
+        json!({"action": "accept", "content": {"answer": "no", "reason": "not today"}}),
+    );
     let item = client.answer_to(id)["result"]["structuredContent"].clone();
     assert_eq!(item["error"]["code"], "ApprovalDeniedError");
-    assert!(item["error"]["message"].as_str().unwrap().contains("not today"), "{item}");
+    assert!(
+        item["error"]["message"]
+            .as_str()
+            .unwrap()
+            .contains("not today"),
+        "{item}"
+    );
 
-    let id = client.ask("tools/call", json!({"name": "script", "arguments": {"code": WRITE}}));
+    let id = client.ask(
+        "tools/call",
+        json!({"name": "script", "arguments": {"code": WRITE}}),
+    );
     let question = client.question();
     client.reply(&question, json!({"action": "decline"}));
-    assert_eq!(client.answer_to(id)["result"]["structuredContent"]["error"]["code"], "ApprovalDeniedError");
+    assert_eq!(
+        client.answer_to(id)["result"]["structuredContent"]["error"]["code"],
+        "ApprovalDeniedError"
+    );
 }
 
 #[test]
@@ -272,7 +409,13 @@ fn a_client_that_cannot_ask_is_told_so() {
     let mut client = Client::start(&place, &["--approval", "untrusted"], json!({}));
     let item = client.script(WRITE);
     assert_eq!(item["error"]["code"], "ApprovalDeniedError");
-    assert!(item["error"]["message"].as_str().unwrap().contains("no elicitation"), "{item}");
+    assert!(
+        item["error"]["message"]
+            .as_str()
+            .unwrap()
+            .contains("no elicitation"),
+        "{item}"
+    );
     assert!(!place.work().join("made.txt").exists());
 }
 
@@ -280,13 +423,25 @@ fn a_client_that_cannot_ask_is_told_so() {
 fn an_answer_counts_also_when_the_request_is_over_by_then() {
     let place = Place::new();
     let mut client = Client::start(&place, &["--approval", "untrusted"], with_elicitation());
-    let id = client.ask("tools/call", json!({"name": "script", "arguments": {"code": WRITE, "yieldAfterMs": 300}}));
+    let id = client.ask(
+        "tools/call",
+        json!({"name": "script", "arguments": {"code": WRITE, "yieldAfterMs": 300}}),
+    );
     let question = client.question();
     let item = client.answer_to(id)["result"]["structuredContent"].clone();
     assert_eq!(item["status"], "running");
-    assert!(item["warnings"].to_string().contains("a person's answer"), "{item}");
-    client.reply(&question, json!({"action": "accept", "content": {"answer": "yes, once"}}));
-    assert_eq!(value(&client.call("script_wait", json!({"id": item["id"]}))["structuredContent"]), "made");
+    assert!(
+        item["warnings"].to_string().contains("a person's answer"),
+        "{item}"
+    );
+    client.reply(
+        &question,
+        json!({"action": "accept", "content": {"answer": "yes, once"}}),
+    );
+    assert_eq!(
+        value(&client.call("script_wait", json!({"id": item["id"]}))["structuredContent"]),
+        "made"
+    );
 }
 
 #[test]
@@ -296,12 +451,21 @@ fn a_corrected_script_goes_on_where_the_failed_one_stopped() {
     let broken = "await tools.exec({ command: ['sh', '-c', 'echo x >> log'] }); nonsense()";
     let item = client.script(broken);
     assert_eq!(item["status"], "error");
-    assert!(item["error"]["suggestions"].to_string().contains("resume"), "{item}");
+    assert!(
+        item["error"]["suggestions"].to_string().contains("resume"),
+        "{item}"
+    );
     let fixed = "await tools.exec({ command: ['sh', '-c', 'echo x >> log'] }); return 'done'";
     let result = client.call("script", json!({"code": fixed, "resume": item["id"]}));
     let item = &result["structuredContent"];
-    assert_eq!((value(item), &item["calls"][0]["reused"]), (json!("done"), &json!(true)));
-    assert_eq!(std::fs::read_to_string(place.work().join("log")).unwrap(), "x\n");
+    assert_eq!(
+        (value(item), &item["calls"][0]["reused"]),
+        (json!("done"), &json!(true))
+    );
+    assert_eq!(
+        std::fs::read_to_string(place.work().join("log")).unwrap(),
+        "x\n"
+    );
 }
 
 #[test]
@@ -319,13 +483,28 @@ fn servers_behind_us_are_composed_and_their_forms_passed_on() {
     let place = Place::new();
     place.config(&Place::odd("odd", "good"));
     let mut client = Client::start(&place, &[], with_elicitation());
-    assert_eq!(client.value("return (await tools.mcp.odd.echo({ x: 5 })).x"), 5);
-    let id = client.ask("tools/call", json!({"name": "script", "arguments": {"code": "return await odd.ask()"}}));
+    assert_eq!(
+        client.value("return (await tools.mcp.odd.echo({ x: 5 })).x"),
+        5
+    );
+    let id = client.ask(
+        "tools/call",
+        json!({"name": "script", "arguments": {"code": "return await odd.ask()"}}),
+    );
     let question = client.question();
-    assert_eq!(question["params"]["message"], "The server odd asks: Which one?");
-    client.reply(&question, json!({"action": "accept", "content": {"choice": "the blue one"}}));
+    assert_eq!(
+        question["params"]["message"],
+        "The server odd asks: Which one?"
+    );
+    client.reply(
+        &question,
+        json!({"action": "accept", "content": {"choice": "the blue one"}}),
+    );
     let got = value(&client.answer_to(id)["result"]["structuredContent"]);
-    assert_eq!((&got["action"], &got["content"]["choice"]), (&json!("accept"), &json!("the blue one")));
+    assert_eq!(
+        (&got["action"], &got["content"]["choice"]),
+        (&json!("accept"), &json!("the blue one"))
+    );
 }
 
 #[test]
@@ -338,10 +517,19 @@ fn a_server_list_that_names_us_does_not_recurse() {
     ));
     let mut client = Client::start(&place, &[], json!({}));
     let item = client.script("return await tools.mcp.me.script({ code: 'return 1' })");
-    assert!(item["error"]["message"].as_str().unwrap().contains("is Selvedge itself"), "{item}");
+    assert!(
+        item["error"]["message"]
+            .as_str()
+            .unwrap()
+            .contains("is Selvedge itself"),
+        "{item}"
+    );
     let listed = place.command(&["mcp", "list"]).output().unwrap();
     let text = String::from_utf8(listed.stdout).unwrap();
-    assert!(text.contains("– me") && text.contains("is Selvedge itself"), "{text}");
+    assert!(
+        text.contains("– me") && text.contains("is Selvedge itself"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -351,5 +539,11 @@ fn new_tools_are_told_of() {
     let mut client = Client::start(&place, &[], json!({}));
     client.wait_for(|message| message["method"] == "notifications/tools/list_changed");
     let tools = client.request("tools/list", json!({}))["result"]["tools"].clone();
-    assert!(tools[0]["description"].as_str().unwrap().contains("odd (10)"), "{tools}");
+    assert!(
+        tools[0]["description"]
+            .as_str()
+            .unwrap()
+            .contains("odd (10)"),
+        "{tools}"
+    );
 }

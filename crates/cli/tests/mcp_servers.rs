@@ -9,28 +9,61 @@ use support::Place;
 fn run(place: &Place, args: &[&str]) -> (i32, String, String) {
     let output = place.command(args).output().unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-    (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
+    (
+        output.status.code().unwrap(),
+        text(output.stdout),
+        text(output.stderr),
+    )
 }
 
 #[test]
 fn the_users_servers_are_there_for_every_command() {
     let place = Place::new();
     place.config(&Place::odd("odd", "good"));
-    let (status, out, _) = run(&place, &["run", "-q", "-e", "return (await odd.echo({ x: 3 })).x"]);
+    let (status, out, _) = run(
+        &place,
+        &["run", "-q", "-e", "return (await odd.echo({ x: 3 })).x"],
+    );
     assert_eq!((status, out.trim()), (0, "3"));
-    let (status, _, said) = run(&place, &["run", "-q", "-e", "return await tools.mcp.odd.echo({ y: 'x', x: 'no' })"]);
-    assert!(status == 2 && said.contains("ToolValidationError"), "{said}");
+    let (status, _, said) = run(
+        &place,
+        &[
+            "run",
+            "-q",
+            "-e",
+            "return await tools.mcp.odd.echo({ y: 'x', x: 'no' })",
+        ],
+    );
+    assert!(
+        status == 2 && said.contains("ToolValidationError"),
+        "{said}"
+    );
     let (_, out, _) = run(&place, &["tools"]);
-    assert!(out.contains("tools.mcp.odd.echo") && out.contains("tools.search"), "{out}");
+    assert!(
+        out.contains("tools.mcp.odd.echo") && out.contains("tools.search"),
+        "{out}"
+    );
     let (status, out, _) = run(&place, &["mcp", "list"]);
-    assert!(status == 0 && out.contains("✓ odd") && out.contains("10 tools"), "{out}");
+    assert!(
+        status == 0 && out.contains("✓ odd") && out.contains("10 tools"),
+        "{out}"
+    );
     let (_, out, _) = run(&place, &["mcp", "list", "--json"]);
     let listed: Value = serde_json::from_str(&out).unwrap();
-    assert_eq!((&listed[0]["state"], listed[0]["tools"].as_array().unwrap().len()), (&json!("ready"), 10));
+    assert_eq!(
+        (
+            &listed[0]["state"],
+            listed[0]["tools"].as_array().unwrap().len()
+        ),
+        (&json!("ready"), 10)
+    );
     // A pack has what it names, and nothing else.
     let (_, out, _) = run(&place, &["tools", "--pack", "file-ops"]);
     assert!(!out.contains("mcp.odd"), "{out}");
-    place.config(&format!("{}[script_harness.expose]\nenable_mcp = false\n", Place::odd("odd", "good")));
+    place.config(&format!(
+        "{}[script_harness.expose]\nenable_mcp = false\n",
+        Place::odd("odd", "good")
+    ));
     let (_, out, _) = run(&place, &["tools"]);
     assert!(!out.contains("mcp.odd"), "{out}");
 }
@@ -38,12 +71,16 @@ fn the_users_servers_are_there_for_every_command() {
 #[test]
 fn a_projects_servers_start_only_where_it_is_trusted() {
     let place = Place::new();
-    let script = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../mcp/tests/servers/odd.py");
+    let script =
+        std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../mcp/tests/servers/odd.py");
     let file = json!({"mcpServers": {"ours": {"command": "python3", "args": [script, "good"]}}});
     std::fs::write(place.work().join(".mcp.json"), file.to_string()).unwrap();
     let code = "return (await ours.echo({ x: 4 })).x";
     let (status, _, said) = run(&place, &["run", "-q", "-e", code]);
-    assert!(status != 0 && said.contains(".mcp.json is not followed"), "{said}");
+    assert!(
+        status != 0 && said.contains(".mcp.json is not followed"),
+        "{said}"
+    );
     let (status, out, _) = run(&place, &["run", "-q", "--trust", "-e", code]);
     assert_eq!((status, out.trim()), (0, "4"));
     let (status, out, _) = run(&place, &["run", "-q", "-e", code]);
@@ -63,8 +100,14 @@ fn a_server_whose_variable_is_not_set_fails_alone() {
             headers.to_owned(),
             "the MCP server `web` cannot be used: it needs the variable SELVEDGE_NOT_SET, which is not set",
         ),
-        (format!("{headers}enabled = false\n"), "the MCP server `web` is disabled"),
-        (format!("{token}enabled = false\n"), "the MCP server `web` is disabled"),
+        (
+            format!("{headers}enabled = false\n"),
+            "the MCP server `web` is disabled",
+        ),
+        (
+            format!("{token}enabled = false\n"),
+            "the MCP server `web` is disabled",
+        ),
     ] {
         place.config(&format!("{odd}{web}{more}"));
         let (status, out, said) = run(&place, &["run", "-q", "-e", code]);
@@ -73,34 +116,69 @@ fn a_server_whose_variable_is_not_set_fails_alone() {
     }
     place.config(&format!("{odd}{web}{token}"));
     let (_, out, said) = run(&place, &["run", "-q", "-e", code]);
-    assert!(out.contains("  1,") && out.contains("SELVEDGE_NOT_SET is not set"), "{out}{said}");
+    assert!(
+        out.contains("  1,") && out.contains("SELVEDGE_NOT_SET is not set"),
+        "{out}{said}"
+    );
     // In a project's own file, too.
     place.config("");
     let headers = json!({"X-Key": "${SELVEDGE_NOT_SET}"});
-    let file = json!({"mcpServers": {"web": {"url": "http://127.0.0.1:9/mcp", "headers": headers}}});
+    let file =
+        json!({"mcpServers": {"web": {"url": "http://127.0.0.1:9/mcp", "headers": headers}}});
     std::fs::write(place.work().join(".mcp.json"), file.to_string()).unwrap();
-    let (_, out, said) =
-        run(&place, &["run", "-q", "--trust", "-e", "return await tools.mcp.web.x().catch(e => e.message)"]);
-    assert!(out.contains("it needs the variable SELVEDGE_NOT_SET"), "{out}{said}");
+    let (_, out, said) = run(
+        &place,
+        &[
+            "run",
+            "-q",
+            "--trust",
+            "-e",
+            "return await tools.mcp.web.x().catch(e => e.message)",
+        ],
+    );
+    assert!(
+        out.contains("it needs the variable SELVEDGE_NOT_SET"),
+        "{out}{said}"
+    );
     let (status, out, _) = run(&place, &["mcp", "list"]);
-    assert!(status == 1 && out.contains("✗ web") && out.contains("SELVEDGE_NOT_SET"), "{out}");
+    assert!(
+        status == 1 && out.contains("✗ web") && out.contains("SELVEDGE_NOT_SET"),
+        "{out}"
+    );
 }
 
 #[test]
 fn a_server_that_cannot_be_is_said() {
     let place = Place::new();
     for (config, part) in [
-        ("[mcp_servers.x]\nargs = []\n", "neither `command` nor `url`"),
-        ("[mcp_servers.x]\ncommand = 'a'\nurl = 'b'\n", "both `command` and `url`"),
-        ("[mcp_servers.x]\ncommand = 'a'\ntool_timeout_sec = -1\n", "`tool_timeout_sec` that is no time"),
+        (
+            "[mcp_servers.x]\nargs = []\n",
+            "neither `command` nor `url`",
+        ),
+        (
+            "[mcp_servers.x]\ncommand = 'a'\nurl = 'b'\n",
+            "both `command` and `url`",
+        ),
+        (
+            "[mcp_servers.x]\ncommand = 'a'\ntool_timeout_sec = -1\n",
+            "`tool_timeout_sec` that is no time",
+        ),
     ] {
         place.config(config);
         let (status, _, said) = run(&place, &["run", "-e", "return 1"]);
-        assert!(status == 2 && said.contains(part) && said.contains("hint:"), "{said}");
+        assert!(
+            status == 2 && said.contains(part) && said.contains("hint:"),
+            "{said}"
+        );
     }
-    place.config("[mcp_servers.x]\nurl = 'http://127.0.0.1:1/mcp'\nbearer_token_env_var = 'NO_SUCH_TOKEN'\n");
+    place.config(
+        "[mcp_servers.x]\nurl = 'http://127.0.0.1:1/mcp'\nbearer_token_env_var = 'NO_SUCH_TOKEN'\n",
+    );
     let (status, out, _) = run(&place, &["mcp", "list"]);
-    assert!(status == 1 && out.contains("NO_SUCH_TOKEN is not set"), "{out}");
+    assert!(
+        status == 1 && out.contains("NO_SUCH_TOKEN is not set"),
+        "{out}"
+    );
     place.config("[mcp_servers.x]\nurl = 'http://127.0.0.1:1/mcp'\n");
     let (status, out, _) = run(&place, &["mcp", "list"]);
     assert!(status == 1 && out.contains("✗ x"), "{out}");
@@ -113,7 +191,11 @@ fn install_prints_or_writes_what_a_client_needs() {
         let mut command = place.command(&["mcp", "install", "--client", client]);
         command.args(more).env("CODEX_HOME", place.home());
         let output = command.output().unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        assert!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
         String::from_utf8(output.stdout).unwrap()
     };
     for (client, file, key) in [
@@ -122,16 +204,34 @@ fn install_prints_or_writes_what_a_client_needs() {
         ("vscode", ".vscode/mcp.json", "servers"),
     ] {
         let shown: Value = serde_json::from_str(&at(client, &[])).unwrap();
-        assert_eq!(shown[key]["selvedge"]["args"], json!(["mcp", "serve"]), "{client}");
+        assert_eq!(
+            shown[key]["selvedge"]["args"],
+            json!(["mcp", "serve"]),
+            "{client}"
+        );
         assert!(!place.work().join(file).exists());
         std::fs::create_dir_all(place.work().join(file).parent().unwrap()).unwrap();
-        std::fs::write(place.work().join(file), format!(r#"{{"{key}": {{"other": {{"command": "x"}}}}, "more": 1}}"#))
-            .unwrap();
+        std::fs::write(
+            place.work().join(file),
+            format!(r#"{{"{key}": {{"other": {{"command": "x"}}}}, "more": 1}}"#),
+        )
+        .unwrap();
         assert!(at(client, &["--write", "--", "--approval", "untrusted"]).contains("wrote"));
-        let written: Value = serde_json::from_str(&std::fs::read_to_string(place.work().join(file)).unwrap()).unwrap();
-        assert_eq!((&written[key]["other"]["command"], &written["more"]), (&json!("x"), &json!(1)), "{client}");
-        assert_eq!(written[key]["selvedge"]["args"], json!(["mcp", "serve", "--approval", "untrusted"]));
-        assert!(at(client, &["--write", "--", "--approval", "untrusted"]).contains("has it already"));
+        let written: Value =
+            serde_json::from_str(&std::fs::read_to_string(place.work().join(file)).unwrap())
+                .unwrap();
+        assert_eq!(
+            (&written[key]["other"]["command"], &written["more"]),
+            (&json!("x"), &json!(1)),
+            "{client}"
+        );
+        assert_eq!(
+            written[key]["selvedge"]["args"],
+            json!(["mcp", "serve", "--approval", "untrusted"])
+        );
+        assert!(
+            at(client, &["--write", "--", "--approval", "untrusted"]).contains("has it already")
+        );
     }
     std::fs::write(
         place.home().join("config.toml"),
@@ -141,17 +241,26 @@ fn install_prints_or_writes_what_a_client_needs() {
     at("codex", &["--write"]);
     let written = std::fs::read_to_string(place.home().join("config.toml")).unwrap();
     assert!(
-        written.starts_with("model = \"m\"\n") && written.contains("[other]\na = 1") && !written.contains("\"old\""),
+        written.starts_with("model = \"m\"\n")
+            && written.contains("[other]\na = 1")
+            && !written.contains("\"old\""),
         "{written}"
     );
     assert!(
-        written.contains("[mcp_servers.selvedge]\ncommand = ") && written.contains("args = [\"mcp\",\"serve\"]"),
+        written.contains("[mcp_servers.selvedge]\ncommand = ")
+            && written.contains("args = [\"mcp\",\"serve\"]"),
         "{written}"
     );
     assert!(at("codex", &["--write"]).contains("has it already"));
     // What cannot be read is left alone.
     std::fs::write(place.work().join(".mcp.json"), "{ // a comment\n}").unwrap();
-    let refused = place.command(&["mcp", "install", "--client", "claude-code", "--write"]).output().unwrap();
+    let refused = place
+        .command(&["mcp", "install", "--client", "claude-code", "--write"])
+        .output()
+        .unwrap();
     assert_eq!(refused.status.code(), Some(2));
-    assert_eq!(std::fs::read_to_string(place.work().join(".mcp.json")).unwrap(), "{ // a comment\n}");
+    assert_eq!(
+        std::fs::read_to_string(place.work().join(".mcp.json")).unwrap(),
+        "{ // a comment\n}"
+    );
 }

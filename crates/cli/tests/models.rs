@@ -23,10 +23,16 @@ impl Server {
         let seen = asked.clone();
         std::thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
-                let Some((head, body)) = read(&stream) else { continue };
+                let Some((head, body)) = read(&stream) else {
+                    continue;
+                };
                 let (status, text) = answer(&head, &body);
                 seen.lock().unwrap().push(format!("{head}\n{body}"));
-                let kind = if text.starts_with("data:") { "text/event-stream" } else { "application/json" };
+                let kind = if text.starts_with("data:") {
+                    "text/event-stream"
+                } else {
+                    "application/json"
+                };
                 let length = text.len();
                 let _ = write!(
                     &stream,
@@ -55,8 +61,10 @@ fn read(stream: &TcpStream) -> Option<(String, String)> {
         }
         head.push_str(&line.to_lowercase());
     }
-    let length =
-        head.lines().find_map(|line| line.strip_prefix("content-length:")).map_or(0, |n| n.trim().parse().unwrap());
+    let length = head
+        .lines()
+        .find_map(|line| line.strip_prefix("content-length:"))
+        .map_or(0, |n| n.trim().parse().unwrap());
     let mut body = vec![0; length];
     reader.read_exact(&mut body).ok()?;
     Some((head, String::from_utf8(body).unwrap()))
@@ -65,7 +73,10 @@ fn read(stream: &TcpStream) -> Option<(String, String)> {
 /// A Chat server that calls the tool where one is offered.
 fn chat(head: &str, body: &str) -> (u16, String) {
     if head.starts_with("get ") {
-        return (200, json!({"object": "list", "data": [{"id": "tiny"}, {"id": "gpt-4o"}]}).to_string());
+        return (
+            200,
+            json!({"object": "list", "data": [{"id": "tiny"}, {"id": "gpt-4o"}]}).to_string(),
+        );
     }
     let body: Value = serde_json::from_str(body).unwrap();
     let delta = match body["tools"].is_array() {
@@ -81,13 +92,19 @@ fn chat(head: &str, body: &str) -> (u16, String) {
 
 fn without_tools(head: &str, body: &str) -> (u16, String) {
     match body.contains("\"tools\"") {
-        true => (400, json!({"error": {"message": "registry/tiny does not support tools"}}).to_string()),
+        true => (
+            400,
+            json!({"error": {"message": "registry/tiny does not support tools"}}).to_string(),
+        ),
         false => chat(head, body),
     }
 }
 
 fn refusing(_: &str, _: &str) -> (u16, String) {
-    (401, json!({"error": {"message": "Incorrect API key provided: sk-own-secret"}}).to_string())
+    (
+        401,
+        json!({"error": {"message": "Incorrect API key provided: sk-own-secret"}}).to_string(),
+    )
 }
 
 struct Place(TempDir);
@@ -116,14 +133,20 @@ impl Place {
             true => String::new(),
             false => format!("[model_providers.{name}]\nbase_url = \"{NOBODY}\"\n"),
         };
-        let more: String = ["ollama", "lmstudio", "llamacpp", "vllm"].map(nowhere).concat();
+        let more: String = ["ollama", "lmstudio", "llamacpp", "vllm"]
+            .map(nowhere)
+            .concat();
         std::fs::write(dir.path().join("config.toml"), format!("{config}\n{more}")).unwrap();
         Self(dir)
     }
 
     fn run(&self, args: &[&str], environment: &[(&str, &str)]) -> Seen {
         let mut command = Command::new(env!("CARGO_BIN_EXE_selvedge"));
-        command.arg("models").args(args).env("SELVEDGE_HOME", self.0.path()).current_dir(self.0.path());
+        command
+            .arg("models")
+            .args(args)
+            .env("SELVEDGE_HOME", self.0.path())
+            .current_dir(self.0.path());
         for name in [
             "OPENAI_API_KEY",
             "ANTHROPIC_API_KEY",
@@ -134,9 +157,17 @@ impl Place {
         ] {
             command.env_remove(name);
         }
-        let output = command.envs(environment.iter().copied()).stdin(Stdio::null()).output().unwrap();
+        let output = command
+            .envs(environment.iter().copied())
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-        Seen { status: output.status.code().unwrap(), out: text(output.stdout), err: text(output.stderr) }
+        Seen {
+            status: output.status.code().unwrap(),
+            out: text(output.stdout),
+            err: text(output.stderr),
+        }
     }
 }
 
@@ -150,7 +181,10 @@ fn own(server: &Server, more: &str) -> Place {
 #[test]
 fn a_model_is_tried_and_what_it_can_is_told() {
     let server = Server::start(chat);
-    let place = own(&server, "[models.tiny]\nprices = { input = 2.0, output = 4.0 }");
+    let place = own(
+        &server,
+        "[models.tiny]\nprices = { input = 2.0, output = 4.0 }",
+    );
     let seen = place.run(&["test"], &[]);
     assert_eq!(seen.status, 0, "{seen:?}");
     for words in [
@@ -163,8 +197,13 @@ fn a_model_is_tried_and_what_it_can_is_told() {
     ] {
         assert!(seen.out.contains(words), "{words}: {}", seen.out);
     }
-    let learned = place.run(&["test", "--json", "--model", "other"], &[]).json();
-    assert_eq!((learned["model"].as_str(), learned["tools"].as_str()), (Some("other"), Some("called")));
+    let learned = place
+        .run(&["test", "--json", "--model", "other"], &[])
+        .json();
+    assert_eq!(
+        (learned["model"].as_str(), learned["tools"].as_str()),
+        (Some("other"), Some("called"))
+    );
     assert!(learned["first_token_ms"].as_f64().unwrap() > 0.0);
     assert_eq!(learned["usage"]["input_tokens"], 1000);
 }
@@ -173,7 +212,10 @@ fn a_model_is_tried_and_what_it_can_is_told() {
 fn a_server_without_tools_is_asked_without_them() {
     let server = Server::start(without_tools);
     let learned = own(&server, "").run(&["test", "--json"], &[]).json();
-    assert_eq!((learned["tools"].as_str(), learned["text"].as_str()), (Some("not supported"), Some("ready")));
+    assert_eq!(
+        (learned["tools"].as_str(), learned["text"].as_str()),
+        (Some("not supported"), Some("ready"))
+    );
 }
 
 #[test]
@@ -183,42 +225,64 @@ fn a_missing_key_is_named_and_nothing_is_asked() {
     let seen = place.run(&["test"], &[]);
     assert_eq!(seen.status, 2);
     assert!(
-        seen.err.starts_with("error: OWN_KEY is not set") && seen.err.contains("hint: export OWN_KEY"),
+        seen.err.starts_with("error: OWN_KEY is not set")
+            && seen.err.contains("hint: export OWN_KEY"),
         "{}",
         seen.err
     );
     assert!(server.asked().is_empty());
     assert_eq!(place.run(&["test"], &[("OWN_KEY", "sk-own")]).status, 0);
-    assert!(server.asked()[0].contains("authorization: bearer sk-own"), "{:?}", server.asked());
+    assert!(
+        server.asked()[0].contains("authorization: bearer sk-own"),
+        "{:?}",
+        server.asked()
+    );
 }
 
 #[test]
 fn a_failure_has_its_class_and_keeps_the_key() {
     let server = Server::start(refusing);
-    let seen = own(&server, "env_key = \"OWN_KEY\"").run(&["test", "--json"], &[("OWN_KEY", "sk-own-secret")]);
-    assert_eq!((seen.status, seen.json()["error"]["kind"].as_str()), (1, Some("auth")));
-    assert!(seen.err.contains("(auth)") && seen.err.contains("hint: check the key in OWN_KEY"), "{}", seen.err);
+    let seen = own(&server, "env_key = \"OWN_KEY\"")
+        .run(&["test", "--json"], &[("OWN_KEY", "sk-own-secret")]);
+    assert_eq!(
+        (seen.status, seen.json()["error"]["kind"].as_str()),
+        (1, Some("auth"))
+    );
+    assert!(
+        seen.err.contains("(auth)") && seen.err.contains("hint: check the key in OWN_KEY"),
+        "{}",
+        seen.err
+    );
     assert!(!format!("{seen:?}").contains("sk-own-secret"), "{seen:?}");
 }
 
 #[test]
 fn a_server_on_this_machine_is_found() {
     let server = Server::start(chat);
-    let place = Place::new(&format!("[model_providers.llamacpp]\nbase_url = \"{}\"\n", server.url));
+    let place = Place::new(&format!(
+        "[model_providers.llamacpp]\nbase_url = \"{}\"\n",
+        server.url
+    ));
     let learned = place.run(&["test", "--json"], &[]).json();
-    assert_eq!((learned["provider"].as_str(), learned["model"].as_str()), (Some("llamacpp"), Some("tiny")));
+    assert_eq!(
+        (learned["provider"].as_str(), learned["model"].as_str()),
+        (Some("llamacpp"), Some("tiny"))
+    );
     // A key says more than a server that happens to run.
     let place = Place::new(&format!(
         "[model_providers.llamacpp]\nbase_url = \"{url}\"\n[model_providers.anthropic]\nbase_url = \"{url}\"\nwire_api = \"chat\"\n",
         url = server.url
     ));
-    let learned = place.run(&["test", "--json"], &[("ANTHROPIC_API_KEY", "x")]).json();
+    let learned = place
+        .run(&["test", "--json"], &[("ANTHROPIC_API_KEY", "x")])
+        .json();
     assert_eq!(learned["provider"], "anthropic");
     // Nobody at all: one line says what to do.
     let seen = Place::new("").run(&["test"], &[]);
     assert_eq!(seen.status, 2);
     assert!(
-        seen.err.contains("there is no model to ask") && seen.err.contains("hint: set OPENAI_API_KEY"),
+        seen.err.contains("there is no model to ask")
+            && seen.err.contains("hint: set OPENAI_API_KEY"),
         "{}",
         seen.err
     );
@@ -229,15 +293,30 @@ fn providers_and_their_models_are_listed() {
     let server = Server::start(chat);
     let place = own(&server, "[models.tiny]\ncontext_window = 5000");
     let listed = place.run(&["list", "--json"], &[]).json();
-    let find = |name: &str| listed.as_array().unwrap().iter().find(|provider| provider["provider"] == name).unwrap();
-    assert_eq!(find("openai")["key"], json!({"variable": "OPENAI_API_KEY", "state": "missing"}));
+    let find = |name: &str| {
+        listed
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|provider| provider["provider"] == name)
+            .unwrap()
+    };
+    assert_eq!(
+        find("openai")["key"],
+        json!({"variable": "OPENAI_API_KEY", "state": "missing"})
+    );
     assert_eq!(find("ollama")["error"], "does not run");
     let models = &find("own")["models"];
-    assert_eq!((&models[0]["context_window"], &models[0]["known"]), (&json!(5000), &json!(true)));
+    assert_eq!(
+        (&models[0]["context_window"], &models[0]["known"]),
+        (&json!(5000), &json!(true))
+    );
     assert_eq!(models[1]["context_window"], 128_000);
     let seen = place.run(&["list", "--provider", "own"], &[]);
     assert!(
-        seen.out.contains("2 models") && seen.out.contains("gpt-4o") && !seen.out.contains("openai"),
+        seen.out.contains("2 models")
+            && seen.out.contains("gpt-4o")
+            && !seen.out.contains("openai"),
         "{}",
         seen.out
     );
@@ -246,18 +325,44 @@ fn providers_and_their_models_are_listed() {
 #[test]
 fn mistakes_are_told_before_anything_is_asked() {
     let cases = [
-        ("model_provider = \"nobody\"", "there is no provider `nobody`"),
-        ("[model_providers.x]\nenv_key = \"X\"", "[model_providers.x] has no base_url"),
-        ("[model_providers.x]\nbase_url = \"http://x\"\nwire_api = \"grpc\"", "unknown variant `grpc`"),
-        ("model_provider = \"openrouter\"", "OPENROUTER_API_KEY is not set"),
+        (
+            "model_provider = \"nobody\"",
+            "there is no provider `nobody`",
+        ),
+        (
+            "[model_providers.x]\nenv_key = \"X\"",
+            "[model_providers.x] has no base_url",
+        ),
+        (
+            "[model_providers.x]\nbase_url = \"http://x\"\nwire_api = \"grpc\"",
+            "unknown variant `grpc`",
+        ),
+        (
+            "model_provider = \"openrouter\"",
+            "OPENROUTER_API_KEY is not set",
+        ),
     ];
     for (config, words) in cases {
         let seen = Place::new(config).run(&["test"], &[]);
         assert_eq!(seen.status, 2, "{config}");
-        assert!(seen.err.contains(words) && seen.err.contains("hint: "), "{config}: {}", seen.err);
+        assert!(
+            seen.err.contains(words) && seen.err.contains("hint: "),
+            "{config}: {}",
+            seen.err
+        );
     }
-    let seen = Place::new("").run(&["test", "--provider", "openrouter"], &[("OPENROUTER_API_KEY", "x")]);
-    assert!(seen.status == 2 && seen.err.contains("no model is named for provider `openrouter`"), "{}", seen.err);
+    let seen = Place::new("").run(
+        &["test", "--provider", "openrouter"],
+        &[("OPENROUTER_API_KEY", "x")],
+    );
+    assert!(
+        seen.status == 2
+            && seen
+                .err
+                .contains("no model is named for provider `openrouter`"),
+        "{}",
+        seen.err
+    );
 }
 
 /// Where there is no keyring, that is said, and the environment still works.
@@ -273,12 +378,21 @@ fn a_machine_without_a_keyring_says_so() {
         .stderr(Stdio::piped())
         .spawn();
     let mut child = child.unwrap();
-    child.stdin.take().unwrap().write_all(b"sk-typed\n").unwrap();
+    child
+        .stdin
+        .take()
+        .unwrap()
+        .write_all(b"sk-typed\n")
+        .unwrap();
     let output = child.wait_with_output().unwrap();
     let err = String::from_utf8(output.stderr).unwrap();
     assert!(!err.contains("sk-typed"), "{err}");
     if cfg!(target_os = "linux") {
         assert_eq!(output.status.code(), Some(2));
-        assert!(err.contains("the system's keyring cannot be used") && err.contains("hint: set the key"), "{err}");
+        assert!(
+            err.contains("the system's keyring cannot be used")
+                && err.contains("hint: set the key"),
+            "{err}"
+        );
     }
 }

@@ -43,14 +43,20 @@ fn collector() -> (String, Collected) {
                         if let Some(number) = lower.strip_prefix("content-length:") {
                             length = number.trim().parse().unwrap();
                         } else if path.is_empty() {
-                            path = line.split_whitespace().nth(1).unwrap_or_default().to_owned();
+                            path = line
+                                .split_whitespace()
+                                .nth(1)
+                                .unwrap_or_default()
+                                .to_owned();
                         } else if line.trim().is_empty() {
                             break;
                         }
                     }
                     let mut body = vec![0; length];
                     reader.read_exact(&mut body).unwrap();
-                    into.lock().unwrap().push((path, serde_json::from_slice(&body).unwrap()));
+                    into.lock()
+                        .unwrap()
+                        .push((path, serde_json::from_slice(&body).unwrap()));
                     let answer = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}";
                     stream.write_all(answer.as_bytes()).unwrap();
                 }
@@ -62,9 +68,16 @@ fn collector() -> (String, Collected) {
 
 #[test]
 fn a_turn_is_sent_with_its_spans_and_counters() {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .unwrap();
     let script = block("return (await tools.readFile({ path: 'a.txt' })).text");
-    let server = runtime.block_on(Server::saying(vec![vec![text(&script)], vec![text("done")]]));
+    let server = runtime.block_on(Server::saying(vec![
+        vec![text(&script)],
+        vec![text("done")],
+    ]));
     let dir = tempfile::tempdir().unwrap();
     let (home, work) = (dir.path().join("home"), dir.path().join("work"));
     std::fs::create_dir_all(&home).unwrap();
@@ -84,7 +97,11 @@ fn a_turn_is_sent_with_its_spans_and_counters() {
         .stdin(Stdio::null())
         .output()
         .unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     let collected = collected.lock().unwrap();
     let spans: Vec<&Value> = collected
         .iter()
@@ -93,20 +110,40 @@ fn a_turn_is_sent_with_its_spans_and_counters() {
         .flat_map(|resource| resource["scopeSpans"].as_array().unwrap())
         .flat_map(|scope| scope["spans"].as_array().unwrap())
         .collect();
-    let named = |name: &str| spans.iter().find(|span| span["name"] == name).unwrap_or_else(|| panic!("{spans:#?}"));
+    let named = |name: &str| {
+        spans
+            .iter()
+            .find(|span| span["name"] == name)
+            .unwrap_or_else(|| panic!("{spans:#?}"))
+    };
     let (turn, call) = (named("turn"), named("tool_call"));
     assert_eq!(turn["traceId"], call["traceId"]);
     // Up from the call, one comes to the turn.
     let mut above = call["parentSpanId"].clone();
     while above != turn["spanId"] {
-        let parent = spans.iter().find(|span| span["spanId"] == above).unwrap_or_else(|| panic!("{above} {spans:#?}"));
+        let parent = spans
+            .iter()
+            .find(|span| span["spanId"] == above)
+            .unwrap_or_else(|| panic!("{above} {spans:#?}"));
         above = parent["parentSpanId"].clone();
     }
-    let metrics: String =
-        collected.iter().filter(|(path, _)| path == "/v1/metrics").map(|(_, body)| body.to_string()).collect();
-    for name in ["selvedge.turns", "selvedge.runs", "selvedge.calls", "selvedge.call_ms", "selvedge.tokens"] {
+    let metrics: String = collected
+        .iter()
+        .filter(|(path, _)| path == "/v1/metrics")
+        .map(|(_, body)| body.to_string())
+        .collect();
+    for name in [
+        "selvedge.turns",
+        "selvedge.runs",
+        "selvedge.calls",
+        "selvedge.call_ms",
+        "selvedge.tokens",
+    ] {
         assert!(metrics.contains(&format!("\"{name}\"")), "{name} {metrics}");
     }
     let all = format!("{spans:?}{metrics}");
-    assert!(!all.contains("read it") && !all.contains("a.txt"), "nothing of what was said is in it: {all}");
+    assert!(
+        !all.contains("read it") && !all.contains("a.txt"),
+        "nothing of what was said is in it: {all}"
+    );
 }

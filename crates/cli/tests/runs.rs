@@ -16,7 +16,11 @@ use support::{Client, Place};
 fn run(place: &Place, args: &[&str]) -> (i32, String, String) {
     let output = place.command(args).output().unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-    (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
+    (
+        output.status.code().unwrap(),
+        text(output.stdout),
+        text(output.stderr),
+    )
 }
 
 fn json_of(place: &Place, args: &[&str]) -> Value {
@@ -25,7 +29,10 @@ fn json_of(place: &Place, args: &[&str]) -> Value {
 }
 
 fn last(place: &Place) -> String {
-    json_of(place, &["runs", "list", "--json"])[0]["id"].as_str().unwrap().to_owned()
+    json_of(place, &["runs", "list", "--json"])[0]["id"]
+        .as_str()
+        .unwrap()
+        .to_owned()
 }
 
 /// Does something, then fails.
@@ -37,19 +44,35 @@ fn whoever_wrote_the_script_is_told_their_own_way_to_go_on() {
     let (status, _, err) = run(&place, &["run", "-e", FAILS]);
     let id = last(&place);
     assert_eq!(status, 1);
-    assert!(err.contains(&format!("`selvedge run FILE --resume {id}`")), "{err}");
+    assert!(
+        err.contains(&format!("`selvedge run FILE --resume {id}`")),
+        "{err}"
+    );
     assert!(err.contains(&format!("`selvedge runs show {id}`")), "{err}");
     let item = json_of(&place, &["run", "--json", "-e", FAILS]);
     let suggestions = item["error"]["suggestions"].to_string();
-    assert!(suggestions.contains(&format!("--resume {}", item["id"].as_str().unwrap())), "{item}");
+    assert!(
+        suggestions.contains(&format!("--resume {}", item["id"].as_str().unwrap())),
+        "{item}"
+    );
 
     let mut client = Client::start(&place, &[], json!({}));
     let item = client.script(FAILS);
-    let suggestions: Vec<&str> =
-        item["error"]["suggestions"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
+    let suggestions: Vec<&str> = item["error"]["suggestions"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(Value::as_str)
+        .collect();
     let argument = format!("`resume: \"{}\"`", item["id"].as_str().unwrap());
-    assert!(suggestions.iter().any(|words| words.contains(&argument)), "{item}");
-    assert!(suggestions.iter().all(|words| !words.contains("--resume")), "{item}");
+    assert!(
+        suggestions.iter().any(|words| words.contains(&argument)),
+        "{item}"
+    );
+    assert!(
+        suggestions.iter().all(|words| !words.contains("--resume")),
+        "{item}"
+    );
 }
 
 #[test]
@@ -58,7 +81,10 @@ fn of_a_run_that_was_not_kept_nobody_is_sent_to_look() {
     let (status, _, err) = run(&place, &["run", "--ephemeral", "-e", FAILS]);
     assert_eq!(status, 1);
     assert!(err.contains("note: 1 of 1 calls had finished\n"), "{err}");
-    assert!(!err.contains("runs show") && !err.contains("resume"), "{err}");
+    assert!(
+        !err.contains("runs show") && !err.contains("resume"),
+        "{err}"
+    );
     let item = json_of(&place, &["run", "--ephemeral", "--json", "-e", FAILS]);
     assert!(!item.to_string().contains("resume"), "{item}");
 }
@@ -81,10 +107,17 @@ fn what_is_taken_along_is_for_its_owner_alone() {
     // One that was there is closed before anything is in it, and holds nothing of what it held.
     let old = place.work().join("old.json");
     std::fs::write(&old, "x".repeat(100_000)).unwrap();
-    assert_ne!(mode_of(&old) & 0o077, 0, "the test's own file is readable for others");
+    assert_ne!(
+        mode_of(&old) & 0o077,
+        0,
+        "the test's own file is readable for others"
+    );
     assert_eq!(run(&place, &["runs", "export", &id, "old.json"]).0, 0);
     assert_eq!(mode_of(&old), 0o600);
-    assert_eq!(std::fs::read(&old).unwrap(), std::fs::read(place.work().join("run.json")).unwrap());
+    assert_eq!(
+        std::fs::read(&old).unwrap(),
+        std::fs::read(place.work().join("run.json")).unwrap()
+    );
     assert_eq!(run(&place, &["runs", "replay", "old.json"]).1, "1\n");
     // What is no file is written to as it is.
     assert_eq!(run(&place, &["runs", "export", &id, "/dev/null"]).0, 0);
@@ -94,7 +127,9 @@ fn what_is_taken_along_is_for_its_owner_alone() {
 const NOBODY: u32 = 65534;
 
 fn is_root() -> bool {
-    Path::new("/proc/self").metadata().is_ok_and(|facts| std::os::unix::fs::MetadataExt::uid(&facts) == 0)
+    Path::new("/proc/self")
+        .metadata()
+        .is_ok_and(|facts| std::os::unix::fs::MetadataExt::uid(&facts) == 0)
 }
 
 /// What may be done below a folder.
@@ -110,7 +145,9 @@ fn let_all(may: May, path: &Path) {
         May::Write => (0o700, 0o600),
     };
     if path.is_dir() {
-        std::fs::read_dir(path).unwrap().for_each(|entry| let_all(may, &entry.unwrap().path()));
+        std::fs::read_dir(path)
+            .unwrap()
+            .for_each(|entry| let_all(may, &entry.unwrap().path()));
     }
     if is_root() {
         chown(path, Some(NOBODY), Some(NOBODY)).unwrap();
@@ -127,7 +164,11 @@ fn look(place: &Place, args: &[&str]) -> (i32, String, String) {
     }
     let output = command.output().unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-    (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
+    (
+        output.status.code().unwrap(),
+        text(output.stdout),
+        text(output.stderr),
+    )
 }
 
 /// A place of which nobody else is kept out by the folder above.
@@ -148,9 +189,24 @@ fn is_seen(place: &Place, id: &str, call: &str) {
 #[test]
 fn runs_are_seen_where_nothing_may_be_written() {
     let place = open_place();
-    assert_eq!(run(&place, &["run", "-q", "-e", "await tools.listDir({ path: '.' }); return 7"]).0, 0);
+    assert_eq!(
+        run(
+            &place,
+            &[
+                "run",
+                "-q",
+                "-e",
+                "await tools.listDir({ path: '.' }); return 7"
+            ]
+        )
+        .0,
+        0
+    );
     let id = last(&place);
-    assert!(!place.home().join("journal.sqlite-wal").exists(), "its log is folded in when the last one leaves");
+    assert!(
+        !place.home().join("journal.sqlite-wal").exists(),
+        "its log is folded in when the last one leaves"
+    );
     let_all(May::Look, &place.home());
     is_seen(&place, &id, "list_dir");
     let (status, out, err) = look(&place, &["runs", "export", &id]);
@@ -162,7 +218,11 @@ fn runs_are_seen_where_nothing_may_be_written() {
     assert!(status == 2 && err.contains("hint: "), "{err}");
     let_all(May::Write, &place.home());
     // Only the file.
-    std::fs::set_permissions(place.home().join("journal.sqlite"), PermissionsExt::from_mode(0o400)).unwrap();
+    std::fs::set_permissions(
+        place.home().join("journal.sqlite"),
+        PermissionsExt::from_mode(0o400),
+    )
+    .unwrap();
     is_seen(&place, &id, "list_dir");
 }
 
@@ -177,7 +237,15 @@ fn what_a_killed_process_left_in_the_log_is_seen_or_told_of() {
     let id = last(&place);
     child.kill().unwrap();
     child.wait().unwrap();
-    assert!(place.home().join("journal.sqlite-wal").metadata().unwrap().len() > 0);
+    assert!(
+        place
+            .home()
+            .join("journal.sqlite-wal")
+            .metadata()
+            .unwrap()
+            .len()
+            > 0
+    );
     let_all(May::Look, &place.home());
     // Its command lives a moment longer.
     let began = std::time::Instant::now();
@@ -191,8 +259,14 @@ fn what_a_killed_process_left_in_the_log_is_seen_or_told_of() {
     let_all(May::Look, &place.home());
     let (status, out, err) = look(&place, &["runs", "list"]);
     assert_eq!((status, out.as_str()), (2, ""), "{err}");
-    let told = format!("error: the journal in {} may only be read, and what happened last is", place.home().display());
-    assert!(err.starts_with(&told) && err.contains("\nhint: copy the folder"), "{err}");
+    let told = format!(
+        "error: the journal in {} may only be read, and what happened last is",
+        place.home().display()
+    );
+    assert!(
+        err.starts_with(&told) && err.contains("\nhint: copy the folder"),
+        "{err}"
+    );
     let_all(May::Write, &place.home());
 }
 
@@ -201,11 +275,15 @@ fn an_older_journal_that_may_not_be_written_is_told_of() {
     let place = open_place();
     assert_eq!(run(&place, &["run", "-q", "-e", "return 7"]).0, 0);
     let file = rusqlite::Connection::open(place.home().join("journal.sqlite")).unwrap();
-    file.execute_batch("DELETE FROM steps WHERE number = (SELECT max(number) FROM steps)").unwrap();
+    file.execute_batch("DELETE FROM steps WHERE number = (SELECT max(number) FROM steps)")
+        .unwrap();
     drop(file);
     let_all(May::Look, &place.home());
     let (status, _, err) = look(&place, &["runs", "list"]);
-    assert!(status == 2 && err.contains("older version") && err.contains("hint: copy the folder"), "{err}");
+    assert!(
+        status == 2 && err.contains("older version") && err.contains("hint: copy the folder"),
+        "{err}"
+    );
     let_all(May::Write, &place.home());
 }
 
@@ -217,8 +295,13 @@ fn begun(place: &Place, then: &str) -> (std::process::Child, String) {
         as_long_as_nobody_else()
     );
     let mut command = place.command(&["run", "--json", "--timeout", "600s", "-e", &code]);
-    let child = command.stdout(std::process::Stdio::piped()).spawn().unwrap();
-    until(|| effects(place) == "one\ntwo\n" && (sleeping() == 1 || !Path::new("/proc/self").exists()));
+    let child = command
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    until(|| {
+        effects(place) == "one\ntwo\n" && (sleeping() == 1 || !Path::new("/proc/self").exists())
+    });
     (child, last(place))
 }
 
@@ -232,7 +315,9 @@ fn sleeping() -> usize {
     let words = format!("sleep\0{}\0", as_long_as_nobody_else());
     let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     processes
-        .filter(|process| std::fs::read(process.path().join("cmdline")).is_ok_and(|is| is == words.as_bytes()))
+        .filter(|process| {
+            std::fs::read(process.path().join("cmdline")).is_ok_and(|is| is == words.as_bytes())
+        })
         .count()
 }
 
@@ -251,7 +336,10 @@ fn until(mut it_is_so: impl FnMut() -> bool) {
 #[test]
 fn a_run_of_another_process_is_cancelled() {
     let place = Place::new();
-    let (child, id) = begun(&place, " await tools.exec({ command: ['sh', '-c', 'echo three >> effects'] })");
+    let (child, id) = begun(
+        &place,
+        " await tools.exec({ command: ['sh', '-c', 'echo three >> effects'] })",
+    );
     let (status, _, err) = run(&place, &["runs", "cancel", &id]);
     assert_eq!(status, 0, "{err}");
     assert!(err.contains(&format!("note: {id} is cancelled")), "{err}");
@@ -260,15 +348,28 @@ fn a_run_of_another_process_is_cancelled() {
     let item: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(1), "{item}");
     assert_eq!(item["error"]["code"], "ScriptCancelledError", "{item}");
-    assert!(item["error"]["message"].as_str().unwrap().contains("`selvedge runs cancel`"), "{item}");
+    assert!(
+        item["error"]["message"]
+            .as_str()
+            .unwrap()
+            .contains("`selvedge runs cancel`"),
+        "{item}"
+    );
     assert_eq!((sleeping(), effects(&place)), (0, "one\ntwo\n".to_owned()));
     let shown = json_of(&place, &["runs", "show", &id, "--json"]);
     assert_eq!(shown["run"]["state"], "failed", "{shown}");
-    let states: Vec<&Value> = shown["calls"].as_array().unwrap().iter().map(|call| &call["state"]).collect();
+    let states: Vec<&Value> = shown["calls"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|call| &call["state"])
+        .collect();
     assert_eq!(states, ["done", "aborted"], "{shown}");
     // Nobody is asked to stop any more, and what is over is not cancelled again.
     let file = rusqlite::Connection::open(place.home().join("journal.sqlite")).unwrap();
-    let stops: i64 = file.query_row("SELECT count(*) FROM stops", [], |row| row.get(0)).unwrap();
+    let stops: i64 = file
+        .query_row("SELECT count(*) FROM stops", [], |row| row.get(0))
+        .unwrap();
     assert_eq!(stops, 0);
     let (status, _, err) = run(&place, &["runs", "cancel", &id]);
     assert!(status == 2 && err.contains("has ended"), "{err}");
@@ -280,16 +381,33 @@ fn a_task_of_another_process_is_cancelled() {
     place.config("[script_harness.expose]\nenable_spawn = true\n");
     let source = "const task = tools.spawn.exec('exec', { command: ['sh', '-c', 'echo one >> effects; sleep 60'] });
         try { await task.done } catch (error) { return error.message }";
-    let child = place.command(&["run", "-q", "-e", source]).stdout(std::process::Stdio::piped()).spawn().unwrap();
+    let child = place
+        .command(&["run", "-q", "-e", source])
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
     until(|| effects(&place) == "one\n");
     let runs = json_of(&place, &["runs", "list", "--json"]);
-    let mut ids = runs.as_array().unwrap().iter().map(|run| run["id"].as_str().unwrap());
+    let mut ids = runs
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|run| run["id"].as_str().unwrap());
     let id = ids.find(|id| id.starts_with("tsk_")).unwrap();
     let (status, _, err) = run(&place, &["runs", "cancel", id]);
-    assert!(status == 0 && err.contains(&format!("note: {id} is cancelled")), "{err}");
+    assert!(
+        status == 0 && err.contains(&format!("note: {id} is cancelled")),
+        "{err}"
+    );
     let output = child.wait_with_output().unwrap();
-    assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "exec was stopped");
-    assert_eq!(json_of(&place, &["runs", "show", id, "--json"])["calls"][0]["state"], "aborted");
+    assert_eq!(
+        String::from_utf8_lossy(&output.stdout).trim(),
+        "exec was stopped"
+    );
+    assert_eq!(
+        json_of(&place, &["runs", "show", id, "--json"])["calls"][0]["state"],
+        "aborted"
+    );
 }
 
 #[test]
@@ -297,14 +415,20 @@ fn a_run_whose_process_is_held_up_stops_when_it_goes_on() {
     let place = Place::new();
     let (child, id) = begun(&place, "");
     let signal = |name: &str| {
-        let sent = std::process::Command::new("kill").args([name, &child.id().to_string()]).status().unwrap();
+        let sent = std::process::Command::new("kill")
+            .args([name, &child.id().to_string()])
+            .status()
+            .unwrap();
         assert!(sent.success());
     };
     signal("-STOP");
     let (status, _, err) = run(&place, &["runs", "cancel", &id]);
     signal("-CONT");
     assert_eq!(status, 1, "{err}");
-    assert!(err.contains(&format!("error: {id} has not stopped")) && err.contains("\nhint: "), "{err}");
+    assert!(
+        err.contains(&format!("error: {id} has not stopped")) && err.contains("\nhint: "),
+        "{err}"
+    );
     let item: Value = serde_json::from_slice(&child.wait_with_output().unwrap().stdout).unwrap();
     assert_eq!(item["error"]["code"], "ScriptCancelledError", "{item}");
 }
@@ -326,7 +450,10 @@ fn of_a_servers_runs_only_the_one_that_is_meant_is_cancelled() {
     let (status, _, err) = run(&place, &["runs", "cancel", &meant]);
     assert_eq!(status, 0, "{err}");
     let item = client.answer_to(first)["result"]["structuredContent"].clone();
-    assert_eq!((item["id"].as_str(), item["error"]["code"].as_str()), (Some(&*meant), Some("ScriptCancelledError")));
+    assert_eq!(
+        (item["id"].as_str(), item["error"]["code"].as_str()),
+        (Some(&*meant), Some("ScriptCancelledError"))
+    );
     std::fs::write(place.work().join("second"), "").unwrap();
     let item = client.answer_to(second)["result"]["structuredContent"].clone();
     assert_eq!(support::value(&item), "second");
@@ -336,7 +463,10 @@ fn of_a_servers_runs_only_the_one_that_is_meant_is_cancelled() {
 fn a_script_that_only_computes_is_cancelled_too() {
     let place = Place::new();
     let mut command = place.command(&["run", "--json", "--timeout", "600s", "-e", "for (;;) {}"]);
-    let child = command.stdout(std::process::Stdio::piped()).spawn().unwrap();
+    let child = command
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
     until(|| json_of(&place, &["runs", "list", "--json"])[0]["state"] == "running");
     let (status, _, err) = run(&place, &["runs", "cancel", &last(&place)]);
     assert_eq!(status, 0, "{err}");

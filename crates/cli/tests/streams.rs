@@ -19,8 +19,14 @@ impl Place {
 
     fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_selvedge"));
-        command.args(args).env("SELVEDGE_HOME", self.dir.path().join("home")).current_dir(self.dir.path().join("work"));
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+            .args(args)
+            .env("SELVEDGE_HOME", self.dir.path().join("home"))
+            .current_dir(self.dir.path().join("work"));
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
         command
     }
 }
@@ -34,7 +40,11 @@ fn left_alone() -> Stdio {
 
 fn told(output: &Output) -> (Option<i32>, String, String) {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    (output.status.code(), text(&output.stdout), text(&output.stderr))
+    (
+        output.status.code(),
+        text(&output.stdout),
+        text(&output.stderr),
+    )
 }
 
 #[test]
@@ -42,18 +52,46 @@ fn nobody_reads_standard_error_and_everything_else_is_as_always() {
     let place = Place::new();
     // What is said: a line of the script, one per call, a warning, an error, a note.
     let cases: [(&[&str], i32, &str); 5] = [
-        (&["run", "-e", "console.log('said'); await tools.listDir({path: '.'}); return 1"], 0, "1\n"),
-        (&["run", "-e", "tools.listDir({path: '.'}); return 2"], 0, "2\n"),
-        (&["run", "-e", "await tools.listDir({path: '.'}); throw new Error('no')"], 1, ""),
+        (
+            &[
+                "run",
+                "-e",
+                "console.log('said'); await tools.listDir({path: '.'}); return 1",
+            ],
+            0,
+            "1\n",
+        ),
+        (
+            &["run", "-e", "tools.listDir({path: '.'}); return 2"],
+            0,
+            "2\n",
+        ),
+        (
+            &[
+                "run",
+                "-e",
+                "await tools.listDir({path: '.'}); throw new Error('no')",
+            ],
+            1,
+            "",
+        ),
         (&["run", "no-such-file.ts"], 2, ""),
         (&["sessions", "list"], 0, ""),
     ];
     for (args, status, out) in cases {
         let output = place.command(args).stderr(left_alone()).output().unwrap();
-        assert_eq!(told(&output), (Some(status), out.to_owned(), String::new()), "{args:?}");
+        assert_eq!(
+            told(&output),
+            (Some(status), out.to_owned(), String::new()),
+            "{args:?}"
+        );
         if let Ok(full) = std::fs::OpenOptions::new().write(true).open("/dev/full") {
             let output = place.command(args).stderr(full).output().unwrap();
-            assert_eq!(told(&output), (Some(status), out.to_owned(), String::new()), "{args:?}, on a full disk");
+            assert_eq!(
+                told(&output),
+                (Some(status), out.to_owned(), String::new()),
+                "{args:?}, on a full disk"
+            );
         }
     }
 }
@@ -73,17 +111,29 @@ fn nobody_reads_standard_output_and_nothing_is_said_of_it() {
         let output = place.command(args).stdout(left_alone()).output().unwrap();
         let (status, _, err) = told(&output);
         assert_eq!(status, Some(0), "{args:?}: {err}");
-        assert!(!err.contains("error") && !err.contains("panic"), "{args:?}: {err}");
+        assert!(
+            !err.contains("error") && !err.contains("panic"),
+            "{args:?}: {err}"
+        );
     }
 }
 
 /// The same command, which may make no file larger than so many blocks of 512 bytes.
 fn with_small_files(command: &Command, blocks: u32) -> Command {
     let mut limited = Command::new("sh");
-    limited.arg("-c").arg(format!("ulimit -f {blocks}; exec \"$0\" \"$@\"")).arg(command.get_program());
-    limited.args(command.get_args()).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    limited
+        .arg("-c")
+        .arg(format!("ulimit -f {blocks}; exec \"$0\" \"$@\""))
+        .arg(command.get_program());
+    limited
+        .args(command.get_args())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
     limited.current_dir(command.get_current_dir().unwrap());
-    command.get_envs().for_each(|(name, value)| _ = limited.env(name, value.unwrap()));
+    command
+        .get_envs()
+        .for_each(|(name, value)| _ = limited.env(name, value.unwrap()));
     limited
 }
 
@@ -94,7 +144,10 @@ fn a_file_that_may_not_grow_is_an_error_that_is_told() {
     let run = place.command(&["run", "-e", "return 1"]);
     let (status, _, err) = told(&with_small_files(&run, 4).output().unwrap());
     assert_eq!(status, Some(2), "{err}");
-    assert!(err.starts_with("error: ") && err.contains("\nhint: "), "{err}");
+    assert!(
+        err.starts_with("error: ") && err.contains("\nhint: "),
+        "{err}"
+    );
     // The sandbox, whose memory is a file to the system.
     let run = place.command(&["run", "--ephemeral", "-e", "return 1"]);
     let (status, _, err) = told(&with_small_files(&run, 4).output().unwrap());
@@ -102,12 +155,24 @@ fn a_file_that_may_not_grow_is_an_error_that_is_told() {
     assert!(err.contains("File too large"), "{err}");
     // Standard output, of which nearly all that may be is there.
     std::fs::write(place.dir.path().join("out"), vec![b'.'; 16000 * 512]).unwrap();
-    let full = std::fs::File::options().append(true).open(place.dir.path().join("out")).unwrap();
-    let run = place.command(&["run", "-q", "--ephemeral", "-e", "text('x'); throw new Error('of its own')"]);
+    let full = std::fs::File::options()
+        .append(true)
+        .open(place.dir.path().join("out"))
+        .unwrap();
+    let run = place.command(&[
+        "run",
+        "-q",
+        "--ephemeral",
+        "-e",
+        "text('x'); throw new Error('of its own')",
+    ]);
     let (status, _, err) = told(&with_small_files(&run, 16000).stdout(full).output().unwrap());
     assert_eq!(status, Some(1), "{err}");
     assert!(err.contains("of its own"), "{err}");
-    assert!(err.contains("error: cannot write to standard output: File too large"), "{err}");
+    assert!(
+        err.contains("error: cannot write to standard output: File too large"),
+        "{err}"
+    );
 }
 
 #[test]

@@ -32,14 +32,28 @@ impl Place {
 
     fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_selvedge"));
-        command.args(args).env("SELVEDGE_HOME", self.path("home")).current_dir(self.path("work"));
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+            .args(args)
+            .env("SELVEDGE_HOME", self.path("home"))
+            .current_dir(self.path("work"));
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
         command
     }
 
     fn run(&self, args: &[&str]) -> (i32, String, String) {
-        let Output { status, stdout, stderr } = self.command(args).output().unwrap();
-        (status.code().unwrap(), String::from_utf8(stdout).unwrap(), String::from_utf8(stderr).unwrap())
+        let Output {
+            status,
+            stdout,
+            stderr,
+        } = self.command(args).output().unwrap();
+        (
+            status.code().unwrap(),
+            String::from_utf8(stdout).unwrap(),
+            String::from_utf8(stderr).unwrap(),
+        )
     }
 
     fn json(&self, args: &[&str]) -> Value {
@@ -49,7 +63,17 @@ impl Place {
 
     /// A run that waits for its first answer.
     fn suspended(&self, source: &str) -> String {
-        let output = self.json(&["run", "--suspend", "--approval", "untrusted", "--json", "-e", source, "--", "word"]);
+        let output = self.json(&[
+            "run",
+            "--suspend",
+            "--approval",
+            "untrusted",
+            "--json",
+            "-e",
+            source,
+            "--",
+            "word",
+        ]);
         assert_eq!(output["status"], json!("suspended"), "{output:#}");
         output["id"].as_str().unwrap().to_owned()
     }
@@ -70,22 +94,37 @@ fn an_answer_in_another_process_and_another_finishes_the_script() {
     assert_eq!(place.effects(), "");
     let shown = place.json(&["runs", "show", &id, "--json"]);
     assert_eq!(shown["run"]["state"], json!("suspended"));
-    assert_eq!(shown["questions"][0]["calls"][0]["tool"], json!("exec"), "{shown:#}");
+    assert_eq!(
+        shown["questions"][0]["calls"][0]["tool"],
+        json!("exec"),
+        "{shown:#}"
+    );
     let output = place.json(&["runs", "resume", &id, "--approve", "--json"]);
-    assert_eq!((&output["status"], place.effects()), (&json!("suspended"), "one\n".to_owned()), "{output:#}");
+    assert_eq!(
+        (&output["status"], place.effects()),
+        (&json!("suspended"), "one\n".to_owned()),
+        "{output:#}"
+    );
     let output = place.json(&["runs", "resume", &id, "--approve", "--json"]);
     let value: Value = serde_json::from_str(output["output_json"].as_str().unwrap()).unwrap();
     assert_eq!((value, place.effects()), (whole(), "one\ntwo\n".to_owned()));
-    assert_eq!(place.json(&["runs", "list", "--json"])[0]["state"], json!("completed"));
+    assert_eq!(
+        place.json(&["runs", "list", "--json"])[0]["state"],
+        json!("completed")
+    );
     let (status, _, err) = place.run(&["runs", "resume", &id, "--approve"]);
-    assert!(status == 2 && err.contains("is done") && err.contains("hint:"), "{err}");
+    assert!(
+        status == 2 && err.contains("is done") && err.contains("hint:"),
+        "{err}"
+    );
 }
 
 #[test]
 fn questions_of_several_awaits_are_answered_together() {
     let place = Place::new();
     // One is asked for at once, the other when something else has ended.
-    let source = "const say = word => tools.exec({command: ['sh', '-c', `echo ${word} >> effects`]});
+    let source =
+        "const say = word => tools.exec({command: ['sh', '-c', `echo ${word} >> effects`]});
         const later = tools.listDir({path: '.'}).then(() => say('b'));
         await Promise.all([say('a'), later]); return 'both'";
     let id = place.suspended(source);
@@ -103,7 +142,10 @@ fn a_run_that_waits_is_not_gone_on_from_behind_its_back() {
     let place = Place::new();
     let id = place.suspended(TWICE);
     let (status, _, err) = place.run(&["run", "--resume", &id, "-e", TWICE]);
-    assert!(status == 2 && err.contains("waits for an answer") && err.contains("runs resume"), "{err}");
+    assert!(
+        status == 2 && err.contains("waits for an answer") && err.contains("runs resume"),
+        "{err}"
+    );
     assert_eq!(place.effects(), "");
 }
 
@@ -117,7 +159,10 @@ fn the_rules_of_the_first_process_hold_in_the_others() {
     assert_eq!(output["status"], json!("suspended"), "{output:#}");
     assert!(!place.path("work/y").exists());
     let (status, _, err) = place.run(&["runs", "resume", &id, "--deny", "--because", "not that"]);
-    assert!(status == 1 && err.contains("exec was denied: not that"), "{err}");
+    assert!(
+        status == 1 && err.contains("exec was denied: not that"),
+        "{err}"
+    );
     assert!(!place.path("work/y").exists());
 }
 
@@ -125,13 +170,34 @@ fn the_rules_of_the_first_process_hold_in_the_others() {
 fn of_two_who_answer_at_once_one_goes_on() {
     for _ in 0..10 {
         let place = Place::new();
-        let id = place.suspended("await tools.exec({command: ['sh', '-c', 'echo one >> effects']}); return 'all'");
-        let racing: Vec<_> =
-            (0..4).map(|_| place.command(&["runs", "resume", &id, "--approve"]).spawn().unwrap()).collect();
-        let ended: Vec<Output> = racing.into_iter().map(|child| child.wait_with_output().unwrap()).collect();
-        let done = ended.iter().filter(|output| output.status.code() == Some(0)).count();
-        let words: Vec<_> = ended.iter().map(|output| String::from_utf8_lossy(&output.stderr).into_owned()).collect();
-        assert_eq!((done, place.effects()), (1, "one\n".to_owned()), "{words:#?}");
+        let id = place.suspended(
+            "await tools.exec({command: ['sh', '-c', 'echo one >> effects']}); return 'all'",
+        );
+        let racing: Vec<_> = (0..4)
+            .map(|_| {
+                place
+                    .command(&["runs", "resume", &id, "--approve"])
+                    .spawn()
+                    .unwrap()
+            })
+            .collect();
+        let ended: Vec<Output> = racing
+            .into_iter()
+            .map(|child| child.wait_with_output().unwrap())
+            .collect();
+        let done = ended
+            .iter()
+            .filter(|output| output.status.code() == Some(0))
+            .count();
+        let words: Vec<_> = ended
+            .iter()
+            .map(|output| String::from_utf8_lossy(&output.stderr).into_owned())
+            .collect();
+        assert_eq!(
+            (done, place.effects()),
+            (1, "one\n".to_owned()),
+            "{words:#?}"
+        );
     }
 }
 
@@ -164,17 +230,37 @@ fn the_word_to_end_puts_a_script_away() {
     let place = Place::new();
     let source = "const first = await tools.exec({command: ['sh', '-c', 'echo begun >> effects; until [ -e go ]; do sleep 0.01; done; echo 1']});
         await tools.exec({command: ['sh', '-c', 'echo second >> effects']}); return Number(first.stdout)";
-    let mut child = place.command(&["run", "--suspend", "--json", "-e", source]).spawn().unwrap();
+    let mut child = place
+        .command(&["run", "--suspend", "--json", "-e", source])
+        .spawn()
+        .unwrap();
     while place.effects().is_empty() {
         assert!(child.try_wait().unwrap().is_none());
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
-    Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap();
+    Command::new("kill")
+        .args(["-TERM", &child.id().to_string()])
+        .status()
+        .unwrap();
     std::fs::write(place.path("work/go"), "").unwrap();
     let output: Value = serde_json::from_slice(&child.wait_with_output().unwrap().stdout).unwrap();
-    assert_eq!((&output["status"], place.effects()), (&json!("suspended"), "begun\n".to_owned()), "{output:#}");
-    let output = place.json(&["runs", "resume", output["id"].as_str().unwrap(), "--approve", "--json"]);
-    assert_eq!((&output["output_json"], place.effects()), (&json!("1"), "begun\nsecond\n".to_owned()), "{output:#}");
+    assert_eq!(
+        (&output["status"], place.effects()),
+        (&json!("suspended"), "begun\n".to_owned()),
+        "{output:#}"
+    );
+    let output = place.json(&[
+        "runs",
+        "resume",
+        output["id"].as_str().unwrap(),
+        "--approve",
+        "--json",
+    ]);
+    assert_eq!(
+        (&output["output_json"], place.effects()),
+        (&json!("1"), "begun\nsecond\n".to_owned()),
+        "{output:#}"
+    );
 }
 
 #[test]
@@ -196,30 +282,55 @@ fn a_recorded_run_is_played_without_its_tools_and_taken_along() {
         assert_eq!(again[part], output[part], "{part}");
     }
     let (_, _, steps) = place.run(&["runs", "replay", id, "--step"]);
-    assert!(steps.contains("tool_2  readFile({\"path\":\"data\"})") && steps.contains("first"), "{steps}");
+    assert!(
+        steps.contains("tool_2  readFile({\"path\":\"data\"})") && steps.contains("first"),
+        "{steps}"
+    );
     let (status, _, err) = place.run(&["runs", "replay", id, "--fail", "tool_2"]);
     assert!(status == 1 && err.contains("made to fail"), "{err}");
     let (status, _, err) = place.run(&["runs", "replay", id, "--fail", "tool_9"]);
-    assert!(status == 2 && err.contains("hint: it made tool_1, tool_2, tool_3"), "{err}");
+    assert!(
+        status == 2 && err.contains("hint: it made tool_1, tool_2, tool_3"),
+        "{err}"
+    );
     assert_eq!(place.effects(), "ran\n", "nothing is done again");
     // Elsewhere, with nothing but the file.
     place.run(&["runs", "export", id, "cassette.json"]);
     let text = std::fs::read_to_string(place.path("work/cassette.json")).unwrap();
     assert!(!text.contains(key) && text.contains("[redacted]"));
     let elsewhere = Place::new();
-    std::fs::copy(place.path("work/cassette.json"), elsewhere.path("work/cassette.json")).unwrap();
+    std::fs::copy(
+        place.path("work/cassette.json"),
+        elsewhere.path("work/cassette.json"),
+    )
+    .unwrap();
     let (status, out, err) = elsewhere.run(&["runs", "replay", "cassette.json", "--json"]);
-    assert_eq!(status, 1, "the log shows a piece of what was taken out: {out}{err}");
+    assert_eq!(
+        status, 1,
+        "the log shows a piece of what was taken out: {out}{err}"
+    );
     assert!(out.contains("ReplayDivergenceError"), "{out}");
-    let (_, out, _) = place.run(&["run", "--json", "-e", "return (await tools.listDir({path: '.'})).entries.length"]);
+    let (_, out, _) = place.run(&[
+        "run",
+        "--json",
+        "-e",
+        "return (await tools.listDir({path: '.'})).entries.length",
+    ]);
     let plain: Value = serde_json::from_str(&out).unwrap();
     let (_, cassette, _) = place.run(&["runs", "export", plain["id"].as_str().unwrap()]);
     std::fs::write(elsewhere.path("work/plain.json"), cassette).unwrap();
     let (status, out, err) = elsewhere.run(&["runs", "replay", "plain.json"]);
-    assert_eq!((status, out.trim()), (0, plain["output_json"].as_str().unwrap()), "{err}");
+    assert_eq!(
+        (status, out.trim()),
+        (0, plain["output_json"].as_str().unwrap()),
+        "{err}"
+    );
     std::fs::write(elsewhere.path("work/other.json"), "{}").unwrap();
     let (status, _, err) = elsewhere.run(&["runs", "replay", "other.json"]);
-    assert!(status == 2 && err.contains("is no recorded run") && err.contains("hint:"), "{err}");
+    assert!(
+        status == 2 && err.contains("is no recorded run") && err.contains("hint:"),
+        "{err}"
+    );
 }
 
 #[test]
@@ -227,8 +338,11 @@ fn the_configuration_of_then_holds() {
     let place = Place::new();
     let config = place.path("home/config.toml");
     std::fs::create_dir_all(place.path("home")).unwrap();
-    std::fs::write(&config, "[script_harness.limits]\nmax_tool_calls = 2\n[script_harness.expose]\ntools = ['exec']\n")
-        .unwrap();
+    std::fs::write(
+        &config,
+        "[script_harness.limits]\nmax_tool_calls = 2\n[script_harness.expose]\ntools = ['exec']\n",
+    )
+    .unwrap();
     let id = place.suspended(
         "await tools.exec({command: ['rm', '-rf', 'x']}); const more = JSON.parse('[\"writeFile\"]');
         return [more[0] in tools, context.sandbox.remainingToolBudget]",
@@ -244,7 +358,10 @@ fn whoever_says_yes_sees_what_to() {
     let id =
         place.suspended("await tools.exec({command: ['sh', '-c', 'export API_TOKEN=x$(echo${IFS}hidden>>effects)']})");
     let (_, shown, _) = place.run(&["runs", "show", &id]);
-    assert!(shown.contains("API_TOKEN=x$(echo${IFS}hidden>>effects)"), "{shown}");
+    assert!(
+        shown.contains("API_TOKEN=x$(echo${IFS}hidden>>effects)"),
+        "{shown}"
+    );
 }
 
 #[test]
@@ -255,7 +372,11 @@ fn a_call_that_lost_its_race_does_not_run_later() {
         await say('after'); return 'all'";
     let id = place.suspended(source);
     let (status, out, err) = place.run(&["runs", "resume", &id, "--approve"]);
-    assert_eq!((status, out.as_str(), place.effects().as_str()), (0, "all\n", "after\n"), "{err}");
+    assert_eq!(
+        (status, out.as_str(), place.effects().as_str()),
+        (0, "all\n", "after\n"),
+        "{err}"
+    );
 }
 
 #[test]
@@ -263,7 +384,10 @@ fn a_run_that_waits_can_be_given_up() {
     let place = Place::new();
     let id = place.suspended(TWICE);
     assert_eq!(place.run(&["runs", "cancel", &id]).0, 0);
-    assert_eq!(place.json(&["runs", "list", "--json"])[0]["state"], json!("failed"));
+    assert_eq!(
+        place.json(&["runs", "list", "--json"])[0]["state"],
+        json!("failed")
+    );
     let (status, _, err) = place.run(&["runs", "resume", &id, "--approve"]);
     assert!(status == 2 && err.contains("has ended"), "{err}");
     assert_eq!(place.effects(), "");
@@ -278,7 +402,15 @@ fn earlier_runs_of_others_cannot_be_recalled() {
     let elsewhere = place.path("elsewhere");
     let ask = |handle: &str| {
         let script = format!("return await recall('{handle}').then(r => r.value, e => e.message)");
-        place.json(&["run", "--json", "-C", elsewhere.to_str().unwrap(), "-e", &script])["output_json"].clone()
+        place.json(&[
+            "run",
+            "--json",
+            "-C",
+            elsewhere.to_str().unwrap(),
+            "-e",
+            &script,
+        ])["output_json"]
+            .clone()
     };
     assert_eq!(ask(id), json!(format!("\"there is no run `{id}`\"")));
     assert!(!ask("scr_").to_string().contains("hush"));
@@ -302,8 +434,13 @@ fn what_an_earlier_run_returned_is_read_in_slices() {
         return [list.value, list.total, list.truncated, text.value, text.total, none]"
     );
     let output = place.json(&["run", "--json", "-e", &script]);
-    let value: Value = serde_json::from_str(output["output_json"].as_str().unwrap_or_default()).unwrap_or_default();
-    assert_eq!(value, json!([[2, 3], 4, true, "line", 15000, "there is no run `scr_none`"]), "{output:#}");
+    let value: Value = serde_json::from_str(output["output_json"].as_str().unwrap_or_default())
+        .unwrap_or_default();
+    assert_eq!(
+        value,
+        json!([[2, 3], 4, true, "line", 15000, "there is no run `scr_none`"]),
+        "{output:#}"
+    );
     let (_, _, err) = place.run(&["run", "--ephemeral", "-e", "return await recall('scr_x')"]);
     assert!(err.contains("no tool `recall`"), "{err}");
 }
@@ -312,22 +449,56 @@ fn what_an_earlier_run_returned_is_read_in_slices() {
 fn nothing_runs_where_it_should_be_sealed_and_cannot() {
     let place = Place::new();
     std::fs::create_dir_all(place.path("home")).unwrap();
-    std::fs::write(place.path("home/config.toml"), "[journal]\nencrypt = true\n").unwrap();
-    let mut command = place.command(&["run", "-e", "await tools.exec({command: ['touch', 'made']})"]);
+    std::fs::write(
+        place.path("home/config.toml"),
+        "[journal]\nencrypt = true\n",
+    )
+    .unwrap();
+    let mut command = place.command(&[
+        "run",
+        "-e",
+        "await tools.exec({command: ['touch', 'made']})",
+    ]);
     // Where no session bus is, no keyring is.
-    let output = command.env("DBUS_SESSION_BUS_ADDRESS", "unix:path=/nowhere").output().unwrap();
+    let output = command
+        .env("DBUS_SESSION_BUS_ADDRESS", "unix:path=/nowhere")
+        .output()
+        .unwrap();
     let err = String::from_utf8(output.stderr).unwrap();
-    assert!(output.status.code() == Some(2) && err.contains("keyring cannot be used"), "{err}");
-    assert!(err.contains("hint: unlock it, or set `journal.encrypt = false`"), "{err}");
+    assert!(
+        output.status.code() == Some(2) && err.contains("keyring cannot be used"),
+        "{err}"
+    );
+    assert!(
+        err.contains("hint: unlock it, or set `journal.encrypt = false`"),
+        "{err}"
+    );
     assert!(!place.path("work/made").exists());
 }
 
 #[test]
 fn scripts_of_a_session_share_what_they_store() {
     let place = Place::new();
-    let run = |args: &[&str]| place.json(&[&["run", "--json"], args].concat())["output_json"].clone();
-    run(&["--session", "a", "-e", "store('big', 'x'.repeat(10000)); store('n', 1)"]);
-    assert_eq!(run(&["--session", "a", "-e", "return [load('big').length, load('n')]"]), json!("[10000,1]"));
-    assert_eq!(run(&["--session", "b", "-e", "return load('n') ?? null"]), json!("null"));
+    let run =
+        |args: &[&str]| place.json(&[&["run", "--json"], args].concat())["output_json"].clone();
+    run(&[
+        "--session",
+        "a",
+        "-e",
+        "store('big', 'x'.repeat(10000)); store('n', 1)",
+    ]);
+    assert_eq!(
+        run(&[
+            "--session",
+            "a",
+            "-e",
+            "return [load('big').length, load('n')]"
+        ]),
+        json!("[10000,1]")
+    );
+    assert_eq!(
+        run(&["--session", "b", "-e", "return load('n') ?? null"]),
+        json!("null")
+    );
     assert_eq!(run(&["-e", "return load('n') ?? null"]), json!("null"));
 }

@@ -18,14 +18,24 @@ struct Terminal {
 
 impl Terminal {
     fn run(dir: &Path, args: &[&str]) -> Self {
-        let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
+        let master =
+            openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
         grantpt(&master).unwrap();
         unlockpt(&master).unwrap();
         let name = ptsname(&master, Vec::new()).unwrap();
-        let tty: OwnedFd = File::options().read(true).write(true).open(name.to_str().unwrap()).unwrap().into();
+        let tty: OwnedFd = File::options()
+            .read(true)
+            .write(true)
+            .open(name.to_str().unwrap())
+            .unwrap()
+            .into();
         let argv = [&[env!("CARGO_BIN_EXE_selvedge")], args].concat();
-        let env = [("SELVEDGE_HOME", dir.join("home").to_str().unwrap()), ("PATH", "/usr/bin:/bin"), ("TERM", "dumb")]
-            .map(|(name, value)| (name.into(), value.into()));
+        let env = [
+            ("SELVEDGE_HOME", dir.join("home").to_str().unwrap()),
+            ("PATH", "/usr/bin:/bin"),
+            ("TERM", "dumb"),
+        ]
+        .map(|(name, value)| (name.into(), value.into()));
         let command = Command {
             argv: argv.iter().map(Into::into).collect(),
             cwd: dir.join("work"),
@@ -34,7 +44,11 @@ impl Terminal {
             hold: None,
         };
         let child = spawn(command, &Wall::None, &Support::probe()).unwrap();
-        Self { screen: File::from(master), child, seen: String::new() }
+        Self {
+            screen: File::from(master),
+            child,
+            seen: String::new(),
+        }
     }
 
     /// Reads until the words are on the screen.
@@ -72,24 +86,35 @@ fn place() -> tempfile::TempDir {
     dir
 }
 
-const DOOM: &str =
-    "// first\nawait tools.exec({ command: ['rm', '-rf', 'doomed'], approvalContext: 'old build' });\nreturn 'gone'";
+const DOOM: &str = "// first\nawait tools.exec({ command: ['rm', '-rf', 'doomed'], approvalContext: 'old build' });\nreturn 'gone'";
 
 #[test]
 fn a_question_shows_what_is_asked_and_yes_lets_it_run() {
     let dir = place();
     let mut terminal = Terminal::run(dir.path(), &["run", "-e", DOOM]);
     terminal.wait_for("\n> ");
-    for words in ["rm -rf doomed", "removes files by force", ">   2 | await tools.exec", "it says: old build", "n: no"]
-    {
-        assert!(terminal.seen.contains(words), "{words:?} is not in\n{}", terminal.seen);
+    for words in [
+        "rm -rf doomed",
+        "removes files by force",
+        ">   2 | await tools.exec",
+        "it says: old build",
+        "n: no",
+    ] {
+        assert!(
+            terminal.seen.contains(words),
+            "{words:?} is not in\n{}",
+            terminal.seen
+        );
     }
     assert!(dir.path().join("work/doomed").exists());
     terminal.type_in("what\n");
     terminal.type_in("y\n");
     let (status, seen) = terminal.end();
     assert_eq!(status, 0, "{seen}");
-    assert!(!dir.path().join("work/doomed").exists() && seen.contains("gone"), "{seen}");
+    assert!(
+        !dir.path().join("work/doomed").exists() && seen.contains("gone"),
+        "{seen}"
+    );
 }
 
 #[test]
@@ -100,7 +125,10 @@ fn no_with_words_reaches_the_script() {
     terminal.type_in("n use the trash\n");
     let (status, seen) = terminal.end();
     assert_eq!(status, 1, "{seen}");
-    assert!(seen.contains("ApprovalDeniedError: exec was denied: use the trash"), "{seen}");
+    assert!(
+        seen.contains("ApprovalDeniedError: exec was denied: use the trash"),
+        "{seen}"
+    );
     assert!(dir.path().join("work/doomed").exists());
 }
 
@@ -111,7 +139,11 @@ fn always_is_saved_and_holds_the_next_time() {
     let args = ["run", "--approval", "untrusted", "-e", script];
     let mut terminal = Terminal::run(dir.path(), &args);
     terminal.wait_for("\n> ");
-    assert!(terminal.seen.contains("a: always, for `touch made …`"), "{}", terminal.seen);
+    assert!(
+        terminal.seen.contains("a: always, for `touch made …`"),
+        "{}",
+        terminal.seen
+    );
     terminal.type_in("a\n");
     assert_eq!(terminal.end().0, 0);
     let rules = std::fs::read_to_string(dir.path().join("home/rules.toml")).unwrap();
@@ -124,14 +156,20 @@ fn always_is_saved_and_holds_the_next_time() {
 fn several_calls_can_be_answered_one_by_one() {
     let dir = place();
     let script = "const all = await Promise.allSettled(['a', 'b'].map(f => tools.exec({ command: ['touch', f] }))); return all.map(r => r.status)";
-    let mut terminal = Terminal::run(dir.path(), &["run", "--approval", "untrusted", "-e", script]);
+    let mut terminal = Terminal::run(
+        dir.path(),
+        &["run", "--approval", "untrusted", "-e", script],
+    );
     terminal.wait_for("these 2 calls");
     terminal.wait_for("\n> ");
     terminal.type_in("e\n");
     terminal.type_in("y\n");
     terminal.type_in("n\n");
     let (_, seen) = terminal.end();
-    assert!(dir.path().join("work/a").exists() && !dir.path().join("work/b").exists(), "{seen}");
+    assert!(
+        dir.path().join("work/a").exists() && !dir.path().join("work/b").exists(),
+        "{seen}"
+    );
 }
 
 #[test]
@@ -145,7 +183,10 @@ fn without_a_terminal_nothing_waits() {
         .unwrap();
     assert_eq!(output.status.code(), Some(1));
     let talk = String::from_utf8_lossy(&output.stderr);
-    assert!(talk.contains("exec was denied: there is no terminal to ask at"), "{talk}");
+    assert!(
+        talk.contains("exec was denied: there is no terminal to ask at"),
+        "{talk}"
+    );
     assert!(dir.path().join("work/doomed").exists());
 }
 
@@ -158,7 +199,10 @@ fn only_run(dir: &Path) -> String {
 
 fn selvedge(dir: &Path, args: &[&str]) -> std::process::Output {
     let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_selvedge"));
-    command.args(args).env("SELVEDGE_HOME", dir.join("home")).current_dir(dir.join("work"));
+    command
+        .args(args)
+        .env("SELVEDGE_HOME", dir.join("home"))
+        .current_dir(dir.join("work"));
     command.stdin(std::process::Stdio::null()).output().unwrap()
 }
 
@@ -181,7 +225,12 @@ fn killed_at_the_question_it_is_answered_later() {
     let id = wait_until_suspended(dir.path());
     drop(terminal);
     let output = selvedge(dir.path(), &["runs", "resume", &id, "--approve"]);
-    assert_eq!(String::from_utf8(output.stdout).unwrap(), "gone\n", "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(
+        String::from_utf8(output.stdout).unwrap(),
+        "gone\n",
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     assert!(!dir.path().join("work/doomed").exists());
 }
 
@@ -192,7 +241,12 @@ fn answered_elsewhere_the_terminal_does_nothing() {
     terminal.wait_for("\n> ");
     let id = wait_until_suspended(dir.path());
     let output = selvedge(dir.path(), &["runs", "resume", &id, "--approve"]);
-    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(
+        output.status.code(),
+        Some(0),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     std::fs::create_dir(dir.path().join("work/doomed")).unwrap();
     terminal.type_in("y\n");
     let (status, seen) = terminal.end();
@@ -201,23 +255,35 @@ fn answered_elsewhere_the_terminal_does_nothing() {
 }
 
 /// Two questions, so that a terminal that is late meets a script that has gone on.
-const TWICE: &str = "await tools.exec({ command: ['sh', '-c', 'rm -f nothing; echo one >> effects'] });
+const TWICE: &str =
+    "await tools.exec({ command: ['sh', '-c', 'rm -f nothing; echo one >> effects'] });
 await tools.exec({ command: ['sh', '-c', 'rm -f nothing; echo two >> effects'] }); return 'all'";
 
 #[test]
 fn a_terminal_that_is_late_changes_nothing_of_a_script_that_has_gone_on() {
     for late in ["n\n", "y\n", "\u{3}"] {
         let dir = place();
-        let mut terminal = Terminal::run(dir.path(), &["run", "--approval", "untrusted", "-e", TWICE]);
+        let mut terminal =
+            Terminal::run(dir.path(), &["run", "--approval", "untrusted", "-e", TWICE]);
         terminal.wait_for("\n> ");
         let id = wait_until_suspended(dir.path());
         // Elsewhere it is answered, and the script asks the second question.
         let output = selvedge(dir.path(), &["runs", "resume", &id, "--approve"]);
-        assert_eq!(output.status.code(), Some(1), "{}", String::from_utf8_lossy(&output.stderr));
+        assert_eq!(
+            output.status.code(),
+            Some(1),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
         terminal.type_in(late);
         let (_, seen) = terminal.end();
         let output = selvedge(dir.path(), &["runs", "resume", &id, "--approve"]);
-        assert_eq!(output.status.code(), Some(0), "{late:?}: {}{seen}", String::from_utf8_lossy(&output.stderr));
+        assert_eq!(
+            output.status.code(),
+            Some(0),
+            "{late:?}: {}{seen}",
+            String::from_utf8_lossy(&output.stderr)
+        );
         let effects = std::fs::read_to_string(dir.path().join("work/effects")).unwrap();
         assert_eq!(effects, "one\ntwo\n", "{late:?}");
     }
@@ -244,14 +310,27 @@ fn a_host_is_asked_for_with_its_address_and_always_is_saved() {
     let script = "try { await tools.fetchUrl('http://127.0.0.1:1/page?q=1') } catch (error) { return error.name }";
     let mut terminal = Terminal::run(dir.path(), &["run", "-e", script]);
     terminal.wait_for("\n> ");
-    for words in ["fetches http://127.0.0.1:1/page?q=1 (a private address)", "a: always, for requests to 127.0.0.1:1"] {
-        assert!(terminal.seen.contains(words), "{words:?} is not in\n{}", terminal.seen);
+    for words in [
+        "fetches http://127.0.0.1:1/page?q=1 (a private address)",
+        "a: always, for requests to 127.0.0.1:1",
+    ] {
+        assert!(
+            terminal.seen.contains(words),
+            "{words:?} is not in\n{}",
+            terminal.seen
+        );
     }
     terminal.type_in("a\n");
     let (_, seen) = terminal.end();
     assert!(seen.contains("ToolExecutionError"), "{seen}");
     let rules = std::fs::read_to_string(dir.path().join("home/rules.toml")).unwrap();
-    assert!(rules.contains("allow_hosts = [\n  \"127.0.0.1:1\",\n]"), "{rules}");
+    assert!(
+        rules.contains("allow_hosts = [\n  \"127.0.0.1:1\",\n]"),
+        "{rules}"
+    );
     let (_, seen) = Terminal::run(dir.path(), &["run", "-e", script]).end();
-    assert!(seen.contains("ToolExecutionError") && !seen.contains("? the script asks"), "{seen}");
+    assert!(
+        seen.contains("ToolExecutionError") && !seen.contains("? the script asks"),
+        "{seen}"
+    );
 }

@@ -324,7 +324,13 @@ pub enum Durability {
 
 impl Default for JournalKeeping {
     fn default() -> Self {
-        Self { days: 90, megabytes: 1024, secret_names: Vec::new(), durability: Durability::Normal, encrypt: false }
+        Self {
+            days: 90,
+            megabytes: 1024,
+            secret_names: Vec::new(),
+            durability: Durability::Normal,
+            encrypt: false,
+        }
     }
 }
 
@@ -394,7 +400,11 @@ pub struct CommandLimits {
 
 impl Default for CommandLimits {
     fn default() -> Self {
-        Self { processes: 4096, file_mb: 16 * 1024, memory_mb: None }
+        Self {
+            processes: 4096,
+            file_mb: 16 * 1024,
+            memory_mb: None,
+        }
     }
 }
 
@@ -440,7 +450,12 @@ pub struct Expose {
 
 impl Default for Expose {
     fn default() -> Self {
-        Self { tools: None, enable_mcp: true, enable_spawn: false, enable_http: false }
+        Self {
+            tools: None,
+            enable_mcp: true,
+            enable_spawn: false,
+            enable_http: false,
+        }
     }
 }
 
@@ -461,9 +476,12 @@ pub(crate) fn mcp_reference() -> String {
 }
 
 fn table<T: JsonSchema + Serialize + Default>(prefix: &str) -> String {
-    let settings =
-        schemars::generate::SchemaSettings::draft2020_12().with(|settings| settings.inline_subschemas = true);
-    let schema = settings.into_generator().into_root_schema_for::<T>().to_value();
+    let settings = schemars::generate::SchemaSettings::draft2020_12()
+        .with(|settings| settings.inline_subschemas = true);
+    let schema = settings
+        .into_generator()
+        .into_root_schema_for::<T>()
+        .to_value();
     let defaults = serde_json::to_value(T::default()).unwrap_or_default();
     let mut rows = String::from("| key | default | meaning |\n|---|---|---|\n");
     describe(&schema, &defaults, prefix, &mut rows);
@@ -472,14 +490,25 @@ fn table<T: JsonSchema + Serialize + Default>(prefix: &str) -> String {
 
 fn describe(schema: &Value, defaults: &Value, prefix: &str, rows: &mut String) {
     for (name, property) in schema["properties"].as_object().into_iter().flatten() {
-        let key = if prefix.is_empty() { name.clone() } else { format!("{prefix}.{name}") };
+        let key = if prefix.is_empty() {
+            name.clone()
+        } else {
+            format!("{prefix}.{name}")
+        };
         let default = &defaults[name];
         if property.get("properties").is_some() {
             describe(property, default, &key, rows);
             continue;
         }
-        let meaning = property["description"].as_str().unwrap_or_default().replace('\n', " ");
-        let default = if default.is_null() { "not set".to_owned() } else { format!("`{default}`") };
+        let meaning = property["description"]
+            .as_str()
+            .unwrap_or_default()
+            .replace('\n', " ");
+        let default = if default.is_null() {
+            "not set".to_owned()
+        } else {
+            format!("`{default}`")
+        };
         rows.push_str(&format!("| `{key}` | {default} | {meaning} |\n"));
     }
 }

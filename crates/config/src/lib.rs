@@ -11,9 +11,9 @@ mod rules;
 mod trust;
 
 pub use keys::{
-    CommandLimits, Config, Durability, Expose, Inherit, JournalKeeping, MemoryBatch, MemoryKeys, MemoryStrategy,
-    ModelProvider, ModelSettings, ReasoningEffort, ScriptHarness, ShellEnvironmentPolicy, ThinkingStyle, TokenPrices,
-    ToolPack, WeakerWall, Web, WorkspaceWrite,
+    CommandLimits, Config, Durability, Expose, Inherit, JournalKeeping, MemoryBatch, MemoryKeys,
+    MemoryStrategy, ModelProvider, ModelSettings, ReasoningEffort, ScriptHarness,
+    ShellEnvironmentPolicy, ThinkingStyle, TokenPrices, ToolPack, WeakerWall, Web, WorkspaceWrite,
 };
 pub use load::{ConfigError, home, load};
 pub use mcp::{McpApproval, McpSampling, McpServer, project_servers};

@@ -45,9 +45,19 @@ pub fn home() -> Option<PathBuf> {
 /// The user's configuration under the project's, where one is given. A missing file says nothing.
 pub fn load(home: Option<&Path>, project: Option<&Project>) -> Result<Config, ConfigError> {
     let user = home.map(|home| home.join("config.toml"));
-    let user = user.map(|path| read(&path).map(|table| Some((path, table?)))).transpose()?.flatten();
-    let own = project.and_then(|project| Some((project.folder.join(PROJECT_FILES[0]), project.config.as_deref()?)));
-    let own = own.map(|(path, text)| table(&path, text).map(|table| (path, table))).transpose()?;
+    let user = user
+        .map(|path| read(&path).map(|table| Some((path, table?))))
+        .transpose()?
+        .flatten();
+    let own = project.and_then(|project| {
+        Some((
+            project.folder.join(PROJECT_FILES[0]),
+            project.config.as_deref()?,
+        ))
+    });
+    let own = own
+        .map(|(path, text)| table(&path, text).map(|table| (path, table)))
+        .transpose()?;
     let mut merged = toml::Table::new();
     for (path, table) in user.into_iter().chain(own) {
         // Checked one by one, so that an error names the file it is in.
@@ -61,28 +71,46 @@ pub(crate) fn read(path: &Path) -> Result<Option<toml::Table>, ConfigError> {
     match std::fs::read_to_string(path) {
         Ok(text) => table(path, &text).map(Some),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(ConfigError::Unreadable { path: path.to_owned(), error }),
+        Err(error) => Err(ConfigError::Unreadable {
+            path: path.to_owned(),
+            error,
+        }),
     }
 }
 
 fn table(path: &Path, text: &str) -> Result<toml::Table, ConfigError> {
-    text.parse().map_err(|error: toml::de::Error| invalid(path, &error, Some(text)))
+    text.parse()
+        .map_err(|error: toml::de::Error| invalid(path, &error, Some(text)))
 }
 
 fn parse(path: &Path, table: toml::Table) -> Result<Config, ConfigError> {
-    toml::Value::Table(table).try_into().map_err(|error| invalid(path, &error, None))
+    toml::Value::Table(table)
+        .try_into()
+        .map_err(|error| invalid(path, &error, None))
 }
 
 pub(crate) fn invalid(path: &Path, error: &toml::de::Error, text: Option<&str>) -> ConfigError {
-    let line = error.span().zip(text).map(|(span, text)| text[..span.start.min(text.len())].matches('\n').count() + 1);
-    let place = line.map(|line| format!("line {line}: ")).unwrap_or_default();
+    let line = error
+        .span()
+        .zip(text)
+        .map(|(span, text)| text[..span.start.min(text.len())].matches('\n').count() + 1);
+    let place = line
+        .map(|line| format!("line {line}: "))
+        .unwrap_or_default();
     let message = error.message().lines().next().unwrap_or_default();
     let key = error
         .to_string()
         .lines()
-        .find_map(|line| line.trim().strip_prefix("in ").map(|key| format!(" in {key}")))
+        .find_map(|line| {
+            line.trim()
+                .strip_prefix("in ")
+                .map(|key| format!(" in {key}"))
+        })
         .unwrap_or_default();
-    ConfigError::Invalid { path: path.to_owned(), message: format!("{place}{message}{key}") }
+    ConfigError::Invalid {
+        path: path.to_owned(),
+        message: format!("{place}{message}{key}"),
+    }
 }
 
 /// Lays `over` over `under`, table by table.
@@ -115,11 +143,21 @@ mod tests {
             "config.toml",
             "model = \"x\"\napproval_policy = \"never\"\n[script_harness]\nmode = \"dry-run\"\n[script_harness.limits]\nmemory_mb = 10\n",
         );
-        write(&project, ".selvedge/config.toml", "[script_harness.limits]\nmax_tool_calls = 3\n");
+        write(
+            &project,
+            ".selvedge/config.toml",
+            "[script_harness.limits]\nmax_tool_calls = 3\n",
+        );
         let config = load(Some(&home), Some(&Project::read(&project).unwrap())).unwrap();
         assert_eq!(config.approval_policy, ApprovalPolicy::Never);
         assert_eq!(config.script_harness.mode, Mode::DryRun);
-        assert_eq!((config.script_harness.limits.memory_mb, config.script_harness.limits.max_tool_calls), (10, 3));
+        assert_eq!(
+            (
+                config.script_harness.limits.memory_mb,
+                config.script_harness.limits.max_tool_calls
+            ),
+            (10, 3)
+        );
         assert_eq!(load(None, None).unwrap(), Config::default());
     }
 
@@ -150,11 +188,20 @@ mod tests {
         write(dir.path(), "config.toml", text);
         let config = load(Some(dir.path()), None).unwrap();
         let provider = &config.model_providers["proxy"];
-        assert_eq!((config.model.as_deref(), config.model_provider.as_deref()), (Some("o3"), Some("proxy")));
-        assert_eq!(config.model_reasoning_effort, Some(crate::ReasoningEffort::Xhigh));
+        assert_eq!(
+            (config.model.as_deref(), config.model_provider.as_deref()),
+            (Some("o3"), Some("proxy"))
+        );
+        assert_eq!(
+            config.model_reasoning_effort,
+            Some(crate::ReasoningEffort::Xhigh)
+        );
         assert_eq!(provider.wire_api, Some(selvedge_protocol::WireApi::Chat));
         assert_eq!(provider.query_params["api-version"], "2026-01-01");
-        assert_eq!((provider.request_max_retries, provider.script_harness), (Some(1), Some(Mode::DryRun)));
+        assert_eq!(
+            (provider.request_max_retries, provider.script_harness),
+            (Some(1), Some(Mode::DryRun))
+        );
         assert_eq!(config.models["o3"].prices.unwrap().output, 8.0);
     }
 
@@ -163,14 +210,26 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         for (text, part) in [
             ("a = \n", "line 1"),
-            ("approval_policy = \"sometimes\"\n", "unknown variant `sometimes`"),
-            ("[script_harness.limits]\nmemory = 3\n", "unknown field `memory`"),
-            ("[model_providers.x]\nwire_api = \"grpc\"\n", "unknown variant `grpc`"),
+            (
+                "approval_policy = \"sometimes\"\n",
+                "unknown variant `sometimes`",
+            ),
+            (
+                "[script_harness.limits]\nmemory = 3\n",
+                "unknown field `memory`",
+            ),
+            (
+                "[model_providers.x]\nwire_api = \"grpc\"\n",
+                "unknown variant `grpc`",
+            ),
             ("[models.x]\ncontext = 3\n", "unknown field `context`"),
         ] {
             write(dir.path(), "config.toml", text);
             let error = load(Some(dir.path()), None).unwrap_err().to_string();
-            assert!(error.contains("config.toml") && error.contains(part), "{error}");
+            assert!(
+                error.contains("config.toml") && error.contains(part),
+                "{error}"
+            );
         }
     }
 }

@@ -112,8 +112,13 @@ pub fn project_servers(
     variable: impl Fn(&str) -> Option<String>,
 ) -> Result<BTreeMap<String, McpServer>, ConfigError> {
     let path = project.folder.join(PROJECT_FILES[1]);
-    let invalid = |message: String| ConfigError::Invalid { path: path.clone(), message };
-    let Some(text) = &project.servers else { return Ok(BTreeMap::new()) };
+    let invalid = |message: String| ConfigError::Invalid {
+        path: path.clone(),
+        message,
+    };
+    let Some(text) = &project.servers else {
+        return Ok(BTreeMap::new());
+    };
     let file: Value = serde_json::from_str(text).map_err(|error| invalid(error.to_string()))?;
     let mut servers = BTreeMap::new();
     for (name, entry) in file["mcpServers"].as_object().into_iter().flatten() {
@@ -131,11 +136,19 @@ fn server(name: &str, entry: &Value) -> Result<McpServer, String> {
     let text = |field: &str| entry[field].as_str().map(str::to_owned);
     let pairs = |field: &str| {
         let pairs = entry[field].as_object().into_iter().flatten();
-        pairs.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))).collect()
+        pairs
+            .filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())))
+            .collect()
     };
     let server = McpServer {
         command: text("command"),
-        args: entry["args"].as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect(),
+        args: entry["args"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(Value::as_str)
+            .map(str::to_owned)
+            .collect(),
         env: pairs("env"),
         cwd: text("cwd").map(PathBuf::from),
         url: text("url"),
@@ -145,10 +158,12 @@ fn server(name: &str, entry: &Value) -> Result<McpServer, String> {
         ..McpServer::default()
     };
     match (&server.command, &server.url) {
-        (None, None) => Err(format!("the server `{name}` has neither `command` nor `url`")),
-        (_, Some(_)) if entry["type"] == "sse" => {
-            Err(format!("the server `{name}` speaks the old `sse` transport: it has to speak streamable HTTP"))
-        }
+        (None, None) => Err(format!(
+            "the server `{name}` has neither `command` nor `url`"
+        )),
+        (_, Some(_)) if entry["type"] == "sse" => Err(format!(
+            "the server `{name}` speaks the old `sse` transport: it has to speak streamable HTTP"
+        )),
         _ => Ok(server),
     }
 }
@@ -157,9 +172,11 @@ fn server(name: &str, entry: &Value) -> Result<McpServer, String> {
 fn expanded(value: Value, variable: &impl Fn(&str) -> Option<String>) -> Result<Value, String> {
     Ok(match value {
         Value::String(text) => Value::String(expand(&text, variable)?),
-        Value::Array(items) => {
-            items.into_iter().map(|item| expanded(item, variable)).collect::<Result<Vec<_>, _>>()?.into()
-        }
+        Value::Array(items) => items
+            .into_iter()
+            .map(|item| expanded(item, variable))
+            .collect::<Result<Vec<_>, _>>()?
+            .into(),
         Value::Object(fields) => Value::Object(
             fields
                 .into_iter()
@@ -180,7 +197,9 @@ fn expand(text: &str, variable: &impl Fn(&str) -> Option<String>) -> Result<Stri
             rest = after;
             continue;
         };
-        let (name, default) = inside.split_once(":-").map_or((inside, None), |(name, default)| (name, Some(default)));
+        let (name, default) = inside
+            .split_once(":-")
+            .map_or((inside, None), |(name, default)| (name, Some(default)));
         match variable(name).or_else(|| default.map(str::to_owned)) {
             Some(value) => out.push_str(&value),
             None => return Err(name.to_owned()),
@@ -199,7 +218,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join(".mcp.json"), text).unwrap();
         let variable = |name: &str| (name == "TOKEN").then(|| "secret".to_owned());
-        project_servers(&Project::read(dir.path()).unwrap(), variable).map_err(|error| error.to_string())
+        project_servers(&Project::read(dir.path()).unwrap(), variable)
+            .map_err(|error| error.to_string())
     }
 
     #[test]
@@ -213,29 +233,48 @@ mod tests {
         .unwrap();
         assert_eq!(servers["files"].args, ["-y", "server-files"]);
         assert_eq!(servers["files"].env["A"], "secret");
-        assert_eq!(servers["web"].http_headers["Authorization"], "Bearer secret");
+        assert_eq!(
+            servers["web"].http_headers["Authorization"],
+            "Bearer secret"
+        );
         assert_eq!(read("{}"), Ok(BTreeMap::new()));
-        for (said, enabled) in
-            [("\"disabled\": true", false), ("\"enabled\": false", false), ("\"enabled\": true", true)]
-        {
-            let servers = read(&format!(r#"{{"mcpServers": {{"x": {{"command": "x", {said}}}}}}}"#)).unwrap();
+        for (said, enabled) in [
+            ("\"disabled\": true", false),
+            ("\"enabled\": false", false),
+            ("\"enabled\": true", true),
+        ] {
+            let servers = read(&format!(
+                r#"{{"mcpServers": {{"x": {{"command": "x", {said}}}}}}}"#
+            ))
+            .unwrap();
             assert_eq!(servers["x"].enabled, enabled, "{said}");
         }
     }
 
     #[test]
     fn a_variable_that_is_not_set_is_the_trouble_of_its_server() {
-        let servers =
-            read(r#"{"mcpServers": {"x": {"command": "${NOT_SET}"}, "y": {"command": "${TOKEN}"}}}"#).unwrap();
-        assert_eq!((servers["x"].lacks.as_deref(), servers["y"].lacks.as_deref()), (Some("NOT_SET"), None));
+        let servers = read(
+            r#"{"mcpServers": {"x": {"command": "${NOT_SET}"}, "y": {"command": "${TOKEN}"}}}"#,
+        )
+        .unwrap();
+        assert_eq!(
+            (servers["x"].lacks.as_deref(), servers["y"].lacks.as_deref()),
+            (Some("NOT_SET"), None)
+        );
     }
 
     #[test]
     fn what_cannot_be_used_is_said() {
         for (text, part) in [
             ("{", ".mcp.json"),
-            (r#"{"mcpServers": {"x": {}}}"#, "neither `command` nor `url`"),
-            (r#"{"mcpServers": {"x": {"type": "sse", "url": "http://x"}}}"#, "old `sse` transport"),
+            (
+                r#"{"mcpServers": {"x": {}}}"#,
+                "neither `command` nor `url`",
+            ),
+            (
+                r#"{"mcpServers": {"x": {"type": "sse", "url": "http://x"}}}"#,
+                "old `sse` transport",
+            ),
         ] {
             let error = read(text).unwrap_err();
             assert!(error.contains(part), "{error}");

@@ -26,7 +26,9 @@ pub struct SavedRules {
 pub fn saved_rules(home: &Path) -> Result<SavedRules, ConfigError> {
     let path = home.join(FILE);
     match read(&path)? {
-        Some(table) => toml::Value::Table(table).try_into().map_err(|error| invalid(&path, &error, None)),
+        Some(table) => toml::Value::Table(table)
+            .try_into()
+            .map_err(|error| invalid(&path, &error, None)),
         None => Ok(SavedRules::default()),
     }
 }
@@ -35,7 +37,11 @@ pub fn saved_rules(home: &Path) -> Result<SavedRules, ConfigError> {
 pub fn save_rule(home: &Path, prefix: &[String], unconfined: bool) -> Result<(), ConfigError> {
     let _lock = lock(home).map_err(|error| unwritable(home, error))?;
     let mut rules = saved_rules(home)?;
-    let list = if unconfined { &mut rules.allow_unconfined } else { &mut rules.allow };
+    let list = if unconfined {
+        &mut rules.allow_unconfined
+    } else {
+        &mut rules.allow
+    };
     if list.iter().any(|rule| rule == prefix) {
         return Ok(());
     }
@@ -57,7 +63,12 @@ pub fn save_host(home: &Path, host: &str) -> Result<(), ConfigError> {
 fn write(home: &Path, rules: &SavedRules) -> Result<(), ConfigError> {
     // A JSON string is a TOML string.
     let quoted = |word: &String| serde_json::Value::from(word.as_str()).to_string();
-    let line = |rule: &Vec<String>| format!("[{}]", rule.iter().map(quoted).collect::<Vec<_>>().join(", "));
+    let line = |rule: &Vec<String>| {
+        format!(
+            "[{}]",
+            rule.iter().map(quoted).collect::<Vec<_>>().join(", ")
+        )
+    };
     let section = |name: &str, lines: Vec<String>| match lines.as_slice() {
         [] => String::new(),
         lines => format!("{name} = [\n  {},\n]\n", lines.join(",\n  ")),
@@ -65,8 +76,14 @@ fn write(home: &Path, rules: &SavedRules) -> Result<(), ConfigError> {
     let text = [
         HEAD.to_owned(),
         section("allow", rules.allow.iter().map(line).collect()),
-        section("allow_unconfined", rules.allow_unconfined.iter().map(line).collect()),
-        section("allow_hosts", rules.allow_hosts.iter().map(quoted).collect()),
+        section(
+            "allow_unconfined",
+            rules.allow_unconfined.iter().map(line).collect(),
+        ),
+        section(
+            "allow_hosts",
+            rules.allow_hosts.iter().map(quoted).collect(),
+        ),
     ]
     .concat();
     // Whole or not at all: half a file would allow nothing.
@@ -84,7 +101,10 @@ fn lock(home: &Path) -> io::Result<std::fs::File> {
 }
 
 fn unwritable(home: &Path, error: io::Error) -> ConfigError {
-    ConfigError::Unwritable { path: home.join(FILE), error }
+    ConfigError::Unwritable {
+        path: home.join(FILE),
+        error,
+    }
 }
 
 #[cfg(test)]
@@ -105,12 +125,18 @@ mod tests {
             save_host(&home, "localhost:3000").unwrap();
         }
         let rules = saved_rules(&home).unwrap();
-        assert_eq!(rules.allow, [words("npm|test"), words("say|\"quoted\" 'both'\n")]);
+        assert_eq!(
+            rules.allow,
+            [words("npm|test"), words("say|\"quoted\" 'both'\n")]
+        );
         assert_eq!(rules.allow_unconfined, [words("npm|install")]);
         assert_eq!(rules.allow_hosts, ["docs.rs", "localhost:3000"]);
         // A file somebody broke is not overwritten.
         std::fs::write(home.join(FILE), "allow = 3").unwrap();
         assert!(saved_rules(&home).is_err() && save_rule(&home, &words("a|b"), false).is_err());
-        assert_eq!(std::fs::read_to_string(home.join(FILE)).unwrap(), "allow = 3");
+        assert_eq!(
+            std::fs::read_to_string(home.join(FILE)).unwrap(),
+            "allow = 3"
+        );
     }
 }

@@ -26,7 +26,9 @@ pub enum Trust {
 
 /// What was said about the folder before.
 pub fn trusted(home: &Path, project: &Project) -> Trust {
-    let Ok(folder) = project.folder.canonicalize() else { return Trust::Unknown };
+    let Ok(folder) = project.folder.canonicalize() else {
+        return Trust::Unknown;
+    };
     let now = fingerprint(project);
     let listed = |file: &str| {
         let list = std::fs::read_to_string(home.join(file)).unwrap_or_default();
@@ -62,8 +64,15 @@ pub fn distrust(home: &Path, project: &Project) -> std::io::Result<()> {
 
 fn add(home: &Path, file: &str, project: &Project) -> std::io::Result<()> {
     std::fs::create_dir_all(home)?;
-    let line = format!("{} {}", fingerprint(project), project.folder.canonicalize()?.display());
-    let mut file = std::fs::OpenOptions::new().create(true).append(true).open(home.join(file))?;
+    let line = format!(
+        "{} {}",
+        fingerprint(project),
+        project.folder.canonicalize()?.display()
+    );
+    let mut file = std::fs::OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(home.join(file))?;
     writeln!(file, "{line}")
 }
 
@@ -75,7 +84,10 @@ fn fingerprint(project: &Project) -> String {
         hash.update((text.len() as u64).to_le_bytes());
         hash.update(text);
     }
-    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+    hash.finalize()
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
 }
 
 #[cfg(test)]
@@ -98,14 +110,27 @@ mod tests {
     #[test]
     fn trust_is_remembered_per_folder() {
         let dir = tempfile::tempdir().unwrap();
-        let (home, a, b) = (dir.path().join("home"), dir.path().join("a b"), dir.path().join("b"));
+        let (home, a, b) = (
+            dir.path().join("home"),
+            dir.path().join("a b"),
+            dir.path().join("b"),
+        );
         std::fs::create_dir_all(&a).unwrap();
         std::fs::create_dir_all(&b).unwrap();
         assert_eq!(trusted(&home, &a), Trust::Unknown);
         trust(&home, &a).unwrap();
         trust(&home, &a).unwrap();
-        assert_eq!(std::fs::read_to_string(home.join("trusted")).unwrap().lines().count(), 1);
-        assert_eq!((trusted(&home, &a), trusted(&home, &b)), (Trust::Yes, Trust::Unknown));
+        assert_eq!(
+            std::fs::read_to_string(home.join("trusted"))
+                .unwrap()
+                .lines()
+                .count(),
+            1
+        );
+        assert_eq!(
+            (trusted(&home, &a), trusted(&home, &b)),
+            (Trust::Yes, Trust::Unknown)
+        );
         distrust(&home, &b).unwrap();
         assert_eq!(trusted(&home, &b), Trust::No);
         trust(&home, &b).unwrap();

@@ -13,15 +13,46 @@ use crate::plan::{Plan, rlimits};
 use crate::{Command, ConfineError, Confinement, Network, sockets};
 
 /// A plan that starts the command through `bwrap`.
-pub(crate) fn plan(mut command: Command, confinement: &Confinement, bwrap: &Path) -> Result<Plan, ConfineError> {
-    let filters: Vec<OwnedFd> = filter::programs(confinement.network, confinement.named_sockets, Keeper::Namespace)?
-        .iter()
-        .map(|program| readable(program).map_err(|error| ConfineError::System { doing: "passing a filter", error }))
-        .collect::<Result<_, _>>()?;
+pub(crate) fn plan(
+    mut command: Command,
+    confinement: &Confinement,
+    bwrap: &Path,
+) -> Result<Plan, ConfineError> {
+    let filters: Vec<OwnedFd> = filter::programs(
+        confinement.network,
+        confinement.named_sockets,
+        Keeper::Namespace,
+    )?
+    .iter()
+    .map(|program| {
+        readable(program).map_err(|error| ConfineError::System {
+            doing: "passing a filter",
+            error,
+        })
+    })
+    .collect::<Result<_, _>>()?;
     let mut argv: Vec<OsString> = vec![bwrap.into()];
-    let mut say = |words: &[&dyn AsRef<std::ffi::OsStr>]| argv.extend(words.iter().map(|word| word.as_ref().into()));
-    say(&[&"--unshare-user", &"--unshare-pid", &"--unshare-ipc", &"--new-session", &"--die-with-parent"]);
-    say(&[&"--cap-drop", &"ALL", &"--ro-bind", &"/", &"/", &"--dev", &"/dev", &"--proc", &"/proc"]);
+    let mut say = |words: &[&dyn AsRef<std::ffi::OsStr>]| {
+        argv.extend(words.iter().map(|word| word.as_ref().into()))
+    };
+    say(&[
+        &"--unshare-user",
+        &"--unshare-pid",
+        &"--unshare-ipc",
+        &"--new-session",
+        &"--die-with-parent",
+    ]);
+    say(&[
+        &"--cap-drop",
+        &"ALL",
+        &"--ro-bind",
+        &"/",
+        &"/",
+        &"--dev",
+        &"/dev",
+        &"--proc",
+        &"/proc",
+    ]);
     if confinement.network == Network::Off {
         say(&[&"--unshare-net"]);
     }
@@ -30,16 +61,30 @@ pub(crate) fn plan(mut command: Command, confinement: &Confinement, bwrap: &Path
     }
     let writable = outermost(&confinement.writable);
     for path in confinement.protected.iter().chain(&confinement.hidden) {
-        for folder in folders_above(path, &writable).into_iter().filter(|folder| folder.is_dir()) {
+        for folder in folders_above(path, &writable)
+            .into_iter()
+            .filter(|folder| folder.is_dir())
+        {
             say(&[&"--bind", &folder, &folder]);
         }
     }
     for path in &confinement.protected {
         say(&[&"--ro-bind", path, path]);
     }
-    for path in confinement.hidden.iter().filter_map(|path| path.canonicalize().ok()) {
+    for path in confinement
+        .hidden
+        .iter()
+        .filter_map(|path| path.canonicalize().ok())
+    {
         if path.is_dir() {
-            say(&[&"--perms", &"0555", &"--tmpfs", &path, &"--remount-ro", &path]);
+            say(&[
+                &"--perms",
+                &"0555",
+                &"--tmpfs",
+                &path,
+                &"--remount-ro",
+                &path,
+            ]);
         } else {
             say(&[&"--ro-bind", &"/dev/null", &path]);
         }

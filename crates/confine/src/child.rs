@@ -71,9 +71,14 @@ impl Child {
     pub fn end(&mut self) -> io::Result<End> {
         let (mut status, mut left_behind) = ([0; 4], [0; 4]);
         let mut read = |bytes: &mut [u8]| self.ended.read_exact(bytes);
-        read(&mut status).and_then(|()| read(&mut left_behind)).map_err(|_| io::Error::other("it was killed"))?;
+        read(&mut status)
+            .and_then(|()| read(&mut left_behind))
+            .map_err(|_| io::Error::other("it was killed"))?;
         let exit = Exit::from_raw(i32::from_ne_bytes(status));
-        Ok(End { exit, left_behind: i32::from_ne_bytes(left_behind) != 0 })
+        Ok(End {
+            exit,
+            left_behind: i32::from_ne_bytes(left_behind) != 0,
+        })
     }
 
     /// Readable when the command and everything it started are gone.
@@ -87,7 +92,11 @@ impl Child {
     }
 
     fn wait_until_gone(&self, milliseconds: libc::c_int) -> bool {
-        let mut gone = libc::pollfd { fd: self.gone.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        let mut gone = libc::pollfd {
+            fd: self.gone.as_raw_fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        };
         // SAFETY: one valid entry is handed over.
         unsafe { libc::poll(&mut gone, 1, milliseconds) > 0 }
     }
@@ -101,7 +110,13 @@ impl Child {
             let nothing = std::ptr::null::<libc::siginfo_t>();
             // SAFETY: the descriptor is the init's, and no memory is handed over.
             unsafe {
-                libc::syscall(libc::SYS_pidfd_send_signal, self.gone.as_raw_fd(), libc::SIGKILL, nothing, 0);
+                libc::syscall(
+                    libc::SYS_pidfd_send_signal,
+                    self.gone.as_raw_fd(),
+                    libc::SIGKILL,
+                    nothing,
+                    0,
+                );
             }
         }
     }
@@ -119,7 +134,10 @@ impl Drop for Child {
             #[cfg(target_os = "linux")]
             _placeholders: std::mem::take(&mut self.placeholders),
         };
-        REMAINS.lock().unwrap_or_else(PoisonError::into_inner).push(remains);
+        REMAINS
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(remains);
         bury();
     }
 }
@@ -140,8 +158,11 @@ static REMAINS: Mutex<Vec<Remains>> = Mutex::new(Vec::new());
 
 /// Takes the exit status of those that have ended, so that the system can forget them.
 pub(crate) fn bury() {
-    REMAINS.lock().unwrap_or_else(PoisonError::into_inner).retain(|remains| {
-        // SAFETY: no memory is handed over; the pid is a child of ours that nobody else waits for.
-        unsafe { libc::waitpid(remains.init, std::ptr::null_mut(), libc::WNOHANG) == 0 }
-    });
+    REMAINS
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .retain(|remains| {
+            // SAFETY: no memory is handed over; the pid is a child of ours that nobody else waits for.
+            unsafe { libc::waitpid(remains.init, std::ptr::null_mut(), libc::WNOHANG) == 0 }
+        });
 }

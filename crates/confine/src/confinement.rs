@@ -75,6 +75,10 @@ pub struct Rlimits {
 
 impl Default for Rlimits {
     fn default() -> Self {
-        Self { processes: 4096, file_bytes: 16 << 30, memory_bytes: None }
+        Self {
+            processes: 4096,
+            file_bytes: 16 << 30,
+            memory_bytes: None,
+        }
     }
 }

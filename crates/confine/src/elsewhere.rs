@@ -10,7 +10,11 @@ use crate::child::Child;
 use crate::support::Support;
 use crate::{Command, ConfineError, Stdio, Wall};
 
-pub(crate) fn spawn(mut command: Command, wall: &Wall, support: &Support) -> Result<Child, ConfineError> {
+pub(crate) fn spawn(
+    mut command: Command,
+    wall: &Wall,
+    support: &Support,
+) -> Result<Child, ConfineError> {
     if let Wall::Confined(confinement) = wall {
         support.strength(confinement.weaker)?;
         let profile = crate::seatbelt::profile(confinement);
@@ -23,9 +27,18 @@ pub(crate) fn spawn(mut command: Command, wall: &Wall, support: &Support) -> Res
     };
     let system = |doing| move |error| ConfineError::System { doing, error };
     let mut spawning = process::Command::new(program);
-    spawning.args(arguments).current_dir(&command.cwd).env_clear().envs(command.env.iter().cloned()).process_group(0);
+    spawning
+        .args(arguments)
+        .current_dir(&command.cwd)
+        .env_clear()
+        .envs(command.env.iter().cloned())
+        .process_group(0);
     match command.stdio {
-        Stdio::Streams { stdin, stdout, stderr } => {
+        Stdio::Streams {
+            stdin,
+            stdout,
+            stderr,
+        } => {
             spawning.stdin(stdin).stdout(stdout).stderr(stderr);
         }
         Stdio::Terminal(tty) => {
@@ -34,7 +47,9 @@ pub(crate) fn spawn(mut command: Command, wall: &Wall, support: &Support) -> Res
         }
     }
     let program = program.to_string_lossy().into_owned();
-    let mut running = spawning.spawn().map_err(|error| ConfineError::Program { program, error })?;
+    let mut running = spawning
+        .spawn()
+        .map_err(|error| ConfineError::Program { program, error })?;
     let (ended, mut tell_end) = io::pipe().map_err(system("making a pipe"))?;
     let (gone, still_there) = io::pipe().map_err(system("making a pipe"))?;
     let (leash_there, leash) = io::pipe().map_err(system("making a pipe"))?;
@@ -90,12 +105,18 @@ mod tests {
                 },
                 hold: None,
             };
-            (spawn(command, &Wall::None, &Support::probe()).unwrap(), reader)
+            (
+                spawn(command, &Wall::None, &Support::probe()).unwrap(),
+                reader,
+            )
         };
         let (mut child, mut reader) = start("echo out; exit 7");
         let mut out = String::new();
         reader.read_to_string(&mut out).unwrap();
-        assert_eq!((out.as_str(), child.end().unwrap().exit.code()), ("out\n", 7));
+        assert_eq!(
+            (out.as_str(), child.end().unwrap().exit.code()),
+            ("out\n", 7)
+        );
         let (mut child, mut reader) = start("sleep 600 & echo up; wait");
         let mut up = [0; 3];
         reader.read_exact(&mut up).unwrap();

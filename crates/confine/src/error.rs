@@ -53,6 +53,9 @@ pub enum ConfineError {
 impl ConfineError {
     /// The last error of the system, while doing something.
     pub(crate) fn last(doing: &'static str) -> Self {
-        Self::System { doing, error: io::Error::last_os_error() }
+        Self::System {
+            doing,
+            error: io::Error::last_os_error(),
+        }
     }
 }

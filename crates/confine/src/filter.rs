@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use seccompiler::{
-    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule, TargetArch,
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
+    SeccompRule, TargetArch,
 };
 
 use crate::{ConfineError, NamedSockets, Network};
@@ -88,7 +89,12 @@ const ABSENT: &[libc::c_long] = &[
 ];
 
 /// Kinds of sockets that stay inside the command's own network.
-const OWN_NETWORK: &[libc::c_int] = &[libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK];
+const OWN_NETWORK: &[libc::c_int] = &[
+    libc::AF_UNIX,
+    libc::AF_INET,
+    libc::AF_INET6,
+    libc::AF_NETLINK,
+];
 
 const NEW_NAMESPACES: libc::c_int = libc::CLONE_NEWUSER
     | libc::CLONE_NEWNS
@@ -155,8 +161,13 @@ pub(crate) fn programs(
     Ok(programs)
 }
 
-fn compile(network: Network, named: NamedSockets, keeper: Keeper) -> Result<Vec<BpfProgram>, ConfineError> {
-    let mut refused: BTreeMap<i64, Vec<SeccompRule>> = REFUSED.iter().map(|call| (*call, Vec::new())).collect();
+fn compile(
+    network: Network,
+    named: NamedSockets,
+    keeper: Keeper,
+) -> Result<Vec<BpfProgram>, ConfineError> {
+    let mut refused: BTreeMap<i64, Vec<SeccompRule>> =
+        REFUSED.iter().map(|call| (*call, Vec::new())).collect();
     let low = |index, op, value: u64| condition(index, SeccompCmpArgLen::Dword, op, value);
     // A child may be made, but not with namespaces of its own.
     let namespaces: Result<Vec<_>, _> = (0..32)
@@ -166,25 +177,38 @@ fn compile(network: Network, named: NamedSockets, keeper: Keeper) -> Result<Vec<
         .collect();
     refused.insert(libc::SYS_clone, namespaces?);
     // The limits of others: the init's own would unhook it.
-    refused.insert(libc::SYS_prlimit64, vec![rule(vec![low(0, SeccompCmpOp::Ne, 0)?])?]);
+    refused.insert(
+        libc::SYS_prlimit64,
+        vec![rule(vec![low(0, SeccompCmpOp::Ne, 0)?])?],
+    );
     // Programs that run with somebody else's rights, to be found by others later.
     const RIGHTS: [libc::mode_t; 2] = [libc::S_ISUID, libc::S_ISGID];
     let has = |index, bits: u64| low(index, SeccompCmpOp::MaskedEq(bits), bits);
     for (call, mode) in MODES {
-        let bits: Result<Vec<_>, _> = RIGHTS.map(|bit| rule(vec![has(*mode, bit.into())?])).into_iter().collect();
+        let bits: Result<Vec<_>, _> = RIGHTS
+            .map(|bit| rule(vec![has(*mode, bit.into())?]))
+            .into_iter()
+            .collect();
         refused.insert(*call, bits?);
     }
     for (call, flags, mode) in MODES_IF_MADE {
-        let made = MAKING.into_iter().flat_map(|flag| RIGHTS.map(|bit| (flag as u64, u64::from(bit))));
-        let bits: Result<Vec<_>, _> =
-            made.map(|(flag, bit)| rule(vec![has(*flags, flag)?, has(*mode, bit)?])).collect();
+        let made = MAKING
+            .into_iter()
+            .flat_map(|flag| RIGHTS.map(|bit| (flag as u64, u64::from(bit))));
+        let bits: Result<Vec<_>, _> = made
+            .map(|(flag, bit)| rule(vec![has(*flags, flag)?, has(*mode, bit)?]))
+            .collect();
         refused.insert(*call, bits?);
     }
     // Typing into the terminal on the person's behalf, and other drivers behind it.
-    let typing: Result<Vec<_>, _> = [libc::TIOCSTI, 0x541C /* TIOCLINUX */, 0x5423 /* TIOCSETD */]
-        .into_iter()
-        .map(|request| rule(vec![low(1, SeccompCmpOp::Eq, request)?]))
-        .collect();
+    let typing: Result<Vec<_>, _> = [
+        libc::TIOCSTI,
+        0x541C, /* TIOCLINUX */
+        0x5423, /* TIOCSETD */
+    ]
+    .into_iter()
+    .map(|request| rule(vec![low(1, SeccompCmpOp::Eq, request)?]))
+    .collect();
     refused.insert(libc::SYS_ioctl, typing?);
     let mut sockets = Vec::new();
     if network == Network::Off {
@@ -192,15 +216,22 @@ fn compile(network: Network, named: NamedSockets, keeper: Keeper) -> Result<Vec<
             Keeper::Namespace => OWN_NETWORK,
             Keeper::Filter => &[libc::AF_UNIX],
         };
-        let others: Result<Vec<_>, _> =
-            families.iter().map(|family| low(0, SeccompCmpOp::Ne, *family as u64)).collect();
+        let others: Result<Vec<_>, _> = families
+            .iter()
+            .map(|family| low(0, SeccompCmpOp::Ne, *family as u64))
+            .collect();
         sockets.push(rule(others?)?);
     }
     if named == NamedSockets::Off {
         let unix = || low(0, SeccompCmpOp::Eq, libc::AF_UNIX as u64);
         sockets.push(rule(vec![unix()?])?);
         let pairs: Result<Vec<_>, _> = WITHOUT_CONNECTION
-            .map(|kind| rule(vec![unix()?, low(1, SeccompCmpOp::MaskedEq(SOCKET_KIND), kind as u64)?]))
+            .map(|kind| {
+                rule(vec![
+                    unix()?,
+                    low(1, SeccompCmpOp::MaskedEq(SOCKET_KIND), kind as u64)?,
+                ])
+            })
             .into_iter()
             .collect();
         refused.insert(libc::SYS_socketpair, pairs?);
@@ -209,17 +240,30 @@ fn compile(network: Network, named: NamedSockets, keeper: Keeper) -> Result<Vec<
         refused.insert(libc::SYS_socket, sockets);
     }
     let absent = ABSENT.iter().map(|call| (*call, Vec::new())).collect();
-    let mut programs = vec![program(refused, libc::EPERM)?, program(absent, libc::ENOSYS)?];
+    let mut programs = vec![
+        program(refused, libc::EPERM)?,
+        program(absent, libc::ENOSYS)?,
+    ];
     if cfg!(target_arch = "x86_64") {
         programs.push(without_x32());
     }
     Ok(programs)
 }
 
-fn program(rules: BTreeMap<i64, Vec<SeccompRule>>, errno: libc::c_int) -> Result<BpfProgram, ConfineError> {
+fn program(
+    rules: BTreeMap<i64, Vec<SeccompRule>>,
+    errno: libc::c_int,
+) -> Result<BpfProgram, ConfineError> {
     let arch = TargetArch::try_from(std::env::consts::ARCH).map_err(|error| broken(&error))?;
-    let filter = SeccompFilter::new(rules, SeccompAction::Allow, SeccompAction::Errno(errno as u32), arch);
-    filter.and_then(TryInto::try_into).map_err(|error| broken(&error))
+    let filter = SeccompFilter::new(
+        rules,
+        SeccompAction::Allow,
+        SeccompAction::Errno(errno as u32),
+        arch,
+    );
+    filter
+        .and_then(TryInto::try_into)
+        .map_err(|error| broken(&error))
 }
 
 fn condition(
@@ -236,18 +280,30 @@ fn rule(conditions: Vec<SeccompCondition>) -> Result<SeccompRule, ConfineError> 
 }
 
 fn broken(error: &dyn std::fmt::Display) -> ConfineError {
-    ConfineError::NotEnforceable { why: format!("there is no system call filter for this machine: {error}") }
+    ConfineError::NotEnforceable {
+        why: format!("there is no system call filter for this machine: {error}"),
+    }
 }
 
 /// The same calls have a second set of numbers on this processor, which the other programs do not list.
 fn without_x32() -> BpfProgram {
     const NUMBER: u32 = 0;
     const X32: u32 = 0x4000_0000;
-    let step = |code: u32, jt, jf, k| seccompiler::sock_filter { code: code as u16, jt, jf, k };
+    let step = |code: u32, jt, jf, k| seccompiler::sock_filter {
+        code: code as u16,
+        jt,
+        jf,
+        k,
+    };
     vec![
         step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, NUMBER),
         step(libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K, 0, 1, X32),
-        step(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32),
+        step(
+            libc::BPF_RET | libc::BPF_K,
+            0,
+            0,
+            libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32,
+        ),
         step(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
     ]
 }

@@ -93,7 +93,11 @@ pub(crate) unsafe fn init(plan: &mut Plan, ends: Ends, needed: &[RawFd]) -> ! {
             fail(ends.started, Stage::Fork, 0, libc::EAGAIN);
         }
         // Only the ends and what is held for life are needed from here on; nothing of the plan is touched any more.
-        for fd in needed.iter().copied().filter(|fd| *fd != ends.ended && *fd != ends.leash) {
+        for fd in needed
+            .iter()
+            .copied()
+            .filter(|fd| *fd != ends.ended && *fd != ends.leash)
+        {
             if !plan.holds.iter().any(|hold| hold.as_raw_fd() == fd) && fd != ends.started {
                 call!(SYS_close, fd);
             }
@@ -122,11 +126,19 @@ unsafe fn start_command(plan: &Plan, started: RawFd) -> libc::pid_t {
 type Done = Result<(), i32>;
 
 fn done(result: isize) -> Done {
-    if result < 0 { Err(-result as i32) } else { Ok(()) }
+    if result < 0 {
+        Err(-result as i32)
+    } else {
+        Ok(())
+    }
 }
 
 fn fd(result: isize) -> Result<RawFd, i32> {
-    if result < 0 { Err(-result as i32) } else { Ok(result as RawFd) }
+    if result < 0 {
+        Err(-result as i32)
+    } else {
+        Ok(result as RawFd)
+    }
 }
 
 /// Builds the file system step by step.
@@ -134,13 +146,22 @@ unsafe fn build(namespaces: &mut Namespaces, started: RawFd) {
     let Namespaces { steps, slots, .. } = namespaces;
     // SAFETY: as in `init`.
     unsafe {
-        let private = done(call!(SYS_mount, c"none", c"/", 0, libc::MS_REC | libc::MS_PRIVATE, 0));
+        let private = done(call!(
+            SYS_mount,
+            c"none",
+            c"/",
+            0,
+            libc::MS_REC | libc::MS_PRIVATE,
+            0
+        ));
         if let Err(error) = private {
             fail(started, Stage::Mount, 0, error);
         }
         for (index, step) in steps.iter().enumerate() {
             match take(step, slots) {
-                Err(error) if !step.may_fail_with(error) => fail(started, Stage::Mount, index, error),
+                Err(error) if !step.may_fail_with(error) => {
+                    fail(started, Stage::Mount, index, error)
+                }
                 _ => {}
             }
         }
@@ -156,10 +177,15 @@ unsafe fn take(step: &Step, slots: &mut [RawFd]) -> Done {
                 Ok(())
             }
             Step::LockDown => {
-                let tame = libc::MOUNT_ATTR_RDONLY | libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV;
+                let tame =
+                    libc::MOUNT_ATTR_RDONLY | libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV;
                 set_attributes(libc::AT_FDCWD, c"/", tame)
             }
-            Step::Attach { path, slot, attributes } => {
+            Step::Attach {
+                path,
+                slot,
+                attributes,
+            } => {
                 let tree = slots[*slot];
                 set_attributes(tree, c"", *attributes)?;
                 attach(tree, path)
@@ -169,12 +195,27 @@ unsafe fn take(step: &Step, slots: &mut [RawFd]) -> Done {
                 set_attributes(tree, c"", *attributes)?;
                 attach(tree, path)
             }
-            Step::Fresh { kind, path, flags, data } => {
-                done(call!(SYS_mount, *kind, path.as_c_str(), *kind, *flags, data.as_c_str()))
-            }
-            Step::Cover { source, path } => {
-                done(call!(SYS_mount, source.as_c_str(), path.as_c_str(), 0, libc::MS_BIND, 0))
-            }
+            Step::Fresh {
+                kind,
+                path,
+                flags,
+                data,
+            } => done(call!(
+                SYS_mount,
+                *kind,
+                path.as_c_str(),
+                *kind,
+                *flags,
+                data.as_c_str()
+            )),
+            Step::Cover { source, path } => done(call!(
+                SYS_mount,
+                source.as_c_str(),
+                path.as_c_str(),
+                0,
+                libc::MS_BIND,
+                0
+            )),
         }
     }
 }
@@ -186,7 +227,13 @@ unsafe fn clone_tree(path: &CStr) -> Result<RawFd, i32> {
         let mut how: libc::open_how = std::mem::zeroed();
         how.flags = (libc::O_PATH | libc::O_CLOEXEC) as u64;
         how.resolve = libc::RESOLVE_NO_SYMLINKS;
-        let place = fd(call!(SYS_openat2, libc::AT_FDCWD, path, &raw const how, size_of::<libc::open_how>()))?;
+        let place = fd(call!(
+            SYS_openat2,
+            libc::AT_FDCWD,
+            path,
+            &raw const how,
+            size_of::<libc::open_how>()
+        ))?;
         let flags = libc::OPEN_TREE_CLONE
             | libc::OPEN_TREE_CLOEXEC
             | (libc::AT_RECURSIVE | libc::AT_EMPTY_PATH) as libc::c_uint;
@@ -197,16 +244,37 @@ unsafe fn clone_tree(path: &CStr) -> Result<RawFd, i32> {
 }
 
 unsafe fn set_attributes(tree: RawFd, path: &CStr, attributes: u64) -> Done {
-    let attr = libc::mount_attr { attr_set: attributes, attr_clr: 0, propagation: 0, userns_fd: 0 };
+    let attr = libc::mount_attr {
+        attr_set: attributes,
+        attr_clr: 0,
+        propagation: 0,
+        userns_fd: 0,
+    };
     let flags = libc::AT_RECURSIVE | libc::AT_EMPTY_PATH;
     // SAFETY: the path is a valid C string and `attr` is as long as is said.
-    unsafe { done(call!(SYS_mount_setattr, tree, path, flags, &raw const attr, size_of::<libc::mount_attr>())) }
+    unsafe {
+        done(call!(
+            SYS_mount_setattr,
+            tree,
+            path,
+            flags,
+            &raw const attr,
+            size_of::<libc::mount_attr>()
+        ))
+    }
 }
 
 unsafe fn attach(tree: RawFd, path: &CStr) -> Done {
     // SAFETY: both paths are valid C strings.
     unsafe {
-        let attached = call!(SYS_move_mount, tree, c"", libc::AT_FDCWD, path, libc::MOVE_MOUNT_F_EMPTY_PATH);
+        let attached = call!(
+            SYS_move_mount,
+            tree,
+            c"",
+            libc::AT_FDCWD,
+            path,
+            libc::MOVE_MOUNT_F_EMPTY_PATH
+        );
         call!(SYS_close, tree);
         done(attached)
     }
@@ -216,7 +284,12 @@ unsafe fn attach(tree: RawFd, path: &CStr) -> Done {
 unsafe fn raise_loopback() -> Done {
     // SAFETY: `ifreq` is plain numbers, of which zero is a valid value; the name fits with its NUL.
     unsafe {
-        let socket = fd(call!(SYS_socket, libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0))?;
+        let socket = fd(call!(
+            SYS_socket,
+            libc::AF_INET,
+            libc::SOCK_DGRAM | libc::SOCK_CLOEXEC,
+            0
+        ))?;
         let mut request: libc::ifreq = std::mem::zeroed();
         request.ifr_name[0] = b'l' as libc::c_char;
         request.ifr_name[1] = b'o' as libc::c_char;
@@ -236,7 +309,12 @@ unsafe fn become_command(plan: &Plan, started: RawFd) -> ! {
         }
         let mut worst = libc::ENOENT;
         for candidate in &plan.candidates {
-            let refused = -call!(SYS_execve, candidate.as_c_str(), plan.argv.as_ptr(), plan.env.as_ptr()) as i32;
+            let refused = -call!(
+                SYS_execve,
+                candidate.as_c_str(),
+                plan.argv.as_ptr(),
+                plan.env.as_ptr()
+            ) as i32;
             if !matches!(refused, libc::ENOENT | libc::ENOTDIR) {
                 worst = refused;
             }
@@ -251,7 +329,8 @@ unsafe fn prepare(plan: &Plan) -> Result<(), (Stage, i32)> {
     unsafe {
         take_streams(plan).map_err(at(Stage::Streams))?;
         for (resource, limit) in &plan.rlimits {
-            done(call!(SYS_prlimit64, 0, *resource, &raw const *limit, 0)).map_err(at(Stage::Limits))?;
+            done(call!(SYS_prlimit64, 0, *resource, &raw const *limit, 0))
+                .map_err(at(Stage::Limits))?;
         }
         // Before the walls: a wrong folder should be told as such. No link of the kernel's is followed, which could lead
         // past the mounts.
@@ -259,21 +338,36 @@ unsafe fn prepare(plan: &Plan) -> Result<(), (Stage, i32)> {
         reset_signals();
         if plan.powerless {
             drop_capabilities().map_err(at(Stage::Capabilities))?;
-            done(call!(SYS_prctl, libc::PR_SET_NO_NEW_PRIVS, 1)).map_err(at(Stage::Capabilities))?;
+            done(call!(SYS_prctl, libc::PR_SET_NO_NEW_PRIVS, 1))
+                .map_err(at(Stage::Capabilities))?;
         }
         if let Some(ruleset) = &plan.landlock {
-            done(call!(SYS_landlock_restrict_self, ruleset.as_raw_fd(), 0)).map_err(at(Stage::Landlock))?;
+            done(call!(SYS_landlock_restrict_self, ruleset.as_raw_fd(), 0))
+                .map_err(at(Stage::Landlock))?;
         }
         // From here on everything happens behind the filters. What is open belongs to the parent and closes
         // itself when the program begins, `started` with it.
-        call!(SYS_close_range, 3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC);
+        call!(
+            SYS_close_range,
+            3,
+            libc::c_uint::MAX,
+            libc::CLOSE_RANGE_CLOEXEC
+        );
         for inherited in &plan.inherited {
             call!(SYS_fcntl, inherited.as_raw_fd(), libc::F_SETFD, 0);
         }
         for program in plan.filters.iter() {
             // The same layout as the kernel's.
-            let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_ptr().cast_mut().cast() };
-            let entered = call!(SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const program);
+            let program = libc::sock_fprog {
+                len: program.len() as u16,
+                filter: program.as_ptr().cast_mut().cast(),
+            };
+            let entered = call!(
+                SYS_seccomp,
+                libc::SECCOMP_SET_MODE_FILTER,
+                0,
+                &raw const program
+            );
             done(entered).map_err(at(Stage::Filter))?;
         }
     }
@@ -286,7 +380,13 @@ unsafe fn enter(folder: &CStr) -> Done {
         let mut how: libc::open_how = std::mem::zeroed();
         how.flags = (libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC) as u64;
         how.resolve = libc::RESOLVE_NO_MAGICLINKS;
-        let place = fd(call!(SYS_openat2, libc::AT_FDCWD, folder, &raw const how, size_of::<libc::open_how>()))?;
+        let place = fd(call!(
+            SYS_openat2,
+            libc::AT_FDCWD,
+            folder,
+            &raw const how,
+            size_of::<libc::open_how>()
+        ))?;
         let entered = call!(SYS_fchdir, place);
         call!(SYS_close, place);
         done(entered)
@@ -325,7 +425,13 @@ unsafe fn reset_signals() {
             call!(SYS_rt_sigaction, signal, default.as_ptr(), 0, SET_BYTES);
         }
         let none = 0u64;
-        call!(SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const none, 0, SET_BYTES);
+        call!(
+            SYS_rt_sigprocmask,
+            libc::SIG_SETMASK,
+            &raw const none,
+            0,
+            SET_BYTES
+        );
     }
 }
 
@@ -345,8 +451,15 @@ unsafe fn drop_capabilities() -> Done {
                 break;
             }
         }
-        call!(SYS_prctl, libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_CLEAR_ALL);
-        let header = Header { version: VERSION_3, pid: 0 };
+        call!(
+            SYS_prctl,
+            libc::PR_CAP_AMBIENT,
+            libc::PR_CAP_AMBIENT_CLEAR_ALL
+        );
+        let header = Header {
+            version: VERSION_3,
+            pid: 0,
+        };
         let none = [[0u32; 3]; 2];
         done(call!(SYS_capset, &raw const header, &raw const none))
     }
@@ -385,8 +498,16 @@ unsafe fn watch(command: libc::pid_t, ends: Ends, own_pids: bool) -> ! {
                 exit(0);
             }
             let mut fds = [
-                libc::pollfd { fd: leash, events: libc::POLLIN, revents: 0 },
-                libc::pollfd { fd: deaths, events: libc::POLLIN, revents: 0 },
+                libc::pollfd {
+                    fd: leash,
+                    events: libc::POLLIN,
+                    revents: 0,
+                },
+                libc::pollfd {
+                    fd: deaths,
+                    events: libc::POLLIN,
+                    revents: 0,
+                },
             ];
             let polled = call!(SYS_ppoll, fds.as_mut_ptr(), fds.len(), 0, 0, 0);
             let mut buffer = [0u8; 512];
@@ -419,7 +540,11 @@ unsafe fn close_all_but(needed: &[RawFd]) {
 
 /// Whether the other end of the leash is closed.
 unsafe fn is_cut(leash: RawFd) -> bool {
-    let mut end = libc::pollfd { fd: leash, events: libc::POLLIN, revents: 0 };
+    let mut end = libc::pollfd {
+        fd: leash,
+        events: libc::POLLIN,
+        revents: 0,
+    };
     let now = [0i64; 2];
     // SAFETY: one valid entry and a valid time are handed over.
     unsafe { call!(SYS_ppoll, &raw mut end, 1, now.as_ptr(), 0, 0) > 0 }
@@ -431,14 +556,27 @@ unsafe fn end_descendants() {
     unsafe {
         loop {
             let flags = libc::O_RDONLY | libc::O_CLOEXEC;
-            let list = call!(SYS_openat, libc::AT_FDCWD, c"/proc/thread-self/children", flags, 0) as RawFd;
+            let list = call!(
+                SYS_openat,
+                libc::AT_FDCWD,
+                c"/proc/thread-self/children",
+                flags,
+                0
+            ) as RawFd;
             let mut buffer = [0u8; 4096];
             let length = call!(SYS_read, list, buffer.as_mut_ptr(), buffer.len());
             call!(SYS_close, list);
             let mut pid: libc::pid_t = 0;
-            for byte in buffer.iter().take(if length > 0 { length as usize } else { 0 }) {
+            for byte in buffer
+                .iter()
+                .take(if length > 0 { length as usize } else { 0 })
+            {
                 match byte {
-                    b'0'..=b'9' => pid = pid.wrapping_mul(10).wrapping_add((byte - b'0') as libc::pid_t),
+                    b'0'..=b'9' => {
+                        pid = pid
+                            .wrapping_mul(10)
+                            .wrapping_add((byte - b'0') as libc::pid_t)
+                    }
                     // The last one may be cut off by the end of the buffer; the next round has it whole.
                     _ => {
                         if pid > 1 {
@@ -458,7 +596,13 @@ unsafe fn end_descendants() {
 unsafe fn write_file(path: &CStr, bytes: &[u8]) -> Done {
     // SAFETY: the path is a valid C string, the bytes are as long as is said.
     unsafe {
-        let file = fd(call!(SYS_openat, libc::AT_FDCWD, path, libc::O_WRONLY | libc::O_CLOEXEC, 0))?;
+        let file = fd(call!(
+            SYS_openat,
+            libc::AT_FDCWD,
+            path,
+            libc::O_WRONLY | libc::O_CLOEXEC,
+            0
+        ))?;
         let written = call!(SYS_write, file, bytes.as_ptr(), bytes.len());
         call!(SYS_close, file);
         done(written)

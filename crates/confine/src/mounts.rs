@@ -7,7 +7,14 @@ use std::path::{Path, PathBuf};
 use crate::{ConfineError, Confinement, sockets};
 
 /// Device nodes a command needs; there are no others.
-const DEVICES: &[&str] = &["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty"];
+const DEVICES: &[&str] = &[
+    "/dev/null",
+    "/dev/zero",
+    "/dev/full",
+    "/dev/random",
+    "/dev/urandom",
+    "/dev/tty",
+];
 
 /// One step. They are taken in order; each allocates nothing.
 #[derive(Debug)]
@@ -17,11 +24,20 @@ pub(crate) enum Step {
     /// Makes everything read-only, without devices or set-user-id programs.
     LockDown,
     /// Puts a kept tree over its old place, with these attributes.
-    Attach { path: CString, slot: usize, attributes: u64 },
+    Attach {
+        path: CString,
+        slot: usize,
+        attributes: u64,
+    },
     /// Mounts a tree over itself, with these attributes. A mount cannot be renamed or removed.
     Overlay { path: CString, attributes: u64 },
     /// A new, empty file system.
-    Fresh { kind: &'static std::ffi::CStr, path: CString, flags: libc::c_ulong, data: CString },
+    Fresh {
+        kind: &'static std::ffi::CStr,
+        path: CString,
+        flags: libc::c_ulong,
+        data: CString,
+    },
     /// Mounts one file over another.
     Cover { source: CString, path: CString },
 }
@@ -42,7 +58,10 @@ impl Step {
     /// Whether the policy holds although this step failed: what is gone by now needs no hiding, nor pinning.
     pub(crate) fn may_fail_with(&self, error: libc::c_int) -> bool {
         let gone = matches!(error, libc::ENOENT | libc::ENOTDIR | libc::ELOOP);
-        gone && matches!(self, Self::Cover { .. } | Self::Overlay { attributes: 0, .. })
+        gone && matches!(
+            self,
+            Self::Cover { .. } | Self::Overlay { attributes: 0, .. }
+        )
     }
 }
 
@@ -64,7 +83,10 @@ pub(crate) fn own_proc() -> Result<Step, ConfineError> {
 
 /// How many trees are kept at once.
 pub(crate) fn slots(steps: &[Step]) -> usize {
-    steps.iter().filter(|step| matches!(step, Step::Keep { .. })).count()
+    steps
+        .iter()
+        .filter(|step| matches!(step, Step::Keep { .. }))
+        .count()
 }
 
 /// The steps to a confined file system.
@@ -73,19 +95,39 @@ pub(crate) fn steps(confinement: &Confinement, proc: Proc) -> Result<Vec<Step>, 
     if writable.iter().any(|path| path.parent().is_none()) {
         return Err(ConfineError::Everything);
     }
-    let devices: Vec<&Path> = DEVICES.iter().map(Path::new).filter(|path| path.exists()).collect();
+    let devices: Vec<&Path> = DEVICES
+        .iter()
+        .map(Path::new)
+        .filter(|path| path.exists())
+        .collect();
     let mut steps = Vec::new();
-    for (slot, path) in writable.iter().map(PathBuf::as_path).chain(devices.iter().copied()).enumerate() {
-        steps.push(Step::Keep { path: c_string(path)?, slot });
+    for (slot, path) in writable
+        .iter()
+        .map(PathBuf::as_path)
+        .chain(devices.iter().copied())
+        .enumerate()
+    {
+        steps.push(Step::Keep {
+            path: c_string(path)?,
+            slot,
+        });
     }
     steps.push(Step::LockDown);
     const TAME: u64 = libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV;
     for (slot, path) in writable.iter().enumerate() {
-        steps.push(Step::Attach { path: c_string(path)?, slot, attributes: TAME });
+        steps.push(Step::Attach {
+            path: c_string(path)?,
+            slot,
+            attributes: TAME,
+        });
     }
     for (slot, path) in devices.iter().enumerate() {
         let attributes = libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NOEXEC;
-        steps.push(Step::Attach { path: c_string(path)?, slot: writable.len() + slot, attributes });
+        steps.push(Step::Attach {
+            path: c_string(path)?,
+            slot: writable.len() + slot,
+            attributes,
+        });
     }
     if proc == Proc::Own {
         steps.push(own_proc()?);
@@ -93,10 +135,15 @@ pub(crate) fn steps(confinement: &Confinement, proc: Proc) -> Result<Vec<Step>, 
     steps.extend(own_devices()?);
     for path in &confinement.protected {
         pin_above(path, &writable, &mut steps)?;
-        steps.push(Step::Overlay { path: c_string(path)?, attributes: TAME | libc::MOUNT_ATTR_RDONLY });
+        steps.push(Step::Overlay {
+            path: c_string(path)?,
+            attributes: TAME | libc::MOUNT_ATTR_RDONLY,
+        });
     }
     for path in &confinement.hidden {
-        let Ok(path) = path.canonicalize() else { continue };
+        let Ok(path) = path.canonicalize() else {
+            continue;
+        };
         pin_above(&path, &writable, &mut steps)?;
         if path.is_dir() {
             let flags = libc::MS_RDONLY | libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
@@ -117,13 +164,26 @@ fn own_devices() -> Result<Vec<Step>, ConfineError> {
     let quiet = libc::MS_NOSUID | libc::MS_NOEXEC;
     let mut steps = Vec::new();
     if Path::new("/dev/pts").is_dir() {
-        steps.push(fresh(c"devpts", Path::new("/dev/pts"), quiet, c"newinstance,ptmxmode=0666,mode=620")?);
+        steps.push(fresh(
+            c"devpts",
+            Path::new("/dev/pts"),
+            quiet,
+            c"newinstance,ptmxmode=0666,mode=620",
+        )?);
         if Path::new("/dev/ptmx").exists() {
-            steps.push(Step::Cover { source: c"/dev/pts/ptmx".into(), path: c"/dev/ptmx".into() });
+            steps.push(Step::Cover {
+                source: c"/dev/pts/ptmx".into(),
+                path: c"/dev/ptmx".into(),
+            });
         }
     }
     if Path::new("/dev/shm").is_dir() {
-        steps.push(fresh(c"tmpfs", Path::new("/dev/shm"), libc::MS_NOSUID | libc::MS_NODEV, c"mode=1777")?);
+        steps.push(fresh(
+            c"tmpfs",
+            Path::new("/dev/shm"),
+            libc::MS_NOSUID | libc::MS_NODEV,
+            c"mode=1777",
+        )?);
     }
     Ok(steps)
 }
@@ -133,8 +193,14 @@ fn own_devices() -> Result<Vec<Step>, ConfineError> {
 fn pin_above(path: &Path, writable: &[PathBuf], steps: &mut Vec<Step>) -> Result<(), ConfineError> {
     for folder in folders_above(path, writable) {
         let folder = c_string(folder)?;
-        if !steps.iter().any(|step| matches!(step, Step::Overlay { path, .. } if *path == folder)) {
-            steps.push(Step::Overlay { path: folder, attributes: 0 });
+        if !steps
+            .iter()
+            .any(|step| matches!(step, Step::Overlay { path, .. } if *path == folder))
+        {
+            steps.push(Step::Overlay {
+                path: folder,
+                attributes: 0,
+            });
         }
     }
     Ok(())
@@ -142,8 +208,17 @@ fn pin_above(path: &Path, writable: &[PathBuf], steps: &mut Vec<Step>) -> Result
 
 /// The folders between a writable one and this path, from the outside in.
 pub(crate) fn folders_above<'a>(path: &'a Path, writable: &[PathBuf]) -> Vec<&'a Path> {
-    let Some(root) = writable.iter().find(|root| path.starts_with(root) && path != **root) else { return Vec::new() };
-    let mut above: Vec<&Path> = path.ancestors().skip(1).take_while(|above| above != root).collect();
+    let Some(root) = writable
+        .iter()
+        .find(|root| path.starts_with(root) && path != **root)
+    else {
+        return Vec::new();
+    };
+    let mut above: Vec<&Path> = path
+        .ancestors()
+        .skip(1)
+        .take_while(|above| above != root)
+        .collect();
     above.reverse();
     above
 }
@@ -167,15 +242,27 @@ fn fresh(
     flags: libc::c_ulong,
     data: &std::ffi::CStr,
 ) -> Result<Step, ConfineError> {
-    Ok(Step::Fresh { kind, path: c_string(path)?, flags, data: data.into() })
+    Ok(Step::Fresh {
+        kind,
+        path: c_string(path)?,
+        flags,
+        data: data.into(),
+    })
 }
 
 fn cover(path: &Path) -> Result<Step, ConfineError> {
-    Ok(Step::Cover { source: c"/dev/null".into(), path: c_string(path)? })
+    Ok(Step::Cover {
+        source: c"/dev/null".into(),
+        path: c_string(path)?,
+    })
 }
 
 pub(crate) fn c_string(text: impl AsRef<std::ffi::OsStr>) -> Result<CString, ConfineError> {
     let text = text.as_ref();
-    CString::new(text.as_bytes())
-        .map_err(|_| ConfineError::Invalid(format!("{} has a NUL in it", text.to_string_lossy().replace('\0', "\\0"))))
+    CString::new(text.as_bytes()).map_err(|_| {
+        ConfineError::Invalid(format!(
+            "{} has a NUL in it",
+            text.to_string_lossy().replace('\0', "\\0")
+        ))
+    })
 }

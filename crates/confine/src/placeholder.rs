@@ -43,7 +43,8 @@ impl Placeholder {
         for _ in 0..MOST_TRIES {
             let made = match DirBuilder::new().mode(MODE).create(path) {
                 Ok(()) => true,
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => match standing(path)? {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => match standing(path)?
+                {
                     Standing::Placeholder => false,
                     Standing::Nothing => continue,
                     // Whoever makes one needs a moment for it.
@@ -67,12 +68,18 @@ impl Placeholder {
                 folder.set_permissions(Permissions::from_mode(MODE))?;
             }
             folder.lock_shared()?;
-            let placeholder = Self { path: path.to_owned(), folder };
+            let placeholder = Self {
+                path: path.to_owned(),
+                folder,
+            };
             if placeholder.is_there() && is_placeholder(path) {
                 return Ok(Some(placeholder));
             }
         }
-        Err(io::Error::other(format!("{} comes and goes", path.display())))
+        Err(io::Error::other(format!(
+            "{} comes and goes",
+            path.display()
+        )))
     }
 }
 
@@ -85,7 +92,11 @@ impl Placeholder {
     /// Whether it is this one that stands there, and not one that came after it.
     fn is_there(&self) -> bool {
         let now = std::fs::symlink_metadata(&self.path);
-        now.is_ok_and(|now| self.folder.metadata().is_ok_and(|own| (own.dev(), own.ino()) == (now.dev(), now.ino())))
+        now.is_ok_and(|now| {
+            self.folder
+                .metadata()
+                .is_ok_and(|own| (own.dev(), own.ino()) == (now.dev(), now.ino()))
+        })
     }
 }
 
@@ -136,7 +147,10 @@ mod tests {
             for _ in 0..4 {
                 scope.spawn(|| {
                     for round in 0..2000 {
-                        assert!(Placeholder::stand_in(&path).unwrap().is_some(), "round {round}");
+                        assert!(
+                            Placeholder::stand_in(&path).unwrap().is_some(),
+                            "round {round}"
+                        );
                         // One that somebody is about to make.
                         if round % 100 == 0 && DirBuilder::new().mode(0o500).create(&path).is_ok() {
                             std::fs::set_permissions(&path, Permissions::from_mode(MODE)).unwrap();

@@ -51,7 +51,8 @@ pub(crate) struct Namespaces {
 
 impl Namespaces {
     fn new(network: Network, steps: Vec<Step>) -> Self {
-        let mut flags = libc::CLONE_NEWUSER | libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWIPC;
+        let mut flags =
+            libc::CLONE_NEWUSER | libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWIPC;
         if network == Network::Off {
             flags |= libc::CLONE_NEWNET;
         }
@@ -75,8 +76,15 @@ pub(crate) struct Words {
 
 impl Words {
     fn new(words: Vec<CString>) -> Self {
-        let pointers = words.iter().map(|word| word.as_ptr()).chain([std::ptr::null()]).collect();
-        Self { _words: words, pointers }
+        let pointers = words
+            .iter()
+            .map(|word| word.as_ptr())
+            .chain([std::ptr::null()])
+            .collect();
+        Self {
+            _words: words,
+            pointers,
+        }
     }
 
     pub(crate) fn as_ptr(&self) -> *const *const libc::c_char {
@@ -88,7 +96,13 @@ impl Plan {
     /// Without a wall.
     pub(crate) fn open(command: Command) -> Result<Self, ConfineError> {
         let candidates = candidates(&command)?;
-        let argv = Words::new(command.argv.iter().map(c_string).collect::<Result<_, _>>()?);
+        let argv = Words::new(
+            command
+                .argv
+                .iter()
+                .map(c_string)
+                .collect::<Result<_, _>>()?,
+        );
         let env = command.env.iter().map(|(name, value)| {
             let mut word = OsString::from(name);
             word.push("=");
@@ -97,9 +111,14 @@ impl Plan {
         });
         let env = Words::new(env.collect::<Result<_, _>>()?);
         let (stdio, terminal) = match &command.stdio {
-            Stdio::Streams { stdin, stdout, stderr } => {
-                ([stdin.as_raw_fd(), stdout.as_raw_fd(), stderr.as_raw_fd()], false)
-            }
+            Stdio::Streams {
+                stdin,
+                stdout,
+                stderr,
+            } => (
+                [stdin.as_raw_fd(), stdout.as_raw_fd(), stderr.as_raw_fd()],
+                false,
+            ),
             Stdio::Terminal(tty) => ([tty.as_raw_fd(); 3], true),
         };
         Ok(Self {
@@ -123,8 +142,16 @@ impl Plan {
 
     /// The descriptors that are needed after the clone, these among them, in order. All others are closed first.
     pub(crate) fn needed(&self, ends: &[RawFd]) -> Vec<RawFd> {
-        let owned = self.landlock.iter().chain(&self.inherited).chain(&self.holds).map(AsRawFd::as_raw_fd);
-        let mut needed: Vec<RawFd> = owned.chain(self.stdio).chain(ends.iter().copied()).collect();
+        let owned = self
+            .landlock
+            .iter()
+            .chain(&self.inherited)
+            .chain(&self.holds)
+            .map(AsRawFd::as_raw_fd);
+        let mut needed: Vec<RawFd> = owned
+            .chain(self.stdio)
+            .chain(ends.iter().copied())
+            .collect();
         needed.sort_unstable();
         needed.dedup();
         needed
@@ -132,7 +159,10 @@ impl Plan {
 
     /// Builds a wall around nothing, to see whether it can be built.
     pub(crate) fn trial(proc: Proc) -> Result<Self, ConfineError> {
-        let (nothing, _) = std::io::pipe().map_err(|error| ConfineError::System { doing: "making a pipe", error })?;
+        let (nothing, _) = std::io::pipe().map_err(|error| ConfineError::System {
+            doing: "making a pipe",
+            error,
+        })?;
         let command = Command {
             argv: vec!["/".into()],
             cwd: "/".into(),
@@ -151,12 +181,20 @@ impl Plan {
     }
 
     /// Behind the whole wall.
-    pub(crate) fn confined(command: Command, confinement: &Confinement, proc: Proc) -> Result<Self, ConfineError> {
+    pub(crate) fn confined(
+        command: Command,
+        confinement: &Confinement,
+        proc: Proc,
+    ) -> Result<Self, ConfineError> {
         let namespaces = Namespaces::new(confinement.network, mounts::steps(confinement, proc)?);
         Ok(Self {
             namespaces: Some(namespaces),
             landlock: landlock::ruleset(&confinement.writable)?,
-            filters: filter::programs(confinement.network, confinement.named_sockets, Keeper::Namespace)?,
+            filters: filter::programs(
+                confinement.network,
+                confinement.named_sockets,
+                Keeper::Namespace,
+            )?,
             rlimits: rlimits(confinement),
             powerless: true,
             ..Self::open(command)?
@@ -164,14 +202,23 @@ impl Plan {
     }
 
     /// Behind Landlock and seccomp alone.
-    pub(crate) fn weaker(command: Command, confinement: &Confinement) -> Result<Self, ConfineError> {
+    pub(crate) fn weaker(
+        command: Command,
+        confinement: &Confinement,
+    ) -> Result<Self, ConfineError> {
         let landlock = landlock::ruleset(&confinement.writable)?;
         if landlock.is_none() {
-            return Err(ConfineError::NotEnforceable { why: "this kernel has no Landlock either".into() });
+            return Err(ConfineError::NotEnforceable {
+                why: "this kernel has no Landlock either".into(),
+            });
         }
         Ok(Self {
             landlock,
-            filters: filter::programs(confinement.network, confinement.named_sockets, Keeper::Filter)?,
+            filters: filter::programs(
+                confinement.network,
+                confinement.named_sockets,
+                Keeper::Filter,
+            )?,
             rlimits: rlimits(confinement),
             powerless: true,
             ..Self::open(command)?
@@ -181,18 +228,29 @@ impl Plan {
 
 pub(crate) fn rlimits(confinement: &Confinement) -> Vec<(u32, libc::rlimit)> {
     let limits = &confinement.limits;
-    let mut all =
-        vec![(libc::RLIMIT_CORE, 0), (libc::RLIMIT_NPROC, limits.processes), (libc::RLIMIT_FSIZE, limits.file_bytes)];
+    let mut all = vec![
+        (libc::RLIMIT_CORE, 0),
+        (libc::RLIMIT_NPROC, limits.processes),
+        (libc::RLIMIT_FSIZE, limits.file_bytes),
+    ];
     all.extend(limits.memory_bytes.map(|bytes| (libc::RLIMIT_AS, bytes)));
-    all.into_iter().map(|(resource, most)| (resource, at_most(resource, most))).collect()
+    all.into_iter()
+        .map(|(resource, most)| (resource, at_most(resource, most)))
+        .collect()
 }
 
 /// The limit, or the one that already holds where that is lower.
 fn at_most(resource: u32, most: u64) -> libc::rlimit {
-    let mut now = libc::rlimit { rlim_cur: most, rlim_max: most };
+    let mut now = libc::rlimit {
+        rlim_cur: most,
+        rlim_max: most,
+    };
     // SAFETY: `now` is ours to be written; on failure it keeps what was asked for.
     unsafe { libc::getrlimit(resource, &mut now) };
-    libc::rlimit { rlim_cur: most.min(now.rlim_cur), rlim_max: most.min(now.rlim_max) }
+    libc::rlimit {
+        rlim_cur: most.min(now.rlim_cur),
+        rlim_max: most.min(now.rlim_max),
+    }
 }
 
 /// Where the program may be, in the order of its `PATH`.
@@ -203,8 +261,14 @@ fn candidates(command: &Command) -> Result<Vec<CString>, ConfineError> {
     if program.as_encoded_bytes().contains(&b'/') {
         return Ok(vec![c_string(program)?]);
     }
-    let path = command.env.iter().find(|(name, _)| name == "PATH").map(|(_, value)| value.clone());
+    let path = command
+        .env
+        .iter()
+        .find(|(name, _)| name == "PATH")
+        .map(|(_, value)| value.clone());
     let path = path.unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".into());
     let folders = std::env::split_paths(&path).filter(|folder| folder.is_absolute());
-    folders.map(|folder| c_string(Path::new(&folder).join(program))).collect()
+    folders
+        .map(|folder| c_string(Path::new(&folder).join(program)))
+        .collect()
 }

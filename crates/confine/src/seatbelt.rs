@@ -43,7 +43,12 @@ pub(crate) fn profile(confinement: &Confinement) -> String {
 }
 
 fn quoted(path: &Path) -> String {
-    format!("\"{}\"", path.to_string_lossy().replace('\\', "\\\\").replace('"', "\\\""))
+    format!(
+        "\"{}\"",
+        path.to_string_lossy()
+            .replace('\\', "\\\\")
+            .replace('"', "\\\"")
+    )
 }
 
 #[cfg(test)]
@@ -59,12 +64,19 @@ mod tests {
             ..Confinement::default()
         };
         let profile = profile(&confinement);
-        let at = |text: &str| profile.find(text).unwrap_or_else(|| panic!("{text} is not in\n{profile}"));
+        let at = |text: &str| {
+            profile
+                .find(text)
+                .unwrap_or_else(|| panic!("{text} is not in\n{profile}"))
+        };
         assert!(
             at("(allow file-write* (subpath \"/Users/me/a \\\"b\\\"\"))")
                 < at("(deny file-write* (subpath \"/Users/me/a")
         );
-        assert!(at("(allow file-read*)") < at("(deny file-read* file-write* (subpath \"/Users/me/.ssh\"))"));
+        assert!(
+            at("(allow file-read*)")
+                < at("(deny file-read* file-write* (subpath \"/Users/me/.ssh\"))")
+        );
         assert!(!profile.contains("(allow network*)\n"));
     }
 }

@@ -8,7 +8,11 @@ use std::path::PathBuf;
 /// Every named socket somebody listens on and that can be seen from here.
 pub(crate) fn listening() -> Vec<PathBuf> {
     let table = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
-    let mut paths: Vec<PathBuf> = table.lines().filter_map(bound_path).map(PathBuf::from).collect();
+    let mut paths: Vec<PathBuf> = table
+        .lines()
+        .filter_map(bound_path)
+        .map(PathBuf::from)
+        .collect();
     paths.sort_unstable();
     paths.dedup();
     paths.retain(|path| std::fs::symlink_metadata(path).is_ok_and(|m| m.file_type().is_socket()));

@@ -19,8 +19,16 @@ impl Stack {
     pub(crate) fn new() -> Result<Self, ConfineError> {
         // SAFETY: new memory, which nobody else has; the guard lies inside it.
         unsafe {
-            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_STACK | libc::MAP_NORESERVE;
-            let start = libc::mmap(null_mut(), GUARD + SIZE, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);
+            let flags =
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_STACK | libc::MAP_NORESERVE;
+            let start = libc::mmap(
+                null_mut(),
+                GUARD + SIZE,
+                libc::PROT_READ | libc::PROT_WRITE,
+                flags,
+                -1,
+                0,
+            );
             if start == libc::MAP_FAILED {
                 return Err(ConfineError::last("making a stack"));
             }

@@ -44,9 +44,17 @@ impl Support {
     /// Tries what there is.
     pub fn probe() -> Self {
         let (namespaces, proc) = namespaces();
-        let whole = matches!((&namespaces, &proc), (Feature::Present(_), Feature::Present(_)));
+        let whole = matches!(
+            (&namespaces, &proc),
+            (Feature::Present(_), Feature::Present(_))
+        );
         let bubblewrap = if whole { None } else { find_bubblewrap() };
-        Self { namespaces, proc, landlock: landlock(), bubblewrap }
+        Self {
+            namespaces,
+            proc,
+            landlock: landlock(),
+            bubblewrap,
+        }
     }
 
     /// The strongest wall that can be built, or why none can.
@@ -88,7 +96,10 @@ fn namespaces() -> (Feature, Feature) {
 
 #[cfg(target_os = "macos")]
 fn namespaces() -> (Feature, Feature) {
-    (Feature::Present("Seatbelt".into()), Feature::Present("there is none".into()))
+    (
+        Feature::Present("Seatbelt".into()),
+        Feature::Present("there is none".into()),
+    )
 }
 
 #[cfg(not(any(target_os = "linux", target_os = "macos")))]
@@ -114,7 +125,10 @@ fn landlock() -> Feature {
 fn find_bubblewrap() -> Option<PathBuf> {
     // Not through PATH: what stands there must be the system's.
     let places = ["/usr/bin/bwrap", "/bin/bwrap", "/usr/local/bin/bwrap"];
-    places.into_iter().map(PathBuf::from).find(|path| path.exists() && crate::linux::try_bubblewrap(path).is_ok())
+    places
+        .into_iter()
+        .map(PathBuf::from)
+        .find(|path| path.exists() && crate::linux::try_bubblewrap(path).is_ok())
 }
 
 #[cfg(not(target_os = "linux"))]

@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use selvedge_confine::{
-    Child, Command, ConfineError, Confinement, End, Exit, Feature, Network, Stdio, Support, Wall, WeakerWall, spawn,
+    Child, Command, ConfineError, Confinement, End, Exit, Feature, Network, Stdio, Support, Wall,
+    WeakerWall, spawn,
 };
 
 struct Ran {
@@ -34,9 +35,17 @@ fn start(argv: &[&str], cwd: &Path, wall: &Wall) -> (Child, std::io::PipeReader)
     start_with(argv, cwd, wall, &Support::probe())
 }
 
-fn start_with(argv: &[&str], cwd: &Path, wall: &Wall, support: &Support) -> (Child, std::io::PipeReader) {
+fn start_with(
+    argv: &[&str],
+    cwd: &Path,
+    wall: &Wall,
+    support: &Support,
+) -> (Child, std::io::PipeReader) {
     let (reader, writer) = std::io::pipe().unwrap();
-    (spawn(command(argv, cwd, writer.into()), wall, support).unwrap(), reader)
+    (
+        spawn(command(argv, cwd, writer.into()), wall, support).unwrap(),
+        reader,
+    )
 }
 
 fn run(argv: &[&str], cwd: &Path, wall: &Wall) -> Ran {
@@ -46,7 +55,10 @@ fn run(argv: &[&str], cwd: &Path, wall: &Wall) -> Ran {
 fn finish((mut child, mut reader): (Child, std::io::PipeReader)) -> Ran {
     let mut out = String::new();
     reader.read_to_string(&mut out).unwrap();
-    Ran { exit: child.end().unwrap().exit, out }
+    Ran {
+        exit: child.end().unwrap().exit,
+        out,
+    }
 }
 
 fn sh(script: &str, cwd: &Path, wall: &Wall) -> Ran {
@@ -68,7 +80,11 @@ fn place() -> Place {
     std::fs::create_dir_all(root.join("secret")).unwrap();
     std::fs::write(root.join("secret/key"), "hunter2").unwrap();
     std::fs::write(root.join("outside"), "before").unwrap();
-    Place { _dir: dir, root, work }
+    Place {
+        _dir: dir,
+        root,
+        work,
+    }
 }
 
 fn confined(place: &Place) -> Wall {
@@ -92,16 +108,40 @@ fn a_confined_command_writes_only_where_it_may() {
     ";
     let ran = sh(attempts, &place.work, &confined(&place));
     assert!(place.work.join("sub/deep/fine").exists(), "{}", ran.out);
-    assert_eq!(std::fs::read_to_string(place.root.join("outside")).unwrap(), "before");
-    assert_eq!(std::fs::read_dir(place.work.join(".git/hooks")).unwrap().count(), 0, "{}", ran.out);
+    assert_eq!(
+        std::fs::read_to_string(place.root.join("outside")).unwrap(),
+        "before"
+    );
+    assert_eq!(
+        std::fs::read_dir(place.work.join(".git/hooks"))
+            .unwrap()
+            .count(),
+        0,
+        "{}",
+        ran.out
+    );
     assert!(place.work.join(".git").exists() && !place.work.join("old").exists());
-    assert!(!place.work.join(".selvedge").exists(), "a placeholder was left behind");
-    assert!(!ran.out.contains("hunter2") && ran.out.contains("\nz\n"), "{}", ran.out);
+    assert!(
+        !place.work.join(".selvedge").exists(),
+        "a placeholder was left behind"
+    );
+    assert!(
+        !ran.out.contains("hunter2") && ran.out.contains("\nz\n"),
+        "{}",
+        ran.out
+    );
     assert!(!Path::new("/dev/shm/z").exists() && !Path::new("/etc/x").exists());
 
     // The same attempts succeed without the wall: it is the wall that stops them.
-    sh("echo x > ../outside; echo x > .git/hooks/pre-commit; cat ../secret/key > seen", &place.work, &Wall::None);
-    assert_eq!(std::fs::read_to_string(place.root.join("outside")).unwrap(), "x\n");
+    sh(
+        "echo x > ../outside; echo x > .git/hooks/pre-commit; cat ../secret/key > seen",
+        &place.work,
+        &Wall::None,
+    );
+    assert_eq!(
+        std::fs::read_to_string(place.root.join("outside")).unwrap(),
+        "x\n"
+    );
     assert!(place.work.join(".git/hooks/pre-commit").exists() && place.work.join("seen").exists());
 }
 
@@ -115,9 +155,17 @@ fn what_lies_deeper_in_a_writable_folder_cannot_be_moved_away() {
         hidden: vec![place.work.join("home/.config/gh")],
         ..Confinement::default()
     });
-    let ran = sh("mv home/.config home/c; mv home h; find . -name token | xargs cat", &place.work, &wall);
+    let ran = sh(
+        "mv home/.config home/c; mv home h; find . -name token | xargs cat",
+        &place.work,
+        &wall,
+    );
     assert!(!ran.out.contains("hunter2"), "{}", ran.out);
-    assert!(place.work.join("home/.config/gh/token").exists(), "{}", ran.out);
+    assert!(
+        place.work.join("home/.config/gh/token").exists(),
+        "{}",
+        ran.out
+    );
 }
 
 const CONNECT: &str = "
@@ -152,9 +200,17 @@ fn a_confined_command_has_a_network_of_its_own() {
     let argv = ["python3", "-c", CONNECT, &port, socket.to_str().unwrap()];
     let ran = run(&argv, &place.work, &confined(&place));
     for name in ["tcp", "unix", "pair", "raw pair", "packet", "vsock"] {
-        assert!(ran.out.contains(&format!("\n{name} no")) || ran.out.starts_with(&format!("{name} no")), "{}", ran.out);
+        assert!(
+            ran.out.contains(&format!("\n{name} no")) || ran.out.starts_with(&format!("{name} no")),
+            "{}",
+            ran.out
+        );
     }
-    assert!(ran.out.contains("own yes") && ran.out.contains("own pair yes"), "{}", ran.out);
+    assert!(
+        ran.out.contains("own yes") && ran.out.contains("own pair yes"),
+        "{}",
+        ran.out
+    );
     let open = run(&argv, &place.work, &Wall::None);
     for name in ["tcp", "unix", "pair", "raw pair"] {
         assert!(open.out.contains(&format!("{name} yes")), "{}", open.out);
@@ -164,7 +220,11 @@ fn a_confined_command_has_a_network_of_its_own() {
 #[test]
 fn a_confined_command_sees_and_touches_no_other_process() {
     let place = place();
-    let mut foreign = std::process::Command::new("sleep").arg("60").env("FOREIGN", "hunter2").spawn().unwrap();
+    let mut foreign = std::process::Command::new("sleep")
+        .arg("60")
+        .env("FOREIGN", "hunter2")
+        .spawn()
+        .unwrap();
     let pid = foreign.id();
     let script = format!(
         "kill -9 {pid}; cat /proc/{pid}/environ; cat /proc/1/environ /proc/1/mem /proc/1/cmdline; ls /proc | grep -c '^[0-9]'"
@@ -173,7 +233,11 @@ fn a_confined_command_sees_and_touches_no_other_process() {
     assert!(foreign.try_wait().unwrap().is_none(), "it was killed");
     assert!(!ran.out.contains("hunter2"), "{}", ran.out);
     // The init shares our memory, and is not seen: our own command line is nobody's business.
-    assert!(!ran.out.contains(&std::env::args().next().unwrap()), "{}", ran.out);
+    assert!(
+        !ran.out.contains(&std::env::args().next().unwrap()),
+        "{}",
+        ran.out
+    );
     let seen: usize = ran.out.lines().last().unwrap().parse().unwrap();
     assert!(seen < 8, "{}", ran.out);
     foreign.kill().unwrap();
@@ -201,13 +265,25 @@ print(open('/proc/self/status').read())
     let place = place();
     let ran = run(&["python3", "-c", CALLS], &place.work, &confined(&place));
     let out = &ran.out;
-    for refused in
-        ["ptrace -1 1", "unshare -1 1", "clone -1 1", "bpf -1 1", "clone3 -1 38", "io_uring -1 38", "x32 -1 38"]
-    {
+    for refused in [
+        "ptrace -1 1",
+        "unshare -1 1",
+        "clone -1 1",
+        "bpf -1 1",
+        "clone3 -1 38",
+        "io_uring -1 38",
+        "x32 -1 38",
+    ] {
         assert!(out.contains(refused), "{refused} is not in\n{out}");
     }
-    assert!(out.contains("NoNewPrivs:\t1") && out.contains("Seccomp:\t2"), "{out}");
-    assert!(out.contains("CapEff:\t0000000000000000") && out.contains("CapBnd:\t0000000000000000"), "{out}");
+    assert!(
+        out.contains("NoNewPrivs:\t1") && out.contains("Seccomp:\t2"),
+        "{out}"
+    );
+    assert!(
+        out.contains("CapEff:\t0000000000000000") && out.contains("CapBnd:\t0000000000000000"),
+        "{out}"
+    );
 }
 
 #[test]
@@ -223,7 +299,11 @@ fn everything_a_command_started_ends_with_it() {
         child.kill();
         let mut rest = String::new();
         reader.read_to_string(&mut rest).unwrap();
-        assert!(started.elapsed() < Duration::from_secs(5), "it took {:?}", started.elapsed());
+        assert!(
+            started.elapsed() < Duration::from_secs(5),
+            "it took {:?}",
+            started.elapsed()
+        );
     }
 }
 
@@ -231,8 +311,18 @@ fn everything_a_command_started_ends_with_it() {
 fn a_command_ends_although_what_it_left_behind_goes_on() {
     let place = place();
     for wall in [confined(&place), Wall::None] {
-        let (mut child, mut reader) = start(&["sh", "-c", "sleep 600 & echo started; exit 7"], &place.work, &wall);
-        assert_eq!(child.end().unwrap(), End { exit: Exit::Code(7), left_behind: true });
+        let (mut child, mut reader) = start(
+            &["sh", "-c", "sleep 600 & echo started; exit 7"],
+            &place.work,
+            &wall,
+        );
+        assert_eq!(
+            child.end().unwrap(),
+            End {
+                exit: Exit::Code(7),
+                left_behind: true
+            }
+        );
         drop(child);
         let mut out = String::new();
         reader.read_to_string(&mut out).unwrap();
@@ -243,8 +333,14 @@ fn a_command_ends_although_what_it_left_behind_goes_on() {
 #[test]
 fn ends_are_told_as_they_were() {
     let place = place();
-    assert_eq!(sh("exit 3", &place.work, &confined(&place)).exit, Exit::Code(3));
-    assert_eq!(sh("kill -TERM $$", &place.work, &confined(&place)).exit, Exit::Signal(15));
+    assert_eq!(
+        sh("exit 3", &place.work, &confined(&place)).exit,
+        Exit::Code(3)
+    );
+    assert_eq!(
+        sh("kill -TERM $$", &place.work, &confined(&place)).exit,
+        Exit::Signal(15)
+    );
     assert_eq!(Exit::Signal(15).code(), 143);
 }
 
@@ -253,15 +349,23 @@ fn what_cannot_start_says_why() {
     let place = place();
     let attempt = |argv: &[&str], cwd: &Path, support: &Support, wall: &Wall| {
         let (_reader, writer) = std::io::pipe().unwrap();
-        spawn(command(argv, cwd, writer.into()), wall, support).map(drop).unwrap_err()
+        spawn(command(argv, cwd, writer.into()), wall, support)
+            .map(drop)
+            .unwrap_err()
     };
     let support = Support::probe();
     let wall = confined(&place);
     let error = attempt(&["no-such-program"], &place.work, &support, &wall);
     assert!(matches!(error, ConfineError::Program { .. }), "{error}");
     let error = attempt(&["true"], &place.root.join("nowhere"), &support, &wall);
-    assert!(matches!(error, ConfineError::WorkingDirectory { .. }), "{error}");
-    assert!(matches!(attempt(&[], &place.work, &support, &wall), ConfineError::Invalid(_)));
+    assert!(
+        matches!(error, ConfineError::WorkingDirectory { .. }),
+        "{error}"
+    );
+    assert!(matches!(
+        attempt(&[], &place.work, &support, &wall),
+        ConfineError::Invalid(_)
+    ));
 
     let nothing = Support {
         namespaces: Feature::Missing("forbidden".into()),
@@ -270,7 +374,12 @@ fn what_cannot_start_says_why() {
         bubblewrap: None,
     };
     let error = attempt(&["true"], &place.work, &nothing, &wall);
-    assert!(error.to_string().contains("cannot be confined here: forbidden"), "{error}");
+    assert!(
+        error
+            .to_string()
+            .contains("cannot be confined here: forbidden"),
+        "{error}"
+    );
 
     let linked = place.root.join("linked");
     std::fs::create_dir(&linked).unwrap();
@@ -280,13 +389,21 @@ fn what_cannot_start_says_why() {
         protected: vec![linked.join(".git")],
         ..Confinement::default()
     });
-    assert!(attempt(&["true"], &linked, &support, &wall).to_string().contains("symbolic link"));
+    assert!(
+        attempt(&["true"], &linked, &support, &wall)
+            .to_string()
+            .contains("symbolic link")
+    );
 }
 
 #[test]
 fn the_weaker_wall_is_only_built_when_it_was_named() {
     let place = place();
-    let support = Support { namespaces: Feature::Missing("forbidden".into()), bubblewrap: None, ..Support::probe() };
+    let support = Support {
+        namespaces: Feature::Missing("forbidden".into()),
+        bubblewrap: None,
+        ..Support::probe()
+    };
     assert!(support.strength(None).is_err());
     let wall = Wall::Confined(Confinement {
         writable: vec![place.work.clone()],
@@ -295,9 +412,18 @@ fn the_weaker_wall_is_only_built_when_it_was_named() {
         ..Confinement::default()
     });
     let script = "echo ok > fine; echo x > ../outside; python3 -c 'import socket; socket.socket()' 2>&1 | tail -1";
-    let out = finish(start_with(&["sh", "-c", script], &place.work, &wall, &support)).out;
+    let out = finish(start_with(
+        &["sh", "-c", script],
+        &place.work,
+        &wall,
+        &support,
+    ))
+    .out;
     assert!(place.work.join("fine").exists(), "{out}");
-    assert_eq!(std::fs::read_to_string(place.root.join("outside")).unwrap(), "before");
+    assert_eq!(
+        std::fs::read_to_string(place.root.join("outside")).unwrap(),
+        "before"
+    );
     assert!(out.contains("PermissionError"), "{out}");
 }
 
@@ -310,16 +436,38 @@ fn bubblewrap_builds_the_same_wall() {
         eprintln!("bwrap is not installed: not tried");
         return;
     }
-    let support =
-        Support { namespaces: Feature::Missing("forbidden".into()), bubblewrap: Some(bwrap), ..Support::probe() };
+    let support = Support {
+        namespaces: Feature::Missing("forbidden".into()),
+        bubblewrap: Some(bwrap),
+        ..Support::probe()
+    };
     let script = "echo ok > fine; echo x > ../outside; echo x > .git/hooks/a; cat ../secret/key; mkdir .selvedge/x
         python3 -c 'import ctypes; print(\"ptrace\", ctypes.CDLL(None).ptrace(0, 0, 0, 0))'; exit 5";
-    let ran = finish(start_with(&["sh", "-c", script], &place.work, &confined(&place), &support));
+    let ran = finish(start_with(
+        &["sh", "-c", script],
+        &place.work,
+        &confined(&place),
+        &support,
+    ));
     assert_eq!(ran.exit, Exit::Code(5), "{}", ran.out);
     assert!(place.work.join("fine").exists(), "{}", ran.out);
-    assert_eq!(std::fs::read_to_string(place.root.join("outside")).unwrap(), "before");
-    assert_eq!(std::fs::read_dir(place.work.join(".git/hooks")).unwrap().count(), 0, "{}", ran.out);
-    assert!(!ran.out.contains("hunter2") && ran.out.contains("ptrace -1"), "{}", ran.out);
+    assert_eq!(
+        std::fs::read_to_string(place.root.join("outside")).unwrap(),
+        "before"
+    );
+    assert_eq!(
+        std::fs::read_dir(place.work.join(".git/hooks"))
+            .unwrap()
+            .count(),
+        0,
+        "{}",
+        ran.out
+    );
+    assert!(
+        !ran.out.contains("hunter2") && ran.out.contains("ptrace -1"),
+        "{}",
+        ran.out
+    );
     assert!(!place.work.join(".selvedge").exists());
 }
 
@@ -328,15 +476,25 @@ fn what_is_hidden_and_missing_cannot_be_made() {
     let place = place();
     let wall = Wall::Confined(Confinement {
         writable: vec![place.root.clone()],
-        hidden: vec![place.root.join("home-to-be"), place.root.join("config/gh/token")],
+        hidden: vec![
+            place.root.join("home-to-be"),
+            place.root.join("config/gh/token"),
+        ],
         ..Confinement::default()
     });
     let attempts = "mkdir -p home-to-be && echo x > home-to-be/config; mkdir -p config/gh && echo x > config/gh/token; echo ok > fine";
     let ran = sh(attempts, &place.root, &wall);
     assert!(place.root.join("fine").exists(), "{}", ran.out);
-    assert!(!place.root.join("home-to-be").exists() && !place.root.join("config").exists(), "{}", ran.out);
+    assert!(
+        !place.root.join("home-to-be").exists() && !place.root.join("config").exists(),
+        "{}",
+        ran.out
+    );
     sh(attempts, &place.root, &Wall::None);
-    assert!(place.root.join("home-to-be/config").exists() && place.root.join("config/gh/token").exists());
+    assert!(
+        place.root.join("home-to-be/config").exists()
+            && place.root.join("config/gh/token").exists()
+    );
 }
 
 #[test]
@@ -349,46 +507,97 @@ fn where_nothing_can_be_made_nothing_needs_protection() {
         ..Confinement::default()
     });
     let ran = sh("echo ran; echo x > .git/x", &place.work, &wall);
-    assert!(ran.out.contains("ran") && !place.work.join(".git/x").exists(), "{}", ran.out);
+    assert!(
+        ran.out.contains("ran") && !place.work.join(".git/x").exists(),
+        "{}",
+        ran.out
+    );
 }
 
 #[test]
 fn a_container_that_hides_parts_of_proc_is_accepted_by_name() {
     let place = place();
-    let support = Support { proc: Feature::Missing("masked".into()), bubblewrap: None, ..Support::probe() };
+    let support = Support {
+        proc: Feature::Missing("masked".into()),
+        bubblewrap: None,
+        ..Support::probe()
+    };
     assert!(support.strength(None).is_err());
-    assert_eq!(support.strength(Some(WeakerWall::SharedProc)).unwrap(), selvedge_confine::Strength::SharedProc);
-    let Wall::Confined(confinement) = confined(&place) else { panic!() };
-    let wall = Wall::Confined(Confinement { weaker: Some(WeakerWall::SharedProc), ..confinement });
-    let script = "echo ok > fine; echo x > ../outside; cat ../secret/key; cat /proc/1/environ; exit 4";
-    let ran = finish(start_with(&["sh", "-c", script], &place.work, &wall, &support));
+    assert_eq!(
+        support.strength(Some(WeakerWall::SharedProc)).unwrap(),
+        selvedge_confine::Strength::SharedProc
+    );
+    let Wall::Confined(confinement) = confined(&place) else {
+        panic!()
+    };
+    let wall = Wall::Confined(Confinement {
+        weaker: Some(WeakerWall::SharedProc),
+        ..confinement
+    });
+    let script =
+        "echo ok > fine; echo x > ../outside; cat ../secret/key; cat /proc/1/environ; exit 4";
+    let ran = finish(start_with(
+        &["sh", "-c", script],
+        &place.work,
+        &wall,
+        &support,
+    ));
     assert_eq!(ran.exit, Exit::Code(4), "{}", ran.out);
-    assert!(place.work.join("fine").exists() && !ran.out.contains("hunter2"), "{}", ran.out);
-    assert_eq!(std::fs::read_to_string(place.root.join("outside")).unwrap(), "before");
+    assert!(
+        place.work.join("fine").exists() && !ran.out.contains("hunter2"),
+        "{}",
+        ran.out
+    );
+    assert_eq!(
+        std::fs::read_to_string(place.root.join("outside")).unwrap(),
+        "before"
+    );
 }
 
 #[test]
 fn no_link_of_the_kernels_leads_past_the_mounts() {
     let place = place();
     // A folder of the parent's that is open, as the parent of a command may well have some.
-    let _open: Vec<std::fs::File> = (0..20).map(|_| std::fs::File::open(&place.work).unwrap()).collect();
+    let _open: Vec<std::fs::File> = (0..20)
+        .map(|_| std::fs::File::open(&place.work).unwrap())
+        .collect();
     let attempt = |cwd: &str, program: &str| {
         let (mut reader, writer) = std::io::pipe().unwrap();
-        let argv = [program, "-c", "echo x >> .git/config; cat ../secret/key; ls -d ../outside"];
-        let spawned = spawn(command(&argv, Path::new(cwd), writer.into()), &confined(&place), &Support::probe());
+        let argv = [
+            program,
+            "-c",
+            "echo x >> .git/config; cat ../secret/key; ls -d ../outside",
+        ];
+        let spawned = spawn(
+            command(&argv, Path::new(cwd), writer.into()),
+            &confined(&place),
+            &Support::probe(),
+        );
         let mut out = String::new();
         if let Ok(mut child) = spawned {
             reader.read_to_string(&mut out).unwrap();
             child.end().unwrap();
         }
         assert!(!out.contains("hunter2"), "in {cwd} with {program}: {out}");
-        assert!(!place.work.join(".git/config").exists(), "in {cwd} with {program}: {out}");
+        assert!(
+            !place.work.join(".git/config").exists(),
+            "in {cwd} with {program}: {out}"
+        );
     };
     for fd in 0..40 {
         attempt(&format!("/proc/self/fd/{fd}"), "sh");
-        attempt("/", &format!("/proc/self/fd/{fd}/../../../../../../../../bin/sh"));
+        attempt(
+            "/",
+            &format!("/proc/self/fd/{fd}/../../../../../../../../bin/sh"),
+        );
     }
-    for cwd in ["/proc/self/cwd", "/proc/self/root", "/proc/1/root", "/proc/1/cwd", "/proc/thread-self/cwd"] {
+    for cwd in [
+        "/proc/self/cwd",
+        "/proc/self/root",
+        "/proc/1/root",
+        "/proc/1/cwd",
+        "/proc/thread-self/cwd",
+    ] {
         attempt(cwd, "sh");
     }
 }
@@ -417,7 +626,11 @@ import time; time.sleep(600)
     let started = Instant::now();
     child.kill();
     reader.read_to_string(&mut seen).unwrap();
-    assert!(started.elapsed() < Duration::from_secs(5), "it took {:?}", started.elapsed());
+    assert!(
+        started.elapsed() < Duration::from_secs(5),
+        "it took {:?}",
+        started.elapsed()
+    );
 }
 
 #[test]
@@ -458,24 +671,44 @@ if platform.machine() == 'x86_64':
 open('plain', 'w').close(); os.chmod('plain', 0o755); os.close(os.open('private', os.O_CREAT | os.O_RDWR, 0o600)); print('fine')
 ";
     let names: &[&str] = match cfg!(target_arch = "x86_64") {
-        true => &["chmod", "openat", "unnamed", "openat2", "mknodat", "open", "creat", "mknod"],
+        true => &[
+            "chmod", "openat", "unnamed", "openat2", "mknodat", "open", "creat", "mknod",
+        ],
         false => &["chmod", "openat", "unnamed", "openat2", "mknodat"],
     };
     let here = place();
     let ran = run(&["python3", "-c", MAKE], &here.work, &confined(&here));
-    assert!(!ran.out.contains("LEFT") && ran.out.contains("fine"), "{}", ran.out);
+    assert!(
+        !ran.out.contains("LEFT") && ran.out.contains("fine"),
+        "{}",
+        ran.out
+    );
     for name in names {
-        assert_eq!(ran.out.matches(&format!("{name} no")).count(), 2, "{name}: {}", ran.out);
+        assert_eq!(
+            ran.out.matches(&format!("{name} no")).count(),
+            2,
+            "{name}: {}",
+            ran.out
+        );
     }
     for entry in std::fs::read_dir(&here.work).unwrap() {
         let entry = entry.unwrap();
-        assert_eq!(entry.metadata().unwrap().permissions().mode() & 0o6000, 0, "{:?}", entry.path());
+        assert_eq!(
+            entry.metadata().unwrap().permissions().mode() & 0o6000,
+            0,
+            "{:?}",
+            entry.path()
+        );
     }
     // Without the wall every one of them is left.
     let open = place();
     let ran = run(&["python3", "-c", MAKE], &open.work, &Wall::None);
     for name in names {
-        assert!(ran.out.contains(&format!("{name} LEFT")), "{name}: {}", ran.out);
+        assert!(
+            ran.out.contains(&format!("{name} LEFT")),
+            "{name}: {}",
+            ran.out
+        );
     }
 }
 
@@ -484,19 +717,29 @@ fn a_placeholder_holds_no_other() {
     let place = place();
     let wall = Wall::Confined(Confinement {
         writable: vec![place.root.clone()],
-        hidden: vec![place.root.join("home/.cargo/credentials"), place.root.join("home/.cargo/credentials.toml")],
+        hidden: vec![
+            place.root.join("home/.cargo/credentials"),
+            place.root.join("home/.cargo/credentials.toml"),
+        ],
         ..Confinement::default()
     });
     let (mut child, mut reader) = start(&["sh", "-c", "echo up; sleep 600"], &place.root, &wall);
     let mut up = [0; 3];
     reader.read_exact(&mut up).unwrap();
-    assert_eq!(std::fs::read_dir(place.root.join("home")).unwrap().count(), 0);
+    assert_eq!(
+        std::fs::read_dir(place.root.join("home")).unwrap().count(),
+        0
+    );
     // Another command finds it there, and needs it longer than the first.
-    let (mut second, mut second_reader) = start(&["sh", "-c", "echo up; sleep 600"], &place.root, &wall);
+    let (mut second, mut second_reader) =
+        start(&["sh", "-c", "echo up; sleep 600"], &place.root, &wall);
     second_reader.read_exact(&mut up).unwrap();
     child.kill();
     drop(child);
-    assert!(place.root.join("home").exists(), "the one who still needs it lost it");
+    assert!(
+        place.root.join("home").exists(),
+        "the one who still needs it lost it"
+    );
     second.kill();
     drop(second);
     assert!(!place.root.join("home").exists(), "it is left behind");
@@ -512,7 +755,10 @@ fn placeholders_go_whatever_the_mask_says_and_stay_while_somebody_needs_them() {
     assert!(place.work.join(".selvedge").exists());
     // Another command ends while this one runs.
     sh("true", &place.work, &wall);
-    assert!(place.work.join(".selvedge").exists(), "the one who still needs it lost it");
+    assert!(
+        place.work.join(".selvedge").exists(),
+        "the one who still needs it lost it"
+    );
     child.kill();
     drop(child);
     assert!(!place.work.join(".selvedge").exists());

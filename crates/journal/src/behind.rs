@@ -61,7 +61,11 @@ impl Computed {
     }
 
     fn end(&self) -> RunEnd<'_> {
-        RunEnd { output: &self.output, recording: self.recording.as_deref(), at_ms: self.ended_ms }
+        RunEnd {
+            output: &self.output,
+            recording: self.recording.as_deref(),
+            at_ms: self.ended_ms,
+        }
     }
 }
 
@@ -101,7 +105,10 @@ impl Behind {
     /// Waits until there are rows to write; `false` when there will be none any more.
     fn wait(&self) -> bool {
         let empty = |waiting: &mut Waiting| waiting.rows.is_empty() && !waiting.over;
-        let waiting = self.news.wait_while(self.waiting(), empty).unwrap_or_else(PoisonError::into_inner);
+        let waiting = self
+            .news
+            .wait_while(self.waiting(), empty)
+            .unwrap_or_else(PoisonError::into_inner);
         !waiting.over
     }
 }
@@ -110,7 +117,9 @@ impl Journal {
     /// From now on, runs that only compute are written a moment after they ended; not where writing survives the loss
     /// of power.
     pub fn write_behind(self: &Arc<Self>) {
-        if self.durability == Durability::Full || std::mem::replace(&mut self.behind.waiting().has_writer, true) {
+        if self.durability == Durability::Full
+            || std::mem::replace(&mut self.behind.waiting().has_writer, true)
+        {
             return;
         }
         let (behind, journal) = (self.behind.clone(), Arc::downgrade(self));
@@ -132,7 +141,8 @@ impl Journal {
             return Ok(());
         }
         let written = in_one_piece(connection, |connection| {
-            rows.iter().try_for_each(|row| self.insert_run(connection, &row.start(), Some(row.end())))
+            rows.iter()
+                .try_for_each(|row| self.insert_run(connection, &row.start(), Some(row.end())))
         });
         if written.is_err() {
             // Tried again by whoever comes next; what ends from now on is written at once, and says why it cannot be.

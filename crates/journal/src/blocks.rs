@@ -22,10 +22,19 @@ pub(crate) fn redact(text: &mut Cow<'_, str>, header: &Pattern) {
         kept.push_str(line);
         let words = line.trim_end();
         // Most lines have no such sign, and are not looked at any closer.
-        let Some(found) = may_be_header(words).then(|| header.get().captures(words)).flatten() else { continue };
-        let depth = found.get(1).map_or(0, |before| before.as_str().chars().count());
+        let Some(found) = may_be_header(words)
+            .then(|| header.get().captures(words))
+            .flatten()
+        else {
+            continue;
+        };
+        let depth = found
+            .get(1)
+            .map_or(0, |before| before.as_str().chars().count());
         let mut last = None;
-        while let Some(inside) = lines.next_if(|next| next.trim().is_empty() || indentation(next) > depth) {
+        while let Some(inside) =
+            lines.next_if(|next| next.trim().is_empty() || indentation(next) > depth)
+        {
             last = Some(inside);
         }
         if let Some(last) = last {
@@ -45,6 +54,10 @@ fn indentation(line: &str) -> usize {
 
 fn may_be_header(line: &str) -> bool {
     let line = line.split('#').next().unwrap_or_default().trim_end();
-    let name = line.trim_end_matches(|c: char| c.is_ascii_digit() || c == '+' || c == '-').strip_suffix(['|', '>']);
-    name.is_some_and(|name| name.trim_end().ends_with(':') || name.contains(": !") || name.contains(": &"))
+    let name = line
+        .trim_end_matches(|c: char| c.is_ascii_digit() || c == '+' || c == '-')
+        .strip_suffix(['|', '>']);
+    name.is_some_and(|name| {
+        name.trim_end().ends_with(':') || name.contains(": !") || name.contains(": &")
+    })
 }

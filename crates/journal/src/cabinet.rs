@@ -30,19 +30,25 @@ struct About {
 impl Cabinet for Journal {
     fn keep(&self, document: &NewDocument<'_>) -> Result<Entry, LedgerError> {
         if document.content.len() > MAX_DOCUMENT {
-            return Err(LedgerError::Failed(format!("a document has at most {} MB", MAX_DOCUMENT >> 20)));
+            return Err(LedgerError::Failed(format!(
+                "a document has at most {} MB",
+                MAX_DOCUMENT >> 20
+            )));
         }
         let about = About {
             title: document.title.to_owned(),
             source: document.source.to_owned(),
             media_type: document.media_type.to_owned(),
         };
-        let text = serde_json::to_vec(&about).map_err(|error| LedgerError::Failed(error.to_string()))?;
+        let text =
+            serde_json::to_vec(&about).map_err(|error| LedgerError::Failed(error.to_string()))?;
         let bytes = document.content.len() as i64;
         let (key, saved_ms) = self.write(|connection| {
             make_room(connection, bytes)?;
-            let (about, content) =
-                (self.payloads.put(connection, &text)?, self.payloads.put(connection, document.content)?);
+            let (about, content) = (
+                self.payloads.put(connection, &text)?,
+                self.payloads.put(connection, document.content)?,
+            );
             let saved_ms = now_ms();
             let mut insert = connection.prepare_cached(
                 "INSERT OR IGNORE INTO cabinet (key, kind, origin, about, content, bytes, saved_ms)
@@ -52,24 +58,53 @@ impl Cabinet for Journal {
             for _ in 0..TRIES {
                 let key = new_file_key();
                 let kind = document.kind.as_str();
-                if insert.execute(params![key, kind, origin, about, content, bytes, saved_ms])? == 1 {
+                if insert.execute(params![key, kind, origin, about, content, bytes, saved_ms])? == 1
+                {
                     return Ok((key, saved_ms));
                 }
             }
-            Err(JournalError::Damaged("no key is free for a document".into()))
+            Err(JournalError::Damaged(
+                "no key is free for a document".into(),
+            ))
         })?;
-        let About { title, source, media_type } = about;
-        Ok(Entry { key, kind: document.kind, title, source, media_type, bytes: bytes as u64, saved_ms })
+        let About {
+            title,
+            source,
+            media_type,
+        } = about;
+        Ok(Entry {
+            key,
+            kind: document.kind,
+            title,
+            source,
+            media_type,
+            bytes: bytes as u64,
+            saved_ms,
+        })
     }
 
     fn get(&self, key: &str) -> Result<Option<Document>, LedgerError> {
         let which = "key = ?1 AND saved_ms > ?2";
-        Ok(self.find(which, &[&key.trim().to_uppercase(), &oldest(DOCUMENTS_KEPT)])?)
+        Ok(self.find(
+            which,
+            &[&key.trim().to_uppercase(), &oldest(DOCUMENTS_KEPT)],
+        )?)
     }
 
-    fn newest(&self, kind: DocumentKind, source: &str, within: Duration) -> Result<Option<Document>, LedgerError> {
+    fn newest(
+        &self,
+        kind: DocumentKind,
+        source: &str,
+        within: Duration,
+    ) -> Result<Option<Document>, LedgerError> {
         let which = "origin = ?1 AND saved_ms > ?2 ORDER BY saved_ms DESC";
-        Ok(self.find(which, &[&self.origin(kind, source), &oldest(within.min(DOCUMENTS_KEPT))])?)
+        Ok(self.find(
+            which,
+            &[
+                &self.origin(kind, source),
+                &oldest(within.min(DOCUMENTS_KEPT)),
+            ],
+        )?)
     }
 
     fn recent(&self, kind: DocumentKind, limit: usize) -> Result<Vec<Entry>, LedgerError> {
@@ -81,24 +116,44 @@ impl Journal {
     /// Documents that were kept long enough go.
     pub(crate) fn empty_cabinet(&self) -> Result<usize, JournalError> {
         self.write(|connection| {
-            Ok(connection.execute("DELETE FROM cabinet WHERE saved_ms <= ?1", params![oldest(DOCUMENTS_KEPT)])?)
+            Ok(connection.execute(
+                "DELETE FROM cabinet WHERE saved_ms <= ?1",
+                params![oldest(DOCUMENTS_KEPT)],
+            )?)
         })
     }
 
     /// Names where documents came from without telling.
     fn origin(&self, kind: DocumentKind, source: &str) -> Vec<u8> {
-        let hash = Sha256::new().chain_update(self.key).chain_update(kind.as_str()).chain_update([0]);
+        let hash = Sha256::new()
+            .chain_update(self.key)
+            .chain_update(kind.as_str())
+            .chain_update([0]);
         hash.chain_update(source).finalize().to_vec()
     }
 
-    fn find(&self, which: &str, values: &[&dyn rusqlite::ToSql]) -> Result<Option<Document>, JournalError> {
+    fn find(
+        &self,
+        which: &str,
+        values: &[&dyn rusqlite::ToSql],
+    ) -> Result<Option<Document>, JournalError> {
         let connection = self.lock();
-        let sql = format!("SELECT key, kind, about, bytes, saved_ms, content FROM cabinet WHERE {which} LIMIT 1");
+        let sql = format!(
+            "SELECT key, kind, about, bytes, saved_ms, content FROM cabinet WHERE {which} LIMIT 1"
+        );
         let mut read = connection.prepare_cached(&sql)?;
         let mut rows = read.query(values)?;
-        let Some(row) = rows.next()? else { return Ok(None) };
-        let content = self.payloads.get(&connection, row.get_ref(5)?)?.unwrap_or_default();
-        Ok(Some(Document { entry: self.entry(&connection, row)?, content }))
+        let Some(row) = rows.next()? else {
+            return Ok(None);
+        };
+        let content = self
+            .payloads
+            .get(&connection, row.get_ref(5)?)?
+            .unwrap_or_default();
+        Ok(Some(Document {
+            entry: self.entry(&connection, row)?,
+            content,
+        }))
     }
 
     fn list(&self, kind: DocumentKind, limit: usize) -> Result<Vec<Entry>, JournalError> {
@@ -118,8 +173,15 @@ impl Journal {
     fn entry(&self, connection: &Connection, row: &Row<'_>) -> Result<Entry, JournalError> {
         let damaged = |error: serde_json::Error| JournalError::Damaged(error.to_string());
         let kind: String = row.get(1)?;
-        let about = self.payloads.get(connection, row.get_ref(2)?)?.unwrap_or_default();
-        let About { title, source, media_type } = serde_json::from_slice(&about).map_err(damaged)?;
+        let about = self
+            .payloads
+            .get(connection, row.get_ref(2)?)?
+            .unwrap_or_default();
+        let About {
+            title,
+            source,
+            media_type,
+        } = serde_json::from_slice(&about).map_err(damaged)?;
         let bytes: i64 = row.get(3)?;
         Ok(Entry {
             key: row.get(0)?,
@@ -145,12 +207,20 @@ fn make_room(connection: &Connection, bytes: i64) -> Result<(), JournalError> {
         Ok(read.query_row([], |row| row.get(0))?)
     };
     while sum(connection)? + bytes > MAX_BYTES {
-        let mut read =
-            connection.prepare_cached("SELECT key FROM cabinet WHERE kind = 'page' ORDER BY saved_ms, key LIMIT 1")?;
-        let Some(key) = read.query_row([], |row| row.get::<_, String>(0)).optional()? else {
-            return Err(JournalError::CabinetFull { megabytes: (MAX_BYTES >> 20) as u64 });
+        let mut read = connection.prepare_cached(
+            "SELECT key FROM cabinet WHERE kind = 'page' ORDER BY saved_ms, key LIMIT 1",
+        )?;
+        let Some(key) = read
+            .query_row([], |row| row.get::<_, String>(0))
+            .optional()?
+        else {
+            return Err(JournalError::CabinetFull {
+                megabytes: (MAX_BYTES >> 20) as u64,
+            });
         };
-        connection.prepare_cached("DELETE FROM cabinet WHERE key = ?1")?.execute(params![key])?;
+        connection
+            .prepare_cached("DELETE FROM cabinet WHERE key = ?1")?
+            .execute(params![key])?;
     }
     Ok(())
 }

@@ -77,7 +77,9 @@ pub enum JournalError {
     #[error("`{0}` is not over")]
     NotOver(String),
     /// What was removed may still be in the file's log, because somebody reads.
-    #[error("it is removed, but another process still reads the file, whose log could not be emptied")]
+    #[error(
+        "it is removed, but another process still reads the file, whose log could not be emptied"
+    )]
     StillRead,
     /// What was stored is not what should be there.
     #[error("the journal is damaged: {0}")]

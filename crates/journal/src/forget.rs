@@ -32,7 +32,12 @@ impl Journal {
     /// Forgets a turn of a session, or all of it where none is named: a fork of it stays, without the turns it had from
     /// it. Others may not work on it, and nothing of it may be under way. [`Journal::scrub`] takes the last traces out of
     /// the file.
-    pub fn forget(&self, session: &str, turn: Option<u32>, rewrite: Rewrite<'_>) -> Result<Forgotten, JournalError> {
+    pub fn forget(
+        &self,
+        session: &str,
+        turn: Option<u32>,
+        rewrite: Rewrite<'_>,
+    ) -> Result<Forgotten, JournalError> {
         self.write(|connection| self.forgotten(connection, session, turn, rewrite))
     }
 
@@ -58,7 +63,12 @@ impl Journal {
         rewrite: Rewrite<'_>,
     ) -> Result<Forgotten, JournalError> {
         exists(connection, session)?;
-        let mut work = Forgetting { journal: self, connection, rewrite, done: Forgotten::default() };
+        let mut work = Forgetting {
+            journal: self,
+            connection,
+            rewrite,
+            done: Forgotten::default(),
+        };
         for relative in family(connection, session)? {
             if relative != session || turn.is_some() {
                 let turns = shared(connection, session, &relative, turn)?;
@@ -77,8 +87,13 @@ impl Journal {
     pub fn scrub(&self) -> Result<(), JournalError> {
         let connection = self.lock();
         connection.execute_batch("VACUUM")?;
-        let busy: i64 = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0))?;
-        if busy == 0 { Ok(()) } else { Err(JournalError::StillRead) }
+        let busy: i64 =
+            connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0))?;
+        if busy == 0 {
+            Ok(())
+        } else {
+            Err(JournalError::StillRead)
+        }
     }
 }
 
@@ -96,27 +111,46 @@ type Span = (i64, i64);
 impl Forgetting<'_> {
     /// Some turns of a session that stays.
     fn turns(&mut self, session: &str, turns: &BTreeSet<u32>) -> Result<(), JournalError> {
-        let Some(first) = turns.first() else { return Ok(()) };
+        let Some(first) = turns.first() else {
+            return Ok(());
+        };
         self.journal.must_be_free(self.connection, session)?;
         let mut spans = Vec::new();
         for turn in turns {
             spans.extend(span(self.connection, session, *turn)?);
         }
         let before = self.journal.items_from(self.connection, session, *first)?;
-        let forgotten: Vec<String> =
-            before.iter().filter(|item| turns.contains(&item.turn)).map(|item| item.item.to_string()).collect();
+        let forgotten: Vec<String> = before
+            .iter()
+            .filter(|item| turns.contains(&item.turn))
+            .map(|item| item.item.to_string())
+            .collect();
         self.happened(session, &spans, forgotten)?;
         let after = (self.rewrite)(before.clone(), turns);
-        let stays: BTreeMap<u32, &StoredItem> = after.iter().map(|item| (item.number, item)).collect();
-        for item in before.iter().filter(|item| stays.get(&item.number) != Some(item)) {
+        let stays: BTreeMap<u32, &StoredItem> =
+            after.iter().map(|item| (item.number, item)).collect();
+        for item in before
+            .iter()
+            .filter(|item| stays.get(&item.number) != Some(item))
+        {
             let sql = "DELETE FROM items WHERE session = ?1 AND number = ?2";
-            self.connection.prepare_cached(sql)?.execute(params![session, item.number])?;
+            self.connection
+                .prepare_cached(sql)?
+                .execute(params![session, item.number])?;
         }
-        let there: BTreeMap<u32, &StoredItem> = before.iter().map(|item| (item.number, item)).collect();
-        for item in after.iter().filter(|item| there.get(&item.number) != Some(item)) {
+        let there: BTreeMap<u32, &StoredItem> =
+            before.iter().map(|item| (item.number, item)).collect();
+        for item in after
+            .iter()
+            .filter(|item| there.get(&item.number) != Some(item))
+        {
             self.journal.insert_item(self.connection, session, item)?;
         }
-        self.done.turns.entry(session.to_owned()).or_default().extend(turns);
+        self.done
+            .turns
+            .entry(session.to_owned())
+            .or_default()
+            .extend(turns);
         Ok(())
     }
 
@@ -124,17 +158,30 @@ impl Forgetting<'_> {
     fn whole(&mut self, session: &str) -> Result<(), JournalError> {
         self.journal.must_be_free(self.connection, session)?;
         let items = self.journal.items_from(self.connection, session, 0)?;
-        let texts = items.into_iter().map(|item| item.item.to_string()).collect();
+        let texts = items
+            .into_iter()
+            .map(|item| item.item.to_string())
+            .collect();
         self.happened(session, &[(i64::MIN, i64::MAX)], texts)?;
-        for sql in ["DELETE FROM items WHERE session = ?1", "DELETE FROM sessions WHERE id = ?1"] {
-            self.connection.prepare_cached(sql)?.execute(params![session])?;
+        for sql in [
+            "DELETE FROM items WHERE session = ?1",
+            "DELETE FROM sessions WHERE id = ?1",
+        ] {
+            self.connection
+                .prepare_cached(sql)?
+                .execute(params![session])?;
         }
         self.done.sessions.insert(session.to_owned());
         Ok(())
     }
 
     /// What happened in a session at some times, besides its items: these are told in `texts`.
-    fn happened(&mut self, session: &str, spans: &[Span], mut texts: Vec<String>) -> Result<(), JournalError> {
+    fn happened(
+        &mut self,
+        session: &str,
+        spans: &[Span],
+        mut texts: Vec<String>,
+    ) -> Result<(), JournalError> {
         let (mut runs, mut launched, mut begun) = (Vec::new(), Vec::new(), i64::MAX);
         for (from, to) in spans {
             let within = params![session, from, to];
@@ -152,7 +199,8 @@ impl Forgetting<'_> {
             )?);
             launched
                 .extend(names("SELECT id FROM sessions WHERE parent = ?1 AND started_ms >= ?2 AND started_ms < ?3")?);
-            let sql = "DELETE FROM stored WHERE session = ?1 AND stored_ms >= ?2 AND stored_ms < ?3";
+            let sql =
+                "DELETE FROM stored WHERE session = ?1 AND stored_ms >= ?2 AND stored_ms < ?3";
             self.connection.prepare_cached(sql)?.execute(within)?;
             begun = begun.min(*from);
         }
@@ -161,7 +209,9 @@ impl Forgetting<'_> {
         }
         // What was kept before the session began is of others.
         let sql = "SELECT started_ms FROM sessions WHERE id = ?1";
-        let started: i64 = self.connection.query_row(sql, params![session], |row| row.get(0))?;
+        let started: i64 = self
+            .connection
+            .query_row(sql, params![session], |row| row.get(0))?;
         self.documents(begun.max(started), &texts)?;
         for session in launched {
             // One that another of these launched is gone with it.
@@ -179,9 +229,17 @@ impl Forgetting<'_> {
             return Err(JournalError::NotOver(id.to_owned()));
         }
         let mut texts = vec![run.source];
-        texts.extend(run.output.map(|output| output.output_json.unwrap_or_default()));
+        texts.extend(
+            run.output
+                .map(|output| output.output_json.unwrap_or_default()),
+        );
         for call in run.calls {
-            texts.extend(call.args.into_iter().chain(call.value).map(|value| value.to_string()));
+            texts.extend(
+                call.args
+                    .into_iter()
+                    .chain(call.value)
+                    .map(|value| value.to_string()),
+            );
         }
         for sql in [
             "DELETE FROM calls WHERE run = ?1",
@@ -197,17 +255,29 @@ impl Forgetting<'_> {
 
     /// Removes documents kept since then that these texts name.
     fn documents(&mut self, since_ms: i64, texts: &[String]) -> Result<(), JournalError> {
-        let mut read = self.connection.prepare_cached("SELECT key FROM cabinet WHERE saved_ms >= ?1")?;
-        let keys = read.query_map(params![since_ms], |row| row.get(0))?.collect::<Result<Vec<String>, _>>()?;
-        for key in keys.iter().filter(|key| texts.iter().any(|text| text.contains(key.as_str()))) {
-            self.done.documents += self.connection.execute("DELETE FROM cabinet WHERE key = ?1", params![key])?;
+        let mut read = self
+            .connection
+            .prepare_cached("SELECT key FROM cabinet WHERE saved_ms >= ?1")?;
+        let keys = read
+            .query_map(params![since_ms], |row| row.get(0))?
+            .collect::<Result<Vec<String>, _>>()?;
+        for key in keys
+            .iter()
+            .filter(|key| texts.iter().any(|text| text.contains(key.as_str())))
+        {
+            self.done.documents += self
+                .connection
+                .execute("DELETE FROM cabinet WHERE key = ?1", params![key])?;
         }
         Ok(())
     }
 }
 
 fn exists(connection: &Connection, session: &str) -> Result<(), JournalError> {
-    match connection.prepare_cached("SELECT 1 FROM sessions WHERE id = ?1")?.exists(params![session])? {
+    match connection
+        .prepare_cached("SELECT 1 FROM sessions WHERE id = ?1")?
+        .exists(params![session])?
+    {
         true => Ok(()),
         false => Err(JournalError::NoSession(session.to_owned())),
     }
@@ -249,7 +319,8 @@ fn span(connection: &Connection, session: &str, turn: u32) -> Result<Option<Span
         "SELECT min(at_ms), (SELECT min(at_ms) FROM items WHERE session = ?1 AND turn > ?2)
          FROM items WHERE session = ?1 AND turn = ?2",
     )?;
-    let found: Option<(Option<i64>, Option<i64>)> =
-        read.query_row(params![session, turn], |row| Ok((row.get(0)?, row.get(1)?))).optional()?;
+    let found: Option<(Option<i64>, Option<i64>)> = read
+        .query_row(params![session, turn], |row| Ok((row.get(0)?, row.get(1)?)))
+        .optional()?;
     Ok(found.and_then(|(from, to)| Some((from?, to.unwrap_or(i64::MAX)))))
 }

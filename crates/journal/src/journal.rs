@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
 use selvedge_protocol::{
-    ApprovalRequest, CallStatus, Intent, Ledger, LedgerError, RunStart, RunStatus, ScriptToolCallOutput, Settled,
-    new_id,
+    ApprovalRequest, CallStatus, Intent, Ledger, LedgerError, RunStart, RunStatus,
+    ScriptToolCallOutput, Settled, new_id,
 };
 
 use crate::behind::Behind;
@@ -60,7 +60,10 @@ impl Journal {
 
     /// The same, kept in another way.
     pub fn open_with(folder: &Path, keeping: &Keeping) -> Result<Self, JournalError> {
-        let file = |error| JournalError::File { path: folder.to_owned(), error };
+        let file = |error| JournalError::File {
+            path: folder.to_owned(),
+            error,
+        };
         let mut connection = tables::connect(folder)?;
         if keeping.durability == Durability::Full {
             connection.pragma_update(None, "synchronous", "full")?;
@@ -83,7 +86,12 @@ impl Journal {
     }
 
     /// One that is only read.
-    pub(crate) fn only_read(connection: Connection, folder: &Path, key: [u8; 32], keeping: &Keeping) -> Self {
+    pub(crate) fn only_read(
+        connection: Connection,
+        folder: &Path,
+        key: [u8; 32],
+        keeping: &Keeping,
+    ) -> Self {
         Self {
             connection: Mutex::new(connection),
             folder: folder.to_owned(),
@@ -105,7 +113,9 @@ impl Journal {
     }
 
     pub(crate) fn connection(&self) -> MutexGuard<'_, Connection> {
-        self.connection.lock().unwrap_or_else(PoisonError::into_inner)
+        self.connection
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The connection, once everything is written that waits to be.
@@ -142,7 +152,12 @@ pub(crate) fn in_one_piece<T>(
     work: impl FnOnce(&Connection) -> Result<T, JournalError>,
 ) -> Result<T, JournalError> {
     // Prepared once: words that are parsed anew for each call cost as much as writing it.
-    let say = |words| connection.prepare_cached(words)?.execute([]).map_err(JournalError::from);
+    let say = |words| {
+        connection
+            .prepare_cached(words)?
+            .execute([])
+            .map_err(JournalError::from)
+    };
     if !connection.is_autocommit() {
         // Whoever wrote last broke on the way.
         say("ROLLBACK")?;
@@ -168,8 +183,10 @@ impl Journal {
     /// Takes a suspended run over, to go on with it. Of several that try at once one does.
     pub fn take_over(&self, run: &str) -> Result<(), JournalError> {
         self.write(|connection| {
-            let mut read = connection.prepare_cached("SELECT claimed_by FROM suspensions WHERE run = ?1")?;
-            let claimed: Option<Option<String>> = read.query_row(params![run], |row| row.get(0)).optional()?;
+            let mut read =
+                connection.prepare_cached("SELECT claimed_by FROM suspensions WHERE run = ?1")?;
+            let claimed: Option<Option<String>> =
+                read.query_row(params![run], |row| row.get(0)).optional()?;
             match claimed {
                 None => return Err(JournalError::NotSuspended(run.to_owned())),
                 // One that died before it did anything with it leaves it to others.
@@ -179,11 +196,16 @@ impl Journal {
                 Some(_) => {}
             }
             // Whoever wanted it stopped wanted it before.
-            connection.prepare_cached("DELETE FROM stops WHERE run = ?1")?.execute(params![run])?;
-            for sql in
-                ["UPDATE suspensions SET claimed_by = ?2 WHERE run = ?1", "UPDATE runs SET owner = ?2 WHERE id = ?1"]
-            {
-                connection.prepare_cached(sql)?.execute(params![run, self.owner.id])?;
+            connection
+                .prepare_cached("DELETE FROM stops WHERE run = ?1")?
+                .execute(params![run])?;
+            for sql in [
+                "UPDATE suspensions SET claimed_by = ?2 WHERE run = ?1",
+                "UPDATE runs SET owner = ?2 WHERE id = ?1",
+            ] {
+                connection
+                    .prepare_cached(sql)?
+                    .execute(params![run, self.owner.id])?;
             }
             Ok(())
         })
@@ -221,18 +243,34 @@ impl Journal {
     ) -> Result<(), JournalError> {
         if let Some(earlier) = run.resumes {
             // Whoever else goes on from there does what is left to do.
-            let mut read = connection.prepare_cached("SELECT id FROM runs WHERE resumes = ?1 LIMIT 1")?;
-            if let Some(by) = read.query_row(params![earlier], |row| row.get(0)).optional()? {
-                return Err(JournalError::GoneOn { run: earlier.to_owned(), by });
+            let mut read =
+                connection.prepare_cached("SELECT id FROM runs WHERE resumes = ?1 LIMIT 1")?;
+            if let Some(by) = read
+                .query_row(params![earlier], |row| row.get(0))
+                .optional()?
+            {
+                return Err(JournalError::GoneOn {
+                    run: earlier.to_owned(),
+                    by,
+                });
             }
         }
         let source = self.payloads.put(connection, run.source.as_bytes())?;
-        let setting = self.payloads.put_shared(connection, run.setting.as_bytes())?;
+        let setting = self
+            .payloads
+            .put_shared(connection, run.setting.as_bytes())?;
         let ended_ms = ended.map(|end| end.at_ms);
         let took = ended.map_or(0.0, |end| end.output.metadata.duration_ms) as i64;
-        let status = ended.map_or_else(|| "running".to_owned(), |end| status_word(end.output.status));
-        let kept = ended.map(|end| self.put_ended(connection, end.output, end.recording)).transpose()?;
-        let (output, recording) = kept.map_or((None, None), |(output, recording)| (Some(output), recording));
+        let status = ended.map_or_else(
+            || "running".to_owned(),
+            |end| status_word(end.output.status),
+        );
+        let kept = ended
+            .map(|end| self.put_ended(connection, end.output, end.recording))
+            .transpose()?;
+        let (output, recording) = kept.map_or((None, None), |(output, recording)| {
+            (Some(output), recording)
+        });
         connection
             .prepare_cached(
                 "INSERT INTO runs (id, session, resumes, source, directory, seed, owner, status, started_ms, setting, output, ended_ms, recording, calls, tools)
@@ -264,8 +302,11 @@ impl Journal {
         output: &ScriptToolCallOutput,
         recording: Option<&[u8]>,
     ) -> Result<(Vec<u8>, Option<Vec<u8>>), JournalError> {
-        let recording = recording.map(|recording| self.payloads.put(connection, recording)).transpose()?;
-        let text = serde_json::to_string(output).map_err(|error| JournalError::Damaged(error.to_string()))?;
+        let recording = recording
+            .map(|recording| self.payloads.put(connection, recording))
+            .transpose()?;
+        let text = serde_json::to_string(output)
+            .map_err(|error| JournalError::Damaged(error.to_string()))?;
         Ok((self.payloads.put(connection, text.as_bytes())?, recording))
     }
 
@@ -277,7 +318,11 @@ impl Journal {
     ) -> Result<(), JournalError> {
         let (stored, recording) = self.put_ended(connection, output, recording)?;
         // What never got as far as an intent still belongs to the run.
-        for record in output.calls.iter().filter(|call| call.status == CallStatus::NotStarted) {
+        for record in output
+            .calls
+            .iter()
+            .filter(|call| call.status == CallStatus::NotStarted)
+        {
             connection
                 .prepare_cached(
                     "INSERT OR IGNORE INTO calls (run, id, tool, digest, read_only, line, state, started_ms)
@@ -297,16 +342,24 @@ impl Journal {
     fn goes_on(&self, connection: &Connection, run: &str) -> Result<(), JournalError> {
         self.must_be_ours(connection, run)?;
         self.close_asked_before(connection, run)?;
-        connection.prepare_cached("DELETE FROM suspensions WHERE run = ?1")?.execute(params![run])?;
+        connection
+            .prepare_cached("DELETE FROM suspensions WHERE run = ?1")?
+            .execute(params![run])?;
         Ok(())
     }
 
     /// The script goes on: what was asked before it was taken over is asked anew, or over.
     fn close_asked_before(&self, connection: &Connection, run: &str) -> Result<(), JournalError> {
-        let questions = self.asked_before.lock().unwrap_or_else(PoisonError::into_inner).remove(run);
+        let questions = self
+            .asked_before
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(run);
         for question in questions.unwrap_or_default() {
             let over = "UPDATE approvals SET answers = '[\"asked anew\"]', answered_ms = ?2 WHERE id = ?1 AND answered_ms IS NULL";
-            connection.prepare_cached(over)?.execute(params![question, now_ms()])?;
+            connection
+                .prepare_cached(over)?
+                .execute(params![question, now_ms()])?;
         }
         Ok(())
     }
@@ -346,7 +399,13 @@ impl Ledger for Journal {
     }
 
     fn settle(&self, settled: &Settled<'_>) -> Result<(), LedgerError> {
-        let Settled { run, record, value, shown, answered } = settled;
+        let Settled {
+            run,
+            record,
+            value,
+            shown,
+            answered,
+        } = settled;
         Ok(self.write(|connection| {
             self.goes_on(connection, run)?;
             let value = value.map(|value| self.payloads.put(connection, value.to_string().as_bytes())).transpose()?;
@@ -386,10 +445,13 @@ impl Ledger for Journal {
         Ok(self.write(|connection| {
             self.must_be_ours(connection, run)?;
             self.close_asked_before(connection, run)?;
-            let text = serde_json::to_string(request).map_err(|error| JournalError::Damaged(error.to_string()))?;
+            let text = serde_json::to_string(request)
+                .map_err(|error| JournalError::Damaged(error.to_string()))?;
             let request_blob = self.payloads.put(connection, text.as_bytes())?;
             connection
-                .prepare_cached("INSERT INTO approvals (id, run, request, asked_ms) VALUES (?1, ?2, ?3, ?4)")?
+                .prepare_cached(
+                    "INSERT INTO approvals (id, run, request, asked_ms) VALUES (?1, ?2, ?3, ?4)",
+                )?
                 .execute(params![request.id, run, request_blob, now_ms()])?;
             Ok(())
         })?)
@@ -434,7 +496,11 @@ impl Ledger for Journal {
         self.is_asked_to_stop(run).unwrap_or(false)
     }
 
-    fn end(&self, output: &ScriptToolCallOutput, recording: Option<&[u8]>) -> Result<(), LedgerError> {
+    fn end(
+        &self,
+        output: &ScriptToolCallOutput,
+        recording: Option<&[u8]>,
+    ) -> Result<(), LedgerError> {
         Ok(self.write(|connection| {
             self.goes_on(connection, &output.id)?;
             self.end_run(connection, output, recording)
@@ -447,7 +513,11 @@ impl Ledger for Journal {
         output: &ScriptToolCallOutput,
         recording: Option<&[u8]>,
     ) -> Result<(), LedgerError> {
-        let end = RunEnd { output, recording, at_ms: now_ms() };
+        let end = RunEnd {
+            output,
+            recording,
+            at_ms: now_ms(),
+        };
         if self.behind.take(run, end) {
             return Ok(());
         }
@@ -456,7 +526,10 @@ impl Ledger for Journal {
 }
 
 fn status_word(status: RunStatus) -> String {
-    serde_json::to_value(status).ok().and_then(|word| word.as_str().map(str::to_owned)).unwrap_or_default()
+    serde_json::to_value(status)
+        .ok()
+        .and_then(|word| word.as_str().map(str::to_owned))
+        .unwrap_or_default()
 }
 
 /// The key arguments are digested with: without it, a digest in a report could be guessed from what it digests.
@@ -470,7 +543,8 @@ fn key(connection: &mut Connection) -> Result<[u8; 32], JournalError> {
         Some(stored) => stored,
         None => {
             let mut key = [0; 32];
-            getrandom::fill(&mut key).map_err(|error| JournalError::Damaged(format!("no random numbers: {error}")))?;
+            getrandom::fill(&mut key)
+                .map_err(|error| JournalError::Damaged(format!("no random numbers: {error}")))?;
             transaction.execute("INSERT INTO secrets VALUES ('digest', ?1)", params![key])?;
             key
         }
@@ -483,7 +557,10 @@ fn key(connection: &mut Connection) -> Result<[u8; 32], JournalError> {
 pub(crate) fn stored_key(connection: &Connection) -> Result<Option<[u8; 32]>, JournalError> {
     let sql = "SELECT value FROM secrets WHERE name = 'digest'";
     let stored: Option<Vec<u8>> = connection.query_row(sql, [], |row| row.get(0)).optional()?;
-    let sized =
-        |stored: Vec<u8>| stored.try_into().map_err(|_| JournalError::Damaged("its key has the wrong size".into()));
+    let sized = |stored: Vec<u8>| {
+        stored
+            .try_into()
+            .map_err(|_| JournalError::Damaged("its key has the wrong size".into()))
+    };
     stored.map(sized).transpose()
 }

@@ -30,22 +30,35 @@ impl Owner {
         for _ in 0..100 {
             let lock = File::create(&path)?;
             lock.lock()?;
-            if File::open(&path).is_ok_and(|there| matches!(there.try_lock_shared(), Err(TryLockError::WouldBlock))) {
-                return Ok(Self { id, shown: Some(Shown { path, lock }) });
+            if File::open(&path)
+                .is_ok_and(|there| matches!(there.try_lock_shared(), Err(TryLockError::WouldBlock)))
+            {
+                return Ok(Self {
+                    id,
+                    shown: Some(Shown { path, lock }),
+                });
             }
         }
-        Err(io::Error::other("the file that shows that this process lives is taken away again and again"))
+        Err(io::Error::other(
+            "the file that shows that this process lives is taken away again and again",
+        ))
     }
 
     /// One who writes nothing.
     pub(crate) fn nobody() -> Self {
-        Self { id: String::new(), shown: None }
+        Self {
+            id: String::new(),
+            shown: None,
+        }
     }
 
     /// What shows that it lives, to be held by others as well.
     #[cfg(unix)]
     pub(crate) fn hold(&self) -> io::Result<std::os::fd::OwnedFd> {
-        let shown = self.shown.as_ref().ok_or_else(|| io::Error::other("the journal is only read"))?;
+        let shown = self
+            .shown
+            .as_ref()
+            .ok_or_else(|| io::Error::other("the journal is only read"))?;
         Ok(shown.lock.try_clone()?.into())
     }
 

@@ -13,15 +13,19 @@ impl Journal {
     /// fails then.
     pub fn open_to_read(folder: &Path, keeping: &Keeping) -> Result<Self, JournalError> {
         match Self::open_with(folder, keeping) {
-            Err(error @ (JournalError::File { .. } | JournalError::Sqlite(_))) => match look(folder) {
-                Ok(connection) => {
-                    let key = stored_key(&connection)?.ok_or(error)?;
-                    Ok(Self::only_read(connection, folder, key, keeping))
+            Err(error @ (JournalError::File { .. } | JournalError::Sqlite(_))) => {
+                match look(folder) {
+                    Ok(connection) => {
+                        let key = stored_key(&connection)?.ok_or(error)?;
+                        Ok(Self::only_read(connection, folder, key, keeping))
+                    }
+                    Err(
+                        told @ (JournalError::ReadOnly { .. } | JournalError::FromTheFuture { .. }),
+                    ) => Err(told),
+                    // Why it could not be opened says more.
+                    Err(_) => Err(error),
                 }
-                Err(told @ (JournalError::ReadOnly { .. } | JournalError::FromTheFuture { .. })) => Err(told),
-                // Why it could not be opened says more.
-                Err(_) => Err(error),
-            },
+            }
             opened => opened,
         }
     }
@@ -52,10 +56,18 @@ fn connect(folder: &Path) -> Result<Connection, JournalError> {
         Ok(connection) => return Ok(connection),
         Err(refused) => refused,
     };
-    if matches!(refused.sqlite_error_code(), Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt)) {
+    if matches!(
+        refused.sqlite_error_code(),
+        Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt)
+    ) {
         return Err(refused.into());
     }
-    let holds_something = |name: &str| folder.join(name).metadata().is_ok_and(|facts| facts.len() > 0);
+    let holds_something = |name: &str| {
+        folder
+            .join(name)
+            .metadata()
+            .is_ok_and(|facts| facts.len() > 0)
+    };
     if holds_something("journal.sqlite-wal") || holds_something("journal.sqlite-shm") {
         // As if nobody ever wrote again, the log would be passed over, and with it what happened last.
         return Err(JournalError::ReadOnly {
@@ -74,6 +86,16 @@ fn connect(folder: &Path) -> Result<Connection, JournalError> {
 /// A path as SQLite's addresses have it.
 fn percent_encoded(path: &Path) -> String {
     let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"/._-~".contains(byte);
-    let encoded = |byte: &u8| if plain(byte) { char::from(*byte).to_string() } else { format!("%{byte:02X}") };
-    path.as_os_str().as_encoded_bytes().iter().map(encoded).collect()
+    let encoded = |byte: &u8| {
+        if plain(byte) {
+            char::from(*byte).to_string()
+        } else {
+            format!("%{byte:02X}")
+        }
+    };
+    path.as_os_str()
+        .as_encoded_bytes()
+        .iter()
+        .map(encoded)
+        .collect()
 }

@@ -40,23 +40,43 @@ impl Payloads {
     /// Sealed with a key, or plain.
     pub(crate) fn new(key: Option<[u8; 32]>) -> Self {
         let key = key.map(|key| {
-            let name = Sha256::new().chain_update(b"names of payloads").chain_update(key).finalize().into();
-            Key { cipher: XChaCha20Poly1305::new(&key.into()), name }
+            let name = Sha256::new()
+                .chain_update(b"names of payloads")
+                .chain_update(key)
+                .finalize()
+                .into();
+            Key {
+                cipher: XChaCha20Poly1305::new(&key.into()),
+                name,
+            }
         });
         Self { key }
     }
 
     /// What to put in a payload's column. A large payload is stored beside it, once.
-    pub(crate) fn put(&self, connection: &Connection, bytes: &[u8]) -> Result<Vec<u8>, JournalError> {
+    pub(crate) fn put(
+        &self,
+        connection: &Connection,
+        bytes: &[u8],
+    ) -> Result<Vec<u8>, JournalError> {
         self.put_above(INLINE, connection, bytes)
     }
 
     /// The same for one that many rows have alike.
-    pub(crate) fn put_shared(&self, connection: &Connection, bytes: &[u8]) -> Result<Vec<u8>, JournalError> {
+    pub(crate) fn put_shared(
+        &self,
+        connection: &Connection,
+        bytes: &[u8],
+    ) -> Result<Vec<u8>, JournalError> {
         self.put_above(SHARED_INLINE, connection, bytes)
     }
 
-    fn put_above(&self, inline: usize, connection: &Connection, bytes: &[u8]) -> Result<Vec<u8>, JournalError> {
+    fn put_above(
+        &self,
+        inline: usize,
+        connection: &Connection,
+        bytes: &[u8],
+    ) -> Result<Vec<u8>, JournalError> {
         if bytes.len() <= inline {
             return Ok(match &self.key {
                 None => [&[HERE], bytes].concat(),
@@ -65,17 +85,29 @@ impl Payloads {
         }
         let hash: [u8; 32] = match &self.key {
             None => Sha256::digest(bytes).into(),
-            Some(key) => Sha256::new().chain_update(key.name).chain_update(bytes).finalize().into(),
+            Some(key) => Sha256::new()
+                .chain_update(key.name)
+                .chain_update(bytes)
+                .finalize()
+                .into(),
         };
-        let there = connection.prepare_cached("SELECT 1 FROM blobs WHERE hash = ?1")?.exists(params![hash])?;
+        let there = connection
+            .prepare_cached("SELECT 1 FROM blobs WHERE hash = ?1")?
+            .exists(params![hash])?;
         if !there {
             let packed = match &self.key {
                 None => pack(bytes)?,
                 Some(key) => key.seal(&pack(bytes)?)?,
             };
-            connection.prepare_cached("INSERT OR IGNORE INTO blobs VALUES (?1, ?2)")?.execute(params![hash, packed])?;
+            connection
+                .prepare_cached("INSERT OR IGNORE INTO blobs VALUES (?1, ?2)")?
+                .execute(params![hash, packed])?;
         }
-        let kind = if self.key.is_some() { SEALED_ELSEWHERE } else { ELSEWHERE };
+        let kind = if self.key.is_some() {
+            SEALED_ELSEWHERE
+        } else {
+            ELSEWHERE
+        };
         Ok([&[kind], &hash[..]].concat())
     }
 
@@ -89,31 +121,48 @@ impl Payloads {
     }
 
     /// The payload of a column.
-    pub(crate) fn get(&self, connection: &Connection, column: ValueRef<'_>) -> Result<Option<Vec<u8>>, JournalError> {
-        let column = column.as_bytes_or_null().map_err(|error| JournalError::Damaged(error.to_string()))?;
+    pub(crate) fn get(
+        &self,
+        connection: &Connection,
+        column: ValueRef<'_>,
+    ) -> Result<Option<Vec<u8>>, JournalError> {
+        let column = column
+            .as_bytes_or_null()
+            .map_err(|error| JournalError::Damaged(error.to_string()))?;
         match column {
             None => Ok(None),
             Some([HERE, bytes @ ..]) => Ok(Some(bytes.to_vec())),
             Some([SEALED_HERE, sealed @ ..]) => self.open(sealed).map(Some),
             Some([kind @ (ELSEWHERE | SEALED_ELSEWHERE), hash @ ..]) => {
-                let mut read = connection.prepare_cached("SELECT packed FROM blobs WHERE hash = ?1")?;
-                let packed: Option<Vec<u8>> = read.query_row(params![hash], |row| row.get(0)).optional()?;
-                let packed = packed.ok_or_else(|| JournalError::Damaged("a payload is missing".into()))?;
-                let packed = if *kind == SEALED_ELSEWHERE { self.open(&packed)? } else { packed };
+                let mut read =
+                    connection.prepare_cached("SELECT packed FROM blobs WHERE hash = ?1")?;
+                let packed: Option<Vec<u8>> =
+                    read.query_row(params![hash], |row| row.get(0)).optional()?;
+                let packed =
+                    packed.ok_or_else(|| JournalError::Damaged("a payload is missing".into()))?;
+                let packed = if *kind == SEALED_ELSEWHERE {
+                    self.open(&packed)?
+                } else {
+                    packed
+                };
                 unpack(&packed).map(Some)
             }
             Some([PACKED_HERE, packed @ ..]) => unpack(packed).map(Some),
             Some([SEALED_PACKED_HERE, sealed @ ..]) => unpack(&self.open(sealed)?).map(Some),
             // Text from before errors were payloads.
             Some(text @ [b'{', ..]) => Ok(Some(text.to_vec())),
-            Some(_) => Err(JournalError::Damaged("a payload is of no known kind".into())),
+            Some(_) => Err(JournalError::Damaged(
+                "a payload is of no known kind".into(),
+            )),
         }
     }
 
     fn open(&self, sealed: &[u8]) -> Result<Vec<u8>, JournalError> {
         let key = self.key.as_ref().ok_or(JournalError::Sealed)?;
         let (nonce, sealed) = sealed.split_at_checked(NONCE).ok_or(JournalError::Sealed)?;
-        key.cipher.decrypt(XNonce::from_slice(nonce), sealed).map_err(|_| JournalError::Sealed)
+        key.cipher
+            .decrypt(XNonce::from_slice(nonce), sealed)
+            .map_err(|_| JournalError::Sealed)
     }
 }
 
@@ -136,15 +185,21 @@ fn unpack(packed: &[u8]) -> Result<Vec<u8>, JournalError> {
 impl Key {
     fn seal(&self, bytes: &[u8]) -> Result<Vec<u8>, JournalError> {
         let mut nonce = [0; NONCE];
-        getrandom::fill(&mut nonce).map_err(|error| JournalError::Damaged(format!("no random numbers: {error}")))?;
+        getrandom::fill(&mut nonce)
+            .map_err(|error| JournalError::Damaged(format!("no random numbers: {error}")))?;
         let sealed = self.cipher.encrypt(XNonce::from_slice(&nonce), bytes);
-        let sealed = sealed.map_err(|_| JournalError::Damaged("a payload cannot be sealed".into()))?;
+        let sealed =
+            sealed.map_err(|_| JournalError::Damaged("a payload cannot be sealed".into()))?;
         Ok([&nonce[..], &sealed].concat())
     }
 }
 
 impl std::fmt::Debug for Payloads {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(if self.key.is_some() { "Payloads(sealed)" } else { "Payloads(plain)" })
+        f.write_str(if self.key.is_some() {
+            "Payloads(sealed)"
+        } else {
+            "Payloads(plain)"
+        })
     }
 }

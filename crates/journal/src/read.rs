@@ -156,7 +156,10 @@ const SUMMARY: &str = "SELECT id, owner, status, started_ms, ended_ms, directory
 
 /// The question a list asks: from when, how many, and, where that is asked for, of which tool.
 fn listing(filter: &Filter) -> String {
-    let of_tool = filter.tool.as_ref().map_or_else(String::new, |_| format!("AND {}", called("?3")));
+    let of_tool = filter
+        .tool
+        .as_ref()
+        .map_or_else(String::new, |_| format!("AND {}", called("?3")));
     format!("{SUMMARY} WHERE started_ms >= ?1 {of_tool} ORDER BY started_ms DESC, id LIMIT ?2")
 }
 
@@ -176,7 +179,9 @@ impl Journal {
         while let Some(row) = rows.next()? {
             let is_alive = |owner: &str| match alive.get(owner) {
                 Some(known) => *known,
-                None => *alive.entry(owner.to_owned()).or_insert(self.is_alive(owner)),
+                None => *alive
+                    .entry(owner.to_owned())
+                    .or_insert(self.is_alive(owner)),
             };
             runs.push(summary(row, is_alive)?);
         }
@@ -198,19 +203,35 @@ impl Journal {
             Some(row) => summary(row, |owner| self.is_alive(owner))?,
             None => return Err(JournalError::NoRun(id.to_owned())),
         };
-        let mut read =
-            connection.prepare_cached("SELECT source, seed, output, setting, recording FROM runs WHERE id = ?1")?;
+        let mut read = connection.prepare_cached(
+            "SELECT source, seed, output, setting, recording FROM runs WHERE id = ?1",
+        )?;
         let mut rows = read.query(params![id])?;
-        let row = rows.next()?.ok_or_else(|| JournalError::NoRun(id.to_owned()))?;
-        let source = self.payloads.get(connection, row.get_ref(0)?)?.unwrap_or_default();
-        let source = String::from_utf8(source).map_err(|error| JournalError::Damaged(error.to_string()))?;
-        let output = self.payloads.get(connection, row.get_ref(2)?)?.map(|bytes| parse(&bytes)).transpose()?;
+        let row = rows
+            .next()?
+            .ok_or_else(|| JournalError::NoRun(id.to_owned()))?;
+        let source = self
+            .payloads
+            .get(connection, row.get_ref(0)?)?
+            .unwrap_or_default();
+        let source =
+            String::from_utf8(source).map_err(|error| JournalError::Damaged(error.to_string()))?;
+        let output = self
+            .payloads
+            .get(connection, row.get_ref(2)?)?
+            .map(|bytes| parse(&bytes))
+            .transpose()?;
         let seed = row.get(1)?;
         let setting = match row.get_ref(3)?.as_bytes() {
             // From before it was kept.
             Ok([]) => String::new(),
-            _ => String::from_utf8_lossy(&self.payloads.get(connection, row.get_ref(3)?)?.unwrap_or_default())
-                .into_owned(),
+            _ => String::from_utf8_lossy(
+                &self
+                    .payloads
+                    .get(connection, row.get_ref(3)?)?
+                    .unwrap_or_default(),
+            )
+            .into_owned(),
         };
         let recording = self.payloads.get(connection, row.get_ref(4)?)?;
         let alive = summary.state == RunState::Running;
@@ -219,14 +240,24 @@ impl Journal {
             _ => Vec::new(),
         };
         let calls = calls(connection, &self.payloads, id, alive)?;
-        Ok(Run { calls, summary, source, seed, output, setting, recording, questions })
+        Ok(Run {
+            calls,
+            summary,
+            source,
+            seed,
+            output,
+            setting,
+            recording,
+            questions,
+        })
     }
 
     /// The newest run that goes on from this one, where there is any.
     pub fn resumed_by(&self, run: &str) -> Result<Option<String>, JournalError> {
         let connection = self.lock();
-        let mut read =
-            connection.prepare_cached("SELECT id FROM runs WHERE resumes = ?1 ORDER BY started_ms DESC, id LIMIT 1")?;
+        let mut read = connection.prepare_cached(
+            "SELECT id FROM runs WHERE resumes = ?1 ORDER BY started_ms DESC, id LIMIT 1",
+        )?;
         Ok(read.query_row(params![run], |row| row.get(0)).optional()?)
     }
 
@@ -234,9 +265,15 @@ impl Journal {
     /// over then, and not earlier, so that whoever dies on the way leaves them as they were.
     pub fn take_suspension(&self, run: &str) -> Result<Option<Vec<u8>>, JournalError> {
         let connection = self.lock();
-        let mut read = connection.prepare_cached("SELECT id FROM approvals WHERE run = ?1 AND answered_ms IS NULL")?;
-        let open: Vec<String> = read.query_map(params![run], |row| row.get(0))?.collect::<Result<_, _>>()?;
-        self.asked_before.lock().unwrap_or_else(PoisonError::into_inner).insert(run.to_owned(), open);
+        let mut read = connection
+            .prepare_cached("SELECT id FROM approvals WHERE run = ?1 AND answered_ms IS NULL")?;
+        let open: Vec<String> = read
+            .query_map(params![run], |row| row.get(0))?
+            .collect::<Result<_, _>>()?;
+        self.asked_before
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(run.to_owned(), open);
         let mut read = connection.prepare_cached("SELECT state FROM suspensions WHERE run = ?1")?;
         let mut rows = read.query(params![run])?;
         match rows.next()? {
@@ -246,14 +283,19 @@ impl Journal {
     }
 }
 
-fn summary(row: &Row<'_>, mut is_alive: impl FnMut(&str) -> bool) -> Result<RunSummary, JournalError> {
+fn summary(
+    row: &Row<'_>,
+    mut is_alive: impl FnMut(&str) -> bool,
+) -> Result<RunSummary, JournalError> {
     let (owner, status): (String, String) = (row.get(1)?, row.get(2)?);
     let ended_ms: Option<i64> = row.get(4)?;
     let claimed_by: Option<String> = row.get(8)?;
     let state = match (ended_ms, status.as_str()) {
         (Some(_), "completed") => RunState::Completed,
         (Some(_), _) => RunState::Failed,
-        (None, _) if claimed_by.is_some_and(|by| by.is_empty() || !is_alive(&by)) => RunState::Suspended,
+        (None, _) if claimed_by.is_some_and(|by| by.is_empty() || !is_alive(&by)) => {
+            RunState::Suspended
+        }
         (None, _) if is_alive(&owner) => RunState::Running,
         (None, _) => RunState::Died,
     };
@@ -269,22 +311,31 @@ fn summary(row: &Row<'_>, mut is_alive: impl FnMut(&str) -> bool) -> Result<RunS
     })
 }
 
-fn questions(connection: &Connection, payloads: &Payloads, run: &str) -> Result<Vec<ApprovalRequest>, JournalError> {
+fn questions(
+    connection: &Connection,
+    payloads: &Payloads,
+    run: &str,
+) -> Result<Vec<ApprovalRequest>, JournalError> {
     let sql = "SELECT request FROM approvals WHERE run = ?1 AND answered_ms IS NULL ORDER BY asked_ms, id";
     let mut read = connection.prepare_cached(sql)?;
     let mut rows = read.query(params![run])?;
     let mut questions = Vec::new();
     while let Some(row) = rows.next()? {
-        let bytes = payloads.get(connection, row.get_ref(0)?)?.unwrap_or_default();
+        let bytes = payloads
+            .get(connection, row.get_ref(0)?)?
+            .unwrap_or_default();
         questions.push(parse(&bytes)?);
     }
     Ok(questions)
 }
 
 fn full_id(connection: &Connection, id: &str) -> Result<String, JournalError> {
-    let mut read =
-        connection.prepare_cached("SELECT id FROM runs WHERE id >= ?1 AND id < ?1 || char(1114111) LIMIT 3")?;
-    let found: Vec<String> = read.query_map(params![id], |row| row.get(0))?.collect::<Result<_, _>>()?;
+    let mut read = connection.prepare_cached(
+        "SELECT id FROM runs WHERE id >= ?1 AND id < ?1 || char(1114111) LIMIT 3",
+    )?;
+    let found: Vec<String> = read
+        .query_map(params![id], |row| row.get(0))?
+        .collect::<Result<_, _>>()?;
     match &found[..] {
         [] => Err(JournalError::NoRun(id.to_owned())),
         [one] => Ok(one.clone()),
@@ -293,7 +344,12 @@ fn full_id(connection: &Connection, id: &str) -> Result<String, JournalError> {
     }
 }
 
-fn calls(connection: &Connection, payloads: &Payloads, run: &str, alive: bool) -> Result<Vec<Call>, JournalError> {
+fn calls(
+    connection: &Connection,
+    payloads: &Payloads,
+    run: &str,
+    alive: bool,
+) -> Result<Vec<Call>, JournalError> {
     let mut read = connection.prepare_cached(
         "SELECT id, tool, state, args, digest, read_only, line, value, error, reused, started_ms, duration_ms, shown, began_ns, over_ns
          FROM calls WHERE run = ?1",
@@ -307,11 +363,17 @@ fn calls(connection: &Connection, payloads: &Payloads, run: &str, alive: bool) -
             id: row.get(0)?,
             tool: row.get(1)?,
             state: CallState::read(&state, alive),
-            args: payloads.get(connection, row.get_ref(3)?)?.map(|bytes| parse(&bytes)).transpose()?,
+            args: payloads
+                .get(connection, row.get_ref(3)?)?
+                .map(|bytes| parse(&bytes))
+                .transpose()?,
             digest: row.get(4)?,
             read_only: row.get(5)?,
             line: row.get(6)?,
-            value: payloads.get(connection, row.get_ref(7)?)?.map(|bytes| parse(&bytes)).transpose()?,
+            value: payloads
+                .get(connection, row.get_ref(7)?)?
+                .map(|bytes| parse(&bytes))
+                .transpose()?,
             error: error.map(|error| parse(&error)).transpose()?,
             shown: payloads
                 .get(connection, row.get_ref(12)?)?
@@ -329,7 +391,11 @@ fn calls(connection: &Connection, payloads: &Payloads, run: &str, alive: bool) -
 
 /// `tool_12` before `tool_12.again` before `tool_13`; others by their own order.
 fn number(id: &str) -> (u64, String) {
-    let digits: String = id.chars().skip_while(|c| !c.is_ascii_digit()).take_while(char::is_ascii_digit).collect();
+    let digits: String = id
+        .chars()
+        .skip_while(|c| !c.is_ascii_digit())
+        .take_while(char::is_ascii_digit)
+        .collect();
     (digits.parse().unwrap_or(u64::MAX), id.to_owned())
 }
 
@@ -348,8 +414,13 @@ mod tests {
         let journal = Journal::open(dir.path()).unwrap();
         let connection = journal.lock();
         for tool in [None, Some("exec".to_owned())] {
-            let sql = listing(&Filter { tool, ..Filter::default() });
-            let mut read = connection.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
+            let sql = listing(&Filter {
+                tool,
+                ..Filter::default()
+            });
+            let mut read = connection
+                .prepare(&format!("EXPLAIN QUERY PLAN {sql}"))
+                .unwrap();
             for n in 1..=read.parameter_count() {
                 read.raw_bind_parameter(n, 1).unwrap();
             }
@@ -359,7 +430,10 @@ mod tests {
                 steps += &row.get::<_, String>(3).unwrap();
                 steps += "\n";
             }
-            assert!(steps.starts_with("SEARCH runs USING COVERING INDEX runs_listed"), "{steps}");
+            assert!(
+                steps.starts_with("SEARCH runs USING COVERING INDEX runs_listed"),
+                "{steps}"
+            );
             assert!(!steps.contains("TEMP B-TREE"), "{steps}");
         }
     }

@@ -44,14 +44,21 @@ const OF_RUNS: [(&str, &str); 10] = [
     ("approvals", "request"),
 ];
 /// Where others do.
-const NOT_OF_RUNS: [(&str, &str); 4] =
-    [("items", "item"), ("stored", "value"), ("cabinet", "about"), ("cabinet", "content")];
+const NOT_OF_RUNS: [(&str, &str); 4] = [
+    ("items", "item"),
+    ("stored", "value"),
+    ("cabinet", "about"),
+    ("cabinet", "content"),
+];
 
 impl Journal {
     /// Removes what is too old or too much.
     pub fn tidy(&self, retention: &Retention) -> Result<Removed, JournalError> {
         let oldest = now_ms() - i64::from(retention.days) * 24 * 3600 * 1000;
-        let mut removed = Removed { documents: self.empty_cabinet()?, ..Removed::default() };
+        let mut removed = Removed {
+            documents: self.empty_cabinet()?,
+            ..Removed::default()
+        };
         // Pages that made room for others have left something behind as well.
         let swept = self.write(sweep)?;
         self.close_the_dead(oldest)?;
@@ -69,8 +76,9 @@ impl Journal {
         if removed.runs + swept > 0 {
             // Gives the room back. It waits for nobody: where others write, the next time will do.
             let connection = self.lock();
-            let _ =
-                connection.execute_batch("PRAGMA wal_checkpoint(TRUNCATE); VACUUM; PRAGMA wal_checkpoint(TRUNCATE);");
+            let _ = connection.execute_batch(
+                "PRAGMA wal_checkpoint(TRUNCATE); VACUUM; PRAGMA wal_checkpoint(TRUNCATE);",
+            );
         }
         self.forget_the_dead();
         Ok(removed)
@@ -83,8 +91,9 @@ impl Journal {
                 "SELECT id, owner FROM runs WHERE ended_ms IS NULL AND started_ms < ?1
                  AND id NOT IN (SELECT run FROM suspensions)",
             )?;
-            let open: Vec<(String, String)> =
-                read.query_map(params![before_ms], |row| Ok((row.get(0)?, row.get(1)?)))?.collect::<Result<_, _>>()?;
+            let open: Vec<(String, String)> = read
+                .query_map(params![before_ms], |row| Ok((row.get(0)?, row.get(1)?)))?
+                .collect::<Result<_, _>>()?;
             for (id, _) in open.iter().filter(|(_, owner)| !self.is_alive(owner)) {
                 let over = format!("UPDATE runs SET ended_ms = started_ms, {SUM} WHERE id = ?1");
                 connection.execute(&over, params![id])?;
@@ -157,7 +166,10 @@ impl Journal {
             |row| row.get(0),
         )?;
         let others: i64 = connection.query_row(
-            &format!("SELECT ifnull(sum(length(packed)), 0) FROM blobs WHERE hash IN ({})", referred(&NOT_OF_RUNS)),
+            &format!(
+                "SELECT ifnull(sum(length(packed)), 0) FROM blobs WHERE hash IN ({})",
+                referred(&NOT_OF_RUNS)
+            ),
             [],
             |row| row.get(0),
         )?;
@@ -185,7 +197,9 @@ pub(crate) fn sweep(connection: &Connection) -> Result<usize, JournalError> {
 /// Payloads that these columns refer to.
 fn referred(columns: &[(&str, &str)]) -> String {
     let each = columns.iter().map(|(table, column)| {
-        format!("SELECT substr({column}, 2) FROM {table} WHERE substr({column}, 1, 1) IN (x'01', x'03')")
+        format!(
+            "SELECT substr({column}, 2) FROM {table} WHERE substr({column}, 1, 1) IN (x'01', x'03')"
+        )
     });
     each.collect::<Vec<_>>().join(" UNION ")
 }

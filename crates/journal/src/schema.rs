@@ -204,11 +204,18 @@ pub(crate) fn migrate(connection: &mut Connection) -> Result<(), JournalError> {
 /// How many steps a file that is only read lacks.
 pub(crate) fn steps_missing(connection: &Connection) -> Result<usize, JournalError> {
     let (taken, known) = (steps_taken(connection, "steps")?, STEPS.len());
-    known.checked_sub(taken).ok_or(JournalError::FromTheFuture { steps: taken, known })
+    known.checked_sub(taken).ok_or(JournalError::FromTheFuture {
+        steps: taken,
+        known,
+    })
 }
 
 /// Brings a file up to date. Several processes may want to at once: one does, the others find it done.
-pub(crate) fn take(connection: &mut Connection, table: &str, steps: &[(&str, &str)]) -> Result<(), JournalError> {
+pub(crate) fn take(
+    connection: &mut Connection,
+    table: &str,
+    steps: &[(&str, &str)],
+) -> Result<(), JournalError> {
     // Where nothing is to be done, nobody who writes is waited for.
     let there = "SELECT count(*) FROM sqlite_master WHERE name = ?1";
     let there: i64 = connection.query_row(there, params![table], |row| row.get(0))?;
@@ -221,7 +228,10 @@ pub(crate) fn take(connection: &mut Connection, table: &str, steps: &[(&str, &st
     ))?;
     let taken = steps_taken(&transaction, table)?;
     if taken > steps.len() {
-        return Err(JournalError::FromTheFuture { steps: taken, known: steps.len() });
+        return Err(JournalError::FromTheFuture {
+            steps: taken,
+            known: steps.len(),
+        });
     }
     for (number, (name, sql)) in steps.iter().enumerate().skip(taken) {
         transaction.execute_batch(sql)?;
@@ -233,6 +243,8 @@ pub(crate) fn take(connection: &mut Connection, table: &str, steps: &[(&str, &st
 }
 
 fn steps_taken(connection: &Connection, table: &str) -> Result<usize, JournalError> {
-    let taken: i64 = connection.query_row(&format!("SELECT count(*) FROM {table}"), [], |row| row.get(0))?;
+    let taken: i64 = connection.query_row(&format!("SELECT count(*) FROM {table}"), [], |row| {
+        row.get(0)
+    })?;
     Ok(taken.max(0) as usize)
 }

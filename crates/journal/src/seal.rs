@@ -42,10 +42,23 @@ impl Seal {
 
     /// With this key, from which those in use are derived.
     pub fn new(key: &[u8; 32]) -> Self {
-        let derived = |what: &str| -> [u8; 32] { Sha256::new().chain_update(what).chain_update(key).finalize().into() };
+        let derived = |what: &str| -> [u8; 32] {
+            Sha256::new()
+                .chain_update(what)
+                .chain_update(key)
+                .finalize()
+                .into()
+        };
         let cipher = XChaCha20Poly1305::new(&derived("tables of others: cipher").into());
-        let (nonces, marks) = (derived("tables of others: nonces"), derived("tables of others: marks"));
-        Self(Some(Arc::new(Keys { cipher, nonces, marks })))
+        let (nonces, marks) = (
+            derived("tables of others: nonces"),
+            derived("tables of others: marks"),
+        );
+        Self(Some(Arc::new(Keys {
+            cipher,
+            nonces,
+            marks,
+        })))
     }
 
     /// What shows that a file was sealed with this key; `None` where there is none.
@@ -57,19 +70,25 @@ impl Seal {
     pub(crate) fn attach(&self, connection: &Connection) -> rusqlite::Result<()> {
         let flags = FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_DETERMINISTIC;
         let keys = self.0.clone();
-        connection.create_scalar_function("sealed", 1, flags, move |context| match (&keys, context.get_raw(0)) {
-            (Some(keys), ValueRef::Text(bytes)) => keys.seal(TEXT, bytes),
-            (Some(keys), ValueRef::Blob(bytes)) => keys.seal(BYTES, bytes),
-            _ => Ok(Outcome::Itself),
+        connection.create_scalar_function("sealed", 1, flags, move |context| {
+            match (&keys, context.get_raw(0)) {
+                (Some(keys), ValueRef::Text(bytes)) => keys.seal(TEXT, bytes),
+                (Some(keys), ValueRef::Blob(bytes)) => keys.seal(BYTES, bytes),
+                _ => Ok(Outcome::Itself),
+            }
         })?;
         let keys = self.0.clone();
-        connection.create_scalar_function("opened", 1, flags, move |context| opened(keys.as_deref(), context))?;
+        connection.create_scalar_function("opened", 1, flags, move |context| {
+            opened(keys.as_deref(), context)
+        })?;
         let keys = self.0.clone();
-        connection.create_scalar_function("marked", 1, flags, move |context| match (&keys, context.get_raw(0)) {
-            (Some(keys), ValueRef::Text(bytes) | ValueRef::Blob(bytes)) => {
-                Ok(Outcome::Other(Value::Blob(keys.mark(bytes).to_vec())))
+        connection.create_scalar_function("marked", 1, flags, move |context| {
+            match (&keys, context.get_raw(0)) {
+                (Some(keys), ValueRef::Text(bytes) | ValueRef::Blob(bytes)) => {
+                    Ok(Outcome::Other(Value::Blob(keys.mark(bytes).to_vec())))
+                }
+                _ => Ok(Outcome::Itself),
             }
-            _ => Ok(Outcome::Itself),
         })
     }
 }
@@ -97,7 +116,10 @@ fn opened(keys: Option<&Keys>, context: &Context<'_>) -> rusqlite::Result<Outcom
     };
     let closed = || Error::UserFunctionError(Box::new(JournalError::Sealed));
     let (nonce, sealed) = sealed.split_at_checked(NONCE).ok_or_else(closed)?;
-    let bytes = keys.cipher.decrypt(XNonce::from_slice(nonce), sealed).map_err(|_| closed())?;
+    let bytes = keys
+        .cipher
+        .decrypt(XNonce::from_slice(nonce), sealed)
+        .map_err(|_| closed())?;
     let value = match kind {
         BYTES => Value::Blob(bytes),
         _ => Value::Text(String::from_utf8(bytes).map_err(|_| closed())?),
@@ -107,15 +129,24 @@ fn opened(keys: Option<&Keys>, context: &Context<'_>) -> rusqlite::Result<Outcom
 
 impl Keys {
     fn seal(&self, kind: u8, bytes: &[u8]) -> rusqlite::Result<Outcome> {
-        let digest = Sha256::new().chain_update(self.nonces).chain_update([kind]).chain_update(bytes).finalize();
+        let digest = Sha256::new()
+            .chain_update(self.nonces)
+            .chain_update([kind])
+            .chain_update(bytes)
+            .finalize();
         let nonce = XNonce::from_slice(&digest[..NONCE]);
         let failed = |_| Error::UserFunctionError("a value cannot be sealed".into());
         let sealed = self.cipher.encrypt(nonce, bytes).map_err(failed)?;
-        Ok(Outcome::Other(Value::Blob([&[kind], &nonce[..], &sealed].concat())))
+        Ok(Outcome::Other(Value::Blob(
+            [&[kind], &nonce[..], &sealed].concat(),
+        )))
     }
 
     fn mark(&self, bytes: &[u8]) -> [u8; MARK] {
-        let digest = Sha256::new().chain_update(self.marks).chain_update(bytes).finalize();
+        let digest = Sha256::new()
+            .chain_update(self.marks)
+            .chain_update(bytes)
+            .finalize();
         let mut mark = [0; MARK];
         mark.copy_from_slice(&digest[..MARK]);
         mark
@@ -124,6 +155,10 @@ impl Keys {
 
 impl std::fmt::Debug for Seal {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(if self.0.is_some() { "Seal(key)" } else { "Seal(none)" })
+        f.write_str(if self.0.is_some() {
+            "Seal(key)"
+        } else {
+            "Seal(none)"
+        })
     }
 }

@@ -59,12 +59,18 @@ const NOW: &str = "max(?2, (SELECT ifnull(max(touched_ms), 0) + 1 FROM sessions)
 
 impl Journal {
     /// Begins a session of this process; `parent` is the session whose agent launches this one's.
-    pub fn begin_session(&self, directory: &str, parent: Option<&str>) -> Result<String, JournalError> {
+    pub fn begin_session(
+        &self,
+        directory: &str,
+        parent: Option<&str>,
+    ) -> Result<String, JournalError> {
         let id = new_id("ses");
         self.write(|connection| {
             insert(connection, &id, directory, now_ms(), None)?;
             let sql = "UPDATE sessions SET owner = ?2, parent = ?3 WHERE id = ?1";
-            connection.prepare_cached(sql)?.execute(params![id, self.owner.id, parent])?;
+            connection
+                .prepare_cached(sql)?
+                .execute(params![id, self.owner.id, parent])?;
             Ok(())
         })?;
         Ok(id)
@@ -84,7 +90,9 @@ impl Journal {
         let connection = self.lock();
         let sql = format!("{SUMMARY} {which} ORDER BY touched_ms DESC, id LIMIT ?1");
         let mut read = connection.prepare_cached(&sql)?;
-        let sessions = read.query_map(params![limit], summary)?.collect::<Result<_, _>>()?;
+        let sessions = read
+            .query_map(params![limit], summary)?
+            .collect::<Result<_, _>>()?;
         Ok(sessions)
     }
 
@@ -93,7 +101,9 @@ impl Journal {
         self.write(|connection| {
             self.must_be_free(connection, id)?;
             let sql = "UPDATE sessions SET owner = ?2 WHERE id = ?1";
-            connection.prepare_cached(sql)?.execute(params![id, self.owner.id])?;
+            connection
+                .prepare_cached(sql)?
+                .execute(params![id, self.owner.id])?;
             Ok(())
         })
     }
@@ -102,14 +112,21 @@ impl Journal {
     pub fn release_session(&self, id: &str) -> Result<(), JournalError> {
         self.write(|connection| {
             let sql = "UPDATE sessions SET owner = NULL WHERE id = ?1 AND owner = ?2";
-            connection.prepare_cached(sql)?.execute(params![id, self.owner.id])?;
+            connection
+                .prepare_cached(sql)?
+                .execute(params![id, self.owner.id])?;
             Ok(())
         })
     }
 
-    pub(crate) fn must_be_free(&self, connection: &Connection, id: &str) -> Result<(), JournalError> {
+    pub(crate) fn must_be_free(
+        &self,
+        connection: &Connection,
+        id: &str,
+    ) -> Result<(), JournalError> {
         let mut read = connection.prepare_cached("SELECT owner FROM sessions WHERE id = ?1")?;
-        let owner: Option<Option<String>> = read.query_row(params![id], |row| row.get(0)).optional()?;
+        let owner: Option<Option<String>> =
+            read.query_row(params![id], |row| row.get(0)).optional()?;
         match owner {
             None => Err(JournalError::NoSession(id.to_owned())),
             Some(Some(other)) if other != self.owner.id && self.is_alive(&other) => {
@@ -122,10 +139,17 @@ impl Journal {
     /// One session, by its id, the beginning of it, or its name.
     pub fn session(&self, id: &str) -> Result<SessionSummary, JournalError> {
         let connection = self.lock();
-        let sql = format!("{SUMMARY} WHERE id = ?1 OR name = ?1 OR substr(id, 1, length(?1)) = ?1 LIMIT 3");
+        let sql = format!(
+            "{SUMMARY} WHERE id = ?1 OR name = ?1 OR substr(id, 1, length(?1)) = ?1 LIMIT 3"
+        );
         let mut read = connection.prepare_cached(&sql)?;
-        let mut found: Vec<SessionSummary> = read.query_map(params![id], summary)?.collect::<Result<_, _>>()?;
-        if let Some(exact) = found.iter().position(|session| session.id == id || session.name.as_deref() == Some(id)) {
+        let mut found: Vec<SessionSummary> = read
+            .query_map(params![id], summary)?
+            .collect::<Result<_, _>>()?;
+        if let Some(exact) = found
+            .iter()
+            .position(|session| session.id == id || session.name.as_deref() == Some(id))
+        {
             return Ok(found.swap_remove(exact));
         }
         match found.len() {
@@ -139,10 +163,16 @@ impl Journal {
     pub fn rename_session(&self, id: &str, name: &str) -> Result<(), JournalError> {
         self.write(|connection| {
             let taken = "SELECT 1 FROM sessions WHERE name = ?1 AND id <> ?2";
-            if connection.prepare_cached(taken)?.exists(params![name, id])? {
+            if connection
+                .prepare_cached(taken)?
+                .exists(params![name, id])?
+            {
                 return Err(JournalError::NameTaken(name.to_owned()));
             }
-            connection.execute("UPDATE sessions SET name = ?2 WHERE id = ?1", params![id, name])?;
+            connection.execute(
+                "UPDATE sessions SET name = ?2 WHERE id = ?1",
+                params![id, name],
+            )?;
             Ok(())
         })
     }
@@ -171,20 +201,37 @@ impl Journal {
 
     /// Adds items to a turn of a session behind the item of number `after`, all or none, and returns the number of the
     /// last. Where it is not the last one any more, somebody else has gone on with the session.
-    pub fn append_items(&self, session: &str, after: u32, turn: u32, items: &[Value]) -> Result<u32, JournalError> {
+    pub fn append_items(
+        &self,
+        session: &str,
+        after: u32,
+        turn: u32,
+        items: &[Value],
+    ) -> Result<u32, JournalError> {
         self.write(|connection| {
             self.must_be_free(connection, session)?;
             let now = now_ms();
-            let mut touch =
-                connection.prepare_cached(&format!("UPDATE sessions SET touched_ms = {NOW} WHERE id = ?1"))?;
+            let mut touch = connection.prepare_cached(&format!(
+                "UPDATE sessions SET touched_ms = {NOW} WHERE id = ?1"
+            ))?;
             touch.execute(params![session, now])?;
-            let mut last = connection.prepare_cached("SELECT ifnull(max(number), 0) FROM items WHERE session = ?1")?;
+            let mut last = connection
+                .prepare_cached("SELECT ifnull(max(number), 0) FROM items WHERE session = ?1")?;
             let last: u32 = last.query_row(params![session], |row| row.get(0))?;
             if last != after {
                 return Err(JournalError::SessionInUse(session.to_owned()));
             }
             for (number, item) in (last + 1..).zip(items) {
-                self.insert_item(connection, session, &StoredItem { number, turn, at_ms: now, item: item.clone() })?;
+                self.insert_item(
+                    connection,
+                    session,
+                    &StoredItem {
+                        number,
+                        turn,
+                        at_ms: now,
+                        item: item.clone(),
+                    },
+                )?;
             }
             Ok(last + items.len() as u32)
         })
@@ -193,12 +240,19 @@ impl Journal {
     /// What a session began with.
     pub fn first_item(&self, session: &str) -> Result<Option<Value>, JournalError> {
         let connection = self.lock();
-        let mut read =
-            connection.prepare_cached("SELECT item FROM items WHERE session = ?1 ORDER BY number LIMIT 1")?;
+        let mut read = connection
+            .prepare_cached("SELECT item FROM items WHERE session = ?1 ORDER BY number LIMIT 1")?;
         let mut rows = read.query(params![session])?;
-        let Some(row) = rows.next()? else { return Ok(None) };
-        let bytes = self.payloads.get(&connection, row.get_ref(0)?)?.unwrap_or_default();
-        serde_json::from_slice(&bytes).map(Some).map_err(|error| JournalError::Damaged(error.to_string()))
+        let Some(row) = rows.next()? else {
+            return Ok(None);
+        };
+        let bytes = self
+            .payloads
+            .get(&connection, row.get_ref(0)?)?
+            .unwrap_or_default();
+        serde_json::from_slice(&bytes)
+            .map(Some)
+            .map_err(|error| JournalError::Damaged(error.to_string()))
     }
 
     /// The items of a session, in order.
@@ -219,9 +273,18 @@ impl Journal {
         let mut rows = read.query(params![session, turn])?;
         let mut items = Vec::new();
         while let Some(row) = rows.next()? {
-            let bytes = self.payloads.get(connection, row.get_ref(2)?)?.unwrap_or_default();
-            let item = serde_json::from_slice(&bytes).map_err(|error| JournalError::Damaged(error.to_string()))?;
-            items.push(StoredItem { number: row.get(0)?, turn: row.get(1)?, at_ms: row.get(3)?, item });
+            let bytes = self
+                .payloads
+                .get(connection, row.get_ref(2)?)?
+                .unwrap_or_default();
+            let item = serde_json::from_slice(&bytes)
+                .map_err(|error| JournalError::Damaged(error.to_string()))?;
+            items.push(StoredItem {
+                number: row.get(0)?,
+                turn: row.get(1)?,
+                at_ms: row.get(3)?,
+                item,
+            });
         }
         Ok(items)
     }
@@ -251,17 +314,32 @@ impl Journal {
         check: impl FnOnce(&[StoredItem]) -> Result<(), String>,
     ) -> Result<String, JournalError> {
         let foreign = |error: serde_json::Error| JournalError::NotASession(error.to_string());
-        let (head, rest) = lines.split_first().ok_or_else(|| JournalError::NotASession("it is empty".into()))?;
+        let (head, rest) = lines
+            .split_first()
+            .ok_or_else(|| JournalError::NotASession("it is empty".into()))?;
         let head: Head = serde_json::from_value(head.clone()).map_err(foreign)?;
-        let items: Vec<StoredItem> =
-            rest.iter().map(|line| serde_json::from_value(line.clone())).collect::<Result<_, _>>().map_err(foreign)?;
+        let items: Vec<StoredItem> = rest
+            .iter()
+            .map(|line| serde_json::from_value(line.clone()))
+            .collect::<Result<_, _>>()
+            .map_err(foreign)?;
         check(&items).map_err(JournalError::NotASession)?;
         let id = new_id("ses");
         self.write(|connection| {
             insert(connection, &id, &head.directory, head.started_ms, None)?;
-            connection.execute("UPDATE OR IGNORE sessions SET name = ?2 WHERE id = ?1", params![id, head.name])?;
+            connection.execute(
+                "UPDATE OR IGNORE sessions SET name = ?2 WHERE id = ?1",
+                params![id, head.name],
+            )?;
             for (number, item) in (1..).zip(&items) {
-                self.insert_item(connection, &id, &StoredItem { number, ..item.clone() })?;
+                self.insert_item(
+                    connection,
+                    &id,
+                    &StoredItem {
+                        number,
+                        ..item.clone()
+                    },
+                )?;
             }
             Ok(())
         })?;
@@ -274,7 +352,9 @@ impl Journal {
         session: &str,
         item: &StoredItem,
     ) -> Result<(), JournalError> {
-        let payload = self.payloads.put(connection, item.item.to_string().as_bytes())?;
+        let payload = self
+            .payloads
+            .put(connection, item.item.to_string().as_bytes())?;
         connection
             .prepare_cached("INSERT INTO items (session, number, turn, item, at_ms) VALUES (?1, ?2, ?3, ?4, ?5)")?
             .execute(params![session, item.number, item.turn, payload, item.at_ms])?;

@@ -19,7 +19,10 @@ pub struct SessionShelf {
 impl Journal {
     /// Where the scripts of this session keep values for each other.
     pub fn shelf(self: &Arc<Self>, session: &str) -> SessionShelf {
-        SessionShelf { journal: self.clone(), session: session.to_owned() }
+        SessionShelf {
+            journal: self.clone(),
+            session: session.to_owned(),
+        }
     }
 }
 
@@ -50,16 +53,26 @@ impl Shelf for SessionShelf {
 impl SessionShelf {
     fn read(&self, key: &str) -> Result<Option<String>, JournalError> {
         let connection = self.journal.lock();
-        let mut read = connection.prepare_cached("SELECT value FROM stored WHERE session = ?1 AND key = ?2")?;
+        let mut read = connection
+            .prepare_cached("SELECT value FROM stored WHERE session = ?1 AND key = ?2")?;
         let mut rows = read.query(params![self.session, key])?;
-        let Some(row) = rows.next()? else { return Ok(None) };
-        let value = self.journal.payloads.get(&connection, row.get_ref(0)?)?.unwrap_or_default();
-        Ok(Some(String::from_utf8(value).map_err(|error| JournalError::Damaged(error.to_string()))?))
+        let Some(row) = rows.next()? else {
+            return Ok(None);
+        };
+        let value = self
+            .journal
+            .payloads
+            .get(&connection, row.get_ref(0)?)?
+            .unwrap_or_default();
+        Ok(Some(String::from_utf8(value).map_err(|error| {
+            JournalError::Damaged(error.to_string())
+        })?))
     }
 
     fn size(&self) -> Result<usize, JournalError> {
         let connection = self.journal.lock();
-        let mut read = connection.prepare_cached("SELECT ifnull(sum(bytes), 0) FROM stored WHERE session = ?1")?;
+        let mut read = connection
+            .prepare_cached("SELECT ifnull(sum(bytes), 0) FROM stored WHERE session = ?1")?;
         let bytes: i64 = read.query_row(params![self.session], |row| row.get(0))?;
         Ok(bytes.max(0) as usize)
     }

@@ -24,7 +24,9 @@ impl Journal {
     pub fn ask_to_stop(&self, run: &str) -> Result<(), JournalError> {
         self.write(|connection| {
             let ask = "INSERT OR REPLACE INTO stops (run, asked_ms) VALUES (?1, ?2)";
-            connection.prepare_cached(ask)?.execute(params![run, now_ms()])?;
+            connection
+                .prepare_cached(ask)?
+                .execute(params![run, now_ms()])?;
             Ok(())
         })
     }
@@ -32,7 +34,9 @@ impl Journal {
     /// Takes that back: it has stopped, or need not any more.
     pub fn need_not_stop(&self, run: &str) -> Result<(), JournalError> {
         self.write(|connection| {
-            connection.prepare_cached("DELETE FROM stops WHERE run = ?1")?.execute(params![run])?;
+            connection
+                .prepare_cached("DELETE FROM stops WHERE run = ?1")?
+                .execute(params![run])?;
             Ok(())
         })
     }
@@ -44,7 +48,9 @@ impl Journal {
             stops.seen = Some(Instant::now());
             let connection = self.lock();
             let mut read = connection.prepare_cached("SELECT run FROM stops")?;
-            stops.runs = read.query_map([], |row| row.get(0))?.collect::<Result<_, _>>()?;
+            stops.runs = read
+                .query_map([], |row| row.get(0))?
+                .collect::<Result<_, _>>()?;
         }
         Ok(stops.runs.contains(run))
     }

@@ -37,7 +37,10 @@ impl Tables {
 }
 
 pub(crate) fn connect(folder: &Path) -> Result<Connection, JournalError> {
-    let file = |error| JournalError::File { path: folder.to_owned(), error };
+    let file = |error| JournalError::File {
+        path: folder.to_owned(),
+        error,
+    };
     std::fs::create_dir_all(folder).map_err(file)?;
     let path = folder.join("journal.sqlite");
     make_private(&path).map_err(file)?;
@@ -53,7 +56,11 @@ pub(crate) fn connect(folder: &Path) -> Result<Connection, JournalError> {
 #[cfg(unix)]
 fn make_private(path: &Path) -> std::io::Result<()> {
     use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
-    let file = std::fs::OpenOptions::new().create(true).append(true).mode(0o600).open(path)?;
+    let file = std::fs::OpenOptions::new()
+        .create(true)
+        .append(true)
+        .mode(0o600)
+        .open(path)?;
     let mut permissions = file.metadata()?.permissions();
     if permissions.mode() & 0o077 != 0 {
         permissions.set_mode(0o600);

@@ -11,18 +11,33 @@ use selvedge_protocol::{Ledger, RunStart, RunStatus, ScriptToolCallOutput};
 const PATIENCE: Duration = Duration::from_secs(30);
 
 fn start<'a>(id: &'a str, resumes: Option<&'a str>) -> RunStart<'a> {
-    RunStart { id, source: "return 1", directory: "/work", session: "s", seed: "7", resumes, setting: "" }
+    RunStart {
+        id,
+        source: "return 1",
+        directory: "/work",
+        session: "s",
+        seed: "7",
+        resumes,
+        setting: "",
+    }
 }
 
 fn compute(journal: &Journal, id: &str) {
     let mut output = ScriptToolCallOutput::new(id.to_owned(), "call".to_owned());
     output.status = RunStatus::Completed;
     output.output_json = Some("2".to_owned());
-    journal.begin_and_end(&start(id, None), &output, Some(b"tape")).unwrap();
+    journal
+        .begin_and_end(&start(id, None), &output, Some(b"tape"))
+        .unwrap();
 }
 
 fn ids(journal: &Journal) -> Vec<String> {
-    journal.runs(&Filter::default()).unwrap().into_iter().map(|run| run.id).collect()
+    journal
+        .runs(&Filter::default())
+        .unwrap()
+        .into_iter()
+        .map(|run| run.id)
+        .collect()
 }
 
 #[test]
@@ -33,19 +48,29 @@ fn whoever_reads_or_writes_finds_everything_written_in_order() {
     for n in 0..200 {
         compute(&journal, &format!("scr_{n:03}"));
         if n % 50 == 0 {
-            journal.begin(&start(&format!("scr_{n:03}b"), None)).unwrap();
+            journal
+                .begin(&start(&format!("scr_{n:03}b"), None))
+                .unwrap();
         }
     }
     let run = journal.run("scr_199").unwrap();
-    assert_eq!((run.summary.state, run.output.unwrap().output_json), (RunState::Completed, Some("2".to_owned())));
+    assert_eq!(
+        (run.summary.state, run.output.unwrap().output_json),
+        (RunState::Completed, Some("2".to_owned()))
+    );
     assert_eq!(run.recording.as_deref(), Some(&b"tape"[..]));
     assert_eq!(ids(&journal).len(), 204);
     let mut expected: Vec<String> = ids(&journal);
     expected.sort_by(|a, b| b.cmp(a));
     let written: Vec<String> = {
         let file = rusqlite::Connection::open(dir.path().join("journal.sqlite")).unwrap();
-        let mut read = file.prepare("SELECT id FROM runs ORDER BY rowid DESC").unwrap();
-        read.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect()
+        let mut read = file
+            .prepare("SELECT id FROM runs ORDER BY rowid DESC")
+            .unwrap();
+        read.query_map([], |row| row.get(0))
+            .unwrap()
+            .map(Result::unwrap)
+            .collect()
     };
     assert_eq!(written, expected);
 }
@@ -53,7 +78,10 @@ fn whoever_reads_or_writes_finds_everything_written_in_order() {
 #[test]
 fn another_process_finds_it_soon_and_at_once_when_the_journal_is_closed() {
     let dir = tempfile::tempdir().unwrap();
-    let (journal, other) = (Arc::new(Journal::open(dir.path()).unwrap()), Journal::open(dir.path()).unwrap());
+    let (journal, other) = (
+        Arc::new(Journal::open(dir.path()).unwrap()),
+        Journal::open(dir.path()).unwrap(),
+    );
     journal.write_behind();
     compute(&journal, "scr_a");
     let since = Instant::now();
@@ -69,20 +97,32 @@ fn another_process_finds_it_soon_and_at_once_when_the_journal_is_closed() {
 #[test]
 fn what_others_go_on_from_and_what_must_survive_a_loss_of_power_is_written_at_once() {
     let dir = tempfile::tempdir().unwrap();
-    let keeping = Keeping { durability: Durability::Full, ..Keeping::default() };
-    let (journal, other) =
-        (Arc::new(Journal::open_with(dir.path(), &keeping).unwrap()), Journal::open(dir.path()).unwrap());
+    let keeping = Keeping {
+        durability: Durability::Full,
+        ..Keeping::default()
+    };
+    let (journal, other) = (
+        Arc::new(Journal::open_with(dir.path(), &keeping).unwrap()),
+        Journal::open(dir.path()).unwrap(),
+    );
     journal.write_behind();
     compute(&journal, "scr_a");
     assert_eq!(ids(&other), ["scr_a"]);
     let journal = Arc::new(Journal::open(dir.path()).unwrap());
     journal.write_behind();
     let output = ScriptToolCallOutput::new("scr_b".to_owned(), "call".to_owned());
-    journal.begin_and_end(&start("scr_b", Some("scr_a")), &output, None).unwrap();
+    journal
+        .begin_and_end(&start("scr_b", Some("scr_a")), &output, None)
+        .unwrap();
     assert_eq!(other.resumed_by("scr_a").unwrap().as_deref(), Some("scr_b"));
     let output = ScriptToolCallOutput::new("scr_c".to_owned(), "call".to_owned());
-    let refused = journal.begin_and_end(&start("scr_c", Some("scr_a")), &output, None).unwrap_err();
-    assert!(refused.to_string().contains("scr_b has gone on from scr_a"), "{refused}");
+    let refused = journal
+        .begin_and_end(&start("scr_c", Some("scr_a")), &output, None)
+        .unwrap_err();
+    assert!(
+        refused.to_string().contains("scr_b has gone on from scr_a"),
+        "{refused}"
+    );
 }
 
 #[test]
@@ -91,11 +131,17 @@ fn what_cannot_be_written_waits_and_the_next_run_is_told() {
     let journal = Arc::new(Journal::open(dir.path()).unwrap());
     journal.write_behind();
     let other = rusqlite::Connection::open(dir.path().join("journal.sqlite")).unwrap();
-    other.execute_batch("ALTER TABLE runs RENAME TO elsewhere").unwrap();
+    other
+        .execute_batch("ALTER TABLE runs RENAME TO elsewhere")
+        .unwrap();
     compute(&journal, "scr_a");
     assert!(matches!(journal.catch_up(), Err(JournalError::Sqlite(_))));
     let output = ScriptToolCallOutput::new("scr_b".to_owned(), "call".to_owned());
-    journal.begin_and_end(&start("scr_b", None), &output, None).unwrap_err();
-    other.execute_batch("ALTER TABLE elsewhere RENAME TO runs").unwrap();
+    journal
+        .begin_and_end(&start("scr_b", None), &output, None)
+        .unwrap_err();
+    other
+        .execute_batch("ALTER TABLE elsewhere RENAME TO runs")
+        .unwrap();
     assert_eq!(ids(&journal), ["scr_a"]);
 }

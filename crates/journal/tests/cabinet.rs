@@ -10,26 +10,46 @@ use selvedge_protocol::{Cabinet, DOCUMENTS_KEPT, DocumentKind, NewDocument};
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
 fn page<'a>(source: &'a str, content: &'a [u8]) -> NewDocument<'a> {
-    NewDocument { kind: DocumentKind::Page, title: "A page", source, media_type: "text/markdown", content }
+    NewDocument {
+        kind: DocumentKind::Page,
+        title: "A page",
+        source,
+        media_type: "text/markdown",
+        content,
+    }
 }
 
 fn saved<'a>(title: &'a str, content: &'a [u8]) -> NewDocument<'a> {
-    NewDocument { kind: DocumentKind::Saved, title, source: "", media_type: "text/plain", content }
+    NewDocument {
+        kind: DocumentKind::Saved,
+        title,
+        source: "",
+        media_type: "text/plain",
+        content,
+    }
 }
 
 /// Runs SQL on the file, as if time had passed.
 fn tamper(folder: &Path, sql: &str) {
-    rusqlite::Connection::open(folder.join("journal.sqlite")).unwrap().execute_batch(sql).unwrap();
+    rusqlite::Connection::open(folder.join("journal.sqlite"))
+        .unwrap()
+        .execute_batch(sql)
+        .unwrap();
 }
 
 fn retention() -> Retention {
-    Retention { days: 90, megabytes: 1024 }
+    Retention {
+        days: 90,
+        megabytes: 1024,
+    }
 }
 
 #[test]
 fn documents_come_back_exactly_in_another_process() {
     let dir = tempfile::tempdir().unwrap();
-    let large: Vec<u8> = (0..300_000u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+    let large: Vec<u8> = (0..300_000u32)
+        .map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8)
+        .collect();
     let keys: Vec<String> = {
         let journal = Journal::open(dir.path()).unwrap();
         let keep = |content: &[u8]| journal.keep(&saved("bytes", content)).unwrap().key;
@@ -37,13 +57,35 @@ fn documents_come_back_exactly_in_another_process() {
     };
     let journal = Journal::open(dir.path()).unwrap();
     for (key, content) in keys.iter().zip([&b""[..], b"\0\xff\r\n", &large]) {
-        let document = journal.get(&format!(" {} ", key.to_lowercase())).unwrap().unwrap();
-        assert_eq!((document.content.as_slice(), document.entry.bytes), (content, content.len() as u64));
-        assert_eq!((document.entry.title.as_str(), document.entry.media_type.as_str()), ("bytes", "text/plain"));
+        let document = journal
+            .get(&format!(" {} ", key.to_lowercase()))
+            .unwrap()
+            .unwrap();
+        assert_eq!(
+            (document.content.as_slice(), document.entry.bytes),
+            (content, content.len() as u64)
+        );
+        assert_eq!(
+            (
+                document.entry.title.as_str(),
+                document.entry.media_type.as_str()
+            ),
+            ("bytes", "text/plain")
+        );
     }
-    assert!(keys.iter().all(|key| key.len() == 8 && key.starts_with('F')), "{keys:?}");
+    assert!(
+        keys.iter()
+            .all(|key| key.len() == 8 && key.starts_with('F')),
+        "{keys:?}"
+    );
     assert_eq!(journal.get("FNOTHERE").unwrap(), None);
-    assert!(journal.keep(&saved("too much", &vec![0; (64 << 20) + 1])).unwrap_err().to_string().contains("64 MB"));
+    assert!(
+        journal
+            .keep(&saved("too much", &vec![0; (64 << 20) + 1]))
+            .unwrap_err()
+            .to_string()
+            .contains("64 MB")
+    );
 }
 
 #[test]
@@ -51,16 +93,26 @@ fn pages_are_found_by_address_while_they_are_fresh() {
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::open(dir.path()).unwrap();
     journal.keep(&page("https://a/", b"old")).unwrap();
-    tamper(dir.path(), "UPDATE cabinet SET saved_ms = saved_ms - 3600000");
+    tamper(
+        dir.path(),
+        "UPDATE cabinet SET saved_ms = saved_ms - 3600000",
+    );
     let new = journal.keep(&page("https://a/", b"new")).unwrap();
     journal.keep(&page("https://b/", b"other")).unwrap();
     let found = |kind, source| journal.newest(kind, source, DAY).unwrap();
     assert_eq!(found(DocumentKind::Page, "https://a/").unwrap().entry, new);
     assert_eq!(found(DocumentKind::Page, "https://c/"), None);
     assert_eq!(found(DocumentKind::Saved, "https://a/"), None);
-    tamper(dir.path(), "UPDATE cabinet SET saved_ms = saved_ms - 24 * 3600 * 1000");
+    tamper(
+        dir.path(),
+        "UPDATE cabinet SET saved_ms = saved_ms - 24 * 3600 * 1000",
+    );
     assert_eq!(found(DocumentKind::Page, "https://a/"), None);
-    assert_eq!(journal.get(&new.key).unwrap().unwrap().content, b"new", "no longer fresh, still kept");
+    assert_eq!(
+        journal.get(&new.key).unwrap().unwrap().content,
+        b"new",
+        "no longer fresh, still kept"
+    );
 }
 
 #[test]
@@ -69,13 +121,22 @@ fn documents_are_gone_after_thirty_days_and_their_payloads_with_them() {
     let journal = Journal::open(dir.path()).unwrap();
     let blobs = || {
         let connection = rusqlite::Connection::open(dir.path().join("journal.sqlite")).unwrap();
-        connection.query_row("SELECT count(*) FROM blobs", [], |row| row.get::<_, i64>(0)).unwrap()
+        connection
+            .query_row("SELECT count(*) FROM blobs", [], |row| row.get::<_, i64>(0))
+            .unwrap()
     };
     let old = journal.keep(&saved("old", &[1; 5000])).unwrap().key;
     let too_old = DOCUMENTS_KEPT.as_millis() + 1000;
-    tamper(dir.path(), &format!("UPDATE cabinet SET saved_ms = saved_ms - {too_old}"));
+    tamper(
+        dir.path(),
+        &format!("UPDATE cabinet SET saved_ms = saved_ms - {too_old}"),
+    );
     let young = journal.keep(&saved("young", &[2; 5000])).unwrap().key;
-    assert_eq!(journal.get(&old).unwrap(), None, "not even before anybody tidies");
+    assert_eq!(
+        journal.get(&old).unwrap(),
+        None,
+        "not even before anybody tidies"
+    );
     assert_eq!(journal.recent(DocumentKind::Saved, 9).unwrap().len(), 1);
     assert_eq!(blobs(), 2);
     assert_eq!(journal.tidy(&retention()).unwrap().documents, 1);
@@ -90,25 +151,57 @@ fn a_full_cabinet_drops_the_oldest_pages_and_never_what_was_saved() {
     let mine = journal.keep(&saved("mine", b"mine")).unwrap().key;
     let first = journal.keep(&page("https://first/", b"1")).unwrap().key;
     let second = journal.keep(&page("https://second/", b"2")).unwrap().key;
-    let old = format!("UPDATE cabinet SET saved_ms = saved_ms - 1000, bytes = {} WHERE key = '{first}'", 400 << 20);
-    tamper(dir.path(), &format!("UPDATE cabinet SET bytes = {} WHERE key = '{mine}'; {old}", 112 << 20));
+    let old = format!(
+        "UPDATE cabinet SET saved_ms = saved_ms - 1000, bytes = {} WHERE key = '{first}'",
+        400 << 20
+    );
+    tamper(
+        dir.path(),
+        &format!(
+            "UPDATE cabinet SET bytes = {} WHERE key = '{mine}'; {old}",
+            112 << 20
+        ),
+    );
     journal.keep(&page("https://third/", b"3")).unwrap();
     assert!(journal.get(&first).unwrap().is_none());
     assert!(journal.get(&mine).unwrap().is_some() && journal.get(&second).unwrap().is_some());
-    tamper(dir.path(), &format!("UPDATE cabinet SET bytes = {} WHERE key = '{mine}'", 512 << 20));
+    tamper(
+        dir.path(),
+        &format!(
+            "UPDATE cabinet SET bytes = {} WHERE key = '{mine}'",
+            512 << 20
+        ),
+    );
     let full = journal.keep(&saved("one more", b"x")).unwrap_err();
-    assert_eq!(full.to_string(), "the File Cabinet holds 512 MB and is full");
-    assert!(journal.get(&second).unwrap().is_some(), "nothing goes where that would not help");
+    assert_eq!(
+        full.to_string(),
+        "the File Cabinet holds 512 MB and is full"
+    );
+    assert!(
+        journal.get(&second).unwrap().is_some(),
+        "nothing goes where that would not help"
+    );
 }
 
 #[test]
 fn a_sealed_cabinet_tells_nothing() {
     let dir = tempfile::tempdir().unwrap();
-    let key = Keeping { key: Some([7; 32]), ..Keeping::default() };
+    let key = Keeping {
+        key: Some([7; 32]),
+        ..Keeping::default()
+    };
     {
         let journal = Journal::open_with(dir.path(), &key).unwrap();
-        journal.keep(&page("https://secret.example/path", b"the content nobody may read")).unwrap();
-        let found = journal.newest(DocumentKind::Page, "https://secret.example/path", DAY).unwrap().unwrap();
+        journal
+            .keep(&page(
+                "https://secret.example/path",
+                b"the content nobody may read",
+            ))
+            .unwrap();
+        let found = journal
+            .newest(DocumentKind::Page, "https://secret.example/path", DAY)
+            .unwrap()
+            .unwrap();
         assert_eq!(found.content, b"the content nobody may read");
     }
     let mut all = Vec::new();
@@ -116,6 +209,10 @@ fn a_sealed_cabinet_tells_nothing() {
         all.extend(std::fs::read(dir.path().join(file)).unwrap_or_default());
     }
     for word in ["secret.example", "nobody may read", "A page"] {
-        assert!(!all.windows(word.len()).any(|window| window == word.as_bytes()), "{word}");
+        assert!(
+            !all.windows(word.len())
+                .any(|window| window == word.as_bytes()),
+            "{word}"
+        );
     }
 }

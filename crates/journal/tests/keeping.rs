@@ -1,15 +1,25 @@
 //! What is kept, how long, and what is shown of it.
 #![allow(clippy::unwrap_used, missing_docs)]
 
-use selvedge_journal::{CallState, Filter, Journal, JournalError, Keeping, Redactor, Retention, RunState};
+use selvedge_journal::{
+    CallState, Filter, Journal, JournalError, Keeping, Redactor, Retention, RunState,
+};
 use selvedge_protocol::{
-    CallRecord, CallStatus, Intent, Ledger, LedgerError, RunMetadata, RunStart, RunStatus, ScriptToolCallOutput,
-    Settled,
+    CallRecord, CallStatus, Intent, Ledger, LedgerError, RunMetadata, RunStart, RunStatus,
+    ScriptToolCallOutput, Settled,
 };
 use serde_json::{Value, json};
 
 fn start(id: &str) -> RunStart<'_> {
-    RunStart { id, source: "return 1", directory: "/work", session: "s", seed: "7", resumes: None, setting: "" }
+    RunStart {
+        id,
+        source: "return 1",
+        directory: "/work",
+        session: "s",
+        seed: "7",
+        resumes: None,
+        setting: "",
+    }
 }
 
 fn begin(journal: &Journal, id: &str) {
@@ -32,11 +42,27 @@ fn record(id: &str, status: CallStatus) -> CallRecord {
 fn call(journal: &Journal, run: &str, id: &str, value: Option<&Value>) {
     let args = json!({"command": ["echo", "x".repeat(5000)]});
     journal
-        .intend(&Intent { run, id, tool: "exec", args: &args, digest: "d", read_only: false, line: Some(1) })
+        .intend(&Intent {
+            run,
+            id,
+            tool: "exec",
+            args: &args,
+            digest: "d",
+            read_only: false,
+            line: Some(1),
+        })
         .unwrap();
     if let Some(value) = value {
         let record = record(id, CallStatus::Done);
-        journal.settle(&Settled { run, record: &record, value: Some(value), shown: None, answered: None }).unwrap();
+        journal
+            .settle(&Settled {
+                run,
+                record: &record,
+                value: Some(value),
+                shown: None,
+                answered: None,
+            })
+            .unwrap();
     }
 }
 
@@ -75,16 +101,29 @@ fn payloads_come_back_exactly_and_large_ones_are_stored_once() {
     assert!(
         run.calls
             .iter()
-            .all(|call| call.value.as_ref() == Some(&large) && call.state == CallState::Ended(CallStatus::Done))
+            .all(|call| call.value.as_ref() == Some(&large)
+                && call.state == CallState::Ended(CallStatus::Done))
     );
     let order: Vec<&str> = run.calls.iter().map(|call| call.id.as_str()).collect();
-    assert_eq!((order[1], order[9], order[11]), ("tool_2", "tool_10", "tool_12"));
-    let size: u64 = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().metadata().unwrap().len()).sum();
+    assert_eq!(
+        (order[1], order[9], order[11]),
+        ("tool_2", "tool_10", "tool_12")
+    );
+    let size: u64 = std::fs::read_dir(dir.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().metadata().unwrap().len())
+        .sum();
     assert!(size < 1_000_000, "{size} bytes");
     // By the beginning of its id, too.
     begin(&journal, "scr_b");
-    assert_eq!(journal.run("scr_b").unwrap().summary.state, RunState::Running);
-    assert!(matches!(journal.run("scr_"), Err(JournalError::Ambiguous(_))));
+    assert_eq!(
+        journal.run("scr_b").unwrap().summary.state,
+        RunState::Running
+    );
+    assert!(matches!(
+        journal.run("scr_"),
+        Err(JournalError::Ambiguous(_))
+    ));
     assert!(matches!(journal.run("scr_z"), Err(JournalError::NoRun(_))));
 }
 
@@ -97,7 +136,9 @@ fn retention_never_touches_an_open_run() {
         begin(&journal, &id);
         let mut random = n as u64 + 1;
         let mut letter = || {
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            random = random
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             char::from(b'a' + (random >> 40) as u8 % 26)
         };
         let value = json!((0..40_000).map(|_| letter()).collect::<String>());
@@ -107,15 +148,33 @@ fn retention_never_touches_an_open_run() {
         }
     }
     call(&journal, "scr_003", "tool_2", None);
-    let removed = journal.tidy(&Retention { days: 1, megabytes: 1 }).unwrap();
+    let removed = journal
+        .tidy(&Retention {
+            days: 1,
+            megabytes: 1,
+        })
+        .unwrap();
     assert!(removed.runs > 0, "nothing was removed");
     let left = journal.runs(&Filter::default()).unwrap();
-    assert!(left.iter().any(|run| run.id == "scr_003") && left.len() < 120, "{}", left.len());
+    assert!(
+        left.iter().any(|run| run.id == "scr_003") && left.len() < 120,
+        "{}",
+        left.len()
+    );
     let open = journal.run("scr_003").unwrap();
     assert_eq!(open.calls[1].state, CallState::Running);
     assert!(open.calls[0].value.is_some(), "its payload is still there");
     // Nothing is too old.
-    assert_eq!(journal.tidy(&Retention { days: 1, megabytes: 1000 }).unwrap().runs, 0);
+    assert_eq!(
+        journal
+            .tidy(&Retention {
+                days: 1,
+                megabytes: 1000
+            })
+            .unwrap()
+            .runs,
+        0
+    );
 }
 
 #[test]
@@ -128,19 +187,41 @@ fn a_list_tells_what_each_run_called_however_it_ended() {
         call(&journal, id, "tool_2", None);
     }
     let odd = r#"mcp.a"b.c,d"#;
-    let never_began = CallRecord { tool: odd.into(), ..record("tool_3", CallStatus::NotStarted) };
-    journal.end(&ScriptToolCallOutput { calls: vec![never_began], ..output("scr_over") }, None).unwrap();
+    let never_began = CallRecord {
+        tool: odd.into(),
+        ..record("tool_3", CallStatus::NotStarted)
+    };
+    journal
+        .end(
+            &ScriptToolCallOutput {
+                calls: vec![never_began],
+                ..output("scr_over")
+            },
+            None,
+        )
+        .unwrap();
     journal.give_up("scr_given_up").unwrap();
-    journal.begin_and_end(&start("scr_computed"), &output("scr_computed"), None).unwrap();
+    journal
+        .begin_and_end(&start("scr_computed"), &output("scr_computed"), None)
+        .unwrap();
     let listed = |journal: &Journal, tool: Option<&str>| {
-        let filter = Filter { tool: tool.map(str::to_owned), ..Filter::default() };
+        let filter = Filter {
+            tool: tool.map(str::to_owned),
+            ..Filter::default()
+        };
         let runs = journal.runs(&filter).unwrap();
-        let mut runs: Vec<_> = runs.iter().map(|run| format!("{} {}", &run.id[4..], run.calls)).collect();
+        let mut runs: Vec<_> = runs
+            .iter()
+            .map(|run| format!("{} {}", &run.id[4..], run.calls))
+            .collect();
         runs.sort();
         runs.join(", ")
     };
     let right = |journal: &Journal| {
-        assert_eq!(listed(journal, None), "computed 0, given_up 2, open 2, over 3");
+        assert_eq!(
+            listed(journal, None),
+            "computed 0, given_up 2, open 2, over 3"
+        );
         assert_eq!(listed(journal, Some("exec")), "given_up 2, open 2, over 3");
         assert_eq!(listed(journal, Some(odd)), "over 3");
         for other in ["exe", "b", "c", "d", "%", "", ","] {
@@ -151,11 +232,16 @@ fn a_list_tells_what_each_run_called_however_it_ended() {
     drop(journal);
     let raw = rusqlite::Connection::open(dir.path().join("journal.sqlite")).unwrap();
     let sum: String = raw
-        .query_row("SELECT group_concat(id || ' ' || calls || ' ' || tools, ', ') FROM runs ORDER BY id", [], |row| {
-            row.get(0)
-        })
+        .query_row(
+            "SELECT group_concat(id || ' ' || calls || ' ' || tools, ', ') FROM runs ORDER BY id",
+            [],
+            |row| row.get(0),
+        )
         .unwrap();
-    assert!(sum.contains(r#"scr_given_up 2 ["exec"]"#) && !sum.contains("scr_open"), "{sum}");
+    assert!(
+        sum.contains(r#"scr_given_up 2 ["exec"]"#) && !sum.contains("scr_open"),
+        "{sum}"
+    );
     // A file of before, when nobody wrote that down.
     raw.execute_batch(
         "DROP INDEX runs_listed; ALTER TABLE runs DROP COLUMN calls; ALTER TABLE runs DROP COLUMN tools;
@@ -172,9 +258,13 @@ fn a_journal_from_the_future_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     drop(Journal::open(dir.path()).unwrap());
     let raw = rusqlite::Connection::open(dir.path().join("journal.sqlite")).unwrap();
-    raw.execute("INSERT INTO steps VALUES (99, 'something new', 0)", []).unwrap();
+    raw.execute("INSERT INTO steps VALUES (99, 'something new', 0)", [])
+        .unwrap();
     drop(raw);
-    assert!(matches!(Journal::open(dir.path()), Err(JournalError::FromTheFuture { .. })));
+    assert!(matches!(
+        Journal::open(dir.path()),
+        Err(JournalError::FromTheFuture { .. })
+    ));
 }
 
 #[test]
@@ -221,7 +311,8 @@ fn secrets_are_known_by_their_looks_and_their_names() {
         let text = format!("before {secret} after");
         assert_eq!(redactor.text(&text), "before [redacted] after", "{secret}");
     }
-    let key = "-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1rZXk\n-----END OPENSSH PRIVATE KEY-----";
+    let key =
+        "-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1rZXk\n-----END OPENSSH PRIVATE KEY-----";
     assert_eq!(redactor.text(key), "[redacted]");
     for key in [
         "-----BEGIN PGP PRIVATE KEY BLOCK-----\n\nlQdGBGF-abc\n=x\n-----END PGP PRIVATE KEY BLOCK-----",
@@ -230,59 +321,158 @@ fn secrets_are_known_by_their_looks_and_their_names() {
     ] {
         assert_eq!(redactor.text(key), "[redacted]");
     }
-    assert_eq!(redactor.text("Authorization: Bearer abcdef123456"), "Authorization: Bearer [redacted]");
-    assert_eq!(redactor.text("export DB_PASSWORD=hunter22 && x"), "export DB_PASSWORD=[redacted] && x");
-    assert_eq!(redactor.text("postgres://me:hunter22@host/db"), "postgres://me:[redacted]@host/db");
+    assert_eq!(
+        redactor.text("Authorization: Bearer abcdef123456"),
+        "Authorization: Bearer [redacted]"
+    );
+    assert_eq!(
+        redactor.text("export DB_PASSWORD=hunter22 && x"),
+        "export DB_PASSWORD=[redacted] && x"
+    );
+    assert_eq!(
+        redactor.text("postgres://me:hunter22@host/db"),
+        "postgres://me:[redacted]@host/db"
+    );
     // By the names somebody configured, wherever they stand.
     for (text, shown) in [
-        ("const x = { my_field: 'hush' }", "const x = { my_field: '[redacted]' }"),
-        ("tool --password hunter22 --quiet", "tool --password [redacted] --quiet"),
-        ("[\"login\",\"--password\",\"hunter22\"]", "[\"login\",\"--password\",\"[redacted]\"]"),
+        (
+            "const x = { my_field: 'hush' }",
+            "const x = { my_field: '[redacted]' }",
+        ),
+        (
+            "tool --password hunter22 --quiet",
+            "tool --password [redacted] --quiet",
+        ),
+        (
+            "[\"login\",\"--password\",\"hunter22\"]",
+            "[\"login\",\"--password\",\"[redacted]\"]",
+        ),
         ("curl -u me:hunter22 host", "curl -u me:[redacted] host"),
         ("bearer abcdef123456", "bearer [redacted]"),
-        ("password: 'correct horse battery', x", "password: '[redacted]', x"),
-        (r#"{"password": "with \" a quote"}"#, r#"{"password": "[redacted]"}"#),
+        (
+            "password: 'correct horse battery', x",
+            "password: '[redacted]', x",
+        ),
+        (
+            r#"{"password": "with \" a quote"}"#,
+            r#"{"password": "[redacted]"}"#,
+        ),
         ("AccountKey=abcd1234==;x", "AccountKey=[redacted];x"),
         ("SSH_PASSPHRASE=hunter22", "SSH_PASSPHRASE=[redacted]"),
         ("PRIVATE_KEY: hunter22", "PRIVATE_KEY: [redacted]"),
-        ("aws_secret_access_key = hunter22", "aws_secret_access_key = [redacted]"),
+        (
+            "aws_secret_access_key = hunter22",
+            "aws_secret_access_key = [redacted]",
+        ),
         ("MYSQL_PWD=hunter22 mysql", "MYSQL_PWD=[redacted] mysql"),
         ("Cookie: sid=abc123; theme=dark", "Cookie: [redacted]"),
-        ("machine h login me password hunter22", "machine h login me password [redacted]"),
-        ("redis://:hunter22@host:6379", "redis://:[redacted]@host:6379"),
-        ("sshpass -p hunter22 ssh host", "sshpass -p [redacted] ssh host"),
-        ("mysql -u root -phunter22 db", "mysql -u root -p[redacted] db"),
-        ("https://hooks.slack.com/services/T0000/B0000/abcdefghijkl", "https://[redacted]"),
-        (r#"{"body": "{\"my_field\": \"hush\"}"}"#, r#"{"body": "{\"my_field\": \"[redacted]\"}"}"#),
+        (
+            "machine h login me password hunter22",
+            "machine h login me password [redacted]",
+        ),
+        (
+            "redis://:hunter22@host:6379",
+            "redis://:[redacted]@host:6379",
+        ),
+        (
+            "sshpass -p hunter22 ssh host",
+            "sshpass -p [redacted] ssh host",
+        ),
+        (
+            "mysql -u root -phunter22 db",
+            "mysql -u root -p[redacted] db",
+        ),
+        (
+            "https://hooks.slack.com/services/T0000/B0000/abcdefghijkl",
+            "https://[redacted]",
+        ),
+        (
+            r#"{"body": "{\"my_field\": \"hush\"}"}"#,
+            r#"{"body": "{\"my_field\": \"[redacted]\"}"}"#,
+        ),
     ] {
         assert_eq!(redactor.text(text), shown);
     }
     for (text, shown) in [
-        ("Server=db;Uid=me;Pwd=hunter22;Port=1", "Server=db;Uid=me;Pwd=[redacted];Port=1"),
-        ("Uid=me;Password=P@ss w0rd!;Port=1", "Uid=me;Password=[redacted];Port=1"),
-        ("odbc 'DSN=x;pwd=h;u' pwd='two words'", "odbc 'DSN=x;pwd=[redacted];u' pwd='[redacted]'"),
-        ("https://host/j/1?pwd=Abc123", "https://host/j/1?pwd=[redacted]"),
+        (
+            "Server=db;Uid=me;Pwd=hunter22;Port=1",
+            "Server=db;Uid=me;Pwd=[redacted];Port=1",
+        ),
+        (
+            "Uid=me;Password=P@ss w0rd!;Port=1",
+            "Uid=me;Password=[redacted];Port=1",
+        ),
+        (
+            "odbc 'DSN=x;pwd=h;u' pwd='two words'",
+            "odbc 'DSN=x;pwd=[redacted];u' pwd='[redacted]'",
+        ),
+        (
+            "https://host/j/1?pwd=Abc123",
+            "https://host/j/1?pwd=[redacted]",
+        ),
         ("DB_PASS='two words' ./run", "DB_PASS='[redacted]' ./run"),
-        ("DB_PASS=\"it's two words\" ./run", "DB_PASS=\"[redacted]\" ./run"),
-        ("SMTP_PASS=hunter22 PASS=hunter22", "SMTP_PASS=[redacted] PASS=[redacted]"),
-        ("auth: { user: 'me', pass: 'hunter 22' }", "auth: { user: 'me', pass: '[redacted]' }"),
+        (
+            "DB_PASS=\"it's two words\" ./run",
+            "DB_PASS=\"[redacted]\" ./run",
+        ),
+        (
+            "SMTP_PASS=hunter22 PASS=hunter22",
+            "SMTP_PASS=[redacted] PASS=[redacted]",
+        ),
+        (
+            "auth: { user: 'me', pass: 'hunter 22' }",
+            "auth: { user: 'me', pass: '[redacted]' }",
+        ),
         ("password: \"it's mine\", x", "password: \"[redacted]\", x"),
-        ("<user>me</user><password>two words</password>", "<user>me</user><password>[redacted]</password>"),
-        ("<api:dbPassword kind='x'>hunter22</api:dbPassword>", "<api:dbPassword kind='x'>[redacted]</api:dbPassword>"),
-        ("<password><![CDATA[hun]]></password>", "<password><![CDATA[[redacted]</password>"),
-        ("https://0123456789abcdef0123:x@host/r.git", "https://[redacted]:[redacted]@host/r.git"),
-        ("git clone https://AbCdEfGhIjKlMnOpQrSt_u@host/r", "git clone https://[redacted]@host/r"),
+        (
+            "<user>me</user><password>two words</password>",
+            "<user>me</user><password>[redacted]</password>",
+        ),
+        (
+            "<api:dbPassword kind='x'>hunter22</api:dbPassword>",
+            "<api:dbPassword kind='x'>[redacted]</api:dbPassword>",
+        ),
+        (
+            "<password><![CDATA[hun]]></password>",
+            "<password><![CDATA[[redacted]</password>",
+        ),
+        (
+            "https://0123456789abcdef0123:x@host/r.git",
+            "https://[redacted]:[redacted]@host/r.git",
+        ),
+        (
+            "git clone https://AbCdEfGhIjKlMnOpQrSt_u@host/r",
+            "git clone https://[redacted]@host/r",
+        ),
         (
             "db:\n  password: |\n    first line\n\n    second\n  user: me\n",
             "db:\n  password: |\n    [redacted]\n  user: me\n",
         ),
-        ("- api_key: >-\n    one\n- b: 1", "- api_key: >-\n    [redacted]\n- b: 1"),
+        (
+            "- api_key: >-\n    one\n- b: 1",
+            "- api_key: >-\n    [redacted]\n- b: 1",
+        ),
         ("my_field: |2\n  hush", "my_field: |2\n  [redacted]"),
-        (r#"{\"password\": \"with \\\" a quote\", \"a\": 1}"#, r#"{\"password\": \"[redacted]\", \"a\": 1}"#),
-        (r#"\\\"password\\\": \\\"two words\\\", \\\"a"#, r#"\\\"password\\\": \\\"[redacted]\\\", \\\"a"#),
-        (r#"{\"token\":\"a\\nb and more\"}"#, r#"{\"token\":\"[redacted]\"}"#),
-        ("-----BEGIN PGP MESSAGE-----\n\nhQEMA\n=x\n-----END PGP MESSAGE----- after", "[redacted] after"),
-        ("---- BEGIN SSH2 PRIVATE KEY ----\nP2/56\n---- END SSH2 PRIVATE KEY ----", "[redacted]"),
+        (
+            r#"{\"password\": \"with \\\" a quote\", \"a\": 1}"#,
+            r#"{\"password\": \"[redacted]\", \"a\": 1}"#,
+        ),
+        (
+            r#"\\\"password\\\": \\\"two words\\\", \\\"a"#,
+            r#"\\\"password\\\": \\\"[redacted]\\\", \\\"a"#,
+        ),
+        (
+            r#"{\"token\":\"a\\nb and more\"}"#,
+            r#"{\"token\":\"[redacted]\"}"#,
+        ),
+        (
+            "-----BEGIN PGP MESSAGE-----\n\nhQEMA\n=x\n-----END PGP MESSAGE----- after",
+            "[redacted] after",
+        ),
+        (
+            "---- BEGIN SSH2 PRIVATE KEY ----\nP2/56\n---- END SSH2 PRIVATE KEY ----",
+            "[redacted]",
+        ),
         (
             "PuTTY-User-Key-File-3: ssh-ed25519\nEncryption: none\nComment: me\nPublic-Lines: 1\nAAAA\nPrivate-Lines: 1\nAAAA\nPrivate-MAC: 0123abcd\nafter",
             "[redacted]\nafter",
@@ -290,20 +480,39 @@ fn secrets_are_known_by_their_looks_and_their_names() {
     ] {
         assert_eq!(redactor.text(text), shown, "{text}");
     }
-    let fields = json!({"pwd": "hunter22", "dbPwd": "x", "pass": "y", "smtp_pass": "z", "user": "me"});
+    let fields =
+        json!({"pwd": "hunter22", "dbPwd": "x", "pass": "y", "smtp_pass": "z", "user": "me"});
     let shown = json!({"pwd": "[redacted]", "dbPwd": "[redacted]", "pass": "[redacted]", "smtp_pass": "[redacted]", "user": "me"});
     assert_eq!(redactor.value(&fields), shown);
     let plain = json!({"pwd": "/home/me", "pass": 12, "tokens_used": 1200, "inputTokens": 3, "tokenizer": "o200k", "author": "me"});
     assert_eq!(redactor.value(&plain), plain);
-    let nested = json!({"args": "[{\"my_field\":\"hush\"}]", "credentials": ["a", {"b": 1}], "token": null});
+    let nested =
+        json!({"args": "[{\"my_field\":\"hush\"}]", "credentials": ["a", {"b": 1}], "token": null});
     let shown = json!({"args": "[{\"my_field\":\"[redacted]\"}]", "credentials": "[redacted]", "token": null});
     assert_eq!(redactor.value(&nested), shown);
-    let value =
-        json!({"api_key": "short", "my_field": "x", "nested": [{"token": 5, "text": "plain"}], "max_tokens": 10});
+    let value = json!({"api_key": "short", "my_field": "x", "nested": [{"token": 5, "text": "plain"}], "max_tokens": 10});
     let shown = json!({"api_key": "[redacted]", "my_field": "[redacted]", "nested": [{"token": "[redacted]", "text": "plain"}], "max_tokens": 10});
     assert_eq!(redactor.value(&value), shown);
-    let command = json!(["sshpass", "-p", "hunter22", "tool", "--api-key", "k", "--max-tokens", "5"]);
-    let shown = json!(["sshpass", "-p", "[redacted]", "tool", "--api-key", "[redacted]", "--max-tokens", "5"]);
+    let command = json!([
+        "sshpass",
+        "-p",
+        "hunter22",
+        "tool",
+        "--api-key",
+        "k",
+        "--max-tokens",
+        "5"
+    ]);
+    let shown = json!([
+        "sshpass",
+        "-p",
+        "[redacted]",
+        "tool",
+        "--api-key",
+        "[redacted]",
+        "--max-tokens",
+        "5"
+    ]);
     assert_eq!(redactor.value(&command), shown);
     for plain in [
         "the secret of a good token is its taste",
@@ -336,33 +545,82 @@ fn a_session_is_kept_forked_renamed_and_taken_along() {
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::open(dir.path()).unwrap();
     let id = journal.begin_session("/work", None).unwrap();
-    let items = [json!({"type": "message", "text": "hi"}), json!({"type": "message", "text": "x".repeat(9000)})];
+    let items = [
+        json!({"type": "message", "text": "hi"}),
+        json!({"type": "message", "text": "x".repeat(9000)}),
+    ];
     assert_eq!(journal.append_items(&id, 0, 1, &items).unwrap(), 2);
     assert_eq!(journal.append_items(&id, 2, 2, &[json!(3)]).unwrap(), 3);
     let fork = journal.fork_session(&id, Some(1)).unwrap();
-    journal.append_items(&fork, 2, 2, &[json!("another way")]).unwrap();
-    let texts = |id: &str| journal.items(id).unwrap().into_iter().map(|item| item.item).collect::<Vec<_>>();
-    assert_eq!(texts(&fork), [items[0].clone(), items[1].clone(), json!("another way")]);
+    journal
+        .append_items(&fork, 2, 2, &[json!("another way")])
+        .unwrap();
+    let texts = |id: &str| {
+        journal
+            .items(id)
+            .unwrap()
+            .into_iter()
+            .map(|item| item.item)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(
+        texts(&fork),
+        [items[0].clone(), items[1].clone(), json!("another way")]
+    );
     journal.rename_session(&id, "first").unwrap();
-    assert!(matches!(journal.rename_session(&fork, "first"), Err(JournalError::NameTaken(_))));
+    assert!(matches!(
+        journal.rename_session(&fork, "first"),
+        Err(JournalError::NameTaken(_))
+    ));
     assert_eq!(journal.session("first").unwrap().id, id);
-    assert_eq!(journal.session(&fork[..fork.len() - 1]).unwrap().forked_from.as_deref(), Some(id.as_str()));
-    assert!(matches!(journal.session("nothing"), Err(JournalError::NoSession(_))));
-    assert!(matches!(journal.append_items("nothing", 0, 1, &[json!(1)]), Err(JournalError::NoSession(_))));
-    assert_eq!(journal.sessions(10).unwrap()[0].id, fork, "the one last touched first");
+    assert_eq!(
+        journal
+            .session(&fork[..fork.len() - 1])
+            .unwrap()
+            .forked_from
+            .as_deref(),
+        Some(id.as_str())
+    );
+    assert!(matches!(
+        journal.session("nothing"),
+        Err(JournalError::NoSession(_))
+    ));
+    assert!(matches!(
+        journal.append_items("nothing", 0, 1, &[json!(1)]),
+        Err(JournalError::NoSession(_))
+    ));
+    assert_eq!(
+        journal.sessions(10).unwrap()[0].id,
+        fork,
+        "the one last touched first"
+    );
     // Nothing of a session is ever tidied away.
-    journal.tidy(&Retention { days: 0, megabytes: 0 }).unwrap();
+    journal
+        .tidy(&Retention {
+            days: 0,
+            megabytes: 0,
+        })
+        .unwrap();
     let lines = journal.export_session(&id).unwrap();
     let twin = journal.import_session(&lines, |_| Ok(())).unwrap();
     assert_eq!(journal.items(&twin).unwrap(), journal.items(&id).unwrap());
-    assert!(matches!(journal.import_session(&[json!({"a": 1})], |_| Ok(())), Err(JournalError::NotASession(_))));
+    assert!(matches!(
+        journal.import_session(&[json!({"a": 1})], |_| Ok(())),
+        Err(JournalError::NotASession(_))
+    ));
 }
 
 #[test]
 fn a_sealed_journal_shows_nothing_without_its_key() {
     let dir = tempfile::tempdir().unwrap();
-    let sealed = Keeping { key: Some([9; 32]), ..Keeping::default() };
-    let (small, large) = (json!({"s": "the small hushed"}), json!({"s": "the large hushed ".repeat(500)}));
+    let sealed = Keeping {
+        key: Some([9; 32]),
+        ..Keeping::default()
+    };
+    let (small, large) = (
+        json!({"s": "the small hushed"}),
+        json!({"s": "the large hushed ".repeat(500)}),
+    );
     {
         let journal = Journal::open_with(dir.path(), &sealed).unwrap();
         begin(&journal, "scr_a");
@@ -373,28 +631,70 @@ fn a_sealed_journal_shows_nothing_without_its_key() {
             code: selvedge_protocol::ErrorCode::ToolExecutionError,
             message: "the hushed error".into(),
         });
-        journal.settle(&Settled { run: "scr_a", record: &failed, value: None, shown: None, answered: None }).unwrap();
-        journal.suspend("scr_a", &b"the hushed state".repeat(1000)).unwrap();
+        journal
+            .settle(&Settled {
+                run: "scr_a",
+                record: &failed,
+                value: None,
+                shown: None,
+                answered: None,
+            })
+            .unwrap();
+        journal
+            .suspend("scr_a", &b"the hushed state".repeat(1000))
+            .unwrap();
         let run = journal.run("scr_a").unwrap();
-        assert_eq!((run.calls[0].value.as_ref(), run.calls[1].value.as_ref()), (Some(&small), Some(&large)));
-        assert_eq!(run.calls[2].error.as_ref().unwrap().message, "the hushed error");
-        assert_eq!(journal.take_suspension("scr_a").unwrap().unwrap(), b"the hushed state".repeat(1000));
+        assert_eq!(
+            (run.calls[0].value.as_ref(), run.calls[1].value.as_ref()),
+            (Some(&small), Some(&large))
+        );
+        assert_eq!(
+            run.calls[2].error.as_ref().unwrap().message,
+            "the hushed error"
+        );
+        assert_eq!(
+            journal.take_suspension("scr_a").unwrap().unwrap(),
+            b"the hushed state".repeat(1000)
+        );
     }
-    for entry in std::fs::read_dir(dir.path()).unwrap().flatten().filter(|entry| entry.path().is_file()) {
+    for entry in std::fs::read_dir(dir.path())
+        .unwrap()
+        .flatten()
+        .filter(|entry| entry.path().is_file())
+    {
         let bytes = std::fs::read(entry.path()).unwrap();
-        assert!(!bytes.windows(6).any(|window| window == b"hushed"), "{}", entry.path().display());
+        assert!(
+            !bytes.windows(6).any(|window| window == b"hushed"),
+            "{}",
+            entry.path().display()
+        );
     }
-    let others = [Keeping::default(), Keeping { key: Some([8; 32]), ..Keeping::default() }];
+    let others = [
+        Keeping::default(),
+        Keeping {
+            key: Some([8; 32]),
+            ..Keeping::default()
+        },
+    ];
     for keeping in others {
         let journal = Journal::open_with(dir.path(), &keeping).unwrap();
         assert!(matches!(journal.run("scr_a"), Err(JournalError::Sealed)));
-        assert_eq!(journal.runs(&Filter::default()).unwrap().len(), 1, "that there was a run is no secret");
+        assert_eq!(
+            journal.runs(&Filter::default()).unwrap().len(),
+            1,
+            "that there was a run is no secret"
+        );
     }
 }
 
 /// Until it is later than what was written so far.
 fn the_clock_moves() {
-    let now = || std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis();
+    let now = || {
+        std::time::SystemTime::now()
+            .duration_since(std::time::UNIX_EPOCH)
+            .unwrap()
+            .as_millis()
+    };
     let before = now();
     while now() <= before + 1 {
         std::thread::yield_now();
@@ -406,14 +706,22 @@ fn a_script_that_is_put_away_again_and_again_takes_no_more_room() {
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::open(dir.path()).unwrap();
     begin(&journal, "scr_a");
-    let noise =
-        |n: u32| (0..100_000u32).map(|i| (i.wrapping_mul(2_654_435_761) ^ n).to_le_bytes()[3]).collect::<Vec<u8>>();
+    let noise = |n: u32| {
+        (0..100_000u32)
+            .map(|i| (i.wrapping_mul(2_654_435_761) ^ n).to_le_bytes()[3])
+            .collect::<Vec<u8>>()
+    };
     for n in 0..100 {
         journal.suspend("scr_a", &noise(n << 24)).unwrap();
     }
-    assert_eq!(journal.take_suspension("scr_a").unwrap().unwrap(), noise(99 << 24));
+    assert_eq!(
+        journal.take_suspension("scr_a").unwrap().unwrap(),
+        noise(99 << 24)
+    );
     drop(journal);
-    let size = std::fs::metadata(dir.path().join("journal.sqlite")).unwrap().len();
+    let size = std::fs::metadata(dir.path().join("journal.sqlite"))
+        .unwrap()
+        .len();
     assert!(size < 2 << 20, "{size} bytes for one state of 100 KB");
 }
 
@@ -428,13 +736,23 @@ fn what_waits_is_never_tidied_and_what_died_long_ago_is() {
     }
     let journal = Journal::open(dir.path()).unwrap();
     the_clock_moves();
-    journal.tidy(&Retention { days: 0, megabytes: 1000 }).unwrap();
+    journal
+        .tidy(&Retention {
+            days: 0,
+            megabytes: 1000,
+        })
+        .unwrap();
     let left = journal.runs(&Filter::default()).unwrap();
     assert_eq!(
-        left.iter().map(|run| (run.id.as_str(), run.state)).collect::<Vec<_>>(),
+        left.iter()
+            .map(|run| (run.id.as_str(), run.state))
+            .collect::<Vec<_>>(),
         [("scr_waits", RunState::Suspended)]
     );
-    assert_eq!(journal.take_suspension("scr_waits").unwrap().unwrap(), [1; 5000]);
+    assert_eq!(
+        journal.take_suspension("scr_waits").unwrap().unwrap(),
+        [1; 5000]
+    );
 }
 
 #[test]
@@ -449,15 +767,28 @@ fn one_process_at_a_time_has_a_suspended_run() {
     second.go_on("scr_a").unwrap();
     // It dies before it did anything: others may have it.
     drop(second);
-    assert_eq!(first.runs(&Filter::default()).unwrap()[0].state, RunState::Suspended);
-    assert_eq!(first.go_on("scr_a"), Err(LedgerError::TakenOver), "the first has lost it all the same");
+    assert_eq!(
+        first.runs(&Filter::default()).unwrap()[0].state,
+        RunState::Suspended
+    );
+    assert_eq!(
+        first.go_on("scr_a"),
+        Err(LedgerError::TakenOver),
+        "the first has lost it all the same"
+    );
     let third = Journal::open(dir.path()).unwrap();
     third.take_over("scr_a").unwrap();
-    assert!(matches!(Journal::open(dir.path()).unwrap().take_over("scr_a"), Err(JournalError::TakenOver)));
+    assert!(matches!(
+        Journal::open(dir.path()).unwrap().take_over("scr_a"),
+        Err(JournalError::TakenOver)
+    ));
     // Once something is done, the state is of no use to anybody.
     call(&third, "scr_a", "tool_1", Some(&json!(1)));
     assert_eq!(third.take_suspension("scr_a").unwrap(), None);
-    assert!(matches!(first.take_over("scr_a"), Err(JournalError::NotSuspended(_))));
+    assert!(matches!(
+        first.take_over("scr_a"),
+        Err(JournalError::NotSuspended(_))
+    ));
 }
 
 #[test]
@@ -474,25 +805,55 @@ fn whoever_has_lost_a_run_writes_nothing_more_of_it() {
     drop(second);
     let taken = Err(LedgerError::TakenOver);
     let args = json!({});
-    let intent =
-        Intent { run: "scr_a", id: "tool_2", tool: "exec", args: &args, digest: "d", read_only: false, line: None };
+    let intent = Intent {
+        run: "scr_a",
+        id: "tool_2",
+        tool: "exec",
+        args: &args,
+        digest: "d",
+        read_only: false,
+        line: None,
+    };
     let failed = record("tool_1", CallStatus::Failed);
     assert_eq!(first.go_on("scr_a"), taken);
     assert_eq!(first.intend(&intent), taken);
     assert_eq!(
-        first.settle(&Settled { run: "scr_a", record: &failed, value: None, shown: None, answered: None }),
+        first.settle(&Settled {
+            run: "scr_a",
+            record: &failed,
+            value: None,
+            shown: None,
+            answered: None
+        }),
         taken
     );
     assert_eq!(first.suspend("scr_a", b"at the first question"), taken);
     assert_eq!(first.end(&output("scr_a"), None), taken);
     let run = first.run("scr_a").unwrap();
-    assert_eq!((run.summary.state, run.calls[0].value.as_ref()), (RunState::Suspended, Some(&json!("done"))));
+    assert_eq!(
+        (run.summary.state, run.calls[0].value.as_ref()),
+        (RunState::Suspended, Some(&json!("done")))
+    );
     let third = Journal::open(dir.path()).unwrap();
     third.take_over("scr_a").unwrap();
-    assert_eq!(third.take_suspension("scr_a").unwrap().unwrap(), b"at the second question");
+    assert_eq!(
+        third.take_suspension("scr_a").unwrap().unwrap(),
+        b"at the second question"
+    );
     // What is over stays as it was.
-    third.settle(&Settled { run: "scr_a", record: &failed, value: None, shown: None, answered: None }).unwrap();
-    assert_eq!(third.run("scr_a").unwrap().calls[0].state, CallState::Ended(CallStatus::Done));
+    third
+        .settle(&Settled {
+            run: "scr_a",
+            record: &failed,
+            value: None,
+            shown: None,
+            answered: None,
+        })
+        .unwrap();
+    assert_eq!(
+        third.run("scr_a").unwrap().calls[0].state,
+        CallState::Ended(CallStatus::Done)
+    );
 }
 
 #[test]
@@ -501,26 +862,51 @@ fn what_an_open_run_went_on_from_is_kept_and_sessions_are_no_reason_to_forget_ru
     let journal = Journal::open(dir.path()).unwrap();
     begin(&journal, "scr_first");
     end(&journal, "scr_first");
-    let resumed = RunStart { resumes: Some("scr_first"), ..start("scr_open") };
+    let resumed = RunStart {
+        resumes: Some("scr_first"),
+        ..start("scr_open")
+    };
     journal.begin(&resumed).unwrap();
     begin(&journal, "scr_other");
     end(&journal, "scr_other");
     the_clock_moves();
-    journal.tidy(&Retention { days: 0, megabytes: 1000 }).unwrap();
+    journal
+        .tidy(&Retention {
+            days: 0,
+            megabytes: 1000,
+        })
+        .unwrap();
     let left = |journal: &Journal| {
-        let mut ids: Vec<String> = journal.runs(&Filter::default()).unwrap().into_iter().map(|run| run.id).collect();
+        let mut ids: Vec<String> = journal
+            .runs(&Filter::default())
+            .unwrap()
+            .into_iter()
+            .map(|run| run.id)
+            .collect();
         ids.sort();
         ids
     };
     assert_eq!(left(&journal), ["scr_first", "scr_open"]);
     // Megabytes of a session, which are kept for ever.
     let session = journal.begin_session("/", None).unwrap();
-    let noise =
-        |n: u64| json!((0..40_000u64).map(|i| (i * 7919 + n).wrapping_mul(0x9e37_79b9_7f4a_7c15)).collect::<Vec<_>>());
-    journal.append_items(&session, 0, 1, &(0..6).map(noise).collect::<Vec<_>>()).unwrap();
+    let noise = |n: u64| {
+        json!(
+            (0..40_000u64)
+                .map(|i| (i * 7919 + n).wrapping_mul(0x9e37_79b9_7f4a_7c15))
+                .collect::<Vec<_>>()
+        )
+    };
+    journal
+        .append_items(&session, 0, 1, &(0..6).map(noise).collect::<Vec<_>>())
+        .unwrap();
     begin(&journal, "scr_new");
     end(&journal, "scr_new");
-    journal.tidy(&Retention { days: 10, megabytes: 1 }).unwrap();
+    journal
+        .tidy(&Retention {
+            days: 10,
+            megabytes: 1,
+        })
+        .unwrap();
     assert_eq!(left(&journal), ["scr_first", "scr_new", "scr_open"]);
 }
 
@@ -528,27 +914,55 @@ fn what_an_open_run_went_on_from_is_kept_and_sessions_are_no_reason_to_forget_ru
 fn runs_that_went_on_from_one_another_are_kept_or_forgotten_together() {
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::open(dir.path()).unwrap();
-    let runs = [("scr_a", None), ("scr_b", Some("scr_a")), ("scr_c", Some("scr_b")), ("scr_alone", None)];
-    let runs: Vec<_> = runs.into_iter().chain([("tsk_of_a", None), ("tsk_alone", None)]).collect();
+    let runs = [
+        ("scr_a", None),
+        ("scr_b", Some("scr_a")),
+        ("scr_c", Some("scr_b")),
+        ("scr_alone", None),
+    ];
+    let runs: Vec<_> = runs
+        .into_iter()
+        .chain([("tsk_of_a", None), ("tsk_alone", None)])
+        .collect();
     for (id, resumes) in &runs {
-        journal.begin(&RunStart { resumes: *resumes, ..start(id) }).unwrap();
+        journal
+            .begin(&RunStart {
+                resumes: *resumes,
+                ..start(id)
+            })
+            .unwrap();
     }
     // A task is a run, and a call of the script that started it.
     let file = rusqlite::Connection::open(dir.path().join("journal.sqlite")).unwrap();
     let row = "INSERT INTO calls (run, id, tool, digest, read_only, state, reused, started_ms)";
     for (run, id) in [("scr_a", "tsk_of_a"), ("scr_alone", "tsk_alone")] {
-        file.execute(&format!("{row} VALUES ('{run}', '{id}', 'spawn.exec', '', 0, 'done', 0, 0)"), []).unwrap();
+        file.execute(
+            &format!("{row} VALUES ('{run}', '{id}', 'spawn.exec', '', 0, 'done', 0, 0)"),
+            [],
+        )
+        .unwrap();
     }
     drop(file);
     runs.iter().for_each(|(id, _)| end(&journal, id));
     let age = |ids: &str| {
         let file = rusqlite::Connection::open(dir.path().join("journal.sqlite")).unwrap();
         let long_ago = "UPDATE runs SET started_ms = started_ms - 1000000000, ended_ms = ended_ms - 1000000000";
-        file.execute_batch(&format!("{long_ago} WHERE id IN ({ids})")).unwrap();
+        file.execute_batch(&format!("{long_ago} WHERE id IN ({ids})"))
+            .unwrap();
     };
     let tidied = || {
-        journal.tidy(&Retention { days: 5, megabytes: 1000 }).unwrap();
-        let mut ids: Vec<String> = journal.runs(&Filter::default()).unwrap().into_iter().map(|run| run.id).collect();
+        journal
+            .tidy(&Retention {
+                days: 5,
+                megabytes: 1000,
+            })
+            .unwrap();
+        let mut ids: Vec<String> = journal
+            .runs(&Filter::default())
+            .unwrap()
+            .into_iter()
+            .map(|run| run.id)
+            .collect();
         ids.sort();
         ids
     };

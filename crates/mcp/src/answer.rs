@@ -10,7 +10,9 @@ const MAX_WORDS: usize = 2048;
 /// blocks. A result that says it is an error is one.
 pub(crate) fn value_of(result: Value) -> Result<ToolOutput, ToolError> {
     let Value::Object(mut result) = result else {
-        return Err(ToolError::new("the server answered with something that is no result"));
+        return Err(ToolError::new(
+            "the server answered with something that is no result",
+        ));
     };
     let content = match result.remove("content") {
         Some(Value::Array(blocks)) => blocks,
@@ -24,7 +26,11 @@ pub(crate) fn value_of(result: Value) -> Result<ToolOutput, ToolError> {
         Some(value) if !value.is_null() => value,
         _ => plain(content),
     };
-    Ok(ToolOutput { value, rendering: (!rendering.is_empty()).then_some(rendering), again: None })
+    Ok(ToolOutput {
+        value,
+        rendering: (!rendering.is_empty()).then_some(rendering),
+        again: None,
+    })
 }
 
 /// The whole result, as the server gave it. That it is an error is for the script to see.
@@ -36,8 +42,13 @@ fn plain(mut content: Vec<Value>) -> Value {
     match content.as_slice() {
         [] => Value::Null,
         [block] if block["type"] == "text" => {
-            let Value::String(text) = content[0]["text"].take() else { return Value::Null };
-            let looks_like_json = matches!(text.trim_ascii().as_bytes(), [b'{', .., b'}'] | [b'[', .., b']']);
+            let Value::String(text) = content[0]["text"].take() else {
+                return Value::Null;
+            };
+            let looks_like_json = matches!(
+                text.trim_ascii().as_bytes(),
+                [b'{', .., b'}'] | [b'[', .., b']']
+            );
             match serde_json::from_str::<Value>(&text) {
                 Ok(value) if looks_like_json => value,
                 _ => Value::String(text),
@@ -50,15 +61,28 @@ fn plain(mut content: Vec<Value>) -> Value {
 fn words(content: &[Value]) -> String {
     let shown = |block: &Value| match block["type"].as_str() {
         Some("text") => block["text"].as_str().unwrap_or_default().to_owned(),
-        Some(kind @ ("image" | "audio")) => format!("[{kind} {}]", block["mimeType"].as_str().unwrap_or_default()),
-        Some("resource_link") => format!("[resource {}]", block["uri"].as_str().unwrap_or_default()),
+        Some(kind @ ("image" | "audio")) => format!(
+            "[{kind} {}]",
+            block["mimeType"].as_str().unwrap_or_default()
+        ),
+        Some("resource_link") => {
+            format!("[resource {}]", block["uri"].as_str().unwrap_or_default())
+        }
         Some("resource") => match block["resource"]["text"].as_str() {
             Some(text) => text.to_owned(),
-            None => format!("[resource {}]", block["resource"]["uri"].as_str().unwrap_or_default()),
+            None => format!(
+                "[resource {}]",
+                block["resource"]["uri"].as_str().unwrap_or_default()
+            ),
         },
         _ => String::new(),
     };
-    content.iter().map(shown).filter(|text| !text.is_empty()).collect::<Vec<_>>().join("\n")
+    content
+        .iter()
+        .map(shown)
+        .filter(|text| !text.is_empty())
+        .collect::<Vec<_>>()
+        .join("\n")
 }
 
 fn failure(content: &[Value], structured: Option<Value>) -> ToolError {
@@ -95,27 +119,46 @@ mod tests {
     fn what_a_script_gets() {
         let text = |text: &str| json!({"type": "text", "text": text});
         for (result, value) in [
-            (json!({"content": [text("{\"a\":1}")], "structuredContent": {"b": 2}}), json!({"b": 2})),
+            (
+                json!({"content": [text("{\"a\":1}")], "structuredContent": {"b": 2}}),
+                json!({"b": 2}),
+            ),
             (json!({"content": [text("{\"a\":1}")]}), json!({"a": 1})),
             (json!({"content": [text(" [1, 2] ")]}), json!([1, 2])),
             (json!({"content": [text("42")]}), json!("42")),
             (json!({"content": [text("{broken}")]}), json!("{broken}")),
-            (json!({"content": [text("a"), text("b")]}), json!([text("a"), text("b")])),
+            (
+                json!({"content": [text("a"), text("b")]}),
+                json!([text("a"), text("b")]),
+            ),
             (json!({"content": []}), Value::Null),
-            (json!({"content": [text("x")], "structuredContent": null}), json!("x")),
+            (
+                json!({"content": [text("x")], "structuredContent": null}),
+                json!("x"),
+            ),
         ] {
             assert_eq!(value_of(result.clone()).unwrap().value, value, "{result}");
         }
         let image = json!({"type": "image", "data": "AAAA", "mimeType": "image/png"});
-        assert_eq!(value_of(json!({"content": [image]})).unwrap().value, json!([image]));
+        assert_eq!(
+            value_of(json!({"content": [image]})).unwrap().value,
+            json!([image])
+        );
     }
 
     #[test]
     fn an_error_is_thrown() {
-        let error =
-            value_of(json!({"content": [{"type": "text", "text": "no such file"}], "isError": true})).unwrap_err();
+        let error = value_of(
+            json!({"content": [{"type": "text", "text": "no such file"}], "isError": true}),
+        )
+        .unwrap_err();
         assert_eq!(error.message, "no such file");
-        assert!(value_of(json!({"isError": true})).unwrap_err().message.contains("did not say why"));
+        assert!(
+            value_of(json!({"isError": true}))
+                .unwrap_err()
+                .message
+                .contains("did not say why")
+        );
         assert!(value_of(json!(3)).is_err());
     }
 }

@@ -7,9 +7,10 @@ use std::sync::{Arc, Weak};
 
 use futures_util::future::BoxFuture;
 use rmcp::model::{
-    ClientCapabilities, ClientConfig, CreateMessageRequestParams, CreateMessageResult, ElicitRequestParams,
-    ElicitResult, ElicitationAction, ElicitationCapability, ErrorData, FormElicitationCapability, Implementation,
-    ProgressNotificationParam, ProtocolVersion, UrlElicitationCapability,
+    ClientCapabilities, ClientConfig, CreateMessageRequestParams, CreateMessageResult,
+    ElicitRequestParams, ElicitResult, ElicitationAction, ElicitationCapability, ErrorData,
+    FormElicitationCapability, Implementation, ProgressNotificationParam, ProtocolVersion,
+    UrlElicitationCapability,
 };
 use rmcp::service::{NotificationContext, RequestContext};
 use rmcp::{ClientHandler, RoleClient};
@@ -37,7 +38,9 @@ pub struct Asked {
 impl Asked {
     /// The model, for a server that may ask it.
     fn model_for(&self, sampling: SamplingApproval) -> Option<&Arc<dyn AskModel>> {
-        self.model.as_ref().filter(|_| sampling != SamplingApproval::Never)
+        self.model
+            .as_ref()
+            .filter(|_| sampling != SamplingApproval::Never)
     }
 
     /// Names what such a server is offered: it may have other tools for those who offer less.
@@ -143,7 +146,9 @@ impl Callbacks {
         taken_back: &CancellationToken,
     ) -> ElicitResult {
         match self.filled_in(&request, asker, taken_back).await {
-            Ok(Elicited::Accepted(content)) if matches!(request, ElicitRequestParams::FormElicitationParams { .. }) => {
+            Ok(Elicited::Accepted(content))
+                if matches!(request, ElicitRequestParams::FormElicitationParams { .. }) =>
+            {
                 ElicitResult::new(ElicitationAction::Accept).with_content(content)
             }
             Ok(Elicited::Accepted(_)) => ElicitResult::new(ElicitationAction::Accept),
@@ -162,25 +167,39 @@ impl Callbacks {
         asker: Asker<'_>,
         taken_back: &CancellationToken,
     ) -> Result<Elicited, String> {
-        let person = self.asked.person.as_ref().ok_or("there is no terminal to ask at")?;
-        let open = Open { question: self.question(asker)?, taken_back };
+        let person = self
+            .asked
+            .person
+            .as_ref()
+            .ok_or("there is no terminal to ask at")?;
+        let open = Open {
+            question: self.question(asker)?,
+            taken_back,
+        };
         let question = &open.question;
         if let Some(why) = question.by.call.gate.why_shut() {
             return Err(why.to_owned());
         }
         let request = serde_json::to_value(request).map_err(|error| error.to_string())?;
-        let wanted = Elicitation { server: self.name.clone(), run: question.run.clone(), request };
+        let wanted = Elicitation {
+            server: self.name.clone(),
+            run: question.run.clone(),
+            request,
+        };
         let _held = question.waits(WaitsFor::Person);
         let answer = tokio::select! {
             biased;
             () = open.pointless() => Elicited::Cancelled,
             answer = person.elicit(&wanted) => answer?,
         };
-        let Elicited::Accepted(content) = answer else { return Ok(answer) };
+        let Elicited::Accepted(content) = answer else {
+            return Ok(answer);
+        };
         let content = with_defaults(content, &wanted.request);
         // Whoever shows forms we cannot read has looked after them.
         if let Ok(form) = Form::read(&wanted.request) {
-            form.check(&content).map_err(|why| format!("what was filled in does not fit: {why}"))?;
+            form.check(&content)
+                .map_err(|why| format!("what was filled in does not fit: {why}"))?;
         }
         Ok(Elicited::Accepted(content))
     }
@@ -193,7 +212,9 @@ impl Callbacks {
         taken_back: &CancellationToken,
     ) -> Result<CreateMessageResult, ErrorData> {
         let answered = match self.answered(&request, asker, taken_back).await {
-            Ok(sampled) => serde_json::from_value(sampled.result()).map_err(|error| error.to_string()),
+            Ok(sampled) => {
+                serde_json::from_value(sampled.result()).map_err(|error| error.to_string())
+            }
             Err(why) => Err(why),
         };
         answered.map_err(|why| {
@@ -208,18 +229,37 @@ impl Callbacks {
         asker: Asker<'_>,
         taken_back: &CancellationToken,
     ) -> Result<Sampled, String> {
-        let model = self.asked.model_for(self.sampling).ok_or("there is no model to ask here")?;
-        let open = Open { question: self.question(asker)?, taken_back };
+        let model = self
+            .asked
+            .model_for(self.sampling)
+            .ok_or("there is no model to ask here")?;
+        let open = Open {
+            question: self.question(asker)?,
+            taken_back,
+        };
         let question = &open.question;
-        let run = question.run.clone().ok_or("it cannot be told on whose behalf")?;
+        let run = question
+            .run
+            .clone()
+            .ok_or("it cannot be told on whose behalf")?;
         let request = serde_json::to_value(request).map_err(|error| error.to_string())?;
         let sampling = Sampling::read(&self.name, run, &request)?;
         if self.sampling == SamplingApproval::Prompt {
             let _held = question.waits(WaitsFor::Person);
-            question.by.call.gate.agree(sampling.wish(), open.pointless()).await?;
+            question
+                .by
+                .call
+                .gate
+                .agree(sampling.wish(), open.pointless())
+                .await?;
         }
         let _held = question.waits(WaitsFor::Model);
-        let too_late = |_| Err(format!("the model did not answer within {} s", PATIENCE.as_secs()));
+        let too_late = |_| {
+            Err(format!(
+                "the model did not answer within {} s",
+                PATIENCE.as_secs()
+            ))
+        };
         tokio::select! {
             biased;
             () = open.pointless() => Err("nobody waits for the answer any more".to_owned()),
@@ -236,10 +276,18 @@ impl Callbacks {
 
     /// Says that a server was declined something, and why.
     fn declined(&self, whom: &str, why: &str) {
-        let message = format!("{} asked {whom} something and was declined: {}", self.name, short(why));
+        let message = format!(
+            "{} asked {whom} something and was declined: {}",
+            self.name,
+            short(why)
+        );
         tracing::info!(server = self.name, whom, why, "declined");
         if let Some(call) = self.calls.any() {
-            call.events.emit(Event::Progress { script_id: call.scope_id, level: LogLevel::Warn, message });
+            call.events.emit(Event::Progress {
+                script_id: call.scope_id,
+                level: LogLevel::Warn,
+                message,
+            });
         }
     }
 }
@@ -248,7 +296,8 @@ impl ClientHandler for Callbacks {
     fn get_info(&self) -> ClientConfig {
         let mut capabilities = ClientCapabilities::default();
         if let Some(person) = &self.asked.person {
-            let forms = ElicitationCapability::new().with_form(FormElicitationCapability::default());
+            let forms =
+                ElicitationCapability::new().with_form(FormElicitationCapability::default());
             capabilities.elicitation = Some(match person.shows() {
                 Shows::Fields => forms,
                 Shows::Addresses => forms.with_url(UrlElicitationCapability::default()),
@@ -257,9 +306,12 @@ impl ClientHandler for Callbacks {
         if self.asked.model_for(self.sampling).is_some() {
             capabilities.sampling = Some(Default::default());
         }
-        ClientConfig::new(capabilities, Implementation::new(crate::NAME, env!("CARGO_PKG_VERSION")))
-            // The newest version that begins with a handshake.
-            .with_protocol_version(ProtocolVersion::V_2025_11_25)
+        ClientConfig::new(
+            capabilities,
+            Implementation::new(crate::NAME, env!("CARGO_PKG_VERSION")),
+        )
+        // The newest version that begins with a handshake.
+        .with_protocol_version(ProtocolVersion::V_2025_11_25)
     }
 
     async fn create_elicitation(
@@ -278,15 +330,32 @@ impl ClientHandler for Callbacks {
         self.sample(request, Asker::Unnamed, &context.ct).await
     }
 
-    async fn on_progress(&self, progress: ProgressNotificationParam, _: NotificationContext<RoleClient>) {
-        let Some(call) = self.calls.progress(&progress.progress_token) else { return };
+    async fn on_progress(
+        &self,
+        progress: ProgressNotificationParam,
+        _: NotificationContext<RoleClient>,
+    ) {
+        let Some(call) = self.calls.progress(&progress.progress_token) else {
+            return;
+        };
         let far = match progress.total {
             Some(total) => format!("{} of {total}", progress.progress),
             None => progress.progress.to_string(),
         };
-        let words: String = progress.message.unwrap_or_default().chars().take(200).collect();
-        let message = format!("{}: {far} {words}", self.name).trim_end().to_owned();
-        call.events.emit(Event::Progress { script_id: call.scope_id, level: LogLevel::Log, message });
+        let words: String = progress
+            .message
+            .unwrap_or_default()
+            .chars()
+            .take(200)
+            .collect();
+        let message = format!("{}: {far} {words}", self.name)
+            .trim_end()
+            .to_owned();
+        call.events.emit(Event::Progress {
+            script_id: call.scope_id,
+            level: LogLevel::Log,
+            message,
+        });
     }
 
     async fn on_tool_list_changed(&self, _: NotificationContext<RoleClient>) {

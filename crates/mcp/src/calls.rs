@@ -49,12 +49,20 @@ impl Calls {
         let in_hand = Arc::new(InHand {
             call: call.clone(),
             token: Mutex::default(),
-            clock: Mutex::new(Clock { began: now, heard: now, open: 0, since: now }),
+            clock: Mutex::new(Clock {
+                began: now,
+                heard: now,
+                open: 0,
+                since: now,
+            }),
             news: Notify::new(),
             questions: AtomicU32::new(0),
         });
         self.list().push(in_hand.clone());
-        Entered { calls: self.clone(), in_hand }
+        Entered {
+            calls: self.clone(),
+            in_hand,
+        }
     }
 
     fn list(&self) -> MutexGuard<'_, Vec<Arc<InHand>>> {
@@ -64,16 +72,32 @@ impl Calls {
     /// The server asks something of its own accord; the error is why it may not.
     pub(crate) fn asks(self: &Arc<Self>) -> Result<Question, &'static str> {
         let on_the_way_of = self.list().clone();
-        let Some(first) = on_the_way_of.first() else { return Err("it has no call of ours in hand") };
+        let Some(first) = on_the_way_of.first() else {
+            return Err("it has no call of ours in hand");
+        };
         let run = &first.call.scope_id;
-        let run = on_the_way_of.iter().all(|other| other.call.scope_id == *run).then(|| run.clone());
-        let by = on_the_way_of.iter().find(|in_hand| in_hand.may_ask()).cloned();
+        let run = on_the_way_of
+            .iter()
+            .all(|other| other.call.scope_id == *run)
+            .then(|| run.clone());
+        let by = on_the_way_of
+            .iter()
+            .find(|in_hand| in_hand.may_ask())
+            .cloned();
         let by = by.ok_or("it has asked too often on the way of one call")?;
-        Ok(Question { calls: self.clone(), run, by, on_the_way_of })
+        Ok(Question {
+            calls: self.clone(),
+            run,
+            by,
+            on_the_way_of,
+        })
     }
 
     /// The server asks something on the way of this call, which it says itself.
-    pub(crate) fn asks_for(self: &Arc<Self>, in_hand: &Arc<InHand>) -> Result<Question, &'static str> {
+    pub(crate) fn asks_for(
+        self: &Arc<Self>,
+        in_hand: &Arc<InHand>,
+    ) -> Result<Question, &'static str> {
         if !in_hand.may_ask() {
             return Err("it has asked too often on the way of one call");
         }
@@ -92,9 +116,16 @@ impl Calls {
 
     /// Takes note of a sign of life; the call it is of, unless progress was told just now.
     pub(crate) fn progress(&self, token: &ProgressToken) -> Option<Call> {
-        let in_hand = self.list().iter().find(|in_hand| in_hand.has(token)).cloned()?;
+        let in_hand = self
+            .list()
+            .iter()
+            .find(|in_hand| in_hand.has(token))
+            .cloned()?;
         in_hand.heard();
-        let mut last = self.last_progress.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = self
+            .last_progress
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         if last.is_some_and(|last| last.elapsed() < PROGRESS_INTERVAL) {
             return None;
         }
@@ -109,7 +140,11 @@ impl InHand {
     }
 
     fn has(&self, token: &ProgressToken) -> bool {
-        self.token.lock().unwrap_or_else(PoisonError::into_inner).as_ref() == Some(token)
+        self.token
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .as_ref()
+            == Some(token)
     }
 
     fn heard(&self) {
@@ -118,7 +153,9 @@ impl InHand {
 
     fn may_ask(&self) -> bool {
         let more = |asked| (asked < MAX_QUESTIONS).then_some(asked + 1);
-        self.questions.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
+        self.questions
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, more)
+            .is_ok()
     }
 
     fn hold(&self) {
@@ -152,7 +189,13 @@ impl InHand {
             let until = {
                 let clock = self.clock();
                 let longest = clock.began + most;
-                (clock.open == 0).then(|| clock.heard.checked_add(limit).unwrap_or(longest).min(longest))
+                (clock.open == 0).then(|| {
+                    clock
+                        .heard
+                        .checked_add(limit)
+                        .unwrap_or(longest)
+                        .min(longest)
+                })
             };
             match until {
                 None => news.await,
@@ -172,14 +215,20 @@ pub(crate) struct Entered {
 impl Entered {
     /// It is sent, and its progress comes with this.
     pub(crate) fn sent(&self, token: ProgressToken) {
-        *self.in_hand.token.lock().unwrap_or_else(PoisonError::into_inner) = Some(token);
+        *self
+            .in_hand
+            .token
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = Some(token);
         self.in_hand.heard();
     }
 }
 
 impl Drop for Entered {
     fn drop(&mut self) {
-        self.calls.list().retain(|other| !Arc::ptr_eq(other, &self.in_hand));
+        self.calls
+            .list()
+            .retain(|other| !Arc::ptr_eq(other, &self.in_hand));
         self.calls.left.notify_waiters();
     }
 }
@@ -212,10 +261,16 @@ impl Question {
             tokio::pin!(left);
             left.as_mut().enable();
             let going_on = |in_hand: &&Arc<InHand>| {
-                let there = self.calls.list().iter().any(|other| Arc::ptr_eq(other, in_hand));
+                let there = self
+                    .calls
+                    .list()
+                    .iter()
+                    .any(|other| Arc::ptr_eq(other, in_hand));
                 there && !in_hand.call.cancel.is_cancelled()
             };
-            let Some(one) = self.on_the_way_of.iter().find(going_on) else { return };
+            let Some(one) = self.on_the_way_of.iter().find(going_on) else {
+                return;
+            };
             tokio::select! {
                 () = left => {}
                 () = one.call.cancel.cancelled() => {}

@@ -42,14 +42,16 @@ impl Catalogue {
     pub(crate) fn add(&mut self, tools: Vec<rmcp::model::Tool>) -> bool {
         let room = MAX_TOOLS.saturating_sub(self.tools.len());
         let more = tools.len() > room;
-        self.tools.extend(tools.into_iter().take(room).map(Listed::from));
+        self.tools
+            .extend(tools.into_iter().take(room).map(Listed::from));
         !more
     }
 
     /// Two tools of one name are one.
     pub(crate) fn finish(mut self) -> Self {
         let mut seen = std::collections::HashSet::new();
-        self.tools.retain(|tool| !tool.name.is_empty() && seen.insert(tool.name.clone()));
+        self.tools
+            .retain(|tool| !tool.name.is_empty() && seen.insert(tool.name.clone()));
         self
     }
 
@@ -61,7 +63,9 @@ impl Catalogue {
     pub(crate) fn save(&self, folder: &Path, fingerprint: &str) {
         let path = file(folder, fingerprint);
         let new = path.with_extension(format!("{}.new", std::process::id()));
-        let Ok(text) = serde_json::to_vec(self) else { return };
+        let Ok(text) = serde_json::to_vec(self) else {
+            return;
+        };
         let _ = std::fs::create_dir_all(folder)
             .and_then(|()| std::fs::write(&new, text))
             .and_then(|()| std::fs::rename(&new, path));
@@ -76,17 +80,32 @@ impl From<rmcp::model::Tool> for Listed {
     fn from(tool: rmcp::model::Tool) -> Self {
         let bounded = |schema: &rmcp::model::JsonObject| {
             let value = Value::Object(schema.clone());
-            if value.to_string().len() <= MAX_SCHEMA { value } else { json!({"type": "object"}) }
+            if value.to_string().len() <= MAX_SCHEMA {
+                value
+            } else {
+                json!({"type": "object"})
+            }
         };
         let annotations = tool.annotations.as_ref();
-        let title = || tool.title.clone().or_else(|| annotations.and_then(|notes| notes.title.clone()));
-        let description = tool.description.as_ref().map(ToString::to_string).or_else(title).unwrap_or_default();
+        let title = || {
+            tool.title
+                .clone()
+                .or_else(|| annotations.and_then(|notes| notes.title.clone()))
+        };
+        let description = tool
+            .description
+            .as_ref()
+            .map(ToString::to_string)
+            .or_else(title)
+            .unwrap_or_default();
         Self {
             name: tool.name.to_string(),
             description: description.chars().take(MAX_DESCRIPTION).collect(),
             input_schema: bounded(&tool.input_schema),
             output_schema: tool.output_schema.as_ref().map(|schema| bounded(schema)),
-            read_only: annotations.and_then(|notes| notes.read_only_hint).unwrap_or(false),
+            read_only: annotations
+                .and_then(|notes| notes.read_only_hint)
+                .unwrap_or(false),
             destructive: annotations.and_then(|notes| notes.destructive_hint),
         }
     }
@@ -94,8 +113,16 @@ impl From<rmcp::model::Tool> for Listed {
 
 /// A foreign name as scripts can write it: `get-sum` → `getSum`, `2fa` → `_2fa`.
 pub(crate) fn identifier(name: &str) -> String {
-    let plain: String =
-        name.chars().map(|c| if c.is_alphanumeric() || c == '_' || c == '$' { c } else { '-' }).collect();
+    let plain: String = name
+        .chars()
+        .map(|c| {
+            if c.is_alphanumeric() || c == '_' || c == '$' {
+                c
+            } else {
+                '-'
+            }
+        })
+        .collect();
     let mut out = camel_case(&plain);
     if out.starts_with(|c: char| c.is_ascii_digit()) || out.is_empty() {
         out.insert(0, '_');

@@ -120,21 +120,35 @@ pub(crate) fn register(registry: &mut Registry, servers: &Servers) {
         "Lists the resource templates (addresses with variables) of one MCP server, or of all.",
         What::Templates,
     ));
-    let _ =
-        registry.register(list("list_mcp_prompts", "Lists the prompts of one MCP server, or of all.", What::Prompts));
+    let _ = registry.register(list(
+        "list_mcp_prompts",
+        "Lists the prompts of one MCP server, or of all.",
+        What::Prompts,
+    ));
     for name in ["read_mcp_resource", "mcp_read_resource"] {
         let servers = servers.clone();
-        let read = tool(name, "Reads a resource of an MCP server by its address.", move |args: Read| {
-            let servers = servers.clone();
-            async move { read(&servers, args).await.map_err(tool_error) }
-        });
-        let _ = registry.register(read.read_only().render(|resource: &Resource| resource.content.clone()));
+        let read = tool(
+            name,
+            "Reads a resource of an MCP server by its address.",
+            move |args: Read| {
+                let servers = servers.clone();
+                async move { read(&servers, args).await.map_err(tool_error) }
+            },
+        );
+        let _ = registry.register(
+            read.read_only()
+                .render(|resource: &Resource| resource.content.clone()),
+        );
     }
     let prompts = servers.clone();
-    let prompt = tool("get_mcp_prompt", "Fills in a prompt of an MCP server.", move |args: Prompt| {
-        let servers = prompts.clone();
-        async move { prompt(&servers, args).await.map_err(tool_error) }
-    });
+    let prompt = tool(
+        "get_mcp_prompt",
+        "Fills in a prompt of an MCP server.",
+        move |args: Prompt| {
+            let servers = prompts.clone();
+            async move { prompt(&servers, args).await.map_err(tool_error) }
+        },
+    );
     let _ = registry.register(prompt.read_only().looks(|_| false));
     let [callers, judges, readers, namers, lookers, viewers] = [(); 6].map(|()| servers.clone());
     let call = tool_with_call(
@@ -145,14 +159,19 @@ pub(crate) fn register(registry: &mut Registry, servers: &Servers) {
             async move { call_tool(&servers, args, &call).await }
         },
     );
-    let call = call.risk(move |args| risk(&judges, args)).reads_only(move |args| reads_only(&readers, args));
+    let call = call
+        .risk(move |args| risk(&judges, args))
+        .reads_only(move |args| reads_only(&readers, args));
     let call = call.looks(move |args| is_listed(&lookers, args, |tool| tool.read_only));
-    let call = call.work(move |args| work(&namers, args)).kept(|_, manner| match manner {
-        Manner::Same => Kept::Answer,
-        Manner::Other | Manner::OtherWay => {
-            Kept::Refused("what it said was kept whole: ask with tools.mcp.<server>.<tool>.raw(args)".to_owned())
-        }
-    });
+    let call = call
+        .work(move |args| work(&namers, args))
+        .kept(|_, manner| match manner {
+            Manner::Same => Kept::Answer,
+            Manner::Other | Manner::OtherWay => Kept::Refused(
+                "what it said was kept whole: ask with tools.mcp.<server>.<tool>.raw(args)"
+                    .to_owned(),
+            ),
+        });
     let _ = registry.register(call.preview(move |args| {
         let what = work(&viewers, args);
         shown(&what.tool, &what.args)
@@ -161,17 +180,27 @@ pub(crate) fn register(registry: &mut Registry, servers: &Servers) {
 
 /// The same that the tool itself would say.
 fn risk(servers: &Servers, args: &Value) -> Risk {
-    let (server, name) = (args["server"].as_str().unwrap_or_default(), args["tool"].as_str().unwrap_or_default());
+    let (server, name) = (
+        args["server"].as_str().unwrap_or_default(),
+        args["tool"].as_str().unwrap_or_default(),
+    );
     let reason = format!("calls `{name}` of the server {server}");
-    let Ok(server) = servers.find(server) else { return Risk::Harmless };
+    let Ok(server) = servers.find(server) else {
+        return Risk::Harmless;
+    };
     let catalogue = server.catalogue();
-    let listed = catalogue.as_ref().and_then(|catalogue| catalogue.tools.iter().find(|tool| tool.name == name));
+    let listed = catalogue
+        .as_ref()
+        .and_then(|catalogue| catalogue.tools.iter().find(|tool| tool.name == name));
     match server.settings.approval {
         Approval::Approve => Risk::Harmless,
         Approval::Prompt => Risk::Ask { reason },
         Approval::Auto => match listed {
             Some(tool) if tool.destructive == Some(true) && !tool.read_only => Risk::Ask {
-                reason: format!("`{name}` of the server {} says that it can destroy", server.settings.name),
+                reason: format!(
+                    "`{name}` of the server {} says that it can destroy",
+                    server.settings.name
+                ),
             },
             Some(_) => Risk::Guarded { reason },
             // Nobody knows what it does.
@@ -184,31 +213,55 @@ fn risk(servers: &Servers, args: &Value) -> Risk {
 fn work(servers: &Servers, args: &Value) -> Work {
     let word = |name: &str| args[name].as_str().unwrap_or_default();
     // A server answers to more than one spelling.
-    let server = servers.find(word("server")).map_or(word("server").to_owned(), |server| server.settings.name.clone());
+    let server = servers
+        .find(word("server"))
+        .map_or(word("server").to_owned(), |server| {
+            server.settings.name.clone()
+        });
     let arguments = args.get("arguments").cloned().unwrap_or_else(|| json!({}));
-    Work { tool: name_of(&server, word("tool")), args: arguments, manner: Value::Null, way: Value::Null }
+    Work {
+        tool: name_of(&server, word("tool")),
+        args: arguments,
+        manner: Value::Null,
+        way: Value::Null,
+    }
 }
 
 /// The same that the tool itself would promise: what a server says of itself counts where the user trusts it.
 fn reads_only(servers: &Servers, args: &Value) -> bool {
-    let server = args["server"].as_str().and_then(|name| servers.find(name).ok());
+    let server = args["server"]
+        .as_str()
+        .and_then(|name| servers.find(name).ok());
     server.is_some_and(|server| server.settings.approval == Approval::Approve)
         && is_listed(servers, args, |tool| tool.read_only)
 }
 
 /// Whether the tool is known, and is such a one.
 fn is_listed(servers: &Servers, args: &Value, is: impl Fn(&Listed) -> bool) -> bool {
-    let server = args["server"].as_str().and_then(|name| servers.find(name).ok());
+    let server = args["server"]
+        .as_str()
+        .and_then(|name| servers.find(name).ok());
     let catalogue = server.and_then(|server| server.catalogue());
-    catalogue.is_some_and(|catalogue| catalogue.tools.iter().any(|tool| args["tool"] == tool.name && is(tool)))
+    catalogue.is_some_and(|catalogue| {
+        catalogue
+            .tools
+            .iter()
+            .any(|tool| args["tool"] == tool.name && is(tool))
+    })
 }
 
 async fn call_tool(servers: &Servers, args: CallTool, call: &Call) -> Result<Value, ToolError> {
     let server = servers.find(&args.server).map_err(tool_error)?;
     if !server.settings.has(&args.tool) {
-        return Err(ToolError::new(format!("the server {} has no tool `{}` here", args.server, args.tool)));
+        return Err(ToolError::new(format!(
+            "the server {} has no tool `{}` here",
+            args.server, args.tool
+        )));
     }
-    let result = server.call(&args.tool, args.arguments, call).await.map_err(tool_error)?;
+    let result = server
+        .call(&args.tool, args.arguments, call)
+        .await
+        .map_err(tool_error)?;
     value_of(result).map(|output| output.value)
 }
 
@@ -216,14 +269,24 @@ async fn listing(servers: &Servers, args: List, what: What) -> Result<Listing, T
     let (mut items, mut failed, mut next_cursor) = (Vec::new(), Vec::new(), None);
     match &args.server {
         Some(server) => {
-            let page = page(servers, server, args.cursor, what).await.map_err(tool_error)?;
+            let page = page(servers, server, args.cursor, what)
+                .await
+                .map_err(tool_error)?;
             (items, next_cursor) = page;
         }
-        None if args.cursor.is_some() => return Err(ToolError::new("a cursor belongs to one server: name it")),
+        None if args.cursor.is_some() => {
+            return Err(ToolError::new("a cursor belongs to one server: name it"));
+        }
         None => {
-            let names: Vec<String> = servers.iter().map(|server| server.settings.name.clone()).collect();
+            let names: Vec<String> = servers
+                .iter()
+                .map(|server| server.settings.name.clone())
+                .collect();
             let pages = names.iter().map(|name| page(servers, name, None, what));
-            for (name, page) in names.iter().zip(futures_util::future::join_all(pages).await) {
+            for (name, page) in names
+                .iter()
+                .zip(futures_util::future::join_all(pages).await)
+            {
                 match page {
                     Ok((page, _)) => items.extend(page),
                     Err(ServerError::Disabled(_) | ServerError::Ourselves(_)) => {}
@@ -237,8 +300,15 @@ async fn listing(servers: &Servers, args: List, what: What) -> Result<Listing, T
         What::Templates => "resourceTemplates",
         What::Prompts => "prompts",
     };
-    let content = json!({"server": args.server, word: items, "nextCursor": next_cursor}).to_string();
-    Ok(Listing { items, next_cursor, failed, content, success: true })
+    let content =
+        json!({"server": args.server, word: items, "nextCursor": next_cursor}).to_string();
+    Ok(Listing {
+        items,
+        next_cursor,
+        failed,
+        content,
+        success: true,
+    })
 }
 
 /// One page; all of them as far as there is room, where nobody asked for a certain one.
@@ -293,19 +363,29 @@ async fn page(
 }
 
 fn values<T: Serialize>(items: &[T]) -> Vec<Value> {
-    items.iter().filter_map(|item| serde_json::to_value(item).ok()).filter(Value::is_object).collect()
+    items
+        .iter()
+        .filter_map(|item| serde_json::to_value(item).ok())
+        .filter(Value::is_object)
+        .collect()
 }
 
 async fn read(servers: &Servers, args: Read) -> Result<Resource, ServerError> {
     let server = servers.find(&args.server)?;
     let link = server.link().await?;
-    let asked = link.peer().read_resource(ReadResourceRequestParams::new(args.uri));
+    let asked = link
+        .peer()
+        .read_resource(ReadResourceRequestParams::new(args.uri));
     let contents = values(&server.within(&link, asked).await?.contents);
     let content = match contents.as_slice() {
         [one] if one["text"].is_string() => one["text"].as_str().unwrap_or_default().to_owned(),
         all => Value::from(all.to_vec()).to_string(),
     };
-    Ok(Resource { content, contents, success: true })
+    Ok(Resource {
+        content,
+        contents,
+        success: true,
+    })
 }
 
 async fn prompt(servers: &Servers, args: Prompt) -> Result<Value, ServerError> {
@@ -313,5 +393,8 @@ async fn prompt(servers: &Servers, args: Prompt) -> Result<Value, ServerError> {
     let link = server.link().await?;
     let params = GetPromptRequestParams::new(args.name).with_arguments(args.arguments);
     let result = server.within(&link, link.peer().get_prompt(params)).await?;
-    serde_json::to_value(result).map_err(|error| ServerError::Nonsense { server: args.server, why: error.to_string() })
+    serde_json::to_value(result).map_err(|error| ServerError::Nonsense {
+        server: args.server,
+        why: error.to_string(),
+    })
 }

@@ -61,15 +61,22 @@ pub(crate) fn form(question: &Question) -> Option<Form> {
 
 /// What a client's `ElicitResult` means.
 pub(crate) fn reply(question: &Question, result: &Value) -> Reply {
-    let QuestionKind::Approval(request) = &question.kind else { return Reply::Form(result.clone()) };
-    let no = |words: Option<String>| ApprovalDecision::Answered(vec![Answer::No(words); request.calls.len()]);
+    let QuestionKind::Approval(request) = &question.kind else {
+        return Reply::Form(result.clone());
+    };
+    let no = |words: Option<String>| {
+        ApprovalDecision::Answered(vec![Answer::No(words); request.calls.len()])
+    };
     let all = |answer: Answer| ApprovalDecision::Answered(vec![answer; request.calls.len()]);
     let decision = match result["action"].as_str() {
         Some("accept") => match result["content"]["answer"].as_str() {
             Some(ONCE) => all(Answer::Once),
             Some(THIS_SCRIPT) => all(Answer::ThisScript),
             Some(ALWAYS) if may_be_always(request) => all(Answer::Always),
-            Some(NO) => no(result["content"]["reason"].as_str().filter(|why| !why.is_empty()).map(str::to_owned)),
+            Some(NO) => no(result["content"]["reason"]
+                .as_str()
+                .filter(|why| !why.is_empty())
+                .map(str::to_owned)),
             _ => no(Some("the answer was not understood".to_owned())),
         },
         Some("cancel") => ApprovalDecision::Cancelled,
@@ -104,7 +111,11 @@ fn words(request: &ApprovalRequest) -> String {
     for call in &request.calls {
         let described = describe(call);
         text.extend(described.chars().take(each));
-        text.push_str(if described.chars().nth(each).is_some() { "…\n" } else { "" });
+        text.push_str(if described.chars().nth(each).is_some() {
+            "…\n"
+        } else {
+            ""
+        });
     }
     text
 }
@@ -118,7 +129,10 @@ pub(crate) fn both_ends(text: &str, most: usize) -> String {
     let half = most / 2;
     let head: String = text.chars().take(half).collect();
     let tail: String = text.chars().skip(length - half).collect();
-    format!("{head}\n… {} characters are not shown here …\n{tail}", length - 2 * half)
+    format!(
+        "{head}\n… {} characters are not shown here …\n{tail}",
+        length - 2 * half
+    )
 }
 
 fn describe(call: &GatedCall) -> String {
@@ -154,10 +168,20 @@ mod tests {
             context: Some("tests".into()),
             line: Some(1),
             snippet: Some(">   1 | await tools.exec()\n".into()),
-            preview: Preview { view: None, rule: rule.map(str::to_owned) },
+            preview: Preview {
+                view: None,
+                rule: rule.map(str::to_owned),
+            },
         };
-        let request = ApprovalRequest { id: "apr_1".into(), script_id: None, calls: vec![call.clone(), call] };
-        Question { id: "apr_1".into(), kind: QuestionKind::Approval(request) }
+        let request = ApprovalRequest {
+            id: "apr_1".into(),
+            script_id: None,
+            calls: vec![call.clone(), call],
+        };
+        Question {
+            id: "apr_1".into(),
+            kind: QuestionKind::Approval(request),
+        }
     }
 
     #[test]
@@ -169,16 +193,28 @@ mod tests {
         let accept = |answer: &str| json!({"action": "accept", "content": {"answer": answer}});
         let both = |answer: Answer| ApprovalDecision::Answered(vec![answer.clone(), answer]);
         assert_eq!(decision(None, accept(ONCE)), both(Answer::Once));
-        assert_eq!(decision(None, accept(THIS_SCRIPT)), both(Answer::ThisScript));
-        assert_eq!(decision(Some("`npm …`"), accept(ALWAYS)), both(Answer::Always));
+        assert_eq!(
+            decision(None, accept(THIS_SCRIPT)),
+            both(Answer::ThisScript)
+        );
+        assert_eq!(
+            decision(Some("`npm …`"), accept(ALWAYS)),
+            both(Answer::Always)
+        );
         // What was not offered is not granted.
         let unclear = both(Answer::No(Some("the answer was not understood".into())));
         assert_eq!(decision(None, accept(ALWAYS)), unclear);
-        assert_eq!(decision(None, json!({"action": "accept", "content": {}})), unclear);
+        assert_eq!(
+            decision(None, json!({"action": "accept", "content": {}})),
+            unclear
+        );
         assert_eq!(decision(None, json!({"action": "accept"})), unclear);
         assert_eq!(decision(None, accept(NO)), both(Answer::No(None)));
         assert_eq!(decision(None, declined()), both(Answer::No(None)));
-        assert_eq!(decision(None, json!({"action": "cancel"})), ApprovalDecision::Cancelled);
+        assert_eq!(
+            decision(None, json!({"action": "cancel"})),
+            ApprovalDecision::Cancelled
+        );
     }
 
     #[test]
@@ -194,22 +230,39 @@ mod tests {
         let form = serde_json::to_value(form(&question(None)).unwrap().0).unwrap();
         let message = form["message"].as_str().unwrap();
         assert!(
-            message.contains("these 2 calls") && message.contains("npm test") && message.contains("it says: tests"),
+            message.contains("these 2 calls")
+                && message.contains("npm test")
+                && message.contains("it says: tests"),
             "{message}"
         );
-        assert_eq!(form["requestedSchema"]["properties"]["answer"]["enum"], json!([ONCE, THIS_SCRIPT, NO]));
+        assert_eq!(
+            form["requestedSchema"]["properties"]["answer"]["enum"],
+            json!([ONCE, THIS_SCRIPT, NO])
+        );
     }
 
     #[test]
     fn the_end_of_a_long_script_is_shown_and_every_call_is() {
-        let QuestionKind::Approval(mut request) = question(None).kind else { panic!() };
+        let QuestionKind::Approval(mut request) = question(None).kind else {
+            panic!()
+        };
         let script = "echo 1\n".repeat(1000) + "rm -rf a";
         request.calls[0].preview.view = Some(View::Commands(script));
-        assert!(words(&request).contains("rm -rf a\n"), "{}", words(&request));
-        let last = GatedCall { reason: "runs `the last one`".into(), ..request.calls[1].clone() };
+        assert!(
+            words(&request).contains("rm -rf a\n"),
+            "{}",
+            words(&request)
+        );
+        let last = GatedCall {
+            reason: "runs `the last one`".into(),
+            ..request.calls[1].clone()
+        };
         request.calls = vec![request.calls[0].clone(); 31];
         request.calls.push(last);
         let shown = words(&request);
-        assert!(shown.contains("the last one") && shown.len() < 2 * MAX_QUESTION, "{shown}");
+        assert!(
+            shown.contains("the last one") && shown.len() < 2 * MAX_QUESTION,
+            "{shown}"
+        );
     }
 }

@@ -80,15 +80,28 @@ pub enum ServerError {
 impl ServerError {
     /// Whether the same may work later, with nothing done about it.
     pub fn is_retryable(&self) -> bool {
-        matches!(self, Self::NotStarted { .. } | Self::Resting { .. } | Self::Gone { .. } | Self::Silent { .. })
+        matches!(
+            self,
+            Self::NotStarted { .. }
+                | Self::Resting { .. }
+                | Self::Gone { .. }
+                | Self::Silent { .. }
+        )
     }
 
     /// Whether a call that met with it may have had its effect all the same.
     pub(crate) fn leaves_in_doubt(&self) -> bool {
-        matches!(self, Self::Gone { .. } | Self::Silent { .. } | Self::Nonsense { .. })
+        matches!(
+            self,
+            Self::Gone { .. } | Self::Silent { .. } | Self::Nonsense { .. }
+        )
     }
 }
 
 fn words(why: &str) -> String {
-    if why.is_empty() { String::new() } else { format!(": {why}") }
+    if why.is_empty() {
+        String::new()
+    } else {
+        format!(": {why}")
+    }
 }

@@ -109,31 +109,55 @@ impl Form {
             return Ok(Self { message, wants });
         }
         let schema = &request["requestedSchema"];
-        let fields = schema["properties"].as_object().ok_or("the form has no fields")?;
+        let fields = schema["properties"]
+            .as_object()
+            .ok_or("the form has no fields")?;
         if fields.len() > MAX_FIELDS {
             return Err(format!("the form has {} fields", fields.len()));
         }
-        let required = |name: &str| schema["required"].as_array().is_some_and(|all| all.iter().any(|one| one == name));
+        let required = |name: &str| {
+            schema["required"]
+                .as_array()
+                .is_some_and(|all| all.iter().any(|one| one == name))
+        };
         let fields = fields.iter().map(|(name, schema)| {
-            let need = if required(name) { Need::Required } else { Need::Optional };
+            let need = if required(name) {
+                Need::Required
+            } else {
+                Need::Optional
+            };
             field(name, schema, need)
         });
-        Ok(Self { message, wants: Wants::Fields(fields.collect::<Result<_, _>>()?) })
+        Ok(Self {
+            message,
+            wants: Wants::Fields(fields.collect::<Result<_, _>>()?),
+        })
     }
 
     /// Whether what was filled in fits; the error is the first thing that does not.
     pub fn check(&self, content: &Value) -> Result<(), String> {
-        let Wants::Fields(fields) = &self.wants else { return Ok(()) };
-        let Value::Object(content) = content else { return Err("what was filled in is no form".to_owned()) };
+        let Wants::Fields(fields) = &self.wants else {
+            return Ok(());
+        };
+        let Value::Object(content) = content else {
+            return Err("what was filled in is no form".to_owned());
+        };
         for field in fields {
             match content.get(&field.name) {
                 // What was typed is told to nobody but the server.
-                Some(value) => field.check(value).map_err(|_| format!("{} does not fit", field.name))?,
-                None if field.need == Need::Required => return Err(format!("{} is missing", field.name)),
+                Some(value) => field
+                    .check(value)
+                    .map_err(|_| format!("{} does not fit", field.name))?,
+                None if field.need == Need::Required => {
+                    return Err(format!("{} is missing", field.name));
+                }
                 None => {}
             }
         }
-        match content.keys().find(|name| fields.iter().all(|field| field.name != **name)) {
+        match content
+            .keys()
+            .find(|name| fields.iter().all(|field| field.name != **name))
+        {
             Some(name) => Err(format!("{name} is no field of the form")),
             None => Ok(()),
         }
@@ -153,10 +177,15 @@ impl Field {
         }
         let value = match &self.kind {
             Kind::Text(_) => Value::from(typed),
-            Kind::Integer => typed.parse::<i64>().map(Value::from).map_err(|_| "this is not a whole number")?,
+            Kind::Integer => typed
+                .parse::<i64>()
+                .map(Value::from)
+                .map_err(|_| "this is not a whole number")?,
             Kind::Number => {
                 let number: f64 = typed.parse().map_err(|_| "this is not a number")?;
-                serde_json::Number::from_f64(number).map(Value::from).ok_or("this is not a number")?
+                serde_json::Number::from_f64(number)
+                    .map(Value::from)
+                    .ok_or("this is not a number")?
             }
             Kind::YesNo => match typed.to_lowercase().as_str() {
                 "y" | "yes" | "true" => Value::from(true),
@@ -165,7 +194,10 @@ impl Field {
             },
             Kind::One(choices) => Value::from(chosen(choices, typed)?),
             Kind::Several(choices) => {
-                let words = typed.split(',').map(str::trim).filter(|word| !word.is_empty());
+                let words = typed
+                    .split(',')
+                    .map(str::trim)
+                    .filter(|word| !word.is_empty());
                 let mut all: Vec<&str> = Vec::new();
                 for word in words {
                     let one = chosen(choices, word)?;
@@ -183,16 +215,19 @@ impl Field {
     pub fn shown(&self, value: &Value) -> String {
         match (&self.kind, value) {
             (Kind::YesNo, Value::Bool(yes)) => if *yes { "yes" } else { "no" }.to_owned(),
-            (Kind::Several(_), Value::Array(all)) => {
-                all.iter().map(|one| one.as_str().unwrap_or_default()).collect::<Vec<_>>().join(", ")
-            }
+            (Kind::Several(_), Value::Array(all)) => all
+                .iter()
+                .map(|one| one.as_str().unwrap_or_default())
+                .collect::<Vec<_>>()
+                .join(", "),
             (_, Value::String(text)) => text.clone(),
             (_, other) => other.to_string(),
         }
     }
 
     fn check(&self, value: &Value) -> Result<(), String> {
-        let validator = validator(&self.schema).map_err(|_| "what the server wants there cannot be understood")?;
+        let validator = validator(&self.schema)
+            .map_err(|_| "what the server wants there cannot be understood")?;
         match validator.iter_errors(value).next() {
             None => Ok(()),
             Some(error) => Err(error.to_string().chars().take(300).collect()),
@@ -210,7 +245,11 @@ fn field(name: &str, schema: &Value, need: Need) -> Result<Field, String> {
     if name.is_empty() || name.chars().count() > MAX_NAME {
         return Err("the form has a field whose name cannot be shown".to_owned());
     }
-    let words = |key: &str, most: usize| schema[key].as_str().map(|text| text.chars().take(most).collect());
+    let words = |key: &str, most: usize| {
+        schema[key]
+            .as_str()
+            .map(|text| text.chars().take(most).collect())
+    };
     let one = choices(schema, "oneOf");
     let kind = match schema["type"].as_str() {
         Some("string") if !one.is_empty() => Kind::One(one),
@@ -219,14 +258,26 @@ fn field(name: &str, schema: &Value, need: Need) -> Result<Field, String> {
         Some("integer") => Kind::Integer,
         Some("boolean") => Kind::YesNo,
         Some("array") => Kind::Several(choices(&schema["items"], "anyOf")),
-        _ => return Err(format!("nobody can be shown the field `{}`", crate::link::short(name))),
+        _ => {
+            return Err(format!(
+                "nobody can be shown the field `{}`",
+                crate::link::short(name)
+            ));
+        }
     };
     if let Kind::One(choices) | Kind::Several(choices) = &kind
         && !(1..=MAX_CHOICES).contains(&choices.len())
     {
-        return Err(format!("the field `{}` has {} choices", crate::link::short(name), choices.len()));
+        return Err(format!(
+            "the field `{}` has {} choices",
+            crate::link::short(name),
+            choices.len()
+        ));
     }
-    let default = schema.get("default").filter(|default| !default.is_null()).cloned();
+    let default = schema
+        .get("default")
+        .filter(|default| !default.is_null())
+        .cloned();
     let field = Field {
         name: name.to_owned(),
         title: words("title", MAX_NAME),
@@ -236,7 +287,12 @@ fn field(name: &str, schema: &Value, need: Need) -> Result<Field, String> {
         default: None,
         schema: schema.clone(),
     };
-    validator(schema).map_err(|_| format!("the field `{}` cannot be understood", crate::link::short(name)))?;
+    validator(schema).map_err(|_| {
+        format!(
+            "the field `{}` cannot be understood",
+            crate::link::short(name)
+        )
+    })?;
     // What does not fit is no default.
     let default = default.filter(|default| field.check(default).is_ok());
     Ok(Field { default, ..field })
@@ -246,26 +302,47 @@ fn field(name: &str, schema: &Value, need: Need) -> Result<Field, String> {
 fn choices(schema: &Value, titled: &str) -> Vec<Choice> {
     let choice = |value: &Value, title: &Value| {
         let value = value.as_str()?.to_owned();
-        let title = title.as_str().unwrap_or(&value).chars().take(MAX_NAME).collect();
+        let title = title
+            .as_str()
+            .unwrap_or(&value)
+            .chars()
+            .take(MAX_NAME)
+            .collect();
         Some(Choice { title, value })
     };
     if let Some(all) = schema[titled].as_array().or(schema["oneOf"].as_array()) {
-        return all.iter().filter_map(|one| choice(&one["const"], &one["title"])).collect();
+        return all
+            .iter()
+            .filter_map(|one| choice(&one["const"], &one["title"]))
+            .collect();
     }
     let names = schema["enumNames"].as_array().cloned().unwrap_or_default();
     let values = schema["enum"].as_array().into_iter().flatten().enumerate();
-    values.filter_map(|(at, value)| choice(value, names.get(at).unwrap_or(&Value::Null))).collect()
+    values
+        .filter_map(|(at, value)| choice(value, names.get(at).unwrap_or(&Value::Null)))
+        .collect()
 }
 
 /// What was meant: the words of a choice, or its number.
 fn chosen<'a>(choices: &'a [Choice], typed: &str) -> Result<&'a str, String> {
-    let named = choices.iter().find(|choice| choice.value == typed || choice.title == typed);
+    let named = choices
+        .iter()
+        .find(|choice| choice.value == typed || choice.title == typed);
     let named = named.or_else(|| {
         let like = |word: &str| word.to_lowercase() == typed.to_lowercase();
-        choices.iter().find(|choice| like(&choice.value) || like(&choice.title))
+        choices
+            .iter()
+            .find(|choice| like(&choice.value) || like(&choice.title))
     });
-    let numbered = || typed.parse::<usize>().ok().and_then(|number| choices.get(number.checked_sub(1)?));
-    let choice = named.or_else(numbered).ok_or("this is none of the choices")?;
+    let numbered = || {
+        typed
+            .parse::<usize>()
+            .ok()
+            .and_then(|number| choices.get(number.checked_sub(1)?))
+    };
+    let choice = named
+        .or_else(numbered)
+        .ok_or("this is none of the choices")?;
     Ok(&choice.value)
 }
 
@@ -274,14 +351,22 @@ fn address(url: &str) -> Result<Address, String> {
     if !matches!(parsed.scheme(), "http" | "https") {
         return Err("the address it gives is not one of the web".to_owned());
     }
-    let host = parsed.host_str().ok_or("the address it gives leads nowhere")?.to_owned();
-    Ok(Address { url: parsed.to_string(), host })
+    let host = parsed
+        .host_str()
+        .ok_or("the address it gives leads nowhere")?
+        .to_owned();
+    Ok(Address {
+        url: parsed.to_string(),
+        host,
+    })
 }
 
 /// What was filled in, and for the rest what the form says where nothing is.
 pub(crate) fn with_defaults(mut content: Value, request: &Value) -> Value {
     let empty = Map::new();
-    let fields = request["requestedSchema"]["properties"].as_object().unwrap_or(&empty);
+    let fields = request["requestedSchema"]["properties"]
+        .as_object()
+        .unwrap_or(&empty);
     if let Value::Object(content) = &mut content {
         for (name, field) in fields {
             if let (Some(default), false) = (field.get("default"), content.contains_key(name)) {
@@ -319,8 +404,14 @@ mod tests {
     }
 
     fn typed(name: &str, words: &str) -> Result<Option<Value>, String> {
-        let Wants::Fields(fields) = form().wants else { panic!() };
-        fields.iter().find(|field| field.name == name).unwrap().read(words)
+        let Wants::Fields(fields) = form().wants else {
+            panic!()
+        };
+        fields
+            .iter()
+            .find(|field| field.name == name)
+            .unwrap()
+            .read(words)
     }
 
     #[test]
@@ -360,29 +451,52 @@ mod tests {
             assert!(typed(name, words).is_err(), "{name}: {words}");
         }
         let form = form();
-        assert_eq!(form.check(&json!({"name": "Ada", "fruits": ["pear"]})), Ok(()));
-        assert_eq!(form.check(&json!({"age": 3})), Err("name is missing".to_owned()));
-        assert_eq!(form.check(&json!({"name": "Ada", "key": 1})), Err("key is no field of the form".to_owned()));
+        assert_eq!(
+            form.check(&json!({"name": "Ada", "fruits": ["pear"]})),
+            Ok(())
+        );
+        assert_eq!(
+            form.check(&json!({"age": 3})),
+            Err("name is missing".to_owned())
+        );
+        assert_eq!(
+            form.check(&json!({"name": "Ada", "key": 1})),
+            Err("key is no field of the form".to_owned())
+        );
         assert!(form.check(&json!({"name": "Ada", "age": "old"})).is_err());
     }
 
     #[test]
     fn what_nobody_can_be_shown_is_no_form() {
-        let with = |field: Value| Form::read(&json!({"requestedSchema": {"properties": {"x": field}}}));
+        let with =
+            |field: Value| Form::read(&json!({"requestedSchema": {"properties": {"x": field}}}));
         assert!(with(json!({"type": "object"})).is_err());
         assert!(with(json!({"type": "array", "items": {"type": "string"}})).is_err());
         assert!(with(json!({"type": "string", "pattern": "("})).is_err());
-        let many: Map<String, Value> = (0..=MAX_FIELDS).map(|n| (n.to_string(), json!({"type": "string"}))).collect();
+        let many: Map<String, Value> = (0..=MAX_FIELDS)
+            .map(|n| (n.to_string(), json!({"type": "string"})))
+            .collect();
         assert!(Form::read(&json!({"requestedSchema": {"properties": many}})).is_err());
-        assert!(Form::read(&json!({"message": "x".repeat(MAX_BYTES), "requestedSchema": {"properties": {}}})).is_err());
+        assert!(
+            Form::read(
+                &json!({"message": "x".repeat(MAX_BYTES), "requestedSchema": {"properties": {}}})
+            )
+            .is_err()
+        );
     }
 
     #[test]
     fn an_address_says_where_it_leads() {
-        let visit = |url: &str| Form::read(&json!({"mode": "url", "message": "", "url": url})).map(|form| form.wants);
-        let Ok(Wants::Visit(address)) = visit("https://gооgle.com@login.example/p?q=1") else { panic!() };
+        let visit = |url: &str| {
+            Form::read(&json!({"mode": "url", "message": "", "url": url})).map(|form| form.wants)
+        };
+        let Ok(Wants::Visit(address)) = visit("https://gооgle.com@login.example/p?q=1") else {
+            panic!()
+        };
         assert_eq!(address.host, "login.example");
-        let Ok(Wants::Visit(address)) = visit("https://gооgle.com/") else { panic!() };
+        let Ok(Wants::Visit(address)) = visit("https://gооgle.com/") else {
+            panic!()
+        };
         assert!(address.host.starts_with("xn--"), "{}", address.host);
         for bad in ["javascript:alert(1)", "file:///etc/passwd", "nothing"] {
             assert!(visit(bad).is_err(), "{bad}");

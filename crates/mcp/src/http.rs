@@ -27,7 +27,9 @@ pub(crate) async fn greet(
     let client = client()?;
     let mut first = None;
     // A server may know nothing but the protocol without sessions.
-    let modern = ClientLifecycleMode::Discover { preferred_versions: vec![ProtocolVersion::V_2026_07_28] };
+    let modern = ClientLifecycleMode::Discover {
+        preferred_versions: vec![ProtocolVersion::V_2026_07_28],
+    };
     for lifecycle in [ClientLifecycleMode::Initialize, modern] {
         let greeted = match crate::login::remembered(settings, folder).await {
             Some(manager) => {
@@ -36,7 +38,8 @@ pub(crate) async fn greet(
                 serve_client_with_lifecycle(callbacks(), transport, lifecycle).await
             }
             None => {
-                let transport = StreamableHttpClientTransport::with_client(client.clone(), config.clone());
+                let transport =
+                    StreamableHttpClientTransport::with_client(client.clone(), config.clone());
                 serve_client_with_lifecycle(callbacks(), transport, lifecycle).await
             }
         };
@@ -68,19 +71,28 @@ pub(crate) async fn challenge(reach: &Reach) -> Result<Option<String>, String> {
 
 /// How an HTTP server is reached; the error is why it cannot be.
 fn config(reach: &Reach) -> Result<StreamableHttpClientTransportConfig, String> {
-    let Reach::Http { url, bearer_token_env_var, headers } = reach else {
+    let Reach::Http {
+        url,
+        bearer_token_env_var,
+        headers,
+    } = reach
+    else {
         return Err("it has no address".to_owned());
     };
     let mut config = StreamableHttpClientTransportConfig::with_uri(url.as_str());
     config.max_sse_event_size = MAX_MESSAGE;
     if let Some(variable) = bearer_token_env_var {
-        let token = std::env::var(variable).map_err(|_| format!("the variable {variable} is not set"))?;
+        let token =
+            std::env::var(variable).map_err(|_| format!("the variable {variable} is not set"))?;
         config = config.auth_header(token);
     }
     let mut custom = HashMap::new();
     for (name, value) in headers {
-        let header = HeaderName::try_from(name.as_str()).ok().zip(HeaderValue::try_from(value.as_str()).ok());
-        let (name, value) = header.ok_or_else(|| format!("`{name}` cannot be a header with that value"))?;
+        let header = HeaderName::try_from(name.as_str())
+            .ok()
+            .zip(HeaderValue::try_from(value.as_str()).ok());
+        let (name, value) =
+            header.ok_or_else(|| format!("`{name}` cannot be a header with that value"))?;
         custom.insert(name, value);
     }
     config.custom_headers = custom;
@@ -95,7 +107,9 @@ pub(crate) fn client() -> Result<reqwest::Client, String> {
     }
     // Where another part of the process has chosen one already, that one is used.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let client = reqwest::Client::builder().connect_timeout(std::time::Duration::from_secs(10)).build();
+    let client = reqwest::Client::builder()
+        .connect_timeout(std::time::Duration::from_secs(10))
+        .build();
     let client = client.map_err(|error| format!("there is no HTTP here: {error}"))?;
     Ok(CLIENT.get_or_init(|| client).clone())
 }

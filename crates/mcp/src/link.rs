@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use rmcp::model::{
-    CancelledNotificationParam, ClientRequest, InputRequest, InputRequests, InputResponses, PaginatedRequestParams,
-    PingRequest, RequestId,
+    CancelledNotificationParam, ClientRequest, InputRequest, InputRequests, InputResponses,
+    PaginatedRequestParams, PingRequest, RequestId,
 };
 use rmcp::service::{Peer, PeerRequestOptions, RunningService, ServiceError};
 use rmcp::transport::async_rw::AsyncRwTransport;
@@ -54,24 +54,43 @@ impl Link {
             sampling: settings.sampling,
             calls: calls.clone(),
         };
-        let not_started = |why: String| ServerError::NotStarted { server: settings.name.clone(), why };
+        let not_started = |why: String| ServerError::NotStarted {
+            server: settings.name.clone(),
+            why,
+        };
         let (service, program) = match &settings.reach {
             Reach::Program { command, .. } => {
                 let started = Program::start(&settings.reach);
-                let (mut program, read, write) =
-                    started.map_err(|error| not_started(format!("cannot run `{command}`: {error}")))?;
-                let transport = AsyncRwTransport::new_client(read, write).with_max_line_length(MAX_MESSAGE + 1);
-                match serve_client_with_lifecycle(callbacks(), transport, ClientLifecycleMode::Initialize).await {
+                let (mut program, read, write) = started
+                    .map_err(|error| not_started(format!("cannot run `{command}`: {error}")))?;
+                let transport =
+                    AsyncRwTransport::new_client(read, write).with_max_line_length(MAX_MESSAGE + 1);
+                match serve_client_with_lifecycle(
+                    callbacks(),
+                    transport,
+                    ClientLifecycleMode::Initialize,
+                )
+                .await
+                {
                     Ok(service) => (service, Some(program)),
                     Err(error) => {
                         // Its complaints may still be on their way.
                         tokio::time::sleep(Duration::from_millis(50)).await;
                         let words = program.last_words();
-                        return Err(not_started(if words.is_empty() { short(&error.to_string()) } else { words }));
+                        return Err(not_started(if words.is_empty() {
+                            short(&error.to_string())
+                        } else {
+                            words
+                        }));
                     }
                 }
             }
-            Reach::Http { .. } => (crate::http::greet(callbacks, settings, folder).await.map_err(not_started)?, None),
+            Reach::Http { .. } => (
+                crate::http::greet(callbacks, settings, folder)
+                    .await
+                    .map_err(not_started)?,
+                None,
+            ),
         };
         let peer = service.peer().clone();
         Ok(Self {
@@ -127,7 +146,9 @@ impl Link {
 
     /// The same once more, unless that is under way already: then it is done again afterwards.
     pub(crate) async fn list_again(&self) -> Option<Result<Catalogue, ServiceError>> {
-        let quiet = self.listing.compare_exchange(QUIET, LISTING, Ordering::AcqRel, Ordering::Acquire);
+        let quiet =
+            self.listing
+                .compare_exchange(QUIET, LISTING, Ordering::AcqRel, Ordering::Acquire);
         if quiet.is_err() {
             self.listing.store(LISTING_AND_MORE, Ordering::Release);
             return None;
@@ -138,7 +159,11 @@ impl Link {
                 Ok(listed) => listed,
                 Err(_) => Err(ServiceError::Timeout { timeout: limit }),
             };
-            if self.listing.compare_exchange(LISTING, QUIET, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+            if self
+                .listing
+                .compare_exchange(LISTING, QUIET, Ordering::AcqRel, Ordering::Acquire)
+                .is_ok()
+            {
                 return Some(listed);
             }
             self.listing.store(LISTING, Ordering::Release);
@@ -147,12 +172,16 @@ impl Link {
 
     pub(crate) fn is_one_of_us(&self) -> bool {
         let info = self.peer.peer_info();
-        info.and_then(|info| Some(info.server_info.as_ref()?.name == crate::NAME)).unwrap_or(false)
+        info.and_then(|info| Some(info.server_info.as_ref()?.name == crate::NAME))
+            .unwrap_or(false)
     }
 
     /// Tells the server that nobody waits for an answer any more.
     pub(crate) async fn cancel(&self, id: RequestId) -> Result<(), ServiceError> {
-        let params = CancelledNotificationParam::new(Some(id), Some("the script stopped the call".to_owned()));
+        let params = CancelledNotificationParam::new(
+            Some(id),
+            Some("the script stopped the call".to_owned()),
+        );
         self.peer.notify_cancelled(params).await
     }
 
@@ -163,11 +192,17 @@ impl Link {
         let never = CancellationToken::new();
         for (key, request) in wanted {
             let answer = match request {
-                InputRequest::Elicitation(request) => {
-                    serde_json::to_value(self.callbacks.elicit(request.params, Asker::Of(call), &never).await)
-                }
+                InputRequest::Elicitation(request) => serde_json::to_value(
+                    self.callbacks
+                        .elicit(request.params, Asker::Of(call), &never)
+                        .await,
+                ),
                 InputRequest::CreateMessage(request) => {
-                    match self.callbacks.sample(request.params, Asker::Of(call), &never).await {
+                    match self
+                        .callbacks
+                        .sample(request.params, Asker::Of(call), &never)
+                        .await
+                    {
                         Ok(answer) => serde_json::to_value(answer),
                         Err(_) => continue,
                     }
@@ -186,16 +221,33 @@ impl Link {
             ServiceError::McpError(error) => {
                 let message: String = error.message.chars().take(2048).collect();
                 match error.data == Some(too_large()) {
-                    true => ServerError::Nonsense { server, why: message },
-                    false => ServerError::Refused { server, message, code: error.code.0 },
+                    true => ServerError::Nonsense {
+                        server,
+                        why: message,
+                    },
+                    false => ServerError::Refused {
+                        server,
+                        message,
+                        code: error.code.0,
+                    },
                 }
             }
-            ServiceError::Timeout { .. } => ServerError::Silent { server, after: limit },
-            ServiceError::UnexpectedResponse => {
-                ServerError::Nonsense { server, why: "it is not what was asked for".to_owned() }
-            }
-            ServiceError::TransportSend(error) => ServerError::Gone { server, why: short(&error.to_string()) },
-            _ => ServerError::Gone { server, why: self.last_words() },
+            ServiceError::Timeout { .. } => ServerError::Silent {
+                server,
+                after: limit,
+            },
+            ServiceError::UnexpectedResponse => ServerError::Nonsense {
+                server,
+                why: "it is not what was asked for".to_owned(),
+            },
+            ServiceError::TransportSend(error) => ServerError::Gone {
+                server,
+                why: short(&error.to_string()),
+            },
+            _ => ServerError::Gone {
+                server,
+                why: self.last_words(),
+            },
         }
     }
 
@@ -204,7 +256,10 @@ impl Link {
             return "it answered nothing any more, not even a ping".to_owned();
         }
         let mut program = self.program.lock().unwrap_or_else(PoisonError::into_inner);
-        program.as_mut().map(Program::last_words).unwrap_or_default()
+        program
+            .as_mut()
+            .map(Program::last_words)
+            .unwrap_or_default()
     }
 
     pub(crate) fn notes(&self) -> Vec<String> {
@@ -216,7 +271,11 @@ impl Link {
     pub(crate) async fn round_trip(&self, limit: Duration) -> Option<Duration> {
         let began = Instant::now();
         let ping = ClientRequest::PingRequest(PingRequest::default());
-        let sent = self.peer.send_request_with_option(ping, PeerRequestOptions::with_timeout(limit)).await.ok()?;
+        let sent = self
+            .peer
+            .send_request_with_option(ping, PeerRequestOptions::with_timeout(limit))
+            .await
+            .ok()?;
         match sent.await_response().await {
             // A server that knows no ping has answered as well.
             Ok(_) | Err(ServiceError::McpError(_)) => Some(began.elapsed()),
@@ -231,20 +290,37 @@ impl Link {
     /// Lets go of a server that does not answer: the next call starts another.
     pub(crate) fn give_up(&self) {
         self.given_up.store(true, Ordering::Release);
-        let service = self.service.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let service = self
+            .service
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
         if let Some(service) = service {
             service.cancellation_token().cancel();
         }
-        drop(self.program.lock().unwrap_or_else(PoisonError::into_inner).take());
+        drop(
+            self.program
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .take(),
+        );
     }
 
     /// Says goodbye.
     pub(crate) async fn stop(&self) {
-        let service = self.service.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let service = self
+            .service
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
         if let Some(mut service) = service {
             let _ = service.close_with_timeout(Duration::from_secs(1)).await;
         }
-        let program = self.program.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let program = self
+            .program
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
         if let Some(program) = program {
             program.stop().await;
         }
@@ -253,5 +329,8 @@ impl Link {
 
 /// Foreign words in one line.
 pub(crate) fn short(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(300).collect()
+    text.chars()
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .take(300)
+        .collect()
 }

@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rmcp::transport::auth::{
-    AuthError, AuthorizationManager, AuthorizationRequest, CredentialStore, OAuthState, StoredCredentials,
+    AuthError, AuthorizationManager, AuthorizationRequest, CredentialStore, OAuthState,
+    StoredCredentials,
 };
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
@@ -43,14 +44,27 @@ impl Login {
     /// Asks the server how it wants people to log in. What comes of it is kept in `folder`.
     pub async fn begin(settings: &ServerSettings, folder: &Path) -> Result<Self, LoginError> {
         let server = settings.name.clone();
-        let Reach::Http { url, .. } = &settings.reach else { return Err(LoginError::NoAddress(server)) };
-        let failed = |why: String| LoginError::Failed { server: settings.name.clone(), why };
-        let challenge = match crate::http::challenge(&settings.reach).await.map_err(failed)? {
+        let Reach::Http { url, .. } = &settings.reach else {
+            return Err(LoginError::NoAddress(server));
+        };
+        let failed = |why: String| LoginError::Failed {
+            server: settings.name.clone(),
+            why,
+        };
+        let challenge = match crate::http::challenge(&settings.reach)
+            .await
+            .map_err(failed)?
+        {
             Some(challenge) => challenge,
             None => return Err(LoginError::NotWanted(server)),
         };
-        let listener = TcpListener::bind("127.0.0.1:0").await.map_err(|error| failed(error.to_string()))?;
-        let port = listener.local_addr().map_err(|error| failed(error.to_string()))?.port();
+        let listener = TcpListener::bind("127.0.0.1:0")
+            .await
+            .map_err(|error| failed(error.to_string()))?;
+        let port = listener
+            .local_addr()
+            .map_err(|error| failed(error.to_string()))?
+            .port();
         let wrong = |error: AuthError| failed(error.to_string());
         let mut manager = manager(url).await.map_err(wrong)?;
         manager.set_credential_store(InFile(file(folder, settings)));
@@ -63,7 +77,12 @@ impl Login {
         }
         state.start_authorization(request).await.map_err(wrong)?;
         let address = state.get_authorization_url().await.map_err(wrong)?;
-        Ok(Self { server, state, address, listener })
+        Ok(Self {
+            server,
+            state,
+            address,
+            listener,
+        })
     }
 
     /// Where the user logs in.
@@ -73,26 +92,47 @@ impl Login {
 
     /// Waits until the user has.
     pub async fn finish(mut self, patience: Duration) -> Result<(), LoginError> {
-        let failed = |why: &str| LoginError::Failed { server: self.server.clone(), why: why.to_owned() };
+        let failed = |why: &str| LoginError::Failed {
+            server: self.server.clone(),
+            why: why.to_owned(),
+        };
         let back = tokio::time::timeout(patience, callback(&self.listener)).await;
-        let back = back.map_err(|_| failed("nobody did in time"))?.map_err(|error| failed(&error.to_string()))?;
-        let port = self.listener.local_addr().map_err(|error| failed(&error.to_string()))?.port();
+        let back = back
+            .map_err(|_| failed("nobody did in time"))?
+            .map_err(|error| failed(&error.to_string()))?;
+        let port = self
+            .listener
+            .local_addr()
+            .map_err(|error| failed(&error.to_string()))?
+            .port();
         let url = format!("http://127.0.0.1:{port}{back}");
         let done = self.state.handle_callback_url(&url).await;
-        done.map_err(|error| LoginError::Failed { server: self.server, why: error.to_string() })
+        done.map_err(|error| LoginError::Failed {
+            server: self.server,
+            why: error.to_string(),
+        })
     }
 }
 
 /// What is remembered of a login, ready to be used; `None` where nobody logged in.
-pub(crate) async fn remembered(settings: &ServerSettings, folder: Option<&Path>) -> Option<AuthorizationManager> {
-    let Reach::Http { url, .. } = &settings.reach else { return None };
+pub(crate) async fn remembered(
+    settings: &ServerSettings,
+    folder: Option<&Path>,
+) -> Option<AuthorizationManager> {
+    let Reach::Http { url, .. } = &settings.reach else {
+        return None;
+    };
     let file = file(folder?, settings);
     if !file.exists() {
         return None;
     }
     let mut manager = manager(url).await.ok()?;
     manager.set_credential_store(InFile(file));
-    manager.initialize_from_store().await.ok()?.then_some(manager)
+    manager
+        .initialize_from_store()
+        .await
+        .ok()?
+        .then_some(manager)
 }
 
 async fn manager(url: &str) -> Result<AuthorizationManager, AuthError> {
@@ -111,7 +151,11 @@ async fn callback(listener: &TcpListener) -> std::io::Result<String> {
         let (mut stream, _) = listener.accept().await?;
         // Whoever comes and says nothing does not keep the user waiting.
         let line = tokio::time::timeout(Duration::from_secs(5), first_line(&mut stream)).await;
-        let target = line.ok().flatten().and_then(|line| line.split(' ').nth(1).map(str::to_owned)).unwrap_or_default();
+        let target = line
+            .ok()
+            .flatten()
+            .and_then(|line| line.split(' ').nth(1).map(str::to_owned))
+            .unwrap_or_default();
         let (status, words) = match target.starts_with("/callback?") {
             true => ("200 OK", "You are logged in. This page can be closed.\n"),
             false => ("404 Not Found", "There is nothing here.\n"),
@@ -148,13 +192,18 @@ impl CredentialStore for InFile {
     }
 
     async fn save(&self, credentials: StoredCredentials) -> Result<(), AuthError> {
-        let failed = |error: std::io::Error| AuthError::InternalError(format!("cannot remember the login: {error}"));
-        let text = serde_json::to_vec(&credentials).map_err(|error| AuthError::InternalError(error.to_string()))?;
+        let failed = |error: std::io::Error| {
+            AuthError::InternalError(format!("cannot remember the login: {error}"))
+        };
+        let text = serde_json::to_vec(&credentials)
+            .map_err(|error| AuthError::InternalError(error.to_string()))?;
         if let Some(folder) = self.0.parent() {
             std::fs::create_dir_all(folder).map_err(failed)?;
         }
         let new = self.0.with_extension(format!("{}.new", std::process::id()));
-        private(&new).and_then(|mut file| std::io::Write::write_all(&mut file, &text)).map_err(failed)?;
+        private(&new)
+            .and_then(|mut file| std::io::Write::write_all(&mut file, &text))
+            .map_err(failed)?;
         std::fs::rename(new, &self.0).map_err(failed)
     }
 

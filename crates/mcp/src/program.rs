@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader, DuplexStream};
+use tokio::io::{
+    AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader, DuplexStream,
+};
 use tokio::process::{Child, ChildStdin, Command};
 use tokio::task::AbortHandle;
 
@@ -75,13 +77,28 @@ pub(crate) struct Heard {
 impl Program {
     /// Starts it. The pair is what to read from and write to: only whole messages come through.
     pub(crate) fn start(reach: &Reach) -> std::io::Result<(Self, DuplexStream, ChildStdin)> {
-        let Reach::Program { command, args, env, env_vars, cwd } = reach else {
+        let Reach::Program {
+            command,
+            args,
+            env,
+            env_vars,
+            cwd,
+        } = reach
+        else {
             return Err(std::io::Error::other("it is no program"));
         };
         let mut program = Command::new(command);
-        program.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+        program
+            .args(args)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true);
         program.env_clear();
-        let handed_on = CORE_VARIABLES.iter().copied().chain(env_vars.iter().map(String::as_str));
+        let handed_on = CORE_VARIABLES
+            .iter()
+            .copied()
+            .chain(env_vars.iter().map(String::as_str));
         program.envs(handed_on.filter_map(|name| Some((name, std::env::var_os(name)?))));
         program.env(NESTED, "1").envs(env);
         if let Some(cwd) = cwd {
@@ -91,8 +108,11 @@ impl Program {
         program.process_group(0);
         let mut child = program.spawn()?;
         #[cfg(unix)]
-        let group = child.id().and_then(|id| rustix::process::Pid::from_raw(id as i32));
-        let (Some(stdin), Some(stdout), Some(stderr)) = (child.stdin.take(), child.stdout.take(), child.stderr.take())
+        let group = child
+            .id()
+            .and_then(|id| rustix::process::Pid::from_raw(id as i32));
+        let (Some(stdin), Some(stdout), Some(stderr)) =
+            (child.stdin.take(), child.stdout.take(), child.stderr.take())
         else {
             return Err(std::io::Error::other("its pipes are missing"));
         };
@@ -113,13 +133,26 @@ impl Program {
 
     /// What it said last, and how it ended, in one line.
     pub(crate) fn last_words(&mut self) -> String {
-        let status = self.child.try_wait().ok().flatten().map(|status| status.to_string());
+        let status = self
+            .child
+            .try_wait()
+            .ok()
+            .flatten()
+            .map(|status| status.to_string());
         let heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
-        let said =
-            heard.stderr.iter().rev().find(|line| !line.trim().is_empty()).map(|line| format!("it said: {line}"));
+        let said = heard
+            .stderr
+            .iter()
+            .rev()
+            .find(|line| !line.trim().is_empty())
+            .map(|line| format!("it said: {line}"));
         let garbage = heard.first_garbage.as_ref().filter(|_| said.is_none());
         let printed = garbage.map(|line| format!("it printed `{line}` instead of messages"));
-        [status, said, printed].into_iter().flatten().collect::<Vec<_>>().join("; ")
+        [status, said, printed]
+            .into_iter()
+            .flatten()
+            .collect::<Vec<_>>()
+            .join("; ")
     }
 
     /// What it does that it should not, for `mcp list`.
@@ -127,17 +160,27 @@ impl Program {
         let heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
         let mut notes = Vec::new();
         if let Some(line) = &heard.first_garbage {
-            notes.push(format!("{} lines on standard output are no messages, such as `{line}`", heard.garbage));
+            notes.push(format!(
+                "{} lines on standard output are no messages, such as `{line}`",
+                heard.garbage
+            ));
         }
         if heard.oversized > 0 {
-            notes.push(format!("{} answers had more than {} MB", heard.oversized, MAX_MESSAGE >> 20));
+            notes.push(format!(
+                "{} answers had more than {} MB",
+                heard.oversized,
+                MAX_MESSAGE >> 20
+            ));
         }
         notes
     }
 
     /// Waits for its end after its input was closed, then tells it to end, then ends it.
     pub(crate) async fn stop(mut self) {
-        if tokio::time::timeout(GRACE, self.child.wait()).await.is_err() {
+        if tokio::time::timeout(GRACE, self.child.wait())
+            .await
+            .is_err()
+        {
             #[cfg(unix)]
             self.signal(rustix::process::Signal::TERM);
             let _ = tokio::time::timeout(GRACE, self.child.wait()).await;
@@ -167,13 +210,20 @@ pub(crate) fn too_large() -> Value {
 }
 
 /// Passes whole lines that look like messages; says of the others that they were there.
-async fn pass_messages(from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin, heard: Arc<Mutex<Heard>>) {
+async fn pass_messages(
+    from: impl AsyncRead + Unpin,
+    mut to: impl AsyncWrite + Unpin,
+    heard: Arc<Mutex<Heard>>,
+) {
     let mut from = BufReader::with_capacity(64 << 10, from);
     let mut line = Vec::new();
     let mut garbage = 0;
     loop {
         line.clear();
-        let read = (&mut from).take(MAX_MESSAGE as u64 + 1).read_until(b'\n', &mut line).await;
+        let read = (&mut from)
+            .take(MAX_MESSAGE as u64 + 1)
+            .read_until(b'\n', &mut line)
+            .await;
         if !matches!(read, Ok(1..)) {
             return;
         }
@@ -181,9 +231,16 @@ async fn pass_messages(from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + U
             if line.len() <= MAX_MESSAGE {
                 return;
             }
-            heard.lock().unwrap_or_else(PoisonError::into_inner).oversized += 1;
-            let Some(tail) = skip_line(&mut from).await else { return };
-            let Some(id) = answered(&line[..ENDS], &tail) else { continue };
+            heard
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .oversized += 1;
+            let Some(tail) = skip_line(&mut from).await else {
+                return;
+            };
+            let Some(id) = answered(&line[..ENDS], &tail) else {
+                continue;
+            };
             let message = format!("it has more than {} MB", MAX_MESSAGE >> 20);
             let error = json!({"code": -32000, "message": message, "data": too_large()});
             let error = json!({"jsonrpc": "2.0", "id": id, "error": error});
@@ -214,7 +271,11 @@ async fn pass_messages(from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + U
 async fn skip_line(from: &mut (impl AsyncBufReadExt + Unpin)) -> Option<Vec<u8>> {
     let mut tail: Vec<u8> = Vec::new();
     loop {
-        let piece = from.fill_buf().await.ok().filter(|piece| !piece.is_empty())?;
+        let piece = from
+            .fill_buf()
+            .await
+            .ok()
+            .filter(|piece| !piece.is_empty())?;
         let end = piece.iter().position(|byte| *byte == b'\n');
         let used = end.map_or(piece.len(), |end| end + 1);
         tail.extend_from_slice(&piece[used.saturating_sub(ENDS)..used]);
@@ -231,7 +292,10 @@ async fn skip_line(from: &mut (impl AsyncBufReadExt + Unpin)) -> Option<Vec<u8>>
 fn answered(head: &[u8], tail: &[u8]) -> Option<serde_json::Value> {
     let id = |text: &str| {
         let rest = text.trim_start().strip_prefix(':')?.trim_start();
-        serde_json::Deserializer::from_str(rest).into_iter().next()?.ok()
+        serde_json::Deserializer::from_str(rest)
+            .into_iter()
+            .next()?
+            .ok()
     };
     let head = String::from_utf8_lossy(head);
     let before = head.split("\"result\"").next().unwrap_or_default();
@@ -246,7 +310,10 @@ async fn keep_tail(from: impl AsyncRead + Unpin, heard: Arc<Mutex<Heard>>) {
     loop {
         line.clear();
         // A line without end is cut into pieces.
-        if !matches!((&mut from).take(4096).read_until(b'\n', &mut line).await, Ok(1..)) {
+        if !matches!(
+            (&mut from).take(4096).read_until(b'\n', &mut line).await,
+            Ok(1..)
+        ) {
             return;
         }
         let mut heard = heard.lock().unwrap_or_else(PoisonError::into_inner);
@@ -260,7 +327,10 @@ async fn keep_tail(from: impl AsyncRead + Unpin, heard: Arc<Mutex<Heard>>) {
 /// Foreign bytes in one harmless line.
 fn shown(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(&bytes[..bytes.len().min(800)]);
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(200).collect()
+    text.chars()
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .take(200)
+        .collect()
 }
 
 #[cfg(test)]
@@ -269,7 +339,10 @@ mod tests {
 
     #[tokio::test]
     async fn only_messages_come_through_and_large_ones_become_errors() {
-        let large = format!("{{\"result\":{{\"x\":\"{}\"}},\"jsonrpc\":\"2.0\",\"id\":7}}\n", "y".repeat(MAX_MESSAGE));
+        let large = format!(
+            "{{\"result\":{{\"x\":\"{}\"}},\"jsonrpc\":\"2.0\",\"id\":7}}\n",
+            "y".repeat(MAX_MESSAGE)
+        );
         let input = format!("hello\n{{\"a\":1}}\n\n[1]\n{large}{{\"b\":2}}\n");
         let heard = Arc::new(Mutex::new(Heard::default()));
         let (mut near, far) = tokio::io::duplex(1 << 20);
@@ -277,17 +350,40 @@ mod tests {
         let mut out = String::new();
         near.read_to_string(&mut out).await.unwrap();
         let lines: Vec<&str> = out.lines().collect();
-        assert_eq!((lines[0], lines[2], lines.len()), ("{\"a\":1}", "{\"b\":2}", 3));
-        assert!(lines[1].contains("\"id\":7") && lines[1].contains("more than 16 MB"), "{}", lines[1]);
+        assert_eq!(
+            (lines[0], lines[2], lines.len()),
+            ("{\"a\":1}", "{\"b\":2}", 3)
+        );
+        assert!(
+            lines[1].contains("\"id\":7") && lines[1].contains("more than 16 MB"),
+            "{}",
+            lines[1]
+        );
         let heard = heard.lock().unwrap();
-        assert_eq!((heard.garbage, heard.oversized, heard.first_garbage.as_deref()), (2, 1, Some("hello")));
+        assert_eq!(
+            (
+                heard.garbage,
+                heard.oversized,
+                heard.first_garbage.as_deref()
+            ),
+            (2, 1, Some("hello"))
+        );
     }
 
     #[test]
     fn the_request_of_a_large_answer_is_found() {
         let id = |head: &str, tail: &str| answered(head.as_bytes(), tail.as_bytes());
-        assert_eq!(id("{\"jsonrpc\":\"2.0\",\"id\":3,\"result\":{\"id\":9", "}}"), Some(3.into()));
-        assert_eq!(id("{\"result\":{\"id\":9", "},\"jsonrpc\":\"2.0\",\"id\": \"x\"}\n"), Some("x".into()));
+        assert_eq!(
+            id("{\"jsonrpc\":\"2.0\",\"id\":3,\"result\":{\"id\":9", "}}"),
+            Some(3.into())
+        );
+        assert_eq!(
+            id(
+                "{\"result\":{\"id\":9",
+                "},\"jsonrpc\":\"2.0\",\"id\": \"x\"}\n"
+            ),
+            Some("x".into())
+        );
         assert_eq!(id("{\"method\":\"x\"", "}"), None);
     }
 }

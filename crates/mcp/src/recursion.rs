@@ -28,10 +28,14 @@ pub(crate) fn runs_code(catalogue: &Catalogue) -> bool {
 fn is_code_tool(tool: &Listed) -> bool {
     let name = selvedge_tools::snake_case(&tool.name);
     let fields = tool.input_schema["properties"].as_object();
-    let takes_code =
-        fields.is_some_and(|fields| ["code", "script", "source"].iter().any(|field| fields.contains_key(*field)));
+    let takes_code = fields.is_some_and(|fields| {
+        ["code", "script", "source"]
+            .iter()
+            .any(|field| fields.contains_key(*field))
+    });
     let words = tool.description.to_lowercase();
-    let calls_tools = words.contains("tools.") || words.contains("call tool") || words.contains("mcp");
+    let calls_tools =
+        words.contains("tools.") || words.contains("call tool") || words.contains("mcp");
     takes_code && (NAMES.contains(&name.as_str()) || calls_tools)
 }
 
@@ -54,8 +58,16 @@ mod tests {
             ..Catalogue::default()
         };
         assert!(runs_code(&tool("execute", "Runs TypeScript", "code")));
-        assert!(runs_code(&tool("do", "Write code that calls tools.github.x()", "code")));
+        assert!(runs_code(&tool(
+            "do",
+            "Write code that calls tools.github.x()",
+            "code"
+        )));
         assert!(!runs_code(&tool("execute", "Runs a query", "query")));
-        assert!(!runs_code(&tool("lookup_postcode", "Finds a place", "code")));
+        assert!(!runs_code(&tool(
+            "lookup_postcode",
+            "Finds a place",
+            "code"
+        )));
     }
 }

@@ -13,7 +13,8 @@ use serde_json::Value;
 pub(crate) fn tool<Args: JsonSchema>(name: &'static str, description: String) -> Tool {
     static OUTPUT: OnceLock<Arc<JsonObject>> = OnceLock::new();
     let output = OUTPUT.get_or_init(|| Arc::new(schema::<ScriptToolCallOutput>(Words::None)));
-    Tool::new(name, description, Arc::new(schema::<Args>(Words::All))).with_raw_output_schema(output.clone())
+    Tool::new(name, description, Arc::new(schema::<Args>(Words::All)))
+        .with_raw_output_schema(output.clone())
 }
 
 /// Whether a schema says what its fields mean.
@@ -24,8 +25,12 @@ enum Words {
 }
 
 fn schema<T: JsonSchema>(words: Words) -> JsonObject {
-    let settings = schemars::generate::SchemaSettings::draft2020_12().with(|settings| settings.meta_schema = None);
-    let mut schema = settings.into_generator().into_root_schema_for::<T>().to_value();
+    let settings = schemars::generate::SchemaSettings::draft2020_12()
+        .with(|settings| settings.meta_schema = None);
+    let mut schema = settings
+        .into_generator()
+        .into_root_schema_for::<T>()
+        .to_value();
     trim(&mut schema, words);
     match schema {
         Value::Object(mut schema) => {
@@ -68,7 +73,11 @@ pub(crate) fn output(output: &ScriptToolCallOutput, said: &[String]) -> CallTool
     }
     content.push(ContentBlock::text(words(output)));
     let failed = output.error.is_some() && output.status != RunStatus::DryRun;
-    let mut result = if failed { CallToolResult::error(content) } else { CallToolResult::success(content) };
+    let mut result = if failed {
+        CallToolResult::error(content)
+    } else {
+        CallToolResult::success(content)
+    };
     result.structured_content = serde_json::to_value(output).ok();
     CallToolResponse::Complete(result)
 }
@@ -77,7 +86,9 @@ pub(crate) fn output(output: &ScriptToolCallOutput, said: &[String]) -> CallTool
 pub(crate) fn handle(run: &LiveRun, said: Vec<String>) -> CallToolResponse {
     let mut item = run.so_far(said);
     let id = item.id.clone();
-    item.warnings.push(format!("still running: call script_wait({{\"id\": \"{id}\"}}) for its result"));
+    item.warnings.push(format!(
+        "still running: call script_wait({{\"id\": \"{id}\"}}) for its result"
+    ));
     output(&item, &[])
 }
 
@@ -99,9 +110,15 @@ pub(crate) fn help(tools: &Registry, topic: &str) -> ScriptToolCallOutput {
     let text = match tools.find(name) {
         _ if name.is_empty() => overview(tools),
         Found::Tool(tool) => declarations(&tools.filtered(|spec| spec.name == tool.spec.name)),
-        Found::Namespace => declarations(&tools.filtered(|spec| spec.js_name.starts_with(&format!("{name}.")))),
+        Found::Namespace => {
+            declarations(&tools.filtered(|spec| spec.js_name.starts_with(&format!("{name}."))))
+        }
         Found::Nothing(_) => {
-            let found: Vec<String> = tools.search(name, 5).iter().map(|tool| tool.spec.name.clone()).collect();
+            let found: Vec<String> = tools
+                .search(name, 5)
+                .iter()
+                .map(|tool| tool.spec.name.clone())
+                .collect();
             declarations(&tools.filtered(|spec| found.contains(&spec.name)))
         }
     };
@@ -113,12 +130,18 @@ pub(crate) fn help(tools: &Registry, topic: &str) -> ScriptToolCallOutput {
 
 /// Foreign words in one short line.
 pub(crate) fn short(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(80).collect()
+    text.chars()
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .take(80)
+        .collect()
 }
 
 fn empty() -> ScriptToolCallOutput {
     let output = ScriptToolCallOutput::new(new_id("scr"), new_id("call"));
-    ScriptToolCallOutput { status: RunStatus::Pending, ..output }
+    ScriptToolCallOutput {
+        status: RunStatus::Pending,
+        ..output
+    }
 }
 
 /// The value, or what went wrong and what was done by then, for a model to read.
@@ -129,16 +152,31 @@ fn words(output: &ScriptToolCallOutput) -> String {
         (None, None) if output.status == RunStatus::Running => format!("{} is running", output.id),
         (None, None) => "(no value)".to_owned(),
         (Some(error), _) => {
-            let place = error.line.map(|line| format!(" (line {line})")).unwrap_or_default();
+            let place = error
+                .line
+                .map(|line| format!(" (line {line})"))
+                .unwrap_or_default();
             let mut text = format!("{}{place}: {}", error.code, error.message);
             for suggestion in &error.suggestions {
                 text.push_str(&format!("\nhint: {suggestion}"));
             }
             for call in &output.calls {
-                text.push_str(&format!("\n{} {}: {}", call.id, call.tool, call.status.as_str()));
+                text.push_str(&format!(
+                    "\n{} {}: {}",
+                    call.id,
+                    call.tool,
+                    call.status.as_str()
+                ));
             }
-            if output.calls.iter().any(|call| call.status == CallStatus::Done) {
-                text.push_str(&format!("\nresults so far: {}", output.output_json.as_deref().unwrap_or("none")));
+            if output
+                .calls
+                .iter()
+                .any(|call| call.status == CallStatus::Done)
+            {
+                text.push_str(&format!(
+                    "\nresults so far: {}",
+                    output.output_json.as_deref().unwrap_or("none")
+                ));
             }
             text
         }

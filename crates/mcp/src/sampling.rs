@@ -62,7 +62,10 @@ const MAX_SHOWN: usize = 4000;
 impl Sampling {
     /// Reads the `params` of `sampling/createMessage`; the error is why that is not asked.
     pub(crate) fn read(server: &str, run: String, request: &Value) -> Result<Self, String> {
-        if request["tools"].as_array().is_some_and(|tools| !tools.is_empty()) {
+        if request["tools"]
+            .as_array()
+            .is_some_and(|tools| !tools.is_empty())
+        {
             return Err("the model is asked without tools".to_owned());
         }
         let mut messages = Vec::new();
@@ -71,18 +74,27 @@ impl Sampling {
                 Some("assistant") => Role::Assistant,
                 _ => Role::User,
             };
-            messages.push(Said { role, text: text_of(&message["content"])? });
+            messages.push(Said {
+                role,
+                text: text_of(&message["content"])?,
+            });
         }
         if messages.is_empty() {
             return Err("nothing is asked".to_owned());
         }
-        let system = request["systemPrompt"].as_str().unwrap_or_default().to_owned();
+        let system = request["systemPrompt"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned();
         let sampling = Self {
             server: server.to_owned(),
             run,
             system,
             messages,
-            max_tokens: request["maxTokens"].as_u64().unwrap_or(MAX_TOKENS).clamp(1, MAX_TOKENS),
+            max_tokens: request["maxTokens"]
+                .as_u64()
+                .unwrap_or(MAX_TOKENS)
+                .clamp(1, MAX_TOKENS),
         };
         match sampling.bytes() {
             0..=MAX_BYTES => Ok(sampling),
@@ -91,14 +103,25 @@ impl Sampling {
     }
 
     fn bytes(&self) -> usize {
-        self.system.len() + self.messages.iter().map(|said| said.text.len()).sum::<usize>()
+        self.system.len()
+            + self
+                .messages
+                .iter()
+                .map(|said| said.text.len())
+                .sum::<usize>()
     }
 
     /// What a person is asked before the model is.
     pub(crate) fn wish(&self) -> Wish {
-        let characters =
-            self.system.chars().count() + self.messages.iter().map(|said| said.text.chars().count()).sum::<usize>();
-        let Self { server, max_tokens, .. } = self;
+        let characters = self.system.chars().count()
+            + self
+                .messages
+                .iter()
+                .map(|said| said.text.chars().count())
+                .sum::<usize>();
+        let Self {
+            server, max_tokens, ..
+        } = self;
         let reason = format!(
             "the server {server} asks your model: {characters} characters, for an answer of at most {max_tokens} tokens"
         );
@@ -107,14 +130,21 @@ impl Sampling {
             text.push_str(&format!("system: {}\n", self.system));
         }
         for said in &self.messages {
-            let who = if said.role == Role::Assistant { "assistant" } else { "user" };
+            let who = if said.role == Role::Assistant {
+                "assistant"
+            } else {
+                "user"
+            };
             text.push_str(&format!("{who}: {}\n", said.text));
         }
         let view = crate::elicitation::both_ends(text.trim_end(), MAX_SHOWN);
         Wish {
             who: format!("mcp.{server}"),
             reason,
-            preview: Preview { view: Some(View::Commands(view)), rule: None },
+            preview: Preview {
+                view: Some(View::Commands(view)),
+                rule: None,
+            },
             // No tool has such a name.
             agreement: format!("what the server {server} asks the model"),
         }
@@ -137,9 +167,10 @@ fn text_of(content: &Value) -> Result<String, String> {
     let blocks = content.as_array().map_or(one, Vec::as_slice);
     let texts = blocks.iter().map(|block| match block["type"].as_str() {
         Some("text") => Ok(block["text"].as_str().unwrap_or_default()),
-        other => {
-            Err(format!("the model is asked in text alone, not with `{}`", crate::link::short(other.unwrap_or("?"))))
-        }
+        other => Err(format!(
+            "the model is asked in text alone, not with `{}`",
+            crate::link::short(other.unwrap_or("?"))
+        )),
     });
     Ok(texts.collect::<Result<Vec<_>, _>>()?.join("\n"))
 }
@@ -158,14 +189,25 @@ mod tests {
 
     #[test]
     fn text_alone_is_asked_and_no_more_of_it_than_may_be() {
-        let mut request = says(json!([{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]));
-        (request["includeContext"], request["systemPrompt"]) = (json!("allServers"), json!("Be short."));
+        let mut request =
+            says(json!([{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]));
+        (request["includeContext"], request["systemPrompt"]) =
+            (json!("allServers"), json!("Be short."));
         request["maxTokens"] = json!(1_000_000);
         let sampling = read(request).unwrap();
-        assert_eq!((sampling.messages[0].text.as_str(), sampling.max_tokens), ("one\ntwo", MAX_TOKENS));
+        assert_eq!(
+            (sampling.messages[0].text.as_str(), sampling.max_tokens),
+            ("one\ntwo", MAX_TOKENS)
+        );
         let wish = sampling.wish();
-        assert!(wish.reason.contains("srv asks your model: 16 characters") && wish.reason.contains("4096 tokens"));
-        assert_eq!(wish.preview.view, Some(View::Commands("system: Be short.\nuser: one\ntwo".into())));
+        assert!(
+            wish.reason.contains("srv asks your model: 16 characters")
+                && wish.reason.contains("4096 tokens")
+        );
+        assert_eq!(
+            wish.preview.view,
+            Some(View::Commands("system: Be short.\nuser: one\ntwo".into()))
+        );
         for bad in [
             json!({"messages": []}),
             says(json!({"type": "image", "data": "", "mimeType": "image/png"})),
@@ -180,8 +222,17 @@ mod tests {
 
     #[test]
     fn the_end_of_a_long_question_is_shown() {
-        let wish = read(says(json!({"type": "text", "text": "y".repeat(9000) + "the end"}))).unwrap().wish();
-        let Some(View::Commands(view)) = wish.preview.view else { panic!() };
-        assert!(view.ends_with("the end") && view.chars().count() < MAX_SHOWN + 100, "{view}");
+        let wish = read(says(
+            json!({"type": "text", "text": "y".repeat(9000) + "the end"}),
+        ))
+        .unwrap()
+        .wish();
+        let Some(View::Commands(view)) = wish.preview.view else {
+            panic!()
+        };
+        assert!(
+            view.ends_with("the end") && view.chars().count() < MAX_SHOWN + 100,
+            "{view}"
+        );
     }
 }

@@ -4,16 +4,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rmcp::model::{
-    CallToolRequestParams, CallToolResponse, CancelledNotificationParam, ErrorData, Implementation, InputRequest,
-    InputRequiredResult, InputResponses, ListToolsResult, PaginatedRequestParams, ProgressNotificationParam,
-    ProtocolVersion, ServerCapabilities, ServerConfig,
+    CallToolRequestParams, CallToolResponse, CancelledNotificationParam, ErrorData, Implementation,
+    InputRequest, InputRequiredResult, InputResponses, ListToolsResult, PaginatedRequestParams,
+    ProgressNotificationParam, ProtocolVersion, ServerCapabilities, ServerConfig,
 };
 use rmcp::service::{NotificationContext, PeerRequestOptions, RequestContext};
 use rmcp::{RoleServer, ServerHandler};
 use schemars::JsonSchema;
 use selvedge_protocol::{ApprovalDecision, Event, new_id};
 use selvedge_script::{
-    Facts, Harness, LiveRun, LiveRuns, Question, QuestionKind, Reply, Report, Resume, RunOptions, Session, description,
+    Facts, Harness, LiveRun, LiveRuns, Question, QuestionKind, Reply, Report, Resume, RunOptions,
+    Session, description,
 };
 use selvedge_tools::Registry;
 use serde::Deserialize;
@@ -102,25 +103,50 @@ const WAIT_LESSON: &str = "Waits for a script that answered with status `running
 impl ScriptServer {
     /// A session of its own.
     pub fn new(offer: Arc<Offer>) -> Self {
-        Self { offer, session: Session::default(), session_id: new_id("ses"), watch: Mutex::default() }
+        Self {
+            offer,
+            session: Session::default(),
+            session_id: new_id("ses"),
+            watch: Mutex::default(),
+        }
     }
 
     fn tools(&self) -> Registry {
         self.offer.servers.onto(&self.offer.tools)
     }
 
-    async fn script(&self, args: ScriptArgs, answers: Answers, context: &RequestContext<RoleServer>) -> Outcome {
+    async fn script(
+        &self,
+        args: ScriptArgs,
+        answers: Answers,
+        context: &RequestContext<RoleServer>,
+    ) -> Outcome {
         let began = Instant::now();
         // A script that asked something goes on where it was.
         if let Some(id) = &answers.run {
             let Some(run) = self.offer.live.find(id) else {
                 // Started again it would do twice what it did.
-                return Ok(render::problem(&format!("the script `{}` is over and forgotten", render::short(id))));
+                return Ok(render::problem(&format!(
+                    "the script `{}` is over and forgotten",
+                    render::short(id)
+                )));
             };
             answers.give(&run);
-            return self.wait(&run, self.patience(&args, &run, began), Cancelled::StopIt, context).await;
+            return self
+                .wait(
+                    &run,
+                    self.patience(&args, &run, began),
+                    Cancelled::StopIt,
+                    context,
+                )
+                .await;
         }
-        let resume = match args.resume.as_deref().map(|run| (self.offer.earlier)(run)).transpose() {
+        let resume = match args
+            .resume
+            .as_deref()
+            .map(|run| (self.offer.earlier)(run))
+            .transpose()
+        {
             Ok(resume) => resume,
             Err(why) => return Ok(render::problem(&why)),
         };
@@ -139,7 +165,13 @@ impl ScriptServer {
         if let Some(topic) = topic {
             return Ok(render::output(&render::help(&tools, topic), &[]));
         }
-        let mine: Vec<_> = self.offer.live.list().into_iter().filter(|run| run.session == self.session_id).collect();
+        let mine: Vec<_> = self
+            .offer
+            .live
+            .list()
+            .into_iter()
+            .filter(|run| run.session == self.session_id)
+            .collect();
         if mine.len() >= PER_SESSION
             && let Some(oldest) = mine.first()
         {
@@ -149,45 +181,102 @@ impl ScriptServer {
             );
             return Ok(render::problem(&why));
         }
-        let harness = self.offer.harness.clone().with_tools(tools).with_approver(self.offer.live.approver());
+        let harness = self
+            .offer
+            .harness
+            .clone()
+            .with_tools(tools)
+            .with_approver(self.offer.live.approver());
         let options = RunOptions {
             timeout: args.timeout_ms.map(Duration::from_millis),
             resume,
             session: self.session.clone(),
-            facts: Facts { session_id: self.session_id.clone(), ..self.offer.facts.clone() },
+            facts: Facts {
+                session_id: self.session_id.clone(),
+                ..self.offer.facts.clone()
+            },
             setting: self.offer.setting.clone(),
             ..RunOptions::default()
         };
-        let name =
-            args.code.lines().map(str::trim).find(|line| !line.is_empty()).map(|line| line.chars().take(60).collect());
-        let run = match self.offer.live.start(&harness, args.code.clone().into_bytes(), options, name) {
-            Ok(run) => run,
-            Err(full) => return Ok(render::problem(&format!("{full}: wait for it with script_wait, or terminate it"))),
-        };
-        self.wait(&run, self.patience(&args, &run, began), Cancelled::StopIt, context).await
+        let name = args
+            .code
+            .lines()
+            .map(str::trim)
+            .find(|line| !line.is_empty())
+            .map(|line| line.chars().take(60).collect());
+        let run =
+            match self
+                .offer
+                .live
+                .start(&harness, args.code.clone().into_bytes(), options, name)
+            {
+                Ok(run) => run,
+                Err(full) => {
+                    return Ok(render::problem(&format!(
+                        "{full}: wait for it with script_wait, or terminate it"
+                    )));
+                }
+            };
+        self.wait(
+            &run,
+            self.patience(&args, &run, began),
+            Cancelled::StopIt,
+            context,
+        )
+        .await
     }
 
     fn patience(&self, args: &ScriptArgs, run: &LiveRun, began: Instant) -> Duration {
-        let wished = args.yield_after_ms.map(Duration::from_millis).or(run.yield_after());
-        wished.unwrap_or(self.offer.patience).min(MAX_PATIENCE).saturating_sub(began.elapsed())
+        let wished = args
+            .yield_after_ms
+            .map(Duration::from_millis)
+            .or(run.yield_after());
+        wished
+            .unwrap_or(self.offer.patience)
+            .min(MAX_PATIENCE)
+            .saturating_sub(began.elapsed())
     }
 
-    async fn script_wait(&self, args: WaitArgs, answers: Answers, context: &RequestContext<RoleServer>) -> Outcome {
+    async fn script_wait(
+        &self,
+        args: WaitArgs,
+        answers: Answers,
+        context: &RequestContext<RoleServer>,
+    ) -> Outcome {
         let Some(run) = self.offer.live.find(&args.id) else {
-            let mine = self.offer.live.list().into_iter().filter(|run| run.session == self.session_id);
+            let mine = self
+                .offer
+                .live
+                .list()
+                .into_iter()
+                .filter(|run| run.session == self.session_id);
             let ids: Vec<String> = mine.map(|run| run.id).collect();
-            let running =
-                if ids.is_empty() { "none runs".to_owned() } else { format!("these run: {}", ids.join(", ")) };
-            return Ok(render::problem(&format!("there is no script `{}`: {running}", render::short(&args.id))));
+            let running = if ids.is_empty() {
+                "none runs".to_owned()
+            } else {
+                format!("these run: {}", ids.join(", "))
+            };
+            return Ok(render::problem(&format!(
+                "there is no script `{}`: {running}",
+                render::short(&args.id)
+            )));
         };
         answers.give(&run);
         if args.terminate == Some(true) {
             run.cancel();
             return Ok(self.farewell(&run).await);
         }
-        let patience = args.timeout_ms.map_or(self.offer.patience, Duration::from_millis);
+        let patience = args
+            .timeout_ms
+            .map_or(self.offer.patience, Duration::from_millis);
         // Whoever gives up waiting has not given up the script: `terminate` does that.
-        self.wait(&run, patience.min(MAX_PATIENCE), Cancelled::LeaveIt, context).await
+        self.wait(
+            &run,
+            patience.min(MAX_PATIENCE),
+            Cancelled::LeaveIt,
+            context,
+        )
+        .await
     }
 
     /// Waits for a run within the client's patience, telling of its progress and putting its questions.
@@ -253,22 +342,34 @@ impl ScriptServer {
         question: Question,
         context: &RequestContext<RoleServer>,
     ) -> Option<CallToolResponse> {
-        let capability = context.client_capabilities().and_then(|has| has.elicitation);
-        let form = capability.and_then(|can| elicitation::form(&question).filter(|form| form.can_be_shown(&can)));
+        let capability = context
+            .client_capabilities()
+            .and_then(|has| has.elicitation);
+        let form = capability
+            .and_then(|can| elicitation::form(&question).filter(|form| form.can_be_shown(&can)));
         let Some(form) = form else {
-            let because = "this client shows no questions to a person (it has no elicitation)".to_owned();
+            let because =
+                "this client shows no questions to a person (it has no elicitation)".to_owned();
             run.answer(
                 &question.id,
                 match question.kind {
-                    QuestionKind::Approval(_) => Reply::Approval(ApprovalDecision::Unavailable(because)),
+                    QuestionKind::Approval(_) => {
+                        Reply::Approval(ApprovalDecision::Unavailable(because))
+                    }
                     _ => Reply::Form(elicitation::declined()),
                 },
             );
             return None;
         };
-        let modern = context.protocol_version().is_some_and(|version| version >= ProtocolVersion::V_2026_07_28);
+        let modern = context
+            .protocol_version()
+            .is_some_and(|version| version >= ProtocolVersion::V_2026_07_28);
         if modern {
-            let requests = [(question.id.clone(), InputRequest::Elicitation(form.request()))].into();
+            let requests = [(
+                question.id.clone(),
+                InputRequest::Elicitation(form.request()),
+            )]
+            .into();
             // Until the answer comes, whoever else waits may be asked, too.
             run.give_back_later(&question.id);
             let wanted = InputRequiredResult::new(Some(requests), Some(run.id().to_owned()));
@@ -279,9 +380,18 @@ impl ScriptServer {
     }
 
     /// Asks now; the answer is taken whenever it comes, also when this request is over by then.
-    async fn elicit(&self, run: &LiveRun, question: Question, form: Form, context: &RequestContext<RoleServer>) {
+    async fn elicit(
+        &self,
+        run: &LiveRun,
+        question: Question,
+        form: Form,
+        context: &RequestContext<RoleServer>,
+    ) {
         let request = rmcp::model::ServerRequest::ElicitRequest(form.request());
-        let sent = context.peer.send_request_with_option(request, PeerRequestOptions::no_options()).await;
+        let sent = context
+            .peer
+            .send_request_with_option(request, PeerRequestOptions::no_options())
+            .await;
         let Ok(handle) = sent else {
             run.give_back(&question.id);
             return;
@@ -298,14 +408,18 @@ impl ScriptServer {
                 }
             };
             let answer = match answered {
-                Ok(rmcp::model::ClientResult::ElicitResult(result)) => serde_json::to_value(result).ok(),
+                Ok(rmcp::model::ClientResult::ElicitResult(result)) => {
+                    serde_json::to_value(result).ok()
+                }
                 Ok(_) => Some(elicitation::declined()),
                 Err(rmcp::ServiceError::McpError(_)) => Some(elicitation::declined()),
                 // The client went away; another may come.
                 Err(_) => None,
             };
             match answer {
-                Some(answer) => _ = run.answer(&question.id, elicitation::reply(&question, &answer)),
+                Some(answer) => {
+                    _ = run.answer(&question.id, elicitation::reply(&question, &answer))
+                }
                 None => run.give_back(&question.id),
             }
         });
@@ -314,7 +428,12 @@ impl ScriptServer {
 
 impl Drop for ScriptServer {
     fn drop(&mut self) {
-        if let Some(watch) = self.watch.get_mut().unwrap_or_else(PoisonError::into_inner).take() {
+        if let Some(watch) = self
+            .watch
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take()
+        {
             watch.abort();
         }
     }
@@ -355,12 +474,18 @@ struct Progress {
 impl Progress {
     fn new(run: &LiveRun, context: &RequestContext<RoleServer>) -> Self {
         let token = context.meta.get_progress_token();
-        Self { events: token.is_some().then(|| run.events()), token, told: 0.0 }
+        Self {
+            events: token.is_some().then(|| run.events()),
+            token,
+            told: 0.0,
+        }
     }
 
     /// Tells the next thing that happens; never returns for a client that did not ask.
     async fn tell(&mut self, context: &RequestContext<RoleServer>) {
-        let Some(events) = &mut self.events else { return std::future::pending().await };
+        let Some(events) = &mut self.events else {
+            return std::future::pending().await;
+        };
         match events.recv().await {
             Ok(event) => self.pass_on(&event, context).await,
             Err(broadcast::error::RecvError::Lagged(_)) => {}
@@ -377,14 +502,17 @@ impl Progress {
 
     async fn pass_on(&mut self, event: &Event, context: &RequestContext<RoleServer>) {
         let message = match event {
-            Event::CallStarted { tool, about, .. } => format!("{tool} {about}").trim_end().to_owned(),
+            Event::CallStarted { tool, about, .. } => {
+                format!("{tool} {about}").trim_end().to_owned()
+            }
             Event::CallFinished { call, .. } => format!("{} {}", call.tool, call.status.as_str()),
             Event::Progress { message, .. } => message.clone(),
             _ => return,
         };
         let Some(token) = &self.token else { return };
         self.told += 1.0;
-        let progress = ProgressNotificationParam::new(token.clone(), self.told).with_message(message);
+        let progress =
+            ProgressNotificationParam::new(token.clone(), self.told).with_message(message);
         // A client that is gone is noticed elsewhere.
         let _ = context.peer.notify_progress(progress).await;
     }
@@ -393,14 +521,26 @@ impl Progress {
 /// `help`, `help()`, `help("name")` in place of a script.
 fn help_topic(code: &str) -> Option<&str> {
     let rest = code.trim().trim_end_matches(';').strip_prefix("help")?;
-    let topic = rest.trim().trim_start_matches('(').trim_end_matches(')').trim().trim_matches(['"', '\'', '`']);
+    let topic = rest
+        .trim()
+        .trim_start_matches('(')
+        .trim_end_matches(')')
+        .trim()
+        .trim_matches(['"', '\'', '`']);
     let plain = |c: char| c.is_alphanumeric() || "._-$ ".contains(c);
-    topic.chars().all(plain).then_some(topic).filter(|_| !rest.starts_with(|c: char| c.is_alphanumeric() || c == '.'))
+    topic
+        .chars()
+        .all(plain)
+        .then_some(topic)
+        .filter(|_| !rest.starts_with(|c: char| c.is_alphanumeric() || c == '.'))
 }
 
 impl ServerHandler for ScriptServer {
     fn get_info(&self) -> ServerConfig {
-        let capabilities = ServerCapabilities::builder().enable_tools().enable_tool_list_changed().build();
+        let capabilities = ServerCapabilities::builder()
+            .enable_tools()
+            .enable_tool_list_changed()
+            .build();
         let mut info = ServerConfig::new(capabilities);
         info.server_info = Implementation::new(crate::NAME, env!("CARGO_PKG_VERSION"));
         info.instructions = Some(
@@ -439,7 +579,9 @@ impl ServerHandler for ScriptServer {
     ) -> Result<ListToolsResult, ErrorData> {
         // Those that take longer are told of when they come.
         let _ = tokio::time::timeout(FIRST_LIST, self.offer.servers.prepare_all()).await;
-        let lesson = description(&self.tools(), self.offer.budget, |tool| (self.offer.uses)(tool));
+        let lesson = description(&self.tools(), self.offer.budget, |tool| {
+            (self.offer.uses)(tool)
+        });
         let script = render::tool::<ScriptArgs>("script", lesson);
         let wait = render::tool::<WaitArgs>("script_wait", WAIT_LESSON.to_owned());
         Ok(ListToolsResult::with_all_items(vec![script, wait]))
@@ -451,7 +593,10 @@ impl ServerHandler for ScriptServer {
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         let args = Value::Object(request.arguments.unwrap_or_default());
-        let answers = Answers { run: request.request_state, given: request.input_responses.unwrap_or_default() };
+        let answers = Answers {
+            run: request.request_state,
+            given: request.input_responses.unwrap_or_default(),
+        };
         match request.name.as_ref() {
             "script" => match serde_json::from_value(args) {
                 Ok(args) => self.script(args, answers, &context).await,
@@ -462,7 +607,10 @@ impl ServerHandler for ScriptServer {
                 Err(error) => Ok(render::problem(&format!("script_wait: {error}"))),
             },
             other => {
-                let message = format!("there is no tool `{}`: there are script and script_wait", render::short(other));
+                let message = format!(
+                    "there is no tool `{}`: there are script and script_wait",
+                    render::short(other)
+                );
                 Err(ErrorData::invalid_params(message, None))
             }
         }

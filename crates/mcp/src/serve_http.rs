@@ -57,8 +57,15 @@ pub struct HttpServer {
 
 impl HttpServer {
     /// Takes the address. Off loopback a token is required.
-    pub async fn at(address: &str, entrance: Entrance, offer: Arc<Offer>) -> Result<Self, ServeError> {
-        let failed = |error| ServeError::Address { address: address.to_owned(), error };
+    pub async fn at(
+        address: &str,
+        entrance: Entrance,
+        offer: Arc<Offer>,
+    ) -> Result<Self, ServeError> {
+        let failed = |error| ServeError::Address {
+            address: address.to_owned(),
+            error,
+        };
         let listener = TcpListener::bind(address).await.map_err(failed)?;
         let bound = listener.local_addr().map_err(failed)?;
         if !bound.ip().is_loopback() && entrance.token.is_none() {
@@ -71,7 +78,11 @@ impl HttpServer {
         }
         hosts.extend(entrance.hosts.iter().cloned());
         let origins = hosts.iter().flat_map(|host| {
-            let host = if host.contains(':') && !host.starts_with('[') { format!("[{host}]") } else { host.clone() };
+            let host = if host.contains(':') && !host.starts_with('[') {
+                format!("[{host}]")
+            } else {
+                host.clone()
+            };
             [format!("http://{host}:*"), format!("https://{host}:*")]
         });
         let config = StreamableHttpServerConfig::default()
@@ -81,12 +92,24 @@ impl HttpServer {
             .with_max_request_body_bytes(MAX_REQUEST)
             .with_cancellation_token(cancel.clone());
         let sessions = Arc::new(LocalSessionManager::default());
-        let service = StreamableHttpService::new(move || Ok(ScriptServer::new(offer.clone())), sessions, config);
+        let service = StreamableHttpService::new(
+            move || Ok(ScriptServer::new(offer.clone())),
+            sessions,
+            config,
+        );
         let mut router = Router::new().route_service("/mcp", service);
         if let Some(token) = entrance.token {
-            router = router.layer(axum::middleware::from_fn_with_state(Arc::<str>::from(token), check));
+            router = router.layer(axum::middleware::from_fn_with_state(
+                Arc::<str>::from(token),
+                check,
+            ));
         }
-        Ok(Self { listener, address: bound, router, cancel })
+        Ok(Self {
+            listener,
+            address: bound,
+            router,
+            cancel,
+        })
     }
 
     /// Where clients are waited for.
@@ -95,29 +118,47 @@ impl HttpServer {
     }
 
     /// Serves until `end` comes.
-    pub async fn run(self, end: impl Future<Output = ()> + Send + 'static) -> Result<(), ServeError> {
+    pub async fn run(
+        self,
+        end: impl Future<Output = ()> + Send + 'static,
+    ) -> Result<(), ServeError> {
         let cancel = self.cancel;
         let ended = async move {
             end.await;
             cancel.cancel();
         };
-        axum::serve(self.listener, self.router).with_graceful_shutdown(ended).await.map_err(ServeError::Broken)
+        axum::serve(self.listener, self.router)
+            .with_graceful_shutdown(ended)
+            .await
+            .map_err(ServeError::Broken)
     }
 }
 
 async fn check(State(token): State<Arc<str>>, request: Request, next: Next) -> Response {
-    let shown = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-    let shown =
-        shown.and_then(|value| value.split_once(' ')).filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
+    let shown = request
+        .headers()
+        .get(header::AUTHORIZATION)
+        .and_then(|value| value.to_str().ok());
+    let shown = shown
+        .and_then(|value| value.split_once(' '))
+        .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
     if shown.is_some_and(|(_, shown)| same(shown.trim().as_bytes(), token.as_bytes())) {
         return next.run(request).await;
     }
-    (StatusCode::UNAUTHORIZED, [(header::WWW_AUTHENTICATE, "Bearer")], "a bearer token is required\n").into_response()
+    (
+        StatusCode::UNAUTHORIZED,
+        [(header::WWW_AUTHENTICATE, "Bearer")],
+        "a bearer token is required\n",
+    )
+        .into_response()
 }
 
 /// Compares in a time that does not tell how much of it was right.
 fn same(a: &[u8], b: &[u8]) -> bool {
     use sha2::{Digest, Sha256};
     let (a, b) = (Sha256::digest(a), Sha256::digest(b));
-    a.iter().zip(b.iter()).fold(0, |difference, (a, b)| difference | (a ^ b)) == 0
+    a.iter()
+        .zip(b.iter())
+        .fold(0, |difference, (a, b)| difference | (a ^ b))
+        == 0
 }

@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared};
-use rmcp::model::{CallToolRequest, CallToolRequestParams, ClientRequest, JsonObject, ServerResult};
+use rmcp::model::{
+    CallToolRequest, CallToolRequestParams, ClientRequest, JsonObject, ServerResult,
+};
 use rmcp::service::{PeerRequestOptions, ServiceError};
 use selvedge_tools::Call;
 use serde_json::Value;
@@ -42,7 +44,11 @@ pub(crate) struct Common {
 impl Common {
     /// Under which name a server's catalogue is kept.
     fn kept_as(&self, settings: &ServerSettings) -> String {
-        format!("{}{}", settings.fingerprint(), self.asked.mark(settings.sampling))
+        format!(
+            "{}{}",
+            settings.fingerprint(),
+            self.asked.mark(settings.sampling)
+        )
     }
 
     fn change(&self) {
@@ -100,7 +106,10 @@ pub struct ServerStatus {
 
 impl Server {
     pub(crate) fn new(settings: ServerSettings, common: Arc<Common>) -> Arc<Self> {
-        let kept = common.cache.as_ref().and_then(|folder| Catalogue::load(folder, &common.kept_as(&settings)));
+        let kept = common
+            .cache
+            .as_ref()
+            .and_then(|folder| Catalogue::load(folder, &common.kept_as(&settings)));
         Arc::new_cyclic(|me| Self {
             places: Semaphore::new(settings.max_concurrent.max(1)),
             inner: Mutex::new(Inner {
@@ -126,7 +135,10 @@ impl Server {
     /// What it has, as far as anybody knows without asking it.
     pub(crate) fn catalogue(&self) -> Option<Arc<Catalogue>> {
         let inner = self.inner();
-        inner.catalogue.clone().filter(|_| self.settings.enabled && inner.barred.is_none())
+        inner
+            .catalogue
+            .clone()
+            .filter(|_| self.settings.enabled && inner.barred.is_none())
     }
 
     /// Why it has nothing to offer right now, where that is so.
@@ -136,7 +148,9 @@ impl Server {
             _ if !self.settings.enabled => Some(ServerError::Disabled(self.settings.name.clone())),
             (Some(barred), _) => Some(barred.clone()),
             // Once it has rested it is tried again.
-            (None, State::Resting { why, until }) if *until > Instant::now() => Some(self.resting(why, *until)),
+            (None, State::Resting { why, until }) if *until > Instant::now() => {
+                Some(self.resting(why, *until))
+            }
             _ => None,
         }
     }
@@ -153,7 +167,9 @@ impl Server {
             }
             match &inner.state {
                 State::Ready(link) if !link.is_closed() => return Ok(link.clone()),
-                State::Resting { why, until } if *until > Instant::now() => return Err(self.resting(why, *until)),
+                State::Resting { why, until } if *until > Instant::now() => {
+                    return Err(self.resting(why, *until));
+                }
                 State::Starting(starting) => starting.clone(),
                 State::Ready(link) => {
                     let (why, lived) = (link.last_words(), link.since.elapsed());
@@ -170,7 +186,11 @@ impl Server {
 
     /// Takes note of a death; the error where it should rest now.
     fn died(&self, inner: &mut Inner, why: &str, lived: Duration) -> Option<ServerError> {
-        inner.failures = if lived >= RECOVERED { 1 } else { inner.failures + 1 };
+        inner.failures = if lived >= RECOVERED {
+            1
+        } else {
+            inner.failures + 1
+        };
         // Once it is started again at once: it may have been an accident.
         if inner.failures <= 1 {
             return None;
@@ -182,24 +202,42 @@ impl Server {
     fn rest(&self, inner: &mut Inner, why: &str) -> Instant {
         let wait = Duration::from_secs(1 << inner.failures.saturating_sub(1).min(6));
         let until = Instant::now() + wait.min(Duration::from_secs(60));
-        inner.state = State::Resting { why: why.to_owned(), until };
+        inner.state = State::Resting {
+            why: why.to_owned(),
+            until,
+        };
         until
     }
 
     fn resting(&self, why: &str, until: Instant) -> ServerError {
-        let seconds = until.saturating_duration_since(Instant::now()).as_secs_f64().ceil() as u64;
-        ServerError::Resting { server: self.settings.name.clone(), why: why.to_owned(), seconds }
+        let seconds = until
+            .saturating_duration_since(Instant::now())
+            .as_secs_f64()
+            .ceil() as u64;
+        ServerError::Resting {
+            server: self.settings.name.clone(),
+            why: why.to_owned(),
+            seconds,
+        }
     }
 
     fn start(&self, inner: &mut Inner) -> Starting {
         let Some(me) = self.me.upgrade() else {
-            let gone = ServerError::Gone { server: self.settings.name.clone(), why: String::new() };
+            let gone = ServerError::Gone {
+                server: self.settings.name.clone(),
+                why: String::new(),
+            };
             return std::future::ready(Err(gone)).boxed().shared();
         };
         let task = tokio::spawn(async move { me.start_now().await });
         let server = self.settings.name.clone();
         let starting = async move {
-            let broke = |_| Err(ServerError::NotStarted { server, why: "its start broke".to_owned() });
+            let broke = |_| {
+                Err(ServerError::NotStarted {
+                    server,
+                    why: "its start broke".to_owned(),
+                })
+            };
             task.await.unwrap_or_else(broke)
         };
         let starting = starting.boxed().shared();
@@ -251,14 +289,19 @@ impl Server {
             }
             Err(error) => {
                 let why = match &error {
-                    ServerError::NotStarted { why, .. } | ServerError::Gone { why, .. } => why.clone(),
+                    ServerError::NotStarted { why, .. } | ServerError::Gone { why, .. } => {
+                        why.clone()
+                    }
                     other => other.to_string(),
                 };
                 inner.failures += 1;
                 self.rest(&mut inner, &why);
                 drop(inner);
                 self.common.change();
-                Err(ServerError::NotStarted { server: self.settings.name.clone(), why })
+                Err(ServerError::NotStarted {
+                    server: self.settings.name.clone(),
+                    why,
+                })
             }
         }
     }
@@ -286,7 +329,9 @@ impl Server {
         let me = self.me.clone();
         tokio::spawn(async move {
             // One listing at a time; news that come meanwhile lead to one more.
-            let Some(listed) = link.list_again().await else { return };
+            let Some(listed) = link.list_again().await else {
+                return;
+            };
             if let (Some(me), Ok(catalogue)) = (me.upgrade(), listed) {
                 me.learn(catalogue);
             }
@@ -295,15 +340,26 @@ impl Server {
 
     /// A place among the calls it takes at once, and the connection.
     async fn enter(&self) -> Result<(SemaphorePermit<'_>, Arc<Link>), ServerError> {
-        let gone = |_| ServerError::Gone { server: self.settings.name.clone(), why: String::new() };
+        let gone = |_| ServerError::Gone {
+            server: self.settings.name.clone(),
+            why: String::new(),
+        };
         let place = self.places.acquire().await.map_err(gone)?;
         Ok((place, self.link().await?))
     }
 
     /// Calls a tool. The answer is a `CallToolResult` as JSON.
-    pub(crate) async fn call(&self, tool: &str, args: JsonObject, call: &Call) -> Result<Value, ServerError> {
+    pub(crate) async fn call(
+        &self,
+        tool: &str,
+        args: JsonObject,
+        call: &Call,
+    ) -> Result<Value, ServerError> {
         let server = || self.settings.name.clone();
-        let stopped = || ServerError::Gone { server: server(), why: "the call was stopped".to_owned() };
+        let stopped = || ServerError::Gone {
+            server: server(),
+            why: "the call was stopped".to_owned(),
+        };
         let (_place, link) = tokio::select! {
             biased;
             () = call.cancel.cancelled() => return Err(stopped()),
@@ -314,13 +370,18 @@ impl Server {
         for _ in 0..MAX_ROUNDS {
             let request = ClientRequest::CallToolRequest(CallToolRequest::new(params.clone()));
             let mut meta = rmcp::model::RequestMetaObject::default();
-            meta.insert("selvedge/idempotencyKey".to_owned(), Value::from(call.idempotency_key.clone()));
+            meta.insert(
+                "selvedge/idempotencyKey".to_owned(),
+                Value::from(call.idempotency_key.clone()),
+            );
             let options = PeerRequestOptions::no_options().with_meta(meta);
             let sent = link.peer().send_request_with_option(request, options).await;
             let handle = sent.map_err(|error| self.explain(&link, error))?;
             entered.sent(handle.progress_token.clone());
             let (id, timeout) = (handle.id.clone(), self.settings.tool_timeout);
-            let let_go = async |id| _ = tokio::time::timeout(Duration::from_millis(100), link.cancel(id)).await;
+            let let_go = async |id| {
+                _ = tokio::time::timeout(Duration::from_millis(100), link.cancel(id)).await
+            };
             let answer = tokio::select! {
                 biased;
                 answer = handle.await_response() => answer,
@@ -346,16 +407,27 @@ impl Server {
                 }
                 ServerResult::CallToolResult(result) => serde_json::to_value(result),
                 // A content block of a kind nobody knows yet: the script may.
-                ServerResult::CustomResult(result) if result.0.get("content").is_some() => Ok(result.0),
+                ServerResult::CustomResult(result) if result.0.get("content").is_some() => {
+                    Ok(result.0)
+                }
                 _ => {
                     let why = "it is no result of a tool".to_owned();
-                    return Err(ServerError::Nonsense { server: server(), why });
+                    return Err(ServerError::Nonsense {
+                        server: server(),
+                        why,
+                    });
                 }
             };
-            return written.map_err(|error| ServerError::Nonsense { server: server(), why: error.to_string() });
+            return written.map_err(|error| ServerError::Nonsense {
+                server: server(),
+                why: error.to_string(),
+            });
         }
         let why = format!("it asked for more input {MAX_ROUNDS} times");
-        Err(ServerError::Nonsense { server: server(), why })
+        Err(ServerError::Nonsense {
+            server: server(),
+            why,
+        })
     }
 
     /// Waits for an answer as long as one may take.
@@ -365,7 +437,9 @@ impl Server {
         asked: impl Future<Output = Result<T, ServiceError>>,
     ) -> Result<T, ServerError> {
         let timeout = self.settings.tool_timeout;
-        let answer = tokio::time::timeout(timeout, asked).await.unwrap_or(Err(ServiceError::Timeout { timeout }));
+        let answer = tokio::time::timeout(timeout, asked)
+            .await
+            .unwrap_or(Err(ServiceError::Timeout { timeout }));
         answer.map_err(|error| self.explain(link, error))
     }
 
@@ -388,17 +462,24 @@ impl Server {
             let inner = self.inner();
             match (&inner.barred, &inner.state) {
                 _ if !self.settings.enabled => ("disabled", None, None),
-                (Some(ServerError::Misconfigured { why, .. }), _) => ("failed", Some(why.clone()), None),
+                (Some(ServerError::Misconfigured { why, .. }), _) => {
+                    ("failed", Some(why.clone()), None)
+                }
                 (Some(barred), _) => ("disabled", Some(barred.to_string()), None),
                 (None, State::Idle) => ("not started", None, None),
                 (None, State::Starting(_)) => ("starting", None, None),
-                (None, State::Ready(link)) if link.is_closed() => ("failed", Some(link.last_words()), None),
+                (None, State::Ready(link)) if link.is_closed() => {
+                    ("failed", Some(link.last_words()), None)
+                }
                 (None, State::Ready(link)) => ("ready", None, Some(link.clone())),
                 (None, State::Resting { why, .. }) => ("failed", Some(why.clone()), None),
             }
         };
         let latency_ms = match &link {
-            Some(link) => link.round_trip(PULSE).await.map(|time| time.as_secs_f64() * 1000.0),
+            Some(link) => link
+                .round_trip(PULSE)
+                .await
+                .map(|time| time.as_secs_f64() * 1000.0),
             None => None,
         };
         let catalogue = self.catalogue();
@@ -409,7 +490,10 @@ impl Server {
             .filter(|tool| self.settings.has(&tool.name))
             .map(|tool| tool.name.clone())
             .collect();
-        if catalogue.as_ref().is_some_and(|catalogue| crate::recursion::runs_code(catalogue)) {
+        if catalogue
+            .as_ref()
+            .is_some_and(|catalogue| crate::recursion::runs_code(catalogue))
+        {
             notes.push(
                 "it runs code that calls tools, too: call the servers behind it directly where you can".to_owned(),
             );

@@ -53,9 +53,22 @@ const ASKS_WHAT_THERE_IS: [&str; 11] = [
 impl Servers {
     /// These servers. Catalogues are kept in `cache`, where one is given.
     pub fn new(settings: Vec<ServerSettings>, asked: Asked, cache: Option<PathBuf>) -> Self {
-        let common = Arc::new(Common { asked, cache, changes: AtomicU64::new(0), changed: Default::default() });
-        let list = settings.into_iter().map(|settings| Server::new(settings, common.clone())).collect();
-        Self { list: Arc::new(list), common, built: Arc::default(), keep: None }
+        let common = Arc::new(Common {
+            asked,
+            cache,
+            changes: AtomicU64::new(0),
+            changed: Default::default(),
+        });
+        let list = settings
+            .into_iter()
+            .map(|settings| Server::new(settings, common.clone()))
+            .collect();
+        Self {
+            list: Arc::new(list),
+            common,
+            built: Arc::default(),
+            keep: None,
+        }
     }
 
     /// The same, but of all tools, theirs and others, only those that `keep` agrees to are there.
@@ -72,8 +85,13 @@ impl Servers {
     /// Learns what the servers have that this script may call, side by side, starting those nobody knows yet. A server that
     /// fails takes no longer than it may to start, and is an error for whoever calls it.
     pub async fn prepare_for(&self, script: &str) {
-        let all = ASKS_WHAT_THERE_IS.iter().any(|words| script.contains(words));
-        let wanted = self.list.iter().filter(|server| all || mentions(script, &server.settings.name));
+        let all = ASKS_WHAT_THERE_IS
+            .iter()
+            .any(|words| script.contains(words));
+        let wanted = self
+            .list
+            .iter()
+            .filter(|server| all || mentions(script, &server.settings.name));
         learn(wanted).await;
     }
 
@@ -93,7 +111,11 @@ impl Servers {
             return built.registry.clone();
         }
         let registry = self.build(base);
-        *built = Some(Built { changes, base: base.clone(), registry: registry.clone() });
+        *built = Some(Built {
+            changes,
+            base: base.clone(),
+            registry: registry.clone(),
+        });
         registry
     }
 
@@ -169,13 +191,18 @@ impl Servers {
 
     pub(crate) fn find(&self, name: &str) -> Result<&Arc<Server>, ServerError> {
         let found = self.list.iter().find(|server| server.settings.name == name);
-        let found = found.or_else(|| self.list.iter().find(|server| identifier(&server.settings.name) == name));
+        let found = found.or_else(|| {
+            self.list
+                .iter()
+                .find(|server| identifier(&server.settings.name) == name)
+        });
         found.ok_or_else(|| ServerError::Unknown(name.chars().take(80).collect()))
     }
 }
 
 async fn learn<'a>(servers: impl Iterator<Item = &'a Arc<Server>>) {
-    let unknown = servers.filter(|server| server.catalogue().is_none() && server.trouble().is_none());
+    let unknown =
+        servers.filter(|server| server.catalogue().is_none() && server.trouble().is_none());
     // Whoever calls a server that failed is told why.
     join_all(unknown.map(|server| server.link())).await;
 }
@@ -194,7 +221,11 @@ fn mentions(script: &str, server: &str) -> bool {
 fn add(registry: &mut Registry, server: &Arc<Server>, catalogue: &Catalogue, space: &str) {
     registry.reserve(&format!("mcp.{space}"));
     let mut taken = HashSet::new();
-    for listed in catalogue.tools.iter().filter(|tool| server.settings.has(&tool.name)) {
+    for listed in catalogue
+        .tools
+        .iter()
+        .filter(|tool| server.settings.has(&tool.name))
+    {
         let spelled = identifier(&listed.name);
         let mut unique = spelled.clone();
         let mut number = 2;
@@ -204,7 +235,11 @@ fn add(registry: &mut Registry, server: &Arc<Server>, catalogue: &Catalogue, spa
             number += 1;
         }
         // A name nobody can say is no tool.
-        let _ = registry.register(McpTool::new(server.clone(), listed, format!("mcp.{space}.{unique}")));
+        let _ = registry.register(McpTool::new(
+            server.clone(),
+            listed,
+            format!("mcp.{space}.{unique}"),
+        ));
     }
 }
 

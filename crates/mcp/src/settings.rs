@@ -105,13 +105,20 @@ impl ServerSettings {
 
     /// Whether scripts get the tool of this name.
     pub(crate) fn has(&self, tool: &str) -> bool {
-        let allowed = self.allow.as_ref().is_none_or(|list| list.iter().any(|name| name == tool));
+        let allowed = self
+            .allow
+            .as_ref()
+            .is_none_or(|list| list.iter().any(|name| name == tool));
         allowed && !self.deny.iter().any(|name| name == tool)
     }
 
     /// Names what this server is, so that what another one said is never taken for its word.
     pub(crate) fn fingerprint(&self) -> String {
         let words = format!("1\n{}\n{:?}", self.name, self.reach);
-        Sha256::digest(words).iter().take(12).map(|byte| format!("{byte:02x}")).collect()
+        Sha256::digest(words)
+            .iter()
+            .take(12)
+            .map(|byte| format!("{byte:02x}"))
+            .collect()
     }
 }

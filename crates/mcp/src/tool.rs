@@ -60,7 +60,14 @@ impl McpTool {
             .to_owned(),
         };
         let destructive = listed.destructive == Some(true) && !listed.read_only;
-        Self { server, name: listed.name.clone(), spec, destructive, looks: listed.read_only, form: Form::Value }
+        Self {
+            server,
+            name: listed.name.clone(),
+            spec,
+            destructive,
+            looks: listed.read_only,
+            form: Form::Value,
+        }
     }
 }
 
@@ -77,11 +84,18 @@ impl Tool for McpTool {
         let server = &self.server.settings.name;
         match self.server.settings.approval {
             Approval::Approve => Risk::Harmless,
-            Approval::Prompt => Risk::Ask { reason: format!("calls `{}` of the server {server}", self.name) },
-            Approval::Auto if self.destructive => {
-                Risk::Ask { reason: format!("`{}` of the server {server} says that it can destroy", self.name) }
-            }
-            Approval::Auto => Risk::Guarded { reason: format!("calls `{}` of the server {server}", self.name) },
+            Approval::Prompt => Risk::Ask {
+                reason: format!("calls `{}` of the server {server}", self.name),
+            },
+            Approval::Auto if self.destructive => Risk::Ask {
+                reason: format!(
+                    "`{}` of the server {server} says that it can destroy",
+                    self.name
+                ),
+            },
+            Approval::Auto => Risk::Guarded {
+                reason: format!("calls `{}` of the server {server}", self.name),
+            },
         }
     }
 
@@ -101,8 +115,12 @@ impl Tool for McpTool {
     fn kept(&self, _: &Value, manner: Manner) -> Kept {
         match (manner, self.form) {
             (Manner::Same, _) => Kept::Answer,
-            (_, Form::Value) => Kept::Refused("what it said was kept whole: ask with `.raw`".to_owned()),
-            (_, Form::Raw) => Kept::Refused("its value was kept, and not all it said: ask without `.raw`".to_owned()),
+            (_, Form::Value) => {
+                Kept::Refused("what it said was kept whole: ask with `.raw`".to_owned())
+            }
+            (_, Form::Raw) => Kept::Refused(
+                "its value was kept, and not all it said: ask without `.raw`".to_owned(),
+            ),
         }
     }
 
@@ -132,7 +150,11 @@ impl Tool for McpTool {
                 Value::Object(args) => args,
                 _ => Map::new(),
             };
-            let result = self.server.call(&self.name, args, &call).await.map_err(tool_error)?;
+            let result = self
+                .server
+                .call(&self.name, args, &call)
+                .await
+                .map_err(tool_error)?;
             match self.form {
                 Form::Value => value_of(result),
                 Form::Raw => Ok(whole(result)),
@@ -145,7 +167,10 @@ impl Tool for McpTool {
 /// What a person is shown of a call.
 pub(crate) fn shown(name: &str, args: &Value) -> Preview {
     let text: String = args.to_string().chars().take(2000).collect();
-    Preview { view: Some(selvedge_protocol::View::Commands(format!("{name} {text}"))), rule: None }
+    Preview {
+        view: Some(selvedge_protocol::View::Commands(format!("{name} {text}"))),
+        rule: None,
+    }
 }
 
 /// The canonical name of a server's tool.

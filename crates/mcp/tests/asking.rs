@@ -10,10 +10,12 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use selvedge_mcp::{
-    AskModel, AskPerson, Asked, Elicitation, Elicited, Sampled, SampledEnd, Sampling, SamplingApproval, Servers,
+    AskModel, AskPerson, Asked, Elicitation, Elicited, Sampled, SampledEnd, Sampling,
+    SamplingApproval, Servers,
 };
 use selvedge_protocol::{
-    Answer, ApprovalDecision, ApprovalPolicy, ApprovalRequest, Event, EventSink, ScriptToolCallOutput, View,
+    Answer, ApprovalDecision, ApprovalPolicy, ApprovalRequest, Event, EventSink,
+    ScriptToolCallOutput, View,
 };
 use selvedge_script::{Harness, RunOptions};
 use selvedge_tools::{Approver, Orchestrator, Registry};
@@ -30,13 +32,19 @@ struct Person {
 }
 
 fn person(makes: Elicited) -> Arc<Person> {
-    Arc::new(Person { makes: Ok(makes), after: Duration::ZERO, seen: Mutex::default() })
+    Arc::new(Person {
+        makes: Ok(makes),
+        after: Duration::ZERO,
+        seen: Mutex::default(),
+    })
 }
 
 impl AskPerson for Person {
     fn elicit<'a>(&'a self, wanted: &'a Elicitation) -> BoxFuture<'a, Result<Elicited, String>> {
         self.seen.lock().unwrap().push(wanted.clone());
-        async { tokio::time::sleep(self.after).await }.map(|()| self.makes.clone()).boxed()
+        async { tokio::time::sleep(self.after).await }
+            .map(|()| self.makes.clone())
+            .boxed()
     }
 }
 
@@ -47,7 +55,11 @@ struct Model(Mutex<Vec<Sampling>>);
 impl AskModel for Model {
     fn sample<'a>(&'a self, asked: &'a Sampling) -> BoxFuture<'a, Result<Sampled, String>> {
         self.0.lock().unwrap().push(asked.clone());
-        let answer = Sampled { text: "forty-two".into(), model: "mock".into(), end: SampledEnd::Cut };
+        let answer = Sampled {
+            text: "forty-two".into(),
+            model: "mock".into(),
+            end: SampledEnd::Cut,
+        };
         std::future::ready(Ok(answer)).boxed()
     }
 }
@@ -73,7 +85,11 @@ struct Scene {
 }
 
 impl Scene {
-    fn new(person: Option<Arc<dyn AskPerson>>, model: Option<Arc<dyn AskModel>>, answer: Answer) -> Self {
+    fn new(
+        person: Option<Arc<dyn AskPerson>>,
+        model: Option<Arc<dyn AskModel>>,
+        answer: Answer,
+    ) -> Self {
         let told: Arc<Mutex<Vec<String>>> = Arc::default();
         let heard = told.clone();
         let events = EventSink::new(move |event| {
@@ -87,23 +103,37 @@ impl Scene {
             policy: ApprovalPolicy::OnRequest,
             sampling: SamplingApproval::Prompt,
             tool_timeout: Duration::from_secs(60),
-            options: RunOptions { events, timeout: Some(Duration::from_secs(60)), ..RunOptions::default() },
+            options: RunOptions {
+                events,
+                timeout: Some(Duration::from_secs(60)),
+                ..RunOptions::default()
+            },
             told,
         }
     }
 
     async fn run(&self, script: &str) -> ScriptToolCallOutput {
-        self.run_before(script, self.gate.clone(), Path::new("/nonexistent")).await
+        self.run_before(script, self.gate.clone(), Path::new("/nonexistent"))
+            .await
     }
 
-    async fn run_before(&self, script: &str, gate: Arc<dyn Approver>, state: &Path) -> ScriptToolCallOutput {
+    async fn run_before(
+        &self,
+        script: &str,
+        gate: Arc<dyn Approver>,
+        state: &Path,
+    ) -> ScriptToolCallOutput {
         let mut settings = odd_with("odd", "asking", state);
         (settings.sampling, settings.tool_timeout) = (self.sampling, self.tool_timeout);
         let servers = Servers::new(vec![settings], self.asked.clone(), None);
         servers.prepare_all().await;
-        let orchestrator =
-            Orchestrator::new(servers.onto(&Registry::new())).with_policy(self.policy).with_approver(gate);
-        let output = Harness::new(orchestrator).unwrap().run_with(script.as_bytes(), self.options.clone()).await;
+        let orchestrator = Orchestrator::new(servers.onto(&Registry::new()))
+            .with_policy(self.policy)
+            .with_approver(gate);
+        let output = Harness::new(orchestrator)
+            .unwrap()
+            .run_with(script.as_bytes(), self.options.clone())
+            .await;
         servers.stop().await;
         output
     }
@@ -128,44 +158,96 @@ async fn a_form_says_whose_it_is_and_only_what_fits_is_sent() {
     let ada = person(Elicited::Accepted(json!({"choice": "the blue one"})));
     let scene = Scene::new(Some(ada.clone()), None, Answer::Once);
     let got = scene.value("return await odd.ask()").await;
-    assert_eq!(got, json!({"action": "accept", "content": {"choice": "the blue one"}}));
+    assert_eq!(
+        got,
+        json!({"action": "accept", "content": {"choice": "the blue one"}})
+    );
     let seen = ada.seen.lock().unwrap()[0].clone();
-    assert!(seen.server == "odd" && seen.run.unwrap().starts_with("scr_") && seen.request["message"] == "Which one?");
+    assert!(
+        seen.server == "odd"
+            && seen.run.unwrap().starts_with("scr_")
+            && seen.request["message"] == "Which one?"
+    );
 
-    for unfit in [json!({}), json!({"choice": 3}), json!({"choice": "x", "key": "y"}), Value::Null] {
+    for unfit in [
+        json!({}),
+        json!({"choice": 3}),
+        json!({"choice": "x", "key": "y"}),
+        Value::Null,
+    ] {
         let scene = Scene::new(Some(person(Elicited::Accepted(unfit))), None, Answer::Once);
-        assert_eq!(scene.value("return await odd.ask()").await, json!({"action": "decline"}));
-        assert!(
-            scene.told().contains("odd asked a person something and was declined: what was filled in does not fit")
+        assert_eq!(
+            scene.value("return await odd.ask()").await,
+            json!({"action": "decline"})
+        );
+        assert!(scene.told().contains(
+            "odd asked a person something and was declined: what was filled in does not fit"
+        ));
+    }
+    for (makes, action) in [
+        (Elicited::Declined, "decline"),
+        (Elicited::Cancelled, "cancel"),
+    ] {
+        let scene = Scene::new(Some(person(makes)), None, Answer::Once);
+        assert_eq!(
+            scene.value("return await odd.ask()").await,
+            json!({"action": action})
         );
     }
-    for (makes, action) in [(Elicited::Declined, "decline"), (Elicited::Cancelled, "cancel")] {
-        let scene = Scene::new(Some(person(makes)), None, Answer::Once);
-        assert_eq!(scene.value("return await odd.ask()").await, json!({"action": action}));
-    }
     // An answer to an address has no content.
-    let scene = Scene::new(Some(person(Elicited::Accepted(Value::Null))), None, Answer::Once);
-    assert_eq!(scene.value("return await odd.visit()").await, json!({"action": "accept"}));
+    let scene = Scene::new(
+        Some(person(Elicited::Accepted(Value::Null))),
+        None,
+        Answer::Once,
+    );
+    assert_eq!(
+        scene.value("return await odd.visit()").await,
+        json!({"action": "accept"})
+    );
 }
 
 #[tokio::test]
 async fn where_nobody_is_asked_it_is_declined_and_said() {
     let scene = Scene::new(None, None, Answer::Once);
-    let got = scene.value("return [await odd.ask(), await odd.think()]").await;
+    let got = scene
+        .value("return [await odd.ask(), await odd.think()]")
+        .await;
     assert_eq!(got[0], json!({"action": "decline"}));
     assert_eq!(got[1]["message"], "declined: there is no model to ask here");
     let told = scene.told();
-    assert!(told.contains("odd asked a person something and was declined: there is no terminal to ask at"), "{told}");
-    assert!(told.contains("odd asked your model something and was declined: there is no model to ask here"), "{told}");
+    assert!(
+        told.contains(
+            "odd asked a person something and was declined: there is no terminal to ask at"
+        ),
+        "{told}"
+    );
+    assert!(
+        told.contains(
+            "odd asked your model something and was declined: there is no model to ask here"
+        ),
+        "{told}"
+    );
 
     let ada = person(Elicited::Accepted(json!({"choice": "x"})));
     let model = Arc::new(Model::default());
     let mut scene = Scene::new(Some(ada.clone()), Some(model.clone()), Answer::Once);
     scene.policy = ApprovalPolicy::Never;
-    let got = scene.value("return [await odd.ask(), await odd.think()]").await;
-    assert!(got[1]["message"].as_str().unwrap().contains("the approval policy is `never`"), "{got}");
+    let got = scene
+        .value("return [await odd.ask(), await odd.think()]")
+        .await;
+    assert!(
+        got[1]["message"]
+            .as_str()
+            .unwrap()
+            .contains("the approval policy is `never`"),
+        "{got}"
+    );
     assert_eq!(got[0], json!({"action": "decline"}));
-    assert!(ada.seen.lock().unwrap().is_empty() && model.0.lock().unwrap().is_empty() && scene.questions().is_empty());
+    assert!(
+        ada.seen.lock().unwrap().is_empty()
+            && model.0.lock().unwrap().is_empty()
+            && scene.questions().is_empty()
+    );
 }
 
 #[tokio::test]
@@ -179,10 +261,18 @@ async fn time_does_not_run_while_a_person_looks_at_a_form() {
     // Both the server's time and the script's are over before the person answers.
     scene.tool_timeout = Duration::from_millis(700);
     scene.options.timeout = Some(Duration::from_millis(1000));
-    assert_eq!(scene.value("return (await odd.ask()).content.choice").await, "at last");
+    assert_eq!(
+        scene.value("return (await odd.ask()).content.choice").await,
+        "at last"
+    );
     // Without a question both are as short as they were.
-    let output = scene.run("return await odd.hang().catch(e => e.message)").await;
-    assert_eq!(output.value().unwrap(), "the MCP server `odd` did not answer within 0.7 s");
+    let output = scene
+        .run("return await odd.hang().catch(e => e.message)")
+        .await;
+    assert_eq!(
+        output.value().unwrap(),
+        "the MCP server `odd` did not answer within 0.7 s"
+    );
 }
 
 /// A person who never answers, and tells when the form came and went.
@@ -226,37 +316,82 @@ async fn a_form_goes_with_the_call_it_belongs_to() {
 
 #[tokio::test]
 async fn a_server_that_asks_again_and_again_is_declined() {
-    let scene = Scene::new(Some(person(Elicited::Accepted(json!({"sure": true})))), None, Answer::Once);
+    let scene = Scene::new(
+        Some(person(Elicited::Accepted(json!({"sure": true})))),
+        None,
+        Answer::Once,
+    );
     let got = scene.value("return await odd.nag()").await;
-    assert_eq!(got, format!("{}{}", "accept ".repeat(10), "decline ".repeat(5)).trim_end());
-    assert!(scene.told().contains("it has asked too often on the way of one call"), "{}", scene.told());
+    assert_eq!(
+        got,
+        format!("{}{}", "accept ".repeat(10), "decline ".repeat(5)).trim_end()
+    );
+    assert!(
+        scene
+            .told()
+            .contains("it has asked too often on the way of one call"),
+        "{}",
+        scene.told()
+    );
 }
 
 #[tokio::test]
 async fn the_model_is_asked_where_the_gate_agrees() {
     let model = Arc::new(Model::default());
     let scene = Scene::new(None, Some(model.clone()), Answer::ThisScript);
-    let got = scene.value("return [await odd.think(), await odd.think()]").await;
-    assert_eq!((&got[0]["content"]["text"], &got[0]["stopReason"]), (&json!("forty-two"), &json!("maxTokens")));
+    let got = scene
+        .value("return [await odd.think(), await odd.think()]")
+        .await;
+    assert_eq!(
+        (&got[0]["content"]["text"], &got[0]["stopReason"]),
+        (&json!("forty-two"), &json!("maxTokens"))
+    );
     assert_eq!(got[0], got[1]);
     // Asked once for the whole script.
-    let [question] = &scene.questions()[..] else { panic!() };
+    let [question] = &scene.questions()[..] else {
+        panic!()
+    };
     let call = &question.calls[0];
     assert_eq!(call.tool, "mcp.odd");
-    assert_eq!(call.reason, "the server odd asks your model: 16 characters, for an answer of at most 10 tokens");
-    assert_eq!(call.preview.view, Some(View::Commands("user: six times seven?".into())));
+    assert_eq!(
+        call.reason,
+        "the server odd asks your model: 16 characters, for an answer of at most 10 tokens"
+    );
+    assert_eq!(
+        call.preview.view,
+        Some(View::Commands("user: six times seven?".into()))
+    );
     let asked = model.0.lock().unwrap().clone();
-    assert_eq!((asked.len(), asked[0].max_tokens, asked[0].system.as_str()), (2, 10, ""));
+    assert_eq!(
+        (asked.len(), asked[0].max_tokens, asked[0].system.as_str()),
+        (2, 10, "")
+    );
     assert_eq!(question.script_id.as_deref(), Some(asked[0].run.as_str()));
 
-    let scene = Scene::new(None, Some(model.clone()), Answer::No(Some("too dear".into())));
-    assert_eq!(scene.value("return (await odd.think()).message").await, "declined: too dear");
+    let scene = Scene::new(
+        None,
+        Some(model.clone()),
+        Answer::No(Some("too dear".into())),
+    );
+    assert_eq!(
+        scene.value("return (await odd.think()).message").await,
+        "declined: too dear"
+    );
     let mut scene = Scene::new(None, Some(model.clone()), Answer::No(None));
     scene.sampling = SamplingApproval::Approve;
-    assert_eq!(scene.value("return (await odd.think()).model").await, "mock");
+    assert_eq!(
+        scene.value("return (await odd.think()).model").await,
+        "mock"
+    );
     assert!(scene.questions().is_empty(), "the user had agreed before");
     scene.sampling = SamplingApproval::Never;
-    assert!(scene.value("return (await odd.think()).message").await.to_string().contains("no model to ask"));
+    assert!(
+        scene
+            .value("return (await odd.think()).message")
+            .await
+            .to_string()
+            .contains("no model to ask")
+    );
     assert_eq!(model.0.lock().unwrap().len(), 3);
 }
 
@@ -278,7 +413,13 @@ async fn what_a_server_takes_back_is_asked_no_longer_and_time_runs_again() {
     let mut scene = Scene::new(None, Some(model.clone()), Answer::Once);
     scene.options.timeout = Some(Duration::from_secs(2));
     // The server thinks better of its question, and is silent from then on.
-    let output = scene.run_before("return await odd.fickle()", Arc::new(Looking(looked.clone())), &looked).await;
+    let output = scene
+        .run_before(
+            "return await odd.fickle()",
+            Arc::new(Looking(looked.clone())),
+            &looked,
+        )
+        .await;
     assert_eq!(output.error.unwrap().code.to_string(), "ScriptTimeoutError");
     assert!(looked.exists() && model.0.lock().unwrap().is_empty());
 }

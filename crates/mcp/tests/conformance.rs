@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use selvedge_mcp::{AskPerson, Asked, Elicitation, Elicited, Login, Reach, ServerSettings, Servers};
+use selvedge_mcp::{
+    AskPerson, Asked, Elicitation, Elicited, Login, Reach, ServerSettings, Servers,
+};
 use serde_json::json;
 use support::{peers, value};
 
@@ -16,7 +18,10 @@ use support::{peers, value};
 const SCENARIOS: [(&str, &str); 14] = [
     ("initialize", "return Object.keys(tools.mcp.peer)"),
     ("tools_call", "return await peer.addNumbers({ a: 5, b: 3 })"),
-    ("elicitation-sep1034-client-defaults", "return await peer.testClientElicitationDefaults({})"),
+    (
+        "elicitation-sep1034-client-defaults",
+        "return await peer.testClientElicitationDefaults({})",
+    ),
     ("sse-retry", "return await peer.testReconnection({})"),
     ("auth/metadata-default", LOOK),
     ("auth/metadata-var1", LOOK),
@@ -30,13 +35,17 @@ const SCENARIOS: [(&str, &str); 14] = [
     ("auth/token-endpoint-auth-none", LOOK),
 ];
 
-const LOOK: &str = "const [name] = Object.keys(tools.mcp.peer); return await tools.mcp.peer[name]({})";
+const LOOK: &str =
+    "const [name] = Object.keys(tools.mcp.peer); return await tools.mcp.peer[name]({})";
 
 #[test]
 fn the_conformance_suite_passes_for_our_client() {
     let Some(peers) = peers() else { return };
     // The suite starts a client: this very program, which then runs the test below alone.
-    let client = format!("{} --exact client_of_the_suite --nocapture", std::env::current_exe().unwrap().display());
+    let client = format!(
+        "{} --exact client_of_the_suite --nocapture",
+        std::env::current_exe().unwrap().display()
+    );
     let dir = tempfile::tempdir().unwrap();
     for (scenario, _) in SCENARIOS {
         let output = Command::new(peers.join("node_modules/.bin/node"))
@@ -46,7 +55,11 @@ fn the_conformance_suite_passes_for_our_client() {
             .output()
             .unwrap();
         let said = String::from_utf8_lossy(&output.stdout);
-        assert!(output.status.success(), "{scenario}:\n{said}\n{}", String::from_utf8_lossy(&output.stderr));
+        assert!(
+            output.status.success(),
+            "{scenario}:\n{said}\n{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
     }
 }
 
@@ -61,12 +74,24 @@ impl AskPerson for Agreeable {
 
 #[tokio::test]
 async fn client_of_the_suite() {
-    let Ok(wanted) = std::env::var("MCP_CONFORMANCE_SCENARIO") else { return };
-    let (_, script) = SCENARIOS.iter().find(|(scenario, _)| *scenario == wanted).unwrap();
+    let Ok(wanted) = std::env::var("MCP_CONFORMANCE_SCENARIO") else {
+        return;
+    };
+    let (_, script) = SCENARIOS
+        .iter()
+        .find(|(scenario, _)| *scenario == wanted)
+        .unwrap();
     // The suite adds the address of its server as the last word.
     let url = std::env::args().next_back().unwrap();
-    let reach = Reach::Http { url, bearer_token_env_var: None, headers: Default::default() };
-    let asked = Asked { person: Some(Arc::new(Agreeable)), model: None };
+    let reach = Reach::Http {
+        url,
+        bearer_token_env_var: None,
+        headers: Default::default(),
+    };
+    let asked = Asked {
+        person: Some(Arc::new(Agreeable)),
+        model: None,
+    };
     let settings = ServerSettings::new("peer", reach);
     let home = tempfile::tempdir().unwrap();
     if wanted.starts_with("auth/") {

@@ -11,8 +11,17 @@ use serde_json::json;
 use support::{peers, program, servers, value};
 
 fn git(dir: &Path, args: &[&str]) {
-    let done = Command::new("git").arg("-C").arg(dir).args(args).output().unwrap();
-    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    let done = Command::new("git")
+        .arg("-C")
+        .arg(dir)
+        .args(args)
+        .output()
+        .unwrap();
+    assert!(
+        done.status.success(),
+        "{}",
+        String::from_utf8_lossy(&done.stderr)
+    );
 }
 
 #[tokio::test]
@@ -23,25 +32,51 @@ async fn one_script_composes_four_servers() {
     git(&repo, &["init", "-q", "-b", "main"]);
     std::fs::write(repo.join("notes.txt"), "buy 19 apples\nbuy 23 pears\n").unwrap();
     git(&repo, &["add", "."]);
-    git(&repo, &["-c", "user.name=Ada", "-c", "user.email=ada@example.com", "commit", "-q", "-m", "Shopping list"]);
+    git(
+        &repo,
+        &[
+            "-c",
+            "user.name=Ada",
+            "-c",
+            "user.email=ada@example.com",
+            "commit",
+            "-q",
+            "-m",
+            "Shopping list",
+        ],
+    );
     std::fs::write(repo.join("new.txt"), "untracked").unwrap();
 
     let node = |name: &str, args: &[&str]| {
-        let script = peers.join("node_modules/@modelcontextprotocol").join(name).join("dist/index.js");
+        let script = peers
+            .join("node_modules/@modelcontextprotocol")
+            .join(name)
+            .join("dist/index.js");
         let mut all = vec![script.to_str().unwrap().to_owned()];
         all.extend(args.iter().map(|arg| (*arg).to_owned()));
-        program(&name["server-".len()..], "node", &all.iter().map(String::as_str).collect::<Vec<_>>())
+        program(
+            &name["server-".len()..],
+            "node",
+            &all.iter().map(String::as_str).collect::<Vec<_>>(),
+        )
     };
     let place = repo.to_str().unwrap();
     let mut memory = node("server-memory", &[]);
     if let Reach::Program { env, .. } = &mut memory.reach {
-        env.insert("MEMORY_FILE_PATH".to_owned(), repo.join(".git/memory.jsonl").display().to_string());
+        env.insert(
+            "MEMORY_FILE_PATH".to_owned(),
+            repo.join(".git/memory.jsonl").display().to_string(),
+        );
     }
     let servers = servers(vec![
         node("server-everything", &[]),
         node("server-filesystem", &[place]),
         memory,
-        program("git", peers.join("venv/bin/mcp-server-git"), &["--repository", place]),
+        program(
+            "git",
+            peers.join("venv/bin/mcp-server-git"),
+            &["--repository", place],
+        ),
     ]);
     let script = format!(
         r#"
@@ -67,14 +102,21 @@ async fn one_script_composes_four_servers() {
     let got = value(&servers, &script).await;
     servers.stop().await;
     let words = "The sum of 19 and 23 is 42.";
-    assert_eq!(got, json!({"untracked": true, "sum": words, "remembered": [words], "raw": "The sum of 1 and 2 is 3."}));
+    assert_eq!(
+        got,
+        json!({"untracked": true, "sum": words, "remembered": [words], "raw": "The sum of 1 and 2 is 3."})
+    );
 }
 
 #[tokio::test]
 async fn resources_prompts_structured_content_and_images_of_the_everything_server() {
     let Some(peers) = peers() else { return };
     let script = peers.join("node_modules/@modelcontextprotocol/server-everything/dist/index.js");
-    let servers = servers(vec![program("everything", "node", &[script.to_str().unwrap()])]);
+    let servers = servers(vec![program(
+        "everything",
+        "node",
+        &[script.to_str().unwrap()],
+    )]);
     let got = value(
         &servers,
         r#"
@@ -119,7 +161,11 @@ async fn a_server_behind_http_is_a_server_like_any_other() {
     let Some(peers) = peers() else { return };
     let script = peers.join("node_modules/@modelcontextprotocol/server-everything/dist/index.js");
     // A port that was free a moment ago.
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = std::net::TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port();
     let mut server = Command::new("node")
         .arg(script)
         .arg("streamableHttp")
@@ -130,7 +176,10 @@ async fn a_server_behind_http_is_a_server_like_any_other() {
         .unwrap();
     let began = std::time::Instant::now();
     while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
-        assert!(began.elapsed() < std::time::Duration::from_secs(60), "the server did not start");
+        assert!(
+            began.elapsed() < std::time::Duration::from_secs(60),
+            "the server did not start"
+        );
         tokio::task::yield_now().await;
     }
     let reach = Reach::Http {

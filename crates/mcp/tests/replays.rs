@@ -16,7 +16,11 @@ struct Mock;
 
 impl AskModel for Mock {
     fn sample<'a>(&'a self, _: &'a Sampling) -> BoxFuture<'a, Result<Sampled, String>> {
-        let answer = Sampled { text: "a word".into(), model: "mock".into(), end: SampledEnd::Whole };
+        let answer = Sampled {
+            text: "a word".into(),
+            model: "mock".into(),
+            end: SampledEnd::Whole,
+        };
         std::future::ready(Ok(answer)).boxed()
     }
 }
@@ -47,14 +51,22 @@ async fn recorded_sessions_come_to_the_recorded_results() {
         let replay = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/servers/replay.py");
         let mut settings = program("recorded", "python3", &[replay, path.to_str().unwrap()]);
         settings.sampling = SamplingApproval::Approve;
-        let asked = Asked { model: Some(Arc::new(Mock)), ..Asked::default() };
+        let asked = Asked {
+            model: Some(Arc::new(Mock)),
+            ..Asked::default()
+        };
         let servers = Servers::new(vec![settings], asked, None);
         let script = format!(
             "const out = []; for (const [name, args] of {}) out.push(await tools.mcp.recorded[name].raw(args)); return out;",
             Value::from(calls)
         );
         let got = value(&servers, &script).await;
-        assert_eq!(got, as_javascript(Value::from(wanted)), "{}", path.display());
+        assert_eq!(
+            got,
+            as_javascript(Value::from(wanted)),
+            "{}",
+            path.display()
+        );
     }
     assert!(sessions > 0);
 }
@@ -67,14 +79,24 @@ fn as_javascript(value: Value) -> Value {
             _ => Value::Number(number),
         },
         Value::Array(items) => items.into_iter().map(as_javascript).collect(),
-        Value::Object(fields) => fields.into_iter().map(|(key, value)| (key, as_javascript(value))).collect(),
+        Value::Object(fields) => fields
+            .into_iter()
+            .map(|(key, value)| (key, as_javascript(value)))
+            .collect(),
         other => other,
     }
 }
 
 /// Test data that is not part of the project.
 fn fixtures(name: &str) -> Option<PathBuf> {
-    let beside = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().skip(3).map(|above| above.join("shared/fixtures"));
+    let beside = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .ancestors()
+        .skip(3)
+        .map(|above| above.join("shared/fixtures"));
     let given = std::env::var_os("SELVEDGE_FIXTURES").map(PathBuf::from);
-    given.into_iter().chain(beside).map(|folder| folder.join(name)).find(|folder| folder.is_dir())
+    given
+        .into_iter()
+        .chain(beside)
+        .map(|folder| folder.join(name))
+        .find(|folder| folder.is_dir())
 }

@@ -33,12 +33,28 @@ impl<'a> NewTurn<'a> {
     /// Text somebody says now.
     pub fn text(role: &'a str, text: &'a str) -> Self {
         let raw = text.as_bytes();
-        Self { key: None, role, speaker: None, ts: None, part: None, form: Form::Text, raw }
+        Self {
+            key: None,
+            role,
+            speaker: None,
+            ts: None,
+            part: None,
+            form: Form::Text,
+            raw,
+        }
     }
 
     /// An exchange that ends now: items as JSON, one per line, from a user's message to the next.
     pub fn exchange(raw: &'a [u8]) -> Self {
-        Self { key: None, role: "exchange", speaker: None, ts: None, part: None, form: Form::Items, raw }
+        Self {
+            key: None,
+            role: "exchange",
+            speaker: None,
+            ts: None,
+            part: None,
+            form: Form::Items,
+            raw,
+        }
     }
 }
 
@@ -100,10 +116,20 @@ struct Part {
 impl<'c> Batch<'c> {
     pub(crate) fn new(connection: &'c Connection, redactor: &'c Redactor) -> Self {
         let (postings, columns) = (PostingWriter::default(), ColumnWriter::default());
-        Self { connection, redactor, sessions: HashMap::new(), postings, columns }
+        Self {
+            connection,
+            redactor,
+            sessions: HashMap::new(),
+            postings,
+            columns,
+        }
     }
 
-    pub(crate) fn append(&mut self, session: &str, turn: &NewTurn<'_>) -> Result<Appended, MemoryError> {
+    pub(crate) fn append(
+        &mut self,
+        session: &str,
+        turn: &NewTurn<'_>,
+    ) -> Result<Appended, MemoryError> {
         if !self.sessions.contains_key(session) {
             let growing = Growing::load(self.connection, session)?;
             self.sessions.insert(session.to_owned(), growing);
@@ -133,11 +159,19 @@ impl<'c> Batch<'c> {
                 pack(turn.raw)?
             ])?;
         let text = items::readable(turn.form, turn.raw);
-        let words = self.postings.add(growing.id, number, &self.redactor.text(&text));
+        let words = self
+            .postings
+            .add(growing.id, number, &self.redactor.text(&text));
         let speaker = growing.speaker(self.connection, turn.speaker)?;
         let role = Role::named(turn.role);
-        let numbers = Numbers { words: words.min(u32::from(u16::MAX)) as u16, speaker, role, tokens: [0; 4] };
-        self.columns.put(self.connection, growing.id, number, &numbers)?;
+        let numbers = Numbers {
+            words: words.min(u32::from(u16::MAX)) as u16,
+            speaker,
+            role,
+            tokens: [0; 4],
+        };
+        self.columns
+            .put(self.connection, growing.id, number, &numbers)?;
         growing.enter_part(self.connection, number, turn.part, at_ms)?;
         growing.grow(i64::from(numbers.words), at_ms);
         Ok(Appended::New(number))
@@ -156,27 +190,49 @@ impl<'c> Batch<'c> {
     }
 }
 
-fn already(connection: &Connection, session: i64, key: Option<&str>) -> Result<Option<u32>, MemoryError> {
+fn already(
+    connection: &Connection,
+    session: i64,
+    key: Option<&str>,
+) -> Result<Option<u32>, MemoryError> {
     let Some(key) = key else { return Ok(None) };
-    let mut read = connection.prepare_cached("SELECT id FROM memory_turns WHERE session = ?1 AND key = sealed(?2)")?;
-    let id: Option<i64> = read.query_row(params![session, key], |row| row.get(0)).optional()?;
+    let mut read = connection
+        .prepare_cached("SELECT id FROM memory_turns WHERE session = ?1 AND key = sealed(?2)")?;
+    let id: Option<i64> = read
+        .query_row(params![session, key], |row| row.get(0))
+        .optional()?;
     Ok(id.map(|id| id as u32))
 }
 
 /// Whether a speaker goes by what they do instead of by a name.
 fn is_a_role(name: &str) -> bool {
-    let roles = ["", "user", "human", "assistant", "model", "ai", "bot", "system", "tool", "agent"];
+    let roles = [
+        "",
+        "user",
+        "human",
+        "assistant",
+        "model",
+        "ai",
+        "bot",
+        "system",
+        "tool",
+        "agent",
+    ];
     roles.iter().any(|role| name.eq_ignore_ascii_case(role))
 }
 
 impl Growing {
     fn load(connection: &Connection, name: &str) -> Result<Self, MemoryError> {
         connection
-            .prepare_cached("INSERT OR IGNORE INTO memory_sessions (name, created_ms) VALUES (?1, ?2)")?
+            .prepare_cached(
+                "INSERT OR IGNORE INTO memory_sessions (name, created_ms) VALUES (?1, ?2)",
+            )?
             .execute(params![name, now_ms()])?;
         let (id, turns, words) = connection
             .prepare_cached("SELECT id, turns, words FROM memory_sessions WHERE name = ?1")?
-            .query_row(params![name], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
+            .query_row(params![name], |row| {
+                Ok((row.get(0)?, row.get(1)?, row.get(2)?))
+            })?;
         let part = connection
             .prepare_cached(
                 "SELECT first, opened(label), words FROM memory_parts WHERE session = ?1 ORDER BY first DESC LIMIT 1",
@@ -189,12 +245,21 @@ impl Growing {
             .optional()?
             .unwrap_or(0);
         let speakers = crate::search::speakers(connection, id)?;
-        Ok(Self { id, turns, words, speakers, part, last_ms })
+        Ok(Self {
+            id,
+            turns,
+            words,
+            speakers,
+            part,
+            last_ms,
+        })
     }
 
     /// The number of a speaker; speakers have numbers from one on.
     fn speaker(&mut self, connection: &Connection, name: Option<&str>) -> Result<u8, MemoryError> {
-        let Some(name) = name.filter(|name| !is_a_role(name)) else { return Ok(0) };
+        let Some(name) = name.filter(|name| !is_a_role(name)) else {
+            return Ok(0);
+        };
         if let Some(at) = self.speakers.iter().position(|known| known == name) {
             return Ok((at + 1) as u8);
         }
@@ -202,11 +267,9 @@ impl Growing {
             return Ok(0);
         }
         self.speakers.push(name.to_owned());
-        connection.prepare_cached("INSERT INTO memory_speakers VALUES (?1, ?2, sealed(?3))")?.execute(params![
-            self.id,
-            self.speakers.len() as i64,
-            name
-        ])?;
+        connection
+            .prepare_cached("INSERT INTO memory_speakers VALUES (?1, ?2, sealed(?3))")?
+            .execute(params![self.id, self.speakers.len() as i64, name])?;
         Ok(self.speakers.len() as u8)
     }
 
@@ -217,13 +280,20 @@ impl Growing {
         label: Option<&str>,
         at_ms: i64,
     ) -> Result<(), MemoryError> {
-        let same = self.part.as_ref().is_some_and(|part| match (part.label.as_deref(), label) {
-            (None, None) => at_ms - self.last_ms < PAUSE_MS,
-            (before, now) => before == now,
-        });
+        let same = self
+            .part
+            .as_ref()
+            .is_some_and(|part| match (part.label.as_deref(), label) {
+                (None, None) => at_ms - self.last_ms < PAUSE_MS,
+                (before, now) => before == now,
+            });
         if !same {
             self.write_part(connection)?;
-            self.part = Some(Part { first: number, label: label.map(str::to_owned), words: 0 });
+            self.part = Some(Part {
+                first: number,
+                label: label.map(str::to_owned),
+                words: 0,
+            });
         }
         Ok(())
     }
@@ -240,7 +310,9 @@ impl Growing {
     fn write_part(&self, connection: &Connection) -> Result<(), MemoryError> {
         if let Some(part) = &self.part {
             connection
-                .prepare_cached("INSERT OR REPLACE INTO memory_parts VALUES (?1, ?2, sealed(?3), ?4)")?
+                .prepare_cached(
+                    "INSERT OR REPLACE INTO memory_parts VALUES (?1, ?2, sealed(?3), ?4)",
+                )?
                 .execute(params![self.id, part.first, part.label, part.words])?;
         }
         Ok(())

@@ -50,17 +50,26 @@ pub struct Assembled {
 
 impl Memory {
     /// What a prompt has of a session. Between one multiple of ten turns and the next the text only grows at its end.
-    pub fn assemble(&self, session: &str, strategy: Strategy, keep: Keep) -> Result<Assembled, MemoryError> {
+    pub fn assemble(
+        &self,
+        session: &str,
+        strategy: Strategy,
+        keep: Keep,
+    ) -> Result<Assembled, MemoryError> {
         let gradient = match strategy {
             Strategy::Gradient(gradient) => gradient,
             Strategy::Regular(budget) => return self.newest(session, budget),
             Strategy::OneShot => return Ok(Assembled::default()),
         };
         if self.turns(session)? == 0 {
-            return Ok(Assembled { reserve: gradient.budget, ..Assembled::default() });
+            return Ok(Assembled {
+                reserve: gradient.budget,
+                ..Assembled::default()
+            });
         }
         self.finish_levels(session)?;
-        let (assembled, fresh, id) = self.read(|reader| assembled(&reader.connection, session, &gradient))?;
+        let (assembled, fresh, id) =
+            self.read(|reader| assembled(&reader.connection, session, &gradient))?;
         if let (Some(pin), Keep::Pinned) = (fresh, keep) {
             self.write(|connection| pin.write(connection, id, &gradient))?;
         }
@@ -72,14 +81,25 @@ impl Memory {
         self.read(|reader| {
             let session = find(&reader.connection, session)?;
             let mut numbers = Vec::new();
-            columns::read(&reader.connection, session.id, 1, session.turns, &mut numbers)?;
+            columns::read(
+                &reader.connection,
+                session.id,
+                1,
+                session.turns,
+                &mut numbers,
+            )?;
             let mut left = budget;
             let mut first = session.turns + 1;
             for (number, numbers) in (1..=session.turns).rev().zip(numbers.iter().rev()) {
-                let Some(rest) = left.checked_sub(cost_alone(number, numbers, Level::Raw)) else { break };
+                let Some(rest) = left.checked_sub(cost_alone(number, numbers, Level::Raw)) else {
+                    break;
+                };
                 (left, first) = (rest, number);
             }
-            let mut assembled = Assembled { planned: first - 1, ..Assembled::default() };
+            let mut assembled = Assembled {
+                planned: first - 1,
+                ..Assembled::default()
+            };
             assembled.append(&reader.connection, &session, &numbers, session.turns)?;
             Ok(assembled)
         })
@@ -95,18 +115,39 @@ struct Pin {
 }
 
 impl Pin {
-    fn read(connection: &Connection, session: i64, gradient: &Gradient) -> Result<Option<Self>, MemoryError> {
+    fn read(
+        connection: &Connection,
+        session: i64,
+        gradient: &Gradient,
+    ) -> Result<Option<Self>, MemoryError> {
         let mut read = connection.prepare_cached(
             "SELECT planned, reserve, bands, opened(text) FROM memory_gradients WHERE session = ?1 AND budget = ?2 AND shares = ?3",
         )?;
         let found = read.query_row(params![session, gradient.budget, shares(gradient)], |row| {
-            Ok((row.get(0)?, row.get(1)?, row.get::<_, String>(2)?, row.get(3)?))
+            Ok((
+                row.get(0)?,
+                row.get(1)?,
+                row.get::<_, String>(2)?,
+                row.get(3)?,
+            ))
         });
-        let Some((planned, reserve, bands, text)) = found.optional()? else { return Ok(None) };
-        Ok(unfold(&bands).map(|bands| Self { planned, reserve, bands, text }))
+        let Some((planned, reserve, bands, text)) = found.optional()? else {
+            return Ok(None);
+        };
+        Ok(unfold(&bands).map(|bands| Self {
+            planned,
+            reserve,
+            bands,
+            text,
+        }))
     }
 
-    fn write(&self, connection: &Connection, session: i64, gradient: &Gradient) -> Result<(), MemoryError> {
+    fn write(
+        &self,
+        connection: &Connection,
+        session: i64,
+        gradient: &Gradient,
+    ) -> Result<(), MemoryError> {
         connection
             .prepare_cached("INSERT OR REPLACE INTO memory_gradients VALUES (?1, ?2, ?3, ?4, ?5, ?6, sealed(?7))")?
             .execute(params![
@@ -146,8 +187,16 @@ fn unfold(line: &str) -> Option<Vec<Band>> {
         let at = text.find(|c: char| c.is_ascii_uppercase())?;
         let (first, last) = text[..at].split_once('-')?;
         let level = text.get(at..at + 1)?.parse().ok()?;
-        let span = Span { first: first.parse().ok()?, last: last.parse().ok()?, level };
-        Some(Band { span, era: text.get(at + 1..at + 2)? == "1", tokens: text.get(at + 2..)?.parse().ok()? })
+        let span = Span {
+            first: first.parse().ok()?,
+            last: last.parse().ok()?,
+            level,
+        };
+        Some(Band {
+            span,
+            era: text.get(at + 1..at + 2)? == "1",
+            tokens: text.get(at + 2..)?.parse().ok()?,
+        })
     };
     line.split_whitespace().map(band).collect()
 }
@@ -156,7 +205,11 @@ type Fresh = (Assembled, Option<Pin>, i64);
 
 /// Goes on from the plan there is, if it is of these ten turns, else makes one. A turn too large for the room that was
 /// kept makes another before its time.
-fn assembled(connection: &Connection, name: &str, gradient: &Gradient) -> Result<Fresh, MemoryError> {
+fn assembled(
+    connection: &Connection,
+    name: &str,
+    gradient: &Gradient,
+) -> Result<Fresh, MemoryError> {
     let session = find(connection, name)?;
     let turns = session.turns;
     let pin = Pin::read(connection, session.id, gradient)?;
@@ -188,14 +241,26 @@ fn assembled(connection: &Connection, name: &str, gradient: &Gradient) -> Result
 }
 
 /// Stands for the turns a pinned plan has told already.
-const NOT_READ: Numbers = Numbers { words: 0, speaker: 0, role: columns::Role::Other, tokens: [0; 4] };
+const NOT_READ: Numbers = Numbers {
+    words: 0,
+    speaker: 0,
+    role: columns::Role::Other,
+    tokens: [0; 4],
+};
 
 impl Assembled {
     fn from_pin(pin: &Pin) -> Self {
         let tokens = pin.bands.iter().map(|band| band.tokens).sum();
         let (text, bands) = (pin.text.clone(), pin.bands.clone());
         let pinned = text.len();
-        Self { text, bands, tokens, reserve: pin.reserve, planned: pin.planned, pinned }
+        Self {
+            text,
+            bands,
+            tokens,
+            reserve: pin.reserve,
+            planned: pin.planned,
+            pinned,
+        }
     }
 
     fn plan(
@@ -212,7 +277,12 @@ impl Assembled {
         for band in &bands {
             tell(connection, session, band, &mut text)?;
         }
-        let pin = Pin { planned, reserve, bands, text };
+        let pin = Pin {
+            planned,
+            reserve,
+            bands,
+            text,
+        };
         *self = Self::from_pin(&pin);
         Ok(pin)
     }
@@ -238,7 +308,11 @@ impl Assembled {
     ) -> Result<(), MemoryError> {
         for number in self.planned + 1..=turns {
             let tokens = cost_alone(number, &numbers[number as usize - 1], Level::Raw);
-            let band = Band { span: Span::one(number, Level::Raw), era: false, tokens };
+            let band = Band {
+                span: Span::one(number, Level::Raw),
+                era: false,
+                tokens,
+            };
             tell(connection, session, &band, &mut self.text)?;
             self.tokens += tokens;
             self.reserve = self.reserve.saturating_sub(tokens);
@@ -248,20 +322,37 @@ impl Assembled {
     }
 }
 
-fn tell(connection: &Connection, session: &Session, band: &Band, out: &mut String) -> Result<(), MemoryError> {
+fn tell(
+    connection: &Connection,
+    session: &Session,
+    band: &Band,
+    out: &mut String,
+) -> Result<(), MemoryError> {
     let Span { first, last, level } = band.span;
     let text = match level {
         Level::Raw => {
             let turn = stored(connection, session.id, first)?;
-            turn.map(|turn| String::from_utf8_lossy(&turn.raw).into_owned()).unwrap_or_default()
+            turn.map(|turn| String::from_utf8_lossy(&turn.raw).into_owned())
+                .unwrap_or_default()
         }
         _ if band.era => eras::text(connection, session.id, band.span)?,
-        Level::Smoothed => crate::levels::level_text(connection, session.id, first, level)?.unwrap_or_default(),
+        Level::Smoothed => {
+            crate::levels::level_text(connection, session.id, first, level)?.unwrap_or_default()
+        }
         _ => {
-            let column = if level == Level::Tiny { "tiny" } else { "compressed" };
-            let sql = format!("SELECT id, opened({column}) FROM memory_levels WHERE id BETWEEN ?1 AND ?2 ORDER BY id");
+            let column = if level == Level::Tiny {
+                "tiny"
+            } else {
+                "compressed"
+            };
+            let sql = format!(
+                "SELECT id, opened({column}) FROM memory_levels WHERE id BETWEEN ?1 AND ?2 ORDER BY id"
+            );
             let mut read = connection.prepare_cached(&sql)?;
-            let mut rows = read.query(params![turn_id(session.id, first), turn_id(session.id, last)])?;
+            let mut rows = read.query(params![
+                turn_id(session.id, first),
+                turn_id(session.id, last)
+            ])?;
             let mut lines = String::new();
             while let Some(row) = rows.next()? {
                 let (id, text): (i64, String) = (row.get(0)?, row.get(1)?);

@@ -46,13 +46,19 @@ impl Memory {
     pub(crate) fn handed_over(&self, session: &str) -> Result<Option<HandedOver>, MemoryError> {
         self.read(|reader| {
             let found = find(&reader.connection, session)?;
-            let mut read = reader
-                .connection
-                .prepare_cached("SELECT batch, spans, attempt FROM memory_batches WHERE session = ?1")?;
+            let mut read = reader.connection.prepare_cached(
+                "SELECT batch, spans, attempt FROM memory_batches WHERE session = ?1",
+            )?;
             let row = read.query_row(params![found.id], |row| {
-                Ok(HandedOver { batch: row.get(0)?, spans: unfold(&row.get::<_, String>(1)?), attempt: row.get(2)? })
+                Ok(HandedOver {
+                    batch: row.get(0)?,
+                    spans: unfold(&row.get::<_, String>(1)?),
+                    attempt: row.get(2)?,
+                })
             });
-            Ok(row.optional()?.filter(|there| there.last() > found.distilled))
+            Ok(row
+                .optional()?
+                .filter(|there| there.last() > found.distilled))
         })
     }
 
@@ -67,14 +73,25 @@ impl Memory {
     ) -> Result<Answers, MemoryError> {
         let mut attempt = 1;
         if let Some(there) = handed_over {
-            match later.look(&there.batch, there.spans.len()).await.map_err(MemoryError::Batch)? {
+            match later
+                .look(&there.batch, there.spans.len())
+                .await
+                .map_err(MemoryError::Batch)?
+            {
                 Batch::Working => return Ok(Answers::Later),
                 Batch::Answered(answers) => {
-                    let answers = answers.into_iter().map(Result::ok).chain(std::iter::repeat(None));
-                    return Ok(Answers::There(there.spans.into_iter().zip(answers).collect()));
+                    let answers = answers
+                        .into_iter()
+                        .map(Result::ok)
+                        .chain(std::iter::repeat(None));
+                    return Ok(Answers::There(
+                        there.spans.into_iter().zip(answers).collect(),
+                    ));
                 }
                 Batch::Lost if there.attempt >= ATTEMPTS => {
-                    return Ok(Answers::There(there.spans.into_iter().map(|span| (span, None)).collect()));
+                    return Ok(Answers::There(
+                        there.spans.into_iter().map(|span| (span, None)).collect(),
+                    ));
                 }
                 Batch::Lost => attempt = there.attempt + 1,
             }
@@ -84,9 +101,13 @@ impl Memory {
             // Everything that waited was forgotten.
             return Ok(Answers::There(Vec::new()));
         }
-        let (texts, spans): (Vec<String>, Vec<Span>) =
-            prompts.into_iter().map(|prompt| (prompt.text, prompt.span)).unzip();
-        let Some(batch) = later.submit(&texts).await.map_err(MemoryError::Batch)? else { return Ok(Answers::Never) };
+        let (texts, spans): (Vec<String>, Vec<Span>) = prompts
+            .into_iter()
+            .map(|prompt| (prompt.text, prompt.span))
+            .unzip();
+        let Some(batch) = later.submit(&texts).await.map_err(MemoryError::Batch)? else {
+            return Ok(Answers::Never);
+        };
         self.write(|connection| {
             connection.execute(
                 "INSERT OR REPLACE INTO memory_batches VALUES (?1, ?2, ?3, ?4, ?5)",
@@ -98,7 +119,11 @@ impl Memory {
 }
 
 fn fold(spans: &[Span]) -> String {
-    spans.iter().map(|(first, last)| format!("{first}-{last}")).collect::<Vec<_>>().join(" ")
+    spans
+        .iter()
+        .map(|(first, last)| format!("{first}-{last}"))
+        .collect::<Vec<_>>()
+        .join(" ")
 }
 
 fn unfold(spans: &str) -> Vec<Span> {

@@ -40,7 +40,13 @@ impl Memory {
         };
         let Entry { key, title, .. } = document;
         // What others wrote stays on its line: it could look like a word of ours.
-        let title: String = title.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(TITLE).collect();
+        let title: String = title
+            .split_whitespace()
+            .collect::<Vec<_>>()
+            .join(" ")
+            .chars()
+            .take(TITLE)
+            .collect();
         let title = title.replace('"', "'");
         let how = match document.kind {
             DocumentKind::Prompt => format!("tools.prompts.get(\"{key}\") reads it"),
@@ -53,7 +59,10 @@ impl Memory {
 
     /// A turn of a session at a level, by any of its names, as text. It stays on the board for five turns.
     pub fn get_turn(&self, session: &str, turn: &str, level: Level) -> Result<String, MemoryError> {
-        let missing = || MemoryError::NoTurn { session: session.to_owned(), turn: turn.to_owned() };
+        let missing = || MemoryError::NoTurn {
+            session: session.to_owned(),
+            turn: turn.to_owned(),
+        };
         let number = turn_number(turn).ok_or_else(missing)?;
         if number > self.turns(session)? {
             return Err(missing());
@@ -85,7 +94,13 @@ impl Memory {
     }
 }
 
-fn announce(connection: &Connection, session: &str, kind: &str, turn: u32, text: &str) -> Result<(), MemoryError> {
+fn announce(
+    connection: &Connection,
+    session: &str,
+    kind: &str,
+    turn: u32,
+    text: &str,
+) -> Result<(), MemoryError> {
     // Something may be fetched in the very first turn, before that is stored.
     connection
         .prepare_cached("INSERT OR IGNORE INTO memory_sessions (name, created_ms) VALUES (?1, ?2)")?
@@ -136,7 +151,10 @@ mod tests {
         assert_eq!(cut("short", 10), "short");
         for text in ["word ".repeat(500), "日本語".repeat(300), "x".repeat(5000)] {
             let told = cut(&text, 50);
-            assert!(crate::tokens::count(&told) <= 50 && told.ends_with('…') && told.len() > 20, "{told}");
+            assert!(
+                crate::tokens::count(&told) <= 50 && told.ends_with('…') && told.len() > 20,
+                "{told}"
+            );
         }
         assert_eq!(cut("a b c", 0), "…");
     }

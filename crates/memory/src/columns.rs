@@ -59,7 +59,9 @@ impl Numbers {
     }
 
     fn unpack(packed: &[u8; WIDTH]) -> Self {
-        let word = |at: usize| u32::from_le_bytes([packed[at], packed[at + 1], packed[at + 2], packed[at + 3]]);
+        let word = |at: usize| {
+            u32::from_le_bytes([packed[at], packed[at + 1], packed[at + 2], packed[at + 3]])
+        };
         Self {
             words: u16::from_le_bytes([packed[0], packed[1]]),
             speaker: packed[2],
@@ -83,15 +85,27 @@ pub(crate) struct Brief {
 
 impl Brief {
     fn unpack(packed: &[u8; WIDTH]) -> Self {
-        let Numbers { words, speaker, role, .. } = Numbers::unpack(packed);
-        Self { words, speaker, role }
+        let Numbers {
+            words,
+            speaker,
+            role,
+            ..
+        } = Numbers::unpack(packed);
+        Self {
+            words,
+            speaker,
+            role,
+        }
     }
 }
 
 /// The row a turn is in, and its place there. Turns count from one.
 fn place(session: i64, turn: u32) -> (i64, usize) {
     let index = turn - 1;
-    (session << 32 | i64::from(index / PER_BLOCK), (index % PER_BLOCK) as usize)
+    (
+        session << 32 | i64::from(index / PER_BLOCK),
+        (index % PER_BLOCK) as usize,
+    )
 }
 
 /// Rows being changed.
@@ -119,18 +133,26 @@ impl ColumnWriter {
     }
 
     /// The numbers of a turn, as far as they are known.
-    pub(crate) fn get(&mut self, connection: &Connection, session: i64, turn: u32) -> Result<Numbers, MemoryError> {
+    pub(crate) fn get(
+        &mut self,
+        connection: &Connection,
+        session: i64,
+        turn: u32,
+    ) -> Result<Numbers, MemoryError> {
         let (id, at) = place(session, turn);
         let row = self.row(connection, id)?;
         let packed = row.get(at * WIDTH..).and_then(|rest| rest.first_chunk());
-        packed.map(Numbers::unpack).ok_or_else(|| MemoryError::Damaged(format!("turn {turn} has no numbers")))
+        packed
+            .map(Numbers::unpack)
+            .ok_or_else(|| MemoryError::Damaged(format!("turn {turn} has no numbers")))
     }
 
     fn row(&mut self, connection: &Connection, id: i64) -> Result<&mut Vec<u8>, MemoryError> {
         Ok(match self.rows.entry(id) {
             Entry::Occupied(row) => row.into_mut(),
             Entry::Vacant(place) => {
-                let mut read = connection.prepare_cached("SELECT data FROM memory_columns WHERE id = ?1")?;
+                let mut read =
+                    connection.prepare_cached("SELECT data FROM memory_columns WHERE id = ?1")?;
                 let stored = read.query_row(params![id], |row| row.get(0)).optional()?;
                 place.insert(stored.unwrap_or_default())
             }
@@ -139,7 +161,8 @@ impl ColumnWriter {
 
     /// Writes what changed.
     pub(crate) fn finish(self, connection: &Connection) -> Result<(), MemoryError> {
-        let mut write = connection.prepare_cached("INSERT OR REPLACE INTO memory_columns VALUES (?1, ?2)")?;
+        let mut write =
+            connection.prepare_cached("INSERT OR REPLACE INTO memory_columns VALUES (?1, ?2)")?;
         for (id, row) in self.rows {
             write.execute(params![id, row])?;
         }
@@ -182,19 +205,25 @@ fn read_as<T>(
     }
     let (from, skip) = place(session, first);
     let (to, _) = place(session, turns);
-    let mut read =
-        connection.prepare_cached("SELECT data FROM memory_columns WHERE id BETWEEN ?1 AND ?2 ORDER BY id")?;
+    let mut read = connection
+        .prepare_cached("SELECT data FROM memory_columns WHERE id BETWEEN ?1 AND ?2 ORDER BY id")?;
     let mut rows = read.query(params![from, to])?;
     let (before, mut skip) = (into.len(), skip);
     while let Some(row) = rows.next()? {
-        let data = row.get_ref(0)?.as_blob().map_err(|error| MemoryError::Damaged(error.to_string()))?;
+        let data = row
+            .get_ref(0)?
+            .as_blob()
+            .map_err(|error| MemoryError::Damaged(error.to_string()))?;
         let (packed, _) = data.as_chunks::<WIDTH>();
         into.extend(packed.iter().skip(skip).map(&unpack));
         skip = 0;
     }
     let expected = (turns + 1 - first) as usize;
     if into.len() - before < expected {
-        return Err(MemoryError::Damaged(format!("{} turns lack their numbers", expected - (into.len() - before))));
+        return Err(MemoryError::Damaged(format!(
+            "{} turns lack their numbers",
+            expected - (into.len() - before)
+        )));
     }
     into.truncate(before + expected);
     Ok(())

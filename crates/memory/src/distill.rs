@@ -50,13 +50,20 @@ impl Memory {
     /// Reads some turns of a session that were not read before, and learns from them: with a model by asking it,
     /// without one, or where it fails, by rules. Call it again while turns wait. A model that answers later gets all
     /// turns at once, and they are learned from when it has answered.
-    pub async fn distill(&self, session: &str, model: Option<&dyn SmallModel>) -> Result<Distilled, MemoryError> {
+    pub async fn distill(
+        &self,
+        session: &str,
+        model: Option<&dyn SmallModel>,
+    ) -> Result<Distilled, MemoryError> {
         self.finish_levels(session)?;
         let _lease = self.lease(session)?;
         let later = model.and_then(|model| model.later());
         match self.distill_some(session, model, later).await? {
             Some(done) => Ok(done),
-            None => Ok(self.distill_some(session, model, None).await?.unwrap_or_default()),
+            None => Ok(self
+                .distill_some(session, model, None)
+                .await?
+                .unwrap_or_default()),
         }
     }
 
@@ -67,11 +74,21 @@ impl Memory {
         model: Option<&dyn SmallModel>,
         later: Option<&dyn Later>,
     ) -> Result<Option<Distilled>, MemoryError> {
-        let handed_over = later.map(|_| self.handed_over(session)).transpose()?.flatten();
-        let most = if later.is_some() { AT_A_TIME_LATER } else { AT_A_TIME };
+        let handed_over = later
+            .map(|_| self.handed_over(session))
+            .transpose()?
+            .flatten();
+        let most = if later.is_some() {
+            AT_A_TIME_LATER
+        } else {
+            AT_A_TIME
+        };
         let (found, last, turns) = self.read(|reader| {
             let found = find(&reader.connection, session)?;
-            let last = handed_over.as_ref().map_or(found.distilled + most, HandedOver::last).min(found.turns);
+            let last = handed_over
+                .as_ref()
+                .map_or(found.distilled + most, HandedOver::last)
+                .min(found.turns);
             let mut turns = Vec::new();
             for number in found.distilled + 1..=last {
                 if let Some(turn) = stored(&reader.connection, found.id, number)? {
@@ -88,10 +105,16 @@ impl Memory {
             return Ok(Some(Distilled::default()));
         }
         let answers = match (model, later) {
-            (_, Some(later)) => match self.answered_later(&found, session, &turns, handed_over, later).await? {
+            (_, Some(later)) => match self
+                .answered_later(&found, session, &turns, handed_over, later)
+                .await?
+            {
                 Answers::There(answers) => answers,
                 Answers::Later => {
-                    return Ok(Some(Distilled { handed_over: turns.len() as u32, ..Distilled::default() }));
+                    return Ok(Some(Distilled {
+                        handed_over: turns.len() as u32,
+                        ..Distilled::default()
+                    }));
                 }
                 Answers::Never => return Ok(None),
             },
@@ -99,7 +122,11 @@ impl Memory {
                 let prompts = self.prompts(session, &turns)?;
                 let texts: Vec<String> = prompts.iter().map(|prompt| prompt.text.clone()).collect();
                 let answers = model.ask_all(&texts).await;
-                prompts.into_iter().zip(answers).map(|(prompt, answer)| (prompt.span, answer.ok())).collect()
+                prompts
+                    .into_iter()
+                    .zip(answers)
+                    .map(|(prompt, answer)| (prompt.span, answer.ok()))
+                    .collect()
             }
             (None, None) => vec![((found.distilled + 1, last), None)],
         };
@@ -118,7 +145,10 @@ impl Memory {
             if marked == 0 {
                 return Err(MemoryError::Busy(session.to_owned()));
             }
-            connection.execute("DELETE FROM memory_batches WHERE session = ?1", params![found.id])?;
+            connection.execute(
+                "DELETE FROM memory_batches WHERE session = ?1",
+                params![found.id],
+            )?;
             for draft in &drafts {
                 learn(connection, found.id, draft)?;
             }
@@ -127,7 +157,13 @@ impl Memory {
             }
             let dropped = prune(connection)?;
             let (turns, waiting) = (last - found.distilled, found.turns - last);
-            Ok(Some(Distilled { turns, learned: drafts.len() as u32, dropped, waiting, handed_over: 0 }))
+            Ok(Some(Distilled {
+                turns,
+                learned: drafts.len() as u32,
+                dropped,
+                waiting,
+                handed_over: 0,
+            }))
         })
     }
 
@@ -140,7 +176,12 @@ impl Memory {
                  ORDER BY weight DESC, opened(name)",
             )?;
             let rows = read.query_map(params![found.id], |row| {
-                Ok(Topic { name: row.get(0)?, category: row.get(1)?, weight: row.get(2)?, turns: row.get(3)? })
+                Ok(Topic {
+                    name: row.get(0)?,
+                    category: row.get(1)?,
+                    weight: row.get(2)?,
+                    turns: row.get(3)?,
+                })
             })?;
             Ok(rows.collect::<Result<_, _>>()?)
         })
@@ -151,9 +192,16 @@ impl Memory {
         let folder = self.folder().join("live");
         let id = self.read(|reader| Ok(find(&reader.connection, session)?.id))?;
         let path = folder.join(format!("memory-distill-{id}"));
-        let wrong = |error| MemoryError::File { path: path.display().to_string(), error };
+        let wrong = |error| MemoryError::File {
+            path: path.display().to_string(),
+            error,
+        };
         std::fs::create_dir_all(&folder).map_err(wrong)?;
-        let file = File::options().create(true).append(true).open(&path).map_err(wrong)?;
+        let file = File::options()
+            .create(true)
+            .append(true)
+            .open(&path)
+            .map_err(wrong)?;
         match file.try_lock() {
             Ok(()) => Ok(file),
             Err(TryLockError::WouldBlock) => Err(MemoryError::Busy(session.to_owned())),
@@ -162,7 +210,11 @@ impl Memory {
     }
 
     /// What a model is asked about these turns, so many to a prompt as it takes.
-    pub(crate) fn prompts(&self, session: &str, turns: &[Observed]) -> Result<Vec<TurnsPrompt>, MemoryError> {
+    pub(crate) fn prompts(
+        &self,
+        session: &str,
+        turns: &[Observed],
+    ) -> Result<Vec<TurnsPrompt>, MemoryError> {
         let mut prompts: Vec<TurnsPrompt> = Vec::new();
         let mut used = 0;
         for turn in turns {
@@ -177,7 +229,10 @@ impl Memory {
                 }
                 None => {
                     let span = (turn.number, turn.number);
-                    prompts.push(TurnsPrompt { text: format!("{INSTRUCTIONS}\n\n{told}"), span });
+                    prompts.push(TurnsPrompt {
+                        text: format!("{INSTRUCTIONS}\n\n{told}"),
+                        span,
+                    });
                     used = cost;
                 }
             }
@@ -192,15 +247,24 @@ impl Memory {
         topics: &std::collections::BTreeMap<String, u32>,
     ) -> Result<Vec<Draft>, MemoryError> {
         let mut drafts = Vec::new();
-        for (topic, _) in topics.iter().filter(|(_, turns)| **turns as usize >= LAYER_TURNS) {
-            let query =
-                crate::Query { k: 40, weights: crate::Weights::BM25, ..crate::Query::new(topic).in_session(session) };
+        for (topic, _) in topics
+            .iter()
+            .filter(|(_, turns)| **turns as usize >= LAYER_TURNS)
+        {
+            let query = crate::Query {
+                k: 40,
+                weights: crate::Weights::BM25,
+                ..crate::Query::new(topic).in_session(session)
+            };
             let mut numbers: Vec<u32> = self.search(&query)?.iter().map(|hit| hit.number).collect();
             numbers.sort_unstable();
             let (mut content, mut used, mut turns) = (String::new(), 0, Vec::new());
             for number in numbers {
                 let told = self.level(session, number, Level::Compressed)?;
-                let line = format!("- {} (T-{number})\n", String::from_utf8_lossy(&told).replace('\n', " "));
+                let line = format!(
+                    "- {} (T-{number})\n",
+                    String::from_utf8_lossy(&told).replace('\n', " ")
+                );
                 let cost = tokens::count(&line);
                 if used + cost > *LAYER.end() / 2 {
                     break;
@@ -246,7 +310,9 @@ fn drawn(turns: &[Observed], answers: Vec<(Span, Option<String>)>) -> Vec<Draft>
             continue;
         };
         for mut draft in drafts_in(&value) {
-            draft.turns.retain(|turn| shown.iter().any(|shown| shown.number == *turn));
+            draft
+                .turns
+                .retain(|turn| shown.iter().any(|shown| shown.number == *turn));
             if draft.turns.is_empty() {
                 // It does not say which: it may be any of them, and is forgotten with any of them.
                 draft.turns = shown.iter().map(|turn| turn.number).collect();
@@ -277,8 +343,10 @@ fn weigh(
     topics: &std::collections::BTreeMap<String, u32>,
     turns: usize,
 ) -> Result<(), MemoryError> {
-    connection
-        .execute("UPDATE memory_topics SET weight = weight * ?2 WHERE session = ?1", params![session.id, FADING])?;
+    connection.execute(
+        "UPDATE memory_topics SET weight = weight * ?2 WHERE session = ?1",
+        params![session.id, FADING],
+    )?;
     let most = topics.values().copied().max().unwrap_or(1).max(1);
     for (name, count) in topics {
         let weight = (1.0 - FADING) * f64::from(*count) / f64::from(most);
@@ -289,8 +357,10 @@ fn weigh(
             )?
             .execute(params![session.id, name, category(name), weight, (*count).min(turns as u32)])?;
     }
-    connection
-        .execute("DELETE FROM memory_topics WHERE session = ?1 AND weight < ?2", params![session.id, DROPPED_BELOW])?;
+    connection.execute(
+        "DELETE FROM memory_topics WHERE session = ?1 AND weight < ?2",
+        params![session.id, DROPPED_BELOW],
+    )?;
     Ok(())
 }
 
@@ -312,18 +382,36 @@ fn drafts_in(value: &Value) -> Vec<Draft> {
     ] {
         for item in value[field].as_array().into_iter().flatten() {
             let words = |field: &str| {
-                let words = item[field].as_array().into_iter().flatten().filter_map(Value::as_str);
-                words.map(|word| word.replace('\n', " ")).collect::<Vec<_>>()
+                let words = item[field]
+                    .as_array()
+                    .into_iter()
+                    .flatten()
+                    .filter_map(Value::as_str);
+                words
+                    .map(|word| word.replace('\n', " "))
+                    .collect::<Vec<_>>()
             };
-            let content = item["content"].as_str().unwrap_or_default().trim().to_owned();
+            let content = item["content"]
+                .as_str()
+                .unwrap_or_default()
+                .trim()
+                .to_owned();
             let size = tokens::count(&content);
-            if content.is_empty() || size > *LAYER.end() || (kind == "layer" && size < *LAYER.start()) {
+            if content.is_empty()
+                || size > *LAYER.end()
+                || (kind == "layer" && size < *LAYER.start())
+            {
                 continue;
             }
-            let turns = item["turns"].as_array().into_iter().flatten().filter_map(|turn| match turn {
-                Value::String(name) => crate::turn_number(name),
-                number => number.as_u64().map(|number| number as u32),
-            });
+            let turns =
+                item["turns"]
+                    .as_array()
+                    .into_iter()
+                    .flatten()
+                    .filter_map(|turn| match turn {
+                        Value::String(name) => crate::turn_number(name),
+                        number => number.as_u64().map(|number| number as u32),
+                    });
             let title = item["title"].as_str().unwrap_or(&content);
             let title = crate::smooth::shortened(title, 100).into_owned();
             let mut found = words("keywords");
@@ -352,10 +440,19 @@ impl Memory {
     pub(crate) fn hidden(&self, piece: Piece) -> Piece {
         let hidden = |text: String| self.redacted(&text).into_owned();
         match piece {
-            Piece::Said { role, text } => Piece::Said { role, text: hidden(text) },
+            Piece::Said { role, text } => Piece::Said {
+                role,
+                text: hidden(text),
+            },
             Piece::Thought(text) => Piece::Thought(hidden(text)),
-            Piece::Called { name, args } => Piece::Called { name, args: hidden(args) },
-            Piece::Came { text, failed } => Piece::Came { text: hidden(text), failed },
+            Piece::Called { name, args } => Piece::Called {
+                name,
+                args: hidden(args),
+            },
+            Piece::Came { text, failed } => Piece::Came {
+                text: hidden(text),
+                failed,
+            },
         }
     }
 }

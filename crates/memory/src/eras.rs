@@ -24,7 +24,12 @@ fn size(length: u32) -> u32 {
 }
 
 /// Writes the eras that became complete when the levels of turns after `from` up to `to` were written.
-pub(crate) fn write(connection: &Connection, session: &Session, from: u32, to: u32) -> Result<(), MemoryError> {
+pub(crate) fn write(
+    connection: &Connection,
+    session: &Session,
+    from: u32,
+    to: u32,
+) -> Result<(), MemoryError> {
     for length in 0..LENGTHS {
         for era in from / size(length)..to / size(length) {
             write_one(connection, session, length, era)?;
@@ -33,16 +38,30 @@ pub(crate) fn write(connection: &Connection, session: &Session, from: u32, to: u
     Ok(())
 }
 
-fn write_one(connection: &Connection, session: &Session, length: u32, era: u32) -> Result<(), MemoryError> {
+fn write_one(
+    connection: &Connection,
+    session: &Session,
+    length: u32,
+    era: u32,
+) -> Result<(), MemoryError> {
     let (first, last) = (era * size(length) + 1, (era + 1) * size(length));
     let lines = match length {
         0 => tiny_lines(connection, session.id, first, last)?,
         _ => era_lines(connection, session.id, length - 1, first, last)?,
     };
     let rarity = Rarity::of(connection, session);
-    let language = Language { rarity: &|word| rarity.of_word(word), count: &tokens::count };
+    let language = Language {
+        rarity: &|word| rarity.of_word(word),
+        count: &tokens::count,
+    };
     let text = best_lines(&lines, TOKENS, &language);
-    let tokens = tokens::count(&text) + Span { first, last, level: Level::Tiny }.tokens();
+    let tokens = tokens::count(&text)
+        + Span {
+            first,
+            last,
+            level: Level::Tiny,
+        }
+        .tokens();
     connection
         .prepare_cached("INSERT OR REPLACE INTO memory_eras VALUES (?1, ?2, ?3, sealed(?4), ?5)")?
         .execute(params![session.id, length, first, text, tokens])?;
@@ -50,7 +69,11 @@ fn write_one(connection: &Connection, session: &Session, length: u32, era: u32) 
 }
 
 /// Writes anew what tells of a turn that changed.
-pub(crate) fn rewrite(connection: &Connection, session: &Session, turn: u32) -> Result<(), MemoryError> {
+pub(crate) fn rewrite(
+    connection: &Connection,
+    session: &Session,
+    turn: u32,
+) -> Result<(), MemoryError> {
     for length in 0..LENGTHS {
         let era = (turn - 1) / size(length);
         if (era + 1) * size(length) <= session.written {
@@ -60,10 +83,19 @@ pub(crate) fn rewrite(connection: &Connection, session: &Session, turn: u32) -> 
     Ok(())
 }
 
-fn tiny_lines(connection: &Connection, session: i64, first: u32, last: u32) -> Result<Vec<String>, MemoryError> {
-    let mut read =
-        connection.prepare_cached("SELECT opened(tiny) FROM memory_levels WHERE id BETWEEN ?1 AND ?2 ORDER BY id")?;
-    let rows = read.query_map(params![turn_id(session, first), turn_id(session, last)], |row| row.get(0))?;
+fn tiny_lines(
+    connection: &Connection,
+    session: i64,
+    first: u32,
+    last: u32,
+) -> Result<Vec<String>, MemoryError> {
+    let mut read = connection.prepare_cached(
+        "SELECT opened(tiny) FROM memory_levels WHERE id BETWEEN ?1 AND ?2 ORDER BY id",
+    )?;
+    let rows = read.query_map(
+        params![turn_id(session, first), turn_id(session, last)],
+        |row| row.get(0),
+    )?;
     Ok(rows.collect::<Result<_, _>>()?)
 }
 
@@ -83,7 +115,11 @@ fn era_lines(
 }
 
 /// The text of the era that begins and ends at these turns.
-pub(crate) fn text(connection: &Connection, session: i64, span: Span) -> Result<String, MemoryError> {
+pub(crate) fn text(
+    connection: &Connection,
+    session: i64,
+    span: Span,
+) -> Result<String, MemoryError> {
     let length = (0..LENGTHS).find(|length| size(*length) == span.last + 1 - span.first);
     let found = match length {
         Some(length) => era_lines(connection, session, length, span.first, span.first)?.pop(),
@@ -102,7 +138,8 @@ pub(crate) struct EraTokens {
 impl EraTokens {
     pub(crate) fn read(connection: &Connection, session: i64) -> Result<Self, MemoryError> {
         let mut eras = Self::default();
-        let mut read = connection.prepare_cached("SELECT length, first, tokens FROM memory_eras WHERE session = ?1")?;
+        let mut read = connection
+            .prepare_cached("SELECT length, first, tokens FROM memory_eras WHERE session = ?1")?;
         let mut rows = read.query(params![session])?;
         while let Some(row) = rows.next()? {
             let length: u32 = row.get(0)?;
@@ -120,7 +157,9 @@ impl Eras for EraTokens {
         let mut at = 0;
         for length in (0..LENGTHS).rev() {
             while at + size(length) <= turns {
-                let Some(tokens) = self.tokens[length as usize].get(&(at + 1)) else { break };
+                let Some(tokens) = self.tokens[length as usize].get(&(at + 1)) else {
+                    break;
+                };
                 cover.push((at + 1, at + size(length), *tokens));
                 at += size(length);
             }

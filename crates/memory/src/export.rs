@@ -30,20 +30,29 @@ impl Memory {
                 else {
                     continue;
                 };
-                let key = turn.key.as_ref().and_then(|key| serde_json::from_str(key).ok());
+                let key = turn
+                    .key
+                    .as_ref()
+                    .and_then(|key| serde_json::from_str(key).ok());
                 let text = String::from_utf8_lossy(&turn.raw);
                 let mut line = json!({
                     "session": name, "turn": key.unwrap_or_else(|| json!(format!("T-{number}"))), "role": turn.role,
                     "text": self.redacted(&text),
                 });
                 let more = [("part", part), ("speaker", turn.speaker), ("ts", turn.ts)];
-                for (field, value) in more.into_iter().filter_map(|(field, value)| Some((field, value?))) {
+                for (field, value) in more
+                    .into_iter()
+                    .filter_map(|(field, value)| Some((field, value?)))
+                {
                     line[field] = json!(value);
                 }
                 if turn.form == Form::Items {
                     line["form"] = json!("items");
                 }
-                writeln!(out, "{line}").map_err(|error| MemoryError::File { path: "the export".to_owned(), error })?;
+                writeln!(out, "{line}").map_err(|error| MemoryError::File {
+                    path: "the export".to_owned(),
+                    error,
+                })?;
                 count += 1;
             }
         }
@@ -51,7 +60,11 @@ impl Memory {
     }
 }
 
-fn part_of(connection: &rusqlite::Connection, session: i64, number: u32) -> Result<Option<String>, MemoryError> {
+fn part_of(
+    connection: &rusqlite::Connection,
+    session: i64,
+    number: u32,
+) -> Result<Option<String>, MemoryError> {
     let mut read = connection.prepare_cached(
         "SELECT opened(label) FROM memory_parts WHERE session = ?1 AND first <= ?2 ORDER BY first DESC LIMIT 1",
     )?;

@@ -41,7 +41,11 @@ pub(crate) fn lower(pieces: &[Piece], raw_tokens: u32, language: &Language<'_>) 
     let shorts: Vec<Unit> = units.iter().map(|unit| unit.shortened(language)).collect();
     let compressed = fit(&shorts, ((raw * COMPRESSED) as u32).max(1), language);
     let tiny = fit(&tellings(&shorts), ((raw * TINY) as u32).max(1), language);
-    Lower { smoothed, compressed, tiny }
+    Lower {
+        smoothed,
+        compressed,
+        tiny,
+    }
 }
 
 /// The lines that say most, within so many tokens, on one line.
@@ -58,7 +62,9 @@ pub(crate) fn best_lines(lines: &[String], target: u32, language: &Language<'_>)
         }
     });
     let mut seen = std::collections::HashSet::new();
-    let units: Vec<Unit> = units.filter(|unit| seen.insert(unit.text.to_lowercase())).collect();
+    let units: Vec<Unit> = units
+        .filter(|unit| seen.insert(unit.text.to_lowercase()))
+        .collect();
     fit(&units, target, language)
 }
 
@@ -78,7 +84,11 @@ struct Unit {
 impl Unit {
     fn shortened(&self, language: &Language<'_>) -> Self {
         match &self.short {
-            Some(short) => Self { tokens: (language.count)(short), text: short.clone(), ..self.clone() },
+            Some(short) => Self {
+                tokens: (language.count)(short),
+                text: short.clone(),
+                ..self.clone()
+            },
             None => self.clone(),
         }
     }
@@ -98,7 +108,9 @@ const LINES_KEPT: usize = 400;
 
 fn units(pieces: &[Piece], language: &Language<'_>) -> Vec<Unit> {
     let mut units: Vec<Unit> = Vec::new();
-    let last_said = pieces.iter().rposition(|piece| matches!(piece, Piece::Said { .. }));
+    let last_said = pieces
+        .iter()
+        .rposition(|piece| matches!(piece, Piece::Said { .. }));
     let mut at = 0;
     while at < pieces.len() {
         let before = units.len();
@@ -119,7 +131,14 @@ fn units(pieces: &[Piece], language: &Language<'_>) -> Vec<Unit> {
                 call(name, args, came, at, language, &mut units);
                 at += usize::from(came.is_some());
             }
-            Piece::Came { text, failed } => call("result", "", Some((text, *failed)), at, language, &mut units),
+            Piece::Came { text, failed } => call(
+                "result",
+                "",
+                Some((text, *failed)),
+                at,
+                language,
+                &mut units,
+            ),
         }
         if let Some(first) = units.get_mut(before) {
             first.worth *= OF_THE_FIRST_SENTENCE;
@@ -137,7 +156,14 @@ fn say(text: &str, factor: f64, piece: usize, language: &Language<'_>, units: &m
             if seen.insert(sentence.to_lowercase()) {
                 let tokens = (language.count)(sentence).max(1);
                 let worth = factor * worth(sentence, language);
-                units.push(Unit { text: sentence.to_owned(), short: None, tokens, worth, piece, line });
+                units.push(Unit {
+                    text: sentence.to_owned(),
+                    short: None,
+                    tokens,
+                    worth,
+                    piece,
+                    line,
+                });
             }
         }
     }
@@ -152,7 +178,9 @@ fn call(
     units: &mut Vec<Unit>,
 ) {
     let about = crate::smooth::arguments(args);
-    let title = format!("{name} {}", crate::smooth::shortened(&about, 80)).trim_end().to_owned();
+    let title = format!("{name} {}", crate::smooth::shortened(&about, 80))
+        .trim_end()
+        .to_owned();
     let (output, failed) = came.map_or(("", false), |(text, failed)| (text.as_str(), failed));
     let telling = crate::smooth::telling_line(output);
     let short = match telling.is_empty() {
@@ -164,12 +192,26 @@ fn call(
     let factor = if failed { OF_A_FAILURE } else { OF_A_CALL };
     let worth_of = |text: &str| factor * worth(text, language);
     let tokens = (language.count)(&head).max(1);
-    units.push(Unit { worth: worth_of(&short), text: head, short: Some(short), tokens, piece, line: 0 });
-    for (at, line) in crate::smooth::lines_kept(output, LINES_KEPT).into_iter().enumerate() {
+    units.push(Unit {
+        worth: worth_of(&short),
+        text: head,
+        short: Some(short),
+        tokens,
+        piece,
+        line: 0,
+    });
+    for (at, line) in crate::smooth::lines_kept(output, LINES_KEPT)
+        .into_iter()
+        .enumerate()
+    {
         let text = clean(line);
         if !text.trim().is_empty() {
             // The short form of a call tells its output already.
-            let stands_out = if crate::smooth::stands_out(&text) { OF_A_FAILURE } else { 0.5 };
+            let stands_out = if crate::smooth::stands_out(&text) {
+                OF_A_FAILURE
+            } else {
+                0.5
+            };
             let tokens = (language.count)(&text).max(1);
             units.push(Unit {
                 worth: stands_out * worth(&text, language) * 0.5,
@@ -190,10 +232,18 @@ fn worth(text: &str, language: &Language<'_>) -> f64 {
     each_word(text, |word| {
         words += 1.0;
         if !is_stop_word(word) && seen.insert(word.to_owned()) {
-            sum += if is_number(word) { OF_A_NUMBER } else { (language.rarity)(word) };
+            sum += if is_number(word) {
+                OF_A_NUMBER
+            } else {
+                (language.rarity)(word)
+            };
         }
     });
-    let names = text.split_whitespace().skip(1).filter(|word| word.starts_with(char::is_uppercase)).count();
+    let names = text
+        .split_whitespace()
+        .skip(1)
+        .filter(|word| word.starts_with(char::is_uppercase))
+        .count();
     (sum + names as f64) / (words + 3.0_f64).sqrt()
 }
 
@@ -204,7 +254,11 @@ fn is_number(word: &str) -> bool {
 /// What a single line is made of: the best of what was asked and of what came of it, and how many calls there were.
 fn tellings(units: &[Unit]) -> Vec<Unit> {
     let calls = units.iter().filter(|unit| unit.short.is_some()).count();
-    let mut kept: Vec<Unit> = units.iter().filter(|unit| unit.short.is_none() || calls == 1).cloned().collect();
+    let mut kept: Vec<Unit> = units
+        .iter()
+        .filter(|unit| unit.short.is_none() || calls == 1)
+        .cloned()
+        .collect();
     if kept.is_empty() {
         kept = units.to_vec();
     }
@@ -239,7 +293,11 @@ fn fit(units: &[Unit], target: u32, language: &Language<'_>) -> String {
         }
     }
     kept.sort_by_key(|(at, _)| *at);
-    join(kept.into_iter().map(|(at, text)| (&units[at], text)).collect())
+    join(
+        kept.into_iter()
+            .map(|(at, text)| (&units[at], text))
+            .collect(),
+    )
 }
 
 fn join(kept: Vec<(&Unit, String)>) -> String {
@@ -275,9 +333,17 @@ fn squeeze(text: &str, target: u32, language: &Language<'_>) -> String {
             let worth = worth_of_word(text, at, language);
             // Among so few words there is nothing to punctuate.
             let bare = text.trim_matches(|c: char| !c.is_alphanumeric());
-            let text = if target <= FEW && !bare.is_empty() { bare } else { text };
+            let text = if target <= FEW && !bare.is_empty() {
+                bare
+            } else {
+                text
+            };
             let tokens = (language.count)(&format!(" {text}")).max(1);
-            Word { text, worth, tokens }
+            Word {
+                text,
+                worth,
+                tokens,
+            }
         })
         .collect();
     if target <= FEW && words.iter().any(|word| word.worth > SAYS_SOMETHING) {
@@ -297,14 +363,24 @@ fn squeeze(text: &str, target: u32, language: &Language<'_>) -> String {
     if kept.is_empty() {
         // Not one word fits: the shortest that says something has to.
         let telling = (0..words.len()).filter(|at| words[*at].worth > SAYS_SOMETHING);
-        kept.extend(telling.min_by_key(|at| words[*at].tokens).or(if words.is_empty() { None } else { Some(0) }));
+        kept.extend(
+            telling
+                .min_by_key(|at| words[*at].tokens)
+                .or(if words.is_empty() { None } else { Some(0) }),
+        );
     }
     // A word at the beginning has no space to be one token with: the least of them may have to go.
     loop {
         let mut in_order = kept.clone();
         in_order.sort_unstable();
-        let text = in_order.into_iter().map(|at| words[at].text).collect::<Vec<_>>().join(" ");
-        let text = text.trim_matches(|c: char| matches!(c, ',' | ';' | ':' | '(' | ')' | '"')).to_owned();
+        let text = in_order
+            .into_iter()
+            .map(|at| words[at].text)
+            .collect::<Vec<_>>()
+            .join(" ");
+        let text = text
+            .trim_matches(|c: char| matches!(c, ',' | ';' | ':' | '(' | ')' | '"'))
+            .to_owned();
         if kept.len() <= 1 || (language.count)(&text) <= target {
             return text;
         }
@@ -313,7 +389,9 @@ fn squeeze(text: &str, target: u32, language: &Language<'_>) -> String {
 }
 
 /// Negations turn a sentence round: they stay as long as anything does.
-const NEGATIONS: &[&str] = &["not", "no", "never", "none", "without", "cannot", "can't", "don't", "didn't", "won't"];
+const NEGATIONS: &[&str] = &[
+    "not", "no", "never", "none", "without", "cannot", "can't", "don't", "didn't", "won't",
+];
 const ARTICLES: &[&str] = &["a", "an", "the"];
 
 fn worth_of_word(word: &str, at: usize, language: &Language<'_>) -> f64 {
@@ -330,7 +408,11 @@ fn worth_of_word(word: &str, at: usize, language: &Language<'_>) -> f64 {
     }
     let mut worth: f64 = 0.0;
     each_word(bare, |part| {
-        let part = if is_stop_word(part) { 0.5 } else { 1.0 + (language.rarity)(part) };
+        let part = if is_stop_word(part) {
+            0.5
+        } else {
+            1.0 + (language.rarity)(part)
+        };
         worth = worth.max(part);
     });
     if is_number(bare) {
@@ -347,57 +429,109 @@ mod tests {
     use super::*;
 
     fn language<'a>() -> Language<'a> {
-        Language { rarity: &|word| word.len() as f64 / 2.0, count: &crate::tokens::count }
+        Language {
+            rarity: &|word| word.len() as f64 / 2.0,
+            count: &crate::tokens::count,
+        }
     }
 
     fn said(text: &str) -> Vec<Piece> {
-        vec![Piece::Said { role: "user".into(), text: text.into() }]
+        vec![Piece::Said {
+            role: "user".into(),
+            text: text.into(),
+        }]
     }
 
     #[test]
     fn every_length_of_prose_meets_its_targets() {
         let sentence = "Well, I really just wanted to tell you that Caroline went to the adoption agency in Boston on May 8, \
                         and she was not happy with the answer they gave her. ";
-        let filler =
-            "Anyway, how are you doing these days? I hope that everything is going well for you and the kids! ";
+        let filler = "Anyway, how are you doing these days? I hope that everything is going well for you and the kids! ";
         for repeated in [1, 2, 5, 40] {
-            let text: String = (0..repeated).map(|n| format!("{n}: {sentence}{filler}")).collect();
+            let text: String = (0..repeated)
+                .map(|n| format!("{n}: {sentence}{filler}"))
+                .collect();
             let raw = crate::tokens::count(&text);
             let lower = lower(&said(&text), raw, &language());
             let share = |text: &str| f64::from(crate::tokens::count(text)) / f64::from(raw);
             let shares = [&lower.smoothed, &lower.compressed, &lower.tiny].map(|text| share(text));
-            assert!((0.4..=0.75).contains(&shares[0]), "S {} of {repeated}: {}", shares[0], lower.smoothed);
-            assert!((0.25..=0.45).contains(&shares[1]), "C {} of {repeated}: {}", shares[1], lower.compressed);
-            assert!(shares[2] <= 0.08, "T {} of {repeated}: {}", shares[2], lower.tiny);
+            assert!(
+                (0.4..=0.75).contains(&shares[0]),
+                "S {} of {repeated}: {}",
+                shares[0],
+                lower.smoothed
+            );
+            assert!(
+                (0.25..=0.45).contains(&shares[1]),
+                "C {} of {repeated}: {}",
+                shares[1],
+                lower.compressed
+            );
+            assert!(
+                shares[2] <= 0.08,
+                "T {} of {repeated}: {}",
+                shares[2],
+                lower.tiny
+            );
             assert!(!lower.tiny.is_empty());
-            assert!(lower.compressed.contains("adoption") && lower.compressed.contains("not"), "{}", lower.compressed);
+            assert!(
+                lower.compressed.contains("adoption") && lower.compressed.contains("not"),
+                "{}",
+                lower.compressed
+            );
         }
     }
 
     #[test]
     fn calls_are_told_with_what_came_of_them() {
-        let output = "> npm test\n".to_owned() + &"  ✓ works\n".repeat(60) + "  ✗ login\nTests: 2 failed, 58 passed\n";
+        let output = "> npm test\n".to_owned()
+            + &"  ✓ works\n".repeat(60)
+            + "  ✗ login\nTests: 2 failed, 58 passed\n";
         let pieces = vec![
             Piece::Said {
                 role: "user".into(),
                 text: "Please run the tests and tell me what fails in the login module.".into(),
             },
-            Piece::Called { name: "exec".into(), args: r#"{"command":["npm","test"]}"#.into() },
-            Piece::Came { text: output.clone(), failed: true },
+            Piece::Called {
+                name: "exec".into(),
+                args: r#"{"command":["npm","test"]}"#.into(),
+            },
+            Piece::Came {
+                text: output.clone(),
+                failed: true,
+            },
             Piece::Said {
                 role: "assistant".into(),
                 text: "Two tests of the login module fail: the token has expired.".into(),
             },
         ];
         let lower = lower(&pieces, 600, &language());
-        assert!(lower.compressed.contains("{exec npm test: Tests: 2 failed, 58 passed}"), "{}", lower.compressed);
+        assert!(
+            lower
+                .compressed
+                .contains("{exec npm test: Tests: 2 failed, 58 passed}"),
+            "{}",
+            lower.compressed
+        );
         assert!(lower.tiny.contains("login"), "{}", lower.tiny);
-        assert_eq!(lower.smoothed.matches("works").count(), 1, "{}", lower.smoothed);
+        assert_eq!(
+            lower.smoothed.matches("works").count(),
+            1,
+            "{}",
+            lower.smoothed
+        );
     }
 
     #[test]
     fn nothing_and_almost_nothing() {
-        assert_eq!(lower(&[], 0, &language()), Lower { smoothed: "".into(), compressed: "".into(), tiny: "".into() });
+        assert_eq!(
+            lower(&[], 0, &language()),
+            Lower {
+                smoothed: "".into(),
+                compressed: "".into(),
+                tiny: "".into()
+            }
+        );
         let ok = lower(&said("ok"), 1, &language());
         assert_eq!((ok.smoothed.as_str(), ok.tiny.as_str()), ("ok", "ok"));
         assert!(lower(&said("… !!"), 2, &language()).tiny.len() < 10);

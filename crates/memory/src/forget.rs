@@ -26,7 +26,12 @@ impl Memory {
             let Session { id, turns, .. } = find(connection, session)?;
             let lessons = forget_lessons(connection, id, 1, turns)?;
             let (first, last) = (id << 32, (id + 1) << 32);
-            for table in ["memory_turns", "memory_levels", "memory_columns", "memory_vectors"] {
+            for table in [
+                "memory_turns",
+                "memory_levels",
+                "memory_columns",
+                "memory_vectors",
+            ] {
                 let sql = format!("DELETE FROM {table} WHERE id >= ?1 AND id < ?2");
                 connection.execute(&sql, params![first, last])?;
             }
@@ -41,7 +46,10 @@ impl Memory {
                 "memory_encoders",
                 "memory_batches",
             ] {
-                connection.execute(&format!("DELETE FROM {table} WHERE session = ?1"), params![id])?;
+                connection.execute(
+                    &format!("DELETE FROM {table} WHERE session = ?1"),
+                    params![id],
+                )?;
             }
             connection.execute("DELETE FROM memory_sessions WHERE id = ?1", params![id])?;
             Ok(Forgotten { turns, lessons })
@@ -99,7 +107,8 @@ impl Memory {
     /// Free pages are overwritten as they are freed; what the write-ahead log still has goes here.
     pub(crate) fn empty_log(&self) -> Result<(), MemoryError> {
         let connection = self.writer();
-        let busy: i64 = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0))?;
+        let busy: i64 =
+            connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0))?;
         match busy {
             0 => Ok(()),
             _ => Err(MemoryError::StillRead),
@@ -111,10 +120,16 @@ impl Memory {
 fn blank(connection: &Connection, session: &Session, number: u32) -> Result<(), MemoryError> {
     let mut columns = ColumnWriter::default();
     let words = columns.get(connection, session.id, number)?.words;
-    let nothing = Numbers { words: 0, speaker: 0, role: Role::Other, tokens: [0; 4] };
+    let nothing = Numbers {
+        words: 0,
+        speaker: 0,
+        role: Role::Other,
+        tokens: [0; 4],
+    };
     columns.put(connection, session.id, number, &nothing)?;
     columns.finish(connection)?;
-    let sql = "UPDATE memory_sessions SET words = words - ?2, forgotten = forgotten + 1 WHERE id = ?1";
+    let sql =
+        "UPDATE memory_sessions SET words = words - ?2, forgotten = forgotten + 1 WHERE id = ?1";
     connection.execute(sql, params![session.id, words])?;
     connection.execute(
         "UPDATE memory_parts SET words = words - ?3 WHERE session = ?1
@@ -147,9 +162,16 @@ fn forget_names(
 }
 
 /// Topics that go by a word of the turn.
-fn forget_topics(connection: &Connection, session: i64, terms: &BTreeSet<String>) -> Result<(), MemoryError> {
-    let mut read = connection.prepare_cached("SELECT opened(name) FROM memory_topics WHERE session = ?1")?;
-    let names = read.query_map(params![session], |row| row.get(0))?.collect::<Result<Vec<String>, _>>()?;
+fn forget_topics(
+    connection: &Connection,
+    session: i64,
+    terms: &BTreeSet<String>,
+) -> Result<(), MemoryError> {
+    let mut read =
+        connection.prepare_cached("SELECT opened(name) FROM memory_topics WHERE session = ?1")?;
+    let names = read
+        .query_map(params![session], |row| row.get(0))?
+        .collect::<Result<Vec<String>, _>>()?;
     for name in names {
         let mut said = false;
         each_term(&name, |term| said |= terms.contains(term));
@@ -162,11 +184,20 @@ fn forget_topics(connection: &Connection, session: i64, terms: &BTreeSet<String>
 }
 
 /// What was learned from a turn may quote it: it goes with it.
-fn forget_lessons(connection: &Connection, session: i64, first: u32, last: u32) -> Result<u32, MemoryError> {
+fn forget_lessons(
+    connection: &Connection,
+    session: i64,
+    first: u32,
+    last: u32,
+) -> Result<u32, MemoryError> {
     let which = "SELECT lesson FROM memory_sources WHERE session = ?1 AND turn BETWEEN ?2 AND ?3";
-    let lessons = connection
-        .execute(&format!("DELETE FROM memory_lessons WHERE id IN ({which})"), params![session, first, last])?;
-    connection
-        .execute(&format!("DELETE FROM memory_sources WHERE lesson IN ({which})"), params![session, first, last])?;
+    let lessons = connection.execute(
+        &format!("DELETE FROM memory_lessons WHERE id IN ({which})"),
+        params![session, first, last],
+    )?;
+    connection.execute(
+        &format!("DELETE FROM memory_sources WHERE lesson IN ({which})"),
+        params![session, first, last],
+    )?;
     Ok(lessons as u32)
 }

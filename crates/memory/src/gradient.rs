@@ -20,7 +20,10 @@ pub struct Gradient {
 impl Gradient {
     /// So many tokens, with the usual bands.
     pub fn new(budget: u32) -> Self {
-        Self { budget, bands: [40, 16, 30, 14] }
+        Self {
+            budget,
+            bands: [40, 16, 30, 14],
+        }
     }
 
     fn share(&self, level: Level, room: u32) -> f64 {
@@ -87,28 +90,43 @@ fn cost_in_block(number: u32, numbers: &Numbers, level: Level) -> u32 {
 /// Plans the first turns of a session, all that are given.
 pub(crate) fn plan(turns: &[Numbers], gradient: &Gradient, eras: &dyn Eras) -> Plan {
     if turns.is_empty() {
-        return Plan { reserve: gradient.budget, ..Plan::default() };
+        return Plan {
+            reserve: gradient.budget,
+            ..Plan::default()
+        };
     }
     let reserve = reserve(turns, gradient.budget);
     let room = gradient.budget - reserve;
     let sums = Sums::of(turns);
     let cuts = match sums.raw[turns.len()] <= room.into() {
-        true => Cuts { raw: turns.len(), smoothed: turns.len(), compressed: turns.len(), eras: 0 },
+        true => Cuts {
+            raw: turns.len(),
+            smoothed: turns.len(),
+            compressed: turns.len(),
+            eras: 0,
+        },
         false => Cuts::chosen(&sums, gradient, room, eras),
     };
     let bands = cuts.bands(&sums, eras, room);
     let tokens = bands.iter().map(|band| band.tokens).sum();
-    Plan { bands, tokens, reserve }
+    Plan {
+        bands,
+        tokens,
+        reserve,
+    }
 }
 
 /// Room for nine more turns like the last ones.
 fn reserve(turns: &[Numbers], budget: u32) -> u32 {
     let last = turns.len().saturating_sub(TYPICAL);
     let costs = turns[last..].iter().enumerate();
-    let costs: Vec<f64> =
-        costs.map(|(at, numbers)| f64::from(cost_alone((last + at + 1) as u32, numbers, Level::Raw))).collect();
+    let costs: Vec<f64> = costs
+        .map(|(at, numbers)| f64::from(cost_alone((last + at + 1) as u32, numbers, Level::Raw)))
+        .collect();
     let mean = costs.iter().sum::<f64>() / costs.len().max(1) as f64;
-    let spread = (costs.iter().map(|cost| (cost - mean).powi(2)).sum::<f64>() / costs.len().max(1) as f64).sqrt();
+    let spread = (costs.iter().map(|cost| (cost - mean).powi(2)).sum::<f64>()
+        / costs.len().max(1) as f64)
+        .sqrt();
     // The sum of nine spreads three times as far as one: twice that is room enough nearly always.
     let wanted = f64::from(PERIOD - 1) * mean + 6.0 * spread;
     wanted.min(f64::from(budget) * RESERVE_SHARE) as u32
@@ -161,7 +179,10 @@ struct Cuts {
 
 impl Cuts {
     fn chosen(sums: &Sums, gradient: &Gradient, room: u32, eras: &dyn Eras) -> Self {
-        let fits = |cuts: &Self| cuts.cost(sums, eras).is_some_and(|cost| cost <= u64::from(room));
+        let fits = |cuts: &Self| {
+            cuts.cost(sums, eras)
+                .is_some_and(|cost| cost <= u64::from(room))
+        };
         let usual = Self::scaled(sums, gradient, room, 1.0);
         let mut cuts = usual;
         if fits(&usual) {
@@ -195,19 +216,38 @@ impl Cuts {
             raw = newest;
         }
         let smoothed = until(&sums.smoothed, raw, gradient.share(Level::Smoothed, room));
-        let compressed = until(&sums.compressed, smoothed, gradient.share(Level::Compressed, room));
-        Self { raw, smoothed, compressed, eras: 0 }
+        let compressed = until(
+            &sums.compressed,
+            smoothed,
+            gradient.share(Level::Compressed, room),
+        );
+        Self {
+            raw,
+            smoothed,
+            compressed,
+            eras: 0,
+        }
     }
 
     /// The oldest turns become eras, as few as must; the bands above give way only if even that is too much.
     fn with_eras(mut cuts: Self, sums: &Sums, room: u32, eras: &dyn Eras) -> Self {
-        let fits = |cuts: &Self| cuts.cost(sums, eras).is_some_and(|cost| cost <= u64::from(room));
+        let fits = |cuts: &Self| {
+            cuts.cost(sums, eras)
+                .is_some_and(|cost| cost <= u64::from(room))
+        };
         loop {
             let most = eras.boundary((sums.turns - cuts.compressed) as u32) / eras.step();
             let (mut low, mut high) = (0, most);
             while low < high {
                 let middle = (low + high) / 2;
-                if fits(&Self { eras: middle * eras.step(), ..cuts }) { high = middle } else { low = middle + 1 }
+                if fits(&Self {
+                    eras: middle * eras.step(),
+                    ..cuts
+                }) {
+                    high = middle
+                } else {
+                    low = middle + 1
+                }
             }
             cuts.eras = low * eras.step();
             if fits(&cuts) || cuts.compressed == 0 {
@@ -232,7 +272,9 @@ impl Cuts {
                 cuts.raw <= cuts.smoothed
                     && cuts.smoothed <= cuts.compressed
                     && cuts.compressed <= told
-                    && cuts.cost(sums, eras).is_some_and(|cost| cost <= u64::from(room))
+                    && cuts
+                        .cost(sums, eras)
+                        .is_some_and(|cost| cost <= u64::from(room))
             };
             match tries.into_iter().find(may) {
                 Some(better) => *self = better,
@@ -245,47 +287,88 @@ impl Cuts {
         let told = sums.turns - self.eras as usize;
         let block = |from: usize, to: usize, sums_of: &[u64], level| match to > from {
             false => 0,
-            true => sums_of[to] - sums_of[from] + u64::from(self.block(sums, from, to, level).tokens()),
+            true => {
+                sums_of[to] - sums_of[from] + u64::from(self.block(sums, from, to, level).tokens())
+            }
         };
         let of_eras: u64 = match self.eras {
             0 => 0,
-            turns => eras.cover(turns)?.iter().map(|(.., tokens)| u64::from(*tokens)).sum(),
+            turns => eras
+                .cover(turns)?
+                .iter()
+                .map(|(.., tokens)| u64::from(*tokens))
+                .sum(),
         };
         let compressed = self.compressed.min(told);
         Some(
             sums.raw[self.raw] + sums.smoothed[self.smoothed] - sums.smoothed[self.raw]
-                + block(self.smoothed, compressed, &sums.compressed, Level::Compressed)
+                + block(
+                    self.smoothed,
+                    compressed,
+                    &sums.compressed,
+                    Level::Compressed,
+                )
                 + block(compressed, told, &sums.tiny, Level::Tiny)
                 + of_eras,
         )
     }
 
     fn block(&self, sums: &Sums, from: usize, to: usize, level: Level) -> Span {
-        Span { first: sums.number(to - 1), last: sums.number(from), level }
+        Span {
+            first: sums.number(to - 1),
+            last: sums.number(from),
+            level,
+        }
     }
 
     fn bands(&self, sums: &Sums, eras: &dyn Eras, room: u32) -> Vec<Band> {
         let mut bands = Vec::new();
         let told = sums.turns - self.eras as usize;
-        let of_eras = if self.eras > 0 { eras.cover(self.eras).unwrap_or_default() } else { Vec::new() };
+        let of_eras = if self.eras > 0 {
+            eras.cover(self.eras).unwrap_or_default()
+        } else {
+            Vec::new()
+        };
         for (first, last, tokens) in of_eras {
-            bands.push(Band { span: Span { first, last, level: Level::Tiny }, era: true, tokens });
+            bands.push(Band {
+                span: Span {
+                    first,
+                    last,
+                    level: Level::Tiny,
+                },
+                era: true,
+                tokens,
+            });
         }
         let mut block = |from: usize, to: usize, costs: &[u64], level| {
             if to > from {
                 let span = self.block(sums, from, to, level);
                 let tokens = (costs[to] - costs[from]) as u32 + span.tokens();
-                bands.push(Band { span, era: false, tokens });
+                bands.push(Band {
+                    span,
+                    era: false,
+                    tokens,
+                });
             }
         };
         block(self.compressed, told, &sums.tiny, Level::Tiny);
-        block(self.smoothed, self.compressed, &sums.compressed, Level::Compressed);
-        for (from, to, costs, level) in
-            [(self.raw, self.smoothed, &sums.smoothed, Level::Smoothed), (0, self.raw, &sums.raw, Level::Raw)]
-        {
+        block(
+            self.smoothed,
+            self.compressed,
+            &sums.compressed,
+            Level::Compressed,
+        );
+        for (from, to, costs, level) in [
+            (self.raw, self.smoothed, &sums.smoothed, Level::Smoothed),
+            (0, self.raw, &sums.raw, Level::Raw),
+        ] {
             for at in (from..to).rev() {
                 let tokens = (costs[at + 1] - costs[at]) as u32;
-                bands.push(Band { span: Span::one(sums.number(at), level), era: false, tokens });
+                bands.push(Band {
+                    span: Span::one(sums.number(at), level),
+                    era: false,
+                    tokens,
+                });
             }
         }
         merged(bands, room)
@@ -297,9 +380,17 @@ fn merged(mut bands: Vec<Band>, room: u32) -> Vec<Band> {
     let mut tokens: u32 = bands.iter().map(|band| band.tokens).sum();
     while tokens > room && bands.len() > 1 {
         let next = bands.remove(1);
-        let span = Span { last: next.span.last, level: Level::Tiny, ..bands[0].span };
+        let span = Span {
+            last: next.span.last,
+            level: Level::Tiny,
+            ..bands[0].span
+        };
         tokens = tokens - next.tokens - bands[0].tokens + span.tokens();
-        bands[0] = Band { span, era: true, tokens: span.tokens() };
+        bands[0] = Band {
+            span,
+            era: true,
+            tokens: span.tokens(),
+        };
     }
     if let [only] = &mut bands[..]
         && tokens > room
@@ -344,10 +435,17 @@ mod tests {
     fn turns(count: usize, seed: u64) -> Vec<Numbers> {
         let mut state = seed;
         let turn = |_| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
             let raw = 20 + (state >> 33) as u32 % 400;
             let tokens = [raw, raw * 6 / 10, raw * 35 / 100, (raw * 7 / 100).max(1)];
-            Numbers { words: 9, speaker: 0, role: Role::User, tokens }
+            Numbers {
+                words: 9,
+                speaker: 0,
+                role: Role::User,
+                tokens,
+            }
         };
         (0..count).map(turn).collect()
     }
@@ -356,12 +454,25 @@ mod tests {
         let plan = plan(turns, &Gradient::new(budget), &Forty);
         let mut next = 1;
         for band in &plan.bands {
-            assert_eq!(band.span.first, next, "a gap or an overlap with {} turns in {budget}", turns.len());
+            assert_eq!(
+                band.span.first,
+                next,
+                "a gap or an overlap with {} turns in {budget}",
+                turns.len()
+            );
             next = band.span.last + 1;
         }
         assert_eq!(next as usize, turns.len() + 1);
-        assert!(plan.tokens + plan.reserve <= budget, "{} + {} of {budget}", plan.tokens, plan.reserve);
-        assert!(plan.bands.is_sorted_by_key(|band| std::cmp::Reverse(band.span.level)));
+        assert!(
+            plan.tokens + plan.reserve <= budget,
+            "{} + {} of {budget}",
+            plan.tokens,
+            plan.reserve
+        );
+        assert!(
+            plan.bands
+                .is_sorted_by_key(|band| std::cmp::Reverse(band.span.level))
+        );
         plan
     }
 
@@ -381,9 +492,15 @@ mod tests {
             for seed in 0..4 {
                 let turns = turns(count, seed);
                 let plan = check(&turns, budget);
-                let raw: u32 = (1..).zip(&turns).map(|(n, turn)| cost_alone(n, turn, Level::Raw)).sum();
+                let raw: u32 = (1..)
+                    .zip(&turns)
+                    .map(|(n, turn)| cost_alone(n, turn, Level::Raw))
+                    .sum();
                 let used = f64::from(plan.tokens + plan.reserve) / f64::from(budget);
-                assert!(raw < budget || used >= 0.9, "{used} of {budget} used by {count} turns");
+                assert!(
+                    raw < budget || used >= 0.9,
+                    "{used} of {budget} used by {count} turns"
+                );
             }
         }
     }
@@ -391,12 +508,24 @@ mod tests {
     #[test]
     fn everything_raw_where_it_fits_and_twenty_where_they_do() {
         let few = turns(10, 1);
-        assert!(check(&few, 100_000).bands.iter().all(|band| band.span.level == Level::Raw));
+        assert!(
+            check(&few, 100_000)
+                .bands
+                .iter()
+                .all(|band| band.span.level == Level::Raw)
+        );
         let plan = check(&turns(1000, 2), 20_000);
-        let raw = plan.bands.iter().filter(|band| band.span.level == Level::Raw).count();
+        let raw = plan
+            .bands
+            .iter()
+            .filter(|band| band.span.level == Level::Raw)
+            .count();
         assert!(raw >= 20, "{raw}");
         for level in Level::ALL {
-            assert!(plan.bands.iter().any(|band| band.span.level == level), "no {level:?}");
+            assert!(
+                plan.bands.iter().any(|band| band.span.level == level),
+                "no {level:?}"
+            );
         }
     }
 

@@ -63,7 +63,12 @@ impl Memory {
         session: Option<&str>,
         mut progress: impl FnMut(u64),
     ) -> Result<Imported, MemoryError> {
-        let mut source = Source { file, name, line: 0, bytes: 0 };
+        let mut source = Source {
+            file,
+            name,
+            line: 0,
+            bytes: 0,
+        };
         let mut imported = Imported::default();
         let mut batch = Vec::new();
         let mut reader: Option<Reader> = None;
@@ -82,7 +87,9 @@ impl Memory {
                 (Some(reader), _) => reader,
                 (none, Some(format)) => none.insert(Reader::new(format, session, name)),
                 (None, None) => {
-                    return Err(source.wrong("this is no conversation: a line has session, turn, role and text"));
+                    return Err(source.wrong(
+                        "this is no conversation: a line has session, turn, role and text",
+                    ));
                 }
             };
             if let Err(message) = reader.read(&line, value, &mut batch) {
@@ -160,7 +167,9 @@ impl Reader {
         match format {
             Format::Lines => Self::Lines,
             Format::Codex => Self::Agent(Box::new(agents::Exchanges::codex(session, name))),
-            Format::ClaudeCode => Self::Agent(Box::new(agents::Exchanges::claude_code(session, name))),
+            Format::ClaudeCode => {
+                Self::Agent(Box::new(agents::Exchanges::claude_code(session, name)))
+            }
         }
     }
 
@@ -191,8 +200,12 @@ impl<F: BufRead> Source<'_, F> {
     fn next(&mut self) -> Result<Option<(String, Value)>, MemoryError> {
         loop {
             let mut line = Vec::new();
-            let read = std::io::Read::take(&mut self.file, LONGEST_LINE).read_until(b'\n', &mut line);
-            let read = read.map_err(|error| MemoryError::File { path: self.name.to_owned(), error })?;
+            let read =
+                std::io::Read::take(&mut self.file, LONGEST_LINE).read_until(b'\n', &mut line);
+            let read = read.map_err(|error| MemoryError::File {
+                path: self.name.to_owned(),
+                error,
+            })?;
             if read == 0 {
                 return Ok(None);
             }
@@ -203,12 +216,16 @@ impl<F: BufRead> Source<'_, F> {
             if line.is_empty() {
                 continue;
             }
-            let value = serde_json::from_str(line).map_err(|error| self.wrong(&format!("it is not JSON: {error}")))?;
+            let value = serde_json::from_str(line)
+                .map_err(|error| self.wrong(&format!("it is not JSON: {error}")))?;
             return Ok(Some((line.to_owned(), value)));
         }
     }
 
     fn wrong(&self, message: &str) -> MemoryError {
-        MemoryError::Unreadable { place: format!("{}:{}", self.name, self.line), message: message.to_owned() }
+        MemoryError::Unreadable {
+            place: format!("{}:{}", self.name, self.line),
+            message: message.to_owned(),
+        }
     }
 }

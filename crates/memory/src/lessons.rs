@@ -76,16 +76,27 @@ impl Memory {
             let sql = "UPDATE memory_lessons SET status = ?2, updated_ms = ?3 WHERE id = ?1";
             Ok(connection.execute(sql, params![lesson, status, now_ms()])?)
         })?;
-        if changed == 0 { Err(MemoryError::NoLesson(lesson.to_owned())) } else { Ok(()) }
+        if changed == 0 {
+            Err(MemoryError::NoLesson(lesson.to_owned()))
+        } else {
+            Ok(())
+        }
     }
 
     /// Forgets a lesson.
     pub fn forget_lesson(&self, lesson: &str) -> Result<(), MemoryError> {
         let removed = self.write(|connection| {
-            connection.execute("DELETE FROM memory_sources WHERE lesson = ?1", params![lesson])?;
+            connection.execute(
+                "DELETE FROM memory_sources WHERE lesson = ?1",
+                params![lesson],
+            )?;
             Ok(connection.execute("DELETE FROM memory_lessons WHERE id = ?1", params![lesson])?)
         })?;
-        if removed == 0 { Err(MemoryError::NoLesson(lesson.to_owned())) } else { self.empty_log() }
+        if removed == 0 {
+            Err(MemoryError::NoLesson(lesson.to_owned()))
+        } else {
+            self.empty_log()
+        }
     }
 
     /// The lessons a question is about, the best first.
@@ -108,7 +119,12 @@ pub enum Verdict {
 }
 
 /// By the words they share with the question, rare ones first, times their weight and that of their topics.
-fn ranked(lessons: Vec<Lesson>, topics: &BTreeMap<String, f64>, question: &str, k: usize) -> Vec<Lesson> {
+fn ranked(
+    lessons: Vec<Lesson>,
+    topics: &BTreeMap<String, f64>,
+    question: &str,
+    k: usize,
+) -> Vec<Lesson> {
     let asked = query_terms(question);
     let terms: Vec<BTreeSet<String>> = lessons.iter().map(terms_of).collect();
     let idf = |term: &String| {
@@ -119,23 +135,44 @@ fn ranked(lessons: Vec<Lesson>, topics: &BTreeMap<String, f64>, question: &str, 
     let now = now_ms();
     let mut scored: Vec<(f64, usize)> = Vec::new();
     for (at, lesson) in lessons.iter().enumerate() {
-        let matched: f64 =
-            asked.iter().zip(&idfs).filter(|(term, _)| terms[at].contains(*term)).map(|(_, idf)| idf).sum();
+        let matched: f64 = asked
+            .iter()
+            .zip(&idfs)
+            .filter(|(term, _)| terms[at].contains(*term))
+            .map(|(_, idf)| idf)
+            .sum();
         let all: f64 = idfs.iter().sum();
         // One common word in many is a coincidence.
         if matched > 0.0 && matched >= 0.3 * all {
-            let topic = lesson.topic.iter().filter_map(|topic| topics.get(topic)).copied().fold(0.0, f64::max);
-            scored.push((matched * faded(lesson.weight, lesson.last_updated, now) * (1.0 + topic), at));
+            let topic = lesson
+                .topic
+                .iter()
+                .filter_map(|topic| topics.get(topic))
+                .copied()
+                .fold(0.0, f64::max);
+            scored.push((
+                matched * faded(lesson.weight, lesson.last_updated, now) * (1.0 + topic),
+                at,
+            ));
         }
     }
     scored.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
     let mut lessons: Vec<Option<Lesson>> = lessons.into_iter().map(Some).collect();
-    scored.into_iter().take(k).filter_map(|(_, at)| lessons[at].take()).collect()
+    scored
+        .into_iter()
+        .take(k)
+        .filter_map(|(_, at)| lessons[at].take())
+        .collect()
 }
 
 fn terms_of(lesson: &Lesson) -> BTreeSet<String> {
     let mut terms = BTreeSet::new();
-    for text in lesson.keywords.iter().chain(&lesson.topic).chain([&lesson.title, &lesson.content]) {
+    for text in lesson
+        .keywords
+        .iter()
+        .chain(&lesson.topic)
+        .chain([&lesson.title, &lesson.content])
+    {
         each_term(text, |term| _ = terms.insert(term.to_owned()));
     }
     terms
@@ -146,18 +183,28 @@ fn faded(weight: f64, updated_ms: i64, now_ms: i64) -> f64 {
 }
 
 fn topic_weights(connection: &Connection) -> Result<BTreeMap<String, f64>, MemoryError> {
-    let mut read = connection.prepare_cached("SELECT opened(name), max(weight) FROM memory_topics GROUP BY name")?;
+    let mut read = connection
+        .prepare_cached("SELECT opened(name), max(weight) FROM memory_topics GROUP BY name")?;
     let rows = read.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
     Ok(rows.collect::<Result<_, _>>()?)
 }
 
-pub(crate) fn read(connection: &Connection, status: Option<&str>, most: u32) -> Result<Vec<Lesson>, MemoryError> {
+pub(crate) fn read(
+    connection: &Connection,
+    status: Option<&str>,
+    most: u32,
+) -> Result<Vec<Lesson>, MemoryError> {
     let mut read = connection.prepare_cached(
         "SELECT id, kind, status, opened(title), opened(topics), opened(keywords), opened(content), weight, updated_ms
          FROM memory_lessons
          WHERE ?1 IS NULL OR status = ?1 ORDER BY weight DESC, updated_ms DESC, id LIMIT ?2",
     )?;
-    let list = |text: String| text.split('\n').filter(|word| !word.is_empty()).map(str::to_owned).collect();
+    let list = |text: String| {
+        text.split('\n')
+            .filter(|word| !word.is_empty())
+            .map(str::to_owned)
+            .collect()
+    };
     let rows = read.query_map(params![status, most], |row| {
         Ok(Lesson {
             lesson_id: row.get(0)?,
@@ -185,7 +232,11 @@ pub(crate) fn read(connection: &Connection, status: Option<&str>, most: u32) -> 
 }
 
 /// Learns something: anew, or once more. A problem that is solved a second time is a lesson from then on.
-pub(crate) fn learn(connection: &Connection, session: i64, draft: &Draft) -> Result<(), MemoryError> {
+pub(crate) fn learn(
+    connection: &Connection,
+    session: i64,
+    draft: &Draft,
+) -> Result<(), MemoryError> {
     let id = match alike(connection, draft)? {
         Some(id) => {
             connection
@@ -237,7 +288,8 @@ fn alike(connection: &Connection, draft: &Draft) -> Result<Option<String>, Memor
     if words.len() < 3 {
         return Ok(None);
     }
-    let mut read = connection.prepare_cached("SELECT id, opened(keywords) FROM memory_lessons WHERE kind = ?1")?;
+    let mut read = connection
+        .prepare_cached("SELECT id, opened(keywords) FROM memory_lessons WHERE kind = ?1")?;
     let mut rows = read.query(params![draft.kind])?;
     while let Some(row) = rows.next()? {
         let theirs: String = row.get(1)?;
@@ -253,15 +305,21 @@ fn alike(connection: &Connection, draft: &Draft) -> Result<Option<String>, Memor
 /// Removes what weighs nothing any more. What a person decided stays.
 pub(crate) fn prune(connection: &Connection) -> Result<u32, MemoryError> {
     let now = now_ms();
-    let mut read = connection
-        .prepare_cached("SELECT id, weight, updated_ms FROM memory_lessons WHERE status IN ('used', 'seen')")?;
-    let rows = read.query_map([], |row| Ok((row.get::<_, String>(0)?, row.get(1)?, row.get(2)?)))?;
+    let mut read = connection.prepare_cached(
+        "SELECT id, weight, updated_ms FROM memory_lessons WHERE status IN ('used', 'seen')",
+    )?;
+    let rows = read.query_map([], |row| {
+        Ok((row.get::<_, String>(0)?, row.get(1)?, row.get(2)?))
+    })?;
     let rows = rows.collect::<Result<Vec<_>, _>>()?;
-    let old = rows.into_iter().filter(|(_, weight, updated)| faded(*weight, *updated, now) < FORGOTTEN_BELOW);
+    let old = rows
+        .into_iter()
+        .filter(|(_, weight, updated)| faded(*weight, *updated, now) < FORGOTTEN_BELOW);
     let mut removed = 0;
     for (id, ..) in old {
         connection.execute("DELETE FROM memory_sources WHERE lesson = ?1", params![id])?;
-        removed += connection.execute("DELETE FROM memory_lessons WHERE id = ?1", params![id])? as u32;
+        removed +=
+            connection.execute("DELETE FROM memory_lessons WHERE id = ?1", params![id])? as u32;
     }
     Ok(removed)
 }

@@ -6,7 +6,19 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 /// How much of a turn is told.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, schemars::JsonSchema)]
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Serialize,
+    Deserialize,
+    schemars::JsonSchema,
+)]
 pub enum Level {
     /// Everything, byte for byte.
     #[serde(rename = "R", alias = "raw", alias = "r")]
@@ -52,7 +64,10 @@ impl FromStr for Level {
 /// The number of a turn from its name: `T-50`, `50`, or a whole tag such as `<T-50-R>`.
 pub fn turn_number(name: &str) -> Option<u32> {
     let name = name.trim().trim_start_matches('<').trim_end_matches('>');
-    let digits = name.strip_prefix("T-").or_else(|| name.strip_prefix("t-")).unwrap_or(name);
+    let digits = name
+        .strip_prefix("T-")
+        .or_else(|| name.strip_prefix("t-"))
+        .unwrap_or(name);
     let digits = digits.split('-').next().unwrap_or(digits);
     digits.parse().ok().filter(|number| *number > 0)
 }
@@ -70,7 +85,11 @@ pub struct Span {
 
 impl Span {
     pub(crate) fn one(turn: u32, level: Level) -> Self {
-        Self { first: turn, last: turn, level }
+        Self {
+            first: turn,
+            last: turn,
+            level,
+        }
     }
 
     fn name(self) -> String {
@@ -125,7 +144,9 @@ pub(crate) fn escape(text: &str) -> Cow<'_, str> {
 
 fn is_tag(rest: &str) -> bool {
     let rest = rest.strip_prefix('/').unwrap_or(rest);
-    let Some(rest) = rest.strip_prefix("T-").or_else(|| rest.strip_prefix("t-")) else { return false };
+    let Some(rest) = rest.strip_prefix("T-").or_else(|| rest.strip_prefix("t-")) else {
+        return false;
+    };
     rest.starts_with(|c: char| c.is_ascii_digit())
 }
 
@@ -137,8 +158,15 @@ mod tests {
     fn tags_in_a_text_are_escaped_and_nothing_else_is() {
         let mut out = String::new();
         Span::one(7, Level::Raw).wrap(&escape("a <b> <T-7-R> </T-3-through-9-C> <T-x>"), &mut out);
-        assert_eq!(out, "<T-7-R>\na <b> &lt;T-7-R> &lt;/T-3-through-9-C> <T-x>\n</T-7-R>\n");
-        let span = Span { first: 50, last: 100, level: Level::Compressed };
+        assert_eq!(
+            out,
+            "<T-7-R>\na <b> &lt;T-7-R> &lt;/T-3-through-9-C> <T-x>\n</T-7-R>\n"
+        );
+        let span = Span {
+            first: 50,
+            last: 100,
+            level: Level::Compressed,
+        };
         assert_eq!(span.name(), "T-50-through-100-C");
     }
 
@@ -147,7 +175,10 @@ mod tests {
         for name in ["T-50", "50", "t-50", "<T-50-R>", "T-50-S"] {
             assert_eq!(turn_number(name), Some(50), "{name}");
         }
-        assert_eq!((turn_number("T-0"), turn_number("fifty"), turn_number("")), (None, None, None));
+        assert_eq!(
+            (turn_number("T-0"), turn_number("fifty"), turn_number("")),
+            (None, None, None)
+        );
         assert_eq!("c".parse(), Ok(Level::Compressed));
         assert!("X".parse::<Level>().is_err());
     }

@@ -44,7 +44,10 @@ impl Memory {
             Some((name, _)) => self.write_some(name)?,
             None => 0,
         };
-        Ok(Written { now, waiting: all.saturating_sub(now) })
+        Ok(Written {
+            now,
+            waiting: all.saturating_sub(now),
+        })
     }
 
     /// Writes the levels of all turns of a session that lack them.
@@ -68,7 +71,8 @@ impl Memory {
                 let turn = self.turn(session, number)?;
                 self.finish_levels(session)?;
                 let id = self.read(|reader| Ok(find(&reader.connection, session)?.id))?;
-                let text = self.read(|reader| level_text(&reader.connection, id, turn.number, level))?;
+                let text =
+                    self.read(|reader| level_text(&reader.connection, id, turn.number, level))?;
                 Ok(text.unwrap_or_default().into_bytes())
             }
         }
@@ -96,7 +100,9 @@ impl Memory {
         let last = session.turns.min(session.written + AT_A_TIME);
         self.write(|connection| {
             let marked = connection
-                .prepare_cached("UPDATE memory_sessions SET written = ?3 WHERE id = ?1 AND written = ?2")?
+                .prepare_cached(
+                    "UPDATE memory_sessions SET written = ?3 WHERE id = ?1 AND written = ?2",
+                )?
                 .execute(params![session.id, session.written, last])?;
             if marked == 0 {
                 // Another process was here.
@@ -114,8 +120,14 @@ impl Memory {
 
     fn made(&self, turn: &Turn, rarity: &Rarity<'_>) -> Made {
         let raw = tokens::count(&String::from_utf8_lossy(&turn.raw));
-        let pieces: Vec<Piece> = pieces(turn.form, &turn.role, &turn.raw).into_iter().map(|p| self.hidden(p)).collect();
-        let language = Language { rarity: &|word| rarity.of_word(word), count: &tokens::count };
+        let pieces: Vec<Piece> = pieces(turn.form, &turn.role, &turn.raw)
+            .into_iter()
+            .map(|p| self.hidden(p))
+            .collect();
+        let language = Language {
+            rarity: &|word| rarity.of_word(word),
+            count: &tokens::count,
+        };
         let lower = lower(&pieces, raw, &language);
         Made::new(raw, lower)
     }
@@ -129,8 +141,12 @@ pub(crate) struct Made {
 
 impl Made {
     pub(crate) fn new(raw: u32, lower: Lower) -> Self {
-        let tokens =
-            [raw, tokens::count(&lower.smoothed), tokens::count(&lower.compressed), tokens::count(&lower.tiny)];
+        let tokens = [
+            raw,
+            tokens::count(&lower.smoothed),
+            tokens::count(&lower.compressed),
+            tokens::count(&lower.tiny),
+        ];
         Self { lower, tokens }
     }
 }
@@ -144,11 +160,18 @@ pub(crate) fn put(
     made_by: &str,
 ) -> Result<(), MemoryError> {
     let there = "SELECT 1 FROM memory_turns WHERE id = ?1";
-    if !connection.prepare_cached(there)?.exists(params![turn_id(session, number)])? {
+    if !connection
+        .prepare_cached(there)?
+        .exists(params![turn_id(session, number)])?
+    {
         // It was forgotten while its levels were made.
         return Ok(());
     }
-    let Lower { smoothed, compressed, tiny } = &made.lower;
+    let Lower {
+        smoothed,
+        compressed,
+        tiny,
+    } = &made.lower;
     connection
         .prepare_cached("INSERT OR REPLACE INTO memory_levels VALUES (?1, sealed(?2), sealed(?3), sealed(?4), ?5)")?
         .execute(params![turn_id(session, number), smoothed, compressed, tiny, made_by])?;
@@ -166,7 +189,9 @@ pub(crate) fn level_text(
     let mut read = connection.prepare_cached("SELECT opened(CASE ?2 WHEN 0 THEN smoothed WHEN 1 THEN compressed ELSE tiny END) FROM memory_levels WHERE id = ?1",
     )?;
     let column = (level as usize).saturating_sub(1) as i64;
-    Ok(read.query_row(params![turn_id(session, number), column], |row| row.get(0)).optional()?)
+    Ok(read
+        .query_row(params![turn_id(session, number), column], |row| row.get(0))
+        .optional()?)
 }
 
 /// How rare words are in a session.
@@ -179,7 +204,12 @@ pub(crate) struct Rarity<'a> {
 
 impl<'a> Rarity<'a> {
     pub(crate) fn of(connection: &'a Connection, session: &Session) -> Self {
-        Self { connection, session: session.id, turns: f64::from(session.turns), known: RefCell::default() }
+        Self {
+            connection,
+            session: session.id,
+            turns: f64::from(session.turns),
+            known: RefCell::default(),
+        }
     }
 
     pub(crate) fn of_word(&self, word: &str) -> f64 {

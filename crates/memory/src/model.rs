@@ -21,7 +21,8 @@ pub trait SmallModel: Send + Sync {
 /// Answers many prompts later, at a lower price. What was handed over has a name, by which another process finds it.
 pub trait Later: Send + Sync {
     /// Hands prompts over and tells the batch's name; `None` where the provider turns out to take no batches.
-    fn submit<'a>(&'a self, prompts: &'a [String]) -> BoxFuture<'a, Result<Option<String>, String>>;
+    fn submit<'a>(&'a self, prompts: &'a [String])
+    -> BoxFuture<'a, Result<Option<String>, String>>;
 
     /// Where the batch of this name stands, which has so many prompts.
     fn look<'a>(&'a self, batch: &'a str, prompts: usize) -> BoxFuture<'a, Result<Batch, String>>;

@@ -50,17 +50,27 @@ pub(crate) fn preferences(turns: &[Observed]) -> Vec<Draft> {
     let mut drafts = Vec::new();
     for turn in turns {
         for piece in &turn.pieces {
-            let Piece::Said { role, text } = piece else { continue };
+            let Piece::Said { role, text } = piece else {
+                continue;
+            };
             if !matches!(role.as_str(), "user" | "human") {
                 continue;
             }
             for sentence in sentences(&clean(text)) {
                 let lower = sentence.to_lowercase();
                 let is_wish = WISHES.iter().any(|wish| {
-                    lower.find(wish).is_some_and(|at| at == 0 || !lower.as_bytes()[at - 1].is_ascii_alphanumeric())
+                    lower.find(wish).is_some_and(|at| {
+                        at == 0 || !lower.as_bytes()[at - 1].is_ascii_alphanumeric()
+                    })
                 });
                 if is_wish && !sentence.ends_with('?') && sentence.len() <= WISH_CHARACTERS {
-                    drafts.push(draft("preference", "used", sentence, sentence.to_owned(), vec![turn.number]));
+                    drafts.push(draft(
+                        "preference",
+                        "used",
+                        sentence,
+                        sentence.to_owned(),
+                        vec![turn.number],
+                    ));
                 }
             }
         }
@@ -81,13 +91,19 @@ pub(crate) fn cures(turns: &[Observed]) -> Vec<Draft> {
             };
             let told = crate::smooth::arguments(args);
             let (output, failed) = match turn.pieces.get(at + 1) {
-                Some(Piece::Came { text, failed }) => (text.as_str(), *failed || looks_failed(text)),
+                Some(Piece::Came { text, failed }) => {
+                    (text.as_str(), *failed || looks_failed(text))
+                }
                 _ => ("", false),
             };
             let what = format!("{name} {}", shortened(&told, 120));
             if failed {
                 let error = crate::smooth::telling_line(output);
-                let trouble = Trouble { error, steps: Vec::new(), turns: vec![turn.number] };
+                let trouble = Trouble {
+                    error,
+                    steps: Vec::new(),
+                    turns: vec![turn.number],
+                };
                 open.entry(what).or_insert(trouble).turns.push(turn.number);
             } else if let Some(trouble) = open.remove(&what) {
                 drafts.extend(trouble.cured(&what, turn.number));
@@ -124,7 +140,10 @@ impl Trouble {
         self.turns.sort_unstable();
         self.turns.dedup();
         let error = shortened(&self.error, 200).into_owned();
-        let content = format!("{what} failed with: {error}\nWhat helped: {}", self.steps.join("; "));
+        let content = format!(
+            "{what} failed with: {error}\nWhat helped: {}",
+            self.steps.join("; ")
+        );
         let title = format!("{} fails: {}", shortened(what, 40), shortened(&error, 60));
         let mut draft = draft("problem", "seen", &title, content, self.turns);
         draft.same_as = signature(&format!("{what} {error}"));
@@ -154,18 +173,34 @@ fn signature(text: &str) -> String {
     out
 }
 
-fn draft(kind: &'static str, status: &'static str, title: &str, content: String, turns: Vec<u32>) -> Draft {
+fn draft(
+    kind: &'static str,
+    status: &'static str,
+    title: &str,
+    content: String,
+    turns: Vec<u32>,
+) -> Draft {
     let keywords = keywords(&content);
     let topics = keywords.iter().take(3).cloned().collect();
     let (title, same_as) = (shortened(title, 100).into_owned(), signature(&content));
-    Draft { kind, status, title, topics, keywords, content, turns, same_as }
+    Draft {
+        kind,
+        status,
+        title,
+        topics,
+        keywords,
+        content,
+        turns,
+        same_as,
+    }
 }
 
 /// The words that tell most, the longest first.
 pub(crate) fn keywords(text: &str) -> Vec<String> {
     let mut words = BTreeSet::new();
     each_word(text, |word| {
-        if word.len() > 3 && !is_stop_word(word) && !word.starts_with(|c: char| c.is_ascii_digit()) {
+        if word.len() > 3 && !is_stop_word(word) && !word.starts_with(|c: char| c.is_ascii_digit())
+        {
             words.insert(word.to_owned());
         }
     });
@@ -181,7 +216,9 @@ pub(crate) fn topics(turns: &[Observed]) -> BTreeMap<String, u32> {
     for turn in turns {
         let mut seen = BTreeSet::new();
         for piece in &turn.pieces {
-            let Piece::Said { text, .. } = piece else { continue };
+            let Piece::Said { text, .. } = piece else {
+                continue;
+            };
             each_word(&clean(text), |word| {
                 if word.len() < 4
                     || is_stop_word(word)
@@ -201,11 +238,14 @@ pub(crate) fn topics(turns: &[Observed]) -> BTreeMap<String, u32> {
         }
     }
     let most = (turns.len() as u32 * 3 / 10).max(3);
-    let told = counts.into_values().filter(|(turns, _)| (3..=most).contains(turns)).filter_map(|(turns, spellings)| {
-        // A topic goes by its most frequent spelling.
-        let name = spellings.into_iter().max_by_key(|(_, times)| *times)?.0;
-        Some((name, turns))
-    });
+    let told = counts
+        .into_values()
+        .filter(|(turns, _)| (3..=most).contains(turns))
+        .filter_map(|(turns, spellings)| {
+            // A topic goes by its most frequent spelling.
+            let name = spellings.into_iter().max_by_key(|(_, times)| *times)?.0;
+            Some((name, turns))
+        });
     let mut told: Vec<(String, u32)> = told.collect();
     told.sort_by(|a, b| b.1.cmp(&a.1).then(a.0.cmp(&b.0)));
     told.truncate(TOPICS);
@@ -315,15 +355,65 @@ const COMMON: &[&str] = &[
 /// Which area a topic belongs to.
 pub(crate) fn category(topic: &str) -> &'static str {
     const AREAS: &[(&str, &[&str])] = &[
-        ("auth", &["auth", "login", "token", "password", "oauth", "session", "permission"]),
-        ("tests", &["test", "spec", "assert", "coverage", "fixture", "mock"]),
-        ("build", &["build", "compil", "cargo", "webpack", "docker", "deploy", "release", "pipeline"]),
-        ("data", &["database", "sql", "query", "schema", "migration", "table", "index", "cache"]),
-        ("api", &["api", "endpoint", "request", "response", "server", "client", "route", "http"]),
-        ("ui", &["button", "page", "layout", "style", "react", "component", "screen", "theme"]),
+        (
+            "auth",
+            &[
+                "auth",
+                "login",
+                "token",
+                "password",
+                "oauth",
+                "session",
+                "permission",
+            ],
+        ),
+        (
+            "tests",
+            &["test", "spec", "assert", "coverage", "fixture", "mock"],
+        ),
+        (
+            "build",
+            &[
+                "build", "compil", "cargo", "webpack", "docker", "deploy", "release", "pipeline",
+            ],
+        ),
+        (
+            "data",
+            &[
+                "database",
+                "sql",
+                "query",
+                "schema",
+                "migration",
+                "table",
+                "index",
+                "cache",
+            ],
+        ),
+        (
+            "api",
+            &[
+                "api", "endpoint", "request", "response", "server", "client", "route", "http",
+            ],
+        ),
+        (
+            "ui",
+            &[
+                "button",
+                "page",
+                "layout",
+                "style",
+                "react",
+                "component",
+                "screen",
+                "theme",
+            ],
+        ),
         ("docs", &["docs", "readme", "document", "guide", "comment"]),
     ];
-    let found = AREAS.iter().find(|(_, marks)| marks.iter().any(|mark| topic.contains(mark)));
+    let found = AREAS
+        .iter()
+        .find(|(_, marks)| marks.iter().any(|mark| topic.contains(mark)));
     found.map_or("general", |(area, _)| area)
 }
 
@@ -332,19 +422,39 @@ mod tests {
     use super::*;
 
     fn said(number: u32, role: &str, text: &str) -> Observed {
-        Observed { number, pieces: vec![Piece::Said { role: role.into(), text: text.into() }] }
+        Observed {
+            number,
+            pieces: vec![Piece::Said {
+                role: role.into(),
+                text: text.into(),
+            }],
+        }
     }
 
     #[test]
     fn wishes_are_told_from_talk() {
         let turns = [
-            said(1, "user", "Hi! From now on always answer in German. The weather is fine."),
+            said(
+                1,
+                "user",
+                "Hi! From now on always answer in German. The weather is fine.",
+            ),
             said(2, "assistant", "I always do."),
-            said(3, "user", "Do you always do that? We use pnpm in this project."),
+            said(
+                3,
+                "user",
+                "Do you always do that? We use pnpm in this project.",
+            ),
         ];
         let found = preferences(&turns);
         let told: Vec<&str> = found.iter().map(|draft| draft.content.as_str()).collect();
-        assert_eq!(told, ["From now on always answer in German.", "We use pnpm in this project."]);
+        assert_eq!(
+            told,
+            [
+                "From now on always answer in German.",
+                "We use pnpm in this project."
+            ]
+        );
         assert_eq!(found[1].turns, [3]);
     }
 
@@ -352,30 +462,64 @@ mod tests {
     fn an_error_and_its_cure_are_a_pair() {
         let called = |args: &str, output: &str, failed| {
             [
-                Piece::Called { name: "exec".into(), args: format!("{{\"command\":\"{args}\"}}") },
-                Piece::Came { text: output.into(), failed },
+                Piece::Called {
+                    name: "exec".into(),
+                    args: format!("{{\"command\":\"{args}\"}}"),
+                },
+                Piece::Came {
+                    text: output.into(),
+                    failed,
+                },
             ]
         };
         let pieces = [
-            called("npm test", "Error: Cannot find module 'left-pad' at line 12", true),
+            called(
+                "npm test",
+                "Error: Cannot find module 'left-pad' at line 12",
+                true,
+            ),
             called("npm install left-pad", "added 1 package", false),
             called("npm test", "12 passing", false),
         ];
-        let found = cures(&[Observed { number: 4, pieces: pieces.concat() }]);
+        let found = cures(&[Observed {
+            number: 4,
+            pieces: pieces.concat(),
+        }]);
         assert_eq!(found.len(), 1);
-        assert!(found[0].content.contains("What helped: exec npm install left-pad"), "{}", found[0].content);
-        let again = cures(&[Observed { number: 9, pieces: pieces.concat() }]);
+        assert!(
+            found[0]
+                .content
+                .contains("What helped: exec npm install left-pad"),
+            "{}",
+            found[0].content
+        );
+        let again = cures(&[Observed {
+            number: 9,
+            pieces: pieces.concat(),
+        }]);
         assert_eq!(found[0].same_as, again[0].same_as);
     }
 
     #[test]
     fn topics_come_again_yet_not_everywhere() {
-        let mut turns: Vec<Observed> = (0..20).map(|n| said(n + 1, "user", "everywhere nothing")).collect();
+        let mut turns: Vec<Observed> = (0..20)
+            .map(|n| said(n + 1, "user", "everywhere nothing"))
+            .collect();
         for n in [2, 5, 9, 12] {
-            turns[n] = said(n as u32 + 1, "user", "the migration of the database, everywhere");
+            turns[n] = said(
+                n as u32 + 1,
+                "user",
+                "the migration of the database, everywhere",
+            );
         }
         let found = topics(&turns);
-        assert!(found.contains_key("migration") && !found.contains_key("everywhere"), "{found:?}");
-        assert_eq!((category("database"), category("gardening")), ("data", "general"));
+        assert!(
+            found.contains_key("migration") && !found.contains_key("everywhere"),
+            "{found:?}"
+        );
+        assert_eq!(
+            (category("database"), category("gardening")),
+            ("data", "general")
+        );
     }
 }

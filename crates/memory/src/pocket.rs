@@ -14,7 +14,9 @@ impl Pocket {
     /// Its weights are unpacked when something is first encoded, once per process.
     pub fn new() -> Self {
         let info = pocket_encoder::model_info();
-        Self { name: format!("{} {}", info.id, info.revision) }
+        Self {
+            name: format!("{} {}", info.id, info.revision),
+        }
     }
 }
 
@@ -39,7 +41,11 @@ impl Encoder for Pocket {
         let beginning = |text: &&str| -> String {
             let beginning: String = text.chars().take(CHARACTERS).collect();
             // It takes no blank text; a turn that says nothing is like nothing in particular.
-            if beginning.trim().is_empty() { ".".to_owned() } else { beginning }
+            if beginning.trim().is_empty() {
+                ".".to_owned()
+            } else {
+                beginning
+            }
         };
         let texts: Vec<String> = texts.iter().map(beginning).collect();
         let encoder = pocket_encoder::Encoder::new().map_err(|error| error.to_string())?;

@@ -33,15 +33,26 @@ impl PostingWriter {
             }
         });
         for (term, count) in std::mem::take(&mut self.scratch) {
-            self.lists.entry((term, session)).or_default().push((turn, count));
+            self.lists
+                .entry((term, session))
+                .or_default()
+                .push((turn, count));
         }
         words
     }
 
     /// Notes terms a turn has besides, once each.
-    pub(crate) fn add_terms(&mut self, session: i64, turn: u32, terms: impl IntoIterator<Item = String>) {
+    pub(crate) fn add_terms(
+        &mut self,
+        session: i64,
+        turn: u32,
+        terms: impl IntoIterator<Item = String>,
+    ) {
         for term in terms {
-            self.lists.entry((term, session)).or_default().push((turn, 1));
+            self.lists
+                .entry((term, session))
+                .or_default()
+                .push((turn, 1));
         }
     }
 
@@ -56,7 +67,9 @@ impl PostingWriter {
              VALUES (marked(?1), ?2, ?3, ?4, ?5, ?6, ?7)",
         )?;
         for ((term, session), list) in self.lists {
-            let stored = tail.query_row(params![term, session], Block::read).optional()?;
+            let stored = tail
+                .query_row(params![term, session], Block::read)
+                .optional()?;
             let mut block = stored.unwrap_or_default();
             for (turn, count) in list {
                 if block.data.len() >= BLOCK_BYTES {
@@ -83,11 +96,21 @@ struct Block {
 
 impl Block {
     fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<Self> {
-        Ok(Self { number: row.get(0)?, before: row.get(1)?, docs: row.get(2)?, last: row.get(3)?, data: row.get(4)? })
+        Ok(Self {
+            number: row.get(0)?,
+            before: row.get(1)?,
+            docs: row.get(2)?,
+            last: row.get(3)?,
+            data: row.get(4)?,
+        })
     }
 
     fn next(&self) -> Self {
-        Self { number: self.number + 1, before: self.before + self.docs, ..Self::default() }
+        Self {
+            number: self.number + 1,
+            before: self.before + self.docs,
+            ..Self::default()
+        }
     }
 
     fn push(&mut self, turn: u32, count: u32) {
@@ -108,7 +131,15 @@ impl Block {
         term: &str,
         session: i64,
     ) -> Result<(), MemoryError> {
-        statement.execute(params![term, session, self.number, self.before, self.docs, self.last, self.data])?;
+        statement.execute(params![
+            term,
+            session,
+            self.number,
+            self.before,
+            self.docs,
+            self.last,
+            self.data
+        ])?;
         Ok(())
     }
 }
@@ -132,7 +163,10 @@ pub(crate) fn each_posting(
     }?;
     while let Some(row) = rows.next()? {
         let session = row.get(0)?;
-        let data = row.get_ref(1)?.as_blob().map_err(|error| MemoryError::Damaged(error.to_string()))?;
+        let data = row
+            .get_ref(1)?
+            .as_blob()
+            .map_err(|error| MemoryError::Damaged(error.to_string()))?;
         for (turn, count) in (Postings { data, last: 0 }) {
             take(session, turn, count);
         }
@@ -141,11 +175,18 @@ pub(crate) fn each_posting(
 }
 
 /// How many turns of a session have a term.
-pub(crate) fn turns_with(connection: &Connection, term: &str, session: i64) -> Result<u32, MemoryError> {
+pub(crate) fn turns_with(
+    connection: &Connection,
+    term: &str,
+    session: i64,
+) -> Result<u32, MemoryError> {
     let mut read = connection.prepare_cached(
         "SELECT before + docs FROM memory_postings WHERE term = marked(?1) AND session = ?2 ORDER BY block DESC LIMIT 1",
     )?;
-    Ok(read.query_row(params![term, session], |row| row.get(0)).optional()?.unwrap_or(0))
+    Ok(read
+        .query_row(params![term, session], |row| row.get(0))
+        .optional()?
+        .unwrap_or(0))
 }
 
 /// Removes a turn from the lists of these terms.
@@ -162,14 +203,24 @@ pub(crate) fn remove<'a>(
         let rows = read.query_map(params![term, session], |row| row.get::<_, Vec<u8>>(0))?;
         let mut kept = Vec::new();
         for data in rows {
-            kept.extend(Postings { data: &data?, last: 0 }.filter(|(found, _)| *found != turn));
+            kept.extend(
+                Postings {
+                    data: &data?,
+                    last: 0,
+                }
+                .filter(|(found, _)| *found != turn),
+            );
         }
         connection
             .prepare_cached("DELETE FROM memory_postings WHERE term = marked(?1) AND session = ?2")?
             .execute(params![term, session])?;
         if !kept.is_empty() {
             let lists = BTreeMap::from([((term.to_owned(), session), kept)]);
-            PostingWriter { lists, ..PostingWriter::default() }.finish(connection)?;
+            PostingWriter {
+                lists,
+                ..PostingWriter::default()
+            }
+            .finish(connection)?;
         }
     }
     Ok(())
@@ -185,9 +236,15 @@ impl Iterator for Postings<'_> {
 
     fn next(&mut self) -> Option<(u32, u32)> {
         let value = take(&mut self.data)?;
-        let count = if value & 1 == 1 { take(&mut self.data)? as u32 } else { 1 };
+        let count = if value & 1 == 1 {
+            take(&mut self.data)? as u32
+        } else {
+            1
+        };
         let folded = value >> 1;
-        self.last = self.last.wrapping_add((folded >> 1) as i64 ^ -((folded & 1) as i64));
+        self.last = self
+            .last
+            .wrapping_add((folded >> 1) as i64 ^ -((folded & 1) as i64));
         Some((u32::try_from(self.last).ok()?, count))
     }
 }
@@ -224,9 +281,20 @@ mod tests {
         for (turn, count) in list {
             block.push(turn, count);
         }
-        let read: Vec<_> = Postings { data: &block.data, last: 0 }.collect();
+        let read: Vec<_> = Postings {
+            data: &block.data,
+            last: 0,
+        }
+        .collect();
         assert_eq!(read, list);
         // Damage ends the list instead of the process.
-        assert_eq!(Postings { data: &[0xff; 30], last: 0 }.count(), 0);
+        assert_eq!(
+            Postings {
+                data: &[0xff; 30],
+                last: 0
+            }
+            .count(),
+            0
+        );
     }
 }

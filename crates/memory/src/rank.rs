@@ -40,16 +40,31 @@ pub struct Weights {
 
 impl Default for Weights {
     fn default() -> Self {
-        Self { vectors: 0.6, ..Self::KEYWORDS }
+        Self {
+            vectors: 0.6,
+            ..Self::KEYWORDS
+        }
     }
 }
 
 impl Weights {
     /// Everything but the vectors.
-    pub const KEYWORDS: Self = Self { neighbours: 0.3, sitting: 0.4, named: 0.2, user: 0.5, vectors: 0.0 };
+    pub const KEYWORDS: Self = Self {
+        neighbours: 0.3,
+        sitting: 0.4,
+        named: 0.2,
+        user: 0.5,
+        vectors: 0.0,
+    };
 
     /// BM25 of the turn and nothing else: what FTS5 alone would find.
-    pub const BM25: Self = Self { neighbours: 0.0, sitting: 0.0, named: 0.0, user: 0.0, vectors: 0.0 };
+    pub const BM25: Self = Self {
+        neighbours: 0.0,
+        sitting: 0.0,
+        named: 0.0,
+        user: 0.0,
+        vectors: 0.0,
+    };
 }
 
 /// All turns that may be found, in order.
@@ -105,8 +120,14 @@ pub(crate) fn scores(turns: &Turns, asked: &Asked, weights: &Weights) -> Vec<f64
         if run.speakers.is_empty() && run.role.is_none() && !run.assisted {
             continue;
         }
-        let end = asked.named.get(at + 1).map_or(turns.numbers.len(), |next| next.from);
-        for (numbers, score) in turns.numbers[run.from..end].iter().zip(&mut scores[run.from..end]) {
+        let end = asked
+            .named
+            .get(at + 1)
+            .map_or(turns.numbers.len(), |next| next.from);
+        for (numbers, score) in turns.numbers[run.from..end]
+            .iter()
+            .zip(&mut scores[run.from..end])
+        {
             let by_name = numbers.speaker != 0 && run.speakers.contains(&numbers.speaker);
             if by_name || run.role == Some(numbers.role) {
                 *score += weights.named;
@@ -123,7 +144,11 @@ pub(crate) fn scores(turns: &Turns, asked: &Asked, weights: &Weights) -> Vec<f64
 pub(crate) fn best(scores: &[f64], related: impl Fn(usize) -> bool, k: usize) -> Vec<usize> {
     // Of a million turns nearly all lose against the worst that is kept: one comparison each.
     let mut kept: BinaryHeap<Worst> = BinaryHeap::with_capacity(k.min(scores.len()) + 1);
-    let mut least = if k == 0 { f64::INFINITY } else { f64::NEG_INFINITY };
+    let mut least = if k == 0 {
+        f64::INFINITY
+    } else {
+        f64::NEG_INFINITY
+    };
     for (at, score) in scores.iter().enumerate() {
         // What comes later is not better where it is as good.
         if *score <= least || !related(at) {
@@ -139,7 +164,10 @@ pub(crate) fn best(scores: &[f64], related: impl Fn(usize) -> bool, k: usize) ->
             least = worst.score;
         }
     }
-    kept.into_sorted_vec().into_iter().map(|kept| kept.at).collect()
+    kept.into_sorted_vec()
+        .into_iter()
+        .map(|kept| kept.at)
+        .collect()
 }
 
 /// A turn among the best; the largest is the worst of them.
@@ -153,7 +181,10 @@ impl Eq for Worst {}
 
 impl Ord for Worst {
     fn cmp(&self, other: &Self) -> Ordering {
-        other.score.total_cmp(&self.score).then(self.at.cmp(&other.at))
+        other
+            .score
+            .total_cmp(&self.score)
+            .then(self.at.cmp(&other.at))
     }
 }
 
@@ -220,7 +251,12 @@ fn scale(scores: &mut [f64]) {
 fn add_likeness(scores: &mut [f64], likeness: &[f32], weight: f64) {
     let count = likeness.len().max(1) as f64;
     let mean = likeness.iter().map(|x| f64::from(*x)).sum::<f64>() / count;
-    let spread = (likeness.iter().map(|x| (f64::from(*x) - mean).powi(2)).sum::<f64>() / count).sqrt();
+    let spread = (likeness
+        .iter()
+        .map(|x| (f64::from(*x) - mean).powi(2))
+        .sum::<f64>()
+        / count)
+        .sqrt();
     if spread > 1e-9 {
         for (score, x) in scores.iter_mut().zip(likeness) {
             *score += weight * (f64::from(*x) - mean) / spread / 6.0;
@@ -231,7 +267,9 @@ fn add_likeness(scores: &mut [f64], likeness: &[f32], weight: f64) {
 fn smooth(scores: &mut [f64], sitting: &[u32], weight: f64) {
     let mut rest = scores;
     for run in sitting.chunk_by(|a, b| a == b) {
-        let Some((run, after)) = rest.split_at_mut_checked(run.len()) else { return };
+        let Some((run, after)) = rest.split_at_mut_checked(run.len()) else {
+            return;
+        };
         let mut before = 0.0;
         for at in 0..run.len() {
             let (own, next) = (run[at], run.get(at + 1).copied().unwrap_or(0.0));
@@ -247,13 +285,21 @@ mod tests {
     use super::*;
 
     fn turns(words: &[u16], sitting: &[u32]) -> Turns {
-        let numbers = words.iter().map(|words| Brief { words: *words, speaker: 0, role: Role::Other });
+        let numbers = words.iter().map(|words| Brief {
+            words: *words,
+            speaker: 0,
+            role: Role::Other,
+        });
         let count = sitting.iter().max().map_or(0, |last| *last as usize + 1);
         let mut sitting_words = vec![0; count];
         for (words, sitting) in words.iter().zip(sitting) {
             sitting_words[*sitting as usize] += u64::from(*words);
         }
-        Turns { numbers: numbers.collect(), sitting: sitting.to_vec(), sitting_words }
+        Turns {
+            numbers: numbers.collect(),
+            sitting: sitting.to_vec(),
+            sitting_words,
+        }
     }
 
     #[test]
@@ -273,10 +319,23 @@ mod tests {
         all.numbers[1].role = Role::User;
         let asked = Asked {
             postings: vec![vec![(0, 1), (1, 1), (2, 1)]],
-            named: vec![Named { from: 0, speakers: vec![3], role: None, assisted: true }],
+            named: vec![Named {
+                from: 0,
+                speakers: vec![3],
+                role: None,
+                assisted: true,
+            }],
             likeness: None,
         };
-        let scores = scores(&all, &asked, &Weights { neighbours: 0.0, sitting: 0.0, ..Weights::default() });
+        let scores = scores(
+            &all,
+            &asked,
+            &Weights {
+                neighbours: 0.0,
+                sitting: 0.0,
+                ..Weights::default()
+            },
+        );
         assert_eq!(best(&scores, |_| true, 9), [1, 2, 0, 3]);
         assert_eq!(best(&scores, |at| at != 1, 2), [2, 0]);
         assert!(best(&[], |_| true, 3).is_empty() && best(&scores, |_| true, 0).is_empty());
@@ -286,8 +345,18 @@ mod tests {
     fn a_sitting_that_is_about_it_lifts_its_turns() {
         let all = turns(&[4; 8], &[0, 0, 1, 1, 2, 2, 3, 3]);
         // Turn 3 and turn 5 say the same; the sitting of turn 3 says more of it.
-        let asked = Asked { postings: vec![vec![(2, 3), (3, 1), (5, 1)]], ..Asked::default() };
-        let scores = scores(&all, &asked, &Weights { neighbours: 0.0, ..Weights::default() });
+        let asked = Asked {
+            postings: vec![vec![(2, 3), (3, 1), (5, 1)]],
+            ..Asked::default()
+        };
+        let scores = scores(
+            &all,
+            &asked,
+            &Weights {
+                neighbours: 0.0,
+                ..Weights::default()
+            },
+        );
         assert!(scores[3] > scores[5] && scores[2] > scores[3]);
     }
 }

@@ -41,7 +41,14 @@ pub struct Recall<'a> {
 impl<'a> Recall<'a> {
     /// Within a second and two thousand tokens, without a model.
     pub fn new(session: &'a str, text: &'a str) -> Self {
-        Self { session, text, told_from: u32::MAX, deadline: Duration::from_secs(1), tokens: 2000, model: None }
+        Self {
+            session,
+            text,
+            told_from: u32::MAX,
+            deadline: Duration::from_secs(1),
+            tokens: 2000,
+            model: None,
+        }
     }
 }
 
@@ -79,25 +86,40 @@ impl Memory {
     pub async fn recall(self: &Arc<Self>, wanted: &Recall<'_>) -> Recalled {
         let deadline = Instant::now() + wanted.deadline.saturating_sub(COMPOSING);
         let mut recalled = Recalled::default();
-        let hits =
-            self.beside(wanted, |memory, session, text, told_from| memory.candidates(&session, &text, told_from));
-        let lessons = self.beside(wanted, |memory, _, text, _| match words::is_telling(&text) {
-            true => memory.lessons_about(&text, LESSONS_TOLD),
-            false => Ok(Vec::new()),
+        let hits = self.beside(wanted, |memory, session, text, told_from| {
+            memory.candidates(&session, &text, told_from)
+        });
+        let lessons = self.beside(wanted, |memory, _, text, _| {
+            match words::is_telling(&text) {
+                true => memory.lessons_about(&text, LESSONS_TOLD),
+                false => Ok(Vec::new()),
+            }
         });
         let board = self.beside(wanted, |memory, session, _, _| memory.board(&session));
-        let (hits, lessons, board) =
-            tokio::join!(timeout_at(deadline, hits), timeout_at(deadline, lessons), timeout_at(deadline, board));
+        let (hits, lessons, board) = tokio::join!(
+            timeout_at(deadline, hits),
+            timeout_at(deadline, lessons),
+            timeout_at(deadline, board)
+        );
         recalled.hits = arrived("turns", hits, &mut recalled.missing);
         recalled.lessons = arrived("lessons", lessons, &mut recalled.missing);
         recalled.board = arrived("the board", board, &mut recalled.missing);
         if let Some(model) = &wanted.model
             && !recalled.hits.is_empty()
         {
-            match timeout_at(deadline, self.judged(wanted, &recalled.hits, model.as_ref())).await {
+            match timeout_at(
+                deadline,
+                self.judged(wanted, &recalled.hits, model.as_ref()),
+            )
+            .await
+            {
                 Ok(Some(kept)) => recalled.hits = kept,
-                Ok(None) => recalled.missing.push("the model's judgement: it did not answer as asked".to_owned()),
-                Err(_) => recalled.missing.push("the model's judgement: time was up".to_owned()),
+                Ok(None) => recalled
+                    .missing
+                    .push("the model's judgement: it did not answer as asked".to_owned()),
+                Err(_) => recalled
+                    .missing
+                    .push("the model's judgement: time was up".to_owned()),
             }
         }
         recalled.hits.truncate(TURNS_TOLD);
@@ -111,8 +133,12 @@ impl Memory {
         wanted: &Recall<'_>,
         work: impl FnOnce(Arc<Self>, String, String, u32) -> Result<T, MemoryError> + Send + 'static,
     ) -> Result<T, String> {
-        let (memory, session, text, told) =
-            (self.clone(), wanted.session.to_owned(), wanted.text.to_owned(), wanted.told_from);
+        let (memory, session, text, told) = (
+            self.clone(),
+            wanted.session.to_owned(),
+            wanted.text.to_owned(),
+            wanted.told_from,
+        );
         let done = tokio::task::spawn_blocking(move || work(memory, session, text, told)).await;
         match done {
             Ok(done) => done.map_err(|error| error.to_string()),
@@ -120,11 +146,19 @@ impl Memory {
         }
     }
 
-    fn candidates(&self, session: &str, text: &str, told_from: u32) -> Result<Vec<Hit>, MemoryError> {
+    fn candidates(
+        &self,
+        session: &str,
+        text: &str,
+        told_from: u32,
+    ) -> Result<Vec<Hit>, MemoryError> {
         if !words::is_telling(text) || self.turns(session)? == 0 {
             return Ok(Vec::new());
         }
-        let query = Query { k: CANDIDATES * 2, ..Query::new(text).in_session(session) };
+        let query = Query {
+            k: CANDIDATES * 2,
+            ..Query::new(text).in_session(session)
+        };
         let mut hits = self.search(&query)?;
         hits.retain(|hit| hit.number < told_from);
         hits.truncate(CANDIDATES);
@@ -132,11 +166,22 @@ impl Memory {
     }
 
     /// Asks a model, a few candidates at a time, which of them matter. `None` where no answer can be read.
-    async fn judged(&self, wanted: &Recall<'_>, hits: &[Hit], model: &dyn SmallModel) -> Option<Vec<Hit>> {
+    async fn judged(
+        &self,
+        wanted: &Recall<'_>,
+        hits: &[Hit],
+        model: &dyn SmallModel,
+    ) -> Option<Vec<Hit>> {
         let question = |hits: &[Hit]| {
             let lines = hits.iter().map(|hit| {
-                let told = self.level(&hit.session, hit.number, Level::Compressed).unwrap_or_default();
-                format!("{}: {}\n", hit.number, cut(&String::from_utf8_lossy(&told).replace('\n', " "), 60))
+                let told = self
+                    .level(&hit.session, hit.number, Level::Compressed)
+                    .unwrap_or_default();
+                format!(
+                    "{}: {}\n",
+                    hit.number,
+                    cut(&String::from_utf8_lossy(&told).replace('\n', " "), 60)
+                )
             });
             format!(
                 "A user says:\n{}\n\nEarlier turns:\n{}\nWhich of them help to answer? Answer with a JSON array of their \
@@ -148,15 +193,31 @@ impl Memory {
         let prompts: Vec<String> = hits.chunks(PER_QUESTION).map(question).collect();
         let mut kept = Vec::new();
         let mut answered = false;
-        for (answer, hits) in model.ask_all(&prompts).await.into_iter().zip(hits.chunks(PER_QUESTION)) {
-            let numbers = answer.ok().and_then(|answer| json_in(&answer)).and_then(|value| {
-                let numbers = value.as_array()?.iter().filter_map(|number| number.as_u64()).collect::<Vec<_>>();
-                Some(numbers)
-            });
+        for (answer, hits) in model
+            .ask_all(&prompts)
+            .await
+            .into_iter()
+            .zip(hits.chunks(PER_QUESTION))
+        {
+            let numbers = answer
+                .ok()
+                .and_then(|answer| json_in(&answer))
+                .and_then(|value| {
+                    let numbers = value
+                        .as_array()?
+                        .iter()
+                        .filter_map(|number| number.as_u64())
+                        .collect::<Vec<_>>();
+                    Some(numbers)
+                });
             match numbers {
                 Some(numbers) => {
                     answered = true;
-                    kept.extend(hits.iter().filter(|hit| numbers.contains(&u64::from(hit.number))).cloned());
+                    kept.extend(
+                        hits.iter()
+                            .filter(|hit| numbers.contains(&u64::from(hit.number)))
+                            .cloned(),
+                    );
                 }
                 // Those nobody judged stay.
                 None => kept.extend(hits.iter().cloned()),
@@ -170,22 +231,48 @@ impl Memory {
         if recalled.hits.is_empty() && recalled.lessons.is_empty() && recalled.board.is_empty() {
             return;
         }
-        let room = wanted.tokens.saturating_sub(tokens::count("<recalled>\n</recalled>\n") + 2);
+        let room = wanted
+            .tokens
+            .saturating_sub(tokens::count("<recalled>\n</recalled>\n") + 2);
         let mut text = String::new();
         let mut left = room;
         let share = |share: f64| (f64::from(room) * share) as u32;
         let turns = self.turns_told(wanted, &recalled.hits, share(TURNS_SHARE));
-        add(&mut text, &mut left, "This may matter; history.getTurn(\"T-n\", \"R\") tells a turn in full:", turns);
-        let (layers, lessons): (Vec<&Lesson>, Vec<&Lesson>) =
-            recalled.lessons.iter().partition(|lesson| lesson.kind == "layer");
+        add(
+            &mut text,
+            &mut left,
+            "This may matter; history.getTurn(\"T-n\", \"R\") tells a turn in full:",
+            turns,
+        );
+        let (layers, lessons): (Vec<&Lesson>, Vec<&Lesson>) = recalled
+            .lessons
+            .iter()
+            .partition(|lesson| lesson.kind == "layer");
         let mut for_lessons = share(LESSONS_SHARE).min(left);
-        let lines = lessons.iter().map(|lesson| lesson.content.clone()).collect();
+        let lines = lessons
+            .iter()
+            .map(|lesson| lesson.content.clone())
+            .collect();
         let before = left;
-        add_within(&mut text, &mut left, &mut for_lessons, "Learned before:", lines);
-        let mut for_layers = (share(LESSONS_SHARE) + share(TURNS_SHARE)).saturating_sub(room - before).min(left);
-        let lines = layers.iter().map(|layer| format!("{}\n{}", layer.title, layer.content)).collect();
+        add_within(
+            &mut text,
+            &mut left,
+            &mut for_lessons,
+            "Learned before:",
+            lines,
+        );
+        let mut for_layers = (share(LESSONS_SHARE) + share(TURNS_SHARE))
+            .saturating_sub(room - before)
+            .min(left);
+        let lines = layers
+            .iter()
+            .map(|layer| format!("{}\n{}", layer.title, layer.content))
+            .collect();
         add_within(&mut text, &mut left, &mut for_layers, "References:", lines);
-        let board = recalled.board.iter().map(|entry| format!("{} (until turn {})", entry.text, entry.until));
+        let board = recalled
+            .board
+            .iter()
+            .map(|entry| format!("{} (until turn {})", entry.text, entry.until));
         add(&mut text, &mut left, "On the board:", board.collect());
         if !text.is_empty() {
             recalled.text = format!("<recalled>\n{}</recalled>\n", text);
@@ -201,21 +288,33 @@ impl Memory {
         for (at, hit) in hits.iter().enumerate() {
             // Each may take half of what is left, so that one long turn does not crowd out the others.
             let most = left / if at + 1 == hits.len() { 1 } else { 2 };
-            let Ok(turn) = self.turn(wanted.session, hit.number) else { continue };
+            let Ok(turn) = self.turn(wanted.session, hit.number) else {
+                continue;
+            };
             let levels = [Level::Raw, Level::Smoothed, Level::Compressed];
             let told = levels.into_iter().find_map(|level| {
-                let told = String::from_utf8_lossy(&self.level(wanted.session, hit.number, level).ok()?).into_owned();
+                let told =
+                    String::from_utf8_lossy(&self.level(wanted.session, hit.number, level).ok()?)
+                        .into_owned();
                 (tokens::count(&told) + 16 <= most).then_some((level, told))
             });
             let (level, told) = match told {
                 Some(told) => told,
                 None if most > 24 => {
-                    let told = self.level(wanted.session, hit.number, Level::Compressed).unwrap_or_default();
-                    (Level::Compressed, cut(&String::from_utf8_lossy(&told), most - 16))
+                    let told = self
+                        .level(wanted.session, hit.number, Level::Compressed)
+                        .unwrap_or_default();
+                    (
+                        Level::Compressed,
+                        cut(&String::from_utf8_lossy(&told), most - 16),
+                    )
                 }
                 None => break,
             };
-            let who = turn.speaker.map(|name| format!(", {name}")).unwrap_or_default();
+            let who = turn
+                .speaker
+                .map(|name| format!(", {name}"))
+                .unwrap_or_default();
             // A time nobody here can read is told as it was told.
             let when = match &turn.ts {
                 Some(ts) if time::milliseconds(ts).is_none() => ts.clone(),
@@ -229,7 +328,11 @@ impl Memory {
     }
 }
 
-fn arrived<T: Default, E>(what: &str, result: Result<Result<T, String>, E>, missing: &mut Vec<String>) -> T {
+fn arrived<T: Default, E>(
+    what: &str,
+    result: Result<Result<T, String>, E>,
+    missing: &mut Vec<String>,
+) -> T {
     match result {
         Ok(Ok(arrived)) => arrived,
         Ok(Err(wrong)) => {
@@ -249,10 +352,18 @@ fn add(text: &mut String, left: &mut u32, heading: &str, lines: Vec<String>) {
 }
 
 /// Adds what fits: whole lines, then the beginning of one.
-fn add_within(text: &mut String, left: &mut u32, share: &mut u32, heading: &str, lines: Vec<String>) {
+fn add_within(
+    text: &mut String,
+    left: &mut u32,
+    share: &mut u32,
+    heading: &str,
+    lines: Vec<String>,
+) {
     let mut block = String::new();
     let heading_cost = tokens::count(heading) + 1;
-    let Some(mut room) = (*share).min(*left).checked_sub(heading_cost) else { return };
+    let Some(mut room) = (*share).min(*left).checked_sub(heading_cost) else {
+        return;
+    };
     for line in lines {
         let mut line = format!("- {}\n", harmless(&line));
         let mut cost = tokens::count(&line);
@@ -280,5 +391,7 @@ fn add_within(text: &mut String, left: &mut u32, share: &mut u32, heading: &str,
 
 /// What was said cannot end the block it is told in.
 fn harmless(text: &str) -> String {
-    escape(text).replace("</recalled", "&lt;/recalled").replace("<recalled", "&lt;recalled")
+    escape(text)
+        .replace("</recalled", "&lt;/recalled")
+        .replace("<recalled", "&lt;recalled")
 }

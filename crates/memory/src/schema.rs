@@ -3,7 +3,10 @@
 use selvedge_journal::Tables;
 
 /// Each step once, in this order. A step that was released is never changed; a new one is added below it.
-pub(crate) const TABLES: Tables = Tables { steps_table: "memory_steps", steps: STEPS };
+pub(crate) const TABLES: Tables = Tables {
+    steps_table: "memory_steps",
+    steps: STEPS,
+};
 
 const STEPS: &[(&str, &str)] = &[
     (

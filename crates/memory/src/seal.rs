@@ -15,7 +15,10 @@ const SEALED: &[(&str, &[&str])] = &[
     ("memory_speakers", &["name"]),
     ("memory_eras", &["text"]),
     ("memory_gradients", &["text"]),
-    ("memory_lessons", &["title", "topics", "keywords", "content"]),
+    (
+        "memory_lessons",
+        &["title", "topics", "keywords", "content"],
+    ),
     ("memory_topics", &["name"]),
     ("memory_board", &["text"]),
     ("memory_vectors", &["data"]),
@@ -26,12 +29,16 @@ impl Memory {
     pub(crate) fn seal_everything(&self, proof: &[u8]) -> Result<(), MemoryError> {
         {
             let mut connection = self.writer();
-            let transaction = connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
-            let there: i64 = transaction.query_row("SELECT count(*) FROM memory_seal", [], |row| row.get(0))?;
+            let transaction =
+                connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
+            let there: i64 =
+                transaction.query_row("SELECT count(*) FROM memory_seal", [], |row| row.get(0))?;
             if there == 0 {
                 for (table, columns) in SEALED {
-                    let each: Vec<String> =
-                        columns.iter().map(|column| format!("{column} = sealed({column})")).collect();
+                    let each: Vec<String> = columns
+                        .iter()
+                        .map(|column| format!("{column} = sealed({column})"))
+                        .collect();
                     transaction.execute(&format!("UPDATE {table} SET {}", each.join(", ")), [])?;
                 }
                 transaction.execute("UPDATE memory_postings SET term = marked(term)", [])?;

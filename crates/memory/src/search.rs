@@ -31,12 +31,21 @@ pub struct Query<'a> {
 impl<'a> Query<'a> {
     /// The ten best turns of all.
     pub fn new(text: &'a str) -> Self {
-        Self { text, session: None, k: 10, budget: None, weights: Weights::default() }
+        Self {
+            text,
+            session: None,
+            k: 10,
+            budget: None,
+            weights: Weights::default(),
+        }
     }
 
     /// Only of this session.
     pub fn in_session(self, session: &'a str) -> Self {
-        Self { session: Some(session), ..self }
+        Self {
+            session: Some(session),
+            ..self
+        }
     }
 }
 
@@ -64,11 +73,16 @@ impl Memory {
             (Some(encoder), true) => {
                 let encoded = encoder.encode(&[&self.redacted(query.text)]);
                 // Without vectors the keywords still find what they find.
-                encoded.ok().and_then(|mut vectors| vectors.pop()).map(|vector| (encoder.name(), quantised(&vector)))
+                encoded
+                    .ok()
+                    .and_then(|mut vectors| vectors.pop())
+                    .map(|vector| (encoder.name(), quantised(&vector)))
             }
             _ => None,
         };
-        let likeness = likeness.as_ref().map(|(name, vector)| (*name, vector.as_slice()));
+        let likeness = likeness
+            .as_ref()
+            .map(|(name, vector)| (*name, vector.as_slice()));
         let mut hits = self.read(|reader| look_up(reader, query, likeness))?;
         for hit in hits.iter_mut().filter(|hit| hit.tokens == 0) {
             // Its levels are not written yet.
@@ -117,10 +131,21 @@ struct InScope {
 /// A question as a vector, and who made it.
 type Likeness<'a> = Option<(&'a str, &'a [i8])>;
 
-fn look_up(reader: &mut Reader, query: &Query<'_>, question: Likeness<'_>) -> Result<Vec<Hit>, MemoryError> {
-    let only = query.session.map(|name| find(&reader.connection, name)).transpose()?.map(|session| session.id);
+fn look_up(
+    reader: &mut Reader,
+    query: &Query<'_>,
+    question: Likeness<'_>,
+) -> Result<Vec<Hit>, MemoryError> {
+    let only = query
+        .session
+        .map(|name| find(&reader.connection, name))
+        .transpose()?
+        .map(|session| session.id);
     let mut kept = reader.scope.take().filter(|scope| scope.only == only);
-    let holds = kept.as_mut().map(|scope| scope.is_current(&reader.connection)).transpose()?;
+    let holds = kept
+        .as_mut()
+        .map(|scope| scope.is_current(&reader.connection))
+        .transpose()?;
     let scope = match kept {
         Some(scope) if holds == Some(true) => scope,
         _ => Scope::load(&reader.connection, only)?,
@@ -142,7 +167,12 @@ impl Scope {
             "SELECT id, name, created_ms, forgotten FROM memory_sessions WHERE ?1 IS NULL OR id = ?1 ORDER BY id",
         )?;
         let mut rows = read.query(params![only])?;
-        let mut scope = Self { version, only, sessions: Vec::new(), turns: Turns::default() };
+        let mut scope = Self {
+            version,
+            only,
+            sessions: Vec::new(),
+            turns: Turns::default(),
+        };
         while let Some(row) = rows.next()? {
             let mut session = InScope {
                 id: row.get(0)?,
@@ -168,8 +198,11 @@ impl Scope {
         if version == self.version {
             return Ok(true);
         }
-        let (Some(_), [session]) = (self.only, &mut self.sessions[..]) else { return Ok(false) };
-        let mut read = connection.prepare_cached("SELECT created_ms, forgotten FROM memory_sessions WHERE id = ?1")?;
+        let (Some(_), [session]) = (self.only, &mut self.sessions[..]) else {
+            return Ok(false);
+        };
+        let mut read = connection
+            .prepare_cached("SELECT created_ms, forgotten FROM memory_sessions WHERE id = ?1")?;
         let same = read.query_row(params![session.id], |row| Ok((row.get(0)?, row.get(1)?)));
         if same.optional()? != Some((session.created_ms, session.forgotten)) {
             return Ok(false);
@@ -185,16 +218,27 @@ impl Scope {
         query: &Query<'_>,
         question: Likeness<'_>,
     ) -> Result<Vec<Hit>, MemoryError> {
-        let mut asked = Asked { named: self.named(query.text), ..Asked::default() };
+        let mut asked = Asked {
+            named: self.named(query.text),
+            ..Asked::default()
+        };
         for term in query_terms(query.text) {
             let mut list = Vec::new();
             let mut at = 0;
             each_posting(connection, &term, self.only, |session, turn, count| {
                 // Postings come in the order of sessions.
-                while self.sessions.get(at).is_some_and(|known| known.id < session) {
+                while self
+                    .sessions
+                    .get(at)
+                    .is_some_and(|known| known.id < session)
+                {
                     at += 1;
                 }
-                if let Some(known) = self.sessions.get(at).filter(|known| known.id == session && turn <= known.turns) {
+                if let Some(known) = self
+                    .sessions
+                    .get(at)
+                    .filter(|known| known.id == session && turn <= known.turns)
+                {
                     list.push(((known.offset + turn as usize - 1) as u32, count));
                 }
             })?;
@@ -204,7 +248,14 @@ impl Scope {
         if let Some((encoder, question)) = question {
             let (mut alike, mut any) = (Vec::with_capacity(self.turns.numbers.len()), false);
             for session in &self.sessions {
-                any |= vectors::likeness(connection, session.id, session.turns, question, encoder, &mut alike)?;
+                any |= vectors::likeness(
+                    connection,
+                    session.id,
+                    session.turns,
+                    question,
+                    encoder,
+                    &mut alike,
+                )?;
             }
             asked.likeness = any.then_some(alike);
         }
@@ -214,7 +265,9 @@ impl Scope {
         let scores = rank::scores(&self.turns, &asked, &query.weights);
         let related = |at: usize| scores[at] > 0.0 && self.turns.numbers[at].words > 0;
         // The cheapest turn has its tags.
-        let k = query.budget.map_or(query.k, |budget| query.k.min(budget as usize / 12 + 1));
+        let k = query
+            .budget
+            .map_or(query.k, |budget| query.k.min(budget as usize / 12 + 1));
         let best = rank::best(&scores, related, k);
         self.told(connection, query, &scores, &best)
     }
@@ -227,24 +280,44 @@ impl Scope {
         scores: &[f64],
         best: &[usize],
     ) -> Result<Vec<Hit>, MemoryError> {
-        let mut key = connection.prepare_cached("SELECT opened(key) FROM memory_turns WHERE id = ?1")?;
+        let mut key =
+            connection.prepare_cached("SELECT opened(key) FROM memory_turns WHERE id = ?1")?;
         let mut columns = ColumnWriter::default();
         let mut hits = Vec::with_capacity(best.len());
         let mut candidates = Vec::with_capacity(best.len());
         for at in best {
-            let session = self.sessions.partition_point(|session| session.offset <= *at) - 1;
+            let session = self
+                .sessions
+                .partition_point(|session| session.offset <= *at)
+                - 1;
             let session = &self.sessions[session];
             let number = (at - session.offset + 1) as u32;
-            candidates.push(Candidate { number, tokens: columns.get(connection, session.id, number)?.tokens });
+            candidates.push(Candidate {
+                number,
+                tokens: columns.get(connection, session.id, number)?.tokens,
+            });
             let key = key.query_row(params![turn_id(session.id, number)], |row| row.get(0))?;
             let (session, score) = (session.name.clone(), scores[*at]);
-            hits.push(Hit { session, number, key, score, level: Level::Raw, tokens: 0 });
+            hits.push(Hit {
+                session,
+                number,
+                key,
+                score,
+                level: Level::Raw,
+                tokens: 0,
+            });
         }
         let told = pack(&candidates, query.budget);
         Ok(hits
             .into_iter()
             .zip(told)
-            .filter_map(|(hit, told)| told.map(|(level, tokens)| Hit { level, tokens, ..hit }))
+            .filter_map(|(hit, told)| {
+                told.map(|(level, tokens)| Hit {
+                    level,
+                    tokens,
+                    ..hit
+                })
+            })
             .collect())
     }
 
@@ -262,12 +335,19 @@ impl Scope {
             let mut speakers = Vec::new();
             for (at, name) in session.speakers.iter().enumerate() {
                 let mut is_named = false;
-                each_word(name, |word| is_named |= word.len() > 1 && !is_stop_word(word) && has(word));
+                each_word(name, |word| {
+                    is_named |= word.len() > 1 && !is_stop_word(word) && has(word)
+                });
                 if is_named {
                     speakers.push((at + 1) as u8);
                 }
             }
-            Named { from: session.offset, speakers, role, assisted: session.asked && session.answered }
+            Named {
+                from: session.offset,
+                speakers,
+                role,
+                assisted: session.asked && session.answered,
+            }
         });
         named.collect()
     }
@@ -275,7 +355,10 @@ impl Scope {
 
 /// What most turns have tells none of them apart: it only counts where there is nothing else.
 fn drop_common(postings: &mut Vec<Vec<(u32, u32)>>, turns: usize) {
-    if postings.iter().any(|list| !list.is_empty() && list.len() <= turns / 2) {
+    if postings
+        .iter()
+        .any(|list| !list.is_empty() && list.len() <= turns / 2)
+    {
         postings.retain(|list| list.len() <= turns / 2);
     }
 }
@@ -283,15 +366,19 @@ fn drop_common(postings: &mut Vec<Vec<(u32, u32)>>, turns: usize) {
 impl InScope {
     /// Reads the turns that are not read yet.
     fn grow(&mut self, connection: &Connection, all: &mut Turns) -> Result<(), MemoryError> {
-        let mut read = connection.prepare_cached("SELECT turns FROM memory_sessions WHERE id = ?1")?;
+        let mut read =
+            connection.prepare_cached("SELECT turns FROM memory_sessions WHERE id = ?1")?;
         let turns = read.query_row(params![self.id], |row| row.get(0))?;
         columns::read_brief(connection, self.id, self.turns + 1, turns, &mut all.numbers)?;
         let fresh = &all.numbers[self.offset + self.turns as usize..];
         self.asked |= fresh.iter().any(|turn| turn.role == Role::User);
-        self.answered |= fresh.iter().any(|turn| turn.role == Role::Assistant && turn.speaker == 0);
+        self.answered |= fresh
+            .iter()
+            .any(|turn| turn.role == Role::Assistant && turn.speaker == 0);
         self.turns = turns;
         self.speakers = speakers(connection, self.id)?;
-        self.sittings.grow(connection, self.id, turns, self.offset, all)
+        self.sittings
+            .grow(connection, self.id, turns, self.offset, all)
     }
 }
 
@@ -319,15 +406,27 @@ impl Sittings {
             "SELECT first, opened(label), words FROM memory_parts WHERE session = ?1 AND first >= ?2 ORDER BY first",
         )?;
         let rows = read.query_map(params![session, from], |row| {
-            Ok((row.get::<_, u32>(0)?, row.get::<_, Option<String>>(1)?, row.get::<_, i64>(2)?))
+            Ok((
+                row.get::<_, u32>(0)?,
+                row.get::<_, Option<String>>(1)?,
+                row.get::<_, i64>(2)?,
+            ))
         })?;
         let parts = rows.collect::<Result<Vec<_>, _>>()?;
-        let ends: Vec<u32> = parts.iter().skip(1).map(|(next, ..)| *next).chain([count + 1]).collect();
+        let ends: Vec<u32> = parts
+            .iter()
+            .skip(1)
+            .map(|(next, ..)| *next)
+            .chain([count + 1])
+            .collect();
         for ((first, label, words), end) in parts.into_iter().zip(ends) {
             let fresh = turns.sitting_words.len() as u32;
             let (sitting, counted) = match self.last {
                 Some((known, sitting, words)) if known == first => (sitting, words),
-                _ => (label.map_or(fresh, |label| *self.labels.entry(label).or_insert(fresh)), 0),
+                _ => (
+                    label.map_or(fresh, |label| *self.labels.entry(label).or_insert(fresh)),
+                    0,
+                ),
             };
             if sitting == fresh {
                 turns.sitting_words.push(0);
@@ -336,10 +435,15 @@ impl Sittings {
             *sum = sum.saturating_add_signed(words.max(0) - counted.max(0));
             self.last = Some((first, sitting, words));
             let covered = (turns.sitting.len() - offset) as u32 + 1;
-            turns.sitting.extend(std::iter::repeat_n(sitting, end.saturating_sub(first.max(covered)) as usize));
+            turns.sitting.extend(std::iter::repeat_n(
+                sitting,
+                end.saturating_sub(first.max(covered)) as usize,
+            ));
         }
         if turns.sitting.len() != turns.numbers.len() {
-            return Err(MemoryError::Damaged(format!("the sittings of session {session} do not cover its turns")));
+            return Err(MemoryError::Damaged(format!(
+                "the sittings of session {session} do not cover its turns"
+            )));
         }
         Ok(())
     }
@@ -347,8 +451,9 @@ impl Sittings {
 
 /// The speakers of a session, in the order of their numbers, which begin at one.
 pub(crate) fn speakers(connection: &Connection, session: i64) -> Result<Vec<String>, MemoryError> {
-    let mut read =
-        connection.prepare_cached("SELECT opened(name) FROM memory_speakers WHERE session = ?1 ORDER BY id")?;
+    let mut read = connection.prepare_cached(
+        "SELECT opened(name) FROM memory_speakers WHERE session = ?1 ORDER BY id",
+    )?;
     let names = read.query_map(params![session], |row| row.get(0))?;
     Ok(names.collect::<Result<_, _>>()?)
 }

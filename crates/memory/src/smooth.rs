@@ -71,7 +71,10 @@ fn clean_line(line: &str) -> String {
     for word in calm.split_whitespace() {
         let bare = word.trim_matches(|c: char| matches!(c, ',' | '.' | '!' | '…' | '?'));
         let ends = word.ends_with(['.', '!', '?']);
-        let is_filler = !bare.is_empty() && FILLERS.iter().any(|filler| filler.eq_ignore_ascii_case(bare));
+        let is_filler = !bare.is_empty()
+            && FILLERS
+                .iter()
+                .any(|filler| filler.eq_ignore_ascii_case(bare));
         if is_filler && !ends {
             continue;
         }
@@ -94,7 +97,11 @@ fn clean_line(line: &str) -> String {
 fn capitalised(text: String) -> String {
     let mut letters = text.chars();
     match letters.next() {
-        Some(first) if first.is_lowercase() && letters.as_str().contains(' ') && text.ends_with(['.', '!', '?']) => {
+        Some(first)
+            if first.is_lowercase()
+                && letters.as_str().contains(' ')
+                && text.ends_with(['.', '!', '?']) =>
+        {
             first.to_uppercase().chain(letters).collect()
         }
         _ => text,
@@ -104,8 +111,14 @@ fn capitalised(text: String) -> String {
 /// A line of many words that is all capitals is said in a normal voice.
 fn calm(line: &str) -> Cow<'_, str> {
     let letters = line.chars().filter(|c| c.is_alphabetic()).count();
-    let shouted = letters >= 12 && line.chars().all(|c| !c.is_lowercase()) && line.split_whitespace().count() >= 3;
-    if shouted { Cow::Owned(line.to_lowercase()) } else { Cow::Borrowed(line) }
+    let shouted = letters >= 12
+        && line.chars().all(|c| !c.is_lowercase())
+        && line.split_whitespace().count() >= 3;
+    if shouted {
+        Cow::Owned(line.to_lowercase())
+    } else {
+        Cow::Borrowed(line)
+    }
 }
 
 /// `sooooo` is `so`, `!!!!` is `!`.
@@ -118,7 +131,8 @@ fn shorter(word: &str) -> Cow<'_, str> {
         longest.max(run)
     });
     // Rulers and code (`====`, `000000`) are left to the lines they are in.
-    let is_code = word.contains(|c: char| c.is_numeric() || matches!(c, '=' | '_' | '/' | '-' | ':'));
+    let is_code =
+        word.contains(|c: char| c.is_numeric() || matches!(c, '=' | '_' | '/' | '-' | ':'));
     if longest < 3 || is_code {
         return Cow::Borrowed(word);
     }
@@ -127,7 +141,11 @@ fn shorter(word: &str) -> Cow<'_, str> {
     for c in word.chars() {
         run = if last == Some(c) { run + 1 } else { 1 };
         last = Some(c);
-        let most = if c.is_alphabetic() || matches!(c, '!' | '?') { 1 } else { 3 };
+        let most = if c.is_alphabetic() || matches!(c, '!' | '?') {
+            1
+        } else {
+            3
+        };
         // `tree` keeps its letters; `treee` is not worth three.
         if run <= most || !word.contains(&c.to_string().repeat(3)) {
             out.push(c);
@@ -161,16 +179,19 @@ pub(crate) fn sentences(text: &str) -> Vec<&str> {
 pub(crate) fn arguments(args: &str) -> String {
     match serde_json::from_str::<Value>(args) {
         Ok(Value::Object(fields)) => {
-            let told = fields.iter().map(|(name, value)| match (name.as_str(), value) {
-                ("command" | "cmd" | "argv", Value::Array(words)) => {
-                    words.iter().map(plain).collect::<Vec<_>>().join(" ")
-                }
-                (
-                    "command" | "cmd" | "path" | "file_path" | "filePath" | "query" | "pattern" | "code" | "url",
-                    value,
-                ) => plain(value),
-                (name, value) => format!("{name}={}", plain(value)),
-            });
+            let told = fields
+                .iter()
+                .map(|(name, value)| match (name.as_str(), value) {
+                    ("command" | "cmd" | "argv", Value::Array(words)) => {
+                        words.iter().map(plain).collect::<Vec<_>>().join(" ")
+                    }
+                    (
+                        "command" | "cmd" | "path" | "file_path" | "filePath" | "query" | "pattern"
+                        | "code" | "url",
+                        value,
+                    ) => plain(value),
+                    (name, value) => format!("{name}={}", plain(value)),
+                });
             told.collect::<Vec<_>>().join(" ")
         }
         Ok(Value::Array(words)) => words.iter().map(plain).collect::<Vec<_>>().join(" "),
@@ -192,7 +213,10 @@ pub(crate) fn shortened(text: &str, characters: usize) -> Cow<'_, str> {
     match text.char_indices().nth(characters) {
         None => Cow::Borrowed(text),
         Some((end, _)) => {
-            let cut = text[..end].rfind(' ').filter(|at| *at > end / 2).unwrap_or(end);
+            let cut = text[..end]
+                .rfind(' ')
+                .filter(|at| *at > end / 2)
+                .unwrap_or(end);
             Cow::Owned(format!("{}…", text[..cut].trim_end()))
         }
     }
@@ -201,14 +225,29 @@ pub(crate) fn shortened(text: &str, characters: usize) -> Cow<'_, str> {
 /// Whether a line of output is one people look for.
 pub(crate) fn stands_out(line: &str) -> bool {
     let line = line.to_lowercase();
-    let words =
-        ["error", "fail", "panic", "exception", "warning", "denied", "not found", "cannot", "refused", "timed out"];
+    let words = [
+        "error",
+        "fail",
+        "panic",
+        "exception",
+        "warning",
+        "denied",
+        "not found",
+        "cannot",
+        "refused",
+        "timed out",
+    ];
     words.iter().any(|word| line.contains(word))
 }
 
 /// The one line that tells what came of a call: how many failed, the error, else the last line.
 pub(crate) fn telling_line(output: &str) -> String {
-    let lines = || output.lines().map(str::trim).filter(|line| !line.is_empty());
+    let lines = || {
+        output
+            .lines()
+            .map(str::trim)
+            .filter(|line| !line.is_empty())
+    };
     let counts = |line: &&str| line.contains(|c: char| c.is_ascii_digit());
     let found = lines()
         .filter(|line| stands_out(line))
@@ -237,7 +276,10 @@ mod tests {
     #[test]
     fn cleaning_takes_what_nobody_misses() {
         for (text, expected) in [
-            ("Well,  I just   wanted to say hello.", "I wanted to say hello."),
+            (
+                "Well,  I just   wanted to say hello.",
+                "I wanted to say hello.",
+            ),
             ("Oh wow, that is really sooooo nice!!!", "That is so nice!"),
             ("PLEASE STOP DOING THAT NOW", "stop doing that now"),
             ("the the cat\n\n\n\ncat\ncat", "the cat\n\ncat"),
@@ -250,12 +292,24 @@ mod tests {
 
     #[test]
     fn outputs_tell_by_the_line_that_counts() {
-        assert_eq!(telling_line("a\nTests: 2 failed, 3 passed\nnpm ERR! Test failed.\n"), "Tests: 2 failed, 3 passed");
+        assert_eq!(
+            telling_line("a\nTests: 2 failed, 3 passed\nnpm ERR! Test failed.\n"),
+            "Tests: 2 failed, 3 passed"
+        );
         assert_eq!(telling_line("built\ndone in 3 s\n\n"), "done in 3 s");
         assert_eq!(telling_line(""), "");
-        assert_eq!(arguments(r#"{"command":["npm","test"],"timeoutMs":5}"#), "npm test timeoutMs=5");
-        assert_eq!(arguments("const a = 1;\n\n  return a"), "const a = 1; return a");
-        assert_eq!(sentences("Hi there. It costs 3.50! Ok\nnext"), ["Hi there.", "It costs 3.50!", "Ok", "next"]);
+        assert_eq!(
+            arguments(r#"{"command":["npm","test"],"timeoutMs":5}"#),
+            "npm test timeoutMs=5"
+        );
+        assert_eq!(
+            arguments("const a = 1;\n\n  return a"),
+            "const a = 1; return a"
+        );
+        assert_eq!(
+            sentences("Hi there. It costs 3.50! Ok\nnext"),
+            ["Hi there.", "It costs 3.50!", "Ok", "next"]
+        );
         assert_eq!(shortened("one two three", 9), "one two…");
         assert_eq!(lines_kept(&"same\n".repeat(9000), 400), ["same"]);
     }

@@ -16,7 +16,11 @@ pub(crate) fn stem(word: &mut String) {
     if past_or_progressive(&mut bytes) && !restore_e(&mut bytes) {
         let last = bytes[bytes.len() - 1];
         let doubled = bytes.len() > 1 && last == bytes[bytes.len() - 2];
-        if doubled && last.is_ascii() && !is_vowel(last, false) && !matches!(last, b'l' | b's' | b'z') {
+        if doubled
+            && last.is_ascii()
+            && !is_vowel(last, false)
+            && !matches!(last, b'l' | b's' | b'z')
+        {
             bytes.pop();
         } else if measure(&bytes) == 1 && ends_short(&bytes) {
             bytes.push(b'e');
@@ -67,12 +71,19 @@ const STEP_2: &[(&str, &str)] = &[
     ("biliti", "ble"),
 ];
 
-const STEP_3: &[(&str, &str)] =
-    &[("ical", "ic"), ("ness", ""), ("icate", "ic"), ("iciti", "ic"), ("ful", ""), ("ative", ""), ("alize", "al")];
+const STEP_3: &[(&str, &str)] = &[
+    ("ical", "ic"),
+    ("ness", ""),
+    ("icate", "ic"),
+    ("iciti", "ic"),
+    ("ful", ""),
+    ("ative", ""),
+    ("alize", "al"),
+];
 
 const STEP_4: &[&str] = &[
-    "al", "ance", "ence", "er", "ic", "able", "ible", "ant", "ement", "ment", "ent", "ion", "ou", "ism", "ate", "iti",
-    "ous", "ive", "ize",
+    "al", "ance", "ence", "er", "ic", "able", "ible", "ant", "ement", "ment", "ent", "ion", "ou",
+    "ism", "ate", "iti", "ous", "ive", "ize",
 ];
 
 fn plural(word: &mut Vec<u8>) {
@@ -106,7 +117,9 @@ fn past_or_progressive(word: &mut Vec<u8>) -> bool {
 }
 
 fn restore_e(word: &mut Vec<u8>) -> bool {
-    let found = ["at", "bl", "iz"].iter().any(|ending| stem_before(word, ending).is_some());
+    let found = ["at", "bl", "iz"]
+        .iter()
+        .any(|ending| stem_before(word, ending).is_some());
     if found {
         word.push(b'e');
     }
@@ -114,7 +127,12 @@ fn restore_e(word: &mut Vec<u8>) -> bool {
 }
 
 fn step_4(word: &mut Vec<u8>) {
-    let Some(ending) = STEP_4.iter().find(|ending| stem_before(word, ending).is_some()) else { return };
+    let Some(ending) = STEP_4
+        .iter()
+        .find(|ending| stem_before(word, ending).is_some())
+    else {
+        return;
+    };
     let stem = &word[..word.len() - ending.len()];
     let before_ion = |stem: &[u8]| *ending != "ion" || matches!(stem.last(), Some(b's' | b't'));
     if before_ion(stem) && measure(stem) > 1 {
@@ -124,7 +142,12 @@ fn step_4(word: &mut Vec<u8>) {
 
 /// The first ending that fits is the one; whether it is replaced, the condition says.
 fn replace(word: &mut Vec<u8>, rules: &[(&str, &str)], condition: Condition) {
-    let Some((ending, instead)) = rules.iter().find(|(ending, _)| stem_before(word, ending).is_some()) else { return };
+    let Some((ending, instead)) = rules
+        .iter()
+        .find(|(ending, _)| stem_before(word, ending).is_some())
+    else {
+        return;
+    };
     if condition(&word[..word.len() - ending.len()]) {
         word.truncate(word.len() - ending.len());
         word.extend_from_slice(instead.as_bytes());
@@ -133,7 +156,8 @@ fn replace(word: &mut Vec<u8>, rules: &[(&str, &str)], condition: Condition) {
 
 /// What stands before an ending; nothing for a word that is all ending.
 fn stem_before<'a>(word: &'a [u8], ending: &str) -> Option<&'a [u8]> {
-    word.strip_suffix(ending.as_bytes()).filter(|stem| !stem.is_empty())
+    word.strip_suffix(ending.as_bytes())
+        .filter(|stem| !stem.is_empty())
 }
 
 /// `y` is a vowel after a consonant.
@@ -155,7 +179,9 @@ fn measure(stem: &[u8]) -> usize {
 }
 
 fn has_vowel(stem: &[u8]) -> bool {
-    stem.iter().enumerate().any(|(at, letter)| is_vowel(*letter, at > 0))
+    stem.iter()
+        .enumerate()
+        .any(|(at, letter)| is_vowel(*letter, at > 0))
 }
 
 /// Consonant, vowel, consonant at the end, the last not w, x or y.

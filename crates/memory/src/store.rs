@@ -73,7 +73,11 @@ impl Memory {
 
     /// The same, sealed: the file has no word of what is remembered in the clear. What was there before is sealed now,
     /// and from then on the memory opens with this key only.
-    pub fn open_sealed(folder: &Path, redactor: Redactor, key: &[u8; 32]) -> Result<Self, MemoryError> {
+    pub fn open_sealed(
+        folder: &Path,
+        redactor: Redactor,
+        key: &[u8; 32],
+    ) -> Result<Self, MemoryError> {
         Self::open_with(folder, redactor, Seal::new(key))
     }
 
@@ -114,7 +118,10 @@ impl Memory {
     ) -> Result<Vec<Appended>, MemoryError> {
         self.write(|connection| {
             let mut batch = Batch::new(connection, &self.redactor);
-            let appended = turns.into_iter().map(|(session, turn)| batch.append(session, &turn)).collect();
+            let appended = turns
+                .into_iter()
+                .map(|(session, turn)| batch.append(session, &turn))
+                .collect();
             batch.finish()?;
             appended
         })
@@ -124,8 +131,10 @@ impl Memory {
     pub fn turn(&self, session: &str, number: u32) -> Result<Turn, MemoryError> {
         self.read(|reader| {
             let id = find(&reader.connection, session)?.id;
-            stored(&reader.connection, id, number)?
-                .ok_or_else(|| MemoryError::NoTurn { session: session.to_owned(), turn: format!("T-{number}") })
+            stored(&reader.connection, id, number)?.ok_or_else(|| MemoryError::NoTurn {
+                session: session.to_owned(),
+                turn: format!("T-{number}"),
+            })
         })
     }
 
@@ -133,10 +142,12 @@ impl Memory {
     pub fn number_of(&self, session: &str, key: &str) -> Result<Option<u32>, MemoryError> {
         self.read(|reader| {
             let session = find(&reader.connection, session)?.id;
-            let mut read = reader
-                .connection
-                .prepare_cached("SELECT id FROM memory_turns WHERE session = ?1 AND key = sealed(?2)")?;
-            let id: Option<i64> = read.query_row(params![session, key], |row| row.get(0)).optional()?;
+            let mut read = reader.connection.prepare_cached(
+                "SELECT id FROM memory_turns WHERE session = ?1 AND key = sealed(?2)",
+            )?;
+            let id: Option<i64> = read
+                .query_row(params![session, key], |row| row.get(0))
+                .optional()?;
             Ok(id.map(|id| id as u32))
         })
     }
@@ -153,7 +164,9 @@ impl Memory {
     /// The names of all sessions, the newest last.
     pub fn sessions(&self) -> Result<Vec<String>, MemoryError> {
         self.read(|reader| {
-            let mut read = reader.connection.prepare_cached("SELECT name FROM memory_sessions ORDER BY id")?;
+            let mut read = reader
+                .connection
+                .prepare_cached("SELECT name FROM memory_sessions ORDER BY id")?;
             let names = read.query_map([], |row| row.get(0))?;
             Ok(names.collect::<Result<_, _>>()?)
         })
@@ -169,7 +182,10 @@ impl Memory {
     }
 
     /// Writes, all or nothing.
-    pub(crate) fn write<T>(&self, work: impl FnOnce(&Connection) -> Result<T, MemoryError>) -> Result<T, MemoryError> {
+    pub(crate) fn write<T>(
+        &self,
+        work: impl FnOnce(&Connection) -> Result<T, MemoryError>,
+    ) -> Result<T, MemoryError> {
         let mut connection = self.writer();
         let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         if sealed_with(&transaction)? != self.seal.proof() {
@@ -186,12 +202,18 @@ impl Memory {
     }
 
     /// Reads what was there at one moment, beside whoever writes.
-    pub(crate) fn read<T>(&self, work: impl FnOnce(&mut Reader) -> Result<T, MemoryError>) -> Result<T, MemoryError> {
+    pub(crate) fn read<T>(
+        &self,
+        work: impl FnOnce(&mut Reader) -> Result<T, MemoryError>,
+    ) -> Result<T, MemoryError> {
         let kept = || self.readers.lock().unwrap_or_else(PoisonError::into_inner);
         let taken = kept().pop();
         let mut reader = match taken {
             Some(reader) => reader,
-            None => Reader { connection: TABLES.connect(&self.folder, &self.seal)?, scope: None },
+            None => Reader {
+                connection: TABLES.connect(&self.folder, &self.seal)?,
+                scope: None,
+            },
         };
         reader.connection.execute_batch("BEGIN")?;
         let done = work(&mut reader);
@@ -229,19 +251,31 @@ fn sealed_with(connection: &Connection) -> Result<Option<Vec<u8>>, MemoryError> 
 
 /// The session of a name.
 pub(crate) fn find(connection: &Connection, name: &str) -> Result<Session, MemoryError> {
-    let mut read =
-        connection.prepare_cached("SELECT id, turns, written, distilled FROM memory_sessions WHERE name = ?1")?;
+    let mut read = connection.prepare_cached(
+        "SELECT id, turns, written, distilled FROM memory_sessions WHERE name = ?1",
+    )?;
     let found = read.query_row(params![name], |row| {
-        Ok(Session { id: row.get(0)?, turns: row.get(1)?, written: row.get(2)?, distilled: row.get(3)? })
+        Ok(Session {
+            id: row.get(0)?,
+            turns: row.get(1)?,
+            written: row.get(2)?,
+            distilled: row.get(3)?,
+        })
     });
-    found.optional()?.ok_or_else(|| MemoryError::NoSession(name.to_owned()))
+    found
+        .optional()?
+        .ok_or_else(|| MemoryError::NoSession(name.to_owned()))
 }
 
 pub(crate) fn turn_id(session: i64, number: u32) -> i64 {
     session << 32 | i64::from(number)
 }
 
-pub(crate) fn stored(connection: &Connection, session: i64, number: u32) -> Result<Option<Turn>, MemoryError> {
+pub(crate) fn stored(
+    connection: &Connection,
+    session: i64,
+    number: u32,
+) -> Result<Option<Turn>, MemoryError> {
     let mut read = connection.prepare_cached(
         "SELECT opened(key), role, opened(speaker), ts, at_ms, form, opened(raw) FROM memory_turns WHERE id = ?1",
     )?;
@@ -257,7 +291,9 @@ pub(crate) fn stored(connection: &Connection, session: i64, number: u32) -> Resu
             raw: row.get(6)?,
         })
     });
-    let Some(mut turn) = found.optional()? else { return Ok(None) };
+    let Some(mut turn) = found.optional()? else {
+        return Ok(None);
+    };
     turn.raw = unpack(turn.raw)?;
     Ok(Some(turn))
 }
@@ -269,7 +305,8 @@ const PACKING: i32 = 1;
 
 pub(crate) fn pack(raw: &[u8]) -> Result<Vec<u8>, MemoryError> {
     if raw.len() >= PACKED_FROM {
-        let packed = zstd::bulk::compress(raw, PACKING).map_err(|error| MemoryError::Damaged(error.to_string()))?;
+        let packed = zstd::bulk::compress(raw, PACKING)
+            .map_err(|error| MemoryError::Damaged(error.to_string()))?;
         if packed.len() < raw.len() {
             return Ok([&[1], &packed[..]].concat());
         }
@@ -283,12 +320,15 @@ fn unpack(mut packed: Vec<u8>) -> Result<Vec<u8>, MemoryError> {
             packed.remove(0);
             Ok(packed)
         }
-        Some(1) => zstd::stream::decode_all(&packed[1..]).map_err(|error| MemoryError::Damaged(error.to_string())),
+        Some(1) => zstd::stream::decode_all(&packed[1..])
+            .map_err(|error| MemoryError::Damaged(error.to_string())),
         _ => Err(MemoryError::Damaged("a turn is of no known kind".into())),
     }
 }
 
 /// Milliseconds since 1970.
 pub(crate) fn now_ms() -> i64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as i64)
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_millis() as i64)
 }

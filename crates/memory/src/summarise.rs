@@ -34,19 +34,32 @@ struct Wanted {
 impl Memory {
     /// Has a model write the levels of some turns that only rules have written. Tells how many turns it went through;
     /// call it again until that is none. A turn the model says nothing usable about keeps what it has.
-    pub async fn summarise(&self, session: &str, model: &dyn SmallModel) -> Result<u32, MemoryError> {
+    pub async fn summarise(
+        &self,
+        session: &str,
+        model: &dyn SmallModel,
+    ) -> Result<u32, MemoryError> {
         self.finish_levels(session)?;
         let (id, from, wanted) = self.wanted(session)?;
-        let Some(last) = wanted.last().map(|wanted| wanted.number) else { return Ok(0) };
+        let Some(last) = wanted.last().map(|wanted| wanted.number) else {
+            return Ok(0);
+        };
         let prompts = batches(&wanted);
         let texts: Vec<String> = prompts.iter().map(|batch| prompt(batch)).collect();
         let answers = model.ask_all(&texts).await;
         let mut made = Vec::new();
         for (batch, answer) in prompts.iter().zip(answers) {
-            let Some(Value::Array(told)) = answer.ok().and_then(|answer| json_in(&answer)) else { continue };
+            let Some(Value::Array(told)) = answer.ok().and_then(|answer| json_in(&answer)) else {
+                continue;
+            };
             for wanted in *batch {
-                let told = told.iter().find(|told| told["turn"].as_u64() == Some(wanted.number.into()));
-                made.extend(told.and_then(|told| accepted(wanted, told)).map(|lower| (wanted, lower)));
+                let told = told
+                    .iter()
+                    .find(|told| told["turn"].as_u64() == Some(wanted.number.into()));
+                made.extend(
+                    told.and_then(|told| accepted(wanted, told))
+                        .map(|lower| (wanted, lower)),
+                );
             }
         }
         self.write(|connection| {
@@ -76,7 +89,14 @@ impl Memory {
                     });
                 }
                 postings.add_terms(id, wanted.number, fresh);
-                put(connection, &mut columns, id, wanted.number, &Made::new(wanted.raw_tokens, lower), "model")?;
+                put(
+                    connection,
+                    &mut columns,
+                    id,
+                    wanted.number,
+                    &Made::new(wanted.raw_tokens, lower),
+                    "model",
+                )?;
             }
             columns.finish(connection)?;
             postings.finish(connection)?;
@@ -96,8 +116,11 @@ impl Memory {
             let last = found.written.min(from + (TURNS * PROMPTS) as u32);
             let mut wanted = Vec::new();
             for number in from + 1..=last {
-                let level =
-                    |level| Ok::<_, MemoryError>(level_text(connection, found.id, number, level)?.unwrap_or_default());
+                let level = |level| {
+                    Ok::<_, MemoryError>(
+                        level_text(connection, found.id, number, level)?.unwrap_or_default(),
+                    )
+                };
                 let by_rules = Lower {
                     smoothed: level(Level::Smoothed)?,
                     compressed: level(Level::Compressed)?,
@@ -105,13 +128,23 @@ impl Memory {
                 };
                 let Some(turn) = stored(connection, found.id, number)? else {
                     // A turn that was forgotten still counts as gone through.
-                    wanted.push(Wanted { number, raw_tokens: 0, text: String::new(), by_rules });
+                    wanted.push(Wanted {
+                        number,
+                        raw_tokens: 0,
+                        text: String::new(),
+                        by_rules,
+                    });
                     continue;
                 };
                 let raw_tokens = tokens::count(&String::from_utf8_lossy(&turn.raw));
                 let text = items::readable(turn.form, &turn.raw);
                 let text = cut(&self.redacted(&text), TOKENS);
-                wanted.push(Wanted { number, raw_tokens, text, by_rules });
+                wanted.push(Wanted {
+                    number,
+                    raw_tokens,
+                    text,
+                    by_rules,
+                });
             }
             Ok((found.id, from, wanted))
         })
@@ -152,7 +185,11 @@ fn accepted(wanted: &Wanted, told: &Value) -> Option<Lower> {
     let mut choose = |field: &str, at: usize, by_rules: &String| {
         let text = told[field].as_str().unwrap_or_default().trim();
         let most = (f64::from(wanted.raw_tokens) * MOST[at]) as u32;
-        let most = if at == 2 { most.max(TINY_MAY.min(wanted.raw_tokens / 4)) } else { most };
+        let most = if at == 2 {
+            most.max(TINY_MAY.min(wanted.raw_tokens / 4))
+        } else {
+            most
+        };
         if text.is_empty() || tokens::count(text) > most {
             return by_rules.clone();
         }

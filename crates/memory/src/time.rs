@@ -11,14 +11,21 @@ pub(crate) fn milliseconds(text: &str) -> Option<i64> {
     let text = text.trim();
     if let Ok(number) = text.parse::<f64>() {
         // Nobody's chat is from before 1973 in milliseconds, or from after 5138 in seconds.
-        let ms = if number.abs() < 1e11 { number * 1000.0 } else { number };
+        let ms = if number.abs() < 1e11 {
+            number * 1000.0
+        } else {
+            number
+        };
         return ms.is_finite().then_some(ms as i64);
     }
     if let Ok(stamp) = Timestamp::from_str(text) {
         return Some(stamp.as_millisecond());
     }
     let civil = DateTime::from_str(text).ok()?;
-    civil.to_zoned(TimeZone::UTC).ok().map(|zoned| zoned.timestamp().as_millisecond())
+    civil
+        .to_zoned(TimeZone::UTC)
+        .ok()
+        .map(|zoned| zoned.timestamp().as_millisecond())
 }
 
 /// How long ago something was, in words.
@@ -50,13 +57,27 @@ mod tests {
     #[test]
     fn times_are_read_however_they_are_written() {
         let noon = 1_683_547_200_000;
-        for text in
-            ["2023-05-08T12:00:00Z", "2023-05-08T14:00:00+02:00", "2023-05-08 12:00:00", "1683547200", "1683547200000"]
-        {
+        for text in [
+            "2023-05-08T12:00:00Z",
+            "2023-05-08T14:00:00+02:00",
+            "2023-05-08 12:00:00",
+            "1683547200",
+            "1683547200000",
+        ] {
             assert_eq!(milliseconds(text), Some(noon), "{text}");
         }
         assert_eq!(milliseconds("2023-05-08"), Some(noon - 12 * 3_600_000));
-        assert_eq!((milliseconds("last Tuesday"), milliseconds("NaN"), milliseconds("")), (None, None, None));
-        assert_eq!((ago(noon, noon - 90 * 60_000), day(noon)), ("1 hour ago".into(), "2023-05-08".into()));
+        assert_eq!(
+            (
+                milliseconds("last Tuesday"),
+                milliseconds("NaN"),
+                milliseconds("")
+            ),
+            (None, None, None)
+        );
+        assert_eq!(
+            (ago(noon, noon - 90 * 60_000), day(noon)),
+            ("1 hour ago".into(), "2023-05-08".into())
+        );
     }
 }

@@ -41,7 +41,11 @@ pub fn get_turn(memory: Arc<Memory>, session: &str) -> impl Tool + use<> {
         async move {
             let fetched = tokio::task::spawn_blocking(move || {
                 let text = memory.get_turn(&session, &args.turn, args.level)?;
-                Ok::<_, MemoryError>(Output { turn: args.turn, level: args.level, text })
+                Ok::<_, MemoryError>(Output {
+                    turn: args.turn,
+                    level: args.level,
+                    text,
+                })
             });
             match fetched.await {
                 Ok(Ok(output)) => Ok(output),
@@ -53,10 +57,14 @@ pub fn get_turn(memory: Arc<Memory>, session: &str) -> impl Tool + use<> {
             }
         }
     };
-    tool("history.get_turn", "Fetches an earlier turn of this session in more detail, by the name in its tag.", run)
-        .read_only()
-        .looks(|_| false)
-        .positional(&["turn", "level"])
-        .aliases([("turnId", "turn"), ("turn_id", "turn"), ("id", "turn")])
-        .render(|output| output.text.clone())
+    tool(
+        "history.get_turn",
+        "Fetches an earlier turn of this session in more detail, by the name in its tag.",
+        run,
+    )
+    .read_only()
+    .looks(|_| false)
+    .positional(&["turn", "level"])
+    .aliases([("turnId", "turn"), ("turn_id", "turn"), ("id", "turn")])
+    .render(|output| output.text.clone())
 }

@@ -40,22 +40,30 @@ impl Memory {
 
     /// Writes the vectors of some turns that lack them. Tells how many it wrote; call it again until it wrote none.
     pub fn write_vectors(&self, session: &str) -> Result<u32, MemoryError> {
-        let Some(encoder) = &self.encoder else { return Ok(0) };
+        let Some(encoder) = &self.encoder else {
+            return Ok(0);
+        };
         self.finish_levels(session)?;
         let (found, from, texts) = self.read(|reader| {
             let found = find(&reader.connection, session)?;
             let from = embedded(&reader.connection, found.id, encoder.name())?;
             let to = found.turns.min(from + AT_A_TIME);
-            let texts = (from + 1..=to).map(|number| self.text_of(&reader.connection, &found, number));
+            let texts =
+                (from + 1..=to).map(|number| self.text_of(&reader.connection, &found, number));
             Ok((found, from, texts.collect::<Result<Vec<_>, _>>()?))
         })?;
         if texts.is_empty() {
             return Ok(0);
         }
         let vectors = encoder.encode(&texts.iter().map(String::as_str).collect::<Vec<_>>());
-        let vectors = vectors.map_err(|wrong| MemoryError::Encoder(format!("{}: {wrong}", encoder.name())))?;
+        let vectors = vectors
+            .map_err(|wrong| MemoryError::Encoder(format!("{}: {wrong}", encoder.name())))?;
         if vectors.len() != texts.len() {
-            return Err(MemoryError::Encoder(format!("{} vectors for {} texts", vectors.len(), texts.len())));
+            return Err(MemoryError::Encoder(format!(
+                "{} vectors for {} texts",
+                vectors.len(),
+                texts.len()
+            )));
         }
         let vectors: Vec<Vec<i8>> = vectors.iter().map(|vector| quantised(vector)).collect();
         self.write(|connection| {
@@ -74,13 +82,21 @@ impl Memory {
         })
     }
 
-    fn text_of(&self, connection: &Connection, session: &Session, number: u32) -> Result<String, MemoryError> {
-        let Some(turn) = stored(connection, session.id, number)? else { return Ok(String::new()) };
+    fn text_of(
+        &self,
+        connection: &Connection,
+        session: &Session,
+        number: u32,
+    ) -> Result<String, MemoryError> {
+        let Some(turn) = stored(connection, session.id, number)? else {
+            return Ok(String::new());
+        };
         let text = items::readable(turn.form, &turn.raw);
         if text.chars().nth(CHARACTERS).is_none() {
             return Ok(self.redacted(&text).into_owned());
         }
-        let told = crate::levels::level_text(connection, session.id, number, Level::Compressed)?.unwrap_or_default();
+        let told = crate::levels::level_text(connection, session.id, number, Level::Compressed)?
+            .unwrap_or_default();
         Ok(told.chars().take(CHARACTERS).collect())
     }
 }
@@ -101,7 +117,10 @@ pub(crate) fn likeness(
     let mut rows = read.query(params![session << 32, (session + 1) << 32, encoder])?;
     let mut any = false;
     while let Some(row) = rows.next()? {
-        let data = row.get_ref(0)?.as_blob().map_err(|error| MemoryError::Damaged(error.to_string()))?;
+        let data = row
+            .get_ref(0)?
+            .as_blob()
+            .map_err(|error| MemoryError::Damaged(error.to_string()))?;
         for vector in data.chunks_exact(question.len().max(1)) {
             into.push(dot(question, vector) as f32 / (127.0 * 127.0));
             any = true;
@@ -114,12 +133,22 @@ pub(crate) fn likeness(
 /// A vector of length one in steps of 1/127.
 pub(crate) fn quantised(vector: &[f32]) -> Vec<i8> {
     let length = vector.iter().map(|x| x * x).sum::<f32>().sqrt();
-    let scale = if length > 0.0 && length.is_finite() { 127.0 / length } else { 0.0 };
-    vector.iter().map(|x| (x * scale).round().clamp(-127.0, 127.0) as i8).collect()
+    let scale = if length > 0.0 && length.is_finite() {
+        127.0 / length
+    } else {
+        0.0
+    };
+    vector
+        .iter()
+        .map(|x| (x * scale).round().clamp(-127.0, 127.0) as i8)
+        .collect()
 }
 
 fn dot(a: &[i8], b: &[u8]) -> i32 {
-    a.iter().zip(b).map(|(a, b)| i32::from(i16::from(*a) * i16::from(*b as i8))).sum()
+    a.iter()
+        .zip(b)
+        .map(|(a, b)| i32::from(i16::from(*a) * i16::from(*b as i8)))
+        .sum()
 }
 
 /// How many turns of a session have a vector of this encoder.
@@ -128,7 +157,11 @@ fn embedded(connection: &Connection, session: i64, encoder: &str) -> Result<u32,
         "SELECT id, encoder, length(opened(data)) FROM memory_vectors WHERE id >= ?1 AND id < ?2 ORDER BY id DESC LIMIT 1",
     )?;
     let last = read.query_row(params![session << 32, (session + 1) << 32], |row| {
-        Ok((row.get::<_, i64>(0)?, row.get::<_, String>(1)?, row.get::<_, u32>(2)?))
+        Ok((
+            row.get::<_, i64>(0)?,
+            row.get::<_, String>(1)?,
+            row.get::<_, u32>(2)?,
+        ))
     });
     match last.optional()? {
         Some((id, name, bytes)) if name == encoder => {
@@ -141,8 +174,12 @@ fn embedded(connection: &Connection, session: i64, encoder: &str) -> Result<u32,
 
 /// Bytes of a vector: the first row of a session has either a whole block or all there are.
 fn width(connection: &Connection, session: i64) -> Result<u32, MemoryError> {
-    let mut read = connection.prepare_cached("SELECT width FROM memory_encoders WHERE session = ?1")?;
-    Ok(read.query_row(params![session], |row| row.get(0)).optional()?.unwrap_or(0))
+    let mut read =
+        connection.prepare_cached("SELECT width FROM memory_encoders WHERE session = ?1")?;
+    Ok(read
+        .query_row(params![session], |row| row.get(0))
+        .optional()?
+        .unwrap_or(0))
 }
 
 fn store(
@@ -158,17 +195,27 @@ fn store(
             "DELETE FROM memory_vectors WHERE id >= ?1 AND id < ?2",
             params![session << 32, (session + 1) << 32],
         )?;
-        connection.execute("INSERT OR REPLACE INTO memory_encoders VALUES (?1, ?2)", params![session, width as i64])?;
+        connection.execute(
+            "INSERT OR REPLACE INTO memory_encoders VALUES (?1, ?2)",
+            params![session, width as i64],
+        )?;
     }
-    let mut read = connection.prepare_cached("SELECT opened(data) FROM memory_vectors WHERE id = ?1")?;
-    let mut write = connection.prepare_cached("INSERT OR REPLACE INTO memory_vectors VALUES (?1, ?2, sealed(?3))")?;
+    let mut read =
+        connection.prepare_cached("SELECT opened(data) FROM memory_vectors WHERE id = ?1")?;
+    let mut write = connection
+        .prepare_cached("INSERT OR REPLACE INTO memory_vectors VALUES (?1, ?2, sealed(?3))")?;
     let mut at = from;
     for vectors in by_block(from, vectors) {
         let id = session << 32 | i64::from(at / PER_BLOCK);
-        let mut data: Vec<u8> = read.query_row(params![id], |row| row.get(0)).optional()?.unwrap_or_default();
+        let mut data: Vec<u8> = read
+            .query_row(params![id], |row| row.get(0))
+            .optional()?
+            .unwrap_or_default();
         for vector in vectors {
             if vector.len() != width {
-                return Err(MemoryError::Encoder("its vectors are of different lengths".to_owned()));
+                return Err(MemoryError::Encoder(
+                    "its vectors are of different lengths".to_owned(),
+                ));
             }
             data.extend(vector.iter().map(|x| *x as u8));
             at += 1;
@@ -188,13 +235,22 @@ fn by_block(from: u32, vectors: &[Vec<i8>]) -> impl Iterator<Item = &[Vec<i8>]> 
 /// Blanks the vector of a turn.
 pub(crate) fn forget(connection: &Connection, session: i64, turn: u32) -> Result<(), MemoryError> {
     let id = session << 32 | i64::from((turn - 1) / PER_BLOCK);
-    let mut read = connection.prepare_cached("SELECT opened(data) FROM memory_vectors WHERE id = ?1")?;
-    let Some(mut data) = read.query_row(params![id], |row| row.get::<_, Vec<u8>>(0)).optional()? else { return Ok(()) };
+    let mut read =
+        connection.prepare_cached("SELECT opened(data) FROM memory_vectors WHERE id = ?1")?;
+    let Some(mut data) = read
+        .query_row(params![id], |row| row.get::<_, Vec<u8>>(0))
+        .optional()?
+    else {
+        return Ok(());
+    };
     let width = width(connection, session)? as usize;
     let at = ((turn - 1) % PER_BLOCK) as usize * width;
     if let Some(vector) = data.get_mut(at..at + width) {
         vector.fill(0);
-        connection.execute("UPDATE memory_vectors SET data = sealed(?2) WHERE id = ?1", params![id, data])?;
+        connection.execute(
+            "UPDATE memory_vectors SET data = sealed(?2) WHERE id = ?1",
+            params![id, data],
+        )?;
     }
     Ok(())
 }

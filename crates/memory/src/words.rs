@@ -270,14 +270,23 @@ mod tests {
 
     #[test]
     fn words_are_folded_and_unspaced_scripts_paired() {
-        assert_eq!(words("Café-Müller's 2nd naïve İdea"), ["cafe", "muller", "s", "2nd", "naive", "idea"]);
-        assert_eq!(words("我喜欢茶 tea 茶"), ["我喜", "喜欢", "欢茶", "tea", "茶"]);
+        assert_eq!(
+            words("Café-Müller's 2nd naïve İdea"),
+            ["cafe", "muller", "s", "2nd", "naive", "idea"]
+        );
+        assert_eq!(
+            words("我喜欢茶 tea 茶"),
+            ["我喜", "喜欢", "欢茶", "tea", "茶"]
+        );
         assert_eq!(words("  … "), [] as [&str; 0]);
     }
 
     #[test]
     fn questions_lose_what_says_nothing() {
-        assert_eq!(query_terms("When did Caroline go to the adoption agencies?"), ["carolin", "go", "adopt", "agenc"]);
+        assert_eq!(
+            query_terms("When did Caroline go to the adoption agencies?"),
+            ["carolin", "go", "adopt", "agenc"]
+        );
         assert_eq!(query_terms("who is it"), ["who", "is", "it"]);
         assert!(STOP_WORDS.is_sorted());
     }

@@ -37,7 +37,10 @@ impl SmallModel for Provider {
 }
 
 impl Later for Provider {
-    fn submit<'a>(&'a self, prompts: &'a [String]) -> BoxFuture<'a, Result<Option<String>, String>> {
+    fn submit<'a>(
+        &'a self,
+        prompts: &'a [String],
+    ) -> BoxFuture<'a, Result<Option<String>, String>> {
         let mut submitted = self.submitted.lock().unwrap();
         submitted.push(prompts.to_vec());
         let name = format!("batch_{}", submitted.len());
@@ -62,7 +65,12 @@ fn lesson(title: &str, turns: &[u32]) -> Result<String, String> {
 }
 
 fn titles(memory: &Memory) -> Vec<String> {
-    let mut titles: Vec<String> = memory.lessons(None).unwrap().into_iter().map(|lesson| lesson.title).collect();
+    let mut titles: Vec<String> = memory
+        .lessons(None)
+        .unwrap()
+        .into_iter()
+        .map(|lesson| lesson.title)
+        .collect();
     titles.sort();
     titles
 }
@@ -72,28 +80,68 @@ async fn a_batch_is_handed_over_once_and_fetched_by_whoever_comes() {
     let (dir, provider) = (tempfile::tempdir().unwrap(), Provider::default());
     let memory = open(&dir);
     for n in 0..700 {
-        memory.append("s", &NewTurn::text("user", &format!("We talked about the harbour, number {n}."))).unwrap();
+        memory
+            .append(
+                "s",
+                &NewTurn::text("user", &format!("We talked about the harbour, number {n}.")),
+            )
+            .unwrap();
     }
     let done = memory.distill("s", Some(&provider)).await.unwrap();
-    assert_eq!((done.turns, done.waiting, done.handed_over), (0, 0, 700), "all of them at once");
+    assert_eq!(
+        (done.turns, done.waiting, done.handed_over),
+        (0, 0, 700),
+        "all of them at once"
+    );
     drop(memory);
     // Another process, while it is worked on, and more turns have come.
     let memory = open(&dir);
-    memory.append("s", &NewTurn::text("user", "Always lock the gate.")).unwrap();
+    memory
+        .append("s", &NewTurn::text("user", "Always lock the gate."))
+        .unwrap();
     provider.says(Batch::Working);
-    assert_eq!(memory.distill("s", Some(&provider)).await.unwrap().handed_over, 700);
+    assert_eq!(
+        memory
+            .distill("s", Some(&provider))
+            .await
+            .unwrap()
+            .handed_over,
+        700
+    );
     *provider.state.lock().unwrap() = None;
-    assert!(matches!(memory.distill("s", Some(&provider)).await, Err(MemoryError::Batch(_))), "trouble on the way");
+    assert!(
+        matches!(
+            memory.distill("s", Some(&provider)).await,
+            Err(MemoryError::Batch(_))
+        ),
+        "trouble on the way"
+    );
     drop(memory);
     let memory = open(&dir);
     provider.says(Batch::Answered(vec![lesson("Harbours", &[3])]));
     let done = memory.distill("s", Some(&provider)).await.unwrap();
-    assert_eq!((done.turns, done.learned, done.waiting, done.handed_over), (700, 1, 1, 0));
-    assert_eq!((provider.submitted(), titles(&memory)), (1, vec!["Harbours".to_owned()]));
+    assert_eq!(
+        (done.turns, done.learned, done.waiting, done.handed_over),
+        (700, 1, 1, 0)
+    );
+    assert_eq!(
+        (provider.submitted(), titles(&memory)),
+        (1, vec!["Harbours".to_owned()])
+    );
     // The rest is another batch, with what came meanwhile alone.
-    assert_eq!(memory.distill("s", Some(&provider)).await.unwrap().handed_over, 1);
+    assert_eq!(
+        memory
+            .distill("s", Some(&provider))
+            .await
+            .unwrap()
+            .handed_over,
+        1
+    );
     let prompt = provider.submitted.lock().unwrap()[1].concat();
-    assert!(prompt.contains("T-701") && !prompt.contains("T-700"), "{prompt}");
+    assert!(
+        prompt.contains("T-701") && !prompt.contains("T-700"),
+        "{prompt}"
+    );
     // What is forgotten meanwhile is not learned from.
     memory.forget_turn("s", 701).unwrap();
     provider.says(Batch::Answered(vec![lesson("Gates", &[701])]));
@@ -106,7 +154,9 @@ async fn a_batch_is_handed_over_once_and_fetched_by_whoever_comes() {
 async fn rules_do_for_lines_that_failed_and_batches_that_are_lost() {
     let (dir, provider) = (tempfile::tempdir().unwrap(), Provider::default());
     let memory = open(&dir);
-    let words = ["harbour", "violin", "concrete", "orchard", "lantern", "passport", "granite", "saffron"];
+    let words = [
+        "harbour", "violin", "concrete", "orchard", "lantern", "passport", "granite", "saffron",
+    ];
     // A name of its own for each.
     let ferry = |n: usize| format!("{}{}{}", words[n % 8], words[n / 8 % 8], words[n / 64]);
     for n in 0..200_usize {
@@ -121,7 +171,15 @@ async fn rules_do_for_lines_that_failed_and_batches_that_are_lost() {
                 )
             })
             .collect();
-        memory.append("s", &NewTurn::text("user", &format!("{} I prefer the {}.", many.join(" "), ferry(n)))).unwrap();
+        memory
+            .append(
+                "s",
+                &NewTurn::text(
+                    "user",
+                    &format!("{} I prefer the {}.", many.join(" "), ferry(n)),
+                ),
+            )
+            .unwrap();
     }
     memory.distill("s", Some(&provider)).await.unwrap();
     let prompts = provider.submitted.lock().unwrap()[0].len();
@@ -133,14 +191,29 @@ async fn rules_do_for_lines_that_failed_and_batches_that_are_lost() {
     assert_eq!((done.turns, done.handed_over), (200, 0));
     let found = titles(&memory);
     assert!(found.contains(&"From the model".to_owned()), "{found:?}");
-    assert!(found.contains(&format!("I prefer the {}.", ferry(199))), "the last ones by rules: {found:?}");
-    assert!(!found.contains(&format!("I prefer the {}.", ferry(0))), "the first by the model alone: {found:?}");
+    assert!(
+        found.contains(&format!("I prefer the {}.", ferry(199))),
+        "the last ones by rules: {found:?}"
+    );
+    assert!(
+        !found.contains(&format!("I prefer the {}.", ferry(0))),
+        "the first by the model alone: {found:?}"
+    );
 
     // One that expires is handed over once more, then rules have to do.
-    memory.append("s", &NewTurn::text("user", "I prefer the slow ferry.")).unwrap();
+    memory
+        .append("s", &NewTurn::text("user", "I prefer the slow ferry."))
+        .unwrap();
     memory.distill("s", Some(&provider)).await.unwrap();
     provider.says(Batch::Lost);
-    assert_eq!(memory.distill("s", Some(&provider)).await.unwrap().handed_over, 1);
+    assert_eq!(
+        memory
+            .distill("s", Some(&provider))
+            .await
+            .unwrap()
+            .handed_over,
+        1
+    );
     assert_eq!(provider.submitted(), 3);
     assert_eq!(memory.distill("s", Some(&provider)).await.unwrap().turns, 1);
     assert_eq!(provider.submitted(), 3);
@@ -174,7 +247,12 @@ impl Later for AtOnce {
 async fn a_model_without_batches_is_asked_at_once() {
     let dir = tempfile::tempdir().unwrap();
     let memory = open(&dir);
-    memory.append("s", &NewTurn::text("user", "Always lock the gate.")).unwrap();
+    memory
+        .append("s", &NewTurn::text("user", "Always lock the gate."))
+        .unwrap();
     let done = memory.distill("s", Some(&AtOnce)).await.unwrap();
-    assert_eq!((done.turns, done.handed_over, titles(&memory)), (1, 0, vec!["Asked at once".to_owned()]));
+    assert_eq!(
+        (done.turns, done.handed_over, titles(&memory)),
+        (1, 0, vec!["Asked at once".to_owned()])
+    );
 }

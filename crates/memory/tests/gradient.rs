@@ -30,17 +30,32 @@ fn tokens(text: &str) -> usize {
 }
 
 fn show(memory: &Memory, budget: u32) -> Assembled {
-    memory.assemble("s", Strategy::Gradient(Gradient::new(budget)), Keep::Nothing).unwrap()
+    memory
+        .assemble(
+            "s",
+            Strategy::Gradient(Gradient::new(budget)),
+            Keep::Nothing,
+        )
+        .unwrap()
 }
 
 /// The turns each tag covers, in order.
 fn covered(text: &str) -> Vec<(u32, u32, char)> {
     let mut found = Vec::new();
     for line in text.lines() {
-        let Some(name) = line.strip_prefix("<T-").and_then(|rest| rest.strip_suffix('>')) else { continue };
+        let Some(name) = line
+            .strip_prefix("<T-")
+            .and_then(|rest| rest.strip_suffix('>'))
+        else {
+            continue;
+        };
         let (range, level) = name.rsplit_once('-').unwrap();
         let (first, last) = range.split_once("-through-").unwrap_or((range, range));
-        found.push((first.parse().unwrap(), last.parse().unwrap(), level.chars().next().unwrap()));
+        found.push((
+            first.parse().unwrap(),
+            last.parse().unwrap(),
+            level.chars().next().unwrap(),
+        ));
     }
     found
 }
@@ -60,7 +75,11 @@ fn a_thousand_turns_fit_and_nothing_moves_until_the_next_ten() {
     for budget in [6_000, 16_000, 40_000] {
         let shown = show(&memory, budget);
         let counted = tokens(&shown.text);
-        assert!(counted <= shown.tokens as usize, "{counted} counted, {} promised", shown.tokens);
+        assert!(
+            counted <= shown.tokens as usize,
+            "{counted} counted, {} promised",
+            shown.tokens
+        );
         assert!(shown.tokens + shown.reserve <= budget);
         let used = f64::from(shown.reserve) + counted as f64;
         assert!(used >= 0.9 * f64::from(budget), "{used} of {budget}");
@@ -74,10 +93,17 @@ fn a_thousand_turns_fit_and_nothing_moves_until_the_next_ten() {
             assert_eq!(raw(&shown.text, number), Some(turn.as_str()));
         }
         for level in Level::ALL {
-            assert!(covered(&shown.text).iter().any(|(.., letter)| *letter == level.letter()), "{level:?} in {budget}");
+            assert!(
+                covered(&shown.text)
+                    .iter()
+                    .any(|(.., letter)| *letter == level.letter()),
+                "{level:?} in {budget}"
+            );
         }
     }
-    let before: Vec<String> = [6_000, 16_000, 40_000].map(|budget| show(&memory, budget).text).into();
+    let before: Vec<String> = [6_000, 16_000, 40_000]
+        .map(|budget| show(&memory, budget).text)
+        .into();
     for turn in &turns[1000..1009] {
         memory.append("s", &NewTurn::text("user", turn)).unwrap();
         for (budget, before) in [6_000, 16_000, 40_000].into_iter().zip(&before) {
@@ -87,7 +113,10 @@ fn a_thousand_turns_fit_and_nothing_moves_until_the_next_ten() {
         }
     }
     for level in Level::ALL {
-        assert!(!memory.level("s", 500, level).unwrap().is_empty(), "{level:?}");
+        assert!(
+            !memory.level("s", 500, level).unwrap().is_empty(),
+            "{level:?}"
+        );
     }
 }
 
@@ -100,11 +129,19 @@ fn from_the_first_turn_on_the_text_only_grows_between_plans() {
     for (at, turn) in turns(240).iter().enumerate() {
         memory.append("s", &NewTurn::text("user", turn)).unwrap();
         let now = show(&memory, budget);
-        assert!(tokens(&now.text) <= budget as usize, "{} tokens at {at}", tokens(&now.text));
+        assert!(
+            tokens(&now.text) <= budget as usize,
+            "{} tokens at {at}",
+            tokens(&now.text)
+        );
         if now.planned == planned {
             assert!(now.text.starts_with(&before), "at {at}");
         } else {
-            assert!(now.planned.is_multiple_of(10) || now.planned as usize == at + 1, "planned at {}", now.planned);
+            assert!(
+                now.planned.is_multiple_of(10) || now.planned as usize == at + 1,
+                "planned at {}",
+                now.planned
+            );
         }
         (before, planned) = (now.text, now.planned);
     }
@@ -119,11 +156,24 @@ fn what_is_pinned_stays_when_a_level_is_written_anew() {
     let strategy = Strategy::Gradient(Gradient::new(2_000));
     let pinned = memory.assemble("s", strategy, Keep::Pinned).unwrap();
     let store = rusqlite::Connection::open(dir.path().join("journal.sqlite")).unwrap();
-    store.execute("UPDATE memory_levels SET tiny = 'new', compressed = 'new', smoothed = 'new'", []).unwrap();
-    memory.append("s", &NewTurn::text("user", "one more")).unwrap();
+    store
+        .execute(
+            "UPDATE memory_levels SET tiny = 'new', compressed = 'new', smoothed = 'new'",
+            [],
+        )
+        .unwrap();
+    memory
+        .append("s", &NewTurn::text("user", "one more"))
+        .unwrap();
     let after = memory.assemble("s", strategy, Keep::Pinned).unwrap();
-    assert!(after.text.starts_with(&pinned.text) && after.text.ends_with("<T-101-R>\none more\n</T-101-R>\n"));
-    assert_eq!((after.planned, after.bands.len()), (100, pinned.bands.len() + 1));
+    assert!(
+        after.text.starts_with(&pinned.text)
+            && after.text.ends_with("<T-101-R>\none more\n</T-101-R>\n")
+    );
+    assert_eq!(
+        (after.planned, after.bands.len()),
+        (100, pinned.bands.len() + 1)
+    );
 }
 
 #[test]
@@ -143,11 +193,28 @@ fn the_other_strategies_tell_the_newest_or_nothing() {
     for turn in &turns {
         memory.append("s", &NewTurn::text("user", turn)).unwrap();
     }
-    let regular = memory.assemble("s", Strategy::Regular(1_000), Keep::Nothing).unwrap();
+    let regular = memory
+        .assemble("s", Strategy::Regular(1_000), Keep::Nothing)
+        .unwrap();
     let told = covered(&regular.text);
     assert!(tokens(&regular.text) <= 1_000 && told.len() > 2);
     assert!(told.iter().all(|(.., level)| *level == 'R') && told.last().unwrap().1 == 50);
-    assert_eq!(memory.assemble("s", Strategy::OneShot, Keep::Nothing).unwrap(), Assembled::default());
+    assert_eq!(
+        memory
+            .assemble("s", Strategy::OneShot, Keep::Nothing)
+            .unwrap(),
+        Assembled::default()
+    );
     assert_eq!(show(&memory, 1_000_000).bands.len(), 50);
-    assert!(memory.assemble("nobody", Strategy::Gradient(Gradient::new(100)), Keep::Nothing).unwrap().text.is_empty());
+    assert!(
+        memory
+            .assemble(
+                "nobody",
+                Strategy::Gradient(Gradient::new(100)),
+                Keep::Nothing
+            )
+            .unwrap()
+            .text
+            .is_empty()
+    );
 }

@@ -23,16 +23,28 @@ fn importing_again_changes_nothing() {
 {"session":"a","part":1,"turn":"D1:2","role":"user","speaker":"Bob","text":"Oslo is cold"}
 "#;
     let first = import(&memory, text).unwrap();
-    assert_eq!((first.turns, first.before, first.sessions.as_slice()), (3, 0, &["a".to_owned(), "b".to_owned()][..]));
+    assert_eq!(
+        (first.turns, first.before, first.sessions.as_slice()),
+        (3, 0, &["a".to_owned(), "b".to_owned()][..])
+    );
     let again = import(&memory, text).unwrap();
     assert_eq!((again.turns, again.before), (0, 3));
-    assert_eq!((memory.turns("a").unwrap(), memory.turns("b").unwrap()), (2, 1));
+    assert_eq!(
+        (memory.turns("a").unwrap(), memory.turns("b").unwrap()),
+        (2, 1)
+    );
     // The arrival decides the number; the bytes are exact.
     assert_eq!(memory.number_of("a", "\"D1:2\"").unwrap(), Some(2));
-    assert_eq!(memory.level("b", 1, Level::Raw).unwrap(), b"Noted,\n<T-1-R> exactly");
+    assert_eq!(
+        memory.level("b", 1, Level::Raw).unwrap(),
+        b"Noted,\n<T-1-R> exactly"
+    );
     assert_eq!(memory.turn("a", 1).unwrap().raw, b"I moved to Oslo. ");
     let hits = memory.search(&Query::new("who moved to Oslo?")).unwrap();
-    assert_eq!((hits[0].session.as_str(), hits[0].key.as_deref()), ("a", Some("\"D1:1\"")));
+    assert_eq!(
+        (hits[0].session.as_str(), hits[0].key.as_deref()),
+        ("a", Some("\"D1:1\""))
+    );
 }
 
 #[test]
@@ -40,9 +52,18 @@ fn what_cannot_be_read_is_named_by_its_line() {
     let (_dir, memory) = memory();
     for (text, expected) in [
         ("{\"a\":1}\n", "file.jsonl:1: this is no conversation"),
-        ("{\"session\":\"a\",\"turn\":1,\"role\":\"user\",\"text\":\"x\"}\nnonsense\n", "file.jsonl:2: it is not JSON"),
-        ("{\"session\":\"a\",\"turn\":1,\"role\":\"user\"}\n", "file.jsonl:1: `text` is missing"),
-        ("{\"session\":\"a\",\"turn\":[],\"role\":\"user\",\"text\":\"x\"}\n", "file.jsonl:1: `turn` is neither"),
+        (
+            "{\"session\":\"a\",\"turn\":1,\"role\":\"user\",\"text\":\"x\"}\nnonsense\n",
+            "file.jsonl:2: it is not JSON",
+        ),
+        (
+            "{\"session\":\"a\",\"turn\":1,\"role\":\"user\"}\n",
+            "file.jsonl:1: `text` is missing",
+        ),
+        (
+            "{\"session\":\"a\",\"turn\":[],\"role\":\"user\",\"text\":\"x\"}\n",
+            "file.jsonl:1: `turn` is neither",
+        ),
     ] {
         let error = import(&memory, text).unwrap_err().to_string();
         assert!(error.starts_with(expected), "{error}");
@@ -63,11 +84,20 @@ fn sessions_of_codex_become_exchanges() {
 {"timestamp":"2026-01-02T03:05:00Z","type":"response_item","payload":{"type":"message","role":"user","content":[{"type":"input_text","text":"thanks"}]}}
 "#;
     let imported = import(&memory, text).unwrap();
-    assert_eq!((imported.turns, imported.sessions.as_slice()), (3, &["0199-abc".to_owned()][..]));
-    let hits = memory.search(&Query::new("what was wrong with the token").in_session("0199-abc")).unwrap();
+    assert_eq!(
+        (imported.turns, imported.sessions.as_slice()),
+        (3, &["0199-abc".to_owned()][..])
+    );
+    let hits = memory
+        .search(&Query::new("what was wrong with the token").in_session("0199-abc"))
+        .unwrap();
     assert_eq!(hits[0].number, 2);
-    let compressed = String::from_utf8(memory.level("0199-abc", 2, Level::Compressed).unwrap()).unwrap();
-    assert!(compressed.contains("1 failed: token expired"), "{compressed}");
+    let compressed =
+        String::from_utf8(memory.level("0199-abc", 2, Level::Compressed).unwrap()).unwrap();
+    assert!(
+        compressed.contains("1 failed: token expired"),
+        "{compressed}"
+    );
     assert_eq!(import(&memory, text).unwrap().before, 3);
 }
 
@@ -86,5 +116,8 @@ fn sessions_of_claude_code_become_exchanges() {
     assert_eq!(turn.ts.as_deref(), Some("2026-01-02T03:04:05.123Z"));
     assert_eq!(String::from_utf8(turn.raw).unwrap().lines().count(), 5);
     let compressed = String::from_utf8(memory.level("s-1", 1, Level::Compressed).unwrap()).unwrap();
-    assert!(compressed.contains("{Grep --flag: 3 matches}"), "{compressed}");
+    assert!(
+        compressed.contains("{Grep --flag: 3 matches}"),
+        "{compressed}"
+    );
 }

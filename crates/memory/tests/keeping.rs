@@ -9,7 +9,8 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use selvedge_journal::Redactor;
 use selvedge_memory::{
-    Encoder, Gradient, Keep, Level, Memory, MemoryError, NewTurn, Query, SmallModel, Strategy, Verdict,
+    Encoder, Gradient, Keep, Level, Memory, MemoryError, NewTurn, Query, SmallModel, Strategy,
+    Verdict,
 };
 use serde_json::json;
 
@@ -29,7 +30,9 @@ fn bytes_of(dir: &tempfile::TempDir) -> Vec<u8> {
 }
 
 fn has(bytes: &[u8], text: &str) -> bool {
-    bytes.windows(text.len()).any(|window| window.eq_ignore_ascii_case(text.as_bytes()))
+    bytes
+        .windows(text.len())
+        .any(|window| window.eq_ignore_ascii_case(text.as_bytes()))
 }
 
 async fn distill_all(memory: &Memory, session: &str) {
@@ -41,24 +44,66 @@ async fn what_is_forgotten_is_gone_from_every_file() {
     let dir = tempfile::tempdir().unwrap();
     let memory = open(&dir).with_encoder(Arc::new(Letters));
     for line in chats::chat(2, 10).lines {
-        memory.append("keep", &NewTurn::text("user", &line.text)).unwrap();
+        memory
+            .append("keep", &NewTurn::text("user", &line.text))
+            .unwrap();
     }
-    memory.append("keep", &NewTurn::text("user", "I prefer zyzzyvaplex over everything else in Qaanaaqtown.")).unwrap();
+    memory
+        .append(
+            "keep",
+            &NewTurn::text(
+                "user",
+                "I prefer zyzzyvaplex over everything else in Qaanaaqtown.",
+            ),
+        )
+        .unwrap();
     for line in chats::chat(3, 4).lines {
         let text = format!("{} Xylophonemarmalade was there.", line.text);
-        memory.append("keep", &NewTurn::text("user", &line.text)).unwrap();
-        memory.append("lose", &NewTurn { speaker: Some("Bartholomewina"), ..NewTurn::text("user", &text) }).unwrap();
+        memory
+            .append("keep", &NewTurn::text("user", &line.text))
+            .unwrap();
+        memory
+            .append(
+                "lose",
+                &NewTurn {
+                    speaker: Some("Bartholomewina"),
+                    ..NewTurn::text("user", &text)
+                },
+            )
+            .unwrap();
     }
     for session in ["keep", "lose"] {
         distill_all(&memory, session).await;
         while memory.write_vectors(session).unwrap() > 0 {}
-        memory.assemble(session, Strategy::Gradient(Gradient::new(1500)), Keep::Pinned).unwrap();
+        memory
+            .assemble(
+                session,
+                Strategy::Gradient(Gradient::new(1500)),
+                Keep::Pinned,
+            )
+            .unwrap();
         memory.get_turn(session, "T-2", Level::Raw).unwrap();
     }
-    let number = memory.search(&Query::new("zyzzyvaplex").in_session("keep")).unwrap()[0].number;
-    memory.get_turn("keep", &format!("T-{number}"), Level::Raw).unwrap();
-    assert!(memory.lessons(None).unwrap().iter().any(|lesson| lesson.content.contains("zyzzyvaplex")));
-    for word in ["zyzzyvaplex", "qaanaaqtown", "xylophonemarmalade", "bartholomewina"] {
+    let number = memory
+        .search(&Query::new("zyzzyvaplex").in_session("keep"))
+        .unwrap()[0]
+        .number;
+    memory
+        .get_turn("keep", &format!("T-{number}"), Level::Raw)
+        .unwrap();
+    assert!(
+        memory
+            .lessons(None)
+            .unwrap()
+            .iter()
+            .any(|lesson| lesson.content.contains("zyzzyvaplex"))
+    );
+    for word in [
+        "zyzzyvaplex",
+        "qaanaaqtown",
+        "xylophonemarmalade",
+        "bartholomewina",
+    ] {
         assert!(has(&bytes_of(&dir), word), "{word}");
     }
     let turns = memory.turns("keep").unwrap();
@@ -66,22 +111,66 @@ async fn what_is_forgotten_is_gone_from_every_file() {
     assert_eq!((forgotten.turns, forgotten.lessons), (1, 1));
     assert!(memory.forget_session("lose").unwrap().turns > 40);
     let bytes = bytes_of(&dir);
-    for word in ["zyzzyvaplex", "qaanaaqtown", "xylophonemarmalade", "bartholomewina"] {
+    for word in [
+        "zyzzyvaplex",
+        "qaanaaqtown",
+        "xylophonemarmalade",
+        "bartholomewina",
+    ] {
         assert!(!has(&bytes, word), "{word} is still there");
     }
     // The rest is as it was: numbers, search, gradient, and the next turn.
     assert_eq!(memory.turns("keep").unwrap(), turns);
-    assert!(matches!(memory.turn("keep", number), Err(MemoryError::NoTurn { .. })));
-    assert!(matches!(memory.turn("lose", 1), Err(MemoryError::NoSession(_))));
-    assert!(open(&dir).search(&Query::new("zyzzyvaplex")).unwrap().is_empty());
+    assert!(matches!(
+        memory.turn("keep", number),
+        Err(MemoryError::NoTurn { .. })
+    ));
+    assert!(matches!(
+        memory.turn("lose", 1),
+        Err(MemoryError::NoSession(_))
+    ));
     assert!(
-        memory.search(&Query { k: 1000, ..Query::new("zyzzyvaplex") }).unwrap().iter().all(|hit| hit.number != number)
+        open(&dir)
+            .search(&Query::new("zyzzyvaplex"))
+            .unwrap()
+            .is_empty()
     );
-    assert!(!memory.search(&Query::new("telescope and pottery")).unwrap().is_empty());
-    let shown = memory.assemble("keep", Strategy::Gradient(Gradient::new(1500)), Keep::Nothing).unwrap();
+    assert!(
+        memory
+            .search(&Query {
+                k: 1000,
+                ..Query::new("zyzzyvaplex")
+            })
+            .unwrap()
+            .iter()
+            .all(|hit| hit.number != number)
+    );
+    assert!(
+        !memory
+            .search(&Query::new("telescope and pottery"))
+            .unwrap()
+            .is_empty()
+    );
+    let shown = memory
+        .assemble(
+            "keep",
+            Strategy::Gradient(Gradient::new(1500)),
+            Keep::Nothing,
+        )
+        .unwrap();
     assert_eq!(shown.bands.last().unwrap().span.last, turns);
-    assert_eq!(memory.append("keep", &NewTurn::text("user", "on we go")).unwrap(), turns + 1);
-    assert_eq!(memory.append("lose", &NewTurn::text("user", "a new beginning")).unwrap(), 1);
+    assert_eq!(
+        memory
+            .append("keep", &NewTurn::text("user", "on we go"))
+            .unwrap(),
+        turns + 1
+    );
+    assert_eq!(
+        memory
+            .append("lose", &NewTurn::text("user", "a new beginning"))
+            .unwrap(),
+        1
+    );
 }
 
 #[tokio::test]
@@ -90,43 +179,68 @@ async fn distilling_reads_every_turn_once_and_one_process_at_a_time() {
     let memory = open(&dir);
     let exchange = |n: u32| {
         let call = |command: &str, output: &str, ok: bool| {
-            let call =
-                json!({"type": "function_call", "name": "exec", "arguments": json!({"command": command}).to_string()});
+            let call = json!({"type": "function_call", "name": "exec", "arguments": json!({"command": command}).to_string()});
             let came = json!({"type": "function_call_output", "output": output, "success": ok});
             format!("{call}\n{came}\n")
         };
         let asked = json!({"type": "message", "role": "user", "content": format!("Please fix build {n}. Always run the linter.")});
         let lines = [
             format!("{asked}\n"),
-            call("cargo build", &format!("error: linker `cc` not found, attempt {n}"), false),
+            call(
+                "cargo build",
+                &format!("error: linker `cc` not found, attempt {n}"),
+                false,
+            ),
             call("apt install gcc", "done", true),
             call("cargo build", "finished", true),
         ];
         lines.concat()
     };
-    memory.append("s", &NewTurn::exchange(exchange(1).as_bytes())).unwrap();
+    memory
+        .append("s", &NewTurn::exchange(exchange(1).as_bytes()))
+        .unwrap();
     distill_all(&memory, "s").await;
     let status = |memory: &Memory, kind: &str| {
         let all = memory.lessons(None).unwrap();
-        all.iter().filter(|lesson| lesson.kind == kind).map(|lesson| lesson.status.clone()).collect::<Vec<_>>()
+        all.iter()
+            .filter(|lesson| lesson.kind == kind)
+            .map(|lesson| lesson.status.clone())
+            .collect::<Vec<_>>()
     };
     // Solved once is an accident; solved twice is a lesson.
     assert_eq!(status(&memory, "problem"), ["seen"]);
-    memory.append("s", &NewTurn::exchange(exchange(2).as_bytes())).unwrap();
+    memory
+        .append("s", &NewTurn::exchange(exchange(2).as_bytes()))
+        .unwrap();
     distill_all(&memory, "s").await;
     distill_all(&memory, "s").await;
-    assert_eq!((status(&memory, "problem"), status(&memory, "preference")), (vec!["used".into()], vec!["used".into()]));
-    let lessons = memory.lessons_about("cargo build fails, linker not found", 3).unwrap();
-    assert!(lessons[0].content.contains("apt install gcc"), "{lessons:?}");
+    assert_eq!(
+        (status(&memory, "problem"), status(&memory, "preference")),
+        (vec!["used".into()], vec!["used".into()])
+    );
+    let lessons = memory
+        .lessons_about("cargo build fails, linker not found", 3)
+        .unwrap();
+    assert!(
+        lessons[0].content.contains("apt install gcc"),
+        "{lessons:?}"
+    );
     assert_eq!(lessons[0].source_turns, ["s/T-1", "s/T-2"]);
     assert!(lessons[0].weight > 0.5 && lessons[0].weight < 0.7);
     // Somebody else is at it.
     let live = dir.path().join("live");
-    let mut lease = std::fs::read_dir(&live).unwrap().map(|entry| entry.unwrap().path());
-    let lease = lease.find(|path| path.to_string_lossy().contains("distill")).unwrap();
+    let mut lease = std::fs::read_dir(&live)
+        .unwrap()
+        .map(|entry| entry.unwrap().path());
+    let lease = lease
+        .find(|path| path.to_string_lossy().contains("distill"))
+        .unwrap();
     let held = std::fs::File::open(lease).unwrap();
     held.lock().unwrap();
-    assert!(matches!(memory.distill("s", None).await, Err(MemoryError::Busy(_))));
+    assert!(matches!(
+        memory.distill("s", None).await,
+        Err(MemoryError::Busy(_))
+    ));
     drop(held);
     assert_eq!(memory.distill("s", None).await.unwrap().turns, 0);
 }
@@ -136,7 +250,14 @@ struct Says(&'static str);
 
 impl SmallModel for Says {
     fn ask<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<String, String>> {
-        async move { if self.0.is_empty() { Err("overloaded".to_owned()) } else { Ok(self.0.to_owned()) } }.boxed()
+        async move {
+            if self.0.is_empty() {
+                Err("overloaded".to_owned())
+            } else {
+                Ok(self.0.to_owned())
+            }
+        }
+        .boxed()
     }
 }
 
@@ -144,7 +265,9 @@ impl SmallModel for Says {
 async fn a_model_draws_lessons_and_rules_do_where_it_fails() {
     let dir = tempfile::tempdir().unwrap();
     let memory = open(&dir);
-    memory.append("s", &NewTurn::text("user", "From now on always use tabs.")).unwrap();
+    memory
+        .append("s", &NewTurn::text("user", "From now on always use tabs."))
+        .unwrap();
     let said = Says(
         r#"Sure: {"lessons":[{"title":"Tabs","content":"The team indents with tabs.","topics":["style"],"keywords":["tabs","indent"],"turns":["T-1"]}],
            "layers":[{"title":"too short","content":"short"}]}"#,
@@ -153,12 +276,26 @@ async fn a_model_draws_lessons_and_rules_do_where_it_fails() {
     let lessons = memory.lessons(None).unwrap();
     assert_eq!(lessons.len(), 1);
     assert_eq!(
-        (lessons[0].content.as_str(), lessons[0].source_turns[0].as_str()),
+        (
+            lessons[0].content.as_str(),
+            lessons[0].source_turns[0].as_str()
+        ),
         ("The team indents with tabs.", "s/T-1")
     );
-    memory.append("s", &NewTurn::text("user", "From now on always use spaces.")).unwrap();
+    memory
+        .append(
+            "s",
+            &NewTurn::text("user", "From now on always use spaces."),
+        )
+        .unwrap();
     memory.distill("s", Some(&Says(""))).await.unwrap();
-    assert!(memory.lessons(None).unwrap().iter().any(|lesson| lesson.content.contains("spaces")));
+    assert!(
+        memory
+            .lessons(None)
+            .unwrap()
+            .iter()
+            .any(|lesson| lesson.content.contains("spaces"))
+    );
 }
 
 #[tokio::test]
@@ -177,9 +314,15 @@ async fn a_model_tells_turns_in_its_own_words_and_they_find_them() {
     );
     assert_eq!(memory.summarise("s", &said).await.unwrap(), 3);
     assert_eq!(memory.summarise("s", &said).await.unwrap(), 0);
-    assert_eq!(memory.level("s", 1, Level::Compressed).unwrap(), b"Municipality: bridge becomes blue.");
+    assert_eq!(
+        memory.level("s", 1, Level::Compressed).unwrap(),
+        b"Municipality: bridge becomes blue."
+    );
     assert_eq!(memory.level("s", 2, Level::Compressed).unwrap(), by_rules);
-    assert_eq!(memory.search(&Query::new("municipalities")).unwrap()[0].number, 1);
+    assert_eq!(
+        memory.search(&Query::new("municipalities")).unwrap()[0].number,
+        1
+    );
     assert_eq!(memory.level("s", 1, Level::Raw).unwrap(), long.as_bytes());
     // One that fails leaves what rules wrote, and goes on with the next turns.
     memory.append("s", &NewTurn::text("user", long)).unwrap();
@@ -193,9 +336,18 @@ async fn proposals_wait_for_a_person() {
     let memory = open(&dir);
     let mut draw = chats::Draw(4);
     for n in 0..150 {
-        let about = if n % 7 == 0 { "The migration of the billing database" } else { "Our lunch" };
-        let more: Vec<&str> =
-            (0..60).map(|_| draw.one(&["slow", "careful", "weekend", "rollback", "index", "walk", "green"])).collect();
+        let about = if n % 7 == 0 {
+            "The migration of the billing database"
+        } else {
+            "Our lunch"
+        };
+        let more: Vec<&str> = (0..60)
+            .map(|_| {
+                draw.one(&[
+                    "slow", "careful", "weekend", "rollback", "index", "walk", "green",
+                ])
+            })
+            .collect();
         let text = format!("{about} number {n} went like this: {}.", more.join(" "));
         memory.append("s", &NewTurn::text("user", &text)).unwrap();
     }
@@ -205,14 +357,27 @@ async fn proposals_wait_for_a_person() {
         .iter()
         .find(|lesson| lesson.keywords.iter().any(|word| word == "migration"))
         .unwrap_or_else(|| panic!("{waiting:?}"));
-    let about = |memory: &Memory| memory.lessons_about("migration of the billing database", 9).unwrap();
+    let about = |memory: &Memory| {
+        memory
+            .lessons_about("migration of the billing database", 9)
+            .unwrap()
+    };
     assert!(about(&memory).is_empty());
     memory.review(&layer.lesson_id, Verdict::Accept).unwrap();
     assert_eq!(about(&memory)[0].lesson_id, layer.lesson_id);
     memory.review(&layer.lesson_id, Verdict::Decline).unwrap();
     assert!(about(&memory).is_empty());
-    assert!(matches!(memory.review("les_0", Verdict::Accept), Err(MemoryError::NoLesson(_))));
-    assert!(memory.topics("s").unwrap().iter().any(|topic| topic.name == "database" && topic.category == "data"));
+    assert!(matches!(
+        memory.review("les_0", Verdict::Accept),
+        Err(MemoryError::NoLesson(_))
+    ));
+    assert!(
+        memory
+            .topics("s")
+            .unwrap()
+            .iter()
+            .any(|topic| topic.name == "database" && topic.category == "data")
+    );
 }
 
 #[tokio::test]
@@ -225,9 +390,18 @@ async fn secrets_are_exact_in_the_turn_and_nowhere_else() {
     distill_all(&memory, "s").await;
     assert_eq!(memory.level("s", 1, Level::Raw).unwrap(), text.as_bytes());
     for level in [Level::Smoothed, Level::Compressed, Level::Tiny] {
-        assert!(!String::from_utf8(memory.level("s", 1, level).unwrap()).unwrap().contains("ghp_"));
+        assert!(
+            !String::from_utf8(memory.level("s", 1, level).unwrap())
+                .unwrap()
+                .contains("ghp_")
+        );
     }
-    assert!(memory.search(&Query::new("ghp_abcdefghijklmnopqrstuvwxyz123456")).unwrap().is_empty());
+    assert!(
+        memory
+            .search(&Query::new("ghp_abcdefghijklmnopqrstuvwxyz123456"))
+            .unwrap()
+            .is_empty()
+    );
     assert!(!memory.lessons(None).unwrap()[0].content.contains("ghp_"));
     let mut out = Vec::new();
     memory.export(None, &mut out).unwrap();
@@ -239,27 +413,47 @@ async fn secrets_are_exact_in_the_turn_and_nowhere_else() {
 fn what_is_exported_can_be_imported() {
     let dir = tempfile::tempdir().unwrap();
     let memory = open(&dir);
-    let items = format!("{}\n", json!({"type": "message", "role": "user", "content": "hello exporters"}));
+    let items = format!(
+        "{}\n",
+        json!({"type": "message", "role": "user", "content": "hello exporters"})
+    );
     memory
         .append(
             "a",
-            &NewTurn { ts: Some("2024-02-03T04:05:06Z"), part: Some("p"), ..NewTurn::exchange(items.as_bytes()) },
+            &NewTurn {
+                ts: Some("2024-02-03T04:05:06Z"),
+                part: Some("p"),
+                ..NewTurn::exchange(items.as_bytes())
+            },
         )
         .unwrap();
     memory
         .append(
             "a",
-            &NewTurn { key: Some("7"), speaker: Some("Ann"), part: Some("p"), ..NewTurn::text("user", "two\nlines") },
+            &NewTurn {
+                key: Some("7"),
+                speaker: Some("Ann"),
+                part: Some("p"),
+                ..NewTurn::text("user", "two\nlines")
+            },
         )
         .unwrap();
     let mut out = Vec::new();
     assert_eq!(memory.export(Some("a"), &mut out).unwrap(), 2);
     let other = tempfile::tempdir().unwrap();
     let copy = open(&other);
-    assert_eq!(copy.import(&out[..], "export", None, None, |_| {}).unwrap().turns, 2);
+    assert_eq!(
+        copy.import(&out[..], "export", None, None, |_| {})
+            .unwrap()
+            .turns,
+        2
+    );
     let mut again = Vec::new();
     copy.export(Some("a"), &mut again).unwrap();
-    assert_eq!(String::from_utf8(out).unwrap(), String::from_utf8(again).unwrap());
+    assert_eq!(
+        String::from_utf8(out).unwrap(),
+        String::from_utf8(again).unwrap()
+    );
     assert_eq!(copy.level("a", 1, Level::Raw).unwrap(), items.as_bytes());
 }
 
@@ -275,9 +469,15 @@ impl Encoder for Letters {
     fn encode(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>, String> {
         let vector = |text: &&str| {
             let mut vector = vec![0.0; 26 * 26];
-            let letters: Vec<usize> =
-                text.to_lowercase().bytes().filter(u8::is_ascii_lowercase).map(|b| usize::from(b - b'a')).collect();
-            letters.windows(2).for_each(|pair| vector[pair[0] * 26 + pair[1]] += 1.0);
+            let letters: Vec<usize> = text
+                .to_lowercase()
+                .bytes()
+                .filter(u8::is_ascii_lowercase)
+                .map(|b| usize::from(b - b'a'))
+                .collect();
+            letters
+                .windows(2)
+                .for_each(|pair| vector[pair[0] * 26 + pair[1]] += 1.0);
             vector
         };
         Ok(texts.iter().map(vector).collect())
@@ -289,13 +489,22 @@ fn vectors_find_what_keywords_miss() {
     let dir = tempfile::tempdir().unwrap();
     let memory = open(&dir);
     for line in chats::chat(7, 12).lines {
-        memory.append("s", &NewTurn::text("user", &line.text)).unwrap();
+        memory
+            .append("s", &NewTurn::text("user", &line.text))
+            .unwrap();
     }
-    memory.append("s", &NewTurn::text("user", "Photosynthesiser calibration")).unwrap();
+    memory
+        .append("s", &NewTurn::text("user", "Photosynthesiser calibration"))
+        .unwrap();
     let wanted = memory.turns("s").unwrap();
     let query = "fotosynthesizer calibrations";
     let rank = |memory: &Memory| {
-        let hits = memory.search(&Query { k: 500, ..Query::new(query).in_session("s") }).unwrap();
+        let hits = memory
+            .search(&Query {
+                k: 500,
+                ..Query::new(query).in_session("s")
+            })
+            .unwrap();
         hits.iter().position(|hit| hit.number == wanted)
     };
     let memory = memory.with_encoder(Arc::new(Letters));
@@ -309,11 +518,23 @@ fn vectors_find_what_keywords_miss() {
     assert_eq!(wrote, wanted);
     assert_eq!(rank(&memory), Some(0));
     // A word nobody said finds nothing by itself, and something by its letters.
-    let alone = |memory: &Memory| memory.search(&Query::new("fotosynthesizer").in_session("s")).unwrap();
+    let alone = |memory: &Memory| {
+        memory
+            .search(&Query::new("fotosynthesizer").in_session("s"))
+            .unwrap()
+    };
     assert_eq!(alone(&memory)[0].number, wanted);
     assert!(alone(&open(&dir)).is_empty());
-    memory.append("s", &NewTurn::text("user", "one more")).unwrap();
-    assert_eq!((memory.write_vectors("s").unwrap(), memory.write_vectors("s").unwrap()), (1, 0));
+    memory
+        .append("s", &NewTurn::text("user", "one more"))
+        .unwrap();
+    assert_eq!(
+        (
+            memory.write_vectors("s").unwrap(),
+            memory.write_vectors("s").unwrap()
+        ),
+        (1, 0)
+    );
 }
 
 #[test]
@@ -322,7 +543,9 @@ fn what_was_no_secret_when_it_was_indexed_is_forgotten_too() {
     let text = "the vault: zyzzyvaplex";
     let memory = Memory::open(dir.path(), Redactor::new([])).unwrap();
     memory.append("s", &NewTurn::text("user", text)).unwrap();
-    memory.append("s", &NewTurn::text("user", "something else")).unwrap();
+    memory
+        .append("s", &NewTurn::text("user", "something else"))
+        .unwrap();
     drop(memory);
     assert!(has(&bytes_of(&dir), "zyzzyvaplex"));
     // Since then somebody called it a secret.

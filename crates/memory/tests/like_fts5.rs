@@ -9,9 +9,16 @@ use selvedge_memory::{Memory, NewTurn, Query, Weights};
 
 fn fts5(lines: &[chats::Line]) -> Connection {
     let connection = Connection::open_in_memory().unwrap();
-    connection.execute_batch("CREATE VIRTUAL TABLE t USING fts5(text, tokenize = 'porter unicode61')").unwrap();
+    connection
+        .execute_batch("CREATE VIRTUAL TABLE t USING fts5(text, tokenize = 'porter unicode61')")
+        .unwrap();
     for (at, line) in lines.iter().enumerate() {
-        connection.execute("INSERT INTO t (rowid, text) VALUES (?1, ?2)", params![at as i64 + 1, line.text]).unwrap();
+        connection
+            .execute(
+                "INSERT INTO t (rowid, text) VALUES (?1, ?2)",
+                params![at as i64 + 1, line.text],
+            )
+            .unwrap();
     }
     connection
 }
@@ -25,13 +32,20 @@ fn scores_are_those_of_fts5_for_each_session_by_itself() {
         let chat = chats::chat(seed, 12);
         let name = format!("chat {seed}");
         for line in &chat.lines {
-            let turn =
-                NewTurn { part: Some(&line.part), speaker: Some(&line.speaker), ..NewTurn::text("user", &line.text) };
+            let turn = NewTurn {
+                part: Some(&line.part),
+                speaker: Some(&line.speaker),
+                ..NewTurn::text("user", &line.text)
+            };
             memory.append(&name, &turn).unwrap();
         }
         let peer = fts5(&chat.lines);
         for question in &chat.questions {
-            let query = Query { k: 1000, weights: Weights::BM25, ..Query::new(&question.text).in_session(&name) };
+            let query = Query {
+                k: 1000,
+                weights: Weights::BM25,
+                ..Query::new(&question.text).in_session(&name)
+            };
             let ours = memory.search(&query).unwrap();
             let words: Vec<String> = question
                 .text
@@ -39,14 +53,25 @@ fn scores_are_those_of_fts5_for_each_session_by_itself() {
                 .filter(|word| !word.is_empty() && !STOP.contains(&word.to_lowercase().as_str()))
                 .map(|word| format!("\"{word}\""))
                 .collect();
-            let mut read = peer.prepare("SELECT rowid, -bm25(t) FROM t WHERE t MATCH ?1").unwrap();
-            let theirs = read.query_map(params![words.join(" OR ")], |row| Ok((row.get(0)?, row.get(1)?))).unwrap();
+            let mut read = peer
+                .prepare("SELECT rowid, -bm25(t) FROM t WHERE t MATCH ?1")
+                .unwrap();
+            let theirs = read
+                .query_map(params![words.join(" OR ")], |row| {
+                    Ok((row.get(0)?, row.get(1)?))
+                })
+                .unwrap();
             let theirs: std::collections::BTreeMap<u32, f64> = theirs.map(Result::unwrap).collect();
             assert_eq!(ours.len(), theirs.len(), "{}", question.text);
             let best = theirs.values().copied().fold(0.0, f64::max);
             for hit in &ours {
                 let expected = theirs[&hit.number] / best;
-                assert!((hit.score - expected).abs() < 1e-9, "{}: {} and {expected}", question.text, hit.score);
+                assert!(
+                    (hit.score - expected).abs() < 1e-9,
+                    "{}: {} and {expected}",
+                    question.text,
+                    hit.score
+                );
                 compared += 1;
             }
         }
@@ -56,21 +81,21 @@ fn scores_are_those_of_fts5_for_each_session_by_itself() {
 
 /// The words of the questions above that say nothing.
 const STOP: &[&str] = &[
-    "what", "when", "where", "which", "whom", "how", "does", "did", "is", "was", "has", "the", "of", "at", "and", "to",
-    "for", "in", "on", "through", "after", "down", "her", "from",
+    "what", "when", "where", "which", "whom", "how", "does", "did", "is", "was", "has", "the",
+    "of", "at", "and", "to", "for", "in", "on", "through", "after", "down", "her", "from",
 ];
 
 #[test]
 fn words_are_stemmed_as_fts5_stems_them() {
     let mut text: Vec<String> = Vec::new();
     let endings = [
-        "", "s", "es", "ies", "ed", "eed", "ing", "ly", "ational", "ization", "fulness", "iveness", "able", "ment",
-        "ement", "ness", "ation", "ator", "alism", "aliti", "ive", "ize", "izer", "er", "ic", "ical", "ion", "ous",
-        "ously", "y", "e", "ll", "at", "bl", "iz",
+        "", "s", "es", "ies", "ed", "eed", "ing", "ly", "ational", "ization", "fulness", "iveness",
+        "able", "ment", "ement", "ness", "ation", "ator", "alism", "aliti", "ive", "ize", "izer",
+        "er", "ic", "ical", "ion", "ous", "ously", "y", "e", "ll", "at", "bl", "iz",
     ];
     for stem in [
-        "run", "hop", "hope", "relat", "cat", "sky", "agre", "plaster", "controll", "fizz", "tann", "fall", "oper",
-        "y", "be", "sensib", "a", "rate", "probat", "élan", "ss", "bl",
+        "run", "hop", "hope", "relat", "cat", "sky", "agre", "plaster", "controll", "fizz", "tann",
+        "fall", "oper", "y", "be", "sensib", "a", "rate", "probat", "élan", "ss", "bl",
     ] {
         text.extend(endings.iter().map(|ending| format!("{stem}{ending}")));
     }
@@ -87,14 +112,24 @@ fn words_are_stemmed_as_fts5_stems_them() {
     // Each word is found by itself in a store that holds nothing else, and only FTS5's terms are terms here.
     let dir = tempfile::tempdir().unwrap();
     let memory = Memory::open(dir.path(), Redactor::new([])).unwrap();
-    memory.append("s", &NewTurn::text("user", &text.join(" "))).unwrap();
-    connection.execute("INSERT INTO t (text) VALUES (?1)", params![text.join(" ")]).unwrap();
+    memory
+        .append("s", &NewTurn::text("user", &text.join(" ")))
+        .unwrap();
+    connection
+        .execute("INSERT INTO t (text) VALUES (?1)", params![text.join(" ")])
+        .unwrap();
     let terms = |connection: &Connection, sql: &str| -> Vec<String> {
         let mut read = connection.prepare(sql).unwrap();
-        read.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect()
+        read.query_map([], |row| row.get(0))
+            .unwrap()
+            .map(Result::unwrap)
+            .collect()
     };
     let store = Connection::open(dir.path().join("journal.sqlite")).unwrap();
-    let ours = terms(&store, "SELECT DISTINCT term FROM memory_postings ORDER BY term");
+    let ours = terms(
+        &store,
+        "SELECT DISTINCT term FROM memory_postings ORDER BY term",
+    );
     let theirs = terms(&connection, "SELECT term FROM v ORDER BY term");
     assert!(ours.len() > 300);
     assert_eq!(ours, theirs);

@@ -15,10 +15,22 @@ fn found(memory: &Memory, chats: &[(String, chats::Chat)], query: &Query<'_>) ->
     let (mut sum, mut questions) = (0.0, 0.0);
     for (name, chat) in chats {
         for question in &chat.questions {
-            let hits = memory.search(&Query { text: &question.text, session: Some(name), ..query.clone() }).unwrap();
-            let keys: Vec<String> =
-                hits.into_iter().map(|hit| serde_json::from_str(&hit.key.unwrap()).unwrap()).collect();
-            let there = question.evidence.iter().filter(|key| keys.contains(key)).count();
+            let hits = memory
+                .search(&Query {
+                    text: &question.text,
+                    session: Some(name),
+                    ..query.clone()
+                })
+                .unwrap();
+            let keys: Vec<String> = hits
+                .into_iter()
+                .map(|hit| serde_json::from_str(&hit.key.unwrap()).unwrap())
+                .collect();
+            let there = question
+                .evidence
+                .iter()
+                .filter(|key| keys.contains(key))
+                .count();
             sum += there as f64 / question.evidence.len() as f64;
             questions += 1.0;
         }
@@ -30,24 +42,60 @@ fn found(memory: &Memory, chats: &[(String, chats::Chat)], query: &Query<'_>) ->
 fn more_is_found_than_by_bm25_alone_and_within_few_tokens() {
     let dir = tempfile::tempdir().unwrap();
     let memory = open(&dir);
-    let chats: Vec<(String, chats::Chat)> = (20..26).map(|seed| (format!("{seed}"), chats::chat(seed, 28))).collect();
+    let chats: Vec<(String, chats::Chat)> = (20..26)
+        .map(|seed| (format!("{seed}"), chats::chat(seed, 28)))
+        .collect();
     for (name, chat) in &chats {
-        let keys: Vec<String> = chat.lines.iter().map(|line| format!("{:?}", line.key)).collect();
+        let keys: Vec<String> = chat
+            .lines
+            .iter()
+            .map(|line| format!("{:?}", line.key))
+            .collect();
         let turns = chat.lines.iter().zip(&keys).map(|(line, key)| {
             let (speaker, part) = (Some(line.speaker.as_str()), Some(line.part.as_str()));
-            (name.as_str(), NewTurn { key: Some(key), speaker, part, ..NewTurn::text("user", &line.text) })
+            (
+                name.as_str(),
+                NewTurn {
+                    key: Some(key),
+                    speaker,
+                    part,
+                    ..NewTurn::text("user", &line.text)
+                },
+            )
         });
         memory.append_all(turns).unwrap();
         while memory.write_levels(Some(name)).unwrap().waiting > 0 {}
     }
-    let five = Query { k: 5, ..Query::new("") };
-    let bm25 = found(&memory, &chats, &Query { weights: Weights::BM25, ..five.clone() });
+    let five = Query {
+        k: 5,
+        ..Query::new("")
+    };
+    let bm25 = found(
+        &memory,
+        &chats,
+        &Query {
+            weights: Weights::BM25,
+            ..five.clone()
+        },
+    );
     let all = found(&memory, &chats, &five);
     assert!(all > bm25 + 0.05, "{all} and {bm25}");
-    let told = found(&memory, &chats, &Query { k: usize::MAX, budget: Some(2000), ..five.clone() });
+    let told = found(
+        &memory,
+        &chats,
+        &Query {
+            k: usize::MAX,
+            budget: Some(2000),
+            ..five.clone()
+        },
+    );
     assert!(told > 0.97, "{told}");
     // A tenth of a conversation tells more than half as much as two thousand tokens, and never more than asked for.
-    let little = Query { k: usize::MAX, budget: Some(300), ..five };
+    let little = Query {
+        k: usize::MAX,
+        budget: Some(300),
+        ..five
+    };
     assert!(found(&memory, &chats, &little) > 0.5);
 }
 
@@ -58,25 +106,45 @@ fn the_user_is_believed_before_the_assistant_who_repeats_them() {
     let mut draw = chats::Draw(8);
     let (mut facts, mut turns) = (Vec::new(), 0);
     for n in 0..120 {
-        let what = draw.one(&["router", "budget", "visa", "garden", "contract", "engine", "recipe", "lease"]);
+        let what = draw.one(&[
+            "router", "budget", "visa", "garden", "contract", "engine", "recipe", "lease",
+        ]);
         let value = format!("value{n}");
-        let user = format!("My {what} for project {n} has the number {value}, please keep it in mind.");
+        let user =
+            format!("My {what} for project {n} has the number {value}, please keep it in mind.");
         let assistant = format!(
             "Of course! A {what} for a project is important. To manage the {what} of project {n}, consider that every {what} \
              needs a number, that the number of the {what} should be written down, and that project {n} may change."
         );
         memory.append("s", &NewTurn::text("user", &user)).unwrap();
-        memory.append("s", &NewTurn::text("assistant", &assistant)).unwrap();
+        memory
+            .append("s", &NewTurn::text("assistant", &assistant))
+            .unwrap();
         turns += 2;
-        facts.push((turns - 1, format!("What is the number of the {what} of project {n}?")));
+        facts.push((
+            turns - 1,
+            format!("What is the number of the {what} of project {n}?"),
+        ));
     }
     let first = |weights: Weights| {
         let right = facts.iter().filter(|(turn, question)| {
-            let hits = memory.search(&Query { k: 1, weights, ..Query::new(question).in_session("s") }).unwrap();
+            let hits = memory
+                .search(&Query {
+                    k: 1,
+                    weights,
+                    ..Query::new(question).in_session("s")
+                })
+                .unwrap();
             hits[0].number == *turn
         });
         right.count() as f64 / facts.len() as f64
     };
-    let (with, without) = (first(Weights::KEYWORDS), first(Weights { user: 0.0, ..Weights::KEYWORDS }));
+    let (with, without) = (
+        first(Weights::KEYWORDS),
+        first(Weights {
+            user: 0.0,
+            ..Weights::KEYWORDS
+        }),
+    );
     assert!(with > 0.9 && with > without + 0.2, "{with} and {without}");
 }

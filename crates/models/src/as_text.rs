@@ -17,8 +17,15 @@ pub(crate) fn without_calls(history: &[Item]) -> Vec<Cow<'_, Item>> {
                 Cow::Owned(Item::message(Role::Assistant, call_in_words(call)))
             }
             Item::FunctionCallOutput(output) => {
-                let name = names.iter().rev().find(|(id, _)| *id == output.call_id).map(|(_, name)| name.as_str());
-                Cow::Owned(Item::Message(result_in_words(name.unwrap_or("the call"), output)))
+                let name = names
+                    .iter()
+                    .rev()
+                    .find(|(id, _)| *id == output.call_id)
+                    .map(|(_, name)| name.as_str());
+                Cow::Owned(Item::Message(result_in_words(
+                    name.unwrap_or("the call"),
+                    output,
+                )))
             }
             _ => item,
         });
@@ -32,7 +39,19 @@ fn call_in_words(call: &FunctionCall) -> String {
 
 fn result_in_words(name: &str, output: &FunctionCallOutput) -> Message {
     let verb = if output.failed { "failed" } else { "returned" };
-    let mut content = vec![OutputPart::Text { text: format!("[{name} {verb}]\n{}", output.text()) }];
-    content.extend(output.output.iter().filter(|part| matches!(part, OutputPart::Image { .. })).cloned());
-    Message { role: Role::User, content, native: None }
+    let mut content = vec![OutputPart::Text {
+        text: format!("[{name} {verb}]\n{}", output.text()),
+    }];
+    content.extend(
+        output
+            .output
+            .iter()
+            .filter(|part| matches!(part, OutputPart::Image { .. }))
+            .cloned(),
+    );
+    Message {
+        role: Role::User,
+        content,
+        native: None,
+    }
 }

@@ -66,16 +66,39 @@ enum Stage {
 }
 
 impl Asking {
-    pub(crate) fn new(http: reqwest::Client, provider: Arc<Provider>, model: &str, body: String, acted: Acted) -> Self {
-        let left = Attempts { requests: provider.request_max_retries, streams: provider.stream_max_retries, made: 0 };
+    pub(crate) fn new(
+        http: reqwest::Client,
+        provider: Arc<Provider>,
+        model: &str,
+        body: String,
+        acted: Acted,
+    ) -> Self {
+        let left = Attempts {
+            requests: provider.request_max_retries,
+            streams: provider.stream_max_retries,
+            made: 0,
+        };
         let ready = VecDeque::new();
-        Self { http, provider, model: model.to_owned(), body, acted, left, step: Step::Send, ready }
+        Self {
+            http,
+            provider,
+            model: model.to_owned(),
+            body,
+            acted,
+            left,
+            step: Step::Send,
+            ready,
+        }
     }
 
     pub(crate) async fn next(&mut self) -> Option<Result<ModelEvent, ModelError>> {
         loop {
             if let Some(event) = self.ready.pop_front() {
-                if let ModelEvent::ItemDone { done: Item::FunctionCall(_), .. } = event {
+                if let ModelEvent::ItemDone {
+                    done: Item::FunctionCall(_),
+                    ..
+                } = event
+                {
                     self.acted.set();
                 }
                 return Some(Ok(event));
@@ -152,7 +175,10 @@ impl Asking {
         if error.is_passing() && *left > 0 && !self.acted.get() && delay <= LONGEST_WAIT {
             *left -= 1;
             self.left.made += 1;
-            self.ready.push_back(ModelEvent::Retrying { error: self.provider.discreet(error), after: delay });
+            self.ready.push_back(ModelEvent::Retrying {
+                error: self.provider.discreet(error),
+                after: delay,
+            });
             self.step = Step::Wait(delay);
         } else {
             self.ready.extend(events);
@@ -167,7 +193,10 @@ fn delay(error: &ModelError, made: u32) -> Duration {
     const MOST: Duration = Duration::from_secs(10);
     match error.retry_after {
         Some(asked) if !asked.is_zero() => asked + asked.mul_f64(0.1 * fastrand::f64()),
-        _ => FIRST.saturating_mul(2u32.saturating_pow(made)).min(MOST).mul_f64(0.75 + 0.5 * fastrand::f64()),
+        _ => FIRST
+            .saturating_mul(2u32.saturating_pow(made))
+            .min(MOST)
+            .mul_f64(0.75 + 0.5 * fastrand::f64()),
     }
 }
 
@@ -190,7 +219,12 @@ impl Provider {
 
     /// An error that does not tell the key, which some providers repeat.
     pub(crate) fn discreet(&self, mut error: ModelError) -> ModelError {
-        for secret in self.key.iter().chain(self.headers.values()).map(Secret::reveal) {
+        for secret in self
+            .key
+            .iter()
+            .chain(self.headers.values())
+            .map(Secret::reveal)
+        {
             if secret.len() >= 4 {
                 error.message = error.message.replace(secret, "[secret]");
             }
@@ -210,7 +244,10 @@ mod tests {
             let expected = (0.2 * 2f64.powi(made)).min(10.0);
             for _ in 0..50 {
                 let seconds = delay(&error, made as u32).as_secs_f64();
-                assert!((0.75 * expected..=1.25 * expected).contains(&seconds), "{made}: {seconds}");
+                assert!(
+                    (0.75 * expected..=1.25 * expected).contains(&seconds),
+                    "{made}: {seconds}"
+                );
             }
         }
         error.retry_after = Some(Duration::from_secs(20));

@@ -56,9 +56,26 @@ const WORDS: &[(ModelErrorKind, &[&str])] = &[
             "flagged as potentially violating",
         ],
     ),
-    (Auth, &["invalid_api_key", "authentication_error", "permission_error", "invalid x-api-key", "unauthorized"]),
+    (
+        Auth,
+        &[
+            "invalid_api_key",
+            "authentication_error",
+            "permission_error",
+            "invalid x-api-key",
+            "unauthorized",
+        ],
+    ),
     (RateLimit, &["rate_limit", "too_many_requests"]),
-    (Overloaded, &["overloaded", "slow_down", "engine_overloaded", "insufficient_system_resource"]),
+    (
+        Overloaded,
+        &[
+            "overloaded",
+            "slow_down",
+            "engine_overloaded",
+            "insufficient_system_resource",
+        ],
+    ),
 ];
 
 /// Sentences of servers that cannot do something.
@@ -76,7 +93,11 @@ const LACKS: &[(Ability, &[&str])] = &[
     ),
     (
         Ability::Images,
-        &["does not support image", "image input is not supported", "no endpoints found that support image"],
+        &[
+            "does not support image",
+            "image input is not supported",
+            "no endpoints found that support image",
+        ],
     ),
     (
         Ability::Reasoning,
@@ -98,7 +119,11 @@ pub fn of_status(status: u16, body: &[u8]) -> ModelError {
         let text = String::from_utf8_lossy(body);
         let text = text.trim();
         // Pages made for browsers tell nothing in one line.
-        if text.is_empty() || text.starts_with('<') { format!("HTTP status {status}") } else { text.to_owned() }
+        if text.is_empty() || text.starts_with('<') {
+            format!("HTTP status {status}")
+        } else {
+            text.to_owned()
+        }
     };
     let mut error = told.error(Some(status), fallback);
     error.status = Some(status);
@@ -108,8 +133,14 @@ pub fn of_status(status: u16, body: &[u8]) -> ModelError {
 /// The error that stands in a stream or in a body that was sent as a success.
 pub(crate) fn of_json(json: &Value) -> ModelError {
     let told = Told::of(json);
-    let status = told.code.parse().ok().filter(|code| (400..600).contains(code));
-    told.error(status, || "the provider failed and did not say why".to_owned())
+    let status = told
+        .code
+        .parse()
+        .ok()
+        .filter(|code| (400..600).contains(code));
+    told.error(status, || {
+        "the provider failed and did not say why".to_owned()
+    })
 }
 
 /// What an error object says, wherever it says it.
@@ -142,7 +173,11 @@ impl Told {
         };
         let mut code = text(&error["code"]);
         // A gateway's own error, with the provider's inside.
-        for inner in [&error["innererror"]["code"], &error["metadata"]["error_type"], &error["metadata"]["raw"]] {
+        for inner in [
+            &error["innererror"]["code"],
+            &error["metadata"]["error_type"],
+            &error["metadata"]["raw"],
+        ] {
             if let Value::String(inner) = inner {
                 code = format!("{code} {inner}").trim().to_owned();
             }
@@ -157,23 +192,35 @@ impl Told {
     }
 
     fn error(self, status: Option<u16>, fallback: impl FnOnce() -> String) -> ModelError {
-        let message = if self.message.trim().is_empty() { fallback() } else { self.message.clone() };
+        let message = if self.message.trim().is_empty() {
+            fallback()
+        } else {
+            self.message.clone()
+        };
         let all = format!("{} {} {message}", self.kind, self.code).to_lowercase();
         let kind = self.kind_of(status, &all);
         let find = |lack: &(Ability, &[&str])| lack.1.iter().any(|words| all.contains(words));
-        let lacks = LACKS.iter().find(|lack| kind == InvalidRequest && find(lack)).map(|lack| lack.0);
+        let lacks = LACKS
+            .iter()
+            .find(|lack| kind == InvalidRequest && find(lack))
+            .map(|lack| lack.0);
         ModelError {
             kind,
             message: one_line(&message),
             status,
-            retry_after: self.retry_after.filter(|_| matches!(kind, RateLimit | Overloaded)),
+            retry_after: self
+                .retry_after
+                .filter(|_| matches!(kind, RateLimit | Overloaded)),
             request_id: self.request_id,
             lacks,
         }
     }
 
     fn kind_of(&self, status: Option<u16>, all: &str) -> ModelErrorKind {
-        let by_words = WORDS.iter().find(|(_, words)| words.iter().any(|word| all.contains(word))).map(|row| row.0);
+        let by_words = WORDS
+            .iter()
+            .find(|(_, words)| words.iter().any(|word| all.contains(word)))
+            .map(|row| row.0);
         match (status, by_words) {
             (Some(401 | 403), Some(kind @ (Quota | Refused))) => kind,
             (Some(401 | 403), _) => Auth,
@@ -185,7 +232,10 @@ impl Told {
             (Some(503 | 529), _) => Overloaded,
             (Some(408 | 409 | 500..), _) => Server,
             (Some(300..500), _) => InvalidRequest,
-            _ if ["invalid_request", "not_found", "model_not_found"].iter().any(|word| all.contains(word)) => {
+            _ if ["invalid_request", "not_found", "model_not_found"]
+                .iter()
+                .any(|word| all.contains(word)) =>
+            {
                 InvalidRequest
             }
             _ => Server,
@@ -198,12 +248,17 @@ fn in_words(message: &str) -> Option<Duration> {
     let lower = message.to_lowercase();
     let rest = lower.split_once("try again in ")?.1;
     let word = rest.split_whitespace().next()?.trim_end_matches(['.', ',']);
-    let digits = |text: &str| text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let digits = |text: &str| {
+        text.find(|c: char| !c.is_ascii_digit() && c != '.')
+            .unwrap_or(text.len())
+    };
     let (mut seconds, mut rest) = (0.0, word);
     while !rest.is_empty() {
         let (number, after) = rest.split_at(digits(rest));
         let number: f64 = number.parse().ok()?;
-        let unit = &after[..after.find(|c: char| c.is_ascii_digit()).unwrap_or(after.len())];
+        let unit = &after[..after
+            .find(|c: char| c.is_ascii_digit())
+            .unwrap_or(after.len())];
         seconds += number
             * match unit {
                 "ms" => 0.001,
@@ -252,7 +307,13 @@ mod tests {
         for (status, kind) in expected {
             assert_eq!(of(status, plain.clone()), kind, "{status}");
         }
-        assert_eq!(of(429, json!({"error": {"code": "insufficient_quota", "message": "no"}})), Quota);
+        assert_eq!(
+            of(
+                429,
+                json!({"error": {"code": "insufficient_quota", "message": "no"}})
+            ),
+            Quota
+        );
         assert_eq!(
             of(
                 400,
@@ -267,29 +328,55 @@ mod tests {
             ),
             ContextTooLong
         );
-        assert_eq!(of(200, json!({"error": {"type": "overloaded_error", "message": "Overloaded"}})), Overloaded);
+        assert_eq!(
+            of(
+                200,
+                json!({"error": {"type": "overloaded_error", "message": "Overloaded"}})
+            ),
+            Overloaded
+        );
         let error = of_status(502, b"<html><body>Bad gateway</body></html>");
-        assert_eq!((error.kind, error.message.as_str()), (Server, "HTTP status 502"));
+        assert_eq!(
+            (error.kind, error.message.as_str()),
+            (Server, "HTTP status 502")
+        );
     }
 
     #[test]
     fn errors_inside_streams_have_no_status() {
-        assert_eq!(of_json(&json!({"error": {"code": 429, "message": "slow"}})).kind, RateLimit);
-        assert_eq!(of_json(&json!({"error": {"code": 502, "message": "upstream"}})).kind, Server);
+        assert_eq!(
+            of_json(&json!({"error": {"code": 429, "message": "slow"}})).kind,
+            RateLimit
+        );
+        assert_eq!(
+            of_json(&json!({"error": {"code": 502, "message": "upstream"}})).kind,
+            Server
+        );
         assert_eq!(
             of_json(&json!({"type": "error", "error": {"type": "invalid_request_error", "message": "x"}})).kind,
             InvalidRequest
         );
-        assert_eq!(of_json(&json!({"type": "error", "code": "server_error", "message": "x"})).kind, Server);
+        assert_eq!(
+            of_json(&json!({"type": "error", "code": "server_error", "message": "x"})).kind,
+            Server
+        );
         assert_eq!(of_json(&json!({})).kind, Server);
     }
 
     #[test]
     fn waits_are_read_from_sentences() {
-        let message =
-            "Rate limit reached for gpt-5 in organization org-x on tokens per min (TPM). Please try again in ";
-        for (words, millis) in [("1.898s.", 1898), ("28ms.", 28), ("6m0s. Visit", 360_000), ("35 seconds", 35_000)] {
-            assert_eq!(in_words(&format!("{message}{words}")), Some(Duration::from_millis(millis)), "{words}");
+        let message = "Rate limit reached for gpt-5 in organization org-x on tokens per min (TPM). Please try again in ";
+        for (words, millis) in [
+            ("1.898s.", 1898),
+            ("28ms.", 28),
+            ("6m0s. Visit", 360_000),
+            ("35 seconds", 35_000),
+        ] {
+            assert_eq!(
+                in_words(&format!("{message}{words}")),
+                Some(Duration::from_millis(millis)),
+                "{words}"
+            );
         }
         assert_eq!(in_words("Please try again in a moment"), None);
         assert_eq!(in_words("try again in 9999999999999999999999h"), None);
@@ -299,6 +386,9 @@ mod tests {
     fn what_a_server_cannot_do_is_named() {
         let error =
             of_status(400, br#"{"error":{"message":"registry.ollama.ai/library/gemma:2b does not support tools"}}"#);
-        assert_eq!((error.kind, error.lacks), (InvalidRequest, Some(Ability::Tools)));
+        assert_eq!(
+            (error.kind, error.lacks),
+            (InvalidRequest, Some(Ability::Tools))
+        );
     }
 }

@@ -34,11 +34,17 @@ impl Client {
     /// A client for this provider.
     pub fn new(provider: Provider) -> Result<Self, ModelError> {
         let http = http_client(&provider)?;
-        Ok(Self { http, provider: Arc::new(provider) })
+        Ok(Self {
+            http,
+            provider: Arc::new(provider),
+        })
     }
 
     pub(crate) fn exchange(&self) -> Exchange {
-        Exchange { http: self.http.clone(), provider: self.provider.clone() }
+        Exchange {
+            http: self.http.clone(),
+            provider: self.provider.clone(),
+        }
     }
 
     /// Who is asked.
@@ -51,9 +57,20 @@ impl Client {
     pub fn stream(&self, prompt: &Prompt, model: &Model) -> ModelStream {
         let body = request(prompt, model, &self.provider).to_string();
         let acted = Acted::default();
-        let asking = Asking::new(self.http.clone(), self.provider.clone(), &model.name, body, acted.clone());
-        let events = unfold(asking, |mut asking| async { asking.next().await.map(|event| (event, asking)) });
-        ModelStream { events: events.boxed(), acted }
+        let asking = Asking::new(
+            self.http.clone(),
+            self.provider.clone(),
+            &model.name,
+            body,
+            acted.clone(),
+        );
+        let events = unfold(asking, |mut asking| async {
+            asking.next().await.map(|event| (event, asking))
+        });
+        ModelStream {
+            events: events.boxed(),
+            acted,
+        }
     }
 
     /// The names of the models there are, in the provider's order.
@@ -61,17 +78,29 @@ impl Client {
         let provider = &*self.provider;
         provider.check_key()?;
         let asked = async {
-            let request = self.http.get(address(provider, "models")?).headers(headers(provider)?);
+            let request = self
+                .http
+                .get(address(provider, "models")?)
+                .headers(headers(provider)?);
             let response = accepted(request.send().await.map_err(broken)?).await?;
             response.bytes().await.map_err(broken)
         };
-        let body = tokio::time::timeout(LIST, asked).await.map_err(|_| ModelError::network("no answer in time"));
+        let body = tokio::time::timeout(LIST, asked)
+            .await
+            .map_err(|_| ModelError::network("no answer in time"));
         let body = body.flatten().map_err(|error| provider.discreet(error))?;
-        let list: Value = serde_json::from_slice(&body)
-            .map_err(|_| ModelError::new(ModelErrorKind::Protocol, "the list of models is not JSON"))?;
+        let list: Value = serde_json::from_slice(&body).map_err(|_| {
+            ModelError::new(ModelErrorKind::Protocol, "the list of models is not JSON")
+        })?;
         let names = list["data"].as_array().or(list["models"].as_array());
-        let names = names.ok_or_else(|| ModelError::protocol("there is no list of models in the answer"))?;
-        let name = |model: &Value| model["id"].as_str().or(model["name"].as_str()).map(str::to_owned);
+        let names = names
+            .ok_or_else(|| ModelError::protocol("there is no list of models in the answer"))?;
+        let name = |model: &Value| {
+            model["id"]
+                .as_str()
+                .or(model["name"].as_str())
+                .map(str::to_owned)
+        };
         Ok(names.iter().filter_map(name).collect())
     }
 }

@@ -5,7 +5,10 @@ use serde_json::Value;
 
 /// What goes back to its maker, if this is the maker.
 pub(crate) fn ours<'a>(native: &'a Option<Native>, origin: &Origin) -> Option<&'a Value> {
-    native.as_ref().filter(|native| native.origin == *origin).map(|native| &native.json)
+    native
+        .as_ref()
+        .filter(|native| native.origin == *origin)
+        .map(|native| &native.json)
 }
 
 /// An image as an address that holds it.

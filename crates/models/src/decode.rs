@@ -58,19 +58,20 @@ pub(crate) struct Allowance {
 impl Allowance {
     /// Takes note of text that is kept.
     pub(crate) fn keep(&mut self, bytes: usize) -> Result<(), ModelError> {
-        self.bytes = self
-            .bytes
-            .checked_sub(bytes)
-            .ok_or_else(|| ModelError::protocol(format!("the answer is larger than {} MB", MAX_ANSWER_BYTES >> 20)))?;
+        self.bytes = self.bytes.checked_sub(bytes).ok_or_else(|| {
+            ModelError::protocol(format!(
+                "the answer is larger than {} MB",
+                MAX_ANSWER_BYTES >> 20
+            ))
+        })?;
         Ok(())
     }
 
     /// Takes note of one more item.
     pub(crate) fn item(&mut self) -> Result<(), ModelError> {
-        self.items = self
-            .items
-            .checked_sub(1)
-            .ok_or_else(|| ModelError::protocol(format!("the answer has more than {MAX_ITEMS} items")))?;
+        self.items = self.items.checked_sub(1).ok_or_else(|| {
+            ModelError::protocol(format!("the answer has more than {MAX_ITEMS} items"))
+        })?;
         Ok(())
     }
 }
@@ -83,8 +84,15 @@ impl Decoder {
             WireApi::Chat => Answer::Chat(Box::new(chat::Answer::new(origin))),
             WireApi::Messages => Answer::Messages(Box::new(messages::Answer::new(origin))),
         };
-        let allowance = Allowance { bytes: MAX_ANSWER_BYTES, items: MAX_ITEMS };
-        Self { framing: Framing::Unknown, answer, allowance }
+        let allowance = Allowance {
+            bytes: MAX_ANSWER_BYTES,
+            items: MAX_ITEMS,
+        };
+        Self {
+            framing: Framing::Unknown,
+            answer,
+            allowance,
+        }
     }
 
     /// Takes more bytes and adds what they tell to `events`. After an error the answer is over.
@@ -98,11 +106,19 @@ impl Decoder {
                 Some(_) => Framing::Events(Events::default()),
             };
         }
-        let Self { framing, answer, allowance } = self;
+        let Self {
+            framing,
+            answer,
+            allowance,
+        } = self;
         match framing {
             Framing::Unknown => Ok(()),
-            Framing::Events(parser) => parser.feed(bytes, |name, data| answer.event(name, data, events, allowance)),
-            Framing::Body(body) if body.len() + bytes.len() > MAX_EVENT_BYTES => Err(crate::sse::TooLarge.into()),
+            Framing::Events(parser) => parser.feed(bytes, |name, data| {
+                answer.event(name, data, events, allowance)
+            }),
+            Framing::Body(body) if body.len() + bytes.len() > MAX_EVENT_BYTES => {
+                Err(crate::sse::TooLarge.into())
+            }
             Framing::Body(body) => {
                 body.extend_from_slice(bytes);
                 Ok(())
@@ -112,7 +128,11 @@ impl Decoder {
 
     /// There are no more bytes. An answer that is not complete is an error.
     pub fn finish(&mut self, events: &mut Vec<ModelEvent>) -> Result<(), ModelError> {
-        let Self { framing, answer, allowance } = self;
+        let Self {
+            framing,
+            answer,
+            allowance,
+        } = self;
         match framing {
             Framing::Unknown => {}
             Framing::Events(parser) => {
@@ -162,7 +182,12 @@ impl Answer {
         }
     }
 
-    fn body(&mut self, body: &[u8], events: &mut Vec<ModelEvent>, allowance: &mut Allowance) -> Result<(), ModelError> {
+    fn body(
+        &mut self,
+        body: &[u8],
+        events: &mut Vec<ModelEvent>,
+        allowance: &mut Allowance,
+    ) -> Result<(), ModelError> {
         match self {
             Self::Responses(answer) => answer.body(body, events, allowance),
             Self::Chat(answer) => answer.body(body, events, allowance),

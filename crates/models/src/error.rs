@@ -38,7 +38,14 @@ pub enum Ability {
 impl ModelError {
     /// An error with nothing but a kind and a message.
     pub fn new(kind: ModelErrorKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), status: None, retry_after: None, request_id: None, lacks: None }
+        Self {
+            kind,
+            message: message.into(),
+            status: None,
+            retry_after: None,
+            request_id: None,
+            lacks: None,
+        }
     }
 
     pub(crate) fn protocol(message: impl Into<String>) -> Self {
@@ -70,6 +77,9 @@ impl ModelError {
 
 impl From<crate::sse::TooLarge> for ModelError {
     fn from(_: crate::sse::TooLarge) -> Self {
-        Self::protocol(format!("an event is larger than {} MB", crate::sse::MAX_EVENT_BYTES >> 20))
+        Self::protocol(format!(
+            "an event is larger than {} MB",
+            crate::sse::MAX_EVENT_BYTES >> 20
+        ))
     }
 }

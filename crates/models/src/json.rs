@@ -30,20 +30,24 @@ impl Text<'_> {
 
 impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(Lenient).map(|found| match found {
-            Found::Text(text) => Self(Some(text)),
-            Found::Number(_) | Found::Nothing => Self(None),
-        })
+        deserializer
+            .deserialize_any(Lenient)
+            .map(|found| match found {
+                Found::Text(text) => Self(Some(text)),
+                Found::Number(_) | Found::Nothing => Self(None),
+            })
     }
 }
 
 impl<'de> Deserialize<'de> for Number {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(Lenient).map(|found| match found {
-            Found::Number(number) => Self(Some(number)),
-            Found::Text(text) => Self(text.parse().ok()),
-            Found::Nothing => Self(None),
-        })
+        deserializer
+            .deserialize_any(Lenient)
+            .map(|found| match found {
+                Found::Number(number) => Self(Some(number)),
+                Found::Text(text) => Self(text.parse().ok()),
+                Found::Nothing => Self(None),
+            })
     }
 }
 
@@ -81,7 +85,11 @@ impl<'de> Visitor<'de> for Lenient {
     fn visit_f64<E>(self, number: f64) -> Result<Self::Value, E> {
         // Some count tokens in floating point.
         let whole = number >= 0.0 && number.fract() == 0.0 && number < 9e15;
-        Ok(if whole { Found::Number(number as u64) } else { Found::Nothing })
+        Ok(if whole {
+            Found::Number(number as u64)
+        } else {
+            Found::Nothing
+        })
     }
 
     fn visit_bool<E>(self, _: bool) -> Result<Self::Value, E> {
@@ -107,7 +115,9 @@ impl<'de> Visitor<'de> for Lenient {
 pub(crate) fn read<'a, T: Deserialize<'a>>(data: &'a [u8]) -> Result<T, ModelError> {
     let wrong = |error: &dyn fmt::Display| {
         let start = String::from_utf8_lossy(&data[..data.len().min(80)]).into_owned();
-        ModelError::protocol(crate::classify::one_line(&format!("an event is not what it should be: {error}: {start}")))
+        ModelError::protocol(crate::classify::one_line(&format!(
+            "an event is not what it should be: {error}: {start}"
+        )))
     };
     // Checked once as a whole, not string by string.
     let text = std::str::from_utf8(data).map_err(|error| wrong(&error))?;
@@ -116,8 +126,11 @@ pub(crate) fn read<'a, T: Deserialize<'a>>(data: &'a [u8]) -> Result<T, ModelErr
 
 /// Reads a part of an event that was kept for later.
 pub(crate) fn part<'a, T: Deserialize<'a>>(raw: &'a RawValue) -> Result<T, ModelError> {
-    serde_json::from_str(raw.get())
-        .map_err(|error| ModelError::protocol(format!("a part of an event is not what it should be: {error}")))
+    serde_json::from_str(raw.get()).map_err(|error| {
+        ModelError::protocol(format!(
+            "a part of an event is not what it should be: {error}"
+        ))
+    })
 }
 
 /// The fields of an object that are not among those named, if there are any.
@@ -159,7 +172,11 @@ mod tests {
             (r#"{"text": true, "number": null}"#, None, None),
         ] {
             let sample: Sample<'_> = read(json.as_bytes()).unwrap();
-            assert_eq!((sample.text.get(), sample.number.0), (text, number), "{json}");
+            assert_eq!(
+                (sample.text.get(), sample.number.0),
+                (text, number),
+                "{json}"
+            );
         }
     }
 }

@@ -57,7 +57,10 @@ impl Prices {
     /// What this usage cost.
     pub fn cost(&self, usage: &Usage) -> f64 {
         let (cached, written) = (usage.cached_input_tokens, usage.cache_write_input_tokens);
-        let fresh = usage.input_tokens.saturating_sub(cached).saturating_sub(written);
+        let fresh = usage
+            .input_tokens
+            .saturating_sub(cached)
+            .saturating_sub(written);
         let millionths = fresh as f64 * self.input
             + cached as f64 * self.cached_input.unwrap_or(self.input)
             + written as f64 * self.cache_write.unwrap_or(self.input)
@@ -72,7 +75,12 @@ mod tests {
 
     #[test]
     fn cached_tokens_have_their_own_price() {
-        let prices = Prices { input: 3.0, cached_input: Some(0.3), cache_write: Some(3.75), output: 15.0 };
+        let prices = Prices {
+            input: 3.0,
+            cached_input: Some(0.3),
+            cache_write: Some(3.75),
+            output: 15.0,
+        };
         let usage = Usage {
             input_tokens: 1_000_000,
             cached_input_tokens: 400_000,

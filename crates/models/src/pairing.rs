@@ -8,7 +8,8 @@ use std::borrow::Cow;
 
 use selvedge_protocol::{FunctionCall, FunctionCallOutput, Item, OutputPart};
 
-const NO_RESULT: &str = "no result was recorded: the call was interrupted, and what it did is not known";
+const NO_RESULT: &str =
+    "no result was recorded: the call was interrupted, and what it did is not known";
 
 /// The history in an order every API takes.
 pub(crate) fn paired(history: &[Item]) -> Vec<Cow<'_, Item>> {
@@ -19,7 +20,9 @@ pub(crate) fn paired(history: &[Item]) -> Vec<Cow<'_, Item>> {
         match item {
             Item::FunctionCall(call) => open.push((at, call)),
             Item::FunctionCallOutput(output) => {
-                let found = open.iter().position(|(_, call)| call.call_id == output.call_id);
+                let found = open
+                    .iter()
+                    .position(|(_, call)| call.call_id == output.call_id);
                 if let Some((call, _)) = found.map(|found| open.remove(found)) {
                     results[call] = Some(output);
                 }
@@ -45,7 +48,9 @@ pub(crate) fn paired(history: &[Item]) -> Vec<Cow<'_, Item>> {
                 Some(output) => Cow::Owned(Item::FunctionCallOutput(output.clone())),
                 None => Cow::Owned(Item::FunctionCallOutput(FunctionCallOutput {
                     call_id: call.call_id.clone(),
-                    output: vec![OutputPart::Text { text: NO_RESULT.to_owned() }],
+                    output: vec![OutputPart::Text {
+                        text: NO_RESULT.to_owned(),
+                    }],
                     failed: true,
                 })),
             });
@@ -66,7 +71,8 @@ pub(crate) fn belongs_to_an_answer(item: &Item) -> bool {
 
 /// Whether a result stands right before this item: what follows it is the next answer.
 fn results_came_before(history: &[Item], at: usize) -> bool {
-    at.checked_sub(1).is_some_and(|before| matches!(history[before], Item::FunctionCallOutput(_)))
+    at.checked_sub(1)
+        .is_some_and(|before| matches!(history[before], Item::FunctionCallOutput(_)))
 }
 
 #[cfg(test)]
@@ -88,7 +94,9 @@ mod tests {
         let name = |item: &Item| match item {
             Item::Message(message) => message.text(),
             Item::FunctionCall(call) => format!("call {}", call.name),
-            Item::FunctionCallOutput(output) if output.text() == NO_RESULT => format!("none for {}", output.call_id),
+            Item::FunctionCallOutput(output) if output.text() == NO_RESULT => {
+                format!("none for {}", output.call_id)
+            }
             Item::FunctionCallOutput(output) => output.text(),
             Item::Reasoning(_) => "thought".into(),
             Item::Native(_) => "native".into(),
@@ -100,8 +108,18 @@ mod tests {
     fn results_follow_the_calls_of_their_answer() {
         let user = |text: &str| Item::message(Role::User, text);
         let said = |text: &str| Item::message(Role::Assistant, text);
-        let history = [user("u"), call("1", "a"), call("2", "b"), user("wait"), Item::output("2", "rb"), said("s")];
-        assert_eq!(shape(&history), ["u", "call a", "call b", "none for 1", "rb", "wait", "s"]);
+        let history = [
+            user("u"),
+            call("1", "a"),
+            call("2", "b"),
+            user("wait"),
+            Item::output("2", "rb"),
+            said("s"),
+        ];
+        assert_eq!(
+            shape(&history),
+            ["u", "call a", "call b", "none for 1", "rb", "wait", "s"]
+        );
         // The same id in two answers, and a result nobody asked for.
         let history = [
             call("0", "a"),
@@ -118,6 +136,9 @@ mod tests {
             ["call a", "s", "call b", "none for 1", "none for 2"]
         );
         // Even a result that came before its call is not lost silently: the call is told to have none.
-        assert_eq!(shape(&[Item::output("1", "early"), call("1", "a")]), ["call a", "none for 1"]);
+        assert_eq!(
+            shape(&[Item::output("1", "early"), call("1", "a")]),
+            ["call a", "none for 1"]
+        );
     }
 }

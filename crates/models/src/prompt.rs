@@ -80,7 +80,14 @@ pub enum Effort {
 
 impl Effort {
     /// All, in order.
-    pub const ALL: [Self; 6] = [Self::None, Self::Minimal, Self::Low, Self::Medium, Self::High, Self::Max];
+    pub const ALL: [Self; 6] = [
+        Self::None,
+        Self::Minimal,
+        Self::Low,
+        Self::Medium,
+        Self::High,
+        Self::Max,
+    ];
 
     /// The word for it.
     pub fn as_str(self) -> &'static str {
@@ -105,13 +112,23 @@ impl Effort {
 
 impl Tool {
     /// A tool that takes JSON.
-    pub fn function(name: impl Into<String>, description: impl Into<String>, schema: Value) -> Self {
-        Self { name: name.into(), description: description.into(), input: ToolInput::Schema(schema) }
+    pub fn function(
+        name: impl Into<String>,
+        description: impl Into<String>,
+        schema: Value,
+    ) -> Self {
+        Self {
+            name: name.into(),
+            description: description.into(),
+            input: ToolInput::Schema(schema),
+        }
     }
 
     /// The text a call of this freeform tool holds, whichever way the API carried it.
     pub fn text_of(&self, call: &FunctionCall) -> Option<String> {
-        let ToolInput::Freeform { argument, .. } = &self.input else { return None };
+        let ToolInput::Freeform { argument, .. } = &self.input else {
+            return None;
+        };
         match call.kind {
             CallKind::Freeform => Some(call.arguments.clone()),
             CallKind::Function => {
@@ -125,7 +142,10 @@ impl Tool {
     pub(crate) fn schema(&self) -> Value {
         match &self.input {
             ToolInput::Schema(schema) => schema.clone(),
-            ToolInput::Freeform { argument, description } => serde_json::json!({
+            ToolInput::Freeform {
+                argument,
+                description,
+            } => serde_json::json!({
                 "type": "object",
                 "properties": { argument: { "type": "string", "description": description } },
                 "required": [argument],

@@ -101,11 +101,18 @@ impl Provider {
             default_model: model.map(str::to_owned),
             ..Self::new(name, url, wire)
         };
-        let local = |name, port: u16| Self::new(name, format!("http://127.0.0.1:{port}/v1"), WireApi::Chat);
+        let local =
+            |name, port: u16| Self::new(name, format!("http://127.0.0.1:{port}/v1"), WireApi::Chat);
         vec![
             Self {
                 output_limit: OutputLimit::MaxCompletionTokens,
-                ..with_key("openai", "https://api.openai.com/v1", WireApi::Responses, "OPENAI_API_KEY", Some("gpt-5.5"))
+                ..with_key(
+                    "openai",
+                    "https://api.openai.com/v1",
+                    WireApi::Responses,
+                    "OPENAI_API_KEY",
+                    Some("gpt-5.5"),
+                )
             },
             with_key(
                 "anthropic",
@@ -114,7 +121,13 @@ impl Provider {
                 "ANTHROPIC_API_KEY",
                 Some("claude-sonnet-5"),
             ),
-            with_key("openrouter", "https://openrouter.ai/api/v1", WireApi::Chat, "OPENROUTER_API_KEY", None),
+            with_key(
+                "openrouter",
+                "https://openrouter.ai/api/v1",
+                WireApi::Chat,
+                "OPENROUTER_API_KEY",
+                None,
+            ),
             local("ollama", 11434),
             local("lmstudio", 1234),
             local("llamacpp", 8080),
@@ -124,19 +137,30 @@ impl Provider {
 
     /// The built-in provider of this name.
     pub fn named(name: &str) -> Option<Self> {
-        Self::built_in().into_iter().find(|provider| provider.name == name)
+        Self::built_in()
+            .into_iter()
+            .find(|provider| provider.name == name)
     }
 
     /// The mark of what one of its models made.
     pub fn origin(&self, model: &str) -> Origin {
-        Origin { wire: self.wire, provider: self.name.clone(), model: model.to_owned() }
+        Origin {
+            wire: self.wire,
+            provider: self.name.clone(),
+            model: model.to_owned(),
+        }
     }
 
     /// Whether it runs on this machine.
     pub fn is_local(&self) -> bool {
-        let Ok(url) = reqwest::Url::parse(&self.base_url) else { return false };
+        let Ok(url) = reqwest::Url::parse(&self.base_url) else {
+            return false;
+        };
         let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
-        host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
+        host == "localhost"
+            || host
+                .parse::<std::net::IpAddr>()
+                .is_ok_and(|address| address.is_loopback())
     }
 }
 
@@ -148,7 +172,9 @@ mod tests {
     fn a_key_is_never_shown() {
         let mut provider = Provider::new("x", "http://localhost:1/v1", WireApi::Chat);
         provider.key = Some(Secret::new("sk-very-secret"));
-        provider.headers.insert("authorization".into(), Secret::new("sk-very-secret"));
+        provider
+            .headers
+            .insert("authorization".into(), Secret::new("sk-very-secret"));
         assert!(!format!("{provider:?}").contains("secret-"), "{provider:?}");
         assert!(!format!("{provider:#?}").contains("sk-very"));
     }
@@ -156,7 +182,15 @@ mod tests {
     #[test]
     fn loopback_is_local() {
         let local = |url: &str| Provider::new("x", url, WireApi::Chat).is_local();
-        assert!(local("http://127.0.0.1:1/v1") && local("http://localhost/v1") && local("http://[::1]:3/v1"));
-        assert!(!local("https://api.openai.com/v1") && !local("http://localhost.example.com/v1") && !local("nonsense"));
+        assert!(
+            local("http://127.0.0.1:1/v1")
+                && local("http://localhost/v1")
+                && local("http://[::1]:3/v1")
+        );
+        assert!(
+            !local("https://api.openai.com/v1")
+                && !local("http://localhost.example.com/v1")
+                && !local("nonsense")
+        );
     }
 }

@@ -82,7 +82,11 @@ impl Events {
             false => line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line),
         };
         if line.is_empty() {
-            let result = if self.has_data { on(&self.name, &self.data) } else { Ok(()) };
+            let result = if self.has_data {
+                on(&self.name, &self.data)
+            } else {
+                Ok(())
+            };
             self.data.clear();
             self.has_data = false;
             self.name.clear();
@@ -113,7 +117,11 @@ impl Events {
     }
 
     fn check<E: From<TooLarge>>(&self) -> Result<(), E> {
-        if self.line.len() + self.data.len() > MAX_EVENT_BYTES { Err(TooLarge.into()) } else { Ok(()) }
+        if self.line.len() + self.data.len() > MAX_EVENT_BYTES {
+            Err(TooLarge.into())
+        } else {
+            Ok(())
+        }
     }
 }
 
@@ -125,7 +133,10 @@ mod tests {
         let mut found = Vec::new();
         let mut parser = Events::default();
         let mut on = |name: &[u8], data: &[u8]| {
-            found.push((String::from_utf8(name.to_vec()).unwrap(), String::from_utf8(data.to_vec()).unwrap()));
+            found.push((
+                String::from_utf8(name.to_vec()).unwrap(),
+                String::from_utf8(data.to_vec()).unwrap(),
+            ));
             Ok::<(), TooLarge>(())
         };
         for chunk in chunks {
@@ -140,12 +151,18 @@ mod tests {
         let text = "\u{feff}: hello\r\nevent: a\r\ndata: 1\r\n\r\n:\n\ndata:2\ndata: 3\nid: x\nretry\n\nevent: lost\n\n\
                     data\n\nevent: b\rdata: ü\r\rdata: last";
         let expected = [("a", "1"), ("", "2\n3"), ("", ""), ("b", "ü"), ("", "last")];
-        let expected: Vec<_> = expected.iter().map(|(name, data)| ((*name).to_owned(), (*data).to_owned())).collect();
+        let expected: Vec<_> = expected
+            .iter()
+            .map(|(name, data)| ((*name).to_owned(), (*data).to_owned()))
+            .collect();
         assert_eq!(events(&[text.as_bytes()]), expected);
         for first in 0..text.len() {
             for second in first..text.len() {
-                let (a, b, c) =
-                    (&text.as_bytes()[..first], &text.as_bytes()[first..second], &text.as_bytes()[second..]);
+                let (a, b, c) = (
+                    &text.as_bytes()[..first],
+                    &text.as_bytes()[first..second],
+                    &text.as_bytes()[second..],
+                );
                 assert_eq!(events(&[a, b, c]), expected, "cut at {first} and {second}");
             }
         }
@@ -153,7 +170,10 @@ mod tests {
 
     #[test]
     fn an_event_without_end_is_refused() {
-        for piece in [&b"data: xxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"[..], b"data: yyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyy\n"] {
+        for piece in [
+            &b"data: xxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"[..],
+            b"data: yyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyy\n",
+        ] {
             let mut parser = Events::default();
             let mut fed = 0;
             let refused = loop {

@@ -77,10 +77,19 @@ impl Model {
     /// What is known about the model of this name, or what most models have.
     pub fn known(name: &str) -> Self {
         // Gateways put the maker in front, servers a path, and both something behind.
-        let bare = name.rsplit('/').next().unwrap_or(name).to_lowercase().replace("claude-opus-4.", "claude-opus-4-");
-        let bare = bare.replace("claude-sonnet-4.", "claude-sonnet-4-").replace("claude-haiku-4.", "claude-haiku-4-");
-        let Row(_, window, output, thinking, can) =
-            TABLE.iter().find(|row| bare.starts_with(row.0)).unwrap_or(&UNKNOWN);
+        let bare = name
+            .rsplit('/')
+            .next()
+            .unwrap_or(name)
+            .to_lowercase()
+            .replace("claude-opus-4.", "claude-opus-4-");
+        let bare = bare
+            .replace("claude-sonnet-4.", "claude-sonnet-4-")
+            .replace("claude-haiku-4.", "claude-haiku-4-");
+        let Row(_, window, output, thinking, can) = TABLE
+            .iter()
+            .find(|row| bare.starts_with(row.0))
+            .unwrap_or(&UNKNOWN);
         Self {
             name: name.to_owned(),
             context_window: *window,
@@ -97,7 +106,11 @@ impl Model {
 
     /// Whether the table has a row for this name.
     pub fn is_known(name: &str) -> bool {
-        Self::known(name) != Self { name: name.to_owned(), ..Self::known("") }
+        Self::known(name)
+            != Self {
+                name: name.to_owned(),
+                ..Self::known("")
+            }
     }
 }
 
@@ -117,9 +130,15 @@ mod tests {
     fn names_are_known_in_every_dress() {
         assert_eq!(Model::known("openai/gpt-5.5").thinking, Effort);
         assert!(Model::known("gpt-5.5").freeform_tools);
-        assert_eq!(Model::known("anthropic/claude-opus-4.7").max_output_tokens, 128_000);
+        assert_eq!(
+            Model::known("anthropic/claude-opus-4.7").max_output_tokens,
+            128_000
+        );
         assert_eq!(Model::known("claude-sonnet-4-20250514").thinking, Budget);
-        assert_eq!(Model::known("/models/Qwen3-1.7B-Q4_K_M.gguf").context_window, 131_072);
+        assert_eq!(
+            Model::known("/models/Qwen3-1.7B-Q4_K_M.gguf").context_window,
+            131_072
+        );
         assert!(!Model::is_known("my-own-model") && Model::is_known("o3"));
     }
 }

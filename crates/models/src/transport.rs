@@ -30,21 +30,29 @@ pub(crate) fn http_client(provider: &Provider) -> Result<reqwest::Client, ModelE
     if provider.is_local() {
         builder = builder.no_proxy();
     }
-    builder.build().map_err(|error| ModelError::network(format!("cannot speak HTTP: {}", why(&error))))
+    builder
+        .build()
+        .map_err(|error| ModelError::network(format!("cannot speak HTTP: {}", why(&error))))
 }
 
 /// Certificates named by the environment. A file that is not there or not readable is as good as not named.
 fn certificates() -> Vec<reqwest::Certificate> {
     let files = CERTIFICATES.iter().filter_map(std::env::var_os);
     let read = files.filter_map(|file| std::fs::read(file).ok());
-    read.filter_map(|pem| reqwest::Certificate::from_pem_bundle(&pem).ok()).flatten().collect()
+    read.filter_map(|pem| reqwest::Certificate::from_pem_bundle(&pem).ok())
+        .flatten()
+        .collect()
 }
 
 /// The address of one of the API's resources.
 pub(crate) fn address(provider: &Provider, resource: &str) -> Result<reqwest::Url, ModelError> {
     let base = &provider.base_url;
-    let invalid =
-        |why: String| ModelError::new(ModelErrorKind::InvalidRequest, format!("`{base}` is no address: {why}"));
+    let invalid = |why: String| {
+        ModelError::new(
+            ModelErrorKind::InvalidRequest,
+            format!("`{base}` is no address: {why}"),
+        )
+    };
     let mut url = reqwest::Url::parse(base).map_err(|error| invalid(error.to_string()))?;
     if !matches!(url.scheme(), "http" | "https") {
         return Err(invalid("it must begin with http:// or https://".to_owned()));
@@ -73,9 +81,15 @@ pub(crate) fn headers(provider: &Provider) -> Result<HeaderMap, ModelError> {
     }
     match (&provider.key, &provider.key_header) {
         (Some(key), Some(header)) => insert(&mut headers, header, key)?,
-        (Some(key), None) if provider.wire == WireApi::Messages => insert(&mut headers, "x-api-key", key)?,
+        (Some(key), None) if provider.wire == WireApi::Messages => {
+            insert(&mut headers, "x-api-key", key)?
+        }
         (Some(key), None) => {
-            insert(&mut headers, "authorization", &Secret::new(format!("Bearer {}", key.reveal())))?;
+            insert(
+                &mut headers,
+                "authorization",
+                &Secret::new(format!("Bearer {}", key.reveal())),
+            )?;
         }
         (None, _) => {}
     }
@@ -103,7 +117,11 @@ fn insert(headers: &mut HeaderMap, name: &str, value: &Secret) -> Result<(), Mod
 pub(crate) async fn accepted(response: reqwest::Response) -> Result<reqwest::Response, ModelError> {
     let status = response.status().as_u16();
     if response.status().is_success() {
-        let kind = response.headers().get("content-type").and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+        let kind = response
+            .headers()
+            .get("content-type")
+            .and_then(|kind| kind.to_str().ok())
+            .unwrap_or_default();
         if kind.starts_with("text/html") {
             let message = "the server answered with a web page: the address is not that of an API";
             return Err(ModelError::new(ModelErrorKind::InvalidRequest, message));
@@ -111,14 +129,20 @@ pub(crate) async fn accepted(response: reqwest::Response) -> Result<reqwest::Res
         return Ok(response);
     }
     let told = response.headers().clone();
-    let body = tokio::time::timeout(CONNECT, beginning(response)).await.unwrap_or_default();
+    let body = tokio::time::timeout(CONNECT, beginning(response))
+        .await
+        .unwrap_or_default();
     let mut error = classify::of_status(status, &body);
     if let (300..400, Some(place)) = (status, told.get("location")) {
-        error.message =
-            format!("the server sends to {}: name that address instead", place.to_str().unwrap_or("elsewhere"));
+        error.message = format!(
+            "the server sends to {}: name that address instead",
+            place.to_str().unwrap_or("elsewhere")
+        );
     }
     error.retry_after = delay(&told, SystemTime::now()).or(error.retry_after);
-    let id = ["x-request-id", "request-id"].iter().find_map(|name| told.get(*name)?.to_str().ok());
+    let id = ["x-request-id", "request-id"]
+        .iter()
+        .find_map(|name| told.get(*name)?.to_str().ok());
     error.request_id = id.map(str::to_owned).or(error.request_id);
     Err(error)
 }
@@ -143,7 +167,10 @@ fn delay(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
     let after = text("retry-after")?;
     match after.parse::<f64>() {
         Ok(seconds) => Duration::try_from_secs_f64(seconds).ok(),
-        Err(_) => httpdate::parse_http_date(after).ok()?.duration_since(now).ok(),
+        Err(_) => httpdate::parse_http_date(after)
+            .ok()?
+            .duration_since(now)
+            .ok(),
     }
 }
 
@@ -158,7 +185,11 @@ fn why(error: &reqwest::Error) -> String {
     while let Some(deeper) = cause.source() {
         cause = deeper;
     }
-    let outer = if error.is_connect() { "cannot connect: " } else { "" };
+    let outer = if error.is_connect() {
+        "cannot connect: "
+    } else {
+        ""
+    };
     format!("{outer}{cause}")
 }
 
@@ -176,8 +207,14 @@ mod tests {
         };
         assert_eq!(read("retry-after", "2"), Some(Duration::from_secs(2)));
         assert_eq!(read("retry-after", "0.5"), Some(Duration::from_millis(500)));
-        assert_eq!(read("retry-after-ms", "250"), Some(Duration::from_millis(250)));
-        assert_eq!(read("retry-after", "Sun, 06 Nov 1994 08:49:37 GMT"), Some(Duration::from_secs(7)));
+        assert_eq!(
+            read("retry-after-ms", "250"),
+            Some(Duration::from_millis(250))
+        );
+        assert_eq!(
+            read("retry-after", "Sun, 06 Nov 1994 08:49:37 GMT"),
+            Some(Duration::from_secs(7))
+        );
         for nonsense in ["-1", "soon", "1e400", "Sun, 06 Nov 1990 08:49:37 GMT"] {
             assert_eq!(read("retry-after", nonsense), None, "{nonsense}");
         }
@@ -188,9 +225,15 @@ mod tests {
         let mut provider = Provider::new("x", "https://host/api/v1/", WireApi::Chat);
         provider.query.insert("api-version".into(), "2026 1".into());
         let url = address(&provider, resource(provider.wire)).unwrap();
-        assert_eq!(url.as_str(), "https://host/api/v1/chat/completions?api-version=2026+1");
+        assert_eq!(
+            url.as_str(),
+            "https://host/api/v1/chat/completions?api-version=2026+1"
+        );
         for wrong in ["host/v1", "ftp://host/v1", "https://"] {
-            assert!(address(&Provider::new("x", wrong, WireApi::Chat), "models").is_err(), "{wrong}");
+            assert!(
+                address(&Provider::new("x", wrong, WireApi::Chat), "models").is_err(),
+                "{wrong}"
+            );
         }
     }
 }

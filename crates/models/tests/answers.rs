@@ -2,14 +2,23 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 
 use selvedge_models::{Decoder, ModelError, ModelEvent, ReasoningView};
-use selvedge_protocol::{CallKind, FinishReason, FunctionCall, Item, ModelErrorKind, Origin, Role, Usage, WireApi};
+use selvedge_protocol::{
+    CallKind, FinishReason, FunctionCall, Item, ModelErrorKind, Origin, Role, Usage, WireApi,
+};
 use serde_json::{Value, json};
 
 fn origin(wire: WireApi) -> Origin {
-    Origin { wire, provider: "p".into(), model: "m".into() }
+    Origin {
+        wire,
+        provider: "p".into(),
+        model: "m".into(),
+    }
 }
 
-fn decode<'a>(wire: WireApi, pieces: impl IntoIterator<Item = &'a [u8]>) -> Result<Vec<ModelEvent>, ModelError> {
+fn decode<'a>(
+    wire: WireApi,
+    pieces: impl IntoIterator<Item = &'a [u8]>,
+) -> Result<Vec<ModelEvent>, ModelError> {
     let mut decoder = Decoder::new(origin(wire));
     let mut events = Vec::new();
     for piece in pieces {
@@ -30,27 +39,51 @@ fn events(wire: WireApi, stream: &str) -> Vec<ModelEvent> {
 }
 
 fn stream(chunks: &[Value]) -> String {
-    chunks.iter().map(|chunk| format!("data: {chunk}\n\n")).collect()
+    chunks
+        .iter()
+        .map(|chunk| format!("data: {chunk}\n\n"))
+        .collect()
 }
 
 fn text(item: u32, text: &str) -> ModelEvent {
-    ModelEvent::Text { item, text: text.into() }
+    ModelEvent::Text {
+        item,
+        text: text.into(),
+    }
 }
 
 fn reasoning(item: u32, view: ReasoningView, text: &str) -> ModelEvent {
-    ModelEvent::Reasoning { item, view, text: text.into() }
+    ModelEvent::Reasoning {
+        item,
+        view,
+        text: text.into(),
+    }
 }
 
 fn started(item: u32, call_id: &str, name: &str, kind: CallKind) -> ModelEvent {
-    ModelEvent::CallStarted { item, call_id: call_id.into(), name: name.into(), kind }
+    ModelEvent::CallStarted {
+        item,
+        call_id: call_id.into(),
+        name: name.into(),
+        kind,
+    }
 }
 
 fn delta(item: u32, text: &str) -> ModelEvent {
-    ModelEvent::CallDelta { item, text: text.into() }
+    ModelEvent::CallDelta {
+        item,
+        text: text.into(),
+    }
 }
 
 fn call(call_id: &str, name: &str, arguments: &str, kind: CallKind) -> FunctionCall {
-    FunctionCall { call_id: call_id.into(), name: name.into(), arguments: arguments.into(), kind, native: None }
+    FunctionCall {
+        call_id: call_id.into(),
+        name: name.into(),
+        arguments: arguments.into(),
+        kind,
+        native: None,
+    }
 }
 
 fn called(item: u32, call_id: &str, name: &str, arguments: &str) -> ModelEvent {
@@ -59,15 +92,24 @@ fn called(item: u32, call_id: &str, name: &str, arguments: &str) -> ModelEvent {
 }
 
 fn said(item: u32, text: &str) -> ModelEvent {
-    ModelEvent::ItemDone { item, done: Item::message(Role::Assistant, text) }
+    ModelEvent::ItemDone {
+        item,
+        done: Item::message(Role::Assistant, text),
+    }
 }
 
 fn finished(reason: FinishReason) -> ModelEvent {
-    ModelEvent::Finished { reason, detail: None }
+    ModelEvent::Finished {
+        reason,
+        detail: None,
+    }
 }
 
 fn begun(id: &str, model: &str) -> ModelEvent {
-    ModelEvent::Started { id: Some(id.into()), model: Some(model.into()) }
+    ModelEvent::Started {
+        id: Some(id.into()),
+        model: Some(model.into()),
+    }
 }
 
 mod chat {
@@ -90,7 +132,10 @@ mod chat {
                 json!({"tool_calls": [{"index": 0, "id": "a", "type": "function", "function": {"name": "f", "arguments": ""}}]}),
                 None,
             ),
-            chunk(json!({"tool_calls": [{"index": 0, "function": {"arguments": "{\"x\":"}}]}), None),
+            chunk(
+                json!({"tool_calls": [{"index": 0, "function": {"arguments": "{\"x\":"}}]}),
+                None,
+            ),
             chunk(
                 json!({"tool_calls": [{"index": 1, "id": "b", "function": {"name": "g", "arguments": "{}"}}, {"index": 0, "function": {"arguments": "1}"}}]}),
                 None,
@@ -109,10 +154,27 @@ mod chat {
         };
         let thought = found
             .iter()
-            .position(|event| matches!(event, ModelEvent::ItemDone { done: Item::Reasoning(_), .. }))
+            .position(|event| {
+                matches!(
+                    event,
+                    ModelEvent::ItemDone {
+                        done: Item::Reasoning(_),
+                        ..
+                    }
+                )
+            })
             .unwrap();
-        let ModelEvent::ItemDone { done: Item::Reasoning(thought_item), .. } = &found[thought] else { unreachable!() };
-        assert_eq!(thought_item.native.as_ref().unwrap().json, json!({"reasoning_content": "Hmm."}));
+        let ModelEvent::ItemDone {
+            done: Item::Reasoning(thought_item),
+            ..
+        } = &found[thought]
+        else {
+            unreachable!()
+        };
+        assert_eq!(
+            thought_item.native.as_ref().unwrap().json,
+            json!({"reasoning_content": "Hmm."})
+        );
         let mut others = found.clone();
         others.remove(thought);
         assert_eq!(
@@ -141,10 +203,22 @@ mod chat {
     fn reasoning_under_every_name_is_shown_once() {
         let detail = |words: &str| json!([{"type": "reasoning.text", "text": words, "index": 0, "format": "x", "signature": null}]);
         let whole = stream(&[
-            chunk(json!({"reasoning": "a", "reasoning_details": detail("a")}), None),
-            chunk(json!({"reasoning": "b", "reasoning_details": detail("b")}), None),
-            chunk(json!({"reasoning_details": [{"type": "reasoning.text", "index": 0, "signature": "sig"}]}), None),
-            chunk(json!({"reasoning_details": [{"type": "reasoning.encrypted", "data": "xyz", "index": 1}]}), None),
+            chunk(
+                json!({"reasoning": "a", "reasoning_details": detail("a")}),
+                None,
+            ),
+            chunk(
+                json!({"reasoning": "b", "reasoning_details": detail("b")}),
+                None,
+            ),
+            chunk(
+                json!({"reasoning_details": [{"type": "reasoning.text", "index": 0, "signature": "sig"}]}),
+                None,
+            ),
+            chunk(
+                json!({"reasoning_details": [{"type": "reasoning.encrypted", "data": "xyz", "index": 1}]}),
+                None,
+            ),
             chunk(
                 json!({"content": [{"type": "thinking", "thinking": [{"type": "text", "text": "c"}]}, {"type": "text", "text": "said"}]}),
                 Some("stop"),
@@ -160,7 +234,10 @@ mod chat {
             .collect();
         assert_eq!(shown, "abc");
         let native = found.iter().find_map(|event| match event {
-            ModelEvent::ItemDone { done: Item::Reasoning(reasoning), .. } => reasoning.native.clone(),
+            ModelEvent::ItemDone {
+                done: Item::Reasoning(reasoning),
+                ..
+            } => reasoning.native.clone(),
             _ => None,
         });
         assert_eq!(
@@ -177,7 +254,11 @@ mod chat {
     #[test]
     fn calls_without_ids_or_numbers() {
         let piece = |piece: Value| chunk(json!({"tool_calls": [piece]}), None);
-        type Case = (&'static str, Vec<Value>, &'static [(&'static str, &'static str)]);
+        type Case = (
+            &'static str,
+            Vec<Value>,
+            &'static [(&'static str, &'static str)],
+        );
         let cases: [Case; 6] = [
             (
                 "no ids, one number for all",
@@ -190,8 +271,12 @@ mod chat {
             (
                 "two ids, one number",
                 vec![
-                    piece(json!({"index": 0, "id": "x", "function": {"name": "f", "arguments": "{}"}})),
-                    piece(json!({"index": 0, "id": "y", "function": {"name": "g", "arguments": "{}"}})),
+                    piece(
+                        json!({"index": 0, "id": "x", "function": {"name": "f", "arguments": "{}"}}),
+                    ),
+                    piece(
+                        json!({"index": 0, "id": "y", "function": {"name": "g", "arguments": "{}"}}),
+                    ),
                 ],
                 &[("f", "{}"), ("g", "{}")],
             ),
@@ -207,8 +292,12 @@ mod chat {
             (
                 "the same id twice",
                 vec![
-                    piece(json!({"index": 0, "id": "x", "function": {"name": "f", "arguments": "{}"}})),
-                    piece(json!({"index": 1, "id": "x", "function": {"name": "g", "arguments": "{}"}})),
+                    piece(
+                        json!({"index": 0, "id": "x", "function": {"name": "f", "arguments": "{}"}}),
+                    ),
+                    piece(
+                        json!({"index": 1, "id": "x", "function": {"name": "g", "arguments": "{}"}}),
+                    ),
                 ],
                 &[("f", "{}"), ("g", "{}")],
             ),
@@ -223,8 +312,12 @@ mod chat {
             (
                 "id and name in every piece",
                 vec![
-                    piece(json!({"index": 0, "id": "x", "function": {"name": "f", "arguments": "{\"a\":"}})),
-                    piece(json!({"index": 0, "id": "x", "function": {"name": "f", "arguments": "1}"}})),
+                    piece(
+                        json!({"index": 0, "id": "x", "function": {"name": "f", "arguments": "{\"a\":"}}),
+                    ),
+                    piece(
+                        json!({"index": 0, "id": "x", "function": {"name": "f", "arguments": "1}"}}),
+                    ),
                 ],
                 &[("f", "{\"a\":1}")],
             ),
@@ -235,19 +328,31 @@ mod chat {
             let calls: Vec<&FunctionCall> = found
                 .iter()
                 .filter_map(|event| match event {
-                    ModelEvent::ItemDone { done: Item::FunctionCall(call), .. } => Some(call),
+                    ModelEvent::ItemDone {
+                        done: Item::FunctionCall(call),
+                        ..
+                    } => Some(call),
                     _ => None,
                 })
                 .collect();
-            let shape: Vec<(&str, &str)> =
-                calls.iter().map(|call| (call.name.as_str(), call.arguments.as_str())).collect();
+            let shape: Vec<(&str, &str)> = calls
+                .iter()
+                .map(|call| (call.name.as_str(), call.arguments.as_str()))
+                .collect();
             assert_eq!(shape, expected, "{what}");
             let mut ids: Vec<&str> = calls.iter().map(|call| call.call_id.as_str()).collect();
             ids.sort_unstable();
             ids.dedup();
-            assert!(ids.len() == calls.len() && ids.iter().all(|id| !id.is_empty()), "{what}: {ids:?}");
+            assert!(
+                ids.len() == calls.len() && ids.iter().all(|id| !id.is_empty()),
+                "{what}: {ids:?}"
+            );
             // A server that says "stop" still waits for results.
-            assert_eq!(found.last(), Some(&finished(FinishReason::ToolCalls)), "{what}");
+            assert_eq!(
+                found.last(),
+                Some(&finished(FinishReason::ToolCalls)),
+                "{what}"
+            );
         }
     }
 
@@ -255,7 +360,10 @@ mod chat {
     fn a_cut_call_is_no_call() {
         let whole = stream(&[
             chunk(json!({"content": "so"}), None),
-            chunk(json!({"tool_calls": [{"index": 0, "id": "a", "function": {"name": "f", "arguments": "{}"}}]}), None),
+            chunk(
+                json!({"tool_calls": [{"index": 0, "id": "a", "function": {"name": "f", "arguments": "{}"}}]}),
+                None,
+            ),
             chunk(
                 json!({"tool_calls": [{"index": 1, "id": "b", "function": {"name": "g", "arguments": "{\"x\""}}]}),
                 Some("length"),
@@ -263,7 +371,10 @@ mod chat {
         ]);
         let found = events(Chat, &whole);
         assert!(found.contains(&said(0, "so")) && found.contains(&called(1, "a", "f", "{}")));
-        assert!(found.contains(&ModelEvent::CallCut { item: 2, call: call("b", "g", "{\"x\"", CallKind::Function) }));
+        assert!(found.contains(&ModelEvent::CallCut {
+            item: 2,
+            call: call("b", "g", "{\"x\"", CallKind::Function)
+        }));
         assert_eq!(found.last(), Some(&finished(FinishReason::Length)));
     }
 
@@ -274,30 +385,62 @@ mod chat {
             json!({"tool_calls": [{"index": 0, "id": "a", "extra_content": signature, "function": {"name": "f", "arguments": "{}"}}]}),
             Some("tool_calls"),
         )]);
-        let native = events(Chat, &whole).into_iter().find_map(|event| match event {
-            ModelEvent::ItemDone { done: Item::FunctionCall(call), .. } => call.native,
-            _ => None,
-        });
+        let native = events(Chat, &whole)
+            .into_iter()
+            .find_map(|event| match event {
+                ModelEvent::ItemDone {
+                    done: Item::FunctionCall(call),
+                    ..
+                } => call.native,
+                _ => None,
+            });
         assert_eq!(native.unwrap().json, json!({"extra_content": signature}));
     }
 
     #[test]
     fn ends_of_every_kind() {
-        let finish =
-            |reason: &str| events(Chat, &stream(&[chunk(json!({"content": "x"}), Some(reason))])).pop().unwrap();
+        let finish = |reason: &str| {
+            events(
+                Chat,
+                &stream(&[chunk(json!({"content": "x"}), Some(reason))]),
+            )
+            .pop()
+            .unwrap()
+        };
         assert_eq!(finish("stop"), finished(FinishReason::Stop));
         assert_eq!(finish("content_filter"), finished(FinishReason::Refused));
         assert_eq!(finish("model_length"), finished(FinishReason::Length));
         assert_eq!(finish("whim"), finished(FinishReason::Other("whim".into())));
-        let refusal = stream(&[chunk(json!({"refusal": "I will not"}), None), chunk(json!({}), Some("stop"))]);
+        let refusal = stream(&[
+            chunk(json!({"refusal": "I will not"}), None),
+            chunk(json!({}), Some("stop")),
+        ]);
         let last = events(Chat, &refusal).pop().unwrap();
-        assert_eq!(last, ModelEvent::Finished { reason: FinishReason::Refused, detail: Some("I will not".into()) });
+        assert_eq!(
+            last,
+            ModelEvent::Finished {
+                reason: FinishReason::Refused,
+                detail: Some("I will not".into())
+            }
+        );
         // `[DONE]` without a reason is an end, nothing at all is none.
         let open = stream(&[chunk(json!({"content": "x"}), None)]);
-        assert_eq!(events(Chat, &format!("{open}data: [DONE]")).pop().unwrap(), finished(FinishReason::Stop));
-        assert_eq!(decode(Chat, [open.as_bytes()]).unwrap_err().kind, ModelErrorKind::Protocol);
-        assert_eq!(decode(Chat, [&b""[..]]).unwrap_err().kind, ModelErrorKind::Protocol);
-        assert_eq!(decode(Chat, [&b"<html>"[..]]).unwrap_err().kind, ModelErrorKind::Protocol);
+        assert_eq!(
+            events(Chat, &format!("{open}data: [DONE]")).pop().unwrap(),
+            finished(FinishReason::Stop)
+        );
+        assert_eq!(
+            decode(Chat, [open.as_bytes()]).unwrap_err().kind,
+            ModelErrorKind::Protocol
+        );
+        assert_eq!(
+            decode(Chat, [&b""[..]]).unwrap_err().kind,
+            ModelErrorKind::Protocol
+        );
+        assert_eq!(
+            decode(Chat, [&b"<html>"[..]]).unwrap_err().kind,
+            ModelErrorKind::Protocol
+        );
     }
 
     #[test]
@@ -307,15 +450,28 @@ mod chat {
                 stream(&[json!({"error": {"message": "Provider returned error", "code": 429}})]),
                 ModelErrorKind::RateLimit,
             ),
-            (format!("event: error\ndata: {}\n\n", json!({"message": "the model crashed"})), ModelErrorKind::Server),
+            (
+                format!(
+                    "event: error\ndata: {}\n\n",
+                    json!({"message": "the model crashed"})
+                ),
+                ModelErrorKind::Server,
+            ),
             (
                 json!({"error": {"code": "context_length_exceeded", "message": "x"}}).to_string(),
                 ModelErrorKind::ContextTooLong,
             ),
-            (stream(&[chunk(json!({"content": "x"}), Some("error"))]), ModelErrorKind::Server),
+            (
+                stream(&[chunk(json!({"content": "x"}), Some("error"))]),
+                ModelErrorKind::Server,
+            ),
             ("data: {nonsense\n\n".to_owned(), ModelErrorKind::Protocol),
         ] {
-            assert_eq!(decode(Chat, [body.as_bytes()]).unwrap_err().kind, kind, "{body}");
+            assert_eq!(
+                decode(Chat, [body.as_bytes()]).unwrap_err().kind,
+                kind,
+                "{body}"
+            );
         }
     }
 
@@ -325,9 +481,19 @@ mod chat {
             "role": "assistant", "content": "hi", "reasoning": "hm",
             "tool_calls": [{"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}],
         }}], "usage": {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}});
-        let found = events(Chat, &format!("\n {}", serde_json::to_string_pretty(&body).unwrap()));
-        assert!(found.contains(&text(1, "hi")) && found.contains(&called(2, "a", "f", "{}")), "{found:?}");
-        assert!(found.contains(&ModelEvent::Usage(Usage { input_tokens: 3, output_tokens: 4, ..Usage::default() })));
+        let found = events(
+            Chat,
+            &format!("\n {}", serde_json::to_string_pretty(&body).unwrap()),
+        );
+        assert!(
+            found.contains(&text(1, "hi")) && found.contains(&called(2, "a", "f", "{}")),
+            "{found:?}"
+        );
+        assert!(found.contains(&ModelEvent::Usage(Usage {
+            input_tokens: 3,
+            output_tokens: 4,
+            ..Usage::default()
+        })));
     }
 }
 
@@ -336,18 +502,32 @@ mod messages {
     use WireApi::Messages;
 
     fn answer(blocks: &[Value], stop: &str) -> String {
-        let mut all = vec![json!({"type": "message_start", "message": {"id": "m_1", "model": "m1", "content": [],
-            "usage": {"input_tokens": 5, "cache_read_input_tokens": 3, "cache_creation_input_tokens": 2, "output_tokens": 1}}})];
+        let mut all = vec![
+            json!({"type": "message_start", "message": {"id": "m_1", "model": "m1", "content": [],
+            "usage": {"input_tokens": 5, "cache_read_input_tokens": 3, "cache_creation_input_tokens": 2, "output_tokens": 1}}}),
+        ];
         all.extend_from_slice(blocks);
         all.push(json!({"type": "message_delta", "delta": {"stop_reason": stop}, "usage": {"output_tokens": 9}}));
         all.push(json!({"type": "message_stop"}));
         all.push(json!({"type": "ping"}));
-        all.iter().map(|event| format!("event: {}\ndata: {event}\n\n", event["type"].as_str().unwrap())).collect()
+        all.iter()
+            .map(|event| {
+                format!(
+                    "event: {}\ndata: {event}\n\n",
+                    event["type"].as_str().unwrap()
+                )
+            })
+            .collect()
     }
 
     fn block(index: u32, start: Value, deltas: &[Value]) -> Vec<Value> {
-        let mut all = vec![json!({"type": "content_block_start", "index": index, "content_block": start})];
-        all.extend(deltas.iter().map(|delta| json!({"type": "content_block_delta", "index": index, "delta": delta})));
+        let mut all =
+            vec![json!({"type": "content_block_start", "index": index, "content_block": start})];
+        all.extend(
+            deltas.iter().map(
+                |delta| json!({"type": "content_block_delta", "index": index, "delta": delta}),
+            ),
+        );
         all.push(json!({"type": "content_block_stop", "index": index}));
         all
     }
@@ -402,9 +582,18 @@ mod messages {
         let natives: Vec<Value> = found
             .iter()
             .filter_map(|event| match event {
-                ModelEvent::ItemDone { done: Item::Reasoning(reasoning), .. } => reasoning.native.clone(),
-                ModelEvent::ItemDone { done: Item::Message(message), .. } => message.native.clone(),
-                ModelEvent::ItemDone { done: Item::Native(native), .. } => Some(native.clone()),
+                ModelEvent::ItemDone {
+                    done: Item::Reasoning(reasoning),
+                    ..
+                } => reasoning.native.clone(),
+                ModelEvent::ItemDone {
+                    done: Item::Message(message),
+                    ..
+                } => message.native.clone(),
+                ModelEvent::ItemDone {
+                    done: Item::Native(native),
+                    ..
+                } => Some(native.clone()),
                 _ => None,
             })
             .map(|native| native.json)
@@ -447,8 +636,15 @@ mod messages {
             &[json!({"type": "input_json_delta", "partial_json": "{\"x\":"})],
         );
         let found = events(Messages, &answer(&blocks, "max_tokens"));
-        assert!(found.contains(&ModelEvent::CallCut { item: 0, call: call("t", "f", "{\"x\":", CallKind::Function) }));
-        assert!(!found.iter().any(|event| matches!(event, ModelEvent::ItemDone { .. })));
+        assert!(found.contains(&ModelEvent::CallCut {
+            item: 0,
+            call: call("t", "f", "{\"x\":", CallKind::Function)
+        }));
+        assert!(
+            !found
+                .iter()
+                .any(|event| matches!(event, ModelEvent::ItemDone { .. }))
+        );
         assert_eq!(found.last(), Some(&finished(FinishReason::Length)));
     }
 
@@ -463,14 +659,24 @@ mod messages {
             ("model_context_window_exceeded", FinishReason::Length),
             ("whim", FinishReason::Other("whim".into())),
         ] {
-            assert_eq!(events(Messages, &answer(&block, stop)).pop(), Some(finished(reason)), "{stop}");
+            assert_eq!(
+                events(Messages, &answer(&block, stop)).pop(),
+                Some(finished(reason)),
+                "{stop}"
+            );
         }
         // Everything but the last event is enough; less is not.
         let whole = answer(&block, "end_turn");
         let (without_stop, _) = whole.split_once("event: message_stop").unwrap();
-        assert_eq!(events(Messages, without_stop).pop(), Some(finished(FinishReason::Stop)));
+        assert_eq!(
+            events(Messages, without_stop).pop(),
+            Some(finished(FinishReason::Stop))
+        );
         let (broken, _) = whole.split_once("event: message_delta").unwrap();
-        assert_eq!(decode(Messages, [broken.as_bytes()]).unwrap_err().kind, ModelErrorKind::Protocol);
+        assert_eq!(
+            decode(Messages, [broken.as_bytes()]).unwrap_err().kind,
+            ModelErrorKind::Protocol
+        );
     }
 
     #[test]
@@ -479,27 +685,51 @@ mod messages {
             "event: error\ndata: {}\n\n",
             json!({"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}})
         );
-        let stream = answer(&[], "end_turn").replace("event: message_delta", &format!("{error}event: message_delta"));
-        assert_eq!(decode(Messages, [stream.as_bytes()]).unwrap_err().kind, ModelErrorKind::Overloaded);
+        let stream = answer(&[], "end_turn").replace(
+            "event: message_delta",
+            &format!("{error}event: message_delta"),
+        );
+        assert_eq!(
+            decode(Messages, [stream.as_bytes()]).unwrap_err().kind,
+            ModelErrorKind::Overloaded
+        );
     }
 
     #[test]
     fn a_second_beginning_makes_the_first_void() {
-        let first = answer(&block(0, json!({"type": "text", "text": "old"}), &[]), "end_turn");
+        let first = answer(
+            &block(0, json!({"type": "text", "text": "old"}), &[]),
+            "end_turn",
+        );
         let (first, _) = first.split_once("event: message_delta").unwrap();
-        let second = answer(&block(0, json!({"type": "text", "text": "new"}), &[]), "end_turn");
+        let second = answer(
+            &block(0, json!({"type": "text", "text": "new"}), &[]),
+            "end_turn",
+        );
         let found = events(Messages, &format!("{first}{second}"));
-        let restart = found.iter().position(|event| *event == ModelEvent::Restarted).unwrap();
-        assert!(found[..restart].contains(&said(0, "old")) && found[restart..].contains(&said(0, "new")));
+        let restart = found
+            .iter()
+            .position(|event| *event == ModelEvent::Restarted)
+            .unwrap();
+        assert!(
+            found[..restart].contains(&said(0, "old"))
+                && found[restart..].contains(&said(0, "new"))
+        );
         // Not after a call that may have been made.
         let calls = [
-            block(0, json!({"type": "tool_use", "id": "t", "name": "f", "input": {}}), &[]),
+            block(
+                0,
+                json!({"type": "tool_use", "id": "t", "name": "f", "input": {}}),
+                &[],
+            ),
             block(1, json!({"type": "text", "text": ""}), &[]),
         ];
         let first = answer(&calls.concat(), "tool_use");
         let (first, _) = first.split_once("event: message_delta").unwrap();
         assert_eq!(
-            decode(Messages, [format!("{first}{second}").as_bytes()]).unwrap_err().kind,
+            decode(Messages, [format!("{first}{second}").as_bytes()])
+                .unwrap_err()
+                .kind,
             ModelErrorKind::Protocol
         );
     }
@@ -545,7 +775,12 @@ mod responses {
             json!({"type": "ping"}),
         ]) + "data: [DONE]\n\n";
         let found = events(Responses, &whole);
-        let native = |json: Value| Some(selvedge_protocol::Native { origin: origin(Responses), json });
+        let native = |json: Value| {
+            Some(selvedge_protocol::Native {
+                origin: origin(Responses),
+                json,
+            })
+        };
         let done = |item: u32, done: Item| ModelEvent::ItemDone { item, done };
         assert_eq!(
             found,
@@ -566,7 +801,9 @@ mod responses {
                     1,
                     Item::Message(selvedge_protocol::Message {
                         role: Role::Assistant,
-                        content: vec![selvedge_protocol::OutputPart::Text { text: "Hello".into() }],
+                        content: vec![selvedge_protocol::OutputPart::Text {
+                            text: "Hello".into()
+                        }],
                         native: native(json!({"phase": "commentary"})),
                     })
                 ),
@@ -575,11 +812,17 @@ mod responses {
                 delta(2, "{\"x\":1}"),
                 delta(3, "return 1"),
                 called(2, "c1", "f", "{\"x\":1}"),
-                done(3, Item::FunctionCall(call("c2", "script", "return 1", CallKind::Freeform))),
+                done(
+                    3,
+                    Item::FunctionCall(call("c2", "script", "return 1", CallKind::Freeform))
+                ),
                 done(
                     4,
                     Item::Native(
-                        native(json!({"type": "web_search_call", "id": "ws", "status": "completed"})).unwrap()
+                        native(
+                            json!({"type": "web_search_call", "id": "ws", "status": "completed"})
+                        )
+                        .unwrap()
                     )
                 ),
                 ModelEvent::Usage(Usage {
@@ -597,8 +840,10 @@ mod responses {
     /// Servers leave out numbers, announcements, or everything but the end.
     #[test]
     fn what_is_left_out_is_found_elsewhere() {
-        let message = json!({"type": "message", "content": [{"type": "output_text", "text": "Hello"}]});
-        let function = json!({"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"});
+        let message =
+            json!({"type": "message", "content": [{"type": "output_text", "text": "Hello"}]});
+        let function =
+            json!({"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"});
         for chunks in [
             // No numbers.
             vec![
@@ -644,40 +889,75 @@ mod responses {
             let messages: Vec<String> = found
                 .iter()
                 .filter_map(|event| match event {
-                    ModelEvent::ItemDone { done: Item::Message(message), .. } => Some(message.text()),
+                    ModelEvent::ItemDone {
+                        done: Item::Message(message),
+                        ..
+                    } => Some(message.text()),
                     _ => None,
                 })
                 .collect();
             let calls: Vec<&FunctionCall> = found
                 .iter()
                 .filter_map(|event| match event {
-                    ModelEvent::ItemDone { done: Item::FunctionCall(call), .. } => Some(call),
+                    ModelEvent::ItemDone {
+                        done: Item::FunctionCall(call),
+                        ..
+                    } => Some(call),
                     _ => None,
                 })
                 .collect();
-            assert_eq!((said.as_str(), messages), ("Hello", vec!["Hello".to_owned()]), "{chunks:?}");
-            assert_eq!(calls, [&call("c", "f", "{}", CallKind::Function)], "{chunks:?}");
+            assert_eq!(
+                (said.as_str(), messages),
+                ("Hello", vec!["Hello".to_owned()]),
+                "{chunks:?}"
+            );
+            assert_eq!(
+                calls,
+                [&call("c", "f", "{}", CallKind::Function)],
+                "{chunks:?}"
+            );
         }
     }
 
     #[test]
     fn ends_of_every_kind() {
         let last = |chunks: &[Value]| events(Responses, &stream(chunks)).pop().unwrap();
-        assert_eq!(last(&[end("completed", json!({}))]), finished(FinishReason::Stop));
-        let incomplete = |reason: &str| end("incomplete", json!({"incomplete_details": {"reason": reason}}));
-        assert_eq!(last(&[incomplete("max_output_tokens")]), finished(FinishReason::Length));
-        assert_eq!(last(&[incomplete("content_filter")]), finished(FinishReason::Refused));
+        assert_eq!(
+            last(&[end("completed", json!({}))]),
+            finished(FinishReason::Stop)
+        );
+        let incomplete = |reason: &str| {
+            end(
+                "incomplete",
+                json!({"incomplete_details": {"reason": reason}}),
+            )
+        };
+        assert_eq!(
+            last(&[incomplete("max_output_tokens")]),
+            finished(FinishReason::Length)
+        );
+        assert_eq!(
+            last(&[incomplete("content_filter")]),
+            finished(FinishReason::Refused)
+        );
         let refusal = [
             json!({"type": "response.refusal.delta", "output_index": 0, "delta": "I will not"}),
             end("completed", json!({})),
         ];
         assert_eq!(
             last(&refusal),
-            ModelEvent::Finished { reason: FinishReason::Refused, detail: Some("I will not".into()) }
+            ModelEvent::Finished {
+                reason: FinishReason::Refused,
+                detail: Some("I will not".into())
+            }
         );
-        let open = stream(&[json!({"type": "response.output_text.delta", "output_index": 0, "delta": "x"})]);
+        let open = stream(&[
+            json!({"type": "response.output_text.delta", "output_index": 0, "delta": "x"}),
+        ]);
         assert_eq!(
-            decode(Responses, [format!("{open}data: [DONE]\n\n").as_bytes()]).unwrap_err().kind,
+            decode(Responses, [format!("{open}data: [DONE]\n\n").as_bytes()])
+                .unwrap_err()
+                .kind,
             ModelErrorKind::Protocol
         );
     }
@@ -695,7 +975,8 @@ mod responses {
         ]);
         let found = events(Responses, &whole);
         assert!(
-            found.contains(&called(0, "a", "f", "{\"n\":1}")) && found.contains(&called(1, "b", "f", "{\"n\":2}")),
+            found.contains(&called(0, "a", "f", "{\"n\":1}"))
+                && found.contains(&called(1, "b", "f", "{\"n\":2}")),
             "{found:?}"
         );
     }
@@ -705,14 +986,24 @@ mod responses {
         let chunks = [
             json!({"type": "response.output_item.added", "output_index": 0, "item": {"type": "function_call", "call_id": "c", "name": "f"}}),
             json!({"type": "response.function_call_arguments.delta", "output_index": 0, "delta": "{\"x\""}),
-            end("incomplete", json!({"incomplete_details": {"reason": "max_output_tokens"}})),
+            end(
+                "incomplete",
+                json!({"incomplete_details": {"reason": "max_output_tokens"}}),
+            ),
         ];
         let found = events(Responses, &stream(&chunks));
         assert!(
-            found.contains(&ModelEvent::CallCut { item: 0, call: call("c", "f", "{\"x\"", CallKind::Function) }),
+            found.contains(&ModelEvent::CallCut {
+                item: 0,
+                call: call("c", "f", "{\"x\"", CallKind::Function)
+            }),
             "{found:?}"
         );
-        assert!(!found.iter().any(|event| matches!(event, ModelEvent::ItemDone { .. })));
+        assert!(
+            !found
+                .iter()
+                .any(|event| matches!(event, ModelEvent::ItemDone { .. }))
+        );
     }
 
     #[test]
@@ -722,10 +1013,22 @@ mod responses {
                 json!({"type": "error", "code": "rate_limit_exceeded", "message": "Please try again in 2s."}),
                 ModelErrorKind::RateLimit,
             ),
-            (json!({"type": "error", "error": {"type": "insufficient_quota", "message": "x"}}), ModelErrorKind::Quota),
-            (end("failed", json!({"error": {"code": "server_error", "message": "x"}})), ModelErrorKind::Server),
             (
-                end("failed", json!({"error": {"code": "context_length_exceeded", "message": "x"}})),
+                json!({"type": "error", "error": {"type": "insufficient_quota", "message": "x"}}),
+                ModelErrorKind::Quota,
+            ),
+            (
+                end(
+                    "failed",
+                    json!({"error": {"code": "server_error", "message": "x"}}),
+                ),
+                ModelErrorKind::Server,
+            ),
+            (
+                end(
+                    "failed",
+                    json!({"error": {"code": "context_length_exceeded", "message": "x"}}),
+                ),
                 ModelErrorKind::ContextTooLong,
             ),
             (end("cancelled", json!({})), ModelErrorKind::Server),
@@ -734,7 +1037,8 @@ mod responses {
                 ModelErrorKind::InvalidRequest,
             ),
         ] {
-            let error = decode(Responses, [stream(std::slice::from_ref(&chunk)).as_bytes()]).unwrap_err();
+            let error =
+                decode(Responses, [stream(std::slice::from_ref(&chunk)).as_bytes()]).unwrap_err();
             assert_eq!(error.kind, kind, "{chunk}");
         }
     }
@@ -744,8 +1048,9 @@ mod responses {
 #[test]
 fn answers_without_end_are_refused() {
     let text = json!({"choices": [{"delta": {"content": "x".repeat(1 << 20)}}]});
-    let calls: Vec<Value> =
-        (0..200).map(|index| json!({"index": index, "id": format!("~{index}"), "function": {"name": "f"}})).collect();
+    let calls: Vec<Value> = (0..200)
+        .map(|index| json!({"index": index, "id": format!("~{index}"), "function": {"name": "f"}}))
+        .collect();
     for (endless, wire) in [
         (stream(&[text]), WireApi::Chat),
         (

@@ -17,7 +17,10 @@ fn client(server: &Server, wire: WireApi) -> Client {
 }
 
 fn prompts(count: usize) -> Vec<Prompt> {
-    let prompt = |n| Prompt { history: vec![Item::message(Role::User, format!("question {n}"))], ..Prompt::default() };
+    let prompt = |n| Prompt {
+        history: vec![Item::message(Role::User, format!("question {n}"))],
+        ..Prompt::default()
+    };
     (0..count).map(prompt).collect()
 }
 
@@ -26,7 +29,14 @@ fn ok(body: Value) -> Reply {
 }
 
 fn lines(lines: &[Value]) -> Reply {
-    Reply::json(200, lines.iter().map(|line| format!("{line}\n")).collect::<String>()).cut(7)
+    Reply::json(
+        200,
+        lines
+            .iter()
+            .map(|line| format!("{line}\n"))
+            .collect::<String>(),
+    )
+    .cut(7)
 }
 
 /// What the model says, as the API has it.
@@ -46,7 +56,10 @@ fn said(wire: WireApi, text: &str) -> Value {
 
 fn texts(state: BatchState) -> Vec<Result<String, String>> {
     match state {
-        BatchState::Ended(answers) => answers.into_iter().map(|answer| answer.map_err(|e| e.message)).collect(),
+        BatchState::Ended(answers) => answers
+            .into_iter()
+            .map(|answer| answer.map_err(|e| e.message))
+            .collect(),
         other => panic!("{other:?}"),
     }
 }
@@ -54,8 +67,7 @@ fn texts(state: BatchState) -> Vec<Result<String, String>> {
 #[tokio::test]
 async fn openai_takes_a_file_and_gives_files_back() {
     for wire in [WireApi::Responses, WireApi::Chat] {
-        let answered =
-            |id: &str, text: &str| json!({"custom_id": id, "response": {"status_code": 200, "body": said(wire, text)}});
+        let answered = |id: &str, text: &str| json!({"custom_id": id, "response": {"status_code": 200, "body": said(wire, text)}});
         let server = Server::start([
             ok(json!({"id": "file-1"})),
             ok(json!({"id": "batch_1", "status": "validating"})),
@@ -68,13 +80,30 @@ async fn openai_takes_a_file_and_gives_files_back() {
         let (batches, model) = (client(&server, wire).batches(), Model::known("gpt-5.5"));
         let batch = batches.submit(&prompts(4), &model).await.unwrap();
         assert_eq!(batch, "batch_1");
-        assert_eq!(batches.look(&batch, 4, &model).await.unwrap(), BatchState::Working);
+        assert_eq!(
+            batches.look(&batch, 4, &model).await.unwrap(),
+            BatchState::Working
+        );
         let found = texts(batches.look(&batch, 4, &model).await.unwrap());
-        let expected = [Ok("first"), Err("too long"), Ok("third"), Err("the batch has no answer to it")];
-        assert!(found.iter().map(|f| f.as_deref().map_err(String::as_str)).eq(expected), "{found:?}");
+        let expected = [
+            Ok("first"),
+            Err("too long"),
+            Ok("third"),
+            Err("the batch has no answer to it"),
+        ];
+        assert!(
+            found
+                .iter()
+                .map(|f| f.as_deref().map_err(String::as_str))
+                .eq(expected),
+            "{found:?}"
+        );
 
         let asked = server.asked();
-        let asked_for: Vec<&str> = asked.iter().map(|asked| asked.line.trim_end_matches(" HTTP/1.1")).collect();
+        let asked_for: Vec<&str> = asked
+            .iter()
+            .map(|asked| asked.line.trim_end_matches(" HTTP/1.1"))
+            .collect();
         assert_eq!(
             asked_for,
             [
@@ -86,17 +115,34 @@ async fn openai_takes_a_file_and_gives_files_back() {
                 "GET /v1/files/file-err/content"
             ]
         );
-        assert!(asked.iter().all(|asked| asked.header("authorization") == Some("Bearer sk-very-secret")));
-        let endpoint = if wire == WireApi::Chat { "/v1/chat/completions" } else { "/v1/responses" };
+        assert!(
+            asked
+                .iter()
+                .all(|asked| asked.header("authorization") == Some("Bearer sk-very-secret"))
+        );
+        let endpoint = if wire == WireApi::Chat {
+            "/v1/chat/completions"
+        } else {
+            "/v1/responses"
+        };
         assert_eq!(
             asked[1].json(),
             json!({"input_file_id": "file-1", "endpoint": endpoint, "completion_window": "24h"})
         );
         let upload = String::from_utf8(asked[0].body.clone()).unwrap();
-        let requests: Vec<Value> = upload.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+        let requests: Vec<Value> = upload
+            .lines()
+            .filter_map(|line| serde_json::from_str(line).ok())
+            .collect();
         assert_eq!(requests.len(), 4);
-        assert_eq!((&requests[1]["custom_id"], &requests[1]["url"]), (&json!("prompt-1"), &json!(endpoint)));
-        assert!(requests[1]["body"].to_string().contains("question 1") && requests[1]["body"]["stream"].is_null());
+        assert_eq!(
+            (&requests[1]["custom_id"], &requests[1]["url"]),
+            (&json!("prompt-1"), &json!(endpoint))
+        );
+        assert!(
+            requests[1]["body"].to_string().contains("question 1")
+                && requests[1]["body"]["stream"].is_null()
+        );
         assert!(upload.contains("name=\"purpose\"\r\n\r\nbatch\r\n") && upload.ends_with("--\r\n"));
     }
 }
@@ -115,35 +161,83 @@ async fn anthropic_takes_requests_and_gives_lines() {
         ]),
     ])
     .await;
-    let (batches, model) = (client(&server, wire).batches(), Model::known("claude-sonnet-5"));
+    let (batches, model) = (
+        client(&server, wire).batches(),
+        Model::known("claude-sonnet-5"),
+    );
     let batch = batches.submit(&prompts(3), &model).await.unwrap();
-    assert_eq!(batches.look(&batch, 3, &model).await.unwrap(), BatchState::Working);
+    assert_eq!(
+        batches.look(&batch, 3, &model).await.unwrap(),
+        BatchState::Working
+    );
     let found = texts(batches.look(&batch, 3, &model).await.unwrap());
-    assert_eq!(found, [Ok("first".to_owned()), Err("overloaded".to_owned()), Err("it is expired".to_owned())]);
+    assert_eq!(
+        found,
+        [
+            Ok("first".to_owned()),
+            Err("overloaded".to_owned()),
+            Err("it is expired".to_owned())
+        ]
+    );
     let asked = server.asked();
-    assert_eq!(asked[3].line, "GET /v1/messages/batches/msgbatch_1/results HTTP/1.1", "the key stays at home");
-    assert!(asked.iter().all(|asked| asked.header("x-api-key") == Some("sk-very-secret")));
+    assert_eq!(
+        asked[3].line, "GET /v1/messages/batches/msgbatch_1/results HTTP/1.1",
+        "the key stays at home"
+    );
+    assert!(
+        asked
+            .iter()
+            .all(|asked| asked.header("x-api-key") == Some("sk-very-secret"))
+    );
     let requests = asked[0].json()["requests"].clone();
-    assert!(requests[2]["custom_id"] == "prompt-2" && requests[2]["params"].to_string().contains("question 2"));
-    assert!(requests[2]["params"]["stream"].is_null() && requests[2]["params"]["max_tokens"].is_u64());
+    assert!(
+        requests[2]["custom_id"] == "prompt-2"
+            && requests[2]["params"].to_string().contains("question 2")
+    );
+    assert!(
+        requests[2]["params"]["stream"].is_null() && requests[2]["params"]["max_tokens"].is_u64()
+    );
 }
 
 #[tokio::test]
 async fn what_comes_to_nothing_is_told_from_what_is_only_not_there_yet() {
-    let expired =
-        json!({"custom_id": "prompt-0", "response": null, "error": {"code": "batch_expired", "message": "too late"}});
+    let expired = json!({"custom_id": "prompt-0", "response": null, "error": {"code": "batch_expired", "message": "too late"}});
     let gone = [json!({"custom_id": "prompt-0", "result": {"type": "expired"}})];
     for (wire, replies) in [
-        (WireApi::Responses, vec![ok(json!({"status": "failed", "errors": {"data": [{"message": "no such model"}]}}))]),
-        (WireApi::Responses, vec![ok(json!({"status": "expired", "error_file_id": "file-err"})), lines(&[expired])]),
-        (WireApi::Responses, vec![Reply::json(404, json!({"error": {"message": "no such batch"}}).to_string())]),
+        (
+            WireApi::Responses,
+            vec![ok(
+                json!({"status": "failed", "errors": {"data": [{"message": "no such model"}]}}),
+            )],
+        ),
+        (
+            WireApi::Responses,
+            vec![
+                ok(json!({"status": "expired", "error_file_id": "file-err"})),
+                lines(&[expired]),
+            ],
+        ),
+        (
+            WireApi::Responses,
+            vec![Reply::json(
+                404,
+                json!({"error": {"message": "no such batch"}}).to_string(),
+            )],
+        ),
         (
             WireApi::Messages,
-            vec![ok(json!({"processing_status": "ended", "request_counts": {"expired": 1}})), lines(&gone)],
+            vec![
+                ok(json!({"processing_status": "ended", "request_counts": {"expired": 1}})),
+                lines(&gone),
+            ],
         ),
     ] {
         let server = Server::start(replies).await;
-        let state = client(&server, wire).batches().look("b", 1, &Model::known("m")).await.unwrap();
+        let state = client(&server, wire)
+            .batches()
+            .look("b", 1, &Model::known("m"))
+            .await
+            .unwrap();
         assert!(matches!(state, BatchState::Lost(_)), "{state:?}");
     }
     // Trouble on the way is no news of the batch.
@@ -152,19 +246,40 @@ async fn what_comes_to_nothing_is_told_from_what_is_only_not_there_yet() {
         Reply::json(503, "{}"),
         broken,
         ok(json!({"something": "else"})),
-        Reply::json(401, json!({"error": {"message": "bad key sk-very-secret"}}).to_string()),
+        Reply::json(
+            401,
+            json!({"error": {"message": "bad key sk-very-secret"}}).to_string(),
+        ),
     ];
     let server = Server::start(wrong).await;
     let batches = client(&server, WireApi::Responses).batches();
-    for kind in [ModelErrorKind::Server, ModelErrorKind::Network, ModelErrorKind::Protocol, ModelErrorKind::Auth] {
+    for kind in [
+        ModelErrorKind::Server,
+        ModelErrorKind::Network,
+        ModelErrorKind::Protocol,
+        ModelErrorKind::Auth,
+    ] {
         let error = batches.look("b", 1, &Model::known("m")).await.unwrap_err();
-        assert!(kind == error.kind || (kind == ModelErrorKind::Server && error.is_passing()), "{error:?}");
+        assert!(
+            kind == error.kind || (kind == ModelErrorKind::Server && error.is_passing()),
+            "{error:?}"
+        );
         assert!(!error.message.contains("very-secret"), "{error}");
     }
     // Nothing is submitted twice by itself, and a name from there goes into no other address.
     let server = Server::start([Reply::json(503, "{}"), ok(json!({"id": "../files"}))]).await;
     let batches = client(&server, WireApi::Messages).batches();
-    assert!(batches.submit(&prompts(1), &Model::known("m")).await.is_err());
-    assert!(batches.submit(&prompts(1), &Model::known("m")).await.is_err());
+    assert!(
+        batches
+            .submit(&prompts(1), &Model::known("m"))
+            .await
+            .is_err()
+    );
+    assert!(
+        batches
+            .submit(&prompts(1), &Model::known("m"))
+            .await
+            .is_err()
+    );
     assert_eq!(server.asked().len(), 2);
 }

@@ -34,23 +34,40 @@ async fn what_was_said_goes_back_in_each_apis_form() {
             turns += play(&entry.unwrap().path(), wire, &mut differences).await;
         }
     }
-    assert!(differences.is_empty(), "{} differ:\n{}", differences.len(), differences.join("\n"));
+    assert!(
+        differences.is_empty(),
+        "{} differ:\n{}",
+        differences.len(),
+        differences.join("\n")
+    );
     assert!(turns >= 25, "only {turns} turns went back");
 }
 
 /// Plays one conversation; gives how many requests were compared.
 async fn play(folder: &Path, wire: WireApi, differences: &mut Vec<String>) -> usize {
     let file = |number: usize, kind: &str| folder.join(format!("{number:02}.{kind}"));
-    let count = (1..).take_while(|number| file(*number, "sse").is_file()).count();
+    let count = (1..)
+        .take_while(|number| file(*number, "sse").is_file())
+        .count();
     let requests: Vec<Value> = (1..=count)
-        .map(|number| serde_json::from_slice(&std::fs::read(file(number, "request.json")).unwrap()).unwrap())
+        .map(|number| {
+            serde_json::from_slice(&std::fs::read(file(number, "request.json")).unwrap()).unwrap()
+        })
         .collect();
-    let replies = (1..=count).map(|number| Reply::events(std::fs::read(file(number, "sse")).unwrap()).cut(97));
+    let replies = (1..=count)
+        .map(|number| Reply::events(std::fs::read(file(number, "sse")).unwrap()).cut(97));
     let server = Server::start(replies).await;
     let client = Client::new(Provider::new("recorded", &server.url, wire)).unwrap();
     let name = requests[0]["model"].as_str().unwrap();
-    let thinking = if requests[0]["include"].is_array() { Thinking::Effort } else { Thinking::Unsaid };
-    let model = Model { thinking, ..Model::known(name) };
+    let thinking = if requests[0]["include"].is_array() {
+        Thinking::Effort
+    } else {
+        Thinking::Unsaid
+    };
+    let model = Model {
+        thinking,
+        ..Model::known(name)
+    };
 
     let mut prompt = Prompt::default();
     let mut compared = 0;
@@ -64,12 +81,18 @@ async fn play(folder: &Path, wire: WireApi, differences: &mut Vec<String>) -> us
             form::add_results(&mut prompt.history, &theirs);
             compared += 1;
         }
-        prompt.max_output_tokens = ["max_output_tokens", "max_tokens"].iter().find_map(|key| request[key].as_u64());
+        prompt.max_output_tokens = ["max_output_tokens", "max_tokens"]
+            .iter()
+            .find_map(|key| request[key].as_u64());
         let answer = ask(&client, &prompt, &model).await;
         let asked = server.asked().last().unwrap().json();
         let ours = form::of(wire, &asked);
         if ours != theirs {
-            differences.push(format!("{} request {}:\n{ours:#?}\n{theirs:#?}", folder.display(), at + 1));
+            differences.push(format!(
+                "{} request {}:\n{ours:#?}\n{theirs:#?}",
+                folder.display(),
+                at + 1
+            ));
         }
         form::compare_settings(wire, &asked, request);
         prompt.history.extend(answer);
@@ -113,20 +136,38 @@ async fn a_conversation_can_move_to_another_provider() {
         eprintln!("skipped: no recorded conversations here");
         return;
     };
-    let stream = folder.join("openai_responses/conversations/opencode-session-native-zen-tool-loop/01.sse");
+    let stream =
+        folder.join("openai_responses/conversations/opencode-session-native-zen-tool-loop/01.sse");
     let server = Server::start([Reply::events(std::fs::read(stream).unwrap())]).await;
     let client = Client::new(Provider::new("zen", &server.url, WireApi::Responses)).unwrap();
     let user = Item::message(Role::User, "What is the weather in Paris?");
-    let mut prompt = Prompt { history: vec![user], ..Prompt::default() };
+    let mut prompt = Prompt {
+        history: vec![user],
+        ..Prompt::default()
+    };
     let answer = ask(&client, &prompt, &Model::known("gpt-5.2-codex")).await;
-    assert!(matches!(answer[..], [Item::Reasoning(_), Item::FunctionCall(_)]), "{answer:?}");
+    assert!(
+        matches!(answer[..], [Item::Reasoning(_), Item::FunctionCall(_)]),
+        "{answer:?}"
+    );
     prompt.history.extend(answer);
-    prompt.history.push(Item::output("call_hwPdXfzZmrdySXU2ZmrL51Ln", "sunny"));
+    prompt
+        .history
+        .push(Item::output("call_hwPdXfzZmrdySXU2ZmrL51Ln", "sunny"));
     for wire in [WireApi::Responses, WireApi::Chat, WireApi::Messages] {
-        let body =
-            selvedge_models::request(&prompt, &Model::known("other"), &Provider::new("other", "http://x/v1", wire));
+        let body = selvedge_models::request(
+            &prompt,
+            &Model::known("other"),
+            &Provider::new("other", "http://x/v1", wire),
+        );
         let text = body.to_string();
-        assert!(!text.contains("encrypted_content") && !text.contains("gAAAA"), "{text}");
-        assert!(text.contains("call_hwPdXfzZmrdySXU2ZmrL51Ln") && text.contains("get_weather"), "{text}");
+        assert!(
+            !text.contains("encrypted_content") && !text.contains("gAAAA"),
+            "{text}"
+        );
+        assert!(
+            text.contains("call_hwPdXfzZmrdySXU2ZmrL51Ln") && text.contains("get_weather"),
+            "{text}"
+        );
     }
 }

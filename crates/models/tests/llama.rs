@@ -7,7 +7,9 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use selvedge_models::{Calls, Client, Model, ModelError, ModelEvent, Prompt, Provider};
-use selvedge_protocol::{CallKind, FinishReason, FunctionCall, Item, ModelErrorKind, Role, Usage, WireApi};
+use selvedge_protocol::{
+    CallKind, FinishReason, FunctionCall, Item, ModelErrorKind, Role, Usage, WireApi,
+};
 use serde_json::json;
 
 const WIRES: [WireApi; 3] = [WireApi::Responses, WireApi::Chat, WireApi::Messages];
@@ -41,13 +43,24 @@ impl Llama {
             .stderr(Stdio::inherit())
             .spawn()
             .unwrap();
-        let lines = BufReader::new(process.stdout.take().unwrap()).lines().map_while(Result::ok);
+        let lines = BufReader::new(process.stdout.take().unwrap())
+            .lines()
+            .map_while(Result::ok);
         let address = lines.into_iter().find(|line| line.starts_with("http"));
-        Some(Self { process, address: address.unwrap(), _folder: folder })
+        Some(Self {
+            process,
+            address: address.unwrap(),
+            _folder: folder,
+        })
     }
 
     fn client(&self, wire: WireApi) -> Client {
-        Client::new(Provider::new("llamacpp", format!("{}/v1", self.address), wire)).unwrap()
+        Client::new(Provider::new(
+            "llamacpp",
+            format!("{}/v1", self.address),
+            wire,
+        ))
+        .unwrap()
     }
 }
 
@@ -60,7 +73,12 @@ struct Turn {
 
 async fn turn(client: &Client, prompt: &Prompt) -> Result<Turn, ModelError> {
     let mut stream = client.stream(prompt, &Model::known("tiny"));
-    let mut turn = Turn { text: String::new(), items: Vec::new(), usage: None, finish: FinishReason::Paused };
+    let mut turn = Turn {
+        text: String::new(),
+        items: Vec::new(),
+        usage: None,
+        finish: FinishReason::Paused,
+    };
     while let Some(event) = stream.next().await {
         match event? {
             ModelEvent::Text { text, .. } => turn.text.push_str(&text),
@@ -83,8 +101,12 @@ async fn turns_on_all_three_apis() {
         assert!(names[0].ends_with("tiny.gguf"), "{names:?}");
 
         let history = vec![Item::message(Role::User, "Say something, ü.")];
-        let mut prompt =
-            Prompt { system: "Be brief.".into(), history, max_output_tokens: Some(24), ..Prompt::default() };
+        let mut prompt = Prompt {
+            system: "Be brief.".into(),
+            history,
+            max_output_tokens: Some(24),
+            ..Prompt::default()
+        };
         let first = turn(&client, &prompt).await.unwrap();
         let said: String = first
             .items
@@ -94,13 +116,27 @@ async fn turns_on_all_three_apis() {
                 _ => None,
             })
             .collect();
-        assert!(!first.text.is_empty() && said == first.text, "{wire:?}: {:?}", first.text);
+        assert!(
+            !first.text.is_empty() && said == first.text,
+            "{wire:?}: {:?}",
+            first.text
+        );
         let usage = first.usage.unwrap();
         // Now and then this server leaves out `message_start`, and with it how much went in.
         let left_out = |usage: &Usage| wire == WireApi::Messages && usage.input_tokens == 0;
-        assert!(usage.input_tokens > 10 || left_out(&usage), "{wire:?}: {usage:?}");
-        assert!((1..=24).contains(&usage.output_tokens), "{wire:?}: {usage:?}");
-        assert!(matches!(first.finish, FinishReason::Length | FinishReason::Stop), "{wire:?}: {:?}", first.finish);
+        assert!(
+            usage.input_tokens > 10 || left_out(&usage),
+            "{wire:?}: {usage:?}"
+        );
+        assert!(
+            (1..=24).contains(&usage.output_tokens),
+            "{wire:?}: {usage:?}"
+        );
+        assert!(
+            matches!(first.finish, FinishReason::Length | FinishReason::Stop),
+            "{wire:?}: {:?}",
+            first.finish
+        );
 
         // What it said goes back, with a call and its result, in the form the server wants.
         prompt.history.extend(first.items);
@@ -116,7 +152,10 @@ async fn turns_on_all_three_apis() {
         // No tools are offered: what random weights write, the server could not read as a call.
         let second = turn(&client, &prompt).await.unwrap();
         let more = second.usage.unwrap();
-        assert!(more.input_tokens > usage.input_tokens || left_out(&more), "{wire:?}: {more:?}");
+        assert!(
+            more.input_tokens > usage.input_tokens || left_out(&more),
+            "{wire:?}: {more:?}"
+        );
         prompt.calls = Calls::Off;
         turn(&client, &prompt).await.unwrap();
     }
@@ -127,7 +166,20 @@ async fn a_prompt_that_does_not_fit_is_told() {
     let Some(llama) = Llama::start() else { return };
     for wire in WIRES {
         let history = vec![Item::message(Role::User, "too long ".repeat(1000))];
-        let error = turn(&llama.client(wire), &Prompt { history, ..Prompt::default() }).await.err().unwrap();
-        assert_eq!(error.kind, ModelErrorKind::ContextTooLong, "{wire:?}: {error:?}");
+        let error = turn(
+            &llama.client(wire),
+            &Prompt {
+                history,
+                ..Prompt::default()
+            },
+        )
+        .await
+        .err()
+        .unwrap();
+        assert_eq!(
+            error.kind,
+            ModelErrorKind::ContextTooLong,
+            "{wire:?}: {error:?}"
+        );
     }
 }

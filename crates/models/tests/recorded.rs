@@ -14,8 +14,15 @@ use selvedge_protocol::{FinishReason, Item, ModelErrorKind, Origin, WireApi};
 /// Files up to this size are cut at every byte.
 const SMALL: usize = 3 * 1024;
 
-fn decode<'a>(wire: WireApi, pieces: impl IntoIterator<Item = &'a [u8]>) -> Result<Vec<ModelEvent>, ModelError> {
-    let mut decoder = Decoder::new(Origin { wire, provider: "recorded".into(), model: "recorded".into() });
+fn decode<'a>(
+    wire: WireApi,
+    pieces: impl IntoIterator<Item = &'a [u8]>,
+) -> Result<Vec<ModelEvent>, ModelError> {
+    let mut decoder = Decoder::new(Origin {
+        wire,
+        provider: "recorded".into(),
+        model: "recorded".into(),
+    });
     let mut events = Vec::new();
     for piece in pieces {
         decoder.feed(piece, &mut events)?;
@@ -52,7 +59,11 @@ fn every_answer_says_what_was_recorded() {
             }
         }
     }
-    assert!(failures.is_empty(), "{} failed: {failures:#?}", failures.len());
+    assert!(
+        failures.is_empty(),
+        "{} failed: {failures:#?}",
+        failures.len()
+    );
 }
 
 /// What the index says each file holds is found in it.
@@ -72,21 +83,40 @@ fn check_features(recorded: &Recorded, gist: &Gist, events: &[ModelEvent]) {
         assert!(gist.usage.unwrap().cached_input_tokens > 0, "cached tokens");
     }
     if recorded.has("cache_write") {
-        assert!(gist.usage.unwrap().cache_write_input_tokens > 0, "tokens written to a cache");
+        assert!(
+            gist.usage.unwrap().cache_write_input_tokens > 0,
+            "tokens written to a cache"
+        );
     }
     if recorded.has("usage") {
-        assert!(gist.usage.is_some_and(|usage| usage.input_tokens > 0), "usage");
+        assert!(
+            gist.usage.is_some_and(|usage| usage.input_tokens > 0),
+            "usage"
+        );
     }
     if recorded.has("reasoning_tokens") && recorded.wire != WireApi::Messages {
-        assert!(gist.usage.unwrap().reasoning_output_tokens > 0, "reasoning tokens");
+        assert!(
+            gist.usage.unwrap().reasoning_output_tokens > 0,
+            "reasoning tokens"
+        );
     }
-    let length = ["finish_length", "stop_max_tokens", "incomplete_max_output_tokens"];
+    let length = [
+        "finish_length",
+        "stop_max_tokens",
+        "incomplete_max_output_tokens",
+    ];
     if length.iter().any(|feature| recorded.has(feature)) {
         assert_eq!(gist.finish, Some(FinishReason::Length));
     }
     let natives = events.iter().filter_map(|event| match event {
-        ModelEvent::ItemDone { done: Item::Reasoning(reasoning), .. } => reasoning.native.as_ref(),
-        ModelEvent::ItemDone { done: Item::Native(native), .. } => Some(native),
+        ModelEvent::ItemDone {
+            done: Item::Reasoning(reasoning),
+            ..
+        } => reasoning.native.as_ref(),
+        ModelEvent::ItemDone {
+            done: Item::Native(native),
+            ..
+        } => Some(native),
         _ => None,
     });
     let natives: Vec<String> = natives.map(|native| native.json.to_string()).collect();
@@ -103,7 +133,10 @@ fn check_features(recorded: &Recorded, gist: &Gist, events: &[ModelEvent]) {
         ("delta_reasoning_details", "\"reasoning_details\":["),
     ] {
         if recorded.has(feature) {
-            assert!(natives.iter().any(|json| json.contains(mark)), "{feature} goes back as it came: {natives:?}");
+            assert!(
+                natives.iter().any(|json| json.contains(mark)),
+                "{feature} goes back as it came: {natives:?}"
+            );
         }
     }
 }
@@ -141,13 +174,27 @@ fn answers_are_the_same_wherever_they_are_cut() {
 /// Line ends of another system and a missing last line change nothing.
 #[test]
 fn line_ends_do_not_matter() {
-    for recorded in folder::all().iter().filter(|recorded| good(recorded) && recorded.form == Form::Stream) {
+    for recorded in folder::all()
+        .iter()
+        .filter(|recorded| good(recorded) && recorded.form == Form::Stream)
+    {
         for bytes in &recorded.answers {
             let whole = without_made_up_ids(decode(recorded.wire, [&bytes[..]]).unwrap(), bytes);
-            let text = String::from_utf8(bytes.clone()).unwrap().replace("\r\n", "\n");
-            for variant in [text.replace('\n', "\r\n"), text.replace('\n', "\r"), text.trim_end().to_owned()] {
+            let text = String::from_utf8(bytes.clone())
+                .unwrap()
+                .replace("\r\n", "\n");
+            for variant in [
+                text.replace('\n', "\r\n"),
+                text.replace('\n', "\r"),
+                text.trim_end().to_owned(),
+            ] {
                 let events = decode(recorded.wire, [variant.as_bytes()]).unwrap();
-                assert_eq!(without_made_up_ids(events, bytes), whole, "{}", recorded.path);
+                assert_eq!(
+                    without_made_up_ids(events, bytes),
+                    whole,
+                    "{}",
+                    recorded.path
+                );
             }
         }
     }
@@ -156,7 +203,10 @@ fn line_ends_do_not_matter() {
 /// An answer that breaks off anywhere before its end is an error, or already complete.
 #[test]
 fn answers_that_break_off_are_noticed() {
-    for recorded in folder::all().iter().filter(|recorded| good(recorded) && recorded.form == Form::Stream) {
+    for recorded in folder::all()
+        .iter()
+        .filter(|recorded| good(recorded) && recorded.form == Form::Stream)
+    {
         for bytes in &recorded.answers {
             let whole = gist(&decode(recorded.wire, [&bytes[..]]).unwrap());
             for part in 1..20 {
@@ -187,12 +237,18 @@ fn failures_have_their_class() {
         let kind = match recorded.status {
             401 => Auth,
             _ if text.contains("insufficient_quota") => Quota,
-            _ if text.contains("context window") || text.contains("too_many_prompt_tokens") => ContextTooLong,
+            _ if text.contains("context window") || text.contains("too_many_prompt_tokens") => {
+                ContextTooLong
+            }
             _ if text.contains("content_filter") => Refused,
             _ => InvalidRequest,
         };
         assert_eq!(error.kind, kind, "{}: {error}", recorded.path);
-        assert!(!error.message.is_empty() && !error.message.contains('{'), "{}: {error}", recorded.path);
+        assert!(
+            !error.message.is_empty() && !error.message.contains('{'),
+            "{}: {error}",
+            recorded.path
+        );
         seen += 1;
     }
     assert!(seen == 0 || seen > 20, "{seen}");
@@ -209,7 +265,11 @@ fn without_made_up_ids(mut events: Vec<ModelEvent>, bytes: &[u8]) -> Vec<ModelEv
     for event in &mut events {
         match event {
             ModelEvent::CallStarted { call_id, .. } => clean(call_id),
-            ModelEvent::CallCut { call, .. } | ModelEvent::ItemDone { done: Item::FunctionCall(call), .. } => {
+            ModelEvent::CallCut { call, .. }
+            | ModelEvent::ItemDone {
+                done: Item::FunctionCall(call),
+                ..
+            } => {
                 clean(&mut call.call_id);
             }
             _ => {}

@@ -3,7 +3,8 @@
 
 use selvedge_models::{Calls, Effort, Model, Prompt, Provider, Thinking, Tool, ToolInput, request};
 use selvedge_protocol::{
-    CallKind, FunctionCall, FunctionCallOutput, Item, Message, Native, OutputPart, Reasoning, Role, WireApi,
+    CallKind, FunctionCall, FunctionCallOutput, Item, Message, Native, OutputPart, Reasoning, Role,
+    WireApi,
 };
 use serde_json::{Value, json};
 
@@ -14,7 +15,10 @@ fn provider(wire: WireApi) -> Provider {
 }
 
 fn model() -> Model {
-    Model { freeform_tools: true, ..Model::known("m") }
+    Model {
+        freeform_tools: true,
+        ..Model::known("m")
+    }
 }
 
 fn body(prompt: &Prompt, wire: WireApi) -> Value {
@@ -32,11 +36,17 @@ fn call(id: &str, name: &str, arguments: &str, kind: CallKind) -> Item {
 }
 
 fn native(wire: WireApi, json: Value) -> Native {
-    Native { origin: provider(wire).origin("m"), json }
+    Native {
+        origin: provider(wire).origin("m"),
+        json,
+    }
 }
 
 fn thought(wire: WireApi, json: Value) -> Item {
-    Item::Reasoning(Reasoning { native: Some(native(wire, json)), ..Reasoning::default() })
+    Item::Reasoning(Reasoning {
+        native: Some(native(wire, json)),
+        ..Reasoning::default()
+    })
 }
 
 fn user(text: &str) -> Item {
@@ -48,9 +58,16 @@ fn said(text: &str) -> Item {
 }
 
 fn conversation(wire: WireApi, items: impl IntoIterator<Item = Item>) -> Value {
-    let prompt = Prompt { history: items.into_iter().collect(), ..Prompt::default() };
+    let prompt = Prompt {
+        history: items.into_iter().collect(),
+        ..Prompt::default()
+    };
     let body = body(&prompt, wire);
-    if wire == WireApi::Responses { body["input"].clone() } else { without_marks(body["messages"].clone()) }
+    if wire == WireApi::Responses {
+        body["input"].clone()
+    } else {
+        without_marks(body["messages"].clone())
+    }
 }
 
 /// Marks for the cache are looked at elsewhere.
@@ -58,9 +75,13 @@ fn without_marks(mut value: Value) -> Value {
     match &mut value {
         Value::Object(fields) => {
             fields.remove("cache_control");
-            fields.values_mut().for_each(|field| *field = without_marks(field.take()));
+            fields
+                .values_mut()
+                .for_each(|field| *field = without_marks(field.take()));
         }
-        Value::Array(list) => list.iter_mut().for_each(|item| *item = without_marks(item.take())),
+        Value::Array(list) => list
+            .iter_mut()
+            .for_each(|item| *item = without_marks(item.take())),
         _ => {}
     }
     value
@@ -71,27 +92,50 @@ fn a_freeform_tool_is_freeform_where_there_are_any() {
     let script = Tool {
         name: "script".into(),
         description: "Runs a script.".into(),
-        input: ToolInput::Freeform { argument: "code".into(), description: "TypeScript.".into() },
+        input: ToolInput::Freeform {
+            argument: "code".into(),
+            description: "TypeScript.".into(),
+        },
     };
-    let history = vec![user("go"), call("c", "script", "return 1", CallKind::Freeform), Item::output("c", "1")];
-    let prompt = Prompt { history, tools: vec![script.clone()], ..Prompt::default() };
+    let history = vec![
+        user("go"),
+        call("c", "script", "return 1", CallKind::Freeform),
+        Item::output("c", "1"),
+    ];
+    let prompt = Prompt {
+        history,
+        tools: vec![script.clone()],
+        ..Prompt::default()
+    };
 
     let responses = body(&prompt, WireApi::Responses);
-    assert_eq!(responses["tools"], json!([{"type": "custom", "name": "script", "description": "Runs a script."}]));
+    assert_eq!(
+        responses["tools"],
+        json!([{"type": "custom", "name": "script", "description": "Runs a script."}])
+    );
     assert_eq!(
         responses["input"][1],
         json!({"type": "custom_tool_call", "call_id": "c", "name": "script", "input": "return 1"})
     );
-    assert_eq!(responses["input"][2], json!({"type": "custom_tool_call_output", "call_id": "c", "output": "1"}));
+    assert_eq!(
+        responses["input"][2],
+        json!({"type": "custom_tool_call_output", "call_id": "c", "output": "1"})
+    );
 
     let schema = json!({"type": "object", "properties": {"code": {"type": "string", "description": "TypeScript."}},
         "required": ["code"], "additionalProperties": false});
     let chat = body(&prompt, WireApi::Chat);
     assert_eq!(chat["tools"][0]["function"]["parameters"], schema);
-    assert_eq!(chat["messages"][1]["tool_calls"][0]["function"]["arguments"], json!({"code": "return 1"}).to_string());
+    assert_eq!(
+        chat["messages"][1]["tool_calls"][0]["function"]["arguments"],
+        json!({"code": "return 1"}).to_string()
+    );
     let messages = body(&prompt, WireApi::Messages);
     assert_eq!(messages["tools"][0]["input_schema"], schema);
-    assert_eq!(messages["messages"][1]["content"][0]["input"], json!({"code": "return 1"}));
+    assert_eq!(
+        messages["messages"][1]["content"][0]["input"],
+        json!({"code": "return 1"})
+    );
 
     // The same on Responses where the model does not know them.
     let plain = request(&prompt, &Model::known("m"), &provider(WireApi::Responses));
@@ -100,8 +144,13 @@ fn a_freeform_tool_is_freeform_where_there_are_any() {
     assert_eq!(plain["input"][2]["type"], "function_call_output");
 
     // Whichever way it came, the text is found.
-    for (arguments, kind) in [("return 1", CallKind::Freeform), (r#"{"code": "return 1"}"#, CallKind::Function)] {
-        let Item::FunctionCall(call) = call("c", "script", arguments, kind) else { unreachable!() };
+    for (arguments, kind) in [
+        ("return 1", CallKind::Freeform),
+        (r#"{"code": "return 1"}"#, CallKind::Function),
+    ] {
+        let Item::FunctionCall(call) = call("c", "script", arguments, kind) else {
+            unreachable!()
+        };
         assert_eq!(script.text_of(&call).as_deref(), Some("return 1"));
     }
 }
@@ -127,53 +176,99 @@ fn thoughts_go_back_to_their_maker_alone() {
         assert!(!conversation(wire, items()).to_string().contains("Hm"));
     }
     // Another model of the same provider is another.
-    let prompt = Prompt { history: items().to_vec(), ..Prompt::default() };
-    assert!(!request(&prompt, &Model::known("n"), &provider(WireApi::Messages)).to_string().contains("Hm"));
+    let prompt = Prompt {
+        history: items().to_vec(),
+        ..Prompt::default()
+    };
+    assert!(
+        !request(&prompt, &Model::known("n"), &provider(WireApi::Messages))
+            .to_string()
+            .contains("Hm")
+    );
 
     // Responses: by content, not by a name the server did not store; and never without what followed.
-    let encrypted = json!({"type": "reasoning", "id": "rs", "summary": [], "encrypted_content": "e"});
-    let open =
-        json!({"type": "reasoning", "id": "rs", "summary": [], "content": [{"type": "reasoning_text", "text": "Hm"}]});
+    let encrypted =
+        json!({"type": "reasoning", "id": "rs", "summary": [], "encrypted_content": "e"});
+    let open = json!({"type": "reasoning", "id": "rs", "summary": [], "content": [{"type": "reasoning_text", "text": "Hm"}]});
     let of = |json: &Value, then: Item| {
-        conversation(WireApi::Responses, [user("go"), thought(WireApi::Responses, json.clone()), then])
+        conversation(
+            WireApi::Responses,
+            [user("go"), thought(WireApi::Responses, json.clone()), then],
+        )
     };
-    assert_eq!(of(&encrypted, said("x"))[1], json!({"type": "reasoning", "summary": [], "encrypted_content": "e"}));
+    assert_eq!(
+        of(&encrypted, said("x"))[1],
+        json!({"type": "reasoning", "summary": [], "encrypted_content": "e"})
+    );
     assert_eq!(of(&open, said("x"))[1], open);
     assert_eq!(of(&encrypted, user("x"))[1]["type"], "message");
 
     // Chat: with the calls they came with, and nowhere else.
-    let fields =
-        json!({"reasoning_content": "Hm", "reasoning_details": [{"type": "reasoning.encrypted", "data": "x"}]});
+    let fields = json!({"reasoning_content": "Hm", "reasoning_details": [{"type": "reasoning.encrypted", "data": "x"}]});
     let with = conversation(
         WireApi::Chat,
-        [thought(WireApi::Chat, fields.clone()), call("c", "f", "", CallKind::Function), Item::output("c", "1")],
+        [
+            thought(WireApi::Chat, fields.clone()),
+            call("c", "f", "", CallKind::Function),
+            Item::output("c", "1"),
+        ],
     );
     assert_eq!(with[0]["reasoning_content"], "Hm");
     assert_eq!(with[0]["reasoning_details"], fields["reasoning_details"]);
     assert_eq!(with[0]["tool_calls"][0]["function"]["arguments"], "{}");
-    let without = conversation(WireApi::Chat, [thought(WireApi::Chat, fields), said("x"), user("y")]);
+    let without = conversation(
+        WireApi::Chat,
+        [thought(WireApi::Chat, fields), said("x"), user("y")],
+    );
     assert!(!without.to_string().contains("Hm"));
 }
 
 #[test]
 fn what_came_with_a_call_or_message_goes_back_with_it() {
     let with_native = |wire, json: Value| {
-        let Item::FunctionCall(call) = call("c", "f", "{}", CallKind::Function) else { unreachable!() };
-        [Item::FunctionCall(FunctionCall { native: Some(native(wire, json)), ..call }), Item::output("c", "1")]
+        let Item::FunctionCall(call) = call("c", "f", "{}", CallKind::Function) else {
+            unreachable!()
+        };
+        [
+            Item::FunctionCall(FunctionCall {
+                native: Some(native(wire, json)),
+                ..call
+            }),
+            Item::output("c", "1"),
+        ]
     };
     let signature = json!({"google": {"thought_signature": "s"}});
-    let chat = conversation(WireApi::Chat, with_native(WireApi::Chat, json!({"extra_content": signature})));
+    let chat = conversation(
+        WireApi::Chat,
+        with_native(WireApi::Chat, json!({"extra_content": signature})),
+    );
     assert_eq!(chat[0]["tool_calls"][0]["extra_content"], signature);
-    let responses = conversation(WireApi::Responses, with_native(WireApi::Responses, json!({"namespace": "n"})));
+    let responses = conversation(
+        WireApi::Responses,
+        with_native(WireApi::Responses, json!({"namespace": "n"})),
+    );
     assert_eq!(responses[0]["namespace"], "n");
     let message = |wire, json: Value| {
         let content = vec![OutputPart::Text { text: "x".into() }];
-        [Item::Message(Message { role: Role::Assistant, content, native: Some(native(wire, json)) })]
+        [Item::Message(Message {
+            role: Role::Assistant,
+            content,
+            native: Some(native(wire, json)),
+        })]
     };
-    let responses = conversation(WireApi::Responses, message(WireApi::Responses, json!({"phase": "commentary"})));
+    let responses = conversation(
+        WireApi::Responses,
+        message(WireApi::Responses, json!({"phase": "commentary"})),
+    );
     assert_eq!(responses[0]["phase"], "commentary");
-    let messages = conversation(WireApi::Messages, message(WireApi::Messages, json!({"citations": [{"url": "u"}]})));
-    assert_eq!(messages[0]["content"][0], json!({"type": "text", "text": "x", "citations": [{"url": "u"}]}));
+    let messages = conversation(
+        WireApi::Messages,
+        message(WireApi::Messages, json!({"citations": [{"url": "u"}]})),
+    );
+    assert_eq!(
+        messages[0]["content"][0],
+        json!({"type": "text", "text": "x", "citations": [{"url": "u"}]})
+    );
 }
 
 /// A turn the provider paused goes back as it was.
@@ -181,8 +276,12 @@ fn what_came_with_a_call_or_message_goes_back_with_it() {
 fn a_paused_turn_goes_back_whole() {
     let used = json!({"type": "server_tool_use", "id": "s", "name": "web_search", "input": {"query": "q"}});
     let found = json!({"type": "web_search_tool_result", "tool_use_id": "s", "content": []});
-    let items = [used.clone(), found.clone()].map(|json| Item::Native(native(WireApi::Messages, json)));
-    let messages = conversation(WireApi::Messages, [user("go"), said("I search")].into_iter().chain(items));
+    let items =
+        [used.clone(), found.clone()].map(|json| Item::Native(native(WireApi::Messages, json)));
+    let messages = conversation(
+        WireApi::Messages,
+        [user("go"), said("I search")].into_iter().chain(items),
+    );
     assert_eq!(
         messages[1],
         json!({"role": "assistant", "content": [{"type": "text", "text": "I search"}, used, found]})
@@ -191,14 +290,30 @@ fn a_paused_turn_goes_back_whole() {
 
 #[test]
 fn images_are_shown_where_they_can_be() {
-    let image = OutputPart::Image { data: "QUJD".into(), mime_type: "image/png".into() };
-    let audio = OutputPart::Audio { data: "QUJD".into(), mime_type: "audio/wav".into() };
-    let text = OutputPart::Text { text: "look".into() };
-    let output = FunctionCallOutput { call_id: "c".into(), output: vec![text.clone(), image.clone()], failed: true };
+    let image = OutputPart::Image {
+        data: "QUJD".into(),
+        mime_type: "image/png".into(),
+    };
+    let audio = OutputPart::Audio {
+        data: "QUJD".into(),
+        mime_type: "audio/wav".into(),
+    };
+    let text = OutputPart::Text {
+        text: "look".into(),
+    };
+    let output = FunctionCallOutput {
+        call_id: "c".into(),
+        output: vec![text.clone(), image.clone()],
+        failed: true,
+    };
     let items = || {
         let content = vec![text.clone(), image.clone(), audio.clone()];
         [
-            Item::Message(Message { role: Role::User, content, native: None }),
+            Item::Message(Message {
+                role: Role::User,
+                content,
+                native: None,
+            }),
             call("c", "f", "{}", CallKind::Function),
             Item::FunctionCallOutput(output.clone()),
             said("nice"),
@@ -207,8 +322,12 @@ fn images_are_shown_where_they_can_be() {
     let url = "data:image/png;base64,QUJD";
     let note = "[audio/wav that cannot be shown here]";
     let responses = conversation(WireApi::Responses, items());
-    let shown = json!([{"type": "input_text", "text": "look"}, {"type": "input_image", "image_url": url}]);
-    assert_eq!(responses[0]["content"].as_array().unwrap()[..2], shown.as_array().unwrap()[..]);
+    let shown =
+        json!([{"type": "input_text", "text": "look"}, {"type": "input_image", "image_url": url}]);
+    assert_eq!(
+        responses[0]["content"].as_array().unwrap()[..2],
+        shown.as_array().unwrap()[..]
+    );
     assert_eq!(responses[0]["content"][2]["text"], note);
     assert_eq!(responses[2]["output"], shown);
 
@@ -216,7 +335,10 @@ fn images_are_shown_where_they_can_be() {
     let chat = conversation(WireApi::Chat, items());
     let part = json!({"type": "image_url", "image_url": {"url": url}});
     assert_eq!(chat[0]["content"][1], part);
-    assert_eq!(chat[2], json!({"role": "tool", "tool_call_id": "c", "content": "look"}));
+    assert_eq!(
+        chat[2],
+        json!({"role": "tool", "tool_call_id": "c", "content": "look"})
+    );
     assert_eq!(chat[3], json!({"role": "user", "content": [part]}));
     assert_eq!(chat[4]["content"], "nice");
 
@@ -237,20 +359,49 @@ fn broken_conversations_are_mended() {
         // A call without a result, and a result without a call.
         let text = conversation(
             wire,
-            [user("a"), call("c", "f", "{}", CallKind::Function), Item::output("x", "lost"), user("b")],
+            [
+                user("a"),
+                call("c", "f", "{}", CallKind::Function),
+                Item::output("x", "lost"),
+                user("b"),
+            ],
         )
         .to_string();
-        assert!(text.contains("no result was recorded") && !text.contains("lost"), "{text}");
+        assert!(
+            text.contains("no result was recorded") && !text.contains("lost"),
+            "{text}"
+        );
     }
     // Arguments that are not an object.
-    let messages =
-        conversation(WireApi::Messages, [call("a:b/c", "f", "{\"x\"", CallKind::Function), Item::output("a:b/c", " ")]);
-    assert_eq!(messages[0]["content"][0]["input"], json!({"invalid_json": "{\"x\""}));
+    let messages = conversation(
+        WireApi::Messages,
+        [
+            call("a:b/c", "f", "{\"x\"", CallKind::Function),
+            Item::output("a:b/c", " "),
+        ],
+    );
+    assert_eq!(
+        messages[0]["content"][0]["input"],
+        json!({"invalid_json": "{\"x\""})
+    );
     // Ids of others, empty results.
     assert_eq!(messages[0]["content"][0]["id"], "a_b_c");
-    assert_eq!(messages[1]["content"][0], json!({"type": "tool_result", "tool_use_id": "a_b_c"}));
+    assert_eq!(
+        messages[1]["content"][0],
+        json!({"type": "tool_result", "tool_use_id": "a_b_c"})
+    );
     // Users and model take turns, and nobody says nothing.
-    let messages = conversation(WireApi::Messages, [user("a"), user("b"), said(""), said("c"), said("d"), user("")]);
+    let messages = conversation(
+        WireApi::Messages,
+        [
+            user("a"),
+            user("b"),
+            said(""),
+            said("c"),
+            said("d"),
+            user(""),
+        ],
+    );
     assert_eq!(
         messages,
         json!([
@@ -263,14 +414,26 @@ fn broken_conversations_are_mended() {
 /// A server that knows no tools is told in words what was called.
 #[test]
 fn without_tools_everything_is_text() {
-    let history = vec![user("go"), call("c", "f", "{\"x\":1}", CallKind::Function), Item::output("c", "42")];
+    let history = vec![
+        user("go"),
+        call("c", "f", "{\"x\":1}", CallKind::Function),
+        Item::output("c", "42"),
+    ];
     let tools = vec![Tool::function("f", "F.", json!({"type": "object"}))];
-    let prompt = Prompt { history, tools, calls: Calls::Off, ..Prompt::default() };
+    let prompt = Prompt {
+        history,
+        tools,
+        calls: Calls::Off,
+        ..Prompt::default()
+    };
     for wire in WIRES {
         let body = body(&prompt, wire);
         assert!(body.get("tools").is_none() && body.get("tool_choice").is_none());
         let text = body.to_string();
-        assert!(text.contains("[called f with") && text.contains("[f returned]\\n42"), "{text}");
+        assert!(
+            text.contains("[called f with") && text.contains("[f returned]\\n42"),
+            "{text}"
+        );
         for word in ["tool_calls", "tool_use", "\"function_call", "tool_result"] {
             assert!(!text.contains(word), "{text}");
         }
@@ -280,11 +443,26 @@ fn without_tools_everything_is_text() {
 /// For one answer nothing may be called; everything before it is what it was, byte for byte.
 #[test]
 fn calls_that_are_forbidden_leave_the_rest_as_it_was() {
-    let history = vec![user("go"), call("c", "f", "{\"x\":1}", CallKind::Function), Item::output("c", "42")];
+    let history = vec![
+        user("go"),
+        call("c", "f", "{\"x\":1}", CallKind::Function),
+        Item::output("c", "42"),
+    ];
     let tools = vec![Tool::function("f", "F.", json!({"type": "object"}))];
-    let free = Prompt { history, tools, ..Prompt::default() };
-    let forbidden = Prompt { calls: Calls::Forbidden, ..free.clone() };
-    for (wire, choice) in WIRES.into_iter().zip([json!("none"), json!("none"), json!({"type": "none"})]) {
+    let free = Prompt {
+        history,
+        tools,
+        ..Prompt::default()
+    };
+    let forbidden = Prompt {
+        calls: Calls::Forbidden,
+        ..free.clone()
+    };
+    for (wire, choice) in
+        WIRES
+            .into_iter()
+            .zip([json!("none"), json!("none"), json!({"type": "none"})])
+    {
         let (mut free, mut forbidden) = (body(&free, wire), body(&forbidden, wire));
         assert_eq!(forbidden["tool_choice"], choice, "{wire:?}");
         for body in [&mut free, &mut forbidden] {
@@ -297,13 +475,32 @@ fn calls_that_are_forbidden_leave_the_rest_as_it_was() {
 /// "The final block in an assistant message cannot be `thinking`."
 #[test]
 fn no_message_ends_in_a_thought_on_messages() {
-    let think =
-        |text: &str| thought(WireApi::Messages, json!({"type": "thinking", "thinking": text, "signature": "c2ln"}));
-    let secret = || thought(WireApi::Messages, json!({"type": "redacted_thinking", "data": "x"}));
+    let think = |text: &str| {
+        thought(
+            WireApi::Messages,
+            json!({"type": "thinking", "thinking": text, "signature": "c2ln"}),
+        )
+    };
+    let secret = || {
+        thought(
+            WireApi::Messages,
+            json!({"type": "redacted_thinking", "data": "x"}),
+        )
+    };
     // An answer that was stopped while the model thought, alone or behind words.
     let messages = conversation(
         WireApi::Messages,
-        [user("a"), think("hm"), secret(), user("b"), think("so"), said("c"), think("hm"), secret(), user("d")],
+        [
+            user("a"),
+            think("hm"),
+            secret(),
+            user("b"),
+            think("so"),
+            said("c"),
+            think("hm"),
+            secret(),
+            user("d"),
+        ],
     );
     assert_eq!(
         messages,
@@ -329,12 +526,22 @@ fn settings_have_each_apis_names() {
         effort: Some(Effort::High),
         cache_key: Some("thread".into()),
     };
-    let thinks = |thinking| Model { thinking, ..model() };
-    let responses = request(&prompt, &thinks(Thinking::Effort), &provider(WireApi::Responses));
+    let thinks = |thinking| Model {
+        thinking,
+        ..model()
+    };
+    let responses = request(
+        &prompt,
+        &thinks(Thinking::Effort),
+        &provider(WireApi::Responses),
+    );
     assert_eq!(responses["instructions"], "Be brief.");
     assert_eq!(responses["store"], json!(false));
     assert_eq!(responses["parallel_tool_calls"], json!(false));
-    assert_eq!(responses["reasoning"], json!({"summary": "auto", "effort": "high"}));
+    assert_eq!(
+        responses["reasoning"],
+        json!({"summary": "auto", "effort": "high"})
+    );
     assert_eq!(responses["include"], json!(["reasoning.encrypted_content"]));
     assert_eq!(responses["prompt_cache_key"], "thread");
     assert_eq!(responses["max_output_tokens"], 3000);
@@ -343,28 +550,77 @@ fn settings_have_each_apis_names() {
     assert!(unsaid.get("include").is_none() && unsaid.get("reasoning").is_none());
 
     let chat = request(&prompt, &thinks(Thinking::Effort), &provider(WireApi::Chat));
-    assert_eq!(chat["messages"][0], json!({"role": "system", "content": "Be brief."}));
-    assert_eq!((&chat["max_tokens"], &chat["reasoning_effort"]), (&json!(3000), &json!("high")));
+    assert_eq!(
+        chat["messages"][0],
+        json!({"role": "system", "content": "Be brief."})
+    );
+    assert_eq!(
+        (&chat["max_tokens"], &chat["reasoning_effort"]),
+        (&json!(3000), &json!("high"))
+    );
     assert_eq!(chat["parallel_tool_calls"], json!(false));
     assert_eq!(chat["stream_options"], json!({"include_usage": true}));
     assert!(chat.get("prompt_cache_key").is_none());
-    let openai = Provider { wire: WireApi::Chat, ..Provider::named("openai").unwrap() };
-    assert_eq!(request(&prompt, &model(), &openai)["max_completion_tokens"], 3000);
+    let openai = Provider {
+        wire: WireApi::Chat,
+        ..Provider::named("openai").unwrap()
+    };
+    assert_eq!(
+        request(&prompt, &model(), &openai)["max_completion_tokens"],
+        3000
+    );
 
-    let messages = request(&prompt, &thinks(Thinking::Adaptive), &provider(WireApi::Messages));
+    let messages = request(
+        &prompt,
+        &thinks(Thinking::Adaptive),
+        &provider(WireApi::Messages),
+    );
     assert_eq!(messages["thinking"], json!({"type": "adaptive"}));
     assert_eq!(messages["output_config"], json!({"effort": "high"}));
-    assert_eq!(messages["tool_choice"], json!({"type": "auto", "disable_parallel_tool_use": true}));
-    let budget = request(&prompt, &thinks(Thinking::Budget), &provider(WireApi::Messages));
-    assert_eq!(budget["thinking"], json!({"type": "enabled", "budget_tokens": 1976}));
-    let none = Prompt { effort: Some(Effort::None), ..prompt.clone() };
-    assert!(request(&none, &thinks(Thinking::Adaptive), &provider(WireApi::Messages)).get("thinking").is_none());
+    assert_eq!(
+        messages["tool_choice"],
+        json!({"type": "auto", "disable_parallel_tool_use": true})
+    );
+    let budget = request(
+        &prompt,
+        &thinks(Thinking::Budget),
+        &provider(WireApi::Messages),
+    );
+    assert_eq!(
+        budget["thinking"],
+        json!({"type": "enabled", "budget_tokens": 1976})
+    );
+    let none = Prompt {
+        effort: Some(Effort::None),
+        ..prompt.clone()
+    };
+    assert!(
+        request(
+            &none,
+            &thinks(Thinking::Adaptive),
+            &provider(WireApi::Messages)
+        )
+        .get("thinking")
+        .is_none()
+    );
     // Calls of another model, made without a thought, cannot be gone on from with a budget.
     let moved = Prompt {
-        history: vec![user("go"), call("c", "f", "{}", CallKind::Function), Item::output("c", "1")],
+        history: vec![
+            user("go"),
+            call("c", "f", "{}", CallKind::Function),
+            Item::output("c", "1"),
+        ],
         ..prompt
     };
-    assert!(request(&moved, &thinks(Thinking::Budget), &provider(WireApi::Messages)).get("thinking").is_none());
+    assert!(
+        request(
+            &moved,
+            &thinks(Thinking::Budget),
+            &provider(WireApi::Messages)
+        )
+        .get("thinking")
+        .is_none()
+    );
 }
 
 /// What stays the same from one request to the next is marked; what rides in the newest message is behind the mark.
@@ -372,7 +628,15 @@ fn settings_have_each_apis_names() {
 fn the_cache_is_told_where_to_look() {
     let marked = |history: Vec<Item>| {
         let tools = vec![Tool::function("f", "F.", json!({"type": "object"}))];
-        let body = body(&Prompt { system: "s".into(), history, tools, ..Prompt::default() }, WireApi::Messages);
+        let body = body(
+            &Prompt {
+                system: "s".into(),
+                history,
+                tools,
+                ..Prompt::default()
+            },
+            WireApi::Messages,
+        );
         let mut places = Vec::new();
         for (name, block) in [("tools", &body["tools"][0]), ("system", &body["system"][0])] {
             if block.get("cache_control").is_some() {
@@ -392,13 +656,28 @@ fn the_cache_is_told_where_to_look() {
         }
         places
     };
-    let signed = thought(WireApi::Messages, json!({"type": "thinking", "thinking": "Hm", "signature": "s"}));
+    let signed = thought(
+        WireApi::Messages,
+        json!({"type": "thinking", "thinking": "Hm", "signature": "s"}),
+    );
     assert_eq!(marked(vec![user("a")]), ["system", "a"]);
-    assert_eq!(marked(vec![user("a"), said("b"), user("c")]), ["system", "b", "c"]);
-    let turn = vec![user("a"), said("b"), user("c"), call("1", "f", "{}", CallKind::Function), Item::output("1", "x")];
+    assert_eq!(
+        marked(vec![user("a"), said("b"), user("c")]),
+        ["system", "b", "c"]
+    );
+    let turn = vec![
+        user("a"),
+        said("b"),
+        user("c"),
+        call("1", "f", "{}", CallKind::Function),
+        Item::output("1", "x"),
+    ];
     assert_eq!(marked(turn), ["system", "b", "1"]);
     // A thought cannot carry a mark.
-    assert_eq!(marked(vec![user("a"), said("b"), signed, user("c")]), ["system", "b", "c"]);
+    assert_eq!(
+        marked(vec![user("a"), said("b"), signed, user("c")]),
+        ["system", "b", "c"]
+    );
 }
 
 /// The same prompt gives the same bytes, and a longer one begins with the same.
@@ -410,6 +689,9 @@ fn requests_grow_at_the_end() {
         assert_eq!(short, conversation(wire, history.clone()).to_string());
         history.push(user("c"));
         let long = conversation(wire, history).to_string();
-        assert!(long.starts_with(short.trim_end_matches(']')), "{short} {long}");
+        assert!(
+            long.starts_with(short.trim_end_matches(']')),
+            "{short} {long}"
+        );
     }
 }

@@ -17,16 +17,23 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
 const ASK: &str = "SELVEDGE_TEST_ASK";
-const ANSWER: &str =
-    "data: {\"choices\":[{\"delta\":{\"content\":\"Hello\"},\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n";
+const ANSWER: &str = "data: {\"choices\":[{\"delta\":{\"content\":\"Hello\"},\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n";
 
 /// Not a test: what the processes that are started do.
 #[tokio::test]
 async fn ask() {
     let Ok(url) = std::env::var(ASK) else { return };
-    let provider = Provider { request_max_retries: 0, ..Provider::new("p", url, WireApi::Chat) };
-    let prompt = Prompt { history: vec![Item::message(Role::User, "hi")], ..Prompt::default() };
-    let mut stream = Client::new(provider).unwrap().stream(&prompt, &Model::known("m"));
+    let provider = Provider {
+        request_max_retries: 0,
+        ..Provider::new("p", url, WireApi::Chat)
+    };
+    let prompt = Prompt {
+        history: vec![Item::message(Role::User, "hi")],
+        ..Prompt::default()
+    };
+    let mut stream = Client::new(provider)
+        .unwrap()
+        .stream(&prompt, &Model::known("m"));
     while let Some(event) = stream.next().await {
         match event {
             Ok(event) => println!("{event:?}"),
@@ -37,7 +44,10 @@ async fn ask() {
 
 async fn asked(url: &str, environment: &[(&str, &str)]) -> String {
     let mut command = tokio::process::Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "ask", "--nocapture"]).env(ASK, url).stdin(Stdio::null());
+    command
+        .args(["--exact", "ask", "--nocapture"])
+        .env(ASK, url)
+        .stdin(Stdio::null());
     for name in [
         "HTTP_PROXY",
         "http_proxy",
@@ -51,7 +61,11 @@ async fn asked(url: &str, environment: &[(&str, &str)]) -> String {
     ] {
         command.env_remove(name);
     }
-    let output = command.envs(environment.iter().copied()).output().await.unwrap();
+    let output = command
+        .envs(environment.iter().copied())
+        .output()
+        .await
+        .unwrap();
     String::from_utf8(output.stdout).unwrap()
 }
 
@@ -61,7 +75,10 @@ async fn a_proxy_is_used_but_never_for_this_machine() {
     let address = proxy.url.trim_end_matches("/v1").to_owned();
     let out = asked("http://models.example/v1", &[("HTTP_PROXY", &address)]).await;
     assert!(out.contains("Hello"), "{out}");
-    assert_eq!(proxy.asked()[0].line, "POST http://models.example/v1/chat/completions HTTP/1.1");
+    assert_eq!(
+        proxy.asked()[0].line,
+        "POST http://models.example/v1/chat/completions HTTP/1.1"
+    );
 
     let server = Server::start([Reply::events(ANSWER)]).await;
     let out = asked(&server.url, &[("HTTP_PROXY", &address)]).await;
@@ -75,18 +92,25 @@ async fn certificates_of_ones_own_are_trusted_when_named() {
     let file = folder.path().join("own.pem");
     std::fs::write(&file, made.cert.pem()).unwrap();
     let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
-    let settings = rustls::ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_no_client_auth()
-        .with_single_cert(vec![made.cert.der().clone()], key)
-        .unwrap();
+    let settings = rustls::ServerConfig::builder_with_provider(Arc::new(
+        rustls::crypto::ring::default_provider(),
+    ))
+    .with_safe_default_protocol_versions()
+    .unwrap()
+    .with_no_client_auth()
+    .with_single_cert(vec![made.cert.der().clone()], key)
+    .unwrap();
     let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(settings));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("https://localhost:{}/v1", listener.local_addr().unwrap().port());
+    let url = format!(
+        "https://localhost:{}/v1",
+        listener.local_addr().unwrap().port()
+    );
     let server = tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
-            let Ok(mut stream) = acceptor.accept(stream).await else { continue };
+            let Ok(mut stream) = acceptor.accept(stream).await else {
+                continue;
+            };
             let mut head = [0; 4096];
             let _ = stream.read(&mut head).await;
             let answer = format!(

@@ -16,7 +16,12 @@ pub trait Cabinet: Send + Sync {
     /// The document of a key, if it is still there.
     fn get(&self, key: &str) -> Result<Option<Document>, LedgerError>;
     /// The newest document of a kind that came from this source and is no older than that.
-    fn newest(&self, kind: DocumentKind, source: &str, within: Duration) -> Result<Option<Document>, LedgerError>;
+    fn newest(
+        &self,
+        kind: DocumentKind,
+        source: &str,
+        within: Duration,
+    ) -> Result<Option<Document>, LedgerError>;
     /// What was kept last, the newest first.
     fn recent(&self, kind: DocumentKind, limit: usize) -> Result<Vec<Entry>, LedgerError>;
 }

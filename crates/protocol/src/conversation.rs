@@ -177,10 +177,16 @@ impl Usage {
     pub fn beyond(&self, part: &Self) -> Self {
         Self {
             input_tokens: self.input_tokens.saturating_sub(part.input_tokens),
-            cached_input_tokens: self.cached_input_tokens.saturating_sub(part.cached_input_tokens),
-            cache_write_input_tokens: self.cache_write_input_tokens.saturating_sub(part.cache_write_input_tokens),
+            cached_input_tokens: self
+                .cached_input_tokens
+                .saturating_sub(part.cached_input_tokens),
+            cache_write_input_tokens: self
+                .cache_write_input_tokens
+                .saturating_sub(part.cache_write_input_tokens),
             output_tokens: self.output_tokens.saturating_sub(part.output_tokens),
-            reasoning_output_tokens: self.reasoning_output_tokens.saturating_sub(part.reasoning_output_tokens),
+            reasoning_output_tokens: self
+                .reasoning_output_tokens
+                .saturating_sub(part.reasoning_output_tokens),
         }
     }
 }
@@ -188,10 +194,16 @@ impl Usage {
 impl AddAssign for Usage {
     fn add_assign(&mut self, more: Self) {
         self.input_tokens = self.input_tokens.saturating_add(more.input_tokens);
-        self.cached_input_tokens = self.cached_input_tokens.saturating_add(more.cached_input_tokens);
-        self.cache_write_input_tokens = self.cache_write_input_tokens.saturating_add(more.cache_write_input_tokens);
+        self.cached_input_tokens = self
+            .cached_input_tokens
+            .saturating_add(more.cached_input_tokens);
+        self.cache_write_input_tokens = self
+            .cache_write_input_tokens
+            .saturating_add(more.cache_write_input_tokens);
         self.output_tokens = self.output_tokens.saturating_add(more.output_tokens);
-        self.reasoning_output_tokens = self.reasoning_output_tokens.saturating_add(more.reasoning_output_tokens);
+        self.reasoning_output_tokens = self
+            .reasoning_output_tokens
+            .saturating_add(more.reasoning_output_tokens);
     }
 }
 
@@ -273,13 +285,21 @@ impl std::fmt::Display for ModelErrorKind {
 impl Item {
     /// A message of one text.
     pub fn message(role: Role, text: impl Into<String>) -> Self {
-        Self::Message(Message { role, content: vec![OutputPart::Text { text: text.into() }], native: None })
+        Self::Message(Message {
+            role,
+            content: vec![OutputPart::Text { text: text.into() }],
+            native: None,
+        })
     }
 
     /// A result of one text.
     pub fn output(call_id: impl Into<String>, text: impl Into<String>) -> Self {
         let output = vec![OutputPart::Text { text: text.into() }];
-        Self::FunctionCallOutput(FunctionCallOutput { call_id: call_id.into(), output, failed: false })
+        Self::FunctionCallOutput(FunctionCallOutput {
+            call_id: call_id.into(),
+            output,
+            failed: false,
+        })
     }
 }
 
@@ -312,8 +332,15 @@ mod tests {
 
     #[test]
     fn items_are_stored_and_read_back() {
-        let origin = Origin { wire: WireApi::Messages, provider: "anthropic".into(), model: "m".into() };
-        let native = Native { origin, json: json!({"type": "thinking", "signature": "x"}) };
+        let origin = Origin {
+            wire: WireApi::Messages,
+            provider: "anthropic".into(),
+            model: "m".into(),
+        };
+        let native = Native {
+            origin,
+            json: json!({"type": "thinking", "signature": "x"}),
+        };
         let items = vec![
             Item::message(Role::User, "hi"),
             Item::Reasoning(Reasoning {

@@ -4,7 +4,10 @@ const ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
 
 /// A new id such as `scr_7k2m9q4v8x1c3b5n`: a prefix that says what it names and 80 random bits.
 pub fn new_id(prefix: &str) -> String {
-    format!("{prefix}_{}", random().map(letter).iter().collect::<String>())
+    format!(
+        "{prefix}_{}",
+        random().map(letter).iter().collect::<String>()
+    )
 }
 
 /// A new key such as `F7K2M9Q4`: short, because models read and write it, and never to be taken for a number.
@@ -21,7 +24,9 @@ fn random() -> [u8; 16] {
     let mut bytes = [0u8; 16];
     if getrandom::fill(&mut bytes).is_err() {
         // Without a source of randomness the clock still tells two ids apart.
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        let now = std::time::SystemTime::now()
+            .duration_since(std::time::UNIX_EPOCH)
+            .unwrap_or_default();
         bytes = now.as_nanos().to_le_bytes();
     }
     bytes

@@ -208,6 +208,8 @@ impl ScriptToolCallOutput {
 
     /// The returned value.
     pub fn value(&self) -> Option<Value> {
-        self.output_json.as_deref().and_then(|json| serde_json::from_str(json).ok())
+        self.output_json
+            .as_deref()
+            .and_then(|json| serde_json::from_str(json).ok())
     }
 }

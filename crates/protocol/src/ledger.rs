@@ -31,7 +31,11 @@ pub trait Ledger: Send + Sync {
         false
     }
     /// A script is over; the recording is what it was told from outside, to be replayed.
-    fn end(&self, output: &ScriptToolCallOutput, recording: Option<&[u8]>) -> Result<(), LedgerError>;
+    fn end(
+        &self,
+        output: &ScriptToolCallOutput,
+        recording: Option<&[u8]>,
+    ) -> Result<(), LedgerError>;
     /// A script is over that did nothing but compute, and of which nothing was written before.
     fn begin_and_end(
         &self,

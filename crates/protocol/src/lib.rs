@@ -18,19 +18,20 @@ mod spec;
 mod turn;
 
 pub use approval::{
-    Answer, ApprovalDecision, ApprovalPolicy, ApprovalRequest, GatedCall, Preview, SandboxPolicy, View,
+    Answer, ApprovalDecision, ApprovalPolicy, ApprovalRequest, GatedCall, Preview, SandboxPolicy,
+    View,
 };
 pub use cabinet::{Cabinet, DOCUMENTS_KEPT, Document, DocumentKind, Entry, NewDocument};
 pub use conversation::{
-    CallKind, FinishReason, FunctionCall, FunctionCallOutput, Item, Message, ModelErrorKind, Native, Origin, Reasoning,
-    Role, Usage, WireApi,
+    CallKind, FinishReason, FunctionCall, FunctionCallOutput, Item, Message, ModelErrorKind,
+    Native, Origin, Reasoning, Role, Usage, WireApi,
 };
 pub use error::{ErrorCode, Phase, ScriptError};
 pub use event::{Event, EventSink, LogLevel, OutputStream, PlanStep, StepStatus};
 pub use id::{new_file_key, new_id};
 pub use item::{
-    CallError, CallRecord, CallStatus, LogEntry, OutputPart, RunMetadata, RunStatus, ScriptToolCall,
-    ScriptToolCallOutput,
+    CallError, CallRecord, CallStatus, LogEntry, OutputPart, RunMetadata, RunStatus,
+    ScriptToolCall, ScriptToolCallOutput,
 };
 pub use ledger::{Answered, Intent, Ledger, LedgerError, RunStart, Settled, Shelf};
 pub use limits::{Limits, Mode, ModeSettings};

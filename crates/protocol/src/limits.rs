@@ -115,6 +115,9 @@ pub struct ModeSettings {
 impl ModeSettings {
     /// Turn before provider before global; enabled where nothing is said.
     pub fn effective(self) -> Mode {
-        self.turn.or(self.provider).or(self.global).unwrap_or_default()
+        self.turn
+            .or(self.provider)
+            .or(self.global)
+            .unwrap_or_default()
     }
 }

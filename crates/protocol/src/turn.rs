@@ -45,7 +45,9 @@ impl TurnItem {
     /// What the model said, where it is that.
     pub fn said(&self) -> Option<String> {
         match self {
-            Self::Item(Item::Message(message)) if message.role == Role::Assistant => Some(message.text()),
+            Self::Item(Item::Message(message)) if message.role == Role::Assistant => {
+                Some(message.text())
+            }
             _ => None,
         }
     }
@@ -127,7 +129,10 @@ pub struct TurnError {
 impl TurnError {
     /// A model failed.
     pub fn of_model(kind: ModelErrorKind, message: impl Into<String>) -> Self {
-        Self { kind: kind.as_str().to_owned(), message: message.into() }
+        Self {
+            kind: kind.as_str().to_owned(),
+            message: message.into(),
+        }
     }
 }
 

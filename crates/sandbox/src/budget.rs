@@ -23,7 +23,11 @@ pub(crate) struct Share {
 impl MemoryBudget {
     /// A budget of `cap` bytes.
     pub fn new(cap: u64) -> Self {
-        Self { cap, used: AtomicU64::new(0), freed: Notify::new() }
+        Self {
+            cap,
+            used: AtomicU64::new(0),
+            freed: Notify::new(),
+        }
     }
 
     /// Bytes in use by all live scripts.
@@ -40,7 +44,10 @@ impl MemoryBudget {
             // From here on no release is missed.
             freed.as_mut().enable();
             if self.take(bytes) {
-                return Share { budget: self.clone(), bytes };
+                return Share {
+                    budget: self.clone(),
+                    bytes,
+                };
             }
             freed.await;
         }
@@ -77,8 +84,15 @@ impl Drop for Share {
 pub fn machine_memory() -> Option<u64> {
     let read = |path: &str| std::fs::read_to_string(path).ok();
     let total = read("/proc/meminfo").and_then(|text| {
-        let line = text.lines().find(|line| line.starts_with("MemTotal:"))?.to_owned();
-        line.split_whitespace().nth(1)?.parse::<u64>().ok().map(|kib| kib * 1024)
+        let line = text
+            .lines()
+            .find(|line| line.starts_with("MemTotal:"))?
+            .to_owned();
+        line.split_whitespace()
+            .nth(1)?
+            .parse::<u64>()
+            .ok()
+            .map(|kib| kib * 1024)
     });
     let group = read("/sys/fs/cgroup/memory.max").and_then(|text| text.trim().parse::<u64>().ok());
     total.into_iter().chain(group).min()

@@ -34,7 +34,13 @@ mod place {
         fn publish_executable(&self, start: *const u8, len: usize) -> Result<()> {
             // SAFETY: the engine names the text of `GUEST` or of its copy, whole pages with nothing else on
             // them. Nothing writes to them any more.
-            unsafe { mprotect(start.cast_mut().cast(), len, MprotectFlags::READ | MprotectFlags::EXEC)? };
+            unsafe {
+                mprotect(
+                    start.cast_mut().cast(),
+                    len,
+                    MprotectFlags::READ | MprotectFlags::EXEC,
+                )?
+            };
             Ok(())
         }
 
@@ -79,12 +85,18 @@ mod place {
                 .filter_map(|line| {
                     let (range, rest) = line.split_once(' ')?;
                     let (start, end) = range.split_once('-')?;
-                    let start = usize::from_str_radix(start, 16).ok()?.max(lies.start.addr());
+                    let start = usize::from_str_radix(start, 16)
+                        .ok()?
+                        .max(lies.start.addr());
                     let end = usize::from_str_radix(end, 16).ok()?.min(lies.end.addr());
                     rest.starts_with("r-xp").then(|| end.saturating_sub(start))
                 })
                 .sum();
-            assert!(executable > GUEST.0.len() / 4, "{executable} of {}", GUEST.0.len());
+            assert!(
+                executable > GUEST.0.len() / 4,
+                "{executable} of {}",
+                GUEST.0.len()
+            );
             assert!(executable < GUEST.0.len(), "only code, and no data");
         }
     }

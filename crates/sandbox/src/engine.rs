@@ -5,7 +5,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use wasmtime::{Config, Enabled, Engine, InstanceAllocationStrategy, InstancePre, Linker, PoolingAllocationConfig};
+use wasmtime::{
+    Config, Enabled, Engine, InstanceAllocationStrategy, InstancePre, Linker,
+    PoolingAllocationConfig,
+};
 
 use crate::budget::{MemoryBudget, machine_memory};
 use crate::code;
@@ -33,13 +36,20 @@ pub struct Settings {
 impl Settings {
     /// For a process that runs one script: places for a thousand take longer to lay out than it runs.
     pub fn for_one_script() -> Self {
-        Self { max_scripts: 1, ..Self::default() }
+        Self {
+            max_scripts: 1,
+            ..Self::default()
+        }
     }
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { max_scripts: 1024, memory_cap: machine_memory().unwrap_or(4 << 30) / 2, pooling: true }
+        Self {
+            max_scripts: 1024,
+            memory_cap: machine_memory().unwrap_or(4 << 30) / 2,
+            pooling: true,
+        }
     }
 }
 
@@ -62,7 +72,9 @@ impl Wasm {
         config.async_stack_size(NATIVE_STACK + (512 << 10));
         if settings.pooling {
             // One more than there are scripts: to freeze one, a fresh one is looked at.
-            config.allocation_strategy(InstanceAllocationStrategy::Pooling(pool(settings.max_scripts + 1)));
+            config.allocation_strategy(InstanceAllocationStrategy::Pooling(pool(
+                settings.max_scripts + 1,
+            )));
         }
         code::prepare(&mut config);
         let engine = Engine::new(&config).map_err(engine_fault)?;
@@ -70,7 +82,8 @@ impl Wasm {
         let mut linker = Linker::new(&engine);
         link(&mut linker).map_err(engine_fault)?;
         let instance = linker.instantiate_pre(&module).map_err(engine_fault)?;
-        let ticker = Ticker::new(&engine).map_err(|error| Fault::Engine(format!("cannot start a thread: {error}")))?;
+        let ticker = Ticker::new(&engine)
+            .map_err(|error| Fault::Engine(format!("cannot start a thread: {error}")))?;
         Ok(Self {
             instance,
             ticker: Arc::new(ticker),
@@ -92,7 +105,16 @@ impl Wasm {
         program: &Program<'_>,
         host: Box<dyn Host>,
     ) -> Result<Guest, Fault> {
-        Guest::new(&self.instance, &self.ticker, &self.budget, &self.pristine, place, program, host).await
+        Guest::new(
+            &self.instance,
+            &self.ticker,
+            &self.budget,
+            &self.pristine,
+            place,
+            program,
+            host,
+        )
+        .await
     }
 
     /// The memory all live scripts share.
@@ -106,9 +128,18 @@ impl Runtime for Wasm {
         BUILD
     }
 
-    fn start<'a>(&'a self, program: Program<'a>, host: Box<dyn Host>) -> BoxFuture<'a, Result<Started, Fault>> {
+    fn start<'a>(
+        &'a self,
+        program: Program<'a>,
+        host: Box<dyn Host>,
+    ) -> BoxFuture<'a, Result<Started, Fault>> {
         async move {
-            let place = self.places.clone().acquire_owned().await.map_err(|error| Fault::Engine(error.to_string()))?;
+            let place = self
+                .places
+                .clone()
+                .acquire_owned()
+                .await
+                .map_err(|error| Fault::Engine(error.to_string()))?;
             let mut guest = self.guest(place, &program, host).await?;
             let pump = guest.start(&program).await?;
             Ok((Box::new(Leaving::new(guest)) as Box<dyn Execution>, pump))
@@ -124,9 +155,17 @@ impl Runtime for Wasm {
     ) -> BoxFuture<'a, Result<Box<dyn Execution>, Fault>> {
         async move {
             if image.build != BUILD {
-                return Err(Fault::Foreign { theirs: image.build.clone(), ours: BUILD.to_owned() });
+                return Err(Fault::Foreign {
+                    theirs: image.build.clone(),
+                    ours: BUILD.to_owned(),
+                });
             }
-            let place = self.places.clone().acquire_owned().await.map_err(|error| Fault::Engine(error.to_string()))?;
+            let place = self
+                .places
+                .clone()
+                .acquire_owned()
+                .await
+                .map_err(|error| Fault::Engine(error.to_string()))?;
             let mut guest = self.guest(place, &program, host).await?;
             guest.restore(image).await?;
             Ok(Box::new(Leaving::new(guest)) as Box<dyn Execution>)
@@ -160,7 +199,9 @@ pub struct OnFirstUse {
 impl OnFirstUse {
     /// One of its own, with these settings.
     pub fn new(settings: Settings) -> Self {
-        Self { own: Some((settings, Loaded::default())) }
+        Self {
+            own: Some((settings, Loaded::default())),
+        }
     }
 
     fn wasm(&self) -> Result<Arc<Wasm>, Fault> {
@@ -180,7 +221,11 @@ impl Runtime for OnFirstUse {
         self.wasm().map(drop)
     }
 
-    fn start<'a>(&'a self, program: Program<'a>, host: Box<dyn Host>) -> BoxFuture<'a, Result<Started, Fault>> {
+    fn start<'a>(
+        &'a self,
+        program: Program<'a>,
+        host: Box<dyn Host>,
+    ) -> BoxFuture<'a, Result<Started, Fault>> {
         async move { self.wasm()?.start(program, host).await }.boxed()
     }
 
@@ -196,13 +241,18 @@ impl Runtime for OnFirstUse {
 
 impl std::fmt::Debug for Wasm {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Wasm").field("budget", &self.budget).finish_non_exhaustive()
+        f.debug_struct("Wasm")
+            .field("budget", &self.budget)
+            .finish_non_exhaustive()
     }
 }
 
 fn pool(slots: u32) -> PoolingAllocationConfig {
     let mut pool = PoolingAllocationConfig::new();
-    pool.total_core_instances(slots).total_memories(slots).total_tables(slots).total_stacks(slots);
+    pool.total_core_instances(slots)
+        .total_memories(slots)
+        .total_tables(slots)
+        .total_stacks(slots);
     pool.max_memory_size(4 << 30);
     pool.max_unused_warm_slots(0);
     // With `pagemap_scan` only pages a script wrote are restored, by copying, up to this many bytes

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use tokio::sync::OwnedSemaphorePermit;
-use wasmtime::{Caller, InstancePre, Linker, Memory, ResourceLimiter, Store, Trap, TypedFunc, UpdateDeadline};
+use wasmtime::{
+    Caller, InstancePre, Linker, Memory, ResourceLimiter, Store, Trap, TypedFunc, UpdateDeadline,
+};
 
 use crate::budget::{MemoryBudget, Share};
 use crate::image::{Image, Pristine};
@@ -100,20 +102,27 @@ impl Guest {
             memory: None,
             share,
             initial,
-            ceiling: initial.saturating_add(program.memory_limit).saturating_add(SLACK),
+            ceiling: initial
+                .saturating_add(program.memory_limit)
+                .saturating_add(SLACK),
         };
         let mut store = Store::new(instance.module().engine(), state);
         store.limiter(|state| state);
         let leash = program.leash.clone();
         store.set_epoch_deadline(1);
         store.epoch_deadline_callback(move |_| check(&leash));
-        let live = instance.instantiate_async(&mut store).await.map_err(|error| fault(&error))?;
-        let memory =
-            live.get_memory(&mut store, "memory").ok_or_else(|| Fault::Engine("the guest has no memory".into()))?;
+        let live = instance
+            .instantiate_async(&mut store)
+            .await
+            .map_err(|error| fault(&error))?;
+        let memory = live
+            .get_memory(&mut store, "memory")
+            .ok_or_else(|| Fault::Engine("the guest has no memory".into()))?;
         store.data_mut().memory = Some(memory);
         let mut address_of = |name: &str| {
-            let global =
-                live.get_global(&mut store, name).ok_or_else(|| Fault::Engine(format!("the guest has no {name}")))?;
+            let global = live
+                .get_global(&mut store, name)
+                .ok_or_else(|| Fault::Engine(format!("the guest has no {name}")))?;
             let address = global.get(&mut store).i32().unwrap_or_default();
             Ok::<_, Fault>(address as u32 as usize)
         };
@@ -138,11 +147,19 @@ impl Guest {
 
     /// Lets the ticker clear what is left, unless that would keep it from ticking.
     pub(crate) fn leave(mut self) {
-        if self.memory().is_ok_and(|memory| memory.data_size(&self.store) > MAX_LEFT_BEHIND) {
+        if self
+            .memory()
+            .is_ok_and(|memory| memory.data_size(&self.store) > MAX_LEFT_BEHIND)
+        {
             return;
         }
         self.store.data_mut().host = Box::new(Nobody);
-        let Self { store, ticker, _place: place, .. } = self;
+        let Self {
+            store,
+            ticker,
+            _place: place,
+            ..
+        } = self;
         ticker.clear((store, place));
     }
 
@@ -155,8 +172,18 @@ impl Guest {
         let memory_limit = u32::try_from(program.memory_limit).unwrap_or(u32::MAX);
         let length = program.source.len() as u32;
         let start = self.start.clone();
-        let pumped =
-            start.call_async(&mut self.store, (text, length, program.seed, memory_limit, program.stack_limit)).await;
+        let pumped = start
+            .call_async(
+                &mut self.store,
+                (
+                    text,
+                    length,
+                    program.seed,
+                    memory_limit,
+                    program.stack_limit,
+                ),
+            )
+            .await;
         self.pump(pumped)
     }
 
@@ -175,16 +202,25 @@ impl Guest {
                     r#"{{"name":"ScriptMemoryError","code":"ScriptMemoryError","message":"a result of {} bytes does not fit into the script's memory"}}"#,
                     text.len()
                 );
-                (0, error.len(), self.write(&error).await?.ok_or(Fault::Memory)?)
+                (
+                    0,
+                    error.len(),
+                    self.write(&error).await?.ok_or(Fault::Memory)?,
+                )
             }
         };
         let settle = self.settle.clone();
-        let pumped = settle.call_async(&mut self.store, (id, ok, at, len as u32)).await;
+        let pumped = settle
+            .call_async(&mut self.store, (id, ok, at, len as u32))
+            .await;
         self.pump(pumped)
     }
 
     fn memory(&self) -> Result<Memory, Fault> {
-        self.store.data().memory.ok_or_else(|| Fault::Engine("the guest has no memory".into()))
+        self.store
+            .data()
+            .memory
+            .ok_or_else(|| Fault::Engine("the guest has no memory".into()))
     }
 
     /// Makes a fresh guest the one that was frozen.
@@ -193,14 +229,21 @@ impl Guest {
             return Err(Fault::Engine("the frozen script is cut short".into()));
         }
         let memory = self.memory()?;
-        let missing = image.size().saturating_sub(memory.data_size(&self.store) as u64);
+        let missing = image
+            .size()
+            .saturating_sub(memory.data_size(&self.store) as u64);
         if missing > 0 {
             let pages = missing.div_ceil(memory.page_size(&self.store));
-            memory.grow_async(&mut self.store, pages).await.map_err(|_| Fault::Memory)?;
+            memory
+                .grow_async(&mut self.store, pages)
+                .await
+                .map_err(|_| Fault::Memory)?;
         }
         let outside = || Fault::Engine("the frozen script does not fit its own memory".into());
         for (at, page) in image.pages() {
-            memory.write(&mut self.store, at, page).map_err(|_| outside())?;
+            memory
+                .write(&mut self.store, at, page)
+                .map_err(|_| outside())?;
         }
         Ok(())
     }
@@ -215,7 +258,9 @@ impl Guest {
             linker.define_unknown_imports_as_traps(self.instance.module())?;
             let live = linker.instantiate_pre(self.instance.module())?;
             let live = live.instantiate(&mut store)?;
-            let memory = live.get_memory(&mut store, "memory").ok_or_else(|| wasmtime::Error::msg("no memory"))?;
+            let memory = live
+                .get_memory(&mut store, "memory")
+                .ok_or_else(|| wasmtime::Error::msg("no memory"))?;
             Ok(memory.data(&store).to_vec())
         })
     }
@@ -235,12 +280,17 @@ impl Guest {
 
     /// Copies text into the guest, with room for the terminator it adds; `None` when it does not fit.
     async fn write(&mut self, text: &str) -> Result<Option<u32>, Fault> {
-        let Ok(len) = u32::try_from(text.len()) else { return Ok(None) };
+        let Ok(len) = u32::try_from(text.len()) else {
+            return Ok(None);
+        };
         let at = if text.len() < MAILBOX {
             self.places.mailbox as u32
         } else {
             let alloc = self.alloc.clone();
-            alloc.call_async(&mut self.store, len).await.map_err(|error| fault(&error))?
+            alloc
+                .call_async(&mut self.store, len)
+                .await
+                .map_err(|error| fault(&error))?
         };
         if at == 0 {
             return Ok(None);
@@ -254,7 +304,11 @@ impl Guest {
 }
 
 impl Execution for Guest {
-    fn settle<'a>(&'a mut self, id: u32, outcome: Outcome<'a>) -> BoxFuture<'a, Result<Pump, Fault>> {
+    fn settle<'a>(
+        &'a mut self,
+        id: u32,
+        outcome: Outcome<'a>,
+    ) -> BoxFuture<'a, Result<Pump, Fault>> {
         self.answer(id, outcome).boxed()
     }
 
@@ -264,9 +318,14 @@ impl Execution for Guest {
     }
 
     fn heap_peak(&self) -> u64 {
-        let Some(memory) = self.store.data().memory else { return 0 };
+        let Some(memory) = self.store.data().memory else {
+            return 0;
+        };
         let read = |at: usize| {
-            let bytes = memory.data(&self.store).get(at..at + 4).and_then(|bytes| bytes.try_into().ok());
+            let bytes = memory
+                .data(&self.store)
+                .get(at..at + 4)
+                .and_then(|bytes| bytes.try_into().ok());
             u64::from(bytes.map_or(0, u32::from_le_bytes))
         };
         read(self.places.heap_peak).saturating_sub(read(self.places.heap_base))
@@ -288,7 +347,12 @@ impl State {
 }
 
 impl ResourceLimiter for State {
-    fn memory_growing(&mut self, current: usize, desired: usize, _: Option<usize>) -> wasmtime::Result<bool> {
+    fn memory_growing(
+        &mut self,
+        current: usize,
+        desired: usize,
+        _: Option<usize>,
+    ) -> wasmtime::Result<bool> {
         let growth = (desired as u64).saturating_sub(self.initial.max(current as u64));
         Ok(desired as u64 <= self.ceiling && self.share.grow(growth))
     }
@@ -300,7 +364,13 @@ impl ResourceLimiter for State {
 
 fn initial_memory(instance: &InstancePre<State>) -> u64 {
     let memory = instance.module().get_export("memory");
-    memory.and_then(|export| export.memory().map(|memory| memory.minimum() * memory.page_size())).unwrap_or(0)
+    memory
+        .and_then(|export| {
+            export
+                .memory()
+                .map(|memory| memory.minimum() * memory.page_size())
+        })
+        .unwrap_or(0)
 }
 
 /// Called at each tick while the guest computes.
@@ -345,15 +415,23 @@ pub(crate) fn link(linker: &mut Linker<State>) -> wasmtime::Result<()> {
             let path = text(&mut caller, path, path_len)?;
             let args = text(&mut caller, args, args_len)?;
             let at = (line > 0).then_some(Position { line, column });
-            caller.data_mut().queue(Request::Call { id, path, args, at })
+            caller
+                .data_mut()
+                .queue(Request::Call { id, path, args, at })
         },
     )?;
-    linker.func_wrap(MODULE, "sleep", |mut caller: Caller<'_, State>, id: u32, ms: f64| {
-        caller.data_mut().queue(Request::Sleep { id, ms })
-    })?;
-    linker.func_wrap(MODULE, "cancel", |mut caller: Caller<'_, State>, id: u32| {
-        caller.data_mut().queue(Request::Cancel { id })
-    })?;
+    linker.func_wrap(
+        MODULE,
+        "sleep",
+        |mut caller: Caller<'_, State>, id: u32, ms: f64| {
+            caller.data_mut().queue(Request::Sleep { id, ms })
+        },
+    )?;
+    linker.func_wrap(
+        MODULE,
+        "cancel",
+        |mut caller: Caller<'_, State>, id: u32| caller.data_mut().queue(Request::Cancel { id }),
+    )?;
     linker.func_wrap(
         MODULE,
         "message",
@@ -370,28 +448,42 @@ pub(crate) fn link(linker: &mut Linker<State>) -> wasmtime::Result<()> {
             })
         },
     )?;
-    linker.func_wrap(MODULE, "take", |mut caller: Caller<'_, State>, into: u32| {
-        let reply = std::mem::take(&mut caller.data_mut().reply);
-        let memory = memory(&caller)?;
-        memory.write(&mut caller, into as usize, reply.as_bytes())?;
-        wasmtime::Result::Ok(())
+    linker.func_wrap(
+        MODULE,
+        "take",
+        |mut caller: Caller<'_, State>, into: u32| {
+            let reply = std::mem::take(&mut caller.data_mut().reply);
+            let memory = memory(&caller)?;
+            memory.write(&mut caller, into as usize, reply.as_bytes())?;
+            wasmtime::Result::Ok(())
+        },
+    )?;
+    linker.func_wrap(MODULE, "now", |mut caller: Caller<'_, State>| {
+        caller.data_mut().host.now()
     })?;
-    linker.func_wrap(MODULE, "now", |mut caller: Caller<'_, State>| caller.data_mut().host.now())?;
-    linker.func_wrap(MODULE, "locate", |mut caller: Caller<'_, State>, line: u32, column: u32| {
-        let at = caller.data_mut().host.locate(Position { line, column });
-        at.map_or(0, |at| u64::from(at.line) << 32 | u64::from(at.column))
-    })?;
-    linker.func_wrap(MODULE, "finish", |mut caller: Caller<'_, State>, kind: u32, at: u32, len: u32| {
-        let said = text(&mut caller, at, len)?;
-        caller.data_mut().finish = Some(match kind {
-            0 => Finish::Value((!said.is_empty()).then_some(said)),
-            1 => Finish::Error(said),
-            2 => return Err(wasmtime::Error::new(Starved)),
-            4 => Finish::Syntax(said),
-            _ => Finish::Exit,
-        });
-        Ok(())
-    })?;
+    linker.func_wrap(
+        MODULE,
+        "locate",
+        |mut caller: Caller<'_, State>, line: u32, column: u32| {
+            let at = caller.data_mut().host.locate(Position { line, column });
+            at.map_or(0, |at| u64::from(at.line) << 32 | u64::from(at.column))
+        },
+    )?;
+    linker.func_wrap(
+        MODULE,
+        "finish",
+        |mut caller: Caller<'_, State>, kind: u32, at: u32, len: u32| {
+            let said = text(&mut caller, at, len)?;
+            caller.data_mut().finish = Some(match kind {
+                0 => Finish::Value((!said.is_empty()).then_some(said)),
+                1 => Finish::Error(said),
+                2 => return Err(wasmtime::Error::new(Starved)),
+                4 => Finish::Syntax(said),
+                _ => Finish::Exit,
+            });
+            Ok(())
+        },
+    )?;
     Ok(())
 }
 
@@ -408,7 +500,10 @@ impl fmt::Display for Starved {
 impl std::error::Error for Starved {}
 
 fn memory(caller: &Caller<'_, State>) -> wasmtime::Result<Memory> {
-    caller.data().memory.ok_or_else(|| wasmtime::Error::msg("the guest has no memory"))
+    caller
+        .data()
+        .memory
+        .ok_or_else(|| wasmtime::Error::msg("the guest has no memory"))
 }
 
 /// Text of the guest. A lone surrogate, which UTF-8 has no bytes for, comes out as U+FFFD.

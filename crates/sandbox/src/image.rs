@@ -39,22 +39,35 @@ impl Image {
                 bytes.extend_from_slice(page);
             }
         }
-        Self { build: BUILD.to_owned(), bytes }
+        Self {
+            build: BUILD.to_owned(),
+            bytes,
+        }
     }
 
     /// Whether it is whole: nothing is missing at its end.
     pub(crate) fn is_whole(&self) -> bool {
-        self.bytes.len().checked_sub(HEAD).is_some_and(|pages| pages.is_multiple_of(HEAD + PAGE))
+        self.bytes
+            .len()
+            .checked_sub(HEAD)
+            .is_some_and(|pages| pages.is_multiple_of(HEAD + PAGE))
     }
 
     /// Size of the whole memory, in bytes.
     pub(crate) fn size(&self) -> u64 {
-        self.bytes.first_chunk().map_or(0, |pages| u64::from(u32::from_le_bytes(*pages))) * PAGE as u64
+        self.bytes
+            .first_chunk()
+            .map_or(0, |pages| u64::from(u32::from_le_bytes(*pages)))
+            * PAGE as u64
     }
 
     /// Each page and where it begins.
     pub(crate) fn pages(&self) -> impl Iterator<Item = (usize, &[u8])> {
-        let pages = self.bytes.get(HEAD..).unwrap_or_default().chunks_exact(HEAD + PAGE);
+        let pages = self
+            .bytes
+            .get(HEAD..)
+            .unwrap_or_default()
+            .chunks_exact(HEAD + PAGE);
         pages.filter_map(|entry| {
             let (number, page) = entry.split_first_chunk::<HEAD>()?;
             Some((u32::from_le_bytes(*number) as usize * PAGE, page))
@@ -67,7 +80,10 @@ impl Image {
 pub(crate) struct Pristine(OnceLock<Vec<u8>>);
 
 impl Pristine {
-    pub(crate) fn get_or_read(&self, read: impl FnOnce() -> wasmtime::Result<Vec<u8>>) -> Result<&[u8], Fault> {
+    pub(crate) fn get_or_read(
+        &self,
+        read: impl FnOnce() -> wasmtime::Result<Vec<u8>>,
+    ) -> Result<&[u8], Fault> {
         if let Some(memory) = self.0.get() {
             return Ok(memory);
         }

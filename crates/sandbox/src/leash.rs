@@ -23,12 +23,19 @@ pub(crate) enum Verdict {
 impl Leash {
     /// A leash that ends `length` from now.
     pub fn new(length: Duration) -> Self {
-        Self { origin: Instant::now(), deadline: AtomicU64::new(micros(length)), cut: AtomicBool::new(false) }
+        Self {
+            origin: Instant::now(),
+            deadline: AtomicU64::new(micros(length)),
+            cut: AtomicBool::new(false),
+        }
     }
 
     /// Moves the deadline.
     pub fn stop_at(&self, deadline: Instant) {
-        self.deadline.store(micros(deadline.saturating_duration_since(self.origin)), Ordering::Relaxed);
+        self.deadline.store(
+            micros(deadline.saturating_duration_since(self.origin)),
+            Ordering::Relaxed,
+        );
     }
 
     /// Stops the script at once, wherever it is.

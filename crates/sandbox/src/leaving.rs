@@ -17,7 +17,11 @@ impl Leaving {
 }
 
 impl Execution for Leaving {
-    fn settle<'a>(&'a mut self, id: u32, outcome: Outcome<'a>) -> BoxFuture<'a, Result<Pump, Fault>> {
+    fn settle<'a>(
+        &'a mut self,
+        id: u32,
+        outcome: Outcome<'a>,
+    ) -> BoxFuture<'a, Result<Pump, Fault>> {
         match &mut self.0 {
             Some(guest) => guest.settle(id, outcome),
             None => Box::pin(std::future::ready(Err(gone()))),
@@ -25,7 +29,9 @@ impl Execution for Leaving {
     }
 
     fn freeze(&mut self) -> Result<Image, Fault> {
-        self.0.as_mut().map_or_else(|| Err(gone()), Execution::freeze)
+        self.0
+            .as_mut()
+            .map_or_else(|| Err(gone()), Execution::freeze)
     }
 
     fn heap_peak(&self) -> u64 {

@@ -29,4 +29,7 @@ pub use budget::{MemoryBudget, machine_memory};
 pub use engine::{OnFirstUse, Settings, Wasm};
 pub use image::Image;
 pub use leash::Leash;
-pub use runtime::{Execution, Fault, Finish, Host, Outcome, Position, Program, Pump, Request, Runtime, Started, State};
+pub use runtime::{
+    Execution, Fault, Finish, Host, Outcome, Position, Program, Pump, Request, Runtime, Started,
+    State,
+};

@@ -18,7 +18,11 @@ pub trait Runtime: Send + Sync {
     }
 
     /// Runs the program until it first waits, finishes or faults.
-    fn start<'a>(&'a self, program: Program<'a>, host: Box<dyn Host>) -> BoxFuture<'a, Result<Started, Fault>>;
+    fn start<'a>(
+        &'a self,
+        program: Program<'a>,
+        host: Box<dyn Host>,
+    ) -> BoxFuture<'a, Result<Started, Fault>>;
 
     /// A script that was frozen, perhaps in another process, at the await where it stood. `program` says how far it may
     /// go; what it is, is in the image. One of another build is [`Fault::Foreign`].
@@ -36,7 +40,11 @@ pub type Started = (Box<dyn Execution>, Pump);
 /// A script between two awaits.
 pub trait Execution: Send {
     /// Answers the call (or fires the timer) `id` and runs until the script waits again.
-    fn settle<'a>(&'a mut self, id: u32, outcome: Outcome<'a>) -> BoxFuture<'a, Result<Pump, Fault>>;
+    fn settle<'a>(
+        &'a mut self,
+        id: u32,
+        outcome: Outcome<'a>,
+    ) -> BoxFuture<'a, Result<Pump, Fault>>;
 
     /// The whole state of the script, which goes on as before.
     fn freeze(&mut self) -> Result<Image, Fault>;

@@ -32,7 +32,9 @@ struct Shared {
 
 impl fmt::Debug for Shared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shared").field("computing", &self.computing).finish_non_exhaustive()
+        f.debug_struct("Shared")
+            .field("computing", &self.computing)
+            .finish_non_exhaustive()
     }
 }
 
@@ -50,13 +52,19 @@ impl Ticker {
     pub(crate) fn new(engine: &wasmtime::Engine) -> std::io::Result<Self> {
         let shared = Arc::new(Shared::default());
         let (theirs, engine) = (shared.clone(), engine.weak());
-        thread::Builder::new().name("selvedge-ticker".into()).spawn(move || run(&theirs, &engine))?;
+        thread::Builder::new()
+            .name("selvedge-ticker".into())
+            .spawn(move || run(&theirs, &engine))?;
         Ok(Self { shared })
     }
 
     pub(crate) fn computing(&self) -> Computing {
         if self.shared.computing.fetch_add(1, Ordering::SeqCst) == 0 {
-            let asleep = self.shared.asleep.lock().unwrap_or_else(PoisonError::into_inner);
+            let asleep = self
+                .shared
+                .asleep
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
             if *asleep {
                 self.shared.wake.notify_one();
             }
@@ -73,7 +81,11 @@ impl Ticker {
             }
             left.push(Box::new(thing));
         }
-        let asleep = self.shared.asleep.lock().unwrap_or_else(PoisonError::into_inner);
+        let asleep = self
+            .shared
+            .asleep
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         if *asleep {
             self.shared.wake.notify_one();
         }
@@ -83,7 +95,11 @@ impl Ticker {
 impl Drop for Ticker {
     fn drop(&mut self) {
         self.shared.closed.store(true, Ordering::SeqCst);
-        let _asleep = self.shared.asleep.lock().unwrap_or_else(PoisonError::into_inner);
+        let _asleep = self
+            .shared
+            .asleep
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         self.shared.wake.notify_one();
     }
 }
@@ -105,7 +121,10 @@ fn run(shared: &Shared, engine: &wasmtime::EngineWeak) {
             let mut asleep = shared.asleep.lock().unwrap_or_else(PoisonError::into_inner);
             *asleep = true;
             while !computing() && !closed() && shared.left().is_empty() {
-                asleep = shared.wake.wait(asleep).unwrap_or_else(PoisonError::into_inner);
+                asleep = shared
+                    .wake
+                    .wait(asleep)
+                    .unwrap_or_else(PoisonError::into_inner);
             }
             *asleep = false;
             idle = 0;

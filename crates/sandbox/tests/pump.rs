@@ -6,12 +6,19 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use selvedge_sandbox::{
-    Execution, Fault, Finish, Host, Leash, Outcome, Position, Program, Pump, Request, Runtime, Settings, State, Wasm,
+    Execution, Fault, Finish, Host, Leash, Outcome, Position, Program, Pump, Request, Runtime,
+    Settings, State, Wasm,
 };
 
 fn wasm() -> &'static Wasm {
     static WASM: OnceLock<Wasm> = OnceLock::new();
-    WASM.get_or_init(|| Wasm::new(Settings { max_scripts: 64, ..Settings::default() }).unwrap())
+    WASM.get_or_init(|| {
+        Wasm::new(Settings {
+            max_scripts: 64,
+            ..Settings::default()
+        })
+        .unwrap()
+    })
 }
 
 #[derive(Default)]
@@ -27,9 +34,9 @@ impl Host for TestHost {
 
     fn message(&mut self, channel: &str, text: &str) -> Option<String> {
         match (channel, text) {
-            ("resolve", "missing") => {
-                Some(r#"!{"name":"ToolNotFoundError","message":"there is no tool `missing`"}"#.into())
-            }
+            ("resolve", "missing") => Some(
+                r#"!{"name":"ToolNotFoundError","message":"there is no tool `missing`"}"#.into(),
+            ),
             ("resolve", "space") => Some("namespace".into()),
             ("resolve", _) => Some("tool".into()),
             ("names", "") => Some(r#"["echo","space"]"#.into()),
@@ -57,8 +64,9 @@ fn program(source: &str) -> Program<'_> {
 /// Runs a body to its end; each call is answered with its own arguments.
 async fn run_body(body: &str) -> Result<Finish, Fault> {
     let source = format!("(async () => {{\n{body}\n}})");
-    let (mut execution, mut pump): (Box<dyn Execution>, Pump) =
-        wasm().start(program(&source), Box::new(TestHost::default())).await?;
+    let (mut execution, mut pump): (Box<dyn Execution>, Pump) = wasm()
+        .start(program(&source), Box::new(TestHost::default()))
+        .await?;
     let mut waiting: HashMap<u32, String> = HashMap::new();
     loop {
         if let State::Finished(finish) = pump.state {
@@ -71,7 +79,9 @@ async fn run_body(body: &str) -> Result<Finish, Fault> {
                 Request::Cancel { id } => _ = waiting.remove(&id),
             }
         }
-        let Some(id) = waiting.keys().min().copied() else { panic!("the script waits for nothing") };
+        let Some(id) = waiting.keys().min().copied() else {
+            panic!("the script waits for nothing")
+        };
         let answer = waiting.remove(&id).unwrap();
         pump = execution.settle(id, Outcome::Value(&answer)).await?;
     }
@@ -87,7 +97,10 @@ async fn value(body: &str) -> String {
 #[tokio::test]
 async fn a_value_comes_back() {
     assert_eq!(value("return 1 + 1").await, "2");
-    assert_eq!(value("return {a: [1, 'x', null]}").await, r#"{"a":[1,"x",null]}"#);
+    assert_eq!(
+        value("return {a: [1, 'x', null]}").await,
+        r#"{"a":[1,"x",null]}"#
+    );
 }
 
 #[tokio::test]
@@ -98,13 +111,17 @@ async fn calls_are_answered_and_frozen() {
 
 #[tokio::test]
 async fn sorting_a_result_in_place_says_what_to_write() {
-    let body = "const r = await tools.echo(3, 1, 2); try { r.sort() } catch (e) { return e.message }";
+    let body =
+        "const r = await tools.echo(3, 1, 2); try { r.sort() } catch (e) { return e.message }";
     assert!(value(body).await.contains("toSorted"));
 }
 
 #[tokio::test]
 async fn own_properties_may_shadow_frozen_ones() {
-    assert_eq!(value("const o = {}; o.toString = () => 'mine'; return String(o)").await, "\"mine\"");
+    assert_eq!(
+        value("const o = {}; o.toString = () => 'mine'; return String(o)").await,
+        "\"mine\""
+    );
     assert_eq!(
         value("class A { constructor() { this.constructor = 1; this.valueOf = 2 } } return new A().valueOf").await,
         "2"
@@ -161,7 +178,15 @@ async fn no_road_leads_to_code_from_strings() {
 async fn loops_are_stopped_at_the_deadline() {
     let source = "(async () => { while (true) {} })";
     let leash = Arc::new(Leash::new(Duration::from_millis(50)));
-    let result = wasm().start(Program { leash, ..program(source) }, Box::new(TestHost::default())).await;
+    let result = wasm()
+        .start(
+            Program {
+                leash,
+                ..program(source)
+            },
+            Box::new(TestHost::default()),
+        )
+        .await;
     assert!(matches!(result, Err(Fault::Deadline)));
 }
 
@@ -174,12 +199,16 @@ async fn memory_and_stack_run_out_as_errors() {
     let body = "const f = () => f() + 1; try { f() } catch (e) { return e.name }";
     assert_eq!(value(body).await, "\"RangeError\"");
     let deep = "try { JSON.parse('['.repeat(1e6)) } catch (e) { return e.name + e.message }";
-    assert_eq!(value(deep).await, "\"RangeErrorMaximum call stack size exceeded\"");
+    assert_eq!(
+        value(deep).await,
+        "\"RangeErrorMaximum call stack size exceeded\""
+    );
 }
 
 #[tokio::test]
 async fn exit_ends_the_script_and_cannot_be_caught() {
-    let body = "try { exit() } catch { return 'caught' } finally { await tools.echo(1) } return 'after'";
+    let body =
+        "try { exit() } catch { return 'caught' } finally { await tools.echo(1) } return 'after'";
     assert!(matches!(run_body(body).await, Ok(Finish::Exit)));
     let body = "await tools.echo(1); await (async () => { try { exit() } catch { throw 1 } })(); return 'after'";
     assert!(matches!(run_body(body).await, Ok(Finish::Exit)));
@@ -194,8 +223,12 @@ async fn random_is_seeded_and_the_clock_is_the_hosts() {
 
 #[tokio::test]
 async fn stacks_show_only_the_script() {
-    let body = "const f = () => { throw new Error('x') };\ntry { f() } catch (e) { return e.stack }";
-    assert_eq!(value(body).await, r#""    at f (script.ts:2:29)\n    at <anonymous> (script.ts:3:7)\n""#);
+    let body =
+        "const f = () => { throw new Error('x') };\ntry { f() } catch (e) { return e.stack }";
+    assert_eq!(
+        value(body).await,
+        r#""    at f (script.ts:2:29)\n    at <anonymous> (script.ts:3:7)\n""#
+    );
 }
 
 #[tokio::test]
@@ -228,41 +261,71 @@ async fn a_frozen_script_goes_on_in_another_instance() {
         counter.add(one).add(two); seen.set('b', big.length);
         return [counter.n, [...seen], first !== Math.random(), (await tools.echo(3)) + 1]";
     let source = format!("(async () => {{\n{body}\n}})");
-    let (mut execution, pump) = wasm().start(program(&source), Box::new(TestHost::default())).await.unwrap();
+    let (mut execution, pump) = wasm()
+        .start(program(&source), Box::new(TestHost::default()))
+        .await
+        .unwrap();
     assert_eq!(pump.requests.len(), 2);
     execution.settle(1, Outcome::Value("10")).await.unwrap();
     let image = execution.freeze().unwrap();
     drop(execution);
     // Another engine, as another process has it.
-    let elsewhere = Wasm::new(Settings { max_scripts: 1, ..Settings::default() }).unwrap();
-    let mut execution = elsewhere.thaw(&image, program(""), Box::new(TestHost::default())).await.unwrap();
+    let elsewhere = Wasm::new(Settings {
+        max_scripts: 1,
+        ..Settings::default()
+    })
+    .unwrap();
+    let mut execution = elsewhere
+        .thaw(&image, program(""), Box::new(TestHost::default()))
+        .await
+        .unwrap();
     let pump = execution.settle(2, Outcome::Value("20")).await.unwrap();
-    assert!(matches!(&pump.requests[..], [Request::Call { id: 3, .. }]), "{pump:?}");
+    assert!(
+        matches!(&pump.requests[..], [Request::Call { id: 3, .. }]),
+        "{pump:?}"
+    );
     let pump = execution.settle(3, Outcome::Value("4")).await.unwrap();
-    let State::Finished(Finish::Value(Some(value))) = pump.state else { panic!("{pump:?}") };
+    let State::Finished(Finish::Value(Some(value))) = pump.state else {
+        panic!("{pump:?}")
+    };
     assert_eq!(value, r#"[30,[["a",1],["b",300000]],true,5]"#);
 }
 
 #[tokio::test]
 async fn a_small_script_freezes_small_and_only_for_its_own_build() {
     let source = "(async () => { await tools.echo(1) })";
-    let (mut execution, _) = wasm().start(program(source), Box::new(TestHost::default())).await.unwrap();
+    let (mut execution, _) = wasm()
+        .start(program(source), Box::new(TestHost::default()))
+        .await
+        .unwrap();
     let mut image = execution.freeze().unwrap();
     assert!(image.bytes.len() < 400 << 10, "{} bytes", image.bytes.len());
     image.build = "another".into();
-    let refused = wasm().thaw(&image, program(""), Box::new(TestHost::default())).await;
+    let refused = wasm()
+        .thaw(&image, program(""), Box::new(TestHost::default()))
+        .await;
     assert!(matches!(refused, Err(Fault::Foreign { .. })));
 }
 
 #[tokio::test]
 async fn a_mangled_image_stays_behind_the_wall() {
     let source = "(async () => { await tools.echo(1); return 1 })";
-    let (mut execution, _) = wasm().start(program(source), Box::new(TestHost::default())).await.unwrap();
+    let (mut execution, _) = wasm()
+        .start(program(source), Box::new(TestHost::default()))
+        .await
+        .unwrap();
     let image = execution.freeze().unwrap();
     for step in [1, 7, 113, 1031] {
         let mut mangled = image.clone();
-        mangled.bytes.iter_mut().skip(4).step_by(step).for_each(|byte| *byte ^= 0x5a);
-        let thawed = wasm().thaw(&mangled, program(""), Box::new(TestHost::default())).await;
+        mangled
+            .bytes
+            .iter_mut()
+            .skip(4)
+            .step_by(step)
+            .for_each(|byte| *byte ^= 0x5a);
+        let thawed = wasm()
+            .thaw(&mangled, program(""), Box::new(TestHost::default()))
+            .await;
         if let Ok(mut execution) = thawed {
             let _ = execution.settle(1, Outcome::Value("1")).await;
         }
@@ -270,7 +333,9 @@ async fn a_mangled_image_stays_behind_the_wall() {
     for length in [0, 3, image.bytes.len() - 1] {
         let mut short = image.clone();
         short.bytes.truncate(length);
-        let refused = wasm().thaw(&short, program(""), Box::new(TestHost::default())).await;
+        let refused = wasm()
+            .thaw(&short, program(""), Box::new(TestHost::default()))
+            .await;
         assert!(matches!(refused, Err(Fault::Engine(_))), "{length}");
     }
 }

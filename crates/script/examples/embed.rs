@@ -26,13 +26,21 @@ async fn weather(args: Lookup) -> Result<Weather, ToolError> {
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let registry = Registry::new().with(tool("weather", "Temperature in a city.", weather).read_only())?;
-    let script = "const found = await Promise.all(['Oslo', 'Lima'].map(city => tools.weather({ city })));
+    let registry =
+        Registry::new().with(tool("weather", "Temperature in a city.", weather).read_only())?;
+    let script =
+        "const found = await Promise.all(['Oslo', 'Lima'].map(city => tools.weather({ city })));
                   return found.map(w => w.celsius).toSorted((a, b) => a - b)";
     let output = Harness::new(Orchestrator::new(registry))?.run(script).await;
     println!("value: {}", output.output_json.unwrap_or_default());
     for call in output.calls {
-        println!("{} {} {} {} ms", call.id, call.tool, call.status.as_str(), call.duration_ms);
+        println!(
+            "{} {} {} {} ms",
+            call.id,
+            call.tool,
+            call.status.as_str(),
+            call.duration_ms
+        );
     }
     Ok(())
 }

@@ -3,7 +3,9 @@
 use schemars::JsonSchema;
 use selvedge_protocol::{EventSink, Limits};
 use selvedge_script::Harness;
-use selvedge_tools::{Arguments, CallRequest, Orchestrator, Registry, Report, Scope, ScopeLimits, ToolError, tool};
+use selvedge_tools::{
+    Arguments, CallRequest, Orchestrator, Registry, Report, Scope, ScopeLimits, ToolError, tool,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
@@ -50,17 +52,35 @@ struct Blame {
 
 fn tools() -> Result<Registry, Box<dyn std::error::Error>> {
     let list = |_: Nothing| async {
-        let test = |name: &str| Test { name: name.into(), file: format!("tests/{name}.ts") };
-        Ok(["login", "logout", "search", "billing"].map(test).into_iter().collect::<Vec<_>>())
+        let test = |name: &str| Test {
+            name: name.into(),
+            file: format!("tests/{name}.ts"),
+        };
+        Ok(["login", "logout", "search", "billing"]
+            .map(test)
+            .into_iter()
+            .collect::<Vec<_>>())
     };
     let run = |args: Name| async move {
         let passed = args.name != "billing";
         let log = "  at step 1 … ok\n".repeat(60);
-        Ok(Ran { passed, output: format!("{log}{}", if passed { "passed" } else { "AssertionError: 12.5 != 12.50" }) })
+        Ok(Ran {
+            passed,
+            output: format!(
+                "{log}{}",
+                if passed {
+                    "passed"
+                } else {
+                    "AssertionError: 12.5 != 12.50"
+                }
+            ),
+        })
     };
     let blame = |args: File| async move {
         if args.file.contains("billing") {
-            Ok(Blame { owner: "ada".into() })
+            Ok(Blame {
+                owner: "ada".into(),
+            })
         } else {
             Err(ToolError::new("not in git"))
         }
@@ -74,16 +94,26 @@ fn tools() -> Result<Registry, Box<dyn std::error::Error>> {
 /// One structured call, as a model makes it: a turn, and its whole result back into the context.
 async fn turn(orchestrator: &Orchestrator, tool: &str, args: Value) -> String {
     let limits = ScopeLimits::from(&Limits::default());
-    let scope = Scope::new("turn".into(), limits, &CancellationToken::new(), EventSink::silent());
+    let scope = Scope::new(
+        "turn".into(),
+        limits,
+        &CancellationToken::new(),
+        EventSink::silent(),
+    );
     let (send, mut receive) = tokio::sync::mpsc::unbounded_channel();
     let cancel = scope.cancel.child_token();
-    let call =
-        CallRequest { id: "call_1".into(), tool: tool.into(), args: Arguments::Object(args), line: None, cancel };
+    let call = CallRequest {
+        id: "call_1".into(),
+        tool: tool.into(),
+        args: Arguments::Object(args),
+        line: None,
+        cancel,
+    };
     orchestrator.run_batch(&scope, vec![call], send).await;
     match receive.recv().await {
-        Some(Report::Finished(outcome)) => {
-            outcome.result.map_or_else(|failure| failure.message, |output| output.value.to_string())
-        }
+        Some(Report::Finished(outcome)) => outcome
+            .result
+            .map_or_else(|failure| failure.message, |output| output.value.to_string()),
         _ => String::new(),
     }
 }
@@ -94,20 +124,46 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("task: which tests fail, and whom do I ask?\n\nas structured calls:");
     let mut through_model = 0;
     let mut calls = vec![("list_tests", json!({}))];
-    calls.extend(["login", "logout", "search", "billing"].map(|name| ("run_test", json!({"name": name}))));
+    calls.extend(
+        ["login", "logout", "search", "billing"].map(|name| ("run_test", json!({"name": name}))),
+    );
     calls.push(("blame", json!({"file": "tests/billing.ts"})));
     for (number, (tool, args)) in calls.iter().enumerate() {
         let result = turn(&orchestrator, tool, args.clone()).await;
         through_model += result.len();
-        println!("  turn {}  {tool}({args})  → {} bytes back into the context", number + 1, result.len());
+        println!(
+            "  turn {}  {tool}({args})  → {} bytes back into the context",
+            number + 1,
+            result.len()
+        );
     }
-    println!("  {} turns, {through_model} bytes of results read by the model\n\nas one script:", calls.len());
-    println!("{}", SCRIPT.trim().lines().map(|line| format!("  | {line}\n")).collect::<String>());
+    println!(
+        "  {} turns, {through_model} bytes of results read by the model\n\nas one script:",
+        calls.len()
+    );
+    println!(
+        "{}",
+        SCRIPT
+            .trim()
+            .lines()
+            .map(|line| format!("  | {line}\n"))
+            .collect::<String>()
+    );
     let output = Harness::new(orchestrator)?.run(SCRIPT).await;
     let value = output.output_json.unwrap_or_default();
     for call in &output.calls {
-        println!("  {}  {} {} in {:.2} ms", call.id, call.tool, call.status.as_str(), call.duration_ms);
+        println!(
+            "  {}  {} {} in {:.2} ms",
+            call.id,
+            call.tool,
+            call.status.as_str(),
+            call.duration_ms
+        );
     }
-    println!("  → {value}\n  1 turn, {} bytes read by the model, {:.1} ms", value.len(), output.metadata.duration_ms);
+    println!(
+        "  → {value}\n  1 turn, {} bytes read by the model, {:.1} ms",
+        value.len(),
+        output.metadata.duration_ms
+    );
     Ok(())
 }

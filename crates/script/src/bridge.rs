@@ -117,20 +117,26 @@ impl Host for Bridge {
 }
 
 /// Channels on which a script asks for what it cannot know.
-const QUESTIONS: [&str; 11] =
-    ["resolve", "exists", "names", "tools", "context", "depth", "budget", "approval", "help", "load", "spawn"];
+const QUESTIONS: [&str; 11] = [
+    "resolve", "exists", "names", "tools", "context", "depth", "budget", "approval", "help",
+    "load", "spawn",
+];
 
 impl Bridge {
     fn answer(&self, channel: &str, text: &str) -> Option<String> {
         match channel {
             "resolve" => Some(self.resolve(text)),
-            "exists" => {
-                (!matches!(self.orchestrator.registry().find(text), Found::Nothing(_))).then(|| "yes".to_owned())
-            }
+            "exists" => (!matches!(self.orchestrator.registry().find(text), Found::Nothing(_)))
+                .then(|| "yes".to_owned()),
             "names" => Some(json!(self.orchestrator.registry().names_below(text)).to_string()),
             "tools" => Some(self.catalogue()),
             "context" => {
-                let tools: Vec<&String> = self.orchestrator.registry().iter().map(|tool| &tool.spec.js_name).collect();
+                let tools: Vec<&String> = self
+                    .orchestrator
+                    .registry()
+                    .iter()
+                    .map(|tool| &tool.spec.js_name)
+                    .collect();
                 let mut context = self.context.clone();
                 context["capabilities"] = json!({"tools": tools});
                 Some(context.to_string())
@@ -140,7 +146,11 @@ impl Bridge {
             "approval" => self.said().last_approval.clone(),
             "help" => Some(self.help(text)),
             "spawn" => Some(self.spawn(text)),
-            "load" => match self.said().session.load(&serde_json::from_str::<String>(text).ok()?) {
+            "load" => match self
+                .said()
+                .session
+                .load(&serde_json::from_str::<String>(text).ok()?)
+            {
                 Ok(value) => value,
                 Err(message) => Some(thrown(&json!({"name": "Error", "message": message}))),
             },
@@ -153,13 +163,17 @@ impl Bridge {
         match channel {
             "log" => self.log(text),
             "progress" => self.progress(text),
-            "text" => self.show(OutputPart::Text { text: text.to_owned() }),
+            "text" => self.show(OutputPart::Text {
+                text: text.to_owned(),
+            }),
             "image" => self.media("image", text),
             "audio" => self.media("audio", text),
             "notify" => self.notify(text),
             "yield" => {
                 if self.said().may_notify() {
-                    self.scope.events.emit(Event::Yield { script_id: self.scope.id.clone() });
+                    self.scope.events.emit(Event::Yield {
+                        script_id: self.scope.id.clone(),
+                    });
                 }
                 None
             }
@@ -171,10 +185,17 @@ impl Bridge {
                 let (id, facts) = text.split_once('\n')?;
                 let facts: Value = serde_json::from_str(facts).unwrap_or_default();
                 let part = |key: &str| facts[key].as_str().unwrap_or_default().to_owned();
-                let place = crate::outcome::first_position(&part("stack")).map(|at| format!(" (line {})", at.line));
-                let words =
-                    format!("nobody awaited it{}: {}: {}", place.unwrap_or_default(), part("name"), part("message"));
-                self.said().rejections.insert(id.parse().ok()?, shortened(&words, 500));
+                let place = crate::outcome::first_position(&part("stack"))
+                    .map(|at| format!(" (line {})", at.line));
+                let words = format!(
+                    "nobody awaited it{}: {}: {}",
+                    place.unwrap_or_default(),
+                    part("name"),
+                    part("message")
+                );
+                self.said()
+                    .rejections
+                    .insert(id.parse().ok()?, shortened(&words, 500));
                 None
             }
             "handled" => {
@@ -195,11 +216,15 @@ impl Bridge {
 
     fn resolve(&self, path: &str) -> String {
         match self.orchestrator.registry().find(path) {
-            Found::Tool(tool) if tool.spec.name == SPAWN && self.tasks.is_some() => "task".to_owned(),
+            Found::Tool(tool) if tool.spec.name == SPAWN && self.tasks.is_some() => {
+                "task".to_owned()
+            }
             Found::Tool(tool) if tool.raw().is_some() => "tool with raw".to_owned(),
             Found::Tool(_) => "tool".to_owned(),
             Found::Namespace => "namespace".to_owned(),
-            Found::Nothing(_) if self.compiled.probed.iter().any(|name| name == path) => "absent".to_owned(),
+            Found::Nothing(_) if self.compiled.probed.iter().any(|name| name == path) => {
+                "absent".to_owned()
+            }
             Found::Nothing(_) => {
                 let failure = self.orchestrator.not_found(path);
                 thrown(&json!({
@@ -226,8 +251,9 @@ impl Bridge {
 
     fn catalogue(&self) -> String {
         let tools = self.orchestrator.registry().iter();
-        let list: Vec<Value> =
-            tools.map(|tool| json!({"name": tool.spec.js_name, "description": tool.spec.description})).collect();
+        let list: Vec<Value> = tools
+            .map(|tool| json!({"name": tool.spec.js_name, "description": tool.spec.description}))
+            .collect();
         Value::Array(list).to_string()
     }
 
@@ -242,7 +268,9 @@ impl Bridge {
                 let canonical = tool.spec.name.clone();
                 declarations(&registry.filtered(|spec| spec.name == canonical))
             }
-            Found::Namespace => declarations(&registry.filtered(|spec| spec.js_name.starts_with(&format!("{name}.")))),
+            Found::Namespace => declarations(
+                &registry.filtered(|spec| spec.js_name.starts_with(&format!("{name}."))),
+            ),
             // A slip of the pen is named; words that are no name are looked for.
             Found::Nothing(near) if !near.is_empty() => self.orchestrator.not_found(name).message,
             Found::Nothing(_) => {
@@ -250,7 +278,8 @@ impl Bridge {
                 match found.is_empty() {
                     true => self.orchestrator.not_found(name).message,
                     false => {
-                        let names: Vec<String> = found.iter().map(|tool| tool.spec.name.clone()).collect();
+                        let names: Vec<String> =
+                            found.iter().map(|tool| tool.spec.name.clone()).collect();
                         declarations(&registry.filtered(|spec| names.contains(&spec.name)))
                     }
                 }
@@ -267,7 +296,11 @@ impl Bridge {
         };
         let now = self.head().now();
         if self.said().logs.log(level, message, now) {
-            self.scope.events.emit(Event::Log { script_id: self.scope.id.clone(), level, message: message.to_owned() });
+            self.scope.events.emit(Event::Log {
+                script_id: self.scope.id.clone(),
+                level,
+                message: message.to_owned(),
+            });
         }
         None
     }
@@ -275,23 +308,36 @@ impl Bridge {
     fn progress(&self, text: &str) -> Option<String> {
         let (kind, message) = text.split_once('\n').unwrap_or(("info", text));
         if self.said().progress.admit() {
-            let level = if kind == "warn" { LogLevel::Warn } else { LogLevel::Log };
+            let level = if kind == "warn" {
+                LogLevel::Warn
+            } else {
+                LogLevel::Log
+            };
             let message = message.chars().take(500).collect();
-            self.scope.events.emit(Event::Progress { script_id: self.scope.id.clone(), level, message });
+            self.scope.events.emit(Event::Progress {
+                script_id: self.scope.id.clone(),
+                level,
+                message,
+            });
         }
         None
     }
 
     fn notify(&self, text: &str) -> Option<String> {
         if text.is_empty() {
-            return Some(thrown(&json!({"name": "TypeError", "message": "notify needs something to say"})));
+            return Some(thrown(
+                &json!({"name": "TypeError", "message": "notify needs something to say"}),
+            ));
         }
         if !self.said().may_notify() {
             let message = format!("a script may notify {MAX_NOTIFICATIONS} times");
             return Some(thrown(&json!({"name": "RangeError", "message": message})));
         }
         let message = shortened(text, 4096);
-        self.scope.events.emit(Event::Notify { script_id: self.scope.id.clone(), message });
+        self.scope.events.emit(Event::Notify {
+            script_id: self.scope.id.clone(),
+            message,
+        });
         None
     }
 
@@ -299,7 +345,9 @@ impl Bridge {
         let (key, json) = text.split_once('\n')?;
         let key: String = serde_json::from_str(key).ok()?;
         let stored = self.said().session.store(&key, json);
-        stored.err().map(|message| thrown(&json!({"name": "RangeError", "message": message})))
+        stored
+            .err()
+            .map(|message| thrown(&json!({"name": "RangeError", "message": message})))
     }
 
     fn show(&self, part: OutputPart) -> Option<String> {
@@ -319,29 +367,54 @@ impl Bridge {
 
     /// `image(x)` and `audio(x)` take a `data:` URL or a content block as MCP tools return them.
     fn media(&self, kind: &str, text: &str) -> Option<String> {
-        let refuse = |message: String| Some(thrown(&json!({"name": "TypeError", "message": message})));
+        let refuse =
+            |message: String| Some(thrown(&json!({"name": "TypeError", "message": message})));
         let args: Vec<Value> = serde_json::from_str(text).unwrap_or_default();
         let given = args.into_iter().next().unwrap_or(Value::Null);
         let (data, mime) = match &given {
-            Value::String(url) => match url.strip_prefix("data:").and_then(|rest| rest.split_once(";base64,")) {
+            Value::String(url) => match url
+                .strip_prefix("data:")
+                .and_then(|rest| rest.split_once(";base64,"))
+            {
                 Some((mime, data)) => (data.to_owned(), mime.to_owned()),
-                None => return refuse(format!("{kind}() takes a base64 data: URL or a content block, not a link")),
+                None => {
+                    return refuse(format!(
+                        "{kind}() takes a base64 data: URL or a content block, not a link"
+                    ));
+                }
             },
             Value::Object(block) => {
                 let field = |name: &str| block.get(name).and_then(Value::as_str).map(str::to_owned);
-                match (field("data"), field("mimeType").or_else(|| field("mime_type"))) {
+                match (
+                    field("data"),
+                    field("mimeType").or_else(|| field("mime_type")),
+                ) {
                     (Some(data), Some(mime)) => (data, mime),
-                    _ => return refuse(format!("{kind}() takes a content block with `data` and `mimeType`")),
+                    _ => {
+                        return refuse(format!(
+                            "{kind}() takes a content block with `data` and `mimeType`"
+                        ));
+                    }
                 }
             }
-            _ => return refuse(format!("{kind}() takes a base64 data: URL or a content block")),
+            _ => {
+                return refuse(format!(
+                    "{kind}() takes a base64 data: URL or a content block"
+                ));
+            }
         };
         if !mime.starts_with(&format!("{kind}/")) {
             return refuse(format!("{kind}() was given {mime}"));
         }
         self.show(match kind {
-            "image" => OutputPart::Image { data, mime_type: mime },
-            _ => OutputPart::Audio { data, mime_type: mime },
+            "image" => OutputPart::Image {
+                data,
+                mime_type: mime,
+            },
+            _ => OutputPart::Audio {
+                data,
+                mime_type: mime,
+            },
         })
     }
 }
@@ -355,7 +428,9 @@ pub fn overview(registry: &Registry) -> String {
     let mut servers: BTreeMap<&str, usize> = BTreeMap::new();
     for tool in registry.iter() {
         let name = &tool.spec.js_name;
-        if let Some(server) = name.strip_prefix("mcp.").and_then(|rest| rest.split('.').next())
+        if let Some(server) = name
+            .strip_prefix("mcp.")
+            .and_then(|rest| rest.split('.').next())
             && registry.len() > MAX_LISTED
         {
             *servers.entry(server).or_default() += 1;

@@ -75,18 +75,29 @@ pub struct Compiler {
 
 impl Default for Compiler {
     fn default() -> Self {
-        Self { cache: Mutex::new(LruCache::new(CACHE_SIZE)) }
+        Self {
+            cache: Mutex::new(LruCache::new(CACHE_SIZE)),
+        }
     }
 }
 
 impl Compiler {
     /// The compiled script, and whether it was at hand.
-    pub fn compile(&self, source: &str, max_bytes: usize) -> Result<(Arc<Compiled>, bool), ScriptError> {
+    pub fn compile(
+        &self,
+        source: &str,
+        max_bytes: usize,
+    ) -> Result<(Arc<Compiled>, bool), ScriptError> {
         let source = unwrapped(source.strip_prefix('\u{feff}').unwrap_or(source));
         let source = source.as_ref();
         if source.len() > max_bytes {
-            let message = format!("the script has {} bytes, and may have {max_bytes}", source.len());
-            return Err(rejected(message).suggest("split it into several scripts").with("bytes", source.len()));
+            let message = format!(
+                "the script has {} bytes, and may have {max_bytes}",
+                source.len()
+            );
+            return Err(rejected(message)
+                .suggest("split it into several scripts")
+                .with("bytes", source.len()));
         }
         let key: [u8; 32] = Sha256::digest(source).into();
         if let Some(hit) = self.lock().get(&key) {
@@ -100,14 +111,25 @@ impl Compiler {
     }
 
     /// The same for bytes that may not be text.
-    pub fn compile_bytes(&self, source: &[u8], max_bytes: usize) -> Result<(Arc<Compiled>, bool), ScriptError> {
+    pub fn compile_bytes(
+        &self,
+        source: &[u8],
+        max_bytes: usize,
+    ) -> Result<(Arc<Compiled>, bool), ScriptError> {
         match std::str::from_utf8(source) {
             Ok(text) => self.compile(text, max_bytes),
             Err(error) => {
                 let before = &source[..error.valid_up_to()];
                 let line = before.iter().filter(|byte| **byte == b'\n').count() as u32 + 1;
-                let column = before.iter().rev().take_while(|byte| **byte != b'\n').count() as u32 + 1;
-                Err(rejected("the script is not UTF-8").at(line, column).suggest("save the file as UTF-8"))
+                let column = before
+                    .iter()
+                    .rev()
+                    .take_while(|byte| **byte != b'\n')
+                    .count() as u32
+                    + 1;
+                Err(rejected("the script is not UTF-8")
+                    .at(line, column)
+                    .suggest("save the file as UTF-8"))
             }
         }
     }
@@ -119,9 +141,16 @@ impl Compiler {
 
 /// A script in a Markdown fence, as models like to wrap it, without the fence; its lines keep their numbers.
 fn unwrapped(source: &str) -> Cow<'_, str> {
-    let Some(rest) = source.trim_start().strip_prefix("```") else { return source.into() };
-    let Some((info, rest)) = rest.split_once('\n') else { return source.into() };
-    let plain_info = info.trim().chars().all(|c| c.is_ascii_alphanumeric() || " -_".contains(c));
+    let Some(rest) = source.trim_start().strip_prefix("```") else {
+        return source.into();
+    };
+    let Some((info, rest)) = rest.split_once('\n') else {
+        return source.into();
+    };
+    let plain_info = info
+        .trim()
+        .chars()
+        .all(|c| c.is_ascii_alphanumeric() || " -_".contains(c));
     match rest.trim_end().strip_suffix("```") {
         Some(body) if plain_info && (body.is_empty() || body.ends_with('\n')) => {
             let before = source.len() - source.trim_start().len();
@@ -136,12 +165,18 @@ fn compile(source: &str, sha256: String) -> Result<Compiled, ScriptError> {
     let lines = Lines::of(source);
     let pragma = Pragma::read(source)?;
     let syntax_error = |diagnostic: &OxcDiagnostic| {
-        let mut error = ScriptError::new(ErrorCode::ScriptSyntaxError, Phase::Parsing, sentence(&diagnostic.message));
+        let mut error = ScriptError::new(
+            ErrorCode::ScriptSyntaxError,
+            Phase::Parsing,
+            sentence(&diagnostic.message),
+        );
         if let Some(label) = diagnostic.labels.first() {
             let at = lines.position(source, label.offset());
             error = error.at(at.line, at.column);
         }
-        error.suggestions.extend(diagnostic.help.as_ref().map(|help| sentence(help)));
+        error
+            .suggestions
+            .extend(diagnostic.help.as_ref().map(|help| sentence(help)));
         error
     };
 
@@ -152,24 +187,36 @@ fn compile(source: &str, sha256: String) -> Result<Compiled, ScriptError> {
             .suggest("write it with more statements and fewer levels"));
     }
     let allocator = Allocator::default();
-    let options =
-        ParseOptions { parse_regular_expression: true, allow_return_outside_function: true, ..ParseOptions::default() };
+    let options = ParseOptions {
+        parse_regular_expression: true,
+        allow_return_outside_function: true,
+        ..ParseOptions::default()
+    };
     let source_type = SourceType::ts().with_module(true);
-    let parsed = Parser::new(&allocator, source, source_type).with_options(options).parse();
+    let parsed = Parser::new(&allocator, source, source_type)
+        .with_options(options)
+        .parse();
     if let Some(diagnostic) = parsed.diagnostics.errors().next() {
         let error = syntax_error(diagnostic);
-        let jsx = Parser::new(&allocator, source, source_type.with_jsx(true)).with_options(options).parse();
+        let jsx = Parser::new(&allocator, source, source_type.with_jsx(true))
+            .with_options(options)
+            .parse();
         return Err(if jsx.diagnostics.has_errors() {
             error
         } else {
-            ScriptError { message: "JSX cannot be used in a script".to_owned(), ..error }
-                .suggest("return data or a string")
+            ScriptError {
+                message: "JSX cannot be used in a script".to_owned(),
+                ..error
+            }
+            .suggest("return data or a string")
         });
     }
     let mut program = parsed.program;
     program.hashbang = None;
 
-    let built = SemanticBuilder::new_compiler().with_enum_eval(true).build(&program);
+    let built = SemanticBuilder::new_compiler()
+        .with_enum_eval(true)
+        .build(&program);
     if let Some(diagnostic) = built.diagnostics.errors().next() {
         return Err(syntax_error(diagnostic));
     }
@@ -179,7 +226,9 @@ fn compile(source: &str, sha256: String) -> Result<Compiled, ScriptError> {
     if let Some(banned) = survey.banned.first() {
         let at = lines.position(source, banned.span.start);
         let message = format!("`{}` cannot be used in a script", banned.what);
-        return Err(rejected(message).at(at.line, at.column).suggest(banned.instead));
+        return Err(rejected(message)
+            .at(at.line, at.column)
+            .suggest(banned.instead));
     }
     if let Some((name, span)) = survey.constants.first() {
         let at = lines.position(source, span.start);
@@ -188,31 +237,54 @@ fn compile(source: &str, sha256: String) -> Result<Compiled, ScriptError> {
             Phase::Parsing,
             format!("`{name}` is a const and cannot be changed"),
         );
-        return Err(error.at(at.line, at.column).suggest(format!("declare it with `let {name}`")));
+        return Err(error
+            .at(at.line, at.column)
+            .suggest(format!("declare it with `let {name}`")));
     }
     if let Some((tool, field, span)) = survey.unawaited.first() {
         let at = lines.position(source, span.start);
         let message = format!("`.{field}` is read from a call that is not awaited yet");
-        return Err(rejected(message).at(at.line, at.column).suggest(format!("write (await tools.{tool}(…)).{field}")));
+        return Err(rejected(message)
+            .at(at.line, at.column)
+            .suggest(format!("write (await tools.{tool}(…)).{field}")));
     }
-    let Survey { calls, server_calls, probed, notes, bare_calls, .. } = survey;
+    let Survey {
+        calls,
+        server_calls,
+        probed,
+        notes,
+        bare_calls,
+        ..
+    } = survey;
     let declared = |name: &str| {
         let known = |symbol| {
-            scoping.symbol_name(symbol) == name && !scoping.symbol_flags(symbol).contains(SymbolFlags::Ambient)
+            scoping.symbol_name(symbol) == name
+                && !scoping.symbol_flags(symbol).contains(SymbolFlags::Ambient)
         };
         scoping.symbol_ids().any(known)
     };
     let race_is_global = !declared("Promise") && !declared("tools");
     let names = scoping.symbol_names().map(str::to_owned).collect();
-    let unresolved = scoping.root_unresolved_references().keys().map(|name| name.to_string()).collect();
+    let unresolved = scoping
+        .root_unresolved_references()
+        .keys()
+        .map(|name| name.to_string())
+        .collect();
 
-    let transformed = Transformer::new(&allocator, Path::new("script.ts"), &TransformOptions::default())
-        .build_with_scoping(scoping, &mut program);
+    let transformed = Transformer::new(
+        &allocator,
+        Path::new("script.ts"),
+        &TransformOptions::default(),
+    )
+    .build_with_scoping(scoping, &mut program);
     if let Some(diagnostic) = transformed.diagnostics.errors().next() {
         return Err(syntax_error(diagnostic));
     }
     if race_is_global {
-        MarkRaces { builder: AstBuilder::new(&allocator) }.visit_program(&mut program);
+        MarkRaces {
+            builder: AstBuilder::new(&allocator),
+        }
+        .visit_program(&mut program);
     }
     let (javascript, map) = generate(source, &program);
     Ok(Compiled {
@@ -250,8 +322,14 @@ fn generate(source: &str, program: &Program<'_>) -> (String, PositionMap) {
         indent_width: 0,
         ..CodegenOptions::default()
     };
-    let generated = Codegen::new().with_options(options).with_source_text(source).build(program);
-    let map = generated.map.map(|map| PositionMap::new(map.get_tokens(), WRAPPER_LINES)).unwrap_or_default();
+    let generated = Codegen::new()
+        .with_options(options)
+        .with_source_text(source)
+        .build(program);
+    let map = generated
+        .map
+        .map(|map| PositionMap::new(map.get_tokens(), WRAPPER_LINES))
+        .unwrap_or_default();
     (format!("(async () => {{\n{}\n}})", generated.code), map)
 }
 
@@ -266,10 +344,18 @@ impl<'a> VisitMut<'a> for MarkRaces<'a> {
         if !is_promise_race(&call.callee) || call.arguments.len() != 1 {
             return;
         }
-        let Some(Expression::ArrayExpression(array)) = call.arguments[0].as_expression() else { return };
+        let Some(Expression::ArrayExpression(array)) = call.arguments[0].as_expression() else {
+            return;
+        };
         let mask = calls_in_place(&array.elements);
         if mask != 0 {
-            let mask = Expression::new_numeric_literal(SPAN, f64::from(mask), None, NumberBase::Decimal, &self.builder);
+            let mask = Expression::new_numeric_literal(
+                SPAN,
+                f64::from(mask),
+                None,
+                NumberBase::Decimal,
+                &self.builder,
+            );
             call.arguments.push(Argument::from(mask));
             call.callee = Expression::new_identifier(SPAN, "__race", &self.builder);
         }

@@ -2,7 +2,9 @@
 
 use std::time::Instant;
 
-use selvedge_protocol::{CallStatus, ErrorCode, Phase, RunStatus, ScriptError, ScriptToolCallOutput};
+use selvedge_protocol::{
+    CallStatus, ErrorCode, Phase, RunStatus, ScriptError, ScriptToolCallOutput,
+};
 use serde_json::{Value, json};
 
 use crate::preflight::Preflight;
@@ -10,7 +12,8 @@ use crate::preview::preview;
 use crate::run::{Ended, Over};
 use crate::unicode::whole_unicode;
 
-pub(crate) const GOES_ON_ELSEWHERE: &str = "the question was answered elsewhere, and the script goes on there";
+pub(crate) const GOES_ON_ELSEWHERE: &str =
+    "the question was answered elsewhere, and the script goes on there";
 
 /// Puts value or error into the output; the value may have this many bytes.
 pub(crate) fn conclude(output: &mut ScriptToolCallOutput, max: usize, ended: Ended) {
@@ -29,8 +32,12 @@ pub(crate) fn conclude(output: &mut ScriptToolCallOutput, max: usize, ended: End
         Ok(Over::AsThen) => return,
         Ok(Over::Returned(value)) => {
             let value = value.map(|json| whole_unicode(&json).into_owned());
-            let parsed: Option<Value> = value.as_deref().and_then(|json| serde_json::from_str(json).ok());
-            output.summary = parsed.as_ref().and_then(|value| value.get("message")?.as_str().map(str::to_owned));
+            let parsed: Option<Value> = value
+                .as_deref()
+                .and_then(|json| serde_json::from_str(json).ok());
+            output.summary = parsed
+                .as_ref()
+                .and_then(|value| value.get("message")?.as_str().map(str::to_owned));
             let bytes = value.as_ref().map_or(0, String::len);
             if bytes <= max {
                 output.status = RunStatus::Completed;
@@ -41,36 +48,59 @@ pub(crate) fn conclude(output: &mut ScriptToolCallOutput, max: usize, ended: End
             too_large(bytes, max)
         }
         Err(error) => {
-            let done = output.calls.iter().filter(|call| call.status == CallStatus::Done).count();
+            let done = output
+                .calls
+                .iter()
+                .filter(|call| call.status == CallStatus::Done)
+                .count();
             let pending = output
                 .calls
                 .iter()
                 .filter(|call| {
                     call.status != CallStatus::Done
-                        && call.error.as_ref().is_none_or(|error| error.code == ErrorCode::ToolAbortedError)
+                        && call
+                            .error
+                            .as_ref()
+                            .is_none_or(|error| error.code == ErrorCode::ToolAbortedError)
                 })
                 .count();
             output.output_json = Some(partial_results(ended.results, max));
-            error.with("completedTools", done).with("pendingTools", pending)
+            error
+                .with("completedTools", done)
+                .with("pendingTools", pending)
         }
     };
     // What the engine did not understand never ran.
     let ran = error.phase != Phase::Parsing;
-    output.status = if ran { RunStatus::Error } else { RunStatus::Rejected };
+    output.status = if ran {
+        RunStatus::Error
+    } else {
+        RunStatus::Rejected
+    };
     output.error = Some(error);
 }
 
-pub(crate) fn reject(mut output: ScriptToolCallOutput, error: ScriptError, started: Instant) -> ScriptToolCallOutput {
+pub(crate) fn reject(
+    mut output: ScriptToolCallOutput,
+    error: ScriptError,
+    started: Instant,
+) -> ScriptToolCallOutput {
     output.error = Some(error);
     output.metadata.duration_ms = millis(started);
     output
 }
 
-pub(crate) fn dry_run(mut output: ScriptToolCallOutput, report: Preflight, started: Instant) -> ScriptToolCallOutput {
+pub(crate) fn dry_run(
+    mut output: ScriptToolCallOutput,
+    report: Preflight,
+    started: Instant,
+) -> ScriptToolCallOutput {
     output.status = RunStatus::DryRun;
     output.output_json = serde_json::to_string(&report).ok();
     output.error = report.errors.into_iter().next();
-    output.warnings.push("dry run: the script was checked, nothing ran".to_owned());
+    output
+        .warnings
+        .push("dry run: the script was checked, nothing ran".to_owned());
     output.metadata.duration_ms = millis(started);
     output
 }
@@ -84,11 +114,17 @@ pub(crate) fn rejection(report: Preflight) -> Option<ScriptError> {
         .map(|error| json!({"code": error.code, "message": error.message, "line": error.line, "column": error.column, "suggestions": error.suggestions}))
         .collect();
     let first = report.errors.into_iter().next()?;
-    Some(if others.is_empty() { first } else { first.with("alsoWrong", Value::Array(others)) })
+    Some(if others.is_empty() {
+        first
+    } else {
+        first.with("alsoWrong", Value::Array(others))
+    })
 }
 
 fn too_large(bytes: usize, max: usize) -> ScriptError {
-    let message = format!("the returned value has {bytes} bytes as JSON, more than {max}: output_json holds a preview");
+    let message = format!(
+        "the returned value has {bytes} bytes as JSON, more than {max}: output_json holds a preview"
+    );
     ScriptError::new(ErrorCode::SerializationError, Phase::Finalizing, message)
         .suggest("return only what is needed: filter, count, or take a slice")
         .with("bytes", bytes)
@@ -101,7 +137,11 @@ fn partial_results(results: Vec<(String, String, String)>, max: usize) -> String
         .collect();
     let whole = json!({"partialResults": list});
     let text = whole.to_string();
-    if text.len() <= max { text } else { preview(&whole, max) }
+    if text.len() <= max {
+        text
+    } else {
+        preview(&whole, max)
+    }
 }
 
 pub(crate) fn millis(since: Instant) -> f64 {

@@ -43,7 +43,12 @@ pub enum BlockFormat {
 const OPEN: &str = "<tool-calls";
 const CLOSE: &str = "</tool-calls>";
 const FENCE: &str = "```";
-const FENCE_INFO: [&str; 4] = ["ts tool-calls", "typescript tool-calls", "js tool-calls", "javascript tool-calls"];
+const FENCE_INFO: [&str; 4] = [
+    "ts tool-calls",
+    "typescript tool-calls",
+    "js tool-calls",
+    "javascript tool-calls",
+];
 
 /// All segments of a whole message.
 pub fn detect(text: &str) -> Vec<Segment> {
@@ -96,7 +101,11 @@ enum Mark {
     /// Too little text to tell.
     Unknown,
     /// An opening marker of this length.
-    Open { format: BlockFormat, len: usize, problem: Option<&'static str> },
+    Open {
+        format: BlockFormat,
+        len: usize,
+        problem: Option<&'static str>,
+    },
     /// A closing tag.
     Close,
 }
@@ -113,7 +122,9 @@ impl Detector {
         let mut segments = self.scan(true);
         if let Some(inside) = self.inside.take() {
             let what = match inside.format {
-                BlockFormat::Tag => "`<tool-calls>` is not closed: write `</tool-calls>` after the script",
+                BlockFormat::Tag => {
+                    "`<tool-calls>` is not closed: write `</tool-calls>` after the script"
+                }
                 BlockFormat::Fence => {
                     "the ```ts tool-calls fence is not closed: write ``` on a line of its own after the script"
                 }
@@ -139,8 +150,14 @@ impl Detector {
             let at = self.seen + step;
             let mark = match self.inside {
                 None => self.mark_outside(at, last),
-                Some(Inside { format: BlockFormat::Tag, .. }) => self.mark_tag(at, last),
-                Some(Inside { format: BlockFormat::Fence, .. }) => self.mark_in_fence(at, last),
+                Some(Inside {
+                    format: BlockFormat::Tag,
+                    ..
+                }) => self.mark_tag(at, last),
+                Some(Inside {
+                    format: BlockFormat::Fence,
+                    ..
+                }) => self.mark_in_fence(at, last),
             };
             match mark {
                 Mark::Unknown => {
@@ -148,12 +165,20 @@ impl Detector {
                     break;
                 }
                 Mark::Nothing => self.seen = at + 1,
-                Mark::Open { format, len, problem } => self.open(at, format, len, problem, &mut segments),
+                Mark::Open {
+                    format,
+                    len,
+                    problem,
+                } => self.open(at, format, len, problem, &mut segments),
                 Mark::Close => self.close(at, &mut segments),
             }
         }
         if self.inside.is_none() {
-            let safe = if last { self.text.len() } else { self.undecided() };
+            let safe = if last {
+                self.text.len()
+            } else {
+                self.undecided()
+            };
             self.take_text(safe, &mut segments);
         }
         segments
@@ -197,7 +222,11 @@ impl Detector {
         }
         match rest.as_bytes().get(OPEN.len()) {
             None => Mark::Unknown,
-            Some(b'>') => Mark::Open { format: BlockFormat::Tag, len: OPEN.len() + 1, problem: None },
+            Some(b'>') => Mark::Open {
+                format: BlockFormat::Tag,
+                len: OPEN.len() + 1,
+                problem: None,
+            },
             Some(byte) if byte.is_ascii_whitespace() || *byte == b'/' => Mark::Open {
                 format: BlockFormat::Tag,
                 len: OPEN.len(),
@@ -210,15 +239,29 @@ impl Detector {
     fn mark_fence(&self, at: usize, last: bool) -> Mark {
         let rest = &self.text[at..];
         if !rest.starts_with(FENCE) {
-            return if !last && FENCE.starts_with(rest) { Mark::Unknown } else { Mark::Nothing };
+            return if !last && FENCE.starts_with(rest) {
+                Mark::Unknown
+            } else {
+                Mark::Nothing
+            };
         }
         let info = &rest[FENCE.len()..];
         let Some(end) = info.find('\n') else {
-            let possible = FENCE_INFO.iter().any(|word| word.starts_with(info.trim_end()) || info.trim_end() == *word);
-            return if !last && possible { Mark::Unknown } else { Mark::Nothing };
+            let possible = FENCE_INFO
+                .iter()
+                .any(|word| word.starts_with(info.trim_end()) || info.trim_end() == *word);
+            return if !last && possible {
+                Mark::Unknown
+            } else {
+                Mark::Nothing
+            };
         };
         if FENCE_INFO.contains(&info[..end].trim_end()) {
-            Mark::Open { format: BlockFormat::Fence, len: FENCE.len() + end + 1, problem: None }
+            Mark::Open {
+                format: BlockFormat::Fence,
+                len: FENCE.len() + end + 1,
+                problem: None,
+            }
         } else {
             Mark::Nothing
         }
@@ -230,14 +273,20 @@ impl Detector {
         match rest.as_bytes()[0] {
             b'`' if self.at_line_start(at) => {
                 if !rest.starts_with(FENCE) {
-                    return if !last && FENCE.starts_with(rest) { Mark::Unknown } else { Mark::Nothing };
+                    return if !last && FENCE.starts_with(rest) {
+                        Mark::Unknown
+                    } else {
+                        Mark::Nothing
+                    };
                 }
                 let line = &rest[FENCE.len()..];
                 match line.find('\n') {
                     Some(end) if line[..end].trim().is_empty() => Mark::Close,
-                    Some(end) if FENCE_INFO.contains(&line[..end].trim_end()) => {
-                        Mark::Open { format: BlockFormat::Fence, len: FENCE.len() + end + 1, problem: None }
-                    }
+                    Some(end) if FENCE_INFO.contains(&line[..end].trim_end()) => Mark::Open {
+                        format: BlockFormat::Fence,
+                        len: FENCE.len() + end + 1,
+                        problem: None,
+                    },
                     Some(_) => Mark::Nothing,
                     None if last && line.trim().is_empty() => Mark::Close,
                     None if last => Mark::Nothing,
@@ -271,7 +320,13 @@ impl Detector {
             }
             None => {
                 self.take_text(at, segments);
-                self.inside = Some(Inside { format, start: at, body: at + len, depth: 0, problem });
+                self.inside = Some(Inside {
+                    format,
+                    start: at,
+                    body: at + len,
+                    depth: 0,
+                    problem,
+                });
             }
         }
     }
@@ -281,8 +336,12 @@ impl Detector {
             self.take_text(at, segments);
             self.seen = at + CLOSE.len();
             self.taken = self.seen;
-            let problem = "`</tool-calls>` closes nothing: no `<tool-calls>` stands before it".to_owned();
-            segments.push(Segment::Malformed { raw: CLOSE.to_owned(), problem });
+            let problem =
+                "`</tool-calls>` closes nothing: no `<tool-calls>` stands before it".to_owned();
+            segments.push(Segment::Malformed {
+                raw: CLOSE.to_owned(),
+                problem,
+            });
             return;
         };
         let len = match inside.format {
@@ -296,8 +355,15 @@ impl Detector {
         }
         let raw = self.text[inside.start..self.seen].to_owned();
         segments.push(match inside.problem {
-            Some(problem) => Segment::Malformed { raw, problem: problem.to_owned() },
-            None => Segment::Script(Block { code: code(&self.text[inside.body..at]), raw, format: inside.format }),
+            Some(problem) => Segment::Malformed {
+                raw,
+                problem: problem.to_owned(),
+            },
+            None => Segment::Script(Block {
+                code: code(&self.text[inside.body..at]),
+                raw,
+                format: inside.format,
+            }),
         });
         self.taken = self.seen;
         self.inside = None;
@@ -317,7 +383,10 @@ impl Detector {
 
 /// The script without the line break after the opening marker and the blanks before the closing one.
 fn code(body: &str) -> String {
-    let body = body.strip_prefix("\r\n").or_else(|| body.strip_prefix('\n')).unwrap_or(body);
+    let body = body
+        .strip_prefix("\r\n")
+        .or_else(|| body.strip_prefix('\n'))
+        .unwrap_or(body);
     body.trim_end().to_owned()
 }
 
@@ -336,17 +405,38 @@ mod tests {
 
     #[test]
     fn blocks_and_the_text_around_them() {
-        assert_eq!(shape("a <tool-calls>\nreturn 1\n</tool-calls> b"), ["text:a ", "script:return 1", "text: b"]);
-        assert_eq!(shape("x\n```ts tool-calls\nreturn 2\n```\ny"), ["text:x\n", "script:return 2", "text:\ny"]);
+        assert_eq!(
+            shape("a <tool-calls>\nreturn 1\n</tool-calls> b"),
+            ["text:a ", "script:return 1", "text: b"]
+        );
+        assert_eq!(
+            shape("x\n```ts tool-calls\nreturn 2\n```\ny"),
+            ["text:x\n", "script:return 2", "text:\ny"]
+        );
         assert_eq!(
             shape("<tool-calls>1</tool-calls>and<tool-calls>2</tool-calls>"),
             ["script:1", "text:and", "script:2"]
         );
-        assert_eq!(shape("```ts\nconst a = 1\n```\n"), ["text:```ts\nconst a = 1\n```\n"]);
-        assert_eq!(shape("write `<tool-calls>` around it"), ["text:write `<tool-calls>` around it"]);
-        assert_eq!(shape("<tool-calls>return `x`</tool-calls>."), ["script:return `x`", "text:."]);
-        assert_eq!(shape("a < b <tool-callsX> ``` <"), ["text:a < b <tool-callsX> ``` <"]);
-        assert_eq!(shape("```ts tool-calls\nconst t = `a\n``b`\n```"), ["script:const t = `a\n``b`"]);
+        assert_eq!(
+            shape("```ts\nconst a = 1\n```\n"),
+            ["text:```ts\nconst a = 1\n```\n"]
+        );
+        assert_eq!(
+            shape("write `<tool-calls>` around it"),
+            ["text:write `<tool-calls>` around it"]
+        );
+        assert_eq!(
+            shape("<tool-calls>return `x`</tool-calls>."),
+            ["script:return `x`", "text:."]
+        );
+        assert_eq!(
+            shape("a < b <tool-callsX> ``` <"),
+            ["text:a < b <tool-callsX> ``` <"]
+        );
+        assert_eq!(
+            shape("```ts tool-calls\nconst t = `a\n``b`\n```"),
+            ["script:const t = `a\n``b`"]
+        );
     }
 
     #[test]
@@ -356,10 +446,18 @@ mod tests {
             ["bad:a script block cannot stand inside another", "text:d"]
         );
         assert!(shape("x <tool-calls>return 1")[1].starts_with("bad:`<tool-calls>` is not closed"));
-        assert!(shape("```ts tool-calls\nreturn 1")[0].starts_with("bad:the ```ts tool-calls fence is not closed"));
+        assert!(
+            shape("```ts tool-calls\nreturn 1")[0]
+                .starts_with("bad:the ```ts tool-calls fence is not closed")
+        );
         assert!(shape("x </tool-calls> y")[1].starts_with("bad:`</tool-calls>` closes nothing"));
-        assert!(shape("<tool-calls id='1'>x</tool-calls>")[0].starts_with("bad:`<tool-calls>` takes no attributes"));
-        assert!(shape("```ts tool-calls\n<tool-calls>\n```\n")[0].starts_with("bad:a script block"));
+        assert!(
+            shape("<tool-calls id='1'>x</tool-calls>")[0]
+                .starts_with("bad:`<tool-calls>` takes no attributes")
+        );
+        assert!(
+            shape("```ts tool-calls\n<tool-calls>\n```\n")[0].starts_with("bad:a script block")
+        );
     }
 
     #[test]
@@ -384,7 +482,11 @@ mod tests {
                     segments.extend(detector.push(&text[*first..*second]));
                     segments.extend(detector.push(&text[*second..]));
                     segments.extend(detector.finish());
-                    assert_eq!(merge(segments), whole, "{text:?} split at {first} and {second}");
+                    assert_eq!(
+                        merge(segments),
+                        whole,
+                        "{text:?} split at {first} and {second}"
+                    );
                 }
             }
             let raw: String = whole

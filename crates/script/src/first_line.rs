@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use selvedge_protocol::{ErrorCode, Ledger, LedgerError, Phase, RunStart, ScriptError, ScriptToolCallOutput};
+use selvedge_protocol::{
+    ErrorCode, Ledger, LedgerError, Phase, RunStart, ScriptError, ScriptToolCallOutput,
+};
 
 /// How long a script may compute before it is written down that it runs.
 pub(crate) const SOON: Duration = Duration::from_millis(20);
@@ -22,7 +24,12 @@ pub(crate) struct FirstLine<'a> {
 
 impl<'a> FirstLine<'a> {
     pub(crate) fn new(ledger: &'a Arc<dyn Ledger>, start: RunStart<'a>) -> Self {
-        Self { ledger, start, written: AtomicBool::new(false), refused: AtomicBool::new(false) }
+        Self {
+            ledger,
+            start,
+            written: AtomicBool::new(false),
+            refused: AtomicBool::new(false),
+        }
     }
 
     pub(crate) fn is_written(&self) -> bool {
@@ -54,7 +61,11 @@ impl<'a> FirstLine<'a> {
     }
 
     /// The last line, and the first with it where it is missing.
-    pub(crate) fn end(&self, output: &ScriptToolCallOutput, recording: Option<&[u8]>) -> Result<(), LedgerError> {
+    pub(crate) fn end(
+        &self,
+        output: &ScriptToolCallOutput,
+        recording: Option<&[u8]>,
+    ) -> Result<(), LedgerError> {
         if self.refused.load(Ordering::Relaxed) {
             // It never was.
             return Ok(());

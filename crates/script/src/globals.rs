@@ -29,8 +29,14 @@ pub(crate) fn is_global(name: &str) -> bool {
     static DECLARED: OnceLock<HashSet<&'static str>> = OnceLock::new();
     let declared = DECLARED.get_or_init(|| {
         let words = ["declare const ", "declare function ", "declare class "];
-        let lines = GLOBALS.lines().filter_map(|line| words.iter().find_map(|word| line.strip_prefix(word)));
-        lines.filter_map(|rest| rest.split([':', '(', '<', ' ']).next()).collect()
+        let lines = GLOBALS
+            .lines()
+            .filter_map(|line| words.iter().find_map(|word| line.strip_prefix(word)));
+        lines
+            .filter_map(|rest| rest.split([':', '(', '<', ' ']).next())
+            .collect()
     });
-    name.starts_with(|c: char| c.is_uppercase()) || STANDARD.contains(&name) || declared.contains(name)
+    name.starts_with(|c: char| c.is_uppercase())
+        || STANDARD.contains(&name)
+        || declared.contains(name)
 }

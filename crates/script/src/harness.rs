@@ -5,12 +5,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use selvedge_protocol::{
-    ApprovalPolicy, CallRecord, CallStatus, ErrorCode, Event, LedgerError, Limits, Mode, Phase, RunStart, RunStatus,
-    ScriptError, ScriptToolCall, ScriptToolCallOutput, new_id,
+    ApprovalPolicy, CallRecord, CallStatus, ErrorCode, Event, LedgerError, Limits, Mode, Phase,
+    RunStart, RunStatus, ScriptError, ScriptToolCall, ScriptToolCallOutput, new_id,
 };
 use selvedge_sandbox::{Fault, OnFirstUse, Runtime, Settings, Wasm};
 use selvedge_tools::{
-    Approver, Means, Orchestrator, Registry, Rest, Scope, ScopeLimits, Source, Stopped, Tasks, heeding,
+    Approver, Means, Orchestrator, Registry, Rest, Scope, ScopeLimits, Source, Stopped, Tasks,
+    heeding,
 };
 use serde_json::{Value, json};
 
@@ -132,14 +133,22 @@ impl Harness {
 
     /// Runs a script with nothing special about it.
     pub async fn run(&self, source: &str) -> ScriptToolCallOutput {
-        self.run_with(source.as_bytes(), RunOptions::default()).await
+        self.run_with(source.as_bytes(), RunOptions::default())
+            .await
     }
 
     /// Checks a script without running it.
     pub fn check(&self, source: &[u8]) -> Preflight {
-        match self.compiler.compile_bytes(source, self.limits.max_source_bytes) {
+        match self
+            .compiler
+            .compile_bytes(source, self.limits.max_source_bytes)
+        {
             Ok((compiled, _)) => preflight::check(&compiled, &self.orchestrator),
-            Err(error) => Preflight { valid: false, calls: Vec::new(), errors: vec![error] },
+            Err(error) => Preflight {
+                valid: false,
+                calls: Vec::new(),
+                errors: vec![error],
+            },
         }
     }
 
@@ -164,14 +173,25 @@ impl Harness {
         let mut output = ScriptToolCallOutput::new(id, call_id);
         let mode = options.mode.unwrap_or(self.mode);
         if mode == Mode::Disabled {
-            let error = ScriptError::new(ErrorCode::ScriptRejectedError, Phase::Parsing, "scripts are disabled here")
-                .suggest("make structured tool calls, or set the mode to `enabled`");
+            let error = ScriptError::new(
+                ErrorCode::ScriptRejectedError,
+                Phase::Parsing,
+                "scripts are disabled here",
+            )
+            .suggest("make structured tool calls, or set the mode to `enabled`");
             return reject(output, error, started);
         }
-        let (compiled, cache_hit) = match self.compiler.compile_bytes(source, self.limits.max_source_bytes) {
+        let (compiled, cache_hit) = match self
+            .compiler
+            .compile_bytes(source, self.limits.max_source_bytes)
+        {
             Ok(compiled) => compiled,
             Err(error) if mode == Mode::DryRun => {
-                let report = Preflight { valid: false, calls: Vec::new(), errors: vec![error] };
+                let report = Preflight {
+                    valid: false,
+                    calls: Vec::new(),
+                    errors: vec![error],
+                };
                 return dry_run(output, report, started);
             }
             Err(error) => return reject(output, error, started),
@@ -198,14 +218,26 @@ impl Harness {
             };
             FirstLine::new(ledger, start)
         });
-        options.events.emit(Event::ScriptStarted { script_id: output.id.clone() });
+        options.events.emit(Event::ScriptStarted {
+            script_id: output.id.clone(),
+        });
         let tape = match self.orchestrator.ledger() {
-            Some(_) => Head::recording(Tape::blank(&self.limits, self.time_for(&compiled, &options))),
+            Some(_) => Head::recording(Tape::blank(
+                &self.limits,
+                self.time_for(&compiled, &options),
+            )),
             None => Head::default(),
         };
         let head = Arc::new(Mutex::new(tape));
-        let mut start = Start { begin: Begin::Fresh(first_line.as_ref()), seed, head, said: None };
-        let output = self.execute(output, &compiled, &options, &mut start, started).await;
+        let mut start = Start {
+            begin: Begin::Fresh(first_line.as_ref()),
+            seed,
+            head,
+            said: None,
+        };
+        let output = self
+            .execute(output, &compiled, &options, &mut start, started)
+            .await;
         self.over(output, &start, &options)
     }
 
@@ -230,19 +262,39 @@ impl Harness {
         if !ours && tape.cut {
             return Err("it was put away by another build of the engine, and was told too much to be told again".into());
         }
-        let values = suspended.values.iter().map(|(id, value)| (id.clone(), value.to_string()));
-        let recorded = Recorded::new(values, suspension.traffic.calls.iter().flatten().cloned().collect());
+        let values = suspended
+            .values
+            .iter()
+            .map(|(id, value)| (id.clone(), value.to_string()));
+        let recorded = Recorded::new(
+            values,
+            suspension.traffic.calls.iter().flatten().cloned().collect(),
+        );
         let mut start = if ours {
             let said = Suspension::part(&suspension.said)?;
             let head = Head::recording(std::mem::take(&mut tape));
-            Start { begin: Begin::Thawed(&suspension), seed, head: Arc::new(Mutex::new(head)), said: Some(said) }
+            Start {
+                begin: Begin::Thawed(&suspension),
+                seed,
+                head: Arc::new(Mutex::new(head)),
+                said: Some(said),
+            }
         } else {
             let head = Head::playing(std::mem::take(&mut tape));
             let begin = Begin::Retold(&recorded, &suspension);
-            Start { begin, seed, head: Arc::new(Mutex::new(head)), said: None }
+            Start {
+                begin,
+                seed,
+                head: Arc::new(Mutex::new(head)),
+                said: None,
+            }
         };
-        options.events.emit(Event::ScriptStarted { script_id: output.id.clone() });
-        let mut output = self.execute(output, &compiled, &options, &mut start, started).await;
+        options.events.emit(Event::ScriptStarted {
+            script_id: output.id.clone(),
+        });
+        let mut output = self
+            .execute(output, &compiled, &options, &mut start, started)
+            .await;
         if !ours {
             output.warnings.push(
                 "the script was put away by another build of the engine: it was begun anew and told what it had been told"
@@ -253,23 +305,41 @@ impl Harness {
     }
 
     /// A run has ended or come to rest: that is written down and told.
-    fn over(&self, mut output: ScriptToolCallOutput, start: &Start<'_>, options: &RunOptions) -> ScriptToolCallOutput {
-        if let Some(resume) = options.resume.as_ref().filter(|_| output.status != RunStatus::Suspended) {
-            output.warnings.extend(outcome::passed_over(&resume.calls.passed_over()));
+    fn over(
+        &self,
+        mut output: ScriptToolCallOutput,
+        start: &Start<'_>,
+        options: &RunOptions,
+    ) -> ScriptToolCallOutput {
+        if let Some(resume) = options
+            .resume
+            .as_ref()
+            .filter(|_| output.status != RunStatus::Suspended)
+        {
+            output
+                .warnings
+                .extend(outcome::passed_over(&resume.calls.passed_over()));
         }
         if let Some(ledger) = self.orchestrator.ledger()
             && output.status != RunStatus::Suspended
         {
             // What was begun must not be begun again either.
             let done = |call: &CallRecord| {
-                matches!(call.status, CallStatus::Done | CallStatus::OutcomeUnknown | CallStatus::Aborted)
+                matches!(
+                    call.status,
+                    CallStatus::Done | CallStatus::OutcomeUnknown | CallStatus::Aborted
+                )
             };
             let done = output.calls.iter().any(done);
             if let Some(error) = output.error.as_mut().filter(|_| done) {
-                error.suggestions.push(options.author.goes_on_from(&output.id));
+                error
+                    .suggestions
+                    .push(options.author.goes_on_from(&output.id));
             }
             let head = start.head.lock().unwrap_or_else(PoisonError::into_inner);
-            let recording = (!head.tape.cut).then(|| serde_json::to_vec(&head.tape).ok()).flatten();
+            let recording = (!head.tape.cut)
+                .then(|| serde_json::to_vec(&head.tape).ok())
+                .flatten();
             drop(head);
             let ended = match start.begin {
                 Begin::Fresh(Some(first_line)) => first_line.end(&output, recording.as_deref()),
@@ -280,7 +350,9 @@ impl Harness {
                 output.error = None;
                 output.warnings.push(GOES_ON_ELSEWHERE.to_owned());
             } else if let Err(error) = ended {
-                output.warnings.push(format!("the end of the run could not be written down: {error}"));
+                output.warnings.push(format!(
+                    "the end of the run could not be written down: {error}"
+                ));
             }
         }
         options.events.emit(Event::ScriptFinished {
@@ -302,16 +374,21 @@ impl Harness {
         let timeout = self.time_for(compiled, options);
         if let Err(fault) = self.runtime.load() {
             let message = format!("the sandbox cannot be started: {fault}");
-            let error = ScriptError::new(ErrorCode::HarnessInternalError, Phase::Executing, message)
-                .suggest("`selvedge doctor` says what this machine lacks");
+            let error =
+                ScriptError::new(ErrorCode::HarnessInternalError, Phase::Executing, message)
+                    .suggest("`selvedge doctor` says what this machine lacks");
             output.error = Some(error);
             output.status = RunStatus::Error;
             return output;
         }
         let mut first = true;
         let (ended, said) = loop {
-            let mut scope =
-                Scope::new(output.id.clone(), ScopeLimits::from(&self.limits), &options.cancel, options.events.clone());
+            let mut scope = Scope::new(
+                output.id.clone(),
+                ScopeLimits::from(&self.limits),
+                &options.cancel,
+                options.events.clone(),
+            );
             scope.source = Some(Source(compiled.source.clone()));
             scope.earlier = options.resume.as_ref().map(|resume| resume.calls.clone());
             if self.orchestrator.ledger().is_some() {
@@ -325,9 +402,11 @@ impl Harness {
                     said.session.move_to(&options.session);
                     said
                 }
-                None => {
-                    Said::new(LogMeter::new(&self.limits), ProgressMeter::new(&self.limits), options.session.view())
-                }
+                None => Said::new(
+                    LogMeter::new(&self.limits),
+                    ProgressMeter::new(&self.limits),
+                    options.session.view(),
+                ),
             };
             let said = Arc::new(Mutex::new(said));
             let tasks = self.tasks.as_ref().map(|tasks| {
@@ -368,7 +447,8 @@ impl Harness {
             // A failure of ours is tried once more, unless the world may have changed.
             let ours = matches!(&ended.result, Err(error) if error.code == ErrorCode::HarnessInternalError);
             let fresh = matches!(start.begin, Begin::Fresh(_));
-            let nothing_began = ended.calls.is_empty() && scope.calls_left() == self.limits.max_tool_calls;
+            let nothing_began =
+                ended.calls.is_empty() && scope.calls_left() == self.limits.max_tool_calls;
             if !(first && ours && fresh && nothing_began) {
                 break (ended, said);
             }
@@ -394,11 +474,19 @@ impl Harness {
         output.metadata.memory_used_mb = (ended.heap_peak as f64 / 104_857.6).round() / 10.0;
         output.metadata.random_seed = start.seed.to_string();
         conclude(&mut output, self.limits.max_return_bytes, ended);
-        let silent = output.output_json.is_none() && output.output.is_empty() && output.logs.is_empty();
-        let notes = compiled.notes.iter().filter(|note| silent || !note.if_silent);
-        output
-            .warnings
-            .extend(notes.map(|note| format!("line {}: {}", compiled.position(note.offset).line, note.message)));
+        let silent =
+            output.output_json.is_none() && output.output.is_empty() && output.logs.is_empty();
+        let notes = compiled
+            .notes
+            .iter()
+            .filter(|note| silent || !note.if_silent);
+        output.warnings.extend(notes.map(|note| {
+            format!(
+                "line {}: {}",
+                compiled.position(note.offset).line,
+                note.message
+            )
+        }));
         output.metadata.duration_ms = millis(started);
         output
     }
@@ -409,9 +497,17 @@ impl Harness {
 
     /// How long a script may take.
     fn time_for(&self, compiled: &Compiled, options: &RunOptions) -> Duration {
-        let asked = compiled.pragma.as_ref().and_then(|pragma| pragma.timeout_ms).map(Duration::from_millis);
+        let asked = compiled
+            .pragma
+            .as_ref()
+            .and_then(|pragma| pragma.timeout_ms)
+            .map(Duration::from_millis);
         let longest = Duration::from_millis(self.limits.max_timeout_ms);
-        options.timeout.or(asked).unwrap_or(Duration::from_millis(self.limits.timeout_ms)).min(longest)
+        options
+            .timeout
+            .or(asked)
+            .unwrap_or(Duration::from_millis(self.limits.timeout_ms))
+            .min(longest)
     }
 
     fn context(&self, script_id: &str, options: &RunOptions, timeout: Duration) -> Value {

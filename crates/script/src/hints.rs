@@ -6,40 +6,103 @@ use crate::compile::Compiled;
 
 /// Names authors reach for that are not there.
 const ABSENT: &[(&str, &str)] = &[
-    ("fetch", "there is no network here: use a tool for it, see help()"),
-    ("require", "there are no modules here: everything a script can use is in help()"),
-    ("process", "there is no process here: use context.workingDirectory, exit() and text()"),
+    (
+        "fetch",
+        "there is no network here: use a tool for it, see help()",
+    ),
+    (
+        "require",
+        "there are no modules here: everything a script can use is in help()",
+    ),
+    (
+        "process",
+        "there is no process here: use context.workingDirectory, exit() and text()",
+    ),
     ("Buffer", "use Uint8Array, or atob() and btoa() for base64"),
-    ("URL", "there is no URL class here: split the text with a regular expression"),
-    ("URLSearchParams", "there is no URLSearchParams here: use encodeURIComponent and join"),
-    ("TextEncoder", "there is no TextEncoder here: work with strings"),
-    ("TextDecoder", "there is no TextDecoder here: work with strings"),
-    ("Intl", "there is no Intl here: format with toFixed, padStart and regular expressions"),
-    ("setInterval", "use a loop with `await new Promise(r => setTimeout(r, ms))`"),
+    (
+        "URL",
+        "there is no URL class here: split the text with a regular expression",
+    ),
+    (
+        "URLSearchParams",
+        "there is no URLSearchParams here: use encodeURIComponent and join",
+    ),
+    (
+        "TextEncoder",
+        "there is no TextEncoder here: work with strings",
+    ),
+    (
+        "TextDecoder",
+        "there is no TextDecoder here: work with strings",
+    ),
+    (
+        "Intl",
+        "there is no Intl here: format with toFixed, padStart and regular expressions",
+    ),
+    (
+        "setInterval",
+        "use a loop with `await new Promise(r => setTimeout(r, ms))`",
+    ),
     ("setImmediate", "use setTimeout or await"),
-    ("crypto", "there is no crypto here: Math.random() is seeded for each run"),
-    ("Worker", "there are no threads here: run calls side by side with Promise.all"),
+    (
+        "crypto",
+        "there is no crypto here: Math.random() is seeded for each run",
+    ),
+    (
+        "Worker",
+        "there are no threads here: run calls side by side with Promise.all",
+    ),
     ("fs", "there is no fs here: use the file tools, see help()"),
-    ("AbortController", "calls are stopped by Promise.race([tools.a(…), timeout])"),
-    ("AbortSignal", "calls are stopped by Promise.race([tools.a(…), timeout])"),
-    ("clearInterval", "there is no setInterval here: use a loop with `await new Promise(r => setTimeout(r, ms))`"),
+    (
+        "AbortController",
+        "calls are stopped by Promise.race([tools.a(…), timeout])",
+    ),
+    (
+        "AbortSignal",
+        "calls are stopped by Promise.race([tools.a(…), timeout])",
+    ),
+    (
+        "clearInterval",
+        "there is no setInterval here: use a loop with `await new Promise(r => setTimeout(r, ms))`",
+    ),
     ("print", "use console.log(v) or text(v)"),
     ("len", "this is TypeScript: use list.length"),
     ("None", "this is TypeScript: use null"),
     ("True", "this is TypeScript: use true"),
     ("False", "this is TypeScript: use false"),
-    ("Deno", "there is no Deno here: tools reach files and commands, see help()"),
-    ("Bun", "there is no Bun here: tools reach files and commands, see help()"),
-    ("axios", "there is no network here: use a tool for it, see help()"),
-    ("_", "there is no lodash here: use Object.groupBy, toSorted, flatMap and the like"),
-    ("path", "there is no path module here: join with template strings"),
+    (
+        "Deno",
+        "there is no Deno here: tools reach files and commands, see help()",
+    ),
+    (
+        "Bun",
+        "there is no Bun here: tools reach files and commands, see help()",
+    ),
+    (
+        "axios",
+        "there is no network here: use a tool for it, see help()",
+    ),
+    (
+        "_",
+        "there is no lodash here: use Object.groupBy, toSorted, flatMap and the like",
+    ),
+    (
+        "path",
+        "there is no path module here: join with template strings",
+    ),
     ("window", "there is no browser here"),
     ("document", "there is no browser here"),
     ("module", "write `return value` to give a value back"),
     ("exports", "write `return value` to give a value back"),
     ("__dirname", "use `context.workingDirectory`"),
-    ("__filename", "a script has no file: use `context.workingDirectory`"),
-    ("global", "the global object is `globalThis`, and it is frozen"),
+    (
+        "__filename",
+        "a script has no file: use `context.workingDirectory`",
+    ),
+    (
+        "global",
+        "the global object is `globalThis`, and it is frozen",
+    ),
     ("eval", "write the code itself"),
     ("Function", "write the function itself"),
 ];
@@ -62,7 +125,10 @@ pub(crate) fn for_engine_error(
             let missing = message.strip_suffix(" is not defined")?.trim_matches('\'');
             Some(for_missing_name(missing, compiled, registry))
         }
-        "SyntaxError" => Some("JSON.parse was given text that is not JSON; tool results are parsed already".to_owned()),
+        "SyntaxError" => Some(
+            "JSON.parse was given text that is not JSON; tool results are parsed already"
+                .to_owned(),
+        ),
         "TypeError" => for_type_error(message, at, compiled),
         _ => None,
     }
@@ -88,17 +154,26 @@ fn for_missing_name(missing: &str, compiled: &Compiled, registry: &Registry) -> 
 }
 
 fn for_type_error(message: &str, at: Option<(u32, u32)>, compiled: &Compiled) -> Option<String> {
-    if message.contains("not extensible") && at.is_some_and(|at| written(compiled, at).starts_with("globalThis")) {
-        return Some("the global object is frozen: declare a variable with `let` or `const`".to_owned());
+    if message.contains("not extensible")
+        && at.is_some_and(|at| written(compiled, at).starts_with("globalThis"))
+    {
+        return Some(
+            "the global object is frozen: declare a variable with `let` or `const`".to_owned(),
+        );
     }
-    if ["read-only", "not extensible", "could not delete"].iter().any(|part| message.contains(part)) {
+    if ["read-only", "not extensible", "could not delete"]
+        .iter()
+        .any(|part| message.contains(part))
+    {
         return Some(
             "tool results, `context`, `tools` and built-ins are frozen: copy first, as in {...x, field: value}, [...list] or structuredClone(x)"
                 .to_owned(),
         );
     }
     if message.contains("not a function") {
-        let what = at.map(|at| written(compiled, at)).filter(|what| !what.is_empty());
+        let what = at
+            .map(|at| written(compiled, at))
+            .filter(|what| !what.is_empty());
         let what = what.map_or_else(|| "it".to_owned(), |what| format!("`{what}`"));
         return Some(format!(
             "{what} is not a function: look at the value with console.log, or at a tool's result with help(\"name\")"
@@ -107,7 +182,10 @@ fn for_type_error(message: &str, at: Option<(u32, u32)>, compiled: &Compiled) ->
     if message.contains("not iterable") {
         return Some("a list was expected: was a call not awaited? Use Object.entries(x) for an object, Promise.all([a, b]) for several promises".to_owned());
     }
-    if ["of undefined", "of null", "undefined or null"].iter().any(|part| message.contains(part)) {
+    if ["of undefined", "of null", "undefined or null"]
+        .iter()
+        .any(|part| message.contains(part))
+    {
         return Some("a value is missing: was a call not awaited, or does the result have another shape? help(\"name\") shows it".to_owned());
     }
     None
@@ -115,11 +193,25 @@ fn for_type_error(message: &str, at: Option<(u32, u32)>, compiled: &Compiled) ->
 
 /// The name or member that stands at a place of the script.
 fn written(compiled: &Compiled, (line, column): (u32, u32)) -> String {
-    let text = compiled.source.lines().nth((line as usize).saturating_sub(1)).unwrap_or_default();
+    let text = compiled
+        .source
+        .lines()
+        .nth((line as usize).saturating_sub(1))
+        .unwrap_or_default();
     let chars: Vec<char> = text.chars().collect();
     let part = |c: &char| c.is_alphanumeric() || "_$.?".contains(*c);
     let at = (column as usize).saturating_sub(1).min(chars.len());
-    let start = chars[..at].iter().rposition(|c| !part(c)).map_or(0, |before| before + 1);
-    let end = chars[at..].iter().position(|c| !part(c)).map_or(chars.len(), |after| at + after);
-    chars[start..end].iter().collect::<String>().trim_matches(['.', '?']).to_owned()
+    let start = chars[..at]
+        .iter()
+        .rposition(|c| !part(c))
+        .map_or(0, |before| before + 1);
+    let end = chars[at..]
+        .iter()
+        .position(|c| !part(c))
+        .map_or(chars.len(), |after| at + after);
+    chars[start..end]
+        .iter()
+        .collect::<String>()
+        .trim_matches(['.', '?'])
+        .to_owned()
 }

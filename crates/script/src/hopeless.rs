@@ -13,7 +13,9 @@ use crate::nesting::too_much;
 use crate::positions::Lines;
 
 /// Words that begin a statement and nothing else.
-const STATEMENTS: [&str; 9] = ["const", "let", "return", "if", "for", "while", "try", "throw", "switch"];
+const STATEMENTS: [&str; 9] = [
+    "const", "let", "return", "if", "for", "while", "try", "throw", "switch",
+];
 /// What is longer is left to the compiler, which has the stack for it.
 const MAX_BYTES: usize = 64 << 10;
 
@@ -27,17 +29,23 @@ pub fn hopeless(beginning: &str) -> Option<ScriptError> {
     let before = &beginning[..last];
     let parse = || {
         let allocator = Allocator::default();
-        let options = ParseOptions { allow_return_outside_function: true, ..ParseOptions::default() };
-        let parsed = Parser::new(&allocator, before, SourceType::ts().with_module(true)).with_options(options).parse();
+        let options = ParseOptions {
+            allow_return_outside_function: true,
+            ..ParseOptions::default()
+        };
+        let parsed = Parser::new(&allocator, before, SourceType::ts().with_module(true))
+            .with_options(options)
+            .parse();
         let error = parsed.diagnostics.errors().next()?;
         let label = error.labels.first()?;
         let message = error.message.trim_end_matches('.').to_owned();
         // A quote or a bracket that was never closed swallows what follows; only its end can tell.
-        let unclosed =
-            message.to_lowercase().contains("unterminated") || label.offset() as usize >= before.trim_end().len();
+        let unclosed = message.to_lowercase().contains("unterminated")
+            || label.offset() as usize >= before.trim_end().len();
         (!unclosed).then(|| {
             let at = Lines::of(before).position(before, label.offset());
-            ScriptError::new(ErrorCode::ScriptSyntaxError, Phase::Parsing, message).at(at.line, at.column)
+            ScriptError::new(ErrorCode::ScriptSyntaxError, Phase::Parsing, message)
+                .at(at.line, at.column)
         })
     };
     stacker::grow((1 << 20) + before.len() * (8 << 10), parse)
@@ -61,7 +69,9 @@ fn last_statement(source: &str) -> Option<usize> {
             b'\n' => fresh = true,
             b' ' | b'\t' | b'\r' => {}
             b'/' if bytes.get(at + 1) == Some(&b'/') => {
-                at = source[at..].find('\n').map_or(bytes.len(), |step| at + step);
+                at = source[at..]
+                    .find('\n')
+                    .map_or(bytes.len(), |step| at + step);
                 continue;
             }
             b'/' if bytes.get(at + 1) == Some(&b'*') => {
@@ -93,7 +103,11 @@ fn last_statement(source: &str) -> Option<usize> {
                 }
                 word = start..at;
                 // A word that may still grow is none yet.
-                if fresh && open.is_empty() && at < bytes.len() && STATEMENTS.contains(&&source[start..at]) {
+                if fresh
+                    && open.is_empty()
+                    && at < bytes.len()
+                    && STATEMENTS.contains(&&source[start..at])
+                {
                     last = Some(start);
                 }
                 before = bytes[at - 1];
@@ -118,8 +132,18 @@ fn is_word(byte: u8) -> bool {
 
 /// Whether a slash behind this begins a pattern, not a division.
 fn begins_pattern(before: u8, word: &str) -> bool {
-    const WORDS: [&str; 10] =
-        ["return", "typeof", "case", "in", "of", "delete", "void", "await", "yield", "instanceof"];
+    const WORDS: [&str; 10] = [
+        "return",
+        "typeof",
+        "case",
+        "in",
+        "of",
+        "delete",
+        "void",
+        "await",
+        "yield",
+        "instanceof",
+    ];
     match before {
         b')' | b']' | b'}' | b'\'' | b'"' | b'`' => false,
         _ if !word.is_empty() => WORDS.contains(&word),
@@ -184,9 +208,15 @@ mod tests {
         let script = "const a = 1;\nconst b = = 2;\nconst c = 3;\nretu";
         let error = hopeless(script).unwrap();
         assert_eq!((error.line, error.column), (Some(2), Some(11)), "{error:?}");
-        assert!(hopeless("const x = [1, 2;\nreturn x").is_none(), "a bracket may still be closed");
+        assert!(
+            hopeless("const x = [1, 2;\nreturn x").is_none(),
+            "a bracket may still be closed"
+        );
         assert!(hopeless("foo bar baz\nif (x) {").is_some());
-        assert!(hopeless("const s = 'it's';\nreturn s;").is_none(), "the quote cannot be followed");
+        assert!(
+            hopeless("const s = 'it's';\nreturn s;").is_none(),
+            "the quote cannot be followed"
+        );
         assert!(hopeless("const f = (a b) => 1;\n\nfor (const x of y) {").is_some());
     }
 

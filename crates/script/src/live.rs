@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 use selvedge_protocol::{
-    CallRecord, ErrorCode, Event, EventSink, LogEntry, OutputPart, Phase, RunStatus, ScriptError, ScriptToolCallOutput,
-    new_id,
+    CallRecord, ErrorCode, Event, EventSink, LogEntry, OutputPart, Phase, RunStatus, ScriptError,
+    ScriptToolCallOutput, new_id,
 };
 use selvedge_tools::Approver;
 use tokio::sync::{Notify, broadcast, oneshot};
@@ -37,7 +37,11 @@ pub struct LiveLimits {
 
 impl Default for LiveLimits {
     fn default() -> Self {
-        Self { running: 32, kept: 32, grace: Duration::from_secs(10) }
+        Self {
+            running: 32,
+            kept: 32,
+            grace: Duration::from_secs(10),
+        }
     }
 }
 
@@ -148,7 +152,11 @@ pub struct TooManyRuns {
 }
 
 fn describe(run: &LiveSummary) -> String {
-    let name = run.name.as_ref().map(|name| format!(" ({name})")).unwrap_or_default();
+    let name = run
+        .name
+        .as_ref()
+        .map(|name| format!(" ({name})"))
+        .unwrap_or_default();
     format!("{}{name}, for {} s", run.id, run.age.as_secs())
 }
 
@@ -162,7 +170,10 @@ const MAX_LOGS: usize = 50;
 impl LiveRuns {
     /// No runs yet.
     pub fn new(limits: LiveLimits) -> Self {
-        Self(Arc::new(Shared { limits, runs: Mutex::default() }))
+        Self(Arc::new(Shared {
+            limits,
+            runs: Mutex::default(),
+        }))
     }
 
     /// Starts a script and leaves it to itself. Must be called on a tokio runtime.
@@ -173,16 +184,24 @@ impl LiveRuns {
         mut options: RunOptions,
         name: Option<String>,
     ) -> Result<LiveRun, TooManyRuns> {
-        let pragma = std::str::from_utf8(&source).ok().and_then(|text| Pragma::read(text).ok().flatten());
+        let pragma = std::str::from_utf8(&source)
+            .ok()
+            .and_then(|text| Pragma::read(text).ok().flatten());
         let id = options.id.get_or_insert_with(|| new_id("scr")).clone();
-        let call_id = options.call_id.get_or_insert_with(|| new_id("call")).clone();
+        let call_id = options
+            .call_id
+            .get_or_insert_with(|| new_id("call"))
+            .clone();
         let entry = Arc::new(Entry {
             id,
             call_id,
             name,
             session: options.facts.session_id.clone(),
             since: Instant::now(),
-            yield_after: pragma.as_ref().and_then(|pragma| pragma.yield_time_ms).map(Duration::from_millis),
+            yield_after: pragma
+                .as_ref()
+                .and_then(|pragma| pragma.yield_time_ms)
+                .map(Duration::from_millis),
             cancel: options.cancel.child_token(),
             now: Mutex::default(),
             news: Notify::new(),
@@ -195,7 +214,10 @@ impl LiveRuns {
             if runs.running.len() >= self.0.limits.running
                 && let Some(oldest) = runs.running.first()
             {
-                return Err(TooManyRuns { running: runs.running.len(), oldest: Box::new(oldest.summary()) });
+                return Err(TooManyRuns {
+                    running: runs.running.len(),
+                    oldest: Box::new(oldest.summary()),
+                });
             }
             runs.running.push(entry.clone());
             if !std::mem::replace(&mut runs.watched, true) {
@@ -207,7 +229,11 @@ impl LiveRuns {
         let (events, seen) = (std::mem::take(&mut options.events), entry.clone());
         options.events = EventSink::new(move |event| {
             seen.take(&event);
-            if let Some(listened) = seen.events.get().filter(|listened| listened.receiver_count() > 0) {
+            if let Some(listened) = seen
+                .events
+                .get()
+                .filter(|listened| listened.receiver_count() > 0)
+            {
                 // Whoever left since needs no word.
                 let _ = listened.send(event.clone());
             }
@@ -216,7 +242,9 @@ impl LiveRuns {
         let (harness, running, shared) = (harness.clone(), entry.clone(), Arc::downgrade(&self.0));
         let task = tokio::spawn(async move {
             let run = AssertUnwindSafe(harness.run_with(&source, options)).catch_unwind();
-            let output = run.await.unwrap_or_else(|_| running.broken("the run broke"));
+            let output = run
+                .await
+                .unwrap_or_else(|_| running.broken("the run broke"));
             Shared::end(&shared, &running, output);
         });
         // Set once.
@@ -227,12 +255,21 @@ impl LiveRuns {
     /// The run of this id, also when it is over but not forgotten.
     pub fn find(&self, id: &str) -> Option<LiveRun> {
         let runs = self.runs();
-        runs.running.iter().chain(&runs.ended).find(|entry| entry.id == id).cloned().map(LiveRun)
+        runs.running
+            .iter()
+            .chain(&runs.ended)
+            .find(|entry| entry.id == id)
+            .cloned()
+            .map(LiveRun)
     }
 
     /// The runs that go on, the oldest first.
     pub fn list(&self) -> Vec<LiveSummary> {
-        self.runs().running.iter().map(|entry| entry.summary()).collect()
+        self.runs()
+            .running
+            .iter()
+            .map(|entry| entry.summary())
+            .collect()
     }
 
     /// Tells all runs to stop, and waits until they have.
@@ -304,7 +341,10 @@ impl LiveRun {
 
     /// What happens from now on.
     pub fn events(&self) -> broadcast::Receiver<Event> {
-        self.0.events.get_or_init(|| broadcast::Sender::new(EVENTS)).subscribe()
+        self.0
+            .events
+            .get_or_init(|| broadcast::Sender::new(EVENTS))
+            .subscribe()
     }
 
     /// Waits until there is something to tell, but no longer than this.
@@ -355,7 +395,11 @@ impl LiveRun {
     /// The same, quietly: the next who comes is asked, but nobody who waits now.
     pub fn give_back_later(&self, question: &str) {
         let mut now = self.0.now();
-        if let Some(asked) = now.questions.iter_mut().find(|asked| asked.question.id == question) {
+        if let Some(asked) = now
+            .questions
+            .iter_mut()
+            .find(|asked| asked.question.id == question)
+        {
             asked.taken = false;
         }
     }
@@ -366,7 +410,13 @@ impl LiveRun {
             let news = self.0.news.notified();
             tokio::pin!(news);
             news.as_mut().enable();
-            if self.0.now().questions.iter().all(|asked| asked.question.id != question) {
+            if self
+                .0
+                .now()
+                .questions
+                .iter()
+                .all(|asked| asked.question.id != question)
+            {
                 return;
             }
             news.await;
@@ -375,7 +425,12 @@ impl LiveRun {
 
     /// The questions that wait.
     pub fn questions(&self) -> Vec<Question> {
-        self.0.now().questions.iter().map(|asked| asked.question.clone()).collect()
+        self.0
+            .now()
+            .questions
+            .iter()
+            .map(|asked| asked.question.clone())
+            .collect()
     }
 
     /// The run as an item of status `running`: what it did so far, and what it says.
@@ -383,17 +438,28 @@ impl LiveRun {
         let mut output = ScriptToolCallOutput::new(self.0.id.clone(), self.0.call_id.clone());
         let now = self.0.now();
         output.status = RunStatus::Running;
-        output.output = words.into_iter().map(|text| OutputPart::Text { text }).collect();
+        output.output = words
+            .into_iter()
+            .map(|text| OutputPart::Text { text })
+            .collect();
         output.calls = now.done.clone();
         output.logs = now.logs.clone();
         output.metadata.tool_calls_made = (now.done.len() + now.under_way.len()) as u32;
         output.metadata.duration_ms = (self.0.since.elapsed().as_secs_f64() * 1e6).round() / 1e3;
         if !now.under_way.is_empty() {
-            let tools: Vec<&str> = now.under_way.iter().map(|(_, tool)| tool.as_str()).collect();
-            output.warnings.push(format!("at work: {}", tools.join(", ")));
+            let tools: Vec<&str> = now
+                .under_way
+                .iter()
+                .map(|(_, tool)| tool.as_str())
+                .collect();
+            output
+                .warnings
+                .push(format!("at work: {}", tools.join(", ")));
         }
         if !now.questions.is_empty() {
-            output.warnings.push("it waits for a person's answer".to_owned());
+            output
+                .warnings
+                .push("it waits for a person's answer".to_owned());
         }
         output
     }
@@ -419,15 +485,22 @@ impl Entry {
     fn take(&self, event: &Event) {
         let mut now = self.now();
         match event {
-            Event::CallStarted { call_id, tool, .. } => now.under_way.push((call_id.clone(), tool.clone())),
+            Event::CallStarted { call_id, tool, .. } => {
+                now.under_way.push((call_id.clone(), tool.clone()))
+            }
             Event::CallFinished { call, .. } => {
                 now.under_way.retain(|(id, _)| *id != call.id);
                 now.done.push(call.clone());
             }
             Event::Log { level, message, .. } if now.logs.len() < MAX_LOGS => {
-                now.logs.push(LogEntry { level: *level, message: message.clone() });
+                now.logs.push(LogEntry {
+                    level: *level,
+                    message: message.clone(),
+                });
             }
-            Event::Notify { message, .. } if now.words.len() < MAX_WORDS => now.words.push(message.clone()),
+            Event::Notify { message, .. } if now.words.len() < MAX_WORDS => {
+                now.words.push(message.clone())
+            }
             Event::Yield { .. } => now.yielded = true,
             _ => return,
         }
@@ -452,14 +525,23 @@ impl Entry {
     /// Whether the run has worked longer than it may; time in which a person was waited for does not count.
     pub(crate) fn is_overdue(&self) -> bool {
         let now = self.now();
-        let waiting = now.questions.iter().map(|asked| asked.since.elapsed()).max().unwrap_or_default();
+        let waiting = now
+            .questions
+            .iter()
+            .map(|asked| asked.since.elapsed())
+            .max()
+            .unwrap_or_default();
         self.since.elapsed().saturating_sub(now.waited + waiting) >= self.longest
     }
 
     pub(crate) fn broken(&self, message: &str) -> ScriptToolCallOutput {
         let mut output = ScriptToolCallOutput::new(self.id.clone(), self.call_id.clone());
         output.status = RunStatus::Error;
-        output.error = Some(ScriptError::new(ErrorCode::HarnessInternalError, Phase::Executing, message));
+        output.error = Some(ScriptError::new(
+            ErrorCode::HarnessInternalError,
+            Phase::Executing,
+            message,
+        ));
         output.calls = self.now().done.clone();
         output
     }
@@ -496,7 +578,10 @@ impl Now {
     }
 
     pub(crate) fn close(&mut self, question: &str) -> Option<Asked> {
-        let at = self.questions.iter().position(|asked| asked.question.id == question)?;
+        let at = self
+            .questions
+            .iter()
+            .position(|asked| asked.question.id == question)?;
         let asked = self.questions.remove(at);
         if self.questions.is_empty() {
             self.waited += asked.since.elapsed();
@@ -508,7 +593,12 @@ impl Now {
 /// The longest a run may take by its own limits.
 fn longest(harness: &Harness, pragma: Option<&Pragma>, options: &RunOptions) -> Duration {
     let limits = harness.limits();
-    let wished = pragma.and_then(|pragma| pragma.timeout_ms).map(Duration::from_millis);
-    let wished = options.timeout.or(wished).unwrap_or(Duration::from_millis(limits.timeout_ms));
+    let wished = pragma
+        .and_then(|pragma| pragma.timeout_ms)
+        .map(Duration::from_millis);
+    let wished = options
+        .timeout
+        .or(wished)
+        .unwrap_or(Duration::from_millis(limits.timeout_ms));
     wished.min(Duration::from_millis(limits.max_timeout_ms))
 }

@@ -38,7 +38,9 @@ impl LogMeter {
 
     /// Takes a line; answers whether it made an event of its own.
     pub(crate) fn log(&mut self, level: LogLevel, message: &str, now_ms: i64) -> bool {
-        let passed = self.last_ms.map_or(0, |last| now_ms.saturating_sub(last).max(0));
+        let passed = self
+            .last_ms
+            .map_or(0, |last| now_ms.saturating_sub(last).max(0));
         self.allowance = (self.allowance + passed as f64 / 1000.0 * self.rate).min(self.rate);
         self.last_ms = Some(now_ms);
         if self.bytes + message.len() > MAX_LOG_BYTES {
@@ -49,7 +51,10 @@ impl LogMeter {
         if self.allowance >= 1.0 && room {
             self.allowance -= 1.0;
             self.bytes += message.len();
-            self.entries.push(LogEntry { level, message: message.to_owned() });
+            self.entries.push(LogEntry {
+                level,
+                message: message.to_owned(),
+            });
             return true;
         }
         match self.entries.last_mut() {
@@ -99,12 +104,18 @@ pub(crate) struct ProgressMeter {
 impl ProgressMeter {
     pub(crate) fn new(limits: &Limits) -> Self {
         let interval = Duration::from_millis(limits.progress_interval_ms);
-        Self { left: limits.max_progress_events, interval, last: None }
+        Self {
+            left: limits.max_progress_events,
+            interval,
+            last: None,
+        }
     }
 
     pub(crate) fn admit(&mut self) -> bool {
         let now = Instant::now();
-        let too_soon = self.last.is_some_and(|last| now.duration_since(last) < self.interval);
+        let too_soon = self
+            .last
+            .is_some_and(|last| now.duration_since(last) < self.interval);
         if too_soon || self.left == 0 {
             return false;
         }
@@ -133,7 +144,11 @@ enum Hand {
 
 impl Clock {
     pub(crate) fn start(limit: Duration, patience: Duration) -> Self {
-        Self { left: limit, patience, hand: Hand::Time(Instant::now()) }
+        Self {
+            left: limit,
+            patience,
+            hand: Hand::Time(Instant::now()),
+        }
     }
 
     /// The script computes, or waits for something that is quick.
@@ -196,15 +211,25 @@ mod tests {
         meter.log(LogLevel::Error, "bad", 2);
         let (entries, warning) = meter.finish();
         assert!(entries.len() <= 21, "{}", entries.len());
-        let lines: Vec<&str> = entries.iter().flat_map(|entry| entry.message.lines()).collect();
+        let lines: Vec<&str> = entries
+            .iter()
+            .flat_map(|entry| entry.message.lines())
+            .collect();
         assert_eq!(lines.len(), 101);
-        assert_eq!(entries.last().map(|entry| entry.level), Some(LogLevel::Error));
+        assert_eq!(
+            entries.last().map(|entry| entry.level),
+            Some(LogLevel::Error)
+        );
         assert_eq!(warning, None);
     }
 
     #[test]
     fn the_number_and_the_size_are_bounded() {
-        let limits = Limits { max_log_events: 3, log_rate_per_sec: 1000, ..Limits::default() };
+        let limits = Limits {
+            max_log_events: 3,
+            log_rate_per_sec: 1000,
+            ..Limits::default()
+        };
         let mut meter = LogMeter::new(&limits);
         (0..10).for_each(|_| _ = meter.log(LogLevel::Log, "x", 0));
         let (entries, warning) = meter.finish();
@@ -213,7 +238,13 @@ mod tests {
         let mut meter = LogMeter::new(&Limits::default());
         (0..1000).for_each(|_| _ = meter.log(LogLevel::Log, &"x".repeat(1000), 0));
         let (entries, warning) = meter.finish();
-        assert!(entries.iter().map(|entry| entry.message.len()).sum::<usize>() <= MAX_LOG_BYTES + 1000);
+        assert!(
+            entries
+                .iter()
+                .map(|entry| entry.message.len())
+                .sum::<usize>()
+                <= MAX_LOG_BYTES + 1000
+        );
         assert!(warning.is_some());
     }
 
@@ -223,8 +254,16 @@ mod tests {
         clock.pause();
         assert_eq!(clock.deadline(), None);
         clock.be_patient();
-        assert!(clock.deadline().is_some_and(|deadline| deadline > Instant::now() + Duration::from_secs(40)));
+        assert!(
+            clock
+                .deadline()
+                .is_some_and(|deadline| deadline > Instant::now() + Duration::from_secs(40))
+        );
         clock.run();
-        assert!(clock.deadline().is_some_and(|deadline| deadline > Instant::now() + Duration::from_secs(4)));
+        assert!(
+            clock
+                .deadline()
+                .is_some_and(|deadline| deadline > Instant::now() + Duration::from_secs(4))
+        );
     }
 }

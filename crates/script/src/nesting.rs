@@ -63,7 +63,9 @@ fn string_end(bytes: &[u8], start: usize) -> usize {
 
 fn find(bytes: &[u8], from: usize, wanted: &[u8]) -> usize {
     let rest = bytes.get(from..).unwrap_or_default();
-    rest.windows(wanted.len()).position(|window| window == wanted).map_or(bytes.len(), |step| from + step)
+    rest.windows(wanted.len())
+        .position(|window| window == wanted)
+        .map_or(bytes.len(), |step| from + step)
 }
 
 #[cfg(test)]
@@ -72,9 +74,13 @@ mod tests {
 
     #[test]
     fn what_parsers_choke_on_is_refused() {
-        for source in
-            ["(a=a<".repeat(20), "a<".repeat(10_000), "(a=".repeat(6_700), "({a=a<".repeat(20), "[".repeat(300)]
-        {
+        for source in [
+            "(a=a<".repeat(20),
+            "a<".repeat(10_000),
+            "(a=".repeat(6_700),
+            "({a=a<".repeat(20),
+            "[".repeat(300),
+        ] {
             assert!(too_much(&source).is_some(), "{}", &source[..20]);
         }
     }
@@ -83,7 +89,8 @@ mod tests {
     fn ordinary_scripts_pass() {
         let loops = "for (let i = 0; i < n; i++) { if (a(i) < b[i]) c.push(i); }\n".repeat(300);
         let types = "const m = new Map<string, Array<Record<string, number>>>();\n".repeat(200);
-        let text = "const html = \"<div><p>(((((((\" + '<a><b>'; // <<<<<< ((((\n/* < ( < ( */\n".repeat(100);
+        let text = "const html = \"<div><p>(((((((\" + '<a><b>'; // <<<<<< ((((\n/* < ( < ( */\n"
+            .repeat(100);
         for source in [loops, types, text, "f(g(h(i(j(k(1 < 2))))))".to_owned()] {
             assert_eq!(too_much(&source), None);
         }

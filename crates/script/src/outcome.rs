@@ -43,31 +43,50 @@ pub(crate) fn from_thrown(
         (Some(code), name)
             if name == code.as_str()
                 && THROWN_BY_CALLS.contains(&code)
-                && facts.get("callId").is_none_or(|id| id.as_str().is_some_and(&made)) =>
+                && facts
+                    .get("callId")
+                    .is_none_or(|id| id.as_str().is_some_and(&made)) =>
         {
             code
         }
-        (_, "InternalError" | "SyntaxError") if message.starts_with("out of memory") => ErrorCode::ScriptMemoryError,
+        (_, "InternalError" | "SyntaxError") if message.starts_with("out of memory") => {
+            ErrorCode::ScriptMemoryError
+        }
         // What the engine throws when there is not even memory for an error.
-        _ if facts.contains_key("thrown") && message == "[uninitialized]" => ErrorCode::ScriptMemoryError,
-        (_, "RangeError") if message == "Maximum call stack size exceeded" => ErrorCode::ScriptStackError,
+        _ if facts.contains_key("thrown") && message == "[uninitialized]" => {
+            ErrorCode::ScriptMemoryError
+        }
+        (_, "RangeError") if message == "Maximum call stack size exceeded" => {
+            ErrorCode::ScriptStackError
+        }
         _ => ErrorCode::ScriptRuntimeError,
     };
     let message = match code {
         ErrorCode::ScriptMemoryError => "the script used up its memory".to_owned(),
         ErrorCode::ScriptStackError => "the script recursed too deeply".to_owned(),
-        ErrorCode::ScriptRuntimeError if facts.contains_key("thrown") => format!("the script threw {message}"),
+        ErrorCode::ScriptRuntimeError if facts.contains_key("thrown") => {
+            format!("the script threw {message}")
+        }
         ErrorCode::ScriptRuntimeError => format!("{name}: {message}"),
         _ => message.to_owned(),
     };
-    let phase = if code == ErrorCode::SerializationError { Phase::Finalizing } else { Phase::Executing };
+    let phase = if code == ErrorCode::SerializationError {
+        Phase::Finalizing
+    } else {
+        Phase::Executing
+    };
     let mut error = ScriptError::new(code, phase, shortened(&message, 2048));
     let lines = compiled.source.lines().count() as u32;
     if let Some(at) = first_position(stack).filter(|at| at.line <= lines) {
         error = error.at(at.line, at.column);
     }
     error.stack = stack_of(name, text("message"), stack);
-    let brief = |key: &str| facts.get(key).and_then(Value::as_str).map(|text| shortened(text, 200));
+    let brief = |key: &str| {
+        facts
+            .get(key)
+            .and_then(Value::as_str)
+            .map(|text| shortened(text, 200))
+    };
     (error.tool_name, error.call_id) = (brief("toolName"), brief("callId"));
     error.suggestions = strings(facts.get("suggestions"));
     if let Some(metadata @ Value::Object(fields)) = facts.get("metadata")
@@ -82,7 +101,13 @@ pub(crate) fn from_thrown(
                 error = error.with("cause", cause);
             }
             let at = error.line.zip(error.column);
-            error.suggestions.extend(hints::for_engine_error(name, text("message"), at, compiled, registry));
+            error.suggestions.extend(hints::for_engine_error(
+                name,
+                text("message"),
+                at,
+                compiled,
+                registry,
+            ));
         }
         ErrorCode::ScriptMemoryError => {
             error = error.suggest("work on less at a time, or keep only the fields you need")
@@ -100,7 +125,11 @@ pub(crate) fn from_thrown(
 pub(crate) fn from_syntax(json: &str) -> ScriptError {
     let facts: Map<String, Value> = serde_json::from_str(json).unwrap_or_default();
     let text = |key: &str| facts.get(key).and_then(Value::as_str).unwrap_or_default();
-    let error = ScriptError::new(ErrorCode::ScriptSyntaxError, Phase::Parsing, text("message"));
+    let error = ScriptError::new(
+        ErrorCode::ScriptSyntaxError,
+        Phase::Parsing,
+        text("message"),
+    );
     match first_position(text("stack")) {
         Some(at) => error.at(at.line, at.column),
         None => error,
@@ -112,13 +141,20 @@ pub(crate) fn from_fault(fault: &Fault, limits: &Limits, timeout_ms: u64) -> Scr
     let new = |code, message: String| ScriptError::new(code, Phase::Executing, message);
     match fault {
         Fault::Deadline => timed_out(timeout_ms),
-        Fault::Cancelled => new(ErrorCode::ScriptCancelledError, "the script was cancelled".to_owned()),
-        Fault::Memory => {
-            new(ErrorCode::ScriptMemoryError, format!("the script used up its memory ({} MB)", limits.memory_mb))
-                .suggest("work on less at a time, or keep only the fields you need")
-        }
-        Fault::Stack => new(ErrorCode::ScriptStackError, "the script recursed too deeply".to_owned())
-            .suggest("use a loop instead of recursion"),
+        Fault::Cancelled => new(
+            ErrorCode::ScriptCancelledError,
+            "the script was cancelled".to_owned(),
+        ),
+        Fault::Memory => new(
+            ErrorCode::ScriptMemoryError,
+            format!("the script used up its memory ({} MB)", limits.memory_mb),
+        )
+        .suggest("work on less at a time, or keep only the fields you need"),
+        Fault::Stack => new(
+            ErrorCode::ScriptStackError,
+            "the script recursed too deeply".to_owned(),
+        )
+        .suggest("use a loop instead of recursion"),
         other => new(ErrorCode::HarnessInternalError, other.to_string()),
     }
 }
@@ -135,15 +171,23 @@ pub(crate) fn timed_out(timeout_ms: u64) -> ScriptError {
 /// The first `script.ts:12:3` of a stack.
 pub(crate) fn first_position(stack: &str) -> Option<Position> {
     let rest = stack.split_once("script.ts:")?.1;
-    let end = rest.find(|c: char| !c.is_ascii_digit() && c != ':').unwrap_or(rest.len());
+    let end = rest
+        .find(|c: char| !c.is_ascii_digit() && c != ':')
+        .unwrap_or(rest.len());
     let (line, column) = rest[..end].split_once(':')?;
-    let at = Position { line: line.parse().ok()?, column: column.parse().ok()? };
+    let at = Position {
+        line: line.parse().ok()?,
+        column: column.parse().ok()?,
+    };
     // The text is the script's to write: a place that cannot be is none.
     (at.line > 0 && at.column > 0).then_some(at)
 }
 
 fn stack_of(name: &str, message: &str, stack: &str) -> Option<String> {
-    let ours = stack.lines().filter(|line| line.contains("script.ts:")).take(MAX_FRAMES);
+    let ours = stack
+        .lines()
+        .filter(|line| line.contains("script.ts:"))
+        .take(MAX_FRAMES);
     let frames: Vec<String> = ours.map(|line| shortened(line.trim(), 200)).collect();
     if frames.is_empty() {
         return None;
@@ -155,7 +199,11 @@ fn stack_of(name: &str, message: &str, stack: &str) -> Option<String> {
 
 fn strings(value: Option<&Value>) -> Vec<String> {
     let items = value.and_then(Value::as_array).into_iter().flatten();
-    items.filter_map(Value::as_str).map(|text| shortened(text, 300)).take(10).collect()
+    items
+        .filter_map(Value::as_str)
+        .map(|text| shortened(text, 300))
+        .take(10)
+        .collect()
 }
 
 pub(crate) fn shortened(text: &str, max: usize) -> String {
@@ -175,8 +223,17 @@ pub(crate) fn passed_over(ids: &[String]) -> Option<String> {
     let first = ids.first()?;
     let run = first.split('/').next().unwrap_or_default();
     let more = ids.len().saturating_sub(NAMED);
-    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    let named = ids.iter().take(NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
+    let more = if more > 0 {
+        format!(" and {more} more")
+    } else {
+        String::new()
+    };
+    let named = ids
+        .iter()
+        .take(NAMED)
+        .map(String::as_str)
+        .collect::<Vec<_>>()
+        .join(", ");
     Some(format!(
         "nobody knows how {named}{more} ended, and this script changed something without asking for that: `selvedge runs show {run}` tells what it was"
     ))

@@ -44,8 +44,15 @@ pub struct Step<'a> {
 }
 
 impl Recorded {
-    pub(crate) fn new(values: impl Iterator<Item = (String, String)>, lines: Vec<CallRecord>) -> Self {
-        Self { values: values.collect(), lines, ..Self::default() }
+    pub(crate) fn new(
+        values: impl Iterator<Item = (String, String)>,
+        lines: Vec<CallRecord>,
+    ) -> Self {
+        Self {
+            values: values.collect(),
+            lines,
+            ..Self::default()
+        }
     }
 }
 
@@ -54,7 +61,11 @@ impl Recorded {
     pub(crate) fn unmet(&self) -> Option<ScriptError> {
         let fail = self.fail.as_ref()?;
         let failed = self.failed.load(Ordering::Relaxed);
-        (!failed).then(|| diverged(&format!("{fail} was never answered, so it cannot fail either")))
+        (!failed).then(|| {
+            diverged(&format!(
+                "{fail} was never answered, so it cannot fail either"
+            ))
+        })
     }
 }
 
@@ -76,7 +87,9 @@ impl Traffic<'_> {
             }
             Some(Told::Settled { id, call, error }) => {
                 let Some(pending) = self.pending.remove(&id) else {
-                    return Err(diverged(&format!("{call} was answered, which the script has not made")));
+                    return Err(diverged(&format!(
+                        "{call} was answered, which the script has not made"
+                    )));
                 };
                 self.answer(recorded, id, pending, &call, error)
             }
@@ -88,7 +101,10 @@ impl Traffic<'_> {
     fn play_on(&mut self, recorded: &Recorded) -> Result<Wake, ScriptError> {
         let found = {
             let head = self.run.head();
-            let mut used = recorded.used.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            let mut used = recorded
+                .used
+                .lock()
+                .unwrap_or_else(std::sync::PoisonError::into_inner);
             let made: Vec<(&str, &str)> = head
                 .tape
                 .told
@@ -149,7 +165,10 @@ impl Traffic<'_> {
                 self.left_the_road = true;
                 recorded.failed.store(true, Ordering::Relaxed);
                 self.run.head().loosen();
-                let mut used = recorded.used.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+                let mut used = recorded
+                    .used
+                    .lock()
+                    .unwrap_or_else(std::sync::PoisonError::into_inner);
                 // What was settled before has answered already. What this call came to then, it comes to if it is
                 // tried again.
                 used.extend(self.calls.iter().flatten().map(|line| line.id.clone()));
@@ -197,9 +216,15 @@ impl Traffic<'_> {
 
     fn copy_lines(&mut self, recorded: &Recorded, call: &str, as_call: &str) {
         let number = call_number(call);
-        for line in recorded.lines.iter().filter(|line| call_number(&line.id) == number) {
+        for line in recorded
+            .lines
+            .iter()
+            .filter(|line| call_number(&line.id) == number)
+        {
             let id = line.id.replacen(&format!("tool_{number}"), as_call, 1);
-            let Some(slot) = self.calls.get_mut(call_number(as_call).saturating_sub(1)) else { continue };
+            let Some(slot) = self.calls.get_mut(call_number(as_call).saturating_sub(1)) else {
+                continue;
+            };
             slot.push(CallRecord { id, ..line.clone() });
         }
     }
@@ -207,15 +232,23 @@ impl Traffic<'_> {
 
 /// The line of a call that is made to fail.
 fn failed(recorded: &Recorded, pending: &Pending) -> CallRecord {
-    let then = recorded.lines.iter().find(|line| line.id == pending.call_id);
-    let error = CallError { code: ErrorCode::ToolExecutionError, message: "it is made to fail in this replay".into() };
+    let then = recorded
+        .lines
+        .iter()
+        .find(|line| line.id == pending.call_id);
+    let error = CallError {
+        code: ErrorCode::ToolExecutionError,
+        message: "it is made to fail in this replay".into(),
+    };
     CallRecord {
         id: pending.call_id.clone(),
         tool: pending.tool.clone(),
         status: CallStatus::Failed,
         reused: false,
         duration_ms: 0.0,
-        args_digest: then.map(|line| line.args_digest.clone()).unwrap_or_default(),
+        args_digest: then
+            .map(|line| line.args_digest.clone())
+            .unwrap_or_default(),
         line: pending.at.map(|at| at.line),
         error: Some(error),
     }

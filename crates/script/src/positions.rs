@@ -8,7 +8,11 @@ pub(crate) struct Lines(Vec<u32>);
 
 impl Lines {
     pub(crate) fn of(text: &str) -> Self {
-        let starts = text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n').map(|(index, _)| index as u32 + 1);
+        let starts = text
+            .bytes()
+            .enumerate()
+            .filter(|(_, byte)| *byte == b'\n')
+            .map(|(index, _)| index as u32 + 1);
         Self(std::iter::once(0).chain(starts).collect())
     }
 
@@ -16,8 +20,13 @@ impl Lines {
     pub(crate) fn position(&self, text: &str, offset: u32) -> Position {
         let line = self.0.partition_point(|start| *start <= offset).max(1) - 1;
         let start = self.0[line] as usize;
-        let column = text.get(start..offset as usize).map_or(0, |before| before.chars().count());
-        Position { line: line as u32 + 1, column: column as u32 + 1 }
+        let column = text
+            .get(start..offset as usize)
+            .map_or(0, |before| before.chars().count());
+        Position {
+            line: line as u32 + 1,
+            column: column as u32 + 1,
+        }
     }
 }
 
@@ -32,15 +41,28 @@ impl PositionMap {
     /// `shift` is the number of lines our wrapper puts before the compiled code.
     pub(crate) fn new(tokens: impl Iterator<Item = oxc_sourcemap::Token>, shift: u32) -> Self {
         let pairs = tokens.map(|token| {
-            let compiled = Position { line: token.get_dst_line() + 1 + shift, column: token.get_dst_col() + 1 };
-            (compiled, Position { line: token.get_src_line() + 1, column: token.get_src_col() + 1 })
+            let compiled = Position {
+                line: token.get_dst_line() + 1 + shift,
+                column: token.get_dst_col() + 1,
+            };
+            (
+                compiled,
+                Position {
+                    line: token.get_src_line() + 1,
+                    column: token.get_src_col() + 1,
+                },
+            )
         });
-        Self { pairs: pairs.collect() }
+        Self {
+            pairs: pairs.collect(),
+        }
     }
 
     /// The last known position at or before this one.
     pub(crate) fn locate(&self, compiled: Position) -> Option<Position> {
         let after = self.pairs.partition_point(|(at, _)| *at <= compiled);
-        self.pairs.get(after.saturating_sub(1)).map(|(_, written)| *written)
+        self.pairs
+            .get(after.saturating_sub(1))
+            .map(|(_, written)| *written)
     }
 }

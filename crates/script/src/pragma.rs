@@ -20,8 +20,13 @@ pub struct Pragma {
 impl Pragma {
     /// Reads the first line that is not blank, if it is a pragma.
     pub fn read(source: &str) -> Result<Option<Self>, ScriptError> {
-        let line = source.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
-        let Some(json) = line.trim_start().strip_prefix("// @exec:") else { return Ok(None) };
+        let line = source
+            .lines()
+            .find(|line| !line.trim().is_empty())
+            .unwrap_or_default();
+        let Some(json) = line.trim_start().strip_prefix("// @exec:") else {
+            return Ok(None);
+        };
         let refuse = |why: String| {
             ScriptError::new(
                 ErrorCode::ScriptRejectedError,
@@ -31,9 +36,14 @@ impl Pragma {
             .at(1, 1)
             .suggest(r#"// @exec: {"yield_time_ms": 10000, "max_output_tokens": 5000}"#)
         };
-        let pragma: Self = serde_json::from_str(json.trim()).map_err(|error| refuse(error.to_string()))?;
+        let pragma: Self =
+            serde_json::from_str(json.trim()).map_err(|error| refuse(error.to_string()))?;
         const LARGEST: u64 = (1 << 53) - 1;
-        let numbers = [pragma.yield_time_ms, pragma.max_output_tokens, pragma.timeout_ms];
+        let numbers = [
+            pragma.yield_time_ms,
+            pragma.max_output_tokens,
+            pragma.timeout_ms,
+        ];
         if numbers.into_iter().flatten().any(|number| number > LARGEST) {
             return Err(refuse(format!("numbers go up to {LARGEST}")));
         }

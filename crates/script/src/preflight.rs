@@ -1,7 +1,9 @@
 //! Before anything runs: every tool call that can be seen, checked against the tools there are.
 
 use selvedge_protocol::{ErrorCode, Phase, ScriptError};
-use selvedge_tools::{ArgumentErrorKind, Found, Orchestrator, Registered, camel_case, check_partial, snake_case};
+use selvedge_tools::{
+    ArgumentErrorKind, Found, Orchestrator, Registered, camel_case, check_partial, snake_case,
+};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -39,11 +41,18 @@ pub struct PlannedCall {
 
 /// Checks a compiled script.
 pub(crate) fn check(compiled: &Compiled, orchestrator: &Orchestrator) -> Preflight {
-    let mut report = Preflight { valid: true, calls: Vec::new(), errors: Vec::new() };
+    let mut report = Preflight {
+        valid: true,
+        calls: Vec::new(),
+        errors: Vec::new(),
+    };
     // `github.createIssue(…)` is a call where there is such a server, and the name is free.
     let by_server = compiled.server_calls.iter().filter(|seen| {
         let server = seen.path.split('.').nth(1).unwrap_or_default();
-        !is_global(server) && orchestrator.registry().is_namespace(&format!("mcp.{server}"))
+        !is_global(server)
+            && orchestrator
+                .registry()
+                .is_namespace(&format!("mcp.{server}"))
     });
     let mut calls: Vec<_> = compiled.calls.iter().chain(by_server).collect();
     calls.sort_by_key(|seen| seen.offset);
@@ -57,7 +66,8 @@ pub(crate) fn check(compiled: &Compiled, orchestrator: &Orchestrator) -> Preflig
             Found::Nothing(_) if below_a_tool(&seen.path, orchestrator) => continue,
             Found::Nothing(_) => {
                 let failure = orchestrator.not_found(&seen.path);
-                let mut error = ScriptError::new(failure.code, Phase::Parsing, failure.message).at(at.line, at.column);
+                let mut error = ScriptError::new(failure.code, Phase::Parsing, failure.message)
+                    .at(at.line, at.column);
                 error.tool_name = Some(seen.path.clone());
                 error.suggestions = failure.suggestions;
                 report.errors.push(error);
@@ -67,18 +77,26 @@ pub(crate) fn check(compiled: &Compiled, orchestrator: &Orchestrator) -> Preflig
         let object = match &seen.args {
             StaticArgs::Object(object) => object,
             StaticArgs::Literal(value) if tool.tool.positional().is_empty() && !value.is_null() => {
-                report.errors.push(not_an_object(tool, value).at(at.line, at.column));
+                report
+                    .errors
+                    .push(not_an_object(tool, value).at(at.line, at.column));
                 continue;
             }
             StaticArgs::Literal(_) | StaticArgs::Other => {
-                report.calls.push(planned(&tool.spec, at.line, &StaticObject::default()));
+                report
+                    .calls
+                    .push(planned(&tool.spec, at.line, &StaticObject::default()));
                 continue;
             }
         };
         for problem in check_partial(tool, object.known.clone(), &object.dynamic, object.open) {
             let offset = problem.field.as_ref().and_then(|field| {
                 let same = |name: &str| name == field || camel_case(&snake_case(name)) == *field;
-                object.offsets.iter().find(|(name, _)| same(name)).map(|(_, offset)| *offset)
+                object
+                    .offsets
+                    .iter()
+                    .find(|(name, _)| same(name))
+                    .map(|(_, offset)| *offset)
             });
             let place = match problem.kind {
                 ArgumentErrorKind::Missing => at,
@@ -86,21 +104,30 @@ pub(crate) fn check(compiled: &Compiled, orchestrator: &Orchestrator) -> Preflig
             };
             let message = format!("{}: {}", tool.spec.js_name, problem.message);
             let mut error =
-                ScriptError::new(ErrorCode::ToolValidationError, Phase::Parsing, message).at(place.line, place.column);
+                ScriptError::new(ErrorCode::ToolValidationError, Phase::Parsing, message)
+                    .at(place.line, place.column);
             error.tool_name = Some(tool.spec.name.clone());
             error.suggestions = problem.suggestions;
             report.errors.push(error);
         }
         report.calls.push(planned(&tool.spec, at.line, object));
     }
-    let bare = compiled.bare_calls.iter().filter_map(|(name, at)| bare_name(name, *at, compiled, orchestrator));
+    let bare = compiled
+        .bare_calls
+        .iter()
+        .filter_map(|(name, at)| bare_name(name, *at, compiled, orchestrator));
     report.errors.extend(bare);
     report.valid = report.errors.is_empty();
     report
 }
 
 /// A tool called without `tools.` in front.
-fn bare_name(name: &str, offset: u32, compiled: &Compiled, orchestrator: &Orchestrator) -> Option<ScriptError> {
+fn bare_name(
+    name: &str,
+    offset: u32,
+    compiled: &Compiled,
+    orchestrator: &Orchestrator,
+) -> Option<ScriptError> {
     let tool = match orchestrator.registry().find(name) {
         // What works elsewhere is simply not there, as a script that tries it may expect.
         Found::Tool(tool) if !is_global(name) && !hints::works_elsewhere(name) => tool,
@@ -109,14 +136,23 @@ fn bare_name(name: &str, offset: u32, compiled: &Compiled, orchestrator: &Orches
     let at = compiled.position(offset);
     let right = format!("tools.{}", tool.spec.js_name);
     let message = format!("`{name}` is not defined: did you mean `{right}`?");
-    Some(ScriptError::new(ErrorCode::ToolNotFoundError, Phase::Parsing, message).at(at.line, at.column).suggest(right))
+    Some(
+        ScriptError::new(ErrorCode::ToolNotFoundError, Phase::Parsing, message)
+            .at(at.line, at.column)
+            .suggest(right),
+    )
 }
 
 /// A literal where an object belongs, and the object that was probably meant.
 fn not_an_object(tool: &Registered, value: &Value) -> ScriptError {
     let schema = &tool.spec.input_schema;
-    let first =
-        schema["required"][0].as_str().or_else(|| schema["properties"].as_object()?.keys().next().map(String::as_str));
+    let first = schema["required"][0].as_str().or_else(|| {
+        schema["properties"]
+            .as_object()?
+            .keys()
+            .next()
+            .map(String::as_str)
+    });
     let name = &tool.spec.js_name;
     let error = ScriptError::new(
         ErrorCode::ToolValidationError,
@@ -124,7 +160,10 @@ fn not_an_object(tool: &Registered, value: &Value) -> ScriptError {
         format!("{name}: takes one object with named fields"),
     );
     let mut error = match first {
-        Some(field) => error.suggest(format!("write tools.{name}({{ {}: {value} }})", camel_case(field))),
+        Some(field) => error.suggest(format!(
+            "write tools.{name}({{ {}: {value} }})",
+            camel_case(field)
+        )),
         None => error.suggest(format!("write tools.{name}()")),
     };
     error.tool_name = Some(tool.spec.name.clone());

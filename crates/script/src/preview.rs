@@ -5,7 +5,10 @@ use serde_json::{Map, Value};
 /// The value in at most about `max_bytes` of JSON; what was left out is said where it was.
 pub fn preview(value: &Value, max_bytes: usize) -> String {
     // Parts are shortened until the whole fits: long strings and lists first, then all of them.
-    let mut room = Room { items: 64, chars: (max_bytes / 8).max(16) };
+    let mut room = Room {
+        items: 64,
+        chars: (max_bytes / 8).max(16),
+    };
     loop {
         let text = cut(value, &room, 0).to_string();
         if text.len() <= max_bytes || (room.items <= 1 && room.chars <= 16) {
@@ -15,7 +18,10 @@ pub fn preview(value: &Value, max_bytes: usize) -> String {
                 Value::String(format!("… {} bytes of JSON", value.to_string().len())).to_string()
             };
         }
-        room = Room { items: (room.items / 2).max(1), chars: (room.chars / 2).max(16) };
+        room = Room {
+            items: (room.items / 2).max(1),
+            chars: (room.chars / 2).max(16),
+        };
     }
 }
 
@@ -27,14 +33,25 @@ struct Room {
 fn cut(value: &Value, room: &Room, depth: usize) -> Value {
     match value {
         Value::String(text) => match text.char_indices().nth(room.chars) {
-            Some((end, _)) => Value::String(format!("{}… ({} more bytes)", &text[..end], text.len() - end)),
+            Some((end, _)) => Value::String(format!(
+                "{}… ({} more bytes)",
+                &text[..end],
+                text.len() - end
+            )),
             None => value.clone(),
         },
         Value::Array(_) | Value::Object(_) if depth >= 32 => Value::String("…".to_owned()),
         Value::Array(items) => {
-            let mut kept: Vec<Value> = items.iter().take(room.items).map(|item| cut(item, room, depth + 1)).collect();
+            let mut kept: Vec<Value> = items
+                .iter()
+                .take(room.items)
+                .map(|item| cut(item, room, depth + 1))
+                .collect();
             if items.len() > room.items {
-                kept.push(Value::String(format!("… {} more", items.len() - room.items)));
+                kept.push(Value::String(format!(
+                    "… {} more",
+                    items.len() - room.items
+                )));
             }
             Value::Array(kept)
         }
@@ -42,10 +59,18 @@ fn cut(value: &Value, room: &Room, depth: usize) -> Value {
             let mut kept: Map<String, Value> = fields
                 .iter()
                 .take(room.items)
-                .map(|(key, item)| (key.chars().take(room.chars).collect(), cut(item, room, depth + 1)))
+                .map(|(key, item)| {
+                    (
+                        key.chars().take(room.chars).collect(),
+                        cut(item, room, depth + 1),
+                    )
+                })
                 .collect();
             if fields.len() > room.items {
-                kept.insert("…".to_owned(), Value::String(format!("{} more fields", fields.len() - room.items)));
+                kept.insert(
+                    "…".to_owned(),
+                    Value::String(format!("{} more fields", fields.len() - room.items)),
+                );
             }
             Value::Object(kept)
         }

@@ -55,15 +55,31 @@ pub enum Answered {
     TooLate,
 }
 
-pub(crate) async fn ask(shared: &Arc<Shared>, run: &str, id: String, kind: QuestionKind) -> Option<Reply> {
+pub(crate) async fn ask(
+    shared: &Arc<Shared>,
+    run: &str,
+    id: String,
+    kind: QuestionKind,
+) -> Option<Reply> {
     let entry = {
         let runs = shared.runs.lock().unwrap_or_else(PoisonError::into_inner);
         runs.running.iter().find(|entry| entry.id == run)?.clone()
     };
     let (answer, answered) = oneshot::channel();
-    let question = Question { id: id.clone(), kind };
-    entry.now().questions.push(Asked { question, taken: false, since: Instant::now(), answer });
-    let _withdrawn = Withdraw { entry: &entry, id: &id };
+    let question = Question {
+        id: id.clone(),
+        kind,
+    };
+    entry.now().questions.push(Asked {
+        question,
+        taken: false,
+        since: Instant::now(),
+        answer,
+    });
+    let _withdrawn = Withdraw {
+        entry: &entry,
+        id: &id,
+    };
     entry.news.notify_waiters();
     answered.await.ok()
 }
@@ -87,9 +103,19 @@ pub(crate) struct ThroughTheWaiting(pub(crate) Weak<Shared>);
 impl Approver for ThroughTheWaiting {
     fn ask<'a>(&'a self, request: &'a ApprovalRequest) -> BoxFuture<'a, ApprovalDecision> {
         async move {
-            let unavailable = || ApprovalDecision::Unavailable("nobody waits for this script".to_owned());
-            let (Some(shared), Some(run)) = (self.0.upgrade(), &request.script_id) else { return unavailable() };
-            match ask(&shared, run, request.id.clone(), QuestionKind::Approval(request.clone())).await {
+            let unavailable =
+                || ApprovalDecision::Unavailable("nobody waits for this script".to_owned());
+            let (Some(shared), Some(run)) = (self.0.upgrade(), &request.script_id) else {
+                return unavailable();
+            };
+            match ask(
+                &shared,
+                run,
+                request.id.clone(),
+                QuestionKind::Approval(request.clone()),
+            )
+            .await
+            {
                 Some(Reply::Approval(decision)) => decision,
                 _ => unavailable(),
             }

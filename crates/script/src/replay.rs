@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use selvedge_protocol::{
-    CallRecord, CallStatus, ErrorCode, Limits, RunMetadata, RunStatus, ScriptError, ScriptToolCallOutput,
+    CallRecord, CallStatus, ErrorCode, Limits, RunMetadata, RunStatus, ScriptError,
+    ScriptToolCallOutput,
 };
 use selvedge_sandbox::{Fault, Wasm};
 use selvedge_tools::{Orchestrator, Registry};
@@ -49,7 +50,12 @@ impl Cassette {
         values: BTreeMap<String, Value>,
         output: ScriptToolCallOutput,
     ) -> Result<Self, serde_json::Error> {
-        Ok(Self { source, output, values, tape: serde_json::from_slice(recording)? })
+        Ok(Self {
+            source,
+            output,
+            values,
+            tape: serde_json::from_slice(recording)?,
+        })
     }
 
     /// Plays it. What comes out is what came out then, or a `ReplayDivergenceError` that says where it parted; where
@@ -69,22 +75,39 @@ impl Cassette {
             }
         };
         let what_if = how.fail.is_some();
-        let values = self.values.iter().map(|(id, value)| (id.clone(), value.to_string()));
+        let values = self
+            .values
+            .iter()
+            .map(|(id, value)| (id.clone(), value.to_string()));
         let mut recorded = Recorded::new(values, then.calls.clone());
         (recorded.fail, recorded.watch) = (how.fail, how.watch);
         let seed = then.metadata.random_seed.parse().unwrap_or_default();
         let head = Arc::new(Mutex::new(Head::playing(self.tape.clone())));
-        let mut start = Start { begin: Begin::Played(&recorded), seed, head, said: None };
-        let options = RunOptions { timeout: Some(self.time()), ..RunOptions::default() };
-        let mut output = harness.execute(output, &compiled, &options, &mut start, started).await;
+        let mut start = Start {
+            begin: Begin::Played(&recorded),
+            seed,
+            head,
+            said: None,
+        };
+        let options = RunOptions {
+            timeout: Some(self.time()),
+            ..RunOptions::default()
+        };
+        let mut output = harness
+            .execute(output, &compiled, &options, &mut start, started)
+            .await;
         if self.was_ended_from_outside(&output) {
             (output.status, output.error) = (then.status, then.error.clone());
-            (output.output_json, output.warnings) = (then.output_json.clone(), then.warnings.clone());
+            (output.output_json, output.warnings) =
+                (then.output_json.clone(), then.warnings.clone());
             // Stopped while it computed, it came a little further, or less far.
             as_far_as(&then.logs, &mut output.logs);
             as_far_as(&then.output, &mut output.output);
         }
-        output.metadata = RunMetadata { duration_ms: output.metadata.duration_ms, ..then.metadata.clone() };
+        output.metadata = RunMetadata {
+            duration_ms: output.metadata.duration_ms,
+            ..then.metadata.clone()
+        };
         let difference = match what_if {
             true => recorded.unmet(),
             false => difference(then, &output),
@@ -99,8 +122,12 @@ impl Cassette {
     /// How long it may compute: no longer than it did where it was stopped.
     fn time(&self) -> Duration {
         // Whoever made the recording does not say how long we compute.
-        let timeout = self.tape.timeout.min(Duration::from_millis(Limits::default().max_timeout_ms));
-        let then = Duration::from_secs_f64(self.output.metadata.duration_ms.clamp(0.0, 1e9) / 1000.0);
+        let timeout = self
+            .tape
+            .timeout
+            .min(Duration::from_millis(Limits::default().max_timeout_ms));
+        let then =
+            Duration::from_secs_f64(self.output.metadata.duration_ms.clamp(0.0, 1e9) / 1000.0);
         match self.ended_with() {
             Some(ErrorCode::ScriptCancelledError | ErrorCode::ScriptTimeoutError) => {
                 // Here it may all take longer.
@@ -139,7 +166,11 @@ fn as_far_as<T: PartialEq + Clone>(then: &[T], now: &mut Vec<T>) {
 
 /// What came out otherwise than it had.
 fn difference(then: &ScriptToolCallOutput, now: &ScriptToolCallOutput) -> Option<ScriptError> {
-    if let Some(error) = now.error.as_ref().filter(|error| error.code == ErrorCode::ReplayDivergenceError) {
+    if let Some(error) = now
+        .error
+        .as_ref()
+        .filter(|error| error.code == ErrorCode::ReplayDivergenceError)
+    {
         return Some(error.clone());
     }
     let calls = |output: &ScriptToolCallOutput| -> Vec<(String, String, CallStatus)> {
@@ -147,13 +178,24 @@ fn difference(then: &ScriptToolCallOutput, now: &ScriptToolCallOutput) -> Option
         output.calls.iter().map(line).collect()
     };
     let error = |output: &ScriptToolCallOutput| {
-        output.error.as_ref().map(|error| (error.code, error.message.clone(), error.line, error.column))
+        output
+            .error
+            .as_ref()
+            .map(|error| (error.code, error.message.clone(), error.line, error.column))
     };
     let show = |value: &dyn std::fmt::Debug| shortened(&format!("{value:?}"), 200);
     let words = if error(then) != error(now) {
-        format!("it ended with {}, and had ended with {}", show(&error(now)), show(&error(then)))
+        format!(
+            "it ended with {}, and had ended with {}",
+            show(&error(now)),
+            show(&error(then))
+        )
     } else if then.output_json != now.output_json {
-        format!("it returned {}, and had returned {}", show(&now.output_json), show(&then.output_json))
+        format!(
+            "it returned {}, and had returned {}",
+            show(&now.output_json),
+            show(&then.output_json)
+        )
     } else if then.output != now.output {
         "it showed other things than it had".to_owned()
     } else if then.logs != now.logs {

@@ -102,27 +102,40 @@ impl<'a> Run<'a> {
             (_, Begin::Played(recorded)) => traffic.end_as_then(recorded),
             _ => traffic.wind_up(result.is_ok() && self.allow_detached).await,
         };
-        let stopped: Vec<String> = left.iter().filter_map(|left| traffic.still_running(left)).collect();
+        let stopped: Vec<String> = left
+            .iter()
+            .filter_map(|left| traffic.still_running(left))
+            .collect();
         match &mut result {
             Ok(Over::Returned(_)) => {
                 // A call in the queue counts as aborted, like one that ran: its error says which.
-                traffic.calls.iter_mut().flatten().filter(|call| call.status == CallStatus::NotStarted).for_each(
-                    |call| {
+                traffic
+                    .calls
+                    .iter_mut()
+                    .flatten()
+                    .filter(|call| call.status == CallStatus::NotStarted)
+                    .for_each(|call| {
                         call.status = CallStatus::Aborted;
-                    },
-                );
+                    });
                 for words in stopped {
                     self.said()
                         .warn(format!("{words}, and was stopped: write `await` for what the script should wait for"));
                 }
             }
             Err(error) if error.code == ErrorCode::ScriptRuntimeError => {
-                error.suggestions.extend(stopped.iter().take(3).map(|words| format!("{words}: was it awaited?")));
+                error.suggestions.extend(
+                    stopped
+                        .iter()
+                        .take(3)
+                        .map(|words| format!("{words}: was it awaited?")),
+                );
             }
             Err(error) if error.code == ErrorCode::ScriptTimeoutError && error.line.is_none() => {
                 if let Some(first) = left.first() {
-                    (error.line, error.column) = (first.at.map(|at| at.line), first.at.map(|at| at.column));
-                    (error.call_id, error.tool_name) = (Some(first.call_id.clone()), Some(first.tool.clone()));
+                    (error.line, error.column) =
+                        (first.at.map(|at| at.line), first.at.map(|at| at.column));
+                    (error.call_id, error.tool_name) =
+                        (Some(first.call_id.clone()), Some(first.tool.clone()));
                 }
             }
             Ok(_) | Err(_) => {}
@@ -184,16 +197,28 @@ impl<'a> Run<'a> {
         let (mut execution, mut pump) = if let Begin::Thawed(suspension) = self.begin {
             let image = suspension.image();
             let thaw = self.runtime.thaw(&image, program, Box::new(bridge));
-            let execution = traffic.while_computing(&leash, clock.deadline(), thaw).await.map_err(fail)?;
+            let execution = traffic
+                .while_computing(&leash, clock.deadline(), thaw)
+                .await
+                .map_err(fail)?;
             traffic.take_up(&suspension.traffic);
-            (execution, Pump { requests: Vec::new(), state: State::Waiting })
+            (
+                execution,
+                Pump {
+                    requests: Vec::new(),
+                    state: State::Waiting,
+                },
+            )
         } else {
             // A task is started while the script computes.
             if self.tasks.is_some() {
                 self.write_first_line()?;
             }
             let start = self.runtime.start(program, Box::new(bridge));
-            traffic.while_computing(&leash, clock.deadline(), start).await.map_err(fail)?
+            traffic
+                .while_computing(&leash, clock.deadline(), start)
+                .await
+                .map_err(fail)?
         };
         loop {
             *heap_peak = execution.heap_peak();
@@ -206,14 +231,23 @@ impl<'a> Run<'a> {
                     Finish::Value(value) => Ok(Over::Returned(value)),
                     Finish::Exit => Ok(Over::Returned(None)),
                     Finish::Error(error) => {
-                        let made = |id: &str| traffic.calls.iter().flatten().any(|call| call.id == id);
+                        let made =
+                            |id: &str| traffic.calls.iter().flatten().any(|call| call.id == id);
                         let registry = self.orchestrator.registry();
-                        Err(from_thrown(&whole_unicode(&error), self.compiled, registry, made))
+                        Err(from_thrown(
+                            &whole_unicode(&error),
+                            self.compiled,
+                            registry,
+                            made,
+                        ))
                     }
                     Finish::Syntax(error) => Err(from_syntax(&error)),
                 };
             }
-            pump = Pump { requests: Vec::new(), state: State::Waiting };
+            pump = Pump {
+                requests: Vec::new(),
+                state: State::Waiting,
+            };
             if self.orchestrator.ledger().is_some() && traffic.rests() {
                 if !traffic.kept_as_it_is && (traffic.to_be_left || traffic.is_time_to_keep()) {
                     let put_away = self.put_away(execution.as_mut(), &clock, traffic, *heap_peak);
@@ -238,7 +272,9 @@ impl<'a> Run<'a> {
             }
             let (id, answer) = match wake {
                 Wake::Nothing => continue,
-                Wake::TimeUp if clock.is_patient() => return Err(timed_out(patience.as_millis() as u64)),
+                Wake::TimeUp if clock.is_patient() => {
+                    return Err(timed_out(patience.as_millis() as u64));
+                }
                 Wake::TimeUp => return Err(timed_out(timeout_ms)),
                 Wake::Cancelled => return Err(fail(Fault::Cancelled)),
                 Wake::TakenOver => return Ok(Over::Elsewhere),
@@ -262,7 +298,11 @@ impl<'a> Run<'a> {
                     (id, Ok("null".to_owned()))
                 }
                 Wake::Settle(id, call, answer) => {
-                    self.head().write(Told::Settled { id, call, error: answer.as_ref().err().cloned() });
+                    self.head().write(Told::Settled {
+                        id,
+                        call,
+                        error: answer.as_ref().err().cloned(),
+                    });
                     (id, answer)
                 }
             };
@@ -274,8 +314,13 @@ impl<'a> Run<'a> {
                     Ok(()) => {}
                     Err(LedgerError::TakenOver) => return Ok(Over::Elsewhere),
                     Err(error) => {
-                        let message = format!("that the script goes on could not be written down: {error}");
-                        return Err(ScriptError::new(ErrorCode::HarnessInternalError, Phase::Executing, message));
+                        let message =
+                            format!("that the script goes on could not be written down: {error}");
+                        return Err(ScriptError::new(
+                            ErrorCode::HarnessInternalError,
+                            Phase::Executing,
+                            message,
+                        ));
                     }
                 }
             }
@@ -288,7 +333,10 @@ impl<'a> Run<'a> {
                 Err(error) => Outcome::Error(error),
             };
             let computing = execution.settle(id, outcome);
-            pump = traffic.while_computing(&leash, clock.deadline(), computing).await.map_err(fail)?;
+            pump = traffic
+                .while_computing(&leash, clock.deadline(), computing)
+                .await
+                .map_err(fail)?;
         }
     }
 
@@ -308,12 +356,16 @@ impl<'a> Run<'a> {
         traffic: &mut Traffic<'a>,
         heap_peak: u64,
     ) -> Result<(), ScriptError> {
-        let Some(ledger) = self.orchestrator.ledger() else { return Ok(()) };
+        let Some(ledger) = self.orchestrator.ledger() else {
+            return Ok(());
+        };
         let broken = |words: String| {
             let message = format!("the script could not be written down as it stands: {words}");
             ScriptError::new(ErrorCode::HarnessInternalError, Phase::Executing, message)
         };
-        let image = execution.freeze().map_err(|fault| broken(fault.to_string()))?;
+        let image = execution
+            .freeze()
+            .map_err(|fault| broken(fault.to_string()))?;
         let paused: Paused = traffic.pause();
         let written = |error: serde_json::Error| broken(error.to_string());
         let suspension = Suspension {
@@ -339,12 +391,18 @@ impl<'a> Run<'a> {
     }
 
     /// What the script is told next: played, it is what it was told then.
-    async fn next(&self, clock: &mut Clock, traffic: &mut Traffic<'a>) -> Result<Wake, ScriptError> {
+    async fn next(
+        &self,
+        clock: &mut Clock,
+        traffic: &mut Traffic<'a>,
+    ) -> Result<Wake, ScriptError> {
         if let Some((id, call, answer)) = traffic.untold.pop_front() {
             return Ok(Wake::Settle(id, call, answer));
         }
         match self.begin {
-            Begin::Played(recorded) | Begin::Retold(recorded, _) if self.head().is_playing() => traffic.play(recorded),
+            Begin::Played(recorded) | Begin::Retold(recorded, _) if self.head().is_playing() => {
+                traffic.play(recorded)
+            }
             _ => self.wait(clock, traffic).await,
         }
     }
@@ -357,12 +415,21 @@ impl<'a> Run<'a> {
         let message = "the script waits for a promise that nothing will ever settle";
         let mut error = ScriptError::new(ErrorCode::ScriptRuntimeError, Phase::Executing, message)
             .suggest("check that every `new Promise` calls its resolve function, and has no async executor");
-        error.suggestions.extend(self.said().rejections.values().map(|words| format!("a promise failed and {words}")));
+        error.suggestions.extend(
+            self.said()
+                .rejections
+                .values()
+                .map(|words| format!("a promise failed and {words}")),
+        );
         Some(error)
     }
 
     /// Waits until something happens that the script should know, or that ends it.
-    async fn wait(&self, clock: &mut Clock, traffic: &mut Traffic<'a>) -> Result<Wake, ScriptError> {
+    async fn wait(
+        &self,
+        clock: &mut Clock,
+        traffic: &mut Traffic<'a>,
+    ) -> Result<Wake, ScriptError> {
         if let Some(error) = self.waits_for_ever(traffic) {
             return Err(error);
         }
@@ -412,24 +479,41 @@ impl<'a> Run<'a> {
 
     /// The compiled script; servers it names without `tools.mcp.` are bound where the name is free.
     fn source(&self) -> Cow<'a, str> {
-        let servers = self.compiled.unresolved.iter().filter(|name| !is_global(name) && self.is_server(name));
-        let bound: String = servers.map(|name| format!("const {name} = tools.mcp.{name};")).collect();
+        let servers = self
+            .compiled
+            .unresolved
+            .iter()
+            .filter(|name| !is_global(name) && self.is_server(name));
+        let bound: String = servers
+            .map(|name| format!("const {name} = tools.mcp.{name};"))
+            .collect();
         if bound.is_empty() {
             return Cow::Borrowed(&self.compiled.javascript);
         }
         // On the wrapper's own line, so that every position stays what it was.
-        Cow::Owned(self.compiled.javascript.replacen("{\n", &format!("{{{bound}\n"), 1))
+        Cow::Owned(
+            self.compiled
+                .javascript
+                .replacen("{\n", &format!("{{{bound}\n"), 1),
+        )
     }
 
     /// The tool's own name; played, what it was then.
     pub(crate) fn tool_name(&self, path: &str, call_id: &str) -> String {
         let then = match self.begin {
-            Begin::Played(recorded) | Begin::Retold(recorded, _) => {
-                recorded.lines.iter().find(|line| line.id == call_id).map(|line| line.tool.clone())
-            }
+            Begin::Played(recorded) | Begin::Retold(recorded, _) => recorded
+                .lines
+                .iter()
+                .find(|line| line.id == call_id)
+                .map(|line| line.tool.clone()),
             _ => None,
         };
-        let now = || self.orchestrator.registry().get(path).map(|tool| tool.spec.name.clone());
+        let now = || {
+            self.orchestrator
+                .registry()
+                .get(path)
+                .map(|tool| tool.spec.name.clone())
+        };
         then.or_else(now).unwrap_or_else(|| shortened(path, 80))
     }
 
@@ -438,8 +522,12 @@ impl<'a> Run<'a> {
         if let Some(played) = self.head().reply(CHANNEL, name) {
             return played.is_some();
         }
-        let server = self.orchestrator.registry().is_namespace(&format!("mcp.{name}"));
-        self.head().write_reply(CHANNEL, name, &server.then(String::new));
+        let server = self
+            .orchestrator
+            .registry()
+            .is_namespace(&format!("mcp.{name}"));
+        self.head()
+            .write_reply(CHANNEL, name, &server.then(String::new));
         server
     }
 
@@ -453,7 +541,10 @@ impl<'a> Run<'a> {
 }
 
 fn detached(stubborn: &[String], value: Option<String>) -> ScriptError {
-    let message = format!("the script ended while calls were running that did not stop: {}", stubborn.join(", "));
+    let message = format!(
+        "the script ended while calls were running that did not stop: {}",
+        stubborn.join(", ")
+    );
     let mut error = ScriptError::new(ErrorCode::DetachedPromiseError, Phase::Finalizing, message)
         .suggest("await every call before the script returns");
     if let Some(value) = value.and_then(|json| serde_json::from_str::<Value>(&json).ok()) {

@@ -35,7 +35,10 @@ impl Session {
     }
 
     pub(crate) fn view(&self) -> SessionView {
-        SessionView { session: self.clone(), written: BTreeMap::new() }
+        SessionView {
+            session: self.clone(),
+            written: BTreeMap::new(),
+        }
     }
 }
 
@@ -61,16 +64,30 @@ impl SessionView {
     pub(crate) fn load(&self, key: &str) -> Result<Option<String>, String> {
         match self.written.get(key) {
             Some(value) => Ok(Some(value.clone())),
-            None => self.session.get(key).map_err(|error| format!("load({key:?}): {error}")),
+            None => self
+                .session
+                .get(key)
+                .map_err(|error| format!("load({key:?}): {error}")),
         }
     }
 
     /// Stores a value, unless there is no room.
     pub(crate) fn store(&mut self, key: &str, json: &str) -> Result<(), String> {
-        let written: usize = self.written.iter().map(|(key, value)| key.len() + value.len()).sum();
-        let there = self.session.shelf.bytes().map_err(|error| format!("store({key:?}): {error}"))?;
+        let written: usize = self
+            .written
+            .iter()
+            .map(|(key, value)| key.len() + value.len())
+            .sum();
+        let there = self
+            .session
+            .shelf
+            .bytes()
+            .map_err(|error| format!("store({key:?}): {error}"))?;
         if there + written + key.len() + json.len() > MAX_BYTES {
-            return Err(format!("store({key:?}): a session holds at most {} MB", MAX_BYTES >> 20));
+            return Err(format!(
+                "store({key:?}): a session holds at most {} MB",
+                MAX_BYTES >> 20
+            ));
         }
         self.written.insert(key.to_owned(), json.to_owned());
         Ok(())
@@ -91,12 +108,21 @@ struct InMemory(Mutex<BTreeMap<String, String>>);
 
 impl Shelf for InMemory {
     fn get(&self, key: &str) -> Result<Option<String>, LedgerError> {
-        Ok(self.0.lock().unwrap_or_else(PoisonError::into_inner).get(key).cloned())
+        Ok(self
+            .0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(key)
+            .cloned())
     }
 
     fn put(&self, values: &BTreeMap<String, String>) -> Result<(), LedgerError> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        all.extend(values.iter().map(|(key, value)| (key.clone(), value.clone())));
+        all.extend(
+            values
+                .iter()
+                .map(|(key, value)| (key.clone(), value.clone())),
+        );
         Ok(())
     }
 

@@ -1,10 +1,11 @@
 //! One walk over the syntax tree: what must not be there, and which tool calls can be seen.
 
 use oxc_ast::ast::{
-    Argument, ArrayExpressionElement, BinaryExpression, BinaryOperator, CallExpression, ConditionalExpression,
-    Decorator, Expression, ExpressionStatement, Function, IdentifierReference, IfStatement, ImportExpression,
-    ImportMeta, LogicalExpression, ModuleDeclaration, NewExpression, ObjectExpression, ObjectPropertyKind, Program,
-    PropertyKind, Statement, StaticMemberExpression, TSImportEqualsDeclaration, TSModuleBlock, UnaryExpression,
+    Argument, ArrayExpressionElement, BinaryExpression, BinaryOperator, CallExpression,
+    ConditionalExpression, Decorator, Expression, ExpressionStatement, Function,
+    IdentifierReference, IfStatement, ImportExpression, ImportMeta, LogicalExpression,
+    ModuleDeclaration, NewExpression, ObjectExpression, ObjectPropertyKind, Program, PropertyKind,
+    Statement, StaticMemberExpression, TSImportEqualsDeclaration, TSModuleBlock, UnaryExpression,
     UnaryOperator, VariableDeclarator,
 };
 use oxc_ast_visit::{Visit, walk};
@@ -103,7 +104,11 @@ impl<'s> Survey<'s> {
     }
 
     fn ban(&mut self, what: &'static str, instead: &'static str, span: Span) {
-        self.banned.push(Banned { what, instead, span });
+        self.banned.push(Banned {
+            what,
+            instead,
+            span,
+        });
     }
 
     /// Whether an identifier means the global of that name.
@@ -111,31 +116,50 @@ impl<'s> Survey<'s> {
         match self.symbol_of(identifier) {
             None => true,
             // `declare const tools: …` says what is there, it makes nothing.
-            Some(symbol) => self.scoping.symbol_flags(symbol).contains(SymbolFlags::Ambient),
+            Some(symbol) => self
+                .scoping
+                .symbol_flags(symbol)
+                .contains(SymbolFlags::Ambient),
         }
     }
 
     fn symbol_of(&self, identifier: &IdentifierReference<'_>) -> Option<SymbolId> {
-        self.scoping.get_reference(identifier.reference_id.get()?).symbol_id()
+        self.scoping
+            .get_reference(identifier.reference_id.get()?)
+            .symbol_id()
     }
 
     /// `tools.x` where only its being there matters.
     fn probe(&mut self, expression: &Expression<'_>) {
-        if let Some((path, _)) = self.tool_path(expression).or_else(|| self.server_path(expression)) {
+        if let Some((path, _)) = self
+            .tool_path(expression)
+            .or_else(|| self.server_path(expression))
+        {
             self.probed.push(path);
         }
     }
 
     fn note(&mut self, offset: u32, message: impl Into<String>) {
-        self.notes.push(Note { message: message.into(), offset, if_silent: false });
+        self.notes.push(Note {
+            message: message.into(),
+            offset,
+            if_silent: false,
+        });
     }
 
     /// An expression whose value nobody takes.
     fn dropped(&mut self, expression: &Expression<'_>) {
-        let Expression::CallExpression(call) = expression.get_inner_expression() else { return };
+        let Expression::CallExpression(call) = expression.get_inner_expression() else {
+            return;
+        };
         let at = call.span.start;
         match call.callee.get_inner_expression() {
-            Expression::Identifier(name) if self.async_functions.iter().any(|known| name.name.as_str() == known) => {
+            Expression::Identifier(name)
+                if self
+                    .async_functions
+                    .iter()
+                    .any(|known| name.name.as_str() == known) =>
+            {
                 self.note(
                     at,
                     format!(
@@ -166,7 +190,10 @@ impl<'s> Survey<'s> {
             if let Statement::ReturnStatement(early) = &pair[0]
                 && early.argument.is_none()
             {
-                self.note(early.span.start, "`return` ends at the line break: put the value on the same line");
+                self.note(
+                    early.span.start,
+                    "`return` ends at the line break: put the value on the same line",
+                );
             }
         }
         if let Some(Statement::ExpressionStatement(last)) = statements.last() {
@@ -179,15 +206,22 @@ impl<'s> Survey<'s> {
                     | Expression::NewExpression(_)
             );
             if !acts {
-                let message = "the script returned nothing: write `return` before its last line".to_owned();
-                self.notes.push(Note { message, offset: last.span.start, if_silent: true });
+                let message =
+                    "the script returned nothing: write `return` before its last line".to_owned();
+                self.notes.push(Note {
+                    message,
+                    offset: last.span.start,
+                    if_silent: true,
+                });
             }
         }
     }
 
     fn global_name<'e>(&self, expression: &'e Expression<'_>) -> Option<&'e str> {
         match expression.get_inner_expression() {
-            Expression::Identifier(identifier) if self.is_global(identifier) => Some(identifier.name.as_str()),
+            Expression::Identifier(identifier) if self.is_global(identifier) => {
+                Some(identifier.name.as_str())
+            }
             _ => None,
         }
     }
@@ -195,13 +229,19 @@ impl<'s> Survey<'s> {
     /// `tools.a.b` → `a.b`, with whether a `?.` stands on the way.
     fn tool_path(&self, expression: &Expression<'_>) -> Option<(String, bool)> {
         let (object, name, optional) = match expression.get_inner_expression() {
-            Expression::StaticMemberExpression(member) => {
-                (&member.object, member.property.name.to_string(), member.optional)
+            Expression::StaticMemberExpression(member) => (
+                &member.object,
+                member.property.name.to_string(),
+                member.optional,
+            ),
+            Expression::ComputedMemberExpression(member) => {
+                match member.expression.get_inner_expression() {
+                    Expression::StringLiteral(name) => {
+                        (&member.object, name.value.to_string(), member.optional)
+                    }
+                    _ => return None,
+                }
             }
-            Expression::ComputedMemberExpression(member) => match member.expression.get_inner_expression() {
-                Expression::StringLiteral(name) => (&member.object, name.value.to_string(), member.optional),
-                _ => return None,
-            },
             _ => return None,
         };
         if self.global_name(object) == Some("tools") {
@@ -214,13 +254,19 @@ impl<'s> Survey<'s> {
     /// `github.createIssue` → `mcp.github.createIssue`, where `github` is no name of the script's.
     fn server_path(&self, expression: &Expression<'_>) -> Option<(String, bool)> {
         let (object, name, optional) = match expression.get_inner_expression() {
-            Expression::StaticMemberExpression(member) => {
-                (&member.object, member.property.name.to_string(), member.optional)
+            Expression::StaticMemberExpression(member) => (
+                &member.object,
+                member.property.name.to_string(),
+                member.optional,
+            ),
+            Expression::ComputedMemberExpression(member) => {
+                match member.expression.get_inner_expression() {
+                    Expression::StringLiteral(name) => {
+                        (&member.object, name.value.to_string(), member.optional)
+                    }
+                    _ => return None,
+                }
             }
-            Expression::ComputedMemberExpression(member) => match member.expression.get_inner_expression() {
-                Expression::StringLiteral(name) => (&member.object, name.value.to_string(), member.optional),
-                _ => return None,
-            },
             _ => return None,
         };
         match self.global_name(object) {
@@ -238,11 +284,19 @@ impl<'a> Visit<'a> for Survey<'_> {
     fn visit_module_declaration(&mut self, it: &ModuleDeclaration<'a>) {
         match it {
             ModuleDeclaration::ImportDeclaration(_) => {
-                self.ban("import", "everything a script can use is already there: see help()", it.span());
+                self.ban(
+                    "import",
+                    "everything a script can use is already there: see help()",
+                    it.span(),
+                );
             }
             // Inside a namespace, `export` is how its members are named.
             _ if self.namespaces > 0 => walk::walk_module_declaration(self, it),
-            _ => self.ban("export", "write `return value` to give a value back", it.span()),
+            _ => self.ban(
+                "export",
+                "write `return value` to give a value back",
+                it.span(),
+            ),
         }
     }
 
@@ -253,11 +307,19 @@ impl<'a> Visit<'a> for Survey<'_> {
     }
 
     fn visit_ts_import_equals_declaration(&mut self, it: &TSImportEqualsDeclaration<'a>) {
-        self.ban("import", "everything a script can use is already there: see help()", it.span);
+        self.ban(
+            "import",
+            "everything a script can use is already there: see help()",
+            it.span,
+        );
     }
 
     fn visit_import_expression(&mut self, it: &ImportExpression<'a>) {
-        self.ban("import()", "everything a script can use is already there: see help()", it.span);
+        self.ban(
+            "import()",
+            "everything a script can use is already there: see help()",
+            it.span,
+        );
         walk::walk_import_expression(self, it);
     }
 
@@ -274,19 +336,31 @@ impl<'a> Visit<'a> for Survey<'_> {
     }
 
     fn visit_decorator(&mut self, it: &Decorator<'a>) {
-        self.ban("@decorator", "call the function yourself: `const A = decorate(class { … })`", it.span);
+        self.ban(
+            "@decorator",
+            "call the function yourself: `const A = decorate(class { … })`",
+            it.span,
+        );
     }
 
     fn visit_import_meta(&mut self, it: &ImportMeta) {
-        self.ban("import.meta", "a script is no module: `context` tells where it runs", it.span);
+        self.ban(
+            "import.meta",
+            "a script is no module: `context` tells where it runs",
+            it.span,
+        );
     }
 
     fn visit_identifier_reference(&mut self, it: &IdentifierReference<'a>) {
-        let Some(id) = it.reference_id.get() else { return };
+        let Some(id) = it.reference_id.get() else {
+            return;
+        };
         let reference = self.scoping.get_reference(id);
-        let constant = reference
-            .symbol_id()
-            .is_some_and(|symbol| self.scoping.symbol_flags(symbol).contains(SymbolFlags::ConstVariable));
+        let constant = reference.symbol_id().is_some_and(|symbol| {
+            self.scoping
+                .symbol_flags(symbol)
+                .contains(SymbolFlags::ConstVariable)
+        });
         if reference.is_write() && constant {
             self.constants.push((it.name.to_string(), it.span));
         }
@@ -314,7 +388,8 @@ impl<'a> Visit<'a> for Survey<'_> {
             // It returns a task at once, not a promise.
             && path != SPAWN
         {
-            self.unawaited.push((path, it.property.name.to_string(), it.span));
+            self.unawaited
+                .push((path, it.property.name.to_string(), it.span));
         }
         walk::walk_static_member_expression(self, it);
     }
@@ -323,10 +398,15 @@ impl<'a> Visit<'a> for Survey<'_> {
         if let Expression::Identifier(callee) = it.callee.get_inner_expression()
             && self.is_global(callee)
         {
-            self.bare_calls.push((callee.name.to_string(), callee.span.start));
+            self.bare_calls
+                .push((callee.name.to_string(), callee.span.start));
         }
         if let Expression::StaticMemberExpression(member) = it.callee.get_inner_expression()
-            && it.arguments.first().and_then(Argument::as_expression).is_some_and(is_async_function)
+            && it
+                .arguments
+                .first()
+                .and_then(Argument::as_expression)
+                .is_some_and(is_async_function)
         {
             let at = member.property.span.start;
             match member.property.name.as_str() {
@@ -338,9 +418,11 @@ impl<'a> Visit<'a> for Survey<'_> {
             }
         }
         match self.global_name(&it.callee) {
-            Some("require") => {
-                self.ban("require()", "there are no modules here: everything a script can use is in help()", it.span)
-            }
+            Some("require") => self.ban(
+                "require()",
+                "there are no modules here: everything a script can use is in help()",
+                it.span,
+            ),
             Some("eval") => self.ban("eval()", "write the code itself", it.span),
             Some("Function") => self.ban("Function()", "write the function itself", it.span),
             _ => {}
@@ -349,14 +431,22 @@ impl<'a> Visit<'a> for Survey<'_> {
             if it.optional || optional {
                 self.probed.push(path);
             } else {
-                self.calls.push(StaticCall { path, offset: it.callee.span().start, args: arguments(&it.arguments) });
+                self.calls.push(StaticCall {
+                    path,
+                    offset: it.callee.span().start,
+                    args: arguments(&it.arguments),
+                });
             }
         } else if let Some((path, optional)) = self.server_path(&it.callee) {
             if it.optional || optional {
                 self.probed.push(path);
             } else {
                 let args = arguments(&it.arguments);
-                self.server_calls.push(StaticCall { path, offset: it.callee.span().start, args });
+                self.server_calls.push(StaticCall {
+                    path,
+                    offset: it.callee.span().start,
+                    args,
+                });
             }
         }
         walk::walk_call_expression(self, it);
@@ -370,7 +460,10 @@ impl<'a> Visit<'a> for Survey<'_> {
     }
 
     fn visit_unary_expression(&mut self, it: &UnaryExpression<'a>) {
-        if matches!(it.operator, UnaryOperator::Typeof | UnaryOperator::LogicalNot) {
+        if matches!(
+            it.operator,
+            UnaryOperator::Typeof | UnaryOperator::LogicalNot
+        ) {
             self.probe(&it.argument);
         }
         walk::walk_unary_expression(self, it);
@@ -406,7 +499,8 @@ impl<'a> Visit<'a> for AsyncNames<'_> {
 
     fn visit_variable_declarator(&mut self, it: &VariableDeclarator<'a>) {
         if it.init.as_ref().is_some_and(is_async_function) {
-            self.0.extend(it.id.get_identifier_name().map(|name| name.to_string()));
+            self.0
+                .extend(it.id.get_identifier_name().map(|name| name.to_string()));
         }
         walk::walk_variable_declarator(self, it);
     }
@@ -423,7 +517,10 @@ fn is_async_function(expression: &Expression<'_>) -> bool {
 fn arguments(arguments: &[Argument<'_>]) -> StaticArgs {
     match arguments {
         [] => StaticArgs::Object(StaticObject::default()),
-        [argument] => match argument.as_expression().map(Expression::get_inner_expression) {
+        [argument] => match argument
+            .as_expression()
+            .map(Expression::get_inner_expression)
+        {
             Some(Expression::ObjectExpression(object)) => StaticArgs::Object(object_fields(object)),
             Some(other) => literal(other).map_or(StaticArgs::Other, StaticArgs::Literal),
             None => StaticArgs::Other,
@@ -460,16 +557,21 @@ fn literal(expression: &Expression<'_>) -> Option<Value> {
     match expression.get_inner_expression() {
         Expression::StringLiteral(text) => Some(Value::String(text.value.to_string())),
         Expression::TemplateLiteral(template) if template.expressions.is_empty() => {
-            let text = template.quasis.first().and_then(|quasi| quasi.value.cooked)?;
+            let text = template
+                .quasis
+                .first()
+                .and_then(|quasi| quasi.value.cooked)?;
             Some(Value::String(text.to_string()))
         }
         Expression::BooleanLiteral(boolean) => Some(Value::Bool(boolean.value)),
         Expression::NullLiteral(_) => Some(Value::Null),
         Expression::NumericLiteral(number) => numeric(number.value),
-        Expression::UnaryExpression(unary) if unary.operator == UnaryOperator::UnaryNegation => match &unary.argument {
-            Expression::NumericLiteral(number) => numeric(-number.value),
-            _ => None,
-        },
+        Expression::UnaryExpression(unary) if unary.operator == UnaryOperator::UnaryNegation => {
+            match &unary.argument {
+                Expression::NumericLiteral(number) => numeric(-number.value),
+                _ => None,
+            }
+        }
         Expression::ArrayExpression(array) => array
             .elements
             .iter()
@@ -495,7 +597,9 @@ fn numeric(value: f64) -> Option<Value> {
 /// Which entries of an array literal are calls of tools made on the spot.
 pub(crate) fn calls_in_place(elements: &[ArrayExpressionElement<'_>]) -> u32 {
     fn is_tool_call(expression: &Expression<'_>) -> bool {
-        let Expression::CallExpression(call) = expression.get_inner_expression() else { return false };
+        let Expression::CallExpression(call) = expression.get_inner_expression() else {
+            return false;
+        };
         let mut callee = call.callee.get_inner_expression();
         while let Expression::StaticMemberExpression(member) = callee {
             callee = member.object.get_inner_expression();
@@ -506,7 +610,10 @@ pub(crate) fn calls_in_place(elements: &[ArrayExpressionElement<'_>]) -> u32 {
         false
     }
     // Where entries are spread in, places in the text are not places in the list.
-    if elements.len() > 31 || elements.iter().any(|element| matches!(element, ArrayExpressionElement::SpreadElement(_)))
+    if elements.len() > 31
+        || elements
+            .iter()
+            .any(|element| matches!(element, ArrayExpressionElement::SpreadElement(_)))
     {
         return 0;
     }

@@ -80,9 +80,11 @@ impl Suspension {
 
     pub(crate) fn from_bytes(bytes: &[u8]) -> Result<Self, String> {
         let (length, rest) = bytes.split_first_chunk().ok_or("it is too short")?;
-        let length = usize::try_from(u64::from_le_bytes(*length)).map_err(|error| error.to_string())?;
+        let length =
+            usize::try_from(u64::from_le_bytes(*length)).map_err(|error| error.to_string())?;
         let (words, image) = rest.split_at_checked(length).ok_or("it is too short")?;
-        let mut suspension: Self = serde_json::from_slice(words).map_err(|error| error.to_string())?;
+        let mut suspension: Self =
+            serde_json::from_slice(words).map_err(|error| error.to_string())?;
         suspension.image = image.to_vec();
         Ok(suspension)
     }
@@ -93,6 +95,9 @@ impl Suspension {
     }
 
     pub(crate) fn image(&self) -> Image {
-        Image { build: self.build.clone(), bytes: self.image.clone() }
+        Image {
+            build: self.build.clone(),
+            bytes: self.image.clone(),
+        }
     }
 }

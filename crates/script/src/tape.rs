@@ -34,13 +34,21 @@ pub(crate) enum Told {
     Now(i64, u32),
     /// It asked its host a question on a channel.
     #[serde(rename = "ask")]
-    Reply { on: String, text: String, reply: Option<String> },
+    Reply {
+        on: String,
+        text: String,
+        reply: Option<String>,
+    },
     /// It made a call.
     #[serde(rename = "call")]
     Made { path: String, args: String },
     /// A call was settled: with what the ledger has, or with this error.
     #[serde(rename = "done")]
-    Settled { id: u32, call: String, error: Option<String> },
+    Settled {
+        id: u32,
+        call: String,
+        error: Option<String>,
+    },
     /// A timer rang.
     #[serde(rename = "ring")]
     Rang { id: u32 },
@@ -49,7 +57,11 @@ pub(crate) enum Told {
 impl Tape {
     /// A tape of a script that may go so far.
     pub(crate) fn blank(limits: &Limits, timeout: Duration) -> Self {
-        Self { limits: limits.clone(), timeout, ..Self::default() }
+        Self {
+            limits: limits.clone(),
+            timeout,
+            ..Self::default()
+        }
     }
 }
 
@@ -57,7 +69,9 @@ impl Told {
     fn bytes(&self) -> usize {
         32 + match self {
             Self::Now(..) | Self::Rang { .. } => 0,
-            Self::Reply { on, text, reply } => on.len() + text.len() + reply.as_ref().map_or(0, String::len),
+            Self::Reply { on, text, reply } => {
+                on.len() + text.len() + reply.as_ref().map_or(0, String::len)
+            }
             Self::Made { path, args } => path.len() + args.len(),
             Self::Settled { call, error, .. } => call.len() + error.as_ref().map_or(0, String::len),
         }
@@ -97,12 +111,24 @@ struct Playing {
 impl Head {
     pub(crate) fn recording(tape: Tape) -> Self {
         let bytes = tape.told.iter().map(Told::bytes).sum();
-        Self { tape: Tape { bytes, ..tape }, doing: Doing::Recording }
+        Self {
+            tape: Tape { bytes, ..tape },
+            doing: Doing::Recording,
+        }
     }
 
     pub(crate) fn playing(tape: Tape) -> Self {
-        let playing = Playing { at: 0, looked: 0, lost: None, loose: false, now: 0 };
-        Self { doing: Doing::Playing(playing), ..Self::recording(tape) }
+        let playing = Playing {
+            at: 0,
+            looked: 0,
+            lost: None,
+            loose: false,
+            now: 0,
+        };
+        Self {
+            doing: Doing::Playing(playing),
+            ..Self::recording(tape)
+        }
     }
 
     pub(crate) fn is_playing(&self) -> bool {
@@ -148,7 +174,9 @@ impl Head {
     /// The clock, in whole milliseconds: a script has no finer one.
     pub(crate) fn now(&mut self) -> i64 {
         let Doing::Playing(playing) = &mut self.doing else {
-            let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as i64);
+            let now = SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .map_or(0, |since| since.as_millis() as i64);
             match self.tape.told.last_mut() {
                 Some(Told::Now(then, times)) if *then == now => *times = times.saturating_add(1),
                 _ => self.write(Told::Now(now, 1)),
@@ -169,7 +197,9 @@ impl Head {
             Some(_) if playing.loose => playing.now = playing.now.saturating_add(1),
             Some(_) => {
                 playing.now = playing.now.saturating_add(1);
-                playing.lost.get_or_insert_with(|| "it looked at the clock, which it had not done".to_owned());
+                playing.lost.get_or_insert_with(|| {
+                    "it looked at the clock, which it had not done".to_owned()
+                });
             }
         }
         playing.now
@@ -177,15 +207,25 @@ impl Head {
 
     /// What the host said, where it is played: the outer `None` means that somebody must answer now.
     pub(crate) fn reply(&mut self, on: &str, text: &str) -> Option<Option<String>> {
-        let Doing::Playing(playing) = &mut self.doing else { return None };
+        let Doing::Playing(playing) = &mut self.doing else {
+            return None;
+        };
         let same = |told: &Told| match told {
-            Told::Reply { on: channel, text: question, reply } if channel == on && question == text => {
-                Some(reply.clone())
-            }
+            Told::Reply {
+                on: channel,
+                text: question,
+                reply,
+            } if channel == on && question == text => Some(reply.clone()),
             _ => None,
         };
         if playing.loose {
-            return Some(self.tape.told.iter().find_map(same).unwrap_or_else(|| unrecorded(on)));
+            return Some(
+                self.tape
+                    .told
+                    .iter()
+                    .find_map(same)
+                    .unwrap_or_else(|| unrecorded(on)),
+            );
         }
         match self.tape.told.get(playing.at) {
             Some(told) if let Some(reply) = same(told) => {
@@ -194,7 +234,9 @@ impl Head {
             }
             None => Some(unrecorded(on)),
             Some(_) => {
-                playing.lost.get_or_insert_with(|| format!("it asked for `{on}` {text}, which it had not done"));
+                playing.lost.get_or_insert_with(|| {
+                    format!("it asked for `{on}` {text}, which it had not done")
+                });
                 Some(unrecorded(on))
             }
         }
@@ -202,41 +244,66 @@ impl Head {
 
     pub(crate) fn write_reply(&mut self, on: &str, text: &str, reply: &Option<String>) {
         if matches!(self.doing, Doing::Recording) {
-            self.write(Told::Reply { on: on.to_owned(), text: text.to_owned(), reply: reply.clone() });
+            self.write(Told::Reply {
+                on: on.to_owned(),
+                text: text.to_owned(),
+                reply: reply.clone(),
+            });
         }
     }
 
     /// A call the script makes; played, it must be the one it made then.
     pub(crate) fn made(&mut self, path: &str, args: &str) {
         let Doing::Playing(playing) = &mut self.doing else {
-            return self.write(Told::Made { path: path.to_owned(), args: args.to_owned() });
+            return self.write(Told::Made {
+                path: path.to_owned(),
+                args: args.to_owned(),
+            });
         };
         match self.tape.told.get(playing.at) {
             _ if playing.loose => {}
-            Some(Told::Made { path: then, args: given }) if then == path && alike(given, args) => playing.at += 1,
+            Some(Told::Made {
+                path: then,
+                args: given,
+            }) if then == path && alike(given, args) => playing.at += 1,
             // Behind the end it was stopped; nobody answers this call.
             None => {}
-            Some(Told::Made { path: then, args: given }) if then == path => {
-                let words = format!("it calls {path} with {}, and had called it with {}", brief(args), brief(given));
+            Some(Told::Made {
+                path: then,
+                args: given,
+            }) if then == path => {
+                let words = format!(
+                    "it calls {path} with {}, and had called it with {}",
+                    brief(args),
+                    brief(given)
+                );
                 playing.lost.get_or_insert(words);
             }
             Some(Told::Made { path: then, .. }) => {
-                playing.lost.get_or_insert_with(|| format!("it calls {path}, and had called {then}"));
+                playing
+                    .lost
+                    .get_or_insert_with(|| format!("it calls {path}, and had called {then}"));
             }
             Some(_) => {
-                playing.lost.get_or_insert_with(|| format!("it calls {path}, which it had not done"));
+                playing
+                    .lost
+                    .get_or_insert_with(|| format!("it calls {path}, which it had not done"));
             }
         }
     }
 
     /// What the script is told next.
     pub(crate) fn next(&mut self) -> Option<Told> {
-        let Doing::Playing(playing) = &mut self.doing else { return None };
+        let Doing::Playing(playing) = &mut self.doing else {
+            return None;
+        };
         let told = self.tape.told.get(playing.at)?.clone();
         match told {
             Told::Settled { .. } | Told::Rang { .. } => playing.at += 1,
             _ => {
-                playing.lost.get_or_insert_with(|| "it waits, and had gone on".to_owned());
+                playing
+                    .lost
+                    .get_or_insert_with(|| "it waits, and had gone on".to_owned());
             }
         }
         Some(told)

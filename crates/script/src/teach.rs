@@ -49,8 +49,9 @@ pub fn description(registry: &Registry, budget: usize, uses: impl Fn(&str) -> u6
     match shown.len() {
         0 if all == 0 => text.push_str("There are no tools.\n"),
         count if count == all => text.push_str("Tools (`tools.` before each):\n"),
-        count => text
-            .push_str(&format!("Tools (`tools.` before each), {count} of {all}; `tools.search` finds the others:\n")),
+        count => text.push_str(&format!(
+            "Tools (`tools.` before each), {count} of {all}; `tools.search` finds the others:\n"
+        )),
     }
     shown.iter().for_each(|line| text.push_str(line));
     if shown.len() < all {
@@ -63,7 +64,12 @@ pub fn description(registry: &Registry, budget: usize, uses: impl Fn(&str) -> u6
 fn servers(registry: &Registry) -> BTreeMap<&str, Vec<&Registered>> {
     let mut servers: BTreeMap<&str, Vec<&Registered>> = BTreeMap::new();
     for tool in registry.iter() {
-        if let Some(server) = tool.spec.js_name.strip_prefix("mcp.").and_then(|rest| rest.split('.').next()) {
+        if let Some(server) = tool
+            .spec
+            .js_name
+            .strip_prefix("mcp.")
+            .and_then(|rest| rest.split('.').next())
+        {
             servers.entry(server).or_default().push(tool);
         }
     }
@@ -74,10 +80,20 @@ fn spaces(servers: &BTreeMap<&str, Vec<&Registered>>) -> String {
     if servers.is_empty() {
         return String::new();
     }
-    let named = servers.iter().take(MAX_SERVERS).map(|(name, tools)| format!("{name} ({})", tools.len()));
+    let named = servers
+        .iter()
+        .take(MAX_SERVERS)
+        .map(|(name, tools)| format!("{name} ({})", tools.len()));
     let more = servers.len().saturating_sub(MAX_SERVERS);
-    let more = if more > 0 { format!(", {more} more") } else { String::new() };
-    format!("Servers, as `tools.mcp.<server>.<tool>`: {}{more}\n", named.collect::<Vec<_>>().join(", "))
+    let more = if more > 0 {
+        format!(", {more} more")
+    } else {
+        String::new()
+    };
+    format!(
+        "Servers, as `tools.mcp.<server>.<tool>`: {}{more}\n",
+        named.collect::<Vec<_>>().join(", ")
+    )
 }
 
 /// The tools, the most useful first.
@@ -104,17 +120,36 @@ fn in_order<'a>(
 fn declaration(tool: &Registered) -> String {
     let mut line = signature(tool);
     if line.chars().count() > MAX_SIGNATURE {
-        let required = tool.spec.input_schema["required"].as_array().into_iter().flatten();
-        let fields: Vec<&str> = required.filter_map(serde_json::Value::as_str).take(8).collect();
+        let required = tool.spec.input_schema["required"]
+            .as_array()
+            .into_iter()
+            .flatten();
+        let fields: Vec<&str> = required
+            .filter_map(serde_json::Value::as_str)
+            .take(8)
+            .collect();
         line = format!(
             "{}({{ {} … }})",
             tool.spec.js_name,
-            fields.iter().map(|field| format!("{field}, ")).collect::<String>()
+            fields
+                .iter()
+                .map(|field| format!("{field}, "))
+                .collect::<String>()
         );
     }
-    let first = tool.spec.description.split(['\n', '.']).next().unwrap_or_default().trim();
+    let first = tool
+        .spec
+        .description
+        .split(['\n', '.'])
+        .next()
+        .unwrap_or_default()
+        .trim();
     let words: String = first.chars().take(80).collect();
-    if words.is_empty() { format!("{line}\n") } else { format!("{line} // {words}\n") }
+    if words.is_empty() {
+        format!("{line}\n")
+    } else {
+        format!("{line} // {words}\n")
+    }
 }
 
 #[cfg(test)]
@@ -124,11 +159,19 @@ mod tests {
 
     fn registry(servers: usize, tools: usize) -> Registry {
         let mut registry = Registry::new();
-        registry.register(tool("read_file", "Reads a file.", |(): ()| async { Ok(()) })).unwrap();
+        registry
+            .register(tool("read_file", "Reads a file.", |(): ()| async {
+                Ok(())
+            }))
+            .unwrap();
         for server in 0..servers {
             for number in 0..tools {
                 let name = format!("mcp.server{server}.do_something_{number}");
-                registry.register(tool(&name, "Does something. And more.", |(): ()| async { Ok(()) })).unwrap();
+                registry
+                    .register(tool(&name, "Does something. And more.", |(): ()| async {
+                        Ok(())
+                    }))
+                    .unwrap();
             }
         }
         registry
@@ -137,22 +180,36 @@ mod tests {
     #[test]
     fn all_tools_are_declared_where_there_is_room() {
         let text = description(&registry(1, 2), 2000, |_| 0);
-        assert!(text.contains("readFile(") && text.contains("mcp.server0.doSomething1("), "{text}");
+        assert!(
+            text.contains("readFile(") && text.contains("mcp.server0.doSomething1("),
+            "{text}"
+        );
         assert!(!text.contains("tools.search` finds the others"));
     }
 
     #[test]
     fn of_many_tools_the_used_come_first_and_every_server_is_named() {
-        let text = description(&registry(10, 50), 1500, |name| u64::from(name == "mcp.server7.do_something_33"));
+        let text = description(&registry(10, 50), 1500, |name| {
+            u64::from(name == "mcp.server7.do_something_33")
+        });
         assert!(text.len() <= 1500 * BYTES_PER_TOKEN, "{}", text.len());
-        assert!(text.contains("mcp.server7.doSomething33(") && text.contains("of 501"), "{text}");
-        assert!((0..10).all(|server| text.contains(&format!("mcp.server{server}."))), "{text}");
+        assert!(
+            text.contains("mcp.server7.doSomething33(") && text.contains("of 501"),
+            "{text}"
+        );
+        assert!(
+            (0..10).all(|server| text.contains(&format!("mcp.server{server}."))),
+            "{text}"
+        );
         assert!(text.contains("server9 (50)"), "{text}");
     }
 
     #[test]
     fn a_budget_too_small_for_anything_still_teaches() {
         let text = description(&registry(100, 20), 100, |_| 0);
-        assert!(text.starts_with(LESSON) && text.contains("40 more"), "{text}");
+        assert!(
+            text.starts_with(LESSON) && text.contains("40 more"),
+            "{text}"
+        );
     }
 }

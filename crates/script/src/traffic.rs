@@ -164,12 +164,20 @@ impl<'a> Traffic<'a> {
 
     /// Submits all calls of a pump as one batch.
     pub(crate) fn take_requests(&mut self, requests: Vec<Request>) -> Result<(), ScriptError> {
-        let calls = requests.iter().filter(|request| matches!(request, Request::Call { .. })).count();
+        let calls = requests
+            .iter()
+            .filter(|request| matches!(request, Request::Call { .. }))
+            .count();
         let max = self.run.limits.max_tool_calls;
         if self.calls.len() + calls > max as usize + REFUSALS {
-            let message = format!("this script may make {max} tool calls, and went on when it was told so");
-            return Err(ScriptError::new(ErrorCode::ToolBudgetExceededError, Phase::Executing, message)
-                .suggest("do more with each call, or split the work into several scripts"));
+            let message =
+                format!("this script may make {max} tool calls, and went on when it was told so");
+            return Err(ScriptError::new(
+                ErrorCode::ToolBudgetExceededError,
+                Phase::Executing,
+                message,
+            )
+            .suggest("do more with each call, or split the work into several scripts"));
         }
         let mut batch = Vec::new();
         for request in requests {
@@ -202,7 +210,11 @@ impl<'a> Traffic<'a> {
     fn submit(&mut self, batch: Vec<CallRequest>) {
         if !batch.is_empty() {
             let run = self.run;
-            self.batches.push(Box::pin(run.orchestrator.run_batch(run.scope, batch, self.report_to.clone())));
+            self.batches.push(Box::pin(run.orchestrator.run_batch(
+                run.scope,
+                batch,
+                self.report_to.clone(),
+            )));
         }
     }
 
@@ -215,7 +227,11 @@ impl<'a> Traffic<'a> {
         // A call beyond the budget is refused whatever it says.
         let refused = self.calls.len() > self.run.limits.max_tool_calls as usize;
         let list = arguments(if refused { "[]" } else { args });
-        let args = if self.run.head().is_on() { args.to_owned() } else { String::new() };
+        let args = if self.run.head().is_on() {
+            args.to_owned()
+        } else {
+            String::new()
+        };
         let pending = Pending {
             call_id: call_id.clone(),
             tool,
@@ -227,7 +243,13 @@ impl<'a> Traffic<'a> {
             given_up: false,
         };
         self.pending.insert(id, pending);
-        CallRequest { id: call_id, tool: path, args: list, line: at.map(|at| at.line), cancel }
+        CallRequest {
+            id: call_id,
+            tool: path,
+            args: list,
+            line: at.map(|at| at.line),
+            cancel,
+        }
     }
 
     /// What another process needs to go on with these calls and timers.
@@ -248,7 +270,11 @@ impl<'a> Traffic<'a> {
             .collect();
         waiting.sort_by_key(|waiting| call_number(&waiting.call_id));
         Paused {
-            timers: self.timers.keys().map(|(at, id)| (*id, at.saturating_duration_since(now))).collect(),
+            timers: self
+                .timers
+                .keys()
+                .map(|(at, id)| (*id, at.saturating_duration_since(now)))
+                .collect(),
             waiting,
             untold: self.untold.iter().cloned().collect(),
             calls: self.calls.clone(),
@@ -261,7 +287,11 @@ impl<'a> Traffic<'a> {
     /// Goes on with calls and timers that were put away: what waits for a person is asked for again.
     pub(crate) fn take_up(&mut self, paused: &Paused) {
         let now = Instant::now();
-        self.timers = paused.timers.iter().map(|(id, left)| ((now + *left, *id), ())).collect();
+        self.timers = paused
+            .timers
+            .iter()
+            .map(|(id, left)| ((now + *left, *id), ()))
+            .collect();
         self.untold = paused.untold.iter().cloned().collect();
         self.calls = paused.calls.clone();
         self.results = paused.results.clone();
@@ -299,7 +329,10 @@ impl<'a> Traffic<'a> {
     /// Whether there is nothing to wait for but people, and timers.
     pub(crate) fn rests(&self) -> bool {
         // What was answered but not yet heard of is no question any more.
-        self.reports.is_empty() && self.untold.is_empty() && !self.pending.is_empty() && self.nothing_runs()
+        self.reports.is_empty()
+            && self.untold.is_empty()
+            && !self.pending.is_empty()
+            && self.nothing_runs()
     }
 
     /// A script that ticks while a question is open is not written down at every tick: what was written before is as good,
@@ -310,12 +343,16 @@ impl<'a> Traffic<'a> {
 
     /// When it is time to write it down anew.
     pub(crate) fn keep_at(&self) -> Option<Instant> {
-        self.kept_at.filter(|_| !self.kept_as_it_is && self.rests()).map(|at| at + KEEP_INTERVAL)
+        self.kept_at
+            .filter(|_| !self.kept_as_it_is && self.rests())
+            .map(|at| at + KEEP_INTERVAL)
     }
 
     /// Whether every pending call waits for a person before anything was done of it.
     fn nothing_runs(&self) -> bool {
-        self.pending.values().all(|pending| self.asking.get(&pending.call_id) == Some(&SoFar::Nothing))
+        self.pending
+            .values()
+            .all(|pending| self.asking.get(&pending.call_id) == Some(&SoFar::Nothing))
     }
 
     /// Waits for calls under way, without telling the script of them.
@@ -355,9 +392,14 @@ impl<'a> Traffic<'a> {
 
     pub(crate) fn take_report(&mut self, report: Report) -> Wake {
         match report {
-            Report::Asking { request_id, calls, so_far } => {
+            Report::Asking {
+                request_id,
+                calls,
+                so_far,
+            } => {
                 self.run.said().last_approval = Some(request_id);
-                self.asking.extend(calls.into_iter().map(|call| (call, so_far)));
+                self.asking
+                    .extend(calls.into_iter().map(|call| (call, so_far)));
             }
             Report::Answered(calls) => calls.iter().for_each(|call| _ = self.asking.remove(call)),
             Report::Waits(call, whom) => self.waiting.entry(call).or_default().push(whom),
@@ -378,7 +420,11 @@ impl<'a> Traffic<'a> {
                 self.write_down(record);
             }
             Report::Finished(outcome) => {
-                let id = self.pending.iter().find(|(_, pending)| pending.call_id == outcome.settles).map(|(id, _)| *id);
+                let id = self
+                    .pending
+                    .iter()
+                    .find(|(_, pending)| pending.call_id == outcome.settles)
+                    .map(|(id, _)| *id);
                 let Some((id, pending)) = id.and_then(|id| self.pending.remove_entry(&id)) else {
                     return Wake::Nothing;
                 };
@@ -392,10 +438,17 @@ impl<'a> Traffic<'a> {
 
     /// Writes a finished call into the ledger and returns what the script is told.
     fn record(&mut self, outcome: CallOutcome, pending: &Pending) -> Result<String, String> {
-        let CallOutcome { record, result, stubborn, dispatched, .. } = outcome;
+        let CallOutcome {
+            record,
+            result,
+            stubborn,
+            dispatched,
+            ..
+        } = outcome;
         self.dispatched += u32::from(dispatched);
         if stubborn {
-            self.stubborn.push(format!("{} ({})", record.id, record.tool));
+            self.stubborn
+                .push(format!("{} ({})", record.id, record.tool));
         }
         let answer = match result {
             Ok(output) => {
@@ -405,7 +458,13 @@ impl<'a> Traffic<'a> {
             }
             Err(mut failure) => {
                 failure.message = shortened(&failure.message, 2048);
-                Err(error_facts(failure.code, &failure, &record.tool, &record.id, pending.at))
+                Err(error_facts(
+                    failure.code,
+                    &failure,
+                    &record.tool,
+                    &record.id,
+                    pending.at,
+                ))
             }
         };
         self.write_down(record);
@@ -415,48 +474,84 @@ impl<'a> Traffic<'a> {
     /// Keeps a result for the case that the script fails.
     pub(crate) fn keep(&mut self, call_id: &str, tool: &str, json: &str) {
         self.kept += json.len();
-        let kept = if self.kept <= MAX_KEPT { json.to_owned() } else { format!("\"… {} bytes\"", json.len()) };
-        self.results.push((call_id.to_owned(), tool.to_owned(), kept));
+        let kept = if self.kept <= MAX_KEPT {
+            json.to_owned()
+        } else {
+            format!("\"… {} bytes\"", json.len())
+        };
+        self.results
+            .push((call_id.to_owned(), tool.to_owned(), kept));
     }
 
     /// A line in the ledger, beside the others of the same call.
     pub(crate) fn write_down(&mut self, record: CallRecord) {
-        if let Some(slot) = self.calls.get_mut(call_number(&record.id).saturating_sub(1)) {
+        if let Some(slot) = self
+            .calls
+            .get_mut(call_number(&record.id).saturating_sub(1))
+        {
             slot.push(record);
         }
     }
 
     pub(crate) fn waits_for_a_person(&self) -> bool {
-        !self.pending.is_empty() && self.pending.values().all(|pending| self.needs_a_person(pending))
+        !self.pending.is_empty()
+            && self
+                .pending
+                .values()
+                .all(|pending| self.needs_a_person(pending))
     }
 
     fn needs_a_person(&self, pending: &Pending) -> bool {
         let call = &pending.call_id;
-        self.asking.contains_key(call) || self.waiting.get(call).is_some_and(|who| who.contains(&WaitsFor::Person))
+        self.asking.contains_key(call)
+            || self
+                .waiting
+                .get(call)
+                .is_some_and(|who| who.contains(&WaitsFor::Person))
     }
 
     /// Whether every pending call waits for a model, or for a person.
     pub(crate) fn waits_for_a_model(&self) -> bool {
         let waits = |pending: &Pending| {
-            let for_somebody = || self.waiting.get(&pending.call_id).is_some_and(|who| !who.is_empty());
+            let for_somebody = || {
+                self.waiting
+                    .get(&pending.call_id)
+                    .is_some_and(|who| !who.is_empty())
+            };
             pending.takes_its_time || self.needs_a_person(pending) || for_somebody()
         };
         !self.pending.is_empty() && self.pending.values().all(waits)
     }
 
     fn takes_its_time(&self, path: &str) -> bool {
-        self.run.orchestrator.registry().get(path).is_some_and(|tool| tool.tool.takes_its_time())
+        self.run
+            .orchestrator
+            .registry()
+            .get(path)
+            .is_some_and(|tool| tool.tool.takes_its_time())
     }
 
     /// What to say of a call that was pending at the end, unless it finished after all or was given up.
     pub(crate) fn still_running(&self, left: &Pending) -> Option<String> {
-        let record = self.calls.get(call_number(&left.call_id).checked_sub(1)?)?.last()?;
-        let stopped =
-            matches!(record.status, CallStatus::Aborted | CallStatus::NotStarted | CallStatus::OutcomeUnknown);
-        let line = left.at.map(|at| format!(" in line {}", at.line)).unwrap_or_default();
+        let record = self
+            .calls
+            .get(call_number(&left.call_id).checked_sub(1)?)?
+            .last()?;
+        let stopped = matches!(
+            record.status,
+            CallStatus::Aborted | CallStatus::NotStarted | CallStatus::OutcomeUnknown
+        );
+        let line = left
+            .at
+            .map(|at| format!(" in line {}", at.line))
+            .unwrap_or_default();
         let tool = camel_case(&left.tool);
-        (stopped && !left.given_up)
-            .then(|| format!("{} (tools.{tool}{line}) was still running when the script ended", left.call_id))
+        (stopped && !left.given_up).then(|| {
+            format!(
+                "{} (tools.{tool}{line}) was still running when the script ended",
+                left.call_id
+            )
+        })
     }
 
     /// Takes reports until no call is pending, time is up, or somebody cancels.
@@ -478,13 +573,16 @@ impl<'a> Traffic<'a> {
         left.sort_by_key(|pending| call_number(&pending.call_id));
         if wait_for_them {
             let limit = Instant::now() + self.run.timeout;
-            self.settle_until(limit, &self.run.scope.cancel.clone()).await;
+            self.settle_until(limit, &self.run.scope.cancel.clone())
+                .await;
         }
         self.run.scope.cancel.cancel();
-        self.settle_until(Instant::now() + HARD_STOP, &CancellationToken::new()).await;
+        self.settle_until(Instant::now() + HARD_STOP, &CancellationToken::new())
+            .await;
         // Whatever did not even answer is dropped with its batch, and nobody knows how far it came.
         for pending in std::mem::take(&mut self.pending).into_values() {
-            self.stubborn.push(format!("{} ({})", pending.call_id, pending.tool));
+            self.stubborn
+                .push(format!("{} ({})", pending.call_id, pending.tool));
             self.write_down(unsettled(pending, CallStatus::OutcomeUnknown));
         }
         self.batches.clear();
@@ -516,6 +614,9 @@ fn unsettled(pending: Pending, status: CallStatus) -> CallRecord {
 
 /// `tool_12` and `tool_12.again` → 12.
 pub(crate) fn call_number(call_id: &str) -> usize {
-    let number = call_id.rsplit('_').next().and_then(|number| number.split('.').next());
+    let number = call_id
+        .rsplit('_')
+        .next()
+        .and_then(|number| number.split('.').next());
     number.and_then(|number| number.parse().ok()).unwrap_or(0)
 }

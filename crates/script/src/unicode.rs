@@ -7,7 +7,8 @@ pub(crate) fn whole_unicode(json: &str) -> std::borrow::Cow<'_, str> {
     }
     let bytes = json.as_bytes();
     let unit = |at: usize| -> Option<u16> {
-        let hex = (bytes.get(at)? == &b'\\' && bytes.get(at + 1)? == &b'u').then(|| json.get(at + 2..at + 6))??;
+        let hex = (bytes.get(at)? == &b'\\' && bytes.get(at + 1)? == &b'u')
+            .then(|| json.get(at + 2..at + 6))??;
         u16::from_str_radix(hex, 16).ok()
     };
     let mut out = String::with_capacity(json.len());
@@ -45,7 +46,10 @@ mod tests {
         for (given, wanted) in [
             (r#"["\ud83d\ude00"]"#, r#"["\ud83d\ude00"]"#),
             (r#"["\ud83d"]"#, r#"["\ufffd"]"#),
-            (r#"["a\ude00\ud83db\\ud800"]"#, r#"["a\ufffd\ufffdb\\ud800"]"#),
+            (
+                r#"["a\ude00\ud83db\\ud800"]"#,
+                r#"["a\ufffd\ufffdb\\ud800"]"#,
+            ),
             (r#"["\\\ud800"]"#, r#"["\\\ufffd"]"#),
             (r#"["ü\ud800"]"#, r#"["ü\ufffd"]"#),
         ] {

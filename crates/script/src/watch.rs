@@ -15,15 +15,25 @@ pub(crate) async fn watch(shared: Weak<Shared>) {
     let mut in_vain = 0;
     loop {
         tokio::time::sleep(LOOK).await;
-        let Some(strong) = shared.upgrade() else { return };
+        let Some(strong) = shared.upgrade() else {
+            return;
+        };
         let overdue: Vec<Arc<Entry>> = {
             let mut runs = strong.runs.lock().unwrap_or_else(PoisonError::into_inner);
-            in_vain = if runs.running.is_empty() { in_vain + 1 } else { 0 };
+            in_vain = if runs.running.is_empty() {
+                in_vain + 1
+            } else {
+                0
+            };
             if in_vain > IN_VAIN {
                 runs.watched = false;
                 return;
             }
-            runs.running.iter().filter(|entry| entry.is_overdue()).cloned().collect()
+            runs.running
+                .iter()
+                .filter(|entry| entry.is_overdue())
+                .cloned()
+                .collect()
         };
         for entry in overdue {
             if let Some(task) = entry.task.get() {

@@ -35,21 +35,41 @@ main();
 fn tsc_accepts_the_declarations() {
     let tsc = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.tools/node_modules/.bin/tsc");
     if !tsc.exists() {
-        assert!(std::env::var_os("CI").is_none(), "TypeScript is not installed: run `make test`, which installs it");
+        assert!(
+            std::env::var_os("CI").is_none(),
+            "TypeScript is not installed: run `make test`, which installs it"
+        );
         eprintln!("skipped: TypeScript is not installed (`make test` installs it where npm is)");
         return;
     }
     let registry = support::registry(&Arc::default());
     let dir = tempfile::tempdir().unwrap();
-    let text = format!("{}{}", selvedge_tools::declarations(&registry), selvedge_script::GLOBALS);
+    let text = format!(
+        "{}{}",
+        selvedge_tools::declarations(&registry),
+        selvedge_script::GLOBALS
+    );
     std::fs::write(dir.path().join("selvedge.d.ts"), text).unwrap();
     std::fs::write(dir.path().join("use.ts"), USE).unwrap();
     let output = Command::new(tsc)
-        .args(["--strict", "--noEmit", "--target", "es2024", "--lib", "es2024", "selvedge.d.ts", "use.ts"])
+        .args([
+            "--strict",
+            "--noEmit",
+            "--target",
+            "es2024",
+            "--lib",
+            "es2024",
+            "selvedge.d.ts",
+            "use.ts",
+        ])
         .current_dir(dir.path())
         .output()
         .unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stdout)
+    );
 }
 
 #[test]
@@ -73,12 +93,20 @@ fn every_global_is_declared() {
         "escape",
         "unescape",
     ];
-    for name in names.as_array().unwrap().iter().map(|name| name.as_str().unwrap()) {
+    for name in names
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|name| name.as_str().unwrap())
+    {
         let declared = ["const", "function"].iter().any(|word| {
             selvedge_script::GLOBALS.contains(&format!("declare {word} {name}:"))
                 || selvedge_script::GLOBALS.contains(&format!("declare {word} {name}("))
                 || selvedge_script::GLOBALS.contains(&format!("declare {word} {name}<"))
         });
-        assert!(declared || name == "tools" || standard.contains(&name), "globals.d.ts does not know `{name}`");
+        assert!(
+            declared || name == "tools" || standard.contains(&name),
+            "globals.d.ts does not know `{name}`"
+        );
     }
 }

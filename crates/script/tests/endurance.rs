@@ -42,42 +42,76 @@ const HOSTILE: &[&str] = &[
 
 #[test]
 fn ten_thousand_scripts_leave_memory_as_it_was() {
-    let bench = Bench::limited(Limits { timeout_ms: 15, memory_mb: 16, ..Limits::default() });
+    let bench = Bench::limited(Limits {
+        timeout_ms: 15,
+        memory_mb: 16,
+        ..Limits::default()
+    });
     let patient = Bench::new();
     let (strict, relaxed) = (bench.harness.clone(), patient.harness.clone());
-    let seen = on_a_thread("ten thousand scripts", Duration::from_secs(300), async move {
-        let (mut seen, mut fine) = (Vec::new(), 0);
-        for n in 0..SCRIPTS {
-            if n % 50 == 0 {
-                let output = strict.run(HOSTILE[(n / 50) % HOSTILE.len()]).await;
-                assert!(output.error.is_some(), "{}", HOSTILE[(n / 50) % HOSTILE.len()]);
-            } else {
-                // Half of them are new to the compiler.
-                let kind = KINDS[n % KINDS.len()];
-                let source = if n % 2 == 0 { format!("{kind}\n// {n}") } else { kind.to_owned() };
-                let output = relaxed.run(&source).await;
-                fine += usize::from(output.error.is_none());
+    let seen = on_a_thread(
+        "ten thousand scripts",
+        Duration::from_secs(300),
+        async move {
+            let (mut seen, mut fine) = (Vec::new(), 0);
+            for n in 0..SCRIPTS {
+                if n % 50 == 0 {
+                    let output = strict.run(HOSTILE[(n / 50) % HOSTILE.len()]).await;
+                    assert!(
+                        output.error.is_some(),
+                        "{}",
+                        HOSTILE[(n / 50) % HOSTILE.len()]
+                    );
+                } else {
+                    // Half of them are new to the compiler.
+                    let kind = KINDS[n % KINDS.len()];
+                    let source = if n % 2 == 0 {
+                        format!("{kind}\n// {n}")
+                    } else {
+                        kind.to_owned()
+                    };
+                    let output = relaxed.run(&source).await;
+                    fine += usize::from(output.error.is_none());
+                }
+                if n >= SCRIPTS / 4 && n % BETWEEN_LOOKS == 0 {
+                    seen.push(resident_kb());
+                }
             }
-            if n >= SCRIPTS / 4 && n % BETWEEN_LOOKS == 0 {
-                seen.push(resident_kb());
-            }
-        }
-        // Eight of the fourteen kinds end well.
-        assert!((5_000..6_000).contains(&fine), "{fine} scripts ended well");
-        seen
-    });
-    assert!(seen.iter().all(|kb| *kb > 0), "the kernel does not tell our memory");
+            // Eight of the fourteen kinds end well.
+            assert!((5_000..6_000).contains(&fine), "{fine} scripts ended well");
+            seen
+        },
+    );
+    assert!(
+        seen.iter().all(|kb| *kb > 0),
+        "the kernel does not tell our memory"
+    );
     // What leaks grows all the time. The allocator keeps what a flood of calls once needed: that is a step, and no more
     // follow.
-    let mut grown: Vec<i64> = seen.windows(2).map(|pair| pair[1] as i64 - pair[0] as i64).collect();
+    let mut grown: Vec<i64> = seen
+        .windows(2)
+        .map(|pair| pair[1] as i64 - pair[0] as i64)
+        .collect();
     grown.sort_unstable();
-    assert!(grown[grown.len() / 2] * (grown.len() as i64) < 16 * 1024, "it grows: {seen:?} KB");
-    assert!(seen[seen.len() - 1] < seen[0] + 64 * 1024, "it keeps too much: {seen:?} KB");
+    assert!(
+        grown[grown.len() / 2] * (grown.len() as i64) < 16 * 1024,
+        "it grows: {seen:?} KB"
+    );
+    assert!(
+        seen[seen.len() - 1] < seen[0] + 64 * 1024,
+        "it keeps too much: {seen:?} KB"
+    );
 }
 
 /// Resident memory of this process.
 fn resident_kb() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap_or_default();
-    line.split_whitespace().nth(1).and_then(|kb| kb.parse().ok()).unwrap_or(0)
+    let line = status
+        .lines()
+        .find(|line| line.starts_with("VmRSS:"))
+        .unwrap_or_default();
+    line.split_whitespace()
+        .nth(1)
+        .and_then(|kb| kb.parse().ok())
+        .unwrap_or(0)
 }

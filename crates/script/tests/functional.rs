@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use selvedge_protocol::{Answer, CallStatus, ErrorCode, Event, Limits, Mode, ModeSettings, RunStatus};
+use selvedge_protocol::{
+    Answer, CallStatus, ErrorCode, Event, Limits, Mode, ModeSettings, RunStatus,
+};
 use selvedge_script::RunOptions;
 use selvedge_script::detect::{Segment, detect};
 use serde_json::{Value, json};
@@ -17,24 +19,35 @@ const WAIT: Duration = Duration::from_secs(30);
 
 fn asking(says: &Says, limits: Limits) -> Bench {
     let says = says.clone();
-    Bench::with(move |orchestrator| orchestrator.with_approver(Arc::new(says.clone())), limits)
+    Bench::with(
+        move |orchestrator| orchestrator.with_approver(Arc::new(says.clone())),
+        limits,
+    )
 }
 
 #[test]
 fn f01_basic_execution() {
     let bench = Bench::new();
     let output = bench.run("return await tools.applyPatch({patch: '*** Begin Patch'})");
-    assert_eq!(output.value().unwrap(), json!({"success": true, "summary": "1 lines"}));
+    assert_eq!(
+        output.value().unwrap(),
+        json!({"success": true, "summary": "1 lines"})
+    );
     assert_eq!(*bench.seen.patches.lock().unwrap(), ["*** Begin Patch"]);
-    assert_eq!((output.calls.len(), output.metadata.tool_calls_made), (1, 1));
+    assert_eq!(
+        (output.calls.len(), output.metadata.tool_calls_made),
+        (1, 1)
+    );
 }
 
 #[test]
 fn f02_text_around_a_script_is_kept() {
     let message = "Let me see.\n\n<tool-calls>\nreturn 1\n</tool-calls>\n\nDone — ü.";
     let segments = detect(message);
-    assert!(matches!(&segments[..], [Segment::Text(a), Segment::Script(block), Segment::Text(b)]
-        if a == "Let me see.\n\n" && block.code == "return 1" && b == "\n\nDone — ü."));
+    assert!(
+        matches!(&segments[..], [Segment::Text(a), Segment::Script(block), Segment::Text(b)]
+        if a == "Let me see.\n\n" && block.code == "return 1" && b == "\n\nDone — ü.")
+    );
 }
 
 #[test]
@@ -56,17 +69,25 @@ fn f03_typescript() {
         const optional = p?.y ?? 7;
         return [Colour.Blue, Colour[0], pick(p, 'x'), pair.length, new Counter(3).value(), Counter.made, new Square(3).area(), Names.first, declared, optional] as const;
     ";
-    assert_eq!(Bench::new().value(source), json!([6, "Red", 1, 2, 3, 1, 9, "Ada", "later", 7]));
+    assert_eq!(
+        Bench::new().value(source),
+        json!([6, "Red", 1, 2, 3, 1, 9, "Ada", "later", 7])
+    );
 }
 
 #[test]
 fn f04_parallel() {
     let bench = Bench::new();
     let started = Instant::now();
-    let value = bench.value("return await Promise.all([1, 2, 3].map(n => tools.sleep({ms: 300, value: n})))");
+    let value = bench
+        .value("return await Promise.all([1, 2, 3].map(n => tools.sleep({ms: 300, value: n})))");
     assert_eq!(value, json!([1, 2, 3]));
     assert_eq!(bench.seen.most_running.load(Ordering::SeqCst), 3);
-    assert!(started.elapsed() < Duration::from_millis(850), "{:?}", started.elapsed());
+    assert!(
+        started.elapsed() < Duration::from_millis(850),
+        "{:?}",
+        started.elapsed()
+    );
 }
 
 #[test]
@@ -84,7 +105,10 @@ fn f05_race_losers_are_stopped_at_once() {
     // A timer can win as well.
     let source = "const timeout = new Promise(r => setTimeout(() => r('late'), 20)); return await Promise.race([tools.sleep({ms: 60_000}), timeout])";
     let output = bench.run(source);
-    assert_eq!((output.value().unwrap(), output.calls[0].status), (json!("late"), CallStatus::Aborted));
+    assert_eq!(
+        (output.value().unwrap(), output.calls[0].status),
+        (json!("late"), CallStatus::Aborted)
+    );
     // A call that somebody else can still see goes on.
     let source = "const slow = tools.sleep({ms: 80, value: 'slow'}); const first = await Promise.race([slow, tools.sleep({ms: 5, value: 'fast'})]); return [first, await slow]";
     assert_eq!(bench.value(source), json!(["fast", "slow"]));
@@ -107,7 +131,17 @@ fn f06_error_handling() {
         return [e instanceof Error, e.name, e.message, e.code, e.toolName, e.callId, e.retryable, e.suggestions.length, e.stack.includes('script.ts:1:')] }";
     assert_eq!(
         Bench::new().value(source),
-        json!([true, "ToolExecutionError", "disk full", "ToolExecutionError", "fail", "tool_1", false, 0, true])
+        json!([
+            true,
+            "ToolExecutionError",
+            "disk full",
+            "ToolExecutionError",
+            "fail",
+            "tool_1",
+            false,
+            0,
+            true
+        ])
     );
 }
 
@@ -116,7 +150,10 @@ fn f07_results_compose() {
     let source = "const files = await tools.fileSearch({pattern: '*.test.ts'});
         const texts = await Promise.all(files.map(f => tools.readFile({path: f.path})));
         return texts.map((t, i) => files[i].path + ':' + t.totalLines)";
-    assert_eq!(Bench::new().value(source), json!(["tests/a.test.ts:1", "tests/b.test.ts:2"]));
+    assert_eq!(
+        Bench::new().value(source),
+        json!(["tests/a.test.ts:1", "tests/b.test.ts:2"])
+    );
 }
 
 #[test]
@@ -132,8 +169,7 @@ fn f08_custom_return() {
 
 #[test]
 fn f09_thinking_script_and_text_keep_their_order() {
-    let message =
-        "<thinking>plan</thinking>one<tool-calls>return 1</tool-calls>two\n```ts tool-calls\nreturn 2\n```\nthree";
+    let message = "<thinking>plan</thinking>one<tool-calls>return 1</tool-calls>two\n```ts tool-calls\nreturn 2\n```\nthree";
     let kinds: Vec<&str> = detect(message)
         .iter()
         .map(|segment| match segment {
@@ -162,22 +198,44 @@ fn f10_progress_events() {
 
 #[test]
 fn f11_approval_pauses_the_script_and_its_clock() {
-    let says = Says { after: Duration::from_millis(700), ..Says::new(Answer::Once) };
+    let says = Says {
+        after: Duration::from_millis(700),
+        ..Says::new(Answer::Once)
+    };
     // The person takes longer than the script may run.
-    let bench = asking(&says, Limits { timeout_ms: 300, ..Limits::default() });
+    let bench = asking(
+        &says,
+        Limits {
+            timeout_ms: 300,
+            ..Limits::default()
+        },
+    );
     let output =
         bench.run("const r = await tools.exec({command: ['rm', 'x'], approvalContext: 'clean up'}); return r.exitCode");
     assert_eq!(output.error, None);
     assert_eq!(output.value().unwrap(), json!(0));
     let call = says.asked.lock().unwrap()[0].calls[0].clone();
     assert_eq!(
-        (call.tool.as_str(), call.reason.as_str(), call.context.as_deref(), call.line),
+        (
+            call.tool.as_str(),
+            call.reason.as_str(),
+            call.context.as_deref(),
+            call.line
+        ),
         ("exec", "removes files", Some("clean up"), Some(1))
     );
     assert!(call.snippet.as_deref().unwrap().contains("> "));
     // The clock runs while another call does.
-    let bench = asking(&says, Limits { timeout_ms: 300, ..Limits::default() });
-    let (code, _) = bench.error("await Promise.all([tools.exec({command: ['rm', 'x']}), tools.sleep({ms: 60_000})])");
+    let bench = asking(
+        &says,
+        Limits {
+            timeout_ms: 300,
+            ..Limits::default()
+        },
+    );
+    let (code, _) = bench.error(
+        "await Promise.all([tools.exec({command: ['rm', 'x']}), tools.sleep({ms: 60_000})])",
+    );
     assert_eq!(code, "ScriptTimeoutError");
 }
 
@@ -200,7 +258,9 @@ fn f11_yes_for_this_script_is_asked_once() {
     let says = Says::new(Answer::ThisScript);
     let bench = asking(&says, Limits::default());
     assert_eq!(
-        bench.value("for (const n of [1, 2, 3]) await tools.exec({command: ['rm', String(n)]}); return 'ok'"),
+        bench.value(
+            "for (const n of [1, 2, 3]) await tools.exec({command: ['rm', String(n)]}); return 'ok'"
+        ),
         json!("ok")
     );
     assert_eq!(says.asked.lock().unwrap().len(), 1);
@@ -214,18 +274,44 @@ fn f12_approval_denied_is_an_error_to_catch() {
     let says = Says::new(Answer::No(Some("not that folder".into())));
     let bench = asking(&says, Limits::default());
     let source = "try { await tools.exec({command: ['rm', '-rf', '/']}); return 'ran' } catch (e) { return [e.name, e.message] }";
-    assert_eq!(bench.value(source), json!(["ApprovalDeniedError", "exec was denied: not that folder"]));
+    assert_eq!(
+        bench.value(source),
+        json!(["ApprovalDeniedError", "exec was denied: not that folder"])
+    );
     // Nobody answers, and nobody can be asked: two other errors.
-    let bench = asking(&Says::nothing(), Limits { approval_timeout_ms: 50, ..Limits::default() });
-    assert_eq!(bench.error("await tools.exec({command: ['rm', 'x']})").0, "ApprovalTimeoutError");
+    let bench = asking(
+        &Says::nothing(),
+        Limits {
+            approval_timeout_ms: 50,
+            ..Limits::default()
+        },
+    );
+    assert_eq!(
+        bench.error("await tools.exec({command: ['rm', 'x']})").0,
+        "ApprovalTimeoutError"
+    );
     let (code, message) = Bench::new().error("await tools.exec({command: ['rm', 'x']})");
-    assert_eq!((code.as_str(), message.as_str()), ("ApprovalDeniedError", "exec was denied: nobody can be asked here"));
+    assert_eq!(
+        (code.as_str(), message.as_str()),
+        (
+            "ApprovalDeniedError",
+            "exec was denied: nobody can be asked here"
+        )
+    );
     let never = Bench::with(
         |orchestrator| orchestrator.with_policy(selvedge_protocol::ApprovalPolicy::Never),
         Limits::default(),
     );
-    assert!(never.error("await tools.exec({command: ['rm', 'x']})").1.contains("`never`"));
-    assert_eq!(never.value("return (await tools.exec({command: ['ls']})).exitCode"), json!(0));
+    assert!(
+        never
+            .error("await tools.exec({command: ['rm', 'x']})")
+            .1
+            .contains("`never`")
+    );
+    assert_eq!(
+        never.value("return (await tools.exec({command: ['ls']})).exitCode"),
+        json!(0)
+    );
 }
 
 #[test]
@@ -240,7 +326,9 @@ fn f12_untrusted_asks_for_what_is_guarded() {
         },
         Limits::default(),
     );
-    bench.value("await tools.exec({command: ['ls']}); await tools.readFile({path: 'README.md'}); return 1");
+    bench.value(
+        "await tools.exec({command: ['ls']}); await tools.readFile({path: 'README.md'}); return 1",
+    );
     assert_eq!(says.asked.lock().unwrap().len(), 1);
 }
 
@@ -250,18 +338,30 @@ fn f13_outputs_are_items() {
     let item = bench.harness.item("return 1", "call_7");
     let json = serde_json::to_value(&item).unwrap();
     assert_eq!(
-        (json["type"].as_str(), json["call_id"].as_str(), json["language"].as_str()),
+        (
+            json["type"].as_str(),
+            json["call_id"].as_str(),
+            json["language"].as_str()
+        ),
         (Some("script_tool_call"), Some("call_7"), Some("ts"))
     );
     assert_eq!(json["source_sha256"].as_str().unwrap().len(), 64);
-    let options = RunOptions { call_id: Some("call_7".into()), ..bench.options() };
+    let options = RunOptions {
+        call_id: Some("call_7".into()),
+        ..bench.options()
+    };
     let output = serde_json::to_value(bench.run_with(
         "await tools.echo({value: 1}); text('shown'); console.warn('w'); return {a: 1}",
         options,
         WAIT,
     ))
     .unwrap();
-    let keys: Vec<&str> = output.as_object().unwrap().keys().map(String::as_str).collect();
+    let keys: Vec<&str> = output
+        .as_object()
+        .unwrap()
+        .keys()
+        .map(String::as_str)
+        .collect();
     assert_eq!(
         keys,
         [
@@ -286,24 +386,61 @@ fn f13_outputs_are_items() {
     assert_eq!(output["logs"], json!([{"level": "warn", "message": "w"}]));
     let call = &output["calls"][0];
     assert_eq!(
-        (&call["id"], &call["tool"], &call["status"], &call["reused"], &call["line"]),
-        (&json!("tool_1"), &json!("echo"), &json!("done"), &json!(false), &json!(1))
+        (
+            &call["id"],
+            &call["tool"],
+            &call["status"],
+            &call["reused"],
+            &call["line"]
+        ),
+        (
+            &json!("tool_1"),
+            &json!("echo"),
+            &json!("done"),
+            &json!(false),
+            &json!(1)
+        )
     );
     assert!(call["duration_ms"].is_number() && output["metadata"]["duration_ms"].is_number());
 }
 
 #[test]
 fn f14_timeout_override() {
-    let bench = Bench::limited(Limits { timeout_ms: 100, max_timeout_ms: 2_000, ..Limits::default() });
-    assert_eq!(bench.error("await tools.sleep({ms: 400})").0, "ScriptTimeoutError");
-    let longer = RunOptions { timeout: Some(Duration::from_secs(1)), ..bench.options() };
-    assert_eq!(bench.run_with("await tools.sleep({ms: 400}); return 1", longer, WAIT).status, RunStatus::Completed);
+    let bench = Bench::limited(Limits {
+        timeout_ms: 100,
+        max_timeout_ms: 2_000,
+        ..Limits::default()
+    });
+    assert_eq!(
+        bench.error("await tools.sleep({ms: 400})").0,
+        "ScriptTimeoutError"
+    );
+    let longer = RunOptions {
+        timeout: Some(Duration::from_secs(1)),
+        ..bench.options()
+    };
+    assert_eq!(
+        bench
+            .run_with("await tools.sleep({ms: 400}); return 1", longer, WAIT)
+            .status,
+        RunStatus::Completed
+    );
     // The pragma asks as well, and nobody gets more than the maximum.
-    assert_eq!(bench.value("// @exec: {\"timeout_ms\": 1000}\nawait tools.sleep({ms: 300}); return 1"), json!(1));
-    let much = RunOptions { timeout: Some(Duration::from_secs(600)), ..bench.options() };
+    assert_eq!(
+        bench.value("// @exec: {\"timeout_ms\": 1000}\nawait tools.sleep({ms: 300}); return 1"),
+        json!(1)
+    );
+    let much = RunOptions {
+        timeout: Some(Duration::from_secs(600)),
+        ..bench.options()
+    };
     let started = Instant::now();
     assert_eq!(
-        bench.run_with("await tools.sleep({ms: 60_000})", much, WAIT).error.unwrap().code,
+        bench
+            .run_with("await tools.sleep({ms: 60_000})", much, WAIT)
+            .error
+            .unwrap()
+            .code,
         ErrorCode::ScriptTimeoutError
     );
     assert!(started.elapsed() < Duration::from_secs(5));
@@ -312,12 +449,24 @@ fn f14_timeout_override() {
 #[test]
 fn f15_namespaced_tool() {
     let bench = Bench::new();
-    assert_eq!(bench.value("return (await tools.mcp.github.listIssues({})).map(i => i.title)"), json!(["bug", "idea"]));
-    assert_eq!(bench.value("return (await tools['mcp']['github']['list_issues']()).length"), json!(2));
-    let error = bench.run("await tools.mcp.github.listIsues()").error.unwrap();
+    assert_eq!(
+        bench.value("return (await tools.mcp.github.listIssues({})).map(i => i.title)"),
+        json!(["bug", "idea"])
+    );
+    assert_eq!(
+        bench.value("return (await tools['mcp']['github']['list_issues']()).length"),
+        json!(2)
+    );
+    let error = bench
+        .run("await tools.mcp.github.listIsues()")
+        .error
+        .unwrap();
     assert_eq!(
         (error.code, error.suggestions),
-        (ErrorCode::ToolNotFoundError, vec!["mcp.github.listIssues".to_owned()])
+        (
+            ErrorCode::ToolNotFoundError,
+            vec!["mcp.github.listIssues".to_owned()]
+        )
     );
 }
 
@@ -337,12 +486,36 @@ fn f16_state_is_clean_between_runs() {
 #[test]
 fn f17_disabled() {
     let bench = Bench::new();
-    let output = bench.run_with("return 1", RunOptions { mode: Some(Mode::Disabled), ..bench.options() }, WAIT);
+    let output = bench.run_with(
+        "return 1",
+        RunOptions {
+            mode: Some(Mode::Disabled),
+            ..bench.options()
+        },
+        WAIT,
+    );
     assert_eq!(output.status, RunStatus::Rejected);
     assert!(output.error.unwrap().message.contains("disabled"));
-    let modes = |turn, provider, global| ModeSettings { turn, provider, global }.effective();
-    assert_eq!(modes(Some(Mode::Enabled), Some(Mode::Disabled), Some(Mode::DryRun)), Mode::Enabled);
-    assert_eq!(modes(None, Some(Mode::Disabled), Some(Mode::DryRun)), Mode::Disabled);
+    let modes = |turn, provider, global| {
+        ModeSettings {
+            turn,
+            provider,
+            global,
+        }
+        .effective()
+    };
+    assert_eq!(
+        modes(
+            Some(Mode::Enabled),
+            Some(Mode::Disabled),
+            Some(Mode::DryRun)
+        ),
+        Mode::Enabled
+    );
+    assert_eq!(
+        modes(None, Some(Mode::Disabled), Some(Mode::DryRun)),
+        Mode::Disabled
+    );
     assert_eq!(modes(None, None, Some(Mode::DryRun)), Mode::DryRun);
     assert_eq!(modes(None, None, None), Mode::Enabled);
 }
@@ -351,22 +524,37 @@ fn f17_disabled() {
 fn f18_dry_run_reports() {
     let bench = Bench::new();
     let source = "const name = 'x';\nawait tools.readFile({path: name, limit: 3});\nif (name) await tools.exec({command: ['ls']});\nawait tools.readFle({});";
-    let output = bench.run_with(source, RunOptions { mode: Some(Mode::DryRun), ..bench.options() }, WAIT);
+    let output = bench.run_with(
+        source,
+        RunOptions {
+            mode: Some(Mode::DryRun),
+            ..bench.options()
+        },
+        WAIT,
+    );
     let report: Value = output.value().unwrap();
     assert_eq!(report["valid"], json!(false));
     assert_eq!(
         report["calls"][0],
         json!({"tool": "read_file", "line": 2, "args": {"limit": 3}, "dynamic": ["path"], "readOnly": true})
     );
-    assert_eq!((&report["calls"][1]["tool"], &report["calls"][1]["line"]), (&json!("exec"), &json!(3)));
-    assert_eq!((&report["errors"][0]["code"], &report["errors"][0]["line"]), (&json!("ToolNotFoundError"), &json!(4)));
+    assert_eq!(
+        (&report["calls"][1]["tool"], &report["calls"][1]["line"]),
+        (&json!("exec"), &json!(3))
+    );
+    assert_eq!(
+        (&report["errors"][0]["code"], &report["errors"][0]["line"]),
+        (&json!("ToolNotFoundError"), &json!(4))
+    );
     assert!(output.calls.is_empty());
 }
 
 #[test]
 fn f19_fenced_block() {
     let segments = detect("Now:\n```ts tool-calls\nconst a = `x`;\nreturn a\n```\n");
-    assert!(matches!(&segments[1], Segment::Script(block) if block.code == "const a = `x`;\nreturn a"));
+    assert!(
+        matches!(&segments[1], Segment::Script(block) if block.code == "const a = `x`;\nreturn a")
+    );
 }
 
 #[test]
@@ -378,7 +566,10 @@ fn f20_several_blocks_run_in_order() {
         "<tool-calls>store('n', 1); return load('n')</tool-calls> then <tool-calls>store('n', load('n') + 1); return load('n')</tool-calls>",
     ) {
         if let Segment::Script(block) = segment {
-            let options = RunOptions { session: session.clone(), ..bench.options() };
+            let options = RunOptions {
+                session: session.clone(),
+                ..bench.options()
+            };
             values.push(bench.run_with(&block.code, options, WAIT).value().unwrap());
         }
     }
@@ -401,7 +592,14 @@ fn f21_context() {
         return [context.conversationId, context.sessionId, context.turnId, context.scriptId.startsWith('scr_'), context.workingDirectory, context.provider, context.model,
             context.sandbox.timeoutMs, context.sandbox.memoryMb, context.sandbox.remainingToolBudget, context.sandbox.maxConcurrentToolCalls, context.sandbox.mode,
             context.capabilities.tools.includes('readFile'), context.approvals.required, typeof context.approvals.lastRequestId, typeof context.telemetry.emitProgress]";
-    let output = bench.run_with(source, RunOptions { facts, ..bench.options() }, WAIT);
+    let output = bench.run_with(
+        source,
+        RunOptions {
+            facts,
+            ..bench.options()
+        },
+        WAIT,
+    );
     assert_eq!(
         output.value().unwrap(),
         json!([
@@ -428,7 +626,10 @@ fn f21_context() {
 #[test]
 fn f22_no_return_value() {
     let output = Bench::new().run("const x = 1");
-    assert_eq!((output.status, output.output_json, output.error), (RunStatus::Completed, None, None));
+    assert_eq!(
+        (output.status, output.output_json, output.error),
+        (RunStatus::Completed, None, None)
+    );
 }
 
 #[test]
@@ -447,35 +648,66 @@ fn f24_wrong_arguments_are_found_before_anything_runs() {
             2,
             "there is no field `pth`: did you mean `path`?",
         ),
-        ("await tools.applyPatch({patch: 'x'});\n\nawait tools.readFile({})", 3, "the field `path` is missing"),
+        (
+            "await tools.applyPatch({patch: 'x'});\n\nawait tools.readFile({})",
+            3,
+            "the field `path` is missing",
+        ),
         (
             "await tools.applyPatch({patch: 'x'});\nawait tools.readFile({\n  path: 'x',\n  limit: 'ten' })",
             4,
             "is not of type",
         ),
-        ("await tools.applyPatch({patch: 'x'});\nawait tools.exec({command: 'ls -la'})", 2, "is not of type \"array\""),
+        (
+            "await tools.applyPatch({patch: 'x'});\nawait tools.exec({command: 'ls -la'})",
+            2,
+            "is not of type \"array\"",
+        ),
     ] {
         let output = bench.run(source);
         assert_eq!(output.status, RunStatus::Rejected, "{source}");
         let error = output.error.unwrap();
-        assert_eq!((error.code, error.line), (ErrorCode::ToolValidationError, Some(line)), "{source}");
+        assert_eq!(
+            (error.code, error.line),
+            (ErrorCode::ToolValidationError, Some(line)),
+            "{source}"
+        );
         assert!(error.message.contains(part), "{}", error.message);
     }
     assert!(bench.seen.patches.lock().unwrap().is_empty());
     // What only the run can know is found when it happens, and can be caught.
-    let source =
-        "const args = {pth: 'x'}; try { await tools.readFile(args) } catch (e) { return [e.name, e.suggestions] }";
-    assert_eq!(bench.value(source), json!(["ToolValidationError", ["path"]]));
-    // Both spellings of a field are the same field.
-    assert_eq!(bench.value("return (await tools.exec({command: ['ls'], timeoutMs: 5})).exitCode"), json!(0));
-    assert_eq!(bench.value("return (await tools.exec({command: ['ls'], timeout_ms: 5})).exitCode"), json!(0));
+    let source = "const args = {pth: 'x'}; try { await tools.readFile(args) } catch (e) { return [e.name, e.suggestions] }";
     assert_eq!(
-        bench.error("const p = 'README.md'; await tools.readFile(p)").1,
+        bench.value(source),
+        json!(["ToolValidationError", ["path"]])
+    );
+    // Both spellings of a field are the same field.
+    assert_eq!(
+        bench.value("return (await tools.exec({command: ['ls'], timeoutMs: 5})).exitCode"),
+        json!(0)
+    );
+    assert_eq!(
+        bench.value("return (await tools.exec({command: ['ls'], timeout_ms: 5})).exitCode"),
+        json!(0)
+    );
+    assert_eq!(
+        bench
+            .error("const p = 'README.md'; await tools.readFile(p)")
+            .1,
         "readFile: takes one object, got a string"
     );
-    let error = bench.run("await tools.readFile('README.md')").error.unwrap();
-    assert_eq!(error.suggestions, ["write tools.readFile({ path: \"README.md\" })"]);
-    let error = bench.run("await tools.exec({command: 'npm test'})").error.unwrap();
+    let error = bench
+        .run("await tools.readFile('README.md')")
+        .error
+        .unwrap();
+    assert_eq!(
+        error.suggestions,
+        ["write tools.readFile({ path: \"README.md\" })"]
+    );
+    let error = bench
+        .run("await tools.exec({command: 'npm test'})")
+        .error
+        .unwrap();
     assert_eq!(error.suggestions, ["write [\"npm\",\"test\"]"]);
 }
 
@@ -488,7 +720,10 @@ fn f25_helpers() {
         const out = []; for await (const n of numbers()) out.push(pad(n));
         return [out.join(), new Stack<number>().push(1).push(2).size, hoisted()];
         function hoisted() { return 'hoisted' }";
-    assert_eq!(Bench::new().value(source), json!(["000,001,002", 2, "hoisted"]));
+    assert_eq!(
+        Bench::new().value(source),
+        json!(["000,001,002", 2, "hoisted"])
+    );
 }
 
 #[test]
@@ -496,42 +731,86 @@ fn f26_progress_throttling() {
     let bench = Bench::new();
     bench.value("for (let i = 0; i < 1000; i++) context.emitProgress('p' + i); return 1");
     let count = |bench: &Bench| {
-        bench.events.lock().unwrap().iter().filter(|event| matches!(event, Event::Progress { .. })).count()
+        bench
+            .events
+            .lock()
+            .unwrap()
+            .iter()
+            .filter(|event| matches!(event, Event::Progress { .. }))
+            .count()
     };
     assert_eq!(count(&bench), 1);
-    let bench = Bench::limited(Limits { progress_interval_ms: 0, ..Limits::default() });
+    let bench = Bench::limited(Limits {
+        progress_interval_ms: 0,
+        ..Limits::default()
+    });
     bench.value("for (let i = 0; i < 1000; i++) context.emitProgress('p' + i); return 1");
     assert_eq!(count(&bench), 50);
 }
 
 #[test]
 fn f27_timeout_keeps_what_was_done() {
-    let bench = Bench::limited(Limits { timeout_ms: 400, ..Limits::default() });
+    let bench = Bench::limited(Limits {
+        timeout_ms: 400,
+        ..Limits::default()
+    });
     let output =
         bench.run("for (let i = 0; i < 3; i++) await tools.echo({value: i});\nawait tools.sleep({ms: 60_000});");
     let error = output.error.clone().unwrap();
     assert_eq!(error.code, ErrorCode::ScriptTimeoutError);
-    assert_eq!((&error.metadata["completedTools"], &error.metadata["pendingTools"]), (&json!(3), &json!(1)));
-    assert_eq!(output.value().unwrap()["partialResults"][2], json!({"callId": "tool_3", "tool": "echo", "value": 2}));
+    assert_eq!(
+        (
+            &error.metadata["completedTools"],
+            &error.metadata["pendingTools"]
+        ),
+        (&json!(3), &json!(1))
+    );
+    assert_eq!(
+        output.value().unwrap()["partialResults"][2],
+        json!({"callId": "tool_3", "tool": "echo", "value": 2})
+    );
     let statuses: Vec<CallStatus> = output.calls.iter().map(|call| call.status).collect();
-    assert_eq!(statuses, [CallStatus::Done, CallStatus::Done, CallStatus::Done, CallStatus::Aborted]);
+    assert_eq!(
+        statuses,
+        [
+            CallStatus::Done,
+            CallStatus::Done,
+            CallStatus::Done,
+            CallStatus::Aborted
+        ]
+    );
     assert_eq!(bench.seen.stopped.load(Ordering::SeqCst), 1);
 }
 
 #[test]
 fn f28_unknown_tool() {
     let bench = Bench::new();
-    let output = bench.run("await tools.applyPatch({patch: 'x'});\nconst f = await tools.redFile({path: 'x'})");
+    let output = bench
+        .run("await tools.applyPatch({patch: 'x'});\nconst f = await tools.redFile({path: 'x'})");
     assert_eq!(output.status, RunStatus::Rejected);
     let error = output.error.unwrap();
-    assert_eq!((error.code, error.line, error.column), (ErrorCode::ToolNotFoundError, Some(2), Some(17)));
-    assert!(error.message.contains("did you mean `readFile`?"), "{}", error.message);
+    assert_eq!(
+        (error.code, error.line, error.column),
+        (ErrorCode::ToolNotFoundError, Some(2), Some(17))
+    );
+    assert!(
+        error.message.contains("did you mean `readFile`?"),
+        "{}",
+        error.message
+    );
     assert!(bench.seen.patches.lock().unwrap().is_empty());
     // Unseen before the run, it is thrown at once, and can be caught.
-    let source = "const name = 'redFile'; try { tools[name] } catch (e) { return [e.name, e.suggestions] }";
-    assert_eq!(bench.value(source), json!(["ToolNotFoundError", ["readFile"]]));
+    let source =
+        "const name = 'redFile'; try { tools[name] } catch (e) { return [e.name, e.suggestions] }";
+    assert_eq!(
+        bench.value(source),
+        json!(["ToolNotFoundError", ["readFile"]])
+    );
     // A script that asks first is not rejected.
-    assert_eq!(bench.value("return 'webSearch' in tools ? await tools.webSearch({}) : 'no web'"), json!("no web"));
+    assert_eq!(
+        bench.value("return 'webSearch' in tools ? await tools.webSearch({}) : 'no web'"),
+        json!("no web")
+    );
 }
 
 #[test]
@@ -562,8 +841,12 @@ fn f30_tool_budget() {
     let bench = Bench::new();
     let source = "let n = 0; try { for (;;) { await tools.echo({value: n}); n++ } } catch (e) { return [n, e.name] }";
     assert_eq!(bench.value(source), json!([32, "ToolBudgetExceededError"]));
-    let output = bench.run("await Promise.all(Array.from({length: 40}, (_, i) => tools.echo({value: i})))");
-    assert_eq!(output.error.as_ref().unwrap().code, ErrorCode::ToolBudgetExceededError);
+    let output =
+        bench.run("await Promise.all(Array.from({length: 40}, (_, i) => tools.echo({value: i})))");
+    assert_eq!(
+        output.error.as_ref().unwrap().code,
+        ErrorCode::ToolBudgetExceededError
+    );
     assert_eq!(output.metadata.tool_calls_made, 32);
     assert_eq!(output.calls.len(), 40);
 }

@@ -14,7 +14,10 @@ use support::{Bench, on_a_thread};
 
 /// For each of the three.
 fn budget() -> Duration {
-    let seconds = std::env::var("FUZZ_SECONDS").ok().and_then(|seconds| seconds.parse::<u64>().ok()).unwrap_or(30);
+    let seconds = std::env::var("FUZZ_SECONDS")
+        .ok()
+        .and_then(|seconds| seconds.parse::<u64>().ok())
+        .unwrap_or(30);
     Duration::from_secs(seconds) / 3
 }
 
@@ -23,9 +26,15 @@ struct Random(u64);
 
 impl Random {
     fn new() -> Self {
-        let seed = std::env::var("FUZZ_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(|| {
-            std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos() as u64
-        });
+        let seed = std::env::var("FUZZ_SEED")
+            .ok()
+            .and_then(|seed| seed.parse().ok())
+            .unwrap_or_else(|| {
+                std::time::SystemTime::now()
+                    .duration_since(std::time::UNIX_EPOCH)
+                    .unwrap()
+                    .as_nanos() as u64
+            });
         println!("FUZZ_SEED={seed}");
         Self(seed | 1)
     }
@@ -145,7 +154,10 @@ fn mutate(random: &mut Random, seeds: &[String]) -> String {
             _ => {
                 let piece: Vec<char> = random.pick(PIECES).chars().collect();
                 let times = 1 + random.below(300);
-                text.splice(at..at, piece.iter().copied().cycle().take(piece.len() * times));
+                text.splice(
+                    at..at,
+                    piece.iter().copied().cycle().take(piece.len() * times),
+                );
             }
         }
     }
@@ -189,7 +201,10 @@ fn fuzz_compiler() {
                 Ok(_) => compiled += 1,
                 Err(error) => {
                     let lines = source.split('\n').count() as u32;
-                    assert!(error.line.is_none_or(|line| (1..=lines).contains(&line)), "{source:?}: {error:?}");
+                    assert!(
+                        error.line.is_none_or(|line| (1..=lines).contains(&line)),
+                        "{source:?}: {error:?}"
+                    );
                 }
             }
         }
@@ -201,27 +216,40 @@ fn fuzz_compiler() {
 fn fuzz_wall() {
     let bench = Bench::new();
     let harness = bench.harness.clone();
-    on_a_thread("fuzz_wall", budget() + Duration::from_secs(60), async move {
-        let (mut random, end) = (Random::new(), Instant::now() + budget());
-        let mut runs = 0;
-        while Instant::now() < end {
-            let value = random_value(&mut random, 5);
-            let source = format!("const v = {value}; const [a] = [await tools.echo({{value: v}})]; return [a, v]");
-            let output = harness.run(&source).await;
-            let oversized = source.len() > 20_480;
-            assert_eq!(output.error.is_some(), oversized, "{source}: {:?}", output.error);
-            if !oversized {
-                let wanted = Value::Array(vec![value.clone(), value]);
-                assert_eq!(
-                    output.value().map(|value| value.to_string().parse::<Value>().unwrap()),
-                    Some(wanted),
-                    "{source}"
+    on_a_thread(
+        "fuzz_wall",
+        budget() + Duration::from_secs(60),
+        async move {
+            let (mut random, end) = (Random::new(), Instant::now() + budget());
+            let mut runs = 0;
+            while Instant::now() < end {
+                let value = random_value(&mut random, 5);
+                let source = format!(
+                    "const v = {value}; const [a] = [await tools.echo({{value: v}})]; return [a, v]"
                 );
+                let output = harness.run(&source).await;
+                let oversized = source.len() > 20_480;
+                assert_eq!(
+                    output.error.is_some(),
+                    oversized,
+                    "{source}: {:?}",
+                    output.error
+                );
+                if !oversized {
+                    let wanted = Value::Array(vec![value.clone(), value]);
+                    assert_eq!(
+                        output
+                            .value()
+                            .map(|value| value.to_string().parse::<Value>().unwrap()),
+                        Some(wanted),
+                        "{source}"
+                    );
+                }
+                runs += 1;
             }
-            runs += 1;
-        }
-        println!("{runs} values");
-    });
+            println!("{runs} values");
+        },
+    );
 }
 
 fn random_value(random: &mut Random, depth: usize) -> Value {
@@ -234,14 +262,34 @@ fn random_value(random: &mut Random, depth: usize) -> Value {
             .filter(|n| n.fract() != 0.0)
             .map_or(Value::Null, Value::from),
         4 => Value::String(
-            (0..random.below(20)).map(|_| char::from_u32(random.below(0x1_0000) as u32).unwrap_or('�')).collect(),
+            (0..random.below(20))
+                .map(|_| char::from_u32(random.below(0x1_0000) as u32).unwrap_or('�'))
+                .collect(),
         ),
-        5 => (0..random.below(6)).map(|_| random_value(random, depth - 1)).collect(),
+        5 => (0..random.below(6))
+            .map(|_| random_value(random, depth - 1))
+            .collect(),
         _ => {
-            let keys = ["a", "b", "toString", "constructor", "then", "toJSON", "length", "ü", "", "a b"];
+            let keys = [
+                "a",
+                "b",
+                "toString",
+                "constructor",
+                "then",
+                "toJSON",
+                "length",
+                "ü",
+                "",
+                "a b",
+            ];
             Value::Object(
                 (0..random.below(6))
-                    .map(|_| ((*random.pick(&keys)).to_owned(), random_value(random, depth - 1)))
+                    .map(|_| {
+                        (
+                            (*random.pick(&keys)).to_owned(),
+                            random_value(random, depth - 1),
+                        )
+                    })
                     .collect(),
             )
         }

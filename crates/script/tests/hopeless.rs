@@ -6,7 +6,10 @@ use selvedge_script::{Compiler, hopeless};
 /// The scripts of the case files that are valid, and not there for their size.
 fn valid_scripts() -> Vec<String> {
     let mut scripts = Vec::new();
-    for text in [include_str!("cases/models.md"), include_str!("cases/hostile.md")] {
+    for text in [
+        include_str!("cases/models.md"),
+        include_str!("cases/hostile.md"),
+    ] {
         for part in text.split("```ts\n").skip(1) {
             let script = part.split("\n```").next().unwrap_or_default();
             if script.len() < 2000 && Compiler::default().compile(script, 64 << 10).is_ok() {
@@ -44,11 +47,31 @@ fn what_is_given_up_does_not_compile_whatever_follows() {
         "foo bar;\nfor (const a of b) {\n",
         "const f = function {\n};\nreturn 1;\n",
     ];
-    let endings = ["", "\n", "}", "};", ")", "]", "`", "'", "*/", "\n} catch {}", ") => 1", "} = {};", "1", " => {}"];
+    let endings = [
+        "",
+        "\n",
+        "}",
+        "};",
+        ")",
+        "]",
+        "`",
+        "'",
+        "*/",
+        "\n} catch {}",
+        ") => 1",
+        "} = {};",
+        "1",
+        " => {}",
+    ];
     for script in broken {
         assert!(hopeless(script).is_some(), "{script}");
         for ending in endings {
-            assert!(Compiler::default().compile(&format!("{script}{ending}"), 64 << 10).is_err(), "{script}{ending}");
+            assert!(
+                Compiler::default()
+                    .compile(&format!("{script}{ending}"), 64 << 10)
+                    .is_err(),
+                "{script}{ending}"
+            );
         }
     }
 }

@@ -20,7 +20,11 @@ fn record(source: &str) -> (ScriptToolCallOutput, Cassette) {
     record_with(source, Limits::default(), RunOptions::default())
 }
 
-fn record_with(source: &str, limits: Limits, options: RunOptions) -> (ScriptToolCallOutput, Cassette) {
+fn record_with(
+    source: &str,
+    limits: Limits,
+    options: RunOptions,
+) -> (ScriptToolCallOutput, Cassette) {
     let notebook = Arc::new(Notebook::default());
     let says = Says::new(Answer::No(Some("not today".into())));
     let ledger = notebook.clone();
@@ -92,14 +96,22 @@ fn what_was_told_is_told_again() {
 
 #[test]
 fn a_run_that_was_stopped_is_stopped_at_the_same_place() {
-    let limits = Limits { timeout_ms: 300, ..Limits::default() };
-    for source in
-        ["await tools.echo({value: 1}); await tools.sleep({ms: 20000})", "await tools.echo({value: 1}); for (;;) ;"]
-    {
+    let limits = Limits {
+        timeout_ms: 300,
+        ..Limits::default()
+    };
+    for source in [
+        "await tools.echo({value: 1}); await tools.sleep({ms: 20000})",
+        "await tools.echo({value: 1}); for (;;) ;",
+    ] {
         let (output, cassette) = record_with(source, limits.clone(), RunOptions::default());
         let again = play(cassette, None);
         assert_eq!(output.error.unwrap().code, ErrorCode::ScriptTimeoutError);
-        assert_eq!(again.error.unwrap().code, ErrorCode::ScriptTimeoutError, "{source}");
+        assert_eq!(
+            again.error.unwrap().code,
+            ErrorCode::ScriptTimeoutError,
+            "{source}"
+        );
         assert_eq!(output.calls, again.calls);
     }
 }
@@ -114,13 +126,28 @@ fn what_ended_it_from_outside_is_not_taken_for_another_end() {
             stop.cancel();
         }
     });
-    let options = RunOptions { cancel, events, ..RunOptions::default() };
-    let (output, cassette) = record_with("await tools.echo({value: 1}); for (;;) ;", Limits::default(), options);
+    let options = RunOptions {
+        cancel,
+        events,
+        ..RunOptions::default()
+    };
+    let (output, cassette) = record_with(
+        "await tools.echo({value: 1}); for (;;) ;",
+        Limits::default(),
+        options,
+    );
     assert_eq!(output.error.unwrap().code, ErrorCode::ScriptCancelledError);
-    assert_eq!(play(cassette, None).error.unwrap().code, ErrorCode::ScriptCancelledError);
-    let (output, cassette) = record("tools.stubborn({ms: 5000}); await tools.echo({value: 1}); return 'left'");
+    assert_eq!(
+        play(cassette, None).error.unwrap().code,
+        ErrorCode::ScriptCancelledError
+    );
+    let (output, cassette) =
+        record("tools.stubborn({ms: 5000}); await tools.echo({value: 1}); return 'left'");
     assert_eq!(output.error.unwrap().code, ErrorCode::DetachedPromiseError);
-    assert_eq!(play(cassette, None).error.unwrap().code, ErrorCode::DetachedPromiseError);
+    assert_eq!(
+        play(cassette, None).error.unwrap().code,
+        ErrorCode::DetachedPromiseError
+    );
 }
 
 #[derive(serde::Deserialize, schemars::JsonSchema)]
@@ -134,10 +161,15 @@ fn a_second_attempt_is_what_the_script_is_told_again() {
     let push = |args: Push| async move { Ok(json!({"pushed": args.free == Some(true)})) };
     let again = |output: &serde_json::Value, _: &serde_json::Value| {
         let stopped = output["pushed"] == json!(false);
-        stopped.then(|| Again { args: json!({"free": true}), reason: "the wall stopped it".into() })
+        stopped.then(|| Again {
+            args: json!({"free": true}),
+            reason: "the wall stopped it".into(),
+        })
     };
     let notebook = Arc::new(Notebook::default());
-    let registry = Registry::new().with(tool("push", "Pushes.", push).again(again)).unwrap();
+    let registry = Registry::new()
+        .with(tool("push", "Pushes.", push).again(again))
+        .unwrap();
     let orchestrator = Orchestrator::new(registry)
         .with_policy(ApprovalPolicy::OnFailure)
         .with_approver(Arc::new(Says::new(Answer::Once)))
@@ -146,10 +178,20 @@ fn a_second_attempt_is_what_the_script_is_told_again() {
     let source = "return (await tools.push({})).pushed";
     let output = on_a_thread(source, PATIENCE, async move { harness.run(source).await });
     assert_eq!(output.value(), Some(json!(true)), "{:?}", output.error);
-    assert_eq!(output.calls.iter().map(|call| call.id.as_str()).collect::<Vec<_>>(), ["tool_1", "tool_1.again"]);
+    assert_eq!(
+        output
+            .calls
+            .iter()
+            .map(|call| call.id.as_str())
+            .collect::<Vec<_>>(),
+        ["tool_1", "tool_1.again"]
+    );
     let cassette = notebook.cassette(source, &output).unwrap();
     let again = play(cassette, None);
-    assert_eq!((again.value(), again.calls, again.error), (Some(json!(true)), output.calls, None));
+    assert_eq!(
+        (again.value(), again.calls, again.error),
+        (Some(json!(true)), output.calls, None)
+    );
 }
 
 #[test]
@@ -167,16 +209,41 @@ fn a_recording_is_not_trusted() {
 fn another_script_is_not_taken_for_the_recorded_one() {
     let (_, cassette) = record("const a = await tools.echo({value: 1}); return [a, Date.now()]");
     for (source, words) in [
-        ("const a = await tools.echo({value: 2}); return [a, Date.now()]", "had called it with"),
-        ("const a = await tools.big({ms: 1}); return [a, Date.now()]", "it asked for `resolve` big"),
-        ("const a = await tools.echo({value: 1}); await tools.echo({value: 1}); return a", "it calls echo"),
-        ("const a = await tools.echo({value: 1}); return [a, 5]", "it returned"),
-        ("Date.now(); const a = await tools.echo({value: 1}); return [a, Date.now()]", "looked at the clock"),
+        (
+            "const a = await tools.echo({value: 2}); return [a, Date.now()]",
+            "had called it with",
+        ),
+        (
+            "const a = await tools.big({ms: 1}); return [a, Date.now()]",
+            "it asked for `resolve` big",
+        ),
+        (
+            "const a = await tools.echo({value: 1}); await tools.echo({value: 1}); return a",
+            "it calls echo",
+        ),
+        (
+            "const a = await tools.echo({value: 1}); return [a, 5]",
+            "it returned",
+        ),
+        (
+            "Date.now(); const a = await tools.echo({value: 1}); return [a, Date.now()]",
+            "looked at the clock",
+        ),
         ("return 1", "it returned"),
     ] {
-        let again = play(Cassette { source: source.to_owned(), ..cassette.clone() }, None);
+        let again = play(
+            Cassette {
+                source: source.to_owned(),
+                ..cassette.clone()
+            },
+            None,
+        );
         let error = again.error.unwrap_or_else(|| panic!("{source}"));
-        assert_eq!(error.code, ErrorCode::ReplayDivergenceError, "{source}: {error:?}");
+        assert_eq!(
+            error.code,
+            ErrorCode::ReplayDivergenceError,
+            "{source}: {error:?}"
+        );
         assert!(error.message.contains(words), "{source}: {}", error.message);
     }
 }
@@ -190,34 +257,66 @@ fn what_if_a_call_had_failed() {
     let (output, cassette) = record(source);
     assert_eq!(output.value().unwrap()[1], json!("# Demo\n\nSee [docs]"));
     let again = play(cassette.clone(), Some("tool_2"));
-    assert_eq!(again.value(), Some(json!(["a", "ToolExecutionError", "c", true])), "{:?}", again.error);
+    assert_eq!(
+        again.value(),
+        Some(json!(["a", "ToolExecutionError", "c", true])),
+        "{:?}",
+        again.error
+    );
     let states: Vec<CallStatus> = again.calls.iter().map(|call| call.status).collect();
-    assert_eq!(states, [CallStatus::Done, CallStatus::Failed, CallStatus::Done]);
+    assert_eq!(
+        states,
+        [CallStatus::Done, CallStatus::Failed, CallStatus::Done]
+    );
     // It was not caught there.
     let again = play(cassette, Some("tool_1"));
-    assert_eq!(again.error.map(|error| error.code), Some(ErrorCode::ToolExecutionError));
+    assert_eq!(
+        again.error.map(|error| error.code),
+        Some(ErrorCode::ToolExecutionError)
+    );
     // Where it then goes, nobody has been.
     let source = "try { await tools.echo({value: 1}) } catch { return await tools.echo({value: 'instead'}) }";
     let (_, cassette) = record(source);
     let error = play(cassette, Some("tool_1")).error.unwrap();
-    assert!(error.code == ErrorCode::ReplayDivergenceError && error.message.contains("instead"), "{}", error.message);
+    assert!(
+        error.code == ErrorCode::ReplayDivergenceError && error.message.contains("instead"),
+        "{}",
+        error.message
+    );
 }
 
 #[test]
 fn each_call_can_be_watched() {
-    let (_, cassette) = record("await tools.echo({value: 'x'}); await tools.fail({message: 'no'}).catch(() => 0)");
+    let (_, cassette) =
+        record("await tools.echo({value: 'x'}); await tools.fail({message: 'no'}).catch(() => 0)");
     let steps = Arc::new(Mutex::new(Vec::new()));
     let seen = steps.clone();
     let watch = Box::new(move |step: &selvedge_script::Step<'_>| {
-        seen.lock().unwrap().push(format!("{} {} {} {}", step.call_id, step.tool, step.args, step.answer.is_ok()));
+        seen.lock().unwrap().push(format!(
+            "{} {} {} {}",
+            step.call_id,
+            step.tool,
+            step.args,
+            step.answer.is_ok()
+        ));
     });
-    on_a_thread(
-        "watched",
-        PATIENCE,
-        async move { cassette.play(Replay { fail: None, watch: Some(watch) }).await.unwrap() },
-    );
+    on_a_thread("watched", PATIENCE, async move {
+        cassette
+            .play(Replay {
+                fail: None,
+                watch: Some(watch),
+            })
+            .await
+            .unwrap()
+    });
     let steps = steps.lock().unwrap();
-    assert_eq!(*steps, ["tool_1 echo [{\"value\":\"x\"}] true", "tool_2 fail [{\"message\":\"no\"}] false"]);
+    assert_eq!(
+        *steps,
+        [
+            "tool_1 echo [{\"value\":\"x\"}] true",
+            "tool_2 fail [{\"message\":\"no\"}] false"
+        ]
+    );
 }
 
 #[test]
@@ -227,7 +326,12 @@ fn what_if_a_call_had_failed_and_was_tried_again() {
          return await retry(() => tools.echo({value: 'x'}))",
     );
     let output = play(cassette, Some("tool_1"));
-    assert_eq!(output.output_json.as_deref(), Some(r#"["again","x"]"#), "{:?}", output.error);
+    assert_eq!(
+        output.output_json.as_deref(),
+        Some(r#"["again","x"]"#),
+        "{:?}",
+        output.error
+    );
 }
 
 #[test]
@@ -238,17 +342,24 @@ fn calls_that_are_alike_are_answered_in_the_order_they_were_made() {
          await Promise.all(['u', 'v', 'w', 'x', 'y', 'z'].map(call)); return order",
     );
     let text = serde_json::to_string(&cassette).unwrap();
-    let values: std::collections::BTreeSet<_> =
-        (0..8).map(|_| play(serde_json::from_str(&text).unwrap(), Some("tool_1")).output_json).collect();
+    let values: std::collections::BTreeSet<_> = (0..8)
+        .map(|_| play(serde_json::from_str(&text).unwrap(), Some("tool_1")).output_json)
+        .collect();
     assert_eq!(values.len(), 1, "{values:?}");
 }
 
 #[test]
 fn a_script_that_was_stopped_while_it_said_things_is_as_far_as_it_was() {
-    let options = RunOptions { timeout: Some(Duration::from_millis(300)), ..RunOptions::default() };
+    let options = RunOptions {
+        timeout: Some(Duration::from_millis(300)),
+        ..RunOptions::default()
+    };
     let source = "let i = 0; while (true) { i++; if (i % 100000 === 0) console.log(i) }";
     let (output, cassette) = record_with(source, Limits::default(), options);
-    assert_eq!(output.error.as_ref().unwrap().code, ErrorCode::ScriptTimeoutError);
+    assert_eq!(
+        output.error.as_ref().unwrap().code,
+        ErrorCode::ScriptTimeoutError
+    );
     let played = play(cassette, None);
     assert_eq!(played.error, output.error);
     assert_eq!(played.logs, output.logs);

@@ -17,7 +17,14 @@ fn code(bench: &Bench, source: &str) -> String {
 #[test]
 fn s01_prototype_pollution() {
     let bench = Bench::new();
-    for target in ["Object", "Array", "(() => {}).constructor", "Promise", "Map", "String"] {
+    for target in [
+        "Object",
+        "Array",
+        "(() => {}).constructor",
+        "Promise",
+        "Map",
+        "String",
+    ] {
         let source = format!(
             "try {{ ({target}).prototype.hack = 1; return 'open' }} catch (e) {{ return [e.name, ({{}}).hack === undefined] }}"
         );
@@ -54,8 +61,14 @@ fn s03_banned_require() {
     let output = bench.run("const fs = require('fs'); return fs");
     assert_eq!(output.status, RunStatus::Rejected);
     let error = output.error.unwrap();
-    assert_eq!((error.code, error.line, error.column), (ErrorCode::ScriptRejectedError, Some(1), Some(12)));
-    assert_eq!(bench.value("// require('fs')\nreturn \"require('fs')\""), json!("require('fs')"));
+    assert_eq!(
+        (error.code, error.line, error.column),
+        (ErrorCode::ScriptRejectedError, Some(1), Some(12))
+    );
+    assert_eq!(
+        bench.value("// require('fs')\nreturn \"require('fs')\""),
+        json!("require('fs')")
+    );
 }
 
 #[test]
@@ -75,31 +88,55 @@ fn s04_banned_import() {
         let output = bench.run(source);
         assert_eq!(output.status, RunStatus::Rejected, "{source}");
         assert!(
-            matches!(output.error.unwrap().code, ErrorCode::ScriptRejectedError | ErrorCode::ScriptSyntaxError),
+            matches!(
+                output.error.unwrap().code,
+                ErrorCode::ScriptRejectedError | ErrorCode::ScriptSyntaxError
+            ),
             "{source}"
         );
     }
-    assert_eq!(bench.value("return 'import x from \"y\"'"), json!("import x from \"y\""));
+    assert_eq!(
+        bench.value("return 'import x from \"y\"'"),
+        json!("import x from \"y\"")
+    );
 }
 
 #[test]
 fn s05_infinite_loop() {
     let bench = Bench::new();
     let started = Instant::now();
-    let error = bench.run_with("while (true) {}", bench.options(), Duration::from_secs(50)).error.unwrap();
+    let error = bench
+        .run_with("while (true) {}", bench.options(), Duration::from_secs(50))
+        .error
+        .unwrap();
     let took = started.elapsed();
     assert_eq!(error.code, ErrorCode::ScriptTimeoutError);
-    assert!(took >= Duration::from_secs(30) && took < Duration::from_secs(33), "{took:?}");
+    assert!(
+        took >= Duration::from_secs(30) && took < Duration::from_secs(33),
+        "{took:?}"
+    );
     // The thread that ran it runs the next one.
     assert_eq!(bench.value("return 1"), json!(1));
 }
 
 #[test]
 fn s06_microtask_flood() {
-    let bench = Bench::limited(Limits { timeout_ms: 300, ..Limits::default() });
-    assert_eq!(code(&bench, "const again = () => Promise.resolve().then(again); await again()"), "ScriptTimeoutError");
+    let bench = Bench::limited(Limits {
+        timeout_ms: 300,
+        ..Limits::default()
+    });
+    assert_eq!(
+        code(
+            &bench,
+            "const again = () => Promise.resolve().then(again); await again()"
+        ),
+        "ScriptTimeoutError"
+    );
     assert_eq!(code(&bench, "for (;;) await null"), "ScriptTimeoutError");
-    assert_eq!(code(&bench, "const f = async () => { await f() }; await f()"), "ScriptStackError");
+    assert_eq!(
+        code(&bench, "const f = async () => { await f() }; await f()"),
+        "ScriptStackError"
+    );
 }
 
 #[test]
@@ -123,7 +160,10 @@ fn s07_memory_exhaustion() {
         "const o = {}; for (let i = 0; ; i++) o['k' + i] = i",
     ] {
         let code = code(&bench, source);
-        assert!(["ScriptMemoryError", "ScriptRuntimeError"].contains(&code.as_str()), "{source}: {code}");
+        assert!(
+            ["ScriptMemoryError", "ScriptRuntimeError"].contains(&code.as_str()),
+            "{source}: {code}"
+        );
     }
     // A script that keeps within its means after it was told is not punished.
     assert_eq!(
@@ -135,14 +175,30 @@ fn s07_memory_exhaustion() {
 #[test]
 fn s08_stack_overflow() {
     let bench = Bench::new();
-    assert_eq!(code(&bench, "const deep = (n) => deep(n + 1) + 1; return deep(0)"), "ScriptStackError");
-    assert_eq!(code(&bench, "return JSON.parse('['.repeat(200_000) + ']'.repeat(200_000))"), "ScriptStackError");
     assert_eq!(
-        code(&bench, "let a = []; for (let i = 0; i < 100_000; i++) a = [a]; return JSON.stringify(a).length"),
+        code(
+            &bench,
+            "const deep = (n) => deep(n + 1) + 1; return deep(0)"
+        ),
         "ScriptStackError"
     );
     assert_eq!(
-        bench.value("const f = () => f(); try { f() } catch (e) { return e instanceof RangeError }"),
+        code(
+            &bench,
+            "return JSON.parse('['.repeat(200_000) + ']'.repeat(200_000))"
+        ),
+        "ScriptStackError"
+    );
+    assert_eq!(
+        code(
+            &bench,
+            "let a = []; for (let i = 0; i < 100_000; i++) a = [a]; return JSON.stringify(a).length"
+        ),
+        "ScriptStackError"
+    );
+    assert_eq!(
+        bench
+            .value("const f = () => f(); try { f() } catch (e) { return e instanceof RangeError }"),
         json!(true)
     );
 }
@@ -151,17 +207,30 @@ fn s08_stack_overflow() {
 fn s09_eval_blocked() {
     let bench = Bench::new();
     assert_eq!(bench.run("eval('1')").status, RunStatus::Rejected);
-    for source in ["globalThis.eval('1')", "(0, globalThis['ev' + 'al'])('1')", "const e = eval; e('1')"] {
+    for source in [
+        "globalThis.eval('1')",
+        "(0, globalThis['ev' + 'al'])('1')",
+        "const e = eval; e('1')",
+    ] {
         let error = bench.run(source).error.unwrap();
-        assert!(["ReferenceError", "TypeError"].contains(&error.metadata["name"].as_str().unwrap()), "{source}");
+        assert!(
+            ["ReferenceError", "TypeError"].contains(&error.metadata["name"].as_str().unwrap()),
+            "{source}"
+        );
     }
 }
 
 #[test]
 fn s10_function_constructor() {
     let bench = Bench::new();
-    assert_eq!(bench.run("return new Function('return this')()").status, RunStatus::Rejected);
-    assert_eq!(bench.run("return Function('return this')()").status, RunStatus::Rejected);
+    assert_eq!(
+        bench.run("return new Function('return this')()").status,
+        RunStatus::Rejected
+    );
+    assert_eq!(
+        bench.run("return Function('return this')()").status,
+        RunStatus::Rejected
+    );
     for make in [
         "(() => {}).constructor",
         "(async () => {}).constructor",
@@ -172,7 +241,8 @@ fn s10_function_constructor() {
         "Object.getPrototypeOf(async () => {}).constructor",
         "class {}.constructor",
     ] {
-        let source = format!("try {{ return ({make})('return 1')() }} catch (e) {{ return e.name }}");
+        let source =
+            format!("try {{ return ({make})('return 1')() }} catch (e) {{ return e.name }}");
         assert_eq!(bench.value(&source), json!("TypeError"), "{make}");
     }
 }
@@ -209,7 +279,9 @@ fn s11_no_process() {
     ];
     for name in names {
         assert_eq!(
-            bench.value(&format!("return [typeof globalThis['{name}'], typeof {name}]")),
+            bench.value(&format!(
+                "return [typeof globalThis['{name}'], typeof {name}]"
+            )),
             json!(["undefined", "undefined"]),
             "{name}"
         );
@@ -266,7 +338,10 @@ fn s14_promise_cannot_be_changed() {
 
 #[test]
 fn s15_a_hung_script_ends_and_the_host_goes_on() {
-    let bench = Bench::limited(Limits { timeout_ms: 200, ..Limits::default() });
+    let bench = Bench::limited(Limits {
+        timeout_ms: 200,
+        ..Limits::default()
+    });
     for source in [
         "[].reverse.call({length: 2 ** 53 - 1})",
         "'a'.repeat(2e6).indexOf('a'.repeat(1e6) + 'b')",
@@ -283,23 +358,39 @@ fn s15_a_hung_script_ends_and_the_host_goes_on() {
 fn s16_scripts_do_not_see_each_other() {
     let bench = Bench::new();
     assert_eq!(bench.run("try { globalThis.secret = 1 } catch {} try { Object.prototype.secret = 1 } catch {} Symbol.for('secret'); return 1").status, RunStatus::Completed);
-    assert_eq!(bench.value("return [typeof secret, ({}).secret ?? null]"), json!(["undefined", null]));
-    let numbers: Vec<Value> = (0..20).map(|_| bench.value("return Math.random()")).collect();
-    assert!(numbers.iter().any(|number| *number != numbers[0]), "Math.random starts the same in every script");
+    assert_eq!(
+        bench.value("return [typeof secret, ({}).secret ?? null]"),
+        json!(["undefined", null])
+    );
+    let numbers: Vec<Value> = (0..20)
+        .map(|_| bench.value("return Math.random()"))
+        .collect();
+    assert!(
+        numbers.iter().any(|number| *number != numbers[0]),
+        "Math.random starts the same in every script"
+    );
 }
 
 #[test]
 fn s17_orphaned_promise_is_stopped() {
     let bench = Bench::new();
     let started = Instant::now();
-    let output = bench.run("tools.sleep({ms: 60_000});\nawait tools.echo({value: 1});\nreturn 'done'");
+    let output =
+        bench.run("tools.sleep({ms: 60_000});\nawait tools.echo({value: 1});\nreturn 'done'");
     assert_eq!(output.status, RunStatus::Completed);
     assert_eq!(output.calls[0].status, CallStatus::Aborted);
-    assert!(output.warnings[0].contains("tool_1") && output.warnings[0].contains("line 1"), "{:?}", output.warnings);
+    assert!(
+        output.warnings[0].contains("tool_1") && output.warnings[0].contains("line 1"),
+        "{:?}",
+        output.warnings
+    );
     assert_eq!(bench.seen.stopped.load(Ordering::SeqCst), 1);
     // One that never got to run is stopped as well.
     let output = bench.run("tools.applyPatch({patch: 'x'});\nreturn 'done'");
-    assert_eq!((output.status, output.calls[0].status), (RunStatus::Completed, CallStatus::Aborted));
+    assert_eq!(
+        (output.status, output.calls[0].status),
+        (RunStatus::Completed, CallStatus::Aborted)
+    );
     assert!(bench.seen.patches.lock().unwrap().is_empty());
     assert!(started.elapsed() < Duration::from_secs(5));
 }
@@ -321,20 +412,40 @@ fn s19_large_return() {
     assert_eq!(output.value().unwrap()["list"][0], json!("item 0"));
     let error = output.error.unwrap();
     assert_eq!(error.code, ErrorCode::SerializationError);
-    assert!(error.message.contains("more than 131072"), "{}", error.message);
+    assert!(
+        error.message.contains("more than 131072"),
+        "{}",
+        error.message
+    );
     // Exactly the limit is still whole: two quotes and the rest.
-    assert_eq!(bench.run("return 'x'.repeat(131_070)").status, RunStatus::Completed);
-    assert_eq!(bench.run("return 'x'.repeat(131_071)").status, RunStatus::Error);
+    assert_eq!(
+        bench.run("return 'x'.repeat(131_070)").status,
+        RunStatus::Completed
+    );
+    assert_eq!(
+        bench.run("return 'x'.repeat(131_071)").status,
+        RunStatus::Error
+    );
 }
 
 #[test]
 fn s20_dry_run() {
     let bench = Bench::new();
-    let options = selvedge_script::RunOptions { mode: Some(Mode::DryRun), ..bench.options() };
-    let output = bench.run_with("await tools.applyPatch({patch: 'x'}); return 1", options, Duration::from_secs(10));
+    let options = selvedge_script::RunOptions {
+        mode: Some(Mode::DryRun),
+        ..bench.options()
+    };
+    let output = bench.run_with(
+        "await tools.applyPatch({patch: 'x'}); return 1",
+        options,
+        Duration::from_secs(10),
+    );
     assert_eq!(output.status, RunStatus::DryRun);
     assert!(output.warnings[0].contains("nothing ran"));
-    assert_eq!(output.value().unwrap()["calls"][0]["tool"], json!("apply_patch"));
+    assert_eq!(
+        output.value().unwrap()["calls"][0]["tool"],
+        json!("apply_patch")
+    );
     assert!(bench.seen.patches.lock().unwrap().is_empty());
     assert!(bench.events.lock().unwrap().is_empty());
 }

@@ -25,23 +25,34 @@ struct Desk {
 
 impl Desk {
     fn new() -> Self {
-        Self { notebook: Arc::default(), session: Session::default(), limits: Limits::default() }
+        Self {
+            notebook: Arc::default(),
+            session: Session::default(),
+            limits: Limits::default(),
+        }
     }
 
     fn bench(&self, approver: Arc<dyn Approver>) -> Bench {
         let ledger = self.notebook.clone();
         let asking = move |orchestrator: selvedge_tools::Orchestrator| {
-            orchestrator.with_ledger(ledger.clone()).with_approver(approver.clone())
+            orchestrator
+                .with_ledger(ledger.clone())
+                .with_approver(approver.clone())
         };
         Bench::with(asking, self.limits.clone())
     }
 
     fn options(&self) -> RunOptions {
-        RunOptions { id: Some("scr_1".into()), session: self.session.clone(), ..RunOptions::default() }
+        RunOptions {
+            id: Some("scr_1".into()),
+            session: self.session.clone(),
+            ..RunOptions::default()
+        }
     }
 
     fn begin(&self, source: &str) -> ScriptToolCallOutput {
-        self.bench(Arc::new(AskLater)).run_with(source, self.options(), PATIENCE)
+        self.bench(Arc::new(AskLater))
+            .run_with(source, self.options(), PATIENCE)
     }
 
     fn go_on(&self, source: &str, approver: impl Approver + 'static) -> ScriptToolCallOutput {
@@ -49,15 +60,29 @@ impl Desk {
     }
 
     fn state(&self) -> Vec<u8> {
-        self.notebook.suspended.lock().unwrap().last().unwrap().clone()
+        self.notebook
+            .suspended
+            .lock()
+            .unwrap()
+            .last()
+            .unwrap()
+            .clone()
     }
 
-    fn go_on_from(&self, source: &str, state: Vec<u8>, approver: impl Approver + 'static) -> ScriptToolCallOutput {
+    fn go_on_from(
+        &self,
+        source: &str,
+        state: Vec<u8>,
+        approver: impl Approver + 'static,
+    ) -> ScriptToolCallOutput {
         let harness = self.bench(Arc::new(approver)).harness;
         let values = self.notebook.values_of("scr_1").into_iter().collect();
         let (source, options) = (source.to_owned(), self.options());
         on_a_thread("going on", PATIENCE, async move {
-            harness.go_on(&source, &Suspended { state, values }, options).await.unwrap()
+            harness
+                .go_on(&source, &Suspended { state, values }, options)
+                .await
+                .unwrap()
         })
     }
 
@@ -69,7 +94,11 @@ impl Desk {
 /// As if the engine had been built otherwise meanwhile.
 fn of_another_build(state: Vec<u8>) -> Vec<u8> {
     let mark = b"\"build\":\"";
-    let at = state.windows(mark.len()).position(|window| window == mark).unwrap() + mark.len();
+    let at = state
+        .windows(mark.len())
+        .position(|window| window == mark)
+        .unwrap()
+        + mark.len();
     let mut state = state;
     state[at..at + 16].copy_from_slice(b"0123456789abcdef");
     state
@@ -87,7 +116,16 @@ text('after');
 return [box.size, [...seen.keys()], before.n, one.stdout, two.stdout, ok, load('key'), seen.get('random') !== Math.random()]";
 
 fn expected() -> serde_json::Value {
-    json!([2, ["random", "timer"], 1.5, "ran rm one\n", "ran rm two\n", "beside", "kept", true])
+    json!([
+        2,
+        ["random", "timer"],
+        1.5,
+        "ran rm one\n",
+        "ran rm two\n",
+        "beside",
+        "kept",
+        true
+    ])
 }
 
 #[test]
@@ -96,26 +134,44 @@ fn two_questions_two_processes_one_script() {
     let first = desk.begin(TWICE);
     assert_eq!((first.status, first.error), (RunStatus::Suspended, None));
     assert_eq!(
-        first.calls.iter().map(|call| call.status).collect::<Vec<_>>(),
+        first
+            .calls
+            .iter()
+            .map(|call| call.status)
+            .collect::<Vec<_>>(),
         [CallStatus::Done, CallStatus::NotStarted]
     );
     assert_eq!(desk.session.get("key").unwrap(), None, "it has not ended");
     // It is answered, and asks again; nobody is there.
     let once = Says::new(Answer::Once);
     let second = desk.go_on(TWICE, OnlyOnce(once.clone(), AskLater));
-    assert_eq!((second.status, &second.id), (RunStatus::Suspended, &"scr_1".to_owned()), "{:?}", second.error);
+    assert_eq!(
+        (second.status, &second.id),
+        (RunStatus::Suspended, &"scr_1".to_owned()),
+        "{:?}",
+        second.error
+    );
     let third = desk.go_on(TWICE, once);
     assert_eq!(third.value(), Some(expected()), "{:?}", third.error);
     assert_eq!(
-        third.calls.iter().map(|call| call.id.as_str()).collect::<Vec<_>>(),
+        third
+            .calls
+            .iter()
+            .map(|call| call.id.as_str())
+            .collect::<Vec<_>>(),
         ["tool_1", "tool_2", "tool_3", "tool_4"]
     );
     assert_eq!(third.logs.len() + third.output.len(), 3);
     assert_eq!(desk.intended(), 4, "each call once");
-    assert_eq!(desk.session.get("key").unwrap().as_deref(), Some("\"kept\""));
+    assert_eq!(
+        desk.session.get("key").unwrap().as_deref(),
+        Some("\"kept\"")
+    );
     // What was told over three processes is one recording.
     let cassette = desk.notebook.cassette(TWICE, &third).unwrap();
-    let again = on_a_thread("replay", PATIENCE, async move { cassette.play(Default::default()).await.unwrap() });
+    let again = on_a_thread("replay", PATIENCE, async move {
+        cassette.play(Default::default()).await.unwrap()
+    });
     assert_eq!((again.output_json, again.error), (third.output_json, None));
 }
 
@@ -126,7 +182,14 @@ fn another_build_of_the_engine_tells_the_script_again_what_it_was_told() {
     let state = of_another_build(desk.state());
     let second = desk.go_on_from(TWICE, state, OnlyOnce(Says::new(Answer::Once), AskLater));
     assert_eq!(second.status, RunStatus::Suspended, "{:?}", second.error);
-    assert!(second.warnings.iter().any(|warning| warning.contains("another build")), "{:?}", second.warnings);
+    assert!(
+        second
+            .warnings
+            .iter()
+            .any(|warning| warning.contains("another build")),
+        "{:?}",
+        second.warnings
+    );
     let state = of_another_build(desk.state());
     let third = desk.go_on_from(TWICE, state, Says::new(Answer::Once));
     assert_eq!(third.value(), Some(expected()), "{:?}", third.error);
@@ -136,10 +199,14 @@ fn another_build_of_the_engine_tells_the_script_again_what_it_was_told() {
 #[test]
 fn no_reaches_the_script() {
     let desk = Desk::new();
-    let source = "try { await tools.exec({command: ['rm', 'x']}) } catch (e) { return [e.name, e.message] }";
+    let source =
+        "try { await tools.exec({command: ['rm', 'x']}) } catch (e) { return [e.name, e.message] }";
     desk.begin(source);
     let output = desk.go_on(source, Says::new(Answer::No(Some("keep it".into()))));
-    assert_eq!(output.value(), Some(json!(["ApprovalDeniedError", "exec was denied: keep it"])));
+    assert_eq!(
+        output.value(),
+        Some(json!(["ApprovalDeniedError", "exec was denied: keep it"]))
+    );
     assert_eq!(desk.intended(), 0);
 }
 
@@ -153,8 +220,17 @@ fn what_was_agreed_and_spent_holds_in_the_next_process() {
     desk.begin(source);
     let says = Says::new(Answer::ThisScript);
     let output = desk.go_on(source, says.clone());
-    assert_eq!(output.value(), Some(json!([0, "ToolBudgetExceededError"])), "{:?}", output.error);
-    assert_eq!(says.asked.lock().unwrap().len(), 1, "the second is covered by the first answer");
+    assert_eq!(
+        output.value(),
+        Some(json!([0, "ToolBudgetExceededError"])),
+        "{:?}",
+        output.error
+    );
+    assert_eq!(
+        says.asked.lock().unwrap().len(),
+        1,
+        "the second is covered by the first answer"
+    );
 }
 
 #[test]
@@ -164,13 +240,30 @@ fn a_script_is_put_away_when_asked_to_once_its_calls_are_over() {
         await new Promise(done => setTimeout(done, 20)); return [a, b, Math.random() < 1]";
     let suspend = CancellationToken::new();
     suspend.cancel();
-    let options = RunOptions { suspend, ..desk.options() };
-    let first = desk.bench(Arc::new(AskLater)).run_with(source, options, PATIENCE);
+    let options = RunOptions {
+        suspend,
+        ..desk.options()
+    };
+    let first = desk
+        .bench(Arc::new(AskLater))
+        .run_with(source, options, PATIENCE);
     assert_eq!(first.status, RunStatus::Suspended, "{:?}", first.error);
-    assert!(first.calls.iter().all(|call| call.status == CallStatus::Done), "{:?}", first.calls);
+    assert!(
+        first
+            .calls
+            .iter()
+            .all(|call| call.status == CallStatus::Done),
+        "{:?}",
+        first.calls
+    );
     let intended = desk.intended();
     let output = desk.go_on(source, AskLater);
-    assert_eq!(output.value(), Some(json!(["slept", 2, true])), "{:?}", output.error);
+    assert_eq!(
+        output.value(),
+        Some(json!(["slept", 2, true])),
+        "{:?}",
+        output.error
+    );
     assert_eq!(desk.intended(), intended, "no call is made twice");
 }
 
@@ -183,7 +276,14 @@ fn whoever_comes_second_does_nothing() {
     desk.notebook.taken.store(true, Ordering::SeqCst);
     let output = desk.go_on(source, Says::new(Answer::Once));
     assert_eq!(output.status, RunStatus::Suspended);
-    assert!(output.warnings.iter().any(|warning| warning.contains("answered elsewhere")), "{:?}", output.warnings);
+    assert!(
+        output
+            .warnings
+            .iter()
+            .any(|warning| warning.contains("answered elsewhere")),
+        "{:?}",
+        output.warnings
+    );
     assert_eq!(desk.intended(), 0);
 }
 
@@ -198,7 +298,16 @@ fn a_state_that_is_cut_short_is_refused() {
         let harness = desk.bench(Arc::new(AskLater)).harness;
         let (source, options) = (source.to_owned(), desk.options());
         let refused = on_a_thread("cut", PATIENCE, async move {
-            harness.go_on(&source, &Suspended { state, ..Suspended::default() }, options).await
+            harness
+                .go_on(
+                    &source,
+                    &Suspended {
+                        state,
+                        ..Suspended::default()
+                    },
+                    options,
+                )
+                .await
         });
         assert!(refused.is_err(), "{length}");
     }
@@ -213,6 +322,10 @@ impl Approver for OnlyOnce {
         request: &'a selvedge_protocol::ApprovalRequest,
     ) -> futures_util::future::BoxFuture<'a, selvedge_protocol::ApprovalDecision> {
         let first = self.0.asked.lock().unwrap().is_empty();
-        if first { self.0.ask(request) } else { self.1.ask(request) }
+        if first {
+            self.0.ask(request)
+        } else {
+            self.1.ask(request)
+        }
     }
 }

@@ -11,7 +11,8 @@ use schemars::JsonSchema;
 use selvedge_protocol::{Answer, ApprovalPolicy, ErrorCode, ScriptToolCallOutput};
 use selvedge_script::{Harness, Resume, RunOptions};
 use selvedge_tools::{
-    Call, CameTo, Earlier, EarlierCall, Orchestrator, Place, Registry, Risk, Tasks, ToolError, tool, tool_with_call,
+    Call, CameTo, Earlier, EarlierCall, Orchestrator, Place, Registry, Risk, Tasks, ToolError,
+    tool, tool_with_call,
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -37,7 +38,11 @@ struct Session {
 
 impl Session {
     fn new(answer: Answer) -> Self {
-        let (go, begun, stopped) = (Arc::new(Notify::new()), Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+        let (go, begun, stopped) = (
+            Arc::new(Notify::new()),
+            Arc::new(AtomicU32::new(0)),
+            Arc::new(AtomicU32::new(0)),
+        );
         let (tasks, notebook) = (Tasks::default(), Arc::<Notebook>::default());
         let mut registry = Registry::new();
         let (going, beginning, stopping) = (go.clone(), begun.clone(), stopped.clone());
@@ -55,25 +60,45 @@ impl Session {
             }
         });
         registry.register(slow).unwrap();
-        let fails = |_: Word| async { Err::<Value, _>(ToolError::new("it broke").suggest("mend it")) };
+        let fails =
+            |_: Word| async { Err::<Value, _>(ToolError::new("it broke").suggest("mend it")) };
         registry.register(tool("fails", "Fails.", fails)).unwrap();
-        let risky = tool("risky", "Is asked for.", |args: Word| async { Ok(args.word) });
-        registry.register(risky.risk(|_| Risk::Ask { reason: "it is risky".into() })).unwrap();
+        let risky = tool("risky", "Is asked for.", |args: Word| async {
+            Ok(args.word)
+        });
+        registry
+            .register(risky.risk(|_| Risk::Ask {
+                reason: "it is risky".into(),
+            }))
+            .unwrap();
         let keyed = |_: Word, call: Call| std::future::ready(Ok(call.idempotency_key));
-        registry.register(tool_with_call("keyed", "Tells its key.", keyed)).unwrap();
-        registry.register(tool("look", "Looks.", |_: Word| async { Ok("as it is") }).read_only()).unwrap();
+        registry
+            .register(tool_with_call("keyed", "Tells its key.", keyed))
+            .unwrap();
+        registry
+            .register(tool("look", "Looks.", |_: Word| async { Ok("as it is") }).read_only())
+            .unwrap();
         tasks.register(&mut registry).unwrap();
         let orchestrator = Orchestrator::new(registry)
             .with_policy(ApprovalPolicy::OnRequest)
             .with_approver(Arc::new(Says::new(answer)))
             .with_ledger(notebook.clone());
         let harness = Harness::new(orchestrator).unwrap().with_tasks(&tasks);
-        Self { harness, tasks, notebook, go, begun, stopped }
+        Self {
+            harness,
+            tasks,
+            notebook,
+            go,
+            begun,
+            stopped,
+        }
     }
 
     async fn run(&self, source: &str) -> ScriptToolCallOutput {
         let run = self.harness.run(source);
-        tokio::time::timeout(Duration::from_secs(60), run).await.unwrap()
+        tokio::time::timeout(Duration::from_secs(60), run)
+            .await
+            .unwrap()
     }
 
     async fn value(&self, source: &str) -> Value {
@@ -91,18 +116,44 @@ impl Session {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_task_outlives_its_script_and_a_later_one_waits_for_it() {
     let session = Session::new(Answer::Once);
-    let output = session.run("const task = tools.spawn.exec('slow', { word: 'done' }); return task").await;
-    assert!(output.warnings.is_empty(), "nobody has to wait for it: {:?}", output.warnings);
+    let output = session
+        .run("const task = tools.spawn.exec('slow', { word: 'done' }); return task")
+        .await;
+    assert!(
+        output.warnings.is_empty(),
+        "nobody has to wait for it: {:?}",
+        output.warnings
+    );
     let id = output.value().unwrap()["id"].as_str().unwrap().to_owned();
     assert_eq!(session.tasks.running(), 1);
     session.go.notify_one();
-    assert_eq!(session.value(&format!("return await tools.spawn.wait({{ id: '{id}' }})")).await, json!("done"));
-    assert_eq!(session.value(&format!("return await tools.spawn.wait('{id}')")).await, json!("done"));
-    assert_eq!(session.value(&format!("return await tools.spawn.cancel('{id}')")).await, json!(false));
-    let (code, message) = session.failed("return await tools.spawn.wait('tsk_none')").await;
+    assert_eq!(
+        session
+            .value(&format!("return await tools.spawn.wait({{ id: '{id}' }})"))
+            .await,
+        json!("done")
+    );
+    assert_eq!(
+        session
+            .value(&format!("return await tools.spawn.wait('{id}')"))
+            .await,
+        json!("done")
+    );
+    assert_eq!(
+        session
+            .value(&format!("return await tools.spawn.cancel('{id}')"))
+            .await,
+        json!(false)
+    );
+    let (code, message) = session
+        .failed("return await tools.spawn.wait('tsk_none')")
+        .await;
     assert_eq!(
         (code, message.as_str()),
-        (ErrorCode::ToolExecutionError, "there is no task `tsk_none` in this session")
+        (
+            ErrorCode::ToolExecutionError,
+            "there is no task `tsk_none` in this session"
+        )
     );
 }
 
@@ -119,20 +170,39 @@ async fn done_and_cancel_are_on_the_task_itself() {
         try { await t.done } catch (error) { return [cancelled, error.name, error.message] }";
     let told = session.value(source).await;
     // Before it ran or after, as it comes.
-    assert!(told[2].as_str().unwrap().starts_with("slow was stopped"), "{told}");
-    assert_eq!((&told[0], &told[1]), (&json!(true), &json!("ToolExecutionError")));
+    assert!(
+        told[2].as_str().unwrap().starts_with("slow was stopped"),
+        "{told}"
+    );
+    assert_eq!(
+        (&told[0], &told[1]),
+        (&json!(true), &json!("ToolExecutionError"))
+    );
     let source = "try { await tools.spawn.exec('fails').done } catch (error) { return [error.message, error.suggestions, error.metadata.code] }";
-    assert_eq!(session.value(source).await, json!(["it broke", ["mend it"], "ToolExecutionError"]));
+    assert_eq!(
+        session.value(source).await,
+        json!(["it broke", ["mend it"], "ToolExecutionError"])
+    );
     for (source, told) in [
-        ("tools.spawn.exec('spawn.exec', { tool: 'slow' })", "a task cannot start a task"),
-        ("tools.spawn.exec(...[3])", "spawn.exec takes a tool's name and its arguments"),
+        (
+            "tools.spawn.exec('spawn.exec', { tool: 'slow' })",
+            "a task cannot start a task",
+        ),
+        (
+            "tools.spawn.exec(...[3])",
+            "spawn.exec takes a tool's name and its arguments",
+        ),
     ] {
         assert_eq!(session.failed(source).await.1, told);
     }
     let source = "try { await tools.spawn.exec('nonsense', {}).done } catch (error) { return [error.message, error.metadata.code] }";
     let told = session.value(source).await;
     assert!(
-        told[0].as_str().unwrap().starts_with("there is no tool `nonsense`") && told[1] == "ToolNotFoundError",
+        told[0]
+            .as_str()
+            .unwrap()
+            .starts_with("there is no tool `nonsense`")
+            && told[1] == "ToolNotFoundError",
         "{told}"
     );
 }
@@ -140,13 +210,20 @@ async fn done_and_cancel_are_on_the_task_itself() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_task_is_asked_for_and_written_down_like_any_call() {
     let session = Session::new(Answer::No(None));
-    let source =
-        "try { await tools.spawn.exec('risky', { word: 'x' }).done } catch (error) { return error.metadata.code }";
+    let source = "try { await tools.spawn.exec('risky', { word: 'x' }).done } catch (error) { return error.metadata.code }";
     assert_eq!(session.value(source).await, json!("ApprovalDeniedError"));
     let session = Session::new(Answer::Once);
-    assert_eq!(session.value("return await tools.spawn.exec('risky', { word: 'x' }).done").await, json!("x"));
+    assert_eq!(
+        session
+            .value("return await tools.spawn.exec('risky', { word: 'x' }).done")
+            .await,
+        json!("x")
+    );
     let values = session.notebook.values.lock().unwrap();
-    let (_, call, value) = values.iter().find(|(run, ..)| run.starts_with("tsk_")).unwrap();
+    let (_, call, value) = values
+        .iter()
+        .find(|(run, ..)| run.starts_with("tsk_"))
+        .unwrap();
     assert_eq!((call.as_str(), value), ("tool_1", &json!("x")));
 }
 
@@ -163,26 +240,52 @@ async fn a_task_that_is_repeated_knowingly_has_the_key_of_the_first() {
         task: Some("tsk_first".into()),
         said: Some(("keyed".into(), json!({}))),
     };
-    let resume = Resume { run: "scr_first".into(), calls: Arc::new(Earlier::new([earlier])) };
+    let resume = Resume {
+        run: "scr_first".into(),
+        calls: Arc::new(Earlier::new([earlier])),
+    };
     let source = "const start = () => tools.spawn.exec('keyed', {});
         let told; try { start() } catch (error) { told = error.name }
         try { start() } catch { await tools.look({}) }
         return [told, await start().done, await start().done === await start().done]";
-    let output =
-        session.harness.run_with(source.as_bytes(), RunOptions { resume: Some(resume), ..Default::default() }).await;
-    assert_eq!(output.value(), Some(json!(["OutcomeUnknownError", "tsk_first.tool_1", false])), "{:?}", output.error);
+    let output = session
+        .harness
+        .run_with(
+            source.as_bytes(),
+            RunOptions {
+                resume: Some(resume),
+                ..Default::default()
+            },
+        )
+        .await;
+    assert_eq!(
+        output.value(),
+        Some(json!(["OutcomeUnknownError", "tsk_first.tool_1", false])),
+        "{:?}",
+        output.error
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn tasks_are_few_and_end_with_their_session() {
     let session = Session::new(Answer::Once);
-    let source = "for (let i = 0; i < 8; i++) tools.spawn.exec('slow', {}); tools.spawn.exec('slow', {})";
-    assert_eq!(session.failed(source).await.1, "8 tasks are running, and more may not");
+    let source =
+        "for (let i = 0; i < 8; i++) tools.spawn.exec('slow', {}); tools.spawn.exec('slow', {})";
+    assert_eq!(
+        session.failed(source).await.1,
+        "8 tasks are running, and more may not"
+    );
     while session.begun.load(Ordering::SeqCst) < 8 {
         tokio::task::yield_now().await;
     }
     assert_eq!(session.tasks.end().await, 8);
-    assert_eq!((session.stopped.load(Ordering::SeqCst), session.tasks.running()), (8, 0));
+    assert_eq!(
+        (
+            session.stopped.load(Ordering::SeqCst),
+            session.tasks.running()
+        ),
+        (8, 0)
+    );
     assert_eq!(
         session.failed("tools.spawn.exec('slow', {})").await.1,
         "no task can be started here: the session is over"
@@ -196,5 +299,8 @@ async fn a_task_is_one_of_the_calls_a_script_may_make() {
         try { for (; n < 100; n++) { const t = tools.spawn.exec('fails'); await Promise.allSettled([t.done]); } }
         catch (error) { return [n, error.name] }";
     // Each task is waited for, which is a call, too.
-    assert_eq!(session.value(source).await, json!([16, "ToolBudgetExceededError"]));
+    assert_eq!(
+        session.value(source).await,
+        json!([16, "ToolBudgetExceededError"])
+    );
 }

@@ -39,17 +39,26 @@ pub fn count_for(model: &str, text: &str) -> Count {
     let bare = model.rsplit('/').next().unwrap_or(model);
     match get_tokenizer(bare) {
         Some(tokenizer) => count_in(tokenizer, text),
-        None => Count { estimated: true, ..count_in(Tokenizer::O200kBase, text) },
+        None => Count {
+            estimated: true,
+            ..count_in(Tokenizer::O200kBase, text)
+        },
     }
 }
 
 fn count_in(tokenizer: Tokenizer, text: &str) -> Count {
     match bpe_for_tokenizer(tokenizer) {
-        Ok(vocabulary) => {
-            Count { tokens: stretches(text).map(|stretch| ordinary(vocabulary, stretch)).sum(), estimated: false }
-        }
+        Ok(vocabulary) => Count {
+            tokens: stretches(text)
+                .map(|stretch| ordinary(vocabulary, stretch))
+                .sum(),
+            estimated: false,
+        },
         // The vocabularies are part of the program; without them, four bytes a token is a fair guess.
-        Err(_) => Count { tokens: text.len().div_ceil(4), estimated: true },
+        Err(_) => Count {
+            tokens: text.len().div_ceil(4),
+            estimated: true,
+        },
     }
 }
 
@@ -63,7 +72,11 @@ fn stretches(mut rest: &str) -> impl Iterator<Item = &str> {
     std::iter::from_fn(move || {
         let (mut run, mut blank) = (0, false);
         let cut = rest.char_indices().find_map(|(at, c)| {
-            run = if c.is_whitespace() == blank { run + 1 } else { 1 };
+            run = if c.is_whitespace() == blank {
+                run + 1
+            } else {
+                1
+            };
             blank = c.is_whitespace();
             (run > LONGEST_RUN).then_some(at)
         });
@@ -81,8 +94,17 @@ mod tests {
     fn known_counts() {
         assert_eq!(count(""), 0);
         assert_eq!(count("hello world"), 2);
-        assert_eq!(count("<|endoftext|>"), count("<|") + count("endoftext") + count("|>"));
-        assert_eq!(count_for("gpt-3.5-turbo", "hello world"), Count { tokens: 2, estimated: false });
+        assert_eq!(
+            count("<|endoftext|>"),
+            count("<|") + count("endoftext") + count("|>")
+        );
+        assert_eq!(
+            count_for("gpt-3.5-turbo", "hello world"),
+            Count {
+                tokens: 2,
+                estimated: false
+            }
+        );
         assert!(!count_for("openai/gpt-5.5", "x").estimated);
         for other in ["claude-opus-5", "qwen3:8b", "no-such-model"] {
             assert!(count_for(other, "x").estimated, "{other}");
@@ -91,8 +113,11 @@ mod tests {
 
     #[test]
     fn long_texts_count_as_whole_ones() {
-        let text = "The quick brown fox jumps over the lazy dog, again;\n\n  größer, 速い. \n".repeat(500);
-        let whole = bpe_for_tokenizer(Tokenizer::O200kBase).unwrap().count_ordinary(&text);
+        let text =
+            "The quick brown fox jumps over the lazy dog, again;\n\n  größer, 速い. \n".repeat(500);
+        let whole = bpe_for_tokenizer(Tokenizer::O200kBase)
+            .unwrap()
+            .count_ordinary(&text);
         assert_eq!(count(&text), whole);
     }
 

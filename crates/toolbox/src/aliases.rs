@@ -64,7 +64,10 @@ pub(crate) const TOOL_ALIASES: &[(&str, &str)] = &[
 
 /// The aliases of one tool.
 pub(crate) fn aliases_of(tool: &str) -> impl Iterator<Item = (&'static str, &'static str)> {
-    let mine: Vec<_> =
-        ALIASES.iter().filter(|(of, ..)| *of == tool || *of == "*").map(|(_, alias, field)| (*alias, *field)).collect();
+    let mine: Vec<_> = ALIASES
+        .iter()
+        .filter(|(of, ..)| *of == tool || *of == "*")
+        .map(|(_, alias, field)| (*alias, *field))
+        .collect();
     mine.into_iter()
 }

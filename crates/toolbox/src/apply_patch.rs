@@ -114,13 +114,24 @@ pub(crate) fn work(workspace: &Workspace, args: &Value) -> Work {
     let (folder, patch) = patch::bare(args["patch"].as_str().unwrap_or_default());
     let fields = ["original_content", "updated_content"].map(|name| &args[name]);
     let folder = Path::new(args["cwd"].as_str().unwrap_or(".")).join(folder);
-    let folder = workspace.way_to(&args["path"].as_str().map_or(folder.clone(), |path| folder.join(path)));
-    Work { tool: "apply_patch".to_owned(), args: json!([patch, fields, folder]), manner: Value::Null, way: Value::Null }
+    let folder = workspace.way_to(
+        &args["path"]
+            .as_str()
+            .map_or(folder.clone(), |path| folder.join(path)),
+    );
+    Work {
+        tool: "apply_patch".to_owned(),
+        args: json!([patch, fields, folder]),
+        manner: Value::Null,
+        way: Value::Null,
+    }
 }
 
 /// What a call risks.
 pub(crate) fn risk(workspace: &Workspace, args: &Value) -> Risk {
-    Risk::Guarded { reason: summary(workspace, args) }
+    Risk::Guarded {
+        reason: summary(workspace, args),
+    }
 }
 
 /// What "for this script" covers: changes of the same kinds to the same files, wherever a link leads now.
@@ -131,18 +142,30 @@ pub(crate) fn agreement(workspace: &Workspace, args: &Value) -> Option<String> {
         let follow = workspace.slot(&path, Links::Follow).map(|slot| slot.real());
         // A link is changed itself where it is moved or deleted.
         let keep = workspace.slot(&path, Links::Keep).map(|slot| slot.real());
-        (follow.unwrap_or_else(|_| path.clone()), keep.unwrap_or(path))
+        (
+            follow.unwrap_or_else(|_| path.clone()),
+            keep.unwrap_or(path),
+        )
     };
     let lines: BTreeSet<String> = touched
         .iter()
-        .map(|touched| format!("{} {:?}", touched.how, touched.paths.iter().map(real).collect::<Vec<_>>()))
+        .map(|touched| {
+            format!(
+                "{} {:?}",
+                touched.how,
+                touched.paths.iter().map(real).collect::<Vec<_>>()
+            )
+        })
         .collect();
     Some(lines.into_iter().collect::<Vec<_>>().join("\n")).filter(|lines| !lines.is_empty())
 }
 
 /// What a person is shown: a unified diff of what the call would do.
 pub(crate) fn preview(workspace: &Workspace, args: &Value) -> Preview {
-    Preview { view: unified(workspace, args).ok().map(View::Diff), rule: None }
+    Preview {
+        view: unified(workspace, args).ok().map(View::Diff),
+        rule: None,
+    }
 }
 
 /// Applies the patch of a command that carries one, and tells what was changed.
@@ -152,18 +175,23 @@ pub(crate) async fn apply_from_command(
     args: Value,
     call: &Call,
 ) -> Result<String, ToolError> {
-    let (workspace, turn_diff, cancel) = (workspace.clone(), turn_diff.clone(), call.cancel.clone());
+    let (workspace, turn_diff, cancel) =
+        (workspace.clone(), turn_diff.clone(), call.cancel.clone());
     let args = understood(args)?;
-    blocking(move || apply(&workspace, &turn_diff, &args, &cancel).map(|output| output.stdout)).await
+    blocking(move || apply(&workspace, &turn_diff, &args, &cancel).map(|output| output.stdout))
+        .await
 }
 
 fn understood(args: Value) -> Result<Args, ToolError> {
-    serde_json::from_value(args).map_err(|error| ToolError::new(format!("cannot read the arguments: {error}")))
+    serde_json::from_value(args)
+        .map_err(|error| ToolError::new(format!("cannot read the arguments: {error}")))
 }
 
 fn unified(workspace: &Workspace, args: &Value) -> Result<String, ToolError> {
     let args = understood(args.clone())?;
-    Ok(bounded(draft(workspace, &args)?.net().map(|net| diff(&net))))
+    Ok(bounded(
+        draft(workspace, &args)?.net().map(|net| diff(&net)),
+    ))
 }
 
 fn apply(
@@ -175,30 +203,50 @@ fn apply(
     let _alone = workspace.changing();
     let draft = draft(workspace, args)?;
     if cancel.is_cancelled() {
-        return Err(ToolError::new("the patch was cancelled before anything was written"));
+        return Err(ToolError::new(
+            "the patch was cancelled before anything was written",
+        ));
     }
-    for path in draft.net().flat_map(|net| [Some(net.path), net.from]).flatten() {
+    for path in draft
+        .net()
+        .flat_map(|net| [Some(net.path), net.from])
+        .flatten()
+    {
         turn_diff.before_write(&workspace.root().join(path));
     }
     draft.carry_out()?;
     let changes: Vec<Change> = draft.net().map(|net| Change::from(&net)).collect();
     let mut stdout = String::from("Success. Updated the following files:\n");
     for letter in ["A", "M", "D"] {
-        for change in changes.iter().filter(|change| change.kind.letter() == letter) {
+        for change in changes
+            .iter()
+            .filter(|change| change.kind.letter() == letter)
+        {
             stdout.push_str(&format!("{letter} {}\n", change.path));
         }
     }
-    Ok(Output { success: true, stdout, stderr: String::new(), changes })
+    Ok(Output {
+        success: true,
+        stdout,
+        stderr: String::new(),
+        changes,
+    })
 }
 
 fn draft<'a>(workspace: &'a Workspace, args: &Args) -> Result<Draft<'a>, ToolError> {
     let draft = Draft::new(workspace, Path::new(args.cwd.as_deref().unwrap_or("")));
     match (&args.patch, &args.path, &args.updated_content) {
-        (Some(text), None, None) if args.original_content.is_none() => draft.patch(&patch::parse(text)?),
-        (None, Some(path), Some(updated)) => {
-            draft.replace(path, args.original_content.as_deref().unwrap_or(""), updated)
+        (Some(text), None, None) if args.original_content.is_none() => {
+            draft.patch(&patch::parse(text)?)
         }
-        _ => Err(ToolError::new("give either `patch`, or `path` with `original_content` and `updated_content`")),
+        (None, Some(path), Some(updated)) => draft.replace(
+            path,
+            args.original_content.as_deref().unwrap_or(""),
+            updated,
+        ),
+        _ => Err(ToolError::new(
+            "give either `patch`, or `path` with `original_content` and `updated_content`",
+        )),
     }
 }
 
@@ -214,11 +262,22 @@ fn touched(args: &Value) -> Vec<Touched> {
     let base = PathBuf::from(args["cwd"].as_str().unwrap_or_default());
     match (args["patch"].as_str(), args["path"].as_str()) {
         (Some(text), _) => {
-            let Ok(patch) = patch::parse(text) else { return Vec::new() };
-            let base = patch.folder.map_or(base.clone(), |folder| base.join(folder));
-            patch.operations.iter().map(|operation| Touched::by(operation, &base)).collect()
+            let Ok(patch) = patch::parse(text) else {
+                return Vec::new();
+            };
+            let base = patch
+                .folder
+                .map_or(base.clone(), |folder| base.join(folder));
+            patch
+                .operations
+                .iter()
+                .map(|operation| Touched::by(operation, &base))
+                .collect()
         }
-        (None, Some(path)) => vec![Touched { how: "replace".to_owned(), paths: vec![base.join(path)] }],
+        (None, Some(path)) => vec![Touched {
+            how: "replace".to_owned(),
+            paths: vec![base.join(path)],
+        }],
         (None, None) => Vec::new(),
     }
 }
@@ -228,8 +287,16 @@ impl Touched {
         let (how, executable, to) = match &operation.action {
             Action::Add { executable, .. } => ("add", Some(*executable), None),
             Action::Delete { .. } => ("delete", None, None),
-            Action::Update { executable, to: None, .. } => ("update", *executable, None),
-            Action::Update { executable, to: Some(to), .. } => match to.source {
+            Action::Update {
+                executable,
+                to: None,
+                ..
+            } => ("update", *executable, None),
+            Action::Update {
+                executable,
+                to: Some(to),
+                ..
+            } => match to.source {
                 Source::Goes => ("move", *executable, Some(&to.path)),
                 Source::Stays => ("copy", *executable, Some(&to.path)),
             },
@@ -238,7 +305,14 @@ impl Touched {
             Some(executable) => format!("{how} executable={executable}"),
             None => how.to_owned(),
         };
-        Self { how, paths: to.into_iter().chain(&operation.paths).map(|path| base.join(path)).collect() }
+        Self {
+            how,
+            paths: to
+                .into_iter()
+                .chain(&operation.paths)
+                .map(|path| base.join(path))
+                .collect(),
+        }
     }
 }
 
@@ -246,7 +320,11 @@ impl Touched {
 fn summary(workspace: &Workspace, args: &Value) -> String {
     let mut names: Vec<String> = Vec::new();
     for touched in touched(args) {
-        let both = if touched.how.starts_with("move") { 2 } else { 1 };
+        let both = if touched.how.starts_with("move") {
+            2
+        } else {
+            1
+        };
         for path in touched.paths.iter().take(both) {
             let name = workspace.shown(&workspace.absolute(path, None));
             if !names.contains(&name) {
@@ -300,7 +378,10 @@ fn diff(net: &Net<'_>) -> String {
         Some(false) => "new mode 100644\n",
         None => "",
     };
-    format!("{mode}{}", file_diff(net.from.unwrap_or(net.path), net.path, net.old, net.new))
+    format!(
+        "{mode}{}",
+        file_diff(net.from.unwrap_or(net.path), net.path, net.old, net.new)
+    )
 }
 
 #[cfg(test)]
@@ -334,19 +415,49 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let workspace = Workspace::open(dir.path(), SandboxPolicy::WorkspaceWrite, &[]).unwrap();
         let wide = "wide as the sea\u{2026}\n".repeat(10_000);
-        let shown =
-            unified(&workspace, &json!({"path": "huge", "updated_content": wide.clone() + "the end\n"})).unwrap();
-        assert!(shown.len() <= MAX_PREVIEW && shown.len() > MAX_PREVIEW / 2, "{}", shown.len());
-        assert!(shown.starts_with("--- /dev/null\n+++ b/huge\n") && shown.ends_with("\n+the end\n"), "{shown}");
+        let shown = unified(
+            &workspace,
+            &json!({"path": "huge", "updated_content": wide.clone() + "the end\n"}),
+        )
+        .unwrap();
+        assert!(
+            shown.len() <= MAX_PREVIEW && shown.len() > MAX_PREVIEW / 2,
+            "{}",
+            shown.len()
+        );
+        assert!(
+            shown.starts_with("--- /dev/null\n+++ b/huge\n") && shown.ends_with("\n+the end\n"),
+            "{shown}"
+        );
         assert!(shown.contains("\n… more than can be shown here"), "{shown}");
-        let add = |name: &str, text: &str| format!("*** Add File: {name}\n+{}\n", text.trim_end().replace('\n', "\n+"));
+        let add = |name: &str, text: &str| {
+            format!(
+                "*** Add File: {name}\n+{}\n",
+                text.trim_end().replace('\n', "\n+")
+            )
+        };
         std::fs::write(dir.path().join("gone"), "x\n").unwrap();
         let lines = "a line\n".repeat(MAX_PREVIEW / 8 - 100);
-        let hidden = [add("hidden", "evil"), "*** Delete File: gone\n".to_owned(), add("long", &wide)].concat();
+        let hidden = [
+            add("hidden", "evil"),
+            "*** Delete File: gone\n".to_owned(),
+            add("long", &wide),
+        ]
+        .concat();
         let files = [add("first", &lines), hidden, add("last", "x")].concat();
-        let shown = unified(&workspace, &json!({"patch": format!("*** Begin Patch\n{files}*** End Patch")})).unwrap();
+        let shown = unified(
+            &workspace,
+            &json!({"patch": format!("*** Begin Patch\n{files}*** End Patch")}),
+        )
+        .unwrap();
         assert!(shown.len() <= MAX_PREVIEW, "{}", shown.len());
-        for name in ["+++ b/first", "+++ b/hidden", "--- a/gone", "+++ b/long", "+++ b/last"] {
+        for name in [
+            "+++ b/first",
+            "+++ b/hidden",
+            "--- a/gone",
+            "+++ b/long",
+            "+++ b/last",
+        ] {
             assert!(shown.contains(&format!("{name}\n")), "{name}");
         }
     }

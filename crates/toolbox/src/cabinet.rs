@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use selvedge_protocol::{
-    Cabinet, DOCUMENTS_KEPT, Document, DocumentKind, Entry, Event, LedgerError, NewDocument, new_file_key,
+    Cabinet, DOCUMENTS_KEPT, Document, DocumentKind, Entry, Event, LedgerError, NewDocument,
+    new_file_key,
 };
 use selvedge_tools::{Call, ToolError};
 
@@ -23,7 +24,10 @@ impl Cabinet for InMemory {
     fn keep(&self, document: &NewDocument<'_>) -> Result<Entry, LedgerError> {
         let bytes = document.content.len();
         if bytes > MAX_BYTES {
-            return Err(LedgerError::Failed(format!("documents have at most {} MB", MAX_BYTES >> 20)));
+            return Err(LedgerError::Failed(format!(
+                "documents have at most {} MB",
+                MAX_BYTES >> 20
+            )));
         }
         let entry = Entry {
             key: new_file_key(),
@@ -35,11 +39,20 @@ impl Cabinet for InMemory {
             saved_ms: now_ms(),
         };
         let mut all = self.all();
-        while all.len() >= MOST || all.iter().map(|document| document.content.len()).sum::<usize>() + bytes > MAX_BYTES
+        while all.len() >= MOST
+            || all
+                .iter()
+                .map(|document| document.content.len())
+                .sum::<usize>()
+                + bytes
+                > MAX_BYTES
         {
             all.pop_front();
         }
-        all.push_back(Document { entry: entry.clone(), content: document.content.to_vec() });
+        all.push_back(Document {
+            entry: entry.clone(),
+            content: document.content.to_vec(),
+        });
         Ok(entry)
     }
 
@@ -48,13 +61,22 @@ impl Cabinet for InMemory {
         Ok(self.newest_that(|entry| entry.key == key, DOCUMENTS_KEPT))
     }
 
-    fn newest(&self, kind: DocumentKind, source: &str, within: Duration) -> Result<Option<Document>, LedgerError> {
+    fn newest(
+        &self,
+        kind: DocumentKind,
+        source: &str,
+        within: Duration,
+    ) -> Result<Option<Document>, LedgerError> {
         Ok(self.newest_that(|entry| entry.kind == kind && entry.source == source, within))
     }
 
     fn recent(&self, kind: DocumentKind, limit: usize) -> Result<Vec<Entry>, LedgerError> {
         let all = self.all();
-        let entries = all.iter().rev().map(|document| &document.entry).filter(|entry| entry.kind == kind);
+        let entries = all
+            .iter()
+            .rev()
+            .map(|document| &document.entry)
+            .filter(|entry| entry.kind == kind);
         Ok(entries.take(limit).cloned().collect())
     }
 }
@@ -67,13 +89,18 @@ impl InMemory {
     fn newest_that(&self, fits: impl Fn(&Entry) -> bool, within: Duration) -> Option<Document> {
         let oldest = now_ms() - within.as_millis() as i64;
         let all = self.all();
-        all.iter().rev().find(|document| document.entry.saved_ms > oldest && fits(&document.entry)).cloned()
+        all.iter()
+            .rev()
+            .find(|document| document.entry.saved_ms > oldest && fits(&document.entry))
+            .cloned()
     }
 }
 
 /// The document of a key, or words that help.
 pub(crate) fn open(cabinet: &Arc<dyn Cabinet>, key: &str) -> Result<Document, ToolError> {
-    let found = cabinet.get(key).map_err(|error| ToolError::new(format!("the File Cabinet: {error}")))?;
+    let found = cabinet
+        .get(key)
+        .map_err(|error| ToolError::new(format!("the File Cabinet: {error}")))?;
     found.ok_or_else(|| {
         let key: String = key.chars().take(40).collect();
         ToolError::new(format!("the File Cabinet has nothing under `{key}`"))
@@ -82,8 +109,13 @@ pub(crate) fn open(cabinet: &Arc<dyn Cabinet>, key: &str) -> Result<Document, To
 }
 
 /// Puts a document into the cabinet.
-pub(crate) fn keep(cabinet: &Arc<dyn Cabinet>, document: &NewDocument<'_>) -> Result<Entry, ToolError> {
-    cabinet.keep(document).map_err(|error| ToolError::new(format!("the File Cabinet: {error}")))
+pub(crate) fn keep(
+    cabinet: &Arc<dyn Cabinet>,
+    document: &NewDocument<'_>,
+) -> Result<Entry, ToolError> {
+    cabinet
+        .keep(document)
+        .map_err(|error| ToolError::new(format!("the File Cabinet: {error}")))
 }
 
 /// Tells that a document is at hand.
@@ -96,7 +128,9 @@ pub(crate) fn tell(call: &Call, document: &Entry) {
 }
 
 fn now_ms() -> i64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as i64)
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_millis() as i64)
 }
 
 #[cfg(test)]
@@ -108,13 +142,25 @@ mod tests {
         let cabinet = InMemory::default();
         let keep = |content: &[u8]| {
             let (kind, title, source) = (DocumentKind::Page, "t", "s");
-            cabinet.keep(&NewDocument { kind, title, source, media_type: "text/plain", content })
+            cabinet.keep(&NewDocument {
+                kind,
+                title,
+                source,
+                media_type: "text/plain",
+                content,
+            })
         };
         let first = keep(b"first").unwrap();
         let half = vec![1; MAX_BYTES / 2];
         let (second, third) = (keep(&half).unwrap(), keep(&half).unwrap());
-        assert!(cabinet.get(&first.key).unwrap().is_none() && cabinet.get(&second.key).unwrap().is_some());
-        let newest = cabinet.newest(DocumentKind::Page, "s", DOCUMENTS_KEPT).unwrap().unwrap();
+        assert!(
+            cabinet.get(&first.key).unwrap().is_none()
+                && cabinet.get(&second.key).unwrap().is_some()
+        );
+        let newest = cabinet
+            .newest(DocumentKind::Page, "s", DOCUMENTS_KEPT)
+            .unwrap()
+            .unwrap();
         assert_eq!(newest.entry, third);
         assert!(keep(&vec![0; MAX_BYTES + 1]).is_err());
         assert_eq!(cabinet.recent(DocumentKind::Page, 9).unwrap().len(), 2);

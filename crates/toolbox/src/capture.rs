@@ -38,9 +38,15 @@ impl Capture {
             return String::from_utf8_lossy(&whole).into_owned();
         }
         let tail = [front, back].concat();
-        let (head, tail) = (String::from_utf8_lossy(&self.head), String::from_utf8_lossy(&tail));
+        let (head, tail) = (
+            String::from_utf8_lossy(&self.head),
+            String::from_utf8_lossy(&tail),
+        );
         // A character cut in two at the seam is no character.
-        let (head, tail) = (head.trim_end_matches('\u{fffd}'), tail.trim_start_matches('\u{fffd}'));
+        let (head, tail) = (
+            head.trim_end_matches('\u{fffd}'),
+            tail.trim_start_matches('\u{fffd}'),
+        );
         format!("{head}\n… {} bytes left out …\n{tail}", self.omitted)
     }
 
@@ -62,7 +68,11 @@ mod tests {
         }
         capture.push(b"the end");
         let text = capture.text();
-        assert!(capture.is_cut() && text.starts_with('é') && text.ends_with("é\u{e9}the end"), "{}", text.len());
+        assert!(
+            capture.is_cut() && text.starts_with('é') && text.ends_with("é\u{e9}the end"),
+            "{}",
+            text.len()
+        );
         let omitted = 600_007 - KEPT;
         assert!(text.contains(&format!("\n… {omitted} bytes left out …\n")));
         assert!(!text.contains('\u{fffd}'));

@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use selvedge_confine::{
-    Child, Command, ConfineError, Confinement, NamedSockets, Network, Rlimits, Stdio, Support, Wall, WeakerWall,
+    Child, Command, ConfineError, Confinement, NamedSockets, Network, Rlimits, Stdio, Support,
+    Wall, WeakerWall,
 };
 use selvedge_protocol::{Preview, SandboxPolicy, View};
 use selvedge_tools::{Call, Kept, Risk, ToolError, Work};
@@ -17,7 +18,9 @@ use serde_json::{Value, json};
 use crate::apply_patch;
 use crate::ending::Leaving;
 use crate::environment::{Environment, EnvironmentPolicy};
-use crate::judge::{CommandView, Deed, Safety, covered_by, deed_of, judge_command, prefix_of, shown};
+use crate::judge::{
+    CommandView, Deed, Safety, covered_by, deed_of, judge_command, prefix_of, shown,
+};
 use crate::patch;
 use crate::privacy::may_show_secrets;
 use crate::{TurnDiff, Workspace};
@@ -83,8 +86,9 @@ pub struct Rule {
 
 /// Programs that read nothing that a call could have changed.
 const TELL_NOTHING: [&str; 23] = [
-    ":", "arch", "basename", "cd", "date", "dirname", "echo", "expr", "false", "free", "groups", "hostname", "id",
-    "nproc", "printf", "pwd", "seq", "sleep", "true", "tty", "uname", "uptime", "whoami",
+    ":", "arch", "basename", "cd", "date", "dirname", "echo", "expr", "false", "free", "groups",
+    "hostname", "id", "nproc", "printf", "pwd", "seq", "sleep", "true", "tty", "uname", "uptime",
+    "whoami",
 ];
 
 /// How long a command may run where the call does not say.
@@ -96,7 +100,10 @@ impl Commands {
     /// Commands in a workspace.
     pub fn new(workspace: &Workspace, turn_diff: &TurnDiff, mut settings: CommandSettings) -> Self {
         let rules = Mutex::new(std::mem::take(&mut settings.rules));
-        let support = settings.support.take().map_or_else(OnceLock::new, OnceLock::from);
+        let support = settings
+            .support
+            .take()
+            .map_or_else(OnceLock::new, OnceLock::from);
         let (workspace, turn_diff) = (workspace.clone(), turn_diff.clone());
         let environment = Environment::new(std::mem::take(&mut settings.environment));
         Self {
@@ -128,16 +135,28 @@ impl Commands {
         let safety = self.judge(wanted);
         if let Safety::Dangerous { why, command } = safety {
             // In a long script nobody would find it.
-            let place = if what.contains(&command) { String::new() } else { format!(", in `{what}`") };
+            let place = if what.contains(&command) {
+                String::new()
+            } else {
+                format!(", in `{what}`")
+            };
             let command = if place.is_empty() { &what } else { &command };
-            return Risk::Ask { reason: format!("`{command}`: {why}{place}") };
+            return Risk::Ask {
+                reason: format!("`{command}`: {why}{place}"),
+            };
         }
         match &wanted.unconfined {
             _ if self.has_rule(wanted) => Risk::Harmless,
-            Some(why) if why.is_empty() => Risk::Ask { reason: format!("`{what}` wants to run without the sandbox") },
-            Some(why) => Risk::Ask { reason: format!("`{what}` wants to run without the sandbox: {why}") },
+            Some(why) if why.is_empty() => Risk::Ask {
+                reason: format!("`{what}` wants to run without the sandbox"),
+            },
+            Some(why) => Risk::Ask {
+                reason: format!("`{what}` wants to run without the sandbox: {why}"),
+            },
             None if safety == Safety::ReadOnly => Risk::Harmless,
-            None => Risk::Guarded { reason: format!("runs `{what}`{}", wanted.circumstances()) },
+            None => Risk::Guarded {
+                reason: format!("runs `{what}`{}", wanted.circumstances()),
+            },
         }
     }
 
@@ -148,8 +167,14 @@ impl Commands {
 
     /// Whether a command tells how things stand, and not only what was said to it or what time it is.
     pub(crate) fn looks(&self, wanted: &Wanted) -> bool {
-        let name = |words: &Vec<String>| words.first().and_then(|word| word.rsplit('/').next().map(str::to_owned));
-        let tells = |words: &Vec<String>| name(words).is_some_and(|name| !TELL_NOTHING.contains(&name.as_str()));
+        let name = |words: &Vec<String>| {
+            words
+                .first()
+                .and_then(|word| word.rsplit('/').next().map(str::to_owned))
+        };
+        let tells = |words: &Vec<String>| {
+            name(words).is_some_and(|name| !TELL_NOTHING.contains(&name.as_str()))
+        };
         self.reads_only(wanted) && judge_command(&wanted.argv).commands.iter().any(tells)
     }
 
@@ -157,7 +182,11 @@ impl Commands {
     pub(crate) fn work(&self, tool: &str, wanted: &Wanted, manner: Value) -> Work {
         let workspace = &self.inner.workspace;
         if let Some(patch) = patch_of(wanted) {
-            return Work { way: json!(tool), manner, ..apply_patch::work(workspace, &patch) };
+            return Work {
+                way: json!(tool),
+                manner,
+                ..apply_patch::work(workspace, &patch)
+            };
         }
         let Deed { folder, mut words } = deed_of(&wanted.argv);
         let folder = Path::new(wanted.cwd.as_deref().unwrap_or(".")).join(folder);
@@ -167,7 +196,12 @@ impl Commands {
         }
         let args = json!([words, workspace.way_to(&folder), wanted.env]);
         let way = json!([tool, wanted.argv, wanted.unconfined.is_some()]);
-        Work { tool: "command".to_owned(), args, manner, way }
+        Work {
+            tool: "command".to_owned(),
+            args,
+            manner,
+            way,
+        }
     }
 
     /// The judgement of the words, with what the circumstances add to it: variables can make any program do anything,
@@ -176,16 +210,27 @@ impl Commands {
     fn judge(&self, wanted: &Wanted) -> Safety {
         let workspace = &self.inner.workspace;
         let CommandView { commands, safety } = judge_command(&wanted.argv);
-        let git = |words: &Vec<String>| words.first().is_some_and(|word| word.rsplit('/').next() == Some("git"));
+        let git = |words: &Vec<String>| {
+            words
+                .first()
+                .is_some_and(|word| word.rsplit('/').next() == Some("git"))
+        };
         match safety {
-            Safety::ReadOnly if !wanted.env.is_empty() => {
-                Safety::Unknown { why: "it comes with variables of its own".to_owned() }
-            }
+            Safety::ReadOnly if !wanted.env.is_empty() => Safety::Unknown {
+                why: "it comes with variables of its own".to_owned(),
+            },
             Safety::ReadOnly if !self.at_root(wanted) && commands.iter().any(git) => {
-                Safety::Unknown { why: "`git` may run what another folder's repository says".to_owned() }
+                Safety::Unknown {
+                    why: "`git` may run what another folder's repository says".to_owned(),
+                }
             }
-            Safety::ReadOnly if !self.hides_secrets() && may_show_secrets(workspace, &commands, &self.cwd(wanted)) => {
-                Safety::Unknown { why: "it may show secrets".to_owned() }
+            Safety::ReadOnly
+                if !self.hides_secrets()
+                    && may_show_secrets(workspace, &commands, &self.cwd(wanted)) =>
+            {
+                Safety::Unknown {
+                    why: "it may show secrets".to_owned(),
+                }
             }
             safety => safety,
         }
@@ -194,7 +239,11 @@ impl Commands {
     /// Whether somebody allowed this before. A rule is for the workspace's own folder and no variables: elsewhere and
     /// with others the same words may run something else.
     fn has_rule(&self, wanted: &Wanted) -> bool {
-        let rules = self.inner.rules.lock().unwrap_or_else(PoisonError::into_inner);
+        let rules = self
+            .inner
+            .rules
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         self.is_plain(wanted)
             && (covered_by(&wanted.argv, &rules.unconfined)
                 || wanted.unconfined.is_none() && covered_by(&wanted.argv, &rules.confined))
@@ -209,7 +258,9 @@ impl Commands {
     }
 
     fn cwd(&self, wanted: &Wanted) -> PathBuf {
-        self.inner.workspace.absolute(wanted.cwd.as_deref().unwrap_or("."), None)
+        self.inner
+            .workspace
+            .absolute(wanted.cwd.as_deref().unwrap_or("."), None)
     }
 
     /// Whether what is private is not there for commands.
@@ -219,8 +270,12 @@ impl Commands {
 
     /// The rule a person can make of a command.
     fn rule(&self, wanted: &Wanted) -> Option<Rule> {
-        let prefix = prefix_of(&wanted.argv).filter(|_| self.is_plain(wanted) && patch_of(wanted).is_none())?;
-        Some(Rule { prefix, unconfined: wanted.unconfined.is_some() })
+        let prefix = prefix_of(&wanted.argv)
+            .filter(|_| self.is_plain(wanted) && patch_of(wanted).is_none())?;
+        Some(Rule {
+            prefix,
+            unconfined: wanted.unconfined.is_some(),
+        })
     }
 
     /// What a person is shown, and what "always" would mean.
@@ -229,11 +284,18 @@ impl Commands {
             return apply_patch::preview(&self.inner.workspace, &patch);
         }
         let rule = self.rule(wanted).map(|rule| {
-            let outside = if rule.unconfined { ", without the sandbox" } else { "" };
+            let outside = if rule.unconfined {
+                ", without the sandbox"
+            } else {
+                ""
+            };
             format!("`{} …`{outside}", rule.prefix.join(" "))
         });
         let view = format!("{}{}", shown(&wanted.argv), wanted.circumstances());
-        Preview { view: Some(View::Commands(view)), rule }
+        Preview {
+            view: Some(View::Commands(view)),
+            rule,
+        }
     }
 
     /// What "for this script" covers: commands that begin alike, as for a rule; or patches of the same files.
@@ -246,9 +308,19 @@ impl Commands {
 
     /// Remembers that commands which begin like this one need no question.
     pub(crate) fn allow_always(&self, wanted: &Wanted) {
-        let Some(rule) = self.rule(wanted) else { return };
-        let mut rules = self.inner.rules.lock().unwrap_or_else(PoisonError::into_inner);
-        let list = if rule.unconfined { &mut rules.unconfined } else { &mut rules.confined };
+        let Some(rule) = self.rule(wanted) else {
+            return;
+        };
+        let mut rules = self
+            .inner
+            .rules
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let list = if rule.unconfined {
+            &mut rules.unconfined
+        } else {
+            &mut rules.confined
+        };
         if !list.contains(&rule.prefix) {
             list.push(rule.prefix.clone());
             if let Some(save) = &self.inner.settings.save_rule {
@@ -258,8 +330,16 @@ impl Commands {
     }
 
     /// What became of a command that is a patch: what it changed, or why it changed nothing. `None` if it is none.
-    pub(crate) async fn patched(&self, wanted: &Wanted, call: &Call) -> Option<Result<String, ToolError>> {
-        let Inner { workspace, turn_diff, .. } = self.inner.as_ref();
+    pub(crate) async fn patched(
+        &self,
+        wanted: &Wanted,
+        call: &Call,
+    ) -> Option<Result<String, ToolError>> {
+        let Inner {
+            workspace,
+            turn_diff,
+            ..
+        } = self.inner.as_ref();
         Some(apply_patch::apply_from_command(workspace, turn_diff, patch_of(wanted)?, call).await)
     }
 
@@ -276,12 +356,26 @@ impl Commands {
             inner.turn_diff.before_command();
         }
         let support = inner.support.get_or_init(Support::probe);
-        let wall = if wanted.unconfined.is_some() { Wall::None } else { self.wall() };
+        let wall = if wanted.unconfined.is_some() {
+            Wall::None
+        } else {
+            self.wall()
+        };
         let argv = wanted.argv.iter().map(OsString::from).collect();
         let env = inner.environment.build(&wanted.env);
         let hold = inner.hold.get().and_then(|hold| hold.try_clone().ok());
-        selvedge_confine::spawn(Command { argv, cwd, env, stdio, hold }, &wall, support)
-            .map_err(|error| explain(error, wanted))
+        selvedge_confine::spawn(
+            Command {
+                argv,
+                cwd,
+                env,
+                stdio,
+                hold,
+            },
+            &wall,
+            support,
+        )
+        .map_err(|error| explain(error, wanted))
     }
 
     /// Commands that have ended and are not quite gone.
@@ -295,11 +389,19 @@ impl Commands {
     }
 
     fn wall(&self) -> Wall {
-        let Inner { workspace, settings, .. } = self.inner.as_ref();
+        let Inner {
+            workspace,
+            settings,
+            ..
+        } = self.inner.as_ref();
         if !self.are_confined() {
             return Wall::None;
         }
-        let network = if settings.network { Network::On } else { Network::Off };
+        let network = if settings.network {
+            Network::On
+        } else {
+            Network::Off
+        };
         Wall::Confined(Confinement {
             writable: workspace.writable_roots().map(Path::to_owned).collect(),
             protected: workspace.protected(),
@@ -331,8 +433,11 @@ impl Wanted {
         Self {
             argv,
             cwd: text(cwd_field),
-            env: env.map(|(name, value)| (name.clone(), value.as_str().unwrap_or_default().to_owned())).collect(),
-            unconfined: (args["with_escalated_permissions"] == true).then(|| text("justification").unwrap_or_default()),
+            env: env
+                .map(|(name, value)| (name.clone(), value.as_str().unwrap_or_default().to_owned()))
+                .collect(),
+            unconfined: (args["with_escalated_permissions"] == true)
+                .then(|| text("justification").unwrap_or_default()),
         }
     }
 
@@ -366,7 +471,10 @@ pub(crate) fn kept_from_another_way(value: &Value) -> Kept {
         // What failed may be tried otherwise.
         Some(1..) => Kept::Failed,
         // Another shell may make something else of the same words: nobody shall believe that this was done.
-        _ => Kept::Refused("it was done by another way: ask as it was asked then to hear what it came to".to_owned()),
+        _ => Kept::Refused(
+            "it was done by another way: ask as it was asked then to hear what it came to"
+                .to_owned(),
+        ),
     }
 }
 
@@ -378,7 +486,9 @@ fn patch_of(wanted: &Wanted) -> Option<Value> {
 fn explain(error: ConfineError, wanted: &Wanted) -> ToolError {
     let mut failure = ToolError::new(error.to_string());
     match error {
-        ConfineError::Program { program, error } if error.kind() == std::io::ErrorKind::NotFound => {
+        ConfineError::Program { program, error }
+            if error.kind() == std::io::ErrorKind::NotFound =>
+        {
             failure = ToolError::new(format!("there is no program `{program}`"));
             if program.contains(' ') && wanted.argv.len() == 1 {
                 failure = failure.suggest(
@@ -387,16 +497,22 @@ fn explain(error: ConfineError, wanted: &Wanted) -> ToolError {
             }
         }
         ConfineError::WorkingDirectory { error, .. } => {
-            failure = ToolError::new(format!("cannot start in {}: {error}", wanted.cwd.as_deref().unwrap_or(".")));
+            failure = ToolError::new(format!(
+                "cannot start in {}: {error}",
+                wanted.cwd.as_deref().unwrap_or(".")
+            ));
         }
         ConfineError::Unprotectable { .. } => {
-            failure = failure.suggest("make it a folder, or the file that git writes for linked work trees");
+            failure = failure
+                .suggest("make it a folder, or the file that git writes for linked work trees");
         }
         ConfineError::Everything => failure = failure.suggest("-C takes the folder to work in"),
         ConfineError::NotEnforceable { .. } => {
             failure = failure
                 .suggest("`selvedge doctor` tells what this machine lacks")
-                .suggest("the setting `weaker_wall` accepts less, `danger-full-access` nothing at all");
+                .suggest(
+                    "the setting `weaker_wall` accepts less, `danger-full-access` nothing at all",
+                );
         }
         _ => {}
     }

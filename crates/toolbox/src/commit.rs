@@ -24,11 +24,22 @@ pub(crate) struct Write<'a> {
 
 /// Writes all of them, or leaves everything as it was and says why.
 pub(crate) fn commit(writes: &[Write<'_>]) -> Result<(), ToolError> {
-    for slot in writes.iter().filter(|write| write.content.is_some()).map(|write| write.slot) {
-        let goes = |path: &PathBuf| writes.iter().any(|write| write.content.is_none() && write.slot.real() == *path);
+    for slot in writes
+        .iter()
+        .filter(|write| write.content.is_some())
+        .map(|write| write.slot)
+    {
+        let goes = |path: &PathBuf| {
+            writes
+                .iter()
+                .any(|write| write.content.is_none() && write.slot.real() == *path)
+        };
         if let Some(path) = slot.blocked.as_ref().filter(|path| !goes(path)) {
             let file = path.file_name().unwrap_or_default().to_string_lossy();
-            return Err(ToolError::new(format!("{} cannot be written: {file} is a file, not a folder", slot.shown)));
+            return Err(ToolError::new(format!(
+                "{} cannot be written: {file} is a file, not a folder",
+                slot.shown
+            )));
         }
     }
     let mut change = Change::default();
@@ -74,18 +85,26 @@ impl Change {
     fn carry_out<'a>(&mut self, writes: &[Write<'a>]) -> Result<(), Failed<'a>> {
         let mut ready = Vec::new();
         for write in writes {
-            let Some((bytes, mode)) = write.content else { continue };
-            let temporary = self.stage(&write.slot.folder, bytes, mode).map_err(|error| (write.slot, error))?;
+            let Some((bytes, mode)) = write.content else {
+                continue;
+            };
+            let temporary = self
+                .stage(&write.slot.folder, bytes, mode)
+                .map_err(|error| (write.slot, error))?;
             ready.push((write.slot, temporary));
         }
         // What goes, goes first: a folder may be needed where it was.
         for write in writes.iter().filter(|write| write.content.is_none()) {
-            self.remove(write.slot).map_err(|error| (write.slot, error))?;
+            self.remove(write.slot)
+                .map_err(|error| (write.slot, error))?;
         }
         for (slot, temporary) in ready {
             self.put(slot, &temporary).map_err(|error| (slot, error))?;
         }
-        let folders: BTreeMap<_, _> = writes.iter().map(|write| (&write.slot.place, &write.slot.folder)).collect();
+        let folders: BTreeMap<_, _> = writes
+            .iter()
+            .map(|write| (&write.slot.place, &write.slot.folder))
+            .collect();
         for folder in folders.into_values() {
             // So that the names, too, are on disk. Some systems cannot say; the contents are there in any case.
             let _ = folder.open(".").and_then(|folder| folder.sync_all());
@@ -114,10 +133,11 @@ impl Change {
     }
 
     fn remove(&mut self, slot: &Slot) -> io::Result<()> {
-        let (kept_as, ()) = with_free_name(|kept_as| match slot.folder.symlink_metadata(kept_as) {
-            Ok(_) => Err(io::ErrorKind::AlreadyExists.into()),
-            Err(_) => slot.folder.rename(&slot.name, &slot.folder, kept_as),
-        })?;
+        let (kept_as, ()) =
+            with_free_name(|kept_as| match slot.folder.symlink_metadata(kept_as) {
+                Ok(_) => Err(io::ErrorKind::AlreadyExists.into()),
+                Err(_) => slot.folder.rename(&slot.name, &slot.folder, kept_as),
+            })?;
         self.replaced(slot, slot.folder.clone(), kept_as);
         Ok(())
     }
@@ -135,16 +155,25 @@ impl Change {
             self.temporary.push((folder.clone(), kept_as.clone()));
         }
         slot.folder.rename(temporary, &folder, &slot.name)?;
-        self.temporary.retain(|(_, name)| name != temporary && Some(name) != kept_as.as_ref());
+        self.temporary
+            .retain(|(_, name)| name != temporary && Some(name) != kept_as.as_ref());
         match kept_as {
             Some(kept_as) => self.replaced(slot, folder, kept_as),
-            None => self.steps.push(Step::Created { folder, name: slot.name.clone() }),
+            None => self.steps.push(Step::Created {
+                folder,
+                name: slot.name.clone(),
+            }),
         }
         Ok(())
     }
 
     fn replaced(&mut self, slot: &Slot, folder: Arc<Dir>, kept_as: OsString) {
-        self.steps.push(Step::Replaced { folder, name: slot.name.clone(), kept_as, shown: slot.shown.clone() });
+        self.steps.push(Step::Replaced {
+            folder,
+            name: slot.name.clone(),
+            kept_as,
+            shown: slot.shown.clone(),
+        });
     }
 
     /// Makes the folders that are missing on the way, and opens the last.
@@ -152,7 +181,10 @@ impl Change {
         let (mut folder, mut place) = (slot.folder.clone(), slot.place.clone());
         for name in &slot.missing {
             match folder.create_dir(name) {
-                Ok(()) => self.steps.push(Step::MadeFolder { parent: folder.clone(), name: name.clone() }),
+                Ok(()) => self.steps.push(Step::MadeFolder {
+                    parent: folder.clone(),
+                    name: name.clone(),
+                }),
                 // Another file of this change needed it, too.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) => return Err(error),
@@ -169,11 +201,22 @@ impl Change {
         let mut stuck = Vec::new();
         for step in self.steps.iter().rev() {
             let (undone, what) = match step {
-                Step::MadeFolder { parent, name } => (parent.remove_dir(name), name.to_string_lossy().into_owned()),
-                Step::Created { folder, name } => (folder.remove_file(name), name.to_string_lossy().into_owned()),
-                Step::Replaced { folder, name, kept_as, shown } => {
-                    (folder.rename(kept_as, folder, name), format!("{shown} (kept as {})", kept_as.to_string_lossy()))
+                Step::MadeFolder { parent, name } => {
+                    (parent.remove_dir(name), name.to_string_lossy().into_owned())
                 }
+                Step::Created { folder, name } => (
+                    folder.remove_file(name),
+                    name.to_string_lossy().into_owned(),
+                ),
+                Step::Replaced {
+                    folder,
+                    name,
+                    kept_as,
+                    shown,
+                } => (
+                    folder.rename(kept_as, folder, name),
+                    format!("{shown} (kept as {})", kept_as.to_string_lossy()),
+                ),
             };
             if undone.is_err() {
                 stuck.push(what);
@@ -185,7 +228,10 @@ impl Change {
         let mut failure = slot.error(error);
         failure.message += &match stuck.is_empty() {
             true => "; nothing was changed".to_owned(),
-            false => format!("; and what was done could not be undone for {}", stuck.join(", ")),
+            false => format!(
+                "; and what was done could not be undone for {}",
+                stuck.join(", ")
+            ),
         };
         failure
     }
@@ -193,7 +239,10 @@ impl Change {
     /// Lets go of what was kept to undo with.
     fn tidy(self) {
         for step in &self.steps {
-            if let Step::Replaced { folder, kept_as, .. } = step {
+            if let Step::Replaced {
+                folder, kept_as, ..
+            } = step
+            {
                 let _ = folder.remove_file(kept_as);
             }
         }
@@ -207,7 +256,10 @@ fn keep(folder: &Dir, name: &OsStr) -> io::Result<OsString> {
         // Not every file system has links.
         with_free_name(|kept_as| {
             folder.open_with(kept_as, OpenOptions::new().write(true).create_new(true))?;
-            folder.copy(name, folder, kept_as).map(drop).inspect_err(|_| _ = folder.remove_file(kept_as))
+            folder
+                .copy(name, folder, kept_as)
+                .map(drop)
+                .inspect_err(|_| _ = folder.remove_file(kept_as))
         })
     })?;
     Ok(kept_as)
@@ -247,7 +299,8 @@ mod tests {
             std::fs::create_dir_all(path.join("full")).unwrap();
         };
         let vanishes: Mishap = |path| std::fs::remove_file(path).unwrap();
-        let is_made_a_file: Mishap = |path| std::fs::write(path.parent().unwrap(), "in the way").unwrap();
+        let is_made_a_file: Mishap =
+            |path| std::fs::write(path.parent().unwrap(), "in the way").unwrap();
         let mishaps = [
             ("a", becomes_a_folder),
             ("b", becomes_a_folder),
@@ -256,26 +309,51 @@ mod tests {
             ("new/deep/d", is_made_a_file),
             ("e", becomes_a_folder),
         ];
-        let names = ["a", "b", "gone", "c", "new/deep/d", "new/e", "e", "also gone"];
+        let names = [
+            "a",
+            "b",
+            "gone",
+            "c",
+            "new/deep/d",
+            "new/e",
+            "e",
+            "also gone",
+        ];
         for (at, mishap) in mishaps {
             let dir = tempfile::tempdir().unwrap();
             for name in ["a", "b", "c", "gone", "also gone"] {
                 std::fs::write(dir.path().join(name), name).unwrap();
             }
             std::fs::create_dir(dir.path().join("new")).unwrap();
-            let workspace = Workspace::open(dir.path(), SandboxPolicy::WorkspaceWrite, &[]).unwrap();
-            let slots = names.map(|name| workspace.slot(&workspace.absolute(name, None), Links::Follow).unwrap());
+            let workspace =
+                Workspace::open(dir.path(), SandboxPolicy::WorkspaceWrite, &[]).unwrap();
+            let slots = names.map(|name| {
+                workspace
+                    .slot(&workspace.absolute(name, None), Links::Follow)
+                    .unwrap()
+            });
             let writes: Vec<Write<'_>> = slots
                 .iter()
                 .map(|slot| {
-                    let content = (&b"changed"[..], slot.look().unwrap().unwrap_or(Mode::New { executable: false }));
-                    Write { slot, content: Some(content).filter(|_| !slot.shown.ends_with("gone")) }
+                    let content = (
+                        &b"changed"[..],
+                        slot.look()
+                            .unwrap()
+                            .unwrap_or(Mode::New { executable: false }),
+                    );
+                    Write {
+                        slot,
+                        content: Some(content).filter(|_| !slot.shown.ends_with("gone")),
+                    }
                 })
                 .collect();
             mishap(&dir.path().join(at));
             let before = tree(dir.path());
             let error = commit(&writes).unwrap_err();
-            assert!(error.message.ends_with("; nothing was changed"), "{at}: {error}");
+            assert!(
+                error.message.ends_with("; nothing was changed"),
+                "{at}: {error}"
+            );
             assert_eq!(tree(dir.path()), before, "{at}");
         }
     }

@@ -24,7 +24,10 @@ pub(crate) struct Leaving(Arc<Mutex<Vec<Child>>>);
 impl Leaving {
     /// Forgets those that are gone.
     pub(crate) fn forget_gone(&self) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|child| !child.is_gone());
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .retain(|child| !child.is_gone());
     }
 }
 
@@ -44,25 +47,39 @@ const PATIENCE: Duration = Duration::from_secs(2);
 impl Ending {
     pub(crate) fn of(child: Child) -> Result<Self, ToolError> {
         let watch = |fd: io::Result<OwnedFd>| watch(fd?, Interest::READABLE);
-        let broken =
-            |error: io::Error| ToolError::new(format!("the command cannot be watched: {error}")).outcome_unknown();
+        let broken = |error: io::Error| {
+            ToolError::new(format!("the command cannot be watched: {error}")).outcome_unknown()
+        };
         let ended = watch(child.ended().try_clone_to_owned()).map_err(broken)?;
         let gone = watch(child.gone().try_clone_to_owned()).map_err(broken)?;
-        Ok(Self { ended, gone, child: Mutex::new(Some(child)) })
+        Ok(Self {
+            ended,
+            gone,
+            child: Mutex::new(Some(child)),
+        })
     }
 
     /// Waits for the command. Processes it left behind may go on.
     pub(crate) async fn wait(&self) -> Result<End, ToolError> {
-        let broken = |error: io::Error| ToolError::new(format!("the command was lost: {error}")).outcome_unknown();
+        let broken = |error: io::Error| {
+            ToolError::new(format!("the command was lost: {error}")).outcome_unknown()
+        };
         let _ready = self.ended.readable().await.map_err(broken)?;
         let mut child = self.child.lock().unwrap_or_else(PoisonError::into_inner);
-        let child = child.as_mut().ok_or_else(|| ToolError::new("the command was let go"))?;
+        let child = child
+            .as_mut()
+            .ok_or_else(|| ToolError::new("the command was let go"))?;
         child.end().map_err(broken)
     }
 
     /// Ends the command and everything it started.
     pub(crate) fn kill_now(&self) {
-        if let Some(child) = self.child.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
+        if let Some(child) = self
+            .child
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .as_mut()
+        {
             child.kill();
         }
     }
@@ -76,11 +93,18 @@ impl Ending {
     /// After the end: what the command left behind lives as long as the scope. Where nothing is left, the wall is
     /// taken down while the script goes on, and is gone when the scope ends.
     pub(crate) fn let_go(self, end: End, leaving: &Leaving, belongings: &Belongings) {
-        let child = self.child.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let child = self
+            .child
+            .into_inner()
+            .unwrap_or_else(PoisonError::into_inner);
         match child {
             Some(child) if end.left_behind => belongings.keep(child),
             Some(child) => {
-                leaving.0.lock().unwrap_or_else(PoisonError::into_inner).push(child);
+                leaving
+                    .0
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .push(child);
                 belongings.keep(WaitForAll(leaving.clone()));
             }
             None => {}

@@ -34,8 +34,10 @@ pub enum Inherit {
     None,
 }
 
-const CORE: [&str; 12] =
-    ["HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TEMP", "TMP", "TZ", "USER"];
+const CORE: [&str; 12] = [
+    "HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TEMP", "TMP", "TZ",
+    "USER",
+];
 
 /// Without these, a repository's configuration can start programs when it is only looked at.
 const TAME_GIT: [(&str, &str); 6] = [
@@ -105,7 +107,12 @@ pub(crate) struct Environment {
 impl Environment {
     pub(crate) fn new(policy: EnvironmentPolicy) -> Self {
         let (exclude, include) = (patterns(&policy.exclude), patterns(&policy.include_only));
-        Self { exclude, include, secret: patterns(&SECRET_NAMES), policy }
+        Self {
+            exclude,
+            include,
+            secret: patterns(&SECRET_NAMES),
+            policy,
+        }
     }
 
     /// The environment of a command: ours, cut down, then what is set, then what the call asks for.
@@ -124,15 +131,23 @@ impl Environment {
                 Inherit::All => true,
                 Inherit::Core => CORE.contains(&name),
                 Inherit::None => false,
-            }) && (policy.ignore_default_excludes || !(self.secret.is_match(name) || holds_secret(value)))
+            }) && (policy.ignore_default_excludes
+                || !(self.secret.is_match(name) || holds_secret(value)))
                 && !self.exclude.is_match(name)
                 && (policy.include_only.is_empty() || self.include.is_match(name))
         };
-        let mut env: BTreeMap<OsString, OsString> =
-            ours.filter(|(name, value)| keep(&name.to_string_lossy(), &value.to_string_lossy())).collect();
+        let mut env: BTreeMap<OsString, OsString> = ours
+            .filter(|(name, value)| keep(&name.to_string_lossy(), &value.to_string_lossy()))
+            .collect();
         // Nobody is there to page, and no repository says what runs.
         env.extend(TAME_GIT.map(|(name, value)| (name.into(), value.into())));
-        env.extend(policy.set.iter().chain(asked).map(|(name, value)| (name.into(), value.into())));
+        env.extend(
+            policy
+                .set
+                .iter()
+                .chain(asked)
+                .map(|(name, value)| (name.into(), value.into())),
+        );
         env.retain(|name, _| !policy.never.iter().any(|never| name == never.as_str()));
         env.into_iter().collect()
     }
@@ -148,14 +163,19 @@ fn holds_secret(value: &str) -> bool {
         .is_some_and(|authority| authority.contains('@'));
     (long && known)
         || password_in_url
-        || ["-----BEGIN", "AccountKey=", "hooks.slack.com/"].iter().any(|mark| value.contains(mark))
+        || ["-----BEGIN", "AccountKey=", "hooks.slack.com/"]
+            .iter()
+            .any(|mark| value.contains(mark))
 }
 
 /// A pattern that is none matches nothing: a variable too many is left out, never one too few.
 fn patterns(patterns: &[impl AsRef<str>]) -> GlobSet {
     let mut set = GlobSetBuilder::new();
     for pattern in patterns {
-        if let Ok(glob) = GlobBuilder::new(pattern.as_ref()).case_insensitive(true).build() {
+        if let Ok(glob) = GlobBuilder::new(pattern.as_ref())
+            .case_insensitive(true)
+            .build()
+        {
             set.add(glob);
         }
     }
@@ -183,15 +203,28 @@ mod tests {
             ("CARGO_HOME", "/cargo"),
             ("PROVIDER", "x"),
         ];
-        let asked = asked.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        let env = Environment::new(policy.clone()).build_from(ours.iter().map(|(n, v)| (n.into(), v.into())), &asked);
-        env.into_iter().map(|(name, _)| name.into_string().unwrap()).filter(|name| !name.starts_with("GIT_")).collect()
+        let asked = asked
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+            .collect();
+        let env = Environment::new(policy.clone())
+            .build_from(ours.iter().map(|(n, v)| (n.into(), v.into())), &asked);
+        env.into_iter()
+            .map(|(name, _)| name.into_string().unwrap())
+            .filter(|name| !name.starts_with("GIT_"))
+            .collect()
     }
 
     #[test]
     fn secrets_are_not_handed_down() {
-        let policy = EnvironmentPolicy { never: vec!["PROVIDER".into()], ..EnvironmentPolicy::default() };
-        assert_eq!(names(&policy, &[]), ["CARGO_HOME", "HOME", "PATH", "PLAIN_URL"]);
+        let policy = EnvironmentPolicy {
+            never: vec!["PROVIDER".into()],
+            ..EnvironmentPolicy::default()
+        };
+        assert_eq!(
+            names(&policy, &[]),
+            ["CARGO_HOME", "HOME", "PATH", "PLAIN_URL"]
+        );
         assert_eq!(
             names(&policy, &[("PROVIDER", "y"), ("NEW", "1")]),
             ["CARGO_HOME", "HOME", "NEW", "PATH", "PLAIN_URL"]
@@ -201,15 +234,29 @@ mod tests {
     #[test]
     fn the_policy_decides_the_rest() {
         let policy = |change: fn(&mut EnvironmentPolicy)| {
-            let mut policy = EnvironmentPolicy { never: vec!["PROVIDER".into()], ..EnvironmentPolicy::default() };
+            let mut policy = EnvironmentPolicy {
+                never: vec!["PROVIDER".into()],
+                ..EnvironmentPolicy::default()
+            };
             change(&mut policy);
             policy
         };
-        assert_eq!(names(&policy(|p| p.inherit = Inherit::Core), &[]), ["HOME", "PATH"]);
+        assert_eq!(
+            names(&policy(|p| p.inherit = Inherit::Core), &[]),
+            ["HOME", "PATH"]
+        );
         assert_eq!(names(&policy(|p| p.inherit = Inherit::None), &[]), [""; 0]);
-        assert_eq!(names(&policy(|p| p.exclude = vec!["c*".into()]), &[]), ["HOME", "PATH", "PLAIN_URL"]);
-        assert_eq!(names(&policy(|p| p.include_only = vec!["PATH".into()]), &[]), ["PATH"]);
+        assert_eq!(
+            names(&policy(|p| p.exclude = vec!["c*".into()]), &[]),
+            ["HOME", "PATH", "PLAIN_URL"]
+        );
+        assert_eq!(
+            names(&policy(|p| p.include_only = vec!["PATH".into()]), &[]),
+            ["PATH"]
+        );
         let all = names(&policy(|p| p.ignore_default_excludes = true), &[]);
-        assert!(all.contains(&"OPENAI_API_KEY".to_owned()) && !all.contains(&"PROVIDER".to_owned()));
+        assert!(
+            all.contains(&"OPENAI_API_KEY".to_owned()) && !all.contains(&"PROVIDER".to_owned())
+        );
     }
 }

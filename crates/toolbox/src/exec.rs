@@ -66,8 +66,17 @@ const MOST_IN_A_PIPE: usize = 1 << 20;
 const TIMED_OUT: i32 = 124;
 
 pub(crate) fn exec(commands: &Commands) -> impl Tool + use<> {
-    let [running, judging, reading, looking, doing, showing, agreeing, allowing, confined] =
-        [(); 9].map(|()| commands.clone());
+    let [
+        running,
+        judging,
+        reading,
+        looking,
+        doing,
+        showing,
+        agreeing,
+        allowing,
+        confined,
+    ] = [(); 9].map(|()| commands.clone());
     let description = "Runs a command in the sandbox and waits for its end, whatever its exit status. \
         Processes it leaves in the background end with the script.";
     tool_with_call("exec", description, move |args: Args, call| {
@@ -103,7 +112,10 @@ fn wanted(args: &Value) -> Wanted {
 
 async fn run(commands: &Commands, args: Args, call: &Call) -> Result<Output, ToolError> {
     let started = Instant::now();
-    let limit = args.timeout_ms.map_or(DEFAULT_TIMEOUT, Duration::from_millis).min(LONGEST_TIMEOUT);
+    let limit = args
+        .timeout_ms
+        .map_or(DEFAULT_TIMEOUT, Duration::from_millis)
+        .min(LONGEST_TIMEOUT);
     let confined = commands.are_confined() && !args.with_escalated_permissions;
     let broken = |error: io::Error| ToolError::new(format!("the command's streams broke: {error}"));
     let wanted = Wanted {
@@ -125,11 +137,22 @@ async fn run(commands: &Commands, args: Args, call: &Call) -> Result<Output, Too
     let spawning = commands.clone();
     let child = blocking(move || spawning.start(&wanted, stdio)).await?;
     let streams = [
-        (OutputStream::Stdout, Receiver::from_owned_fd(stdout.into()).map_err(broken)?),
-        (OutputStream::Stderr, Receiver::from_owned_fd(stderr.into()).map_err(broken)?),
+        (
+            OutputStream::Stdout,
+            Receiver::from_owned_fd(stdout.into()).map_err(broken)?,
+        ),
+        (
+            OutputStream::Stderr,
+            Receiver::from_owned_fd(stderr.into()).map_err(broken)?,
+        ),
     ];
-    let mut writing =
-        Writing { streams, captures: Default::default(), all: Capture::default(), call, leaving: commands.leaving() };
+    let mut writing = Writing {
+        streams,
+        captures: Default::default(),
+        all: Capture::default(),
+        call,
+        leaving: commands.leaving(),
+    };
     let (exit_code, timed_out) = writing.until_end(child, limit).await?;
     let [stdout, stderr] = &writing.captures;
     let mut output = Output {
@@ -142,7 +165,8 @@ async fn run(commands: &Commands, args: Args, call: &Call) -> Result<Output, Too
         truncated: stdout.is_cut() || stderr.is_cut() || writing.all.is_cut(),
         sandbox_denied: false,
     };
-    output.sandbox_denied = confined && exit_code != 0 && !timed_out && looks_denied(&output.aggregated_output);
+    output.sandbox_denied =
+        confined && exit_code != 0 && !timed_out && looks_denied(&output.aggregated_output);
     Ok(output)
 }
 
@@ -151,8 +175,15 @@ fn as_a_program_would(patched: Result<String, ToolError>, started: Instant) -> O
     let (exit_code, stdout, stderr) = match patched {
         Ok(summary) => (0, summary, String::new()),
         Err(error) => {
-            let hints = error.suggestions.iter().map(|hint| format!("hint: {hint}\n"));
-            (1, String::new(), format!("{}\n{}", error.message, hints.collect::<String>()))
+            let hints = error
+                .suggestions
+                .iter()
+                .map(|hint| format!("hint: {hint}\n"));
+            (
+                1,
+                String::new(),
+                format!("{}\n{}", error.message, hints.collect::<String>()),
+            )
         }
     };
     Output {
@@ -268,7 +299,10 @@ const SIGNS_OF_DENIAL: [&str; 15] = [
 fn looks_denied(output: &str) -> bool {
     // The reason stands at the beginning or at the end, never only in the middle of a long output.
     let end = output.len().saturating_sub(KEPT / 8);
-    let (start, end) = (output.floor_char_boundary(KEPT / 8), output.ceil_char_boundary(end));
+    let (start, end) = (
+        output.floor_char_boundary(KEPT / 8),
+        output.ceil_char_boundary(end),
+    );
     let text = format!("{}{}", &output[..start], &output[end..]).to_lowercase();
     SIGNS_OF_DENIAL.iter().any(|sign| text.contains(sign))
 }
@@ -281,10 +315,16 @@ fn again(output: &Output, args: &Value, confined: bool) -> Option<Again> {
     }
     let mut args = args.clone();
     args["with_escalated_permissions"] = json!(true);
-    let last = output.aggregated_output.trim_end().lines().last().unwrap_or_default();
+    let last = output
+        .aggregated_output
+        .trim_end()
+        .lines()
+        .last()
+        .unwrap_or_default();
     let last: String = last.chars().take(200).collect();
     let what = wanted.in_one_line();
-    let reason = format!("`{what}`: it seems that the sandbox stopped it ({last}); run it again without?");
+    let reason =
+        format!("`{what}`: it seems that the sandbox stopped it ({last}); run it again without?");
     Some(Again { args, reason })
 }
 

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use schemars::JsonSchema;
-use selvedge_tools::{Call, Kept, Manner, Risk, TERMINAL, TYPED, Tool, ToolError, Work, tool_with_call};
+use selvedge_tools::{
+    Call, Kept, Manner, Risk, TERMINAL, TYPED, Tool, ToolError, Work, tool_with_call,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -66,7 +68,16 @@ pub(crate) struct Output {
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
 
 pub(crate) fn exec_command(commands: &Commands, terminals: &Terminals) -> impl Tool + use<> {
-    let [running, judging, reading, looking, doing, showing, agreeing, allowing] = [(); 8].map(|()| commands.clone());
+    let [
+        running,
+        judging,
+        reading,
+        looking,
+        doing,
+        showing,
+        agreeing,
+        allowing,
+    ] = [(); 8].map(|()| commands.clone());
     let terminals = terminals.clone();
     let description = "Runs a shell command in a terminal. Where it has not ended in time, it goes on and can be \
         typed to with write_stdin, until the script ends.";
@@ -101,7 +112,10 @@ pub(crate) fn write_stdin(terminals: &Terminals) -> impl Tool + use<> {
     .risk(risk_of_typing)
     .work(|args| Work {
         tool: TYPED.to_owned(),
-        args: json!([args["session_id"], args["chars"].as_str().unwrap_or_default()]),
+        args: json!([
+            args["session_id"],
+            args["chars"].as_str().unwrap_or_default()
+        ]),
         manner: args["yield_time_ms"].clone(),
         way: Value::Null,
     })
@@ -109,7 +123,12 @@ pub(crate) fn write_stdin(terminals: &Terminals) -> impl Tool + use<> {
     .aliases(aliases_of(TYPED))
 }
 
-async fn run(commands: &Commands, terminals: &Terminals, args: Args, call: &Call) -> Result<Output, ToolError> {
+async fn run(
+    commands: &Commands,
+    terminals: &Terminals,
+    args: Args,
+    call: &Call,
+) -> Result<Output, ToolError> {
     let patience = wait(args.yield_time_ms, Duration::from_secs(10));
     let wanted = Wanted {
         argv: words(args.shell.as_deref(), args.login, args.cmd),
@@ -118,8 +137,15 @@ async fn run(commands: &Commands, terminals: &Terminals, args: Args, call: &Call
         unconfined: args.with_escalated_permissions.then(String::new),
     };
     if let Some(patched) = commands.patched(&wanted, call).await {
-        let (output, exit_code) = patched.map_or_else(|error| (format!("{}\n", error.message), 1), |done| (done, 0));
-        return Ok(Output { output, session_id: None, exit_code: Some(exit_code) });
+        let (output, exit_code) = patched.map_or_else(
+            |error| (format!("{}\n", error.message), 1),
+            |done| (done, 0),
+        );
+        return Ok(Output {
+            output,
+            session_id: None,
+            exit_code: Some(exit_code),
+        });
     }
     let (id, terminal) = terminals.open(commands, wanted, call).await?;
     Ok(shown(terminals, id, terminal.look(patience, call).await?))
@@ -129,11 +155,17 @@ async fn type_in(terminals: &Terminals, args: Input, call: &Call) -> Result<Outp
     let terminal = terminals.get(args.session_id)?;
     terminal.write(args.chars.as_bytes()).await?;
     let patience = wait(args.yield_time_ms, Duration::from_millis(250));
-    Ok(shown(terminals, args.session_id, terminal.look(patience, call).await?))
+    Ok(shown(
+        terminals,
+        args.session_id,
+        terminal.look(patience, call).await?,
+    ))
 }
 
 fn wait(asked: Option<u64>, default: Duration) -> Duration {
-    asked.map_or(default, Duration::from_millis).min(LONGEST_WAIT)
+    asked
+        .map_or(default, Duration::from_millis)
+        .min(LONGEST_WAIT)
 }
 
 fn shown(terminals: &Terminals, id: u32, glance: Glance) -> Output {
@@ -141,7 +173,11 @@ fn shown(terminals: &Terminals, id: u32, glance: Glance) -> Output {
         terminals.close(id);
     }
     let session_id = glance.exit_code.is_none().then_some(id);
-    Output { output: glance.output, session_id, exit_code: glance.exit_code }
+    Output {
+        output: glance.output,
+        session_id,
+        exit_code: glance.exit_code,
+    }
 }
 
 fn render(output: &Output) -> String {
@@ -156,25 +192,47 @@ fn render(output: &Output) -> String {
 /// The command in a call's arguments.
 fn wanted(args: &Value) -> Wanted {
     let text = |name: &str| args[name].as_str().map(str::to_owned);
-    let argv = words(text("shell").as_deref(), args["login"] == true, text("cmd").unwrap_or_default());
+    let argv = words(
+        text("shell").as_deref(),
+        args["login"] == true,
+        text("cmd").unwrap_or_default(),
+    );
     Wanted::from_args(argv, "workdir", args)
 }
 
 /// What typing risks: whoever listens may be a shell.
 fn risk_of_typing(args: &Value) -> Risk {
     let chars = args["chars"].as_str().unwrap_or_default();
-    let typed: String = chars.chars().take(80).flat_map(char::escape_debug).collect();
+    let typed: String = chars
+        .chars()
+        .take(80)
+        .flat_map(char::escape_debug)
+        .collect();
     match judge_command(&["bash".to_owned(), "-c".to_owned(), chars.to_owned()]).safety {
         _ if chars.is_empty() => Risk::Harmless,
-        Safety::Dangerous { why, command } if !typed.contains(&command) => {
-            Risk::Ask { reason: format!("types `{command}`: {why}, in `{typed}`") }
-        }
-        Safety::Dangerous { why, .. } => Risk::Ask { reason: format!("types `{typed}`: {why}") },
-        _ => Risk::Guarded { reason: format!("types `{typed}`") },
+        Safety::Dangerous { why, command } if !typed.contains(&command) => Risk::Ask {
+            reason: format!("types `{command}`: {why}, in `{typed}`"),
+        },
+        Safety::Dangerous { why, .. } => Risk::Ask {
+            reason: format!("types `{typed}`: {why}"),
+        },
+        _ => Risk::Guarded {
+            reason: format!("types `{typed}`"),
+        },
     }
 }
 
 fn words(shell: Option<&str>, login: bool, line: String) -> Vec<String> {
-    let shell = shell.unwrap_or_else(|| if std::path::Path::new("/bin/bash").exists() { "bash" } else { "sh" });
-    vec![shell.to_owned(), if login { "-lc" } else { "-c" }.to_owned(), line]
+    let shell = shell.unwrap_or_else(|| {
+        if std::path::Path::new("/bin/bash").exists() {
+            "bash"
+        } else {
+            "sh"
+        }
+    });
+    vec![
+        shell.to_owned(),
+        if login { "-lc" } else { "-c" }.to_owned(),
+        line,
+    ]
 }

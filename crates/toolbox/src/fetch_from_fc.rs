@@ -45,8 +45,7 @@ pub(crate) struct Output {
 
 pub(crate) fn fetch_from_fc(cabinet: &Arc<dyn Cabinet>) -> impl Tool + use<> {
     let cabinet = cabinet.clone();
-    let description =
-        "Reads a document of the File Cabinet by its key. write_file({fileKey, path}) saves one without reading it.";
+    let description = "Reads a document of the File Cabinet by its key. write_file({fileKey, path}) saves one without reading it.";
     tool_with_call("fetch_from_fc", description, move |args: Args, call| {
         let cabinet = cabinet.clone();
         async move {
@@ -54,11 +53,19 @@ pub(crate) fn fetch_from_fc(cabinet: &Arc<dyn Cabinet>) -> impl Tool + use<> {
                 let document = open(&cabinet, &args.file_key)?;
                 let key = &document.entry.key;
                 let text = String::from_utf8(document.content).map_err(|_| {
-                    ToolError::new(format!("{key} is no text but {}", document.entry.media_type))
-                        .suggest(format!("writeFile({{ fileKey: \"{key}\", path: … }}) saves it as it is"))
+                    ToolError::new(format!(
+                        "{key} is no text but {}",
+                        document.entry.media_type
+                    ))
+                    .suggest(format!(
+                        "writeFile({{ fileKey: \"{key}\", path: … }}) saves it as it is"
+                    ))
                 })?;
                 let total = text.chars().count();
-                let (offset, limit) = (args.offset.unwrap_or(0), args.limit.unwrap_or(DEFAULT_LIMIT).min(MOST));
+                let (offset, limit) = (
+                    args.offset.unwrap_or(0),
+                    args.limit.unwrap_or(DEFAULT_LIMIT).min(MOST),
+                );
                 let content: String = text.chars().skip(offset).take(limit).collect();
                 let entry = document.entry;
                 let output = Output {
@@ -80,8 +87,15 @@ pub(crate) fn fetch_from_fc(cabinet: &Arc<dyn Cabinet>) -> impl Tool + use<> {
     .read_only()
     .looks(|_| false)
     .render(|output: &Output| {
-        let more = if output.truncated { format!(", {} characters in all", output.total) } else { String::new() };
-        format!("# {} ({}{more})\n\n{}", output.title, output.file_key, output.content)
+        let more = if output.truncated {
+            format!(", {} characters in all", output.total)
+        } else {
+            String::new()
+        };
+        format!(
+            "# {} ({}{more})\n\n{}",
+            output.title, output.file_key, output.content
+        )
     })
     .aliases(aliases_of("fetch_from_fc"))
     .positional(&["file_key", "offset", "limit"])

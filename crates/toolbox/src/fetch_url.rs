@@ -103,15 +103,30 @@ pub(crate) fn fetch_url(web: &Web, cabinet: &Arc<dyn Cabinet>) -> impl Tool + us
 
 /// The addresses in a call's arguments; those that are none are told when the call runs.
 fn addresses(args: &Value) -> Vec<reqwest::Url> {
-    OneOrMany::in_args(args, "urls").iter().filter_map(|url| parse(url).ok()).collect()
+    OneOrMany::in_args(args, "urls")
+        .iter()
+        .filter_map(|url| parse(url).ok())
+        .collect()
 }
 
-async fn fetch(web: &Web, cabinet: &Arc<dyn Cabinet>, args: Args, call: &Call) -> Result<Output, ToolError> {
+async fn fetch(
+    web: &Web,
+    cabinet: &Arc<dyn Cabinet>,
+    args: Args,
+    call: &Call,
+) -> Result<Output, ToolError> {
     let written = args.urls.into_vec();
     if written.is_empty() || written.len() > MOST {
-        return Err(ToolError::new(format!("1 to {MOST} addresses can be fetched at once, not {}", written.len())));
+        return Err(ToolError::new(format!(
+            "1 to {MOST} addresses can be fetched at once, not {}",
+            written.len()
+        )));
     }
-    let freshness = if args.fresh { Freshness::OfNow } else { Freshness::OfToday };
+    let freshness = if args.fresh {
+        Freshness::OfNow
+    } else {
+        Freshness::OfToday
+    };
     let length = args.max_length.unwrap_or(DEFAULT_LENGTH).min(LONGEST);
     let mut seen = HashSet::new();
     let distinct = written.into_iter().filter(|url| seen.insert(url.clone()));
@@ -122,12 +137,18 @@ async fn fetch(web: &Web, cabinet: &Arc<dyn Cabinet>, args: Args, call: &Call) -
         };
         (written, got)
     };
-    let all = stream::iter(distinct).map(one).buffered(AT_A_TIME).collect::<Vec<_>>();
+    let all = stream::iter(distinct)
+        .map(one)
+        .buffered(AT_A_TIME)
+        .collect::<Vec<_>>();
     let all = tokio::select! {
         () = call.cancel.cancelled() => return Err(ToolError::new("the request was stopped")),
         all = all => all,
     };
-    let mut output = Output { fetches: Vec::new(), failed: Vec::new() };
+    let mut output = Output {
+        fetches: Vec::new(),
+        failed: Vec::new(),
+    };
     let mut first_error = None;
     for (url, got) in all {
         match got {
@@ -136,7 +157,10 @@ async fn fetch(web: &Web, cabinet: &Arc<dyn Cabinet>, args: Args, call: &Call) -
                 output.fetches.push(Fetch::new(got, length));
             }
             Err(error) => {
-                output.failed.push(Failed { url, error: error.message.clone() });
+                output.failed.push(Failed {
+                    url,
+                    error: error.message.clone(),
+                });
                 first_error = first_error.or(Some(error));
             }
         }
@@ -167,15 +191,30 @@ impl Fetch {
 fn render(output: &Output) -> String {
     let mut text = String::new();
     for page in &output.fetches {
-        let Fetch { file_key, url, title, content, media_type, tokens, cached, truncated } = page;
+        let Fetch {
+            file_key,
+            url,
+            title,
+            content,
+            media_type,
+            tokens,
+            cached,
+            truncated,
+        } = page;
         let fetched = if *cached { "fetched before" } else { "fetched" };
-        text.push_str(&format!("# {title}\n{url} ({fetched}, fileKey {file_key}, about {tokens} tokens)\n\n"));
+        text.push_str(&format!(
+            "# {title}\n{url} ({fetched}, fileKey {file_key}, about {tokens} tokens)\n\n"
+        ));
         match content.is_empty() {
-            true => text.push_str(&format!("[{media_type}: write_file with this fileKey saves it]\n")),
+            true => text.push_str(&format!(
+                "[{media_type}: write_file with this fileKey saves it]\n"
+            )),
             false => text.push_str(content),
         }
         if *truncated {
-            text.push_str(&format!("\n\n[cut here: fetch_from_fc with fileKey {file_key} reads on]"));
+            text.push_str(&format!(
+                "\n\n[cut here: fetch_from_fc with fileKey {file_key} reads on]"
+            ));
         }
         text.push_str("\n\n");
     }

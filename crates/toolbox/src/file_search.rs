@@ -57,18 +57,29 @@ pub(crate) fn file_search(workspace: &Workspace) -> impl Tool + use<> {
         let workspace = workspace.clone();
         blocking(move || search(&workspace, &args, &call.cancel))
     };
-    tool_with_call("file_search", "Finds files by name; skips what .gitignore names.", run)
-        .read_only()
-        .render(|found: &Vec<Found>| {
-            if found.is_empty() {
-                return "no files".to_owned();
-            }
-            found.iter().map(|found| format!("{}\n", found.path)).collect()
-        })
-        .aliases(aliases_of("file_search"))
+    tool_with_call(
+        "file_search",
+        "Finds files by name; skips what .gitignore names.",
+        run,
+    )
+    .read_only()
+    .render(|found: &Vec<Found>| {
+        if found.is_empty() {
+            return "no files".to_owned();
+        }
+        found
+            .iter()
+            .map(|found| format!("{}\n", found.path))
+            .collect()
+    })
+    .aliases(aliases_of("file_search"))
 }
 
-fn search(workspace: &Workspace, args: &Args, cancel: &CancellationToken) -> Result<Vec<Found>, ToolError> {
+fn search(
+    workspace: &Workspace,
+    args: &Args,
+    cancel: &CancellationToken,
+) -> Result<Vec<Found>, ToolError> {
     let folder = workspace.absolute(&args.search_directory, None);
     let shown = workspace.shown(&folder);
     let Some(real) = folder.canonicalize().ok().filter(|real| real.is_dir()) else {
@@ -76,7 +87,11 @@ fn search(workspace: &Workspace, args: &Args, cancel: &CancellationToken) -> Res
     };
     workspace.refuse_secrets(&real, &shown)?;
     let is_glob = args.pattern.contains(['*', '?', '[']);
-    let wanted = if is_glob { Some(globs([args.pattern.as_str()])?) } else { None };
+    let wanted = if is_glob {
+        Some(globs([args.pattern.as_str()])?)
+    } else {
+        None
+    };
     let excluded = globs(args.exclude_patterns.iter().map(String::as_str))?;
     let paths = Mutex::new(Vec::new());
     walk(workspace, &folder).run(|| {
@@ -87,12 +102,21 @@ fn search(workspace: &Workspace, args: &Args, cancel: &CancellationToken) -> Res
             if cancel.is_cancelled() {
                 return WalkState::Quit;
             }
-            let Ok(entry) = entry else { return WalkState::Continue };
-            if !entry.file_type().is_some_and(|kind| kind.is_file() || kind.is_symlink()) {
+            let Ok(entry) = entry else {
+                return WalkState::Continue;
+            };
+            if !entry
+                .file_type()
+                .is_some_and(|kind| kind.is_file() || kind.is_symlink())
+            {
                 return WalkState::Continue;
             }
             let relative = entry.path().strip_prefix(folder).unwrap_or(entry.path());
-            if !excluded.is_match(relative) && wanted.as_ref().is_none_or(|wanted| wanted.is_match(relative)) {
+            if !excluded.is_match(relative)
+                && wanted
+                    .as_ref()
+                    .is_none_or(|wanted| wanted.is_match(relative))
+            {
                 mine.found.push(workspace.shown(entry.path()));
             }
             WalkState::Continue
@@ -104,7 +128,11 @@ fn search(workspace: &Workspace, args: &Args, cancel: &CancellationToken) -> Res
         return Ok(paths
             .into_iter()
             .take(args.limit)
-            .map(|path| Found { path, score: 1, indices: Vec::new() })
+            .map(|path| Found {
+                path,
+                score: 1,
+                indices: Vec::new(),
+            })
             .collect());
     }
     Ok(ranked(paths, args))
@@ -113,7 +141,12 @@ fn search(workspace: &Workspace, args: &Args, cancel: &CancellationToken) -> Res
 impl Workspace {
     /// The files whose path has these letters in order, or fits this glob, best first: as `file_search` finds them.
     pub fn find_files(&self, pattern: &str, limit: usize) -> Vec<String> {
-        let args = Args { pattern: pattern.to_owned(), limit, search_directory: here(), exclude_patterns: Vec::new() };
+        let args = Args {
+            pattern: pattern.to_owned(),
+            limit,
+            search_directory: here(),
+            exclude_patterns: Vec::new(),
+        };
         let found = search(self, &args, &CancellationToken::new()).unwrap_or_default();
         found.into_iter().map(|found| found.path).collect()
     }
@@ -125,18 +158,34 @@ fn ranked(paths: Vec<String>, args: &Args) -> Vec<Found> {
     let mut buffer = Vec::new();
     let mut found: Vec<(u32, String)> = paths
         .into_iter()
-        .filter_map(|path| pattern.score(Utf32Str::new(&path, &mut buffer), &mut matcher).map(|score| (score, path)))
+        .filter_map(|path| {
+            pattern
+                .score(Utf32Str::new(&path, &mut buffer), &mut matcher)
+                .map(|score| (score, path))
+        })
         .collect();
-    found.sort_by(|a, b| b.0.cmp(&a.0).then_with(|| a.1.len().cmp(&b.1.len())).then_with(|| a.1.cmp(&b.1)));
+    found.sort_by(|a, b| {
+        b.0.cmp(&a.0)
+            .then_with(|| a.1.len().cmp(&b.1.len()))
+            .then_with(|| a.1.cmp(&b.1))
+    });
     found.truncate(args.limit);
     found
         .into_iter()
         .map(|(score, path)| {
             let mut indices = Vec::new();
-            pattern.indices(Utf32Str::new(&path, &mut buffer), &mut matcher, &mut indices);
+            pattern.indices(
+                Utf32Str::new(&path, &mut buffer),
+                &mut matcher,
+                &mut indices,
+            );
             indices.sort_unstable();
             indices.dedup();
-            Found { path, score, indices }
+            Found {
+                path,
+                score,
+                indices,
+            }
         })
         .collect()
 }

@@ -78,33 +78,53 @@ pub(crate) fn grep_files(workspace: &Workspace) -> impl Tool + use<> {
         let workspace = workspace.clone();
         blocking(move || grep(&workspace, &args, &call.cancel))
     };
-    tool_with_call("grep_files", "Finds lines in files with a regular expression; skips what .gitignore names.", run)
-        .read_only()
-        .render(|matches: &Vec<Match>| {
-            if matches.is_empty() {
-                return "no matches".to_owned();
-            }
-            let shown = |found: &Match| match &found.skipped {
-                Some(why) => format!("{} was not searched to its end: {why}\n", found.path),
-                None => format!("{}:{}: {}\n", found.path, found.line, found.text),
-            };
-            matches.iter().map(shown).collect()
-        })
-        .aliases(aliases_of("grep_files"))
+    tool_with_call(
+        "grep_files",
+        "Finds lines in files with a regular expression; skips what .gitignore names.",
+        run,
+    )
+    .read_only()
+    .render(|matches: &Vec<Match>| {
+        if matches.is_empty() {
+            return "no matches".to_owned();
+        }
+        let shown = |found: &Match| match &found.skipped {
+            Some(why) => format!("{} was not searched to its end: {why}\n", found.path),
+            None => format!("{}:{}: {}\n", found.path, found.line, found.text),
+        };
+        matches.iter().map(shown).collect()
+    })
+    .aliases(aliases_of("grep_files"))
 }
 
-fn grep(workspace: &Workspace, args: &Args, cancel: &CancellationToken) -> Result<Vec<Match>, ToolError> {
+fn grep(
+    workspace: &Workspace,
+    args: &Args,
+    cancel: &CancellationToken,
+) -> Result<Vec<Match>, ToolError> {
     let matcher = RegexMatcherBuilder::new()
         .case_insensitive(!args.case_sensitive)
         .line_terminator(Some(b'\n'))
         .build(&args.pattern)
         .map_err(|error| {
             let reason = error.to_string();
-            let reason = reason.lines().last().unwrap_or_default().trim_start_matches("error: ").to_owned();
-            ToolError::new(format!("`{}` is not a regular expression: {reason}", args.pattern))
-                .suggest("escape ( ) [ ] { } . * + ? with \\\\")
+            let reason = reason
+                .lines()
+                .last()
+                .unwrap_or_default()
+                .trim_start_matches("error: ")
+                .to_owned();
+            ToolError::new(format!(
+                "`{}` is not a regular expression: {reason}",
+                args.pattern
+            ))
+            .suggest("escape ( ) [ ] { } . * + ? with \\\\")
         })?;
-    let include = args.include.as_deref().map(|include| globs([include])).transpose()?;
+    let include = args
+        .include
+        .as_deref()
+        .map(|include| globs([include]))
+        .transpose()?;
     let folder = workspace.absolute(&args.path, None);
     let shown = workspace.shown(&folder);
     let Ok(real) = folder.canonicalize() else {
@@ -129,34 +149,61 @@ fn grep(workspace: &Workspace, args: &Args, cancel: &CancellationToken) -> Resul
             if cancel.is_cancelled() || count.load(Ordering::Relaxed) >= enough {
                 return WalkState::Quit;
             }
-            let Ok(entry) = entry else { return WalkState::Continue };
+            let Ok(entry) = entry else {
+                return WalkState::Continue;
+            };
             if !entry.file_type().is_some_and(|kind| kind.is_file()) {
                 return WalkState::Continue;
             }
             let path = entry.path();
             let below = path.strip_prefix(real).unwrap_or(path);
-            let relative = if below.as_os_str().is_empty() { path } else { below };
-            if include.as_ref().is_some_and(|include| !include.is_match(relative)) {
+            let relative = if below.as_os_str().is_empty() {
+                path
+            } else {
+                below
+            };
+            if include
+                .as_ref()
+                .is_some_and(|include| !include.is_match(relative))
+            {
                 return WalkState::Continue;
             }
-            let named = if below.as_os_str().is_empty() { folder.clone() } else { folder.join(below) };
+            let named = if below.as_os_str().is_empty() {
+                folder.clone()
+            } else {
+                folder.join(below)
+            };
             let shown = workspace.shown(&named);
             let mut here = Vec::new();
             let sink = Lossy(|line, text| {
                 let text = text.trim_end_matches(['\n', '\r']);
-                let text = text.char_indices().nth(MAX_LINE).map_or(text, |(end, _)| &text[..end]);
-                here.push(Match { path: shown.clone(), line, text: text.to_owned(), skipped: None });
+                let text = text
+                    .char_indices()
+                    .nth(MAX_LINE)
+                    .map_or(text, |(end, _)| &text[..end]);
+                here.push(Match {
+                    path: shown.clone(),
+                    line,
+                    text: text.to_owned(),
+                    skipped: None,
+                });
                 Ok(here.len() < enough)
             });
             // A walk meets no links, so one in the way was put there meanwhile.
-            let searched =
-                workspace.open_without_links(path).and_then(|file| searcher.search_file(matcher, &file, sink));
+            let searched = workspace
+                .open_without_links(path)
+                .and_then(|file| searcher.search_file(matcher, &file, sink));
             if let Err(error) = searched
                 && !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::InvalidInput)
                 && let Ok(mut skipped) = skipped.lock()
                 && skipped.len() < enough
             {
-                let skip = Match { path: shown, line: 0, text: String::new(), skipped: Some(why(&error)) };
+                let skip = Match {
+                    path: shown,
+                    line: 0,
+                    text: String::new(),
+                    skipped: Some(why(&error)),
+                };
                 skipped.push(skip);
             }
             if !here.is_empty() {

@@ -71,7 +71,8 @@ pub(crate) struct Output {
 
 pub(crate) fn http(web: &Web) -> impl Tool + use<> {
     let [running, judging, showing, agreeing, allowing] = [(); 5].map(|()| web.clone());
-    let description = "Makes one HTTP request and returns the answer as it is. fetch_url reads pages better.";
+    let description =
+        "Makes one HTTP request and returns the answer as it is. fetch_url reads pages better.";
     tool_with_call("http", description, move |args: Args, call| {
         let web = running.clone();
         async move { run(&web, args, &call).await }
@@ -85,14 +86,25 @@ pub(crate) fn http(web: &Web) -> impl Tool + use<> {
         way: Value::Null,
     })
     .preview(move |args| preview(&showing, args))
-    .agreement(move |args| Some(format!("{} {}", method(args)?, agreeing.agreement(&address(args))?)))
+    .agreement(move |args| {
+        Some(format!(
+            "{} {}",
+            method(args)?,
+            agreeing.agreement(&address(args))?
+        ))
+    })
     .allow_always(move |args| {
         if method(args).is_some_and(|method| only_reads(&method)) {
             allowing.allow_always(&address(args));
         }
     })
     .render(|output: &Output| {
-        let Output { status, body, base64, .. } = output;
+        let Output {
+            status,
+            body,
+            base64,
+            ..
+        } = output;
         let rest = if base64.is_some() { "[no text]" } else { body };
         format!("{status}\n\n{rest}")
     })
@@ -101,27 +113,50 @@ pub(crate) fn http(web: &Web) -> impl Tool + use<> {
 }
 
 fn address(args: &Value) -> Vec<Url> {
-    args["url"].as_str().and_then(|url| parse(url).ok()).into_iter().collect()
+    args["url"]
+        .as_str()
+        .and_then(|url| parse(url).ok())
+        .into_iter()
+        .collect()
 }
 
 fn method(args: &Value) -> Option<Method> {
-    args["method"].as_str().unwrap_or("GET").to_ascii_uppercase().parse().ok()
+    args["method"]
+        .as_str()
+        .unwrap_or("GET")
+        .to_ascii_uppercase()
+        .parse()
+        .ok()
 }
 
 /// What a request does, however its parts are spelled.
 fn work(args: &Value) -> Value {
     let headers = args["headers"].as_object().into_iter().flatten();
-    let headers: BTreeMap<String, &Value> = headers.map(|(name, value)| (name.to_ascii_lowercase(), value)).collect();
+    let headers: BTreeMap<String, &Value> = headers
+        .map(|(name, value)| (name.to_ascii_lowercase(), value))
+        .collect();
     let mut rest = args.clone();
     if let Some(rest) = rest.as_object_mut() {
-        for name in ["url", "method", "headers", "timeout_ms", "approval_context", "justification"] {
+        for name in [
+            "url",
+            "method",
+            "headers",
+            "timeout_ms",
+            "approval_context",
+            "justification",
+        ] {
             rest.remove(name);
         }
         // Nothing is sent for what is empty.
         rest.retain(|_, value| !value.is_null() && value != "");
     }
     let method = method(args).map(|method| method.to_string());
-    json!([method, address(args).first().map(Url::as_str), headers, rest])
+    json!([
+        method,
+        address(args).first().map(Url::as_str),
+        headers,
+        rest
+    ])
 }
 
 fn only_reads(method: &Method) -> bool {
@@ -130,7 +165,9 @@ fn only_reads(method: &Method) -> bool {
 
 /// A host that may be read is not one that may be written to.
 fn risk(web: &Web, args: &Value) -> Risk {
-    let (urls, Some(method)) = (address(args), method(args)) else { return Risk::Harmless };
+    let (urls, Some(method)) = (address(args), method(args)) else {
+        return Risk::Harmless;
+    };
     let doing = format!("sends {method} to");
     match only_reads(&method) {
         true => web.risk(&urls, &doing),
@@ -141,7 +178,9 @@ fn risk(web: &Web, args: &Value) -> Risk {
 fn preview(web: &Web, args: &Value) -> Preview {
     let (urls, method) = (address(args), method(args).unwrap_or_default());
     let url = urls.first().map(Url::as_str).unwrap_or_default();
-    let body = args["body"].as_str().map(|body| format!("\n{}", &body[..body.floor_char_boundary(4096)]));
+    let body = args["body"]
+        .as_str()
+        .map(|body| format!("\n{}", &body[..body.floor_char_boundary(4096)]));
     let mut preview = web.preview(&urls, format!("{method} {url}{}", body.unwrap_or_default()));
     preview.rule = preview.rule.filter(|_| only_reads(&method));
     preview
@@ -151,10 +190,21 @@ async fn run(web: &Web, args: Args, call: &Call) -> Result<Output, ToolError> {
     let url = parse(&args.url)?;
     web.refuse_nobodys(&url)?;
     let method = args.method.as_deref().unwrap_or("GET").to_ascii_uppercase();
-    let method: Method = method.parse().map_err(|_| ToolError::new(format!("`{method}` is no method of HTTP")))?;
-    let ask = Ask { method, url, headers: headers(&args.headers)?, body: args.body.unwrap_or_default().into_bytes() };
-    let limit = args.timeout_ms.map(|ms| Duration::from_millis(ms).min(LONGEST_TIMEOUT));
-    let mut answered = web.within_time(call, limit, web.exchange(Peer::Stranger, ask)).await?;
+    let method: Method = method
+        .parse()
+        .map_err(|_| ToolError::new(format!("`{method}` is no method of HTTP")))?;
+    let ask = Ask {
+        method,
+        url,
+        headers: headers(&args.headers)?,
+        body: args.body.unwrap_or_default().into_bytes(),
+    };
+    let limit = args
+        .timeout_ms
+        .map(|ms| Duration::from_millis(ms).min(LONGEST_TIMEOUT));
+    let mut answered = web
+        .within_time(call, limit, web.exchange(Peer::Stranger, ask))
+        .await?;
     let truncated = answered.cut || answered.body.len() > LONGEST;
     answered.body.truncate(LONGEST);
     let text = text_of(answered.content_type(), &answered.body);
@@ -163,7 +213,11 @@ async fn run(web: &Web, args: Args, call: &Call) -> Result<Output, ToolError> {
     Ok(Output {
         status: answered.status.as_u16(),
         ok: answered.status.is_success(),
-        headers: answered.headers.iter().map(|(name, value)| (name.as_str().to_owned(), shown(value))).collect(),
+        headers: answered
+            .headers
+            .iter()
+            .map(|(name, value)| (name.as_str().to_owned(), shown(value)))
+            .collect(),
         body: text.unwrap_or_default(),
         base64,
         truncated,
@@ -174,11 +228,16 @@ fn headers(given: &BTreeMap<String, String>) -> Result<HeaderMap, ToolError> {
     let mut headers = HeaderMap::new();
     for (name, value) in given {
         let wrong = |why: &str| ToolError::new(format!("the header `{name}` {why}"));
-        let own: HeaderName = name.parse().map_err(|_| wrong("has a name no header may have"))?;
+        let own: HeaderName = name
+            .parse()
+            .map_err(|_| wrong("has a name no header may have"))?;
         if OURS.contains(&own.as_str()) {
             return Err(wrong("is not the caller's to set"));
         }
-        headers.insert(own, HeaderValue::from_str(value).map_err(|_| wrong("has a value no header may have"))?);
+        headers.insert(
+            own,
+            HeaderValue::from_str(value).map_err(|_| wrong("has a value no header may have"))?,
+        );
     }
     Ok(headers)
 }

@@ -104,7 +104,14 @@ impl Toolbox {
 
     /// Registers them all.
     pub fn register(&self, registry: &mut Registry) -> Result<(), RegistryError> {
-        let Self { workspace, plan, turn_diff, commands, cabinet, .. } = self;
+        let Self {
+            workspace,
+            plan,
+            turn_diff,
+            commands,
+            cabinet,
+            ..
+        } = self;
         let terminals = Terminals::default();
         registry.register(apply_patch::apply_patch(workspace, turn_diff))?;
         registry.register(exec::exec(commands))?;

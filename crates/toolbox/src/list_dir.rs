@@ -110,14 +110,15 @@ fn list(workspace: &Workspace, args: &Args) -> Result<Output, ToolError> {
     let path = workspace.absolute(&args.path, None);
     let shown = workspace.shown(&path);
     let real = path.canonicalize().map_err(|error| match error.kind() {
-        std::io::ErrorKind::NotFound => {
-            ToolError::new(format!("{shown} does not exist")).suggest("fileSearch finds files by name")
-        }
+        std::io::ErrorKind::NotFound => ToolError::new(format!("{shown} does not exist"))
+            .suggest("fileSearch finds files by name"),
         _ => ToolError::new(format!("{shown} cannot be read: {error}")),
     })?;
     workspace.refuse_secrets(&real, &shown)?;
     if !real.is_dir() {
-        return Err(ToolError::new(format!("{shown} is not a folder")).suggest("use readFile for files"));
+        return Err(
+            ToolError::new(format!("{shown} is not a folder")).suggest("use readFile for files")
+        );
     }
     let mut entries = Vec::new();
     collect(workspace, &path, args.levels(), 1, &mut entries)?;
@@ -127,7 +128,10 @@ fn list(workspace: &Workspace, args: &Args) -> Result<Output, ToolError> {
             .compile_matcher();
         let below = |entry: &Entry| {
             let path = workspace.absolute(&entry.path, None);
-            path.strip_prefix(&real).or(path.strip_prefix(workspace.root())).unwrap_or(&path).to_owned()
+            path.strip_prefix(&real)
+                .or(path.strip_prefix(workspace.root()))
+                .unwrap_or(&path)
+                .to_owned()
         };
         entries.retain(|entry| {
             let below = below(entry);
@@ -142,10 +146,17 @@ fn list(workspace: &Workspace, args: &Args) -> Result<Output, ToolError> {
         )));
     }
     let truncated = entries.len() > args.offset - 1 + args.limit;
-    let entries: Vec<Entry> = entries.into_iter().skip(args.offset - 1).take(args.limit).collect();
+    let entries: Vec<Entry> = entries
+        .into_iter()
+        .skip(args.offset - 1)
+        .take(args.limit)
+        .collect();
     let mut content = format!("{shown}\n");
     for entry in &entries {
-        let name = Path::new(&entry.path).file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
+        let name = Path::new(&entry.path)
+            .file_name()
+            .map(|name| name.to_string_lossy())
+            .unwrap_or_default();
         let mark = match entry.kind {
             Kind::File => "",
             Kind::Dir => "/",
@@ -155,9 +166,16 @@ fn list(workspace: &Workspace, args: &Args) -> Result<Output, ToolError> {
         content.push_str(&format!("{}{name}{mark}\n", "  ".repeat(entry.depth)));
     }
     if truncated {
-        content.push_str(&format!("… more: offset {} goes on\n", args.offset + entries.len()));
+        content.push_str(&format!(
+            "… more: offset {} goes on\n",
+            args.offset + entries.len()
+        ));
     }
-    Ok(Output { entries, content, truncated })
+    Ok(Output {
+        entries,
+        content,
+        truncated,
+    })
 }
 
 fn collect(
@@ -167,9 +185,16 @@ fn collect(
     depth: usize,
     entries: &mut Vec<Entry>,
 ) -> Result<(), ToolError> {
-    let unreadable =
-        |error: std::io::Error| ToolError::new(format!("{} cannot be read: {error}", workspace.shown(folder)));
-    let mut found: Vec<_> = std::fs::read_dir(folder).map_err(unreadable)?.filter_map(Result::ok).collect();
+    let unreadable = |error: std::io::Error| {
+        ToolError::new(format!(
+            "{} cannot be read: {error}",
+            workspace.shown(folder)
+        ))
+    };
+    let mut found: Vec<_> = std::fs::read_dir(folder)
+        .map_err(unreadable)?
+        .filter_map(Result::ok)
+        .collect();
     found.sort_by_key(std::fs::DirEntry::file_name);
     for entry in found {
         if entries.len() >= MAX_ENTRIES {
@@ -182,9 +207,17 @@ fn collect(
             Ok(kind) if kind.is_file() => Kind::File,
             _ => Kind::Other,
         };
-        entries.push(Entry { path: workspace.shown(&path), kind, depth });
+        entries.push(Entry {
+            path: workspace.shown(&path),
+            kind,
+            depth,
+        });
         // A folder that cannot be read is listed, and not entered; the same goes for secrets and processes.
-        if matches!(kind, Kind::Dir) && levels > 1 && !workspace.is_secret(&path) && !is_below_proc(&path) {
+        if matches!(kind, Kind::Dir)
+            && levels > 1
+            && !workspace.is_secret(&path)
+            && !is_below_proc(&path)
+        {
             let _ = collect(workspace, &path, levels - 1, depth + 1, entries);
         }
     }

@@ -8,7 +8,12 @@ use similar::TextDiff;
 pub(crate) const MAX_PREVIEW: usize = 64 << 10;
 
 /// One file before and after; nothing where it is not there.
-pub(crate) fn file_diff(old_path: &str, new_path: &str, before: Option<&[u8]>, after: Option<&[u8]>) -> String {
+pub(crate) fn file_diff(
+    old_path: &str,
+    new_path: &str,
+    before: Option<&[u8]>,
+    after: Option<&[u8]>,
+) -> String {
     let name = |side: &str, path: &str, content: Option<&[u8]>| match content {
         Some(_) => format!("{side}/{path}"),
         None => "/dev/null".to_owned(),
@@ -18,8 +23,13 @@ pub(crate) fn file_diff(old_path: &str, new_path: &str, before: Option<&[u8]>, a
     if before == after {
         return format!("--- {old}\n+++ {new}\n");
     }
-    let (before, after) = (String::from_utf8_lossy(before), String::from_utf8_lossy(after));
-    let diff = TextDiff::configure().timeout(Duration::from_millis(500)).diff_lines(&*before, &*after);
+    let (before, after) = (
+        String::from_utf8_lossy(before),
+        String::from_utf8_lossy(after),
+    );
+    let diff = TextDiff::configure()
+        .timeout(Duration::from_millis(500))
+        .diff_lines(&*before, &*after);
     diff.unified_diff().header(&old, &new).to_string()
 }
 
@@ -51,20 +61,31 @@ pub(crate) fn bounded(diffs: impl IntoIterator<Item = String>) -> String {
         return head;
     }
     // In whole lines.
-    let end = head[..head.floor_char_boundary(HEAD)].rfind('\n').map_or(0, |end| end + 1);
+    let end = head[..head.floor_char_boundary(HEAD)]
+        .rfind('\n')
+        .map_or(0, |end| end + 1);
     let start = tail.find('\n').map_or(0, |start| start + 1);
     let tail = &tail[start..];
     names.retain(|(at, _)| (end..length - tail.len()).contains(at));
     let more = names.len().saturating_sub(MAX_NAMED);
     let mut gap = "… more than can be shown here, and in it\n".to_owned();
-    names.iter().take(MAX_NAMED).for_each(|(_, name)| gap.push_str(&format!("{name}\n")));
-    gap.push_str(&if more > 0 { format!("… and {more} files more\n") } else { "…\n".to_owned() });
+    names
+        .iter()
+        .take(MAX_NAMED)
+        .for_each(|(_, name)| gap.push_str(&format!("{name}\n")));
+    gap.push_str(&if more > 0 {
+        format!("… and {more} files more\n")
+    } else {
+        "…\n".to_owned()
+    });
     format!("{}{gap}{tail}", &head[..end])
 }
 
 /// The line of a diff that names its file.
 fn name(diff: &str) -> Option<String> {
-    let names = |line: &&str| (line.starts_with("--- ") || line.starts_with("+++ ")) && !line.ends_with(" /dev/null");
+    let names = |line: &&str| {
+        (line.starts_with("--- ") || line.starts_with("+++ ")) && !line.ends_with(" /dev/null")
+    };
     let name = diff.lines().take(3).filter(names).last()?;
     Some(name[..name.floor_char_boundary(MAX_NAME)].to_owned())
 }

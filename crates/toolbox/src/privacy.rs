@@ -9,24 +9,42 @@ use crate::Workspace;
 const SEARCHERS: [&str; 5] = ["grep", "egrep", "fgrep", "rg", "diff"];
 
 /// Whether one of these commands, started in this folder, might show what is private.
-pub(crate) fn may_show_secrets(workspace: &Workspace, commands: &[Vec<String>], cwd: &Path) -> bool {
+pub(crate) fn may_show_secrets(
+    workspace: &Workspace,
+    commands: &[Vec<String>],
+    cwd: &Path,
+) -> bool {
     let mut folders = vec![real(cwd)];
-    for target in commands.iter().filter(|words| program(words) == "cd").filter_map(|words| words.get(1)) {
+    for target in commands
+        .iter()
+        .filter(|words| program(words) == "cd")
+        .filter_map(|words| words.get(1))
+    {
         // Each may come before or after another.
-        let targets: Vec<PathBuf> = folders.iter().map(|folder| real(folder.join(at_home(target)))).collect();
+        let targets: Vec<PathBuf> = folders
+            .iter()
+            .map(|folder| real(folder.join(at_home(target))))
+            .collect();
         folders.extend(targets);
         folders.dedup();
         if folders.len() > MAX_FOLDERS {
             return true;
         }
     }
-    let secrets: Vec<PathBuf> = workspace.secrets().filter(|secret| secret.exists()).map(real).collect();
+    let secrets: Vec<PathBuf> = workspace
+        .secrets()
+        .filter(|secret| secret.exists())
+        .map(real)
+        .collect();
     let leads_there = |path: &Path| secrets.iter().any(|secret| path.starts_with(secret));
     let lies_above = |path: &Path| secrets.iter().any(|secret| secret.starts_with(path));
     let shows = |words: &Vec<String>, folder: &PathBuf| {
         let searches = SEARCHERS.contains(&program(words));
         let named = words.iter().skip(1).any(|word| {
-            let word = word.strip_prefix('-').and_then(|option| Some(option.split_once('=')?.1)).unwrap_or(word);
+            let word = word
+                .strip_prefix('-')
+                .and_then(|option| Some(option.split_once('=')?.1))
+                .unwrap_or(word);
             let (path, is_pattern) = before_pattern(&folder.join(at_home(word)));
             let path = real(&path);
             leads_there(&path) || (is_pattern || searches) && lies_above(&path)
@@ -34,20 +52,27 @@ pub(crate) fn may_show_secrets(workspace: &Workspace, commands: &[Vec<String>], 
         named || searches && lies_above(folder)
     };
     folders.iter().any(|folder| leads_there(folder))
-        || commands.iter().any(|words| folders.iter().any(|folder| shows(words, folder)))
+        || commands
+            .iter()
+            .any(|words| folders.iter().any(|folder| shows(words, folder)))
 }
 
 /// Folders a script may be in.
 const MAX_FOLDERS: usize = 64;
 
 fn program(words: &[String]) -> &str {
-    words.first().and_then(|word| word.rsplit('/').next()).unwrap_or_default()
+    words
+        .first()
+        .and_then(|word| word.rsplit('/').next())
+        .unwrap_or_default()
 }
 
 /// A word with the shell's `~` in front of it resolved.
 fn at_home(word: &str) -> PathBuf {
     match (word.strip_prefix('~'), std::env::home_dir()) {
-        (Some(rest), Some(home)) if rest.is_empty() || rest.starts_with('/') => home.join(rest.trim_start_matches('/')),
+        (Some(rest), Some(home)) if rest.is_empty() || rest.starts_with('/') => {
+            home.join(rest.trim_start_matches('/'))
+        }
         _ => PathBuf::from(word),
     }
 }
@@ -56,7 +81,12 @@ fn at_home(word: &str) -> PathBuf {
 fn before_pattern(path: &Path) -> (PathBuf, bool) {
     let mut plain = PathBuf::new();
     for part in path.components() {
-        if part.as_os_str().as_encoded_bytes().iter().any(|byte| b"*?[".contains(byte)) {
+        if part
+            .as_os_str()
+            .as_encoded_bytes()
+            .iter()
+            .any(|byte| b"*?[".contains(byte))
+        {
             return (plain, true);
         }
         plain.push(part);
@@ -67,8 +97,9 @@ fn before_pattern(path: &Path) -> (PathBuf, bool) {
 /// The path without links, as far as it exists.
 fn real(path: impl AsRef<Path>) -> PathBuf {
     let path = path.as_ref();
-    path.canonicalize().unwrap_or_else(|_| match (path.parent(), path.file_name()) {
-        (Some(parent), Some(name)) => real(parent).join(name),
-        _ => path.to_owned(),
-    })
+    path.canonicalize()
+        .unwrap_or_else(|_| match (path.parent(), path.file_name()) {
+            (Some(parent), Some(name)) => real(parent).join(name),
+            _ => path.to_owned(),
+        })
 }

@@ -46,30 +46,47 @@ pub(crate) struct Prompts {
 
 pub(crate) fn save(cabinet: &Arc<dyn Cabinet>) -> impl Tool + use<> {
     let cabinet = cabinet.clone();
-    tool("prompts.save", "Keeps prompts for 30 days and returns their keys.", move |args: SaveArgs| {
-        let cabinet = cabinet.clone();
-        blocking(move || {
-            let prompts = bounded(args.prompts)?;
-            let keys = prompts.iter().map(|prompt| save_one(&cabinet, prompt)).collect::<Result<_, _>>()?;
-            Ok(Saved { keys })
-        })
-    })
+    tool(
+        "prompts.save",
+        "Keeps prompts for 30 days and returns their keys.",
+        move |args: SaveArgs| {
+            let cabinet = cabinet.clone();
+            blocking(move || {
+                let prompts = bounded(args.prompts)?;
+                let keys = prompts
+                    .iter()
+                    .map(|prompt| save_one(&cabinet, prompt))
+                    .collect::<Result<_, _>>()?;
+                Ok(Saved { keys })
+            })
+        },
+    )
     .aliases(aliases_of("prompts.save"))
     .positional(&["prompts"])
 }
 
 pub(crate) fn get(cabinet: &Arc<dyn Cabinet>) -> impl Tool + use<> {
     let cabinet = cabinet.clone();
-    tool("prompts.get", "Reads prompts by their keys.", move |args: GetArgs| {
-        let cabinet = cabinet.clone();
-        blocking(move || {
-            let read = |key: &String| {
-                let document = open(&cabinet, key)?;
-                String::from_utf8(document.content).map_err(|_| ToolError::new(format!("{key} is no text")))
-            };
-            Ok(Prompts { prompts: bounded(args.keys)?.iter().map(read).collect::<Result<_, _>>()? })
-        })
-    })
+    tool(
+        "prompts.get",
+        "Reads prompts by their keys.",
+        move |args: GetArgs| {
+            let cabinet = cabinet.clone();
+            blocking(move || {
+                let read = |key: &String| {
+                    let document = open(&cabinet, key)?;
+                    String::from_utf8(document.content)
+                        .map_err(|_| ToolError::new(format!("{key} is no text")))
+                };
+                Ok(Prompts {
+                    prompts: bounded(args.keys)?
+                        .iter()
+                        .map(read)
+                        .collect::<Result<_, _>>()?,
+                })
+            })
+        },
+    )
     .read_only()
     .looks(|_| false)
     .aliases(aliases_of("prompts.get"))
@@ -80,7 +97,9 @@ fn bounded(some: OneOrMany) -> Result<Vec<String>, ToolError> {
     let some = some.into_vec();
     match some.len() {
         1..=MOST => Ok(some),
-        count => Err(ToolError::new(format!("1 to {MOST} prompts go in one call, not {count}"))),
+        count => Err(ToolError::new(format!(
+            "1 to {MOST} prompts go in one call, not {count}"
+        ))),
     }
 }
 
@@ -91,12 +110,26 @@ fn save_one(cabinet: &Arc<dyn Cabinet>, prompt: &str) -> Result<String, ToolErro
     let mut hasher = DefaultHasher::new();
     prompt.hash(&mut hasher);
     let source = format!("{:016x}", hasher.finish());
-    let there = cabinet.newest(DocumentKind::Prompt, &source, DOCUMENTS_KEPT / 2).map_err(failed)?;
+    let there = cabinet
+        .newest(DocumentKind::Prompt, &source, DOCUMENTS_KEPT / 2)
+        .map_err(failed)?;
     if let Some(document) = there.filter(|document| document.content == prompt.as_bytes()) {
         return Ok(document.entry.key);
     }
-    let title: String = prompt.lines().next().unwrap_or_default().chars().take(80).collect();
+    let title: String = prompt
+        .lines()
+        .next()
+        .unwrap_or_default()
+        .chars()
+        .take(80)
+        .collect();
     let (kind, media_type) = (DocumentKind::Prompt, "text/plain");
-    let document = NewDocument { kind, title: &title, source: &source, media_type, content: prompt.as_bytes() };
+    let document = NewDocument {
+        kind,
+        title: &title,
+        source: &source,
+        media_type,
+        content: prompt.as_bytes(),
+    };
     Ok(keep(cabinet, &document)?.key)
 }

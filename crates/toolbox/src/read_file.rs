@@ -98,11 +98,18 @@ pub(crate) fn read_file(workspace: &Workspace) -> impl Tool + use<> {
         .aliases(aliases_of("read_file"))
 }
 
-fn read(workspace: &Workspace, args: &Args, cancel: &CancellationToken) -> Result<Output, ToolError> {
+fn read(
+    workspace: &Workspace,
+    args: &Args,
+    cancel: &CancellationToken,
+) -> Result<Output, ToolError> {
     let path = workspace.absolute(&args.path, args.workdir.as_deref());
     let shown = workspace.shown(&path);
     if args.offset < 1 {
-        return Err(ToolError::new(format!("offset is {}, and lines are counted from one", args.offset)));
+        return Err(ToolError::new(format!(
+            "offset is {}, and lines are counted from one",
+            args.offset
+        )));
     }
     let file = workspace.open_file(&path)?;
     let text = TextFile::open(file, &shown, cancel)?;
@@ -115,18 +122,24 @@ fn read(workspace: &Workspace, args: &Args, cancel: &CancellationToken) -> Resul
 /// Reads only what is asked for, and counts the rest.
 fn slice(mut text: TextFile<'_>, args: &Args, shown: &str) -> Result<Output, ToolError> {
     let offset = args.offset as u64;
-    let last = args.end_line.unwrap_or_else(|| offset.saturating_add(args.limit - 1));
+    let last = args
+        .end_line
+        .unwrap_or_else(|| offset.saturating_add(args.limit - 1));
     let (mut number, mut picked) = (0, Picked::default());
     loop {
         let wanted = number + 1 >= offset && number < last && !picked.full;
-        let Some(line) = text.next_line(if wanted { MAX_LINE } else { 0 })? else { break };
+        let Some(line) = text.next_line(if wanted { MAX_LINE } else { 0 })? else {
+            break;
+        };
         number += 1;
         if wanted {
             picked.add(number, line);
         }
     }
     if offset > number.max(1) {
-        return Err(ToolError::new(format!("offset {offset} is past the end: {shown} has {number} lines")));
+        return Err(ToolError::new(format!(
+            "offset {offset} is past the end: {shown} has {number} lines"
+        )));
     }
     Ok(picked.output(&text, number))
 }
@@ -139,14 +152,18 @@ fn block(mut text: TextFile<'_>, args: &Args, shown: &str) -> Result<Output, Too
     while let Some(line) = text.next_line(MAX_LINE)? {
         held += line.text.len() + size_of::<Line>();
         if held > MAX_HELD {
-            return Err(ToolError::new(format!("{shown} is too large for indentation mode"))
-                .suggest("read a slice with offset and limit"));
+            return Err(
+                ToolError::new(format!("{shown} is too large for indentation mode"))
+                    .suggest("read a slice with offset and limit"),
+            );
         }
         lines.push(line);
     }
     let total = lines.len() as u64;
     if anchor < 1 || anchor > total {
-        return Err(ToolError::new(format!("line {anchor} does not exist: {shown} has {total} lines")));
+        return Err(ToolError::new(format!(
+            "line {anchor} does not exist: {shown} has {total} lines"
+        )));
     }
     let depth: Vec<Option<usize>> = effective_indents(&lines);
     let at = anchor as usize - 1;
@@ -186,7 +203,12 @@ fn block(mut text: TextFile<'_>, args: &Args, shown: &str) -> Result<Output, Too
         end = end.min(start + limit - 1);
     }
     let mut picked = Picked::default();
-    for (index, line) in lines.into_iter().enumerate().skip(start).take(end + 1 - start) {
+    for (index, line) in lines
+        .into_iter()
+        .enumerate()
+        .skip(start)
+        .take(end + 1 - start)
+    {
         picked.add(index as u64 + 1, line);
     }
     Ok(picked.output(&text, total))
@@ -199,8 +221,12 @@ fn effective_indents(lines: &[Line]) -> Vec<Option<usize>> {
         .iter()
         .map(|Line { text, .. }| {
             if !text.trim().is_empty() {
-                last =
-                    Some(text.chars().take_while(|c| c.is_whitespace()).map(|c| if c == '\t' { TAB } else { 1 }).sum());
+                last = Some(
+                    text.chars()
+                        .take_while(|c| c.is_whitespace())
+                        .map(|c| if c == '\t' { TAB } else { 1 })
+                        .sum(),
+                );
             }
             last
         })

@@ -39,8 +39,7 @@ pub(crate) struct Output {
 
 pub(crate) fn save_to_fc(workspace: &Workspace, cabinet: &Arc<dyn Cabinet>) -> impl Tool + use<> {
     let (workspace, cabinet) = (workspace.clone(), cabinet.clone());
-    let description =
-        "Keeps a text or a file in the File Cabinet for 30 days, under a key that other sessions know, too.";
+    let description = "Keeps a text or a file in the File Cabinet for 30 days, under a key that other sessions know, too.";
     tool_with_call("save_to_fc", description, move |args: Args, call| {
         let (workspace, cabinet) = (workspace.clone(), cabinet.clone());
         async move {
@@ -48,11 +47,24 @@ pub(crate) fn save_to_fc(workspace: &Workspace, cabinet: &Arc<dyn Cabinet>) -> i
                 let (content, name, media_type) = taken(&workspace, &args)?;
                 let title = args.title.unwrap_or(name);
                 let (kind, source) = (DocumentKind::Saved, args.path.unwrap_or_default());
-                keep(&cabinet, &NewDocument { kind, title: &title, source: &source, media_type, content: &content })
+                keep(
+                    &cabinet,
+                    &NewDocument {
+                        kind,
+                        title: &title,
+                        source: &source,
+                        media_type,
+                        content: &content,
+                    },
+                )
             })
             .await?;
             tell(&call, &entry);
-            Ok(Output { file_key: entry.key, title: entry.title, bytes: entry.bytes })
+            Ok(Output {
+                file_key: entry.key,
+                title: entry.title,
+                bytes: entry.bytes,
+            })
         }
     })
     .render(|output: &Output| format!("kept as {} ({} bytes)", output.file_key, output.bytes))
@@ -64,7 +76,10 @@ pub(crate) fn save_to_fc(workspace: &Workspace, cabinet: &Arc<dyn Cabinet>) -> i
 fn taken(workspace: &Workspace, args: &Args) -> Result<(Vec<u8>, String, &'static str), ToolError> {
     match (&args.content, &args.path) {
         (Some(content), None) => {
-            let first = content.lines().map(|line| line.trim_start_matches('#').trim()).find(|line| !line.is_empty());
+            let first = content
+                .lines()
+                .map(|line| line.trim_start_matches('#').trim())
+                .find(|line| !line.is_empty());
             let name = first.unwrap_or("untitled").chars().take(80).collect();
             Ok((content.as_bytes().to_vec(), name, "text/plain"))
         }
@@ -76,11 +91,24 @@ fn taken(workspace: &Workspace, args: &Args) -> Result<(Vec<u8>, String, &'stati
             let read = file.take(MAX_BYTES + 1).read_to_end(&mut bytes);
             read.map_err(|error| ToolError::new(format!("{shown} cannot be read: {error}")))?;
             if bytes.len() as u64 > MAX_BYTES {
-                return Err(ToolError::new(format!("{shown} is larger than {} MB", MAX_BYTES >> 20)));
+                return Err(ToolError::new(format!(
+                    "{shown} is larger than {} MB",
+                    MAX_BYTES >> 20
+                )));
             }
             let text = !bytes.contains(&0) && std::str::from_utf8(&bytes).is_ok();
-            Ok((bytes, shown, if text { "text/plain" } else { "application/octet-stream" }))
+            Ok((
+                bytes,
+                shown,
+                if text {
+                    "text/plain"
+                } else {
+                    "application/octet-stream"
+                },
+            ))
         }
-        _ => Err(ToolError::new("save_to_fc takes either `content` or `path`")),
+        _ => Err(ToolError::new(
+            "save_to_fc takes either `content` or `path`",
+        )),
     }
 }

@@ -60,7 +60,11 @@ impl Workspace {
             match ancestor.canonicalize() {
                 Ok(real) if real.is_dir() => break real,
                 Ok(file) => blocked = Some(file),
-                Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {}
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+                    ) => {}
                 Err(error) => return Err(write_error(&shown, &error)),
             }
             let (Some(above), Some(name)) = (ancestor.parent(), ancestor.file_name()) else {
@@ -82,15 +86,23 @@ impl Workspace {
         };
         match links {
             Links::Follow if slot.is_link() => {
-                let target = slot.real().canonicalize().map_err(|error| match error.kind() {
-                    io::ErrorKind::NotFound => ToolError::new(format!("{} is a link that leads nowhere", slot.shown)),
-                    _ => write_error(&slot.shown, &error),
-                })?;
+                let target = slot
+                    .real()
+                    .canonicalize()
+                    .map_err(|error| match error.kind() {
+                        io::ErrorKind::NotFound => {
+                            ToolError::new(format!("{} is a link that leads nowhere", slot.shown))
+                        }
+                        _ => write_error(&slot.shown, &error),
+                    })?;
                 let target = self.slot(&target, Links::Keep).map_err(|error| ToolError {
                     message: format!("{} is a link: {}", slot.shown, error.message),
                     ..error
                 })?;
-                Ok(Slot { shown: slot.shown, ..target })
+                Ok(Slot {
+                    shown: slot.shown,
+                    ..target
+                })
             }
             _ => Ok(slot),
         }
@@ -99,8 +111,15 @@ impl Workspace {
     /// Opens a folder by its real name, and makes sure that it still is the one of that name.
     fn open_folder(&self, place: &Path, shown: &str) -> Result<Dir, ToolError> {
         let inside = self.writable(place, shown)?;
-        let here = if inside.path.as_os_str().is_empty() { Path::new(".") } else { &inside.path };
-        let folder = inside.dir.open_dir(here).map_err(|error| write_error(shown, &error))?;
+        let here = if inside.path.as_os_str().is_empty() {
+            Path::new(".")
+        } else {
+            &inside.path
+        };
+        let folder = inside
+            .dir
+            .open_dir(here)
+            .map_err(|error| write_error(shown, &error))?;
         check_place(&folder, place).map_err(|error| write_error(shown, &error))?;
         Ok(folder)
     }
@@ -109,11 +128,17 @@ impl Workspace {
 impl Slot {
     /// What the file is really called: two slots of one name are one.
     pub(crate) fn real(&self) -> PathBuf {
-        self.place.join(self.missing.iter().collect::<PathBuf>()).join(&self.name)
+        self.place
+            .join(self.missing.iter().collect::<PathBuf>())
+            .join(&self.name)
     }
 
     pub(crate) fn is_link(&self) -> bool {
-        self.missing.is_empty() && self.folder.symlink_metadata(&self.name).is_ok_and(|metadata| metadata.is_symlink())
+        self.missing.is_empty()
+            && self
+                .folder
+                .symlink_metadata(&self.name)
+                .is_ok_and(|metadata| metadata.is_symlink())
     }
 
     /// The mode of the file, if there is one. Anything else in its place is an error.
@@ -130,10 +155,17 @@ impl Slot {
             return Err(is_folder(&self.shown));
         }
         if !metadata.is_file() {
-            return Err(ToolError::new(format!("{} is neither a file nor a folder", self.shown)));
+            return Err(ToolError::new(format!(
+                "{} is neither a file nor a folder",
+                self.shown
+            )));
         }
         // Another's rights do not go over to what is written now.
-        Ok(Some(Mode::Kept { bits: metadata.mode() & 0o777, owner: metadata.uid(), group: metadata.gid() }))
+        Ok(Some(Mode::Kept {
+            bits: metadata.mode() & 0o777,
+            owner: metadata.uid(),
+            group: metadata.gid(),
+        }))
     }
 
     /// Makes sure that the file itself, if there is one, may be written: replacing it would not ask.
@@ -141,7 +173,10 @@ impl Slot {
         if self.look()?.is_none() {
             return Ok(());
         }
-        match self.folder.open_with(&self.name, OpenOptions::new().write(true)) {
+        match self
+            .folder
+            .open_with(&self.name, OpenOptions::new().write(true))
+        {
             Ok(_) => Ok(()),
             Err(error) => Err(self.error(&error)),
         }
@@ -149,16 +184,27 @@ impl Slot {
 
     /// What the file holds, if there is one.
     pub(crate) fn read(&self) -> Result<Option<(Vec<u8>, Mode)>, ToolError> {
-        let Some(mode) = self.look()? else { return Ok(None) };
+        let Some(mode) = self.look()? else {
+            return Ok(None);
+        };
         // A link that was put there meanwhile is not followed, a pipe not waited for.
         let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
         let mut options = OpenOptions::new();
         options.read(true).custom_flags(flags.bits() as i32);
-        let file = self.folder.open_with(&self.name, &options).map_err(|error| self.read_error(&error))?;
+        let file = self
+            .folder
+            .open_with(&self.name, &options)
+            .map_err(|error| self.read_error(&error))?;
         let mut bytes = Vec::new();
-        file.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(|error| self.read_error(&error))?;
+        file.take(MAX_BYTES + 1)
+            .read_to_end(&mut bytes)
+            .map_err(|error| self.read_error(&error))?;
         if bytes.len() as u64 > MAX_BYTES {
-            return Err(ToolError::new(format!("{} is larger than {} MB", self.shown, MAX_BYTES >> 20)));
+            return Err(ToolError::new(format!(
+                "{} is larger than {} MB",
+                self.shown,
+                MAX_BYTES >> 20
+            )));
         }
         Ok(Some((bytes, mode)))
     }
@@ -186,7 +232,11 @@ impl Mode {
             Self::New { .. } => Self::New { executable },
             Self::Kept { bits, owner, group } => {
                 // Who may read may run.
-                let bits = if executable { bits | (bits & 0o444) >> 2 } else { bits & !0o111 };
+                let bits = if executable {
+                    bits | (bits & 0o444) >> 2
+                } else {
+                    bits & !0o111
+                };
                 Self::Kept { bits, owner, group }
             }
         }
@@ -198,7 +248,9 @@ pub(crate) fn check_place(folder: &Dir, place: &Path) -> io::Result<()> {
     if real_path(folder, place) == place {
         return Ok(());
     }
-    Err(io::Error::other("a folder on the way to it was replaced meanwhile"))
+    Err(io::Error::other(
+        "a folder on the way to it was replaced meanwhile",
+    ))
 }
 
 fn is_folder(shown: &str) -> ToolError {
@@ -207,7 +259,9 @@ fn is_folder(shown: &str) -> ToolError {
 
 fn write_error(shown: &str, error: &io::Error) -> ToolError {
     match error.kind() {
-        io::ErrorKind::PermissionDenied => ToolError::new(format!("{shown} cannot be written: permission denied")),
+        io::ErrorKind::PermissionDenied => {
+            ToolError::new(format!("{shown} cannot be written: permission denied"))
+        }
         _ => ToolError::new(format!("{shown} cannot be written: {error}")),
     }
 }

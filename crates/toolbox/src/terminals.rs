@@ -21,7 +21,12 @@ use crate::ending::Ending;
 
 /// Terminals at once, in one session.
 const MOST: usize = 16;
-const SIZE: Winsize = Winsize { ws_row: 40, ws_col: 120, ws_xpixel: 0, ws_ypixel: 0 };
+const SIZE: Winsize = Winsize {
+    ws_row: 40,
+    ws_col: 120,
+    ws_xpixel: 0,
+    ws_ypixel: 0,
+};
 /// How long the last words of a command that has ended are waited for.
 const LAST_WORDS: Duration = Duration::from_millis(100);
 
@@ -40,7 +45,10 @@ struct Open {
 
 impl Default for Open {
     fn default() -> Self {
-        Self { last: (RandomState::new().hash_one(()) % 1_000_000_000) as u32, terminals: BTreeMap::new() }
+        Self {
+            last: (RandomState::new().hash_one(()) % 1_000_000_000) as u32,
+            terminals: BTreeMap::new(),
+        }
     }
 }
 
@@ -87,7 +95,8 @@ impl Terminals {
         let id = self.reserve()?;
         // Whatever happens from here on, the place is given back.
         let closing = CloseAtTheEnd(self.clone(), id);
-        let (master, terminal) = open_pair().map_err(|error| ToolError::new(format!("no terminal: {error}")))?;
+        let (master, terminal) =
+            open_pair().map_err(|error| ToolError::new(format!("no terminal: {error}")))?;
         let commands = commands.clone();
         let child = blocking(move || commands.start(&wanted, Stdio::Terminal(terminal))).await?;
         let broken = |error: std::io::Error| ToolError::new(format!("the terminal broke: {error}"));
@@ -98,7 +107,13 @@ impl Terminals {
         let ending = Arc::new(Ending::of(child)?);
         let reading = follow(master.clone(), ending.clone(), unread.clone(), state);
         let reader = tokio::spawn(reading).abort_handle();
-        let terminal = Arc::new(Terminal { master, unread, state: watching, ending, reader });
+        let terminal = Arc::new(Terminal {
+            master,
+            unread,
+            state: watching,
+            ending,
+            reader,
+        });
         self.lock().terminals.insert(id, Some(terminal.clone()));
         call.belongings.keep(closing);
         Ok((id, terminal))
@@ -108,11 +123,19 @@ impl Terminals {
     fn reserve(&self) -> Result<u32, ToolError> {
         let mut open = self.lock();
         if open.terminals.len() >= MOST {
-            let ended = |terminal: &Option<Arc<Terminal>>| terminal.as_ref().is_some_and(|it| it.exit_code().is_some());
-            let oldest = open.terminals.iter().find(|(_, terminal)| ended(terminal)).map(|(id, _)| *id);
+            let ended = |terminal: &Option<Arc<Terminal>>| {
+                terminal.as_ref().is_some_and(|it| it.exit_code().is_some())
+            };
+            let oldest = open
+                .terminals
+                .iter()
+                .find(|(_, terminal)| ended(terminal))
+                .map(|(id, _)| *id);
             let Some(oldest) = oldest else {
-                return Err(ToolError::new(format!("{MOST} terminals are open, and no more are allowed"))
-                    .suggest("end one: writeStdin({sessionId, chars: \"\\u0003\"}) sends Ctrl-C"));
+                return Err(ToolError::new(format!(
+                    "{MOST} terminals are open, and no more are allowed"
+                ))
+                .suggest("end one: writeStdin({sessionId, chars: \"\\u0003\"}) sends Ctrl-C"));
             };
             open.terminals.remove(&oldest);
         }
@@ -127,7 +150,11 @@ impl Terminals {
         let open = self.lock();
         open.terminals.get(&id).cloned().flatten().ok_or_else(|| {
             let ids: Vec<String> = open.terminals.keys().map(u32::to_string).collect();
-            let there = if ids.is_empty() { "none is open".to_owned() } else { format!("open: {}", ids.join(", ")) };
+            let there = if ids.is_empty() {
+                "none is open".to_owned()
+            } else {
+                format!("open: {}", ids.join(", "))
+            };
             ToolError::new(format!("there is no terminal {id}: {there}"))
                 .suggest("a terminal ends with its script: open it again with execCommand")
         })
@@ -148,10 +175,17 @@ impl Terminal {
     /// Types something.
     pub(crate) async fn write(&self, mut text: &[u8]) -> Result<(), ToolError> {
         while !text.is_empty() {
-            let written = self.master.async_io(Interest::WRITABLE, |fd| Ok(rustix::io::write(fd, text)?)).await;
+            let written = self
+                .master
+                .async_io(Interest::WRITABLE, |fd| Ok(rustix::io::write(fd, text)?))
+                .await;
             match written {
                 Ok(written) => text = &text[written..],
-                Err(error) => return Err(ToolError::new(format!("the terminal takes nothing: {error}"))),
+                Err(error) => {
+                    return Err(ToolError::new(format!(
+                        "the terminal takes nothing: {error}"
+                    )));
+                }
             }
         }
         Ok(())
@@ -166,7 +200,14 @@ impl Terminal {
             _ = tokio::time::timeout(patience, state.wait_for(|state| *state != State::Running)) => {}
         }
         let exit_code = self.exit_code();
-        Ok(Glance { output: self.unread.lock().unwrap_or_else(PoisonError::into_inner).take(), exit_code })
+        Ok(Glance {
+            output: self
+                .unread
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .take(),
+            exit_code,
+        })
     }
 
     fn exit_code(&self) -> Option<i32> {
@@ -194,7 +235,9 @@ async fn follow(
     let mut buffer = [0; 8192];
     let mut ended: Option<(Exit, Instant)> = None;
     loop {
-        let patience = ended.map_or(Duration::MAX, |(_, at)| LAST_WORDS.saturating_sub(at.elapsed()));
+        let patience = ended.map_or(Duration::MAX, |(_, at)| {
+            LAST_WORDS.saturating_sub(at.elapsed())
+        });
         let read = tokio::select! {
             biased;
             read = master.async_io(Interest::READABLE, |fd| Ok(rustix::io::read(fd, &mut buffer)?)) => read.unwrap_or(0),
@@ -205,7 +248,10 @@ async fn follow(
             () = tokio::time::sleep(patience), if ended.is_some() => 0,
         };
         if read > 0 {
-            unread.lock().unwrap_or_else(PoisonError::into_inner).push(&buffer[..read]);
+            unread
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .push(&buffer[..read]);
             continue;
         }
         // The terminal is closed, or silent after the end.

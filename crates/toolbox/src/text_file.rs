@@ -44,7 +44,11 @@ pub(crate) struct Line {
 
 impl<'a> TextFile<'a> {
     /// Refuses what is no text.
-    pub(crate) fn open(file: File, shown: &'a str, cancel: &'a CancellationToken) -> Result<Self, ToolError> {
+    pub(crate) fn open(
+        file: File,
+        shown: &'a str,
+        cancel: &'a CancellationToken,
+    ) -> Result<Self, ToolError> {
         let mut file = BufReader::with_capacity(CHUNK, file);
         let head = file.fill_buf().map_err(|error| unreadable(shown, &error))?;
         let wide = match head {
@@ -53,7 +57,8 @@ impl<'a> TextFile<'a> {
             _ => None,
         };
         if wide.is_none() && memchr::memchr(0, &head[..head.len().min(LOOKED_AT)]).is_some() {
-            return Err(ToolError::new(format!("{shown} is a binary file")).suggest("viewImage shows images"));
+            return Err(ToolError::new(format!("{shown} is a binary file"))
+                .suggest("viewImage shows images"));
         }
         if head.starts_with(&[0xEF, 0xBB, 0xBF]) {
             file.consume(3);
@@ -65,7 +70,14 @@ impl<'a> TextFile<'a> {
             taken: 0,
             ended: false,
         });
-        Ok(Self { file, wide, encoding, lossy: false, shown, cancel })
+        Ok(Self {
+            file,
+            wide,
+            encoding,
+            lossy: false,
+            shown,
+            cancel,
+        })
     }
 
     /// The next line, of which at most so many bytes are held.
@@ -73,7 +85,10 @@ impl<'a> TextFile<'a> {
         let (mut held, mut length) = (Vec::new(), 0);
         let ended = loop {
             if self.cancel.is_cancelled() {
-                return Err(ToolError::new(format!("reading {} was stopped", self.shown)));
+                return Err(ToolError::new(format!(
+                    "reading {} was stopped",
+                    self.shown
+                )));
             }
             let chunk = self.fill()?;
             if chunk.is_empty() {
@@ -94,7 +109,10 @@ impl<'a> TextFile<'a> {
         }
         let cut = held.len() < length;
         let text = self.text(held, cut);
-        Ok(Some(Line { text: if cut && ended { text + "\n" } else { text }, cut }))
+        Ok(Some(Line {
+            text: if cut && ended { text + "\n" } else { text },
+            cut,
+        }))
     }
 
     /// What was read, as text; half a character at the cut is left out.
@@ -115,13 +133,20 @@ impl<'a> TextFile<'a> {
     fn fill(&mut self) -> Result<&[u8], ToolError> {
         let shown = self.shown;
         let Some(wide) = &mut self.wide else {
-            return self.file.fill_buf().map_err(|error| unreadable(shown, &error));
+            return self
+                .file
+                .fill_buf()
+                .map_err(|error| unreadable(shown, &error));
         };
         while wide.taken == wide.decoded.len() && !wide.ended {
-            let bytes = self.file.fill_buf().map_err(|error| unreadable(shown, &error))?;
+            let bytes = self
+                .file
+                .fill_buf()
+                .map_err(|error| unreadable(shown, &error))?;
             let last = bytes.is_empty();
             wide.decoded.resize(CHUNK, 0);
-            let (result, read, written, replaced) = wide.decoder.decode_to_utf8(bytes, &mut wide.decoded, last);
+            let (result, read, written, replaced) =
+                wide.decoder.decode_to_utf8(bytes, &mut wide.decoded, last);
             wide.decoded.truncate(written);
             wide.taken = 0;
             wide.ended = last && result == CoderResult::InputEmpty;

@@ -93,7 +93,11 @@ enum Baselined {
 impl TurnDiff {
     /// Nobody wants to know yet, and nothing is remembered.
     pub fn new(workspace: &Workspace) -> Self {
-        Self { workspace: workspace.clone(), before: Arc::default(), before_session: Arc::default() }
+        Self {
+            workspace: workspace.clone(),
+            before: Arc::default(),
+            before_session: Arc::default(),
+        }
     }
 
     /// A new turn: how things are now is how they were.
@@ -115,7 +119,8 @@ impl TurnDiff {
                 && let Baselined::Not = before.baseline
             {
                 // Both are of the same moment.
-                let now = taken.get_or_insert_with(|| Baseline::take(&self.workspace).map(Arc::new));
+                let now =
+                    taken.get_or_insert_with(|| Baseline::take(&self.workspace).map(Arc::new));
                 before.baseline = now.clone().map_or(Baselined::TooMany, Baselined::Taken);
             }
         }
@@ -125,7 +130,9 @@ impl TurnDiff {
     pub(crate) fn before_write(&self, path: &Path) {
         for before in [&self.before, &self.before_session] {
             let mut before = lock(before);
-            let Some(before) = before.as_mut() else { continue };
+            let Some(before) = before.as_mut() else {
+                continue;
+            };
             for entry in entries(path) {
                 let inside = entry.strip_prefix(self.workspace.root()).ok();
                 if let Some(name) = inside.filter(|name| !name.iter().any(is_protected))
@@ -148,7 +155,9 @@ impl TurnDiff {
     }
 
     fn since(&self, before: &Mutex<Option<Before>>) -> Diff {
-        let Some(before) = lock(before).clone() else { return Diff::default() };
+        let Some(before) = lock(before).clone() else {
+            return Diff::default();
+        };
         let (mut changes, notes) = changes::changes(&self.workspace, &before);
         renames::pair(&mut changes);
         let mut diff = unified::write(&changes);

@@ -31,9 +31,16 @@ pub(crate) struct Step {
 
 impl Step {
     fn plain(self) -> Result<PlanStep, ToolError> {
-        let Self { step, description, id, status } = self;
+        let Self {
+            step,
+            description,
+            id,
+            status,
+        } = self;
         let words = step.or(description).or(id);
-        let step = words.ok_or_else(|| ToolError::new("a step does not say what is to be done: give it `step`"))?;
+        let step = words.ok_or_else(|| {
+            ToolError::new("a step does not say what is to be done: give it `step`")
+        })?;
         Ok(PlanStep { step, status })
     }
 }
@@ -45,7 +52,10 @@ pub struct Plan(Arc<Mutex<Vec<PlanStep>>>);
 impl Plan {
     /// The steps.
     pub fn steps(&self) -> Vec<PlanStep> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 }
 
@@ -62,20 +72,36 @@ pub(crate) fn update_plan(plan: &Plan) -> impl Tool + use<> {
         let result = update(&plan, args, &call);
         async move { result }
     };
-    tool_with_call("update_plan", "Tells people the steps of the task and how far each is.", run)
-        .read_only()
-        .looks(|_| false)
-        .render(|output: &Output| output.content.clone())
-        .aliases(crate::aliases::aliases_of("update_plan"))
+    tool_with_call(
+        "update_plan",
+        "Tells people the steps of the task and how far each is.",
+        run,
+    )
+    .read_only()
+    .looks(|_| false)
+    .render(|output: &Output| output.content.clone())
+    .aliases(crate::aliases::aliases_of("update_plan"))
 }
 
 fn update(plan: &Plan, args: Args, call: &Call) -> Result<Output, ToolError> {
-    let steps = args.plan.into_iter().map(Step::plain).collect::<Result<Vec<_>, _>>()?;
-    let running = steps.iter().filter(|step| step.status == StepStatus::InProgress).count();
+    let steps = args
+        .plan
+        .into_iter()
+        .map(Step::plain)
+        .collect::<Result<Vec<_>, _>>()?;
+    let running = steps
+        .iter()
+        .filter(|step| step.status == StepStatus::InProgress)
+        .count();
     if running > 1 {
-        return Err(ToolError::new(format!("{running} steps are in progress, and at most one may be")));
+        return Err(ToolError::new(format!(
+            "{running} steps are in progress, and at most one may be"
+        )));
     }
-    let done = steps.iter().filter(|step| step.status == StepStatus::Completed).count();
+    let done = steps
+        .iter()
+        .filter(|step| step.status == StepStatus::Completed)
+        .count();
     let mut content = format!("plan updated: {done} of {} done", steps.len());
     if let Some(explanation) = &args.explanation {
         content.push_str(&format!(" ({explanation})"));
@@ -86,5 +112,8 @@ fn update(plan: &Plan, args: Args, call: &Call) -> Result<Output, ToolError> {
         explanation: args.explanation,
     });
     *plan.0.lock().unwrap_or_else(PoisonError::into_inner) = steps;
-    Ok(Output { content, success: true })
+    Ok(Output {
+        content,
+        success: true,
+    })
 }

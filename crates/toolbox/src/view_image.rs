@@ -65,28 +65,43 @@ pub(crate) fn view_image(workspace: &Workspace) -> impl Tool + use<> {
             .await
         }
     };
-    tool("view_image", "Reads an image, so that it can be shown with image().", run)
-        .read_only()
-        .render(|output: &Output| format!("{} × {} {}", output.width, output.height, output.mime_type))
-        .aliases(aliases_of("view_image"))
+    tool(
+        "view_image",
+        "Reads an image, so that it can be shown with image().",
+        run,
+    )
+    .read_only()
+    .render(|output: &Output| format!("{} × {} {}", output.width, output.height, output.mime_type))
+    .aliases(aliases_of("view_image"))
 }
 
 fn view(workspace: &Workspace, args: &Args) -> Result<Output, ToolError> {
     let path = workspace.absolute(&args.path, args.workdir.as_deref());
     let shown = workspace.shown(&path);
     let mut bytes = Vec::new();
-    let read = workspace.open_file(&path)?.take(MAX_BYTES + 1).read_to_end(&mut bytes);
+    let read = workspace
+        .open_file(&path)?
+        .take(MAX_BYTES + 1)
+        .read_to_end(&mut bytes);
     read.map_err(|error| ToolError::new(format!("{shown} cannot be read: {error}")))?;
     if bytes.len() as u64 > MAX_BYTES {
-        return Err(ToolError::new(format!("{shown} is larger than {} MB", MAX_BYTES >> 20)));
+        return Err(ToolError::new(format!(
+            "{shown} is larger than {} MB",
+            MAX_BYTES >> 20
+        )));
     }
     // Told by its content: the name may say anything.
     let format = image::guess_format(&bytes)
         .map_err(|_| ToolError::new(format!("{shown} is not an image that can be shown")))?;
-    let broken = |error: image::ImageError| ToolError::new(format!("{shown} cannot be decoded: {error}"));
-    let (width, height) = ImageReader::with_format(Cursor::new(&bytes), format).into_dimensions().map_err(broken)?;
+    let broken =
+        |error: image::ImageError| ToolError::new(format!("{shown} cannot be decoded: {error}"));
+    let (width, height) = ImageReader::with_format(Cursor::new(&bytes), format)
+        .into_dimensions()
+        .map_err(broken)?;
     if width.max(height) > MAX_DECODED_SIDE {
-        return Err(ToolError::new(format!("{shown} is {width} × {height}: too large to decode")));
+        return Err(ToolError::new(format!(
+            "{shown} is {width} × {height}: too large to decode"
+        )));
     }
     // What cannot be decoded here cannot be looked at there.
     let mut reader = ImageReader::with_format(Cursor::new(&bytes), format);
@@ -100,7 +115,14 @@ fn view(workspace: &Workspace, args: &Args) -> Result<Output, ToolError> {
         false => smaller(image).map_err(broken)?,
     };
     let (data, mime_type) = (STANDARD.encode(&data), mime_type.to_owned());
-    Ok(Output { r#type: "image", data, mime_type, width, height, scaled: !as_it_is })
+    Ok(Output {
+        r#type: "image",
+        data,
+        mime_type,
+        width,
+        height,
+        scaled: !as_it_is,
+    })
 }
 
 /// The image in few enough bytes, with its size.
@@ -118,7 +140,12 @@ fn smaller(image: DynamicImage) -> image::ImageResult<(Vec<u8>, &'static str, u3
                 _ => image.write_to(&mut out, format)?,
             }
             if out.get_ref().len() <= MAX_SENT {
-                return Ok((out.into_inner(), format.to_mime_type(), image.width(), image.height()));
+                return Ok((
+                    out.into_inner(),
+                    format.to_mime_type(),
+                    image.width(),
+                    image.height(),
+                ));
             }
         }
         // A quarter of the pixels; a single one fits.

@@ -33,13 +33,17 @@ pub(crate) fn walk_like_git(workspace: &Workspace) -> WalkBuilder {
         .ignore(false)
         .require_git(false)
         .threads(threads())
-        .filter_entry(move |entry| !is_protected(entry.file_name()) && !inside.is_secret(entry.path()));
+        .filter_entry(move |entry| {
+            !is_protected(entry.file_name()) && !inside.is_secret(entry.path())
+        });
     builder
 }
 
 /// Threads for work that is mostly waiting for the disk.
 pub(crate) fn threads() -> usize {
-    std::thread::available_parallelism().map_or(2, usize::from).min(8)
+    std::thread::available_parallelism()
+        .map_or(2, usize::from)
+        .min(8)
 }
 
 /// What one thread of a walk has found; given to all when the thread is done.
@@ -50,7 +54,10 @@ pub(crate) struct Gather<'a, T> {
 
 impl<'a, T> Gather<'a, T> {
     pub(crate) fn into(all: &'a Mutex<Vec<T>>) -> Self {
-        Self { all, found: Vec::new() }
+        Self {
+            all,
+            found: Vec::new(),
+        }
     }
 }
 
@@ -67,14 +74,20 @@ pub(crate) fn globs<'a>(patterns: impl IntoIterator<Item = &'a str>) -> Result<G
     let mut set = GlobSetBuilder::new();
     for pattern in patterns {
         let pattern = pattern.trim_start_matches("./");
-        let anywhere = if pattern.contains('/') { pattern.to_owned() } else { format!("**/{pattern}") };
+        let anywhere = if pattern.contains('/') {
+            pattern.to_owned()
+        } else {
+            format!("**/{pattern}")
+        };
         set.add(Glob::new(&anywhere).map_err(|error| bad_glob(pattern, &error))?);
         // A folder's name stands for all that is in it.
         set.add(
-            Glob::new(&format!("{}/**", anywhere.trim_end_matches('/'))).map_err(|error| bad_glob(pattern, &error))?,
+            Glob::new(&format!("{}/**", anywhere.trim_end_matches('/')))
+                .map_err(|error| bad_glob(pattern, &error))?,
         );
     }
-    set.build().map_err(|error| ToolError::new(format!("the patterns cannot be used: {error}")))
+    set.build()
+        .map_err(|error| ToolError::new(format!("the patterns cannot be used: {error}")))
 }
 
 fn bad_glob(pattern: &str, error: &globset::Error) -> ToolError {

@@ -78,7 +78,10 @@ pub(crate) fn web_search(web: &Web, cabinet: &Arc<dyn Cabinet>) -> impl Tool + u
     .preview(move |args| {
         let queries = queries(args);
         let urls = showing.search_addresses(&queries);
-        let asked = urls.iter().zip(&queries).map(|(url, query)| format!("{url}\n  search for: {query}"));
+        let asked = urls
+            .iter()
+            .zip(&queries)
+            .map(|(url, query)| format!("{url}\n  search for: {query}"));
         showing.preview(&urls, asked.collect::<Vec<_>>().join("\n"))
     })
     .agreement(move |args| agreeing.agreement(&agreeing.search_addresses(&queries(args))))
@@ -93,16 +96,35 @@ fn queries(args: &Value) -> Vec<String> {
     OneOrMany::in_args(args, "query")
 }
 
-async fn search(web: &Web, cabinet: &Arc<dyn Cabinet>, args: Args, call: &Call) -> Result<Output, ToolError> {
-    let queries: Vec<String> = args.query.into_vec().iter().map(|query| query.trim().to_owned()).collect();
+async fn search(
+    web: &Web,
+    cabinet: &Arc<dyn Cabinet>,
+    args: Args,
+    call: &Call,
+) -> Result<Output, ToolError> {
+    let queries: Vec<String> = args
+        .query
+        .into_vec()
+        .iter()
+        .map(|query| query.trim().to_owned())
+        .collect();
     if queries.is_empty() || queries.len() > MOST_QUERIES || queries.iter().any(String::is_empty) {
-        return Err(ToolError::new(format!("1 to {MOST_QUERIES} queries can be searched at once, none of them empty")));
+        return Err(ToolError::new(format!(
+            "1 to {MOST_QUERIES} queries can be searched at once, none of them empty"
+        )));
     }
-    let most = args.max_results.unwrap_or(DEFAULT_RESULTS).clamp(1, MOST_RESULTS);
+    let most = args
+        .max_results
+        .unwrap_or(DEFAULT_RESULTS)
+        .clamp(1, MOST_RESULTS);
     let all = try_join_all(queries.iter().map(|query| web.search(query, most)));
     let all = web.within_time(call, None, all).await?;
     let results = interleaved(&queries, all);
-    let first = results.iter().take(args.prefetch.unwrap_or(DEFAULT_PREFETCH).min(MOST_PREFETCHED));
+    let first = results.iter().take(
+        args.prefetch
+            .unwrap_or(DEFAULT_PREFETCH)
+            .min(MOST_PREFETCHED),
+    );
     prefetch(web, cabinet, first.map(|found| found.url.as_str()), call);
     Ok(Output { results })
 }
@@ -114,7 +136,9 @@ fn interleaved(queries: &[String], all: Vec<Vec<Hit>>) -> Vec<Found> {
     let mut results = Vec::new();
     for rank in 0..longest {
         for (query, hits) in queries.iter().zip(&all) {
-            let Some(hit) = hits.get(rank).filter(|hit| seen.insert(hit.url.clone())) else { continue };
+            let Some(hit) = hits.get(rank).filter(|hit| seen.insert(hit.url.clone())) else {
+                continue;
+            };
             results.push(Found {
                 url: hit.url.clone(),
                 title: hit.title.clone(),
@@ -137,8 +161,16 @@ impl Drop for Stopping {
 }
 
 /// Fetches pages that need no question while the caller reads the results. It ends with the caller's scope.
-fn prefetch<'a>(web: &Web, cabinet: &Arc<dyn Cabinet>, urls: impl Iterator<Item = &'a str>, call: &Call) {
-    let urls: Vec<reqwest::Url> = urls.filter_map(|url| parse(url).ok()).filter(|url| web.is_free(url)).collect();
+fn prefetch<'a>(
+    web: &Web,
+    cabinet: &Arc<dyn Cabinet>,
+    urls: impl Iterator<Item = &'a str>,
+    call: &Call,
+) {
+    let urls: Vec<reqwest::Url> = urls
+        .filter_map(|url| parse(url).ok())
+        .filter(|url| web.is_free(url))
+        .collect();
     if urls.is_empty() {
         return;
     }
@@ -151,7 +183,8 @@ fn prefetch<'a>(web: &Web, cabinet: &Arc<dyn Cabinet>, urls: impl Iterator<Item 
         });
         each.await;
     };
-    call.belongings.keep(Stopping(tokio::spawn(work).abort_handle()));
+    call.belongings
+        .keep(Stopping(tokio::spawn(work).abort_handle()));
 }
 
 fn render(output: &Output) -> String {
@@ -159,8 +192,17 @@ fn render(output: &Output) -> String {
         return "nothing was found".to_owned();
     }
     let lines = output.results.iter().enumerate().map(|(index, found)| {
-        let Found { url, title, snippet, .. } = found;
-        format!("{}. {title}\n   {url}\n   {}\n", index + 1, snippet.replace('\n', " "))
+        let Found {
+            url,
+            title,
+            snippet,
+            ..
+        } = found;
+        format!(
+            "{}. {title}\n   {url}\n   {}\n",
+            index + 1,
+            snippet.replace('\n', " ")
+        )
     });
     lines.collect::<String>().trim_end().to_owned()
 }

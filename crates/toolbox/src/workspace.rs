@@ -16,7 +16,9 @@ const PROTECTED: [&str; 2] = [".git", ".selvedge"];
 
 /// Whether nobody has business in a file or folder of this name.
 pub(crate) fn is_protected(name: &OsStr) -> bool {
-    PROTECTED.iter().any(|protected| name.eq_ignore_ascii_case(protected))
+    PROTECTED
+        .iter()
+        .any(|protected| name.eq_ignore_ascii_case(protected))
 }
 
 /// Files nobody needs for work and everybody wants to steal, below the home folder.
@@ -51,7 +53,12 @@ pub(crate) const SECRETS: [&str; 27] = [
 ];
 
 /// The same for the whole machine. Only root can read them, and in containers they mostly hold nothing.
-const SYSTEM_SECRETS: [&str; 4] = ["/etc/shadow", "/etc/shadow-", "/etc/gshadow", "/etc/gshadow-"];
+const SYSTEM_SECRETS: [&str; 4] = [
+    "/etc/shadow",
+    "/etc/shadow-",
+    "/etc/gshadow",
+    "/etc/gshadow-",
+];
 
 /// The folder a session works in, and what else it may touch.
 #[derive(Debug, Clone)]
@@ -88,7 +95,11 @@ impl Workspace {
     pub(crate) fn way_to(&self, path: &Path) -> PathBuf {
         let there = self.absolute(path, None);
         let here = self.root();
-        let common = here.components().zip(there.components()).take_while(|(one, other)| one == other).count();
+        let common = here
+            .components()
+            .zip(there.components())
+            .take_while(|(one, other)| one == other)
+            .count();
         let up = here.components().skip(common).map(|_| Component::ParentDir);
         up.chain(there.components().skip(common)).collect()
     }
@@ -113,7 +124,9 @@ impl Workspace {
             SandboxPolicy::DangerFullAccess => vec![root.clone(), PathBuf::from("/")],
         };
         for folder in folders {
-            let Ok(folder) = folder.canonicalize() else { continue };
+            let Ok(folder) = folder.canonicalize() else {
+                continue;
+            };
             if folder.is_dir() && !writable.iter().any(|(path, _)| *path == folder) {
                 let dir = Dir::open_ambient_dir(&folder, ambient_authority())?;
                 writable.push((folder, dir));
@@ -126,13 +139,30 @@ impl Workspace {
         if let Some(home) = std::env::home_dir() {
             secrets.extend(SECRETS.iter().map(|name| home.join(name)));
             // Where the home folder itself is a link, what is in it has two names.
-            secrets.extend(home.canonicalize().into_iter().flat_map(|home| SECRETS.map(|name| home.join(name))));
+            secrets.extend(
+                home.canonicalize()
+                    .into_iter()
+                    .flat_map(|home| SECRETS.map(|name| home.join(name))),
+            );
         }
         // And where a secret is one, too.
-        secrets.extend(secrets.clone().iter().filter_map(|path| path.canonicalize().ok()));
+        secrets.extend(
+            secrets
+                .clone()
+                .iter()
+                .filter_map(|path| path.canonicalize().ok()),
+        );
         secrets.sort();
         secrets.dedup();
-        Ok(Self { inner: Arc::new(Inner { root, policy, writable, secrets, changing: Mutex::new(()) }) })
+        Ok(Self {
+            inner: Arc::new(Inner {
+                root,
+                policy,
+                writable,
+                secrets,
+                changing: Mutex::new(()),
+            }),
+        })
     }
 
     /// The folder itself.
@@ -155,23 +185,36 @@ impl Workspace {
         if self.inner.policy != SandboxPolicy::WorkspaceWrite {
             return Vec::new();
         }
-        let within_reach = |folder: &Path| self.writable_roots().any(|root| folder.starts_with(root));
+        let within_reach =
+            |folder: &Path| self.writable_roots().any(|root| folder.starts_with(root));
         // Git looks for a repository from the workspace upwards.
-        let above = self.inner.root.ancestors().skip(1).filter(|folder| within_reach(folder));
+        let above = self
+            .inner
+            .root
+            .ancestors()
+            .skip(1)
+            .filter(|folder| within_reach(folder));
         let mut folders: Vec<&Path> = self.writable_roots().chain(above).collect();
         folders.sort();
         folders.dedup();
         let mut protected = Vec::new();
         for folder in folders {
             let names = PROTECTED.map(|name| folder.join(name)).into_iter();
-            protected.extend(names.filter(|path| folder == self.inner.root || !is_a_strangers_link(path)));
+            protected.extend(
+                names.filter(|path| folder == self.inner.root || !is_a_strangers_link(path)),
+            );
             // A linked work tree keeps its history elsewhere, perhaps within reach.
             let linked = linked_git_folder(&folder.join(".git"));
             let shared = linked.as_ref().and_then(|folder| {
                 let text = read_pointer(&folder.join("commondir"))?;
                 folder.join(text.trim()).canonicalize().ok()
             });
-            protected.extend(shared.into_iter().chain(linked).filter(|folder| within_reach(folder)));
+            protected.extend(
+                shared
+                    .into_iter()
+                    .chain(linked)
+                    .filter(|folder| within_reach(folder)),
+            );
         }
         protected
     }
@@ -183,14 +226,21 @@ impl Workspace {
 
     /// A path as given, made absolute; `base` (a `workdir`) counts from the workspace.
     pub(crate) fn absolute(&self, path: impl AsRef<Path>, base: Option<&str>) -> PathBuf {
-        let base = base.map_or_else(|| self.inner.root.clone(), |base| self.inner.root.join(base));
+        let base = base.map_or_else(
+            || self.inner.root.clone(),
+            |base| self.inner.root.join(base),
+        );
         lexical(&base.join(path))
     }
 
     /// A path the way scripts see it: relative to the workspace where it is inside.
     pub(crate) fn shown(&self, path: &Path) -> String {
         let path = path.strip_prefix(&self.inner.root).unwrap_or(path);
-        if path.as_os_str().is_empty() { ".".to_owned() } else { path.to_string_lossy().into_owned() }
+        if path.as_os_str().is_empty() {
+            ".".to_owned()
+        } else {
+            path.to_string_lossy().into_owned()
+        }
     }
 
     /// Opens a file for reading. Anything may be read but secrets.
@@ -202,12 +252,18 @@ impl Workspace {
             return Err(of_processes(&shown));
         }
         self.refuse_secrets(&real_path(&file, path), &shown)?;
-        let metadata = file.metadata().map_err(|error| read_error(&shown, &error))?;
+        let metadata = file
+            .metadata()
+            .map_err(|error| read_error(&shown, &error))?;
         if metadata.is_dir() {
-            return Err(ToolError::new(format!("{shown} is a folder")).suggest("use listDir for folders"));
+            return Err(
+                ToolError::new(format!("{shown} is a folder")).suggest("use listDir for folders")
+            );
         }
         if !metadata.is_file() {
-            return Err(ToolError::new(format!("{shown} is not a file but a pipe, a socket or a device")));
+            return Err(ToolError::new(format!(
+                "{shown} is not a file but a pipe, a socket or a device"
+            )));
         }
         Ok(file)
     }
@@ -217,28 +273,34 @@ impl Workspace {
     pub(crate) fn open_without_links(&self, path: &Path) -> io::Result<std::fs::File> {
         let file = match open_resolving(path, rustix::fs::ResolveFlags::NO_SYMLINKS) {
             // Where the kernel cannot be told, what was opened must have the name that was judged.
-            Err(error) if error.kind() == io::ErrorKind::Unsupported => {
-                open_plainly(path).and_then(|file| match real_path(&file, path) == path {
+            Err(error) if error.kind() == io::ErrorKind::Unsupported => open_plainly(path)
+                .and_then(|file| match real_path(&file, path) == path {
                     true => Ok(file),
                     false => Err(io::ErrorKind::InvalidInput.into()),
-                })
-            }
+                }),
             opened => opened,
         }?;
         let is_file = file.metadata()?.is_file() && !tells_of_processes(&file);
-        if is_file { Ok(file) } else { Err(io::ErrorKind::InvalidInput.into()) }
+        if is_file {
+            Ok(file)
+        } else {
+            Err(io::ErrorKind::InvalidInput.into())
+        }
     }
 
     /// Opens a file by its canonical path, as far as this system can.
     #[cfg(not(target_os = "linux"))]
     pub(crate) fn open_without_links(&self, path: &Path) -> io::Result<std::fs::File> {
-        self.open_file(path).map_err(|error| io::Error::other(error.message))
+        self.open_file(path)
+            .map_err(|error| io::Error::other(error.message))
     }
 
     /// Refuses folders and files that hold secrets, below them too.
     pub(crate) fn refuse_secrets(&self, path: &Path, shown: &str) -> Result<(), ToolError> {
         if self.is_secret(path) {
-            return Err(ToolError::new(format!("{shown} holds secrets and is not read")));
+            return Err(ToolError::new(format!(
+                "{shown} holds secrets and is not read"
+            )));
         }
         if is_below_proc(path) {
             return Err(of_processes(shown));
@@ -247,25 +309,38 @@ impl Workspace {
     }
 
     pub(crate) fn is_secret(&self, path: &Path) -> bool {
-        self.inner.secrets.iter().any(|secret| path.starts_with(secret))
+        self.inner
+            .secrets
+            .iter()
+            .any(|secret| path.starts_with(secret))
     }
 
     /// Lets one change of files at a time through, from reading the old ones to writing the new.
     pub(crate) fn changing(&self) -> MutexGuard<'_, ()> {
         // A change that broke off has undone itself or says so: the next may go on.
-        self.inner.changing.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner
+            .changing
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Refuses names that stay as they are, wherever below a folder that may be written.
     pub(crate) fn refuse_protected(&self, path: &Path, shown: &str) -> Result<(), ToolError> {
-        let below = self.writable_roots().filter_map(|root| path.strip_prefix(root).ok());
+        let below = self
+            .writable_roots()
+            .filter_map(|root| path.strip_prefix(root).ok());
         // Below the innermost: the workspace itself may lie in a folder of such a name.
-        let Some(rest) = below.min_by_key(|rest| rest.components().count()) else { return Ok(()) };
-        let protected = |name: &str| rest.components().any(|part| part.as_os_str().eq_ignore_ascii_case(name));
+        let Some(rest) = below.min_by_key(|rest| rest.components().count()) else {
+            return Ok(());
+        };
+        let protected = |name: &str| {
+            rest.components()
+                .any(|part| part.as_os_str().eq_ignore_ascii_case(name))
+        };
         match PROTECTED.iter().find(|name| protected(name)) {
-            Some(name) if self.inner.policy == SandboxPolicy::WorkspaceWrite => {
-                Err(ToolError::new(format!("{shown} cannot be written: {name} is protected")))
-            }
+            Some(name) if self.inner.policy == SandboxPolicy::WorkspaceWrite => Err(
+                ToolError::new(format!("{shown} cannot be written: {name} is protected")),
+            ),
             _ => Ok(()),
         }
     }
@@ -273,25 +348,39 @@ impl Workspace {
     /// Checks that a path may be written, and returns it relative to an opened folder.
     pub(crate) fn writable(&self, path: &Path, shown: &str) -> Result<Writable<'_>, ToolError> {
         if self.inner.policy == SandboxPolicy::ReadOnly {
-            return Err(ToolError::new(format!("{shown} cannot be written: the sandbox is read-only"))
-                .suggest("the sandbox policy `workspace-write` allows it"));
+            return Err(ToolError::new(format!(
+                "{shown} cannot be written: the sandbox is read-only"
+            ))
+            .suggest("the sandbox policy `workspace-write` allows it"));
         }
-        let inside = self.inner.writable.iter().find_map(|(root, dir)| Some((dir, path.strip_prefix(root).ok()?)));
+        let inside = self
+            .inner
+            .writable
+            .iter()
+            .find_map(|(root, dir)| Some((dir, path.strip_prefix(root).ok()?)));
         let Some((dir, rest)) = inside else {
-            return Err(ToolError::new(format!("{shown} is outside the workspace"))
-                .suggest(format!("only {} and temporary folders can be written", self.inner.root.display())));
+            return Err(
+                ToolError::new(format!("{shown} is outside the workspace")).suggest(format!(
+                    "only {} and temporary folders can be written",
+                    self.inner.root.display()
+                )),
+            );
         };
         self.refuse_protected(path, shown)?;
-        Ok(Writable { dir, path: rest.to_owned() })
+        Ok(Writable {
+            dir,
+            path: rest.to_owned(),
+        })
     }
 }
 
 fn read_error(shown: &str, error: &io::Error) -> ToolError {
     match error.kind() {
-        io::ErrorKind::NotFound => {
-            ToolError::new(format!("{shown} does not exist")).suggest("fileSearch finds files by name")
+        io::ErrorKind::NotFound => ToolError::new(format!("{shown} does not exist"))
+            .suggest("fileSearch finds files by name"),
+        io::ErrorKind::PermissionDenied => {
+            ToolError::new(format!("{shown} cannot be read: permission denied"))
         }
-        io::ErrorKind::PermissionDenied => ToolError::new(format!("{shown} cannot be read: permission denied")),
         _ => ToolError::new(format!("{shown} cannot be read: {error}")),
     }
 }
@@ -310,7 +399,9 @@ pub(crate) fn real_path<T>(_: &T, path: &Path) -> PathBuf {
 }
 
 fn of_processes(shown: &str) -> ToolError {
-    ToolError::new(format!("{shown} tells of processes, secrets in their environment among it, and is not read"))
+    ToolError::new(format!(
+        "{shown} tells of processes, secrets in their environment among it, and is not read"
+    ))
 }
 
 /// Whether an open file is one of those in which the kernel tells of processes, whatever it is called.
@@ -328,7 +419,9 @@ fn tells_of_processes(_: &std::fs::File) -> bool {
 /// Whether a path, or the nearest part of it that is there, lies where the kernel tells of processes.
 #[cfg(target_os = "linux")]
 pub(crate) fn is_below_proc(path: &Path) -> bool {
-    let nearest = path.ancestors().find_map(|path| rustix::fs::statfs(path).ok());
+    let nearest = path
+        .ancestors()
+        .find_map(|path| rustix::fs::statfs(path).ok());
     nearest.is_some_and(|system| system.f_type == rustix::fs::PROC_SUPER_MAGIC)
 }
 
@@ -340,7 +433,8 @@ pub(crate) fn is_below_proc(_: &Path) -> bool {
 /// Whether a link is somebody else's: it cannot be replaced by us, and is not ours to protect.
 fn is_a_strangers_link(path: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;
-    path.symlink_metadata().is_ok_and(|there| there.is_symlink() && there.uid() != rustix::process::geteuid().as_raw())
+    path.symlink_metadata()
+        .is_ok_and(|there| there.is_symlink() && there.uid() != rustix::process::geteuid().as_raw())
 }
 
 /// Opens for reading; a pipe that nobody writes to is not waited for.
@@ -370,7 +464,10 @@ fn open_resolving(path: &Path, resolve: rustix::fs::ResolveFlags) -> io::Result<
 fn open_plainly(path: &Path) -> io::Result<std::fs::File> {
     use std::os::unix::fs::OpenOptionsExt;
     let flags = rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::NOCTTY;
-    std::fs::OpenOptions::new().read(true).custom_flags(flags.bits() as i32).open(path)
+    std::fs::OpenOptions::new()
+        .read(true)
+        .custom_flags(flags.bits() as i32)
+        .open(path)
 }
 
 #[cfg(not(unix))]
@@ -403,6 +500,12 @@ fn read_pointer(path: &Path) -> Option<String> {
     const LONGEST: u64 = 16 << 10;
     let file = open_without_waiting(path).ok()?;
     let mut text = String::new();
-    file.metadata().ok()?.is_file().then_some(file)?.take(LONGEST).read_to_string(&mut text).ok()?;
+    file.metadata()
+        .ok()?
+        .is_file()
+        .then_some(file)?
+        .take(LONGEST)
+        .read_to_string(&mut text)
+        .ok()?;
     Some(text)
 }

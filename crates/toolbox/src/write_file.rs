@@ -40,32 +40,49 @@ pub(crate) struct Output {
     created: bool,
 }
 
-pub(crate) fn write_file(workspace: &Workspace, turn_diff: &TurnDiff, cabinet: &Arc<dyn Cabinet>) -> impl Tool + use<> {
+pub(crate) fn write_file(
+    workspace: &Workspace,
+    turn_diff: &TurnDiff,
+    cabinet: &Arc<dyn Cabinet>,
+) -> impl Tool + use<> {
     let (workspace, turn_diff, cabinet) = (workspace.clone(), turn_diff.clone(), cabinet.clone());
-    let ([doing, showing, agreeing], documents) = ([(); 3].map(|()| workspace.clone()), cabinet.clone());
+    let ([doing, showing, agreeing], documents) =
+        ([(); 3].map(|()| workspace.clone()), cabinet.clone());
     let run = move |args: Args| {
-        let (workspace, turn_diff, cabinet) = (workspace.clone(), turn_diff.clone(), cabinet.clone());
+        let (workspace, turn_diff, cabinet) =
+            (workspace.clone(), turn_diff.clone(), cabinet.clone());
         blocking(move || write(&workspace, &turn_diff, &cabinet, args))
     };
-    tool("write_file", "Writes a file as a whole, from a text or from a document of the File Cabinet.", run)
-        .risk(|args| Risk::Guarded { reason: format!("writes {}", args["path"].as_str().unwrap_or_default()) })
-        .work(move |args| Work {
-            tool: "write_file".to_owned(),
-            args: json!([
-                doing.way_to(Path::new(args["path"].as_str().unwrap_or_default())),
-                args["content"],
-                args["file_key"]
-            ]),
-            manner: Value::Null,
-            way: Value::Null,
-        })
-        .preview(move |args| preview(&showing, &documents, args))
-        .agreement(move |args| agreement(&agreeing, args))
-        .render(|output: &Output| {
-            format!("{} {} ({} bytes)", if output.created { "created" } else { "wrote" }, output.path, output.bytes)
-        })
-        .aliases(aliases_of("write_file"))
-        .positional(&["file_key", "path"])
+    tool(
+        "write_file",
+        "Writes a file as a whole, from a text or from a document of the File Cabinet.",
+        run,
+    )
+    .risk(|args| Risk::Guarded {
+        reason: format!("writes {}", args["path"].as_str().unwrap_or_default()),
+    })
+    .work(move |args| Work {
+        tool: "write_file".to_owned(),
+        args: json!([
+            doing.way_to(Path::new(args["path"].as_str().unwrap_or_default())),
+            args["content"],
+            args["file_key"]
+        ]),
+        manner: Value::Null,
+        way: Value::Null,
+    })
+    .preview(move |args| preview(&showing, &documents, args))
+    .agreement(move |args| agreement(&agreeing, args))
+    .render(|output: &Output| {
+        format!(
+            "{} {} ({} bytes)",
+            if output.created { "created" } else { "wrote" },
+            output.path,
+            output.bytes
+        )
+    })
+    .aliases(aliases_of("write_file"))
+    .positional(&["file_key", "path"])
 }
 
 /// What the file is to be.
@@ -73,8 +90,11 @@ fn content(cabinet: &Arc<dyn Cabinet>, args: Args) -> Result<Vec<u8>, ToolError>
     match (args.content, args.file_key) {
         (Some(content), None) => Ok(content.into_bytes()),
         (None, Some(key)) => Ok(open(cabinet, &key)?.content),
-        _ => Err(ToolError::new("write_file takes either `content` or `file_key`")
-            .suggest("writeFile({ path: …, content: … }) or writeFile({ path: …, fileKey: … })")),
+        _ => Err(
+            ToolError::new("write_file takes either `content` or `file_key`").suggest(
+                "writeFile({ path: …, content: … }) or writeFile({ path: …, fileKey: … })",
+            ),
+        ),
     }
 }
 
@@ -91,25 +111,50 @@ fn write(
     slot.check_writable()?;
     let mode = slot.look()?;
     turn_diff.before_write(&path);
-    let bytes = (content.as_slice(), mode.unwrap_or(Mode::New { executable: false }));
-    commit(&[Write { slot: &slot, content: Some(bytes) }])?;
-    Ok(Output { path: slot.shown, bytes: content.len(), created: mode.is_none() })
+    let bytes = (
+        content.as_slice(),
+        mode.unwrap_or(Mode::New { executable: false }),
+    );
+    commit(&[Write {
+        slot: &slot,
+        content: Some(bytes),
+    }])?;
+    Ok(Output {
+        path: slot.shown,
+        bytes: content.len(),
+        created: mode.is_none(),
+    })
 }
 
 /// What "for this script" covers: the same file, wherever a link leads now.
 fn agreement(workspace: &Workspace, args: &Value) -> Option<String> {
     let path = workspace.absolute(args["path"].as_str()?, None);
-    let real = workspace.slot(&path, Links::Follow).map_or(path, |slot| slot.real());
+    let real = workspace
+        .slot(&path, Links::Follow)
+        .map_or(path, |slot| slot.real());
     Some(real.to_string_lossy().into_owned())
 }
 
 /// What the file is now against what it would be; nothing where it cannot be read or written.
 fn preview(workspace: &Workspace, cabinet: &Arc<dyn Cabinet>, args: &Value) -> Preview {
-    let Ok(args) = serde_json::from_value::<Args>(args.clone()) else { return Preview::default() };
+    let Ok(args) = serde_json::from_value::<Args>(args.clone()) else {
+        return Preview::default();
+    };
     let slot = workspace.slot(&workspace.absolute(&args.path, None), Links::Follow);
     let view = slot.and_then(|slot| {
-        let (old, new) = (slot.read()?.map(|(bytes, _)| bytes), content(cabinet, args)?);
-        Ok(View::Diff(bounded([file_diff(&slot.shown, &slot.shown, old.as_deref(), Some(&new))])))
+        let (old, new) = (
+            slot.read()?.map(|(bytes, _)| bytes),
+            content(cabinet, args)?,
+        );
+        Ok(View::Diff(bounded([file_diff(
+            &slot.shown,
+            &slot.shown,
+            old.as_deref(),
+            Some(&new),
+        )])))
     });
-    Preview { view: view.ok(), rule: None }
+    Preview {
+        view: view.ok(),
+        rule: None,
+    }
 }

@@ -59,7 +59,10 @@ fn under_untrusted_every_change_is_asked_for() {
                 let (code, message) = ran.error.as_ref().unwrap();
                 assert_eq!(
                     (*code, message.as_str()),
-                    (ErrorCode::ApprovalDeniedError, format!("{tool} was denied").as_str())
+                    (
+                        ErrorCode::ApprovalDeniedError,
+                        format!("{tool} was denied").as_str()
+                    )
                 );
                 assert_eq!(ran.ledger[0].status, CallStatus::Failed);
             },
@@ -69,7 +72,10 @@ fn under_untrusted_every_change_is_asked_for() {
             tool,
             args,
             |desk, ran| {
-                assert!(done(desk) && ran.asked.len() == 1 && ran.value.is_some(), "{tool}: {ran:?}");
+                assert!(
+                    done(desk) && ran.asked.len() == 1 && ran.value.is_some(),
+                    "{tool}: {ran:?}"
+                );
             },
         );
     }
@@ -77,7 +83,11 @@ fn under_untrusted_every_change_is_asked_for() {
 
 #[test]
 fn what_only_reads_needs_no_question() {
-    for command in [json!(["ls"]), json!(["bash", "-lc", "cat x | wc -l && pwd"]), json!(["git", "status"])] {
+    for command in [
+        json!(["ls"]),
+        json!(["bash", "-lc", "cat x | wc -l && pwd"]),
+        json!(["git", "status"]),
+    ] {
         let args = |_: &Desk| json!({"command": command});
         both_ways(
             || desk(ApprovalPolicy::Untrusted, no()),
@@ -123,7 +133,11 @@ fn what_is_dangerous_is_asked_for_under_every_policy() {
         desk
     };
     let there = |desk: &Desk| desk.path("work/doomed/file").exists();
-    for policy in [ApprovalPolicy::Untrusted, ApprovalPolicy::OnRequest, ApprovalPolicy::OnFailure] {
+    for policy in [
+        ApprovalPolicy::Untrusted,
+        ApprovalPolicy::OnRequest,
+        ApprovalPolicy::OnFailure,
+    ] {
         both_ways(
             || with_doomed(policy, no()),
             "exec",
@@ -158,9 +172,18 @@ fn what_is_dangerous_is_asked_for_under_every_policy() {
 fn denied_timed_out_and_cancelled_are_different_errors() {
     let args = json!({"command": ["touch", "made"]});
     for way in BOTH {
-        let with_words = desk(ApprovalPolicy::Untrusted, Answer::No(Some("use the Makefile".into())));
+        let with_words = desk(
+            ApprovalPolicy::Untrusted,
+            Answer::No(Some("use the Makefile".into())),
+        );
         let ran = with_words.call(way, "exec", &args);
-        assert_eq!(ran.error.unwrap(), (ErrorCode::ApprovalDeniedError, "exec was denied: use the Makefile".into()));
+        assert_eq!(
+            ran.error.unwrap(),
+            (
+                ErrorCode::ApprovalDeniedError,
+                "exec was denied: use the Makefile".into()
+            )
+        );
 
         let mut late = desk(ApprovalPolicy::Untrusted, no());
         late.person = Person::silent();
@@ -193,26 +216,49 @@ fn denied_timed_out_and_cancelled_are_different_errors() {
 
 #[test]
 fn a_script_can_catch_a_denial_and_go_on() {
-    let desk = desk(ApprovalPolicy::Untrusted, Answer::No(Some("not that".into())));
+    let desk = desk(
+        ApprovalPolicy::Untrusted,
+        Answer::No(Some("not that".into())),
+    );
     let output = desk.script(
         "try { await tools.exec({command: ['touch', 'made']}) } catch (e) { return [e.name, e.message, e.toolName] }",
     );
-    assert_eq!(output.value(), Some(json!(["ApprovalDeniedError", "exec was denied: not that", "exec"])));
+    assert_eq!(
+        output.value(),
+        Some(json!([
+            "ApprovalDeniedError",
+            "exec was denied: not that",
+            "exec"
+        ]))
+    );
 }
 
 #[test]
 fn calls_at_one_await_are_one_question() {
-    let call = |n: u32| ("exec", json!({"command": ["touch", format!("made{n}")], "approvalContext": "for the test"}));
+    let call = |n: u32| {
+        (
+            "exec",
+            json!({"command": ["touch", format!("made{n}")], "approvalContext": "for the test"}),
+        )
+    };
     let calls = [call(1), call(2), call(3)];
     both_ways_many(
         || desk(ApprovalPolicy::Untrusted, Answer::Once),
         |desk, way| desk.at_once(way, &calls),
         |desk, ledger| {
-            assert!(ledger.iter().all(|record| record.status == CallStatus::Done), "{ledger:?}");
+            assert!(
+                ledger
+                    .iter()
+                    .all(|record| record.status == CallStatus::Done),
+                "{ledger:?}"
+            );
             let asked = desk.person.asked.lock().unwrap();
             assert_eq!((asked.len(), asked[0].calls.len()), (1, 3));
             let first = &asked[0].calls[0];
-            assert_eq!((first.reason.as_str(), first.context.as_deref()), ("runs `touch made1`", Some("for the test")));
+            assert_eq!(
+                (first.reason.as_str(), first.context.as_deref()),
+                ("runs `touch made1`", Some("for the test"))
+            );
         },
     );
     // A script has lines, which are shown.
@@ -221,7 +267,15 @@ fn calls_at_one_await_are_one_question() {
     let asked = desk.person.asked.lock().unwrap();
     let first = &asked[0].calls[0];
     assert_eq!(first.line, Some(1));
-    assert!(first.snippet.as_ref().unwrap().contains(">   1 | await Promise.allSettled"), "{:?}", first.snippet);
+    assert!(
+        first
+            .snippet
+            .as_ref()
+            .unwrap()
+            .contains(">   1 | await Promise.allSettled"),
+        "{:?}",
+        first.snippet
+    );
 }
 
 #[test]
@@ -239,14 +293,27 @@ fn sees_what_would_happen(way: Way) {
     };
     let patch = "*** Begin Patch\n*** Update File: file\n@@\n one\n-two\n+zwei\n*** End Patch\n";
     let ran = seen("apply_patch", json!({"patch": patch}));
-    let Some(View::Diff(diff)) = &ran.asked[0].calls[0].preview.view else { panic!("{:?}", ran.asked) };
+    let Some(View::Diff(diff)) = &ran.asked[0].calls[0].preview.view else {
+        panic!("{:?}", ran.asked)
+    };
     assert!(diff.contains("-two\n+zwei\n"), "{diff}");
-    let ran = seen("write_file", json!({"path": "file", "content": "one\ndos\n"}));
-    let Some(View::Diff(diff)) = &ran.asked[0].calls[0].preview.view else { panic!("{:?}", ran.asked) };
+    let ran = seen(
+        "write_file",
+        json!({"path": "file", "content": "one\ndos\n"}),
+    );
+    let Some(View::Diff(diff)) = &ran.asked[0].calls[0].preview.view else {
+        panic!("{:?}", ran.asked)
+    };
     assert!(diff.contains("-two\n+dos\n"), "{diff}");
-    let ran = seen("exec", json!({"command": ["bash", "-lc", "cd sub && npm 'test' -- --watch"]}));
+    let ran = seen(
+        "exec",
+        json!({"command": ["bash", "-lc", "cd sub && npm 'test' -- --watch"]}),
+    );
     let preview = &ran.asked[0].calls[0].preview;
-    assert_eq!(preview.view, Some(View::Commands("cd sub &&\nnpm 'test' -- --watch".into())));
+    assert_eq!(
+        preview.view,
+        Some(View::Commands("cd sub &&\nnpm 'test' -- --watch".into()))
+    );
 }
 
 #[test]
@@ -261,7 +328,10 @@ fn what_is_dangerous_is_named_however_long_the_script_is() {
         (
             vec![
                 ("exec_command", json!({"cmd": "cat", "yieldTimeMs": 100})),
-                ("write_stdin", json!({"sessionId": "last", "chars": typed, "yieldTimeMs": 100})),
+                (
+                    "write_stdin",
+                    json!({"sessionId": "last", "chars": typed, "yieldTimeMs": 100}),
+                ),
             ],
             "types `rm -rf a`: it removes files by force, in `echo 1",
         ),
@@ -271,7 +341,11 @@ fn what_is_dangerous_is_named_however_long_the_script_is() {
             |desk, way| desk.in_turn(way, &calls),
             |desk, _| {
                 let asked = desk.person.asked.lock().unwrap();
-                assert!(asked[0].calls[0].reason.starts_with(expected), "{:?}", asked[0].calls[0].reason);
+                assert!(
+                    asked[0].calls[0].reason.starts_with(expected),
+                    "{:?}",
+                    asked[0].calls[0].reason
+                );
             },
         );
     }
@@ -295,7 +369,12 @@ fn without_a_wall_what_may_show_secrets_is_asked_for() {
         elsewhere(json!(["grep", "-r", "hunter2", ".."]), "."),
         elsewhere(json!(["rg", "hunter2"]), ".."),
     ] {
-        both_ways(open, "exec", |_| args.clone(), |_, ran| assert_eq!(ran.asked.len(), 1, "{args}: {ran:?}"));
+        both_ways(
+            open,
+            "exec",
+            |_| args.clone(),
+            |_, ran| assert_eq!(ran.asked.len(), 1, "{args}: {ran:?}"),
+        );
         // Behind the wall there is nothing to be seen.
         both_ways(
             walled,
@@ -303,7 +382,11 @@ fn without_a_wall_what_may_show_secrets_is_asked_for() {
             |_| args.clone(),
             |_, ran| {
                 assert!(ran.asked.is_empty(), "{args}: {ran:?}");
-                let shown = ran.value.as_ref().map(|value| value["stdout"].to_string()).unwrap_or_default();
+                let shown = ran
+                    .value
+                    .as_ref()
+                    .map(|value| value["stdout"].to_string())
+                    .unwrap_or_default();
                 assert!(!shown.contains("hunter2 of"), "{args}: {shown}");
             },
         );
@@ -314,7 +397,12 @@ fn without_a_wall_what_may_show_secrets_is_asked_for() {
         elsewhere(json!(["grep", "-r", "x", "."]), "."),
         elsewhere(json!(["ls", ".."]), "."),
     ] {
-        both_ways(open, "exec", |_| args.clone(), |_, ran| assert!(ran.asked.is_empty(), "{args}: {ran:?}"));
+        both_ways(
+            open,
+            "exec",
+            |_| args.clone(),
+            |_, ran| assert!(ran.asked.is_empty(), "{args}: {ran:?}"),
+        );
     }
 }
 
@@ -327,7 +415,12 @@ fn for_this_script_is_for_this_script() {
         || desk(ApprovalPolicy::Untrusted, Answer::ThisScript),
         |desk, way| desk.in_turn(way, &calls),
         |desk, ledger| {
-            assert!(ledger.iter().all(|record| record.status == CallStatus::Done), "{ledger:?}");
+            assert!(
+                ledger
+                    .iter()
+                    .all(|record| record.status == CallStatus::Done),
+                "{ledger:?}"
+            );
             assert_eq!(desk.questions(), 2);
         },
     );
@@ -347,15 +440,39 @@ fn always_is_remembered_by_its_prefix() {
         let keep = saved.clone();
         let desk = desk(ApprovalPolicy::Untrusted, Answer::Always);
         *desk.settings.lock().unwrap() = Some(CommandSettings {
-            save_rule: Some(Box::new(move |rule| keep.lock().unwrap().push(rule.clone()))),
+            save_rule: Some(Box::new(move |rule| {
+                keep.lock().unwrap().push(rule.clone())
+            })),
             ..Default::default()
         });
         let git = |words: &[&str]| ("exec", json!({"command": ([&["git"], words].concat())}));
-        let ledger = desk.in_turn(way, &[git(&["add", "a"]), git(&["add", "b"]), git(&["commit", "-m", "x"])]);
-        assert!(ledger.iter().all(|record| record.status == CallStatus::Done), "{ledger:?}");
-        assert_eq!(desk.questions(), 2, "the rule for `git add` covers the second");
+        let ledger = desk.in_turn(
+            way,
+            &[
+                git(&["add", "a"]),
+                git(&["add", "b"]),
+                git(&["commit", "-m", "x"]),
+            ],
+        );
+        assert!(
+            ledger
+                .iter()
+                .all(|record| record.status == CallStatus::Done),
+            "{ledger:?}"
+        );
+        assert_eq!(
+            desk.questions(),
+            2,
+            "the rule for `git add` covers the second"
+        );
         let saved = saved.lock().unwrap();
-        assert_eq!(saved[0], Rule { prefix: vec!["git".into(), "add".into()], unconfined: false });
+        assert_eq!(
+            saved[0],
+            Rule {
+                prefix: vec!["git".into(), "add".into()],
+                unconfined: false
+            }
+        );
         assert_eq!(saved.len(), 2);
     }
 }
@@ -364,8 +481,14 @@ fn always_is_remembered_by_its_prefix() {
 fn saved_rules_spare_the_question() {
     let with_rules = || {
         let desk = desk(ApprovalPolicy::Untrusted, no());
-        let rules = Rules { confined: vec![vec!["touch".into(), "made".into()]], unconfined: Vec::new() };
-        *desk.settings.lock().unwrap() = Some(CommandSettings { rules, ..Default::default() });
+        let rules = Rules {
+            confined: vec![vec!["touch".into(), "made".into()]],
+            unconfined: Vec::new(),
+        };
+        *desk.settings.lock().unwrap() = Some(CommandSettings {
+            rules,
+            ..Default::default()
+        });
         desk
     };
     both_ways(
@@ -373,41 +496,67 @@ fn saved_rules_spare_the_question() {
         "exec",
         |_| json!({"command": ["touch", "made", "more"]}),
         |desk, ran| {
-            assert!(ran.asked.is_empty() && desk.path("work/made").exists(), "{ran:?}");
+            assert!(
+                ran.asked.is_empty() && desk.path("work/made").exists(),
+                "{ran:?}"
+            );
         },
     );
-    for other in [json!(["touch", "other"]), json!(["sh", "-c", "touch made; touch $(echo other)"])] {
+    for other in [
+        json!(["touch", "other"]),
+        json!(["sh", "-c", "touch made; touch $(echo other)"]),
+    ] {
         both_ways(
             with_rules,
             "exec",
             |_| json!({"command": other}),
             |desk, ran| {
-                assert!(ran.asked.len() == 1 && !desk.path("work/other").exists(), "{ran:?}");
+                assert!(
+                    ran.asked.len() == 1 && !desk.path("work/other").exists(),
+                    "{ran:?}"
+                );
             },
         );
     }
     // A rule for the sandbox is none for leaving it.
     let outside = json!({"command": ["touch", "made"], "withEscalatedPermissions": true});
-    both_ways(with_rules, "exec", |_| outside.clone(), |_, ran| assert_eq!(ran.asked.len(), 1));
+    both_ways(
+        with_rules,
+        "exec",
+        |_| outside.clone(),
+        |_, ran| assert_eq!(ran.asked.len(), 1),
+    );
 }
 
 #[test]
 fn leaving_the_sandbox_takes_a_person() {
     let args = |_: &Desk| json!({"command": ["sh", "-c", "echo out > ../outside/new"], "withEscalatedPermissions": true, "justification": "to see it"});
     let out = |desk: &Desk| desk.path("outside/new").exists();
-    for policy in [ApprovalPolicy::OnRequest, ApprovalPolicy::Untrusted, ApprovalPolicy::OnFailure] {
+    for policy in [
+        ApprovalPolicy::OnRequest,
+        ApprovalPolicy::Untrusted,
+        ApprovalPolicy::OnFailure,
+    ] {
         both_ways(
             || desk(policy, Answer::Once),
             "exec",
             args,
             |desk, ran| {
                 assert!(
-                    out(desk) && ran.asked[0].calls[0].reason.contains("without the sandbox: to see it"),
+                    out(desk)
+                        && ran.asked[0].calls[0]
+                            .reason
+                            .contains("without the sandbox: to see it"),
                     "{ran:?}"
                 );
             },
         );
-        both_ways(|| desk(policy, no()), "exec", args, |desk, _| assert!(!out(desk)));
+        both_ways(
+            || desk(policy, no()),
+            "exec",
+            args,
+            |desk, _| assert!(!out(desk)),
+        );
     }
     both_ways(
         || desk(ApprovalPolicy::Never, Answer::Once),
@@ -433,7 +582,12 @@ fn what_the_sandbox_stopped_may_run_again_if_a_person_agrees() {
             let ids: Vec<&str> = ran.ledger.iter().map(|record| record.id.as_str()).collect();
             assert_eq!(ids, ["tool_1", "tool_1.again"]);
             assert_ne!(ran.ledger[0].args_digest, ran.ledger[1].args_digest);
-            assert!(ran.asked[0].calls[0].reason.contains("it seems that the sandbox stopped it"), "{ran:?}");
+            assert!(
+                ran.asked[0].calls[0]
+                    .reason
+                    .contains("it seems that the sandbox stopped it"),
+                "{ran:?}"
+            );
         },
     );
     both_ways(
@@ -441,7 +595,11 @@ fn what_the_sandbox_stopped_may_run_again_if_a_person_agrees() {
         "exec",
         args,
         |desk, ran| {
-            assert_eq!((tried(desk), ran.asked.len(), ran.ledger.len()), (0, 1, 1), "{ran:?}");
+            assert_eq!(
+                (tried(desk), ran.asked.len(), ran.ledger.len()),
+                (0, 1, 1),
+                "{ran:?}"
+            );
             assert_eq!(ran.value.as_ref().unwrap()["sandboxDenied"], json!(true));
         },
     );
@@ -451,7 +609,11 @@ fn what_the_sandbox_stopped_may_run_again_if_a_person_agrees() {
         "exec",
         args,
         |desk, ran| {
-            assert_eq!((tried(desk), ran.asked.len(), ran.ledger.len()), (0, 0, 1), "{ran:?}");
+            assert_eq!(
+                (tried(desk), ran.asked.len(), ran.ledger.len()),
+                (0, 0, 1),
+                "{ran:?}"
+            );
         },
     );
 }
@@ -466,16 +628,27 @@ fn the_clock_stands_while_a_person_thinks() {
         ) -> futures_util::future::BoxFuture<'a, selvedge_protocol::ApprovalDecision> {
             Box::pin(async {
                 tokio::time::sleep(Duration::from_millis(700)).await;
-                selvedge_protocol::ApprovalDecision::Answered(vec![Answer::Once; request.calls.len()])
+                selvedge_protocol::ApprovalDecision::Answered(vec![
+                    Answer::Once;
+                    request.calls.len()
+                ])
             })
         }
     }
     let mut desk = desk(ApprovalPolicy::Untrusted, no());
     desk.limits.timeout_ms = 500;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let orchestrator = desk.orchestrator(&desk.toolbox()).with_approver(Arc::new(Slow));
-    let harness = selvedge_script::Harness::new(orchestrator).unwrap().with_limits(desk.limits.clone());
-    let output = runtime.block_on(harness.run("await tools.exec({command: ['touch', 'made']}); return 'in time'"));
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let orchestrator = desk
+        .orchestrator(&desk.toolbox())
+        .with_approver(Arc::new(Slow));
+    let harness = selvedge_script::Harness::new(orchestrator)
+        .unwrap()
+        .with_limits(desk.limits.clone());
+    let output = runtime
+        .block_on(harness.run("await tools.exec({command: ['touch', 'made']}); return 'in time'"));
     assert_eq!(output.value(), Some(json!("in time")), "{:?}", output.error);
 }
 
@@ -485,8 +658,14 @@ fn variables_and_other_folders_make_every_command_a_question() {
         let mut desk = desk(ApprovalPolicy::Untrusted, no());
         desk.policy = ApprovalPolicy::Untrusted;
         desk.write("work/evil/ls", "#!/bin/sh\ntouch made\n");
-        let rules = Rules { confined: vec![vec!["make".into()]], unconfined: vec![vec!["git".into(), "fetch".into()]] };
-        *desk.settings.lock().unwrap() = Some(CommandSettings { rules, ..Default::default() });
+        let rules = Rules {
+            confined: vec![vec!["make".into()]],
+            unconfined: vec![vec!["git".into(), "fetch".into()]],
+        };
+        *desk.settings.lock().unwrap() = Some(CommandSettings {
+            rules,
+            ..Default::default()
+        });
         desk
     };
     for args in [
@@ -504,8 +683,13 @@ fn variables_and_other_folders_make_every_command_a_question() {
                 assert!(!desk.path("work/made").exists());
                 let call = &ran.asked[0].calls[0];
                 assert_eq!(call.preview.rule, None, "{args}");
-                let Some(View::Commands(view)) = &call.preview.view else { panic!("{call:?}") };
-                assert!(view.contains("\nwith ") || view.contains("\nin evil"), "{view}");
+                let Some(View::Commands(view)) = &call.preview.view else {
+                    panic!("{call:?}")
+                };
+                assert!(
+                    view.contains("\nwith ") || view.contains("\nin evil"),
+                    "{view}"
+                );
             },
         );
     }
@@ -515,15 +699,35 @@ fn variables_and_other_folders_make_every_command_a_question() {
 fn for_this_script_covers_no_other_command() {
     let exec = |args: Value| ("exec", args);
     let add = |names: &str, text: &str| {
-        let files: String = names.chars().map(|name| format!("*** Add File: {name}\n+{text}\n")).collect();
-        ("apply_patch", json!({"patch": format!("*** Begin Patch\n{files}*** End Patch\n")}))
+        let files: String = names
+            .chars()
+            .map(|name| format!("*** Add File: {name}\n+{text}\n"))
+            .collect();
+        (
+            "apply_patch",
+            json!({"patch": format!("*** Begin Patch\n{files}*** End Patch\n")}),
+        )
     };
     let envelope = |body: &str| format!("*** Begin Patch\n{body}\n*** End Patch\n");
     let heredoc = |body: &str| format!("apply_patch <<'EOF'\n{}EOF\n", envelope(body));
-    let patch =
-        |body: &str, cwd: Option<&str>| ("apply_patch", json!({"patch": envelope(body), "cwd": cwd.unwrap_or(".")}));
-    let cd = |folder: &str, body: &str| ("apply_patch", json!({"patch": format!("cd {folder} && {}", heredoc(body))}));
-    let moved = |from: &str, to: &str| patch(&format!("*** Update File: {from}\n*** Move to: {to}\n@@\n-x\n+y"), None);
+    let patch = |body: &str, cwd: Option<&str>| {
+        (
+            "apply_patch",
+            json!({"patch": envelope(body), "cwd": cwd.unwrap_or(".")}),
+        )
+    };
+    let cd = |folder: &str, body: &str| {
+        (
+            "apply_patch",
+            json!({"patch": format!("cd {folder} && {}", heredoc(body))}),
+        )
+    };
+    let moved = |from: &str, to: &str| {
+        patch(
+            &format!("*** Update File: {from}\n*** Move to: {to}\n@@\n-x\n+y"),
+            None,
+        )
+    };
     let write = |path: &str| ("write_file", json!({"path": path, "content": "x"}));
     let touch = json!({"command": ["touch", "a"]});
     for (first, second, questions) in [
@@ -532,26 +736,57 @@ fn for_this_script_covers_no_other_command() {
             exec(json!({"command": ["bash", "-c", "cd . && touch made"]})),
             2,
         ),
-        (exec(touch.clone()), exec(json!({"command": ["touch", "a"], "withEscalatedPermissions": true})), 2),
+        (
+            exec(touch.clone()),
+            exec(json!({"command": ["touch", "a"], "withEscalatedPermissions": true})),
+            2,
+        ),
         // Another spelling of the same folder.
-        (exec(touch.clone()), exec(json!({"command": ["touch", "a"], "cwd": ".git/.."})), 1),
+        (
+            exec(touch.clone()),
+            exec(json!({"command": ["touch", "a"], "cwd": ".git/.."})),
+            1,
+        ),
         // The same files need no second question, others do.
         (add("abcd", "one"), add("abcd", "two"), 1),
         (add("abcd", "one"), add("abef", "one"), 2),
         // A file of the same name elsewhere is another.
-        (patch("*** Add File: a\n+x", None), patch("*** Add File: a\n+x", Some("sub")), 2),
-        (patch("*** Add File: sub/a\n+x", None), patch("*** Add File: a\n+y", Some("sub")), 1),
-        (patch("*** Add File: a\n+x", None), cd("sub", "*** Add File: a\n+x"), 2),
+        (
+            patch("*** Add File: a\n+x", None),
+            patch("*** Add File: a\n+x", Some("sub")),
+            2,
+        ),
+        (
+            patch("*** Add File: sub/a\n+x", None),
+            patch("*** Add File: a\n+y", Some("sub")),
+            1,
+        ),
+        (
+            patch("*** Add File: a\n+x", None),
+            cd("sub", "*** Add File: a\n+x"),
+            2,
+        ),
         // So is what is done to it, and where its content comes from.
-        (patch("*** Update File: file\n@@\n-x\n+y", None), patch("*** Delete File: file", None), 2),
+        (
+            patch("*** Update File: file\n@@\n-x\n+y", None),
+            patch("*** Delete File: file", None),
+            2,
+        ),
         (moved("file", "new"), moved("other", "new"), 2),
         (
             patch("*** Add File: a\n+x", None),
-            ("apply_patch", json!({"patch": "diff --git a/a b/a\nold mode 100644\nnew mode 100755\n"})),
+            (
+                "apply_patch",
+                json!({"patch": "diff --git a/a b/a\nold mode 100644\nnew mode 100755\n"}),
+            ),
             2,
         ),
         // A link that leads elsewhere by now.
-        (write("link"), exec(json!({"command": ["ln", "-sf", "other", "link"]})), 2),
+        (
+            write("link"),
+            exec(json!({"command": ["ln", "-sf", "other", "link"]})),
+            2,
+        ),
         (write("link"), write("file"), 1),
         (write("link"), write("other"), 2),
         // A patch in a command is the patch.
@@ -587,9 +822,15 @@ fn for_this_script_covers_no_other_command() {
 fn typing_into_a_terminal_is_judged_too() {
     let calls = [
         ("exec_command", json!({"cmd": "sh", "yieldTimeMs": 200})),
-        ("write_stdin", json!({"sessionId": "last", "chars": "rm -rf doomed\n", "yieldTimeMs": 500})),
+        (
+            "write_stdin",
+            json!({"sessionId": "last", "chars": "rm -rf doomed\n", "yieldTimeMs": 500}),
+        ),
     ];
-    for (answer, there, status) in [(no(), true, CallStatus::Failed), (Answer::Once, false, CallStatus::Done)] {
+    for (answer, there, status) in [
+        (no(), true, CallStatus::Failed),
+        (Answer::Once, false, CallStatus::Done),
+    ] {
         both_ways_many(
             || {
                 let desk = desk(ApprovalPolicy::OnRequest, answer.clone());
@@ -608,7 +849,11 @@ fn typing_into_a_terminal_is_judged_too() {
 #[test]
 fn what_was_agreed_for_a_second_attempt_holds_for_the_next() {
     let touch = || ("exec", json!({"command": ["touch", "../outside/made"]}));
-    for (answer, questions) in [(Answer::Once, 2), (Answer::ThisScript, 1), (Answer::Always, 1)] {
+    for (answer, questions) in [
+        (Answer::Once, 2),
+        (Answer::ThisScript, 1),
+        (Answer::Always, 1),
+    ] {
         both_ways_many(
             || desk(ApprovalPolicy::OnFailure, answer.clone()),
             |desk, way| desk.in_turn(way, &[touch(), touch()]),
@@ -617,8 +862,19 @@ fn what_was_agreed_for_a_second_attempt_holds_for_the_next() {
                 assert_eq!(ids, ["tool_1", "tool_1.again", "tool_2", "tool_2.again"]);
                 let asked = desk.person.asked.lock().unwrap();
                 assert_eq!(asked.len(), questions);
-                assert!(asked[0].calls[0].reason.contains("touch ../outside/made"), "{:?}", asked[0]);
-                assert!(asked[0].calls[0].preview.rule.as_ref().unwrap().contains("without the sandbox"));
+                assert!(
+                    asked[0].calls[0].reason.contains("touch ../outside/made"),
+                    "{:?}",
+                    asked[0]
+                );
+                assert!(
+                    asked[0].calls[0]
+                        .preview
+                        .rule
+                        .as_ref()
+                        .unwrap()
+                        .contains("without the sandbox")
+                );
                 assert!(desk.path("outside/made").exists());
             },
         );
@@ -633,14 +889,26 @@ fn a_script_can_catch_a_cancelled_question_and_go_on() {
             &'a self,
             _: &'a selvedge_protocol::ApprovalRequest,
         ) -> futures_util::future::BoxFuture<'a, selvedge_protocol::ApprovalDecision> {
-            Box::pin(std::future::ready(selvedge_protocol::ApprovalDecision::Cancelled))
+            Box::pin(std::future::ready(
+                selvedge_protocol::ApprovalDecision::Cancelled,
+            ))
         }
     }
     let desk = desk(ApprovalPolicy::Untrusted, no());
-    let orchestrator = desk.orchestrator(&desk.toolbox()).with_approver(Arc::new(Dismissive));
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let orchestrator = desk
+        .orchestrator(&desk.toolbox())
+        .with_approver(Arc::new(Dismissive));
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
     let harness = selvedge_script::Harness::new(orchestrator).unwrap();
     let script = "try { await tools.exec({command: ['touch', 'made']}) } catch (e) { return [e.name, e.message] }";
     let output = runtime.block_on(harness.run(script));
-    assert_eq!(output.value(), Some(json!(["ToolAbortedError", "exec was stopped"])), "{:?}", output.error);
+    assert_eq!(
+        output.value(),
+        Some(json!(["ToolAbortedError", "exec was stopped"])),
+        "{:?}",
+        output.error
+    );
 }

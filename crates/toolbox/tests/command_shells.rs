@@ -24,7 +24,10 @@ const PIECES: &str = concat!(
 
 #[test]
 fn shells_run_the_words_that_were_read_and_no_others() {
-    let shells: Vec<&str> = ["/bin/bash", "/bin/dash"].into_iter().filter(|path| Path::new(path).exists()).collect();
+    let shells: Vec<&str> = ["/bin/bash", "/bin/dash"]
+        .into_iter()
+        .filter(|path| Path::new(path).exists())
+        .collect();
     if shells.is_empty() {
         return eprintln!("no shell here: nothing to compare with");
     }
@@ -43,14 +46,21 @@ fn shells_run_the_words_that_were_read_and_no_others() {
         let argv = ["bash", "-c", &script].map(str::to_owned);
         let commands = judge_command(&argv).commands;
         // With other programs it would say nothing, and who knows what they do.
-        if commands.is_empty() || !commands.iter().all(|words| PROGRAMS.contains(&words[0].as_str())) {
+        if commands.is_empty()
+            || !commands
+                .iter()
+                .all(|words| PROGRAMS.contains(&words[0].as_str()))
+        {
             continue;
         }
         compared += 1;
         for shell in &shells {
             for words in run(shell, &script, dir.path()) {
                 ran += 1;
-                assert!(commands.contains(&words), "{shell} ran {words:?} of {script:?}, read as {commands:?}");
+                assert!(
+                    commands.contains(&words),
+                    "{shell} ran {words:?} of {script:?}, read as {commands:?}"
+                );
             }
         }
     }
@@ -61,11 +71,22 @@ fn run(shell: &str, script: &str, dir: &Path) -> Vec<Vec<String>> {
     let notes = tempfile::tempdir_in(dir).unwrap();
     let mut command = Command::new(shell);
     // No patterns: what they stand for is not what was read.
-    command.args(["-f", "-c", script]).current_dir(dir).env_clear().stdin(Stdio::null());
-    command.env("PATH", dir.join("bin")).env("NOTES", notes.path()).output().unwrap();
-    let noted =
-        std::fs::read_dir(notes.path()).unwrap().map(|file| std::fs::read_to_string(file.unwrap().path()).unwrap());
-    noted.map(|words| words.split_terminator('\0').map(str::to_owned).collect()).collect()
+    command
+        .args(["-f", "-c", script])
+        .current_dir(dir)
+        .env_clear()
+        .stdin(Stdio::null());
+    command
+        .env("PATH", dir.join("bin"))
+        .env("NOTES", notes.path())
+        .output()
+        .unwrap();
+    let noted = std::fs::read_dir(notes.path())
+        .unwrap()
+        .map(|file| std::fs::read_to_string(file.unwrap().path()).unwrap());
+    noted
+        .map(|words| words.split_terminator('\0').map(str::to_owned).collect())
+        .collect()
 }
 
 /// The same scripts every time.

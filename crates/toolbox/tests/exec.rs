@@ -6,12 +6,18 @@ mod support;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use selvedge_protocol::{ApprovalPolicy, CallStatus, ErrorCode, Event, EventSink, OutputStream, RunStatus, View};
+use selvedge_protocol::{
+    ApprovalPolicy, CallStatus, ErrorCode, Event, EventSink, OutputStream, RunStatus, View,
+};
 use serde_json::{Value, json};
 use support::{BOTH, Desk, both_ways};
 
 fn exec(desk: &Desk, script: &str) -> Value {
-    let ran = desk.call(support::Way::Structured, "exec", &json!({"command": ["sh", "-c", script]}));
+    let ran = desk.call(
+        support::Way::Structured,
+        "exec",
+        &json!({"command": ["sh", "-c", script]}),
+    );
     ran.value.unwrap_or_else(|| panic!("{:?}", ran.error))
 }
 
@@ -28,7 +34,11 @@ fn a_command_runs_to_its_end_whatever_its_status() {
                 (&json!(3), &json!("out\n"), &json!("err\n"))
             );
             assert_eq!(
-                (&value["timedOut"], &value["truncated"], &value["sandboxDenied"]),
+                (
+                    &value["timedOut"],
+                    &value["truncated"],
+                    &value["sandboxDenied"]
+                ),
                 (&json!(false), &json!(false), &json!(false))
             );
             assert!(value["durationMs"].is_u64());
@@ -42,12 +52,14 @@ fn a_command_runs_to_its_end_whatever_its_status() {
 fn where_and_with_what_it_runs() {
     let desk = Desk::new();
     std::fs::create_dir(desk.path("work/sub")).unwrap();
-    let args =
-        json!({"argv": ["sh", "-c", "pwd; echo $GREETING; cat; tty"], "workdir": "sub", "env": {"GREETING": "hello"}});
+    let args = json!({"argv": ["sh", "-c", "pwd; echo $GREETING; cat; tty"], "workdir": "sub", "env": {"GREETING": "hello"}});
     let ran = desk.call(support::Way::Structured, "shell", &args);
     let value = ran.value.unwrap();
     let sub = desk.path("work/sub").canonicalize().unwrap();
-    assert_eq!(value["stdout"], json!(format!("{}\nhello\nnot a tty\n", sub.display())));
+    assert_eq!(
+        value["stdout"],
+        json!(format!("{}\nhello\nnot a tty\n", sub.display()))
+    );
 }
 
 #[test]
@@ -71,10 +83,25 @@ fn output_comes_in_order_and_is_told_as_it_comes() {
 #[test]
 fn too_much_output_keeps_its_ends() {
     let desk = Desk::new();
-    let value = exec(&desk, "echo first; yes filler | head -c 3000000; echo last; yes err | head -c 1000000 >&2");
-    let (stdout, stderr) = (value["stdout"].as_str().unwrap(), value["stderr"].as_str().unwrap());
-    assert!(stdout.starts_with("first\n") && stdout.ends_with("last\n") && stdout.contains("bytes left out"));
-    assert!(stdout.len() < 257 * 1024 && stderr.len() < 257 * 1024, "{} {}", stdout.len(), stderr.len());
+    let value = exec(
+        &desk,
+        "echo first; yes filler | head -c 3000000; echo last; yes err | head -c 1000000 >&2",
+    );
+    let (stdout, stderr) = (
+        value["stdout"].as_str().unwrap(),
+        value["stderr"].as_str().unwrap(),
+    );
+    assert!(
+        stdout.starts_with("first\n")
+            && stdout.ends_with("last\n")
+            && stdout.contains("bytes left out")
+    );
+    assert!(
+        stdout.len() < 257 * 1024 && stderr.len() < 257 * 1024,
+        "{} {}",
+        stdout.len(),
+        stderr.len()
+    );
     assert_eq!(value["truncated"], json!(true));
 }
 
@@ -88,7 +115,10 @@ fn a_time_out_ends_everything() {
         |_| json!({"command": ["sh", "-c", script], "timeoutMs": 300}),
         |desk, ran| {
             let value = ran.value.as_ref().unwrap();
-            assert_eq!((&value["timedOut"], &value["exitCode"]), (&json!(true), &json!(124)));
+            assert_eq!(
+                (&value["timedOut"], &value["exitCode"]),
+                (&json!(true), &json!(124))
+            );
             assert_unlocked(desk);
         },
     );
@@ -110,7 +140,10 @@ fn an_aborted_command_leaves_no_process_behind() {
             let started = Instant::now();
             // Until the grandchild runs.
             while !alive.exists() {
-                assert!(started.elapsed() < Duration::from_secs(20), "it never started");
+                assert!(
+                    started.elapsed() < Duration::from_secs(20),
+                    "it never started"
+                );
                 std::thread::yield_now();
             }
             cancel.cancel();
@@ -119,9 +152,16 @@ fn an_aborted_command_leaves_no_process_behind() {
         let args = json!({"command": ["sh", "-c", "(setsid flock alive sleep 600 &) ; sleep 600"]});
         let ran = desk.call(way, "exec", &args);
         let cancelled = watcher.join().unwrap();
-        assert!(cancelled.elapsed() < Duration::from_secs(3), "{way:?} took {:?}", cancelled.elapsed());
+        assert!(
+            cancelled.elapsed() < Duration::from_secs(3),
+            "{way:?} took {:?}",
+            cancelled.elapsed()
+        );
         assert_eq!(ran.ledger[0].status, CallStatus::Aborted, "{way:?}");
-        assert_eq!(ran.ledger[0].error.as_ref().unwrap().code, ErrorCode::ToolAbortedError);
+        assert_eq!(
+            ran.ledger[0].error.as_ref().unwrap().code,
+            ErrorCode::ToolAbortedError
+        );
         assert_unlocked(&desk);
     }
 }
@@ -134,7 +174,12 @@ fn background_processes_live_as_long_as_the_script() {
          const held = await tools.exec({command: ['flock', '-n', 'alive', 'true']});
          return [first.stdout, held.exitCode]",
     );
-    assert_eq!(output.value(), Some(json!(["left\n", 1])), "{:?}", output.error);
+    assert_eq!(
+        output.value(),
+        Some(json!(["left\n", 1])),
+        "{:?}",
+        output.error
+    );
     assert_unlocked(&desk);
 }
 
@@ -142,7 +187,8 @@ fn background_processes_live_as_long_as_the_script() {
 fn a_script_that_runs_out_of_time_takes_its_commands_along() {
     let mut desk = Desk::new();
     desk.limits.timeout_ms = 600;
-    let output = desk.script("await tools.exec({command: ['sh', '-c', 'setsid flock alive sleep 600 & wait']})");
+    let output = desk
+        .script("await tools.exec({command: ['sh', '-c', 'setsid flock alive sleep 600 & wait']})");
     assert_eq!(output.status, RunStatus::Error);
     assert_eq!(output.error.unwrap().code, ErrorCode::ScriptTimeoutError);
     assert_unlocked(&desk);
@@ -151,10 +197,19 @@ fn a_script_that_runs_out_of_time_takes_its_commands_along() {
 #[test]
 fn what_cannot_run_says_why() {
     for (args, words) in [
-        (json!({"command": ["no-such-program-here"]}), "there is no program `no-such-program-here`"),
-        (json!({"command": ["ls -la"]}), "there is no program `ls -la`"),
+        (
+            json!({"command": ["no-such-program-here"]}),
+            "there is no program `no-such-program-here`",
+        ),
+        (
+            json!({"command": ["ls -la"]}),
+            "there is no program `ls -la`",
+        ),
         (json!({"command": []}), "there is no program to run"),
-        (json!({"command": ["ls"], "cwd": "nowhere"}), "cannot start in"),
+        (
+            json!({"command": ["ls"], "cwd": "nowhere"}),
+            "cannot start in",
+        ),
         (json!({"command": ["ls", "a\u{0}b"]}), "NUL"),
     ] {
         both_ways(
@@ -192,12 +247,26 @@ fn a_terminal_goes_on_between_calls() {
          let gone; try { await tools.writeStdin({sessionId: opened.sessionId, chars: 'x'}) } catch (e) { gone = e.message }
          return {opened, typed, ended, gone}",
     );
-    let value = output.value().unwrap_or_else(|| panic!("{:?}", output.error));
+    let value = output
+        .value()
+        .unwrap_or_else(|| panic!("{:?}", output.error));
     let id = &value["opened"]["sessionId"];
-    assert_eq!(value["opened"], json!({"output": "ready\r\na terminal\r\n", "sessionId": id}));
-    assert_eq!(value["typed"], json!({"output": "hello\r\ngot hello\r\n", "sessionId": id}));
+    assert_eq!(
+        value["opened"],
+        json!({"output": "ready\r\na terminal\r\n", "sessionId": id})
+    );
+    assert_eq!(
+        value["typed"],
+        json!({"output": "hello\r\ngot hello\r\n", "sessionId": id})
+    );
     assert_eq!(value["ended"]["exitCode"], json!(4), "{value}");
-    assert!(value["gone"].as_str().unwrap().contains(&format!("there is no terminal {id}")), "{value}");
+    assert!(
+        value["gone"]
+            .as_str()
+            .unwrap()
+            .contains(&format!("there is no terminal {id}")),
+        "{value}"
+    );
 }
 
 #[test]
@@ -207,7 +276,10 @@ fn a_terminal_that_ends_in_time_needs_no_session() {
         "execCommand",
         |_| json!({"cmd": "stty size; exit 2"}),
         |_, ran| {
-            assert_eq!(ran.value, Some(json!({"output": "40 120\r\n", "exitCode": 2})));
+            assert_eq!(
+                ran.value,
+                Some(json!({"output": "40 120\r\n", "exitCode": 2}))
+            );
         },
     );
 }
@@ -226,7 +298,10 @@ fn terminals_are_bounded_and_end_with_the_script() {
     );
     assert_eq!(
         output.value(),
-        Some(json!([16, "16 terminals are open, and no more are allowed"])),
+        Some(json!([
+            16,
+            "16 terminals are open, and no more are allowed"
+        ])),
         "{:?}",
         output.error
     );
@@ -252,7 +327,12 @@ fn terminals_opened_at_once_are_bounded_and_ended_ones_make_room() {
          let late; while (late === undefined) { try { late = await tools.execCommand({cmd: 'echo late'}) } catch (e) { if (!e.message.includes('16 terminals')) throw e } }
          return late.output",
     );
-    assert_eq!(output.value(), Some(json!("late\r\n")), "{:?}", output.error);
+    assert_eq!(
+        output.value(),
+        Some(json!("late\r\n")),
+        "{:?}",
+        output.error
+    );
 }
 
 #[test]
@@ -262,10 +342,26 @@ fn a_patch_in_a_command_is_applied_as_a_patch() {
     let heredoc = |patch: &str| format!("apply_patch <<'EOF'\n{patch}EOF\n");
     let made = |desk: &Desk, name: &str| desk.read(name) == "x\n";
     for (tool, args, name) in [
-        ("exec", json!({"command": ["apply_patch", add]}), "work/made"),
-        ("exec", json!({"command": ["bash", "-lc", heredoc(&add)]}), "work/made"),
-        ("exec", json!({"command": ["/bin/sh", "-c", format!("cd sub && {}", heredoc(&add))]}), "work/sub/made"),
-        ("exec", json!({"command": ["applypatch", add], "cwd": "sub"}), "work/sub/made"),
+        (
+            "exec",
+            json!({"command": ["apply_patch", add]}),
+            "work/made",
+        ),
+        (
+            "exec",
+            json!({"command": ["bash", "-lc", heredoc(&add)]}),
+            "work/made",
+        ),
+        (
+            "exec",
+            json!({"command": ["/bin/sh", "-c", format!("cd sub && {}", heredoc(&add))]}),
+            "work/sub/made",
+        ),
+        (
+            "exec",
+            json!({"command": ["applypatch", add], "cwd": "sub"}),
+            "work/sub/made",
+        ),
         ("exec_command", json!({"cmd": heredoc(&add)}), "work/made"),
     ] {
         both_ways(
@@ -273,7 +369,10 @@ fn a_patch_in_a_command_is_applied_as_a_patch() {
             tool,
             |_| args.clone(),
             |desk, ran| {
-                let value = ran.value.as_ref().unwrap_or_else(|| panic!("{args}: {ran:?}"));
+                let value = ran
+                    .value
+                    .as_ref()
+                    .unwrap_or_else(|| panic!("{args}: {ran:?}"));
                 assert_eq!(value["exitCode"], json!(0), "{args}: {value}");
                 assert!(made(desk, name) && ran.ledger.len() == 1, "{args}: {ran:?}");
             },
@@ -290,17 +389,33 @@ fn a_patch_in_a_command_is_applied_as_a_patch() {
             |_| args.clone(),
             |desk, ran| {
                 let call = &ran.asked[0].calls[0];
-                assert_eq!(call.reason, format!("changes {}", name.trim_start_matches("work/")), "{args}");
-                assert!(matches!(&call.preview.view, Some(View::Diff(diff)) if diff.contains("+x")), "{call:?}");
+                assert_eq!(
+                    call.reason,
+                    format!("changes {}", name.trim_start_matches("work/")),
+                    "{args}"
+                );
+                assert!(
+                    matches!(&call.preview.view, Some(View::Diff(diff)) if diff.contains("+x")),
+                    "{call:?}"
+                );
                 assert!(!made(desk, name));
             },
         );
     }
     // What cannot be applied, or is more than a patch, changes nothing and says why, as a program would.
     for (command, why) in [
-        (json!(["apply_patch", patch("*** Delete File: missing")]), "missing does not exist"),
-        (json!(["apply_patch", patch("*** Add File: .git/hooks/a\n+x")]), ".git is protected"),
-        (json!(["bash", "-c", heredoc(&add) + "touch more"]), "nothing may follow the patch"),
+        (
+            json!(["apply_patch", patch("*** Delete File: missing")]),
+            "missing does not exist",
+        ),
+        (
+            json!(["apply_patch", patch("*** Add File: .git/hooks/a\n+x")]),
+            ".git is protected",
+        ),
+        (
+            json!(["bash", "-c", heredoc(&add) + "touch more"]),
+            "nothing may follow the patch",
+        ),
     ] {
         both_ways(
             Desk::new,
@@ -308,7 +423,10 @@ fn a_patch_in_a_command_is_applied_as_a_patch() {
             |_| json!({"command": command}),
             |desk, ran| {
                 let value = ran.value.as_ref().unwrap();
-                assert_eq!((&value["exitCode"], &value["sandboxDenied"]), (&json!(1), &json!(false)));
+                assert_eq!(
+                    (&value["exitCode"], &value["sandboxDenied"]),
+                    (&json!(1), &json!(false))
+                );
                 assert!(value["stderr"].as_str().unwrap().contains(why), "{value}");
                 assert!(!desk.path("work/made").exists() && !desk.path("work/more").exists());
             },
@@ -334,7 +452,10 @@ fn a_command_of_no_words_says_what_is_missing() {
 fn what_the_wall_stopped_is_guessed_from_what_was_said() {
     let desk = Desk::new();
     for (said, denied) in [
-        ("curl: (7) Failed to connect to example.org port 443 after 0 ms: Couldn't connect to server", true),
+        (
+            "curl: (7) Failed to connect to example.org port 443 after 0 ms: Couldn't connect to server",
+            true,
+        ),
         ("curl: (6) Could not resolve host: example.org", true),
         ("touch: cannot touch '/etc/x': Read-only file system", true),
         ("assertion failed: left == right", false),

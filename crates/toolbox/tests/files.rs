@@ -22,8 +22,14 @@ impl Place {
         for folder in ["work/src", "work/.git/hooks", "outside", "private"] {
             std::fs::create_dir_all(dir.path().join(folder)).unwrap();
         }
-        let place = Self { dir, policy: SandboxPolicy::WorkspaceWrite };
-        place.write("work/src/main.rs", "fn main() {\n    if true {\n        run();\n    }\n}\n\nfn other() {}\n");
+        let place = Self {
+            dir,
+            policy: SandboxPolicy::WorkspaceWrite,
+        };
+        place.write(
+            "work/src/main.rs",
+            "fn main() {\n    if true {\n        run();\n    }\n}\n\nfn other() {}\n",
+        );
         place.write("work/src/lib.rs", "pub fn run() {}\n// TODO: more\n");
         place.write("work/.gitignore", "ignored.txt\n");
         place.write("work/ignored.txt", "TODO: never seen\n");
@@ -41,11 +47,16 @@ impl Place {
     }
 
     fn run(&self, source: &str) -> ScriptToolCallOutput {
-        let workspace = Workspace::open(&self.path("work"), self.policy, &[self.path("private")]).unwrap();
+        let workspace =
+            Workspace::open(&self.path("work"), self.policy, &[self.path("private")]).unwrap();
         let mut registry = Registry::new();
         Toolbox::new(workspace).register(&mut registry).unwrap();
         let harness = Harness::new(Orchestrator::new(registry)).unwrap();
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .unwrap();
         runtime.block_on(harness.run(source))
     }
 
@@ -56,20 +67,34 @@ impl Place {
     }
 
     fn error(&self, source: &str) -> String {
-        self.run(source).error.unwrap_or_else(|| panic!("no error: {source}")).message
+        self.run(source)
+            .error
+            .unwrap_or_else(|| panic!("no error: {source}"))
+            .message
     }
 }
 
 #[test]
 fn a_file_is_read_in_slices() {
     let place = Place::new();
-    let value = place.value("return await tools.readFile({path: 'src/main.rs', offset: 2, limit: 2})");
+    let value =
+        place.value("return await tools.readFile({path: 'src/main.rs', offset: 2, limit: 2})");
     assert_eq!(value["text"], json!("    if true {\n        run();\n"));
-    assert_eq!(value["content"], json!("L2:     if true {\nL3:         run();"));
-    assert_eq!((&value["totalLines"], &value["truncated"]), (&json!(7), &json!(true)));
+    assert_eq!(
+        value["content"],
+        json!("L2:     if true {\nL3:         run();")
+    );
+    assert_eq!(
+        (&value["totalLines"], &value["truncated"]),
+        (&json!(7), &json!(true))
+    );
     let whole = place.value("return await tools.readFile({filePath: 'src/lib.rs'})");
     assert_eq!(
-        (&whole["totalLines"], &whole["truncated"], &whole["encoding"]),
+        (
+            &whole["totalLines"],
+            &whole["truncated"],
+            &whole["encoding"]
+        ),
         (&json!(2), &json!(false), &json!("utf-8"))
     );
     assert_eq!(
@@ -81,7 +106,10 @@ fn a_file_is_read_in_slices() {
 #[test]
 fn a_block_is_read_by_its_indentation() {
     let value = Place::new().value("return (await tools.readFile({path: 'src/main.rs', mode: 'indentation', anchorLine: 3, maxLevels: 1})).content");
-    assert_eq!(value, json!("L2:     if true {\nL3:         run();\nL4:     }"));
+    assert_eq!(
+        value,
+        json!("L2:     if true {\nL3:         run();\nL4:     }")
+    );
 }
 
 #[test]
@@ -95,17 +123,24 @@ fn what_cannot_be_read_says_why() {
         ("{path: 'src'}", "src is a folder"),
         ("{path: 'data.bin'}", "data.bin is a binary file"),
         ("{path: 'src/lib.rs', offset: 0}", "counted from one"),
-        ("{path: 'src/lib.rs', offset: 9}", "past the end: src/lib.rs has 2 lines"),
+        (
+            "{path: 'src/lib.rs', offset: 9}",
+            "past the end: src/lib.rs has 2 lines",
+        ),
     ] {
         let error = place.error(&format!("await tools.readFile({args})"));
         assert!(error.contains(part), "{error}");
     }
     assert_eq!(
-        place.value("const f = await tools.readFile({path: 'wide.txt'}); return [f.text, f.encoding]"),
+        place.value(
+            "const f = await tools.readFile({path: 'wide.txt'}); return [f.text, f.encoding]"
+        ),
         json!(["hi\n", "utf-16le"])
     );
     assert_eq!(
-        place.value("const f = await tools.readFile({path: 'latin1.txt'}); return [f.text, f.lossy]"),
+        place.value(
+            "const f = await tools.readFile({path: 'latin1.txt'}); return [f.text, f.lossy]"
+        ),
         json!(["caf\u{fffd}\n", true])
     );
 }
@@ -121,17 +156,30 @@ fn private_folders_are_not_read_by_any_road() {
     }
     let error = place.error("return await tools.grepFiles({pattern: 'mine', path: '../private'})");
     assert!(error.contains("holds secrets"), "{error}");
-    assert!(place.error("await tools.listDir({path: '../private'})").contains("holds secrets"));
+    assert!(
+        place
+            .error("await tools.listDir({path: '../private'})")
+            .contains("holds secrets")
+    );
 
     // What the kernel tells of processes, our own first of all: keys stand in their environment.
     std::os::unix::fs::symlink("/proc/self/environ", place.path("work/environ")).unwrap();
     let open = std::fs::File::open(place.path("outside/secret.txt")).unwrap();
-    let mut other = std::process::Command::new("sleep").arg("60").env("KEY", "hunter2".repeat(3000)).spawn().unwrap();
+    let mut other = std::process::Command::new("sleep")
+        .arg("60")
+        .env("KEY", "hunter2".repeat(3000))
+        .spawn()
+        .unwrap();
     let others = format!("/proc/{}/environ", other.id());
     let descriptor = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&open));
-    for path in
-        ["/proc/self/environ", "/proc/thread-self/environ", &others, "environ", "/proc/self/status", &descriptor]
-    {
+    for path in [
+        "/proc/self/environ",
+        "/proc/thread-self/environ",
+        &others,
+        "environ",
+        "/proc/self/status",
+        &descriptor,
+    ] {
         for call in [
             format!("readFile({{path: {path:?}}})"),
             format!("saveToFc({{path: {path:?}}})"),
@@ -139,14 +187,22 @@ fn private_folders_are_not_read_by_any_road() {
         ] {
             let error = place.error(&format!("await tools.{call}"));
             let link = path.contains("/fd/") && error.contains("cannot be read");
-            assert!(error.contains("tells of processes") || link, "{call}: {error}");
+            assert!(
+                error.contains("tells of processes") || link,
+                "{call}: {error}"
+            );
         }
         if path != descriptor {
-            let error = place.error(&format!("await tools.grepFiles({{pattern: '.', path: {path:?}}})"));
+            let error = place.error(&format!(
+                "await tools.grepFiles({{pattern: '.', path: {path:?}}})"
+            ));
             assert!(error.contains("tells of processes"), "{path}: {error}");
         }
     }
-    for call in ["listDir({path: '/proc/self'})", "fileSearch({pattern: '*', searchDirectory: '/proc/self'})"] {
+    for call in [
+        "listDir({path: '/proc/self'})",
+        "fileSearch({pattern: '*', searchDirectory: '/proc/self'})",
+    ] {
         let error = place.error(&format!("await tools.{call}"));
         assert!(error.contains("tells of processes"), "{call}: {error}");
     }
@@ -164,10 +220,17 @@ fn a_file_that_is_written_runs_with_nobody_elses_rights() {
         "applyPatch('*** Begin Patch\\n*** Update File: tool\\n@@\\n-old\\n+new\\n*** End Patch')",
     ] {
         place.write("work/tool", "old\n");
-        std::fs::set_permissions(place.path("work/tool"), std::fs::Permissions::from_mode(0o6755)).unwrap();
+        std::fs::set_permissions(
+            place.path("work/tool"),
+            std::fs::Permissions::from_mode(0o6755),
+        )
+        .unwrap();
         assert_eq!(mode("work/tool"), 0o6755, "the file cannot be made");
         place.value(&format!("await tools.{call}"));
-        assert_eq!(std::fs::read_to_string(place.path("work/tool")).unwrap(), "new\n");
+        assert_eq!(
+            std::fs::read_to_string(place.path("work/tool")).unwrap(),
+            "new\n"
+        );
         assert_eq!(mode("work/tool"), 0o755, "{call}");
     }
 }
@@ -183,10 +246,17 @@ fn lines_of_any_length_are_read_in_bounds() {
     let value = place.value(read);
     let length = value[0].as_u64().unwrap();
     assert!((500_000..=4 << 20).contains(&length), "{value}");
-    assert_eq!((&value[1], &value[2], &value[3]), (&json!(true), &json!(2), &json!(true)), "{value}");
+    assert_eq!(
+        (&value[1], &value[2], &value[3]),
+        (&json!(true), &json!(2), &json!(true)),
+        "{value}"
+    );
     assert!(value[4].as_u64().unwrap() < 1000, "{value}");
     let peak = std::fs::read_to_string("/proc/self/status").unwrap();
-    let peak = peak.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    let peak = peak
+        .lines()
+        .find_map(|line| line.strip_prefix("VmHWM:"))
+        .unwrap();
     let peak: u64 = peak.trim().trim_end_matches(" kB").parse().unwrap();
     assert!(peak < 600 << 10, "{peak} kB were used");
     assert_eq!(
@@ -235,37 +305,73 @@ fn folders_are_listed() {
         entries.contains(&json!({"path": "src/main.rs", "kind": "file"}))
             && entries.contains(&json!({"path": "src", "kind": "dir"}))
     );
-    assert!(value["content"].as_str().unwrap().contains("  src/\n    lib.rs\n    main.rs\n"));
+    assert!(
+        value["content"]
+            .as_str()
+            .unwrap()
+            .contains("  src/\n    lib.rs\n    main.rs\n")
+    );
     let first = place.value("return await tools.listDir({dirPath: '.', limit: 1})");
-    assert_eq!((first["entries"].as_array().unwrap().len(), &first["truncated"]), (1, &json!(true)));
+    assert_eq!(
+        (
+            first["entries"].as_array().unwrap().len(),
+            &first["truncated"]
+        ),
+        (1, &json!(true))
+    );
 }
 
 #[test]
 fn lines_are_found() {
     let place = Place::new();
     let todo = json!([{"path": "src/lib.rs", "line": 2, "text": "// TODO: more"}]);
-    assert_eq!(place.value("return await tools.grepFiles({pattern: 'TODO'})"), todo);
     assert_eq!(
-        place.value("return await tools.grepFiles({pattern: 'todo', caseSensitive: false, include: '*.rs'})"),
+        place.value("return await tools.grepFiles({pattern: 'TODO'})"),
         todo
     );
-    assert_eq!(place.value("return await tools.grepFiles({pattern: 'todo'})"), json!([]));
-    assert_eq!(place.value("return await tools.grepFiles({pattern: 'TODO', filePattern: '*.md'})"), json!([]));
     assert_eq!(
-        place.value("return (await tools.grepFiles({pattern: '^fn', path: 'src/main.rs'})).map(m => m.line)"),
+        place.value(
+            "return await tools.grepFiles({pattern: 'todo', caseSensitive: false, include: '*.rs'})"
+        ),
+        todo
+    );
+    assert_eq!(
+        place.value("return await tools.grepFiles({pattern: 'todo'})"),
+        json!([])
+    );
+    assert_eq!(
+        place.value("return await tools.grepFiles({pattern: 'TODO', filePattern: '*.md'})"),
+        json!([])
+    );
+    assert_eq!(
+        place.value(
+            "return (await tools.grepFiles({pattern: '^fn', path: 'src/main.rs'})).map(m => m.line)"
+        ),
         json!([1, 7])
     );
-    assert!(place.error("await tools.grepFiles({pattern: '('})").contains("not a regular expression"));
+    assert!(
+        place
+            .error("await tools.grepFiles({pattern: '('})")
+            .contains("not a regular expression")
+    );
 }
 
 #[test]
 fn a_file_that_is_not_searched_is_named() {
     let place = Place::new();
-    place.write("work/long.txt", format!("TODO: first\n{}\nTODO: last\n", "x".repeat(40 << 20)));
+    place.write(
+        "work/long.txt",
+        format!("TODO: first\n{}\nTODO: last\n", "x".repeat(40 << 20)),
+    );
     let found = place.value("return await tools.grepFiles({pattern: 'TODO'})");
     let skipped = json!({"path": "long.txt", "line": 0, "text": "", "skipped": "a line is longer than 16 MB"});
     assert_eq!(found.as_array().unwrap().last(), Some(&skipped), "{found}");
-    assert!(found.as_array().unwrap().contains(&json!({"path": "src/lib.rs", "line": 2, "text": "// TODO: more"})));
+    assert!(
+        found
+            .as_array()
+            .unwrap()
+            .contains(&json!({"path": "src/lib.rs", "line": 2, "text": "// TODO: more"}))
+    );
 }
 
 #[test]
@@ -278,16 +384,29 @@ fn files_are_found() {
     let fuzzy = place.value("return await tools.fileSearch({pattern: 'smain'})");
     assert_eq!(fuzzy[0]["path"], json!("src/main.rs"));
     assert_eq!(fuzzy[0]["indices"].as_array().unwrap().len(), 5);
-    assert_eq!(place.value("return (await tools.fileSearch({pattern: '*.rs', exclude: ['lib*']})).length"), json!(1));
-    assert_eq!(place.value("return await tools.fileSearch({pattern: 'ignored.txt'})"), json!([]));
+    assert_eq!(
+        place.value("return (await tools.fileSearch({pattern: '*.rs', exclude: ['lib*']})).length"),
+        json!(1)
+    );
+    assert_eq!(
+        place.value("return await tools.fileSearch({pattern: 'ignored.txt'})"),
+        json!([])
+    );
 }
 
 #[test]
 fn files_are_written_inside_the_workspace_and_nowhere_else() {
     let mut place = Place::new();
-    let value = place.value("return await tools.writeFile({path: 'new/deep/a.txt', content: 'hello'})");
-    assert_eq!(value, json!({"path": "new/deep/a.txt", "bytes": 5, "created": true}));
-    assert_eq!(std::fs::read_to_string(place.path("work/new/deep/a.txt")).unwrap(), "hello");
+    let value =
+        place.value("return await tools.writeFile({path: 'new/deep/a.txt', content: 'hello'})");
+    assert_eq!(
+        value,
+        json!({"path": "new/deep/a.txt", "bytes": 5, "created": true})
+    );
+    assert_eq!(
+        std::fs::read_to_string(place.path("work/new/deep/a.txt")).unwrap(),
+        "hello"
+    );
     std::os::unix::fs::symlink(place.path("outside"), place.path("work/out")).unwrap();
     std::os::unix::fs::symlink(place.path("outside/secret.txt"), place.path("work/file")).unwrap();
     let absolute = place.path("outside/secret.txt").display().to_string();
@@ -300,25 +419,46 @@ fn files_are_written_inside_the_workspace_and_nowhere_else() {
         ".GIT/config",
         ".selvedge/config.toml",
     ] {
-        let error = place.error(&format!("await tools.writeFile({{path: {path:?}, content: 'bad'}})"));
-        assert!(error.contains("outside the workspace") || error.contains("protected"), "{path}: {error}");
+        let error = place.error(&format!(
+            "await tools.writeFile({{path: {path:?}, content: 'bad'}})"
+        ));
+        assert!(
+            error.contains("outside the workspace") || error.contains("protected"),
+            "{path}: {error}"
+        );
     }
-    assert_eq!(std::fs::read_to_string(place.path("outside/secret.txt")).unwrap(), "outside\n");
+    assert_eq!(
+        std::fs::read_to_string(place.path("outside/secret.txt")).unwrap(),
+        "outside\n"
+    );
     assert!(!Path::new(&place.path("work/.git/hooks/pre-commit")).exists());
     place.policy = SandboxPolicy::ReadOnly;
-    assert!(place.error("await tools.writeFile({path: 'b.txt', content: ''})").contains("read-only"));
+    assert!(
+        place
+            .error("await tools.writeFile({path: 'b.txt', content: ''})")
+            .contains("read-only")
+    );
 }
 
 #[test]
 fn a_plan_has_one_step_in_progress() {
     let place = Place::new();
     let step = |status: &str| format!("{{step: 'x', status: '{status}'}}");
-    let plan = |steps: String| format!("return (await tools.updatePlan({{plan: [{steps}]}})).content");
+    let plan =
+        |steps: String| format!("return (await tools.updatePlan({{plan: [{steps}]}})).content");
     assert_eq!(
-        place.value(&plan(format!("{}, {}", step("completed"), step("in_progress")))),
+        place.value(&plan(format!(
+            "{}, {}",
+            step("completed"),
+            step("in_progress")
+        ))),
         json!("plan updated: 1 of 2 done")
     );
-    assert!(place.error(&plan(format!("{0}, {0}", step("in_progress")))).contains("at most one"));
+    assert!(
+        place
+            .error(&plan(format!("{0}, {0}", step("in_progress"))))
+            .contains("at most one")
+    );
 }
 
 #[test]
@@ -326,7 +466,9 @@ fn images_are_told_by_their_content_and_made_smaller() {
     let place = Place::new();
     let png = |width, height| {
         let mut out = std::io::Cursor::new(Vec::new());
-        image::DynamicImage::new_rgb8(width, height).write_to(&mut out, image::ImageFormat::Png).unwrap();
+        image::DynamicImage::new_rgb8(width, height)
+            .write_to(&mut out, image::ImageFormat::Png)
+            .unwrap();
         out.into_inner()
     };
     place.write("work/small.jpg", png(10, 20));
@@ -337,7 +479,11 @@ fn images_are_told_by_their_content_and_made_smaller() {
         place.value("const i = await tools.viewImage({path: 'large.png'}); return [i.width, i.height, i.scaled]"),
         json!([2048, 512, true])
     );
-    assert!(place.error("await tools.viewImage({path: 'src/lib.rs'})").contains("not an image"));
+    assert!(
+        place
+            .error("await tools.viewImage({path: 'src/lib.rs'})")
+            .contains("not an image")
+    );
 
     // Few pixels in many bytes, and many that cannot be packed: what is sent is small in bytes, too.
     let mut padded = png(10, 20);
@@ -362,18 +508,31 @@ fn images_are_told_by_their_content_and_made_smaller() {
             "const i = await tools.viewImage({{path: '{name}'}}); return [i.width, i.height, i.scaled, i.data.length < 5_000_000, i.mimeType]"
         )
     };
-    assert_eq!(place.value(&source("padded.png")), json!([10, 20, true, true, "image/png"]));
-    assert_eq!(place.value(&source("noisy.png")), json!([1300, 1300, true, true, "image/jpeg"]));
+    assert_eq!(
+        place.value(&source("padded.png")),
+        json!([10, 20, true, true, "image/png"])
+    );
+    assert_eq!(
+        place.value(&source("noisy.png")),
+        json!([1300, 1300, true, true, "image/jpeg"])
+    );
     let whole = png(10, 20);
     place.write("work/broken.png", &whole[..whole.len() - 20]);
-    assert!(place.error("await tools.viewImage({path: 'broken.png'})").contains("cannot be decoded"));
+    assert!(
+        place
+            .error("await tools.viewImage({path: 'broken.png'})")
+            .contains("cannot be decoded")
+    );
 }
 
 #[test]
 fn links_to_secrets_are_not_searched() {
     let place = Place::new();
     std::os::unix::fs::symlink(place.path("private"), place.path("work/link")).unwrap();
-    for call in ["grepFiles({pattern: '.', path: 'link'})", "fileSearch({pattern: '*', searchDirectory: 'link'})"] {
+    for call in [
+        "grepFiles({pattern: '.', path: 'link'})",
+        "fileSearch({pattern: '*', searchDirectory: 'link'})",
+    ] {
         let error = place.error(&format!("return await tools.{call}"));
         assert!(error.contains("holds secrets"), "{call}: {error}");
     }
@@ -385,11 +544,20 @@ fn links_to_secrets_are_not_searched() {
 #[test]
 fn what_is_no_file_is_not_read() {
     let place = Place::new();
-    let made = std::process::Command::new("mkfifo").arg(place.path("work/pipe")).status().unwrap();
+    let made = std::process::Command::new("mkfifo")
+        .arg(place.path("work/pipe"))
+        .status()
+        .unwrap();
     assert!(made.success());
     let error = place.error("return await tools.readFile({path: 'pipe'})");
     assert!(error.contains("is not a file but a pipe"), "{error}");
     let error = place.error("return await tools.readFile({path: '/dev/zero'})");
-    assert!(error.contains("is not a file but a pipe, a socket or a device"), "{error}");
-    assert_eq!(place.value("return (await tools.grepFiles({pattern: 'TODO'})).length"), json!(1));
+    assert!(
+        error.contains("is not a file but a pipe, a socket or a device"),
+        "{error}"
+    );
+    assert_eq!(
+        place.value("return (await tools.grepFiles({pattern: 'TODO'})).length"),
+        json!(1)
+    );
 }

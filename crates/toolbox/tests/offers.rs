@@ -5,8 +5,8 @@ mod support;
 
 use selvedge_protocol::ErrorCode;
 use selvedge_tools::{
-    Offered, PatchFlavour, Scope, ScopeLimits, Shape, ShellFlavour, StructuredCall, StructuredOutput, ToolRouter,
-    ToolsConfig,
+    Offered, PatchFlavour, Scope, ScopeLimits, Shape, ShellFlavour, StructuredCall,
+    StructuredOutput, ToolRouter, ToolsConfig,
 };
 use serde_json::{Value, json};
 use support::Desk;
@@ -16,18 +16,34 @@ fn router(desk: &Desk, config: &ToolsConfig) -> ToolRouter {
 }
 
 fn route(desk: &Desk, config: &ToolsConfig, calls: &[(&str, &str)]) -> Vec<StructuredOutput> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    let scope = Scope::new("turn".into(), ScopeLimits::from(&desk.limits), &desk.cancel, desk.events.clone());
-    let calls = calls.iter().enumerate().map(|(n, (name, arguments))| StructuredCall {
-        call_id: format!("call_{n}"),
-        name: (*name).to_owned(),
-        arguments: (*arguments).to_owned(),
-    });
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .unwrap();
+    let scope = Scope::new(
+        "turn".into(),
+        ScopeLimits::from(&desk.limits),
+        &desk.cancel,
+        desk.events.clone(),
+    );
+    let calls = calls
+        .iter()
+        .enumerate()
+        .map(|(n, (name, arguments))| StructuredCall {
+            call_id: format!("call_{n}"),
+            name: (*name).to_owned(),
+            arguments: (*arguments).to_owned(),
+        });
     runtime.block_on(router(desk, config).route(&scope, calls.collect()))
 }
 
 fn names(config: &ToolsConfig) -> Vec<String> {
-    router(&Desk::new(), config).offered().iter().map(|tool| tool.name.clone()).collect()
+    router(&Desk::new(), config)
+        .offered()
+        .iter()
+        .map(|tool| tool.name.clone())
+        .collect()
 }
 
 fn parameters(offered: &[Offered], name: &str) -> Value {
@@ -39,12 +55,23 @@ fn parameters(offered: &[Offered], name: &str) -> Value {
 
 #[test]
 fn each_family_gets_the_shell_it_knows() {
-    let with = |shell| names(&ToolsConfig { shell, ..ToolsConfig::default() });
+    let with = |shell| {
+        names(&ToolsConfig {
+            shell,
+            ..ToolsConfig::default()
+        })
+    };
     let has = |names: &[String], name: &str| names.iter().any(|n| n == name);
     let words = with(ShellFlavour::Words);
-    assert!(has(&words, "shell") && !has(&words, "exec") && !has(&words, "exec_command"), "{words:?}");
+    assert!(
+        has(&words, "shell") && !has(&words, "exec") && !has(&words, "exec_command"),
+        "{words:?}"
+    );
     let line = with(ShellFlavour::Line);
-    assert!(has(&line, "shell_command") && !has(&line, "shell"), "{line:?}");
+    assert!(
+        has(&line, "shell_command") && !has(&line, "shell"),
+        "{line:?}"
+    );
     let terminal = with(ShellFlavour::Terminal);
     assert!(
         has(&terminal, "exec_command") && has(&terminal, "write_stdin") && !has(&terminal, "shell"),
@@ -52,7 +79,9 @@ fn each_family_gets_the_shell_it_knows() {
     );
     let none = with(ShellFlavour::None);
     assert!(
-        !none.iter().any(|name| name.contains("shell") || name.contains("exec") || name == "write_stdin"),
+        !none
+            .iter()
+            .any(|name| name.contains("shell") || name.contains("exec") || name == "write_stdin"),
         "{none:?}"
     );
 }
@@ -60,9 +89,17 @@ fn each_family_gets_the_shell_it_knows() {
 #[test]
 fn every_flavour_of_command_and_patch_reaches_the_same_tools() {
     let desk = Desk::new();
-    let config = |shell, patch| ToolsConfig { shell, patch: Some(patch), ..ToolsConfig::default() };
+    let config = |shell, patch| ToolsConfig {
+        shell,
+        patch: Some(patch),
+        ..ToolsConfig::default()
+    };
     let words = config(ShellFlavour::Words, PatchFlavour::Text);
-    let out = route(&desk, &words, &[("shell", r#"{"command": ["echo", "hi"], "workdir": "."}"#)]);
+    let out = route(
+        &desk,
+        &words,
+        &[("shell", r#"{"command": ["echo", "hi"], "workdir": "."}"#)],
+    );
     assert!(
         out[0].content.starts_with("exit code 0 after ") && out[0].content.ends_with("s\nhi\n"),
         "{}",
@@ -72,25 +109,52 @@ fn every_flavour_of_command_and_patch_reaches_the_same_tools() {
 
     let line = config(ShellFlavour::Line, PatchFlavour::Freeform);
     let patch = "*** Begin Patch\n*** Add File: new.txt\n+freeform\n*** End Patch";
-    let out = route(&desk, &line, &[("shell_command", r#"{"command": "echo a b | wc -w"}"#), ("apply_patch", patch)]);
+    let out = route(
+        &desk,
+        &line,
+        &[
+            ("shell_command", r#"{"command": "echo a b | wc -w"}"#),
+            ("apply_patch", patch),
+        ],
+    );
     assert!(out[0].content.ends_with("2\n"), "{}", out[0].content);
-    assert!(out[1].success() && desk.read("work/new.txt") == "freeform\n", "{}", out[1].content);
+    assert!(
+        out[1].success() && desk.read("work/new.txt") == "freeform\n",
+        "{}",
+        out[1].content
+    );
 
     let json = config(ShellFlavour::None, PatchFlavour::Json);
     let arguments =
-        json!({"path": "new.txt", "original_content": "freeform\n", "updated_content": "json\n"}).to_string();
+        json!({"path": "new.txt", "original_content": "freeform\n", "updated_content": "json\n"})
+            .to_string();
     assert!(route(&desk, &json, &[("apply_patch", &arguments)])[0].success());
     assert_eq!(desk.read("work/new.txt"), "json\n");
     let offered = router(&desk, &json);
-    assert!(parameters(offered.offered(), "apply_patch")["properties"].get("patch").is_none());
-    assert!(names(&ToolsConfig { patch: None, ..ToolsConfig::default() }).iter().all(|name| name != "apply_patch"));
+    assert!(
+        parameters(offered.offered(), "apply_patch")["properties"]
+            .get("patch")
+            .is_none()
+    );
+    assert!(
+        names(&ToolsConfig {
+            patch: None,
+            ..ToolsConfig::default()
+        })
+        .iter()
+        .all(|name| name != "apply_patch")
+    );
 }
 
 #[test]
 fn images_are_offered_to_models_that_see() {
-    let blind = ToolsConfig { view_image: false, ..ToolsConfig::default() };
+    let blind = ToolsConfig {
+        view_image: false,
+        ..ToolsConfig::default()
+    };
     assert!(
-        names(&ToolsConfig::default()).contains(&"view_image".into()) && !names(&blind).contains(&"view_image".into())
+        names(&ToolsConfig::default()).contains(&"view_image".into())
+            && !names(&blind).contains(&"view_image".into())
     );
 }
 
@@ -108,14 +172,20 @@ fn strict_schemas_require_everything_and_take_null_for_nothing() {
         check_inner(schema, path);
     }
     fn check_inner(schema: &Value, path: &str) {
-        for (key, inner) in
-            schema.as_object().into_iter().flatten().filter(|(key, _)| *key == "items" || *key == "$defs")
+        for (key, inner) in schema
+            .as_object()
+            .into_iter()
+            .flatten()
+            .filter(|(key, _)| *key == "items" || *key == "$defs")
         {
             check(inner, &format!("{path}.{key}"));
         }
     }
     let desk = Desk::new();
-    let config = ToolsConfig { strict: true, ..ToolsConfig::default() };
+    let config = ToolsConfig {
+        strict: true,
+        ..ToolsConfig::default()
+    };
     let router = router(&desk, &config);
     for tool in router.offered() {
         if let Shape::Function { parameters, strict } = &tool.shape {
@@ -124,10 +194,19 @@ fn strict_schemas_require_everything_and_take_null_for_nothing() {
         }
     }
     let limit = &parameters(router.offered(), "read_file")["properties"]["limit"];
-    assert!(limit["type"].as_array().unwrap().contains(&json!("null")), "{limit}");
+    assert!(
+        limit["type"].as_array().unwrap().contains(&json!("null")),
+        "{limit}"
+    );
     desk.write("work/a.txt", "one\n");
-    let out =
-        route(&desk, &config, &[("read_file", r#"{"path": "a.txt", "offset": null, "limit": null, "mode": null}"#)]);
+    let out = route(
+        &desk,
+        &config,
+        &[(
+            "read_file",
+            r#"{"path": "a.txt", "offset": null, "limit": null, "mode": null}"#,
+        )],
+    );
     assert_eq!(out[0].content, "L1: one", "{:?}", out[0]);
 }
 
@@ -136,7 +215,14 @@ fn answers_come_in_the_order_of_the_calls() {
     let desk = Desk::new();
     let config = ToolsConfig::default();
     let slow = json!({"command": ["sh", "-c", "sleep 0.3; echo slow"]}).to_string();
-    let out = route(&desk, &config, &[("shell", &slow), ("shell", r#"{"command": ["echo", "fast"]}"#)]);
+    let out = route(
+        &desk,
+        &config,
+        &[
+            ("shell", &slow),
+            ("shell", r#"{"command": ["echo", "fast"]}"#),
+        ],
+    );
     let ids: Vec<&str> = out.iter().map(|output| output.call_id.as_str()).collect();
     assert_eq!(ids, ["call_0", "call_1"]);
     assert!(out[0].content.ends_with("slow\n") && out[1].content.ends_with("fast\n"));
@@ -156,7 +242,10 @@ fn bad_calls_are_answered_and_stand_in_the_ledger() {
             ("list_dir", ""),
         ],
     );
-    let codes: Vec<ErrorCode> = out[..4].iter().map(|output| output.records[0].error.as_ref().unwrap().code).collect();
+    let codes: Vec<ErrorCode> = out[..4]
+        .iter()
+        .map(|output| output.records[0].error.as_ref().unwrap().code)
+        .collect();
     assert_eq!(
         codes,
         [
@@ -166,7 +255,11 @@ fn bad_calls_are_answered_and_stand_in_the_ledger() {
             ErrorCode::ToolValidationError
         ]
     );
-    assert!(out[0].content.contains("not valid JSON"), "{}", out[0].content);
+    assert!(
+        out[0].content.contains("not valid JSON"),
+        "{}",
+        out[0].content
+    );
     assert!(out[3].content.contains("hint: "), "{}", out[3].content);
     assert_eq!(out.len(), 5);
 }
@@ -174,8 +267,22 @@ fn bad_calls_are_answered_and_stand_in_the_ledger() {
 #[test]
 fn a_model_reads_ten_kilobytes_of_a_result_at_most() {
     let desk = Desk::new();
-    let out = route(&desk, &ToolsConfig::default(), &[("shell", r#"{"command": ["seq", "100000"]}"#)]);
-    assert!(out[0].content.len() < 10 * 1024 + 100, "{}", out[0].content.len());
+    let out = route(
+        &desk,
+        &ToolsConfig::default(),
+        &[("shell", r#"{"command": ["seq", "100000"]}"#)],
+    );
+    assert!(
+        out[0].content.len() < 10 * 1024 + 100,
+        "{}",
+        out[0].content.len()
+    );
     assert!(out[0].content.contains("bytes left out") && out[0].content.ends_with("\n100000\n"));
-    assert!(out[0].value.as_ref().unwrap()["stdout"].as_str().unwrap().len() > 200_000);
+    assert!(
+        out[0].value.as_ref().unwrap()["stdout"]
+            .as_str()
+            .unwrap()
+            .len()
+            > 200_000
+    );
 }

@@ -20,7 +20,12 @@ use serde_json::json;
 fn scenarios_end_as_they_say() {
     let all = FAMILIES.iter().flat_map(|family| scenarios(family));
     let failures: Vec<String> = all.filter_map(|scenario| scenario.check().err()).collect();
-    assert!(failures.is_empty(), "{} failed:\n\n{}", failures.len(), failures.join("\n\n"));
+    assert!(
+        failures.is_empty(),
+        "{} failed:\n\n{}",
+        failures.len(),
+        failures.join("\n\n")
+    );
 }
 
 #[test]
@@ -60,7 +65,9 @@ fn scenarios_of_the_envelope_end_as_expected() {
             assert!(result.is_ok(), "{name}: {result:?}");
         }
         let expected = files(&place::tree(&folder.join("expected"))).into_iter();
-        let expected: Vec<_> = expected.map(|(path, node)| (path, node.with_mode(0o644))).collect();
+        let expected: Vec<_> = expected
+            .map(|(path, node)| (path, node.with_mode(0o644)))
+            .collect();
         assert_eq!(files(&place.tree()), expected, "{name}");
         count += 1;
     }
@@ -76,8 +83,7 @@ fn diffs_of_git_make_the_new_tree() {
 fn a_patch_is_given_by_position_or_by_name_and_says_what_it_did() {
     let place = Place::new();
     place.write("a.txt", "one\ntwo\n");
-    let patch =
-        "*** Begin Patch\n*** Update File: a.txt\n@@\n one\n-two\n+2\n+3\n*** Add File: n/b.txt\n+b\n*** End Patch";
+    let patch = "*** Begin Patch\n*** Update File: a.txt\n@@\n one\n-two\n+2\n+3\n*** Add File: n/b.txt\n+b\n*** End Patch";
     let value = place.value(&format!("return await tools.applyPatch({})", json!(patch)));
     assert_eq!(
         value,
@@ -92,7 +98,10 @@ fn a_patch_is_given_by_position_or_by_name_and_says_what_it_did() {
         })
     );
     let patch = "--- a/a.txt\n+++ /dev/null\n@@ -1,3 +0,0 @@\n-one\n-2\n-3\ndiff --git a/n/b.txt b/c.txt\nrename from n/b.txt\nrename to c.txt\n";
-    let value = place.value(&format!("return (await tools.apply_patch({{diff: {}}})).changes", json!(patch)));
+    let value = place.value(&format!(
+        "return (await tools.apply_patch({{diff: {}}})).changes",
+        json!(patch)
+    ));
     assert_eq!(
         value,
         json!([
@@ -100,7 +109,10 @@ fn a_patch_is_given_by_position_or_by_name_and_says_what_it_did() {
             {"path": "c.txt", "kind": "rename", "from": "n/b.txt", "added": 0, "removed": 0},
         ])
     );
-    assert_eq!(files(&place.tree()), ["c.txt"].map(|name| (PathBuf::from(name), Node::text("b\n"))));
+    assert_eq!(
+        files(&place.tree()),
+        ["c.txt"].map(|name| (PathBuf::from(name), Node::text("b\n")))
+    );
 }
 
 #[test]
@@ -129,9 +141,18 @@ fn a_file_is_replaced_if_it_is_what_was_thought() {
             r#"differ at line 4, where the file has nothing and `original_content` "four""#,
         ),
         ("path: 'a.txt', updated: 'x'", "differ at line 1"),
-        ("path: 'b.txt', original: 'x', updated: 'y'", "the file has nothing"),
-        ("path: 'a.txt', original: 'x'", "give either `patch`, or `path`"),
-        ("patch: 'x', path: 'a.txt', updated: 'x'", "give either `patch`, or `path`"),
+        (
+            "path: 'b.txt', original: 'x', updated: 'y'",
+            "the file has nothing",
+        ),
+        (
+            "path: 'a.txt', original: 'x'",
+            "give either `patch`, or `path`",
+        ),
+        (
+            "patch: 'x', path: 'a.txt', updated: 'x'",
+            "give either `patch`, or `path`",
+        ),
         ("cwd: '.'", "give either `patch`, or `path`"),
     ] {
         let error = place.error(&call(args));
@@ -144,15 +165,39 @@ fn a_file_is_replaced_if_it_is_what_was_thought() {
 fn nothing_is_changed_and_nothing_left_when_one_of_many_cannot_be() {
     // Each breaks at another moment: while paths are judged, contents computed, files put in place.
     let broken = [
-        ("*** Add File: file.txt/below.txt\n+x\n", "file.txt is a file, not a folder"),
-        ("*** Update File: file.txt\n*** Move to: full\n@@\n-f\n+g\n", "full is a folder"),
+        (
+            "*** Add File: file.txt/below.txt\n+x\n",
+            "file.txt is a file, not a folder",
+        ),
+        (
+            "*** Update File: file.txt\n*** Move to: full\n@@\n-f\n+g\n",
+            "full is a folder",
+        ),
         ("*** Delete File: full\n", "full is a folder"),
-        ("*** Delete File: missing.txt\n", "missing.txt does not exist"),
-        ("*** Update File: file.txt\n@@\n-not there\n+x\n", "does not match the file"),
-        ("*** Add File: ../outside.txt\n+x\n", "outside the workspace"),
-        ("*** Add File: .git/hooks/pre-commit\n+x\n", ".git is protected"),
-        ("*** Add File: twice\n+x\n*** Add File: twice/below.txt\n+x\n", "nothing was changed"),
-        ("*** Add File: new/twice/below.txt\n+x\n*** Add File: new/twice\n+x\n", "nothing was changed"),
+        (
+            "*** Delete File: missing.txt\n",
+            "missing.txt does not exist",
+        ),
+        (
+            "*** Update File: file.txt\n@@\n-not there\n+x\n",
+            "does not match the file",
+        ),
+        (
+            "*** Add File: ../outside.txt\n+x\n",
+            "outside the workspace",
+        ),
+        (
+            "*** Add File: .git/hooks/pre-commit\n+x\n",
+            ".git is protected",
+        ),
+        (
+            "*** Add File: twice\n+x\n*** Add File: twice/below.txt\n+x\n",
+            "nothing was changed",
+        ),
+        (
+            "*** Add File: new/twice/below.txt\n+x\n*** Add File: new/twice\n+x\n",
+            "nothing was changed",
+        ),
     ];
     let good = [
         "*** Update File: a.txt\n@@\n-a\n+A\n",
@@ -165,12 +210,19 @@ fn nothing_is_changed_and_nothing_left_when_one_of_many_cannot_be() {
         for at in 0..=good.len() {
             let place = Place::new();
             for name in ["a", "c", "d", "sub/e", "full/g"] {
-                place.write(&format!("{name}.txt"), format!("{}\n", &name[name.len() - 1..]));
+                place.write(
+                    &format!("{name}.txt"),
+                    format!("{}\n", &name[name.len() - 1..]),
+                );
             }
             place.write("file.txt", "f\n");
             let before = place.tree();
             let (first, rest) = good.split_at(at);
-            let patch = format!("*** Begin Patch\n{}{bad}{}*** End Patch\n", first.concat(), rest.concat());
+            let patch = format!(
+                "*** Begin Patch\n{}{bad}{}*** End Patch\n",
+                first.concat(),
+                rest.concat()
+            );
             let error = place.apply(&json!({"patch": patch})).unwrap_err();
             assert!(error.contains(part), "{bad} at {at}: {error}");
             assert_eq!(place.tree(), before, "{bad} at {at}: {error}");
@@ -181,24 +233,58 @@ fn nothing_is_changed_and_nothing_left_when_one_of_many_cannot_be() {
 #[test]
 fn links_and_permissions_stay() {
     let place = Place::new();
-    place.put(Path::new("real/run.sh"), &Node::File { bytes: b"one\n".to_vec(), mode: 0o750 });
+    place.put(
+        Path::new("real/run.sh"),
+        &Node::File {
+            bytes: b"one\n".to_vec(),
+            mode: 0o750,
+        },
+    );
     place.link("real/run.sh", "link.sh");
     place.link(place.path("real").to_str().unwrap(), "folder");
     let update = |path: &str, from: &str, to: &str| json!({"patch": format!("*** Begin Patch\n*** Update File: {path}\n@@\n-{from}\n+{to}\n*** End Patch")});
     place.apply(&update("link.sh", "one", "two")).unwrap();
-    place.apply(&update("folder/run.sh", "two", "three")).unwrap();
+    place
+        .apply(&update("folder/run.sh", "two", "three"))
+        .unwrap();
     assert_eq!(place.node("link.sh"), Node::Link("real/run.sh".into()));
-    assert_eq!(place.node("real/run.sh"), Node::File { bytes: b"three\n".to_vec(), mode: 0o750 });
+    assert_eq!(
+        place.node("real/run.sh"),
+        Node::File {
+            bytes: b"three\n".to_vec(),
+            mode: 0o750
+        }
+    );
     // A file of two names is one file.
     let both = "*** Begin Patch\n*** Update File: link.sh\n@@\n-three\n+four\n*** Update File: folder/run.sh\n@@\n-four\n+five\n*** End Patch";
     place.apply(&json!({"patch": both})).unwrap();
-    assert_eq!(place.node("real/run.sh"), Node::File { bytes: b"five\n".to_vec(), mode: 0o750 });
+    assert_eq!(
+        place.node("real/run.sh"),
+        Node::File {
+            bytes: b"five\n".to_vec(),
+            mode: 0o750
+        }
+    );
     place.value("return await tools.writeFile({path: 'link.sh', content: 'six\\n'})");
-    assert_eq!(place.node("real/run.sh"), Node::File { bytes: b"six\n".to_vec(), mode: 0o750 });
+    assert_eq!(
+        place.node("real/run.sh"),
+        Node::File {
+            bytes: b"six\n".to_vec(),
+            mode: 0o750
+        }
+    );
     // A link itself is what is deleted.
-    place.apply(&json!({"patch": "*** Begin Patch\n*** Delete File: link.sh\n*** End Patch"})).unwrap();
+    place
+        .apply(&json!({"patch": "*** Begin Patch\n*** Delete File: link.sh\n*** End Patch"}))
+        .unwrap();
     assert!(!place.tree().contains_key(Path::new("link.sh")));
-    assert_eq!(place.node("real/run.sh"), Node::File { bytes: b"six\n".to_vec(), mode: 0o750 });
+    assert_eq!(
+        place.node("real/run.sh"),
+        Node::File {
+            bytes: b"six\n".to_vec(),
+            mode: 0o750
+        }
+    );
 }
 
 #[test]
@@ -231,9 +317,14 @@ fn no_link_leads_out_or_into_what_is_protected() {
             format!("*** Begin Patch\n*** Update File: {path}\n@@\n-secret\n+x\n*** End Patch"),
         ] {
             let error = place.apply(&json!({"patch": patch})).unwrap_err();
-            assert!(error.contains(part) || error.contains("does not exist"), "{path}: {error}");
+            assert!(
+                error.contains(part) || error.contains("does not exist"),
+                "{path}: {error}"
+            );
         }
-        let error = place.error(&format!("await tools.writeFile({{path: '{path}', content: 'x'}})"));
+        let error = place.error(&format!(
+            "await tools.writeFile({{path: '{path}', content: 'x'}})"
+        ));
         assert!(error.contains(part), "{path}: {error}");
     }
     assert_eq!((place.tree(), outside.tree()), before);
@@ -244,7 +335,9 @@ fn under_read_only_nothing_is_patched() {
     let mut place = Place::new();
     place.write("a.txt", "a\n");
     place.policy = SandboxPolicy::ReadOnly;
-    let error = place.apply(&json!({"patch": "--- a/a.txt\n+++ b/a.txt\n@@ -1 +1 @@\n-a\n+b\n"})).unwrap_err();
+    let error = place
+        .apply(&json!({"patch": "--- a/a.txt\n+++ b/a.txt\n@@ -1 +1 @@\n-a\n+b\n"}))
+        .unwrap_err();
     assert!(error.contains("read-only"), "{error}");
 }
 
@@ -254,7 +347,9 @@ fn patches_side_by_side_lose_nothing() {
     place.write("list.txt", "start\n");
     let source = "await Promise.all(Array.from({length: 16}, (_, i) => tools.applyPatch(`*** Begin Patch\\n*** Update File: list.txt\\n@@\\n+line ${i}\\n*** End Patch`)))";
     place.value(source);
-    let Node::File { bytes, .. } = place.node("list.txt") else { panic!() };
+    let Node::File { bytes, .. } = place.node("list.txt") else {
+        panic!()
+    };
     let mut lines: Vec<&str> = std::str::from_utf8(&bytes).unwrap().lines().collect();
     lines.sort_unstable();
     assert_eq!(lines.len(), 17, "{lines:?}");
@@ -268,18 +363,29 @@ fn the_risk_names_the_files() {
     let registry = place.registry();
     let tool = &registry.get("apply_patch").unwrap().tool;
     let add = |names: &[&str]| {
-        let adds: String = names.iter().map(|name| format!("*** Add File: {name}\n+x\n")).collect();
+        let adds: String = names
+            .iter()
+            .map(|name| format!("*** Add File: {name}\n+x\n"))
+            .collect();
         json!({"patch": format!("*** Begin Patch\n{adds}*** End Patch")})
     };
     for (args, reason) in [
         (add(&["a.rs"]), "changes a.rs"),
         (add(&["a.rs", "b.rs", "a.rs"]), "changes a.rs and b.rs"),
-        (add(&["a.rs", "b.rs", "c.rs", "d.rs", "e.rs"]), "changes a.rs, b.rs and 3 more"),
+        (
+            add(&["a.rs", "b.rs", "c.rs", "d.rs", "e.rs"]),
+            "changes a.rs, b.rs and 3 more",
+        ),
         (json!({"path": "x", "updated_content": ""}), "changes x"),
         (json!({"patch": "gibberish"}), "applies a patch"),
         (json!({}), "applies a patch"),
     ] {
-        assert_eq!(tool.risk(&args), selvedge_tools::Risk::Guarded { reason: reason.to_owned() });
+        assert_eq!(
+            tool.risk(&args),
+            selvedge_tools::Risk::Guarded {
+                reason: reason.to_owned()
+            }
+        );
     }
 }
 
@@ -292,10 +398,15 @@ fn scenarios(family: &str) -> Vec<scenario::Scenario> {
 
 fn fixtures(name: &str) -> Option<PathBuf> {
     let above = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors();
-    above.map(|folder| folder.join("shared/fixtures").join(name)).find(|folder| folder.is_dir())
+    above
+        .map(|folder| folder.join("shared/fixtures").join(name))
+        .find(|folder| folder.is_dir())
 }
 
 /// A tree without its folders.
 fn files(tree: &Tree) -> Vec<(PathBuf, Node)> {
-    tree.iter().filter(|(_, node)| **node != Node::Folder).map(|(path, node)| (path.clone(), node.clone())).collect()
+    tree.iter()
+        .filter(|(_, node)| **node != Node::Folder)
+        .map(|(path, node)| (path.clone(), node.clone()))
+        .collect()
 }

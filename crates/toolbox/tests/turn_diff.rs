@@ -58,7 +58,10 @@ impl Place {
         let mut registry = Registry::new();
         self.toolbox.register(&mut registry).unwrap();
         let harness = Harness::new(Orchestrator::new(registry)).unwrap();
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
         let script = format!("await tools.writeFile({{path: {name:?}, content: {content:?}}})");
         assert_eq!(runtime.block_on(harness.run(&script)).error, None);
     }
@@ -86,17 +89,30 @@ fn git_does_and_undoes_what_the_diff_says() {
         let after = Tree::read(&place.path(""));
         let diff = place.diff();
         assert_eq!(diff.notes, [""; 0], "seed {seed}");
-        let named =
-            diff.files.iter().map(|file| &file.path).chain(diff.files.iter().filter_map(|file| file.from.as_ref()));
+        let named = diff
+            .files
+            .iter()
+            .map(|file| &file.path)
+            .chain(diff.files.iter().filter_map(|file| file.from.as_ref()));
         let mut named: Vec<String> = named.cloned().collect();
         named.sort();
-        assert_eq!(named, before.differing(&after), "seed {seed}\n{}", diff.text);
+        assert_eq!(
+            named,
+            before.differing(&after),
+            "seed {seed}\n{}",
+            diff.text
+        );
         for (from, to, reverse) in [(&before, &after, false), (&after, &before, true)] {
             let copy = tempfile::tempdir_in(place.dir.path()).unwrap();
             from.write(copy.path());
             tree::apply(&diff, copy.path(), to, reverse)
                 .unwrap_or_else(|error| panic!("seed {seed}: {error}\n{}", diff.text));
-            assert_eq!(Tree::read(copy.path()), *to, "seed {seed}, reverse {reverse}\n{}", diff.text);
+            assert_eq!(
+                Tree::read(copy.path()),
+                *to,
+                "seed {seed}, reverse {reverse}\n{}",
+                diff.text
+            );
         }
     }
 }
@@ -108,7 +124,12 @@ fn a_session_is_all_its_turns() {
     place.write("c.txt", "c\n");
     let tracker = &place.toolbox.turn_diff;
     tracker.begin_session();
-    let names = |diff: Diff| diff.files.into_iter().map(|file| file.path).collect::<Vec<_>>();
+    let names = |diff: Diff| {
+        diff.files
+            .into_iter()
+            .map(|file| file.path)
+            .collect::<Vec<_>>()
+    };
     place.write_file("a.txt", "first\n");
     place.before_command();
     place.write("b.txt", "b\n");
@@ -119,7 +140,11 @@ fn a_session_is_all_its_turns() {
     place.write_file("c.txt", "changed\n");
     assert_eq!(names(tracker.diff()), ["a.txt", "c.txt"]);
     let whole = tracker.session_diff();
-    assert!(whole.text.contains("-a\n+second\n") && !whole.text.contains("first"), "{}", whole.text);
+    assert!(
+        whole.text.contains("-a\n+second\n") && !whole.text.contains("first"),
+        "{}",
+        whole.text
+    );
     assert_eq!(names(whole), ["a.txt", "b.txt", "c.txt"]);
     // What was changed and changed back is no change.
     place.write_file("c.txt", "c\n");
@@ -144,16 +169,33 @@ fn the_words_are_gits() {
     git(&place, &["add", "-A"]);
     let old = git(&place, &["write-tree"]);
     place.before_command();
-    place.write("long.txt", long.replace("line 5\n", "line five\n").replace("line 30\n", "") + "end");
+    place.write(
+        "long.txt",
+        long.replace("line 5\n", "line five\n")
+            .replace("line 30\n", "")
+            + "end",
+    );
     fs::create_dir(place.path("sub dir")).unwrap();
-    fs::rename(place.path("moved.txt"), place.path("sub dir/moved \u{e9}.txt")).unwrap();
-    place.write("sub dir/moved \u{e9}.txt", long.replace("line", "row").replace("row 20\n", "row twenty\n"));
+    fs::rename(
+        place.path("moved.txt"),
+        place.path("sub dir/moved \u{e9}.txt"),
+    )
+    .unwrap();
+    place.write(
+        "sub dir/moved \u{e9}.txt",
+        long.replace("line", "row")
+            .replace("row 20\n", "row twenty\n"),
+    );
     place.write("with space.txt", "b\n");
     place.write("b\u{fc}ro \"x\"\\\t.txt", "a\nB\n");
     fs::remove_file(place.path("gone.txt")).unwrap();
     place.write("made", "");
     place.write("made too.txt", "one\r\ntwo");
-    Command::new("chmod").arg("755").arg(place.path("run.sh")).status().unwrap();
+    Command::new("chmod")
+        .arg("755")
+        .arg(place.path("run.sh"))
+        .status()
+        .unwrap();
     place.write("image.png", b"\x89PNG\0\x01");
     fs::remove_file(place.path("becomes-link")).unwrap();
     symlink("long.txt", place.path("becomes-link")).unwrap();
@@ -165,19 +207,30 @@ fn the_words_are_gits() {
     // Left out by us: object ids, and the line above a hunk. The measure of likeness is our own.
     let plain = |text: &str| -> Vec<String> {
         let lines = text.split('\n').filter(|line| !line.starts_with("index "));
-        let plain = |line: &str| match line.strip_prefix("@@ ").and_then(|rest| rest.split_once(" @@")) {
+        let plain = |line: &str| match line
+            .strip_prefix("@@ ")
+            .and_then(|rest| rest.split_once(" @@"))
+        {
             Some((range, _)) => format!("@@ {range} @@"),
             None if line.starts_with("similarity index") => "similarity index".to_owned(),
             None => line.to_owned(),
         };
         lines.map(plain).collect()
     };
-    assert_eq!(plain(&ours), plain(&theirs), "\nours:\n{ours}\ntheirs:\n{theirs}");
+    assert_eq!(
+        plain(&ours),
+        plain(&theirs),
+        "\nours:\n{ours}\ntheirs:\n{theirs}"
+    );
 }
 
 fn git(place: &Place, args: &[&str]) -> String {
     let output = tree::git(&place.path(""), args).output().unwrap();
-    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{args:?}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     String::from_utf8(output.stdout).unwrap()
 }
 
@@ -190,7 +243,11 @@ fn nothing_changed_is_nothing_said() {
     assert_eq!(place.diff(), Diff::default());
     // Touched, written with the same content, and of another mode that git does not know.
     place.write("a.txt", "a\n");
-    Command::new("chmod").arg("600").arg(place.path("a.txt")).status().unwrap();
+    Command::new("chmod")
+        .arg("600")
+        .arg(place.path("a.txt"))
+        .status()
+        .unwrap();
     assert_eq!(place.diff(), Diff::default());
 }
 
@@ -222,7 +279,10 @@ fn a_new_turn_begins_with_what_is_there() {
     assert_eq!(place.diff(), Diff::default());
     place.before_command();
     place.write("a.txt", "A\n");
-    assert_eq!(place.text(), "diff --git a/a.txt b/a.txt\n--- a/a.txt\n+++ b/a.txt\n@@ -1 +1 @@\n-a\n+A\n");
+    assert_eq!(
+        place.text(),
+        "diff --git a/a.txt b/a.txt\n--- a/a.txt\n+++ b/a.txt\n@@ -1 +1 @@\n-a\n+A\n"
+    );
 }
 
 #[test]
@@ -234,12 +294,24 @@ fn a_change_of_the_same_size_at_the_same_time_is_seen() {
         place.before_command();
         let modified = place.path("a.txt").metadata().unwrap().modified().unwrap();
         place.write("a.txt", "new");
-        fs::File::options().write(true).open(place.path("a.txt")).unwrap().set_modified(modified).unwrap();
+        fs::File::options()
+            .write(true)
+            .open(place.path("a.txt"))
+            .unwrap()
+            .set_modified(modified)
+            .unwrap();
         assert_eq!(place.diff().files.len(), 1, "round {round}");
     }
     // The time is long gone, and set back after the write: only the inode knows.
     let long_ago = SystemTime::now() - Duration::from_secs(86_400);
-    let age = || fs::File::options().write(true).open(place.path("a.txt")).unwrap().set_modified(long_ago).unwrap();
+    let age = || {
+        fs::File::options()
+            .write(true)
+            .open(place.path("a.txt"))
+            .unwrap()
+            .set_modified(long_ago)
+            .unwrap()
+    };
     age();
     place.toolbox.turn_diff.begin();
     place.before_command();
@@ -264,8 +336,14 @@ fn tools_that_say_what_they_write_need_no_baseline() {
          @@ -0,0 +1 @@\n+b\n\\ No newline at end of file\n"
     );
     let files = place.diff().files;
-    assert_eq!((files[0].kind, files[0].added, files[0].removed), (ChangeKind::Modified, 1, 1));
-    assert_eq!((files[1].kind, files[1].added, files[1].removed), (ChangeKind::Added, 1, 0));
+    assert_eq!(
+        (files[0].kind, files[0].added, files[0].removed),
+        (ChangeKind::Modified, 1, 1)
+    );
+    assert_eq!(
+        (files[1].kind, files[1].added, files[1].removed),
+        (ChangeKind::Added, 1, 0)
+    );
 }
 
 #[test]
@@ -310,7 +388,12 @@ fn ignored_files_are_shown_only_if_a_tool_wrote_them() {
         for name in ["target/a", "target/d", "a.log", "b.log", "a.gen"] {
             place.write(name, "new\n");
         }
-        let files: Vec<_> = place.diff().files.into_iter().map(|file| (file.path, file.kind)).collect();
+        let files: Vec<_> = place
+            .diff()
+            .files
+            .into_iter()
+            .map(|file| (file.path, file.kind))
+            .collect();
         // `.ignore` speaks to searches, not to version control.
         let expected = [
             ("a.gen".to_owned(), ChangeKind::Modified),
@@ -335,7 +418,10 @@ fn a_changed_gitignore_neither_deletes_nor_makes_files() {
     let diff = place.diff();
     let names: Vec<_> = diff.files.iter().map(|file| file.path.as_str()).collect();
     assert_eq!(names, [".gitignore", "new/b"]);
-    assert_eq!(diff.notes, ["files that were ignored when the turn began are not shown: 1"]);
+    assert_eq!(
+        diff.notes,
+        ["files that were ignored when the turn began are not shown: 1"]
+    );
 }
 
 #[test]
@@ -344,7 +430,13 @@ fn what_is_private_or_elsewhere_is_not_shown() {
     place.write("private/key", "old\n");
     let elsewhere = tempfile::tempdir().unwrap();
     place.before_command();
-    for name in ["private/key", "private/new", ".git/config", "sub/.git/config", ".selvedge/config.toml"] {
+    for name in [
+        "private/key",
+        "private/new",
+        ".git/config",
+        "sub/.git/config",
+        ".selvedge/config.toml",
+    ] {
         place.write(name, "new\n");
     }
     place.write_file(elsewhere.path().join("a.txt").to_str().unwrap(), "outside");
@@ -360,7 +452,12 @@ fn links_are_shown_as_git_shows_them() {
     // Written through links: it is the files that change.
     place.write_file("folder/b.txt", "b\n");
     place.write_file("link", "two\n");
-    let names: Vec<_> = place.diff().files.into_iter().map(|file| file.path).collect();
+    let names: Vec<_> = place
+        .diff()
+        .files
+        .into_iter()
+        .map(|file| file.path)
+        .collect();
     assert_eq!(names, ["real/a.txt", "real/b.txt"]);
     place.toolbox.turn_diff.begin();
     place.before_command();
@@ -391,13 +488,25 @@ fn what_is_too_large_is_named() {
         place.write(name, large.replace('x', "yy"));
     }
     fs::rename(place.path("moved.txt"), place.path("to.txt")).unwrap();
-    Command::new("chmod").arg("755").arg(place.path("kept.txt")).status().unwrap();
+    Command::new("chmod")
+        .arg("755")
+        .arg(place.path("kept.txt"))
+        .status()
+        .unwrap();
     fs::remove_file(place.path("deleted.txt")).unwrap();
     let diff = place.diff();
     let section = |name: &str| format!("diff --git a/{name} b/{name}\n");
-    let too_large =
-        |name: &str| format!("{}Files a/{name} and b/{name} are too large to show and differ\n", section(name));
-    assert!(diff.text.starts_with(&too_large("changed.txt")), "{}", &diff.text[..1000]);
+    let too_large = |name: &str| {
+        format!(
+            "{}Files a/{name} and b/{name} are too large to show and differ\n",
+            section(name)
+        )
+    };
+    assert!(
+        diff.text.starts_with(&too_large("changed.txt")),
+        "{}",
+        &diff.text[..1000]
+    );
     for part in [
         too_large("grows.txt"),
         format!("{}deleted file mode 100644\nFiles a/deleted.txt and /dev/null are", section("deleted.txt")),
@@ -410,10 +519,16 @@ fn what_is_too_large_is_named() {
     }
     assert_eq!(diff.files.len(), 7);
     assert_eq!(diff.notes.len(), 4);
-    assert_eq!(diff.notes[0], "changed.txt changed, and is not shown: it has more than 1 MB");
+    assert_eq!(
+        diff.notes[0],
+        "changed.txt changed, and is not shown: it has more than 1 MB"
+    );
     // Not one by one without end.
     for n in 0..30 {
-        fs::File::create(place.path(&format!("{n}.bin"))).unwrap().set_len(1_000_001).unwrap();
+        fs::File::create(place.path(&format!("{n}.bin")))
+            .unwrap()
+            .set_len(1_000_001)
+            .unwrap();
     }
     let diff = place.diff();
     assert_eq!((diff.files.len(), diff.notes.len()), (37, 21));
@@ -426,7 +541,10 @@ fn of_a_large_workspace_the_small_files_are_remembered() {
     place.write("small.txt", "old\n");
     let grow = |size| {
         for n in 0..70 {
-            fs::File::create(place.path(&format!("{n}.bin"))).unwrap().set_len(size).unwrap();
+            fs::File::create(place.path(&format!("{n}.bin")))
+                .unwrap()
+                .set_len(size)
+                .unwrap();
         }
     };
     grow(1_000_000);
@@ -436,7 +554,12 @@ fn of_a_large_workspace_the_small_files_are_remembered() {
     let diff = place.diff();
     assert!(diff.text.ends_with("-old\n+new\n"));
     assert_eq!(diff.text.matches("\nBinary files ").count(), 63);
-    assert_eq!(diff.text.matches(" are too large to show and differ\n").count(), 7);
+    assert_eq!(
+        diff.text
+            .matches(" are too large to show and differ\n")
+            .count(),
+        7
+    );
     assert!(
         diff.notes[0].ends_with("is not shown: the workspace is too large to remember all of it"),
         "{:?}",
@@ -453,7 +576,10 @@ fn text_that_is_not_unicode_is_text_all_the_same() {
     place.write("a.txt", b"caf\xe9\nc\n");
     place.write("late.bin", "x");
     let text = place.text();
-    assert!(text.contains("@@ -1,2 +1,2 @@\n caf\u{fffd}\n-b\n+c\n"), "{text}");
+    assert!(
+        text.contains("@@ -1,2 +1,2 @@\n caf\u{fffd}\n-b\n+c\n"),
+        "{text}"
+    );
     // The first 8000 bytes decide.
     assert!(text.contains("--- a/late.bin\n"), "{text}");
 }
@@ -462,7 +588,11 @@ fn text_that_is_not_unicode_is_text_all_the_same() {
 fn a_hard_case_ends() {
     let place = Place::new();
     let mut random = Random(1);
-    let mut noise = || -> String { (0..250_000).map(|_| ["a\n", "b\n", "c\n"][random.below(3)]).collect() };
+    let mut noise = || -> String {
+        (0..250_000)
+            .map(|_| ["a\n", "b\n", "c\n"][random.below(3)])
+            .collect()
+    };
     for n in 0..15 {
         place.write(&format!("{n}.txt"), noise());
     }
@@ -473,7 +603,11 @@ fn a_hard_case_ends() {
     }
     let started = Instant::now();
     let diff = place.diff();
-    assert!(started.elapsed() < Duration::from_secs(60), "{:?}", started.elapsed());
+    assert!(
+        started.elapsed() < Duration::from_secs(60),
+        "{:?}",
+        started.elapsed()
+    );
     // Not the shortest way, but the right one.
     let copy = tempfile::tempdir_in(place.dir.path()).unwrap();
     let after = Tree::read(&place.path(""));

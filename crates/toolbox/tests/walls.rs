@@ -90,7 +90,9 @@ const ESCAPES: &[Escape] = &[
         script: "python3 -c \"import os; os.umask(0); os.open('suid', os.O_CREAT | os.O_RDWR, 0o6755)\"",
         taken: |desk, _| {
             use std::os::unix::fs::PermissionsExt;
-            desk.path("work/suid").metadata().is_ok_and(|file| file.permissions().mode() & 0o6000 != 0)
+            desk.path("work/suid")
+                .metadata()
+                .is_ok_and(|file| file.permissions().mode() & 0o6000 != 0)
         },
     },
     Escape {
@@ -135,7 +137,10 @@ fn neighbourhood(sandbox: SandboxPolicy) -> Neighbourhood {
     let mut desk = Desk::new();
     desk.sandbox = sandbox;
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    desk.write("outside/port", listener.local_addr().unwrap().port().to_string());
+    desk.write(
+        "outside/port",
+        listener.local_addr().unwrap().port().to_string(),
+    );
     desk.write("outside/pid", std::process::id().to_string());
     let socket = UnixListener::bind(desk.path("work/s")).unwrap();
     let letters = UnixDatagram::bind(desk.path("work/letters")).unwrap();
@@ -143,7 +148,12 @@ fn neighbourhood(sandbox: SandboxPolicy) -> Neighbourhood {
     std::fs::create_dir_all(desk.path("more/.git/hooks")).unwrap();
     std::fs::create_dir(desk.path("empty")).unwrap();
     desk.writable_too = vec!["../more".into(), "../empty".into()];
-    Neighbourhood { desk, _listener: listener, _socket: socket, _letters: letters }
+    Neighbourhood {
+        desk,
+        _listener: listener,
+        _socket: socket,
+        _letters: letters,
+    }
 }
 
 #[test]
@@ -154,20 +164,38 @@ fn nothing_gets_out() {
             let open = neighbourhood(SandboxPolicy::DangerFullAccess);
             let ran = open.desk.call(way, "exec", &args);
             let value = ran.value.unwrap();
-            assert!((escape.taken)(&open.desk, &value), "without a wall it {} not: {value}", escape.name);
+            assert!(
+                (escape.taken)(&open.desk, &value),
+                "without a wall it {} not: {value}",
+                escape.name
+            );
         }
         let mut ledgers = Vec::new();
         for sandbox in [SandboxPolicy::WorkspaceWrite, SandboxPolicy::ReadOnly] {
             for way in BOTH {
                 let walled = neighbourhood(sandbox);
                 let ran = walled.desk.call(way, "exec", &args);
-                let value = ran.value.unwrap_or_else(|| panic!("{}: {:?}", escape.name, ran.error));
-                assert!(!(escape.taken)(&walled.desk, &value), "{way:?} under {sandbox:?} it {}: {value}", escape.name);
-                assert!(!walled.desk.path("work/.selvedge").exists(), "{}: something is left behind", escape.name);
+                let value = ran
+                    .value
+                    .unwrap_or_else(|| panic!("{}: {:?}", escape.name, ran.error));
+                assert!(
+                    !(escape.taken)(&walled.desk, &value),
+                    "{way:?} under {sandbox:?} it {}: {value}",
+                    escape.name
+                );
+                assert!(
+                    !walled.desk.path("work/.selvedge").exists(),
+                    "{}: something is left behind",
+                    escape.name
+                );
                 ledgers.push(ran.ledger);
             }
         }
-        assert!(ledgers.windows(2).all(|two| two[0] == two[1]), "{}: {ledgers:#?}", escape.name);
+        assert!(
+            ledgers.windows(2).all(|two| two[0] == two[1]),
+            "{}: {ledgers:#?}",
+            escape.name
+        );
     }
 }
 
@@ -184,37 +212,70 @@ fn below_a_repository() -> Desk {
 #[test]
 fn a_repository_above_the_workspace_is_not_written() {
     let script = "echo x > ../../.git/hooks/a; mkdir -p ../.git; echo x > ../.git/a; mkdir -p .git; echo x > .git/a; echo x > ../fine";
-    let hooks = ["repository/.git/hooks/a", "repository/sub/.git/a", "repository/sub/pkg/.git/a"];
+    let hooks = [
+        "repository/.git/hooks/a",
+        "repository/sub/.git/a",
+        "repository/sub/pkg/.git/a",
+    ];
     let args = |_: &Desk| json!({"command": ["sh", "-c", script]});
     both_ways(below_a_repository, "exec", args, |desk, ran| {
         assert!(desk.path("repository/sub/fine").exists(), "{ran:?}");
-        assert!(hooks.iter().all(|hook| !desk.path(hook).exists()), "{ran:?}");
-        assert!(!desk.path("repository/sub/.git").exists(), "something is left behind");
+        assert!(
+            hooks.iter().all(|hook| !desk.path(hook).exists()),
+            "{ran:?}"
+        );
+        assert!(
+            !desk.path("repository/sub/.git").exists(),
+            "something is left behind"
+        );
     });
     // Whatever stands there, it is not waited for.
     let with_pipe = || {
         let desk = below_a_repository();
         let pipe = desk.path("repository/sub/.git");
-        assert!(std::process::Command::new("mkfifo").arg(pipe).status().unwrap().success());
+        assert!(
+            std::process::Command::new("mkfifo")
+                .arg(pipe)
+                .status()
+                .unwrap()
+                .success()
+        );
         desk
     };
-    both_ways(with_pipe, "exec", args, |desk, ran| assert!(desk.path("repository/sub/fine").exists(), "{ran:?}"));
+    both_ways(with_pipe, "exec", args, |desk, ran| {
+        assert!(desk.path("repository/sub/fine").exists(), "{ran:?}")
+    });
     let open = || {
         let mut desk = below_a_repository();
         desk.sandbox = SandboxPolicy::DangerFullAccess;
         desk
     };
-    both_ways(open, "exec", args, |desk, _| assert!(hooks.iter().all(|hook| desk.path(hook).exists())));
+    both_ways(open, "exec", args, |desk, _| {
+        assert!(hooks.iter().all(|hook| desk.path(hook).exists()))
+    });
     // The tools that write files keep to it as well, in every repository below.
-    let paths =
-        ["../../.git/hooks/a", "../.git/a", ".git/a", "../../other/.git/a", "../../other/.selvedge/config.toml"];
+    let paths = [
+        "../../.git/hooks/a",
+        "../.git/a",
+        ".git/a",
+        "../../other/.git/a",
+        "../../other/.selvedge/config.toml",
+    ];
     for path in paths {
         let args = |_: &Desk| json!({"path": path, "content": "x"});
         both_ways(below_a_repository, "write_file", args, |_, ran| {
-            assert!(ran.error.as_ref().is_some_and(|(_, message)| message.contains("is protected")), "{path}: {ran:?}");
+            assert!(
+                ran.error
+                    .as_ref()
+                    .is_some_and(|(_, message)| message.contains("is protected")),
+                "{path}: {ran:?}"
+            );
         });
         both_ways(open, "write_file", args, |desk, _| {
-            assert!(desk.path("repository/sub/pkg").join(path).exists(), "{path}");
+            assert!(
+                desk.path("repository/sub/pkg").join(path).exists(),
+                "{path}"
+            );
         });
     }
 }
@@ -231,18 +292,36 @@ fn under(sandbox: SandboxPolicy) -> impl Fn() -> Desk {
 fn terminals_are_behind_the_same_wall() {
     let cmd = "echo escaped > ../outside/file.txt; cat ../private/journal; echo x > .git/hooks/a; echo fine > fine";
     let args = |_: &Desk| json!({"cmd": cmd});
-    both_ways(under(SandboxPolicy::WorkspaceWrite), "exec_command", args, |desk, ran| {
-        let value = ran.value.as_ref().unwrap();
-        assert!(!value["output"].as_str().unwrap().contains("hunter2"), "{value}");
-        assert_eq!(desk.read("outside/file.txt"), "outside\n");
-        assert_eq!(desk.read("work/fine"), "fine\n");
-        assert!(!desk.path("work/.git/hooks/a").exists());
-    });
-    both_ways(under(SandboxPolicy::DangerFullAccess), "exec_command", args, |desk, ran| {
-        assert!(ran.value.as_ref().unwrap()["output"].as_str().unwrap().contains("hunter2"));
-        assert_eq!(desk.read("outside/file.txt"), "escaped\n");
-        assert!(desk.path("work/.git/hooks/a").exists());
-    });
+    both_ways(
+        under(SandboxPolicy::WorkspaceWrite),
+        "exec_command",
+        args,
+        |desk, ran| {
+            let value = ran.value.as_ref().unwrap();
+            assert!(
+                !value["output"].as_str().unwrap().contains("hunter2"),
+                "{value}"
+            );
+            assert_eq!(desk.read("outside/file.txt"), "outside\n");
+            assert_eq!(desk.read("work/fine"), "fine\n");
+            assert!(!desk.path("work/.git/hooks/a").exists());
+        },
+    );
+    both_ways(
+        under(SandboxPolicy::DangerFullAccess),
+        "exec_command",
+        args,
+        |desk, ran| {
+            assert!(
+                ran.value.as_ref().unwrap()["output"]
+                    .as_str()
+                    .unwrap()
+                    .contains("hunter2")
+            );
+            assert_eq!(desk.read("outside/file.txt"), "escaped\n");
+            assert!(desk.path("work/.git/hooks/a").exists());
+        },
+    );
 }
 
 #[test]
@@ -252,7 +331,11 @@ fn the_workspace_and_temporary_folders_can_be_written() {
         "exec",
         |_| json!({"command": ["sh", "-c", "mkdir -p a/b && echo x > a/b/c && t=$(mktemp) && echo y > $t && rm $t && echo done"]}),
         |desk, ran| {
-            assert_eq!(ran.value.as_ref().unwrap()["stdout"], json!("done\n"), "{ran:?}");
+            assert_eq!(
+                ran.value.as_ref().unwrap()["stdout"],
+                json!("done\n"),
+                "{ran:?}"
+            );
             assert_eq!(desk.read("work/a/b/c"), "x\n");
         },
     );
@@ -261,11 +344,18 @@ fn the_workspace_and_temporary_folders_can_be_written() {
 #[test]
 fn a_folder_elsewhere_widens_nothing() {
     let args = |_: &Desk| json!({"command": ["sh", "-c", "pwd; echo escaped > file.txt"], "cwd": "../outside"});
-    for (sandbox, left) in
-        [(SandboxPolicy::WorkspaceWrite, "outside\n"), (SandboxPolicy::DangerFullAccess, "escaped\n")]
-    {
+    for (sandbox, left) in [
+        (SandboxPolicy::WorkspaceWrite, "outside\n"),
+        (SandboxPolicy::DangerFullAccess, "escaped\n"),
+    ] {
         both_ways(under(sandbox), "exec", args, |desk, ran| {
-            assert!(ran.value.as_ref().unwrap()["stdout"].as_str().unwrap().ends_with("/outside\n"), "{ran:?}");
+            assert!(
+                ran.value.as_ref().unwrap()["stdout"]
+                    .as_str()
+                    .unwrap()
+                    .ends_with("/outside\n"),
+                "{ran:?}"
+            );
             assert_eq!(desk.read("outside/file.txt"), left, "{sandbox:?}");
         });
     }
@@ -276,13 +366,26 @@ fn nothing_is_written_when_nothing_may_be() {
     let args = |_: &Desk| json!({"command": ["sh", "-c", "echo x > here; t=/tmp/selvedge-$$; echo x > $t && rm $t && echo temporary"]});
     both_ways(under(SandboxPolicy::ReadOnly), "exec", args, |desk, ran| {
         let value = ran.value.as_ref().unwrap();
-        assert_eq!((&value["sandboxDenied"], &value["stdout"]), (&json!(true), &json!("")), "{value}");
+        assert_eq!(
+            (&value["sandboxDenied"], &value["stdout"]),
+            (&json!(true), &json!("")),
+            "{value}"
+        );
         assert!(!desk.path("work/here").exists());
     });
-    both_ways(under(SandboxPolicy::WorkspaceWrite), "exec", args, |desk, ran| {
-        assert_eq!(ran.value.as_ref().unwrap()["stdout"], json!("temporary\n"), "{ran:?}");
-        assert!(desk.path("work/here").exists());
-    });
+    both_ways(
+        under(SandboxPolicy::WorkspaceWrite),
+        "exec",
+        args,
+        |desk, ran| {
+            assert_eq!(
+                ran.value.as_ref().unwrap()["stdout"],
+                json!("temporary\n"),
+                "{ran:?}"
+            );
+            assert!(desk.path("work/here").exists());
+        },
+    );
 }
 
 #[test]
@@ -327,7 +430,10 @@ fn where_there_can_be_no_wall_nothing_runs() {
             landlock: Feature::Missing("no".into()),
             bubblewrap: None,
         };
-        *desk.settings.lock().unwrap() = Some(CommandSettings { support: Some(support), ..Default::default() });
+        *desk.settings.lock().unwrap() = Some(CommandSettings {
+            support: Some(support),
+            ..Default::default()
+        });
         desk
     };
     both_ways(
@@ -337,7 +443,10 @@ fn where_there_can_be_no_wall_nothing_runs() {
         |desk, ran| {
             let (code, message) = ran.error.as_ref().unwrap();
             assert_eq!(*code, ErrorCode::ToolExecutionError);
-            assert!(message.contains("cannot be confined here: user namespaces are switched off"), "{message}");
+            assert!(
+                message.contains("cannot be confined here: user namespaces are switched off"),
+                "{message}"
+            );
             assert!(!desk.path("work/ran").exists());
         },
     );
@@ -346,6 +455,14 @@ fn where_there_can_be_no_wall_nothing_runs() {
 #[test]
 fn this_machine_builds_the_whole_wall() {
     let support = Support::probe();
-    assert!(matches!(support.namespaces, Feature::Present(_)), "{:?}", support.namespaces);
-    assert!(matches!(support.landlock, Feature::Present(_)), "{:?}", support.landlock);
+    assert!(
+        matches!(support.namespaces, Feature::Present(_)),
+        "{:?}",
+        support.namespaces
+    );
+    assert!(
+        matches!(support.landlock, Feature::Present(_)),
+        "{:?}",
+        support.landlock
+    );
 }

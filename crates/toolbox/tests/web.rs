@@ -31,20 +31,34 @@ struct Made {
 impl Made {
     fn names(list: &[(&'static str, &[&str])]) -> Arc<Self> {
         let address = |address: &&str| vec![address.parse().unwrap()];
-        let names = list.iter().map(|(name, each)| (*name, each.iter().map(address).collect())).collect();
-        Arc::new(Self { names, asked: AtomicUsize::new(0) })
+        let names = list
+            .iter()
+            .map(|(name, each)| (*name, each.iter().map(address).collect()))
+            .collect();
+        Arc::new(Self {
+            names,
+            asked: AtomicUsize::new(0),
+        })
     }
 
     /// Names of servers here.
     fn local(names: &[&'static str]) -> Arc<Self> {
-        Self::names(&names.iter().map(|name| (*name, &["127.0.0.1"][..])).collect::<Vec<_>>())
+        Self::names(
+            &names
+                .iter()
+                .map(|name| (*name, &["127.0.0.1"][..]))
+                .collect::<Vec<_>>(),
+        )
     }
 }
 
 impl Names for Made {
     fn resolve(&self, name: String) -> BoxFuture<'static, std::io::Result<Vec<IpAddr>>> {
         let turn = self.asked.fetch_add(1, Ordering::SeqCst);
-        let found = self.names.get(name.as_str()).map(|each| each[turn.min(each.len() - 1)].clone());
+        let found = self
+            .names
+            .get(name.as_str())
+            .map(|each| each[turn.min(each.len() - 1)].clone());
         async move { found.ok_or_else(|| std::io::Error::other("no such name")) }.boxed()
     }
 }
@@ -92,8 +106,16 @@ fn a_page_becomes_markdown_without_its_surroundings() {
     let server = Server::start(|_| Reply::html(PAGE));
     for way in BOTH {
         let desk = desk(settings());
-        let tool = if way == Way::Script { "fetchUrl" } else { "fetch_url" };
-        let ran = desk.call(way, tool, &json!({"urls": server.url("docs.test", "/guide/streams.html#reading")}));
+        let tool = if way == Way::Script {
+            "fetchUrl"
+        } else {
+            "fetch_url"
+        };
+        let ran = desk.call(
+            way,
+            tool,
+            &json!({"urls": server.url("docs.test", "/guide/streams.html#reading")}),
+        );
         let value = ran.value.unwrap();
         let page = &value["fetches"][0];
         assert_eq!(page["title"], "Working with streams — Example Docs");
@@ -107,7 +129,10 @@ fn a_page_becomes_markdown_without_its_surroundings() {
             "## Reading",
             "```rust\nlet mut total = 0;\nwhile let Some(chunk) = stream.read().await? {\n    total += chunk.len(); // a < b\n}\n```",
             "| kind | who waits | memory |\n| ---- | --------- | ------ |\n| pull | writer | 8 KB |",
-            &format!("[the guide to errors]({})", server.url("docs.test", "/errors.html")),
+            &format!(
+                "[the guide to errors]({})",
+                server.url("docs.test", "/errors.html")
+            ),
             "**never**",
             "1. Open the stream.\n2. Write pieces:\n    - small ones",
             "> A stream that is not closed is not finished.",
@@ -115,7 +140,15 @@ fn a_page_becomes_markdown_without_its_surroundings() {
         ] {
             assert!(text.contains(kept), "{kept}\n--- is not in ---\n{text}");
         }
-        for gone in ["Log in", "Subscribe", "cookies", "Privacy", "var x", "color: red", "onclick"] {
+        for gone in [
+            "Log in",
+            "Subscribe",
+            "cookies",
+            "Privacy",
+            "var x",
+            "color: red",
+            "onclick",
+        ] {
             assert!(!text.contains(gone), "{gone}\n--- is in ---\n{text}");
         }
         assert_eq!(page["tokens"], json!(text.chars().count().div_ceil(4)));
@@ -126,10 +159,14 @@ fn a_page_becomes_markdown_without_its_surroundings() {
 fn characters_and_packing_are_undone() {
     let server = Server::start(|asked| match asked.path.as_str() {
         "/latin" => Reply::new(200, "text/plain; charset=ISO-8859-1", *b"caf\xe9"),
-        "/meta" => {
-            Reply::new(200, "text/html", *b"<meta charset=windows-1251><title>t</title><p>\xcf\xf0\xe8\xe2\xe5\xf2")
+        "/meta" => Reply::new(
+            200,
+            "text/html",
+            *b"<meta charset=windows-1251><title>t</title><p>\xcf\xf0\xe8\xe2\xe5\xf2",
+        ),
+        "/gzip" => {
+            Reply::new(200, "text/plain", gzip(b"packed")).header("content-encoding", "gzip")
         }
-        "/gzip" => Reply::new(200, "text/plain", gzip(b"packed")).header("content-encoding", "gzip"),
         "/damaged" => Reply::new(200, "text/plain", "no gzip").header("content-encoding", "gzip"),
         "/odd" => Reply::new(200, "text/plain", "x").header("content-encoding", "br"),
         "/nothing" => Reply::new(200, "text/plain", "").header("content-encoding", "gzip"),
@@ -137,12 +174,24 @@ fn characters_and_packing_are_undone() {
     });
     let desk = desk(settings());
     let content = |path| fetch(&desk, &server.url("docs.test", path)).unwrap()["content"].clone();
-    assert_eq!((content("/latin"), content("/meta")), (json!("café"), json!("Привет")));
-    assert_eq!((content("/gzip"), content("/nothing")), (json!("packed"), json!("")));
+    assert_eq!(
+        (content("/latin"), content("/meta")),
+        (json!("café"), json!("Привет"))
+    );
+    assert_eq!(
+        (content("/gzip"), content("/nothing")),
+        (json!("packed"), json!(""))
+    );
     let why = |path| refused(&desk, &server.url("docs.test", path));
     assert!(why("/damaged").ends_with("answered with something damaged"));
     assert!(why("/odd").ends_with("in an encoding nobody asked for: br"));
-    assert_eq!(why("/gone"), format!("{} answered 404 Not Found", server.url("docs.test", "/gone")));
+    assert_eq!(
+        why("/gone"),
+        format!(
+            "{} answered 404 Not Found",
+            server.url("docs.test", "/gone")
+        )
+    );
 }
 
 fn gzip(bytes: &[u8]) -> Vec<u8> {
@@ -159,36 +208,71 @@ fn large_answers_are_cut_and_the_rest_is_not_waited_for() {
             "/text" => Reply::new(200, "text/plain", line).end(End::Repeated(50)),
             "/bytes" => Reply::new(200, "application/zip", line).end(End::Repeated(50)),
             // Small on the way, large once it is here.
-            "/packed" => {
-                Reply::new(200, "text/plain", gzip(line.repeat(3).as_bytes())).header("content-encoding", "gzip")
-            }
+            "/packed" => Reply::new(200, "text/plain", gzip(line.repeat(3).as_bytes()))
+                .header("content-encoding", "gzip"),
             _ => Reply::html(&"<div><b><p>".repeat(50_000)).end(End::Repeated(100)),
         }
     });
-    let desk = desk(WebSettings { max_bytes: 1 << 20, ..settings() });
+    let desk = desk(WebSettings {
+        max_bytes: 1 << 20,
+        ..settings()
+    });
     let page = fetch(&desk, &server.url("docs.test", "/text")).unwrap();
-    assert_eq!((page["content"].as_str().unwrap().len(), &page["truncated"]), (50 << 10, &json!(true)));
-    assert!(server.wait_until_one_left() < 20 << 20, "all of it was read");
+    assert_eq!(
+        (page["content"].as_str().unwrap().len(), &page["truncated"]),
+        (50 << 10, &json!(true))
+    );
+    assert!(
+        server.wait_until_one_left() < 20 << 20,
+        "all of it was read"
+    );
     let message = refused(&desk, &server.url("docs.test", "/bytes"));
     assert!(message.ends_with("/bytes is larger than 1 MB"), "{message}");
     let packed = fetch(&desk, &server.url("docs.test", "/packed")).unwrap();
-    assert!(packed["tokens"].as_u64().unwrap() < 300_000, "{}", packed["tokens"]);
+    assert!(
+        packed["tokens"].as_u64().unwrap() < 300_000,
+        "{}",
+        packed["tokens"]
+    );
     assert!(fetch(&desk, &server.url("docs.test", "/html")).is_ok());
     let key = page["fileKey"].as_str().unwrap();
-    let whole = desk.call(Way::Script, "fetchFromFC", &json!({"fileKey": key, "offset": (1 << 20) - 5})).value.unwrap();
-    assert!(whole["content"].as_str().unwrap().ends_with("[cut here: more than 1 MB]"), "{whole}");
+    let whole = desk
+        .call(
+            Way::Script,
+            "fetchFromFC",
+            &json!({"fileKey": key, "offset": (1 << 20) - 5}),
+        )
+        .value
+        .unwrap();
+    assert!(
+        whole["content"]
+            .as_str()
+            .unwrap()
+            .ends_with("[cut here: more than 1 MB]"),
+        "{whole}"
+    );
 }
 
 #[test]
 fn slow_servers_are_given_up() {
     let server = Server::start(|asked| match asked.path.as_str() {
-        "/silent" => Reply { headers: Vec::new(), ..Reply::html("") }.end(End::Silent),
+        "/silent" => Reply {
+            headers: Vec::new(),
+            ..Reply::html("")
+        }
+        .end(End::Silent),
         _ => Reply::new(200, "text/plain", "the beginning").end(End::Silent),
     });
-    let desk = desk(WebSettings { timeout: Duration::from_millis(300), ..settings() });
+    let desk = desk(WebSettings {
+        timeout: Duration::from_millis(300),
+        ..settings()
+    });
     for path in ["/silent", "/half"] {
         let message = refused(&desk, &server.url("docs.test", path));
-        assert!(message.ends_with(&format!("{path}: no whole answer within 0.3 s")), "{message}");
+        assert!(
+            message.ends_with(&format!("{path}: no whole answer within 0.3 s")),
+            "{message}"
+        );
         server.wait_until_one_left();
     }
 }
@@ -199,9 +283,10 @@ fn nobody_is_sent_to_a_private_address() {
         "/literal" => Reply::to("http://127.0.0.2:9/secret"),
         "/odd" => Reply::to("http://0x7f000001/secret"),
         "/metadata" => Reply::to("http://169.254.169.254/latest/meta-data/"),
-        "/name" => {
-            Reply::to(&format!("http://evil.test:{}/secret", asked.header("host").unwrap().split(':').nth(1).unwrap()))
-        }
+        "/name" => Reply::to(&format!(
+            "http://evil.test:{}/secret",
+            asked.header("host").unwrap().split(':').nth(1).unwrap()
+        )),
         "/file" => Reply::to("file:///etc/passwd"),
         "/around" => Reply::to("/around"),
         "/moved" => Reply::to("./here?x=1#y"),
@@ -210,14 +295,28 @@ fn nobody_is_sent_to_a_private_address() {
     });
     let desk = desk(settings());
     let why = |path: &str| refused(&desk, &server.url("docs.test", path));
-    assert!(why("/literal").ends_with("sends us on to http://127.0.0.2:9/secret, a private address: not followed"));
+    assert!(
+        why("/literal")
+            .ends_with("sends us on to http://127.0.0.2:9/secret, a private address: not followed")
+    );
     assert!(why("/odd").contains("http://127.0.0.1/secret, a private address"));
     assert!(why("/metadata").ends_with("meta-data/, a private address: not followed"));
-    assert!(why("/name").ends_with("`evil.test` stands for 127.0.0.1, a private address"), "{}", why("/name"));
+    assert!(
+        why("/name").ends_with("`evil.test` stands for 127.0.0.1, a private address"),
+        "{}",
+        why("/name")
+    );
     assert!(why("/file").contains("neither http nor https"));
     assert!(why("/around").ends_with("sends us on and on"));
-    assert_eq!(fetch(&desk, &server.url("docs.test", "/moved")).unwrap()["content"], "moved here");
-    assert!(!server.paths().iter().any(|path| path == "/secret"), "{:?}", server.paths());
+    assert_eq!(
+        fetch(&desk, &server.url("docs.test", "/moved")).unwrap()["content"],
+        "moved here"
+    );
+    assert!(
+        !server.paths().iter().any(|path| path == "/secret"),
+        "{:?}",
+        server.paths()
+    );
 }
 
 #[test]
@@ -225,16 +324,24 @@ fn a_name_is_asked_for_once_and_what_was_judged_is_connected_to() {
     let server = Server::start(|_| Reply::new(200, "text/plain", "secret"));
     // Public when it is looked at, private a moment later.
     let names = Made::names(&[("rebind.test", &["192.31.196.1", "127.0.0.1"])]);
-    let desk = desk(WebSettings { names: Some(names.clone()), timeout: Duration::from_millis(300), ..settings() });
+    let desk = desk(WebSettings {
+        names: Some(names.clone()),
+        timeout: Duration::from_millis(300),
+        ..settings()
+    });
     refused(&desk, &server.url("rebind.test", "/"));
     assert_eq!(names.asked.load(Ordering::SeqCst), 1);
     assert!(server.asked().is_empty());
     // And a name that is private at once, or stands for nothing.
     let desk = self::desk(settings());
     assert!(
-        refused(&desk, &server.url("evil.test", "/")).contains("`evil.test` stands for 127.0.0.1, a private address")
+        refused(&desk, &server.url("evil.test", "/"))
+            .contains("`evil.test` stands for 127.0.0.1, a private address")
     );
-    assert!(refused(&desk, "http://unknown.test/").contains("cannot find out what `unknown.test` stands for"));
+    assert!(
+        refused(&desk, "http://unknown.test/")
+            .contains("cannot find out what `unknown.test` stands for")
+    );
     assert!(server.asked().is_empty());
 }
 
@@ -242,17 +349,33 @@ fn a_name_is_asked_for_once_and_what_was_judged_is_connected_to() {
 fn with_the_network_off_a_host_is_asked_for_with_its_address() {
     let server = Server::start(|_| Reply::new(200, "text/plain", "hello"));
     let url = server.url("docs.test", "/page?q=1");
-    let off = || WebSettings { network: false, ..settings() };
+    let off = || WebSettings {
+        network: false,
+        ..settings()
+    };
     for way in BOTH {
-        let tool = if way == Way::Script { "fetchUrl" } else { "fetch_url" };
+        let tool = if way == Way::Script {
+            "fetchUrl"
+        } else {
+            "fetch_url"
+        };
         let mut desk = desk(off());
         desk.person = Person::who_says(Answer::No(None));
         let ran = desk.call(way, tool, &json!({"urls": url}));
-        assert_eq!(ran.error.unwrap(), (ErrorCode::ApprovalDeniedError, "fetch_url was denied".to_owned()));
+        assert_eq!(
+            ran.error.unwrap(),
+            (
+                ErrorCode::ApprovalDeniedError,
+                "fetch_url was denied".to_owned()
+            )
+        );
         let call = &ran.asked[0].calls[0];
         assert_eq!(call.reason, format!("fetches {url} (the network is off)"));
         assert_eq!(call.preview.view, Some(View::Addresses(url.clone())));
-        assert_eq!(call.preview.rule, Some(format!("requests to docs.test:{}", server.port)));
+        assert_eq!(
+            call.preview.rule,
+            Some(format!("requests to docs.test:{}", server.port))
+        );
         assert!(server.asked().is_empty());
         desk.policy = ApprovalPolicy::Never;
         let ran = desk.call(way, tool, &json!({"urls": url}));
@@ -266,15 +389,32 @@ fn with_the_network_off_a_host_is_asked_for_with_its_address() {
 #[test]
 fn for_this_script_covers_the_host_and_no_other() {
     let server = Server::start(|asked| Reply::new(200, "text/plain", asked.path.as_str()));
-    let mut desk = desk(WebSettings { network: false, ..settings() });
+    let mut desk = desk(WebSettings {
+        network: false,
+        ..settings()
+    });
     desk.person = Person::who_says(Answer::ThisScript);
-    let calls = [("docs.test", "/a"), ("docs.test", "/b"), ("more.test", "/c"), ("docs.test", "/d")];
+    let calls = [
+        ("docs.test", "/a"),
+        ("docs.test", "/b"),
+        ("more.test", "/c"),
+        ("docs.test", "/d"),
+    ];
     let calls = calls.map(|(host, path)| ("fetch_url", json!({"urls": server.url(host, path)})));
     for way in BOTH {
         let ledger = desk.in_turn(way, &calls);
-        assert!(ledger.iter().all(|line| line.status == CallStatus::Done), "{ledger:?}");
-        let hosts: Vec<String> =
-            desk.person.asked.lock().unwrap().drain(..).map(|asked| asked.calls[0].reason.clone()).collect();
+        assert!(
+            ledger.iter().all(|line| line.status == CallStatus::Done),
+            "{ledger:?}"
+        );
+        let hosts: Vec<String> = desk
+            .person
+            .asked
+            .lock()
+            .unwrap()
+            .drain(..)
+            .map(|asked| asked.calls[0].reason.clone())
+            .collect();
         assert_eq!(hosts.len(), 2, "{hosts:?}");
         assert!(hosts[0].contains("docs.test") && hosts[1].contains("more.test"));
     }
@@ -285,18 +425,30 @@ fn always_is_a_rule_for_the_host() {
     let server = Server::start(|_| Reply::new(200, "text/plain", "hello"));
     let saved = Arc::new(Mutex::new(Vec::new()));
     let saving = saved.clone();
-    let save_host: selvedge_toolbox::SaveHost = Box::new(move |host| saving.lock().unwrap().push(host.to_owned()));
-    let mut desk = desk(WebSettings { network: false, save_host: Some(save_host), ..settings() });
+    let save_host: selvedge_toolbox::SaveHost =
+        Box::new(move |host| saving.lock().unwrap().push(host.to_owned()));
+    let mut desk = desk(WebSettings {
+        network: false,
+        save_host: Some(save_host),
+        ..settings()
+    });
     desk.person = Person::who_says(Answer::Always);
     fetch(&desk, &server.url("docs.test", "/1")).unwrap();
-    assert_eq!(*saved.lock().unwrap(), [format!("docs.test:{}", server.port)]);
+    assert_eq!(
+        *saved.lock().unwrap(),
+        [format!("docs.test:{}", server.port)]
+    );
     desk.person = Person::who_says(Answer::No(None));
     fetch(&desk, &server.url("docs.test", "/2")).unwrap();
     assert_eq!(desk.questions(), 0);
     assert!(fetch(&desk, &server.url("more.test", "/3")).is_err());
     // The next process has it from where it was saved.
     let allow_hosts = saved.lock().unwrap().clone();
-    let desk = self::desk(WebSettings { network: false, allow_hosts, ..settings() });
+    let desk = self::desk(WebSettings {
+        network: false,
+        allow_hosts,
+        ..settings()
+    });
     fetch(&desk, &server.url("docs.test", "/4")).unwrap();
 }
 
@@ -307,40 +459,74 @@ fn private_addresses_are_asked_for_and_some_never_reached() {
     let mut desk = desk(settings());
     desk.person = Person::who_says(Answer::No(None));
     let ran = desk.call(Way::Script, "fetchUrl", &json!({"urls": local}));
-    assert_eq!(ran.asked[0].calls[0].reason, format!("fetches {local} (a private address)"));
+    assert_eq!(
+        ran.asked[0].calls[0].reason,
+        format!("fetches {local} (a private address)")
+    );
     assert_eq!(ran.error.unwrap().0, ErrorCode::ApprovalDeniedError);
-    for nobodys in ["http://169.254.169.254/latest/meta-data/", "http://[fe80::1]/", "http://0.0.0.0/"] {
+    for nobodys in [
+        "http://169.254.169.254/latest/meta-data/",
+        "http://[fe80::1]/",
+        "http://0.0.0.0/",
+    ] {
         let ran = desk.call(Way::Script, "fetchUrl", &json!({"urls": nobodys}));
         assert!(ran.asked.is_empty(), "{nobodys}");
-        assert!(ran.error.unwrap().1.ends_with("is not fetched: no public address"), "{nobodys}");
+        assert!(
+            ran.error
+                .unwrap()
+                .1
+                .ends_with("is not fetched: no public address"),
+            "{nobodys}"
+        );
     }
     assert!(server.asked().is_empty());
     // A person knows their own machine, and what is there now is not what was there yesterday.
     desk.person = Person::who_says(Answer::Once);
     for _ in 0..2 {
         let page = fetch(&desk, &local).unwrap();
-        assert_eq!((&page["content"], &page["cached"]), (&json!("the app"), &json!(false)));
+        assert_eq!(
+            (&page["content"], &page["cached"]),
+            (&json!("the app"), &json!(false))
+        );
     }
 }
 
 #[test]
 fn another_host_is_not_followed_unasked() {
-    let server = Server::start(|asked| match (asked.path.as_str(), asked.header("host").unwrap().split(':').next()) {
-        ("/away", _) => {
-            Reply::to(&format!("http://more.test:{}/there", asked.header("host").unwrap().split(':').nth(1).unwrap()))
+    let server = Server::start(|asked| {
+        match (
+            asked.path.as_str(),
+            asked.header("host").unwrap().split(':').next(),
+        ) {
+            ("/away", _) => Reply::to(&format!(
+                "http://more.test:{}/there",
+                asked.header("host").unwrap().split(':').nth(1).unwrap()
+            )),
+            _ => Reply::new(200, "text/plain", "there"),
         }
-        _ => Reply::new(200, "text/plain", "there"),
     });
-    let off = |allow: &[String]| WebSettings { network: false, allow_hosts: allow.to_vec(), ..settings() };
-    let (docs, more) = (format!("docs.test:{}", server.port), format!("more.test:{}", server.port));
+    let off = |allow: &[String]| WebSettings {
+        network: false,
+        allow_hosts: allow.to_vec(),
+        ..settings()
+    };
+    let (docs, more) = (
+        format!("docs.test:{}", server.port),
+        format!("more.test:{}", server.port),
+    );
     let desk = desk(off(std::slice::from_ref(&docs)));
     let message = refused(&desk, &server.url("docs.test", "/away"));
     assert!(
-        message.ends_with(&format!("sends us on to http://{more}/there, another host: not followed unasked")),
+        message.ends_with(&format!(
+            "sends us on to http://{more}/there, another host: not followed unasked"
+        )),
         "{message}"
     );
     let desk = self::desk(off(&[docs, more]));
-    assert_eq!(fetch(&desk, &server.url("docs.test", "/away")).unwrap()["content"], "there");
+    assert_eq!(
+        fetch(&desk, &server.url("docs.test", "/away")).unwrap()["content"],
+        "there"
+    );
 }
 
 #[test]
@@ -350,17 +536,34 @@ fn a_page_is_fetched_once_a_day() {
     let url = server.url("docs.test", "/page");
     let first = fetch(&desk, &url).unwrap();
     let second = fetch(&desk, &format!("{url}#elsewhere")).unwrap();
-    assert_eq!((&first["cached"], &second["cached"]), (&json!(false), &json!(true)));
-    assert_eq!((&first["fileKey"], &first["content"]), (&second["fileKey"], &second["content"]));
+    assert_eq!(
+        (&first["cached"], &second["cached"]),
+        (&json!(false), &json!(true))
+    );
+    assert_eq!(
+        (&first["fileKey"], &first["content"]),
+        (&second["fileKey"], &second["content"])
+    );
     assert_eq!(server.asked().len(), 1);
-    let again = desk.call(Way::Script, "fetchUrl", &json!({"url": url, "fresh": true})).value.unwrap();
-    assert_eq!((&again["fetches"][0]["cached"], server.asked().len()), (&json!(false), 2));
+    let again = desk
+        .call(Way::Script, "fetchUrl", &json!({"url": url, "fresh": true}))
+        .value
+        .unwrap();
+    assert_eq!(
+        (&again["fetches"][0]["cached"], server.asked().len()),
+        (&json!(false), 2)
+    );
     // Several at once are one request, too.
     let url = server.url("docs.test", "/other");
     let ran = desk.script(&format!(
         "return (await Promise.all([1, 2, 3].map(() => tools.fetchUrl({url:?})))).map(r => r.fetches[0].content)"
     ));
-    assert_eq!(ran.value(), Some(json!(["hello", "hello", "hello"])), "{:?}", ran.error);
+    assert_eq!(
+        ran.value(),
+        Some(json!(["hello", "hello", "hello"])),
+        "{:?}",
+        ran.error
+    );
     assert_eq!(server.asked().len(), 3);
 }
 
@@ -371,20 +574,46 @@ fn several_pages_come_in_order_and_failures_beside_them() {
         path => Reply::new(200, "text/plain", path),
     });
     let desk = desk(settings());
-    let urls: Vec<String> = ["/1", "/2", "/3", "/1"].iter().map(|path| server.url("docs.test", path)).collect();
-    let value = desk.call(Way::Script, "fetchUrl", &json!({"urls": urls, "maxLength": 1})).value.unwrap();
-    let contents: Vec<&Value> = value["fetches"].as_array().unwrap().iter().map(|page| &page["url"]).collect();
+    let urls: Vec<String> = ["/1", "/2", "/3", "/1"]
+        .iter()
+        .map(|path| server.url("docs.test", path))
+        .collect();
+    let value = desk
+        .call(
+            Way::Script,
+            "fetchUrl",
+            &json!({"urls": urls, "maxLength": 1}),
+        )
+        .value
+        .unwrap();
+    let contents: Vec<&Value> = value["fetches"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|page| &page["url"])
+        .collect();
     assert_eq!(contents, [&json!(urls[0]), &json!(urls[2])]);
     assert_eq!(value["fetches"][0]["content"], "/");
     assert_eq!(value["failed"][0]["url"], json!(urls[1]));
-    assert!(value["failed"][0]["error"].as_str().unwrap().ends_with("answered 500 Internal Server Error"));
-    let message = desk.call(Way::Script, "fetchUrl", &json!({"urls": []})).error.unwrap().1;
+    assert!(
+        value["failed"][0]["error"]
+            .as_str()
+            .unwrap()
+            .ends_with("answered 500 Internal Server Error")
+    );
+    let message = desk
+        .call(Way::Script, "fetchUrl", &json!({"urls": []}))
+        .error
+        .unwrap()
+        .1;
     assert_eq!(message, "1 to 20 addresses can be fetched at once, not 0");
 }
 
 #[test]
 fn a_call_that_is_stopped_leaves_the_server() {
-    let server = Arc::new(Server::start(|_| Reply::new(200, "text/plain", "beginning").end(End::Silent)));
+    let server = Arc::new(Server::start(|_| {
+        Reply::new(200, "text/plain", "beginning").end(End::Silent)
+    }));
     for way in BOTH {
         let desk = desk(settings());
         let (cancel, seen) = (desk.cancel.clone(), server.clone());
@@ -393,7 +622,11 @@ fn a_call_that_is_stopped_leaves_the_server() {
             cancel.cancel();
             seen.wait_until_one_left();
         });
-        let tool = if way == Way::Script { "fetchUrl" } else { "fetch_url" };
+        let tool = if way == Way::Script {
+            "fetchUrl"
+        } else {
+            "fetch_url"
+        };
         let ran = desk.call(way, tool, &json!({"urls": server.url("docs.test", "/")}));
         stopping.join().unwrap();
         assert!(ran.value.is_none(), "{ran:?}");
@@ -404,7 +637,13 @@ fn a_call_that_is_stopped_leaves_the_server() {
 /// What Perplexity and SearXNG answer, in the shapes they document.
 fn search_server() -> Server {
     Server::start(|asked| {
-        let port = asked.header("host").unwrap().split(':').nth(1).unwrap().to_owned();
+        let port = asked
+            .header("host")
+            .unwrap()
+            .split(':')
+            .nth(1)
+            .unwrap()
+            .to_owned();
         let result = |n: usize, text: &str| json!({"title": format!("Result {n}"), "url": format!("http://docs.test:{port}/page/{n}"), text: format!("About {n}.\nMore.")});
         let body: Value = serde_json::from_str(&asked.body).unwrap_or_default();
         match asked.path.split('?').next().unwrap() {
@@ -442,7 +681,10 @@ fn search_server() -> Server {
 }
 
 fn service(server: &Server, path: &str) -> Service {
-    Service { base_url: server.url("127.0.0.1", path), key: "pplx-secret".into() }
+    Service {
+        base_url: server.url("127.0.0.1", path),
+        key: "pplx-secret".into(),
+    }
 }
 
 #[test]
@@ -450,65 +692,125 @@ fn perplexity_searches_and_the_first_results_are_fetched_meanwhile() {
     let server = search_server();
     let search = Some(SearchService::Perplexity(service(&server, "")));
     let allow_hosts = vec![format!("127.0.0.1:{}", server.port)];
-    let desk = desk(WebSettings { search, allow_hosts, ..settings() });
+    let desk = desk(WebSettings {
+        search,
+        allow_hosts,
+        ..settings()
+    });
     let ran = desk.script(
         "const { results } = await tools.webSearch({ query: 'streams', maxResults: 4 });
          const pages = await tools.fetchUrl({ urls: results.slice(0, 3).map(r => r.url) });
          return { results, contents: pages.fetches.map(p => p.content) }",
     );
     let value = ran.value().unwrap();
-    assert_eq!(value["results"].as_array().unwrap().len(), 4, "{:?}", ran.error);
+    assert_eq!(
+        value["results"].as_array().unwrap().len(),
+        4,
+        "{:?}",
+        ran.error
+    );
     let first = json!({"url": server.url("docs.test", "/page/1"), "title": "Result 1", "snippet": "About 1.\nMore."});
     assert_eq!(value["results"][0], first);
     assert_eq!(value["contents"], json!(["/page/1", "/page/2", "/page/3"]));
     // Each page was asked for once, whoever was first.
     assert_eq!(server.paths(), ["/page/1", "/page/2", "/page/3", "/search"]);
-    let asked = server.asked().into_iter().find(|asked| asked.path == "/search").unwrap();
-    assert_eq!(serde_json::from_str::<Value>(&asked.body).unwrap(), json!({"query": "streams", "max_results": 4}));
+    let asked = server
+        .asked()
+        .into_iter()
+        .find(|asked| asked.path == "/search")
+        .unwrap();
+    assert_eq!(
+        serde_json::from_str::<Value>(&asked.body).unwrap(),
+        json!({"query": "streams", "max_results": 4})
+    );
     assert_eq!(asked.header("authorization").unwrap(), "Bearer pplx-secret");
 }
 
 #[test]
 fn searxng_searches_several_queries_at_once() {
     let server = search_server();
-    let search = Some(SearchService::Searxng { base_url: server.url("localhost", "/sx/") });
+    let search = Some(SearchService::Searxng {
+        base_url: server.url("localhost", "/sx/"),
+    });
     let names = Some(Made::local(&["localhost", "docs.test"]) as Arc<dyn Names>);
     let allow_hosts = vec![format!("localhost:{}", server.port)];
-    let desk = desk(WebSettings { search, names, allow_hosts, ..settings() });
+    let desk = desk(WebSettings {
+        search,
+        names,
+        allow_hosts,
+        ..settings()
+    });
     let args = json!({"query": ["a b", "c&d"], "maxResults": 2, "prefetch": 0});
     for way in BOTH {
-        let tool = if way == Way::Script { "webSearch" } else { "web_search" };
+        let tool = if way == Way::Script {
+            "webSearch"
+        } else {
+            "web_search"
+        };
         let value = desk.call(way, tool, &args).value.unwrap();
         let results = value["results"].as_array().unwrap();
         assert_eq!(results.len(), 2, "the same pages, once each");
-        assert_eq!((results[0]["relevanceScore"].as_f64(), &results[0]["query"]), (Some(20.0), &json!("a b")));
+        assert_eq!(
+            (results[0]["relevanceScore"].as_f64(), &results[0]["query"]),
+            (Some(20.0), &json!("a b"))
+        );
     }
     let mut paths = server.paths();
     paths.dedup();
-    assert_eq!(paths, ["/sx/search?q=a+b&format=json", "/sx/search?q=c%26d&format=json"]);
+    assert_eq!(
+        paths,
+        [
+            "/sx/search?q=a+b&format=json",
+            "/sx/search?q=c%26d&format=json"
+        ]
+    );
 }
 
 #[test]
 fn searching_is_asked_for_like_any_host_and_says_what_is_missing() {
     let server = search_server();
-    let with = |search, network| desk(WebSettings { search, network, ..settings() });
+    let with = |search, network| {
+        desk(WebSettings {
+            search,
+            network,
+            ..settings()
+        })
+    };
     let mut desk = with(Some(SearchService::Perplexity(service(&server, ""))), false);
     desk.person = Person::who_says(Answer::No(None));
-    let ran = desk.call(Way::Structured, "web_search", &json!({"query": "my secret plan"}));
-    let Some(View::Addresses(view)) = &ran.asked[0].calls[0].preview.view else { panic!("{ran:?}") };
-    assert_eq!(*view, format!("{}\n  search for: my secret plan", server.url("127.0.0.1", "/search")));
+    let ran = desk.call(
+        Way::Structured,
+        "web_search",
+        &json!({"query": "my secret plan"}),
+    );
+    let Some(View::Addresses(view)) = &ran.asked[0].calls[0].preview.view else {
+        panic!("{ran:?}")
+    };
+    assert_eq!(
+        *view,
+        format!(
+            "{}\n  search for: my secret plan",
+            server.url("127.0.0.1", "/search")
+        )
+    );
     assert!(server.asked().is_empty());
     let said = |search| {
         let mut desk = with(search, true);
         desk.person = Person::who_says(Answer::Once);
-        desk.call(Way::Script, "webSearch", &json!("x")).error.unwrap().1
+        desk.call(Way::Script, "webSearch", &json!("x"))
+            .error
+            .unwrap()
+            .1
     };
     assert_eq!(said(None), "no search service is set up");
-    let closed = SearchService::Searxng { base_url: server.url("127.0.0.1", "/closed") };
+    let closed = SearchService::Searxng {
+        base_url: server.url("127.0.0.1", "/closed"),
+    };
     assert!(said(Some(closed)).ends_with("answered 403 Forbidden"));
     let denied = said(Some(SearchService::Perplexity(service(&server, "/denied"))));
     assert!(
-        denied.ends_with("answered 401 Unauthorized: Invalid API key") && !denied.contains("pplx-secret"),
+        denied.ends_with("answered 401 Unauthorized: Invalid API key")
+            && !denied.contains("pplx-secret"),
         "{denied}"
     );
 }
@@ -516,7 +818,13 @@ fn searching_is_asked_for_like_any_host_and_says_what_is_missing() {
 #[test]
 fn what_is_fetched_meanwhile_needs_no_question_and_ends_with_its_scope() {
     let server = Server::start(|asked| {
-        let port = asked.header("host").unwrap().split(':').nth(1).unwrap().to_owned();
+        let port = asked
+            .header("host")
+            .unwrap()
+            .split(':')
+            .nth(1)
+            .unwrap()
+            .to_owned();
         let result = |host: &str| json!({"title": "t", "url": format!("http://{host}:{port}/page"), "content": "c"});
         match asked.path.as_str() {
             "/page" => Reply::new(200, "text/plain", "slow").end(End::Silent),
@@ -527,9 +835,18 @@ fn what_is_fetched_meanwhile_needs_no_question_and_ends_with_its_scope() {
             ),
         }
     });
-    let search = Some(SearchService::Searxng { base_url: server.url("127.0.0.1", "") });
-    let allow_hosts = ["127.0.0.1", "docs.test"].map(|host| format!("{host}:{}", server.port)).into();
-    let desk = desk(WebSettings { search, network: false, allow_hosts, ..settings() });
+    let search = Some(SearchService::Searxng {
+        base_url: server.url("127.0.0.1", ""),
+    });
+    let allow_hosts = ["127.0.0.1", "docs.test"]
+        .map(|host| format!("{host}:{}", server.port))
+        .into();
+    let desk = desk(WebSettings {
+        search,
+        network: false,
+        allow_hosts,
+        ..settings()
+    });
     let server = Arc::new(server);
     let watching = server.clone();
     let (cancel, finished) = (desk.cancel.clone(), std::sync::mpsc::channel::<()>());
@@ -551,10 +868,14 @@ fn what_is_fetched_meanwhile_needs_no_question_and_ends_with_its_scope() {
         drop(done);
         hosts
     });
-    let ran = desk.script("await tools.webSearch('x'); await new Promise(done => setTimeout(done, 20000))");
+    let ran = desk
+        .script("await tools.webSearch('x'); await new Promise(done => setTimeout(done, 20000))");
     assert!(ran.error.is_some());
     wait.recv().unwrap_err();
-    assert_eq!(watch.join().unwrap(), [format!("docs.test:{}", server.port)]);
+    assert_eq!(
+        watch.join().unwrap(),
+        [format!("docs.test:{}", server.port)]
+    );
 }
 
 #[test]
@@ -567,38 +888,70 @@ fn firecrawl_reads_pages_where_there_is_a_key() {
             "good" => (200, data("# Good\n\nText.", 200)),
             "missing" => (200, data("# Not Found", 404)),
             "paid" => (402, json!({"success": false, "error": "Payment required"})),
-            _ => (200, json!({"success": false, "error": "the site blocked the scraper"})),
+            _ => (
+                200,
+                json!({"success": false, "error": "the site blocked the scraper"}),
+            ),
         };
         Reply::new(status, "application/json", answer.to_string())
     });
-    let firecrawl = Some(Service { base_url: server.url("127.0.0.1", ""), key: "fc-secret".into() });
-    let names = Made::names(&[("docs.test", &["192.31.196.1"]), ("evil.test", &["127.0.0.1"])]);
-    let desk = desk(WebSettings { firecrawl, names: Some(names), allow_private_hosts: Vec::new(), ..settings() });
+    let firecrawl = Some(Service {
+        base_url: server.url("127.0.0.1", ""),
+        key: "fc-secret".into(),
+    });
+    let names = Made::names(&[
+        ("docs.test", &["192.31.196.1"]),
+        ("evil.test", &["127.0.0.1"]),
+    ]);
+    let desk = desk(WebSettings {
+        firecrawl,
+        names: Some(names),
+        allow_private_hosts: Vec::new(),
+        ..settings()
+    });
     let page = fetch(&desk, "https://docs.test/good").unwrap();
-    assert_eq!((&page["title"], &page["content"]), (&json!("From Firecrawl"), &json!("# Good\n\nText.")));
+    assert_eq!(
+        (&page["title"], &page["content"]),
+        (&json!("From Firecrawl"), &json!("# Good\n\nText."))
+    );
     let asked = &server.asked()[0];
-    assert_eq!((asked.method.as_str(), asked.path.as_str()), ("POST", "/v2/scrape"));
+    assert_eq!(
+        (asked.method.as_str(), asked.path.as_str()),
+        ("POST", "/v2/scrape")
+    );
     assert_eq!(asked.header("authorization").unwrap(), "Bearer fc-secret");
-    let body = json!({"url": "https://docs.test/good", "formats": ["markdown"], "onlyMainContent": true});
+    let body =
+        json!({"url": "https://docs.test/good", "formats": ["markdown"], "onlyMainContent": true});
     assert_eq!(serde_json::from_str::<Value>(&asked.body).unwrap(), body);
     assert_eq!(
         refused(&desk, "https://docs.test/missing"),
         "Firecrawl could not fetch https://docs.test/missing: the page answered 404"
     );
     assert!(refused(&desk, "https://docs.test/blocked").ends_with("the site blocked the scraper"));
-    assert!(refused(&desk, "https://docs.test/paid").contains("402 Payment Required: Payment required"));
+    assert!(
+        refused(&desk, "https://docs.test/paid").contains("402 Payment Required: Payment required")
+    );
     assert!(fetch(&desk, "https://docs.test/good").unwrap()["cached"] == json!(true));
     // What nobody else can see is nobody else's to fetch, or to hear of.
     let before = server.asked().len();
-    assert!(refused(&desk, "https://evil.test/good").contains("stands for 127.0.0.1, a private address"));
+    assert!(
+        refused(&desk, "https://evil.test/good")
+            .contains("stands for 127.0.0.1, a private address")
+    );
     assert_eq!(server.asked().len(), before);
     let mut desk = self::desk(WebSettings {
-        firecrawl: Some(Service { base_url: "https://api.invalid".into(), key: "x".into() }),
+        firecrawl: Some(Service {
+            base_url: "https://api.invalid".into(),
+            key: "x".into(),
+        }),
         ..settings()
     });
     desk.person = Person::who_says(Answer::Once);
     assert!(fetch(&desk, &server.url("127.0.0.1", "/")).is_ok());
-    assert!(fetch(&desk, &server.url("docs.test", "/")).is_ok(), "a neighbour that is listed is asked directly");
+    assert!(
+        fetch(&desk, &server.url("docs.test", "/")).is_ok(),
+        "a neighbour that is listed is asked directly"
+    );
 }
 
 #[test]
@@ -609,14 +962,17 @@ fn plain_requests_are_offered_only_where_the_configuration_says_so() {
         _ => Reply::new(
             201,
             "application/json",
-            json!({"you": asked.header("x-me"), "sent": asked.body, "by": asked.method}).to_string(),
+            json!({"you": asked.header("x-me"), "sent": asked.body, "by": asked.method})
+                .to_string(),
         )
         .header("x-them", "yes"),
     });
     let off = desk(settings());
-    let args =
-        json!({"url": server.url("docs.test", "/things"), "method": "post", "headers": {"X-Me": "me"}, "body": "{}"});
-    assert_eq!(off.call(Way::Script, "http", &args).error.unwrap().0, ErrorCode::ToolNotFoundError);
+    let args = json!({"url": server.url("docs.test", "/things"), "method": "post", "headers": {"X-Me": "me"}, "body": "{}"});
+    assert_eq!(
+        off.call(Way::Script, "http", &args).error.unwrap().0,
+        ErrorCode::ToolNotFoundError
+    );
 
     let with = |settings: WebSettings| {
         let mut desk = desk(settings);
@@ -630,16 +986,33 @@ fn plain_requests_are_offered_only_where_the_configuration_says_so() {
     let desk = with(settings());
     let answer = desk.call(Way::Script, "http", &args).value.unwrap();
     assert_eq!(
-        (&answer["status"], &answer["ok"], &answer["headers"]["x-them"]),
+        (
+            &answer["status"],
+            &answer["ok"],
+            &answer["headers"]["x-them"]
+        ),
         (&json!(201), &json!(true), &json!("yes"))
     );
-    assert_eq!(answer["body"], json!({"you": "me", "sent": "{}", "by": "POST"}).to_string());
-    let get = |path| desk.call(Way::Script, "http", &json!(server.url("docs.test", path))).value.unwrap();
     assert_eq!(
-        (&get("/away")["status"], &get("/away")["headers"]["location"]),
+        answer["body"],
+        json!({"you": "me", "sent": "{}", "by": "POST"}).to_string()
+    );
+    let get = |path| {
+        desk.call(Way::Script, "http", &json!(server.url("docs.test", path)))
+            .value
+            .unwrap()
+    };
+    assert_eq!(
+        (
+            &get("/away")["status"],
+            &get("/away")["headers"]["location"]
+        ),
         (&json!(302), &json!("http://127.0.0.9/"))
     );
-    assert_eq!((&get("/png")["base64"], &get("/png")["body"]), (&json!("iVAA"), &json!("")));
+    assert_eq!(
+        (&get("/png")["base64"], &get("/png")["body"]),
+        (&json!("iVAA"), &json!(""))
+    );
     let said = |args: Value| desk.call(Way::Script, "http", &args).error.unwrap().1;
     assert_eq!(
         said(json!({"url": server.url("docs.test", "/"), "headers": {"Host": "x"}})),
@@ -649,14 +1022,28 @@ fn plain_requests_are_offered_only_where_the_configuration_says_so() {
 
     // A host that may be read is asked for again before anything is sent there, and that is no rule for ever.
     let allow_hosts = vec![format!("docs.test:{}", server.port)];
-    let mut desk = with(WebSettings { network: false, allow_hosts, ..settings() });
+    let mut desk = with(WebSettings {
+        network: false,
+        allow_hosts,
+        ..settings()
+    });
     desk.person = Person::who_says(Answer::No(None));
-    assert!(desk.call(Way::Script, "http", &json!(server.url("docs.test", "/"))).value.is_some());
+    assert!(
+        desk.call(Way::Script, "http", &json!(server.url("docs.test", "/")))
+            .value
+            .is_some()
+    );
     let ran = desk.call(Way::Script, "http", &args);
     assert_eq!(ran.error.unwrap().0, ErrorCode::ApprovalDeniedError);
     let preview = &ran.asked[0].calls[0].preview;
     assert_eq!(
         (preview.rule.as_ref(), &preview.view),
-        (None, &Some(View::Addresses(format!("POST {}\n{{}}", server.url("docs.test", "/things")))))
+        (
+            None,
+            &Some(View::Addresses(format!(
+                "POST {}\n{{}}",
+                server.url("docs.test", "/things")
+            )))
+        )
     );
 }

@@ -46,14 +46,27 @@ impl Checker {
             Value::Object(schema) => Value::Object(schema.clone()),
             _ => json!({"type": "object"}),
         };
-        let validator = jsonschema::validator_for(&schema)
-            .map_err(|error| format!("the tool `{}` has an input schema that is not valid: {error}", spec.name))?;
-        let own = |pairs: &[(&str, &str)]| pairs.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect();
+        let validator = jsonschema::validator_for(&schema).map_err(|error| {
+            format!(
+                "the tool `{}` has an input schema that is not valid: {error}",
+                spec.name
+            )
+        })?;
+        let own = |pairs: &[(&str, &str)]| {
+            pairs
+                .iter()
+                .map(|(a, b)| ((*a).to_owned(), (*b).to_owned()))
+                .collect()
+        };
         Ok(Self {
             validator,
             schema,
             aliases: own(tool.field_aliases()),
-            positional: tool.positional().iter().map(|field| (*field).to_owned()).collect(),
+            positional: tool
+                .positional()
+                .iter()
+                .map(|field| (*field).to_owned())
+                .collect(),
         })
     }
 
@@ -96,8 +109,11 @@ impl Checker {
 
     /// Every error, worst first.
     pub(crate) fn check(&self, args: &Value) -> Vec<ArgumentError> {
-        let mut errors: Vec<ArgumentError> =
-            self.validator.iter_errors(args).flat_map(|error| self.explain(&error)).collect();
+        let mut errors: Vec<ArgumentError> = self
+            .validator
+            .iter_errors(args)
+            .flat_map(|error| self.explain(&error))
+            .collect();
         errors.sort_by_key(|error| match error.kind {
             ArgumentErrorKind::Unknown => 0,
             ArgumentErrorKind::Missing => 1,
@@ -114,7 +130,10 @@ impl Checker {
                 .filter(|key| !self.has_property(key))
                 .filter_map(|key| {
                     let spelled = snake_case(key);
-                    let (_, field) = self.aliases.iter().find(|(alias, _)| alias == key || *alias == spelled)?;
+                    let (_, field) = self
+                        .aliases
+                        .iter()
+                        .find(|(alias, _)| alias == key || *alias == spelled)?;
                     (!object.contains_key(field)).then(|| (key.clone(), field.clone()))
                 })
                 .collect();
@@ -128,9 +147,22 @@ impl Checker {
 
     fn explain(&self, error: &jsonschema::ValidationError<'_>) -> Vec<ArgumentError> {
         let path = error.instance_path().to_string();
-        let field = path.split('/').nth(1).filter(|part| !part.is_empty()).map(camel_case);
-        let place = if path.is_empty() { String::new() } else { format!(" in `{}`", readable(&path)) };
-        let of = |kind, field, message, suggestions| ArgumentError { kind, field, message, suggestions };
+        let field = path
+            .split('/')
+            .nth(1)
+            .filter(|part| !part.is_empty())
+            .map(camel_case);
+        let place = if path.is_empty() {
+            String::new()
+        } else {
+            format!(" in `{}`", readable(&path))
+        };
+        let of = |kind, field, message, suggestions| ArgumentError {
+            kind,
+            field,
+            message,
+            suggestions,
+        };
         match error.kind() {
             ValidationErrorKind::Required { property } => {
                 let name = camel_case(property.as_str().unwrap_or_default());
@@ -147,14 +179,21 @@ impl Checker {
                 .take(8)
                 .map(|name| {
                     let name: &String = &name.chars().take(80).collect();
-                    let known: Vec<String> = self.properties().map(|(name, _)| camel_case(name)).collect();
+                    let known: Vec<String> = self
+                        .properties()
+                        .map(|(name, _)| camel_case(name))
+                        .collect();
                     let near = nearest(name, known.iter().map(String::as_str));
                     let hint = match near.first() {
                         Some(near) => format!(": did you mean `{near}`?"),
                         None if known.is_empty() => ": it takes no fields".to_owned(),
                         None => format!(
                             ": it takes {}",
-                            known.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
+                            known
+                                .iter()
+                                .map(|name| format!("`{name}`"))
+                                .collect::<Vec<_>>()
+                                .join(", ")
                         ),
                     };
                     of(
@@ -170,22 +209,38 @@ impl Checker {
                 if said.len() > 200 {
                     said = said.chars().take(200).chain("…".chars()).collect();
                 }
-                let message = if path.is_empty() { said } else { format!("`{}`: {said}", readable(&path)) };
+                let message = if path.is_empty() {
+                    said
+                } else {
+                    format!("`{}`: {said}", readable(&path))
+                };
                 vec![of(ArgumentErrorKind::Value, field, message, as_list(error))]
             }
         }
     }
 
     fn properties(&self) -> impl Iterator<Item = (&String, &Value)> {
-        self.schema.get("properties").and_then(Value::as_object).into_iter().flatten()
+        self.schema
+            .get("properties")
+            .and_then(Value::as_object)
+            .into_iter()
+            .flatten()
     }
 
     fn has_property(&self, name: &str) -> bool {
-        self.schema.get("properties").and_then(|properties| properties.get(name)).is_some()
+        self.schema
+            .get("properties")
+            .and_then(|properties| properties.get(name))
+            .is_some()
     }
 
     fn required(&self) -> impl Iterator<Item = &str> {
-        self.schema.get("required").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str)
+        self.schema
+            .get("required")
+            .and_then(Value::as_array)
+            .into_iter()
+            .flatten()
+            .filter_map(Value::as_str)
     }
 }
 
@@ -197,18 +252,31 @@ pub fn check_partial(
     dynamic: &[String],
     open: bool,
 ) -> Vec<ArgumentError> {
-    let Ok(checker) = tool.checker() else { return Vec::new() };
+    let Ok(checker) = tool.checker() else {
+        return Vec::new();
+    };
     let mut args = known;
     // A field with an unknown value takes part in the check of names only.
     for field in dynamic {
         args.entry(field.clone()).or_insert(Value::Null);
     }
-    let unknown = |field: &str| dynamic.iter().any(|name| camel_case(&snake_case(name)) == field || name == field);
+    let unknown = |field: &str| {
+        dynamic
+            .iter()
+            .any(|name| camel_case(&snake_case(name)) == field || name == field)
+    };
     let renamed: Vec<(String, String)> = dynamic
         .iter()
         .map(|name| {
-            let single = checker.canonical(Value::Object(Map::from_iter([(name.clone(), Value::Null)])));
-            (name.clone(), single.as_object().and_then(|object| object.keys().next().cloned()).unwrap_or_default())
+            let single =
+                checker.canonical(Value::Object(Map::from_iter([(name.clone(), Value::Null)])));
+            (
+                name.clone(),
+                single
+                    .as_object()
+                    .and_then(|object| object.keys().next().cloned())
+                    .unwrap_or_default(),
+            )
         })
         .collect();
     let args = checker.canonical(Value::Object(args));
@@ -226,9 +294,10 @@ pub fn check_partial(
         .filter(|error| match error.kind {
             ArgumentErrorKind::Missing => !open && !error.field.as_deref().is_some_and(unknown),
             ArgumentErrorKind::Unknown => true,
-            ArgumentErrorKind::Value => {
-                !error.field.as_deref().is_some_and(|field| renamed.iter().any(|(_, name)| camel_case(name) == field))
-            }
+            ArgumentErrorKind::Value => !error
+                .field
+                .as_deref()
+                .is_some_and(|field| renamed.iter().any(|(_, name)| camel_case(name) == field)),
             ArgumentErrorKind::Shape => false,
         })
         .collect()
@@ -236,7 +305,10 @@ pub fn check_partial(
 
 impl Registered {
     /// The arguments a tool is called with, from a script's list, or everything that is wrong with them.
-    pub(crate) fn accept(&self, args: crate::orchestrator::Arguments) -> Result<Value, Vec<ArgumentError>> {
+    pub(crate) fn accept(
+        &self,
+        args: crate::orchestrator::Arguments,
+    ) -> Result<Value, Vec<ArgumentError>> {
         let broken = |message: &str| {
             vec![ArgumentError {
                 kind: ArgumentErrorKind::Shape,
@@ -247,28 +319,38 @@ impl Registered {
         };
         let checker = self.checker().map_err(broken)?;
         let args = match args {
-            crate::orchestrator::Arguments::List(list) => checker.gather(list).map_err(|error| vec![error])?,
+            crate::orchestrator::Arguments::List(list) => {
+                checker.gather(list).map_err(|error| vec![error])?
+            }
             crate::orchestrator::Arguments::Object(args) => checker.canonical(args),
             crate::orchestrator::Arguments::Unreadable(why) => return Err(broken(&why)),
         };
         let errors = checker.check(&args);
-        if errors.is_empty() { Ok(args) } else { Err(errors) }
+        if errors.is_empty() {
+            Ok(args)
+        } else {
+            Err(errors)
+        }
     }
 }
 
 /// Words in one string where a list of words belongs: the list.
 fn as_list(error: &jsonschema::ValidationError<'_>) -> Vec<String> {
-    let wants_array =
-        matches!(error.kind(), ValidationErrorKind::Type { .. }) && error.to_string().contains("\"array\"");
+    let wants_array = matches!(error.kind(), ValidationErrorKind::Type { .. })
+        && error.to_string().contains("\"array\"");
     match error.instance().as_str() {
-        Some(text) if wants_array => vec![format!("write {}", json!(text.split_whitespace().collect::<Vec<_>>()))],
+        Some(text) if wants_array => vec![format!(
+            "write {}",
+            json!(text.split_whitespace().collect::<Vec<_>>())
+        )],
         _ => Vec::new(),
     }
 }
 
 fn rename(object: &mut Map<String, Value>, from: &str, to: &str) {
-    let renamed =
-        std::mem::take(object).into_iter().map(|(key, value)| (if key == from { to.to_owned() } else { key }, value));
+    let renamed = std::mem::take(object)
+        .into_iter()
+        .map(|(key, value)| (if key == from { to.to_owned() } else { key }, value));
     *object = renamed.collect();
 }
 
@@ -280,8 +362,14 @@ fn respell(value: &mut Value, schema: &Value, root: &Value, depth: usize) {
     let schema = resolve(schema, root);
     match value {
         Value::Object(object) => {
-            let Some(properties) = schema.get("properties").and_then(Value::as_object) else { return };
-            let strange: Vec<String> = object.keys().filter(|key| !properties.contains_key(*key)).cloned().collect();
+            let Some(properties) = schema.get("properties").and_then(Value::as_object) else {
+                return;
+            };
+            let strange: Vec<String> = object
+                .keys()
+                .filter(|key| !properties.contains_key(*key))
+                .cloned()
+                .collect();
             for key in strange {
                 let plain = snake_case(&key);
                 let mut same = properties.keys().filter(|name| snake_case(name) == plain);
@@ -299,7 +387,9 @@ fn respell(value: &mut Value, schema: &Value, root: &Value, depth: usize) {
         }
         Value::Array(items) => {
             if let Some(schema) = schema.get("items") {
-                items.iter_mut().for_each(|item| respell(item, schema, root, depth + 1));
+                items
+                    .iter_mut()
+                    .for_each(|item| respell(item, schema, root, depth + 1));
             }
         }
         _ => {}
@@ -308,7 +398,10 @@ fn respell(value: &mut Value, schema: &Value, root: &Value, depth: usize) {
 
 /// Follows a local reference.
 fn resolve<'a>(schema: &'a Value, root: &'a Value) -> &'a Value {
-    let target = schema.get("$ref").and_then(Value::as_str).and_then(|path| root.pointer(path.strip_prefix('#')?));
+    let target = schema
+        .get("$ref")
+        .and_then(Value::as_str)
+        .and_then(|path| root.pointer(path.strip_prefix('#')?));
     target.unwrap_or(schema)
 }
 

@@ -5,7 +5,8 @@ use std::panic::AssertUnwindSafe;
 use futures_util::FutureExt;
 use futures_util::future::join_all;
 use selvedge_protocol::{
-    Answer, ApprovalDecision, ApprovalRequest, ErrorCode, Event, GatedCall, LedgerError, Preview, new_id,
+    Answer, ApprovalDecision, ApprovalRequest, ErrorCode, Event, GatedCall, LedgerError, Preview,
+    new_id,
 };
 use serde_json::Value;
 use tokio::sync::mpsc::UnboundedSender;
@@ -22,17 +23,27 @@ impl Orchestrator {
         gated: Vec<(Prepared, String)>,
         reports: &UnboundedSender<Report>,
     ) -> Vec<Prepared> {
-        let (gated, given_up): (Vec<_>, Vec<_>) =
-            gated.into_iter().partition(|(prepared, _)| !prepared.request.cancel.is_cancelled());
+        let (gated, given_up): (Vec<_>, Vec<_>) = gated
+            .into_iter()
+            .partition(|(prepared, _)| !prepared.request.cancel.is_cancelled());
         for (prepared, _) in given_up {
             let name = prepared.tool.spec.name.clone();
-            self.finish(scope, reports, refused(&prepared.request, name.clone(), aborted(&name)));
+            self.finish(
+                scope,
+                reports,
+                refused(&prepared.request, name.clone(), aborted(&name)),
+            );
         }
         if gated.is_empty() {
             return Vec::new();
         }
-        let ids: Vec<String> = gated.iter().map(|(prepared, _)| prepared.request.id.clone()).collect();
-        let decision = self.question(scope, &gated, ids, SoFar::Nothing, reports).await;
+        let ids: Vec<String> = gated
+            .iter()
+            .map(|(prepared, _)| prepared.request.id.clone())
+            .collect();
+        let decision = self
+            .question(scope, &gated, ids, SoFar::Nothing, reports)
+            .await;
         let mut allowed = Vec::new();
         for ((prepared, _), decision) in gated.into_iter().zip(decision) {
             let tool = &prepared.tool.spec.name;
@@ -55,9 +66,10 @@ impl Orchestrator {
                 Decision::Denied(None) => {
                     CallFailure::new(ErrorCode::ApprovalDeniedError, format!("{tool} was denied"))
                 }
-                Decision::Denied(Some(words)) => {
-                    CallFailure::new(ErrorCode::ApprovalDeniedError, format!("{tool} was denied: {words}"))
-                }
+                Decision::Denied(Some(words)) => CallFailure::new(
+                    ErrorCode::ApprovalDeniedError,
+                    format!("{tool} was denied: {words}"),
+                ),
                 Decision::TimedOut => CallFailure::new(
                     ErrorCode::ApprovalTimeoutError,
                     format!("nobody answered in time whether {tool} may run"),
@@ -65,7 +77,11 @@ impl Orchestrator {
                 Decision::Cancelled => aborted(tool),
                 Decision::TakenOver => continue,
             };
-            self.finish(scope, reports, refused(&prepared.request, tool.clone(), failure));
+            self.finish(
+                scope,
+                reports,
+                refused(&prepared.request, tool.clone(), failure),
+            );
         }
         allowed
     }
@@ -80,7 +96,15 @@ impl Orchestrator {
         reports: &UnboundedSender<Report>,
     ) -> Option<Prepared> {
         let gated = [(prepared, reason)];
-        let decision = self.question(scope, &gated, vec![first.to_owned()], SoFar::OneAttempt, reports).await;
+        let decision = self
+            .question(
+                scope,
+                &gated,
+                vec![first.to_owned()],
+                SoFar::OneAttempt,
+                reports,
+            )
+            .await;
         let [(prepared, _)] = gated;
         match decision.first() {
             Some(Decision::Run) => Some(prepared),
@@ -109,10 +133,19 @@ impl Orchestrator {
         let request = ApprovalRequest {
             id: new_id("apr"),
             script_id: Some(scope.id.clone()),
-            calls: gated.iter().map(|(prepared, reason)| describe(scope, prepared, reason)).collect(),
+            calls: gated
+                .iter()
+                .map(|(prepared, reason)| describe(scope, prepared, reason))
+                .collect(),
         };
-        let cancelled = join_all(gated.iter().map(|(prepared, _)| prepared.request.cancel.cancelled())).map(drop);
-        self.put(scope, request, cancelled, waiting, so_far, reports).await
+        let cancelled = join_all(
+            gated
+                .iter()
+                .map(|(prepared, _)| prepared.request.cancel.cancelled()),
+        )
+        .map(drop);
+        self.put(scope, request, cancelled, waiting, so_far, reports)
+            .await
     }
 
     /// The same for a question that is written already. Where it is cancelled, nobody needs the answer.
@@ -127,13 +160,21 @@ impl Orchestrator {
     ) -> Vec<Decision> {
         let calls = request.calls.len();
         // The harness may be gone already; then nobody needs to know.
-        let _ = reports.send(Report::Asking { request_id: request.id.clone(), calls: waiting.clone(), so_far });
+        let _ = reports.send(Report::Asking {
+            request_id: request.id.clone(),
+            calls: waiting.clone(),
+            so_far,
+        });
         if let Some(ledger) = &self.ledger {
             // The question is put all the same: a person is there, and the answer is what counts.
             let _ = ledger.ask(&scope.id, &request);
         }
-        scope.events.emit(Event::ApprovalRequested { request: request.clone() });
-        let mut decision = self.decide(scope, &request, cancelled, so_far, reports).await;
+        scope.events.emit(Event::ApprovalRequested {
+            request: request.clone(),
+        });
+        let mut decision = self
+            .decide(scope, &request, cancelled, so_far, reports)
+            .await;
         // Where the scope was suspended meanwhile, somebody else may have answered first.
         match self.ledger.as_ref().map(|ledger| ledger.go_on(&scope.id)) {
             Some(Err(LedgerError::TakenOver)) => {
@@ -151,7 +192,10 @@ impl Orchestrator {
         if let Some(ledger) = &self.ledger {
             let _ = ledger.answer(&request.id, &answers);
         }
-        scope.events.emit(Event::ApprovalAnswered { id: request.id, answers });
+        scope.events.emit(Event::ApprovalAnswered {
+            id: request.id,
+            answers,
+        });
         decision
     }
 
@@ -237,7 +281,11 @@ impl Decision {
 }
 
 fn describe(scope: &Scope, prepared: &Prepared, reason: &str) -> GatedCall {
-    let context = prepared.args.get("approval_context").and_then(Value::as_str).map(str::to_owned);
+    let context = prepared
+        .args
+        .get("approval_context")
+        .and_then(Value::as_str)
+        .map(str::to_owned);
     let line = prepared.request.line;
     GatedCall {
         call_id: prepared.request.id.clone(),
@@ -246,12 +294,19 @@ fn describe(scope: &Scope, prepared: &Prepared, reason: &str) -> GatedCall {
         reason: reason.to_owned(),
         context,
         line,
-        snippet: scope.source.as_ref().zip(line).map(|(source, line)| source.around(line)),
+        snippet: scope
+            .source
+            .as_ref()
+            .zip(line)
+            .map(|(source, line)| source.around(line)),
         preview: preview(prepared),
     }
 }
 
 /// What the tool shows of the call; one that breaks over it shows nothing.
 fn preview(prepared: &Prepared) -> Preview {
-    std::panic::catch_unwind(AssertUnwindSafe(|| prepared.tool.tool.preview(&prepared.args))).unwrap_or_default()
+    std::panic::catch_unwind(AssertUnwindSafe(|| {
+        prepared.tool.tool.preview(&prepared.args)
+    }))
+    .unwrap_or_default()
 }

@@ -13,7 +13,8 @@ use serde_json::Value;
 use crate::work::{manner_of, work_of};
 use crate::{Kept, Manner};
 
-pub(crate) const WAIT_FOR_IT: &str = "it goes on as a task, and `tools.spawn.wait` tells what it comes to";
+pub(crate) const WAIT_FOR_IT: &str =
+    "it goes on as a task, and `tools.spawn.wait` tells what it comes to";
 
 /// The calls of an earlier run, each of which answers one call at most.
 #[derive(Debug, Default)]
@@ -133,12 +134,23 @@ impl Earlier {
     pub fn new(calls: impl IntoIterator<Item = EarlierCall>) -> Self {
         let mut by_work: HashMap<String, Vec<EarlierCall>> = HashMap::new();
         for call in calls {
-            by_work.entry(work_of(&call.args_digest).to_owned()).or_default().push(call);
+            by_work
+                .entry(work_of(&call.args_digest).to_owned())
+                .or_default()
+                .push(call);
         }
-        by_work.values_mut().for_each(|calls| calls.sort_by_key(|call| call.order));
-        let unknown = |call: &EarlierCall| call.came_to == CameTo::Unknown && matches!(call.place, Place::Change(_));
+        by_work
+            .values_mut()
+            .for_each(|calls| calls.sort_by_key(|call| call.order));
+        let unknown = |call: &EarlierCall| {
+            call.came_to == CameTo::Unknown && matches!(call.place, Place::Change(_))
+        };
         let has_unknown = by_work.values().flatten().any(unknown);
-        Self(Mutex::new(Left { calls: by_work, has_unknown, ..Left::default() }))
+        Self(Mutex::new(Left {
+            calls: by_work,
+            has_unknown,
+            ..Left::default()
+        }))
     }
 
     fn left(&self) -> MutexGuard<'_, Left> {
@@ -148,22 +160,37 @@ impl Earlier {
     /// Calls that another build digested are known again by what they were asked to do.
     pub(crate) fn recognise(&self, digest_of: impl Fn(&str, &Value) -> Option<String>) {
         let mut left = self.left();
-        let Left { calls, spent, said, .. } = &mut *left;
+        let Left {
+            calls, spent, said, ..
+        } = &mut *left;
         let mut again = Vec::new();
-        calls.values_mut().for_each(|calls| again.extend(calls.extract_if(.., |call| call.said.is_some())));
+        calls
+            .values_mut()
+            .for_each(|calls| again.extend(calls.extract_if(.., |call| call.said.is_some())));
         for mut call in again {
             // A tool that is not there yet may come.
-            if let Some(digest) = call.said.as_ref().and_then(|(tool, args)| digest_of(tool, args)) {
+            if let Some(digest) = call
+                .said
+                .as_ref()
+                .and_then(|(tool, args)| digest_of(tool, args))
+            {
                 (call.args_digest, call.said) = (digest, None);
             }
-            let same = calls.entry(work_of(&call.args_digest).to_owned()).or_default();
+            let same = calls
+                .entry(work_of(&call.args_digest).to_owned())
+                .or_default();
             same.push(call);
             same.sort_by_key(|call| call.order);
         }
         said.retain(|(id, (tool, args))| {
-            let Some(digest) = digest_of(tool, args) else { return true };
+            let Some(digest) = digest_of(tool, args) else {
+                return true;
+            };
             for told in [&mut spent.blindly, &mut spent.knowingly] {
-                let mut renamed = told.extract_if(.., |_, told| told == id).map(|(_, id)| id).collect::<Vec<_>>();
+                let mut renamed = told
+                    .extract_if(.., |_, told| told == id)
+                    .map(|(_, id)| id)
+                    .collect::<Vec<_>>();
                 told.extend(renamed.pop().map(|id| (work_of(&digest).to_owned(), id)));
             }
             false
@@ -183,7 +210,10 @@ impl Earlier {
             gone.extend(calls.extract_if(.., |call| spent.calls.contains(&call.id)));
         });
         gone.iter().for_each(|call| left.count(call));
-        left.said.extend(gone.into_iter().filter_map(|call| Some((call.id, call.said?))));
+        left.said.extend(
+            gone.into_iter()
+                .filter_map(|call| Some((call.id, call.said?))),
+        );
         left.spent = spent.clone();
     }
 
@@ -196,7 +226,11 @@ impl Earlier {
 
     /// What is known of a call; a recorded call answers once. `kept` says what one that did the same work is for this
     /// one.
-    pub(crate) fn answer(&self, asking: Asking<'_>, kept: impl Fn(&Value, Manner) -> Kept) -> Known {
+    pub(crate) fn answer(
+        &self,
+        asking: Asking<'_>,
+        kept: impl Fn(&Value, Manner) -> Kept,
+    ) -> Known {
         let mut left = self.left();
         let work = work_of(asking.args_digest);
         left.asked.insert(work.to_owned());
@@ -247,10 +281,16 @@ impl Earlier {
     /// The changes nobody knows the end of that the script did not ask for, where it made others.
     pub fn passed_over(&self) -> Vec<String> {
         let left = self.left();
-        let passed = left.calls.iter().filter(|(work, _)| left.spent.own_way && !left.asked.contains(*work));
-        let unknown = |call: &&EarlierCall| call.came_to == CameTo::Unknown && matches!(call.place, Place::Change(_));
-        let mut ids: Vec<String> =
-            passed.flat_map(|(_, calls)| calls.iter().filter(unknown).map(|call| call.id.clone())).collect();
+        let passed = left
+            .calls
+            .iter()
+            .filter(|(work, _)| left.spent.own_way && !left.asked.contains(*work));
+        let unknown = |call: &&EarlierCall| {
+            call.came_to == CameTo::Unknown && matches!(call.place, Place::Change(_))
+        };
+        let mut ids: Vec<String> = passed
+            .flat_map(|(_, calls)| calls.iter().filter(unknown).map(|call| call.id.clone()))
+            .collect();
         ids.sort();
         ids
     }
@@ -287,17 +327,27 @@ impl Left {
     fn find(&self, asking: &Asking<'_>, kept: impl Fn(&Value, Manner) -> Kept) -> Option<Found> {
         let calls = self.calls.get(work_of(asking.args_digest))?;
         let done_later = |call: &EarlierCall| {
-            let is = |later: &EarlierCall| later.run > call.run && later.args_digest == asking.args_digest;
-            calls.iter().any(|later| is(later) && matches!(later.came_to, CameTo::Value(_)))
+            let is = |later: &EarlierCall| {
+                later.run > call.run && later.args_digest == asking.args_digest
+            };
+            calls
+                .iter()
+                .any(|later| is(later) && matches!(later.came_to, CameTo::Value(_)))
         };
         let judge = |(at, call): (usize, &EarlierCall)| {
             let manner = manner_of(&call.args_digest, asking.args_digest);
             match &call.came_to {
                 _ if !self.may_answer(call, asking.looks, manner) => None,
-                CameTo::Unknown if manner == Manner::Same && !done_later(call) => Some((0, Found::Unknown(at))),
+                CameTo::Unknown if manner == Manner::Same && !done_later(call) => {
+                    Some((0, Found::Unknown(at)))
+                }
                 CameTo::Unknown => Some((2, Found::Unknown(at))),
-                CameTo::GoesOn(_) if asking.as_task && manner != Manner::OtherWay => Some((0, Found::Answer(at))),
-                CameTo::GoesOn(task) => Some((3, Found::Refused(task.clone(), WAIT_FOR_IT.to_owned()))),
+                CameTo::GoesOn(_) if asking.as_task && manner != Manner::OtherWay => {
+                    Some((0, Found::Answer(at)))
+                }
+                CameTo::GoesOn(task) => {
+                    Some((3, Found::Refused(task.clone(), WAIT_FOR_IT.to_owned())))
+                }
                 CameTo::Value(value) => match kept(value, manner) {
                     Kept::Answer => Some((usize::from(manner != Manner::Same), Found::Answer(at))),
                     Kept::Unfinished => Some((2, Found::Unknown(at))),
@@ -306,13 +356,20 @@ impl Left {
                 },
             }
         };
-        calls.iter().enumerate().filter_map(judge).min_by_key(|(rank, _)| *rank).map(|(_, found)| found)
+        calls
+            .iter()
+            .enumerate()
+            .filter_map(judge)
+            .min_by_key(|(rank, _)| *rank)
+            .map(|(_, found)| found)
     }
 
     fn may_answer(&self, call: &EarlierCall, looks: bool, manner: Manner) -> bool {
         // Where exactly the same changes stand before it as then, and nobody knows of any other.
         let here = |changes: usize| {
-            !self.spent.changed && self.answered == changes && self.last.is_none_or(|last| last < changes)
+            !self.spent.changed
+                && self.answered == changes
+                && self.last.is_none_or(|last| last < changes)
         };
         match (call.place, &call.came_to) {
             // Whoever looks sees what is there now, also with what counts as a change because nobody vouches for it.
@@ -322,7 +379,9 @@ impl Left {
             // A read that nobody saw the end of can be done again, and another manner is another read.
             (Place::ReadAfter(_), CameTo::Unknown) => false,
             (Place::ReadAfter(_), CameTo::GoesOn(_)) => true,
-            (Place::ReadAfter(changes), CameTo::Value(_)) => manner == Manner::Same && here(changes),
+            (Place::ReadAfter(changes), CameTo::Value(_)) => {
+                manner == Manner::Same && here(changes)
+            }
         }
     }
 

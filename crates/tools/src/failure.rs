@@ -36,7 +36,10 @@ impl CallFailure {
 
     /// What a model reads of it.
     pub fn in_words(&self) -> String {
-        let hints = self.suggestions.iter().map(|suggestion| format!("\nhint: {suggestion}"));
+        let hints = self
+            .suggestions
+            .iter()
+            .map(|suggestion| format!("\nhint: {suggestion}"));
         format!("error: {}{}", self.message, hints.collect::<String>())
     }
 }
@@ -56,7 +59,10 @@ impl From<ToolError> for CallFailure {
 
 /// The line a ledger has for a failure.
 pub(crate) fn call_error(failure: &CallFailure) -> CallError {
-    CallError { code: failure.code, message: failure.message.chars().take(1000).collect() }
+    CallError {
+        code: failure.code,
+        message: failure.message.chars().take(1000).collect(),
+    }
 }
 
 pub(crate) fn aborted(tool: &str) -> CallFailure {

@@ -116,7 +116,10 @@ impl<A, R> FunctionTool<A, R> {
     }
 
     /// Says which calls leave the world as it was.
-    pub fn reads_only(mut self, reads_only: impl Fn(&Value) -> bool + Send + Sync + 'static) -> Self {
+    pub fn reads_only(
+        mut self,
+        reads_only: impl Fn(&Value) -> bool + Send + Sync + 'static,
+    ) -> Self {
         self.reads_only = Some(Box::new(reads_only));
         self
     }
@@ -158,7 +161,10 @@ impl<A, R> FunctionTool<A, R> {
     }
 
     /// Says which other calls "for this script" covers: those with the same words.
-    pub fn agreement(mut self, agreement: impl Fn(&Value) -> Option<String> + Send + Sync + 'static) -> Self {
+    pub fn agreement(
+        mut self,
+        agreement: impl Fn(&Value) -> Option<String> + Send + Sync + 'static,
+    ) -> Self {
         self.agreement = Some(Box::new(agreement));
         self
     }
@@ -170,13 +176,19 @@ impl<A, R> FunctionTool<A, R> {
     }
 
     /// Says of a result how it could be tried again, less confined.
-    pub fn again(mut self, again: impl Fn(&R, &Value) -> Option<Again> + Send + Sync + 'static) -> Self {
+    pub fn again(
+        mut self,
+        again: impl Fn(&R, &Value) -> Option<Again> + Send + Sync + 'static,
+    ) -> Self {
         self.again = Some(Box::new(again));
         self
     }
 
     /// Accepts other names for fields: `(alias, field)`.
-    pub fn aliases(mut self, aliases: impl IntoIterator<Item = (&'static str, &'static str)>) -> Self {
+    pub fn aliases(
+        mut self,
+        aliases: impl IntoIterator<Item = (&'static str, &'static str)>,
+    ) -> Self {
         self.aliases.extend(aliases);
         self
     }
@@ -196,7 +208,11 @@ impl<A, R> FunctionTool<A, R> {
     /// Asks a person before every call; "for this script" covers them all.
     pub fn ask_always(mut self, reason: &str) -> Self {
         let reason = reason.to_owned();
-        self = self.risk(move |_| Risk::Ask { reason: reason.clone() }).agreement(|_| Some(String::new()));
+        self = self
+            .risk(move |_| Risk::Ask {
+                reason: reason.clone(),
+            })
+            .agreement(|_| Some(String::new()));
         self.spec.approval = "always".to_owned();
         self
     }
@@ -228,7 +244,9 @@ where
     }
 
     fn reads_only(&self, args: &Value) -> bool {
-        self.reads_only.as_ref().is_some_and(|reads_only| reads_only(args))
+        self.reads_only
+            .as_ref()
+            .is_some_and(|reads_only| reads_only(args))
     }
 
     fn work(&self, args: &Value) -> Option<Work> {
@@ -236,7 +254,9 @@ where
     }
 
     fn kept(&self, value: &Value, manner: Manner) -> Kept {
-        self.kept.as_ref().map_or(Kept::Answer, |kept| kept(value, manner))
+        self.kept
+            .as_ref()
+            .map_or(Kept::Answer, |kept| kept(value, manner))
     }
 
     fn is_over(&self, value: &Value) -> bool {
@@ -251,11 +271,16 @@ where
     }
 
     fn preview(&self, args: &Value) -> Preview {
-        self.preview.as_ref().map(|preview| preview(args)).unwrap_or_default()
+        self.preview
+            .as_ref()
+            .map(|preview| preview(args))
+            .unwrap_or_default()
     }
 
     fn agreement(&self, args: &Value) -> Option<String> {
-        self.agreement.as_ref().and_then(|agreement| agreement(args))
+        self.agreement
+            .as_ref()
+            .and_then(|agreement| agreement(args))
     }
 
     fn allow_always(&self, args: &Value) {
@@ -271,18 +296,30 @@ where
                 .map_err(|error| ToolError::new(format!("cannot read the arguments: {error}")))?;
             let result = (self.run)(args, call).await?;
             let rendering = self.render.as_ref().map(|render| render(&result));
-            let again = self.again.as_ref().zip(given).and_then(|(again, args)| again(&result, &args));
+            let again = self
+                .again
+                .as_ref()
+                .zip(given)
+                .and_then(|(again, args)| again(&result, &args));
             let value = serde_json::to_value(result)
                 .map_err(|error| ToolError::new(format!("cannot write the result: {error}")))?;
-            Ok(ToolOutput { value, rendering, again })
+            Ok(ToolOutput {
+                value,
+                rendering,
+                again,
+            })
         }
         .boxed()
     }
 }
 
 fn schema_of<T: JsonSchema>() -> Value {
-    let settings = schemars::generate::SchemaSettings::draft2020_12().with(|settings| settings.meta_schema = None);
-    settings.into_generator().into_root_schema_for::<T>().to_value()
+    let settings = schemars::generate::SchemaSettings::draft2020_12()
+        .with(|settings| settings.meta_schema = None);
+    settings
+        .into_generator()
+        .into_root_schema_for::<T>()
+        .to_value()
 }
 
 /// Arguments say so when a field is unknown, unless their type decided otherwise.

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use selvedge_protocol::{ApprovalDecision, ApprovalPolicy, ApprovalRequest, GatedCall, Preview, new_id};
+use selvedge_protocol::{
+    ApprovalDecision, ApprovalPolicy, ApprovalRequest, GatedCall, Preview, new_id,
+};
 use serde_json::Value;
 use tokio::sync::mpsc::WeakUnboundedSender;
 use tokio_util::sync::CancellationToken;
@@ -109,16 +111,36 @@ impl Gate {
 
     /// Whether a person agrees; the error is why not. Given up with the call, or when `given_up` says so: better than
     /// dropping this, which would leave the question open for whoever looks at the journal.
-    pub async fn agree(&self, wish: Wish, given_up: impl Future<Output = ()>) -> Result<(), String> {
-        let Some(inside) = &self.0 else { return Err("nobody can be asked here".to_owned()) };
-        let Inside { orchestrator, scope, call, line, cancel, reports } = &**inside;
+    pub async fn agree(
+        &self,
+        wish: Wish,
+        given_up: impl Future<Output = ()>,
+    ) -> Result<(), String> {
+        let Some(inside) = &self.0 else {
+            return Err("nobody can be asked here".to_owned());
+        };
+        let Inside {
+            orchestrator,
+            scope,
+            call,
+            line,
+            cancel,
+            reports,
+        } = &**inside;
         if scope.has_agreed(&wish.agreement) {
             return Ok(());
         }
-        if let Verdict::Refuse { reason } = judge(orchestrator.policy(), Risk::Ask { reason: wish.reason.clone() }) {
+        if let Verdict::Refuse { reason } = judge(
+            orchestrator.policy(),
+            Risk::Ask {
+                reason: wish.reason.clone(),
+            },
+        ) {
             return Err(reason);
         }
-        let Some(reports) = reports.upgrade() else { return Err("the call is over".to_owned()) };
+        let Some(reports) = reports.upgrade() else {
+            return Err("the call is over".to_owned());
+        };
         let request = ApprovalRequest {
             id: new_id("apr"),
             script_id: Some(scope.id.clone()),
@@ -129,7 +151,11 @@ impl Gate {
                 reason: wish.reason,
                 context: None,
                 line: *line,
-                snippet: scope.source.as_ref().zip(*line).map(|(source, line)| source.around(line)),
+                snippet: scope
+                    .source
+                    .as_ref()
+                    .zip(*line)
+                    .map(|(source, line)| source.around(line)),
                 preview: wish.preview,
             }],
         };
@@ -140,7 +166,16 @@ impl Gate {
             }
         };
         let waiting = vec![call.clone()];
-        let decision = orchestrator.put(scope, request, cancelled, waiting, SoFar::OneAttempt, &reports).await;
+        let decision = orchestrator
+            .put(
+                scope,
+                request,
+                cancelled,
+                waiting,
+                SoFar::OneAttempt,
+                &reports,
+            )
+            .await;
         match decision.into_iter().next() {
             Some(Decision::Run) => Ok(()),
             Some(Decision::RunAll | Decision::RunAlways) => {
@@ -150,13 +185,18 @@ impl Gate {
             Some(Decision::Denied(Some(words))) => Err(words),
             Some(Decision::TimedOut) => Err("nobody answered in time".to_owned()),
             Some(Decision::Cancelled) => Err("the question was left unanswered".to_owned()),
-            Some(Decision::Denied(None) | Decision::TakenOver) | None => Err("it was not wanted".to_owned()),
+            Some(Decision::Denied(None) | Decision::TakenOver) | None => {
+                Err("it was not wanted".to_owned())
+            }
         }
     }
 
     /// The call waits for somebody until this is dropped.
     pub fn wait(&self, whom: WaitsFor) -> Waiting {
-        let told = self.0.as_ref().map(|inside| (inside.call.clone(), inside.reports.clone()));
+        let told = self
+            .0
+            .as_ref()
+            .map(|inside| (inside.call.clone(), inside.reports.clone()));
         let waiting = Waiting { told, whom };
         waiting.tell(Report::Waits);
         waiting

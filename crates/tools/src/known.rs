@@ -13,13 +13,32 @@ use crate::{CallFailure, CallOutcome, Orchestrator, Scope, ToolOutput};
 
 impl Orchestrator {
     /// The call, unless an earlier run made it already: then its outcome.
-    pub(crate) fn not_known(&self, scope: &Scope, mut prepared: Prepared) -> Result<Prepared, Box<CallOutcome>> {
-        let Some(earlier) = &scope.earlier else { return Ok(prepared) };
+    pub(crate) fn not_known(
+        &self,
+        scope: &Scope,
+        mut prepared: Prepared,
+    ) -> Result<Prepared, Box<CallOutcome>> {
+        let Some(earlier) = &scope.earlier else {
+            return Ok(prepared);
+        };
         earlier.recognise(|tool, args| self.recognise(tool, args));
-        let Prepared { request, tool, digest, read_only, asked, .. } = &prepared;
+        let Prepared {
+            request,
+            tool,
+            digest,
+            read_only,
+            asked,
+            ..
+        } = &prepared;
         let name = tool.spec.name.clone();
         let looks = looks(tool, &prepared.args);
-        let asking = Asking { args_digest: digest, read_only: *read_only, looks, batch: *asked, as_task: false };
+        let asking = Asking {
+            args_digest: digest,
+            read_only: *read_only,
+            looks,
+            batch: *asked,
+            as_task: false,
+        };
         match earlier.answer(asking, |value, manner| tool.tool.kept(value, manner)) {
             Known::Nothing => Ok(prepared),
             Known::Again(first) => {
@@ -33,11 +52,18 @@ impl Orchestrator {
                 outcome.record.args_digest = digest.clone();
                 outcome.record.error = None;
                 outcome.result = Ok(ToolOutput::from(value));
-                outcome.answered = Some(Answered { args: prepared.args, read_only: prepared.read_only });
+                outcome.answered = Some(Answered {
+                    args: prepared.args,
+                    read_only: prepared.read_only,
+                });
                 Err(outcome)
             }
             // Only whoever asks for a task is told so.
-            Known::GoesOn(id) => Err(refused(request, name.clone(), done_already(&name, &id, WAIT_FOR_IT))),
+            Known::GoesOn(id) => Err(refused(
+                request,
+                name.clone(),
+                done_already(&name, &id, WAIT_FOR_IT),
+            )),
             Known::Refused(id, why) => {
                 let failure = done_already(&name, &id, &why);
                 let mut outcome = refused(request, name, failure);
@@ -58,9 +84,13 @@ impl Orchestrator {
 
 /// Why a call that is done is not done again, although what it came to is no answer.
 pub(crate) fn done_already(tool: &str, id: &str, why: &str) -> CallFailure {
-    let message = format!("the earlier run made this call of {tool} as {id}, and it is not made again: {why}");
+    let message = format!(
+        "the earlier run made this call of {tool} as {id}, and it is not made again: {why}"
+    );
     let mut failure = CallFailure::new(ErrorCode::ToolExecutionError, message);
-    failure.suggestions.push("what shall be done all the same is run without `resume`, or as something else".into());
+    failure.suggestions.push(
+        "what shall be done all the same is run without `resume`, or as something else".into(),
+    );
     failure
 }
 

@@ -5,9 +5,12 @@ pub fn camel_case(name: &str) -> String {
     let mut out = String::with_capacity(name.len());
     let mut chars = name.chars().peekable();
     while let Some(c) = chars.next() {
-        let between = out.ends_with(char::is_alphanumeric) && chars.peek().is_some_and(|next| next.is_alphanumeric());
+        let between = out.ends_with(char::is_alphanumeric)
+            && chars.peek().is_some_and(|next| next.is_alphanumeric());
         match c {
-            '_' | '-' | ' ' | '/' | ':' if between => out.extend(chars.next().into_iter().flat_map(char::to_uppercase)),
+            '_' | '-' | ' ' | '/' | ':' if between => {
+                out.extend(chars.next().into_iter().flat_map(char::to_uppercase))
+            }
             '-' | ' ' | '/' | ':' => out.push('_'),
             c => out.push(c),
         }
@@ -34,8 +37,12 @@ const MAX_NAME: usize = 80;
 
 /// At most three of `known` that look like `wrong`, the nearest first.
 pub fn nearest<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Vec<String> {
-    let plain =
-        |name: &str| name.chars().filter(|c| c.is_alphanumeric()).flat_map(char::to_lowercase).collect::<String>();
+    let plain = |name: &str| {
+        name.chars()
+            .filter(|c| c.is_alphanumeric())
+            .flat_map(char::to_lowercase)
+            .collect::<String>()
+    };
     // Names come from strangers: what no name is as long as is not worth the comparison.
     if wrong.len() > MAX_NAME {
         return Vec::new();
@@ -59,22 +66,77 @@ pub fn nearest<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Vec
         })
         .collect();
     scored.sort();
-    scored.into_iter().map(|(_, name)| name.to_owned()).take(3).collect()
+    scored
+        .into_iter()
+        .map(|(_, name)| name.to_owned())
+        .take(3)
+        .collect()
 }
 
 /// Names other harnesses give to what a tool here does.
 const SYNONYMS: &[(&[&str], &[&str])] = &[
     (
-        &["bash", "shell", "sh", "run", "run_command", "execute", "terminal", "cmd", "command", "exec_shell"],
+        &[
+            "bash",
+            "shell",
+            "sh",
+            "run",
+            "run_command",
+            "execute",
+            "terminal",
+            "cmd",
+            "command",
+            "exec_shell",
+        ],
         &["exec", "exec_command", "shell"],
     ),
-    (&["read", "cat", "open_file", "view", "get_file", "file_read", "read_files"], &["read_file"]),
     (
-        &["write", "create_file", "save_file", "file_write", "edit", "edit_file", "str_replace", "replace_in_file"],
+        &[
+            "read",
+            "cat",
+            "open_file",
+            "view",
+            "get_file",
+            "file_read",
+            "read_files",
+        ],
+        &["read_file"],
+    ),
+    (
+        &[
+            "write",
+            "create_file",
+            "save_file",
+            "file_write",
+            "edit",
+            "edit_file",
+            "str_replace",
+            "replace_in_file",
+        ],
         &["write_file", "apply_patch"],
     ),
-    (&["ls", "dir", "list", "list_files", "list_directory", "readdir"], &["list_dir"]),
-    (&["grep", "search", "search_files", "ripgrep", "rg", "find_in_files"], &["grep_files", "file_search"]),
+    (
+        &[
+            "ls",
+            "dir",
+            "list",
+            "list_files",
+            "list_directory",
+            "readdir",
+        ],
+        &["list_dir"],
+    ),
+    (
+        &[
+            "grep",
+            "search",
+            "search_files",
+            "ripgrep",
+            "rg",
+            "find_in_files",
+        ],
+        &["grep_files", "file_search"],
+    ),
     (&["find", "glob", "find_files", "locate"], &["file_search"]),
     (&["patch", "apply_diff", "diff"], &["apply_patch"]),
     (&["http", "get", "fetch", "curl", "browse"], &["fetch_url"]),
@@ -84,7 +146,9 @@ const SYNONYMS: &[(&[&str], &[&str])] = &[
 /// Which of the tools there are does what `wrong` does elsewhere.
 pub(crate) fn synonyms(wrong: &str) -> impl Iterator<Item = &'static str> {
     let wanted = snake_case(wrong);
-    let row = SYNONYMS.iter().find(|(names, _)| names.contains(&wanted.as_str()));
+    let row = SYNONYMS
+        .iter()
+        .find(|(names, _)| names.contains(&wanted.as_str()));
     row.into_iter().flat_map(|(_, tools)| tools.iter().copied())
 }
 
@@ -95,7 +159,10 @@ mod tests {
     #[test]
     fn spellings() {
         assert_eq!(camel_case("read_file"), "readFile");
-        assert_eq!(camel_case("mcp.git-hub.create_pull_request"), "mcp.gitHub.createPullRequest");
+        assert_eq!(
+            camel_case("mcp.git-hub.create_pull_request"),
+            "mcp.gitHub.createPullRequest"
+        );
         assert_eq!(camel_case("__proto__"), "__proto__");
         assert_eq!(snake_case("readFile"), "read_file");
         assert_eq!(snake_case("timeoutMs"), "timeout_ms");

@@ -45,7 +45,12 @@ pub enum PatchFlavour {
 
 impl Default for ToolsConfig {
     fn default() -> Self {
-        Self { shell: ShellFlavour::Words, patch: Some(PatchFlavour::Text), view_image: true, strict: false }
+        Self {
+            shell: ShellFlavour::Words,
+            patch: Some(PatchFlavour::Text),
+            view_image: true,
+            strict: false,
+        }
     }
 }
 
@@ -77,13 +82,21 @@ pub enum Shape {
 }
 
 /// The line for a shell, and where and how long it runs.
-const LINE_FIELDS: [&str; 5] = ["command", "cwd", "timeout_ms", "with_escalated_permissions", "justification"];
+const LINE_FIELDS: [&str; 5] = [
+    "command",
+    "cwd",
+    "timeout_ms",
+    "with_escalated_permissions",
+    "justification",
+];
 
 impl ToolsConfig {
     /// What a model is offered of these tools. Those of servers, which may be hundreds, are reached through
     /// `mcp_call_tool`.
     pub fn offer(&self, registry: &Registry) -> Vec<Offered> {
-        let ours = registry.iter().filter(|tool| !tool.spec.name.starts_with("mcp."));
+        let ours = registry
+            .iter()
+            .filter(|tool| !tool.spec.name.starts_with("mcp."));
         ours.filter_map(|tool| self.one(tool)).collect()
     }
 
@@ -96,10 +109,13 @@ impl ToolsConfig {
             ("exec", ShellFlavour::Line, _) => {
                 name = "shell_command".to_owned();
                 schema = only(schema, &LINE_FIELDS, &["command"]);
-                schema["properties"]["command"] = json!({"type": "string", "description": "A line for bash."});
+                schema["properties"]["command"] =
+                    json!({"type": "string", "description": "A line for bash."});
             }
             ("exec", _, _) => return None,
-            ("exec_command" | "write_stdin", flavour, _) if flavour != ShellFlavour::Terminal => return None,
+            ("exec_command" | "write_stdin", flavour, _) if flavour != ShellFlavour::Terminal => {
+                return None;
+            }
             ("apply_patch", _, None) => return None,
             ("apply_patch", _, Some(PatchFlavour::Freeform)) => {
                 return Some(Offered {
@@ -109,7 +125,9 @@ impl ToolsConfig {
                     tool: spec.name.clone(),
                 });
             }
-            ("apply_patch", _, Some(PatchFlavour::Text)) => schema = only(schema, &["patch"], &["patch"]),
+            ("apply_patch", _, Some(PatchFlavour::Text)) => {
+                schema = only(schema, &["patch"], &["patch"])
+            }
             ("apply_patch", _, Some(PatchFlavour::Json)) => {
                 let fields = ["path", "original_content", "updated_content"];
                 schema = only(schema, &fields, &["path", "updated_content"]);
@@ -120,8 +138,16 @@ impl ToolsConfig {
             _ => {}
         }
         let parameters = if self.strict { strict(schema) } else { schema };
-        let shape = Shape::Function { parameters, strict: self.strict };
-        Some(Offered { name, description: spec.description.clone(), shape, tool: spec.name.clone() })
+        let shape = Shape::Function {
+            parameters,
+            strict: self.strict,
+        };
+        Some(Offered {
+            name,
+            description: spec.description.clone(),
+            shape,
+            tool: spec.name.clone(),
+        })
     }
 }
 
@@ -139,11 +165,20 @@ fn strict(schema: Value) -> Value {
     match schema {
         Value::Object(mut object) => {
             // These say what servers refuse to enforce.
-            for key in ["default", "format", "minimum", "maximum", "$schema", "title"] {
+            for key in [
+                "default", "format", "minimum", "maximum", "$schema", "title",
+            ] {
                 object.remove(key);
             }
-            let required: Vec<Value> = object.get("required").and_then(Value::as_array).cloned().unwrap_or_default();
-            let mut object: Map<String, Value> = object.into_iter().map(|(key, value)| (key, strict(value))).collect();
+            let required: Vec<Value> = object
+                .get("required")
+                .and_then(Value::as_array)
+                .cloned()
+                .unwrap_or_default();
+            let mut object: Map<String, Value> = object
+                .into_iter()
+                .map(|(key, value)| (key, strict(value)))
+                .collect();
             if let Some(Value::Object(properties)) = object.get_mut("properties") {
                 let names: Vec<Value> = properties.keys().map(|name| json!(name)).collect();
                 for (name, property) in properties.iter_mut() {

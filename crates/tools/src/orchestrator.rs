@@ -6,7 +6,8 @@ use std::time::Instant;
 
 use futures_util::future::join_all;
 use selvedge_protocol::{
-    Answered, ApprovalPolicy, CallRecord, CallStatus, ErrorCode, Event, Intent, Ledger, LedgerError, Settled, ToolSpec,
+    Answered, ApprovalPolicy, CallRecord, CallStatus, ErrorCode, Event, Intent, Ledger,
+    LedgerError, Settled, ToolSpec,
 };
 use serde_json::Value;
 use tokio::sync::mpsc::UnboundedSender;
@@ -136,7 +137,11 @@ pub(crate) struct Prepared {
 impl Prepared {
     /// What "for this script" covers: this very call, and what its tool says is the same.
     pub(crate) fn agreement(&self) -> String {
-        let words = self.tool.tool.agreement(&self.args).unwrap_or_else(|| self.digest.clone());
+        let words = self
+            .tool
+            .tool
+            .agreement(&self.args)
+            .unwrap_or_else(|| self.digest.clone());
         format!("{}\n{words}", self.tool.spec.name)
     }
 }
@@ -144,7 +149,9 @@ impl Prepared {
 impl Orchestrator {
     /// An orchestrator that asks nobody: what needs a person is denied.
     pub fn new(registry: Registry) -> Self {
-        let nobody = NobodyToAsk { because: "nobody can be asked here".to_owned() };
+        let nobody = NobodyToAsk {
+            because: "nobody can be asked here".to_owned(),
+        };
         Self {
             registry,
             approver: Arc::new(nobody),
@@ -192,15 +199,22 @@ impl Orchestrator {
 
     /// The digest of a call with these arguments; `None` where there can be none.
     pub(crate) fn recognise(&self, tool: &str, args: &Value) -> Option<String> {
-        self.understand(tool, args).map(|understood| understood.digest)
+        self.understand(tool, args)
+            .map(|understood| understood.digest)
     }
 
     /// A call with these arguments; `None` where there can be none.
     pub(crate) fn understand(&self, tool: &str, args: &Value) -> Option<Understood> {
-        let Found::Tool(tool) = self.registry.find(tool) else { return None };
+        let Found::Tool(tool) = self.registry.find(tool) else {
+            return None;
+        };
         let args = tool.accept(Arguments::Object(args.clone())).ok()?;
         let digest = digest(&self.digest_key, tool, &args);
-        Some(Understood { tool: tool.clone(), args, digest })
+        Some(Understood {
+            tool: tool.clone(),
+            args,
+            digest,
+        })
     }
 
     /// The tools there are.
@@ -217,16 +231,29 @@ impl Orchestrator {
     ///
     /// The gate sees the whole batch at once, before the queue does: calls that need a person become
     /// one question, and those that do not are not held up by it.
-    pub async fn run_batch(&self, scope: &Scope, batch: Vec<CallRequest>, reports: UnboundedSender<Report>) {
+    pub async fn run_batch(
+        &self,
+        scope: &Scope,
+        batch: Vec<CallRequest>,
+        reports: UnboundedSender<Report>,
+    ) {
         let reports = &reports;
         let mut free = Vec::new();
         let mut gated = Vec::new();
-        let asked = scope.earlier.as_ref().map_or(0, |earlier| earlier.next_batch());
+        let asked = scope
+            .earlier
+            .as_ref()
+            .map_or(0, |earlier| earlier.next_batch());
         for request in batch {
-            match self.prepare(scope, request, asked).and_then(|prepared| self.not_known(scope, prepared)) {
+            match self
+                .prepare(scope, request, asked)
+                .and_then(|prepared| self.not_known(scope, prepared))
+            {
                 Err(outcome) => self.finish(scope, reports, outcome),
                 Ok(prepared) => match judge(self.policy, risk(&prepared)) {
-                    Verdict::Ask { .. } if scope.has_agreed(&prepared.agreement()) => free.push(prepared),
+                    Verdict::Ask { .. } if scope.has_agreed(&prepared.agreement()) => {
+                        free.push(prepared)
+                    }
                     Verdict::Run => free.push(prepared),
                     Verdict::Ask { reason } => gated.push((prepared, reason)),
                     Verdict::Refuse { reason } => {
@@ -240,17 +267,30 @@ impl Orchestrator {
                 },
             }
         }
-        let free = join_all(free.into_iter().map(|prepared| self.run(scope, prepared, reports)));
+        let free = join_all(
+            free.into_iter()
+                .map(|prepared| self.run(scope, prepared, reports)),
+        );
         let gated = async {
             if !gated.is_empty() {
                 let allowed = self.ask(scope, gated, reports).await;
-                join_all(allowed.into_iter().map(|prepared| self.run(scope, prepared, reports))).await;
+                join_all(
+                    allowed
+                        .into_iter()
+                        .map(|prepared| self.run(scope, prepared, reports)),
+                )
+                .await;
             }
         };
         tokio::join!(free, gated);
     }
 
-    fn prepare(&self, scope: &Scope, mut request: CallRequest, asked: usize) -> Result<Prepared, Box<CallOutcome>> {
+    fn prepare(
+        &self,
+        scope: &Scope,
+        mut request: CallRequest,
+        asked: usize,
+    ) -> Result<Prepared, Box<CallOutcome>> {
         let tool = match self.registry.find(&request.tool) {
             Found::Tool(tool) => tool.clone(),
             Found::Namespace | Found::Nothing(_) => {
@@ -268,7 +308,15 @@ impl Orchestrator {
                 let digest = digest(&self.digest_key, &tool, &args);
                 let read_only = reads_only(&tool, &args);
                 let repeats = scope.repeats.clone();
-                Ok(Prepared { request, args, tool, digest, read_only, asked, repeats })
+                Ok(Prepared {
+                    request,
+                    args,
+                    tool,
+                    digest,
+                    read_only,
+                    asked,
+                    repeats,
+                })
             }
             Err(errors) => Err(refused(&request, name, invalid(&tool, &errors))),
         }
@@ -295,20 +343,35 @@ impl Orchestrator {
                 format!(": there are {}", names.join(", "))
             }
         } else {
-            format!(": did you mean {}?", near.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(" or "))
+            format!(
+                ": did you mean {}?",
+                near.iter()
+                    .map(|name| format!("`{name}`"))
+                    .collect::<Vec<_>>()
+                    .join(" or ")
+            )
         };
-        let mut failure = CallFailure::new(ErrorCode::ToolNotFoundError, format!("there is no tool `{name}`{hint}"));
+        let mut failure = CallFailure::new(
+            ErrorCode::ToolNotFoundError,
+            format!("there is no tool `{name}`{hint}"),
+        );
         failure.suggestions = near;
         failure
     }
 
     /// Runs a call; one that its confinement seems to have stopped may run again where a person agrees.
     async fn run(&self, scope: &Scope, prepared: Prepared, reports: &UnboundedSender<Report>) {
-        let (tool, line, cancel) = (prepared.tool.clone(), prepared.request.line, prepared.request.cancel.clone());
+        let (tool, line, cancel) = (
+            prepared.tool.clone(),
+            prepared.request.line,
+            prepared.request.cancel.clone(),
+        );
         let asked = prepared.asked;
         let outcome = self.attempt(scope, prepared, reports).await;
         let again = match &outcome.result {
-            Ok(ToolOutput { again: Some(again), .. }) if self.policy == ApprovalPolicy::OnFailure => again.clone(),
+            Ok(ToolOutput {
+                again: Some(again), ..
+            }) if self.policy == ApprovalPolicy::OnFailure => again.clone(),
             _ => return self.finish(scope, reports, outcome),
         };
         // It is over before anybody is asked: whatever happens while the question is open, this is known.
@@ -318,20 +381,41 @@ impl Orchestrator {
         }
         let id = format!("{}.again", outcome.record.id);
         let digest = digest(&self.digest_key, &tool, &again.args);
-        let request = CallRequest { id, tool: tool.spec.name.clone(), args: Arguments::List(Vec::new()), line, cancel };
+        let request = CallRequest {
+            id,
+            tool: tool.spec.name.clone(),
+            args: Arguments::List(Vec::new()),
+            line,
+            cancel,
+        };
         let read_only = reads_only(&tool, &again.args);
-        let second = Prepared { request, args: again.args, tool, digest, read_only, asked, repeats: None };
+        let second = Prepared {
+            request,
+            args: again.args,
+            tool,
+            digest,
+            read_only,
+            asked,
+            repeats: None,
+        };
         // Somebody may have agreed to this before.
-        let agreed = judge(self.policy, risk(&second)) == Verdict::Run || scope.has_agreed(&second.agreement());
+        let agreed = judge(self.policy, risk(&second)) == Verdict::Run
+            || scope.has_agreed(&second.agreement());
         let second = match agreed {
             true => Some(second),
-            false => self.ask_again(scope, second, again.reason, &outcome.record.id, reports).await,
+            false => {
+                self.ask_again(scope, second, again.reason, &outcome.record.id, reports)
+                    .await
+            }
         };
         match second {
             None => self.finish(scope, reports, outcome),
             Some(second) => {
                 let settles = outcome.record.id.clone();
-                scope.events.emit(Event::CallFinished { parent_id: scope.id.clone(), call: outcome.record.clone() });
+                scope.events.emit(Event::CallFinished {
+                    parent_id: scope.id.clone(),
+                    call: outcome.record.clone(),
+                });
                 let _ = reports.send(Report::Repeated(outcome.record));
                 let second = self.attempt(scope, second, reports).await;
                 self.finish(scope, reports, Box::new(CallOutcome { settles, ..*second }));
@@ -339,8 +423,21 @@ impl Orchestrator {
         }
     }
 
-    async fn attempt(&self, scope: &Scope, prepared: Prepared, reports: &UnboundedSender<Report>) -> Box<CallOutcome> {
-        let Prepared { request, args, tool, digest, read_only, asked, repeats } = prepared;
+    async fn attempt(
+        &self,
+        scope: &Scope,
+        prepared: Prepared,
+        reports: &UnboundedSender<Report>,
+    ) -> Box<CallOutcome> {
+        let Prepared {
+            request,
+            args,
+            tool,
+            digest,
+            read_only,
+            asked,
+            repeats,
+        } = prepared;
         let name = tool.spec.name.clone();
         let place = tokio::select! {
             biased;
@@ -348,7 +445,10 @@ impl Orchestrator {
             place = scope.places.acquire() => place.ok(),
         };
         let Some(_place) = place else {
-            let failure = CallFailure::new(ErrorCode::ToolAbortedError, format!("{name} was stopped before it ran"));
+            let failure = CallFailure::new(
+                ErrorCode::ToolAbortedError,
+                format!("{name} was stopped before it ran"),
+            );
             let mut outcome = refused(&request, name, failure);
             outcome.record.args_digest = digest;
             return outcome;
@@ -364,8 +464,13 @@ impl Orchestrator {
             line: request.line,
         };
         if let Some(Err(error)) = self.ledger.as_ref().map(|ledger| ledger.intend(&intent)) {
-            let message = format!("{name} did not run, because that could not be written down: {error}");
-            return refused(&request, name, CallFailure::new(ErrorCode::HarnessInternalError, message));
+            let message =
+                format!("{name} did not run, because that could not be written down: {error}");
+            return refused(
+                &request,
+                name,
+                CallFailure::new(ErrorCode::HarnessInternalError, message),
+            );
         }
         scope.events.emit(Event::CallStarted {
             parent_id: scope.id.clone(),
@@ -388,10 +493,18 @@ impl Orchestrator {
             cancel: request.cancel.clone(),
             events: scope.events.clone(),
             belongings: scope.belongings.clone(),
-            gate: Gate::new(self, scope, (&request.id, request.line, &request.cancel), reports.downgrade()),
+            gate: Gate::new(
+                self,
+                scope,
+                (&request.id, request.line, &request.cancel),
+                reports.downgrade(),
+            ),
         };
         let span = tracing::info_span!("tool_call", tool = name, call = request.id, run = scope.id);
-        let looking = scope.earlier.as_ref().filter(|earlier| earlier.waits_for_a_look() && looks(&tool, &args));
+        let looking = scope
+            .earlier
+            .as_ref()
+            .filter(|earlier| earlier.waits_for_a_look() && looks(&tool, &args));
         let (result, stubborn) = supervise(scope, &tool, args, call).instrument(span).await;
         if let Some(earlier) = looking.filter(|_| is_an_answer(&tool, &result)) {
             earlier.looked(asked);
@@ -414,13 +527,25 @@ impl Orchestrator {
             error: result.as_ref().err().map(call_error),
         };
         let settles = record.id.clone();
-        Box::new(CallOutcome { settles, record, result, stubborn, dispatched: true, answered: None })
+        Box::new(CallOutcome {
+            settles,
+            record,
+            result,
+            stubborn,
+            dispatched: true,
+            answered: None,
+        })
     }
 }
 
 impl Orchestrator {
     /// A call is over: written down, told, reported.
-    pub(crate) fn finish(&self, scope: &Scope, reports: &UnboundedSender<Report>, mut outcome: Box<CallOutcome>) {
+    pub(crate) fn finish(
+        &self,
+        scope: &Scope,
+        reports: &UnboundedSender<Report>,
+        mut outcome: Box<CallOutcome>,
+    ) {
         let written = self.write_down(scope, &outcome);
         if written == Err(LedgerError::TakenOver) {
             let _ = reports.send(Report::TakenOver);
@@ -428,10 +553,14 @@ impl Orchestrator {
         }
         if let Err(error) = written {
             let tool = &outcome.record.tool;
-            let message = format!("{tool} ran, but what came of it could not be written down: {error}");
+            let message =
+                format!("{tool} ran, but what came of it could not be written down: {error}");
             outcome.result = Err(CallFailure::new(ErrorCode::HarnessInternalError, message));
         }
-        scope.events.emit(Event::CallFinished { parent_id: scope.id.clone(), call: outcome.record.clone() });
+        scope.events.emit(Event::CallFinished {
+            parent_id: scope.id.clone(),
+            call: outcome.record.clone(),
+        });
         let _ = reports.send(Report::Finished(outcome));
     }
 
@@ -447,7 +576,13 @@ impl Orchestrator {
         match &self.ledger {
             Some(ledger) => {
                 let answered = outcome.answered.as_ref();
-                ledger.settle(&Settled { run: &scope.id, record: &outcome.record, value, shown, answered })
+                ledger.settle(&Settled {
+                    run: &scope.id,
+                    record: &outcome.record,
+                    value,
+                    shown,
+                    answered,
+                })
             }
             None => Ok(()),
         }
@@ -462,13 +597,24 @@ pub(crate) fn reads_only(tool: &Registered, args: &Value) -> bool {
 
 /// What the tool makes of the arguments; one that breaks over them is asked for.
 fn risk(prepared: &Prepared) -> Risk {
-    let judged = std::panic::catch_unwind(AssertUnwindSafe(|| prepared.tool.tool.risk(&prepared.args)));
-    judged.unwrap_or_else(|_| Risk::Ask { reason: "its risk could not be judged".to_owned() })
+    let judged =
+        std::panic::catch_unwind(AssertUnwindSafe(|| prepared.tool.tool.risk(&prepared.args)));
+    judged.unwrap_or_else(|_| Risk::Ask {
+        reason: "its risk could not be judged".to_owned(),
+    })
 }
 
 /// The outcome of a call that never ran.
-pub(crate) fn refused(request: &CallRequest, tool: String, failure: CallFailure) -> Box<CallOutcome> {
-    let status = if failure.code == ErrorCode::ToolAbortedError { CallStatus::NotStarted } else { CallStatus::Failed };
+pub(crate) fn refused(
+    request: &CallRequest,
+    tool: String,
+    failure: CallFailure,
+) -> Box<CallOutcome> {
+    let status = if failure.code == ErrorCode::ToolAbortedError {
+        CallStatus::NotStarted
+    } else {
+        CallStatus::Failed
+    };
     Box::new(CallOutcome {
         settles: request.id.clone(),
         record: CallRecord {
@@ -489,10 +635,20 @@ pub(crate) fn refused(request: &CallRequest, tool: String, failure: CallFailure)
 }
 
 fn invalid(tool: &Registered, errors: &[ArgumentError]) -> CallFailure {
-    let messages: Vec<&str> = errors.iter().take(4).map(|error| error.message.as_str()).collect();
-    let mut failure =
-        CallFailure::new(ErrorCode::ToolValidationError, format!("{}: {}", tool.spec.js_name, messages.join("; ")));
-    failure.suggestions = errors.iter().flat_map(|error| error.suggestions.clone()).take(8).collect();
+    let messages: Vec<&str> = errors
+        .iter()
+        .take(4)
+        .map(|error| error.message.as_str())
+        .collect();
+    let mut failure = CallFailure::new(
+        ErrorCode::ToolValidationError,
+        format!("{}: {}", tool.spec.js_name, messages.join("; ")),
+    );
+    failure.suggestions = errors
+        .iter()
+        .flat_map(|error| error.suggestions.clone())
+        .take(8)
+        .collect();
     failure
 }
 

@@ -8,10 +8,41 @@ use crate::nearest;
 
 /// The packs there always are. A pack without a list has everything.
 const BUILT_IN: &[(&str, Option<&[&str]>)] = &[
-    ("core-codex", Some(&["exec", "apply_patch", "read_file", "list_dir", "grep_files", "file_search"])),
-    ("anthropic-standard", Some(&["exec", "read_file", "update_plan", "list_dir"])),
-    ("file-ops", Some(&["read_file", "list_dir", "grep_files", "apply_patch", "file_search"])),
-    ("research", Some(&["web_search", "fetch_url", "save_to_fc", "fetch_from_fc", "write_file"])),
+    (
+        "core-codex",
+        Some(&[
+            "exec",
+            "apply_patch",
+            "read_file",
+            "list_dir",
+            "grep_files",
+            "file_search",
+        ]),
+    ),
+    (
+        "anthropic-standard",
+        Some(&["exec", "read_file", "update_plan", "list_dir"]),
+    ),
+    (
+        "file-ops",
+        Some(&[
+            "read_file",
+            "list_dir",
+            "grep_files",
+            "apply_patch",
+            "file_search",
+        ]),
+    ),
+    (
+        "research",
+        Some(&[
+            "web_search",
+            "fetch_url",
+            "save_to_fc",
+            "fetch_from_fc",
+            "write_file",
+        ]),
+    ),
     ("all", None),
 ];
 
@@ -63,7 +94,11 @@ impl Packs {
 
     /// The names of all packs.
     pub fn names(&self) -> BTreeSet<&str> {
-        BUILT_IN.iter().map(|(name, _)| *name).chain(self.0.keys().map(String::as_str)).collect()
+        BUILT_IN
+            .iter()
+            .map(|(name, _)| *name)
+            .chain(self.0.keys().map(String::as_str))
+            .collect()
     }
 
     /// The tools of a pack.
@@ -72,11 +107,18 @@ impl Packs {
     }
 
     fn open_within(&self, name: &str, above: &mut Vec<String>) -> Result<Selection, PackError> {
-        let Some(pack) = self.0.get(name).filter(|_| !above.iter().any(|open| open == name)) else {
+        let Some(pack) = self
+            .0
+            .get(name)
+            .filter(|_| !above.iter().any(|open| open == name))
+        else {
             return self.built_in(name, above);
         };
         above.push(name.to_owned());
-        let mut selection = Selection { tools: Some(BTreeSet::new()), without: BTreeSet::new() };
+        let mut selection = Selection {
+            tools: Some(BTreeSet::new()),
+            without: BTreeSet::new(),
+        };
         for extended in &pack.extends {
             let below = self.open_within(extended, above)?;
             selection.tools = match (selection.tools, below.tools) {
@@ -101,12 +143,18 @@ impl Packs {
     fn built_in(&self, name: &str, above: &[String]) -> Result<Selection, PackError> {
         if let Some((_, tools)) = BUILT_IN.iter().find(|(pack, _)| *pack == name) {
             let tools = tools.map(|tools| tools.iter().map(|tool| (*tool).to_owned()).collect());
-            return Ok(Selection { tools, without: BTreeSet::new() });
+            return Ok(Selection {
+                tools,
+                without: BTreeSet::new(),
+            });
         }
         if above.iter().any(|open| open == name) {
             return Err(PackError::Circle(name.to_owned()));
         }
-        Err(PackError::Unknown { name: name.to_owned(), near: nearest(name, self.names()) })
+        Err(PackError::Unknown {
+            name: name.to_owned(),
+            near: nearest(name, self.names()),
+        })
     }
 }
 
@@ -114,12 +162,19 @@ impl Selection {
     /// Whether the pack has this tool.
     pub fn has(&self, spec: &ToolSpec) -> bool {
         let named = |name: &String| {
-            let below = name.strip_suffix('*').filter(|prefix| prefix.ends_with('.'));
+            let below = name
+                .strip_suffix('*')
+                .filter(|prefix| prefix.ends_with('.'));
             *name == spec.name
                 || *name == spec.js_name
-                || below.is_some_and(|prefix| spec.js_name.starts_with(prefix) || spec.name.starts_with(prefix))
+                || below.is_some_and(|prefix| {
+                    spec.js_name.starts_with(prefix) || spec.name.starts_with(prefix)
+                })
         };
-        self.tools.as_ref().is_none_or(|tools| tools.iter().any(named)) && !self.without.iter().any(named)
+        self.tools
+            .as_ref()
+            .is_none_or(|tools| tools.iter().any(named))
+            && !self.without.iter().any(named)
     }
 }
 
@@ -133,26 +188,43 @@ mod tests {
 
     fn pack(extends: &[&str], tools: &[&str], without: &[&str]) -> Pack {
         let own = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
-        Pack { extends: own(extends), tools: own(tools), without: own(without) }
+        Pack {
+            extends: own(extends),
+            tools: own(tools),
+            without: own(without),
+        }
     }
 
     #[test]
     fn packs_extend_each_other() {
         let packs = Packs::with([
-            ("mine".to_owned(), pack(&["file-ops"], &["updatePlan"], &["apply_patch"])),
+            (
+                "mine".to_owned(),
+                pack(&["file-ops"], &["updatePlan"], &["apply_patch"]),
+            ),
             ("more".to_owned(), pack(&["mine"], &["apply_patch"], &[])),
             ("most".to_owned(), pack(&["all"], &[], &["exec"])),
             // A pack may stand in for a built-in one and extend it.
-            ("file-ops".to_owned(), pack(&["file-ops"], &["write_file"], &[])),
+            (
+                "file-ops".to_owned(),
+                pack(&["file-ops"], &["write_file"], &[]),
+            ),
             ("circle".to_owned(), pack(&["back"], &[], &[])),
             ("back".to_owned(), pack(&["circle"], &[], &[])),
         ]);
         let has = |name: &str, tool: &str| packs.open(name).unwrap().has(&spec(tool));
-        assert!(has("mine", "read_file") && has("mine", "update_plan") && has("mine", "write_file"));
+        assert!(
+            has("mine", "read_file") && has("mine", "update_plan") && has("mine", "write_file")
+        );
         assert!(!has("mine", "apply_patch") && has("more", "apply_patch") && !has("mine", "exec"));
         assert!(has("most", "anything") && !has("most", "exec") && has("all", "exec"));
-        assert_eq!(packs.open("circle"), Err(PackError::Circle("circle".into())));
-        let Err(PackError::Unknown { near, .. }) = packs.open("fileops") else { panic!() };
+        assert_eq!(
+            packs.open("circle"),
+            Err(PackError::Circle("circle".into()))
+        );
+        let Err(PackError::Unknown { near, .. }) = packs.open("fileops") else {
+            panic!()
+        };
         assert_eq!(near.first().map(String::as_str), Some("file-ops"));
     }
 }

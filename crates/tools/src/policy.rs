@@ -42,9 +42,9 @@ pub fn judge(policy: ApprovalPolicy, risk: Risk) -> Verdict {
         (Risk::Harmless, _) => Verdict::Run,
         (Risk::Guarded { reason }, ApprovalPolicy::Untrusted) => Verdict::Ask { reason },
         (Risk::Guarded { .. }, _) => Verdict::Run,
-        (Risk::Ask { reason }, ApprovalPolicy::Never) => {
-            Verdict::Refuse { reason: format!("{reason}; the approval policy is `never`, so nobody is asked") }
-        }
+        (Risk::Ask { reason }, ApprovalPolicy::Never) => Verdict::Refuse {
+            reason: format!("{reason}; the approval policy is `never`, so nobody is asked"),
+        },
         (Risk::Ask { reason }, _) => Verdict::Ask { reason },
     }
 }

@@ -75,7 +75,9 @@ impl Registry {
         let identifier = |part: &str| {
             !part.is_empty()
                 && !part.starts_with(|c: char| c.is_ascii_digit())
-                && part.chars().all(|c| c.is_alphanumeric() || c == '_' || c == '$')
+                && part
+                    .chars()
+                    .all(|c| c.is_alphanumeric() || c == '_' || c == '$')
         };
         if !spec.js_name.split('.').all(identifier) {
             return Err(RegistryError::BadName(spec.name));
@@ -89,7 +91,9 @@ impl Registry {
 
     /// Lets a tool be called by another name as well. A tool of that name goes first.
     pub fn alias(&mut self, alias: &str, name: &str) {
-        Arc::make_mut(&mut self.0).aliases.insert(alias.to_owned(), name.to_owned());
+        Arc::make_mut(&mut self.0)
+            .aliases
+            .insert(alias.to_owned(), name.to_owned());
     }
 
     /// Adds a tool and returns the set, for building one in a single expression.
@@ -102,7 +106,8 @@ impl Registry {
     ///
     /// `x.raw` is what `x` calls its raw form, where it has one.
     pub fn get(&self, name: &str) -> Option<&Arc<Registered>> {
-        self.named(name).or_else(|| self.named(name.strip_suffix(".raw")?)?.raw())
+        self.named(name)
+            .or_else(|| self.named(name.strip_suffix(".raw")?)?.raw())
     }
 
     fn named(&self, name: &str) -> Option<&Arc<Registered>> {
@@ -111,8 +116,15 @@ impl Registry {
             .get(name)
             .or_else(|| set.js_names.get(name).and_then(|name| set.tools.get(name)))
             .or_else(|| set.tools.get(&snake_case(name)))
-            .or_else(|| set.aliases.get(&snake_case(name)).and_then(|name| set.tools.get(name)))
-            .or_else(|| name.match_indices('.').find_map(|(dot, _)| set.stand_ins.get(&name[..dot])))
+            .or_else(|| {
+                set.aliases
+                    .get(&snake_case(name))
+                    .and_then(|name| set.tools.get(name))
+            })
+            .or_else(|| {
+                name.match_indices('.')
+                    .find_map(|(dot, _)| set.stand_ins.get(&name[..dot]))
+            })
     }
 
     /// Puts a tool in the place of all that may be below its name: whatever is called there is that tool. Not listed.
@@ -122,7 +134,9 @@ impl Registry {
         let names = [spec.js_name.clone(), spec.name.clone()];
         let tool = Arc::new(Registered::new(Box::new(tool), spec));
         for name in names {
-            let above = name.match_indices('.').map(|(dot, _)| name[..dot].to_owned());
+            let above = name
+                .match_indices('.')
+                .map(|(dot, _)| name[..dot].to_owned());
             set.namespaces.extend(above);
             set.namespaces.insert(name.clone());
             set.stand_ins.insert(name, tool.clone());
@@ -132,7 +146,11 @@ impl Registry {
     /// Makes a prefix known although nothing is below it yet.
     pub fn reserve(&mut self, namespace: &str) {
         let set = Arc::make_mut(&mut self.0);
-        set.namespaces.extend(namespace.match_indices('.').map(|(dot, _)| namespace[..dot].to_owned()));
+        set.namespaces.extend(
+            namespace
+                .match_indices('.')
+                .map(|(dot, _)| namespace[..dot].to_owned()),
+        );
         set.namespaces.insert(namespace.to_owned());
     }
 
@@ -143,9 +161,15 @@ impl Registry {
 
     /// The tools that have most to do with these words, the best first.
     pub fn search(&self, words: &str, limit: usize) -> Vec<&Arc<Registered>> {
-        let index = self.0.index.get_or_init(|| Arc::new(Index::new(self.iter().map(|tool| &tool.spec))));
+        let index = self
+            .0
+            .index
+            .get_or_init(|| Arc::new(Index::new(self.iter().map(|tool| &tool.spec))));
         let found = index.search(words, limit);
-        found.into_iter().filter_map(|name| self.0.tools.get(name)).collect()
+        found
+            .into_iter()
+            .filter_map(|name| self.0.tools.get(name))
+            .collect()
     }
 
     /// What a script means by `tools.<path>`.
@@ -154,10 +178,12 @@ impl Registry {
             Some(tool) => Found::Tool(tool),
             None if self.0.namespaces.contains(path) => Found::Namespace,
             None => {
-                let same =
-                    synonyms(path).filter_map(|name| self.0.tools.get(name)).map(|tool| tool.spec.js_name.clone());
-                let mut near: Vec<String> =
-                    same.chain(nearest(path, self.0.js_names.keys().map(String::as_str))).collect();
+                let same = synonyms(path)
+                    .filter_map(|name| self.0.tools.get(name))
+                    .map(|tool| tool.spec.js_name.clone());
+                let mut near: Vec<String> = same
+                    .chain(nearest(path, self.0.js_names.keys().map(String::as_str)))
+                    .collect();
                 near.truncate(3);
                 near.dedup();
                 Found::Nothing(near)
@@ -172,8 +198,10 @@ impl Registry {
 
     /// Script names directly below a prefix that is empty or ends with a dot.
     pub fn names_below(&self, prefix: &str) -> BTreeSet<String> {
-        let below =
-            |name: &String| name.strip_prefix(prefix).map(|rest| rest.split('.').next().unwrap_or(rest).to_owned());
+        let below = |name: &String| {
+            name.strip_prefix(prefix)
+                .map(|rest| rest.split('.').next().unwrap_or(rest).to_owned())
+        };
         self.0.js_names.keys().filter_map(below).collect()
     }
 
@@ -194,12 +222,23 @@ impl Registry {
 
     /// The set with only the tools that `keep` agrees to.
     pub fn filtered(&self, keep: impl Fn(&ToolSpec) -> bool) -> Self {
-        let mut kept = Set { aliases: self.0.aliases.clone(), stand_ins: self.0.stand_ins.clone(), ..Set::default() };
+        let mut kept = Set {
+            aliases: self.0.aliases.clone(),
+            stand_ins: self.0.stand_ins.clone(),
+            ..Set::default()
+        };
         for name in self.0.stand_ins.keys() {
-            kept.namespaces
-                .extend(name.match_indices('.').map(|(dot, _)| name[..dot].to_owned()).chain([name.clone()]));
+            kept.namespaces.extend(
+                name.match_indices('.')
+                    .map(|(dot, _)| name[..dot].to_owned())
+                    .chain([name.clone()]),
+            );
         }
-        self.0.tools.values().filter(|tool| keep(&tool.spec)).for_each(|tool| kept.insert(tool.clone()));
+        self.0
+            .tools
+            .values()
+            .filter(|tool| keep(&tool.spec))
+            .for_each(|tool| kept.insert(tool.clone()));
         Self(Arc::new(kept))
     }
 }
@@ -212,7 +251,8 @@ impl Set {
                 self.namespaces.insert(name[..dot].to_owned());
             }
         }
-        self.js_names.insert(spec.js_name.clone(), spec.name.clone());
+        self.js_names
+            .insert(spec.js_name.clone(), spec.name.clone());
         self.tools.insert(spec.name.clone(), tool);
         self.index = OnceLock::new();
     }
@@ -220,7 +260,12 @@ impl Set {
 
 impl Registered {
     fn new(tool: Box<dyn Tool>, spec: ToolSpec) -> Self {
-        Self { tool, spec, checker: OnceLock::new(), raw: OnceLock::new() }
+        Self {
+            tool,
+            spec,
+            checker: OnceLock::new(),
+            raw: OnceLock::new(),
+        }
     }
 
     /// The same tool with everything it said, where it has such a form.
@@ -235,7 +280,10 @@ impl Registered {
 
     /// Checks arguments; made on first use, because most tools of a large catalogue are never called.
     pub(crate) fn checker(&self) -> Result<&Checker, &str> {
-        self.checker.get_or_init(|| Checker::new(&self.spec, self.tool.as_ref())).as_ref().map_err(String::as_str)
+        self.checker
+            .get_or_init(|| Checker::new(&self.spec, self.tool.as_ref()))
+            .as_ref()
+            .map_err(String::as_str)
     }
 }
 

@@ -53,8 +53,12 @@ impl ToolRouter {
     pub fn new(orchestrator: Orchestrator, config: &ToolsConfig) -> Self {
         let offered = config.offer(orchestrator.registry());
         // What was not offered cannot be called, by whatever name.
-        let orchestrator = orchestrator.only(|spec| offered.iter().any(|offered| offered.tool == spec.name));
-        Self { orchestrator, offered }
+        let orchestrator =
+            orchestrator.only(|spec| offered.iter().any(|offered| offered.tool == spec.name));
+        Self {
+            orchestrator,
+            offered,
+        }
     }
 
     /// What the model is offered.
@@ -65,7 +69,10 @@ impl ToolRouter {
     /// Makes the calls of a turn, side by side where the limits allow, and returns the answers in their order.
     pub async fn route(&self, scope: &Scope, calls: Vec<StructuredCall>) -> Vec<StructuredOutput> {
         let ids: Vec<String> = calls.iter().map(|call| call.call_id.clone()).collect();
-        let batch = calls.into_iter().map(|call| self.request(scope, call)).collect();
+        let batch = calls
+            .into_iter()
+            .map(|call| self.request(scope, call))
+            .collect();
         let (report, mut reports) = unbounded_channel();
         self.orchestrator.run_batch(scope, batch, report).await;
         let mut outputs: Vec<Option<StructuredOutput>> = ids.iter().map(|_| None).collect();
@@ -74,11 +81,19 @@ impl ToolRouter {
             match report {
                 Report::Repeated(record) => repeated.push(record),
                 Report::Finished(outcome) => {
-                    let before = repeated.extract_if(.., |record| record.id == outcome.settles).collect();
+                    let before = repeated
+                        .extract_if(.., |record| record.id == outcome.settles)
+                        .collect();
                     // Ids are the model's own: should two be the same, each answer goes to one of them.
-                    let place = ids.iter().zip(&outputs).position(|(id, at)| *id == outcome.settles && at.is_none());
+                    let place = ids
+                        .iter()
+                        .zip(&outputs)
+                        .position(|(id, at)| *id == outcome.settles && at.is_none());
                     if let Some(place) = place {
-                        let handle = self.orchestrator.ledger().map(|_| format!("{}/{}", scope.id, outcome.settles));
+                        let handle = self
+                            .orchestrator
+                            .ledger()
+                            .map(|_| format!("{}/{}", scope.id, outcome.settles));
                         outputs[place] = Some(answer(*outcome, before, handle));
                     }
                 }
@@ -95,13 +110,25 @@ impl ToolRouter {
     }
 
     fn request(&self, scope: &Scope, call: StructuredCall) -> CallRequest {
-        let offered = self.offered.iter().find(|offered| offered.name == call.name);
+        let offered = self
+            .offered
+            .iter()
+            .find(|offered| offered.name == call.name);
         let tool = offered.map_or_else(|| call.name.clone(), |offered| offered.tool.clone());
         let args = match offered {
-            Some(Offered { shape: Shape::Freeform, .. }) => Arguments::Object(json!({"patch": call.arguments})),
+            Some(Offered {
+                shape: Shape::Freeform,
+                ..
+            }) => Arguments::Object(json!({"patch": call.arguments})),
             _ => parse(&call.arguments, offered),
         };
-        CallRequest { id: call.call_id, tool, args, line: None, cancel: scope.cancel.child_token() }
+        CallRequest {
+            id: call.call_id,
+            tool,
+            args,
+            line: None,
+            cancel: scope.cancel.child_token(),
+        }
     }
 }
 
@@ -110,9 +137,15 @@ fn parse(text: &str, offered: Option<&Offered>) -> Arguments {
     let mut args = match serde_json::from_str(text) {
         Ok(args @ Value::Object(_)) => args,
         Ok(_) => return Arguments::Unreadable("the arguments are not a JSON object".to_owned()),
-        Err(error) => return Arguments::Unreadable(format!("the arguments are not valid JSON: {error}")),
+        Err(error) => {
+            return Arguments::Unreadable(format!("the arguments are not valid JSON: {error}"));
+        }
     };
-    if let Some(Offered { shape: Shape::Function { strict: true, .. }, .. }) = offered {
+    if let Some(Offered {
+        shape: Shape::Function { strict: true, .. },
+        ..
+    }) = offered
+    {
         drop_nulls(&mut args);
     }
     if offered.is_some_and(|offered| offered.name == "shell_command")
@@ -135,13 +168,25 @@ fn drop_nulls(value: &mut Value) {
     }
 }
 
-fn answer(outcome: CallOutcome, before: Vec<CallRecord>, handle: Option<String>) -> StructuredOutput {
+fn answer(
+    outcome: CallOutcome,
+    before: Vec<CallRecord>,
+    handle: Option<String>,
+) -> StructuredOutput {
     let (content, value) = match outcome.result {
-        Ok(output) => (output.rendering.unwrap_or_else(|| output.value.to_string()), Some(output.value)),
+        Ok(output) => (
+            output.rendering.unwrap_or_else(|| output.value.to_string()),
+            Some(output.value),
+        ),
         Err(failure) => (failure.in_words(), None),
     };
     let records = before.into_iter().chain([outcome.record]).collect();
-    StructuredOutput { call_id: outcome.settles, content: shown_of_result(content, handle.as_deref()), value, records }
+    StructuredOutput {
+        call_id: outcome.settles,
+        content: shown_of_result(content, handle.as_deref()),
+        value,
+        records,
+    }
 }
 
 /// What a model sees of one result: the beginning and the end of a text that is too long, and by which handle it can
@@ -152,6 +197,13 @@ pub fn shown_of_result(text: String, handle: Option<&str>) -> String {
     }
     let head = text.floor_char_boundary(SHOWN / 2);
     let tail = text.ceil_char_boundary(text.len() - SHOWN / 2);
-    let whole = handle.map(|handle| format!("; `tools.recall({{ handle: \"{handle}\" }})` reads it whole"));
-    format!("{}\n… {} bytes left out{} …\n{}", &text[..head], tail - head, whole.unwrap_or_default(), &text[tail..])
+    let whole =
+        handle.map(|handle| format!("; `tools.recall({{ handle: \"{handle}\" }})` reads it whole"));
+    format!(
+        "{}\n… {} bytes left out{} …\n{}",
+        &text[..head],
+        tail - head,
+        whole.unwrap_or_default(),
+        &text[tail..]
+    )
 }

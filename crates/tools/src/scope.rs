@@ -122,7 +122,12 @@ impl From<&Limits> for ScopeLimits {
 
 impl Scope {
     /// A new scope below `parent`.
-    pub fn new(id: String, limits: ScopeLimits, parent: &CancellationToken, events: EventSink) -> Self {
+    pub fn new(
+        id: String,
+        limits: ScopeLimits,
+        parent: &CancellationToken,
+        events: EventSink,
+    ) -> Self {
         Self {
             id,
             cancel: parent.child_token(),
@@ -147,14 +152,22 @@ impl Scope {
 
     /// Calls that may still be made.
     pub fn calls_left(&self) -> u32 {
-        self.limits.max_calls.saturating_sub(self.made.load(Ordering::Relaxed))
+        self.limits
+            .max_calls
+            .saturating_sub(self.made.load(Ordering::Relaxed))
     }
 
     /// How the scope stands, but for so many calls that will be made anew.
     pub fn standing(&self, but: usize) -> Standing {
         Standing {
             made: self.made.load(Ordering::Relaxed).saturating_sub(but as u32),
-            agreed: self.agreed.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect(),
+            agreed: self
+                .agreed
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .iter()
+                .cloned()
+                .collect(),
             earlier: self.earlier.as_ref().map(|earlier| earlier.spent()),
         }
     }
@@ -162,7 +175,10 @@ impl Scope {
     /// Stands in the place of another scope.
     pub fn stand_in(&self, place: &Standing) {
         self.made.store(place.made, Ordering::Relaxed);
-        self.agreed.lock().unwrap_or_else(PoisonError::into_inner).extend(place.agreed.iter().cloned());
+        self.agreed
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .extend(place.agreed.iter().cloned());
         if let Some((earlier, spent)) = self.earlier.as_ref().zip(place.earlier.as_ref()) {
             earlier.spend(spent);
         }
@@ -182,11 +198,17 @@ impl Scope {
 
     /// Remembers what a person agreed to for the rest of the scope.
     pub(crate) fn agree(&self, to: String) {
-        self.agreed.lock().unwrap_or_else(PoisonError::into_inner).insert(to);
+        self.agreed
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(to);
     }
 
     pub(crate) fn has_agreed(&self, to: &str) -> bool {
-        self.agreed.lock().unwrap_or_else(PoisonError::into_inner).contains(to)
+        self.agreed
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .contains(to)
     }
 }
 

@@ -28,7 +28,12 @@ pub(crate) struct Index {
 
 impl Index {
     pub(crate) fn new<'a>(specs: impl Iterator<Item = &'a ToolSpec>) -> Self {
-        let mut index = Self { names: Vec::new(), lengths: Vec::new(), mean: 0.0, postings: HashMap::new() };
+        let mut index = Self {
+            names: Vec::new(),
+            lengths: Vec::new(),
+            mean: 0.0,
+            postings: HashMap::new(),
+        };
         for spec in specs {
             let id = index.names.len() as u32;
             let mut counts: HashMap<String, f64> = HashMap::new();
@@ -63,7 +68,9 @@ impl Index {
         let meant = meant.iter().map(|word| (word.as_str(), SAME_DEED));
         let mut scores: HashMap<u32, f64> = HashMap::new();
         for (word, trust) in wanted.iter().map(|word| (word.as_str(), 1.0)).chain(meant) {
-            let Some(list) = self.postings.get(word) else { continue };
+            let Some(list) = self.postings.get(word) else {
+                continue;
+            };
             let (all, having) = (self.names.len() as f64, list.len() as f64);
             let rare = (1.0 + (all - having + 0.5) / (having + 0.5)).ln();
             for (id, count) in list {
@@ -74,7 +81,10 @@ impl Index {
         }
         let mut best: Vec<(u32, f64)> = scores.into_iter().collect();
         best.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
-        best.into_iter().take(limit).map(|(id, _)| self.names[id as usize].as_str()).collect()
+        best.into_iter()
+            .take(limit)
+            .map(|(id, _)| self.names[id as usize].as_str())
+            .collect()
     }
 }
 
@@ -83,7 +93,12 @@ fn gather(schema: &Value, out: &mut String, depth: usize) {
     if depth > 4 || out.len() > MAX_TEXT {
         return;
     }
-    for (name, inner) in schema.get("properties").and_then(Value::as_object).into_iter().flatten() {
+    for (name, inner) in schema
+        .get("properties")
+        .and_then(Value::as_object)
+        .into_iter()
+        .flatten()
+    {
         out.push_str(name);
         out.push(' ');
         if let Some(text) = inner.get("description").and_then(Value::as_str) {
@@ -126,8 +141,8 @@ fn words(text: &str) -> Vec<String> {
 
 /// Words that say nothing about a tool.
 const STOP_WORDS: [&str; 20] = [
-    "a", "an", "and", "are", "as", "at", "by", "for", "from", "in", "is", "it", "of", "on", "or", "that", "the",
-    "this", "to", "with",
+    "a", "an", "and", "are", "as", "at", "by", "for", "from", "in", "is", "it", "of", "on", "or",
+    "that", "the", "this", "to", "with",
 ];
 
 /// How much a word counts that was not said, but means the same deed as one that was.
@@ -147,8 +162,16 @@ const DEEDS: [&[&str]; 8] = [
 
 /// Other names of the deed that a word names, each in its one form.
 fn same_deed(word: &str) -> Vec<String> {
-    let forms = DEEDS.iter().map(|names| names.iter().map(|name| stem((*name).to_owned())).collect::<Vec<_>>());
-    let mut same = forms.into_iter().find(|names| names.iter().any(|name| name == word)).unwrap_or_default();
+    let forms = DEEDS.iter().map(|names| {
+        names
+            .iter()
+            .map(|name| stem((*name).to_owned()))
+            .collect::<Vec<_>>()
+    });
+    let mut same = forms
+        .into_iter()
+        .find(|names| names.iter().any(|name| name == word))
+        .unwrap_or_default();
     same.retain(|name| name != word);
     same
 }
@@ -156,7 +179,9 @@ fn same_deed(word: &str) -> Vec<String> {
 /// One form for a word's plural and its verb's endings.
 fn stem(word: String) -> String {
     let cut = |ending: &str, put: &str, least: usize| {
-        word.strip_suffix(ending).filter(|rest| rest.len() >= least).map(|rest| format!("{rest}{put}"))
+        word.strip_suffix(ending)
+            .filter(|rest| rest.len() >= least)
+            .map(|rest| format!("{rest}{put}"))
     };
     if word.ends_with("ss") {
         return word;
@@ -168,7 +193,10 @@ fn stem(word: String) -> String {
         .or_else(|| cut("s", "", 3))
         .unwrap_or(word);
     // `create` and `creating` are one.
-    stem.strip_suffix('e').filter(|rest| rest.len() >= 3).map(str::to_owned).unwrap_or(stem)
+    stem.strip_suffix('e')
+        .filter(|rest| rest.len() >= 3)
+        .map(str::to_owned)
+        .unwrap_or(stem)
 }
 
 /// What to look for.
@@ -194,7 +222,11 @@ pub struct FoundTool {
 impl FoundTool {
     fn new(tool: &crate::Registered) -> Self {
         let description: String = tool.spec.description.chars().take(300).collect();
-        Self { name: tool.spec.js_name.clone(), description, signature: signature(tool) }
+        Self {
+            name: tool.spec.js_name.clone(),
+            description,
+            signature: signature(tool),
+        }
     }
 }
 
@@ -217,8 +249,14 @@ mod tests {
 
     #[test]
     fn words_are_cut_and_made_alike() {
-        assert_eq!(words("createPullRequests for the repository"), ["creat", "pull", "request", "repository"]);
-        assert_eq!(words("list_directory_with_sizes"), ["list", "directory", "siz"]);
+        assert_eq!(
+            words("createPullRequests for the repository"),
+            ["creat", "pull", "request", "repository"]
+        );
+        assert_eq!(
+            words("list_directory_with_sizes"),
+            ["list", "directory", "siz"]
+        );
         assert_eq!(words("searching branches"), ["search", "branch"]);
     }
 
@@ -226,19 +264,44 @@ mod tests {
     fn the_tool_that_is_meant_comes_first() {
         let mut registry = Registry::new();
         for (name, description) in [
-            ("mcp.github.create_issue", "Create a new issue in a GitHub repository"),
+            (
+                "mcp.github.create_issue",
+                "Create a new issue in a GitHub repository",
+            ),
             ("mcp.github.list_issues", "List issues in a repository"),
-            ("mcp.github.create_pull_request", "Create a new pull request"),
+            (
+                "mcp.github.create_pull_request",
+                "Create a new pull request",
+            ),
             ("mcp.slack.post_message", "Post a message to a channel"),
             ("mcp.calendar.create_event", "Adds an event to the calendar"),
         ] {
-            registry.register(tool(name, description, |(): ()| async { Ok(()) })).unwrap();
+            registry
+                .register(tool(name, description, |(): ()| async { Ok(()) }))
+                .unwrap();
         }
-        let first = |words: &str| registry.search(words, 1).first().map(|tool| tool.spec.name.clone());
-        assert_eq!(first("open an issue, creating it").as_deref(), Some("mcp.github.create_issue"));
-        assert_eq!(first("send message to channel").as_deref(), Some("mcp.slack.post_message"));
-        assert_eq!(first("pull requests").as_deref(), Some("mcp.github.create_pull_request"));
-        assert_eq!(first("add a new event").as_deref(), Some("mcp.calendar.create_event"));
+        let first = |words: &str| {
+            registry
+                .search(words, 1)
+                .first()
+                .map(|tool| tool.spec.name.clone())
+        };
+        assert_eq!(
+            first("open an issue, creating it").as_deref(),
+            Some("mcp.github.create_issue")
+        );
+        assert_eq!(
+            first("send message to channel").as_deref(),
+            Some("mcp.slack.post_message")
+        );
+        assert_eq!(
+            first("pull requests").as_deref(),
+            Some("mcp.github.create_pull_request")
+        );
+        assert_eq!(
+            first("add a new event").as_deref(),
+            Some("mcp.calendar.create_event")
+        );
         assert_eq!(first("zebra"), None);
         assert!(registry.search("", 5).is_empty());
     }

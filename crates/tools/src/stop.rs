@@ -28,7 +28,9 @@ pub async fn heeding<T>(
     scope: &Scope,
     mut run: Pin<&mut impl Future<Output = T>>,
 ) -> (T, Stopped) {
-    let Some(ledger) = ledger else { return (run.await, Stopped::NotFromOutside) };
+    let Some(ledger) = ledger else {
+        return (run.await, Stopped::NotFromOutside);
+    };
     let asked = async {
         tokio::time::sleep(FIRST).await;
         while !ledger.is_to_stop(&scope.id) {

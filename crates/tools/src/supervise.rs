@@ -44,8 +44,14 @@ pub(crate) async fn supervise(
                 .downcast_ref::<&str>()
                 .map(|s| (*s).to_owned())
                 .or_else(|| panic.downcast_ref::<String>().cloned());
-            let message = format!("{name} broke: {}", words.unwrap_or_else(|| "it panicked".into()));
-            Err(CallFailure { outcome_unknown: true, ..CallFailure::new(ErrorCode::ToolExecutionError, message) })
+            let message = format!(
+                "{name} broke: {}",
+                words.unwrap_or_else(|| "it panicked".into())
+            );
+            Err(CallFailure {
+                outcome_unknown: true,
+                ..CallFailure::new(ErrorCode::ToolExecutionError, message)
+            })
         }
     };
     (result, false)

@@ -10,8 +10,8 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use schemars::JsonSchema;
 use selvedge_protocol::{
-    Answered, CallRecord, CallStatus, ErrorCode, EventSink, RunMetadata, RunStart, RunStatus, ScriptError,
-    ScriptToolCallOutput, Settled, new_id,
+    Answered, CallRecord, CallStatus, ErrorCode, EventSink, RunMetadata, RunStart, RunStatus,
+    ScriptError, ScriptToolCallOutput, Settled, new_id,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -23,8 +23,8 @@ use crate::known::{done_already, looks, unknown_outcome};
 use crate::orchestrator::{Understood, reads_only};
 use crate::stop::heeding;
 use crate::{
-    Arguments, CallFailure, CallOutcome, CallRequest, CameTo, Orchestrator, Registry, RegistryError, Report, Scope,
-    ScopeLimits, ToolError, tool, tool_with_call,
+    Arguments, CallFailure, CallOutcome, CallRequest, CameTo, Orchestrator, Registry,
+    RegistryError, Report, Scope, ScopeLimits, ToolError, tool, tool_with_call,
 };
 
 /// Tasks at a time.
@@ -92,7 +92,9 @@ impl Tasks {
             // A script's `tools.spawn.exec` never comes here: it is answered at once, with the script's own means.
             tool(SPAWN, description, |_: StartArgs| {
                 let error = ToolError::new("a task is started in a script");
-                std::future::ready(Err::<Started, _>(error.suggest("const task = tools.spawn.exec(\"exec\", { … })")))
+                std::future::ready(Err::<Started, _>(
+                    error.suggest("const task = tools.spawn.exec(\"exec\", { … })"),
+                ))
             })
             .positional(&["tool", "args"]),
         )?;
@@ -111,9 +113,11 @@ impl Tasks {
             .positional(&["id"]),
         )?;
         registry.register(
-            tool("spawn.cancel", "Stops a task; false where it was over already.", move |args: TaskArgs| {
-                std::future::ready(stopping.cancel(&args.id))
-            })
+            tool(
+                "spawn.cancel",
+                "Stops a task; false where it was over already.",
+                move |args: TaskArgs| std::future::ready(stopping.cancel(&args.id)),
+            )
             .positional(&["id"]),
         )
     }
@@ -127,17 +131,28 @@ impl Tasks {
 
     /// How many are running.
     pub fn running(&self) -> usize {
-        self.all().iter().filter(|task| task.came_to.borrow().is_none()).count()
+        self.all()
+            .iter()
+            .filter(|task| task.came_to.borrow().is_none())
+            .count()
     }
 
     /// Ends the session: no task can be started any more, and those that run are told to stop and given time to.
     /// Returns how many ran.
     pub async fn end(&self) -> usize {
-        let running: Vec<_> =
-            self.all().iter().map(|task| task.came_to.clone()).filter(|task| task.borrow().is_none()).collect();
+        let running: Vec<_> = self
+            .all()
+            .iter()
+            .map(|task| task.came_to.clone())
+            .filter(|task| task.borrow().is_none())
+            .collect();
         self.0.cancel.cancel();
         let count = running.len();
-        let all = join_all(running.into_iter().map(|mut task| async move { _ = task.wait_for(Option::is_some).await }));
+        let all = join_all(
+            running
+                .into_iter()
+                .map(|mut task| async move { _ = task.wait_for(Option::is_some).await }),
+        );
         // A tool that will not stop is left to the end of the process.
         let _ = tokio::time::timeout(TIME_TO_STOP, all).await;
         count
@@ -145,7 +160,12 @@ impl Tasks {
 
     /// Starts a task as a script asks for it, with what stands between the parentheses, and returns its id. It counts
     /// among the calls of the script: one that an earlier run has started is not started again.
-    pub fn start_as_written(&self, list: Vec<Value>, scope: &Scope, means: Means) -> Result<String, CallFailure> {
+    pub fn start_as_written(
+        &self,
+        list: Vec<Value>,
+        scope: &Scope,
+        means: Means,
+    ) -> Result<String, CallFailure> {
         scope.take_call()?;
         let (tool, args) = read(list).map_err(CallFailure::from)?;
         let line = Line::new(&means.orchestrator, scope, &tool, &args);
@@ -154,18 +174,26 @@ impl Tasks {
             Known::Again(first) => Some(first),
             Known::Value(value, task) => {
                 let id = self.adopt(task, value);
-                line.write(&id, Written::Reused).map_err(CallFailure::from)?;
+                line.write(&id, Written::Reused)
+                    .map_err(CallFailure::from)?;
                 return Ok(id);
             }
             Known::GoesOn(id) => {
-                line.write(&id, Written::Reused).map_err(CallFailure::from)?;
+                line.write(&id, Written::Reused)
+                    .map_err(CallFailure::from)?;
                 return Ok(id);
             }
             Known::Unknown(id) => return Err(unknown_outcome(&tool, &id)),
             Known::Refused(id, why) => return Err(done_already(&tool, &id, &why)),
         };
-        let new = New { tool, args, events: scope.events.clone(), repeats };
-        self.start(new, means.clone(), |id| line.write(id, Written::Started)).map_err(CallFailure::from)
+        let new = New {
+            tool,
+            args,
+            events: scope.events.clone(),
+            repeats,
+        };
+        self.start(new, means.clone(), |id| line.write(id, Written::Started))
+            .map_err(CallFailure::from)
     }
 
     /// What an earlier run has brought to its end, as if it had been a task of this session.
@@ -174,14 +202,26 @@ impl Tasks {
         let mut all = self.all();
         if !all.iter().any(|task| task.id == id) {
             let (_, came_to) = watch::channel(Some(Ok(value)));
-            remember(&mut all, Task { id: id.clone(), cancel: CancellationToken::new(), came_to });
+            remember(
+                &mut all,
+                Task {
+                    id: id.clone(),
+                    cancel: CancellationToken::new(),
+                    came_to,
+                },
+            );
         }
         id
     }
 
     fn start(
         &self,
-        New { tool, args, events, repeats }: New,
+        New {
+            tool,
+            args,
+            events,
+            repeats,
+        }: New,
         means: Means,
         write_down: impl FnOnce(&str) -> Result<(), ToolError>,
     ) -> Result<String, ToolError> {
@@ -189,25 +229,41 @@ impl Tasks {
             return Err(ToolError::new("a task cannot start a task"));
         }
         if self.0.cancel.is_cancelled() {
-            return Err(ToolError::new("no task can be started here: the session is over"));
+            return Err(ToolError::new(
+                "no task can be started here: the session is over",
+            ));
         }
         let Ok(runtime) = tokio::runtime::Handle::try_current() else {
             return Err(ToolError::new("no task can be started here"));
         };
         if self.running() >= MOST {
-            return Err(ToolError::new(format!("{MOST} tasks are running, and more may not"))
-                .suggest("wait for one with `await task.done`, or stop one with `await task.cancel()`"));
+            return Err(
+                ToolError::new(format!("{MOST} tasks are running, and more may not")).suggest(
+                    "wait for one with `await task.done`, or stop one with `await task.cancel()`",
+                ),
+            );
         }
         let mut all = self.all();
         let id = new_id("tsk");
         // Nothing is started that was not written down before.
         write_down(&id)?;
-        let limits = ScopeLimits { max_calls: 1, max_concurrent: 1, ..means.limits.clone() };
+        let limits = ScopeLimits {
+            max_calls: 1,
+            max_concurrent: 1,
+            ..means.limits.clone()
+        };
         let mut scope = Scope::new(id.clone(), limits, &self.0.cancel, events);
         scope.repeats = repeats;
         let (tell, came_to) = watch::channel(None);
         let cancel = scope.cancel.child_token();
-        remember(&mut all, Task { id: id.clone(), cancel: cancel.clone(), came_to });
+        remember(
+            &mut all,
+            Task {
+                id: id.clone(),
+                cancel: cancel.clone(),
+                came_to,
+            },
+        );
         let request = CallRequest {
             id: "tool_1".to_owned(),
             tool,
@@ -261,8 +317,9 @@ impl Tasks {
         let found = self.all().iter().find(|task| task.id == id).map(look);
         found.ok_or_else(|| {
             let id: String = id.chars().take(40).collect();
-            ToolError::new(format!("there is no task `{id}` in this session"))
-                .suggest(format!("`selvedge runs show {id}` tells what became of one that an earlier run started"))
+            ToolError::new(format!("there is no task `{id}` in this session")).suggest(format!(
+                "`selvedge runs show {id}` tells what became of one that an earlier run started"
+            ))
         })
     }
 
@@ -273,14 +330,18 @@ impl Tasks {
 
 impl std::fmt::Debug for Tasks {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_list().entries(self.all().iter().map(|task| &task.id)).finish()
+        f.debug_list()
+            .entries(self.all().iter().map(|task| &task.id))
+            .finish()
     }
 }
 
 /// One task more; the oldest that are over make room.
 fn remember(all: &mut VecDeque<Task>, task: Task) {
     while all.len() >= REMEMBERED + MOST {
-        let Some(over) = all.iter().position(|task| task.came_to.borrow().is_some()) else { break };
+        let Some(over) = all.iter().position(|task| task.came_to.borrow().is_some()) else {
+            break;
+        };
         all.remove(over);
     }
     all.push_back(task);
@@ -288,8 +349,11 @@ fn remember(all: &mut VecDeque<Task>, task: Task) {
 
 fn of_a_task(failure: CallFailure) -> ToolError {
     let mut error = ToolError::new(failure.message);
-    (error.retryable, error.suggestions, error.metadata) = (failure.retryable, failure.suggestions, failure.metadata);
-    error.metadata.insert("code".to_owned(), Value::String(failure.code.to_string()));
+    (error.retryable, error.suggestions, error.metadata) =
+        (failure.retryable, failure.suggestions, failure.metadata);
+    error
+        .metadata
+        .insert("code".to_owned(), Value::String(failure.code.to_string()));
     error
 }
 
@@ -297,19 +361,29 @@ fn of_a_task(failure: CallFailure) -> ToolError {
 fn read(list: Vec<Value>) -> Result<(String, Map<String, Value>), ToolError> {
     let mut list = list.into_iter();
     let args = match (list.next(), list.next()) {
-        (Some(Value::String(tool)), None) => StartArgs { tool: Some(tool), ..StartArgs::default() },
-        (Some(Value::String(tool)), Some(Value::Object(args))) => {
-            StartArgs { tool: Some(tool), args: Some(args), ..StartArgs::default() }
-        }
+        (Some(Value::String(tool)), None) => StartArgs {
+            tool: Some(tool),
+            ..StartArgs::default()
+        },
+        (Some(Value::String(tool)), Some(Value::Object(args))) => StartArgs {
+            tool: Some(tool),
+            args: Some(args),
+            ..StartArgs::default()
+        },
         (Some(first @ Value::Object(_)), None) => serde_json::from_value(first)
             .map_err(|error| ToolError::new(format!("cannot read the arguments: {error}")))?,
         _ => {
-            return Err(ToolError::new("spawn.exec takes a tool's name and its arguments")
-                .suggest("tools.spawn.exec(\"exec\", { command: [\"make\"] })"));
+            return Err(
+                ToolError::new("spawn.exec takes a tool's name and its arguments")
+                    .suggest("tools.spawn.exec(\"exec\", { command: [\"make\"] })"),
+            );
         }
     };
     // Where no tool is named, it is a command's arguments.
-    Ok((args.tool.unwrap_or_else(|| "exec".to_owned()), args.args.unwrap_or(args.rest)))
+    Ok((
+        args.tool.unwrap_or_else(|| "exec".to_owned()),
+        args.args.unwrap_or(args.rest),
+    ))
 }
 
 /// That a task is started, in the ledger of the script that starts it.
@@ -330,15 +404,27 @@ enum Written {
 }
 
 impl<'a> Line<'a> {
-    fn new(orchestrator: &'a Orchestrator, scope: &'a Scope, tool: &str, args: &Map<String, Value>) -> Self {
+    fn new(
+        orchestrator: &'a Orchestrator,
+        scope: &'a Scope,
+        tool: &str,
+        args: &Map<String, Value>,
+    ) -> Self {
         let args = json!({"tool": tool, "args": args});
         let understood = orchestrator.understand(tool, &args["args"]);
-        Self { orchestrator, scope, args, understood }
+        Self {
+            orchestrator,
+            scope,
+            args,
+            understood,
+        }
     }
 
     /// What an earlier run knows of this.
     fn earlier(&self) -> Known {
-        let (Some(earlier), Some(understood)) = (&self.scope.earlier, &self.understood) else { return Known::Nothing };
+        let (Some(earlier), Some(understood)) = (&self.scope.earlier, &self.understood) else {
+            return Known::Nothing;
+        };
         let Understood { tool, args, digest } = understood;
         earlier.recognise(|tool, args| self.orchestrator.recognise(tool, args));
         let asking = Asking {
@@ -356,22 +442,42 @@ impl<'a> Line<'a> {
     }
 
     fn write(&self, id: &str, written: Written) -> Result<(), ToolError> {
-        let Some(ledger) = self.orchestrator.ledger() else { return Ok(()) };
+        let Some(ledger) = self.orchestrator.ledger() else {
+            return Ok(());
+        };
         let record = CallRecord {
             id: id.to_owned(),
             tool: SPAWN.to_owned(),
             status: CallStatus::Done,
             reused: written == Written::Reused,
             duration_ms: 0.0,
-            args_digest: self.understood.as_ref().map(|understood| understood.digest.clone()).unwrap_or_default(),
+            args_digest: self
+                .understood
+                .as_ref()
+                .map(|understood| understood.digest.clone())
+                .unwrap_or_default(),
             line: None,
             error: None,
         };
-        let (value, answered) = (json!({"id": id}), Answered { args: self.args.clone(), read_only: false });
+        let (value, answered) = (
+            json!({"id": id}),
+            Answered {
+                args: self.args.clone(),
+                read_only: false,
+            },
+        );
         let (run, value, answered) = (&self.scope.id, Some(&value), Some(&answered));
-        let settled = Settled { run, record: &record, value, shown: None, answered };
+        let settled = Settled {
+            run,
+            record: &record,
+            value,
+            shown: None,
+            answered,
+        };
         ledger.settle(&settled).map_err(|error| {
-            ToolError::new(format!("the task was not started, because that could not be written down: {error}"))
+            ToolError::new(format!(
+                "the task was not started, because that could not be written down: {error}"
+            ))
         })
     }
 }
@@ -404,7 +510,12 @@ struct TaskArgs {
 /// Makes the call. It is a run of its own in the ledger.
 async fn carry_out(means: &Means, scope: &Scope, request: CallRequest) -> CameOut {
     let failed = |message: String| Err(CallFailure::new(ErrorCode::HarnessInternalError, message));
-    let Means { orchestrator, directory, session, .. } = means;
+    let Means {
+        orchestrator,
+        directory,
+        session,
+        ..
+    } = means;
     let ledger = orchestrator.ledger().cloned();
     if let Some(ledger) = &ledger {
         let args = match &request.args {
@@ -413,13 +524,28 @@ async fn carry_out(means: &Means, scope: &Scope, request: CallRequest) -> CameOu
         };
         let source = format!("return await tools.{}({args})", request.tool);
         let (seed, setting) = ("", "");
-        let start = RunStart { id: &scope.id, source: &source, directory, session, seed, resumes: None, setting };
+        let start = RunStart {
+            id: &scope.id,
+            source: &source,
+            directory,
+            session,
+            seed,
+            resumes: None,
+            setting,
+        };
         if let Err(error) = ledger.begin(&start) {
-            return failed(format!("the task did not run, because that could not be written down: {error}"));
+            return failed(format!(
+                "the task did not run, because that could not be written down: {error}"
+            ));
         }
     }
     let (reports, mut heard) = mpsc::unbounded_channel();
-    heeding(ledger.as_ref(), scope, pin!(orchestrator.run_batch(scope, vec![request], reports))).await;
+    heeding(
+        ledger.as_ref(),
+        scope,
+        pin!(orchestrator.run_batch(scope, vec![request], reports)),
+    )
+    .await;
     scope.end();
     let mut outcome = None;
     while let Ok(report) = heard.try_recv() {
@@ -427,7 +553,9 @@ async fn carry_out(means: &Means, scope: &Scope, request: CallRequest) -> CameOu
             outcome = Some(finished);
         }
     }
-    let Some(outcome) = outcome else { return failed("the task was given up".to_owned()) };
+    let Some(outcome) = outcome else {
+        return failed("the task was given up".to_owned());
+    };
     let output = in_the_ledger(&scope.id, &outcome);
     if let Some(ledger) = &ledger {
         // The call itself is written down; that the run around it has an end is told by that.
@@ -437,15 +565,26 @@ async fn carry_out(means: &Means, scope: &Scope, request: CallRequest) -> CameOu
 }
 
 fn in_the_ledger(id: &str, outcome: &CallOutcome) -> ScriptToolCallOutput {
-    let error =
-        outcome.result.as_ref().err().map(|failure| {
-            ScriptError::new(failure.code, selvedge_protocol::Phase::Executing, failure.message.clone())
-        });
-    let value = outcome.result.as_ref().ok().map(|output| output.value.to_string());
+    let error = outcome.result.as_ref().err().map(|failure| {
+        ScriptError::new(
+            failure.code,
+            selvedge_protocol::Phase::Executing,
+            failure.message.clone(),
+        )
+    });
+    let value = outcome
+        .result
+        .as_ref()
+        .ok()
+        .map(|output| output.value.to_string());
     ScriptToolCallOutput {
         id: id.to_owned(),
         call_id: new_id("call"),
-        status: if error.is_some() { RunStatus::Error } else { RunStatus::Completed },
+        status: if error.is_some() {
+            RunStatus::Error
+        } else {
+            RunStatus::Completed
+        },
         output_json: value,
         error,
         summary: None,
@@ -453,6 +592,10 @@ fn in_the_ledger(id: &str, outcome: &CallOutcome) -> ScriptToolCallOutput {
         calls: vec![outcome.record.clone()],
         logs: Vec::new(),
         warnings: Vec::new(),
-        metadata: RunMetadata { tool_calls_made: 1, duration_ms: outcome.record.duration_ms, ..RunMetadata::default() },
+        metadata: RunMetadata {
+            tool_calls_made: 1,
+            duration_ms: outcome.record.duration_ms,
+            ..RunMetadata::default()
+        },
     }
 }

@@ -145,7 +145,11 @@ pub struct Again {
 
 impl From<Value> for ToolOutput {
     fn from(value: Value) -> Self {
-        Self { value, rendering: None, again: None }
+        Self {
+            value,
+            rendering: None,
+            again: None,
+        }
     }
 }
 

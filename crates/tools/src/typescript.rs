@@ -65,7 +65,12 @@ impl Space<'_> {
     fn write(&self, out: &mut String, depth: usize) {
         let pad = "  ".repeat(depth);
         for tool in &self.tools {
-            let name = tool.spec.js_name.rsplit('.').next().unwrap_or(&tool.spec.js_name);
+            let name = tool
+                .spec
+                .js_name
+                .rsplit('.')
+                .next()
+                .unwrap_or(&tool.spec.js_name);
             comment(out, &pad, &tool.spec.description);
             let _ = writeln!(
                 out,
@@ -85,18 +90,37 @@ impl Space<'_> {
 
 fn parameters(tool: &Registered, depth: usize, words: Words) -> String {
     let schema = &tool.spec.input_schema;
-    let renderer = Renderer { root: schema, camel: tool.tool.field_case() == FieldCase::Camel, words };
-    let required = schema.get("required").and_then(Value::as_array).is_some_and(|fields| !fields.is_empty());
-    let none = schema.get("properties").and_then(Value::as_object).is_none_or(Map::is_empty);
+    let renderer = Renderer {
+        root: schema,
+        camel: tool.tool.field_case() == FieldCase::Camel,
+        words,
+    };
+    let required = schema
+        .get("required")
+        .and_then(Value::as_array)
+        .is_some_and(|fields| !fields.is_empty());
+    let none = schema
+        .get("properties")
+        .and_then(Value::as_object)
+        .is_none_or(Map::is_empty);
     if none && schema.get("additionalProperties") == Some(&Value::Bool(false)) {
         return "args?: {}".to_owned();
     }
-    format!("args{}: {}", if required { "" } else { "?" }, renderer.render(schema, depth, &mut BTreeSet::new()))
+    format!(
+        "args{}: {}",
+        if required { "" } else { "?" },
+        renderer.render(schema, depth, &mut BTreeSet::new())
+    )
 }
 
 fn result(tool: &Registered, depth: usize, words: Words) -> String {
     match &tool.spec.output_schema {
-        Some(schema) => Renderer { root: schema, camel: false, words }.render(schema, depth, &mut BTreeSet::new()),
+        Some(schema) => Renderer {
+            root: schema,
+            camel: false,
+            words,
+        }
+        .render(schema, depth, &mut BTreeSet::new()),
         None => "unknown".to_owned(),
     }
 }
@@ -111,10 +135,17 @@ impl Renderer<'_> {
     /// `open` holds the references on the way here: a type that contains itself is `unknown` inside.
     fn render(&self, schema: &Value, depth: usize, open: &mut BTreeSet<String>) -> String {
         let Some(object) = schema.as_object() else {
-            return if schema == &Value::Bool(false) { "never" } else { "unknown" }.to_owned();
+            return if schema == &Value::Bool(false) {
+                "never"
+            } else {
+                "unknown"
+            }
+            .to_owned();
         };
         if let Some(reference) = object.get("$ref").and_then(Value::as_str) {
-            let target = reference.strip_prefix('#').and_then(|path| self.root.pointer(path));
+            let target = reference
+                .strip_prefix('#')
+                .and_then(|path| self.root.pointer(path));
             return match target {
                 Some(target) if open.insert(reference.to_owned()) => {
                     let text = self.render(target, depth, open);
@@ -132,7 +163,10 @@ impl Renderer<'_> {
         }
         for (word, join) in [("anyOf", " | "), ("oneOf", " | "), ("allOf", " & ")] {
             if let Some(options) = object.get(word).and_then(Value::as_array) {
-                let parts: Vec<String> = options.iter().map(|option| self.render(option, depth, open)).collect();
+                let parts: Vec<String> = options
+                    .iter()
+                    .map(|option| self.render(option, depth, open))
+                    .collect();
                 return match join {
                     " | " => union(parts.into_iter()),
                     _ => parts.join(join),
@@ -140,16 +174,25 @@ impl Renderer<'_> {
             }
         }
         match object.get("type") {
-            Some(Value::Array(types)) => {
-                union(types.iter().filter_map(Value::as_str).map(|name| self.typed(name, object, depth, open)))
-            }
+            Some(Value::Array(types)) => union(
+                types
+                    .iter()
+                    .filter_map(Value::as_str)
+                    .map(|name| self.typed(name, object, depth, open)),
+            ),
             Some(Value::String(name)) => self.typed(name, object, depth, open),
             _ if object.contains_key("properties") => self.typed("object", object, depth, open),
             _ => "unknown".to_owned(),
         }
     }
 
-    fn typed(&self, name: &str, object: &Map<String, Value>, depth: usize, open: &mut BTreeSet<String>) -> String {
+    fn typed(
+        &self,
+        name: &str,
+        object: &Map<String, Value>,
+        depth: usize,
+        open: &mut BTreeSet<String>,
+    ) -> String {
         match name {
             "string" => "string".to_owned(),
             "number" | "integer" => "number".to_owned(),
@@ -157,26 +200,47 @@ impl Renderer<'_> {
             "null" => "null".to_owned(),
             "array" => {
                 if let Some(items) = object.get("prefixItems").and_then(Value::as_array) {
-                    let parts: Vec<String> = items.iter().map(|item| self.render(item, depth, open)).collect();
+                    let parts: Vec<String> = items
+                        .iter()
+                        .map(|item| self.render(item, depth, open))
+                        .collect();
                     return format!("[{}]", parts.join(", "));
                 }
-                let item =
-                    object.get("items").map_or_else(|| "unknown".to_owned(), |items| self.render(items, depth, open));
-                if item.contains(" | ") || item.contains(" & ") { format!("({item})[]") } else { format!("{item}[]") }
+                let item = object.get("items").map_or_else(
+                    || "unknown".to_owned(),
+                    |items| self.render(items, depth, open),
+                );
+                if item.contains(" | ") || item.contains(" & ") {
+                    format!("({item})[]")
+                } else {
+                    format!("{item}[]")
+                }
             }
             "object" => self.record(object, depth, open),
             _ => "unknown".to_owned(),
         }
     }
 
-    fn record(&self, object: &Map<String, Value>, depth: usize, open: &mut BTreeSet<String>) -> String {
-        let required: Vec<&str> =
-            object.get("required").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str).collect();
+    fn record(
+        &self,
+        object: &Map<String, Value>,
+        depth: usize,
+        open: &mut BTreeSet<String>,
+    ) -> String {
+        let required: Vec<&str> = object
+            .get("required")
+            .and_then(Value::as_array)
+            .into_iter()
+            .flatten()
+            .filter_map(Value::as_str)
+            .collect();
         let properties = object.get("properties").and_then(Value::as_object);
         let Some(properties) = properties.filter(|properties| !properties.is_empty()) else {
             return match object.get("additionalProperties") {
                 Some(Value::Bool(false)) => "{}".to_owned(),
-                Some(schema @ Value::Object(_)) => format!("Record<string, {}>", self.render(schema, depth, open)),
+                Some(schema @ Value::Object(_)) => {
+                    format!("Record<string, {}>", self.render(schema, depth, open))
+                }
                 _ => "Record<string, unknown>".to_owned(),
             };
         };
@@ -186,16 +250,32 @@ impl Renderer<'_> {
             if let Some(description) = schema.get("description").and_then(Value::as_str)
                 && self.words == Words::All
             {
-                let default =
-                    schema.get("default").filter(|value| !value.is_null()).map(|value| format!(" (default {value})"));
-                comment(&mut out, &pad, &format!("{description}{}", default.unwrap_or_default()));
+                let default = schema
+                    .get("default")
+                    .filter(|value| !value.is_null())
+                    .map(|value| format!(" (default {value})"));
+                comment(
+                    &mut out,
+                    &pad,
+                    &format!("{description}{}", default.unwrap_or_default()),
+                );
             }
-            let shown = if self.camel { camel_case(name) } else { name.clone() };
-            let optional = if required.contains(&name.as_str()) { "" } else { "?" };
+            let shown = if self.camel {
+                camel_case(name)
+            } else {
+                name.clone()
+            };
+            let optional = if required.contains(&name.as_str()) {
+                ""
+            } else {
+                "?"
+            };
             let mut kind = self.render(schema, depth + 1, open);
             if self.words == Words::None && !optional.is_empty() {
                 // That it may be left out says enough.
-                kind = kind.strip_suffix(" | null").map_or(kind.clone(), str::to_owned);
+                kind = kind
+                    .strip_suffix(" | null")
+                    .map_or(kind.clone(), str::to_owned);
             }
             let _ = writeln!(out, "{pad}{}{optional}: {kind};", key(&shown));
         }
@@ -228,8 +308,14 @@ fn literal(value: &Value) -> String {
 fn key(name: &str) -> String {
     let plain = !name.is_empty()
         && !name.starts_with(|c: char| c.is_ascii_digit())
-        && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '$');
-    if plain { name.to_owned() } else { Value::String(name.to_owned()).to_string() }
+        && name
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '$');
+    if plain {
+        name.to_owned()
+    } else {
+        Value::String(name.to_owned()).to_string()
+    }
 }
 
 fn comment(out: &mut String, pad: &str, text: &str) {

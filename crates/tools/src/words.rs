@@ -9,9 +9,13 @@ pub(crate) fn about(args: &Value) -> String {
             .values()
             .filter_map(|value| match value {
                 Value::String(text) => Some(text.clone()),
-                Value::Array(items) if items.iter().all(Value::is_string) => {
-                    Some(items.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" "))
-                }
+                Value::Array(items) if items.iter().all(Value::is_string) => Some(
+                    items
+                        .iter()
+                        .filter_map(Value::as_str)
+                        .collect::<Vec<_>>()
+                        .join(" "),
+                ),
                 Value::Number(number) => Some(number.to_string()),
                 _ => None,
             })
@@ -19,6 +23,14 @@ pub(crate) fn about(args: &Value) -> String {
             .join(" "),
         None => args.to_string(),
     };
-    let line: String = words.chars().map(|c| if c.is_control() { ' ' } else { c }).take(80).collect();
-    if words.chars().count() > 80 { format!("{line}…") } else { line }
+    let line: String = words
+        .chars()
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .take(80)
+        .collect();
+    if words.chars().count() > 80 {
+        format!("{line}…")
+    } else {
+        line
+    }
 }

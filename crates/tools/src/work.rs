@@ -64,17 +64,36 @@ pub fn is_named_as_now(digest: &str) -> bool {
 /// nobody can find out by trying what was digested.
 pub(crate) fn digest(key: &[u8; 32], tool: &Registered, args: &Value) -> String {
     // A tool that breaks over its arguments does what they say.
-    let said = std::panic::catch_unwind(AssertUnwindSafe(|| tool.tool.work(args))).unwrap_or_default();
-    let Work { tool, args, manner, way } = said.unwrap_or_else(|| {
+    let said =
+        std::panic::catch_unwind(AssertUnwindSafe(|| tool.tool.work(args))).unwrap_or_default();
+    let Work {
+        tool,
+        args,
+        manner,
+        way,
+    } = said.unwrap_or_else(|| {
         let mut args = args.clone();
         if let Value::Object(fields) = &mut args {
             fields.retain(|name, _| !WORDS_FOR_PEOPLE.contains(&name.as_str()));
         }
-        Work { tool: tool.spec.name.clone(), args, manner: Value::Null, way: Value::Null }
+        Work {
+            tool: tool.spec.name.clone(),
+            args,
+            manner: Value::Null,
+            way: Value::Null,
+        }
     });
     let work = hmac(key, &tool, &args);
-    let part = |part: &Value| if part.is_null() { String::new() } else { hmac(key, "", part) };
-    format!("{NAMING}{work}.{}.{}", part(&manner), part(&way)).trim_end_matches('.').to_owned()
+    let part = |part: &Value| {
+        if part.is_null() {
+            String::new()
+        } else {
+            hmac(key, "", part)
+        }
+    };
+    format!("{NAMING}{work}.{}.{}", part(&manner), part(&way))
+        .trim_end_matches('.')
+        .to_owned()
 }
 
 /// How the manner of one call stands to that of another, by their digests.
@@ -105,15 +124,27 @@ pub(crate) fn hmac(key: &[u8; 32], name: &str, value: &Value) -> String {
         outer[index] ^= byte;
     }
     let text = format!("{name}\n{}", sorted(value));
-    let hash = Sha256::new().chain_update(inner).chain_update(text).finalize();
-    let hash = Sha256::new().chain_update(outer).chain_update(hash).finalize();
-    hash.iter().take(16).map(|byte| format!("{byte:02x}")).collect()
+    let hash = Sha256::new()
+        .chain_update(inner)
+        .chain_update(text)
+        .finalize();
+    let hash = Sha256::new()
+        .chain_update(outer)
+        .chain_update(hash)
+        .finalize();
+    hash.iter()
+        .take(16)
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
 }
 
 fn sorted(value: &Value) -> Value {
     match value {
         Value::Object(object) => {
-            let mut pairs: Vec<_> = object.iter().map(|(key, value)| (key.clone(), sorted(value))).collect();
+            let mut pairs: Vec<_> = object
+                .iter()
+                .map(|(key, value)| (key.clone(), sorted(value)))
+                .collect();
             pairs.sort_by(|a, b| a.0.cmp(&b.0));
             Value::Object(pairs.into_iter().collect())
         }

@@ -13,7 +13,8 @@ use selvedge_agent::{Agent, Agents, Session, Settings, TurnOptions};
 use selvedge_journal::Journal;
 use selvedge_models::{Client, Model, Prices, Provider};
 use selvedge_protocol::{
-    Answer, ApprovalDecision, ApprovalPolicy, ApprovalRequest, Event, EventSink, Item, SandboxPolicy, TurnItem, WireApi,
+    Answer, ApprovalDecision, ApprovalPolicy, ApprovalRequest, Event, EventSink, Item,
+    SandboxPolicy, TurnItem, WireApi,
 };
 use selvedge_sandbox::Runtime;
 use selvedge_script::Harness;
@@ -50,7 +51,10 @@ impl Desk {
         Self {
             journal,
             api,
-            model: Model { freeform_tools: false, ..Model::known("claude-sonnet-5") },
+            model: Model {
+                freeform_tools: false,
+                ..Model::known("claude-sonnet-5")
+            },
             settings: Settings::default(),
             policy: ApprovalPolicy::OnRequest,
             approver: None,
@@ -73,7 +77,8 @@ impl Desk {
 
     pub fn registry(&self, agents: &Agents) -> Registry {
         let mut registry = Registry::new();
-        let work = Workspace::open_with(&self.work(), SandboxPolicy::WorkspaceWrite, &[], &[]).unwrap();
+        let work =
+            Workspace::open_with(&self.work(), SandboxPolicy::WorkspaceWrite, &[], &[]).unwrap();
         Toolbox::new(work).register(&mut registry).unwrap();
         agents.register(&mut registry).unwrap();
         #[derive(serde::Deserialize, schemars::JsonSchema)]
@@ -89,8 +94,9 @@ impl Desk {
 
     pub fn agent(&self, server: &Server) -> Agent {
         let agents = Agents::default();
-        let mut orchestrator =
-            Orchestrator::new(self.registry(&agents)).with_policy(self.policy).with_ledger(self.journal.clone());
+        let mut orchestrator = Orchestrator::new(self.registry(&agents))
+            .with_policy(self.policy)
+            .with_ledger(self.journal.clone());
         if let Some(approver) = &self.approver {
             orchestrator = orchestrator.with_approver(approver.clone());
         }
@@ -98,10 +104,20 @@ impl Desk {
             Some(runtime) => Harness::on(runtime.clone(), orchestrator),
             None => Harness::new(orchestrator).unwrap(),
         };
-        let settings = Settings { directory: self.work().display().to_string(), ..self.settings.clone() };
-        let priced = Some(Prices { input: 1.0, output: 1.0, ..Prices::default() });
+        let settings = Settings {
+            directory: self.work().display().to_string(),
+            ..self.settings.clone()
+        };
+        let priced = Some(Prices {
+            input: 1.0,
+            output: 1.0,
+            ..Prices::default()
+        });
         Agent::new(self.client(server), self.model.clone(), harness, settings)
-            .with_models(move |name| Model { prices: priced.filter(|_| name == "priced"), ..Model::known(name) })
+            .with_models(move |name| Model {
+                prices: priced.filter(|_| name == "priced"),
+                ..Model::known(name)
+            })
             .with_agents(&agents, Some(self.journal.clone()))
     }
 
@@ -115,7 +131,10 @@ impl Desk {
             events.lock().unwrap().push(event);
             happened.notify_one();
         });
-        TurnOptions { events: sink, ..TurnOptions::default() }
+        TurnOptions {
+            events: sink,
+            ..TurnOptions::default()
+        }
     }
 
     pub fn told(&self) -> Vec<Event> {
@@ -148,20 +167,39 @@ pub fn brief(item: &TurnItem) -> String {
         TurnItem::ScriptToolCall(call) => format!("script: {}", call.source_code),
         TurnItem::ScriptToolCallOutput(output) => match &output.error {
             Some(error) => format!("script failed: {}: {}", error.code, error.message),
-            None => format!("script returned: {}", output.output_json.as_deref().unwrap_or("nothing")),
+            None => format!(
+                "script returned: {}",
+                output.output_json.as_deref().unwrap_or("nothing")
+            ),
         },
         TurnItem::Item(Item::Message(message)) => format!("{:?}: {}", message.role, message.text()),
         TurnItem::Item(Item::Reasoning(thought)) => {
-            format!("thought: {}", thought.summary.iter().chain(&thought.content).cloned().collect::<String>())
+            format!(
+                "thought: {}",
+                thought
+                    .summary
+                    .iter()
+                    .chain(&thought.content)
+                    .cloned()
+                    .collect::<String>()
+            )
         }
-        TurnItem::Item(Item::FunctionCall(call)) => format!("call {}: {} {}", call.call_id, call.name, call.arguments),
-        TurnItem::Item(Item::FunctionCallOutput(output)) => format!("result {}: {}", output.call_id, output.text()),
+        TurnItem::Item(Item::FunctionCall(call)) => {
+            format!("call {}: {} {}", call.call_id, call.name, call.arguments)
+        }
+        TurnItem::Item(Item::FunctionCallOutput(output)) => {
+            format!("result {}: {}", output.call_id, output.text())
+        }
         TurnItem::Item(Item::Native(_)) => "native".to_owned(),
     }
 }
 
 pub fn history(session: &Session) -> Vec<String> {
-    session.history().iter().map(|(_, item)| brief(item)).collect()
+    session
+        .history()
+        .iter()
+        .map(|(_, item)| brief(item))
+        .collect()
 }
 
 /// A person who answers every question in the same way, and remembers what was asked.
@@ -172,14 +210,21 @@ pub struct Person {
 
 impl Person {
     pub fn who_says(answer: Answer) -> Arc<Self> {
-        Arc::new(Self { answer, asked: Mutex::default() })
+        Arc::new(Self {
+            answer,
+            asked: Mutex::default(),
+        })
     }
 }
 
 impl Approver for Person {
     fn ask<'a>(&'a self, request: &'a ApprovalRequest) -> BoxFuture<'a, ApprovalDecision> {
         self.asked.lock().unwrap().push(request.clone());
-        std::future::ready(ApprovalDecision::Answered(vec![self.answer.clone(); request.calls.len()])).boxed()
+        std::future::ready(ApprovalDecision::Answered(vec![
+            self.answer.clone();
+            request.calls.len()
+        ]))
+        .boxed()
     }
 }
 

@@ -88,18 +88,34 @@ async fn serve(mut stream: TcpStream, seen: Arc<Mutex<Vec<Asked>>>, script: Arc<
         let asked = {
             let mut seen = seen.lock().unwrap();
             let body = serde_json::from_str(&raw).unwrap_or_default();
-            let asked = Asked { path, body, raw, number: seen.len() };
+            let asked = Asked {
+                path,
+                body,
+                raw,
+                number: seen.len(),
+            };
             seen.push(asked.clone());
             asked
         };
         let (status, kind, text, hang) = match script(&asked) {
             Reply::Say(said) => (200, "text/event-stream", encode(&asked.path, &said), false),
-            Reply::Counted(said, input) => (200, "text/event-stream", encode_counted(&asked.path, &said, input), false),
+            Reply::Counted(said, input) => (
+                200,
+                "text/event-stream",
+                encode_counted(&asked.path, &said, input),
+                false,
+            ),
             Reply::Fail(status, words) => (status, "application/json", words, false),
             Reply::Hang(said) => (200, "text/event-stream", encode(&asked.path, &said), true),
         };
-        let head = format!("HTTP/1.1 {status} X\r\ncontent-type: {kind}\r\ntransfer-encoding: chunked\r\n\r\n");
-        let end = if hang { text.rfind("event: ").or(text.rfind("data: ")).unwrap_or(0) * 3 / 4 } else { text.len() };
+        let head = format!(
+            "HTTP/1.1 {status} X\r\ncontent-type: {kind}\r\ntransfer-encoding: chunked\r\n\r\n"
+        );
+        let end = if hang {
+            text.rfind("event: ").or(text.rfind("data: ")).unwrap_or(0) * 3 / 4
+        } else {
+            text.len()
+        };
         let mut out = head.into_bytes();
         // Cut at awkward places.
         for piece in text.as_bytes()[..end].chunks(997) {
@@ -128,7 +144,9 @@ async fn request(stream: &mut TcpStream, bytes: &mut Vec<u8>) -> Option<(String,
         if let Some(end) = bytes.windows(4).position(|window| window == b"\r\n\r\n") {
             let head = String::from_utf8_lossy(&bytes[..end]).into_owned();
             let length = head.lines().find_map(|line| {
-                line.to_lowercase().strip_prefix("content-length:").map(|n| n.trim().parse::<usize>().unwrap())
+                line.to_lowercase()
+                    .strip_prefix("content-length:")
+                    .map(|n| n.trim().parse::<usize>().unwrap())
             });
             let whole = end + 4 + length.unwrap_or(0);
             if bytes.len() >= whole {

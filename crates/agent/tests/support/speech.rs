@@ -33,7 +33,11 @@ pub fn text(text: &str) -> Say {
 }
 
 pub fn call(id: &str, name: &str, args: Value) -> Say {
-    Say::Call { id: id.to_owned(), name: name.to_owned(), args }
+    Say::Call {
+        id: id.to_owned(),
+        name: name.to_owned(),
+        args,
+    }
 }
 
 /// A script in a block.
@@ -63,7 +67,10 @@ pub fn encode_counted(path: &str, said: &[Say], input: u64) -> String {
 
 fn pieces(text: &str) -> Vec<String> {
     let chars: Vec<char> = text.chars().collect();
-    chars.chunks(7).map(|piece| piece.iter().collect()).collect()
+    chars
+        .chunks(7)
+        .map(|piece| piece.iter().collect())
+        .collect()
 }
 
 fn event(out: &mut String, value: &Value) {
@@ -75,14 +82,23 @@ fn event(out: &mut String, value: &Value) {
 
 fn responses(said: &[Say], input: u64) -> String {
     let mut out = String::new();
-    event(&mut out, &json!({"type": "response.created", "response": {"id": "resp_1", "model": "mock"}}));
+    event(
+        &mut out,
+        &json!({"type": "response.created", "response": {"id": "resp_1", "model": "mock"}}),
+    );
     let mut output = Vec::new();
     let mut incomplete = Value::Null;
     for (at, say) in said.iter().enumerate() {
         let mut item = |added: Value, deltas: Vec<Value>, done: Value| {
-            event(&mut out, &json!({"type": "response.output_item.added", "output_index": at, "item": added}));
+            event(
+                &mut out,
+                &json!({"type": "response.output_item.added", "output_index": at, "item": added}),
+            );
             deltas.iter().for_each(|delta| event(&mut out, delta));
-            event(&mut out, &json!({"type": "response.output_item.done", "output_index": at, "item": done}));
+            event(
+                &mut out,
+                &json!({"type": "response.output_item.done", "output_index": at, "item": done}),
+            );
             output.push(done);
         };
         match say {
@@ -136,7 +152,11 @@ fn responses(said: &[Say], input: u64) -> String {
         "input_tokens": input, "input_tokens_details": {"cached_tokens": CACHED},
         "output_tokens": OUTPUT, "output_tokens_details": {"reasoning_tokens": REASONING},
     });
-    let kind = if incomplete.is_null() { "response.completed" } else { "response.incomplete" };
+    let kind = if incomplete.is_null() {
+        "response.completed"
+    } else {
+        "response.incomplete"
+    };
     event(
         &mut out,
         &json!({"type": kind, "response": {"id": "resp_1", "status": &kind[9..], "incomplete_details": incomplete, "output": output, "usage": usage}}),
@@ -156,16 +176,23 @@ fn chat(said: &[Say], input: u64) -> String {
     for say in said {
         match say {
             Say::Think(text) => {
-                pieces(text).iter().for_each(|piece| chunk(json!({"reasoning_content": piece}), Value::Null));
+                pieces(text)
+                    .iter()
+                    .for_each(|piece| chunk(json!({"reasoning_content": piece}), Value::Null));
             }
-            Say::Text(text) => pieces(text).iter().for_each(|piece| chunk(json!({"content": piece}), Value::Null)),
+            Say::Text(text) => pieces(text)
+                .iter()
+                .for_each(|piece| chunk(json!({"content": piece}), Value::Null)),
             Say::Call { id, name, args } => {
                 chunk(
                     json!({"tool_calls": [{"index": calls, "id": id, "type": "function", "function": {"name": name, "arguments": ""}}]}),
                     Value::Null,
                 );
                 for piece in pieces(&args.to_string()) {
-                    chunk(json!({"tool_calls": [{"index": calls, "function": {"arguments": piece}}]}), Value::Null);
+                    chunk(
+                        json!({"tool_calls": [{"index": calls, "function": {"arguments": piece}}]}),
+                        Value::Null,
+                    );
                 }
                 calls += 1;
                 finish = "tool_calls";
@@ -180,7 +207,10 @@ fn chat(said: &[Say], input: u64) -> String {
         "prompt_tokens": input, "prompt_tokens_details": {"cached_tokens": CACHED},
         "completion_tokens": OUTPUT, "completion_tokens_details": {"reasoning_tokens": REASONING},
     });
-    out.push_str(&format!("data: {}\n\ndata: [DONE]\n\n", json!({"id": "chatcmpl-1", "choices": [], "usage": usage})));
+    out.push_str(&format!(
+        "data: {}\n\ndata: [DONE]\n\n",
+        json!({"id": "chatcmpl-1", "choices": [], "usage": usage})
+    ));
     out
 }
 
@@ -195,21 +225,34 @@ fn messages(said: &[Say], input: u64) -> String {
     for (at, say) in said.iter().enumerate() {
         let (start, deltas) = match say {
             Say::Think(text) => {
-                let mut deltas: Vec<Value> =
-                    pieces(text).iter().map(|piece| json!({"type": "thinking_delta", "thinking": piece})).collect();
+                let mut deltas: Vec<Value> = pieces(text)
+                    .iter()
+                    .map(|piece| json!({"type": "thinking_delta", "thinking": piece}))
+                    .collect();
                 deltas.push(json!({"type": "signature_delta", "signature": "c2ln"}));
-                (json!({"type": "thinking", "thinking": "", "signature": ""}), deltas)
+                (
+                    json!({"type": "thinking", "thinking": "", "signature": ""}),
+                    deltas,
+                )
             }
             Say::Text(text) => {
-                let deltas = pieces(text).iter().map(|piece| json!({"type": "text_delta", "text": piece})).collect();
+                let deltas = pieces(text)
+                    .iter()
+                    .map(|piece| json!({"type": "text_delta", "text": piece}))
+                    .collect();
                 (json!({"type": "text", "text": ""}), deltas)
             }
             Say::Call { id, name, args } => {
                 stop = "tool_use";
                 let deltas = pieces(&args.to_string());
-                let deltas =
-                    deltas.iter().map(|piece| json!({"type": "input_json_delta", "partial_json": piece})).collect();
-                (json!({"type": "tool_use", "id": id, "name": name, "input": {}}), deltas)
+                let deltas = deltas
+                    .iter()
+                    .map(|piece| json!({"type": "input_json_delta", "partial_json": piece}))
+                    .collect();
+                (
+                    json!({"type": "tool_use", "id": id, "name": name, "input": {}}),
+                    deltas,
+                )
             }
             Say::Freeform { .. } => panic!("Messages has no freeform tools"),
             Say::Cut => {
@@ -221,11 +264,20 @@ fn messages(said: &[Say], input: u64) -> String {
                 continue;
             }
         };
-        event(&mut out, &json!({"type": "content_block_start", "index": at, "content_block": start}));
+        event(
+            &mut out,
+            &json!({"type": "content_block_start", "index": at, "content_block": start}),
+        );
         for delta in deltas {
-            event(&mut out, &json!({"type": "content_block_delta", "index": at, "delta": delta}));
+            event(
+                &mut out,
+                &json!({"type": "content_block_delta", "index": at, "delta": delta}),
+            );
         }
-        event(&mut out, &json!({"type": "content_block_stop", "index": at}));
+        event(
+            &mut out,
+            &json!({"type": "content_block_stop", "index": at}),
+        );
     }
     event(
         &mut out,

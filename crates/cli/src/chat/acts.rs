@@ -37,8 +37,10 @@ impl Chat {
             Command::Model(None) => self.tell_model(),
             Command::Approvals(None) => {
                 let policy = self.setup.config.approval_policy;
-                let meaning =
-                    commands::POLICIES.iter().find(|(.., own)| *own == policy).map_or("", |(_, what, _)| what);
+                let meaning = commands::POLICIES
+                    .iter()
+                    .find(|(.., own)| *own == policy)
+                    .map_or("", |(_, what, _)| what);
                 self.tell(format!("{}: {meaning}", policy_name(policy)));
             }
             Command::Diff => self.look_for_changes(),
@@ -49,7 +51,8 @@ impl Chat {
             Command::Help => self.help(),
             Command::Quit => self.leaving = true,
             _ if busy => {
-                let problem = Problem::new(format!("{} waits until the turn is over", first_word(text)));
+                let problem =
+                    Problem::new(format!("{} waits until the turn is over", first_word(text)));
                 self.complain(&problem.hint("Ctrl-C stops the turn"));
             }
             Command::Model(Some(name)) => self.choose_model(name),
@@ -65,28 +68,45 @@ impl Chat {
     }
 
     fn tell(&mut self, words: String) {
-        self.say(vec![Row::of(words, Style::new()).behind(Span::raw("  ")), Row::blank()]);
+        self.say(vec![
+            Row::of(words, Style::new()).behind(Span::raw("  ")),
+            Row::blank(),
+        ]);
     }
 
     fn tell_model(&mut self) {
         let (model, provider) = (self.agent.model(), &self.agent.client().provider().name);
-        let words = format!("{} of {provider}, {} tokens of context", model.name, model.context_window);
+        let words = format!(
+            "{} of {provider}, {} tokens of context",
+            model.name, model.context_window
+        );
         self.tell(words);
     }
 
     fn choose_model(&mut self, name: String) {
         // `provider/model` names both, where there is such a provider.
-        let args = match name.split_once('/').filter(|(provider, _)| self.is_provider(provider)) {
-            Some((provider, model)) => ModelArgs { model: Some(model.to_owned()), provider: Some(provider.to_owned()) },
+        let args = match name
+            .split_once('/')
+            .filter(|(provider, _)| self.is_provider(provider))
+        {
+            Some((provider, model)) => ModelArgs {
+                model: Some(model.to_owned()),
+                provider: Some(provider.to_owned()),
+            },
             None => {
                 let provider = Some(self.agent.client().provider().name.clone());
-                ModelArgs { model: Some(name), provider }
+                ModelArgs {
+                    model: Some(name),
+                    provider,
+                }
             }
         };
         // Both are named: nothing has to be asked for over the network.
-        let chosen = futures_util::FutureExt::now_or_never(providers::choose(&self.setup.config, &args));
         let chosen =
-            chosen.unwrap_or_else(|| Err(Problem::new("the provider does not say which models it has").into()));
+            futures_util::FutureExt::now_or_never(providers::choose(&self.setup.config, &args));
+        let chosen = chosen.unwrap_or_else(|| {
+            Err(Problem::new("the provider does not say which models it has").into())
+        });
         match chosen {
             Ok(choice) => match self.choose(choice) {
                 Ok(()) => self.tell_model(),
@@ -97,7 +117,8 @@ impl Chat {
     }
 
     fn is_provider(&self, name: &str) -> bool {
-        providers::all(&self.setup.config).is_ok_and(|all| all.iter().any(|provider| provider.name == name))
+        providers::all(&self.setup.config)
+            .is_ok_and(|all| all.iter().any(|provider| provider.name == name))
     }
 
     fn choose_policy(&mut self, policy: ApprovalPolicy) {
@@ -112,11 +133,15 @@ impl Chat {
     }
 
     fn compact(&mut self) {
-        let Some(session) = &mut self.session else { return self.tell("there is nothing to make shorter".to_owned()) };
+        let Some(session) = &mut self.session else {
+            return self.tell("there is nothing to make shorter".to_owned());
+        };
         match self.agent.compact(session) {
             Ok(Some((before, after))) => {
                 self.status.context = self.agent.context_in_use(session);
-                self.tell(format!("from about {before} to {after} tokens; the originals stay in the journal"));
+                self.tell(format!(
+                    "from about {before} to {after} tokens; the originals stay in the journal"
+                ));
             }
             Ok(None) => self.tell("it would not become much shorter".to_owned()),
             Err(error) => self.complain(&Problem::new(error.to_string())),
@@ -145,19 +170,28 @@ impl Chat {
 
     fn help(&mut self) {
         let look = self.look;
-        let width = ALL.iter().map(|about| about.name.len() + 1 + about.takes.len()).max().unwrap_or(0);
+        let width = ALL
+            .iter()
+            .map(|about| about.name.len() + 1 + about.takes.len())
+            .max()
+            .unwrap_or(0);
         let row = |name: String, what: &str| {
             let lead = Span::styled(format!("  {name:<width$}  "), look.code());
             Row::of(what.to_owned(), Style::new()).behind(lead)
         };
-        let mut rows: Vec<Row> =
-            ALL.iter().map(|about| row(format!("{} {}", about.name, about.takes), about.what)).collect();
+        let mut rows: Vec<Row> = ALL
+            .iter()
+            .map(|about| row(format!("{} {}", about.name, about.takes), about.what))
+            .collect();
         rows.push(Row::blank());
         for (keys, what) in KEYS {
             rows.push(match keys.len() <= width {
                 true => row(keys.to_owned(), what),
-                false => Row::spans(vec![Span::styled(keys, look.code()), Span::raw(format!("  {what}"))])
-                    .behind(Span::raw("  ")),
+                false => Row::spans(vec![
+                    Span::styled(keys, look.code()),
+                    Span::raw(format!("  {what}")),
+                ])
+                .behind(Span::raw("  ")),
             });
         }
         rows.push(Row::blank());
@@ -165,9 +199,13 @@ impl Chat {
     }
 
     fn list_sessions(&mut self) {
-        let Some(journal) = self.setup.journal.clone() else { return self.nothing_kept() };
+        let Some(journal) = self.setup.journal.clone() else {
+            return self.nothing_kept();
+        };
         let here = self.setup.directory.display().to_string();
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let now = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
         let sessions = journal.sessions(100).unwrap_or_default();
         let redactor = self.setup.redactor();
         let mut rows: Vec<Row> = sessions
@@ -176,12 +214,21 @@ impl Chat {
             .take(RUNS)
             .map(|session| {
                 let name = crate::sessions::title(&journal, session, &redactor);
-                let words = format!("{}  {:>7}  {name}", session.id, ago(now, session.touched_ms));
-                Row::of(one_line(&words), Style::new()).fit(Fit::Cut).behind(Span::raw("  "))
+                let words = format!(
+                    "{}  {:>7}  {name}",
+                    session.id,
+                    ago(now, session.touched_ms)
+                );
+                Row::of(one_line(&words), Style::new())
+                    .fit(Fit::Cut)
+                    .behind(Span::raw("  "))
             })
             .collect();
         match rows.is_empty() {
-            true => rows.push(Row::of("  there is no session of this folder", Style::new())),
+            true => rows.push(Row::of(
+                "  there is no session of this folder",
+                Style::new(),
+            )),
             false => rows.push(Row::of("  /resume ID goes on with one", self.look.quiet())),
         }
         rows.push(Row::blank());
@@ -189,10 +236,20 @@ impl Chat {
     }
 
     fn list_runs(&mut self) {
-        let Some(journal) = self.setup.journal.clone() else { return self.nothing_kept() };
+        let Some(journal) = self.setup.journal.clone() else {
+            return self.nothing_kept();
+        };
         let session = self.session_id.clone().unwrap_or_default();
-        let all = journal.runs(&Filter { since_ms: None, tool: None, limit: Some(500) }).unwrap_or_default();
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let all = journal
+            .runs(&Filter {
+                since_ms: None,
+                tool: None,
+                limit: Some(500),
+            })
+            .unwrap_or_default();
+        let now = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
         let mut rows: Vec<Row> = all
             .iter()
             .filter(|run| !session.is_empty() && run.session == session)
@@ -208,26 +265,36 @@ impl Chat {
                 let body = vec![
                     Span::raw(format!("{}  ", run.id)),
                     Span::styled(format!("{state:<9}"), style),
-                    Span::raw(format!("  {:>6}  {}", ago(now, run.started_ms), calls(run.calls))),
+                    Span::raw(format!(
+                        "  {:>6}  {}",
+                        ago(now, run.started_ms),
+                        calls(run.calls)
+                    )),
                 ];
                 Row::spans(body).fit(Fit::Cut).behind(Span::raw("  "))
             })
             .collect();
         match rows.is_empty() {
             true => rows.push(Row::of("  nothing ran in this session yet", Style::new())),
-            false => rows.push(Row::of("  `selvedge runs show ID` shows one of them", self.look.quiet())),
+            false => rows.push(Row::of(
+                "  `selvedge runs show ID` shows one of them",
+                self.look.quiet(),
+            )),
         }
         rows.push(Row::blank());
         self.say(rows);
     }
 
     fn nothing_kept(&mut self) {
-        self.complain(&Problem::new("nothing is written down in this chat").hint("leave out --ephemeral"));
+        self.complain(
+            &Problem::new("nothing is written down in this chat").hint("leave out --ephemeral"),
+        );
     }
 
     fn look_after_servers(&mut self) {
         if self.parts.servers.is_empty() {
-            return self.tell("no MCP servers are configured; docs/mcp.md says how to add one".to_owned());
+            return self
+                .tell("no MCP servers are configured; docs/mcp.md says how to add one".to_owned());
         }
         let (servers, sender) = (self.parts.servers.clone(), self.sender.clone());
         tokio::spawn(async move {
@@ -251,10 +318,14 @@ impl Chat {
                 words.push_str(&format!(", {} tools", server.tools.len()));
             }
             rows.push(
-                Row::of(one_line(&words), Style::new()).behind(Span::styled(mark, style)).behind(Span::raw("  ")),
+                Row::of(one_line(&words), Style::new())
+                    .behind(Span::styled(mark, style))
+                    .behind(Span::raw("  ")),
             );
             let notes = server.why.iter().chain(&server.notes);
-            rows.extend(notes.map(|note| Row::of(one_line(note), look.quiet()).behind(Span::raw("      "))));
+            rows.extend(
+                notes.map(|note| Row::of(one_line(note), look.quiet()).behind(Span::raw("      "))),
+            );
         }
         rows.push(Row::blank());
         self.say(rows);
@@ -270,18 +341,32 @@ impl Chat {
 
     pub(super) fn show_diff(&mut self, diff: &Diff) {
         let look = self.look;
-        let mut rows: Vec<Row> = diff::files(&diff.text).iter().flat_map(|file| file.rows(DIFF_LINES, look)).collect();
+        let mut rows: Vec<Row> = diff::files(&diff.text)
+            .iter()
+            .flat_map(|file| file.rows(DIFF_LINES, look))
+            .collect();
         if rows.is_empty() {
-            rows.push(Row::of("  nothing was changed in this session", Style::new()));
+            rows.push(Row::of(
+                "  nothing was changed in this session",
+                Style::new(),
+            ));
         }
-        rows.extend(diff.notes.iter().map(|note| Row::of(format!("note: {}", one_line(note)), look.quiet())));
+        rows.extend(
+            diff.notes
+                .iter()
+                .map(|note| Row::of(format!("note: {}", one_line(note)), look.quiet())),
+        );
         rows.push(Row::blank());
         self.say(rows);
     }
 }
 
 fn calls(number: u32) -> String {
-    if number == 1 { "1 call".to_owned() } else { format!("{number} calls") }
+    if number == 1 {
+        "1 call".to_owned()
+    } else {
+        format!("{number} calls")
+    }
 }
 
 fn first_word(text: &str) -> &str {

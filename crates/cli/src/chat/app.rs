@@ -103,13 +103,25 @@ impl Chat {
         let look = Look::of_environment();
         let (sender, receiver) = news(setup.toolbox.turn_diff.clone());
         let choice = providers::choose(&setup.config, &args.model).await?;
-        let servers = setup.servers(assembly::asked(&setup, Some(Arc::new(InTheChat(sender.clone())))))?;
+        let servers = setup.servers(assembly::asked(
+            &setup,
+            Some(Arc::new(InTheChat(sender.clone()))),
+        ))?;
         let pack = setup.config.tool_pack.clone();
         let memory = assembly::memory(&mut setup)?;
-        let small = if memory.is_some() { small_model(&setup.config).await? } else { None };
-        let memory = memory.map(|memory| remembering(&setup.config, memory, &choice.model, small.clone()));
+        let small = if memory.is_some() {
+            small_model(&setup.config).await?
+        } else {
+            None
+        };
+        let memory =
+            memory.map(|memory| remembering(&setup.config, memory, &choice.model, small.clone()));
         let (prepared, generation) = (servers.is_empty(), servers.generation());
-        let parts = Parts { choice, servers, memory };
+        let parts = Parts {
+            choice,
+            servers,
+            memory,
+        };
         let agent = make_agent(&mut setup, &args, &parts, &sender)?;
         let home = setup.home.clone().filter(|_| !setup.ephemeral);
         setup.toolbox.turn_diff.begin_session();
@@ -154,7 +166,9 @@ impl Chat {
 
     /// The session to go on with later, where there is one.
     pub(crate) fn to_resume(&self) -> Option<&str> {
-        self.session_id.as_deref().filter(|_| self.setup.journal.is_some())
+        self.session_id
+            .as_deref()
+            .filter(|_| self.setup.journal.is_some())
     }
 
     pub(crate) fn setup(&self) -> &Setup {
@@ -201,7 +215,9 @@ impl Chat {
                 self.typed(event);
             }
             for _ in 0..256 {
-                let Ok(news) = self.receiver.try_recv() else { break };
+                let Ok(news) = self.receiver.try_recv() else {
+                    break;
+                };
                 self.hear(news);
             }
             if self.asking.front().is_some_and(Pending::is_void) {
@@ -223,7 +239,11 @@ impl Chat {
         if let Some(at) = opens {
             return at.saturating_duration_since(Instant::now()).min(TICK);
         }
-        if self.running.is_some() || self.pressed.is_some() { TICK } else { Duration::from_secs(3600) }
+        if self.running.is_some() || self.pressed.is_some() {
+            TICK
+        } else {
+            Duration::from_secs(3600)
+        }
     }
 
     fn typed(&mut self, event: Typed) {
@@ -232,7 +252,10 @@ impl Chat {
             Typed::Paste(text) => self.pasted(&text),
             Typed::Resize(width, height) => {
                 let frame = self.frame_for(width.into(), height.into());
-                self.leaving |= self.screen.resize(width.into(), height.into(), frame).is_err();
+                self.leaving |= self
+                    .screen
+                    .resize(width.into(), height.into(), frame)
+                    .is_err();
             }
             _ => {}
         }
@@ -262,7 +285,11 @@ impl Chat {
     /// One line that says what is wrong, and what to do.
     pub(super) fn complain(&mut self, problem: &Problem) {
         let rows = problem.lines().into_iter().map(|(word, text)| {
-            let style = if word == "error" { self.look.bad() } else { self.look.busy() };
+            let style = if word == "error" {
+                self.look.bad()
+            } else {
+                self.look.busy()
+            };
             let lead = ratatui_core::text::Span::styled(format!("{word}: "), style);
             Row::of(one_line(&text), ratatui_core::style::Style::new()).behind(lead)
         });
@@ -275,7 +302,14 @@ impl Chat {
         let width = self.screen.width();
         match news {
             News::Event(event) => {
-                if let Event::UsageUpdated { usage, cost, context_tokens, context_window, .. } = &event {
+                if let Event::UsageUpdated {
+                    usage,
+                    cost,
+                    context_tokens,
+                    context_window,
+                    ..
+                } = &event
+                {
                     let mut all = self.before.0;
                     all += *usage;
                     self.status.usage = all;
@@ -284,12 +318,17 @@ impl Chat {
                 }
                 if let Some(running) = &mut self.running {
                     let rows = running.turn.take(event, width, self.thoughts, now);
-                    self.last_thought = running.turn.last_thought.clone().or(self.last_thought.take());
+                    self.last_thought = running
+                        .turn
+                        .last_thought
+                        .clone()
+                        .or(self.last_thought.take());
                     self.say(rows);
                 }
             }
             News::Question(question) => {
-                self.asking.push_back(Pending::Gate(Asking::new(question, now)));
+                self.asking
+                    .push_back(Pending::Gate(Asking::new(question, now)));
             }
             News::Form(question) => {
                 // One that cannot be shown is not answered, and whoever waits hears of that.
@@ -316,7 +355,10 @@ impl Chat {
         self.status.model.clone_from(&self.agent.model().name);
         self.status.window = self.agent.model().context_window;
         self.status.sandbox = self.setup.config.sandbox_mode;
-        self.status.session = self.session_id.clone().filter(|_| self.setup.journal.is_some());
+        self.status.session = self
+            .session_id
+            .clone()
+            .filter(|_| self.setup.journal.is_some());
     }
 
     /// Ends what runs, and takes the live part away.
@@ -373,5 +415,9 @@ async fn gone(asking: Option<&mut Pending>) {
 /// The size of the window; a usual one where nobody knows.
 fn size() -> (usize, usize) {
     let (width, height) = crossterm::terminal::size().unwrap_or((80, 24));
-    if width == 0 || height == 0 { (80, 24) } else { (width.into(), height.into()) }
+    if width == 0 || height == 0 {
+        (80, 24)
+    } else {
+        (width.into(), height.into())
+    }
 }

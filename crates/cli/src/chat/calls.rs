@@ -53,7 +53,10 @@ const SPINNER: [&str; 8] = ["⠋", "⠙", "⠸", "⠴", "⠦", "⠇", "⠏", "�
 
 impl Calls {
     pub(crate) fn of_run(run: &str) -> Self {
-        Self { lines: Vec::new(), run: Some(run.to_owned()) }
+        Self {
+            lines: Vec::new(),
+            run: Some(run.to_owned()),
+        }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -63,21 +66,33 @@ impl Calls {
     /// A model made this call; it has not begun.
     pub(crate) fn wanted(&mut self, id: &str, tool: &str, arguments: &str) {
         let about = about(arguments);
-        if let Some(line) = self.lines.iter_mut().find(|line| line.id == id && line.standing == Standing::Wanted) {
+        if let Some(line) = self
+            .lines
+            .iter_mut()
+            .find(|line| line.id == id && line.standing == Standing::Wanted)
+        {
             line.about = about;
             return;
         }
-        self.lines.push(CallLine { about, ..CallLine::new(id, tool) });
+        self.lines.push(CallLine {
+            about,
+            ..CallLine::new(id, tool)
+        });
     }
 
     /// The model did not want this call after all.
     pub(crate) fn forget(&mut self, id: &str) {
-        self.lines.retain(|line| line.id != id || line.standing != Standing::Wanted);
+        self.lines
+            .retain(|line| line.id != id || line.standing != Standing::Wanted);
     }
 
     /// Shows what a call returned below it.
     pub(crate) fn returned(&mut self, id: &str, rows: Vec<Row>) {
-        if let Some(line) = self.lines.iter_mut().find(|line| line.id == id && line.result.is_empty()) {
+        if let Some(line) = self
+            .lines
+            .iter_mut()
+            .find(|line| line.id == id && line.result.is_empty())
+        {
             line.result = rows;
         }
     }
@@ -85,16 +100,34 @@ impl Calls {
     /// Takes in what happens to calls.
     pub(crate) fn take(&mut self, event: &Event, now: Instant) {
         match event {
-            Event::CallStarted { parent_id, call_id, tool, about } => {
+            Event::CallStarted {
+                parent_id,
+                call_id,
+                tool,
+                about,
+            } => {
                 let line = self.line(parent_id, call_id, tool);
                 line.about.clone_from(about);
-                line.standing = Standing::Running { since: now, last_words: String::new() };
+                line.standing = Standing::Running {
+                    since: now,
+                    last_words: String::new(),
+                };
             }
-            Event::CallOutput { parent_id, call_id, text, .. } => {
+            Event::CallOutput {
+                parent_id,
+                call_id,
+                text,
+                ..
+            } => {
                 let last = text.lines().rev().find(|line| !line.trim().is_empty());
                 let line = self.find(parent_id, call_id);
-                if let (Some(CallLine { standing: Standing::Running { last_words, .. }, .. }), Some(last)) =
-                    (line, last)
+                if let (
+                    Some(CallLine {
+                        standing: Standing::Running { last_words, .. },
+                        ..
+                    }),
+                    Some(last),
+                ) = (line, last)
                 {
                     *last_words = last.trim().to_owned();
                 }
@@ -107,7 +140,13 @@ impl Calls {
                 let run = request.script_id.clone().unwrap_or_default();
                 // What comes up on the way of a call has no arguments: that call has its line already.
                 let before = request.calls.iter().filter(|call| !call.args.is_null());
-                for GatedCall { call_id, tool, args, .. } in before {
+                for GatedCall {
+                    call_id,
+                    tool,
+                    args,
+                    ..
+                } in before
+                {
                     let line = self.line(&run, call_id, tool);
                     line.about = about(&args.to_string());
                     line.standing = Standing::Asked;
@@ -118,12 +157,16 @@ impl Calls {
     }
 
     fn find(&mut self, parent: &str, id: &str) -> Option<&mut CallLine> {
-        self.lines.iter_mut().find(|line| line.id == id && line.parent.as_deref().is_none_or(|own| own == parent))
+        self.lines
+            .iter_mut()
+            .find(|line| line.id == id && line.parent.as_deref().is_none_or(|own| own == parent))
     }
 
     fn line(&mut self, parent: &str, id: &str, tool: &str) -> &mut CallLine {
         let at = self.lines.iter().position(|line| {
-            line.id == id && line.parent.as_deref().is_none_or(|own| own == parent) && line.tool_fits(tool)
+            line.id == id
+                && line.parent.as_deref().is_none_or(|own| own == parent)
+                && line.tool_fits(tool)
         });
         let at = at.unwrap_or_else(|| {
             self.lines.push(CallLine::new(id, tool));
@@ -138,15 +181,29 @@ impl Calls {
     /// As they stand now.
     pub(crate) fn live_rows(&self, now: Instant, look: Look) -> Vec<Row> {
         if self.lines.len() <= MOST_LIVE {
-            return self.lines.iter().flat_map(|line| self.with_result(line, now, look)).collect();
+            return self
+                .lines
+                .iter()
+                .flat_map(|line| self.with_result(line, now, look))
+                .collect();
         }
         let over = |line: &&CallLine| matches!(line.standing, Standing::Over(_));
         let done = self.lines.iter().filter(over).count();
         let open: Vec<&CallLine> = self.lines.iter().filter(|line| !over(line)).collect();
-        let mut rows = vec![Row::of(format!("  {done} of {} calls are over", self.lines.len()), look.quiet())];
-        rows.extend(open.iter().take(MOST_LIVE).map(|line| self.row(line, now, look)));
+        let mut rows = vec![Row::of(
+            format!("  {done} of {} calls are over", self.lines.len()),
+            look.quiet(),
+        )];
+        rows.extend(
+            open.iter()
+                .take(MOST_LIVE)
+                .map(|line| self.row(line, now, look)),
+        );
         if open.len() > MOST_LIVE {
-            rows.push(Row::of(format!("  … {} more", open.len() - MOST_LIVE), look.quiet()));
+            rows.push(Row::of(
+                format!("  … {} more", open.len() - MOST_LIVE),
+                look.quiet(),
+            ));
         }
         rows
     }
@@ -154,10 +211,15 @@ impl Calls {
     /// As they ended.
     pub(crate) fn rows(&self, now: Instant, look: Look) -> Vec<Row> {
         let shown = self.lines.iter().take(MOST);
-        let mut rows: Vec<Row> = shown.flat_map(|line| self.with_result(line, now, look)).collect();
+        let mut rows: Vec<Row> = shown
+            .flat_map(|line| self.with_result(line, now, look))
+            .collect();
         if self.lines.len() > MOST {
             rows.push(Row::of(
-                format!("  … {} more calls; /runs names the run", self.lines.len() - MOST),
+                format!(
+                    "  … {} more calls; /runs names the run",
+                    self.lines.len() - MOST
+                ),
                 look.quiet(),
             ));
         }
@@ -165,7 +227,9 @@ impl Calls {
     }
 
     fn with_result(&self, line: &CallLine, now: Instant, look: Look) -> Vec<Row> {
-        std::iter::once(self.row(line, now, look)).chain(line.result.iter().cloned()).collect()
+        std::iter::once(self.row(line, now, look))
+            .chain(line.result.iter().cloned())
+            .collect()
     }
 
     fn row(&self, line: &CallLine, now: Instant, look: Look) -> Row {
@@ -174,23 +238,43 @@ impl Calls {
         let (mark, style, words) = line.told(now, look);
         let mut body = vec![Span::raw(one_line(&line.tool))];
         if !line.about.is_empty() {
-            body.push(Span::styled(format!(" {}", one_line(&line.about)), look.quiet()));
+            body.push(Span::styled(
+                format!(" {}", one_line(&line.about)),
+                look.quiet(),
+            ));
         }
         if !words.is_empty() {
-            body.push(Span::styled(format!("  {words}"), if style == look.bad() { style } else { look.quiet() }));
+            body.push(Span::styled(
+                format!("  {words}"),
+                if style == look.bad() {
+                    style
+                } else {
+                    look.quiet()
+                },
+            ));
         }
         let fit = match &line.standing {
             Standing::Over(record) if record.error.is_some() => Fit::Words,
             _ => Fit::Cut,
         };
-        Row::spans(body).fit(fit).behind(Span::styled(format!("{mark} "), style)).behind(Span::raw(indent))
+        Row::spans(body)
+            .fit(fit)
+            .behind(Span::styled(format!("{mark} "), style))
+            .behind(Span::raw(indent))
     }
 }
 
 impl CallLine {
     fn new(id: &str, tool: &str) -> Self {
         let (id, tool) = (id.to_owned(), tool.to_owned());
-        Self { parent: None, id, tool, about: String::new(), standing: Standing::Wanted, result: Vec::new() }
+        Self {
+            parent: None,
+            id,
+            tool,
+            about: String::new(),
+            standing: Standing::Wanted,
+            result: Vec::new(),
+        }
     }
 
     fn tool_fits(&self, tool: &str) -> bool {
@@ -205,7 +289,11 @@ impl CallLine {
             Standing::Running { since, last_words } => {
                 let time = now.saturating_duration_since(*since);
                 let turn = SPINNER[(time.as_millis() / 100) as usize % SPINNER.len()];
-                let mut words = if time.as_secs() > 0 { took(time) } else { String::new() };
+                let mut words = if time.as_secs() > 0 {
+                    took(time)
+                } else {
+                    String::new()
+                };
                 if !last_words.is_empty() {
                     words.push_str(&format!(" {}", short(&one_line(last_words), 60)));
                 }
@@ -219,12 +307,18 @@ impl CallLine {
                     CallStatus::Aborted | CallStatus::NotStarted => ("–", look.quiet()),
                     CallStatus::OutcomeUnknown => ("!", look.bad()),
                 };
-                let time = took(Duration::from_secs_f64(record.duration_ms.max(0.0) / 1000.0));
+                let time = took(Duration::from_secs_f64(
+                    record.duration_ms.max(0.0) / 1000.0,
+                ));
                 let words = match (&record.error, record.status) {
                     (_, CallStatus::Done) if record.reused => "reused".to_owned(),
                     (_, CallStatus::Done) => time,
                     (Some(error), status) => {
-                        format!("{}: {}", status.as_str(), short(&one_line(&error.message), 300))
+                        format!(
+                            "{}: {}",
+                            status.as_str(),
+                            short(&one_line(&error.message), 300)
+                        )
                     }
                     (None, status) => status.as_str().to_owned(),
                 };
@@ -247,14 +341,27 @@ pub(crate) fn took(time: Duration) -> String {
 fn about(arguments: &str) -> String {
     let Ok(value) = serde_json::from_str::<serde_json::Value>(arguments) else {
         // Still on its way, or a text by itself.
-        return short(arguments.trim_start_matches(['{', '"']).lines().next().unwrap_or_default(), 80);
+        return short(
+            arguments
+                .trim_start_matches(['{', '"'])
+                .lines()
+                .next()
+                .unwrap_or_default(),
+            80,
+        );
     };
-    let Some(fields) = value.as_object() else { return short(&one_line(&value.to_string()), 80) };
+    let Some(fields) = value.as_object() else {
+        return short(&one_line(&value.to_string()), 80);
+    };
     let words = fields.values().filter_map(|value| match value {
         serde_json::Value::String(text) => Some(text.clone()),
-        serde_json::Value::Array(items) if items.iter().all(serde_json::Value::is_string) => {
-            Some(items.iter().filter_map(|item| item.as_str()).collect::<Vec<_>>().join(" "))
-        }
+        serde_json::Value::Array(items) if items.iter().all(serde_json::Value::is_string) => Some(
+            items
+                .iter()
+                .filter_map(|item| item.as_str())
+                .collect::<Vec<_>>()
+                .join(" "),
+        ),
         serde_json::Value::Number(number) => Some(number.to_string()),
         _ => None,
     });
@@ -280,11 +387,19 @@ mod tests {
     }
 
     fn started(run: &str, id: &str, tool: &str, about: &str) -> Event {
-        Event::CallStarted { parent_id: run.into(), call_id: id.into(), tool: tool.into(), about: about.into() }
+        Event::CallStarted {
+            parent_id: run.into(),
+            call_id: id.into(),
+            tool: tool.into(),
+            about: about.into(),
+        }
     }
 
     fn finished(run: &str, call: CallRecord) -> Event {
-        Event::CallFinished { parent_id: run.into(), call }
+        Event::CallFinished {
+            parent_id: run.into(),
+            call,
+        }
     }
 
     fn plain(rows: &[Row]) -> Vec<String> {
@@ -295,7 +410,12 @@ mod tests {
     fn every_standing_has_its_line() {
         let now = Instant::now();
         let mut calls = Calls::of_run("scr_1");
-        for (id, tool) in [("tool_1", "read_file"), ("tool_2", "exec"), ("tool_3", "exec"), ("tool_4", "grep_files")] {
+        for (id, tool) in [
+            ("tool_1", "read_file"),
+            ("tool_2", "exec"),
+            ("tool_3", "exec"),
+            ("tool_4", "grep_files"),
+        ] {
             calls.take(&started("scr_1", id, tool, "a.txt"), now);
         }
         let written = Event::CallOutput {
@@ -305,11 +425,32 @@ mod tests {
             text: "one\ntwo\n".into(),
         };
         calls.take(&written, now);
-        calls.take(&finished("scr_1", record("tool_1", "read_file", CallStatus::Done)), now);
-        let error = Some(CallError { code: ErrorCode::ToolExecutionError, message: "no such program".into() });
-        calls.take(&finished("scr_1", CallRecord { error, ..record("tool_2", "exec", CallStatus::Failed) }), now);
-        calls.take(&finished("scr_1", record("tool_4", "grep_files", CallStatus::Aborted)), now);
-        let reused = CallRecord { reused: true, ..record("tool_5", "write_file", CallStatus::Done) };
+        calls.take(
+            &finished("scr_1", record("tool_1", "read_file", CallStatus::Done)),
+            now,
+        );
+        let error = Some(CallError {
+            code: ErrorCode::ToolExecutionError,
+            message: "no such program".into(),
+        });
+        calls.take(
+            &finished(
+                "scr_1",
+                CallRecord {
+                    error,
+                    ..record("tool_2", "exec", CallStatus::Failed)
+                },
+            ),
+            now,
+        );
+        calls.take(
+            &finished("scr_1", record("tool_4", "grep_files", CallStatus::Aborted)),
+            now,
+        );
+        let reused = CallRecord {
+            reused: true,
+            ..record("tool_5", "write_file", CallStatus::Done)
+        };
         calls.take(&finished("scr_1", reused), now);
         // A call of an agent that was launched.
         calls.take(&started("scr_2", "tool_1", "list_dir", "."), now);
@@ -348,18 +489,33 @@ mod tests {
         let now = Instant::now();
         let mut calls = Calls::of_run("scr_1");
         for number in 0..20 {
-            calls.take(&started("scr_1", &format!("tool_{number}"), "exec", ""), now);
+            calls.take(
+                &started("scr_1", &format!("tool_{number}"), "exec", ""),
+                now,
+            );
         }
         for number in 0..18 {
-            calls.take(&finished("scr_1", record(&format!("tool_{number}"), "exec", CallStatus::Done)), now);
+            calls.take(
+                &finished(
+                    "scr_1",
+                    record(&format!("tool_{number}"), "exec", CallStatus::Done),
+                ),
+                now,
+            );
         }
-        assert_eq!(plain(&calls.live_rows(now, Look::Plain)), ["  18 of 20 calls are over", "  ⠋ exec", "  ⠋ exec"]);
+        assert_eq!(
+            plain(&calls.live_rows(now, Look::Plain)),
+            ["  18 of 20 calls are over", "  ⠋ exec", "  ⠋ exec"]
+        );
         assert_eq!(calls.rows(now, Look::Plain).len(), 20);
     }
 
     #[test]
     fn arguments_are_told_in_a_few_words() {
-        assert_eq!(about(r#"{"path":"a.txt","limit":3,"deep":{"x":1}}"#), "a.txt 3");
+        assert_eq!(
+            about(r#"{"path":"a.txt","limit":3,"deep":{"x":1}}"#),
+            "a.txt 3"
+        );
         assert_eq!(about(r#"{"path":"a.t"#), "path\":\"a.t");
     }
 }

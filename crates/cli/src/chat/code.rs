@@ -40,7 +40,10 @@ static KINDS: LazyLock<Vec<(Scope, Kind)>> = LazyLock::new(|| {
         ("variable.function", Kind::Function),
         ("entity.other.attribute-name", Kind::Function),
     ];
-    kinds.iter().filter_map(|(name, kind)| Some((Scope::new(name).ok()?, *kind))).collect()
+    kinds
+        .iter()
+        .filter_map(|(name, kind)| Some((Scope::new(name).ok()?, *kind)))
+        .collect()
 });
 
 /// A row per line of code. What nobody knows the language of stays plain.
@@ -53,13 +56,20 @@ pub(crate) fn code(language: &str, text: &str, look: Look) -> Vec<Row> {
     };
     let lines = match grammar {
         Some(grammar) => coloured(grammar, text, look),
-        None => text.split('\n').map(|line| vec![Span::raw(line.to_owned())]).collect(),
+        None => text
+            .split('\n')
+            .map(|line| vec![Span::raw(line.to_owned())])
+            .collect(),
     };
     lines.into_iter().map(Row::spans).collect()
 }
 
 fn grammar(language: &str) -> Option<&'static SyntaxReference> {
-    let word = language.split([',', ' ', '{']).next().unwrap_or_default().to_lowercase();
+    let word = language
+        .split([',', ' ', '{'])
+        .next()
+        .unwrap_or_default()
+        .to_lowercase();
     let name = match word.as_str() {
         "" | "text" | "txt" | "plain" | "console" => return None,
         // The grammars have no TypeScript of their own; what it adds reads well enough as JavaScript.
@@ -85,7 +95,9 @@ fn coloured(grammar: &SyntaxReference, text: &str, look: Look) -> Vec<Vec<Span<'
         let mut spans: Vec<Span<'static>> = Vec::new();
         let mut from = 0;
         let mut add = |from: usize, to: usize, scopes: &ScopeStack| {
-            let piece = line.get(from.min(line.len())..to.min(line.len())).unwrap_or_default();
+            let piece = line
+                .get(from.min(line.len())..to.min(line.len()))
+                .unwrap_or_default();
             if !piece.is_empty() {
                 spans.push(Span::styled(piece.to_owned(), style(scopes, look)));
             }
@@ -104,7 +116,12 @@ fn coloured(grammar: &SyntaxReference, text: &str, look: Look) -> Vec<Vec<Span<'
 }
 
 fn style(scopes: &ScopeStack, look: Look) -> Style {
-    let known = |scope: &Scope| KINDS.iter().find(|(prefix, _)| prefix.is_prefix_of(*scope)).map(|(_, kind)| *kind);
+    let known = |scope: &Scope| {
+        KINDS
+            .iter()
+            .find(|(prefix, _)| prefix.is_prefix_of(*scope))
+            .map(|(_, kind)| *kind)
+    };
     match scopes.as_slice().iter().rev().find_map(known) {
         Some(Kind::Comment) => look.quiet(),
         Some(Kind::Text) => look.text(),
@@ -119,14 +136,19 @@ fn style(scopes: &ScopeStack, look: Look) -> Style {
 mod tests {
     use super::*;
 
-    const SOURCE: &str = "const n: number = 1; // one\n\nreturn await tools.readFile({ path: 'a' });";
+    const SOURCE: &str =
+        "const n: number = 1; // one\n\nreturn await tools.readFile({ path: 'a' });";
 
     #[test]
     fn code_is_coloured_and_stays_what_it_was() {
         let rows = code("ts", SOURCE, Look::Colour);
         let lines: Vec<String> = rows.iter().map(Row::plain).collect();
         assert_eq!(lines.join("\n"), SOURCE);
-        let styled = |words: &str| rows.iter().flat_map(|row| &row.body).find(|span| span.content.contains(words));
+        let styled = |words: &str| {
+            rows.iter()
+                .flat_map(|row| &row.body)
+                .find(|span| span.content.contains(words))
+        };
         assert_eq!(styled("one").unwrap().style, Look::Colour.quiet());
         assert_eq!(styled("const").unwrap().style, Look::Colour.keyword());
         assert_eq!(styled("1").unwrap().style, Look::Colour.constant());
@@ -134,9 +156,17 @@ mod tests {
 
     #[test]
     fn without_colour_or_a_known_language_it_is_plain() {
-        for (language, look) in [("ts", Look::Plain), ("nothing-known", Look::Colour), ("", Look::Colour)] {
+        for (language, look) in [
+            ("ts", Look::Plain),
+            ("nothing-known", Look::Colour),
+            ("", Look::Colour),
+        ] {
             let rows = code(language, SOURCE, look);
-            assert!(rows.iter().all(|row| row.body.iter().all(|span| span.style == Style::new())), "{language}");
+            assert!(
+                rows.iter()
+                    .all(|row| row.body.iter().all(|span| span.style == Style::new())),
+                "{language}"
+            );
             assert_eq!(rows.len(), 3);
         }
     }

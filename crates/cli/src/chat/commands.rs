@@ -28,25 +28,85 @@ pub(crate) struct About {
 
 /// All of them.
 pub(crate) const ALL: [About; 11] = [
-    About { name: "/model", takes: "[NAME]", what: "which model is asked, or another one from now on" },
-    About { name: "/approvals", takes: "[POLICY]", what: "when you are asked, or another policy from now on" },
-    About { name: "/diff", takes: "", what: "what this session changed in the folder" },
-    About { name: "/compact", takes: "", what: "make the conversation shorter, to have room" },
-    About { name: "/resume", takes: "[ID]", what: "go on with an earlier session" },
-    About { name: "/new", takes: "", what: "begin a new session" },
-    About { name: "/runs", takes: "", what: "what ran in this session" },
-    About { name: "/mcp", takes: "", what: "the MCP servers, and how they are doing" },
-    About { name: "/thinking", takes: "", what: "what was thought last" },
-    About { name: "/help", takes: "", what: "the keys and commands" },
-    About { name: "/quit", takes: "", what: "leave; the session stays" },
+    About {
+        name: "/model",
+        takes: "[NAME]",
+        what: "which model is asked, or another one from now on",
+    },
+    About {
+        name: "/approvals",
+        takes: "[POLICY]",
+        what: "when you are asked, or another policy from now on",
+    },
+    About {
+        name: "/diff",
+        takes: "",
+        what: "what this session changed in the folder",
+    },
+    About {
+        name: "/compact",
+        takes: "",
+        what: "make the conversation shorter, to have room",
+    },
+    About {
+        name: "/resume",
+        takes: "[ID]",
+        what: "go on with an earlier session",
+    },
+    About {
+        name: "/new",
+        takes: "",
+        what: "begin a new session",
+    },
+    About {
+        name: "/runs",
+        takes: "",
+        what: "what ran in this session",
+    },
+    About {
+        name: "/mcp",
+        takes: "",
+        what: "the MCP servers, and how they are doing",
+    },
+    About {
+        name: "/thinking",
+        takes: "",
+        what: "what was thought last",
+    },
+    About {
+        name: "/help",
+        takes: "",
+        what: "the keys and commands",
+    },
+    About {
+        name: "/quit",
+        takes: "",
+        what: "leave; the session stays",
+    },
 ];
 
 /// The policies, for completion.
 pub(crate) const POLICIES: [(&str, &str, ApprovalPolicy); 4] = [
-    ("untrusted", "whatever is not known to be harmless is asked for", ApprovalPolicy::Untrusted),
-    ("on-request", "what needs more than the sandbox allows is asked for", ApprovalPolicy::OnRequest),
-    ("on-failure", "what the sandbox stopped is asked for", ApprovalPolicy::OnFailure),
-    ("never", "nothing is asked; what would have to be is refused", ApprovalPolicy::Never),
+    (
+        "untrusted",
+        "whatever is not known to be harmless is asked for",
+        ApprovalPolicy::Untrusted,
+    ),
+    (
+        "on-request",
+        "what needs more than the sandbox allows is asked for",
+        ApprovalPolicy::OnRequest,
+    ),
+    (
+        "on-failure",
+        "what the sandbox stopped is asked for",
+        ApprovalPolicy::OnFailure,
+    ),
+    (
+        "never",
+        "nothing is asked; what would have to be is refused",
+        ApprovalPolicy::Never,
+    ),
 ];
 
 /// The keys, for help.
@@ -64,7 +124,10 @@ pub(crate) const KEYS: [(&str, &str); 9] = [
 
 /// A policy by its name.
 pub(crate) fn policy_name(policy: ApprovalPolicy) -> &'static str {
-    POLICIES.iter().find(|(.., own)| *own == policy).map_or("", |(name, ..)| name)
+    POLICIES
+        .iter()
+        .find(|(.., own)| *own == policy)
+        .map_or("", |(name, ..)| name)
 }
 
 /// Whether a text is meant for the chat: a path is not.
@@ -79,9 +142,14 @@ pub(crate) fn parse(text: &str) -> Result<Command, (String, String)> {
     let name = words.next().unwrap_or_default();
     let argument = words.next().map(str::to_owned);
     let takes = ALL.iter().find(|about| about.name == name);
-    if words.next().is_some() || (argument.is_some() && takes.is_some_and(|about| about.takes.is_empty())) {
+    if words.next().is_some()
+        || (argument.is_some() && takes.is_some_and(|about| about.takes.is_empty()))
+    {
         let takes = takes.map_or("", |about| about.takes);
-        return Err((format!("too many words behind {name}"), format!("{name} {takes}").trim_end().to_owned()));
+        return Err((
+            format!("too many words behind {name}"),
+            format!("{name} {takes}").trim_end().to_owned(),
+        ));
     }
     Ok(match name {
         "/model" => Command::Model(argument),
@@ -91,7 +159,10 @@ pub(crate) fn parse(text: &str) -> Result<Command, (String, String)> {
                 Some((.., policy)) => Command::Approvals(Some(*policy)),
                 None => {
                     let names: Vec<&str> = POLICIES.iter().map(|(name, ..)| *name).collect();
-                    return Err((format!("there is no policy `{word}`"), format!("there are {}", names.join(", "))));
+                    return Err((
+                        format!("there is no policy `{word}`"),
+                        format!("there are {}", names.join(", ")),
+                    ));
                 }
             },
         },
@@ -105,7 +176,9 @@ pub(crate) fn parse(text: &str) -> Result<Command, (String, String)> {
         "/help" => Command::Help,
         "/quit" | "/exit" => Command::Quit,
         other => {
-            let near = ALL.iter().find(|about| about.name.starts_with(other) || other.starts_with(about.name));
+            let near = ALL
+                .iter()
+                .find(|about| about.name.starts_with(other) || other.starts_with(about.name));
             let hint = match near {
                 Some(about) => format!("did you mean {}? /help lists all", about.name),
                 None => "/help lists what there is".to_owned(),
@@ -121,9 +194,17 @@ mod tests {
 
     #[test]
     fn commands_are_understood_and_a_path_is_none() {
-        assert_eq!(parse("/model gpt-5"), Ok(Command::Model(Some("gpt-5".into()))));
-        assert_eq!(parse("/approvals never"), Ok(Command::Approvals(Some(ApprovalPolicy::Never))));
-        assert!(is_command("/diff") && is_command("/nonsense") && !is_command("/etc/passwd is odd"));
+        assert_eq!(
+            parse("/model gpt-5"),
+            Ok(Command::Model(Some("gpt-5".into())))
+        );
+        assert_eq!(
+            parse("/approvals never"),
+            Ok(Command::Approvals(Some(ApprovalPolicy::Never)))
+        );
+        assert!(
+            is_command("/diff") && is_command("/nonsense") && !is_command("/etc/passwd is odd")
+        );
         assert!(!is_command("/diff\nand more") && !is_command("a /diff"));
         for about in ALL {
             assert!(parse(about.name).is_ok(), "{}", about.name);
@@ -135,7 +216,14 @@ mod tests {
         let wrong = |text| parse(text).unwrap_err();
         assert_eq!(wrong("/foo").0, "there is no command /foo");
         assert!(wrong("/mod").1.contains("did you mean /model?"));
-        assert!(wrong("/approvals maybe").1.contains("untrusted, on-request"));
-        assert_eq!(wrong("/diff now"), ("too many words behind /diff".into(), "/diff".into()));
+        assert!(
+            wrong("/approvals maybe")
+                .1
+                .contains("untrusted, on-request")
+        );
+        assert_eq!(
+            wrong("/diff now"),
+            ("too many words behind /diff".into(), "/diff".into())
+        );
     }
 }

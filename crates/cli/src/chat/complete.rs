@@ -55,9 +55,9 @@ pub(crate) fn wish(text: &str, at: usize) -> Option<(Wish, usize)> {
             _ => None,
         };
     }
-    let word = before
-        .rfind(char::is_whitespace)
-        .map_or(0, |space| space + before[space..].chars().next().map_or(0, char::len_utf8));
+    let word = before.rfind(char::is_whitespace).map_or(0, |space| {
+        space + before[space..].chars().next().map_or(0, char::len_utf8)
+    });
     let letters = before[word..].strip_prefix('@')?;
     Some((Wish::File(letters.to_owned()), word))
 }
@@ -65,13 +65,21 @@ pub(crate) fn wish(text: &str, at: usize) -> Option<(Wish, usize)> {
 /// The commands that begin like this.
 pub(crate) fn commands(word: &str) -> Vec<Offer> {
     let fits = ALL.iter().filter(|about| about.name.starts_with(word));
-    fits.map(|about| Offer { text: about.name.to_owned(), about: about.what.to_owned() }).collect()
+    fits.map(|about| Offer {
+        text: about.name.to_owned(),
+        about: about.what.to_owned(),
+    })
+    .collect()
 }
 
 /// The policies that begin like this.
 pub(crate) fn policies(word: &str) -> Vec<Offer> {
     let fits = POLICIES.iter().filter(|(name, ..)| name.starts_with(word));
-    fits.map(|(name, what, _)| Offer { text: (*name).to_owned(), about: (*what).to_owned() }).collect()
+    fits.map(|(name, what, _)| Offer {
+        text: (*name).to_owned(),
+        about: (*what).to_owned(),
+    })
+    .collect()
 }
 
 impl Offers {
@@ -80,7 +88,12 @@ impl Offers {
         let typed = wish.letters();
         // What is there already is not offered.
         let done = list.len() == 1 && list[0].text == typed;
-        (!list.is_empty() && !done).then_some(Self { wish, from, list, chosen: 0 })
+        (!list.is_empty() && !done).then_some(Self {
+            wish,
+            from,
+            list,
+            chosen: 0,
+        })
     }
 
     pub(crate) fn chosen(&self) -> Option<&Offer> {
@@ -105,22 +118,43 @@ impl Offers {
     }
 
     pub(crate) fn rows(&self, look: Look) -> Vec<Row> {
-        let first = self.chosen.saturating_sub(SHOWN - 1).min(self.list.len().saturating_sub(SHOWN));
-        let width = self.list.iter().map(|offer| offer.text.chars().count()).max().unwrap_or(0).min(40);
+        let first = self
+            .chosen
+            .saturating_sub(SHOWN - 1)
+            .min(self.list.len().saturating_sub(SHOWN));
+        let width = self
+            .list
+            .iter()
+            .map(|offer| offer.text.chars().count())
+            .max()
+            .unwrap_or(0)
+            .min(40);
         let shown = self.list.iter().enumerate().skip(first).take(SHOWN);
         let mut rows: Vec<Row> = shown
             .map(|(at, offer)| {
-                let style = if at == self.chosen { look.chosen() } else { ratatui_core::style::Style::new() };
+                let style = if at == self.chosen {
+                    look.chosen()
+                } else {
+                    ratatui_core::style::Style::new()
+                };
                 let mut body = vec![Span::styled(one_line(&offer.text), style)];
                 if !offer.about.is_empty() {
                     let room = " ".repeat(width.saturating_sub(offer.text.chars().count()) + 2);
-                    body.push(Span::styled(format!("{room}{}", short(&one_line(&offer.about), 80)), look.quiet()));
+                    body.push(Span::styled(
+                        format!("{room}{}", short(&one_line(&offer.about), 80)),
+                        look.quiet(),
+                    ));
                 }
-                Row::spans(body).fit(Fit::Cut).behind(Span::raw(if at == self.chosen { "▸ " } else { "  " }))
+                Row::spans(body)
+                    .fit(Fit::Cut)
+                    .behind(Span::raw(if at == self.chosen { "▸ " } else { "  " }))
             })
             .collect();
         if self.list.len() > SHOWN {
-            rows.push(Row::of(format!("  {} of {}", self.chosen + 1, self.list.len()), look.quiet()));
+            rows.push(Row::of(
+                format!("  {} of {}", self.chosen + 1, self.list.len()),
+                look.quiet(),
+            ));
         }
         rows
     }
@@ -129,9 +163,11 @@ impl Offers {
 impl Wish {
     fn letters(&self) -> &str {
         match self {
-            Self::Command(text) | Self::Model(text) | Self::Policy(text) | Self::Session(text) | Self::File(text) => {
-                text
-            }
+            Self::Command(text)
+            | Self::Model(text)
+            | Self::Policy(text)
+            | Self::Session(text)
+            | Self::File(text) => text,
         }
     }
 }
@@ -144,8 +180,14 @@ mod tests {
     fn what_is_typed_says_what_is_wished_for() {
         let wished = |text: &str| wish(text, text.len());
         assert_eq!(wished("/mo"), Some((Wish::Command("/mo".into()), 0)));
-        assert_eq!(wished("/approvals on"), Some((Wish::Policy("on".into()), 11)));
-        assert_eq!(wished("look at @src/ma"), Some((Wish::File("src/ma".into()), 8)));
+        assert_eq!(
+            wished("/approvals on"),
+            Some((Wish::Policy("on".into()), 11))
+        );
+        assert_eq!(
+            wished("look at @src/ma"),
+            Some((Wish::File("src/ma".into()), 8))
+        );
         assert_eq!(wished("@"), Some((Wish::File(String::new()), 0)));
         for nothing in ["", "me@example.com", "/usr/bin", "/diff x", "plain"] {
             assert_eq!(wished(nothing), None, "{nothing}");
@@ -154,7 +196,12 @@ mod tests {
 
     #[test]
     fn the_choice_goes_round_and_stays_in_sight() {
-        let list = (0..9).map(|n| Offer { text: format!("file{n}"), about: String::new() }).collect();
+        let list = (0..9)
+            .map(|n| Offer {
+                text: format!("file{n}"),
+                about: String::new(),
+            })
+            .collect();
         let mut offers = Offers::new(Wish::File(String::new()), 0, list).unwrap();
         assert!(offers.press(KeyEvent::from(KeyCode::Up)));
         let rows: Vec<String> = offers.rows(Look::Plain).iter().map(Row::plain).collect();

@@ -34,7 +34,8 @@ enum Task {
 impl Chat {
     /// Opens a session that was there before, and shows how it went.
     pub(crate) fn open(&mut self, id: Option<&str>) -> Result<()> {
-        let session = assembly::session(&mut self.setup, &Conversation::Old(id.map(str::to_owned)))?;
+        let session =
+            assembly::session(&mut self.setup, &Conversation::Old(id.map(str::to_owned)))?;
         self.rebuild()?;
         self.before = session.spent();
         self.status.usage = self.before.0;
@@ -43,13 +44,22 @@ impl Chat {
         self.session_id = Some(session.id().to_owned());
         self.setup.toolbox.turn_diff.begin_session();
         self.refresh_status();
-        self.say(vec![Row::of(format!("session {}", session.id()), self.look.quiet()), Row::blank()]);
+        self.say(vec![
+            Row::of(format!("session {}", session.id()), self.look.quiet()),
+            Row::blank(),
+        ]);
         let rows = past(&session, self.screen.width(), self.look);
         self.say(rows);
         let broken_off = session.is_open();
         self.session = Some(session);
         if broken_off {
-            self.say(vec![Row::of("the last turn was broken off, and goes on", self.look.quiet()), Row::blank()]);
+            self.say(vec![
+                Row::of(
+                    "the last turn was broken off, and goes on",
+                    self.look.quiet(),
+                ),
+                Row::blank(),
+            ]);
             self.go_on = true;
             self.next_turn();
         }
@@ -95,7 +105,9 @@ impl Chat {
         if std::mem::take(&mut self.go_on) {
             return self.begin(Task::GoOn);
         }
-        let Some(text) = self.queue.pop_front() else { return };
+        let Some(text) = self.queue.pop_front() else {
+            return;
+        };
         self.say(asked(&text, self.look));
         self.say(vec![Row::blank()]);
         self.begin(Task::Ask(text));
@@ -128,14 +140,27 @@ impl Chat {
     /// Asks another model from now on.
     pub(super) fn choose(&mut self, choice: Choice) -> Result<()> {
         let memory = self.setup.memory.clone();
-        let memory = memory.map(|memory| remembering(&self.setup.config, memory, &choice.model, self.small.clone()));
-        let parts = Parts { choice, servers: self.parts.servers.clone(), memory };
+        let memory = memory.map(|memory| {
+            remembering(
+                &self.setup.config,
+                memory,
+                &choice.model,
+                self.small.clone(),
+            )
+        });
+        let parts = Parts {
+            choice,
+            servers: self.parts.servers.clone(),
+            memory,
+        };
         let before = std::mem::replace(&mut self.parts, parts);
         self.rebuild().inspect_err(|_| self.parts = before)
     }
 
     fn begin(&mut self, task: Task) {
-        let Some(mut session) = self.session.take() else { return };
+        let Some(mut session) = self.session.take() else {
+            return;
+        };
         let sender = self.sender.clone();
         let setting = Setting::new(&self.setup, &self.args.limits, Vec::new());
         let options = TurnOptions {
@@ -144,7 +169,11 @@ impl Chat {
             ..TurnOptions::default()
         };
         self.before = session.spent();
-        let running = Running { turn: Turn::new(self.look, Instant::now()), options: options.clone(), stopping: false };
+        let running = Running {
+            turn: Turn::new(self.look, Instant::now()),
+            options: options.clone(),
+            stopping: false,
+        };
         self.running = Some(running);
         let (agent, sender) = (self.agent.clone(), self.sender.clone());
         tokio::spawn(async move {
@@ -157,7 +186,9 @@ impl Chat {
             };
             let news = match std::panic::AssertUnwindSafe(turn).catch_unwind().await {
                 Ok(over) => News::Over(Box::new(over)),
-                Err(_) => News::Broke("the turn broke off, which is a mistake of this program".to_owned()),
+                Err(_) => {
+                    News::Broke("the turn broke off, which is a mistake of this program".to_owned())
+                }
             };
             // The chat may be over.
             let _ = sender.send(news);
@@ -178,7 +209,10 @@ impl Chat {
                 self.say(vec![Row::of("– stopped", self.look.quiet()), Row::blank()]);
             }
             Ok(TurnEnd::Length) => {
-                self.say(vec![Row::of("the answer was cut by the limit of tokens", self.look.bad()), Row::blank()]);
+                self.say(vec![
+                    Row::of("the answer was cut by the limit of tokens", self.look.bad()),
+                    Row::blank(),
+                ]);
             }
             Ok(end) => {
                 go_on = false;
@@ -254,7 +288,9 @@ impl Chat {
 
     /// Puts the question that stands first, once it does: whatever was pressed until then was meant for another.
     pub(super) fn put_first(&mut self, now: Instant) {
-        let Some(asking) = self.asking.front_mut() else { return };
+        let Some(asking) = self.asking.front_mut() else {
+            return;
+        };
         if self.put {
             asking.open_if_quiet(now);
             return;

@@ -19,9 +19,15 @@ pub(crate) fn files(diff: &str) -> Vec<FileDiff> {
     for line in diff.lines() {
         if let Some(names) = line.strip_prefix("diff --git ") {
             let path = names.rsplit_once(" b/").map_or(names, |(_, path)| path);
-            files.push(FileDiff { path: path.trim_matches('"').to_owned(), text: String::new() });
+            files.push(FileDiff {
+                path: path.trim_matches('"').to_owned(),
+                text: String::new(),
+            });
         } else if files.is_empty() {
-            files.push(FileDiff { path: String::new(), text: String::new() });
+            files.push(FileDiff {
+                path: String::new(),
+                text: String::new(),
+            });
         }
         if let Some(file) = files.last_mut() {
             file.text.push_str(line);
@@ -54,14 +60,29 @@ impl FileDiff {
             );
         }
         let lines: Vec<&str> = self.text.lines().collect();
-        let heads = |line: &str| ["diff --git ", "index ", "--- ", "+++ "].iter().any(|head| line.starts_with(head));
+        let heads = |line: &str| {
+            ["diff --git ", "index ", "--- ", "+++ "]
+                .iter()
+                .any(|head| line.starts_with(head))
+        };
         // What git says before the first change is in the line above, but for modes and renames.
-        let start = lines.iter().position(|line| line.starts_with("@@")).unwrap_or(lines.len());
+        let start = lines
+            .iter()
+            .position(|line| line.starts_with("@@"))
+            .unwrap_or(lines.len());
         let (head, body) = lines.split_at(if self.path.is_empty() { 0 } else { start });
-        let told: Vec<&str> = head.iter().filter(|line| !heads(line)).chain(body).copied().collect();
+        let told: Vec<&str> = head
+            .iter()
+            .filter(|line| !heads(line))
+            .chain(body)
+            .copied()
+            .collect();
         rows.extend(told.iter().take(most).map(|line| line_row(line, look)));
         if told.len() > most {
-            rows.push(Row::of(format!("… {} more lines", told.len() - most), look.quiet()));
+            rows.push(Row::of(
+                format!("… {} more lines", told.len() - most),
+                look.quiet(),
+            ));
         }
         rows
     }
@@ -96,10 +117,19 @@ mod tests {
     #[test]
     fn a_diff_is_told_file_by_file() {
         let files = files(DIFF);
-        assert_eq!(files.iter().map(|file| file.path.as_str()).collect::<Vec<_>>(), ["src/a.rs", "b.txt"]);
+        assert_eq!(
+            files
+                .iter()
+                .map(|file| file.path.as_str())
+                .collect::<Vec<_>>(),
+            ["src/a.rs", "b.txt"]
+        );
         assert_eq!(files[0].counts(), (1, 1));
-        let lines: Vec<String> =
-            files.iter().flat_map(|file| file.rows(3, Look::Colour)).map(|row| row.plain()).collect();
+        let lines: Vec<String> = files
+            .iter()
+            .flat_map(|file| file.rows(3, Look::Colour))
+            .map(|row| row.plain())
+            .collect();
         assert_eq!(
             lines,
             [
@@ -119,7 +149,11 @@ mod tests {
     #[test]
     fn what_was_added_and_removed_is_told_apart() {
         let rows = rows(DIFF, 100, Look::Colour);
-        let style = |words: &str| rows.iter().find(|row| row.plain() == words).unwrap().body[0].style;
-        assert_eq!((style("+2"), style("-two")), (Look::Colour.good(), Look::Colour.bad()));
+        let style =
+            |words: &str| rows.iter().find(|row| row.plain() == words).unwrap().body[0].style;
+        assert_eq!(
+            (style("+2"), style("-two")),
+            (Look::Colour.good(), Look::Colour.bad())
+        );
     }
 }

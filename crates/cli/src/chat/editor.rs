@@ -83,7 +83,9 @@ impl Editor {
     pub(crate) fn paste(&mut self, text: &str) {
         let text = text.replace("\r\n", "\n").replace('\r', "\n");
         let long = text.lines().count() > LONG_LINES || text.chars().count() > LONG_LETTERS;
-        match char::from_u32(FIRST_PIECE + self.pieces.len() as u32).filter(|letter| long && is_piece(*letter)) {
+        match char::from_u32(FIRST_PIECE + self.pieces.len() as u32)
+            .filter(|letter| long && is_piece(*letter))
+        {
             None => self.insert(&text),
             Some(letter) => {
                 self.pieces.push(text);
@@ -184,13 +186,20 @@ impl Editor {
         if end == self.text.len() {
             return Edit::Beyond;
         }
-        let column = self.text[self.line_start()..self.at].graphemes(true).count();
+        let column = self.text[self.line_start()..self.at]
+            .graphemes(true)
+            .count();
         self.go(self.in_line(end + 1, column))
     }
 
     fn in_line(&self, start: usize, column: usize) -> usize {
         let line = self.text[start..].split('\n').next().unwrap_or_default();
-        start + line.graphemes(true).take(column).map(str::len).sum::<usize>()
+        start
+            + line
+                .graphemes(true)
+                .take(column)
+                .map(str::len)
+                .sum::<usize>()
     }
 
     fn line_start(&self) -> usize {
@@ -198,37 +207,56 @@ impl Editor {
     }
 
     fn line_end(&self) -> usize {
-        self.text[self.at..].find('\n').map_or(self.text.len(), |end| self.at + end)
+        self.text[self.at..]
+            .find('\n')
+            .map_or(self.text.len(), |end| self.at + end)
     }
 
     fn before(&self) -> usize {
-        self.text[..self.at].graphemes(true).next_back().map_or(0, |letter| self.at - letter.len())
+        self.text[..self.at]
+            .graphemes(true)
+            .next_back()
+            .map_or(0, |letter| self.at - letter.len())
     }
 
     fn after(&self) -> usize {
-        self.text[self.at..].graphemes(true).next().map_or(self.at, |letter| self.at + letter.len())
+        self.text[self.at..]
+            .graphemes(true)
+            .next()
+            .map_or(self.at, |letter| self.at + letter.len())
     }
 
     /// Where the word before the cursor begins.
     fn word_before(&self) -> usize {
         let mut words = self.text[..self.at].split_word_bound_indices();
-        words.rfind(|(_, word)| is_word(word)).map_or(0, |(at, _)| at)
+        words
+            .rfind(|(_, word)| is_word(word))
+            .map_or(0, |(at, _)| at)
     }
 
     fn word_after(&self) -> usize {
-        let mut words = self.text[self.at..].split_word_bound_indices().filter(|(_, word)| is_word(word));
-        words.next().map_or(self.text.len(), |(at, word)| self.at + at + word.len())
+        let mut words = self.text[self.at..]
+            .split_word_bound_indices()
+            .filter(|(_, word)| is_word(word));
+        words
+            .next()
+            .map_or(self.text.len(), |(at, word)| self.at + at + word.len())
     }
 
     /// Where what stands between blanks begins.
     fn blank_before(&self) -> usize {
         let before = self.text[..self.at].trim_end();
-        before.rfind(char::is_whitespace).map_or(0, |at| at + before[at..].chars().next().map_or(0, char::len_utf8))
+        before.rfind(char::is_whitespace).map_or(0, |at| {
+            at + before[at..].chars().next().map_or(0, char::len_utf8)
+        })
     }
 
     fn piece(&self, letter: char) -> Option<&str> {
         let number = (letter as u32).checked_sub(FIRST_PIECE)?;
-        self.pieces.get(number as usize).map(String::as_str).filter(|_| is_piece(letter))
+        self.pieces
+            .get(number as usize)
+            .map(String::as_str)
+            .filter(|_| is_piece(letter))
     }
 
     /// The text in lines of at most this width, and where the cursor is: line and column.
@@ -244,7 +272,11 @@ impl Editor {
                 Some(piece) => Span::styled(told(piece), look.code()),
                 None => Span::raw(clean(letter).into_owned()),
             };
-            let wide = if letter == "\n" { 0 } else { shown.content.width() };
+            let wide = if letter == "\n" {
+                0
+            } else {
+                shown.content.width()
+            };
             if used + wide > width && used > 0 {
                 lines.push(Vec::new());
                 used = 0;
@@ -328,14 +360,26 @@ mod tests {
     #[test]
     fn up_and_down_move_between_lines_and_say_when_there_is_none() {
         let mut editor = typed("first\nx\nthird");
-        assert_eq!(press(&mut editor, KeyCode::Up, KeyModifiers::NONE), Edit::Moved);
-        assert_eq!(press(&mut editor, KeyCode::Up, KeyModifiers::NONE), Edit::Moved);
+        assert_eq!(
+            press(&mut editor, KeyCode::Up, KeyModifiers::NONE),
+            Edit::Moved
+        );
+        assert_eq!(
+            press(&mut editor, KeyCode::Up, KeyModifiers::NONE),
+            Edit::Moved
+        );
         editor.insert("|");
         assert_eq!(editor.text(), "f|irst\nx\nthird");
-        assert_eq!(press(&mut editor, KeyCode::Up, KeyModifiers::NONE), Edit::Beyond);
+        assert_eq!(
+            press(&mut editor, KeyCode::Up, KeyModifiers::NONE),
+            Edit::Beyond
+        );
         press(&mut editor, KeyCode::Down, KeyModifiers::NONE);
         press(&mut editor, KeyCode::Down, KeyModifiers::NONE);
-        assert_eq!(press(&mut editor, KeyCode::Down, KeyModifiers::NONE), Edit::Beyond);
+        assert_eq!(
+            press(&mut editor, KeyCode::Down, KeyModifiers::NONE),
+            Edit::Beyond
+        );
     }
 
     #[test]
@@ -344,8 +388,14 @@ mod tests {
         let mut editor = typed("see ");
         editor.paste(&long);
         editor.insert(" please");
-        assert_eq!(editor.lines(60, Look::Plain).0[0].to_string(), "see [31 lines pasted] please");
-        assert_eq!(editor.text(), format!("see {} please", long.replace("\r\n", "\n")));
+        assert_eq!(
+            editor.lines(60, Look::Plain).0[0].to_string(),
+            "see [31 lines pasted] please"
+        );
+        assert_eq!(
+            editor.text(),
+            format!("see {} please", long.replace("\r\n", "\n"))
+        );
         for _ in 0..8 {
             press(&mut editor, KeyCode::Backspace, KeyModifiers::NONE);
         }

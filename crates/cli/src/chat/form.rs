@@ -71,14 +71,26 @@ pub(crate) enum FormPressed {
 impl FormAsking {
     /// `None` where it wants something that cannot be shown; whoever waits hears of it.
     pub(crate) fn new(question: FormQuestion, now: Instant) -> Option<Self> {
-        let FormQuestion { server, form, reply } = question;
+        let FormQuestion {
+            server,
+            form,
+            reply,
+        } = question;
         let wants = match form.wants {
             Wants::Fields(fields) => Wanted::Fields(Filling::new(fields)),
             Wants::Visit(address) => Wanted::Visit(address),
             _ => return None,
         };
         let message = form.message;
-        Some(Self { server, message, wants, reply, quiet_since: now, state: State::NotYet, wrong: None })
+        Some(Self {
+            server,
+            message,
+            wants,
+            reply,
+            quiet_since: now,
+            state: State::NotYet,
+            wrong: None,
+        })
     }
 
     pub(crate) fn is_void(&self) -> bool {
@@ -133,7 +145,9 @@ impl FormAsking {
     }
 
     fn typed(&mut self, key: KeyEvent, words: &mut Editor) -> FormPressed {
-        let Wanted::Fields(filling) = &mut self.wants else { return FormPressed::Taken };
+        let Wanted::Fields(filling) = &mut self.wants else {
+            return FormPressed::Taken;
+        };
         match key.code {
             KeyCode::Enter => match filling.fill(&words.text()) {
                 Ok(()) => {
@@ -166,24 +180,37 @@ impl FormAsking {
     }
 
     fn chosen(&mut self, key: KeyEvent, words: &mut Editor) -> FormPressed {
-        if key.modifiers.intersects(KeyModifiers::CONTROL | KeyModifiers::ALT) {
+        if key
+            .modifiers
+            .intersects(KeyModifiers::CONTROL | KeyModifiers::ALT)
+        {
             return FormPressed::NotMine;
         }
         match (key.code, &mut self.wants) {
-            (KeyCode::Char('y' | 'Y'), Wanted::Visit(_)) => FormPressed::Decided(Elicited::Accepted(Value::Null)),
+            (KeyCode::Char('y' | 'Y'), Wanted::Visit(_)) => {
+                FormPressed::Decided(Elicited::Accepted(Value::Null))
+            }
             (KeyCode::Char('y' | 'Y'), Wanted::Fields(filling)) => match self.state {
                 State::Review => FormPressed::Decided(Elicited::Accepted(filling.content())),
                 _ => {
                     words.clear();
                     // One without fields only wants to be agreed to.
-                    self.state = if filling.next().is_some() { State::Field } else { State::Review };
+                    self.state = if filling.next().is_some() {
+                        State::Field
+                    } else {
+                        State::Review
+                    };
                     FormPressed::Taken
                 }
             },
             (KeyCode::Char('e' | 'E'), Wanted::Fields(filling)) if self.state == State::Review => {
                 filling.again();
                 words.clear();
-                self.state = if filling.next().is_some() { State::Field } else { State::Review };
+                self.state = if filling.next().is_some() {
+                    State::Field
+                } else {
+                    State::Review
+                };
                 FormPressed::Taken
             }
             (KeyCode::Char('n' | 'N'), _) => FormPressed::Decided(Elicited::Declined),
@@ -195,17 +222,30 @@ impl FormAsking {
     /// Whose form it is and what it wants, for the page above.
     pub(crate) fn told(&self, look: Look) -> Vec<Row> {
         let head = format!("the server {} asks:", one_line(&self.server));
-        let mut rows = vec![Row::blank(), Row::of(head, look.asks()).behind(Span::styled("? ", look.asks()))];
+        let mut rows = vec![
+            Row::blank(),
+            Row::of(head, look.asks()).behind(Span::styled("? ", look.asks())),
+        ];
         // Its words are indented: they cannot look like a question of ours.
         let foreign = |text: String| Row::of(text, Style::new()).behind(Span::raw("      "));
         let message = clean(&self.message);
-        rows.extend(ends(&message, MESSAGE_LINES).iter().map(|line| foreign(line.text())));
+        rows.extend(
+            ends(&message, MESSAGE_LINES)
+                .iter()
+                .map(|line| foreign(line.text())),
+        );
         match &self.wants {
             Wanted::Fields(filling) => {
                 for field in filling.fields() {
-                    rows.push(Row::of(one_line(&filling::about(field)), look.strong()).behind(Span::raw("  · ")));
+                    rows.push(
+                        Row::of(one_line(&filling::about(field)), look.strong())
+                            .behind(Span::raw("  · ")),
+                    );
                     rows.extend(field.about.iter().map(|words| foreign(one_line(words))));
-                    let choices: Vec<String> = filling::choices(field).iter().map(|line| one_line(line)).collect();
+                    let choices: Vec<String> = filling::choices(field)
+                        .iter()
+                        .map(|line| one_line(line))
+                        .collect();
                     if !choices.is_empty() {
                         rows.push(foreign(choices.join("  ")));
                     }
@@ -243,25 +283,49 @@ impl FormAsking {
             (_, State::NotYet) => vec![Row::of("  …", look.quiet())],
             (Wanted::Visit(_), _) => vec![keys(vec![("y", "I open it".to_owned()), no, leave])],
             (Wanted::Fields(_), State::Open) => {
-                vec![keys(vec![("y", format!("fill it in for {server}")), no, leave])]
+                vec![keys(vec![
+                    ("y", format!("fill it in for {server}")),
+                    no,
+                    leave,
+                ])]
             }
             (Wanted::Fields(_), State::Review) => {
                 let again = ("e", "fill it in again".to_owned());
-                vec![keys(vec![("y", format!("send this to {server}")), again, no, leave])]
+                vec![keys(vec![
+                    ("y", format!("send this to {server}")),
+                    again,
+                    no,
+                    leave,
+                ])]
             }
             (Wanted::Fields(filling), State::Field) => {
-                let Some(field) = filling.next() else { return Vec::new() };
+                let Some(field) = filling.next() else {
+                    return Vec::new();
+                };
                 let place = format!("{} of {}: ", filling.place(), filling.fields().len());
-                let body = vec![Span::raw(place), Span::styled(one_line(&filling::about(field)), look.strong())];
+                let body = vec![
+                    Span::raw(place),
+                    Span::styled(one_line(&filling::about(field)), look.strong()),
+                ];
                 let mut rows = vec![Row::spans(body).behind(Span::styled("? ", look.asks()))];
-                let choices: Vec<String> = filling::choices(field).iter().map(|line| one_line(line)).collect();
+                let choices: Vec<String> = filling::choices(field)
+                    .iter()
+                    .map(|line| one_line(line))
+                    .collect();
                 if !choices.is_empty() {
-                    rows.push(Row::of(choices.join("  "), Style::new()).behind(Span::raw("      ")).fit(Fit::Cut));
+                    rows.push(
+                        Row::of(choices.join("  "), Style::new())
+                            .behind(Span::raw("      "))
+                            .fit(Fit::Cut),
+                    );
                 }
                 if let Some(why) = &self.wrong {
                     rows.push(Row::of(one_line(why), look.bad()).behind(Span::raw("  ")));
                 }
-                rows.push(Row::of(format!("  for {server}; Enter goes on, Esc goes back"), look.quiet()));
+                rows.push(Row::of(
+                    format!("  for {server}; Enter goes on, Esc goes back"),
+                    look.quiet(),
+                ));
                 rows
             }
         }
@@ -288,8 +352,19 @@ mod tests {
         let (reply, answer) = oneshot::channel();
         let form = Form::read(&request).unwrap();
         let now = Instant::now();
-        let mut asking = FormAsking::new(FormQuestion { server: "shop".into(), form, reply }, now).unwrap();
-        assert_eq!(asking.press(KeyCode::Char('y').into(), &mut Editor::default(), now), FormPressed::NotMine);
+        let mut asking = FormAsking::new(
+            FormQuestion {
+                server: "shop".into(),
+                form,
+                reply,
+            },
+            now,
+        )
+        .unwrap();
+        assert_eq!(
+            asking.press(KeyCode::Char('y').into(), &mut Editor::default(), now),
+            FormPressed::NotMine
+        );
         asking.open_if_quiet(now + QUIET);
         (asking, answer)
     }
@@ -327,11 +402,14 @@ mod tests {
     fn it_is_filled_in_corrected_looked_at_and_sent() {
         let (mut asking, _answer) = asking(two_fields());
         let (mut words, now) = (Editor::default(), Instant::now());
-        let mut press = |asking: &mut FormAsking, code: KeyCode| asking.press(code.into(), &mut words, now);
+        let mut press =
+            |asking: &mut FormAsking, code: KeyCode| asking.press(code.into(), &mut words, now);
         assert_eq!(press(&mut asking, KeyCode::Char('y')), FormPressed::Taken);
         // What has to be there is asked for again.
         assert_eq!(press(&mut asking, KeyCode::Enter), FormPressed::Taken);
-        assert!(plain(&asking.rows(Look::Plain)).contains(&"  this has to be filled in".to_owned()));
+        assert!(
+            plain(&asking.rows(Look::Plain)).contains(&"  this has to be filled in".to_owned())
+        );
         for letter in "Ada".chars() {
             press(&mut asking, KeyCode::Char(letter));
         }
@@ -340,24 +418,41 @@ mod tests {
         );
         press(&mut asking, KeyCode::Char('9'));
         press(&mut asking, KeyCode::Enter);
-        assert!(plain(&asking.rows(Look::Plain)).contains(&"  this is none of the choices".to_owned()));
+        assert!(
+            plain(&asking.rows(Look::Plain)).contains(&"  this is none of the choices".to_owned())
+        );
         press(&mut asking, KeyCode::Backspace);
-        assert!(matches!(press(&mut asking, KeyCode::Enter), FormPressed::Filled(row) if row.plain() == "    size: M"));
-        assert!(asking.rows(Look::Plain)[0].plain().contains("y send this to shop"));
+        assert!(
+            matches!(press(&mut asking, KeyCode::Enter), FormPressed::Filled(row) if row.plain() == "    size: M")
+        );
+        assert!(
+            asking.rows(Look::Plain)[0]
+                .plain()
+                .contains("y send this to shop")
+        );
         let sent = Elicited::Accepted(json!({"name": "Ada", "size": "M"}));
-        assert_eq!(press(&mut asking, KeyCode::Char('y')), FormPressed::Decided(sent));
+        assert_eq!(
+            press(&mut asking, KeyCode::Char('y')),
+            FormPressed::Decided(sent)
+        );
     }
 
     #[test]
     fn an_address_is_shown_and_asked_about() {
-        let request = json!({"mode": "url", "message": "Log in", "url": "https://example.com/login?x=1"});
+        let request =
+            json!({"mode": "url", "message": "Log in", "url": "https://example.com/login?x=1"});
         let (mut asking, _answer) = asking(request);
         let told = plain(&asking.told(Look::Plain)).join("\n");
         assert!(
-            told.contains("leads to example.com") && told.contains("      https://example.com/login?x=1"),
+            told.contains("leads to example.com")
+                && told.contains("      https://example.com/login?x=1"),
             "{told}"
         );
-        let pressed = asking.press(KeyCode::Char('n').into(), &mut Editor::default(), Instant::now());
+        let pressed = asking.press(
+            KeyCode::Char('n').into(),
+            &mut Editor::default(),
+            Instant::now(),
+        );
         assert_eq!(pressed, FormPressed::Decided(Elicited::Declined));
     }
 }

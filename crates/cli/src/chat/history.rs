@@ -23,17 +23,30 @@ impl History {
     /// That of this folder; nothing is kept where there is none.
     pub(crate) fn open(home: Option<&Path>) -> Self {
         let file = home.map(|home| home.join("chat_history.jsonl"));
-        let text = file.as_ref().and_then(|file| std::fs::read_to_string(file).ok()).unwrap_or_default();
-        let mut entries: Vec<String> = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+        let text = file
+            .as_ref()
+            .and_then(|file| std::fs::read_to_string(file).ok())
+            .unwrap_or_default();
+        let mut entries: Vec<String> = text
+            .lines()
+            .filter_map(|line| serde_json::from_str(line).ok())
+            .collect();
         if entries.len() > MOST {
             entries.drain(..entries.len() - MOST);
             if let Some(file) = &file {
-                let lines: String = entries.iter().map(|entry| format!("{}\n", serde_json::json!(entry))).collect();
+                let lines: String = entries
+                    .iter()
+                    .map(|entry| format!("{}\n", serde_json::json!(entry)))
+                    .collect();
                 // The next time will do.
                 let _ = write(file, &lines, OpenOptions::new().write(true).truncate(true));
             }
         }
-        Self { entries, file, ..Self::default() }
+        Self {
+            entries,
+            file,
+            ..Self::default()
+        }
     }
 
     /// Remembers what was asked. That it cannot be kept is no reason not to ask it.
@@ -44,7 +57,11 @@ impl History {
         }
         self.entries.push(text.to_owned());
         if let Some(file) = &self.file {
-            let _ = write(file, &format!("{}\n", serde_json::json!(text)), OpenOptions::new().append(true));
+            let _ = write(
+                file,
+                &format!("{}\n", serde_json::json!(text)),
+                OpenOptions::new().append(true),
+            );
         }
     }
 
@@ -82,9 +99,16 @@ impl History {
 /// Takes these out of what was asked before.
 pub(crate) fn forget_asked(home: &Path, texts: &BTreeSet<String>) -> std::io::Result<()> {
     let file = home.join("chat_history.jsonl");
-    let Ok(there) = std::fs::read_to_string(&file) else { return Ok(()) };
-    let is_kept = |line: &&str| serde_json::from_str::<String>(line).is_ok_and(|text| !texts.contains(&text));
-    let kept: String = there.lines().filter(is_kept).map(|line| format!("{line}\n")).collect();
+    let Ok(there) = std::fs::read_to_string(&file) else {
+        return Ok(());
+    };
+    let is_kept =
+        |line: &&str| serde_json::from_str::<String>(line).is_ok_and(|text| !texts.contains(&text));
+    let kept: String = there
+        .lines()
+        .filter(is_kept)
+        .map(|line| format!("{line}\n"))
+        .collect();
     if kept.len() == there.len() {
         return Ok(());
     }
@@ -130,7 +154,13 @@ mod tests {
         #[cfg(unix)]
         {
             use std::os::unix::fs::PermissionsExt;
-            let mode = home.path().join("chat_history.jsonl").metadata().unwrap().permissions().mode();
+            let mode = home
+                .path()
+                .join("chat_history.jsonl")
+                .metadata()
+                .unwrap()
+                .permissions()
+                .mode();
             assert_eq!(mode & 0o777, 0o600);
         }
     }

@@ -49,7 +49,9 @@ impl Chat {
                 };
                 let words = match self.thoughts {
                     Thoughts::Folded => "thoughts are folded from now on",
-                    Thoughts::Unfolded => "thoughts are shown from now on; /thinking shows the last one",
+                    Thoughts::Unfolded => {
+                        "thoughts are shown from now on; /thinking shows the last one"
+                    }
                 };
                 self.notice = Some(words.to_owned());
             }
@@ -68,8 +70,10 @@ impl Chat {
                     return;
                 }
                 KeyCode::Enter if key.modifiers.is_empty() => {
-                    let runs =
-                        matches!(offers.wish, Wish::Command(_) | Wish::Policy(_) | Wish::Model(_) | Wish::Session(_));
+                    let runs = matches!(
+                        offers.wish,
+                        Wish::Command(_) | Wish::Policy(_) | Wish::Model(_) | Wish::Session(_)
+                    );
                     self.accept();
                     if !runs {
                         return;
@@ -78,7 +82,11 @@ impl Chat {
                 _ => {}
             }
         }
-        if key.code == KeyCode::Enter && !key.modifiers.intersects(KeyModifiers::ALT | KeyModifiers::SHIFT) {
+        if key.code == KeyCode::Enter
+            && !key
+                .modifiers
+                .intersects(KeyModifiers::ALT | KeyModifiers::SHIFT)
+        {
             let (text, at) = self.editor.typed();
             // A backslash at the end of a line is a new line.
             if text[..at].ends_with('\\') {
@@ -151,7 +159,11 @@ impl Chat {
                 self.look_for_files(letters.clone());
                 // What was found for the letters before stands until something better comes.
                 match self.offers.take() {
-                    Some(Offers { wish: Wish::File(_), list, .. }) => list,
+                    Some(Offers {
+                        wish: Wish::File(_),
+                        list,
+                        ..
+                    }) => list,
                     _ => Vec::new(),
                 }
             }
@@ -160,13 +172,21 @@ impl Chat {
     }
 
     fn accept(&mut self) {
-        let Some(offers) = self.offers.take() else { return };
+        let Some(offers) = self.offers.take() else {
+            return;
+        };
         let Some(offer) = offers.chosen() else { return };
         let text = match &offers.wish {
             Wish::File(_) => format!("@{} ", offer.text),
             Wish::Command(_) => {
-                let takes = commands::ALL.iter().any(|about| about.name == offer.text && !about.takes.is_empty());
-                if takes { format!("{} ", offer.text) } else { offer.text.clone() }
+                let takes = commands::ALL
+                    .iter()
+                    .any(|about| about.name == offer.text && !about.takes.is_empty());
+                if takes {
+                    format!("{} ", offer.text)
+                } else {
+                    offer.text.clone()
+                }
             }
             _ => offer.text.clone(),
         };
@@ -196,7 +216,13 @@ impl Chat {
         let (text, at) = self.editor.typed();
         match complete::wish(text, at) {
             Some((Wish::File(wished), from)) if wished == letters => {
-                let list = paths.into_iter().map(|text| Offer { text, about: String::new() }).collect();
+                let list = paths
+                    .into_iter()
+                    .map(|text| Offer {
+                        text,
+                        about: String::new(),
+                    })
+                    .collect();
                 self.offers = Offers::new(Wish::File(wished), from, list);
             }
             // More was typed meanwhile.
@@ -207,16 +233,27 @@ impl Chat {
 
     fn models(&self, word: &str) -> Vec<Offer> {
         let config = &self.setup.config;
-        let mut names: Vec<String> = config.models.keys().cloned().chain(config.model.clone()).collect();
+        let mut names: Vec<String> = config
+            .models
+            .keys()
+            .cloned()
+            .chain(config.model.clone())
+            .collect();
         names.push(self.agent.model().name.clone());
         names.sort();
         names.dedup();
         let fits = names.into_iter().filter(|name| name.starts_with(word));
-        fits.map(|text| Offer { text, about: String::new() }).collect()
+        fits.map(|text| Offer {
+            text,
+            about: String::new(),
+        })
+        .collect()
     }
 
     fn sessions(&self, word: &str) -> Vec<Offer> {
-        let Some(journal) = &self.setup.journal else { return Vec::new() };
+        let Some(journal) = &self.setup.journal else {
+            return Vec::new();
+        };
         let here = self.setup.directory.display().to_string();
         let redactor = self.setup.redactor();
         let all = journal.sessions(SESSIONS * 5).unwrap_or_default();
@@ -225,7 +262,10 @@ impl Chat {
             .take(SESSIONS as usize)
             .map(|session| {
                 let about = crate::sessions::title(journal, &session, &redactor);
-                Offer { text: session.id, about }
+                Offer {
+                    text: session.id,
+                    about,
+                }
             })
             .collect()
     }

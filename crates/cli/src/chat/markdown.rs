@@ -9,7 +9,9 @@ use super::look::Look;
 use super::rows::{Fit, Row, clean};
 use super::table::Table;
 
-const OPTIONS: Options = Options::ENABLE_TABLES.union(Options::ENABLE_STRIKETHROUGH).union(Options::ENABLE_TASKLISTS);
+const OPTIONS: Options = Options::ENABLE_TABLES
+    .union(Options::ENABLE_STRIKETHROUGH)
+    .union(Options::ENABLE_TASKLISTS);
 
 /// Where the last block of a text begins: nothing that follows can change what is before it.
 pub(crate) fn last_block(text: &str) -> usize {
@@ -102,9 +104,12 @@ impl Page {
             Event::HardBreak => self.end_of_words(),
             Event::Rule => {
                 self.between_blocks();
-                self.rows.push(Row::of("─".repeat(self.width.min(40)), self.look.quiet()).fit(Fit::Cut));
+                self.rows
+                    .push(Row::of("─".repeat(self.width.min(40)), self.look.quiet()).fit(Fit::Cut));
             }
-            Event::TaskListMarker(done) => self.say(if done { "[x] " } else { "[ ] " }, self.style()),
+            Event::TaskListMarker(done) => {
+                self.say(if done { "[x] " } else { "[ ] " }, self.style())
+            }
             _ => {}
         }
     }
@@ -124,7 +129,10 @@ impl Page {
             }
             Tag::BlockQuote(_) => {
                 self.between_blocks();
-                self.marks.push(Mark { first: None, rest: Span::styled("│ ", look.quiet()) });
+                self.marks.push(Mark {
+                    first: None,
+                    rest: Span::styled("│ ", look.quiet()),
+                });
             }
             Tag::CodeBlock(kind) => {
                 self.end_of_words();
@@ -152,11 +160,18 @@ impl Page {
                     _ => "• ".to_owned(),
                 };
                 let rest = Span::raw(" ".repeat(mark.chars().count()));
-                self.marks.push(Mark { first: Some(Span::styled(mark, look.quiet())), rest });
+                self.marks.push(Mark {
+                    first: Some(Span::styled(mark, look.quiet())),
+                    rest,
+                });
             }
-            Tag::Emphasis => self.styles.push(self.style().add_modifier(Modifier::ITALIC)),
+            Tag::Emphasis => self
+                .styles
+                .push(self.style().add_modifier(Modifier::ITALIC)),
             Tag::Strong => self.styles.push(self.style().add_modifier(Modifier::BOLD)),
-            Tag::Strikethrough => self.styles.push(self.style().add_modifier(Modifier::CROSSED_OUT)),
+            Tag::Strikethrough => self
+                .styles
+                .push(self.style().add_modifier(Modifier::CROSSED_OUT)),
             Tag::Link { dest_url, .. } => {
                 self.styles.push(self.style().patch(look.link()));
                 self.link = Some((dest_url.to_string(), String::new()));
@@ -208,7 +223,11 @@ impl Page {
                 // An item without words is one all the same.
                 if self.marks.last().is_some_and(|mark| mark.first.is_some()) {
                     let (lead, hang) = self.marks();
-                    self.rows.push(Row { lead, hang, ..Row::default() });
+                    self.rows.push(Row {
+                        lead,
+                        hang,
+                        ..Row::default()
+                    });
                 }
                 self.marks.pop();
             }
@@ -222,7 +241,10 @@ impl Page {
                     && address != words
                     && address.strip_prefix("mailto:") != Some(&words)
                 {
-                    self.say(&format!(" ({address})"), self.style().patch(self.look.quiet()));
+                    self.say(
+                        &format!(" ({address})"),
+                        self.style().patch(self.look.quiet()),
+                    );
                 }
             }
             TagEnd::TableCell => {
@@ -235,8 +257,13 @@ impl Page {
                 let (lead, hang) = self.marks();
                 let indent: usize = hang.iter().map(Span::width).sum();
                 let table = self.table.take().unwrap_or_default();
-                for (at, mut row) in table.rows(self.width.saturating_sub(indent), self.look).into_iter().enumerate() {
-                    row.lead.splice(0..0, if at == 0 { lead.clone() } else { hang.clone() });
+                for (at, mut row) in table
+                    .rows(self.width.saturating_sub(indent), self.look)
+                    .into_iter()
+                    .enumerate()
+                {
+                    row.lead
+                        .splice(0..0, if at == 0 { lead.clone() } else { hang.clone() });
                     row.hang.splice(0..0, hang.clone());
                     self.rows.push(row);
                 }
@@ -272,22 +299,40 @@ impl Page {
         }
         let body = std::mem::take(&mut self.words);
         let (lead, hang) = self.marks();
-        self.rows.push(Row { lead, hang, body, fit: Fit::Words });
+        self.rows.push(Row {
+            lead,
+            hang,
+            body,
+            fit: Fit::Words,
+        });
     }
 
     /// What stands before the next row, and before its other lines.
     fn marks(&mut self) -> (Vec<Span<'static>>, Vec<Span<'static>>) {
         let hang = self.marks.iter().map(|mark| mark.rest.clone()).collect();
-        let lead = self.marks.iter_mut().map(|mark| mark.first.take().unwrap_or_else(|| mark.rest.clone())).collect();
+        let lead = self
+            .marks
+            .iter_mut()
+            .map(|mark| mark.first.take().unwrap_or_else(|| mark.rest.clone()))
+            .collect();
         (lead, hang)
     }
 
     /// Blocks are kept apart, but not those of a list.
     fn between_blocks(&mut self) {
         self.end_of_words();
-        if self.lists.is_empty() && self.rows.last().is_some_and(|row| !row.is_blank() || !row.lead.is_empty()) {
+        if self.lists.is_empty()
+            && self
+                .rows
+                .last()
+                .is_some_and(|row| !row.is_blank() || !row.lead.is_empty())
+        {
             let (lead, hang) = self.marks();
-            self.rows.push(Row { lead: lead.clone(), hang, ..Row::default() });
+            self.rows.push(Row {
+                lead: lead.clone(),
+                hang,
+                ..Row::default()
+            });
         }
     }
 }
@@ -319,7 +364,14 @@ mod tests {
     #[test]
     fn emphasis_and_code_have_their_styles() {
         let rows = markdown("**bold** *slanted* `code`", 40, Look::Colour);
-        let style = |words: &str| rows[0].body.iter().find(|span| span.content == words).unwrap().style;
+        let style = |words: &str| {
+            rows[0]
+                .body
+                .iter()
+                .find(|span| span.content == words)
+                .unwrap()
+                .style
+        };
         assert!(style("bold").add_modifier.contains(Modifier::BOLD));
         assert!(style("slanted").add_modifier.contains(Modifier::ITALIC));
         assert_eq!(style("code"), Look::Colour.code());
@@ -333,7 +385,10 @@ mod tests {
             ("one\n\n- a\n- b", "- a\n- b"),
             ("one\n\n```js\nlet a;\n\nlet b;", "```js\nlet a;\n\nlet b;"),
             ("a\n\n    code", "    code"),
-            ("x\n\n| a | b |\n|---|---|\n| 1 |", "| a | b |\n|---|---|\n| 1 |"),
+            (
+                "x\n\n| a | b |\n|---|---|\n| 1 |",
+                "| a | b |\n|---|---|\n| 1 |",
+            ),
         ] {
             assert_eq!(&text[last_block(text)..], rest, "{text:?}");
         }
@@ -357,7 +412,13 @@ mod tests {
         }
         early.push(Row::blank());
         early.extend(markdown(&PAGE[done..], 40, Look::Plain));
-        let text = |rows: &[Row]| fitted(rows, 40).iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
+        let text = |rows: &[Row]| {
+            fitted(rows, 40)
+                .iter()
+                .map(ToString::to_string)
+                .collect::<Vec<_>>()
+                .join("\n")
+        };
         assert_eq!(text(&early), text(&markdown(PAGE, 40, Look::Plain)));
     }
 }

@@ -60,7 +60,10 @@ fn open(args: ChatArgs, opening: Opening) -> Result<Exit> {
     terminal::must_be_there()?;
     let setup = assembly::setup(&args.place)?;
     // Two threads beside the one that draws: a script that holds one leaves the other.
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()?;
     let (chat, ended) = runtime.block_on(async {
         let mut chat = Chat::new(setup, args).await?;
         greet(&mut chat);
@@ -88,7 +91,13 @@ fn greet(chat: &mut Chat) {
         Span::styled("selvedge", look.strong()),
         Span::styled(format!(" {}  ", env!("CARGO_PKG_VERSION")), look.quiet()),
         Span::styled("/help", look.code()),
-        Span::styled(format!("  {}", one_line(&chat.setup().directory.display().to_string())), look.quiet()),
+        Span::styled(
+            format!(
+                "  {}",
+                one_line(&chat.setup().directory.display().to_string())
+            ),
+            look.quiet(),
+        ),
     ];
     chat.say(vec![Row::spans(body).fit(Fit::Cut), Row::blank()]);
 }

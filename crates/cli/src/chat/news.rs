@@ -43,8 +43,7 @@ pub(crate) fn news(turn_diff: TurnDiff) -> (UnboundedSender<News>, UnboundedRece
     let (forward, receiver) = unbounded_channel();
     tokio::spawn(async move {
         while let Some(news) = raw.recv().await {
-            let changed =
-                matches!(&news, News::Event(Event::CallFinished { call, .. }) if changes(&call.tool, call.status));
+            let changed = matches!(&news, News::Event(Event::CallFinished { call, .. }) if changes(&call.tool, call.status));
             if forward.send(news).is_err() {
                 return;
             }
@@ -52,7 +51,10 @@ pub(crate) fn news(turn_diff: TurnDiff) -> (UnboundedSender<News>, UnboundedRece
                 let turn_diff = turn_diff.clone();
                 let diff = tokio::task::spawn_blocking(move || turn_diff.diff().text).await;
                 let diff = diff.unwrap_or_default();
-                if forward.send(News::Event(Event::DiffUpdated { diff })).is_err() {
+                if forward
+                    .send(News::Event(Event::DiffUpdated { diff }))
+                    .is_err()
+                {
                     return;
                 }
             }
@@ -73,7 +75,10 @@ impl Approver for InTheChat {
     fn ask<'a>(&'a self, request: &'a ApprovalRequest) -> BoxFuture<'a, ApprovalDecision> {
         async move {
             let (reply, answer) = oneshot::channel();
-            let question = Question { request: request.clone(), reply };
+            let question = Question {
+                request: request.clone(),
+                reply,
+            };
             if self.0.send(News::Question(question)).is_err() {
                 return ApprovalDecision::Later;
             }
@@ -89,7 +94,11 @@ impl AskPerson for InTheChat {
         async move {
             let form = Form::read(&wanted.request)?;
             let (reply, answer) = oneshot::channel();
-            let question = FormQuestion { server: wanted.server.clone(), form, reply };
+            let question = FormQuestion {
+                server: wanted.server.clone(),
+                form,
+                reply,
+            };
             // A chat that is gone answers nothing.
             let gone = || "the chat is over".to_owned();
             self.0.send(News::Form(question)).map_err(|_| gone())?;

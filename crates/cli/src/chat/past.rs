@@ -20,10 +20,17 @@ pub(crate) fn past(session: &Session, width: usize, look: Look) -> Vec<Row> {
     let from = session.turn().saturating_sub(TURNS - 1).max(1);
     let mut rows = Vec::new();
     if from > 1 {
-        rows.push(Row::of(format!("… {} earlier turns", from - 1), look.quiet()));
+        rows.push(Row::of(
+            format!("… {} earlier turns", from - 1),
+            look.quiet(),
+        ));
         rows.push(Row::blank());
     }
-    let shown: Vec<&TurnItem> = history.iter().filter(|(turn, _)| *turn >= from).map(|(_, item)| item).collect();
+    let shown: Vec<&TurnItem> = history
+        .iter()
+        .filter(|(turn, _)| *turn >= from)
+        .map(|(_, item)| item)
+        .collect();
     for (at, item) in shown.iter().enumerate() {
         let more = item_rows(item, width, look);
         if more.is_empty() {
@@ -31,9 +38,15 @@ pub(crate) fn past(session: &Session, width: usize, look: Look) -> Vec<Row> {
         }
         rows.extend(more);
         let calls = |item: Option<&&TurnItem>| {
-            matches!(item, Some(TurnItem::Item(Item::FunctionCall(_) | Item::FunctionCallOutput(_))))
+            matches!(
+                item,
+                Some(TurnItem::Item(
+                    Item::FunctionCall(_) | Item::FunctionCallOutput(_)
+                ))
+            )
         };
-        let goes_on = matches!(item, TurnItem::ScriptToolCall(_)) || calls(Some(item)) && calls(shown.get(at + 1));
+        let goes_on = matches!(item, TurnItem::ScriptToolCall(_))
+            || calls(Some(item)) && calls(shown.get(at + 1));
         if !goes_on {
             rows.push(Row::blank());
         }
@@ -43,36 +56,62 @@ pub(crate) fn past(session: &Session, width: usize, look: Look) -> Vec<Row> {
 
 fn item_rows(item: &TurnItem, width: usize, look: Look) -> Vec<Row> {
     match item {
-        TurnItem::Item(Item::Message(message)) if message.role == Role::User => asked(&message.text(), look),
+        TurnItem::Item(Item::Message(message)) if message.role == Role::User => {
+            asked(&message.text(), look)
+        }
         TurnItem::Item(Item::Message(message)) => markdown(&message.text(), width, look),
         TurnItem::Item(Item::Reasoning(_)) => vec![Row::of("· thought", look.quiet())],
-        TurnItem::Item(Item::FunctionCall(FunctionCall { name, arguments, .. })) => {
+        TurnItem::Item(Item::FunctionCall(FunctionCall {
+            name, arguments, ..
+        })) => {
             let body = vec![
                 Span::raw(one_line(name)),
-                Span::styled(format!(" {}", short(&one_line(arguments), 100)), look.quiet()),
+                Span::styled(
+                    format!(" {}", short(&one_line(arguments), 100)),
+                    look.quiet(),
+                ),
             ];
             vec![Row::spans(body).fit(Fit::Cut).behind(Span::raw("  · "))]
         }
         TurnItem::Item(Item::FunctionCallOutput(output)) => call_result(output, look),
         TurnItem::Item(Item::Native(_)) => Vec::new(),
-        TurnItem::ScriptToolCall(ScriptToolCall { id, language, source_code, .. }) => {
-            script_head(id, language, source_code, look)
-        }
+        TurnItem::ScriptToolCall(ScriptToolCall {
+            id,
+            language,
+            source_code,
+            ..
+        }) => script_head(id, language, source_code, look),
         TurnItem::ScriptToolCallOutput(output) => {
             let call = |call: &selvedge_protocol::CallRecord| {
                 let words = format!("{}  {}", one_line(&call.tool), call.status.as_str());
-                Row::of(words, look.quiet()).fit(Fit::Cut).behind(Span::raw("  · "))
+                Row::of(words, look.quiet())
+                    .fit(Fit::Cut)
+                    .behind(Span::raw("  · "))
             };
-            output.calls.iter().take(LINES).map(call).chain(script_result(output, look)).collect()
+            output
+                .calls
+                .iter()
+                .take(LINES)
+                .map(call)
+                .chain(script_result(output, look))
+                .collect()
         }
     }
 }
 
 fn call_result(output: &FunctionCallOutput, look: Look) -> Vec<Row> {
-    let (mark, style) = if output.failed { ("✗", look.bad()) } else { ("✓", look.good()) };
+    let (mark, style) = if output.failed {
+        ("✗", look.bad())
+    } else {
+        ("✓", look.good())
+    };
     let text = output.text();
     let first = short(&one_line(text.lines().next().unwrap_or_default()), 200);
-    vec![Row::of(first, look.quiet()).fit(Fit::Cut).behind(Span::styled(format!("    {mark} "), style))]
+    vec![
+        Row::of(first, look.quiet())
+            .fit(Fit::Cut)
+            .behind(Span::styled(format!("    {mark} "), style)),
+    ]
 }
 
 /// What a person asked.
@@ -80,12 +119,19 @@ pub(crate) fn asked(text: &str, look: Look) -> Vec<Row> {
     let text = clean(text.trim_end());
     let lines: Vec<&str> = text.lines().collect();
     let row = |(at, line): (usize, &&str)| {
-        let mark = if at == 0 { Span::styled("› ", look.person()) } else { Span::raw("  ") };
+        let mark = if at == 0 {
+            Span::styled("› ", look.person())
+        } else {
+            Span::raw("  ")
+        };
         Row::of((*line).to_owned(), look.strong()).behind(mark)
     };
     let mut rows: Vec<Row> = lines.iter().take(LINES).enumerate().map(row).collect();
     if lines.len() > LINES {
-        rows.push(Row::of(format!("  … {} more lines", lines.len() - LINES), look.quiet()));
+        rows.push(Row::of(
+            format!("  … {} more lines", lines.len() - LINES),
+            look.quiet(),
+        ));
     }
     rows
 }

@@ -66,7 +66,13 @@ pub(crate) enum Pressed {
 
 impl Asking {
     pub(crate) fn new(question: Question, now: Instant) -> Self {
-        Self { question, quiet_since: now, state: State::NotYet, answers: Vec::new(), mode: Mode::All }
+        Self {
+            question,
+            quiet_since: now,
+            state: State::NotYet,
+            answers: Vec::new(),
+            mode: Mode::All,
+        }
     }
 
     /// Nobody waits for an answer any more.
@@ -81,7 +87,11 @@ impl Asking {
 
     /// Whether a script asks, which can be put away until there is an answer.
     pub(crate) fn is_of_script(&self) -> bool {
-        self.question.request.script_id.as_deref().is_some_and(|id| id.starts_with("scr_"))
+        self.question
+            .request
+            .script_id
+            .as_deref()
+            .is_some_and(|id| id.starts_with("scr_"))
     }
 
     /// Whether it came up on the way of a call that runs: what is asked there has no arguments.
@@ -145,7 +155,10 @@ impl Asking {
     }
 
     fn answer(&mut self, key: KeyEvent, words: &mut Editor) -> Pressed {
-        if key.modifiers.intersects(KeyModifiers::CONTROL | KeyModifiers::ALT) {
+        if key
+            .modifiers
+            .intersects(KeyModifiers::CONTROL | KeyModifiers::ALT)
+        {
             return Pressed::NotMine;
         }
         match key.code {
@@ -173,7 +186,9 @@ impl Asking {
             Mode::Each => self.answers.push(answer),
         }
         if self.answers.len() == calls {
-            return Pressed::Decided(ApprovalDecision::Answered(std::mem::take(&mut self.answers)));
+            return Pressed::Decided(ApprovalDecision::Answered(std::mem::take(
+                &mut self.answers,
+            )));
         }
         Pressed::Taken
     }
@@ -186,14 +201,20 @@ impl Asking {
     fn asked_now(&self) -> &[GatedCall] {
         match self.mode {
             Mode::All => self.calls(),
-            Mode::Each => self.calls().get(self.answers.len()..=self.answers.len()).unwrap_or_default(),
+            Mode::Each => self
+                .calls()
+                .get(self.answers.len()..=self.answers.len())
+                .unwrap_or_default(),
         }
     }
 
     /// What "always" would allow; `None` where that would be too much.
     fn rule(&self) -> Option<String> {
         let calls = self.asked_now();
-        let mut rules: Vec<&str> = calls.iter().filter_map(|call| call.preview.rule.as_deref()).collect();
+        let mut rules: Vec<&str> = calls
+            .iter()
+            .filter_map(|call| call.preview.rule.as_deref())
+            .collect();
         let all = rules.len() == calls.len() && !rules.is_empty();
         rules.dedup();
         all.then(|| rules.join(", "))
@@ -206,7 +227,10 @@ impl Asking {
             [_] => "this needs an answer:".to_owned(),
             calls => format!("these {} calls need an answer:", calls.len()),
         };
-        let mut rows = vec![Row::blank(), Row::of(head, look.asks()).behind(Span::styled("? ", look.asks()))];
+        let mut rows = vec![
+            Row::blank(),
+            Row::of(head, look.asks()).behind(Span::styled("? ", look.asks())),
+        ];
         rows.extend(calls.iter().flat_map(|call| describe(call, look)));
         rows.push(Row::blank());
         rows
@@ -233,8 +257,14 @@ impl Asking {
     }
 
     fn keys(&self, look: Look) -> Row {
-        let mut keys = vec![("y", "once".to_owned()), ("s", "for this script".to_owned())];
-        keys.extend(self.rule().map(|rule| ("a", format!("always, for {}", one_line(&rule)))));
+        let mut keys = vec![
+            ("y", "once".to_owned()),
+            ("s", "for this script".to_owned()),
+        ];
+        keys.extend(
+            self.rule()
+                .map(|rule| ("a", format!("always, for {}", one_line(&rule)))),
+        );
         keys.push(("n", "no".to_owned()));
         if self.mode == Mode::All && self.calls().len() > 1 {
             keys.push(("e", "each by itself".to_owned()));
@@ -280,11 +310,15 @@ fn answered(answer: &Answer) -> String {
 fn describe(call: &GatedCall, look: Look) -> Vec<Row> {
     let indent = |row: Row| row.behind(Span::raw("      "));
     // What a script says stays on its line: it could look like a question of ours.
-    let body =
-        vec![Span::styled(one_line(&call.tool), look.strong()), Span::raw(format!(": {}", one_line(&call.reason)))];
+    let body = vec![
+        Span::styled(one_line(&call.tool), look.strong()),
+        Span::raw(format!(": {}", one_line(&call.reason))),
+    ];
     let mut rows = vec![Row::spans(body).behind(Span::raw("  "))];
     match &call.preview.view {
-        Some(View::Diff(text)) => rows.extend(diff::rows(text, VIEW_LINES, look).into_iter().map(indent)),
+        Some(View::Diff(text)) => {
+            rows.extend(diff::rows(text, VIEW_LINES, look).into_iter().map(indent))
+        }
         // What the reason says already is not said twice.
         Some(View::Commands(commands)) if !call.reason.contains(commands.as_str()) => {
             rows.extend(block(commands).into_iter().map(indent));
@@ -293,20 +327,28 @@ fn describe(call: &GatedCall, look: Look) -> Vec<Row> {
     }
     if let Some(snippet) = &call.snippet {
         let quiet = |mut row: Row| {
-            row.body.iter_mut().for_each(|span| span.style = look.quiet());
+            row.body
+                .iter_mut()
+                .for_each(|span| span.style = look.quiet());
             row
         };
         rows.extend(block(snippet).into_iter().map(quiet).map(indent));
     }
     if let Some(context) = &call.context {
-        rows.push(Row::of(format!("it says: {}", one_line(context)), look.quiet()).behind(Span::raw("    ")));
+        rows.push(
+            Row::of(format!("it says: {}", one_line(context)), look.quiet())
+                .behind(Span::raw("    ")),
+        );
     }
     rows
 }
 
 fn block(text: &str) -> Vec<Row> {
     let text = clean(text);
-    ends(&text, VIEW_LINES).iter().map(|line| Row::of(line.text(), Style::new())).collect()
+    ends(&text, VIEW_LINES)
+        .iter()
+        .map(|line| Row::of(line.text(), Style::new()))
+        .collect()
 }
 
 #[cfg(test)]
@@ -323,13 +365,23 @@ mod tests {
             context: Some("old\nbuild".into()),
             line: Some(1),
             snippet: Some("> 1 | await tools.exec()".into()),
-            preview: Preview { view: None, rule: rule.map(str::to_owned) },
+            preview: Preview {
+                view: None,
+                rule: rule.map(str::to_owned),
+            },
         }
     }
 
-    fn asking(calls: Vec<GatedCall>, now: Instant) -> (Asking, oneshot::Receiver<ApprovalDecision>) {
+    fn asking(
+        calls: Vec<GatedCall>,
+        now: Instant,
+    ) -> (Asking, oneshot::Receiver<ApprovalDecision>) {
         let (reply, answer) = oneshot::channel();
-        let request = ApprovalRequest { id: "apr_1".into(), script_id: None, calls };
+        let request = ApprovalRequest {
+            id: "apr_1".into(),
+            script_id: None,
+            calls,
+        };
         (Asking::new(Question { request, reply }, now), answer)
     }
 
@@ -342,10 +394,16 @@ mod tests {
         let now = Instant::now();
         let (mut asking, _answer) = asking(vec![call("exec", None)], now);
         let mut words = Editor::default();
-        assert_eq!(asking.press(key('y'), &mut words, now + QUIET / 2), Pressed::NotMine);
+        assert_eq!(
+            asking.press(key('y'), &mut words, now + QUIET / 2),
+            Pressed::NotMine
+        );
         // Each key begins the wait anew.
         asking.open_if_quiet(now + QUIET);
-        assert_eq!(asking.press(key('y'), &mut words, now + QUIET), Pressed::NotMine);
+        assert_eq!(
+            asking.press(key('y'), &mut words, now + QUIET),
+            Pressed::NotMine
+        );
         asking.open_if_quiet(now + QUIET * 2);
         let once = Pressed::Decided(ApprovalDecision::Answered(vec![Answer::Once]));
         assert_eq!(asking.press(key('y'), &mut words, now + QUIET * 2), once);
@@ -357,29 +415,63 @@ mod tests {
         let (mut asking, _answer) = asking(vec![call("exec", None)], now);
         asking.open_if_quiet(now + QUIET);
         let mut words = Editor::default();
-        assert_eq!(asking.press(key('a'), &mut words, now), Pressed::Taken, "there is no rule");
-        assert!(!asking.rows(Look::Plain).last().unwrap().plain().contains("always"));
+        assert_eq!(
+            asking.press(key('a'), &mut words, now),
+            Pressed::Taken,
+            "there is no rule"
+        );
+        assert!(
+            !asking
+                .rows(Look::Plain)
+                .last()
+                .unwrap()
+                .plain()
+                .contains("always")
+        );
         assert_eq!(asking.press(key('n'), &mut words, now), Pressed::Taken);
         for letter in "use y".chars() {
             assert_eq!(asking.press(key(letter), &mut words, now), Pressed::Taken);
         }
         let no = ApprovalDecision::Answered(vec![Answer::No(Some("use y".into()))]);
-        assert_eq!(asking.press(KeyEvent::from(KeyCode::Enter), &mut words, now), Pressed::Decided(no));
+        assert_eq!(
+            asking.press(KeyEvent::from(KeyCode::Enter), &mut words, now),
+            Pressed::Decided(no)
+        );
     }
 
     #[test]
     fn several_calls_are_answered_at_once_or_each_by_itself() {
         let now = Instant::now();
-        let (mut asking, _answer) = asking(vec![call("exec", Some("`rm …`")), call("write_file", None)], now);
+        let (mut asking, _answer) = asking(
+            vec![call("exec", Some("`rm …`")), call("write_file", None)],
+            now,
+        );
         asking.open_if_quiet(now + QUIET);
         let mut words = Editor::default();
-        assert!(asking.rows(Look::Plain).last().unwrap().plain().contains("e each by itself"));
+        assert!(
+            asking
+                .rows(Look::Plain)
+                .last()
+                .unwrap()
+                .plain()
+                .contains("e each by itself")
+        );
         assert_eq!(asking.press(key('e'), &mut words, now), Pressed::Taken);
-        assert!(asking.rows(Look::Plain).last().unwrap().plain().contains("a always, for `rm …`"));
+        assert!(
+            asking
+                .rows(Look::Plain)
+                .last()
+                .unwrap()
+                .plain()
+                .contains("a always, for `rm …`")
+        );
         assert_eq!(asking.press(key('a'), &mut words, now), Pressed::Taken);
         assert_eq!(asking.press(key('n'), &mut words, now), Pressed::Taken);
         let decision = ApprovalDecision::Answered(vec![Answer::Always, Answer::No(None)]);
-        assert_eq!(asking.press(KeyEvent::from(KeyCode::Enter), &mut words, now), Pressed::Decided(decision));
+        assert_eq!(
+            asking.press(KeyEvent::from(KeyCode::Enter), &mut words, now),
+            Pressed::Decided(decision)
+        );
     }
 
     #[test]

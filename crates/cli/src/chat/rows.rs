@@ -43,7 +43,10 @@ impl Row {
     }
 
     pub(crate) fn spans(body: Vec<Span<'static>>) -> Self {
-        Self { body, ..Self::default() }
+        Self {
+            body,
+            ..Self::default()
+        }
     }
 
     /// The same behind this, the lines after the first one as far in.
@@ -66,7 +69,11 @@ impl Row {
     /// The words alone, for whoever looks at a test.
     #[cfg(test)]
     pub(crate) fn plain(&self) -> String {
-        self.lead.iter().chain(&self.body).map(|span| span.content.as_ref()).collect()
+        self.lead
+            .iter()
+            .chain(&self.body)
+            .map(|span| span.content.as_ref())
+            .collect()
     }
 
     /// The row in lines of at most this width.
@@ -153,7 +160,11 @@ fn letters(spans: &[Span<'_>]) -> Vec<Letter> {
     let mut letters = Vec::new();
     for span in spans {
         for text in span.content.graphemes(true) {
-            letters.push(Letter { text: text.to_owned(), width: text.width(), style: span.style });
+            letters.push(Letter {
+                text: text.to_owned(),
+                width: text.width(),
+                style: span.style,
+            });
         }
     }
     letters
@@ -175,8 +186,14 @@ fn break_words(letters: &[Letter], first: usize, rest: usize) -> Vec<Vec<Letter>
     let mut at = 0;
     while at < letters.len() {
         let room = if lines.is_empty() { first } else { rest };
-        let spaces = letters[at..].iter().take_while(|letter| letter.is_space()).count();
-        let word = letters[at + spaces..].iter().take_while(|letter| !letter.is_space()).count();
+        let spaces = letters[at..]
+            .iter()
+            .take_while(|letter| letter.is_space())
+            .count();
+        let word = letters[at + spaces..]
+            .iter()
+            .take_while(|letter| !letter.is_space())
+            .count();
         let piece = &letters[at..at + spaces + word];
         let width: usize = piece.iter().map(|letter| letter.width).sum();
         if used + width <= room {
@@ -187,7 +204,11 @@ fn break_words(letters: &[Letter], first: usize, rest: usize) -> Vec<Vec<Letter>
         }
         if line.is_empty() || width - spaces > rest {
             // A word longer than a line is broken where the line ends.
-            let from = if line.is_empty() && !lines.is_empty() { spaces } else { 0 };
+            let from = if line.is_empty() && !lines.is_empty() {
+                spaces
+            } else {
+                0
+            };
             let mut taken = from;
             for letter in &piece[from..] {
                 if used + letter.width > room && !line.is_empty() {
@@ -237,7 +258,11 @@ fn cut(letters: Vec<Letter>, room: usize) -> Vec<Letter> {
     let mut shown: Vec<Letter> = Vec::new();
     for letter in letters {
         if used + letter.width + 1 > room {
-            shown.push(Letter { text: "…".to_owned(), width: 1, style: letter.style });
+            shown.push(Letter {
+                text: "…".to_owned(),
+                width: 1,
+                style: letter.style,
+            });
             break;
         }
         used += letter.width;
@@ -267,7 +292,10 @@ mod tests {
         let joined: String = lines(&Row::of(text, Style::new()), 12).concat();
         assert_eq!(joined.replace(' ', ""), text.replace(' ', ""));
         for width in 1..60 {
-            for line in lines(&Row::of("漢字 and é🙂 wide letters", Style::new()), width.max(2)) {
+            for line in lines(
+                &Row::of("漢字 and é🙂 wide letters", Style::new()),
+                width.max(2),
+            ) {
                 assert!(line.width() <= width.max(2), "{line:?} in {width}");
             }
         }

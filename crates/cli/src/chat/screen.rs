@@ -38,7 +38,13 @@ pub(crate) struct Screen<W: Write> {
 impl<W: Write> Screen<W> {
     pub(crate) fn new(out: W, width: usize, height: usize) -> Self {
         let finished = VecDeque::new();
-        Self { out, width: width.max(1), height: height.max(2), drawn: Frame::default(), finished }
+        Self {
+            out,
+            width: width.max(1),
+            height: height.max(2),
+            drawn: Frame::default(),
+            finished,
+        }
     }
 
     pub(crate) fn width(&self) -> usize {
@@ -87,13 +93,23 @@ impl<W: Write> Screen<W> {
         let mut bytes: Vec<u8> = BEGIN.into();
         // Most terminals break long lines anew when they become narrower: then there are more of them above the cursor.
         let breaks = |line: &Line<'_>| line.width().max(1).div_ceil(self.width);
-        let above: usize = self.drawn.lines.iter().take(self.drawn.cursor.0).map(breaks).sum();
+        let above: usize = self
+            .drawn
+            .lines
+            .iter()
+            .take(self.drawn.cursor.0)
+            .map(breaks)
+            .sum();
         let shown = self.finished.iter().flat_map(|row| row.fitted(old_width));
         let mine: usize = shown.map(|line| breaks(&line)).sum::<usize>() + above;
         // Moving up ends at the top of the window.
         up(&mut bytes, mine.min(self.height.max(old_height)));
         bytes.extend(CLEAR_BELOW);
-        let lines: Vec<Line<'static>> = self.finished.iter().flat_map(|row| row.fitted(self.width)).collect();
+        let lines: Vec<Line<'static>> = self
+            .finished
+            .iter()
+            .flat_map(|row| row.fitted(self.width))
+            .collect();
         let room = self.height.saturating_sub(frame.lines.len());
         for line in &lines[lines.len().saturating_sub(room)..] {
             put(&mut bytes, line);
@@ -120,7 +136,11 @@ impl<W: Write> Screen<W> {
     fn bounded(&self, mut frame: Frame) -> Frame {
         let over = frame.lines.len().saturating_sub(self.room());
         frame.lines.drain(..over);
-        frame.cursor.0 = frame.cursor.0.saturating_sub(over).min(frame.lines.len().saturating_sub(1));
+        frame.cursor.0 = frame
+            .cursor
+            .0
+            .saturating_sub(over)
+            .min(frame.lines.len().saturating_sub(1));
         frame.cursor.1 = frame.cursor.1.min(self.width - 1);
         frame
     }
@@ -140,7 +160,12 @@ impl<W: Write> Screen<W> {
             move_to(bytes, &mut row, frame.lines.len(), old.len());
             bytes.extend(CLEAR_BELOW);
         }
-        move_to(bytes, &mut row, frame.cursor.0, old.len().max(frame.lines.len()));
+        move_to(
+            bytes,
+            &mut row,
+            frame.cursor.0,
+            old.len().max(frame.lines.len()),
+        );
         column(bytes, frame.cursor.1);
     }
 
@@ -164,7 +189,11 @@ fn draw(bytes: &mut Vec<u8>, frame: &Frame) {
         }
         put(bytes, line);
     }
-    up(bytes, frame.lines.len().saturating_sub(1) - frame.cursor.0.min(frame.lines.len().saturating_sub(1)));
+    up(
+        bytes,
+        frame.lines.len().saturating_sub(1)
+            - frame.cursor.0.min(frame.lines.len().saturating_sub(1)),
+    );
     column(bytes, frame.cursor.1);
 }
 
@@ -220,7 +249,9 @@ fn codes(style: Style) -> String {
         (Modifier::REVERSED, "7"),
         (Modifier::CROSSED_OUT, "9"),
     ];
-    let set = modifiers.iter().filter(|(modifier, _)| style.add_modifier.contains(*modifier));
+    let set = modifiers
+        .iter()
+        .filter(|(modifier, _)| style.add_modifier.contains(*modifier));
     let colour = style.fg.and_then(|colour| match colour {
         Color::Red => Some("31"),
         Color::Green => Some("32"),
@@ -230,7 +261,10 @@ fn codes(style: Style) -> String {
         Color::Cyan => Some("36"),
         _ => None,
     });
-    set.map(|(_, code)| *code).chain(colour).collect::<Vec<_>>().join(";")
+    set.map(|(_, code)| *code)
+        .chain(colour)
+        .collect::<Vec<_>>()
+        .join(";")
 }
 
 #[cfg(test)]
@@ -244,12 +278,21 @@ mod tests {
     }
 
     fn frame(lines: &[&str]) -> Frame {
-        let lines: Vec<Line<'static>> = lines.iter().map(|line| Line::from((*line).to_owned())).collect();
-        Frame { cursor: (lines.len() - 1, 1), lines }
+        let lines: Vec<Line<'static>> = lines
+            .iter()
+            .map(|line| Line::from((*line).to_owned()))
+            .collect();
+        Frame {
+            cursor: (lines.len() - 1, 1),
+            lines,
+        }
     }
 
     fn rows(lines: &[&str]) -> Vec<Row> {
-        lines.iter().map(|line| Row::of(*line, Style::new())).collect()
+        lines
+            .iter()
+            .map(|line| Row::of(*line, Style::new()))
+            .collect()
     }
 
     fn show(screen: &mut Screen<Vec<u8>>, terminal: &mut vt100::Parser) -> String {
@@ -260,51 +303,88 @@ mod tests {
     #[test]
     fn finished_lines_scroll_away_and_the_live_part_stays_below() {
         let (mut screen, mut terminal) = (Screen::new(Vec::new(), 20, 5), terminal(20, 5));
-        screen.paint(Vec::new(), frame(&["live", "> in", "status"])).unwrap();
+        screen
+            .paint(Vec::new(), frame(&["live", "> in", "status"]))
+            .unwrap();
         assert_eq!(show(&mut screen, &mut terminal), "live\n> in\nstatus");
         for number in 0..9 {
-            screen.paint(rows(&[&format!("line {number}")]), frame(&["> in", "status"])).unwrap();
+            screen
+                .paint(
+                    rows(&[&format!("line {number}")]),
+                    frame(&["> in", "status"]),
+                )
+                .unwrap();
         }
-        assert_eq!(show(&mut screen, &mut terminal), "line 6\nline 7\nline 8\n> in\nstatus");
+        assert_eq!(
+            show(&mut screen, &mut terminal),
+            "line 6\nline 7\nline 8\n> in\nstatus"
+        );
         terminal.screen_mut().set_scrollback(100);
-        assert!(terminal.screen().contents().starts_with("line 0\nline 1"), "nothing is lost");
+        assert!(
+            terminal.screen().contents().starts_with("line 0\nline 1"),
+            "nothing is lost"
+        );
     }
 
     #[test]
     fn the_live_part_grows_shrinks_and_changes_in_place() {
         let (mut screen, mut terminal) = (Screen::new(Vec::new(), 20, 8), terminal(20, 8));
-        for lines in [&["a", "b"][..], &["a", "c", "d", "e"], &["x"], &["x", "y", "z"], &["y"]] {
+        for lines in [
+            &["a", "b"][..],
+            &["a", "c", "d", "e"],
+            &["x"],
+            &["x", "y", "z"],
+            &["y"],
+        ] {
             screen.paint(Vec::new(), frame(lines)).unwrap();
             assert_eq!(show(&mut screen, &mut terminal), lines.join("\n"));
-            assert_eq!(terminal.screen().cursor_position(), (lines.len() as u16 - 1, 1));
+            assert_eq!(
+                terminal.screen().cursor_position(),
+                (lines.len() as u16 - 1, 1)
+            );
         }
     }
 
     #[test]
     fn too_many_live_lines_are_cut_at_the_top() {
         let (mut screen, mut terminal) = (Screen::new(Vec::new(), 20, 4), terminal(20, 4));
-        screen.paint(rows(&["done"]), frame(&["1", "2", "3", "4", "5"])).unwrap();
+        screen
+            .paint(rows(&["done"]), frame(&["1", "2", "3", "4", "5"]))
+            .unwrap();
         assert_eq!(show(&mut screen, &mut terminal), "done\n3\n4\n5");
     }
 
     #[test]
     fn another_size_shows_the_same_in_other_lines() {
         let (mut screen, mut terminal) = (Screen::new(Vec::new(), 30, 10), terminal(30, 10));
-        screen.paint(rows(&["some words that are rather long", "end"]), frame(&["live", "> in"])).unwrap();
+        screen
+            .paint(
+                rows(&["some words that are rather long", "end"]),
+                frame(&["live", "> in"]),
+            )
+            .unwrap();
         show(&mut screen, &mut terminal);
         let size = |n: u16| std::num::NonZeroU16::new(n).unwrap();
         terminal.screen_mut().set_size(size(10), size(12));
         screen.resize(12, 10, frame(&["live", "> in"])).unwrap();
-        assert_eq!(show(&mut screen, &mut terminal), "some words\nthat are\nrather long\nend\nlive\n> in");
+        assert_eq!(
+            show(&mut screen, &mut terminal),
+            "some words\nthat are\nrather long\nend\nlive\n> in"
+        );
         terminal.screen_mut().set_size(size(4), size(40));
         screen.resize(40, 4, frame(&["live", "> in"])).unwrap();
-        assert_eq!(show(&mut screen, &mut terminal), "some words that are rather long\nend\nlive\n> in");
+        assert_eq!(
+            show(&mut screen, &mut terminal),
+            "some words that are rather long\nend\nlive\n> in"
+        );
     }
 
     #[test]
     fn nothing_that_is_shown_steers_the_terminal() {
         let (mut screen, mut terminal) = (Screen::new(Vec::new(), 30, 5), terminal(30, 5));
-        screen.paint(rows(&["a\u{1b}[2Jb"]), frame(&["\u{7}live"])).unwrap();
+        screen
+            .paint(rows(&["a\u{1b}[2Jb"]), frame(&["\u{7}live"]))
+            .unwrap();
         // This terminal shows nothing for the sign that stands for what was taken out.
         assert_eq!(show(&mut screen, &mut terminal), "a[2Jb\nlive");
     }

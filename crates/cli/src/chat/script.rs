@@ -52,7 +52,10 @@ impl Script {
     pub(crate) fn notes(&self, look: Look) -> Vec<Row> {
         let mut rows = self.logs.clone();
         if self.logged > self.logs.len() {
-            rows.push(Row::of(format!("  … {} more lines logged", self.logged - self.logs.len()), look.quiet()));
+            rows.push(Row::of(
+                format!("  … {} more lines logged", self.logged - self.logs.len()),
+                look.quiet(),
+            ));
         }
         rows.extend(self.plan.iter().chain(&self.diffs).cloned());
         rows
@@ -67,7 +70,9 @@ pub(crate) fn plan_rows(plan: &[PlanStep], look: Look) -> Vec<Row> {
             StepStatus::InProgress => ("▸ ", look.strong()),
             StepStatus::Pending => ("· ", look.quiet()),
         };
-        Row::of(one_line(&step.step), style).behind(Span::styled(mark, style)).behind(Span::raw("    "))
+        Row::of(one_line(&step.step), style)
+            .behind(Span::styled(mark, style))
+            .behind(Span::raw("    "))
     };
     plan.iter().map(row).collect()
 }
@@ -76,13 +81,28 @@ pub(crate) fn plan_rows(plan: &[PlanStep], look: Look) -> Vec<Row> {
 pub(crate) fn script_head(id: &str, language: &str, source: &str, look: Look) -> Vec<Row> {
     let source = source.trim_matches('\n');
     let lines = source.lines().count();
-    let head = vec![Span::styled("▶ script", look.busy()), Span::styled(format!("  {id}"), look.quiet())];
+    let head = vec![
+        Span::styled("▶ script", look.busy()),
+        Span::styled(format!("  {id}"), look.quiet()),
+    ];
     let mut rows = vec![Row::spans(head).fit(Fit::Cut)];
     let indent = |row: Row| row.behind(Span::raw("    "));
-    let folded = if lines > SCRIPT_LINES { SCRIPT_LINES - 1 } else { lines };
-    rows.extend(code(language, source, look).into_iter().take(folded).map(indent));
+    let folded = if lines > SCRIPT_LINES {
+        SCRIPT_LINES - 1
+    } else {
+        lines
+    };
+    rows.extend(
+        code(language, source, look)
+            .into_iter()
+            .take(folded)
+            .map(indent),
+    );
     if lines > folded {
-        rows.push(indent(Row::of(format!("… {} more lines", lines - folded), look.quiet())));
+        rows.push(indent(Row::of(
+            format!("… {} more lines", lines - folded),
+            look.quiet(),
+        )));
     }
     rows
 }
@@ -93,27 +113,54 @@ pub(crate) fn script_result(output: &ScriptToolCallOutput, look: Look) -> Vec<Ro
     for part in &output.output {
         let text = match part {
             OutputPart::Text { text } => short(&one_line(text.trim()), 200),
-            OutputPart::Image { mime_type, .. } | OutputPart::Audio { mime_type, .. } => format!("[{mime_type}]"),
+            OutputPart::Image { mime_type, .. } | OutputPart::Audio { mime_type, .. } => {
+                format!("[{mime_type}]")
+            }
         };
         rows.push(Row::of(text, look.quiet()).behind(Span::raw("  ")));
     }
-    let time = took(Duration::from_secs_f64(output.metadata.duration_ms.max(0.0) / 1000.0));
+    let time = took(Duration::from_secs_f64(
+        output.metadata.duration_ms.max(0.0) / 1000.0,
+    ));
     let (mark, style, words) = match (&output.error, output.status) {
         (Some(error), _) => {
-            let place = error.line.map(|line| format!(" (line {line})")).unwrap_or_default();
-            ("✗ ", look.bad(), format!("{}: {}{place}", error.code, short(&one_line(&error.message), 400)))
+            let place = error
+                .line
+                .map(|line| format!(" (line {line})"))
+                .unwrap_or_default();
+            (
+                "✗ ",
+                look.bad(),
+                format!(
+                    "{}: {}{place}",
+                    error.code,
+                    short(&one_line(&error.message), 400)
+                ),
+            )
         }
-        (None, RunStatus::Suspended) => ("? ", look.asks(), "put away until somebody answers".to_owned()),
+        (None, RunStatus::Suspended) => (
+            "? ",
+            look.asks(),
+            "put away until somebody answers".to_owned(),
+        ),
         (None, _) => {
-            let value = output.summary.clone().or_else(|| output.output_json.clone());
+            let value = output
+                .summary
+                .clone()
+                .or_else(|| output.output_json.clone());
             let value = value.unwrap_or_else(|| "nothing".to_owned());
             ("◀ ", look.good(), short(&one_line(&value), 200))
         }
     };
-    let body = vec![Span::raw(words), Span::styled(format!("  {time}"), look.quiet())];
+    let body = vec![
+        Span::raw(words),
+        Span::styled(format!("  {time}"), look.quiet()),
+    ];
     rows.push(Row::spans(body).behind(Span::styled(mark, style)));
     for warning in &output.warnings {
-        rows.push(Row::of(format!("warning: {}", one_line(warning)), look.bad()).behind(Span::raw("  ")));
+        rows.push(
+            Row::of(format!("warning: {}", one_line(warning)), look.bad()).behind(Span::raw("  ")),
+        );
     }
     rows
 }
@@ -127,6 +174,9 @@ mod tests {
         let source: String = (0..30).map(|n| format!("line{n}();\n")).collect();
         let rows = script_head("scr_1", "ts", &source, Look::Plain);
         assert_eq!(rows.len(), 1 + SCRIPT_LINES);
-        assert_eq!(rows.last().map(Row::plain).as_deref(), Some("    … 19 more lines"));
+        assert_eq!(
+            rows.last().map(Row::plain).as_deref(),
+            Some("    … 19 more lines")
+        );
     }
 }

@@ -28,7 +28,9 @@ pub(crate) struct Status {
 impl Status {
     /// How much of the context is left, in percent.
     pub(crate) fn left(&self) -> u64 {
-        100 - (self.context.min(self.window) * 100).checked_div(self.window).unwrap_or(0)
+        100 - (self.context.min(self.window) * 100)
+            .checked_div(self.window)
+            .unwrap_or(0)
     }
 
     pub(crate) fn line(&self, width: usize, look: Look) -> Line<'static> {
@@ -37,22 +39,46 @@ impl Status {
             SandboxPolicy::WorkspaceWrite => "workspace-write",
             SandboxPolicy::DangerFullAccess => "full access",
         };
-        let tokens = format!("{} in, {} out", count(self.usage.input_tokens), count(self.usage.output_tokens));
+        let tokens = format!(
+            "{} in, {} out",
+            count(self.usage.input_tokens),
+            count(self.usage.output_tokens)
+        );
         // In the order they are shown, each with how important it is.
         let facts = [
             (5, short(&self.model, 30)),
             (2, tokens),
-            (3, self.cost.filter(|cost| *cost > 0.0).map(|cost| format!("${cost:.2}")).unwrap_or_default()),
+            (
+                3,
+                self.cost
+                    .filter(|cost| *cost > 0.0)
+                    .map(|cost| format!("${cost:.2}"))
+                    .unwrap_or_default(),
+            ),
             (4, format!("{}% left", self.left())),
             (6, sandbox.to_owned()),
             (1, self.session.clone().unwrap_or_default()),
         ];
-        let mut facts: Vec<(u8, String)> = facts.into_iter().filter(|(_, fact)| !fact.is_empty()).collect();
+        let mut facts: Vec<(u8, String)> = facts
+            .into_iter()
+            .filter(|(_, fact)| !fact.is_empty())
+            .collect();
         let text = |facts: &[(u8, String)]| {
-            format!("  {}", facts.iter().map(|(_, fact)| fact.as_str()).collect::<Vec<_>>().join(" · "))
+            format!(
+                "  {}",
+                facts
+                    .iter()
+                    .map(|(_, fact)| fact.as_str())
+                    .collect::<Vec<_>>()
+                    .join(" · ")
+            )
         };
         while facts.len() > 1 && text(&facts).width() > width {
-            let least = facts.iter().enumerate().min_by_key(|(_, (weight, _))| *weight).map_or(0, |(at, _)| at);
+            let least = facts
+                .iter()
+                .enumerate()
+                .min_by_key(|(_, (weight, _))| *weight)
+                .map_or(0, |(at, _)| at);
             facts.remove(least);
         }
         Line::from(Span::styled(short(&text(&facts), width), look.quiet()))
@@ -77,7 +103,11 @@ mod tests {
     fn in_a_narrow_window_the_least_important_goes_first() {
         let status = Status {
             model: "gpt-5.2-codex".into(),
-            usage: Usage { input_tokens: 12_345, output_tokens: 678, ..Usage::default() },
+            usage: Usage {
+                input_tokens: 12_345,
+                output_tokens: 678,
+                ..Usage::default()
+            },
             cost: Some(0.123),
             context: 30_000,
             window: 200_000,
@@ -85,8 +115,14 @@ mod tests {
             session: Some("ses_7k2m4x".into()),
         };
         let line = |width| status.line(width, Look::Plain).to_string();
-        assert_eq!(line(90), "  gpt-5.2-codex · 12.3k in, 678 out · $0.12 · 85% left · workspace-write · ses_7k2m4x");
-        assert_eq!(line(60), "  gpt-5.2-codex · $0.12 · 85% left · workspace-write");
+        assert_eq!(
+            line(90),
+            "  gpt-5.2-codex · 12.3k in, 678 out · $0.12 · 85% left · workspace-write · ses_7k2m4x"
+        );
+        assert_eq!(
+            line(60),
+            "  gpt-5.2-codex · $0.12 · 85% left · workspace-write"
+        );
         assert_eq!(line(40), "  gpt-5.2-codex · workspace-write");
         assert_eq!(line(10), "  workspa…");
     }

@@ -33,13 +33,19 @@ impl Table {
     }
 
     pub(crate) fn rows(&self, width: usize, look: Look) -> Vec<Row> {
-        let Some(head) = self.lines.first() else { return Vec::new() };
+        let Some(head) = self.lines.first() else {
+            return Vec::new();
+        };
         match self.widths(width) {
             Some(widths) => {
                 let mut rows = line_rows(head, &widths, look.strong(), look);
                 let rule: Vec<String> = widths.iter().map(|width| "─".repeat(*width)).collect();
                 rows.push(Row::of(rule.join("─┼─"), look.quiet()).fit(Fit::Cut));
-                rows.extend(self.lines[1..].iter().flat_map(|line| line_rows(line, &widths, Style::new(), look)));
+                rows.extend(
+                    self.lines[1..]
+                        .iter()
+                        .flat_map(|line| line_rows(line, &widths, Style::new(), look)),
+                );
                 rows
             }
             None => self.as_list(look),
@@ -51,7 +57,11 @@ impl Table {
         let columns = self.lines.iter().map(Vec::len).max()?;
         let need = |column: usize| {
             let cells = self.lines.iter().filter_map(|line| line.get(column));
-            cells.map(|cell| cell.iter().map(Span::width).sum()).max().unwrap_or(0).max(1)
+            cells
+                .map(|cell| cell.iter().map(Span::width).sum())
+                .max()
+                .unwrap_or(0)
+                .max(1)
         };
         let mut widths: Vec<usize> = (0..columns).map(need).collect();
         let room = width.checked_sub(GAP.chars().count() * columns.saturating_sub(1))?;
@@ -66,17 +76,27 @@ impl Table {
     }
 
     fn as_list(&self, look: Look) -> Vec<Row> {
-        let Some((head, lines)) = self.lines.split_first() else { return Vec::new() };
+        let Some((head, lines)) = self.lines.split_first() else {
+            return Vec::new();
+        };
         let mut rows = Vec::new();
         for line in lines {
             if !rows.is_empty() {
                 rows.push(Row::blank());
             }
             for (at, cell) in line.iter().enumerate() {
-                let name: String = head.get(at).into_iter().flatten().map(|span| span.content.as_ref()).collect();
+                let name: String = head
+                    .get(at)
+                    .into_iter()
+                    .flatten()
+                    .map(|span| span.content.as_ref())
+                    .collect();
                 let mut body = vec![Span::styled(format!("{name}: "), look.strong())];
                 body.extend(cell.iter().cloned());
-                rows.push(Row { hang: vec![Span::raw("  ")], ..Row::spans(body) });
+                rows.push(Row {
+                    hang: vec![Span::raw("  ")],
+                    ..Row::spans(body)
+                });
             }
         }
         rows
@@ -100,7 +120,11 @@ fn line_rows(cells: &[Cell], widths: &[usize], style: Style, look: Look) -> Vec<
                 }
                 let cell = fitted[at].get(line).cloned().unwrap_or_default();
                 let room = width.saturating_sub(cell.width());
-                body.extend(cell.spans.into_iter().map(|span| Span::styled(span.content, style.patch(span.style))));
+                body.extend(
+                    cell.spans
+                        .into_iter()
+                        .map(|span| Span::styled(span.content, style.patch(span.style))),
+                );
                 if at + 1 < widths.len() {
                     body.push(Span::raw(" ".repeat(room)));
                 }
@@ -120,7 +144,11 @@ mod tests {
 
     fn shown(width: usize) -> String {
         let rows = markdown(TABLE, width, Look::Plain);
-        fitted(&rows, width).iter().map(|line| line.to_string().trim_end().to_owned()).collect::<Vec<_>>().join("\n")
+        fitted(&rows, width)
+            .iter()
+            .map(|line| line.to_string().trim_end().to_owned())
+            .collect::<Vec<_>>()
+            .join("\n")
     }
 
     #[test]

@@ -22,9 +22,11 @@ pub(crate) fn must_be_there() -> Result<()> {
             .into());
     }
     if dumb {
-        return Err(Problem::new("a chat needs a terminal that can move its cursor, and TERM is dumb")
-            .hint("`selvedge exec \"do this\"` gives an agent one task")
-            .into());
+        return Err(Problem::new(
+            "a chat needs a terminal that can move its cursor, and TERM is dumb",
+        )
+        .hint("`selvedge exec \"do this\"` gives an agent one task")
+        .into());
     }
     Ok(())
 }

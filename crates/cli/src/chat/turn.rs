@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use ratatui_core::style::Style;
 use ratatui_core::text::Span;
 use selvedge_protocol::{
-    Event, FunctionCall, FunctionCallOutput, Item, LogLevel, PlanStep, ScriptToolCall, ScriptToolCallOutput, TurnItem,
+    Event, FunctionCall, FunctionCallOutput, Item, LogLevel, PlanStep, ScriptToolCall,
+    ScriptToolCallOutput, TurnItem,
 };
 
 mod drawn;
@@ -71,17 +72,34 @@ enum Part {
 
 impl Part {
     fn calls() -> Self {
-        Self::Calls { calls: Calls::default(), told: Vec::new(), open: 0, items: Vec::new() }
+        Self::Calls {
+            calls: Calls::default(),
+            told: Vec::new(),
+            open: 0,
+            items: Vec::new(),
+        }
     }
 }
 
 impl Turn {
     pub(crate) fn new(look: Look, now: Instant) -> Self {
-        Self { look, parts: VecDeque::new(), diffs: HashMap::new(), started: now, last_thought: None }
+        Self {
+            look,
+            parts: VecDeque::new(),
+            diffs: HashMap::new(),
+            started: now,
+            last_thought: None,
+        }
     }
 
     /// Takes in an event; what is finished comes back as rows.
-    pub(crate) fn take(&mut self, event: Event, width: usize, thoughts: Thoughts, now: Instant) -> Vec<Row> {
+    pub(crate) fn take(
+        &mut self,
+        event: Event,
+        width: usize,
+        thoughts: Thoughts,
+        now: Instant,
+    ) -> Vec<Row> {
         match event {
             Event::ItemStarted { item_id, item } => self.begin(item_id, &item, now),
             Event::ItemUpdated { item_id, delta } => self.update(&item_id, &delta),
@@ -93,16 +111,24 @@ impl Turn {
             | Event::ApprovalRequested { .. } => self.call(&event, now),
             Event::ScriptStarted { script_id } => self.script_goes_on(script_id, now),
             Event::Log { level, message, .. } => {
-                let style = if level == LogLevel::Log { self.look.quiet() } else { self.look.bad() };
+                let style = if level == LogLevel::Log {
+                    self.look.quiet()
+                } else {
+                    self.look.bad()
+                };
                 self.log(&message, style);
             }
             Event::Progress { message, .. } => self.log(&format!("… {message}"), self.look.quiet()),
             Event::Notify { message, .. } => self.log(&format!("! {message}"), self.look.strong()),
             Event::PlanUpdated { plan, .. } => self.plan(&plan),
             Event::DiffUpdated { diff } => self.diff(&diff),
-            Event::ThreadCompacted { tokens_before, tokens_after } => {
-                let words =
-                    format!("the conversation was made shorter: from about {tokens_before} to {tokens_after} tokens");
+            Event::ThreadCompacted {
+                tokens_before,
+                tokens_after,
+            } => {
+                let words = format!(
+                    "the conversation was made shorter: from about {tokens_before} to {tokens_after} tokens"
+                );
                 self.note(Row::of(words, self.look.quiet()));
             }
             Event::Error { message } => self.note(Row::of(one_line(&message), self.look.bad())),
@@ -150,10 +176,21 @@ impl Turn {
     fn begin(&mut self, id: String, item: &TurnItem, now: Instant) {
         match item {
             TurnItem::Item(Item::Reasoning(_)) => {
-                self.parts.push_back(Part::Thought { id, text: String::new(), since: now, took: None });
+                self.parts.push_back(Part::Thought {
+                    id,
+                    text: String::new(),
+                    since: now,
+                    took: None,
+                });
             }
             TurnItem::Item(Item::Message(_)) => {
-                self.parts.push_back(Part::Words { id, text: String::new(), printed: 0, lined: false, over: false });
+                self.parts.push_back(Part::Words {
+                    id,
+                    text: String::new(),
+                    printed: 0,
+                    lined: false,
+                    over: false,
+                });
             }
             TurnItem::Item(Item::FunctionCall(call)) => {
                 self.wanted(Some(&id), call);
@@ -165,7 +202,9 @@ impl Turn {
     fn update(&mut self, item: &str, delta: &str) {
         for part in self.parts.iter_mut().rev() {
             match part {
-                Part::Words { id, text, lined, .. } if id == item => {
+                Part::Words {
+                    id, text, lined, ..
+                } if id == item => {
                     text.push_str(delta);
                     *lined |= delta.contains('\n');
                     return;
@@ -183,7 +222,13 @@ impl Turn {
         match item {
             TurnItem::Item(Item::Message(message)) => {
                 for part in &mut self.parts {
-                    if let Part::Words { id, text, printed, over, .. } = part
+                    if let Part::Words {
+                        id,
+                        text,
+                        printed,
+                        over,
+                        ..
+                    } = part
                         && id == item_id
                     {
                         // What is printed stays printed.
@@ -196,9 +241,19 @@ impl Turn {
                 }
             }
             TurnItem::Item(Item::Reasoning(thought)) => {
-                let whole: String = thought.summary.iter().chain(&thought.content).cloned().collect();
+                let whole: String = thought
+                    .summary
+                    .iter()
+                    .chain(&thought.content)
+                    .cloned()
+                    .collect();
                 for part in &mut self.parts {
-                    if let Part::Thought { id, text, since, took } = part
+                    if let Part::Thought {
+                        id,
+                        text,
+                        since,
+                        took,
+                    } = part
                         && id == item_id
                     {
                         if !whole.is_empty() {
@@ -227,7 +282,9 @@ impl Turn {
                 false
             }
             Part::Thought { id, .. } => id != item,
-            Part::Calls { calls, open, items, .. } => {
+            Part::Calls {
+                calls, open, items, ..
+            } => {
                 if let Some(at) = items.iter().position(|(id, _)| id == item) {
                     calls.forget(&items.remove(at).1);
                     *open = open.saturating_sub(1);
@@ -237,19 +294,35 @@ impl Turn {
             _ => true,
         });
         if told {
-            self.note(Row::of("the answer broke off, and is asked for again", self.look.quiet()));
+            self.note(Row::of(
+                "the answer broke off, and is asked for again",
+                self.look.quiet(),
+            ));
         }
     }
 
     /// A call that a model makes, among those it makes side by side; known under this name where it is new.
     fn wanted(&mut self, item: Option<&str>, call: &FunctionCall) {
-        let FunctionCall { call_id, name, arguments, .. } = call;
+        let FunctionCall {
+            call_id,
+            name,
+            arguments,
+            ..
+        } = call;
         let side_by_side = item.is_none() || matches!(self.parts.back(), Some(Part::Calls { .. }));
-        if !side_by_side || !self.parts.iter().any(|part| matches!(part, Part::Calls { .. })) {
+        if !side_by_side
+            || !self
+                .parts
+                .iter()
+                .any(|part| matches!(part, Part::Calls { .. }))
+        {
             self.parts.push_back(Part::calls());
         }
         for part in self.parts.iter_mut().rev() {
-            if let Part::Calls { calls, open, items, .. } = part {
+            if let Part::Calls {
+                calls, open, items, ..
+            } = part
+            {
                 calls.wanted(call_id, name, arguments);
                 if let Some(item) = item {
                     items.push((item.to_owned(), call_id.clone()));
@@ -262,9 +335,15 @@ impl Turn {
 
     fn call(&mut self, event: &Event, now: Instant) {
         // What happens belongs to the script that runs, else to the calls that were made last.
-        let running =
-            self.parts.iter().position(|part| matches!(part, Part::Script(script) if script.result.is_none()));
-        let place = running.or_else(|| self.parts.iter().rposition(|part| matches!(part, Part::Calls { .. })));
+        let running = self
+            .parts
+            .iter()
+            .position(|part| matches!(part, Part::Script(script) if script.result.is_none()));
+        let place = running.or_else(|| {
+            self.parts
+                .iter()
+                .rposition(|part| matches!(part, Part::Calls { .. }))
+        });
         match place.map(|at| &mut self.parts[at]) {
             Some(Part::Script(script)) => script.calls.take(event, now),
             Some(Part::Calls { calls, .. }) => calls.take(event, now),
@@ -298,7 +377,8 @@ impl Turn {
     fn script(&mut self, call: ScriptToolCall, now: Instant) {
         let rows = script_head(&call.id, &call.language, &call.source_code, self.look);
         self.parts.push_back(Part::Note(rows));
-        self.parts.push_back(Part::Script(Box::new(Script::new(call.id, now))));
+        self.parts
+            .push_back(Part::Script(Box::new(Script::new(call.id, now))));
     }
 
     /// A script runs whose source was not told: an earlier process had begun it.
@@ -313,8 +393,10 @@ impl Turn {
                 Span::styled("▶ script", self.look.busy()),
                 Span::styled(format!("  {id} goes on"), self.look.quiet()),
             ];
-            self.parts.push_back(Part::Note(vec![Row::spans(head).fit(Fit::Cut)]));
-            self.parts.push_back(Part::Script(Box::new(Script::new(id, now))));
+            self.parts
+                .push_back(Part::Note(vec![Row::spans(head).fit(Fit::Cut)]));
+            self.parts
+                .push_back(Part::Script(Box::new(Script::new(id, now))));
         }
     }
 
@@ -341,7 +423,11 @@ impl Turn {
     fn log(&mut self, message: &str, style: Style) {
         let rows: Vec<Row> = clean(message)
             .lines()
-            .map(|line| Row::of(line.to_owned(), style).behind(Span::raw("  ")).fit(Fit::Letters))
+            .map(|line| {
+                Row::of(line.to_owned(), style)
+                    .behind(Span::raw("  "))
+                    .fit(Fit::Letters)
+            })
             .collect();
         match self.open_script() {
             Some(script) => script.log(rows),
@@ -367,7 +453,11 @@ impl Turn {
         let mut rows = Vec::new();
         for file in diff::files(text) {
             if self.diffs.get(&file.path) != Some(&file.text) {
-                rows.extend(file.rows(DIFF_LINES, look).into_iter().map(|row| row.behind(Span::raw("    "))));
+                rows.extend(
+                    file.rows(DIFF_LINES, look)
+                        .into_iter()
+                        .map(|row| row.behind(Span::raw("    "))),
+                );
                 self.diffs.insert(file.path, file.text);
             }
         }
@@ -391,7 +481,9 @@ impl Turn {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use selvedge_protocol::{CallRecord, CallStatus, OutputPart, Reasoning, Role, RunMetadata, RunStatus, ScriptError};
+    use selvedge_protocol::{
+        CallRecord, CallStatus, OutputPart, Reasoning, Role, RunMetadata, RunStatus, ScriptError,
+    };
 
     struct Watched {
         turn: Turn,
@@ -402,7 +494,11 @@ mod tests {
     impl Watched {
         fn new() -> Self {
             let now = Instant::now();
-            Self { turn: Turn::new(Look::Plain, now), now, printed: Vec::new() }
+            Self {
+                turn: Turn::new(Look::Plain, now),
+                now,
+                printed: Vec::new(),
+            }
         }
 
         fn take(&mut self, event: Event) {
@@ -411,11 +507,18 @@ mod tests {
         }
 
         fn printed(&mut self) -> Vec<String> {
-            std::mem::take(&mut self.printed).iter().map(Row::plain).collect()
+            std::mem::take(&mut self.printed)
+                .iter()
+                .map(Row::plain)
+                .collect()
         }
 
         fn live(&self) -> Vec<String> {
-            self.turn.rows(60, Thoughts::Folded, self.now).iter().map(Row::plain).collect()
+            self.turn
+                .rows(60, Thoughts::Folded, self.now)
+                .iter()
+                .map(Row::plain)
+                .collect()
         }
     }
 
@@ -424,15 +527,24 @@ mod tests {
     }
 
     fn started(id: &str, item: TurnItem) -> Event {
-        Event::ItemStarted { item_id: id.into(), item }
+        Event::ItemStarted {
+            item_id: id.into(),
+            item,
+        }
     }
 
     fn updated(id: &str, delta: &str) -> Event {
-        Event::ItemUpdated { item_id: id.into(), delta: delta.into() }
+        Event::ItemUpdated {
+            item_id: id.into(),
+            delta: delta.into(),
+        }
     }
 
     fn completed(id: &str, item: TurnItem) -> Event {
-        Event::ItemCompleted { item_id: id.into(), item }
+        Event::ItemCompleted {
+            item_id: id.into(),
+            item,
+        }
     }
 
     fn script(source: &str) -> TurnItem {
@@ -454,11 +566,16 @@ mod tests {
             output_json: Some("{\"n\":1}".into()),
             error,
             summary: None,
-            output: vec![OutputPart::Text { text: "shown\nby the script".into() }],
+            output: vec![OutputPart::Text {
+                text: "shown\nby the script".into(),
+            }],
             calls: Vec::new(),
             logs: Vec::new(),
             warnings: vec!["nobody waited for tool_2".into()],
-            metadata: RunMetadata { duration_ms: 1500.0, ..RunMetadata::default() },
+            metadata: RunMetadata {
+                duration_ms: 1500.0,
+                ..RunMetadata::default()
+            },
         }))
     }
 
@@ -467,11 +584,20 @@ mod tests {
         let mut watched = Watched::new();
         watched.take(started("i", said("")));
         watched.take(updated("i", "One.\n\nTw"));
-        assert_eq!((watched.printed(), watched.live()), (vec!["One.".into(), "".into()], vec!["Tw".into()]));
+        assert_eq!(
+            (watched.printed(), watched.live()),
+            (vec!["One.".into(), "".into()], vec!["Tw".into()])
+        );
         watched.take(updated("i", "o."));
-        assert_eq!((watched.printed(), watched.live()), (vec![], vec!["Two.".to_owned()]));
+        assert_eq!(
+            (watched.printed(), watched.live()),
+            (vec![], vec!["Two.".to_owned()])
+        );
         watched.take(completed("i", said("One.\n\nTwo.")));
-        assert_eq!((watched.printed(), watched.live()), (vec!["Two.".into(), "".into()], vec![]));
+        assert_eq!(
+            (watched.printed(), watched.live()),
+            (vec!["Two.".into(), "".into()], vec![])
+        );
     }
 
     #[test]
@@ -481,7 +607,10 @@ mod tests {
         watched.take(updated("i", "Hm.\nSo."));
         watched.now += Duration::from_secs(3);
         assert_eq!(watched.live(), ["· thinking… 3 s"]);
-        let thought = Reasoning { summary: vec!["Hm.\nSo.".into()], ..Reasoning::default() };
+        let thought = Reasoning {
+            summary: vec!["Hm.\nSo.".into()],
+            ..Reasoning::default()
+        };
         watched.take(completed("i", Item::Reasoning(thought).into()));
         assert_eq!(watched.printed(), ["· thought for 3 s", ""]);
         assert_eq!(watched.turn.last_thought.as_deref(), Some("Hm.\nSo."));
@@ -498,10 +627,17 @@ mod tests {
             tool: "exec".into(),
             about: "ls".into(),
         });
-        watched.take(Event::Log { script_id: "scr_1".into(), level: LogLevel::Log, message: "so far".into() });
+        watched.take(Event::Log {
+            script_id: "scr_1".into(),
+            level: LogLevel::Log,
+            message: "so far".into(),
+        });
         assert_eq!(
             (watched.printed(), watched.live()),
-            (vec![], vec!["  ⠋ exec ls".to_owned(), "  so far".to_owned()])
+            (
+                vec![],
+                vec!["  ⠋ exec ls".to_owned(), "  so far".to_owned()]
+            )
         );
         let call = CallRecord {
             id: "tool_1".into(),
@@ -513,7 +649,10 @@ mod tests {
             line: None,
             error: None,
         };
-        watched.take(Event::CallFinished { parent_id: "scr_1".into(), call });
+        watched.take(Event::CallFinished {
+            parent_id: "scr_1".into(),
+            call,
+        });
         watched.take(completed("o", output(None)));
         assert_eq!(
             watched.printed(),
@@ -534,32 +673,55 @@ mod tests {
         let mut watched = Watched::new();
         watched.take(started("i", said("")));
         watched.take(updated("i", "Half"));
-        watched.take(Event::ItemDropped { item_id: "i".into() });
+        watched.take(Event::ItemDropped {
+            item_id: "i".into(),
+        });
         assert!(watched.turn.is_idle() && watched.printed().is_empty());
         watched.take(started("j", said("")));
         watched.take(updated("j", "Printed.\n\nHalf"));
         watched.printed();
-        watched.take(Event::ItemDropped { item_id: "j".into() });
-        assert_eq!(watched.printed(), ["the answer broke off, and is asked for again", ""]);
+        watched.take(Event::ItemDropped {
+            item_id: "j".into(),
+        });
+        assert_eq!(
+            watched.printed(),
+            ["the answer broke off, and is asked for again", ""]
+        );
     }
 
     #[test]
     fn calls_of_an_answer_that_is_asked_for_again_are_forgotten() {
         let call = |id: &str| {
             let kind = Default::default();
-            FunctionCall { call_id: id.into(), name: "exec".into(), arguments: "{}".into(), kind, native: None }
+            FunctionCall {
+                call_id: id.into(),
+                name: "exec".into(),
+                arguments: "{}".into(),
+                kind,
+                native: None,
+            }
         };
         let mut watched = Watched::new();
         watched.take(started("i", Item::FunctionCall(call("a")).into()));
         watched.take(started("j", Item::FunctionCall(call("b")).into()));
-        watched.take(Event::ItemDropped { item_id: "i".into() });
+        watched.take(Event::ItemDropped {
+            item_id: "i".into(),
+        });
         assert_eq!(watched.live(), ["  · exec"]);
-        watched.take(Event::ItemDropped { item_id: "j".into() });
+        watched.take(Event::ItemDropped {
+            item_id: "j".into(),
+        });
         assert!(watched.turn.is_idle());
         watched.take(started("k", Item::FunctionCall(call("c")).into()));
         watched.take(completed("k", Item::FunctionCall(call("c")).into()));
-        let output = vec![OutputPart::Text { text: "fine".into() }];
-        let output = FunctionCallOutput { call_id: "c".into(), output, failed: false };
+        let output = vec![OutputPart::Text {
+            text: "fine".into(),
+        }];
+        let output = FunctionCallOutput {
+            call_id: "c".into(),
+            output,
+            failed: false,
+        };
         watched.take(completed("o", Item::FunctionCallOutput(output).into()));
         assert_eq!(watched.printed(), ["  · exec", "    fine", ""]);
     }

@@ -20,8 +20,15 @@ impl Chat {
         let now = Instant::now();
         let mut below: Vec<Line<'static>> = Vec::new();
         for text in &self.queue {
-            let row = Row::of(format!("next: {}", short(&one_line(text), 200)), look.quiet());
-            below.extend(row.fit(super::rows::Fit::Cut).behind(Span::raw("  ")).fitted(width));
+            let row = Row::of(
+                format!("next: {}", short(&one_line(text), 200)),
+                look.quiet(),
+            );
+            below.extend(
+                row.fit(super::rows::Fit::Cut)
+                    .behind(Span::raw("  "))
+                    .fitted(width),
+            );
         }
         if let Some(asking) = self.asking.front() {
             below.extend(fitted(&asking.rows(look), width));
@@ -33,9 +40,10 @@ impl Chat {
             below.extend(fitted(&offers.rows(look), width));
         }
         below.push(match &self.notice {
-            Some(notice) => {
-                Line::from(Span::styled(format!("  {}", short(notice, width.saturating_sub(2))), look.busy()))
-            }
+            Some(notice) => Line::from(Span::styled(
+                format!("  {}", short(notice, width.saturating_sub(2))),
+                look.busy(),
+            )),
             None => self.status.line(width, look),
         });
         let mut lines = self.above(width, now);
@@ -49,13 +57,20 @@ impl Chat {
     }
 
     fn above(&self, width: usize, now: Instant) -> Vec<Line<'static>> {
-        let Some(running) = &self.running else { return Vec::new() };
+        let Some(running) = &self.running else {
+            return Vec::new();
+        };
         let mut rows = running.turn.rows(width, self.thoughts, now);
-        let seconds = now.saturating_duration_since(running.turn.started).as_secs();
+        let seconds = now
+            .saturating_duration_since(running.turn.started)
+            .as_secs();
         if running.stopping {
             rows.push(Row::of("  stopping…", self.look.quiet()));
         } else if running.turn.is_idle() && self.asking.is_empty() {
-            rows.push(Row::of(format!("  waiting for {}… {seconds} s", self.status.model), self.look.quiet()));
+            rows.push(Row::of(
+                format!("  waiting for {}… {seconds} s", self.status.model),
+                self.look.quiet(),
+            ));
         }
         if !rows.is_empty() {
             rows.push(Row::blank());
@@ -80,7 +95,10 @@ impl Chat {
                     _ => vec![Span::raw(" ".repeat(indent))],
                 };
                 if at == 0 && editor.is_empty() {
-                    spans.push(Span::styled(self.invitation(width.saturating_sub(indent)), Look::quiet(self.look)));
+                    spans.push(Span::styled(
+                        self.invitation(width.saturating_sub(indent)),
+                        Look::quiet(self.look),
+                    ));
                 }
                 spans.extend(line.spans);
                 Line::from(spans)

@@ -18,7 +18,12 @@ use crate::chat::forget_asked;
 use crate::out::line;
 use crate::problem::Problem;
 
-pub(super) fn forget(memory: &Memory, args: &ForgetArgs, home: &Path, config: &Config) -> Result<Exit> {
+pub(super) fn forget(
+    memory: &Memory,
+    args: &ForgetArgs,
+    home: &Path,
+    config: &Config,
+) -> Result<Exit> {
     let journal = Arc::new(crate::journal::open(home, &config.journal)?);
     if let Some(lesson) = &args.lesson {
         memory.forget_lesson(lesson)?;
@@ -31,15 +36,21 @@ pub(super) fn forget(memory: &Memory, args: &ForgetArgs, home: &Path, config: &C
             .hint("--session SESSION, with --turn T-5 for one turn of it")
             .into());
     };
-    let missing =
-        |session: &str, turn: &str| MemoryError::NoTurn { session: session.to_owned(), turn: turn.to_owned() };
+    let missing = |session: &str, turn: &str| MemoryError::NoTurn {
+        session: session.to_owned(),
+        turn: turn.to_owned(),
+    };
     let turn = match &args.turn {
         Some(turn) => Some(turn_number(turn).ok_or_else(|| missing(named, turn))?),
         None => None,
     };
     let (session, talked) = which(memory, &journal, named)?;
     let known = memory.sessions()?;
-    let asked = if talked { said_by_user(&journal, &session, turn)? } else { BTreeSet::new() };
+    let asked = if talked {
+        said_by_user(&journal, &session, turn)?
+    } else {
+        BTreeSet::new()
+    };
     if let Some(turn) = turn
         && asked.is_empty()
         && !(1..=memory.turns(&session)?).contains(&turn)
@@ -74,18 +85,26 @@ pub(super) fn forget(memory: &Memory, args: &ForgetArgs, home: &Path, config: &C
         }
     }
     forget_asked(home, &asked).map_err(|error| {
-        Problem::new(format!("cannot write chat_history.jsonl: {error}")).hint("remove what was asked from it by hand")
+        Problem::new(format!("cannot write chat_history.jsonl: {error}"))
+            .hint("remove what was asked from it by hand")
     })?;
     if talked {
         Session::forget(&journal, &session, turn).map_err(refused)?;
     }
     journal.scrub().map_err(|error| problem(&error))?;
     let (turns, lessons) = (counts.turns, counts.lessons);
-    let Forgotten { runs, documents, .. } = gone;
+    let Forgotten {
+        runs, documents, ..
+    } = gone;
     if args.json {
-        line(&json!({"turns": turns, "lessons": lessons, "runs": runs, "documents": documents}).to_string())?;
+        line(
+            &json!({"turns": turns, "lessons": lessons, "runs": runs, "documents": documents})
+                .to_string(),
+        )?;
     } else {
-        tell!("forgotten: {turns} turns, {lessons} lessons drawn from them, {runs} runs, {documents} documents");
+        tell!(
+            "forgotten: {turns} turns, {lessons} lessons drawn from them, {runs} runs, {documents} documents"
+        );
     }
     Ok(Exit::Done)
 }
@@ -106,12 +125,20 @@ fn which(memory: &Memory, journal: &Journal, named: &str) -> Result<(String, boo
 }
 
 /// What the user said in these turns.
-fn said_by_user(journal: &Arc<Journal>, session: &str, turn: Option<u32>) -> Result<BTreeSet<String>> {
+fn said_by_user(
+    journal: &Arc<Journal>,
+    session: &str,
+    turn: Option<u32>,
+) -> Result<BTreeSet<String>> {
     let history = Session::read(journal, session)?.history();
-    let of_turns = history.into_iter().filter(|(number, _)| turn.is_none_or(|turn| turn == *number));
+    let of_turns = history
+        .into_iter()
+        .filter(|(number, _)| turn.is_none_or(|turn| turn == *number));
     Ok(of_turns
         .filter_map(|(_, item)| match item {
-            TurnItem::Item(Item::Message(message)) if message.role == Role::User => Some(message.text()),
+            TurnItem::Item(Item::Message(message)) if message.role == Role::User => {
+                Some(message.text())
+            }
             _ => None,
         })
         .collect())
@@ -119,12 +146,14 @@ fn said_by_user(journal: &Arc<Journal>, session: &str, turn: Option<u32>) -> Res
 
 fn problem(error: &JournalError) -> Problem {
     match error {
-        JournalError::SessionInUse(_) => {
-            Problem::new(error.to_string()).hint("end it there first: it would write down again what it knows")
+        JournalError::SessionInUse(_) => Problem::new(error.to_string())
+            .hint("end it there first: it would write down again what it knows"),
+        JournalError::NotOver(run) => Problem::new(error.to_string()).hint(format!(
+            "it belongs to what is to be forgotten: `selvedge runs resume {run}` ends it"
+        )),
+        JournalError::StillRead => {
+            Problem::new(error.to_string()).hint("end the other process and forget it again")
         }
-        JournalError::NotOver(run) => Problem::new(error.to_string())
-            .hint(format!("it belongs to what is to be forgotten: `selvedge runs resume {run}` ends it")),
-        JournalError::StillRead => Problem::new(error.to_string()).hint("end the other process and forget it again"),
         other => crate::sessions::problem(other),
     }
 }

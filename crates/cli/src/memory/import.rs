@@ -24,22 +24,41 @@ pub(super) fn import(memory: &Memory, args: &ImportArgs) -> Result<Exit> {
     for path in &args.files {
         let (file, size) = open(path)?;
         let name = path.display().to_string();
-        let bar = bar(size, "{msg} {wide_bar} {bytes}/{total_bytes} {eta}").with_message(name.clone());
-        let done = memory.import(file, &name, format, args.session.as_deref(), |bytes| bar.set_position(bytes))?;
+        let bar =
+            bar(size, "{msg} {wide_bar} {bytes}/{total_bytes} {eta}").with_message(name.clone());
+        let done = memory.import(file, &name, format, args.session.as_deref(), |bytes| {
+            bar.set_position(bytes)
+        })?;
         bar.finish_and_clear();
         all.turns += done.turns;
         all.before += done.before;
-        all.sessions.extend(done.sessions.into_iter().filter(|name| !all.sessions.contains(name)).collect::<Vec<_>>());
+        all.sessions.extend(
+            done.sessions
+                .into_iter()
+                .filter(|name| !all.sessions.contains(name))
+                .collect::<Vec<_>>(),
+        );
     }
     write_levels(memory)?;
     for session in &all.sessions {
         write_vectors(memory, session)?;
     }
     if args.json {
-        line(&json!({"turns": all.turns, "before": all.before, "sessions": all.sessions}).to_string())?;
+        line(
+            &json!({"turns": all.turns, "before": all.before, "sessions": all.sessions})
+                .to_string(),
+        )?;
     } else {
-        let before = if all.before > 0 { format!(", {} were there before", all.before) } else { String::new() };
-        tell!("{} turns of {} sessions remembered{before}", all.turns, all.sessions.len());
+        let before = if all.before > 0 {
+            format!(", {} were there before", all.before)
+        } else {
+            String::new()
+        };
+        tell!(
+            "{} turns of {} sessions remembered{before}",
+            all.turns,
+            all.sessions.len()
+        );
     }
     Ok(Exit::Done)
 }
@@ -63,7 +82,8 @@ pub(super) fn write_levels(memory: &Memory) -> Result<()> {
 
 /// Writes the vectors that a session lacks, where there is an encoder.
 fn write_vectors(memory: &Memory, session: &str) -> Result<()> {
-    let bar = bar(None, "writing vectors of {msg} {spinner} {pos}").with_message(session.to_owned());
+    let bar =
+        bar(None, "writing vectors of {msg} {spinner} {pos}").with_message(session.to_owned());
     loop {
         match memory.write_vectors(session)? {
             0 => break,

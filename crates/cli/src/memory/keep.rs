@@ -27,8 +27,11 @@ pub(super) fn stats(memory: &Memory, args: &StatsArgs) -> Result<Exit> {
     for session in &stats.sessions {
         let name: String = session.session.chars().take(28).collect();
         let share = |level| format!("{:.0} %", session.share(level));
-        let waiting =
-            if session.waiting > 0 { format!("  ({} to be written)", session.waiting) } else { String::new() };
+        let waiting = if session.waiting > 0 {
+            format!("  ({} to be written)", session.waiting)
+        } else {
+            String::new()
+        };
         line(&format!(
             "{name:<28} {:>8} {:>9} {:>11} {:>7} {:>7} {:>7}  {} … {}{waiting}",
             session.turns,
@@ -54,7 +57,8 @@ pub(super) fn export(memory: &Memory, args: &ExportArgs) -> Result<Exit> {
     let count = match &args.out {
         Some(path) => {
             let wrong = |error: std::io::Error| {
-                Problem::new(format!("cannot write {}: {error}", path.display())).hint("name a file with --out")
+                Problem::new(format!("cannot write {}: {error}", path.display()))
+                    .hint("name a file with --out")
             };
             let mut out = BufWriter::new(crate::private::create(path).map_err(wrong)?);
             let count = memory.export(args.session.as_deref(), &mut out)?;

@@ -33,8 +33,11 @@ pub(super) fn distill(memory: &Memory, args: &DistillArgs, config: &Config) -> R
                 done => done?,
             };
             let bar = shown.get_or_insert_with(|| {
-                bar(Some(u64::from(done.turns + done.waiting)), "{msg} {wide_bar} {pos}/{len} {eta}")
-                    .with_message(session.clone())
+                bar(
+                    Some(u64::from(done.turns + done.waiting)),
+                    "{msg} {wide_bar} {pos}/{len} {eta}",
+                )
+                .with_message(session.clone())
             });
             bar.inc(u64::from(done.turns));
             if done.handed_over > 0 && args.wait {
@@ -55,7 +58,12 @@ pub(super) fn distill(memory: &Memory, args: &DistillArgs, config: &Config) -> R
     if args.json {
         line(&json!({"turns": all.turns, "learned": all.learned, "dropped": all.dropped, "handed_over": all.handed_over}).to_string())?;
     } else {
-        tell!("{} turns read, {} things learned, {} dropped", all.turns, all.learned, all.dropped);
+        tell!(
+            "{} turns read, {} things learned, {} dropped",
+            all.turns,
+            all.learned,
+            all.dropped
+        );
         if all.handed_over > 0 {
             tell!(
                 "note: {} turns are with the provider: distill again later, or with --wait, to learn from them",
@@ -85,13 +93,20 @@ pub(super) fn lessons(memory: &Memory, args: &LessonsArgs) -> Result<Exit> {
 }
 
 pub(super) fn review(memory: &Memory, args: &ReviewArgs) -> Result<Exit> {
-    for (ids, verdict) in [(&args.accept, Verdict::Accept), (&args.decline, Verdict::Decline)] {
+    for (ids, verdict) in [
+        (&args.accept, Verdict::Accept),
+        (&args.decline, Verdict::Decline),
+    ] {
         for id in ids {
             memory.review(id, verdict)?;
         }
     }
     if !args.accept.is_empty() || !args.decline.is_empty() {
-        tell!("{} accepted, {} declined", args.accept.len(), args.decline.len());
+        tell!(
+            "{} accepted, {} declined",
+            args.accept.len(),
+            args.decline.len()
+        );
         return Ok(Exit::Done);
     }
     let waiting = memory.lessons(Some("proposed"))?;
@@ -111,9 +126,17 @@ pub(super) fn review(memory: &Memory, args: &ReviewArgs) -> Result<Exit> {
 }
 
 fn short(lesson: &Lesson) -> String {
-    let from = lesson.source_turns.first().map(|turn| format!("  from {turn}")).unwrap_or_default();
+    let from = lesson
+        .source_turns
+        .first()
+        .map(|turn| format!("  from {turn}"))
+        .unwrap_or_default();
     let more = lesson.source_turns.len().saturating_sub(1);
-    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let more = if more > 0 {
+        format!(" and {more} more")
+    } else {
+        String::new()
+    };
     let text = format!(
         "{}  {:<10} {:<8} {:.2}  {}{from}{more}",
         lesson.lesson_id, lesson.kind, lesson.status, lesson.weight, lesson.title

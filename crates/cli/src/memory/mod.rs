@@ -17,10 +17,11 @@ use crate::problem::Problem;
 use args::MemoryCommand;
 
 pub(crate) fn memory(command: MemoryCommand) -> Result<Exit> {
-    let home =
-        selvedge_config::home().ok_or_else(|| Problem::new("there is no home folder").hint("set SELVEDGE_HOME"))?;
-    let config = selvedge_config::load(Some(&home), None)
-        .map_err(|error| Problem::new(error.to_string()).hint("docs/configuration.md lists every key"))?;
+    let home = selvedge_config::home()
+        .ok_or_else(|| Problem::new("there is no home folder").hint("set SELVEDGE_HOME"))?;
+    let config = selvedge_config::load(Some(&home), None).map_err(|error| {
+        Problem::new(error.to_string()).hint("docs/configuration.md lists every key")
+    })?;
     let memory = crate::remember::open(&home, &config)?;
     let done = match command {
         MemoryCommand::Import(args) => import::import(&memory, &args),
@@ -42,7 +43,10 @@ pub(crate) fn memory(command: MemoryCommand) -> Result<Exit> {
 
 /// The gradient as the configuration has it.
 fn gradient(config: &selvedge_config::Config) -> Gradient {
-    Gradient { budget: config.memory.budget, bands: config.memory.bands }
+    Gradient {
+        budget: config.memory.budget,
+        bands: config.memory.bands,
+    }
 }
 
 /// A memory's error, with what to do.
@@ -50,9 +54,13 @@ pub(crate) fn problem(error: &MemoryError) -> Problem {
     let hint = match error {
         MemoryError::NoSession(_) => "`selvedge memory stats` lists the sessions there are",
         MemoryError::NoTurn { .. } => "`selvedge memory stats` tells how many turns a session has",
-        MemoryError::Unreadable { .. } => "what came before that line is imported; mend it and import again",
+        MemoryError::Unreadable { .. } => {
+            "what came before that line is imported; mend it and import again"
+        }
         MemoryError::NoLesson(_) => "`selvedge memory lessons` lists them",
-        MemoryError::Batch(_) => "distill again later; `memory.batch = \"never\"` asks the model at once",
+        MemoryError::Batch(_) => {
+            "distill again later; `memory.batch = \"never\"` asks the model at once"
+        }
         MemoryError::Busy(_) => "wait for it, or stop it",
         MemoryError::Journal(selvedge_journal::JournalError::Sealed) => {
             "the key is in the system's keyring; another one was there when the memory was sealed"
@@ -71,7 +79,11 @@ fn session(memory: &Memory, named: Option<&str>) -> Result<String> {
     let mut all = memory.sessions()?;
     match all.len() {
         1 => Ok(all.remove(0)),
-        0 => Err(Problem::new("nothing is remembered yet").hint("`selvedge memory import FILE` begins").into()),
-        many => Err(Problem::new(format!("there are {many} sessions")).hint("name one with --session").into()),
+        0 => Err(Problem::new("nothing is remembered yet")
+            .hint("`selvedge memory import FILE` begins")
+            .into()),
+        many => Err(Problem::new(format!("there are {many} sessions"))
+            .hint("name one with --session")
+            .into()),
     }
 }

@@ -26,14 +26,20 @@ struct Asked {
 pub(super) fn search(memory: &Memory, args: &SearchArgs) -> Result<Exit> {
     match &args.queries {
         None => {
-            let asked = Asked { id: None, text: args.query.join(" "), session: None };
+            let asked = Asked {
+                id: None,
+                text: args.query.join(" "),
+                session: None,
+            };
             answer(memory, args, &asked)?;
         }
         Some(path) => {
             let (file, _) = open(path)?;
             for (at, text) in file.lines().enumerate() {
                 let place = format!("{}:{}", path.display(), at + 1);
-                let text = text.map_err(|error| Problem::new(format!("{place}: {error}")).hint("queries are UTF-8"))?;
+                let text = text.map_err(|error| {
+                    Problem::new(format!("{place}: {error}")).hint("queries are UTF-8")
+                })?;
                 if let Some(asked) = read(&text, at + 1).map_err(|wrong| {
                     Problem::new(format!("{place}: {wrong}"))
                         .hint("a line is text, or {\"id\", \"query\", \"session\"?}")
@@ -52,18 +58,37 @@ fn read(text: &str, number: usize) -> Result<Option<Asked>, String> {
         return Ok(None);
     }
     let Ok(Value::Object(fields)) = serde_json::from_str::<Value>(text) else {
-        return Ok(Some(Asked { id: Some(number.into()), text: text.to_owned(), session: None }));
+        return Ok(Some(Asked {
+            id: Some(number.into()),
+            text: text.to_owned(),
+            session: None,
+        }));
     };
     let word = |name: &str| fields.get(name).and_then(Value::as_str).map(str::to_owned);
-    let query = ["query", "text", "question", "q"].iter().find_map(|name| word(name));
+    let query = ["query", "text", "question", "q"]
+        .iter()
+        .find_map(|name| word(name));
     let text = query.ok_or("it has no `query`")?;
-    Ok(Some(Asked { id: Some(fields.get("id").cloned().unwrap_or(number.into())), text, session: word("session") }))
+    Ok(Some(Asked {
+        id: Some(fields.get("id").cloned().unwrap_or(number.into())),
+        text,
+        session: word("session"),
+    }))
 }
 
 fn answer(memory: &Memory, args: &SearchArgs, asked: &Asked) -> Result<()> {
     let session = asked.session.as_deref().or(args.session.as_deref());
-    let usual = if args.budget.is_some() { usize::MAX } else { USUAL };
-    let query = Query { session, k: args.k.unwrap_or(usual), budget: args.budget, ..Query::new(&asked.text) };
+    let usual = if args.budget.is_some() {
+        usize::MAX
+    } else {
+        USUAL
+    };
+    let query = Query {
+        session,
+        k: args.k.unwrap_or(usual),
+        budget: args.budget,
+        ..Query::new(&asked.text)
+    };
     let start = Instant::now();
     let hits = memory.search(&query)?;
     let elapsed = start.elapsed().as_secs_f64() * 1000.0;
@@ -71,7 +96,10 @@ fn answer(memory: &Memory, args: &SearchArgs, asked: &Asked) -> Result<()> {
         let mut answer = serde_json::Map::new();
         answer.extend(asked.id.clone().map(|id| ("id".to_owned(), id)));
         answer.insert("hits".into(), hits.iter().map(as_json).collect());
-        answer.insert("elapsed_ms".into(), json!((elapsed * 1000.0).round() / 1000.0));
+        answer.insert(
+            "elapsed_ms".into(),
+            json!((elapsed * 1000.0).round() / 1000.0),
+        );
         line(&Value::Object(answer).to_string())?;
         return Ok(());
     }
@@ -82,11 +110,21 @@ fn answer(memory: &Memory, args: &SearchArgs, asked: &Asked) -> Result<()> {
         let told = memory.level(
             &hit.session,
             hit.number,
-            if hit.level == Level::Raw { Level::Smoothed } else { hit.level },
+            if hit.level == Level::Raw {
+                Level::Smoothed
+            } else {
+                hit.level
+            },
         )?;
-        let told = String::from_utf8_lossy(&told).split_whitespace().collect::<Vec<_>>().join(" ");
+        let told = String::from_utf8_lossy(&told)
+            .split_whitespace()
+            .collect::<Vec<_>>()
+            .join(" ");
         let told: String = told.chars().take(100).collect();
-        line(&harmless(&format!("{:>6.3}  {}/T-{}  {told}", hit.score, hit.session, hit.number)))?;
+        line(&harmless(&format!(
+            "{:>6.3}  {}/T-{}  {told}",
+            hit.score, hit.session, hit.number
+        )))?;
     }
     if hits.is_empty() {
         tell!("note: nothing was found");
@@ -97,7 +135,11 @@ fn answer(memory: &Memory, args: &SearchArgs, asked: &Asked) -> Result<()> {
 fn as_json(hit: &Hit) -> Value {
     let id = format!("T-{}", hit.number);
     // A turn is called what it was called where it came from.
-    let turn = hit.key.as_ref().and_then(|key| serde_json::from_str(key).ok()).unwrap_or_else(|| json!(id));
+    let turn = hit
+        .key
+        .as_ref()
+        .and_then(|key| serde_json::from_str(key).ok())
+        .unwrap_or_else(|| json!(id));
     json!({
         "turn": turn, "id": id, "session": hit.session, "score": (hit.score * 1e6).round() / 1e6,
         "level": hit.level, "tokens": hit.tokens,

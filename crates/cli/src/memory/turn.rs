@@ -12,11 +12,16 @@ use crate::out::line;
 
 pub(super) fn turn(memory: &Memory, args: &TurnArgs) -> Result<Exit> {
     let session = super::session(memory, args.session.as_deref())?;
-    let missing = || MemoryError::NoTurn { session: session.clone(), turn: args.turn.clone() };
+    let missing = || MemoryError::NoTurn {
+        session: session.clone(),
+        turn: args.turn.clone(),
+    };
     // A turn goes by its number, or by the name it came with.
     let number = match turn_number(&args.turn) {
         Some(number) => number,
-        None => memory.number_of(&session, &Value::from(args.turn.as_str()).to_string())?.ok_or_else(missing)?,
+        None => memory
+            .number_of(&session, &Value::from(args.turn.as_str()).to_string())?
+            .ok_or_else(missing)?,
     };
     if number > memory.turns(&session)? {
         memory.turn(&session, 1).map_err(|error| match error {

@@ -20,10 +20,15 @@ const LOOK: Duration = Duration::from_millis(50);
 pub(crate) fn cancel(journal: &Journal, args: &RunsCancelArgs) -> Result<Exit> {
     let run = journal.run(&args.run).map_err(|error| problem(&error))?;
     if run.summary.state == RunState::Running {
-        if !["scr_", "tsk_"].iter().any(|kind| run.summary.id.starts_with(kind)) {
-            return Err(Problem::new(format!("{} is neither a script nor a task", run.summary.id))
-                .hint("it ends with its session: stop the `selvedge` that works on it")
-                .into());
+        if !["scr_", "tsk_"]
+            .iter()
+            .any(|kind| run.summary.id.starts_with(kind))
+        {
+            return Err(
+                Problem::new(format!("{} is neither a script nor a task", run.summary.id))
+                    .hint("it ends with its session: stop the `selvedge` that works on it")
+                    .into(),
+            );
         }
         return stop(journal, &run.summary.id);
     }
@@ -52,7 +57,11 @@ fn stop(journal: &Journal, id: &str) -> Result<Exit> {
         return Ok(Exit::Failed);
     }
     journal.need_not_stop(id).map_err(|error| problem(&error))?;
-    let error = run.output.as_ref().and_then(|output| output.error.as_ref()).map(|error| error.code);
+    let error = run
+        .output
+        .as_ref()
+        .and_then(|output| output.error.as_ref())
+        .map(|error| error.code);
     match run.summary.state {
         // It came to a question before it heard of it.
         RunState::Suspended => give_up(journal, id),
@@ -62,12 +71,16 @@ fn stop(journal: &Journal, id: &str) -> Result<Exit> {
             Ok(Exit::Done)
         }
         RunState::Died => {
-            tell!("note: the process of {id} is gone; `selvedge runs show {id}` shows how far it came");
+            tell!(
+                "note: the process of {id} is gone; `selvedge runs show {id}` shows how far it came"
+            );
             Ok(Exit::Done)
         }
-        _ => Err(Problem::new(format!("{id} ended by itself before it could be stopped"))
-            .hint(format!("`selvedge runs show {id}` shows what it did"))
-            .into()),
+        _ => Err(
+            Problem::new(format!("{id} ended by itself before it could be stopped"))
+                .hint(format!("`selvedge runs show {id}` shows what it did"))
+                .into(),
+        ),
     }
 }
 

@@ -16,16 +16,28 @@ use crate::runs::{problem, redactor};
 
 pub(crate) fn list(journal: &Journal, args: &RunsListArgs) -> Result<Exit> {
     let now = now();
-    let since_ms = args.since.map(|since| now.saturating_sub(since).as_millis() as i64);
-    let filter = Filter { since_ms, tool: args.tool.as_deref().map(known_as), limit: Some(args.limit) };
+    let since_ms = args
+        .since
+        .map(|since| now.saturating_sub(since).as_millis() as i64);
+    let filter = Filter {
+        since_ms,
+        tool: args.tool.as_deref().map(known_as),
+        limit: Some(args.limit),
+    };
     let runs = journal.runs(&filter).map_err(|error| problem(&error))?;
     if args.json {
         line(&serde_json::to_string_pretty(&runs)?)?;
         return Ok(Exit::Done);
     }
     for run in &runs {
-        let took = run.ended_ms.map_or_else(String::new, |ended| format!("{} ms", (ended - run.started_ms).max(0)));
-        let calls = if run.calls == 1 { "1 call".to_owned() } else { format!("{} calls", run.calls) };
+        let took = run.ended_ms.map_or_else(String::new, |ended| {
+            format!("{} ms", (ended - run.started_ms).max(0))
+        });
+        let calls = if run.calls == 1 {
+            "1 call".to_owned()
+        } else {
+            format!("{} calls", run.calls)
+        };
         let ago = ago(now, run.started_ms);
         line(&harmless(&format!(
             "{}  {:<9}  {ago:>8}  {took:>9}  {calls:>9}  {}",
@@ -58,22 +70,43 @@ pub(crate) fn show(journal: &Journal, args: &RunsShowArgs) -> Result<Exit> {
     if let Some(earlier) = &summary.resumes {
         line(&format!("goes on from {earlier}"))?;
     }
-    if let Some(later) = journal.resumed_by(&summary.id).map_err(|error| problem(&error))? {
+    if let Some(later) = journal
+        .resumed_by(&summary.id)
+        .map_err(|error| problem(&error))?
+    {
         line(&format!("{later} went on from it"))?;
     }
     if let Some(error) = run.output.as_ref().and_then(|output| output.error.as_ref()) {
-        line(&harmless(&redactor.text(&format!("{}: {}", error.code, error.message))))?;
+        line(&harmless(
+            &redactor.text(&format!("{}: {}", error.code, error.message)),
+        ))?;
     }
     let bars = Bars::of(&run);
     for call in &run.calls {
-        let about = call.args.as_ref().map(|args| redactor.value(args).to_string()).unwrap_or_default();
+        let about = call
+            .args
+            .as_ref()
+            .map(|args| redactor.value(args).to_string())
+            .unwrap_or_default();
         let about: String = about.chars().take(60).collect();
-        let reused = if call.reused { ", from the earlier run" } else { "" };
-        let text =
-            format!("{:<8} {} {:<14} {}{reused}  {about}", call.id, bars.bar(call), call.tool, call.state.as_str());
+        let reused = if call.reused {
+            ", from the earlier run"
+        } else {
+            ""
+        };
+        let text = format!(
+            "{:<8} {} {:<14} {}{reused}  {about}",
+            call.id,
+            bars.bar(call),
+            call.tool,
+            call.state.as_str()
+        );
         line(harmless(&text).trim_end())?;
         if let Some(error) = &call.error {
-            line(&harmless(&redactor.text(&format!("           {}: {}", error.code, error.message))))?;
+            line(&harmless(&redactor.text(&format!(
+                "           {}: {}",
+                error.code, error.message
+            ))))?;
         }
     }
     for question in &run.questions {
@@ -88,27 +121,48 @@ pub(crate) fn show(journal: &Journal, args: &RunsShowArgs) -> Result<Exit> {
 
 /// A tool as the journal names it: a server's tools have the names their server gave them.
 fn known_as(tool: &str) -> String {
-    if tool.contains('.') { tool.to_owned() } else { snake_case(tool) }
+    if tool.contains('.') {
+        tool.to_owned()
+    } else {
+        snake_case(tool)
+    }
 }
 
 /// What a person can do next.
 fn advice(run: &Run) -> Vec<String> {
     let id = &run.summary.id;
-    let with = |state: CallState| run.calls.iter().filter(move |call| call.state == state && !call.read_only);
+    let with = |state: CallState| {
+        run.calls
+            .iter()
+            .filter(move |call| call.state == state && !call.read_only)
+    };
     let mut advice = Vec::new();
     if run.summary.state == RunState::Suspended {
-        advice.push(format!("it waits for an answer: `selvedge runs resume {id} --approve`, or `--deny`"));
+        advice.push(format!(
+            "it waits for an answer: `selvedge runs resume {id} --approve`, or `--deny`"
+        ));
     }
     // Arguments are written down before the tool is entered.
     let stopped = with(CallState::Ended(CallStatus::Aborted)).filter(|call| call.args.is_some());
     let unknown = |call: &&Call| call.args.is_some();
-    let in_doubt = with(CallState::Ended(CallStatus::OutcomeUnknown)).filter(unknown).map(|call| (call, "started"));
-    let is_over = matches!(run.summary.state, RunState::Completed | RunState::Failed | RunState::Died);
-    let left = left_at_work(run).into_iter().filter(|call| is_over && !call.reused && !call.read_only);
+    let in_doubt = with(CallState::Ended(CallStatus::OutcomeUnknown))
+        .filter(unknown)
+        .map(|call| (call, "started"));
+    let is_over = matches!(
+        run.summary.state,
+        RunState::Completed | RunState::Failed | RunState::Died
+    );
+    let left = left_at_work(run)
+        .into_iter()
+        .filter(|call| is_over && !call.reused && !call.read_only);
     let left = left.map(|call| (call, "left at work in its terminal"));
-    let in_doubt: Vec<_> = in_doubt.chain(stopped.map(|call| (call, "stopped on its way"))).chain(left).collect();
-    let refused: Vec<_> =
-        with(CallState::Ended(CallStatus::OutcomeUnknown)).filter(|call| call.args.is_none()).collect();
+    let in_doubt: Vec<_> = in_doubt
+        .chain(stopped.map(|call| (call, "stopped on its way")))
+        .chain(left)
+        .collect();
+    let refused: Vec<_> = with(CallState::Ended(CallStatus::OutcomeUnknown))
+        .filter(|call| call.args.is_none())
+        .collect();
     for call in &refused {
         advice.push(format!(
             "{} ({}) was not made: an earlier run started it, and nobody knows how it ended",
@@ -122,15 +176,23 @@ fn advice(run: &Run) -> Vec<String> {
         ));
     }
     if matches!(run.summary.state, RunState::Failed | RunState::Died)
-        && (!in_doubt.is_empty() || !refused.is_empty() || with(CallState::Ended(CallStatus::Done)).next().is_some())
+        && (!in_doubt.is_empty()
+            || !refused.is_empty()
+            || with(CallState::Ended(CallStatus::Done)).next().is_some())
     {
-        advice.push(format!("`selvedge run FILE --resume {id}` goes on: what is done is not done again"));
+        advice.push(format!(
+            "`selvedge run FILE --resume {id}` goes on: what is done is not done again"
+        ));
     }
     advice
 }
 
 fn as_json(run: &Run, redactor: &Redactor) -> serde_json::Value {
-    let calls: Vec<_> = run.calls.iter().map(|call| redactor.value(&json!(call))).collect();
+    let calls: Vec<_> = run
+        .calls
+        .iter()
+        .map(|call| redactor.value(&json!(call)))
+        .collect();
     json!({
         "run": run.summary,
         "source": redactor.text(&run.source),
@@ -152,16 +214,32 @@ const WIDTH: usize = 24;
 impl Bars {
     fn of(run: &Run) -> Self {
         let end = |call: &Call| call.started_ms + call.duration_ms.unwrap_or(0.0) as i64;
-        let start = run.calls.iter().map(|call| call.started_ms).min().unwrap_or(0);
+        let start = run
+            .calls
+            .iter()
+            .map(|call| call.started_ms)
+            .min()
+            .unwrap_or(0);
         let last = run.calls.iter().map(end).max().unwrap_or(start);
-        Self { start, per_column: ((last - start).max(1) as f64) / WIDTH as f64 }
+        Self {
+            start,
+            per_column: ((last - start).max(1) as f64) / WIDTH as f64,
+        }
     }
 
     fn bar(&self, call: &Call) -> String {
         let column = |ms: f64| ((ms / self.per_column) as usize).min(WIDTH - 1);
         let from = column((call.started_ms - self.start) as f64);
         let to = column((call.started_ms - self.start) as f64 + call.duration_ms.unwrap_or(0.0));
-        (0..WIDTH).map(|at| if (from..=to).contains(&at) { '█' } else { '·' }).collect()
+        (0..WIDTH)
+            .map(|at| {
+                if (from..=to).contains(&at) {
+                    '█'
+                } else {
+                    '·'
+                }
+            })
+            .collect()
     }
 }
 
@@ -176,7 +254,9 @@ fn state(state: RunState) -> &'static str {
 }
 
 fn now() -> Duration {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
 }
 
 pub(crate) fn ago(now: Duration, then_ms: i64) -> String {

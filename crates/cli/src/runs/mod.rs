@@ -39,7 +39,8 @@ pub(crate) fn open_to_read() -> Result<Journal> {
 }
 
 fn home() -> Result<PathBuf> {
-    Ok(selvedge_config::home().ok_or_else(|| Problem::new("there is no home folder").hint("set SELVEDGE_HOME"))?)
+    Ok(selvedge_config::home()
+        .ok_or_else(|| Problem::new("there is no home folder").hint("set SELVEDGE_HOME"))?)
 }
 
 /// Takes out what the user's configuration calls secret: runs are of many folders, and no folder decides what is
@@ -50,15 +51,21 @@ pub(crate) fn redactor() -> Result<Redactor> {
 
 fn config() -> Result<Config> {
     let config = selvedge_config::load(selvedge_config::home().as_deref(), None);
-    Ok(config.map_err(|error| Problem::new(error.to_string()).hint("docs/configuration.md lists every key"))?)
+    Ok(config.map_err(|error| {
+        Problem::new(error.to_string()).hint("docs/configuration.md lists every key")
+    })?)
 }
 
 /// A journal's error, with what to do.
 pub(crate) fn problem(error: &JournalError) -> Problem {
     let hint = match error {
-        JournalError::NoRun(_) | JournalError::Ambiguous(_) => "`selvedge runs list` shows the runs there are",
+        JournalError::NoRun(_) | JournalError::Ambiguous(_) => {
+            "`selvedge runs list` shows the runs there are"
+        }
         JournalError::FromTheFuture { .. } => "use the newer version, or another SELVEDGE_HOME",
-        JournalError::ReadOnly { .. } => "copy the folder to where you may write, and set SELVEDGE_HOME to the copy",
+        JournalError::ReadOnly { .. } => {
+            "copy the folder to where you may write, and set SELVEDGE_HOME to the copy"
+        }
         _ => "check $SELVEDGE_HOME, or run with --ephemeral",
     };
     Problem::new(error.to_string()).hint(hint)

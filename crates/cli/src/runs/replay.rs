@@ -18,21 +18,46 @@ use crate::runs::{problem, redactor};
 pub(crate) fn replay(args: RunsReplayArgs) -> Result<Exit> {
     let cassette = match Path::new(&args.run) {
         file if file.is_file() => read(file)?,
-        _ => cassette(super::open_to_read()?.run(&args.run).map_err(|error| problem(&error))?)?,
+        _ => cassette(
+            super::open_to_read()?
+                .run(&args.run)
+                .map_err(|error| problem(&error))?,
+        )?,
     };
     if let Some(call) = &args.fail
         && !cassette.output.calls.iter().any(|line| line.id == *call)
     {
-        let calls: Vec<&str> = cassette.output.calls.iter().map(|line| line.id.as_str()).collect();
-        let hint =
-            if calls.is_empty() { "it made no calls".to_owned() } else { format!("it made {}", calls.join(", ")) };
-        return Err(Problem::new(format!("the run made no call `{call}`")).hint(hint).into());
+        let calls: Vec<&str> = cassette
+            .output
+            .calls
+            .iter()
+            .map(|line| line.id.as_str())
+            .collect();
+        let hint = if calls.is_empty() {
+            "it made no calls".to_owned()
+        } else {
+            format!("it made {}", calls.join(", "))
+        };
+        return Err(Problem::new(format!("the run made no call `{call}`"))
+            .hint(hint)
+            .into());
     }
-    let replay = Replay { fail: args.fail, watch: if args.step { Some(watch()?) } else { None } };
-    let output = runtime()?.block_on(cassette.play(replay)).map_err(|fault| Problem::new(fault.to_string()))?;
+    let replay = Replay {
+        fail: args.fail,
+        watch: if args.step { Some(watch()?) } else { None },
+    };
+    let output = runtime()?
+        .block_on(cassette.play(replay))
+        .map_err(|fault| Problem::new(fault.to_string()))?;
     let shown = redactor()?.value(&serde_json::to_value(&output)?);
     // What is played is not written down, and what was recorded may be of another journal.
-    conclude(&serde_json::from_value(shown)?, args.json, Kept::Nowhere, &output.id, cassette.source.as_bytes())
+    conclude(
+        &serde_json::from_value(shown)?,
+        args.json,
+        Kept::Nowhere,
+        &output.id,
+        cassette.source.as_bytes(),
+    )
 }
 
 pub(crate) fn export(journal: &Journal, args: &RunsExportArgs) -> Result<Exit> {
@@ -41,7 +66,8 @@ pub(crate) fn export(journal: &Journal, args: &RunsExportArgs) -> Result<Exit> {
     match &args.file {
         None => line(&text)?,
         Some(file) => private::write(file, &(text + "\n")).map_err(|error| {
-            Problem::new(format!("cannot write {}: {error}", file.display())).hint("name another file, or none")
+            Problem::new(format!("cannot write {}: {error}", file.display()))
+                .hint("name another file, or none")
         })?,
     }
     Ok(Exit::Done)
@@ -50,11 +76,17 @@ pub(crate) fn export(journal: &Journal, args: &RunsExportArgs) -> Result<Exit> {
 fn cassette(run: Run) -> Result<Cassette> {
     let id = run.summary.id.clone();
     let (Some(recording), Some(output)) = (&run.recording, run.output) else {
-        return Err(Problem::new(format!("{id} has no recording: it has not ended by itself, or was told too much"))
-            .hint(format!("`selvedge runs show {id}` shows its calls"))
-            .into());
+        return Err(Problem::new(format!(
+            "{id} has no recording: it has not ended by itself, or was told too much"
+        ))
+        .hint(format!("`selvedge runs show {id}` shows its calls"))
+        .into());
     };
-    let values: BTreeMap<_, _> = run.calls.into_iter().filter_map(|call| Some((call.id, call.value?))).collect();
+    let values: BTreeMap<_, _> = run
+        .calls
+        .into_iter()
+        .filter_map(|call| Some((call.id, call.value?)))
+        .collect();
     let cassette = Cassette::new(run.source, recording, values, output);
     Ok(cassette.map_err(|error| {
         Problem::new(format!("the recording of {id} cannot be read: {error}"))
@@ -79,8 +111,15 @@ fn watch() -> Result<Watch> {
             Ok(value) => ("→", value),
             Err(error) => ("✗", error),
         };
-        let args = step.args.strip_prefix('[').and_then(|args| args.strip_suffix(']')).unwrap_or(step.args);
-        let text = format!("{}  {}({args})\n    {mark} {answer}", step.call_id, step.tool);
+        let args = step
+            .args
+            .strip_prefix('[')
+            .and_then(|args| args.strip_suffix(']'))
+            .unwrap_or(step.args);
+        let text = format!(
+            "{}  {}({args})\n    {mark} {answer}",
+            step.call_id, step.tool
+        );
         tell!("{}", harmless(&redactor.text(&text)));
     }))
 }

@@ -24,26 +24,40 @@ use crate::setting::Setting;
 use crate::show::Show;
 
 pub(crate) fn resume(args: &RunsResumeArgs) -> Result<Exit> {
-    let run = super::open()?.run(&args.run).map_err(|error| problem(&error))?;
+    let run = super::open()?
+        .run(&args.run)
+        .map_err(|error| problem(&error))?;
     check(&run)?;
     let setting = Setting::parse(&run.setting)?;
     let setup = setting.setup(run.summary.directory.clone().into())?;
     let Some(journal) = setup.journal.clone() else {
-        return Err(Problem::new("nothing is written down here").hint("set SELVEDGE_HOME").into());
+        return Err(Problem::new("nothing is written down here")
+            .hint("set SELVEDGE_HOME")
+            .into());
     };
     let runtime = runtime()?;
-    let show = if args.quiet || args.json { Show::nothing() } else { Show::on_stderr() };
+    let show = if args.quiet || args.json {
+        Show::nothing()
+    } else {
+        Show::on_stderr()
+    };
     let person = person(&runtime, &show);
     let answer = match (args.approve, args.deny) {
         (true, _) => Some(Answer::Once),
         (_, true) => Some(Answer::No(args.because.clone())),
         _ if person.is_some() => None,
         _ => {
-            return Err(Problem::new("there is no terminal to ask at").hint("say --approve or --deny").into());
+            return Err(Problem::new("there is no terminal to ask at")
+                .hint("say --approve or --deny")
+                .into());
         }
     };
     let first = Arc::new(Answered {
-        calls: run.questions.iter().flat_map(|question| question.calls.iter().map(asked_for)).collect(),
+        calls: run
+            .questions
+            .iter()
+            .flat_map(|question| question.calls.iter().map(asked_for))
+            .collect(),
         answer,
         used: AtomicBool::new(false),
         then: match &person {
@@ -51,18 +65,31 @@ pub(crate) fn resume(args: &RunsResumeArgs) -> Result<Exit> {
             None => Arc::new(AskLater),
         },
     });
-    let harness = setup.harness(&LimitArgs::default(), Some(first.clone()))?.for_one_script();
-    let earlier = run.summary.resumes.as_deref().map(|earlier| all_it_made(&journal, &journal.run(earlier)?));
+    let harness = setup
+        .harness(&LimitArgs::default(), Some(first.clone()))?
+        .for_one_script();
+    let earlier = run
+        .summary
+        .resumes
+        .as_deref()
+        .map(|earlier| all_it_made(&journal, &journal.run(earlier)?));
     let earlier = earlier.transpose().map_err(|error| problem(&error))?;
     let id = run.summary.id.clone();
     journal.take_over(&id).map_err(|error| match error {
         JournalError::TakenOver | JournalError::NotSuspended(_) => taken(&id),
         other => problem(&other),
     })?;
-    let Some(state) = journal.take_suspension(&id).map_err(|error| problem(&error))? else {
+    let Some(state) = journal
+        .take_suspension(&id)
+        .map_err(|error| problem(&error))?
+    else {
         return Err(taken(&id).into());
     };
-    let values = run.calls.into_iter().filter_map(|call| Some((call.id, call.value?))).collect();
+    let values = run
+        .calls
+        .into_iter()
+        .filter_map(|call| Some((call.id, call.value?)))
+        .collect();
     let options = RunOptions {
         id: Some(id.clone()),
         author: Author::Person,
@@ -73,13 +100,22 @@ pub(crate) fn resume(args: &RunsResumeArgs) -> Result<Exit> {
         setting: run.setting,
         ..RunOptions::default()
     };
-    let signals = Signals { cancel: options.cancel.clone(), end: options.leave.clone() };
+    let signals = Signals {
+        cancel: options.cancel.clone(),
+        end: options.leave.clone(),
+    };
     let suspended = Suspended { state, values };
-    let servers = setup.servers(Asked { person: person.map(|person| person as _), model: None })?;
+    let servers = setup.servers(Asked {
+        person: person.map(|person| person as _),
+        model: None,
+    })?;
     let tools = setup.all_tools()?;
     let script = async {
         servers.prepare_for(&run.source).await;
-        let output = harness.with_tools(servers.onto(&tools)).go_on(&run.source, &suspended, options).await;
+        let output = harness
+            .with_tools(servers.onto(&tools))
+            .go_on(&run.source, &suspended, options)
+            .await;
         servers.stop().await;
         output
     };
@@ -88,10 +124,17 @@ pub(crate) fn resume(args: &RunsResumeArgs) -> Result<Exit> {
     runtime.shutdown_background();
     show.finish();
     let output = output.map_err(|words| {
-        Problem::new(format!("{id} cannot go on from where it was: {words}"))
-            .hint(format!("`selvedge run FILE --resume {id}` goes on from what it did"))
+        Problem::new(format!("{id} cannot go on from where it was: {words}")).hint(format!(
+            "`selvedge run FILE --resume {id}` goes on from what it did"
+        ))
     })?;
-    let exit = conclude(&output, args.json, Kept::InTheJournal, &id, run.source.as_bytes())?;
+    let exit = conclude(
+        &output,
+        args.json,
+        Kept::InTheJournal,
+        &id,
+        run.source.as_bytes(),
+    )?;
     if first.answer.is_some() && !first.used.load(Ordering::Relaxed) {
         tell!("note: the answer was not used: the script did not ask for what was shown");
     }
@@ -108,17 +151,25 @@ pub(super) fn check(run: &Run) -> Result<(), Problem> {
     let id = &run.summary.id;
     let (words, hint) = match run.summary.state {
         RunState::Suspended => return Ok(()),
-        RunState::Running => ("still runs", format!("wait for its end, or stop it: `selvedge runs cancel {id}`")),
-        RunState::Completed => ("is done", format!("`selvedge runs show {id}` shows what it did")),
-        RunState::Failed | RunState::Died => {
-            ("has ended", format!("`selvedge run FILE --resume {id}` goes on: what is done is not done again"))
-        }
+        RunState::Running => (
+            "still runs",
+            format!("wait for its end, or stop it: `selvedge runs cancel {id}`"),
+        ),
+        RunState::Completed => (
+            "is done",
+            format!("`selvedge runs show {id}` shows what it did"),
+        ),
+        RunState::Failed | RunState::Died => (
+            "has ended",
+            format!("`selvedge run FILE --resume {id}` goes on: what is done is not done again"),
+        ),
     };
     Err(Problem::new(format!("{id} {words}: it does not wait for an answer")).hint(hint))
 }
 
 pub(super) fn taken(id: &str) -> Problem {
-    Problem::new(format!("another process goes on with {id}")).hint(format!("`selvedge runs show {id}` shows how far"))
+    Problem::new(format!("another process goes on with {id}"))
+        .hint(format!("`selvedge runs show {id}` shows how far"))
 }
 
 /// Answers for the calls the run was put away with, and hands on every other question.
@@ -132,11 +183,18 @@ struct Answered {
 
 impl Approver for Answered {
     fn ask<'a>(&'a self, request: &'a ApprovalRequest) -> BoxFuture<'a, ApprovalDecision> {
-        let shown = request.calls.iter().all(|call| self.calls.contains(&asked_for(call)));
+        let shown = request
+            .calls
+            .iter()
+            .all(|call| self.calls.contains(&asked_for(call)));
         match &self.answer {
             Some(answer) if shown => {
                 self.used.store(true, Ordering::Relaxed);
-                std::future::ready(ApprovalDecision::Answered(vec![answer.clone(); request.calls.len()])).boxed()
+                std::future::ready(ApprovalDecision::Answered(vec![
+                    answer.clone();
+                    request.calls.len()
+                ]))
+                .boxed()
             }
             _ => self.then.ask(request),
         }

@@ -104,7 +104,10 @@ fn runs_and_sessions_are_listed_and_gone_on_with() {
     let desk = Desk::new(|asked| match last(asked).contains("Result of the script") {
         true => vec![text("Done.")].into(),
         false if last(asked).contains("again") => vec![text("Again indeed.")].into(),
-        false => vec![text(&block("return (await tools.readFile({ path: 'a.txt' })).totalLines"))].into(),
+        false => vec![text(&block(
+            "return (await tools.readFile({ path: 'a.txt' })).totalLines",
+        ))]
+        .into(),
     });
     let mut person = desk.chat();
     person.asks("/runs");
@@ -113,7 +116,9 @@ fn runs_and_sessions_are_listed_and_gone_on_with() {
     person.wait_for("Done.");
     person.wait_for(READY);
     person.asks("/runs");
-    person.wait("the run", |screen| screen.contains("completed") && screen.contains("1 call"));
+    person.wait("the run", |screen| {
+        screen.contains("completed") && screen.contains("1 call")
+    });
     person.asks("/new");
     person.wait_for("a new session");
     person.asks("/resume");
@@ -125,7 +130,10 @@ fn runs_and_sessions_are_listed_and_gone_on_with() {
     person.asks("again");
     person.wait_for("Again indeed.");
     let asked = desk.server.asked().pop().unwrap().body.to_string();
-    assert!(asked.contains("Count") && asked.contains("again"), "{asked}");
+    assert!(
+        asked.contains("Count") && asked.contains("again"),
+        "{asked}"
+    );
 }
 
 #[test]
@@ -143,7 +151,10 @@ fn a_conversation_is_made_shorter() {
     person.asks("Last question");
     desk.wait_for_requests(4);
     let body = desk.server.asked()[3].body.to_string();
-    assert!(body.contains("made shorter") && body.contains("Last question"), "{body}");
+    assert!(
+        body.contains("made shorter") && body.contains("Last question"),
+        "{body}"
+    );
 }
 
 #[test]
@@ -170,8 +181,12 @@ fn a_server_that_fails_is_told_of() {
 #[test]
 fn the_tools_of_servers_are_there_from_the_first_question() {
     let desk = Desk::new(super::script("return (await odd.echo({ x: 41 })).x + 1"));
-    let server = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../mcp/tests/servers/odd.py");
-    desk.configure(&format!("[mcp_servers.odd]\ncommand = \"python3\"\nargs = [\"{}\", \"good\"]\n", server.display()));
+    let server =
+        std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../mcp/tests/servers/odd.py");
+    desk.configure(&format!(
+        "[mcp_servers.odd]\ncommand = \"python3\"\nargs = [\"{}\", \"good\"]\n",
+        server.display()
+    ));
     let mut person = desk.chat();
     person.asks("Echo");
     person.wait_for("✓ mcp.odd.echo 41");

@@ -11,9 +11,14 @@ use serde_json::{Value, json};
 pub fn desk(more: &str, answers: impl Fn(&Asked) -> Reply + Send + Sync + 'static) -> Option<Desk> {
     let index = peers()?.join("node_modules/@modelcontextprotocol/server-everything/dist/index.js");
     let path = std::env::var_os("PATH").unwrap();
-    let node = std::env::split_paths(&path).map(|folder| folder.join("node")).find(|node| node.exists()).unwrap();
+    let node = std::env::split_paths(&path)
+        .map(|folder| folder.join("node"))
+        .find(|node| node.exists())
+        .unwrap();
     let desk = Desk::new(answers);
-    desk.configure(&format!("[mcp_servers.everything]\ncommand = {node:?}\nargs = [{index:?}]\n{more}"));
+    desk.configure(&format!(
+        "[mcp_servers.everything]\ncommand = {node:?}\nargs = [{index:?}]\n{more}"
+    ));
     Some(desk)
 }
 
@@ -83,7 +88,9 @@ fn filled_in() -> Value {
 
 #[test]
 fn a_servers_form_is_filled_in_by_the_person_in_the_chat() {
-    let Some(desk) = desk("", script(FORM)) else { return };
+    let Some(desk) = desk("", script(FORM)) else {
+        return;
+    };
     let mut person = desk.sit_down(&[], 100, 80, &[]);
     person.asks("Ask me");
     person.wait_for("y fill it in for everything · n no · Esc leave it");
@@ -93,12 +100,19 @@ fn a_servers_form_is_filled_in_by_the_person_in_the_chat() {
         "· Integer (integer): whole number; 42 where nothing is typed",
         "      1. Superman  2. Green Lantern  3. Wonder Woman",
     ] {
-        assert!(person.screen().contains(words), "{words}\n{}", person.screen());
+        assert!(
+            person.screen().contains(words),
+            "{words}\n{}",
+            person.screen()
+        );
     }
     person.types("y");
     fills_in(&mut person, "\r");
     person.wait_for("y send this to everything · e fill it in again");
-    assert!(person.screen().contains("    email: ada@example.com") && person.screen().contains("homepage: left out"));
+    assert!(
+        person.screen().contains("    email: ada@example.com")
+            && person.screen().contains("homepage: left out")
+    );
     person.types("y");
     person.wait_for("» sent");
     person.wait_for("Done.");
@@ -123,7 +137,11 @@ fn a_key_is_for_the_question_it_was_pressed_for() {
         assert!(person.screen().contains("y once"), "{}", person.screen());
     }
     // The form stands behind the question: it is not shown, and the second key is not for it.
-    assert!(!person.screen().contains("Which one?"), "{}", person.screen());
+    assert!(
+        !person.screen().contains("Which one?"),
+        "{}",
+        person.screen()
+    );
     person.types("yy");
     person.wait_for("Which one?");
     person.wait_for("y fill it in for odd");
@@ -138,7 +156,9 @@ fn a_key_is_for_the_question_it_was_pressed_for() {
 
 #[test]
 fn a_form_can_be_declined_left_or_stopped() {
-    let Some(desk) = desk("", answering(FORM)) else { return };
+    let Some(desk) = desk("", answering(FORM)) else {
+        return;
+    };
     let mut person = desk.sit_down(&[], 100, 80, &[]);
     person.asks("Ask me");
     person.wait_for("y fill it in for everything");
@@ -181,19 +201,30 @@ const ADDRESS: &str = "const all = await everything.triggerUrlElicitation.raw({ 
 
 #[test]
 fn an_address_is_shown_and_never_opened() {
-    let Some(desk) = desk("", script(ADDRESS)) else { return };
+    let Some(desk) = desk("", script(ADDRESS)) else {
+        return;
+    };
     // Whatever would open it says so.
     let bin = desk.dir.path().join("bin");
     std::fs::create_dir(&bin).unwrap();
     for opener in ["xdg-open", "open", "sensible-browser", "www-browser"] {
         use std::os::unix::fs::PermissionsExt;
         let marker = desk.dir.path().join("opened");
-        std::fs::write(bin.join(opener), format!("#!/bin/sh\ntouch {}\n", marker.display())).unwrap();
+        std::fs::write(
+            bin.join(opener),
+            format!("#!/bin/sh\ntouch {}\n", marker.display()),
+        )
+        .unwrap();
         std::fs::set_permissions(bin.join(opener), std::fs::Permissions::from_mode(0o755)).unwrap();
     }
     let path = format!("{}:/usr/bin:/bin", bin.display());
     let browser = bin.join("xdg-open").display().to_string();
-    let mut person = desk.sit_down(&[], 100, 40, &[("PATH", &path), ("BROWSER", &browser), ("DISPLAY", ":0")]);
+    let mut person = desk.sit_down(
+        &[],
+        100,
+        40,
+        &[("PATH", &path), ("BROWSER", &browser), ("DISPLAY", ":0")],
+    );
     person.asks("Log me in");
     person.wait_for("y I open it · n no · Esc leave it");
     let shown = "? the server everything asks:\n      Log in[2J\n      ? the gate asks\n  it wants you to open this address, which leads to example.com; it is not opened for you:\n      https://example.com/login?next=1";
@@ -209,7 +240,9 @@ fn an_address_is_shown_and_never_opened() {
 
 #[test]
 fn run_and_exec_ask_in_plain_lines_at_a_terminal() {
-    let Some(desk) = desk("", script(FORM)) else { return };
+    let Some(desk) = desk("", script(FORM)) else {
+        return;
+    };
     for args in [&["run", "-e", FORM][..], &["exec", "Ask me"]] {
         let mut person = desk.sit_down(args, 100, 100, &[]);
         person.wait_for("[y: fill it in | n: no | c: cancel]\n>");
@@ -217,7 +250,9 @@ fn run_and_exec_ask_in_plain_lines_at_a_terminal() {
         assert!(person.screen().contains(shown), "{}", person.screen());
         person.types("y\n");
         fills_in(&mut person, "\n");
-        person.wait_for("this is told to the server everything:\n      name: Ada Lovelace\n      check: yes\n");
+        person.wait_for(
+            "this is told to the server everything:\n      name: Ada Lovelace\n      check: yes\n",
+        );
         person.wait_for("[y: send it | e: fill it in again | n: no | c: cancel]\n>");
         person.types("y\n");
         let (status, screen) = person.end();
@@ -225,7 +260,9 @@ fn run_and_exec_ask_in_plain_lines_at_a_terminal() {
         assert_eq!(told(&desk), filled_in());
     }
     let mut person = desk.sit_down(&["run", "-e", ADDRESS], 100, 40, &[]);
-    person.wait_for("leads to example.com; it is not opened for you:\n      https://example.com/login?next=1\n");
+    person.wait_for(
+        "leads to example.com; it is not opened for you:\n      https://example.com/login?next=1\n",
+    );
     person.wait_for("[y: I open it | n: no | c: cancel]\n>");
     person.types("n\n");
     assert_eq!(person.end().0, 0);
@@ -244,15 +281,42 @@ fn without_a_terminal_forms_are_declined_and_that_is_said() {
     let desk = Desk::new(script(code));
     desk.configure(&Place::odd("odd", "good"));
     let output = desk.selvedge(&["run", "-e", code]);
-    let (out, talk) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+    let (out, talk) = (
+        String::from_utf8(output.stdout).unwrap(),
+        String::from_utf8(output.stderr).unwrap(),
+    );
     let value: Value = serde_json::from_str(&out).unwrap();
     assert_eq!(value[0], json!({"action": "decline"}), "{talk}");
-    assert!(talk.contains("odd asked a person something and was declined: there is no terminal to ask at"), "{talk}");
-    assert!(talk.contains("odd asked your model something and was declined: there is no model to ask here"), "{talk}");
+    assert!(
+        talk.contains(
+            "odd asked a person something and was declined: there is no terminal to ask at"
+        ),
+        "{talk}"
+    );
+    assert!(
+        talk.contains(
+            "odd asked your model something and was declined: there is no model to ask here"
+        ),
+        "{talk}"
+    );
     let output = desk.selvedge(&["exec", "--json", "Go"]);
     let events = String::from_utf8(output.stdout).unwrap();
-    let told = |words: &str| events.lines().any(|line| line.contains("script.progress") && line.contains(words));
-    assert!(told("odd asked a person something and was declined: there is no terminal to ask at"), "{events}");
-    assert!(told("odd asked your model something and was declined: there is no terminal to ask at"), "{events}");
-    assert_eq!(desk.server.asked().len(), 2, "the model was asked by nobody else");
+    let told = |words: &str| {
+        events
+            .lines()
+            .any(|line| line.contains("script.progress") && line.contains(words))
+    };
+    assert!(
+        told("odd asked a person something and was declined: there is no terminal to ask at"),
+        "{events}"
+    );
+    assert!(
+        told("odd asked your model something and was declined: there is no terminal to ask at"),
+        "{events}"
+    );
+    assert_eq!(
+        desk.server.asked().len(),
+        2,
+        "the model was asked by nobody else"
+    );
 }

@@ -24,14 +24,22 @@ pub struct Desk {
 
 impl Desk {
     pub fn new(script: impl Fn(&Asked) -> Reply + Send + Sync + 'static) -> Self {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap();
         let server = runtime.block_on(Server::start(script));
         let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         std::fs::create_dir_all(dir.path().join("home")).unwrap();
         std::fs::create_dir_all(dir.path().join("work/src")).unwrap();
         std::fs::write(dir.path().join("work/a.txt"), "one\ntwo\n").unwrap();
         std::fs::write(dir.path().join("work/src/parser.rs"), "fn parse() {}\n").unwrap();
-        let desk = Self { dir, server, runtime };
+        let desk = Self {
+            dir,
+            server,
+            runtime,
+        };
         desk.configure("");
         desk
     }
@@ -65,7 +73,10 @@ impl Desk {
     /// What `selvedge` prints, without a terminal.
     pub fn selvedge(&self, args: &[&str]) -> std::process::Output {
         let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_selvedge"));
-        command.args(args).current_dir(self.work()).env("SELVEDGE_HOME", self.home());
+        command
+            .args(args)
+            .current_dir(self.work())
+            .env("SELVEDGE_HOME", self.home());
         command.stdin(std::process::Stdio::null()).output().unwrap()
     }
 
@@ -77,7 +88,9 @@ impl Desk {
                     tokio::time::sleep(Duration::from_millis(5)).await;
                 }
             };
-            tokio::time::timeout(PATIENCE, waited).await.expect("the request never came");
+            tokio::time::timeout(PATIENCE, waited)
+                .await
+                .expect("the request never came");
         });
     }
 }
@@ -100,20 +113,39 @@ fn size(n: u16) -> NonZeroU16 {
 
 impl Person {
     fn new(dir: &Path, args: &[&str], width: u16, height: u16, env: &[(&str, &str)]) -> Self {
-        let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
+        let master =
+            openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
         grantpt(&master).unwrap();
         unlockpt(&master).unwrap();
-        let window = Winsize { ws_row: height, ws_col: width, ws_xpixel: 0, ws_ypixel: 0 };
+        let window = Winsize {
+            ws_row: height,
+            ws_col: width,
+            ws_xpixel: 0,
+            ws_ypixel: 0,
+        };
         tcsetwinsize(&master, window).unwrap();
         let name = ptsname(&master, Vec::new()).unwrap();
-        let tty: OwnedFd = File::options().read(true).write(true).open(name.to_str().unwrap()).unwrap().into();
+        let tty: OwnedFd = File::options()
+            .read(true)
+            .write(true)
+            .open(name.to_str().unwrap())
+            .unwrap()
+            .into();
         let argv = [&[env!("CARGO_BIN_EXE_selvedge")], args].concat();
         let home = dir.join("home");
-        let usual = [("SELVEDGE_HOME", home.to_str().unwrap()), ("PATH", "/usr/bin:/bin"), ("TERM", "xterm-256color")];
+        let usual = [
+            ("SELVEDGE_HOME", home.to_str().unwrap()),
+            ("PATH", "/usr/bin:/bin"),
+            ("TERM", "xterm-256color"),
+        ];
         let command = Command {
             argv: argv.iter().map(Into::into).collect(),
             cwd: dir.join("work"),
-            env: usual.iter().chain(env).map(|(name, value)| ((*name).into(), (*value).into())).collect(),
+            env: usual
+                .iter()
+                .chain(env)
+                .map(|(name, value)| ((*name).into(), (*value).into()))
+                .collect(),
             stdio: Stdio::Terminal(tty),
             hold: None,
         };
@@ -130,13 +162,24 @@ impl Person {
             }
         });
         let terminal = vt100::Parser::new(size(height), size(width), 1000);
-        Self { keyboard, pieces, child, terminal, raw: Vec::new() }
+        Self {
+            keyboard,
+            pieces,
+            child,
+            terminal,
+            raw: Vec::new(),
+        }
     }
 
     /// What is on the screen, without trailing blanks.
     pub fn screen(&self) -> String {
         let text = self.terminal.screen().contents();
-        text.lines().map(str::trim_end).collect::<Vec<_>>().join("\n").trim_end().to_owned()
+        text.lines()
+            .map(str::trim_end)
+            .collect::<Vec<_>>()
+            .join("\n")
+            .trim_end()
+            .to_owned()
     }
 
     /// Everything there ever was above it, too.
@@ -149,7 +192,11 @@ impl Person {
             self.terminal.screen_mut().set_scrollback(above);
             let page = self.terminal.screen().contents();
             let page: Vec<&str> = page.split('\n').collect();
-            lines.extend(page.iter().take(above.min(height.get().into())).map(|line| line.trim_end().to_owned()));
+            lines.extend(
+                page.iter()
+                    .take(above.min(height.get().into()))
+                    .map(|line| line.trim_end().to_owned()),
+            );
             above = above.saturating_sub(height.get().into());
         }
         self.terminal.screen_mut().set_scrollback(0);
@@ -179,7 +226,9 @@ impl Person {
 
     /// Looks until these words are gone.
     pub fn wait_gone(&mut self, words: &str) {
-        self.wait(&format!("the end of {words:?}"), |screen| !screen.contains(words));
+        self.wait(&format!("the end of {words:?}"), |screen| {
+            !screen.contains(words)
+        });
     }
 
     /// Looks until the screen, but for what differs from run to run, is this.
@@ -189,7 +238,12 @@ impl Person {
             match self.pieces.recv_timeout(PATIENCE) {
                 Ok(piece) => self.see(&piece),
                 Err(_) => {
-                    assert_eq!(self.steady(), expected, "the screen is not what it should be:\n{}", self.screen());
+                    assert_eq!(
+                        self.steady(),
+                        expected,
+                        "the screen is not what it should be:\n{}",
+                        self.screen()
+                    );
                 }
             }
         }
@@ -221,8 +275,15 @@ impl Person {
         while let Ok(piece) = self.pieces.try_recv() {
             self.see(&piece);
         }
-        self.terminal.screen_mut().set_size(size(height), size(width));
-        let window = Winsize { ws_row: height, ws_col: width, ws_xpixel: 0, ws_ypixel: 0 };
+        self.terminal
+            .screen_mut()
+            .set_size(size(height), size(width));
+        let window = Winsize {
+            ws_row: height,
+            ws_col: width,
+            ws_xpixel: 0,
+            ws_ypixel: 0,
+        };
         tcsetwinsize(&self.keyboard, window).unwrap();
     }
 
@@ -233,8 +294,13 @@ impl Person {
 
     /// Sends a signal by its name.
     pub fn signal(&self, name: &str) {
-        let leader = rustix::termios::tcgetpgrp(&self.keyboard).unwrap().as_raw_nonzero().to_string();
-        let status = std::process::Command::new("kill").args([&format!("-{name}"), &leader]).status();
+        let leader = rustix::termios::tcgetpgrp(&self.keyboard)
+            .unwrap()
+            .as_raw_nonzero()
+            .to_string();
+        let status = std::process::Command::new("kill")
+            .args([&format!("-{name}"), &leader])
+            .status();
         assert!(status.unwrap().success());
     }
 
@@ -271,16 +337,25 @@ pub fn steady(text: &str) -> String {
         let mut line = String::new();
         for (at, word) in words.iter().enumerate() {
             // A number before a unit of time.
-            let unit = words.get(at + 1).map(|unit| unit.trim_end_matches(',')).unwrap_or_default();
+            let unit = words
+                .get(at + 1)
+                .map(|unit| unit.trim_end_matches(','))
+                .unwrap_or_default();
             let number = !word.is_empty() && word.chars().all(|c| c.is_ascii_digit() || c == '.');
             if at > 0 {
                 line.push(' ');
             }
-            line.push_str(if number && matches!(unit, "ms" | "s") { "N" } else { word });
+            line.push_str(if number && matches!(unit, "ms" | "s") {
+                "N"
+            } else {
+                word
+            });
         }
         // What an answer took that did not end is an estimate.
         let line = match (line.find("k in, "), line.find(" out · ")) {
-            (Some(_), Some(end)) if line.starts_with("  mock · ") => format!("  mock · SPENT{}", &line[end + 4..]),
+            (Some(_), Some(end)) if line.starts_with("  mock · ") => {
+                format!("  mock · SPENT{}", &line[end + 4..])
+            }
             _ => line,
         };
         out.push_str(&line.replace("N ms", "N s"));

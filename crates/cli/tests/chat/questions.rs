@@ -3,8 +3,7 @@
 use super::person::Desk;
 use super::{READY, last, script};
 
-const DOOM: &str =
-    "// first\nawait tools.exec({ command: ['rm', '-rf', 'doomed'], approvalContext: 'old build' });\nreturn 'gone'";
+const DOOM: &str = "// first\nawait tools.exec({ command: ['rm', '-rf', 'doomed'], approvalContext: 'old build' });\nreturn 'gone'";
 const KEYS: &str = "y once";
 
 fn desk(code: &str) -> Desk {
@@ -171,7 +170,9 @@ fn always_is_saved_and_not_asked_again() {
     person.asks("/new");
     person.wait_for("a new session");
     person.asks("Again");
-    person.wait("the second answer", |screen| screen.matches("Done.").count() == 2);
+    person.wait("the second answer", |screen| {
+        screen.matches("Done.").count() == 2
+    });
     assert_eq!(person.screen().matches("» yes").count(), 1);
 }
 
@@ -216,7 +217,10 @@ fn a_question_that_was_left_is_asked_anew() {
     // The system wants the process to end.
     person.signal("TERM");
     let (status, screen) = person.end();
-    assert!(status == 0 && screen.contains("selvedge resume ses_"), "{status}: {screen}");
+    assert!(
+        status == 0 && screen.contains("selvedge resume ses_"),
+        "{status}: {screen}"
+    );
     let mut person = desk.sit_down(&["resume", "--last"], 80, 30, &[]);
     person.wait_for("the last turn was broken off, and goes on");
     person.wait_for("rm -rf doomed");

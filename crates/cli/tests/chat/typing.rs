@@ -23,7 +23,11 @@ selvedge
     );
     person.types("\r");
     person.wait_for("Hello, person.");
-    assert!(last(&desk.server.asked()[0]).contains(r"one\ntwo\nthree\nfour"), "{}", desk.server.asked()[0].body);
+    assert!(
+        last(&desk.server.asked()[0]).contains(r"one\ntwo\nthree\nfour"),
+        "{}",
+        desk.server.asked()[0].body
+    );
 }
 
 #[test]
@@ -43,7 +47,10 @@ fn a_paste_is_kept_as_it_is() {
     person.wait_for("Hello, person.");
     let asked = &desk.server.asked()[0].body;
     let sent = asked["messages"].as_array().unwrap().last().unwrap()["content"].to_string();
-    assert!(sent.contains(r"See: fn a() {\n\tif x { y }\n}\nline 0\nline 1\n"), "{sent}");
+    assert!(
+        sent.contains(r"See: fn a() {\n\tif x { y }\n}\nline 0\nline 1\n"),
+        "{sent}"
+    );
 }
 
 #[test]
@@ -54,7 +61,9 @@ fn what_was_asked_before_comes_back_also_in_the_next_chat() {
     person.wait_for("Hello, person.");
     person.wait_for(READY);
     person.asks("the second");
-    person.wait("two answers", |screen| screen.matches("Hello").count() == 2 && screen.contains(READY));
+    person.wait("two answers", |screen| {
+        screen.matches("Hello").count() == 2 && screen.contains(READY)
+    });
     person.types("\x04");
     person.end();
     let mut person = desk.chat();
@@ -72,7 +81,10 @@ fn what_was_asked_before_comes_back_also_in_the_next_chat() {
     person.types("\x04");
     let screen = person.end().1;
     assert!(!screen.contains("selvedge resume"), "{screen}");
-    assert_eq!(std::fs::read_to_string(desk.home().join("chat_history.jsonl")).unwrap(), before);
+    assert_eq!(
+        std::fs::read_to_string(desk.home().join("chat_history.jsonl")).unwrap(),
+        before
+    );
 }
 
 #[test]
@@ -123,7 +135,11 @@ fn what_is_typed_while_a_turn_runs_comes_next() {
 #[test]
 fn what_should_come_next_comes_back_when_the_turn_is_stopped() {
     let place = tempfile::tempdir().unwrap();
-    let desk = Desk::new(|_| Reply::Hang(vec![text("It begins and begins and begins and begins and begins.")]));
+    let desk = Desk::new(|_| {
+        Reply::Hang(vec![text(
+            "It begins and begins and begins and begins and begins.",
+        )])
+    });
     let _ = place;
     let mut person = desk.chat();
     person.asks("first");

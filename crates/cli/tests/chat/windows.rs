@@ -58,7 +58,9 @@ fn without_colour_nothing_is_coloured() {
         let found = raw.split("\x1b[").skip(1).any(|escape| {
             let codes = escape.split('m').next().unwrap_or_default();
             let all = codes.chars().all(|c| c.is_ascii_digit() || c == ';');
-            all && codes.split(';').any(|code| matches!(code.as_bytes(), [b'3' | b'4' | b'9', b'0'..=b'8']))
+            all && codes
+                .split(';')
+                .any(|code| matches!(code.as_bytes(), [b'3' | b'4' | b'9', b'0'..=b'8']))
         });
         assert_eq!(found, coloured, "{raw:?}");
     }
@@ -83,9 +85,10 @@ fn a_window_may_change_its_size_while_words_come() {
             let at = lines.iter().position(|line| line.starts_with("Many words"));
             let fits = lines.iter().all(|line| line.chars().count() <= widest);
             // Broken for this width, once, with everything below it.
-            let filled = at.is_some_and(|at| lines[at].chars().count() + 8 > widest.min(lines[at].len() + 8));
-            let once =
-                screen.matches("Many words come").count() <= 3 && screen.matches("type what comes next").count() == 1;
+            let filled = at
+                .is_some_and(|at| lines[at].chars().count() + 8 > widest.min(lines[at].len() + 8));
+            let once = screen.matches("Many words come").count() <= 3
+                && screen.matches("type what comes next").count() == 1;
             fits && filled && once
         });
     }
@@ -127,7 +130,11 @@ fn what_is_finished_stays_in_the_scrollback() {
     person.wait_for(READY);
     let all = person.scrolled();
     for n in 0..60 {
-        assert_eq!(all.matches(&format!("• item number {n}\n")).count(), 1, "item {n}:\n{all}");
+        assert_eq!(
+            all.matches(&format!("• item number {n}\n")).count(),
+            1,
+            "item {n}:\n{all}"
+        );
     }
 }
 
@@ -140,7 +147,12 @@ fn the_terminal_is_given_back_at_the_end_and_at_a_signal() {
         person.asks("Hi");
         person.wait_for("Hello, person.");
         person.wait_for(READY);
-        assert!(!tcgetattr(person.terminal_end()).unwrap().local_modes.contains(LocalModes::ICANON));
+        assert!(
+            !tcgetattr(person.terminal_end())
+                .unwrap()
+                .local_modes
+                .contains(LocalModes::ICANON)
+        );
         assert!(person.terminal.screen().bracketed_paste());
         let end = person.terminal_end().try_clone().unwrap();
         match by_signal {
@@ -148,7 +160,10 @@ fn the_terminal_is_given_back_at_the_end_and_at_a_signal() {
             false => person.types("\x04"),
         }
         let (status, screen, terminal) = person.end_with_terminal();
-        assert!(status == 0 && screen.contains("selvedge resume ses_"), "{status}: {screen}");
+        assert!(
+            status == 0 && screen.contains("selvedge resume ses_"),
+            "{status}: {screen}"
+        );
         assert!(!terminal.screen().bracketed_paste() && !terminal.screen().hide_cursor());
         assert!(!terminal.screen().alternate_screen());
         assert_eq!(tcgetattr(&end).unwrap().local_modes, before);

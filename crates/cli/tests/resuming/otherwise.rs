@@ -20,13 +20,26 @@ fn place_with(config: &str, then: &str) -> Place {
 
 /// Kills a script once it has left a line, and waits until all of it is gone.
 fn killed(place: &Place, source: &str) -> String {
-    let mut child = place.command(&["run", "-q", "-e", source]).stderr(Stdio::null()).spawn().unwrap();
+    let mut child = place
+        .command(&["run", "-q", "-e", source])
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
     until(|| done(place) > 0 || child.try_wait().unwrap().is_some());
     assert!(child.try_wait().unwrap().is_none());
     child.kill().unwrap();
     child.wait().unwrap();
     let id = last(place);
-    let shown = || String::from_utf8(place.command(&["runs", "show", &id]).output().unwrap().stdout).unwrap();
+    let shown = || {
+        String::from_utf8(
+            place
+                .command(&["runs", "show", &id])
+                .output()
+                .unwrap()
+                .stdout,
+        )
+        .unwrap()
+    };
     until(|| !shown().contains("running"));
     id
 }
@@ -69,12 +82,21 @@ fn what_nobody_knows_the_end_of_is_not_repeated_by_another_way() {
     for first in [WAYS[0], WAYS[4], WAYS[7]] {
         let (place, mut id) = stopped(SPAWN, first);
         for way in WAYS {
-            let (status, said) = told(&run(&place, &["--resume", &id, "-e", &format!("await {way}")]));
-            assert!(status == 1 && said.contains("OutcomeUnknownError") && done(&place) == 1, "{first}, {way}: {said}");
+            let (status, said) = told(&run(
+                &place,
+                &["--resume", &id, "-e", &format!("await {way}")],
+            ));
+            assert!(
+                status == 1 && said.contains("OutcomeUnknownError") && done(&place) == 1,
+                "{first}, {way}: {said}"
+            );
             id = last(&place);
         }
         // Whoever has looked may.
-        let look = format!("try {{ await {} }} catch {{ await tools.listDir({{}}); await {} }}", WAYS[5], WAYS[1]);
+        let look = format!(
+            "try {{ await {} }} catch {{ await tools.listDir({{}}); await {} }}",
+            WAYS[5], WAYS[1]
+        );
         let (status, said) = told(&run(&place, &["--resume", &id, "-e", &look]));
         assert_eq!((status, done(&place)), (0, 2), "{first}: {said}");
     }
@@ -95,22 +117,44 @@ fn what_is_done_is_not_repeated_by_another_way() {
                  throw new Error(`so it was ${{told}}`)"
             );
             let (_, said) = told(&run(&place, &["--resume", &id, "-e", &again]));
-            let wanted = if answered.contains(&number) { "so it was answered 0" } else { "so it was refused" };
-            assert!(said.contains(wanted) && done(&place) == 1, "{}, {way}: {said}", WAYS[first]);
+            let wanted = if answered.contains(&number) {
+                "so it was answered 0"
+            } else {
+                "so it was refused"
+            };
+            assert!(
+                said.contains(wanted) && done(&place) == 1,
+                "{}, {way}: {said}",
+                WAYS[first]
+            );
         }
     }
 }
 
 #[test]
 fn what_was_killed_or_out_of_time_is_of_unknown_outcome_by_another_way() {
-    for first in ["['timeout', '0.3', './pay', '5']", "['bash', '-c', './pay 5 & wait; kill -9 $$']"] {
+    for first in [
+        "['timeout', '0.3', './pay', '5']",
+        "['bash', '-c', './pay 5 & wait; kill -9 $$']",
+    ] {
         let place = place_with("", "sleep 0.6");
-        run(&place, &["-e", &format!("await tools.exec({{command: {first}}}); throw 1")]);
+        run(
+            &place,
+            &[
+                "-e",
+                &format!("await tools.exec({{command: {first}}}); throw 1"),
+            ],
+        );
         assert_eq!(done(&place), 1);
-        let other = first.replace("'timeout', '0.3', ", "").replace("'bash'", "'sh'");
+        let other = first
+            .replace("'timeout', '0.3', ", "")
+            .replace("'bash'", "'sh'");
         let again = format!("await tools.exec({{command: {other}}})");
         let (status, said) = told(&run(&place, &["--resume", &last(&place), "-e", &again]));
-        assert!(status == 1 && said.contains("OutcomeUnknownError") && done(&place) == 1, "{first}: {said}");
+        assert!(
+            status == 1 && said.contains("OutcomeUnknownError") && done(&place) == 1,
+            "{first}: {said}"
+        );
     }
 }
 
@@ -118,31 +162,63 @@ fn what_was_killed_or_out_of_time_is_of_unknown_outcome_by_another_way() {
 fn what_failed_may_be_tried_by_another_way() {
     let place = Place::new();
     let array = "echo one >> effects; a=(1 2); test ${#a[@]} = 2";
-    run(&place, &["-e", &format!("await tools.exec({{command: ['dash', '-c', '{array}']}}); throw 1")]);
-    let again = format!("return (await tools.exec({{command: ['bash', '-c', '{array}']}})).exitCode");
+    run(
+        &place,
+        &[
+            "-e",
+            &format!("await tools.exec({{command: ['dash', '-c', '{array}']}}); throw 1"),
+        ],
+    );
+    let again =
+        format!("return (await tools.exec({{command: ['bash', '-c', '{array}']}})).exitCode");
     let output = run(&place, &["--resume", &last(&place), "-e", &again]);
-    assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "0", "{:?}", told(&output));
+    assert_eq!(
+        String::from_utf8_lossy(&output.stdout).trim(),
+        "0",
+        "{:?}",
+        told(&output)
+    );
 }
 
 #[test]
 fn without_the_wall_it_is_the_same_command() {
-    let (place, id) = stopped("approval_policy = \"never\"\nsandbox_mode = \"danger-full-access\"\n", WAYS[0]);
+    let (place, id) = stopped(
+        "approval_policy = \"never\"\nsandbox_mode = \"danger-full-access\"\n",
+        WAYS[0],
+    );
     let escalated = "tools.exec({command: ['./pay', '5'], withEscalatedPermissions: true})";
-    let (status, said) = told(&run(&place, &["--resume", &id, "-e", &format!("await {escalated}")]));
-    assert!(status == 1 && said.contains("OutcomeUnknownError") && done(&place) == 1, "{said}");
+    let (status, said) = told(&run(
+        &place,
+        &["--resume", &id, "-e", &format!("await {escalated}")],
+    ));
+    assert!(
+        status == 1 && said.contains("OutcomeUnknownError") && done(&place) == 1,
+        "{said}"
+    );
 }
 
 #[test]
 fn a_patch_is_the_same_as_a_command() {
     let place = Place::new();
     let patch = "*** Begin Patch\\n*** Add File: made\\n+x\\n*** End Patch\\n";
-    run(&place, &["-e", &format!("await tools.exec({{command: ['apply_patch', '{patch}']}}); throw 1")]);
+    run(
+        &place,
+        &[
+            "-e",
+            &format!("await tools.exec({{command: ['apply_patch', '{patch}']}}); throw 1"),
+        ],
+    );
     assert!(place.work().join("made").exists());
     std::fs::remove_file(place.work().join("made")).unwrap();
     let again = format!("await tools.applyPatch({{patch: '{patch}', cwd: './'}})");
     let (status, said) = told(&run(&place, &["--resume", &last(&place), "-e", &again]));
-    assert!(status == 1 && said.contains("it is not made again") && !place.work().join("made").exists(), "{said}");
-    let again = format!("await tools.exec({{command: ['bash', '-lc', `apply_patch <<'EOF'\n{patch}EOF`]}})");
+    assert!(
+        status == 1 && said.contains("it is not made again") && !place.work().join("made").exists(),
+        "{said}"
+    );
+    let again = format!(
+        "await tools.exec({{command: ['bash', '-lc', `apply_patch <<'EOF'\n{patch}EOF`]}})"
+    );
     let (status, said) = told(&run(&place, &["--resume", &last(&place), "-e", &again]));
     // The same tool, with the patch in a here-document: it answers.
     assert!(status == 0 && !place.work().join("made").exists(), "{said}");
@@ -154,8 +230,10 @@ fn a_link_is_what_it_is_called() {
     for folder in ["v1", "v2"] {
         std::fs::create_dir(place.work().join(folder)).unwrap();
     }
-    let release = |to: &str| format!("await tools.exec({{command: ['ln', '-sfn', '{to}', 'current']}});");
-    let pay = "await tools.exec({command: ['sh', '-c', 'echo one >> ../effects'], cwd: 'current'});";
+    let release =
+        |to: &str| format!("await tools.exec({{command: ['ln', '-sfn', '{to}', 'current']}});");
+    let pay =
+        "await tools.exec({command: ['sh', '-c', 'echo one >> ../effects'], cwd: 'current'});";
     let all = format!("{} {pay} {} {pay}", release("v1"), release("v2"));
     run(&place, &["-e", &format!("{all} throw 1")]);
     assert_eq!(done(&place), 2);
@@ -171,20 +249,52 @@ fn the_same_call_made_twice_hears_twice_what_it_heard() {
         const two = (await tools.exec({command: ['./pay']})).stdout.trim();";
     let whole = format!("const stop = () => false; {twice}");
     run(&place, &["-e", &format!("{whole} throw new Error('late')")]);
-    run(&place, &["--resume", &last(&place), "-e", &format!("const stop = () => true; {twice}")]);
-    let output = run(&place, &["--resume", &last(&place), "-e", &format!("{whole} return `${{one}} and ${{two}}`")]);
-    assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "1 and 2", "{:?}", told(&output));
+    run(
+        &place,
+        &[
+            "--resume",
+            &last(&place),
+            "-e",
+            &format!("const stop = () => true; {twice}"),
+        ],
+    );
+    let output = run(
+        &place,
+        &[
+            "--resume",
+            &last(&place),
+            "-e",
+            &format!("{whole} return `${{one}} and ${{two}}`"),
+        ],
+    );
+    assert_eq!(
+        String::from_utf8_lossy(&output.stdout).trim(),
+        "1 and 2",
+        "{:?}",
+        told(&output)
+    );
     assert_eq!(done(&place), 2);
 }
 
 #[test]
 fn a_file_is_the_same_however_its_path_is_said() {
     let place = Place::new();
-    let write = |path: &str| format!("await tools.writeFile({{path: '{path}', content: 'one\\n'}});");
+    let write =
+        |path: &str| format!("await tools.writeFile({{path: '{path}', content: 'one\\n'}});");
     let append = "await tools.exec({command: ['sh', '-c', 'echo two >> effects']});";
-    run(&place, &["-e", &format!("{} {append} throw 1", write("effects"))]);
-    let (status, said) =
-        told(&run(&place, &["--resume", &last(&place), "-e", &format!("{} {append}", write("./effects"))]));
+    run(
+        &place,
+        &["-e", &format!("{} {append} throw 1", write("effects"))],
+    );
+    let (status, said) = told(&run(
+        &place,
+        &[
+            "--resume",
+            &last(&place),
+            "-e",
+            &format!("{} {append}", write("./effects")),
+        ],
+    ));
     assert_eq!((status, done(&place)), (0, 2), "{said}");
 }
 
@@ -195,14 +305,34 @@ fn a_terminal_that_was_followed_to_its_end_is_told_again() {
         const terminal = seen.sessionId;
         seen = await tools.writeStdin({sessionId: terminal, chars: 'hello\\n', yieldTimeMs: 1});
         while (seen.exitCode === undefined) seen = await tools.writeStdin({sessionId: terminal, yieldTimeMs: 100});";
-    let (_, said) = told(&run(&place, &["-e", &format!("{follow} throw new Error('first')")]));
+    let (_, said) = told(&run(
+        &place,
+        &["-e", &format!("{follow} throw new Error('first')")],
+    ));
     assert!(said.contains("first") && done(&place) == 1, "{said}");
     // By another tool it is neither done again nor of unknown outcome, and what it came to is still there to be told.
-    let other = "await tools.exec({command: ['bash', '-c', 'read a; echo $a >> effects; sleep 0.5']})";
+    let other =
+        "await tools.exec({command: ['bash', '-c', 'read a; echo $a >> effects; sleep 0.5']})";
     let (_, said) = told(&run(&place, &["--resume", &last(&place), "-e", other]));
-    assert!(said.contains("it is not made again") && done(&place) == 1, "{said}");
-    let output = run(&place, &["--resume", &last(&place), "-e", &format!("{follow} return seen.exitCode")]);
-    assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "0", "{:?}", told(&output));
+    assert!(
+        said.contains("it is not made again") && done(&place) == 1,
+        "{said}"
+    );
+    let output = run(
+        &place,
+        &[
+            "--resume",
+            &last(&place),
+            "-e",
+            &format!("{follow} return seen.exitCode"),
+        ],
+    );
+    assert_eq!(
+        String::from_utf8_lossy(&output.stdout).trim(),
+        "0",
+        "{:?}",
+        told(&output)
+    );
     assert_eq!(done(&place), 1);
 }
 
@@ -215,11 +345,16 @@ fn a_task_that_was_killed_is_of_unknown_outcome() {
     for (number, again) in [&task, &call, &task, &call].into_iter().enumerate() {
         if number == 2 {
             let file = rusqlite::Connection::open(place.home().join("journal.sqlite")).unwrap();
-            file.execute_batch("DELETE FROM calls WHERE run LIKE 'tsk_%'; DELETE FROM runs WHERE id LIKE 'tsk_%'")
-                .unwrap();
+            file.execute_batch(
+                "DELETE FROM calls WHERE run LIKE 'tsk_%'; DELETE FROM runs WHERE id LIKE 'tsk_%'",
+            )
+            .unwrap();
         }
         let (status, said) = told(&run(&place, &["--resume", &id, "-e", again]));
-        assert!(status == 1 && said.contains("OutcomeUnknownError") && done(&place) == 1, "{again}: {said}");
+        assert!(
+            status == 1 && said.contains("OutcomeUnknownError") && done(&place) == 1,
+            "{again}: {said}"
+        );
     }
 }
 
@@ -227,20 +362,41 @@ fn a_task_that_was_killed_is_of_unknown_outcome() {
 fn a_task_that_goes_on_is_waited_for() {
     let place = place_with(SPAWN, "until test -e quick; do sleep 0.05; done; exit 3");
     let mut client = Client::start(&place, &[], json!({}));
-    let id = |answer: &Value| answer["structuredContent"]["id"].as_str().unwrap().to_owned();
-    let failed = client.call("script", json!({"code": "tools.spawn.exec('exec', {command: ['./pay', '5']}); throw 1"}));
+    let id = |answer: &Value| {
+        answer["structuredContent"]["id"]
+            .as_str()
+            .unwrap()
+            .to_owned()
+    };
+    let failed = client.call(
+        "script",
+        json!({"code": "tools.spawn.exec('exec', {command: ['./pay', '5']}); throw 1"}),
+    );
     until(|| done(&place) > 0);
-    let refused = client.call("script", json!({"code": format!("await {}", WAYS[0]), "resume": id(&failed)}));
-    assert!(refused.to_string().contains("it goes on as a task") && done(&place) == 1, "{refused}");
+    let refused = client.call(
+        "script",
+        json!({"code": format!("await {}", WAYS[0]), "resume": id(&failed)}),
+    );
+    assert!(
+        refused.to_string().contains("it goes on as a task") && done(&place) == 1,
+        "{refused}"
+    );
     std::fs::write(place.work().join("quick"), "").unwrap();
-    let again = json!({"code": format!("return (await {}).exitCode", WAYS[7]), "resume": id(&refused)});
+    let again =
+        json!({"code": format!("return (await {}).exitCode", WAYS[7]), "resume": id(&refused)});
     let waited = client.call("script", again);
-    assert!(waited["structuredContent"]["output_json"] == "3" && done(&place) == 1, "{waited}");
+    assert!(
+        waited["structuredContent"]["output_json"] == "3" && done(&place) == 1,
+        "{waited}"
+    );
 }
 
 #[test]
 fn a_script_that_was_put_away_knows_its_tasks() {
-    for (pay, then, told_of_it) in [("", "await k.done;", "\"0\""), ("sleep 60", "", "\"OutcomeUnknownError\"")] {
+    for (pay, then, told_of_it) in [
+        ("", "await k.done;", "\"0\""),
+        ("sleep 60", "", "\"OutcomeUnknownError\""),
+    ] {
         let place = place_with(&format!("approval_policy = \"on-request\"\n{SPAWN}"), pay);
         let source = format!(
             "const k = tools.spawn.exec('exec', {{command: ['./pay', '5']}}); {then}
@@ -248,12 +404,26 @@ fn a_script_that_was_put_away_knows_its_tasks() {
              await tools.exec({{command: ['true', 'x'], withEscalatedPermissions: true, justification: 'to ask'}});
              try {{ return String((await k.done).exitCode) }} catch (error) {{ return error.metadata.code }}"
         );
-        let first = place.command(&["run", "--suspend", "--json", "-e", &source]).output().unwrap();
+        let first = place
+            .command(&["run", "--suspend", "--json", "-e", &source])
+            .output()
+            .unwrap();
         let first: Value = serde_json::from_slice(&first.stdout).unwrap();
         assert_eq!(first["status"], "suspended", "{first}");
-        let again = ["runs", "resume", first["id"].as_str().unwrap(), "--approve", "--json"];
-        let again: Value = serde_json::from_slice(&place.command(&again).output().unwrap().stdout).unwrap();
-        assert_eq!((&again["output_json"], done(&place)), (&json!(told_of_it), 1), "{again}");
+        let again = [
+            "runs",
+            "resume",
+            first["id"].as_str().unwrap(),
+            "--approve",
+            "--json",
+        ];
+        let again: Value =
+            serde_json::from_slice(&place.command(&again).output().unwrap().stdout).unwrap();
+        assert_eq!(
+            (&again["output_json"], done(&place)),
+            (&json!(told_of_it), 1),
+            "{again}"
+        );
     }
 }
 
@@ -262,30 +432,63 @@ fn what_was_passed_over_is_named() {
     let (place, id) = stopped("", WAYS[0]);
     let by_hand = "await tools.writeFile({path: 'effects', content: 'one\\none\\n'})";
     let (status, said) = told(&run(&place, &["--resume", &id, "-e", by_hand]));
-    assert!(status == 0 && said.contains(&format!("nobody knows how {id}/tool_1 ended")), "{said}");
-    let (_, said) = told(&run(&place, &["--resume", &last(&place), "-e", "return await tools.listDir({})"]));
+    assert!(
+        status == 0 && said.contains(&format!("nobody knows how {id}/tool_1 ended")),
+        "{said}"
+    );
+    let (_, said) = told(&run(
+        &place,
+        &[
+            "--resume",
+            &last(&place),
+            "-e",
+            "return await tools.listDir({})",
+        ],
+    ));
     assert!(!said.contains("nobody knows"), "{said}");
     // Whoever is told of one of two and ends has changed nothing.
-    let (place, id) =
-        stopped("", "Promise.all([tools.exec({command: ['./pay', '5']}), tools.exec({command: ['sleep', '60']})])");
-    let (_, said) = told(&run(&place, &["--resume", &id, "-e", &format!("await {}", WAYS[0])]));
-    assert!(said.contains("OutcomeUnknownError") && !said.contains("without asking"), "{said}");
+    let (place, id) = stopped(
+        "",
+        "Promise.all([tools.exec({command: ['./pay', '5']}), tools.exec({command: ['sleep', '60']})])",
+    );
+    let (_, said) = told(&run(
+        &place,
+        &["--resume", &id, "-e", &format!("await {}", WAYS[0])],
+    ));
+    assert!(
+        said.contains("OutcomeUnknownError") && !said.contains("without asking"),
+        "{said}"
+    );
 }
 
 #[test]
 fn runs_that_another_build_wrote_are_known_again() {
     let (place, id) = stopped("", WAYS[0]);
     let file = rusqlite::Connection::open(place.home().join("journal.sqlite")).unwrap();
-    file.execute("UPDATE calls SET digest = 'ff00'", []).unwrap();
+    file.execute("UPDATE calls SET digest = 'ff00'", [])
+        .unwrap();
     drop(file);
     for way in [WAYS[0], WAYS[5]] {
-        let (status, said) = told(&run(&place, &["--resume", &id, "-e", &format!("await {way}")]));
-        assert!(status == 1 && said.contains("OutcomeUnknownError") && done(&place) == 1, "{way}: {said}");
+        let (status, said) = told(&run(
+            &place,
+            &["--resume", &id, "-e", &format!("await {way}")],
+        ));
+        assert!(
+            status == 1 && said.contains("OutcomeUnknownError") && done(&place) == 1,
+            "{way}: {said}"
+        );
     }
     let place = Place::new();
-    run(&place, &["-e", "await tools.exec({command: ['sh', '-c', 'echo one >> effects']}); throw 1"]);
+    run(
+        &place,
+        &[
+            "-e",
+            "await tools.exec({command: ['sh', '-c', 'echo one >> effects']}); throw 1",
+        ],
+    );
     let file = rusqlite::Connection::open(place.home().join("journal.sqlite")).unwrap();
-    file.execute("UPDATE calls SET digest = 'ff00'", []).unwrap();
+    file.execute("UPDATE calls SET digest = 'ff00'", [])
+        .unwrap();
     for _ in 0..2 {
         run(
             &place,

@@ -50,7 +50,10 @@ impl Place {
 
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_selvedge"));
-        command.args(args).env("SELVEDGE_HOME", self.home()).current_dir(self.work());
+        command
+            .args(args)
+            .env("SELVEDGE_HOME", self.home())
+            .current_dir(self.work());
         command
     }
 
@@ -70,26 +73,41 @@ impl Client {
         let mut client = Self::bare(place, args);
         let hello = json!({"protocolVersion": "2025-06-18", "capabilities": capabilities, "clientInfo": {"name": "test", "version": "1"}});
         let answer = client.request("initialize", hello);
-        assert_eq!(answer["result"]["serverInfo"]["name"], "selvedge", "{answer}");
+        assert_eq!(
+            answer["result"]["serverInfo"]["name"], "selvedge",
+            "{answer}"
+        );
         client.notify("notifications/initialized", json!({}));
         client
     }
 
     pub fn bare(place: &Place, args: &[&str]) -> Self {
         let all: Vec<&str> = ["mcp", "serve"].iter().chain(args).copied().collect();
-        let mut child =
-            place.command(&all).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn().unwrap();
+        let mut child = place
+            .command(&all)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::inherit())
+            .spawn()
+            .unwrap();
         let (send, lines) = channel();
         let stdout = BufReader::new(child.stdout.take().unwrap());
         std::thread::spawn(move || {
             for line in stdout.lines().map_while(Result::ok) {
-                let message = serde_json::from_str(&line).unwrap_or_else(|_| panic!("no message: {line}"));
+                let message =
+                    serde_json::from_str(&line).unwrap_or_else(|_| panic!("no message: {line}"));
                 if send.send(message).is_err() {
                     return;
                 }
             }
         });
-        Self { stdin: child.stdin.take(), child, lines, waiting: VecDeque::new(), next: 0 }
+        Self {
+            stdin: child.stdin.take(),
+            child,
+            lines,
+            waiting: VecDeque::new(),
+            next: 0,
+        }
     }
 
     pub fn send(&mut self, message: &Value) {
@@ -189,10 +207,15 @@ pub fn value(item: &Value) -> Value {
 pub fn peers() -> Option<PathBuf> {
     let default = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/mcp-peers");
     let folder = std::env::var_os("SELVEDGE_MCP_PEERS").map_or_else(default, PathBuf::from);
-    if folder.join("node_modules/@modelcontextprotocol").exists() && folder.join("venv/bin/mcp-server-git").exists() {
+    if folder.join("node_modules/@modelcontextprotocol").exists()
+        && folder.join("venv/bin/mcp-server-git").exists()
+    {
         return folder.canonicalize().ok();
     }
-    assert!(std::env::var_os("CI").is_none(), "scripts/setup-mcp-peers was not run");
+    assert!(
+        std::env::var_os("CI").is_none(),
+        "scripts/setup-mcp-peers was not run"
+    );
     eprintln!("skipped: scripts/setup-mcp-peers was not run");
     None
 }

@@ -14,10 +14,15 @@ use serde_json::Value;
 pub fn peers() -> Option<PathBuf> {
     let default = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/mcp-peers");
     let folder = std::env::var_os("SELVEDGE_MCP_PEERS").map_or_else(default, PathBuf::from);
-    if folder.join("node_modules/@modelcontextprotocol").exists() && folder.join("venv/bin/mcp-server-git").exists() {
+    if folder.join("node_modules/@modelcontextprotocol").exists()
+        && folder.join("venv/bin/mcp-server-git").exists()
+    {
         return folder.canonicalize().ok();
     }
-    assert!(std::env::var_os("CI").is_none(), "scripts/setup-mcp-peers was not run");
+    assert!(
+        std::env::var_os("CI").is_none(),
+        "scripts/setup-mcp-peers was not run"
+    );
     eprintln!("skipped: scripts/setup-mcp-peers was not run");
     None
 }
@@ -42,7 +47,11 @@ pub fn odd(name: &str, mode: &str) -> ServerSettings {
 /// The same with a file it may use.
 pub fn odd_with(name: &str, mode: &str, state: &Path) -> ServerSettings {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/servers/odd.py");
-    let mut settings = program(name, "python3", &[script, mode, &state.display().to_string()]);
+    let mut settings = program(
+        name,
+        "python3",
+        &[script, mode, &state.display().to_string()],
+    );
     settings.startup_timeout = Duration::from_secs(20);
     settings
 }
@@ -58,11 +67,18 @@ pub async fn run(servers: &Servers, script: &str) -> ScriptToolCallOutput {
 }
 
 /// The same under other circumstances.
-pub async fn run_with(servers: &Servers, script: &str, options: RunOptions) -> ScriptToolCallOutput {
+pub async fn run_with(
+    servers: &Servers,
+    script: &str,
+    options: RunOptions,
+) -> ScriptToolCallOutput {
     servers.prepare_for(script).await;
     let registry = servers.onto(&Registry::new());
     let harness = Harness::new(Orchestrator::new(registry)).unwrap();
-    let options = RunOptions { timeout: options.timeout.or(Some(Duration::from_secs(60))), ..options };
+    let options = RunOptions {
+        timeout: options.timeout.or(Some(Duration::from_secs(60))),
+        ..options
+    };
     harness.run_with(script.as_bytes(), options).await
 }
 

@@ -38,9 +38,15 @@ pub fn made_up() -> Vec<Conversation> {
             ts: Some(line.ts),
             text: line.text,
         });
-        let questions =
-            chat.questions.into_iter().map(|question| (question.text, question.evidence.into_iter().collect()));
-        Conversation { name: format!("made up {seed}"), lines: lines.collect(), questions: questions.collect() }
+        let questions = chat
+            .questions
+            .into_iter()
+            .map(|question| (question.text, question.evidence.into_iter().collect()));
+        Conversation {
+            name: format!("made up {seed}"),
+            lines: lines.collect(),
+            questions: questions.collect(),
+        }
     };
     (0..10).map(conversation).collect()
 }
@@ -60,7 +66,10 @@ pub fn of_folder(folder: &str) {
             Some("jsonl") if !name.ends_with(".queries.jsonl") => lines(path),
             _ => continue,
         };
-        if set.iter().any(|conversation| !conversation.questions.is_empty()) {
+        if set
+            .iter()
+            .any(|conversation| !conversation.questions.is_empty())
+        {
             measure(&name, set);
             measured = true;
         }
@@ -75,21 +84,37 @@ pub fn of_folder(folder: &str) {
 /// LoCoMo's questions without evidence, and those that ask for what was never said, are left out.
 fn locomo(path: &Path) -> Vec<Conversation> {
     let text = std::fs::read_to_string(path).unwrap();
-    let Ok(value) = serde_json::from_str::<Value>(&text) else { return Vec::new() };
+    let Ok(value) = serde_json::from_str::<Value>(&text) else {
+        return Vec::new();
+    };
     let samples = match value {
         Value::Array(samples) => samples,
         one => vec![one],
     };
     let mut set = Vec::new();
     for (at, sample) in samples.iter().enumerate() {
-        let conversation = if sample["conversation"].is_object() { &sample["conversation"] } else { sample };
+        let conversation = if sample["conversation"].is_object() {
+            &sample["conversation"]
+        } else {
+            sample
+        };
         let mut lines = Vec::new();
-        let sessions = (1..).take_while(|n| *n < 2000).map(|n| (n, &conversation[format!("session_{n}")]));
+        let sessions = (1..)
+            .take_while(|n| *n < 2000)
+            .map(|n| (n, &conversation[format!("session_{n}")]));
         for (n, session) in sessions.filter(|(_, session)| session.is_array()) {
-            let ts = conversation[format!("session_{n}_date_time")].as_str().map(str::to_owned);
+            let ts = conversation[format!("session_{n}_date_time")]
+                .as_str()
+                .map(str::to_owned);
             for line in session.as_array().unwrap() {
-                let said = line["text"].as_str().or(line["clean_text"].as_str()).unwrap_or_default();
-                let image = line["blip_caption"].as_str().map(|told| format!(" [image: {told}]")).unwrap_or_default();
+                let said = line["text"]
+                    .as_str()
+                    .or(line["clean_text"].as_str())
+                    .unwrap_or_default();
+                let image = line["blip_caption"]
+                    .as_str()
+                    .map(|told| format!(" [image: {told}]"))
+                    .unwrap_or_default();
                 lines.push(Line {
                     key: line["dia_id"].as_str().unwrap_or_default().to_owned(),
                     part: Some(format!("session_{n}")),
@@ -107,31 +132,44 @@ fn locomo(path: &Path) -> Vec<Conversation> {
                 continue;
             }
             let told = question["evidence"].to_string();
-            let evidence: BTreeSet<String> = ids(&told).filter(|id| keys.contains(id.as_str())).collect();
+            let evidence: BTreeSet<String> =
+                ids(&told).filter(|id| keys.contains(id.as_str())).collect();
             if let (Some(text), false) = (question["question"].as_str(), evidence.is_empty()) {
                 questions.push((text.to_owned(), evidence));
             }
         }
-        let name = sample["sample_id"].as_str().map_or_else(|| format!("{at}"), str::to_owned);
-        set.push(Conversation { name, lines, questions });
+        let name = sample["sample_id"]
+            .as_str()
+            .map_or_else(|| format!("{at}"), str::to_owned);
+        set.push(Conversation {
+            name,
+            lines,
+            questions,
+        });
     }
     set
 }
 
 /// `D1:3`, also where it is written `D:1:3`.
 fn ids(text: &str) -> impl Iterator<Item = String> + '_ {
-    text.split(|c: char| !(c.is_ascii_digit() || c == 'D' || c == ':')).filter_map(|word| {
-        let rest = word.strip_prefix('D')?;
-        let (session, line) = rest.trim_start_matches(':').split_once(':')?;
-        let (session, line): (u32, u32) = (session.parse().ok()?, line.trim_end_matches(':').parse().ok()?);
-        Some(format!("D{session}:{line}"))
-    })
+    text.split(|c: char| !(c.is_ascii_digit() || c == 'D' || c == ':'))
+        .filter_map(|word| {
+            let rest = word.strip_prefix('D')?;
+            let (session, line) = rest.trim_start_matches(':').split_once(':')?;
+            let (session, line): (u32, u32) = (
+                session.parse().ok()?,
+                line.trim_end_matches(':').parse().ok()?,
+            );
+            Some(format!("D{session}:{line}"))
+        })
 }
 
 fn lines(path: &Path) -> Vec<Conversation> {
     let read = |path: &Path| -> Vec<Value> {
         let text = std::fs::read_to_string(path).unwrap_or_default();
-        text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+        text.lines()
+            .filter_map(|line| serde_json::from_str(line).ok())
+            .collect()
     };
     let word = |value: &Value| match value {
         Value::String(text) => Some(text.clone()),
@@ -142,9 +180,16 @@ fn lines(path: &Path) -> Vec<Conversation> {
     for line in read(path) {
         let name = word(&line["session"]).unwrap_or_default();
         if !set.iter().any(|conversation| conversation.name == name) {
-            set.push(Conversation { name: name.clone(), lines: Vec::new(), questions: Vec::new() });
+            set.push(Conversation {
+                name: name.clone(),
+                lines: Vec::new(),
+                questions: Vec::new(),
+            });
         }
-        let conversation = set.iter_mut().find(|conversation| conversation.name == name).unwrap();
+        let conversation = set
+            .iter_mut()
+            .find(|conversation| conversation.name == name)
+            .unwrap();
         conversation.lines.push(Line {
             key: word(&line["turn"]).unwrap_or_default(),
             part: word(&line["part"]),
@@ -156,9 +201,19 @@ fn lines(path: &Path) -> Vec<Conversation> {
     }
     for query in read(&path.with_extension("queries.jsonl")) {
         let name = word(&query["session"]).unwrap_or_default();
-        let evidence = query["evidence"].as_array().into_iter().flatten().filter_map(word).collect();
-        if let Some(conversation) = set.iter_mut().find(|conversation| conversation.name == name) {
-            conversation.questions.push((word(&query["query"]).unwrap_or_default(), evidence));
+        let evidence = query["evidence"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(word)
+            .collect();
+        if let Some(conversation) = set
+            .iter_mut()
+            .find(|conversation| conversation.name == name)
+        {
+            conversation
+                .questions
+                .push((word(&query["query"]).unwrap_or_default(), evidence));
         }
     }
     set
@@ -178,7 +233,8 @@ const WITHIN: [u32; 2] = [2000, 4000];
 impl Score {
     fn add(&mut self, evidence: &BTreeSet<String>, ranking: &[String], told: [&[String]; 2]) {
         let share = |found: &[String]| {
-            found.iter().filter(|key| evidence.contains(*key)).count() as f64 / evidence.len() as f64
+            found.iter().filter(|key| evidence.contains(*key)).count() as f64
+                / evidence.len() as f64
         };
         for (sum, k) in self.at.iter_mut().zip(AT) {
             *sum += share(&ranking[..k.min(ranking.len())]);
@@ -198,15 +254,27 @@ impl Score {
 
 pub fn measure(name: &str, set: Vec<Conversation>) {
     let home = tempfile::tempdir().unwrap();
-    let memory = Memory::open(home.path(), Redactor::new([])).unwrap().with_built_in_encoder();
-    let (mut fts5, mut bm25, mut full, mut vectors) =
-        (Score::default(), Score::default(), Score::default(), Score::default());
+    let memory = Memory::open(home.path(), Redactor::new([]))
+        .unwrap()
+        .with_built_in_encoder();
+    let (mut fts5, mut bm25, mut full, mut vectors) = (
+        Score::default(),
+        Score::default(),
+        Score::default(),
+        Score::default(),
+    );
     let mut halves = [Score::default(), Score::default()];
     let mut raw = Score::default();
-    let turns: usize = set.iter().map(|conversation| conversation.lines.len()).sum();
+    let turns: usize = set
+        .iter()
+        .map(|conversation| conversation.lines.len())
+        .sum();
     for (at, conversation) in set.iter().enumerate() {
-        let keys: Vec<String> =
-            conversation.lines.iter().map(|line| Value::from(line.key.clone()).to_string()).collect();
+        let keys: Vec<String> = conversation
+            .lines
+            .iter()
+            .map(|line| Value::from(line.key.clone()).to_string())
+            .collect();
         let lines = conversation.lines.iter().zip(&keys).map(|(line, key)| {
             let turn = NewTurn {
                 key: Some(key),
@@ -218,30 +286,64 @@ pub fn measure(name: &str, set: Vec<Conversation>) {
             (conversation.name.as_str(), turn)
         });
         memory.append_all(lines).unwrap();
-        while memory.write_levels(Some(&conversation.name)).unwrap().waiting > 0 {}
+        while memory
+            .write_levels(Some(&conversation.name))
+            .unwrap()
+            .waiting
+            > 0
+        {}
         while memory.write_vectors(&conversation.name).unwrap() > 0 {}
         let peer = Fts5::of(&conversation.lines);
         for (question, evidence) in &conversation.questions {
             let (ranking, told) = peer.ranking(question, &conversation.lines);
             fts5.add(evidence, &ranking, [&told[0], &told[1]]);
-            let rows = [(&mut bm25, Weights::BM25), (&mut full, Weights::KEYWORDS), (&mut vectors, Weights::default())];
+            let rows = [
+                (&mut bm25, Weights::BM25),
+                (&mut full, Weights::KEYWORDS),
+                (&mut vectors, Weights::default()),
+            ];
             for (score, weights) in rows.into_iter().take(if HAS_VECTORS { 3 } else { 2 }) {
-                let query = Query { k: 50, weights, ..Query::new(question).in_session(&conversation.name) };
+                let query = Query {
+                    k: 50,
+                    weights,
+                    ..Query::new(question).in_session(&conversation.name)
+                };
                 let ranking = found(&memory, &query);
-                let told = WITHIN
-                    .map(|budget| found(&memory, &Query { k: usize::MAX, budget: Some(budget), ..query.clone() }));
+                let told = WITHIN.map(|budget| {
+                    found(
+                        &memory,
+                        &Query {
+                            k: usize::MAX,
+                            budget: Some(budget),
+                            ..query.clone()
+                        },
+                    )
+                });
                 score.add(evidence, &ranking, [&told[0], &told[1]]);
                 if weights == Weights::KEYWORDS {
                     halves[at % 2].add(evidence, &ranking, [&told[0], &told[1]]);
-                    let all = found(&memory, &Query { k: 400, ..query.clone() });
+                    let all = found(
+                        &memory,
+                        &Query {
+                            k: 400,
+                            ..query.clone()
+                        },
+                    );
                     let packed = WITHIN.map(|budget| peer.within(&all, budget));
                     raw.add(evidence, &ranking, [&packed[0], &packed[1]]);
                 }
             }
         }
     }
-    println!("\n{name}: {} conversations, {turns} turns, {} questions\n", set.len(), full.questions);
-    println!("| {:<38} |   R@5 |  R@10 |  R@20 |  R@50 |  @2kt |  @4kt |", "evidence found, in per cent");
+    println!(
+        "\n{name}: {} conversations, {turns} turns, {} questions\n",
+        set.len(),
+        full.questions
+    );
+    println!(
+        "| {:<38} |   R@5 |  R@10 |  R@20 |  R@50 |  @2kt |  @4kt |",
+        "evidence found, in per cent"
+    );
     println!("|{}|{}", "-".repeat(40), "-------:|".repeat(6));
     fts5.row("FTS5 alone (porter, stop words cut)");
     bm25.row("the index, BM25 alone");
@@ -258,7 +360,9 @@ const HAS_VECTORS: bool = cfg!(feature = "pocket");
 
 fn found(memory: &Memory, query: &Query<'_>) -> Vec<String> {
     let hits = memory.search(query).unwrap();
-    hits.into_iter().filter_map(|hit| serde_json::from_str(&hit.key?).ok()).collect()
+    hits.into_iter()
+        .filter_map(|hit| serde_json::from_str(&hit.key?).ok())
+        .collect()
 }
 
 /// FTS5 over one conversation, as anybody would use it.
@@ -270,10 +374,17 @@ struct Fts5 {
 impl Fts5 {
     fn of(lines: &[Line]) -> Self {
         let connection = Connection::open_in_memory().unwrap();
-        connection.execute_batch("CREATE VIRTUAL TABLE t USING fts5(text, tokenize = 'porter unicode61')").unwrap();
+        connection
+            .execute_batch("CREATE VIRTUAL TABLE t USING fts5(text, tokenize = 'porter unicode61')")
+            .unwrap();
         let mut tokens = std::collections::HashMap::new();
         for (at, line) in lines.iter().enumerate() {
-            connection.execute("INSERT INTO t (rowid, text) VALUES (?1, ?2)", params![at as i64, line.text]).unwrap();
+            connection
+                .execute(
+                    "INSERT INTO t (rowid, text) VALUES (?1, ?2)",
+                    params![at as i64, line.text],
+                )
+                .unwrap();
             tokens.insert(line.key.clone(), selvedge_tokens::count(&line.text) as u32);
         }
         Self { connection, tokens }
@@ -285,11 +396,16 @@ impl Fts5 {
             .filter(|word| !word.is_empty() && !STOP.contains(&word.to_lowercase().as_str()))
             .map(|word| format!("\"{word}\""))
             .collect();
-        let mut read =
-            self.connection.prepare_cached("SELECT rowid FROM t WHERE t MATCH ?1 ORDER BY rank LIMIT 400").unwrap();
+        let mut read = self
+            .connection
+            .prepare_cached("SELECT rowid FROM t WHERE t MATCH ?1 ORDER BY rank LIMIT 400")
+            .unwrap();
         let rows = read.query_map(params![words.join(" OR ")], |row| row.get::<_, i64>(0));
-        let ranking: Vec<String> =
-            rows.unwrap().filter_map(Result::ok).map(|at| lines[at as usize].key.clone()).collect();
+        let ranking: Vec<String> = rows
+            .unwrap()
+            .filter_map(Result::ok)
+            .map(|at| lines[at as usize].key.clone())
+            .collect();
         let told = WITHIN.map(|budget| self.within(&ranking, budget));
         (ranking, told)
     }
@@ -307,12 +423,13 @@ impl Fts5 {
 }
 
 const STOP: &[&str] = &[
-    "a", "about", "after", "all", "am", "an", "and", "any", "are", "as", "at", "be", "because", "been", "before",
-    "being", "between", "both", "but", "by", "can", "could", "did", "do", "does", "doing", "down", "during", "each",
-    "for", "from", "had", "has", "have", "having", "he", "her", "hers", "him", "his", "how", "i", "if", "in", "into",
-    "is", "it", "its", "just", "me", "more", "most", "my", "no", "not", "of", "off", "on", "once", "only", "or",
-    "other", "our", "out", "over", "own", "s", "same", "she", "should", "so", "some", "such", "t", "than", "that",
-    "the", "their", "them", "then", "there", "these", "they", "this", "those", "through", "to", "too", "under",
-    "until", "up", "very", "was", "we", "were", "what", "when", "where", "which", "while", "who", "whom", "why",
-    "will", "with", "would", "you", "your",
+    "a", "about", "after", "all", "am", "an", "and", "any", "are", "as", "at", "be", "because",
+    "been", "before", "being", "between", "both", "but", "by", "can", "could", "did", "do", "does",
+    "doing", "down", "during", "each", "for", "from", "had", "has", "have", "having", "he", "her",
+    "hers", "him", "his", "how", "i", "if", "in", "into", "is", "it", "its", "just", "me", "more",
+    "most", "my", "no", "not", "of", "off", "on", "once", "only", "or", "other", "our", "out",
+    "over", "own", "s", "same", "she", "should", "so", "some", "such", "t", "than", "that", "the",
+    "their", "them", "then", "there", "these", "they", "this", "those", "through", "to", "too",
+    "under", "until", "up", "very", "was", "we", "were", "what", "when", "where", "which", "while",
+    "who", "whom", "why", "will", "with", "would", "you", "your",
 ];

@@ -29,23 +29,35 @@ struct Words {
 
 impl Words {
     fn new(count: usize) -> Self {
-        let syllables =
-            ["ka", "lo", "mi", "ren", "tos", "vu", "pa", "dri", "sel", "no", "gar", "bi", "ta", "che", "zon", "fe"];
+        let syllables = [
+            "ka", "lo", "mi", "ren", "tos", "vu", "pa", "dri", "sel", "no", "gar", "bi", "ta",
+            "che", "zon", "fe",
+        ];
         let mut draw = Draw(5);
-        let word = |_| (0..2 + draw.below(3)).map(|_| draw.one(&syllables)).collect::<String>();
+        let word = |_| {
+            (0..2 + draw.below(3))
+                .map(|_| draw.one(&syllables))
+                .collect::<String>()
+        };
         let words = (0..count).map(word).collect();
         let mut sum = 0.0;
         let sums = (1..=count).map(|n| {
             sum += 1.0 / n as f64;
             sum
         });
-        Self { words, sums: sums.collect() }
+        Self {
+            words,
+            sums: sums.collect(),
+        }
     }
 
     fn one(&self, draw: &mut Draw) -> &str {
         let all = self.sums.last().unwrap();
         let at = draw.below(1 << 30) as f64 / f64::from(1 << 30) * all;
-        &self.words[self.sums.partition_point(|sum| *sum < at).min(self.words.len() - 1)]
+        &self.words[self
+            .sums
+            .partition_point(|sum| *sum < at)
+            .min(self.words.len() - 1)]
     }
 
     /// Words as questions have them: the hundred most frequent say nothing and are cut.
@@ -63,7 +75,10 @@ impl Words {
 
     fn text(&self, draw: &mut Draw) -> String {
         let length = 8 + draw.below(40);
-        (0..length).map(|_| self.one(draw)).collect::<Vec<_>>().join(" ")
+        (0..length)
+            .map(|_| self.one(draw))
+            .collect::<Vec<_>>()
+            .join(" ")
     }
 }
 
@@ -75,29 +90,56 @@ fn recalling(size: usize) {
     let start = Instant::now();
     let mut stored = 0;
     while stored < size {
-        let texts: Vec<(String, String)> =
-            (0..2000.min(size - stored)).map(|at| (words.text(&mut draw), ((stored + at) / 25).to_string())).collect();
-        let turns =
-            texts.iter().map(|(text, part)| ("long", NewTurn { part: Some(part), ..NewTurn::text("user", text) }));
+        let texts: Vec<(String, String)> = (0..2000.min(size - stored))
+            .map(|at| (words.text(&mut draw), ((stored + at) / 25).to_string()))
+            .collect();
+        let turns = texts.iter().map(|(text, part)| {
+            (
+                "long",
+                NewTurn {
+                    part: Some(part),
+                    ..NewTurn::text("user", text)
+                },
+            )
+        });
         stored += memory.append_all(turns).unwrap().len();
     }
     let took = start.elapsed().as_secs_f64();
     let file = home.path().join("journal.sqlite").metadata().unwrap().len();
-    println!("\n{size} turns stored in {took:.1} s ({:.0}/s), file {} MB", size as f64 / took, file >> 20);
+    println!(
+        "\n{size} turns stored in {took:.1} s ({:.0}/s), file {} MB",
+        size as f64 / took,
+        file >> 20
+    );
     let peer = Connection::open(home.path().join("fts5.sqlite")).unwrap();
     fill_fts5(&peer, home.path());
-    for (name, session) in [("recall in the session", Some("long")), ("recall in the whole store", None)] {
+    for (name, session) in [
+        ("recall in the session", Some("long")),
+        ("recall in the whole store", None),
+    ] {
         // Interleaved with the peer, so that a noisy machine is noisy for both.
         let (mut ours, mut theirs) = (Times::default(), Times::default());
         for _ in 0..200 {
             let question = words.question(&mut draw);
-            let query = Query { session, k: 50, ..Query::new(&question) };
+            let query = Query {
+                session,
+                k: 50,
+                ..Query::new(&question)
+            };
             ours.add(|| _ = std::hint::black_box(memory.search(&query).unwrap()));
             theirs.add(|| {
-                let any = question.split(' ').map(|word| format!("\"{word}\"")).collect::<Vec<_>>().join(" OR ");
+                let any = question
+                    .split(' ')
+                    .map(|word| format!("\"{word}\""))
+                    .collect::<Vec<_>>()
+                    .join(" OR ");
                 let sql = "SELECT rowid FROM t WHERE t MATCH ?1 ORDER BY rank LIMIT 50";
                 let mut read = peer.prepare_cached(sql).unwrap();
-                std::hint::black_box(read.query_map(params![any], |row| row.get::<_, i64>(0)).unwrap().count());
+                std::hint::black_box(
+                    read.query_map(params![any], |row| row.get::<_, i64>(0))
+                        .unwrap()
+                        .count(),
+                );
             });
         }
         ours.tell(name);
@@ -106,9 +148,14 @@ fn recalling(size: usize) {
     // After each turn the numbers of all turns are read anew: as an agent has it.
     let mut times = Times::default();
     for _ in 0..100 {
-        memory.append("long", &NewTurn::text("user", &words.text(&mut draw))).unwrap();
+        memory
+            .append("long", &NewTurn::text("user", &words.text(&mut draw)))
+            .unwrap();
         let question = words.question(&mut draw);
-        let query = Query { k: 50, ..Query::new(&question).in_session("long") };
+        let query = Query {
+            k: 50,
+            ..Query::new(&question).in_session("long")
+        };
         times.add(|| _ = std::hint::black_box(memory.search(&query).unwrap()));
     }
     times.tell("recall after each added turn");
@@ -149,14 +196,20 @@ impl Times {
             })
         };
         let ([p50, cpu50], [p95, cpu95]) = (at(0.5), at(0.95));
-        println!("{name:<32} p50 {p50:>7.2} ms, p95 {p95:>7.2} ms; of the processor {cpu50:>7.2} and {cpu95:>7.2} ms");
+        println!(
+            "{name:<32} p50 {p50:>7.2} ms, p95 {p95:>7.2} ms; of the processor {cpu50:>7.2} and {cpu95:>7.2} ms"
+        );
     }
 }
 
 /// Milliseconds this thread has computed. Nothing where the system does not tell.
 fn cpu_ms() -> f64 {
     let told = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
-    told.split(' ').next().and_then(|ns| ns.parse::<f64>().ok()).unwrap_or(0.0) / 1e6
+    told.split(' ')
+        .next()
+        .and_then(|ns| ns.parse::<f64>().ok())
+        .unwrap_or(0.0)
+        / 1e6
 }
 
 fn adding() {
@@ -167,7 +220,9 @@ fn adding() {
     let mut time = |session: &str, memory: &Memory| {
         let text = text.next().unwrap();
         let start = Instant::now();
-        memory.append(session, &NewTurn::text("user", text)).unwrap();
+        memory
+            .append(session, &NewTurn::text("user", text))
+            .unwrap();
         start.elapsed().as_secs_f64() * 1000.0
     };
     for _ in 0..10_000 {
@@ -185,7 +240,10 @@ fn adding() {
     short.sort_by(f64::total_cmp);
     long.sort_by(f64::total_cmp);
     let (short, long) = (short[200], long[200]);
-    println!("adding a turn: {short:.3} ms after 10 turns, {long:.3} ms after 10,000, ratio {:.2}", long / short);
+    println!(
+        "adding a turn: {short:.3} ms after 10 turns, {long:.3} ms after 10,000, ratio {:.2}",
+        long / short
+    );
 }
 
 fn assembling() {
@@ -194,7 +252,10 @@ fn assembling() {
     let words = Words::new(20_000);
     let mut draw = Draw(2);
     for _ in 0..1000 {
-        let text = (0..6).map(|_| words.text(&mut draw)).collect::<Vec<_>>().join(". ");
+        let text = (0..6)
+            .map(|_| words.text(&mut draw))
+            .collect::<Vec<_>>()
+            .join(". ");
         memory.append("s", &NewTurn::text("user", &text)).unwrap();
     }
     while memory.write_levels(None).unwrap().waiting > 0 {}

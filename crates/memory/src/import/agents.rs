@@ -38,9 +38,20 @@ impl Exchanges {
     }
 
     fn new(session: Option<&str>, file: &str, understand: fn(&Value) -> Line) -> Self {
-        let stem = std::path::Path::new(file).file_stem().map(|stem| stem.to_string_lossy().into_owned());
-        let name = session.map(str::to_owned).or(stem).unwrap_or_else(|| "imported".to_owned());
-        Self { session: name, is_named: session.is_some(), understand, open: None, count: 0 }
+        let stem = std::path::Path::new(file)
+            .file_stem()
+            .map(|stem| stem.to_string_lossy().into_owned());
+        let name = session
+            .map(str::to_owned)
+            .or(stem)
+            .unwrap_or_else(|| "imported".to_owned());
+        Self {
+            session: name,
+            is_named: session.is_some(),
+            understand,
+            open: None,
+            count: 0,
+        }
     }
 
     pub(super) fn read(&mut self, _line: &str, value: &Value, into: &mut Vec<Read>) {
@@ -49,7 +60,12 @@ impl Exchanges {
                 self.session = name;
                 self.is_named = true;
             }
-            Line::Items { begins, key, ts, items } => {
+            Line::Items {
+                begins,
+                key,
+                ts,
+                items,
+            } => {
                 if !self.is_named
                     && let Some(name) = value["sessionId"].as_str()
                 {
@@ -65,7 +81,16 @@ impl Exchanges {
                     let key = key.unwrap_or_else(|| format!("exchange {count}"));
                     let (role, key) = ("exchange".to_owned(), Value::String(key).to_string());
                     let (speaker, part, raw) = (None, None, String::new());
-                    Read { session: session.clone(), key, role, speaker, ts, part, form: Form::Items, raw }
+                    Read {
+                        session: session.clone(),
+                        key,
+                        role,
+                        speaker,
+                        ts,
+                        part,
+                        form: Form::Items,
+                        raw,
+                    }
                 });
                 for item in items {
                     open.raw.push_str(&item.to_string());
@@ -89,7 +114,9 @@ fn codex(line: &Value) -> Line {
         None => ("session_meta", line),
     };
     match kind {
-        "session_meta" => item["id"].as_str().map_or(Line::Nothing, |id| Line::Session(id.to_owned())),
+        "session_meta" => item["id"]
+            .as_str()
+            .map_or(Line::Nothing, |id| Line::Session(id.to_owned())),
         "response_item" => {
             let is_user = item["type"] == "message" && item["role"] == "user";
             let begins = is_user && !is_circumstance(item);
@@ -98,7 +125,12 @@ fn codex(line: &Value) -> Line {
             match item["type"].as_str() {
                 // What nobody said and nothing came of.
                 None | Some("ghost_snapshot" | "compaction") => Line::Nothing,
-                _ => Line::Items { begins, key, ts, items: vec![item.clone()] },
+                _ => Line::Items {
+                    begins,
+                    key,
+                    ts,
+                    items: vec![item.clone()],
+                },
             }
         }
         _ => Line::Nothing,
@@ -107,10 +139,19 @@ fn codex(line: &Value) -> Line {
 
 /// What Codex tells the model in the user's name.
 fn is_circumstance(item: &Value) -> bool {
-    let text = item["content"][0]["text"].as_str().or(item["content"].as_str()).unwrap_or_default().trim_start();
-    ["<environment_context>", "<user_instructions>", "# AGENTS.md", "<permissions"]
-        .iter()
-        .any(|mark| text.starts_with(mark))
+    let text = item["content"][0]["text"]
+        .as_str()
+        .or(item["content"].as_str())
+        .unwrap_or_default()
+        .trim_start();
+    [
+        "<environment_context>",
+        "<user_instructions>",
+        "# AGENTS.md",
+        "<permissions",
+    ]
+    .iter()
+    .any(|mark| text.starts_with(mark))
 }
 
 /// Claude Code: `{"type":"user"|"assistant","message":{"role","content"},"uuid","sessionId","timestamp"}`.
@@ -126,7 +167,9 @@ fn claude_code(line: &Value) -> Line {
     let mut items = Vec::new();
     match content {
         Value::String(text) => items.push(message(role, text)),
-        Value::Array(blocks) => blocks.iter().for_each(|block| items.extend(block_item(role, block))),
+        Value::Array(blocks) => blocks
+            .iter()
+            .for_each(|block| items.extend(block_item(role, block))),
         _ => {}
     }
     if items.is_empty() {
@@ -134,7 +177,12 @@ fn claude_code(line: &Value) -> Line {
     }
     let begins = role == "user" && items.iter().any(|item| item["type"] == "message");
     let text = |field: &str| line[field].as_str().map(str::to_owned);
-    Line::Items { begins, key: text("uuid"), ts: text("timestamp"), items }
+    Line::Items {
+        begins,
+        key: text("uuid"),
+        ts: text("timestamp"),
+        items,
+    }
 }
 
 fn message(role: &str, text: &str) -> Value {

@@ -13,7 +13,9 @@ pub(super) fn read(line: &Value) -> Result<Read, String> {
         _ => Err(format!("`{field}` is neither text nor a number")),
     };
     let needed = |field: &str| word(field)?.ok_or_else(|| format!("`{field}` is missing"));
-    let Value::String(text) = &line["text"] else { return Err("`text` is missing".into()) };
+    let Value::String(text) = &line["text"] else {
+        return Err("`text` is missing".into());
+    };
     needed("turn")?;
     Ok(Read {
         session: needed("session")?,
@@ -22,7 +24,11 @@ pub(super) fn read(line: &Value) -> Result<Read, String> {
         speaker: word("speaker")?,
         ts: word("ts")?,
         part: word("part")?,
-        form: if line["form"] == "items" { Form::Items } else { Form::Text },
+        form: if line["form"] == "items" {
+            Form::Items
+        } else {
+            Form::Text
+        },
         raw: text.clone(),
     })
 }

@@ -31,7 +31,10 @@ pub struct Draw(pub u64);
 
 impl Draw {
     pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         let x = (self.0 >> 33) ^ self.0;
         x.wrapping_mul(0xff51_afd7_ed55_8ccd) >> 20
     }
@@ -45,12 +48,31 @@ impl Draw {
     }
 }
 
-const NAMES: &[&str] = &["Caroline", "Melanie", "Jon", "Gina", "Maria", "Deborah", "Nate", "Audrey", "Evan", "Tim"];
-const PLACES: &[&str] =
-    &["Boston", "Lisbon", "the lake house", "Yosemite", "Kyoto", "Chicago", "the old library", "Oslo"];
-const MONTHS: &[&str] = &["January", "March", "May", "June", "August", "October", "November"];
-const WHO: &[&str] =
-    &["my sister", "my neighbour", "an old classmate", "my cousin Rob", "the kids", "my manager", "a colleague"];
+const NAMES: &[&str] = &[
+    "Caroline", "Melanie", "Jon", "Gina", "Maria", "Deborah", "Nate", "Audrey", "Evan", "Tim",
+];
+const PLACES: &[&str] = &[
+    "Boston",
+    "Lisbon",
+    "the lake house",
+    "Yosemite",
+    "Kyoto",
+    "Chicago",
+    "the old library",
+    "Oslo",
+];
+const MONTHS: &[&str] = &[
+    "January", "March", "May", "June", "August", "October", "November",
+];
+const WHO: &[&str] = &[
+    "my sister",
+    "my neighbour",
+    "an old classmate",
+    "my cousin Rob",
+    "the kids",
+    "my manager",
+    "a colleague",
+];
 
 /// What is told, and how it is asked about: same thing, other words. `{p}` place, `{m}` month, `{w}` whom with, `{n}` a number.
 const FACTS: &[(&str, &str)] = &[
@@ -62,20 +84,62 @@ const FACTS: &[(&str, &str)] = &[
         "We adopted a puppy from the shelter in {p} and called her Biscuit{n}",
         "What is the name of the dog {s} adopted?",
     ),
-    ("I ran the charity race in {p} in {m} and raised {n} dollars", "How much money did {s} raise at the race in {p}?"),
-    ("My grandmother gave me a necklace that comes from {p}", "What did {s} get from her grandmother?"),
-    ("I went camping with {w} near {p} and it rained for {n} days", "Where did {s} go camping?"),
-    ("I applied for the counselling certificate, the interview is in {m}", "Which certificate is {s} applying for?"),
-    ("I burned the lasagne at the dinner for {w}, so we ordered pizza", "What happened to the lasagne {s} cooked?"),
-    ("I have been painting a mural at {p} for {n} weeks now", "How long has {s} worked on the mural?"),
-    ("The doctor in {p} says my knee needs surgery in {m}", "When is the knee surgery of {s}?"),
-    ("I bought a used telescope and saw Saturn from {p}", "What did {s} see through the telescope?"),
-    ("I quit my banking job and will open a bakery in {p}", "What business does {s} want to open after the bank?"),
-    ("I learned to play the clarinet because of {w}", "Which instrument did {s} learn?"),
-    ("We planted {n} cherry trees behind the house in {m}", "How many trees did {s} plant?"),
-    ("My novel was rejected by {n} publishers before one in {p} took it", "How many publishers turned {s} down?"),
-    ("I met {w} at the chess tournament in {p}", "Whom did {s} meet at the chess tournament?"),
-    ("My car broke down on the bridge to {p}, the gearbox was gone", "What was broken in the car of {s}?"),
+    (
+        "I ran the charity race in {p} in {m} and raised {n} dollars",
+        "How much money did {s} raise at the race in {p}?",
+    ),
+    (
+        "My grandmother gave me a necklace that comes from {p}",
+        "What did {s} get from her grandmother?",
+    ),
+    (
+        "I went camping with {w} near {p} and it rained for {n} days",
+        "Where did {s} go camping?",
+    ),
+    (
+        "I applied for the counselling certificate, the interview is in {m}",
+        "Which certificate is {s} applying for?",
+    ),
+    (
+        "I burned the lasagne at the dinner for {w}, so we ordered pizza",
+        "What happened to the lasagne {s} cooked?",
+    ),
+    (
+        "I have been painting a mural at {p} for {n} weeks now",
+        "How long has {s} worked on the mural?",
+    ),
+    (
+        "The doctor in {p} says my knee needs surgery in {m}",
+        "When is the knee surgery of {s}?",
+    ),
+    (
+        "I bought a used telescope and saw Saturn from {p}",
+        "What did {s} see through the telescope?",
+    ),
+    (
+        "I quit my banking job and will open a bakery in {p}",
+        "What business does {s} want to open after the bank?",
+    ),
+    (
+        "I learned to play the clarinet because of {w}",
+        "Which instrument did {s} learn?",
+    ),
+    (
+        "We planted {n} cherry trees behind the house in {m}",
+        "How many trees did {s} plant?",
+    ),
+    (
+        "My novel was rejected by {n} publishers before one in {p} took it",
+        "How many publishers turned {s} down?",
+    ),
+    (
+        "I met {w} at the chess tournament in {p}",
+        "Whom did {s} meet at the chess tournament?",
+    ),
+    (
+        "My car broke down on the bridge to {p}, the gearbox was gone",
+        "What was broken in the car of {s}?",
+    ),
 ];
 
 /// Talk that answers nothing, some of it with the very words of the questions.
@@ -102,32 +166,70 @@ const TALK: &[&str] = &[
 pub fn chat(seed: u64, sittings: usize) -> Chat {
     let mut draw = Draw(seed.wrapping_mul(7919).wrapping_add(17));
     let first = draw.below(NAMES.len());
-    let names = [NAMES[first], NAMES[(first + 1 + draw.below(NAMES.len() - 1)) % NAMES.len()]];
+    let names = [
+        NAMES[first],
+        NAMES[(first + 1 + draw.below(NAMES.len() - 1)) % NAMES.len()],
+    ];
     let (mut lines, mut questions) = (Vec::new(), Vec::new());
     for sitting in 1..=sittings {
         let length = 12 + draw.below(16);
-        let day = format!("{:04}-{:02}-{:02}", 2023 + sitting / 336, sitting / 28 % 12 + 1, sitting % 28 + 1);
+        let day = format!(
+            "{:04}-{:02}-{:02}",
+            2023 + sitting / 336,
+            sitting / 28 % 12 + 1,
+            sitting % 28 + 1
+        );
         for at in 1..=length {
             let (me, other) = (names[at % 2], names[(at + 1) % 2]);
             let key = format!("D{sitting}:{at}");
             let fill = |text: &str, draw: &mut Draw| {
                 let number = (draw.below(90) + 3).to_string();
                 let place = draw.one(PLACES);
-                let text = text.replace("{p}", place).replace("{m}", draw.one(MONTHS)).replace("{w}", draw.one(WHO));
-                (text.replace("{n}", &number).replace("{o}", other).replace("{s}", me), place)
+                let text = text
+                    .replace("{p}", place)
+                    .replace("{m}", draw.one(MONTHS))
+                    .replace("{w}", draw.one(WHO));
+                (
+                    text.replace("{n}", &number)
+                        .replace("{o}", other)
+                        .replace("{s}", me),
+                    place,
+                )
             };
             let text = if draw.below(5) == 0 && at > 1 {
                 let (told, asked) = FACTS[draw.below(FACTS.len())];
                 let (told, place) = fill(told, &mut draw);
                 let asked = asked.replace("{s}", me).replace("{p}", place);
-                questions.push(Question { text: asked, evidence: vec![key.clone()] });
-                let lead = draw.one(&["", "Guess what! ", "Oh, before I forget: ", "You won't believe it. "]);
-                format!("{lead}{told}{}", draw.one(&[".", "! Can you imagine?", ", and I could not be happier.", "."]))
+                questions.push(Question {
+                    text: asked,
+                    evidence: vec![key.clone()],
+                });
+                let lead = draw.one(&[
+                    "",
+                    "Guess what! ",
+                    "Oh, before I forget: ",
+                    "You won't believe it. ",
+                ]);
+                format!(
+                    "{lead}{told}{}",
+                    draw.one(&[
+                        ".",
+                        "! Can you imagine?",
+                        ", and I could not be happier.",
+                        "."
+                    ])
+                )
             } else {
                 fill(draw.one(TALK), &mut draw).0
             };
             let ts = format!("{day}T{:02}:{:02}:00Z", 9 + at / 60, at % 60);
-            lines.push(Line { key, part: format!("session_{sitting}"), speaker: me.to_owned(), ts, text });
+            lines.push(Line {
+                key,
+                part: format!("session_{sitting}"),
+                speaker: me.to_owned(),
+                ts,
+                text,
+            });
         }
     }
     // The same question may have several answers: all of them are evidence.
@@ -138,5 +240,8 @@ pub fn chat(seed: u64, sittings: usize) -> Chat {
             None => merged.push(question),
         }
     }
-    Chat { lines, questions: merged }
+    Chat {
+        lines,
+        questions: merged,
+    }
 }

@@ -49,7 +49,10 @@ impl Client {
             WireApi::Responses | WireApi::Chat => &openai::OpenAi,
             WireApi::Messages => &anthropic::Anthropic,
         };
-        Batches { wire: self.exchange(), api }
+        Batches {
+            wire: self.exchange(),
+            api,
+        }
     }
 }
 
@@ -66,24 +69,39 @@ impl Batches {
             }
             body
         });
-        let bodies = bodies.enumerate().map(|(at, body)| (id_of(at), body)).collect();
-        self.api.submit(&self.wire, bodies).await.map_err(|error| provider.discreet(error))
+        let bodies = bodies
+            .enumerate()
+            .map(|(at, body)| (id_of(at), body))
+            .collect();
+        self.api
+            .submit(&self.wire, bodies)
+            .await
+            .map_err(|error| provider.discreet(error))
     }
 
     /// Where the batch of this name stands, which has so many prompts for this model.
-    pub async fn look(&self, batch: &str, prompts: usize, model: &Model) -> Result<BatchState, ModelError> {
+    pub async fn look(
+        &self,
+        batch: &str,
+        prompts: usize,
+        model: &Model,
+    ) -> Result<BatchState, ModelError> {
         let provider = &*self.wire.provider;
         let lines = match self.api.look(&self.wire, batch).await {
             Ok(Looked::Working) => return Ok(BatchState::Working),
             Ok(Looked::Lost(why)) => return Ok(BatchState::Lost(why)),
             Ok(Looked::Ended(lines)) => lines,
             Err(error) if error.status == Some(404) => {
-                return Ok(BatchState::Lost(format!("the provider does not know it: {error}")));
+                return Ok(BatchState::Lost(format!(
+                    "the provider does not know it: {error}"
+                )));
             }
             Err(error) => return Err(provider.discreet(error)),
         };
-        let mut answers: HashMap<String, Result<Value, ModelError>> =
-            lines.into_iter().map(|line| (line.id, line.answer)).collect();
+        let mut answers: HashMap<String, Result<Value, ModelError>> = lines
+            .into_iter()
+            .map(|line| (line.id, line.answer))
+            .collect();
         let answer = |at: usize| match answers.remove(&id_of(at)) {
             Some(answer) => answer.and_then(|body| text_of(&body, provider, model)),
             None => Err(ModelError::protocol("the batch has no answer to it")),
@@ -122,7 +140,11 @@ trait BatchApi: Send + Sync + std::fmt::Debug {
     ) -> BoxFuture<'a, Result<String, ModelError>>;
 
     /// Where a batch stands.
-    fn look<'a>(&'a self, wire: &'a Exchange, batch: &'a str) -> BoxFuture<'a, Result<Looked, ModelError>>;
+    fn look<'a>(
+        &'a self,
+        wire: &'a Exchange,
+        batch: &'a str,
+    ) -> BoxFuture<'a, Result<Looked, ModelError>>;
 }
 
 /// Where a batch stands, as its API tells.
@@ -147,12 +169,14 @@ pub(crate) struct Exchange {
 
 impl Exchange {
     async fn get(&self, resource: &str) -> Result<Vec<u8>, ModelError> {
-        self.send(self.http.get(address(&self.provider, resource)?)).await
+        self.send(self.http.get(address(&self.provider, resource)?))
+            .await
     }
 
     async fn post(&self, resource: &str, kind: &str, body: Vec<u8>) -> Result<Vec<u8>, ModelError> {
         let request = self.http.post(address(&self.provider, resource)?);
-        self.send(request.header("content-type", kind).body(body)).await
+        self.send(request.header("content-type", kind).body(body))
+            .await
     }
 
     async fn send(&self, request: reqwest::RequestBuilder) -> Result<Vec<u8>, ModelError> {
@@ -163,7 +187,10 @@ impl Exchange {
             let mut body = Vec::new();
             while let Some(chunk) = response.chunk().await.map_err(broken)? {
                 if body.len() + chunk.len() > MAX_BYTES {
-                    return Err(ModelError::protocol(format!("the answers are larger than {} MB", MAX_BYTES >> 20)));
+                    return Err(ModelError::protocol(format!(
+                        "the answers are larger than {} MB",
+                        MAX_BYTES >> 20
+                    )));
                 }
                 body.extend_from_slice(&chunk);
             }
@@ -177,9 +204,14 @@ impl Exchange {
 /// A name that can stand in an address.
 fn checked(name: &Value) -> Result<&str, ModelError> {
     let is_name = |name: &&str| {
-        !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'))
+        !name.is_empty()
+            && name
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'))
     };
-    name.as_str().filter(is_name).ok_or_else(|| ModelError::protocol("the answer names no batch or file"))
+    name.as_str()
+        .filter(is_name)
+        .ok_or_else(|| ModelError::protocol("the answer names no batch or file"))
 }
 
 fn json(body: &[u8]) -> Result<Value, ModelError> {
@@ -188,11 +220,15 @@ fn json(body: &[u8]) -> Result<Value, ModelError> {
 
 /// Lines of JSON; what is none is left out, so that its prompt counts as not answered.
 fn json_lines(body: &[u8]) -> impl Iterator<Item = Value> {
-    body.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok())
+    body.split(|byte| *byte == b'\n')
+        .filter_map(|line| serde_json::from_slice(line).ok())
 }
 
 /// Why a prompt has no answer, in the provider's words where it had any.
 fn refused(error: &Value, otherwise: &str) -> ModelError {
-    let message = error["message"].as_str().or(error["error"]["message"].as_str()).unwrap_or(otherwise);
+    let message = error["message"]
+        .as_str()
+        .or(error["error"]["message"].as_str())
+        .unwrap_or(otherwise);
     ModelError::new(ModelErrorKind::Server, message)
 }

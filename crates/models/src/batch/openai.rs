@@ -34,13 +34,21 @@ impl BatchApi for OpenAi {
         .boxed()
     }
 
-    fn look<'a>(&'a self, wire: &'a Exchange, batch: &'a str) -> BoxFuture<'a, Result<Looked, ModelError>> {
+    fn look<'a>(
+        &'a self,
+        wire: &'a Exchange,
+        batch: &'a str,
+    ) -> BoxFuture<'a, Result<Looked, ModelError>> {
         async move {
             let batch = super::json(&wire.get(&format!("batches/{batch}")).await?)?;
             let status = match batch["status"].as_str() {
                 Some(status @ ("completed" | "expired" | "cancelled" | "failed")) => status,
                 Some(_) => return Ok(Looked::Working),
-                None => return Err(ModelError::protocol("the answer does not tell where the batch stands")),
+                None => {
+                    return Err(ModelError::protocol(
+                        "the answer does not tell where the batch stands",
+                    ));
+                }
             };
             let mut lines = Vec::new();
             for file in ["output_file_id", "error_file_id"] {
@@ -54,8 +62,12 @@ impl BatchApi for OpenAi {
             if status == "completed" || lines.iter().any(|line| line.answer.is_ok()) {
                 return Ok(Looked::Ended(lines));
             }
-            let why = batch["errors"]["data"][0]["message"].as_str().unwrap_or_default();
-            Ok(Looked::Lost(format!("it is {status} {why}").trim_end().to_owned()))
+            let why = batch["errors"]["data"][0]["message"]
+                .as_str()
+                .unwrap_or_default();
+            Ok(Looked::Lost(
+                format!("it is {status} {why}").trim_end().to_owned(),
+            ))
         }
         .boxed()
     }
@@ -92,8 +104,15 @@ mod tests {
 
     #[test]
     fn the_boundary_is_never_inside() {
-        let bodies = vec![("prompt-0".to_owned(), json!({"input": format!("\n--{BOUNDARY}\r\nx")}))];
+        let bodies = vec![(
+            "prompt-0".to_owned(),
+            json!({"input": format!("\n--{BOUNDARY}\r\nx")}),
+        )];
         let text = String::from_utf8(upload("/v1/responses", bodies)).unwrap();
-        assert_eq!(text.matches(&format!("\n--{BOUNDARY}")).count(), 2, "{text}");
+        assert_eq!(
+            text.matches(&format!("\n--{BOUNDARY}")).count(),
+            2,
+            "{text}"
+        );
     }
 }

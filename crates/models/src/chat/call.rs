@@ -54,7 +54,10 @@ impl Calls {
         events: &mut Vec<ModelEvent>,
         allowance: &mut Allowance,
     ) -> Result<(), ModelError> {
-        let name = piece.function.as_ref().and_then(|function| function.name.get());
+        let name = piece
+            .function
+            .as_ref()
+            .and_then(|function| function.name.get());
         let at = match self.find(piece.index.0, piece.id.get(), name) {
             Some(at) => at,
             None => self.begin(piece.index.0, piece.id.or_empty(), items, allowance)?,
@@ -88,7 +91,12 @@ impl Calls {
     }
 
     /// Ends them all; says whether any is whole.
-    pub(super) fn finish(&mut self, origin: &Origin, last_is_cut: bool, events: &mut Vec<ModelEvent>) -> bool {
+    pub(super) fn finish(
+        &mut self,
+        origin: &Origin,
+        last_is_cut: bool,
+        events: &mut Vec<ModelEvent>,
+    ) -> bool {
         let count = self.0.len();
         let mut whole = false;
         for (at, call) in self.0.drain(..).enumerate() {
@@ -102,15 +110,25 @@ impl Calls {
                 true if !cut => "{}".to_owned(),
                 _ => call.arguments,
             };
-            let native =
-                call.extra.map(|extra| Native { origin: origin.clone(), json: json!({"extra_content": extra}) });
-            let call =
-                FunctionCall { call_id: call.call_id, name: call.name, arguments, kind: CallKind::Function, native };
+            let native = call.extra.map(|extra| Native {
+                origin: origin.clone(),
+                json: json!({"extra_content": extra}),
+            });
+            let call = FunctionCall {
+                call_id: call.call_id,
+                name: call.name,
+                arguments,
+                kind: CallKind::Function,
+                native,
+            };
             if cut {
                 events.push(ModelEvent::CallCut { item, call });
             } else {
                 whole = true;
-                events.push(ModelEvent::ItemDone { item, done: Item::FunctionCall(call) });
+                events.push(ModelEvent::ItemDone {
+                    item,
+                    done: Item::FunctionCall(call),
+                });
             }
         }
         whole
@@ -173,7 +191,12 @@ impl Call {
             allowance.keep(name.len())?;
             self.name = name.to_owned();
             let (call_id, name) = (self.call_id.clone(), self.name.clone());
-            events.push(ModelEvent::CallStarted { item, call_id, name, kind: CallKind::Function });
+            events.push(ModelEvent::CallStarted {
+                item,
+                call_id,
+                name,
+                kind: CallKind::Function,
+            });
             unshown = self.arguments.clone();
         }
         if let Some(raw) = function.arguments {
@@ -187,7 +210,10 @@ impl Call {
             unshown.push_str(&piece);
         }
         if !self.name.is_empty() && !unshown.is_empty() {
-            events.push(ModelEvent::CallDelta { item, text: unshown });
+            events.push(ModelEvent::CallDelta {
+                item,
+                text: unshown,
+            });
         }
         Ok(())
     }

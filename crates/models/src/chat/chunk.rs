@@ -155,14 +155,19 @@ impl Counted {
         let known = |number: Number| number.0.unwrap_or(0);
         let input = known(self.prompt_tokens);
         let prompt = self.prompt_tokens_details.unwrap_or_default();
-        let cached = [prompt.cached_tokens, self.prompt_cache_hit_tokens, self.cached_tokens];
+        let cached = [
+            prompt.cached_tokens,
+            self.prompt_cache_hit_tokens,
+            self.cached_tokens,
+        ];
         let completion = self.completion_tokens_details.unwrap_or_default();
         Usage {
             input_tokens: input,
             cached_input_tokens: cached.into_iter().find_map(|number| number.0).unwrap_or(0),
             cache_write_input_tokens: known(prompt.cache_write_tokens),
             // Some leave reasoning out of the completion, but never out of the total.
-            output_tokens: known(self.completion_tokens).max(known(self.total_tokens).saturating_sub(input)),
+            output_tokens: known(self.completion_tokens)
+                .max(known(self.total_tokens).saturating_sub(input)),
             reasoning_output_tokens: known(completion.reasoning_tokens),
         }
     }

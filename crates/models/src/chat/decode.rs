@@ -89,11 +89,18 @@ impl Answer {
         }
         let mut reason = self.reason.take().unwrap_or(FinishReason::Stop);
         if let Some((item, thought)) = self.thought.take() {
-            events.push(ModelEvent::ItemDone { item, done: Item::Reasoning(thought.into_item(&self.origin)) });
+            events.push(ModelEvent::ItemDone {
+                item,
+                done: Item::Reasoning(thought.into_item(&self.origin)),
+            });
         }
         if let Some((item, text)) = self.text.take() {
             let content = vec![OutputPart::Text { text }];
-            let done = Item::Message(Message { role: Role::Assistant, content, native: None });
+            let done = Item::Message(Message {
+                role: Role::Assistant,
+                content,
+                native: None,
+            });
             events.push(ModelEvent::ItemDone { item, done });
         }
         let last_is_cut = reason == FinishReason::Length;
@@ -125,7 +132,10 @@ impl Answer {
         }
         if !std::mem::replace(&mut self.begun, true) {
             let text = |text: &Text<'_>| text.get().map(str::to_owned);
-            events.push(ModelEvent::Started { id: text(&chunk.id), model: text(&chunk.model) });
+            events.push(ModelEvent::Started {
+                id: text(&chunk.id),
+                model: text(&chunk.model),
+            });
         }
         for choice in chunk.choices.iter().flatten() {
             // Alternatives nobody asked for.
@@ -165,17 +175,27 @@ impl Answer {
             let shown = [
                 thought.words("reasoning_content", delta.reasoning_content.or_empty()),
                 thought.words("reasoning", delta.reasoning.or_empty()),
-                details.map(|details| thought.details(details)).unwrap_or_default(),
+                details
+                    .map(|details| thought.details(details))
+                    .unwrap_or_default(),
             ];
             // The same words under three names.
-            let text = shown.into_iter().find(|words| !words.is_empty()).unwrap_or_default();
+            let text = shown
+                .into_iter()
+                .find(|words| !words.is_empty())
+                .unwrap_or_default();
             let extra = delta.extra_content.map(part).transpose()?;
             thought.extra("extra_content", extra.unwrap_or_default());
             thought.extra("thought_signature", delta.thought_signature.get().into());
-            allowance.keep(2 * text.len() + delta.reasoning_details.map_or(0, |raw| raw.get().len()))?;
+            allowance
+                .keep(2 * text.len() + delta.reasoning_details.map_or(0, |raw| raw.get().len()))?;
             if !text.is_empty() {
                 thought.text.push_str(&text);
-                events.push(ModelEvent::Reasoning { item, view: ReasoningView::Raw, text });
+                events.push(ModelEvent::Reasoning {
+                    item,
+                    view: ReasoningView::Raw,
+                    text,
+                });
             }
         }
         match &delta.content {
@@ -192,7 +212,8 @@ impl Answer {
             self.calls.take(piece, &mut self.items, events, allowance)?;
         }
         if let Some(function) = &delta.function_call {
-            self.calls.take_function(function, &mut self.items, events, allowance)?;
+            self.calls
+                .take_function(function, &mut self.items, events, allowance)?;
         }
         Ok(())
     }
@@ -220,22 +241,36 @@ impl Answer {
                 allowance.keep(words.len())?;
                 let (item, thought) = open(&mut self.thought, &mut self.items, allowance)?;
                 thought.text.push_str(&words);
-                events.push(ModelEvent::Reasoning { item, view: ReasoningView::Raw, text: words });
+                events.push(ModelEvent::Reasoning {
+                    item,
+                    view: ReasoningView::Raw,
+                    text: words,
+                });
             }
         }
         Ok(())
     }
 
-    fn say(&mut self, text: &str, events: &mut Vec<ModelEvent>, allowance: &mut Allowance) -> Result<(), ModelError> {
+    fn say(
+        &mut self,
+        text: &str,
+        events: &mut Vec<ModelEvent>,
+        allowance: &mut Allowance,
+    ) -> Result<(), ModelError> {
         allowance.keep(text.len())?;
         let (item, said) = open(&mut self.text, &mut self.items, allowance)?;
         said.push_str(text);
-        events.push(ModelEvent::Text { item, text: text.to_owned() });
+        events.push(ModelEvent::Text {
+            item,
+            text: text.to_owned(),
+        });
         Ok(())
     }
 
     fn count(&mut self, raw: &RawValue) {
-        let Ok(usage) = serde_json::from_str::<Counted>(raw.get()).map(Counted::usage) else { return };
+        let Ok(usage) = serde_json::from_str::<Counted>(raw.get()).map(Counted::usage) else {
+            return;
+        };
         // A gateway may repeat the usage with nothing in it.
         if self.usage.is_none() || usage != Usage::default() {
             self.usage = Some(usage);

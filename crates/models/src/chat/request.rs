@@ -28,7 +28,11 @@ pub(crate) fn request(prompt: &Prompt, model: &Model, provider: &Provider) -> Va
         }
     }
     if let (true, Some(effort)) = (model.thinking != Thinking::Unsaid, prompt.effort) {
-        let word = if effort == Effort::Max { "xhigh" } else { effort.as_str() };
+        let word = if effort == Effort::Max {
+            "xhigh"
+        } else {
+            effort.as_str()
+        };
         set("reasoning_effort", word.into());
     }
     if let Some(limit) = prompt.max_output_tokens {
@@ -39,7 +43,9 @@ pub(crate) fn request(prompt: &Prompt, model: &Model, provider: &Provider) -> Va
         set(key, limit.into());
     }
     // Only OpenAI itself knows both.
-    if let (OutputLimit::MaxCompletionTokens, Some(key)) = (provider.output_limit, &prompt.cache_key) {
+    if let (OutputLimit::MaxCompletionTokens, Some(key)) =
+        (provider.output_limit, &prompt.cache_key)
+    {
         set("prompt_cache_key", key.as_str().into());
     }
     body
@@ -78,12 +84,20 @@ fn messages(prompt: &Prompt, model: &Model, provider: &Provider) -> Vec<Value> {
                 answer.end(&mut messages);
                 messages.extend(said(message));
             }
-            Item::Reasoning(reasoning) => answer.thought(ours(&reasoning.native, &origin), &mut messages),
+            Item::Reasoning(reasoning) => {
+                answer.thought(ours(&reasoning.native, &origin), &mut messages)
+            }
             Item::FunctionCall(call) => answer.call(prompt, call, ours(&call.native, &origin)),
             Item::FunctionCallOutput(output) => {
                 answer.end(&mut messages);
                 messages.push(result(output));
-                images.extend(output.output.iter().filter(|part| matches!(part, OutputPart::Image { .. })).map(shown));
+                images.extend(
+                    output
+                        .output
+                        .iter()
+                        .filter(|part| matches!(part, OutputPart::Image { .. }))
+                        .map(shown),
+                );
             }
             Item::Native(_) => {}
         }
@@ -135,11 +149,19 @@ impl Answer {
     }
 
     fn end(&mut self, messages: &mut Vec<Value>) {
-        let Self { text, calls, thought } = std::mem::take(self);
+        let Self {
+            text,
+            calls,
+            thought,
+        } = std::mem::take(self);
         if text.is_empty() && calls.is_empty() {
             return;
         }
-        let content = if text.is_empty() { Value::Null } else { text.into() };
+        let content = if text.is_empty() {
+            Value::Null
+        } else {
+            text.into()
+        };
         let mut message = json!({"role": "assistant", "content": content});
         if !calls.is_empty() {
             // Thoughts go back with the calls they came with; some servers refuse them anywhere else.
@@ -157,7 +179,11 @@ fn said(message: &Message) -> Option<Value> {
         [] => return None,
         [OutputPart::Text { text }] if text.is_empty() => return None,
         // Many servers take nothing but a string.
-        parts if parts.iter().all(|part| matches!(part, OutputPart::Text { .. })) => {
+        parts
+            if parts
+                .iter()
+                .all(|part| matches!(part, OutputPart::Text { .. })) =>
+        {
             let texts = parts.iter().filter_map(|part| match part {
                 OutputPart::Text { text } => Some(text.as_str()),
                 _ => None,
@@ -179,6 +205,8 @@ fn shown(part: &OutputPart) -> Value {
         OutputPart::Image { data, mime_type } => {
             json!({"type": "image_url", "image_url": {"url": image_url(data, mime_type)}})
         }
-        OutputPart::Audio { mime_type, .. } => json!({"type": "text", "text": not_shown(mime_type)}),
+        OutputPart::Audio { mime_type, .. } => {
+            json!({"type": "text", "text": not_shown(mime_type)})
+        }
     }
 }

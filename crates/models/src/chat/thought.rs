@@ -16,7 +16,11 @@ impl Thought {
     /// Takes a piece of a text field, and gives it back to be shown.
     pub(crate) fn words(&mut self, field: &str, piece: &str) -> String {
         if !piece.is_empty() {
-            match self.fields.entry(field).or_insert_with(|| Value::String(String::new())) {
+            match self
+                .fields
+                .entry(field)
+                .or_insert_with(|| Value::String(String::new()))
+            {
                 Value::String(text) => text.push_str(piece),
                 other => *other = piece.into(),
             }
@@ -33,7 +37,10 @@ impl Thought {
 
     /// Takes pieces of `reasoning_details`, and gives their words back to be shown.
     pub(crate) fn details(&mut self, pieces: Vec<Value>) -> String {
-        let Value::Array(details) = self.fields.entry("reasoning_details").or_insert_with(|| Value::Array(Vec::new()))
+        let Value::Array(details) = self
+            .fields
+            .entry("reasoning_details")
+            .or_insert_with(|| Value::Array(Vec::new()))
         else {
             return String::new();
         };
@@ -51,26 +58,42 @@ impl Thought {
     }
 
     pub(crate) fn into_item(self, origin: &Origin) -> Reasoning {
-        let content = if self.text.is_empty() { Vec::new() } else { vec![self.text] };
-        let native =
-            (!self.fields.is_empty()).then(|| Native { origin: origin.clone(), json: Value::Object(self.fields) });
-        Reasoning { summary: Vec::new(), content, native }
+        let content = if self.text.is_empty() {
+            Vec::new()
+        } else {
+            vec![self.text]
+        };
+        let native = (!self.fields.is_empty()).then(|| Native {
+            origin: origin.clone(),
+            json: Value::Object(self.fields),
+        });
+        Reasoning {
+            summary: Vec::new(),
+            content,
+            native,
+        }
     }
 }
 
 /// Whether a piece belongs to the detail before it. Encrypted ones are whole.
 fn goes_on(last: &Value, piece: &Value) -> bool {
-    let same = |field: &str| last[field] == piece[field] || last[field].is_null() || piece[field].is_null();
+    let same = |field: &str| {
+        last[field] == piece[field] || last[field].is_null() || piece[field].is_null()
+    };
     let encrypted = |detail: &Value| detail["type"] == "reasoning.encrypted";
     same("type") && same("index") && same("id") && !encrypted(last) && !encrypted(piece)
 }
 
 fn join(last: &mut Value, piece: Value) {
-    let (Value::Object(last), Value::Object(piece)) = (last, piece) else { return };
+    let (Value::Object(last), Value::Object(piece)) = (last, piece) else {
+        return;
+    };
     for (field, value) in piece {
         match (last.get_mut(&field), value) {
             (_, Value::Null) => {}
-            (Some(Value::String(text)), Value::String(more)) if matches!(field.as_str(), "text" | "summary") => {
+            (Some(Value::String(text)), Value::String(more))
+                if matches!(field.as_str(), "text" | "summary") =>
+            {
                 text.push_str(&more);
             }
             (_, value) => _ = last.insert(field, value),

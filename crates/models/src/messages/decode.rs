@@ -1,7 +1,8 @@
 //! What a Messages server answers.
 
 use selvedge_protocol::{
-    CallKind, FinishReason, FunctionCall, Item, Message, Native, Origin, OutputPart, Reasoning, Role,
+    CallKind, FinishReason, FunctionCall, Item, Message, Native, Origin, OutputPart, Reasoning,
+    Role,
 };
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
@@ -93,7 +94,11 @@ impl Answer {
                 }
             }
             "content_block_start" => {
-                let start = event.content_block.map(part::<Value>).transpose()?.unwrap_or_default();
+                let start = event
+                    .content_block
+                    .map(part::<Value>)
+                    .transpose()?
+                    .unwrap_or_default();
                 allowance.item()?;
                 allowance.keep(event.content_block.map_or(0, |raw| raw.get().len()))?;
                 self.start_block(event.index.0, start, events);
@@ -102,8 +107,16 @@ impl Answer {
             "message_start" => self.start(event.message, events)?,
             "message_delta" => {
                 self.usage.update(event.usage);
-                if let Some(reason) = event.delta.as_ref().and_then(|delta| delta.stop_reason.get()) {
-                    self.stopped(reason, &read::<Value>(data)?["delta"]["stop_details"], events);
+                if let Some(reason) = event
+                    .delta
+                    .as_ref()
+                    .and_then(|delta| delta.stop_reason.get())
+                {
+                    self.stopped(
+                        reason,
+                        &read::<Value>(data)?["delta"]["stop_details"],
+                        events,
+                    );
                 }
             }
             "message_stop" => self.finish(events),
@@ -147,13 +160,22 @@ impl Answer {
         Ok(())
     }
 
-    fn start(&mut self, message: Option<&RawValue>, events: &mut Vec<ModelEvent>) -> Result<(), ModelError> {
+    fn start(
+        &mut self,
+        message: Option<&RawValue>,
+        events: &mut Vec<ModelEvent>,
+    ) -> Result<(), ModelError> {
         if std::mem::replace(&mut self.begun, true) {
             // A gateway that lost its upstream begins again in the same stream.
             if self.any_call {
-                return Err(ModelError::protocol("the provider began a second answer after calls of the first"));
+                return Err(ModelError::protocol(
+                    "the provider began a second answer after calls of the first",
+                ));
             }
-            *self = Self { begun: true, ..Self::new(self.origin.clone()) };
+            *self = Self {
+                begun: true,
+                ..Self::new(self.origin.clone())
+            };
             events.push(ModelEvent::Restarted);
         }
         let message = message.map(part::<Value>).transpose()?.unwrap_or_default();
@@ -168,7 +190,11 @@ impl Answer {
         self.settle_call(events);
         let item = self.count;
         self.count += 1;
-        let start = if start.is_object() { start } else { Value::Object(Map::new()) };
+        let start = if start.is_object() {
+            start
+        } else {
+            Value::Object(Map::new())
+        };
         let (kind, text) = match start["type"].as_str() {
             Some("text") => (BlockKind::Text, text_at(&start, "text")),
             Some("thinking") => (BlockKind::Thinking, text_at(&start, "thinking")),
@@ -176,35 +202,73 @@ impl Answer {
             _ => (BlockKind::Other, String::new()),
         };
         match kind {
-            BlockKind::Text if !text.is_empty() => events.push(ModelEvent::Text { item, text: text.clone() }),
+            BlockKind::Text if !text.is_empty() => events.push(ModelEvent::Text {
+                item,
+                text: text.clone(),
+            }),
             BlockKind::Thinking if !text.is_empty() => {
-                events.push(ModelEvent::Reasoning { item, view: ReasoningView::Raw, text: text.clone() });
+                events.push(ModelEvent::Reasoning {
+                    item,
+                    view: ReasoningView::Raw,
+                    text: text.clone(),
+                });
             }
             BlockKind::Call => {
                 let (call_id, name) = (text_at(&start, "id"), text_at(&start, "name"));
-                let call_id = if call_id.is_empty() { selvedge_protocol::new_id("call") } else { call_id };
-                events.push(ModelEvent::CallStarted { item, call_id: call_id.clone(), name, kind: CallKind::Function });
+                let call_id = if call_id.is_empty() {
+                    selvedge_protocol::new_id("call")
+                } else {
+                    call_id
+                };
+                events.push(ModelEvent::CallStarted {
+                    item,
+                    call_id: call_id.clone(),
+                    name,
+                    kind: CallKind::Function,
+                });
                 let signature = String::new();
                 let mut start = start;
                 start["id"] = call_id.into();
-                self.open = Some(Block { item, index, start, kind, text, signature, citations: Vec::new() });
+                self.open = Some(Block {
+                    item,
+                    index,
+                    start,
+                    kind,
+                    text,
+                    signature,
+                    citations: Vec::new(),
+                });
                 return;
             }
             _ => {}
         }
         let signature = text_at(&start, "signature");
         let citations = start["citations"].as_array().cloned().unwrap_or_default();
-        self.open = Some(Block { item, index, start, kind, text, signature, citations });
+        self.open = Some(Block {
+            item,
+            index,
+            start,
+            kind,
+            text,
+            signature,
+            citations,
+        });
     }
 
     fn stop_block(&mut self, events: &mut Vec<ModelEvent>) {
-        let Some(block) = self.open.take() else { return };
+        let Some(block) = self.open.take() else {
+            return;
+        };
         let item = block.item;
-        let native = |json: Value| Native { origin: self.origin.clone(), json };
+        let native = |json: Value| Native {
+            origin: self.origin.clone(),
+            json,
+        };
         let done = match block.kind {
             BlockKind::Text if block.text.is_empty() => return,
             BlockKind::Text => {
-                let citations = (!block.citations.is_empty()).then(|| native(json!({"citations": block.citations})));
+                let citations = (!block.citations.is_empty())
+                    .then(|| native(json!({"citations": block.citations})));
                 Item::Message(Message {
                     role: Role::Assistant,
                     content: vec![OutputPart::Text { text: block.text }],
@@ -217,8 +281,16 @@ impl Answer {
                 if !block.signature.is_empty() {
                     json["signature"] = block.signature.into();
                 }
-                let content = if block.text.is_empty() { Vec::new() } else { vec![block.text] };
-                Item::Reasoning(Reasoning { summary: Vec::new(), content, native: Some(native(json)) })
+                let content = if block.text.is_empty() {
+                    Vec::new()
+                } else {
+                    vec![block.text]
+                };
+                Item::Reasoning(Reasoning {
+                    summary: Vec::new(),
+                    content,
+                    native: Some(native(json)),
+                })
             }
             BlockKind::Call => {
                 let arguments = block.arguments(events);
@@ -236,10 +308,14 @@ impl Answer {
             BlockKind::Other => {
                 let mut json = block.start;
                 if !block.text.is_empty() {
-                    json["input"] = serde_json::from_str(&block.text).unwrap_or_else(|_| block.text.clone().into());
+                    json["input"] = serde_json::from_str(&block.text)
+                        .unwrap_or_else(|_| block.text.clone().into());
                 }
                 if json["type"] == "redacted_thinking" {
-                    Item::Reasoning(Reasoning { native: Some(native(json)), ..Reasoning::default() })
+                    Item::Reasoning(Reasoning {
+                        native: Some(native(json)),
+                        ..Reasoning::default()
+                    })
                 } else {
                     Item::Native(native(json))
                 }
@@ -252,7 +328,10 @@ impl Answer {
     fn settle_call(&mut self, events: &mut Vec<ModelEvent>) {
         if let Some((item, call)) = self.written.take() {
             self.any_call = true;
-            events.push(ModelEvent::ItemDone { item, done: Item::FunctionCall(call) });
+            events.push(ModelEvent::ItemDone {
+                item,
+                done: Item::FunctionCall(call),
+            });
         }
     }
 
@@ -274,7 +353,10 @@ impl Answer {
             }
             _ => self.settle_call(events),
         }
-        let detail = details["explanation"].as_str().or(details["category"].as_str()).map(str::to_owned);
+        let detail = details["explanation"]
+            .as_str()
+            .or(details["category"].as_str())
+            .map(str::to_owned);
         self.stop = Some((reason, detail));
     }
 
@@ -285,7 +367,11 @@ impl Answer {
         if let Some(usage) = self.usage.total() {
             events.push(ModelEvent::Usage(usage));
         }
-        let unsaid = if self.any_call { FinishReason::ToolCalls } else { FinishReason::Stop };
+        let unsaid = if self.any_call {
+            FinishReason::ToolCalls
+        } else {
+            FinishReason::Stop
+        };
         let (reason, detail) = self.stop.take().unwrap_or((unsaid, None));
         events.push(ModelEvent::Finished { reason, detail });
     }
@@ -293,30 +379,49 @@ impl Answer {
 
 impl Block {
     /// Takes a piece; `data` is the event it came in, for what is not read of every one.
-    fn take(&mut self, delta: &Delta<'_>, data: &[u8], events: &mut Vec<ModelEvent>) -> Result<(), ModelError> {
+    fn take(
+        &mut self,
+        delta: &Delta<'_>,
+        data: &[u8],
+        events: &mut Vec<ModelEvent>,
+    ) -> Result<(), ModelError> {
         let whole = || read::<Value>(data).map(|mut event| event["delta"].take());
         let item = self.item;
         match (self.kind, delta.kind.or_empty()) {
             (BlockKind::Text, "text_delta") => {
                 if let Some(text) = delta.text.get() {
                     self.text.push_str(text);
-                    events.push(ModelEvent::Text { item, text: text.to_owned() });
+                    events.push(ModelEvent::Text {
+                        item,
+                        text: text.to_owned(),
+                    });
                 }
             }
             (BlockKind::Thinking, "thinking_delta") => {
                 if let Some(text) = delta.thinking.get() {
                     self.text.push_str(text);
-                    events.push(ModelEvent::Reasoning { item, view: ReasoningView::Raw, text: text.to_owned() });
+                    events.push(ModelEvent::Reasoning {
+                        item,
+                        view: ReasoningView::Raw,
+                        text: text.to_owned(),
+                    });
                 }
             }
-            (BlockKind::Thinking, "signature_delta") => self.signature.push_str(delta.signature.or_empty()),
+            (BlockKind::Thinking, "signature_delta") => {
+                self.signature.push_str(delta.signature.or_empty())
+            }
             (BlockKind::Call, "input_json_delta") => {
                 if let Some(text) = delta.partial_json.get() {
                     self.text.push_str(text);
-                    events.push(ModelEvent::CallDelta { item, text: text.to_owned() });
+                    events.push(ModelEvent::CallDelta {
+                        item,
+                        text: text.to_owned(),
+                    });
                 }
             }
-            (BlockKind::Other, "input_json_delta") => self.text.push_str(delta.partial_json.or_empty()),
+            (BlockKind::Other, "input_json_delta") => {
+                self.text.push_str(delta.partial_json.or_empty())
+            }
             (BlockKind::Text, "citations_delta") => {
                 self.citations.push(whole()?["citation"].take());
             }
@@ -349,7 +454,10 @@ impl Block {
         match &self.start["input"] {
             Value::Object(input) if !input.is_empty() => {
                 let text = Value::Object(input.clone()).to_string();
-                events.push(ModelEvent::CallDelta { item: self.item, text: text.clone() });
+                events.push(ModelEvent::CallDelta {
+                    item: self.item,
+                    text: text.clone(),
+                });
                 text
             }
             _ => "{}".to_owned(),
@@ -359,5 +467,8 @@ impl Block {
 
 fn started(message: &Value) -> ModelEvent {
     let at = |key: &str| message[key].as_str().map(str::to_owned);
-    ModelEvent::Started { id: at("id"), model: at("model") }
+    ModelEvent::Started {
+        id: at("id"),
+        model: at("model"),
+    }
 }

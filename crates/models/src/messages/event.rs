@@ -77,10 +77,19 @@ impl Counted {
     pub(super) fn update(&mut self, newer: Self) {
         let take = |old: &mut Number, new: Number| old.0 = new.0.or(old.0);
         take(&mut self.input_tokens, newer.input_tokens);
-        take(&mut self.cache_read_input_tokens, newer.cache_read_input_tokens);
-        take(&mut self.cache_creation_input_tokens, newer.cache_creation_input_tokens);
+        take(
+            &mut self.cache_read_input_tokens,
+            newer.cache_read_input_tokens,
+        );
+        take(
+            &mut self.cache_creation_input_tokens,
+            newer.cache_creation_input_tokens,
+        );
         take(&mut self.output_tokens, newer.output_tokens);
-        take(&mut self.output_tokens_details.thinking_tokens, newer.output_tokens_details.thinking_tokens);
+        take(
+            &mut self.output_tokens_details.thinking_tokens,
+            newer.output_tokens_details.thinking_tokens,
+        );
     }
 
     pub(super) fn total(&self) -> Option<Usage> {
@@ -95,7 +104,9 @@ impl Counted {
         input.or(output)?;
         let known = |number: Option<u64>| number.unwrap_or(0);
         Some(Usage {
-            input_tokens: known(input).saturating_add(known(read)).saturating_add(known(written)),
+            input_tokens: known(input)
+                .saturating_add(known(read))
+                .saturating_add(known(written)),
             cached_input_tokens: known(read),
             cache_write_input_tokens: known(written),
             output_tokens: known(output),

@@ -26,7 +26,10 @@ pub(crate) fn request(prompt: &Prompt, model: &Model, provider: &Provider) -> Va
     if prompt.calls != Calls::Off && !prompt.tools.is_empty() {
         set("tools", prompt.tools.iter().map(definition).collect());
         match prompt.calls {
-            Calls::Single => set("tool_choice", json!({"type": "auto", "disable_parallel_tool_use": true})),
+            Calls::Single => set(
+                "tool_choice",
+                json!({"type": "auto", "disable_parallel_tool_use": true}),
+            ),
             Calls::Forbidden => set("tool_choice", json!({"type": "none"})),
             Calls::Parallel | Calls::Off => {}
         }
@@ -43,7 +46,12 @@ fn definition(tool: &Tool) -> Value {
 }
 
 /// The fields that say how hard to think.
-fn thinking(prompt: &Prompt, model: &Model, provider: &Provider, limit: u64) -> Vec<(&'static str, Value)> {
+fn thinking(
+    prompt: &Prompt,
+    model: &Model,
+    provider: &Provider,
+    limit: u64,
+) -> Vec<(&'static str, Value)> {
     if prompt.effort == Some(Effort::None) {
         return Vec::new();
     }
@@ -61,7 +69,9 @@ fn thinking(prompt: &Prompt, model: &Model, provider: &Provider, limit: u64) -> 
             }
             fields
         }
-        Thinking::Budget if prompt.effort.is_some() && !answers_without_thought(prompt, model, provider) => {
+        Thinking::Budget
+            if prompt.effort.is_some() && !answers_without_thought(prompt, model, provider) =>
+        {
             let wanted = match word {
                 "low" => 4_096,
                 "high" => 16_384,
@@ -73,7 +83,10 @@ fn thinking(prompt: &Prompt, model: &Model, provider: &Provider, limit: u64) -> 
             if budget < 1024 {
                 Vec::new()
             } else {
-                vec![("thinking", json!({"type": "enabled", "budget_tokens": budget}))]
+                vec![(
+                    "thinking",
+                    json!({"type": "enabled", "budget_tokens": budget}),
+                )]
             }
         }
         Thinking::Budget | Thinking::Effort | Thinking::Unsaid => Vec::new(),
@@ -85,10 +98,17 @@ fn thinking(prompt: &Prompt, model: &Model, provider: &Provider, limit: u64) -> 
 fn answers_without_thought(prompt: &Prompt, model: &Model, provider: &Provider) -> bool {
     let origin = provider.origin(&model.name);
     let from_calls = matches!(prompt.history.last(), Some(Item::FunctionCallOutput(_)));
-    let last_user = |item: &Item| matches!(item, Item::Message(message) if message.role == Role::User);
-    let turn = prompt.history.iter().rposition(last_user).map_or(0, |at| at + 1);
+    let last_user =
+        |item: &Item| matches!(item, Item::Message(message) if message.role == Role::User);
+    let turn = prompt
+        .history
+        .iter()
+        .rposition(last_user)
+        .map_or(0, |at| at + 1);
     let thought_of_ours = |item: &Item| matches!(item, Item::Reasoning(thought) if thought.native.as_ref().is_some_and(|native| native.origin == origin));
-    let first = prompt.history[turn..].iter().find(|item| belongs_to_an_answer(item));
+    let first = prompt.history[turn..]
+        .iter()
+        .find(|item| belongs_to_an_answer(item));
     from_calls && !first.is_some_and(thought_of_ours)
 }
 
@@ -103,12 +123,21 @@ fn turns(prompt: &Prompt, model: &Model, provider: &Provider) -> Vec<Value> {
     for item in &history {
         let (role, blocks) = match item.as_ref() {
             Item::Message(message) => (message.role, said(message, ours(&message.native, &origin))),
-            Item::Reasoning(reasoning) => {
-                (Role::Assistant, ours(&reasoning.native, &origin).cloned().into_iter().collect())
-            }
-            Item::FunctionCall(call) => (Role::Assistant, vec![called(prompt, call, ours(&call.native, &origin))]),
+            Item::Reasoning(reasoning) => (
+                Role::Assistant,
+                ours(&reasoning.native, &origin)
+                    .cloned()
+                    .into_iter()
+                    .collect(),
+            ),
+            Item::FunctionCall(call) => (
+                Role::Assistant,
+                vec![called(prompt, call, ours(&call.native, &origin))],
+            ),
             Item::FunctionCallOutput(output) => (Role::User, vec![result(output)]),
-            Item::Native(native) if native.origin == origin => (Role::Assistant, vec![native.json.clone()]),
+            Item::Native(native) if native.origin == origin => {
+                (Role::Assistant, vec![native.json.clone()])
+            }
             Item::Native(_) => continue,
         };
         match turns.last_mut() {
@@ -116,7 +145,9 @@ fn turns(prompt: &Prompt, model: &Model, provider: &Provider) -> Vec<Value> {
             _ => turns.push((role, blocks)),
         }
     }
-    let turns = turns.into_iter().map(|(role, blocks)| (role, ending_in_more_than_a_thought(blocks)));
+    let turns = turns
+        .into_iter()
+        .map(|(role, blocks)| (role, ending_in_more_than_a_thought(blocks)));
     let mut shown: Vec<(Role, Vec<Value>)> = Vec::new();
     for (role, blocks) in turns.filter(|(_, blocks)| !blocks.is_empty()) {
         match shown.last_mut() {
@@ -138,7 +169,12 @@ fn turns(prompt: &Prompt, model: &Model, provider: &Provider) -> Vec<Value> {
 
 /// A message that ends in a thought is refused, as when an answer was stopped while the model still thought.
 fn ending_in_more_than_a_thought(mut blocks: Vec<Value>) -> Vec<Value> {
-    let thought = |block: &Value| matches!(block["type"].as_str(), Some("thinking" | "redacted_thinking"));
+    let thought = |block: &Value| {
+        matches!(
+            block["type"].as_str(),
+            Some("thinking" | "redacted_thinking")
+        )
+    };
     while blocks.last().is_some_and(thought) {
         blocks.pop();
     }
@@ -184,16 +220,26 @@ fn result(output: &FunctionCallOutput) -> Value {
 
 /// Ids here have letters, digits, `_` and `-` alone; those of other providers may have more.
 fn call_id(id: &str) -> String {
-    id.chars().map(|c| if c.is_ascii_alphanumeric() || c == '_' || c == '-' { c } else { '_' }).collect()
+    id.chars()
+        .map(|c| {
+            if c.is_ascii_alphanumeric() || c == '_' || c == '-' {
+                c
+            } else {
+                '_'
+            }
+        })
+        .collect()
 }
 
 fn shown(part: &OutputPart) -> Option<Value> {
     match part {
         OutputPart::Text { text } if text.trim().is_empty() => None,
         OutputPart::Text { text } => Some(json!({"type": "text", "text": text})),
-        OutputPart::Image { data, mime_type } => {
-            Some(json!({"type": "image", "source": {"type": "base64", "media_type": mime_type, "data": data}}))
+        OutputPart::Image { data, mime_type } => Some(
+            json!({"type": "image", "source": {"type": "base64", "media_type": mime_type, "data": data}}),
+        ),
+        OutputPart::Audio { mime_type, .. } => {
+            Some(json!({"type": "text", "text": not_shown(mime_type)}))
         }
-        OutputPart::Audio { mime_type, .. } => Some(json!({"type": "text", "text": not_shown(mime_type)})),
     }
 }

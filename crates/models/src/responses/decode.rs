@@ -84,7 +84,14 @@ struct OutputDetails {
 
 impl Answer {
     pub(crate) fn new(origin: Origin) -> Self {
-        Self { origin, begun: false, items: Vec::new(), any_call: false, refusal: None, finished: false }
+        Self {
+            origin,
+            begun: false,
+            items: Vec::new(),
+            any_call: false,
+            refusal: None,
+            finished: false,
+        }
     }
 
     pub(crate) fn is_finished(&self) -> bool {
@@ -92,7 +99,11 @@ impl Answer {
     }
 
     pub(crate) fn end(&self) -> Result<(), ModelError> {
-        if self.finished { Ok(()) } else { Err(broke_off()) }
+        if self.finished {
+            Ok(())
+        } else {
+            Err(broke_off())
+        }
     }
 
     pub(crate) fn event(
@@ -127,9 +138,19 @@ impl Answer {
                 let item: Value = event.item.map(part).transpose()?.unwrap_or_default();
                 allowance.keep(event.item.map_or(0, |raw| raw.get().len()))?;
                 let (id, call_id) = (text_at(&item, "id"), text_at(&item, "call_id"));
-                let by_call = || self.items.iter().position(|open| !open.done && open.call_id == call_id);
-                let unnumbered_call = if event.output_index.0.is_none() { by_call() } else { None };
-                let at = match unnumbered_call.or_else(|| self.find(event.output_index.0, &id, Kind::of(&item))) {
+                let by_call = || {
+                    self.items
+                        .iter()
+                        .position(|open| !open.done && open.call_id == call_id)
+                };
+                let unnumbered_call = if event.output_index.0.is_none() {
+                    by_call()
+                } else {
+                    None
+                };
+                let at = match unnumbered_call
+                    .or_else(|| self.find(event.output_index.0, &id, Kind::of(&item)))
+                {
                     Some(at) => at,
                     None => self.begin(event.output_index.0, &item, allowance)?,
                 };
@@ -140,7 +161,10 @@ impl Answer {
                     self.start(&part(response)?, events);
                 }
             }
-            "response.completed" | "response.incomplete" | "response.failed" | "response.cancelled" => {
+            "response.completed"
+            | "response.incomplete"
+            | "response.failed"
+            | "response.cancelled" => {
                 let Some(raw) = event.response else {
                     return Err(ModelError::protocol("the answer ended without a result"));
                 };
@@ -173,7 +197,10 @@ impl Answer {
     fn start(&mut self, response: &Response<'_>, events: &mut Vec<ModelEvent>) {
         if !std::mem::replace(&mut self.begun, true) {
             let text = |text: &Text<'_>| text.get().map(str::to_owned);
-            events.push(ModelEvent::Started { id: text(&response.id), model: text(&response.model) });
+            events.push(ModelEvent::Started {
+                id: text(&response.id),
+                model: text(&response.model),
+            });
         }
     }
 
@@ -181,15 +208,28 @@ impl Answer {
     /// alone are not enough: some servers make up a new one for every event.
     fn find(&self, index: Option<u64>, id: &str, kind: Kind) -> Option<usize> {
         let by_index = || self.items.iter().rposition(|item| item.index == index);
-        let by_id = || self.items.iter().rposition(|item| !id.is_empty() && item.id == id);
-        let by_kind = || self.items.iter().rposition(|item| !item.done && item.kind == kind);
+        let by_id = || {
+            self.items
+                .iter()
+                .rposition(|item| !id.is_empty() && item.id == id)
+        };
+        let by_kind = || {
+            self.items
+                .iter()
+                .rposition(|item| !item.done && item.kind == kind)
+        };
         match index {
             Some(_) => by_index(),
             None => by_id().or_else(by_kind),
         }
     }
 
-    fn begin(&mut self, index: Option<u64>, item: &Value, allowance: &mut Allowance) -> Result<usize, ModelError> {
+    fn begin(
+        &mut self,
+        index: Option<u64>,
+        item: &Value,
+        allowance: &mut Allowance,
+    ) -> Result<usize, ModelError> {
         allowance.item()?;
         let call_id = match text_at(item, "call_id") {
             id if id.is_empty() => new_id("call"),
@@ -213,7 +253,9 @@ impl Answer {
         events: &mut Vec<ModelEvent>,
         allowance: &mut Allowance,
     ) -> Result<(), ModelError> {
-        let Some(text) = event.delta.get() else { return Ok(()) };
+        let Some(text) = event.delta.get() else {
+            return Ok(());
+        };
         allowance.keep(text.len())?;
         let at = match self.find(event.output_index.0, event.item_id.or_empty(), kind) {
             Some(at) => at,
@@ -230,10 +272,16 @@ impl Answer {
         match kind {
             Kind::Reasoning => {
                 let (view, list, part) = match event.kind.or_empty() {
-                    "response.reasoning_text.delta" => {
-                        (ReasoningView::Raw, &mut partial.content, event.content_index.0)
-                    }
-                    _ => (ReasoningView::Summary, &mut partial.summary, event.summary_index.0),
+                    "response.reasoning_text.delta" => (
+                        ReasoningView::Raw,
+                        &mut partial.content,
+                        event.content_index.0,
+                    ),
+                    _ => (
+                        ReasoningView::Summary,
+                        &mut partial.summary,
+                        event.summary_index.0,
+                    ),
                 };
                 // Parts come in order; a number that skips some is not followed.
                 if list.is_empty() || part.is_some_and(|part| part as usize >= list.len()) {
@@ -291,13 +339,18 @@ impl Answer {
     ) -> Result<(), ModelError> {
         self.start(response, events);
         if let Some(error) = response.error.as_ref().filter(|error| !error.is_null()) {
-            return Err(crate::classify::of_json(&serde_json::json!({"error": error})));
+            return Err(crate::classify::of_json(
+                &serde_json::json!({"error": error}),
+            ));
         }
         if matches!(response.status.or_empty(), "failed" | "cancelled") {
             return Err(crate::classify::of_json(&Value::Null));
         }
         self.complete_the_rest(response, events, allowance)?;
-        let incomplete = response.incomplete_details.as_ref().and_then(|details| details["reason"].as_str());
+        let incomplete = response
+            .incomplete_details
+            .as_ref()
+            .and_then(|details| details["reason"].as_str());
         let reason = match incomplete {
             Some("max_output_tokens" | "max_tokens") => FinishReason::Length,
             Some("content_filter") => FinishReason::Refused,
@@ -308,7 +361,10 @@ impl Answer {
             None => FinishReason::Stop,
         };
         events.extend(response.usage.and_then(count).map(ModelEvent::Usage));
-        events.push(ModelEvent::Finished { reason, detail: self.refusal.take() });
+        events.push(ModelEvent::Finished {
+            reason,
+            detail: self.refusal.take(),
+        });
         self.finished = true;
         Ok(())
     }
@@ -342,7 +398,11 @@ impl Answer {
             // Of what the provider does by itself, only its own words count.
             if !self.items[at].done && self.items[at].kind != Kind::Other {
                 let status = response.status.or_empty();
-                let rebuilt = self.items[at].rebuild(if status == "incomplete" { status } else { "completed" });
+                let rebuilt = self.items[at].rebuild(if status == "incomplete" {
+                    status
+                } else {
+                    "completed"
+                });
                 self.complete(at, rebuilt, events);
             }
         }
@@ -353,13 +413,23 @@ impl Answer {
 fn count(raw: &RawValue) -> Option<Usage> {
     let counted: Counted = serde_json::from_str(raw.get()).ok()?;
     let known = |number: Number| number.0.unwrap_or(0);
-    let input = counted.input_tokens.0.or(counted.output_tokens.0).map(|_| known(counted.input_tokens))?;
+    let input = counted
+        .input_tokens
+        .0
+        .or(counted.output_tokens.0)
+        .map(|_| known(counted.input_tokens))?;
     let details = counted.input_tokens_details.unwrap_or_default();
     Some(Usage {
         input_tokens: input,
         cached_input_tokens: known(details.cached_tokens),
         cache_write_input_tokens: known(details.cache_write_tokens),
-        output_tokens: known(counted.output_tokens).max(known(counted.total_tokens).saturating_sub(input)),
-        reasoning_output_tokens: known(counted.output_tokens_details.unwrap_or_default().reasoning_tokens),
+        output_tokens: known(counted.output_tokens)
+            .max(known(counted.total_tokens).saturating_sub(input)),
+        reasoning_output_tokens: known(
+            counted
+                .output_tokens_details
+                .unwrap_or_default()
+                .reasoning_tokens,
+        ),
     })
 }

@@ -1,6 +1,8 @@
 //! One item of an answer: from its pieces, from its final form, or from both.
 
-use selvedge_protocol::{CallKind, FunctionCall, Item, Message, Native, Origin, OutputPart, Reasoning, Role};
+use selvedge_protocol::{
+    CallKind, FunctionCall, Item, Message, Native, Origin, OutputPart, Reasoning, Role,
+};
 use serde_json::{Value, json};
 
 use crate::ModelEvent;
@@ -60,11 +62,21 @@ impl Partial {
             return;
         }
         let (call_id, name) = (self.call_id.clone(), self.name.clone());
-        events.push(ModelEvent::CallStarted { item, call_id, name, kind });
+        events.push(ModelEvent::CallStarted {
+            item,
+            call_id,
+            name,
+            kind,
+        });
     }
 
     /// Tells what the final form says and no piece said before.
-    pub(super) fn show_unstreamed(&mut self, item: u32, value: &Value, events: &mut Vec<ModelEvent>) {
+    pub(super) fn show_unstreamed(
+        &mut self,
+        item: u32,
+        value: &Value,
+        events: &mut Vec<ModelEvent>,
+    ) {
         self.kind = Kind::of(value);
         match self.kind {
             Kind::Message if self.text.is_empty() => {
@@ -96,7 +108,10 @@ impl Partial {
                 self.announce(item, events);
                 let arguments = arguments(value, kind);
                 if self.text.is_empty() && !arguments.is_empty() {
-                    events.push(ModelEvent::CallDelta { item, text: arguments });
+                    events.push(ModelEvent::CallDelta {
+                        item,
+                        text: arguments,
+                    });
                 }
             }
             Kind::Message | Kind::Other => {}
@@ -107,25 +122,41 @@ impl Partial {
     pub(super) fn refusal_of(&self, value: &Value) -> Option<String> {
         let parts = value["content"].as_array().into_iter().flatten();
         let told: String = parts.filter_map(|part| part["refusal"].as_str()).collect();
-        [told, self.refusal.clone()].into_iter().find(|text| !text.is_empty())
+        [told, self.refusal.clone()]
+            .into_iter()
+            .find(|text| !text.is_empty())
     }
 
     /// The item, from its final form; what that leaves out is taken from the pieces.
     pub(super) fn finish(&mut self, mut value: Value, origin: &Origin) -> Done {
-        let native = |json: Value| Some(Native { origin: origin.clone(), json });
+        let native = |json: Value| {
+            Some(Native {
+                origin: origin.clone(),
+                json,
+            })
+        };
         Done::Item(match self.kind {
             Kind::Message => {
                 let text = match message_text(&value) {
                     text if text.is_empty() => std::mem::take(&mut self.text),
                     text => text,
                 };
-                let content = if text.is_empty() { Vec::new() } else { vec![OutputPart::Text { text }] };
+                let content = if text.is_empty() {
+                    Vec::new()
+                } else {
+                    vec![OutputPart::Text { text }]
+                };
                 let extra = others(&value, &["type", "id", "status", "role", "content"]);
                 let native = extra.and_then(|extra| native(Value::Object(extra)));
-                Item::Message(Message { role: Role::Assistant, content, native })
+                Item::Message(Message {
+                    role: Role::Assistant,
+                    content,
+                    native,
+                })
             }
             Kind::Reasoning => {
-                let or_pieces = |told: Vec<String>, pieces: &mut Vec<String>| match told.is_empty() {
+                let or_pieces = |told: Vec<String>, pieces: &mut Vec<String>| match told.is_empty()
+                {
                     true => std::mem::take(pieces),
                     false => told,
                 };
@@ -134,14 +165,26 @@ impl Partial {
                 if let Some(fields) = value.as_object_mut() {
                     fields.remove("status");
                 }
-                Item::Reasoning(Reasoning { summary, content, native: native(value) })
+                Item::Reasoning(Reasoning {
+                    summary,
+                    content,
+                    native: native(value),
+                })
             }
             Kind::Call(kind) => {
                 let arguments = match arguments(&value, kind) {
                     text if text.is_empty() => std::mem::take(&mut self.text),
                     text => text,
                 };
-                let known = ["type", "id", "call_id", "name", "arguments", "input", "status"];
+                let known = [
+                    "type",
+                    "id",
+                    "call_id",
+                    "name",
+                    "arguments",
+                    "input",
+                    "status",
+                ];
                 let extra = others(&value, &known);
                 let call = FunctionCall {
                     call_id: self.call_id.clone(),
@@ -154,10 +197,17 @@ impl Partial {
                     return Done::CutCall(call);
                 }
                 let empty = kind == CallKind::Function && call.arguments.trim().is_empty();
-                let arguments = if empty { "{}".to_owned() } else { call.arguments };
+                let arguments = if empty {
+                    "{}".to_owned()
+                } else {
+                    call.arguments
+                };
                 Item::FunctionCall(FunctionCall { arguments, ..call })
             }
-            Kind::Other => Item::Native(Native { origin: origin.clone(), json: value }),
+            Kind::Other => Item::Native(Native {
+                origin: origin.clone(),
+                json: value,
+            }),
         })
     }
 
@@ -167,9 +217,13 @@ impl Partial {
             Kind::Message => json!({"type": "message", "status": status, "content": []}),
             Kind::Reasoning => {
                 let part = |kind: &str, texts: &[String]| -> Value {
-                    texts.iter().map(|text| json!({"type": kind, "text": text})).collect()
+                    texts
+                        .iter()
+                        .map(|text| json!({"type": kind, "text": text}))
+                        .collect()
                 };
-                let mut item = json!({"type": "reasoning", "summary": part("summary_text", &self.summary)});
+                let mut item =
+                    json!({"type": "reasoning", "summary": part("summary_text", &self.summary)});
                 if !self.content.is_empty() {
                     item["content"] = part("reasoning_text", &self.content);
                 }
@@ -197,10 +251,16 @@ fn arguments(value: &Value, kind: CallKind) -> String {
 
 fn message_text(value: &Value) -> String {
     let parts = value["content"].as_array().into_iter().flatten();
-    parts.filter_map(|part| part["text"].as_str().or(part["refusal"].as_str())).collect()
+    parts
+        .filter_map(|part| part["text"].as_str().or(part["refusal"].as_str()))
+        .collect()
 }
 
 fn texts(list: &Value) -> Vec<String> {
     let parts = list.as_array().into_iter().flatten();
-    parts.filter_map(|part| part["text"].as_str()).filter(|text| !text.is_empty()).map(str::to_owned).collect()
+    parts
+        .filter_map(|part| part["text"].as_str())
+        .filter(|text| !text.is_empty())
+        .map(str::to_owned)
+        .collect()
 }

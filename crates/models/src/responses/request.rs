@@ -1,6 +1,8 @@
 //! What a Responses server is sent.
 
-use selvedge_protocol::{CallKind, FunctionCall, FunctionCallOutput, Item, Message, OutputPart, Role};
+use selvedge_protocol::{
+    CallKind, FunctionCall, FunctionCallOutput, Item, Message, OutputPart, Role,
+};
 use serde_json::{Map, Value, json};
 
 use crate::content::{image_url, not_shown, ours};
@@ -10,16 +12,33 @@ use crate::{Effort, Model, Prompt, Provider, Thinking, Tool, ToolInput, as_text}
 
 /// The body of a request.
 pub(crate) fn request(prompt: &Prompt, model: &Model, provider: &Provider) -> Value {
-    let mut body =
-        json!({ "model": model.name, "input": input(prompt, model, provider), "stream": true, "store": false });
+    let mut body = json!({ "model": model.name, "input": input(prompt, model, provider), "stream": true, "store": false });
     let mut set = |key: &str, value: Value| body[key] = value;
     if !prompt.system.is_empty() {
         set("instructions", prompt.system.as_str().into());
     }
     if prompt.calls != Calls::Off && !prompt.tools.is_empty() {
-        set("tools", prompt.tools.iter().map(|tool| definition(tool, model)).collect());
-        set("tool_choice", if prompt.calls == Calls::Forbidden { "none" } else { "auto" }.into());
-        set("parallel_tool_calls", (prompt.calls != Calls::Single).into());
+        set(
+            "tools",
+            prompt
+                .tools
+                .iter()
+                .map(|tool| definition(tool, model))
+                .collect(),
+        );
+        set(
+            "tool_choice",
+            if prompt.calls == Calls::Forbidden {
+                "none"
+            } else {
+                "auto"
+            }
+            .into(),
+        );
+        set(
+            "parallel_tool_calls",
+            (prompt.calls != Calls::Single).into(),
+        );
     }
     if model.thinking != Thinking::Unsaid {
         // With nothing stored at the provider, the thought itself has to come along.
@@ -71,7 +90,9 @@ fn input(prompt: &Prompt, model: &Model, provider: &Provider) -> Vec<Value> {
             Item::Message(message) => input.extend(said(message, ours(&message.native, &origin))),
             Item::Reasoning(reasoning) => {
                 // A thought that nothing followed is refused.
-                let followed = history.get(at + 1).is_some_and(|next| belongs_to_an_answer(next));
+                let followed = history
+                    .get(at + 1)
+                    .is_some_and(|next| belongs_to_an_answer(next));
                 if let (true, Some(json)) = (followed, ours(&reasoning.native, &origin)) {
                     let mut json = json.clone();
                     // With its content it needs no name, and a name the server did not store is refused.
@@ -83,7 +104,9 @@ fn input(prompt: &Prompt, model: &Model, provider: &Provider) -> Vec<Value> {
                     input.push(json);
                 }
             }
-            Item::FunctionCall(call) => input.push(called(prompt, call, model, ours(&call.native, &origin))),
+            Item::FunctionCall(call) => {
+                input.push(called(prompt, call, model, ours(&call.native, &origin)))
+            }
             Item::FunctionCallOutput(output) => {
                 input.push(result(output, freeform_call(&history[..at], output, model)))
             }
@@ -106,7 +129,12 @@ fn said(message: &Message, extra: Option<&Value>) -> Option<Value> {
         Role::User => "user",
         Role::Assistant => "assistant",
     };
-    (!parts.is_empty()).then(|| with(json!({"type": "message", "role": role, "content": parts}), extra))
+    (!parts.is_empty()).then(|| {
+        with(
+            json!({"type": "message", "role": role, "content": parts}),
+            extra,
+        )
+    })
 }
 
 fn called(prompt: &Prompt, call: &FunctionCall, model: &Model, extra: Option<&Value>) -> Value {
@@ -124,7 +152,11 @@ fn called(prompt: &Prompt, call: &FunctionCall, model: &Model, extra: Option<&Va
 }
 
 /// Whether the call this answers went out as a freeform one.
-fn freeform_call(before: &[std::borrow::Cow<'_, Item>], output: &FunctionCallOutput, model: &Model) -> CallKind {
+fn freeform_call(
+    before: &[std::borrow::Cow<'_, Item>],
+    output: &FunctionCallOutput,
+    model: &Model,
+) -> CallKind {
     let call = before.iter().rev().find_map(|item| match item.as_ref() {
         Item::FunctionCall(call) if call.call_id == output.call_id => Some(call.kind),
         _ => None,
@@ -133,7 +165,11 @@ fn freeform_call(before: &[std::borrow::Cow<'_, Item>], output: &FunctionCallOut
 }
 
 fn result(output: &FunctionCallOutput, kind: CallKind) -> Value {
-    let content: Value = match output.output.iter().all(|part| matches!(part, OutputPart::Text { .. })) {
+    let content: Value = match output
+        .output
+        .iter()
+        .all(|part| matches!(part, OutputPart::Text { .. }))
+    {
         true => output.text().into(),
         false => output.output.iter().map(shown).collect(),
     };
@@ -150,14 +186,19 @@ fn shown(part: &OutputPart) -> Value {
         OutputPart::Image { data, mime_type } => {
             json!({"type": "input_image", "image_url": image_url(data, mime_type)})
         }
-        OutputPart::Audio { mime_type, .. } => json!({"type": "input_text", "text": not_shown(mime_type)}),
+        OutputPart::Audio { mime_type, .. } => {
+            json!({"type": "input_text", "text": not_shown(mime_type)})
+        }
     }
 }
 
 fn with(mut item: Value, extra: Option<&Value>) -> Value {
     if let (Some(fields), Some(Value::Object(extra))) = (item.as_object_mut(), extra) {
-        let fresh: Map<String, Value> =
-            extra.clone().into_iter().filter(|(key, _)| !fields.contains_key(key)).collect();
+        let fresh: Map<String, Value> = extra
+            .clone()
+            .into_iter()
+            .filter(|(key, _)| !fields.contains_key(key))
+            .collect();
         fields.extend(fresh);
     }
     item

@@ -7,8 +7,14 @@ use serde_json::{Value, json};
 /// The conversation in a request, in one spelling.
 pub fn of(wire: WireApi, request: &Value) -> Vec<Value> {
     match wire {
-        WireApi::Responses => list(&request["input"]).iter().filter_map(response_item).collect(),
-        WireApi::Chat => list(&request["messages"]).iter().filter_map(chat_message).collect(),
+        WireApi::Responses => list(&request["input"])
+            .iter()
+            .filter_map(response_item)
+            .collect(),
+        WireApi::Chat => list(&request["messages"])
+            .iter()
+            .filter_map(chat_message)
+            .collect(),
         WireApi::Messages => list(&request["messages"]).iter().flat_map(blocks).collect(),
     }
 }
@@ -16,28 +22,58 @@ pub fn of(wire: WireApi, request: &Value) -> Vec<Value> {
 /// The prompt a first request makes.
 pub fn prompt(wire: WireApi, request: &Value) -> Prompt {
     let users = of(wire, request).into_iter().map(|item| {
-        assert!(item["user"].is_string(), "a first request holds only what the user said: {item}");
+        assert!(
+            item["user"].is_string(),
+            "a first request holds only what the user said: {item}"
+        );
         Item::message(Role::User, item["user"].as_str().unwrap())
     });
     let tools = list(&request["tools"]).iter().map(|tool| {
-        let tool = if tool["function"].is_object() { &tool["function"] } else { tool };
-        let schema =
-            [&tool["parameters"], &tool["input_schema"]].into_iter().find(|schema| schema.is_object()).unwrap();
-        Tool::function(text(&tool["name"]), text(&tool["description"]), schema.clone())
+        let tool = if tool["function"].is_object() {
+            &tool["function"]
+        } else {
+            tool
+        };
+        let schema = [&tool["parameters"], &tool["input_schema"]]
+            .into_iter()
+            .find(|schema| schema.is_object())
+            .unwrap();
+        Tool::function(
+            text(&tool["name"]),
+            text(&tool["description"]),
+            schema.clone(),
+        )
     });
-    Prompt { system: system(request), history: users.collect(), tools: tools.collect(), ..Prompt::default() }
+    Prompt {
+        system: system(request),
+        history: users.collect(),
+        tools: tools.collect(),
+        ..Prompt::default()
+    }
 }
 
 /// Adds what a client has to add to the history: the results of the calls, and what the user says next.
 pub fn add_results(history: &mut Vec<Item>, theirs: &[Value]) {
-    let known = history.iter().filter(|item| matches!(item, Item::FunctionCallOutput(_))).count();
-    let outputs: Vec<&Value> = theirs.iter().filter(|item| item["output"].is_string()).collect();
+    let known = history
+        .iter()
+        .filter(|item| matches!(item, Item::FunctionCallOutput(_)))
+        .count();
+    let outputs: Vec<&Value> = theirs
+        .iter()
+        .filter(|item| item["output"].is_string())
+        .collect();
     for output in &outputs[known..] {
         history.push(Item::output(text(&output["for"]), text(&output["output"])));
     }
-    let said =
-        history.iter().filter(|item| matches!(item, Item::Message(message) if message.role == Role::User)).count();
-    for user in theirs.iter().filter(|item| item["user"].is_string()).skip(said) {
+    let said = history
+        .iter()
+        .filter(|item| matches!(item, Item::Message(message) if message.role == Role::User))
+        .count();
+    for user in theirs
+        .iter()
+        .filter(|item| item["user"].is_string())
+        .skip(said)
+    {
         history.push(Item::message(Role::User, text(&user["user"])));
     }
 }
@@ -46,8 +82,20 @@ pub fn add_results(history: &mut Vec<Item>, theirs: &[Value]) {
 pub fn compare_settings(wire: WireApi, ours: &Value, theirs: &Value) {
     assert_eq!(ours["model"], theirs["model"]);
     assert_eq!(ours["stream"], json!(true));
-    assert_eq!(system(ours), if system(theirs).is_empty() { system(ours) } else { system(theirs) });
-    for key in ["max_output_tokens", "max_tokens", "stream_options", "include"] {
+    assert_eq!(
+        system(ours),
+        if system(theirs).is_empty() {
+            system(ours)
+        } else {
+            system(theirs)
+        }
+    );
+    for key in [
+        "max_output_tokens",
+        "max_tokens",
+        "stream_options",
+        "include",
+    ] {
         if !theirs[key].is_null() {
             assert_eq!(ours[key], theirs[key], "{key}");
         }
@@ -57,9 +105,21 @@ pub fn compare_settings(wire: WireApi, ours: &Value, theirs: &Value) {
             .iter()
             .map(|tool| {
                 assert_eq!(wire == WireApi::Chat, tool["function"].is_object());
-                let tool = if wire == WireApi::Chat { &tool["function"] } else { tool };
-                let schema = if wire == WireApi::Messages { "input_schema" } else { "parameters" };
-                (text(&tool["name"]), text(&tool["description"]), tool[schema].clone())
+                let tool = if wire == WireApi::Chat {
+                    &tool["function"]
+                } else {
+                    tool
+                };
+                let schema = if wire == WireApi::Messages {
+                    "input_schema"
+                } else {
+                    "parameters"
+                };
+                (
+                    text(&tool["name"]),
+                    text(&tool["description"]),
+                    tool[schema].clone(),
+                )
             })
             .collect()
     };
@@ -67,12 +127,20 @@ pub fn compare_settings(wire: WireApi, ours: &Value, theirs: &Value) {
 }
 
 fn system(request: &Value) -> String {
-    let first = [&request["input"], &request["messages"]].into_iter().find_map(|list| list.get(0)).unwrap();
+    let first = [&request["input"], &request["messages"]]
+        .into_iter()
+        .find_map(|list| list.get(0))
+        .unwrap();
     let own = match first["role"].as_str() {
         Some("system" | "developer") => words(&first["content"]),
         _ => String::new(),
     };
-    [words(&request["instructions"]), words(&request["system"]), own].concat()
+    [
+        words(&request["instructions"]),
+        words(&request["system"]),
+        own,
+    ]
+    .concat()
 }
 
 fn response_item(item: &Value) -> Option<Value> {
@@ -84,7 +152,11 @@ fn response_item(item: &Value) -> Option<Value> {
         "reasoning" => {
             let encrypted = &item["encrypted_content"];
             // A name counts only where there is no content to tell the thought by.
-            let id = if encrypted.is_string() { &Value::Null } else { &item["id"] };
+            let id = if encrypted.is_string() {
+                &Value::Null
+            } else {
+                &item["id"]
+            };
             json!({"thought": words(&item["summary"]), "content": words(&item["content"]), "encrypted": encrypted, "id": id})
         }
         "function_call" => {
@@ -125,8 +197,12 @@ fn blocks(message: &Value) -> Vec<Value> {
             // Some clients fill an empty place with a blank.
             "text" if text(&block["text"]).trim().is_empty() => return None,
             "text" => json!({ &role: block["text"] }),
-            "tool_use" => json!({"call": block["id"], "name": block["name"], "arguments": block["input"]}),
-            "tool_result" => json!({"for": block["tool_use_id"], "output": words(&block["content"])}),
+            "tool_use" => {
+                json!({"call": block["id"], "name": block["name"], "arguments": block["input"]})
+            }
+            "tool_result" => {
+                json!({"for": block["tool_use_id"], "output": words(&block["content"])})
+            }
             _ => block.clone(),
         })
     });
@@ -150,6 +226,9 @@ fn read(arguments: &Value) -> Value {
 fn words(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
-        list => self::list(list).iter().map(|part| text(&part["text"])).collect(),
+        list => self::list(list)
+            .iter()
+            .map(|part| text(&part["text"]))
+            .collect(),
     }
 }

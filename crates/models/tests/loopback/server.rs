@@ -31,12 +31,22 @@ pub enum End {
 impl Reply {
     pub fn events(body: impl Into<Vec<u8>>) -> Self {
         let headers = vec![("content-type".to_owned(), "text/event-stream".to_owned())];
-        Self { status: 200, headers, pieces: vec![body.into()], end: End::Proper }
+        Self {
+            status: 200,
+            headers,
+            pieces: vec![body.into()],
+            end: End::Proper,
+        }
     }
 
     pub fn json(status: u16, body: impl Into<Vec<u8>>) -> Self {
         let headers = vec![("content-type".to_owned(), "application/json".to_owned())];
-        Self { status, headers, pieces: vec![body.into()], end: End::Proper }
+        Self {
+            status,
+            headers,
+            pieces: vec![body.into()],
+            end: End::Proper,
+        }
     }
 
     pub fn header(mut self, name: &str, value: &str) -> Self {
@@ -71,7 +81,10 @@ impl Asked {
     }
 
     pub fn header(&self, name: &str) -> Option<&str> {
-        self.headers.iter().find(|(own, _)| own == name).map(|(_, value)| value.as_str())
+        self.headers
+            .iter()
+            .find(|(own, _)| own == name)
+            .map(|(_, value)| value.as_str())
     }
 }
 
@@ -112,7 +125,12 @@ impl Server {
                 });
             }
         });
-        Self { url, asked, task, open }
+        Self {
+            url,
+            asked,
+            task,
+            open,
+        }
     }
 
     /// Waits until every exchange is over.
@@ -125,11 +143,22 @@ impl Server {
     }
 }
 
-async fn serve(mut stream: TcpStream, seen: Arc<Mutex<Vec<Asked>>>, replies: Arc<Mutex<VecDeque<Reply>>>) {
-    let Some(asked) = read(&mut stream).await else { return };
+async fn serve(
+    mut stream: TcpStream,
+    seen: Arc<Mutex<Vec<Asked>>>,
+    replies: Arc<Mutex<VecDeque<Reply>>>,
+) {
+    let Some(asked) = read(&mut stream).await else {
+        return;
+    };
     seen.lock().unwrap().push(asked);
-    let Some(reply) = replies.lock().unwrap().pop_front() else { return };
-    let mut head = format!("HTTP/1.1 {} X\r\ntransfer-encoding: chunked\r\nconnection: close\r\n", reply.status);
+    let Some(reply) = replies.lock().unwrap().pop_front() else {
+        return;
+    };
+    let mut head = format!(
+        "HTTP/1.1 {} X\r\ntransfer-encoding: chunked\r\nconnection: close\r\n",
+        reply.status
+    );
     for (name, value) in &reply.headers {
         head.push_str(&format!("{name}: {value}\r\n"));
     }
@@ -168,14 +197,24 @@ async fn read(stream: &mut TcpStream) -> Option<Asked> {
                 .filter_map(|line| line.split_once(':'))
                 .map(|(name, value)| (name.to_lowercase(), value.trim().to_owned()))
                 .collect();
-            let length =
-                headers.iter().find(|(name, _)| name == "content-length").map_or(0, |(_, n)| n.parse().unwrap());
+            let length = headers
+                .iter()
+                .find(|(name, _)| name == "content-length")
+                .map_or(0, |(_, n)| n.parse().unwrap());
             let body = bytes[end + 4..].to_vec();
             if body.len() >= length {
-                return Some(Asked { line, headers, body });
+                return Some(Asked {
+                    line,
+                    headers,
+                    body,
+                });
             }
         }
-        let count = stream.read(&mut buffer).await.ok().filter(|count| *count > 0)?;
+        let count = stream
+            .read(&mut buffer)
+            .await
+            .ok()
+            .filter(|count| *count > 0)?;
         bytes.extend_from_slice(&buffer[..count]);
     }
 }

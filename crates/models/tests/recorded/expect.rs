@@ -22,58 +22,133 @@ pub struct Gist {
 
 /// The gist of what the decoder said: of its items, after a check that the pieces say the same.
 pub fn gist(events: &[ModelEvent]) -> Gist {
-    let begin = events.iter().rposition(|event| *event == ModelEvent::Restarted).map_or(0, |at| at + 1);
+    let begin = events
+        .iter()
+        .rposition(|event| *event == ModelEvent::Restarted)
+        .map_or(0, |at| at + 1);
     let events = &events[begin..];
     let mut gist = Gist::default();
-    let (mut texts, mut thoughts, mut arguments) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+    let (mut texts, mut thoughts, mut arguments) =
+        (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
     let mut started = BTreeMap::new();
     for event in events {
         match event {
-            ModelEvent::Text { item, text } => texts.entry(*item).or_insert_with(String::new).push_str(text),
+            ModelEvent::Text { item, text } => texts
+                .entry(*item)
+                .or_insert_with(String::new)
+                .push_str(text),
             ModelEvent::Reasoning { item, view, text } => {
                 assert!(matches!(view, ReasoningView::Summary | ReasoningView::Raw));
-                thoughts.entry(*item).or_insert_with(String::new).push_str(text);
+                thoughts
+                    .entry(*item)
+                    .or_insert_with(String::new)
+                    .push_str(text);
             }
-            ModelEvent::CallStarted { item, call_id, name, .. } => {
-                assert!(started.insert(*item, (call_id.clone(), name.clone())).is_none(), "started twice");
+            ModelEvent::CallStarted {
+                item,
+                call_id,
+                name,
+                ..
+            } => {
+                assert!(
+                    started
+                        .insert(*item, (call_id.clone(), name.clone()))
+                        .is_none(),
+                    "started twice"
+                );
             }
             ModelEvent::CallDelta { item, text } => {
-                assert!(started.contains_key(item), "arguments of a call that did not start");
-                arguments.entry(*item).or_insert_with(String::new).push_str(text);
+                assert!(
+                    started.contains_key(item),
+                    "arguments of a call that did not start"
+                );
+                arguments
+                    .entry(*item)
+                    .or_insert_with(String::new)
+                    .push_str(text);
             }
-            ModelEvent::ItemDone { item, done: Item::Message(message) } => {
-                assert_eq!(texts.get(item), Some(&message.text()), "pieces and message differ");
+            ModelEvent::ItemDone {
+                item,
+                done: Item::Message(message),
+            } => {
+                assert_eq!(
+                    texts.get(item),
+                    Some(&message.text()),
+                    "pieces and message differ"
+                );
                 gist.text.push_str(&message.text());
-                assert!(message.content.iter().all(|part| matches!(part, OutputPart::Text { .. })));
+                assert!(
+                    message
+                        .content
+                        .iter()
+                        .all(|part| matches!(part, OutputPart::Text { .. }))
+                );
             }
-            ModelEvent::ItemDone { item, done: Item::Reasoning(reasoning) } => {
-                let said: String = reasoning.summary.iter().chain(&reasoning.content).map(String::as_str).collect();
+            ModelEvent::ItemDone {
+                item,
+                done: Item::Reasoning(reasoning),
+            } => {
+                let said: String = reasoning
+                    .summary
+                    .iter()
+                    .chain(&reasoning.content)
+                    .map(String::as_str)
+                    .collect();
                 let pieces = thoughts.get(item).cloned().unwrap_or_default();
-                assert_eq!(pieces.replace('\n', ""), said.replace('\n', ""), "pieces and thought differ");
+                assert_eq!(
+                    pieces.replace('\n', ""),
+                    said.replace('\n', ""),
+                    "pieces and thought differ"
+                );
                 gist.reasoning.push_str(&said);
             }
-            ModelEvent::ItemDone { item, done: Item::FunctionCall(call) } => {
-                assert_eq!(started.get(item), Some(&(call.call_id.clone(), call.name.clone())));
-                let pieces = arguments.get(item).cloned().unwrap_or_else(|| "{}".to_owned());
-                let same = pieces == call.arguments || (pieces.trim().is_empty() && call.arguments == "{}");
-                assert!(same, "pieces and arguments differ: {pieces} {}", call.arguments);
-                let value = serde_json::from_str(&call.arguments).unwrap_or_else(|_| call.arguments.clone().into());
+            ModelEvent::ItemDone {
+                item,
+                done: Item::FunctionCall(call),
+            } => {
+                assert_eq!(
+                    started.get(item),
+                    Some(&(call.call_id.clone(), call.name.clone()))
+                );
+                let pieces = arguments
+                    .get(item)
+                    .cloned()
+                    .unwrap_or_else(|| "{}".to_owned());
+                let same = pieces == call.arguments
+                    || (pieces.trim().is_empty() && call.arguments == "{}");
+                assert!(
+                    same,
+                    "pieces and arguments differ: {pieces} {}",
+                    call.arguments
+                );
+                let value = serde_json::from_str(&call.arguments)
+                    .unwrap_or_else(|_| call.arguments.clone().into());
                 gist.calls.push((call.name.clone(), value));
                 gist.ids.push(call.call_id.clone());
             }
-            ModelEvent::Usage(usage) => assert!(gist.usage.replace(*usage).is_none(), "usage twice"),
-            ModelEvent::Finished { reason, .. } => assert!(gist.finish.replace(reason.clone()).is_none()),
+            ModelEvent::Usage(usage) => {
+                assert!(gist.usage.replace(*usage).is_none(), "usage twice")
+            }
+            ModelEvent::Finished { reason, .. } => {
+                assert!(gist.finish.replace(reason.clone()).is_none())
+            }
             _ => {}
         }
     }
-    assert!(matches!(events.last(), Some(ModelEvent::Finished { .. })), "finished is last");
+    assert!(
+        matches!(events.last(), Some(ModelEvent::Finished { .. })),
+        "finished is last"
+    );
     gist
 }
 
 /// The gist of the recorded bytes.
 pub fn expected(wire: WireApi, bytes: &[u8]) -> Gist {
     let text = std::str::from_utf8(bytes).unwrap();
-    let lines = text.lines().filter_map(|line| line.strip_prefix("data:")).map(str::trim);
+    let lines = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("data:"))
+        .map(str::trim);
     let mut chunks: Vec<Value> = lines
         .filter(|line| !line.is_empty() && *line != "[DONE]")
         .map(|line| serde_json::from_str(line).unwrap())
@@ -97,17 +172,25 @@ fn list(value: &Value) -> &[Value] {
 }
 
 fn arguments(text: &str) -> Value {
-    if text.trim().is_empty() { serde_json::json!({}) } else { serde_json::from_str(text).unwrap_or(text.into()) }
+    if text.trim().is_empty() {
+        serde_json::json!({})
+    } else {
+        serde_json::from_str(text).unwrap_or(text.into())
+    }
 }
 
 /// The final response tells everything; the stream's own words only where it left the output out.
 fn responses(events: &[Value]) -> Gist {
     let ends = ["response.completed", "response.incomplete"];
-    let end = events.iter().find(|event| ends.contains(&text(&event["type"])));
+    let end = events
+        .iter()
+        .find(|event| ends.contains(&text(&event["type"])));
     let response = end.map_or(&events[0], |event| &event["response"]);
     let mut output = list(&response["output"]).to_vec();
     if output.is_empty() {
-        let done = events.iter().filter(|event| event["type"] == "response.output_item.done");
+        let done = events
+            .iter()
+            .filter(|event| event["type"] == "response.output_item.done");
         output = done.map(|event| event["item"].clone()).collect();
     }
     let mut gist = Gist::default();
@@ -127,11 +210,15 @@ fn responses(events: &[Value]) -> Gist {
                 }
             }
             "function_call" if item["status"] != "incomplete" => {
-                gist.calls.push((text(&item["name"]).to_owned(), arguments(text(&item["arguments"]))));
+                gist.calls.push((
+                    text(&item["name"]).to_owned(),
+                    arguments(text(&item["arguments"])),
+                ));
                 gist.ids.push(text(&item["call_id"]).to_owned());
             }
             "custom_tool_call" => {
-                gist.calls.push((text(&item["name"]).to_owned(), item["input"].clone()));
+                gist.calls
+                    .push((text(&item["name"]).to_owned(), item["input"].clone()));
                 gist.ids.push(text(&item["call_id"]).to_owned());
             }
             _ => {}
@@ -162,7 +249,9 @@ fn messages(events: &[Value]) -> Gist {
     if events[0]["type"] == "message" {
         // A body as the stream it would have been.
         let message = &events[0];
-        let mut made = vec![serde_json::json!({"type": "message_start", "message": {"usage": message["usage"]}})];
+        let mut made = vec![
+            serde_json::json!({"type": "message_start", "message": {"usage": message["usage"]}}),
+        ];
         for (index, block) in list(&message["content"]).iter().enumerate() {
             made.push(serde_json::json!({"type": "content_block_start", "index": index, "content_block": block}));
         }
@@ -170,7 +259,10 @@ fn messages(events: &[Value]) -> Gist {
         body = made;
         events = &body;
     }
-    let last_start = events.iter().rposition(|event| event["type"] == "message_start").unwrap();
+    let last_start = events
+        .iter()
+        .rposition(|event| event["type"] == "message_start")
+        .unwrap();
     let events = &events[last_start..];
     let mut usage = BTreeMap::new();
     let mut blocks: BTreeMap<u64, (Value, String)> = BTreeMap::new();
@@ -185,7 +277,9 @@ fn messages(events: &[Value]) -> Gist {
             }
             "content_block_delta" => {
                 let delta = &event["delta"];
-                let piece = [&delta["text"], &delta["thinking"], &delta["partial_json"]].map(text).concat();
+                let piece = [&delta["text"], &delta["thinking"], &delta["partial_json"]]
+                    .map(text)
+                    .concat();
                 blocks.get_mut(&index).unwrap().1.push_str(&piece);
             }
             "message_delta" => stop = text(&event["delta"]["stop_reason"]).to_owned(),
@@ -209,7 +303,11 @@ fn messages(events: &[Value]) -> Gist {
             "thinking" => gist.reasoning.push_str(&words),
             "tool_use" if stop == "max_tokens" && at + 1 == count => {}
             "tool_use" => {
-                let input = if words.is_empty() { block["input"].clone() } else { arguments(&words) };
+                let input = if words.is_empty() {
+                    block["input"].clone()
+                } else {
+                    arguments(&words)
+                };
                 gist.calls.push((text(&block["name"]).to_owned(), input));
                 gist.ids.push(text(&block["id"]).to_owned());
             }
@@ -217,7 +315,10 @@ fn messages(events: &[Value]) -> Gist {
         }
     }
     let number = |key: &str| usage.get(key).copied().unwrap_or(0);
-    let (read, written) = (number("cache_read_input_tokens"), number("cache_creation_input_tokens"));
+    let (read, written) = (
+        number("cache_read_input_tokens"),
+        number("cache_creation_input_tokens"),
+    );
     gist.usage = Some(Usage {
         input_tokens: number("input_tokens") + read + written,
         cached_input_tokens: read,
@@ -240,15 +341,32 @@ fn chat(chunks: &[Value]) -> Gist {
     let mut calls: Vec<(Option<u64>, String, String, String)> = Vec::new();
     let (mut finish, mut refusal) = (String::new(), String::new());
     for chunk in chunks {
-        for choice in list(&chunk["choices"]).iter().filter(|choice| choice["index"].as_u64().unwrap_or(0) == 0) {
-            let delta = if choice["delta"].is_object() { &choice["delta"] } else { &choice["message"] };
+        for choice in list(&chunk["choices"])
+            .iter()
+            .filter(|choice| choice["index"].as_u64().unwrap_or(0) == 0)
+        {
+            let delta = if choice["delta"].is_object() {
+                &choice["delta"]
+            } else {
+                &choice["message"]
+            };
             gist.text.push_str(text(&delta["content"]));
             refusal.push_str(text(&delta["refusal"]));
             let details = list(&delta["reasoning_details"]).iter();
-            let details: String =
-                details.map(|detail| [&detail["text"], &detail["summary"]].map(text).concat()).collect();
-            let names = [text(&delta["reasoning_content"]), text(&delta["reasoning"]), &details];
-            gist.reasoning.push_str(names.into_iter().find(|words| !words.is_empty()).unwrap_or_default());
+            let details: String = details
+                .map(|detail| [&detail["text"], &detail["summary"]].map(text).concat())
+                .collect();
+            let names = [
+                text(&delta["reasoning_content"]),
+                text(&delta["reasoning"]),
+                &details,
+            ];
+            gist.reasoning.push_str(
+                names
+                    .into_iter()
+                    .find(|words| !words.is_empty())
+                    .unwrap_or_default(),
+            );
             for piece in list(&delta["tool_calls"]) {
                 let (index, id) = (piece["index"].as_u64(), text(&piece["id"]));
                 let function = &piece["function"];
@@ -292,7 +410,9 @@ fn chat(chunks: &[Value]) -> Gist {
                     cache_write_input_tokens: number(&details["cache_write_tokens"]),
                     output_tokens: number(&usage["completion_tokens"])
                         .max(number(&usage["total_tokens"]).saturating_sub(input)),
-                    reasoning_output_tokens: number(&usage["completion_tokens_details"]["reasoning_tokens"]),
+                    reasoning_output_tokens: number(
+                        &usage["completion_tokens_details"]["reasoning_tokens"],
+                    ),
                 });
             }
         }

@@ -32,9 +32,14 @@ pub fn folder() -> Option<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let named = std::env::var_os("SELVEDGE_FIXTURES").map(PathBuf::from);
     let beside = root.canonicalize().ok().and_then(|root| {
-        root.ancestors().skip(1).map(|above| above.join("shared/fixtures")).find(|folder| folder.is_dir())
+        root.ancestors()
+            .skip(1)
+            .map(|above| above.join("shared/fixtures"))
+            .find(|folder| folder.is_dir())
     });
-    named.or(beside).filter(|folder| folder.join("INDEX.tsv").is_file())
+    named
+        .or(beside)
+        .filter(|folder| folder.join("INDEX.tsv").is_file())
 }
 
 /// Everything recorded of the three APIs; nothing where there is no folder, which is said.
@@ -44,9 +49,16 @@ pub fn all() -> Vec<Recorded> {
         return Vec::new();
     };
     let index = std::fs::read_to_string(folder.join("INDEX.tsv")).unwrap();
-    let rows = index.lines().skip(1).map(|line| line.split('\t').collect::<Vec<_>>());
+    let rows = index
+        .lines()
+        .skip(1)
+        .map(|line| line.split('\t').collect::<Vec<_>>());
     let recorded: Vec<Recorded> = rows.filter_map(|row| read(&folder, &row)).collect();
-    assert!(recorded.len() > 200, "only {} recorded answers", recorded.len());
+    assert!(
+        recorded.len() > 200,
+        "only {} recorded answers",
+        recorded.len()
+    );
     recorded
 }
 
@@ -80,7 +92,10 @@ fn framed(text: &str) -> Vec<Vec<u8>> {
     for line in text.lines().filter(|line| !line.trim().is_empty()) {
         let last = answers.last_mut().unwrap();
         last.extend_from_slice(format!("data: {line}\n\n").as_bytes());
-        if [r#""type":"message_stop""#, r#""type":"response.completed""#].iter().any(|end| line.contains(end)) {
+        if [r#""type":"message_stop""#, r#""type":"response.completed""#]
+            .iter()
+            .any(|end| line.contains(end))
+        {
             answers.push(Vec::new());
         }
     }

@@ -9,8 +9,8 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use schemars::JsonSchema;
 use selvedge_protocol::{
-    Answer, ApprovalDecision, ApprovalRequest, Event, EventSink, Intent, Ledger, LedgerError, Limits, RunStart,
-    ScriptToolCallOutput, Settled,
+    Answer, ApprovalDecision, ApprovalRequest, Event, EventSink, Intent, Ledger, LedgerError,
+    Limits, RunStart, ScriptToolCallOutput, Settled,
 };
 use selvedge_script::{Cassette, Harness, RunOptions};
 use selvedge_tools::{Approver, Orchestrator, Registry, ToolError, tool, tool_with_call};
@@ -20,12 +20,21 @@ use serde_json::{Value, json};
 /// The files the test tools know.
 pub const FILES: &[(&str, &str)] = &[
     ("src/main.rs", "fn main() {\n    println!(\"hello\");\n}\n"),
-    ("src/lib.rs", "// TODO: write docs\npub fn add(a: i32, b: i32) -> i32 {\n    a + b\n}\n"),
+    (
+        "src/lib.rs",
+        "// TODO: write docs\npub fn add(a: i32, b: i32) -> i32 {\n    a + b\n}\n",
+    ),
     ("src/util.rs", "pub fn noop() {}\n// TODO: remove\n"),
     ("tests/a.test.ts", "describe('a', () => {});\n"),
-    ("tests/b.test.ts", "describe('b', () => {});\n// TODO: more\n"),
+    (
+        "tests/b.test.ts",
+        "describe('b', () => {});\n// TODO: more\n",
+    ),
     ("README.md", "# Demo\n\nSee [docs](docs/guide.md).\n"),
-    ("package.json", "{\"name\": \"demo\", \"version\": \"1.2.3\", \"dependencies\": {\"left-pad\": \"^1.0.0\"}}\n"),
+    (
+        "package.json",
+        "{\"name\": \"demo\", \"version\": \"1.2.3\", \"dependencies\": {\"left-pad\": \"^1.0.0\"}}\n",
+    ),
 ];
 
 #[derive(Deserialize, JsonSchema)]
@@ -131,42 +140,83 @@ pub fn registry(seen: &Arc<Seen>) -> Registry {
         let (_, text) = FILES
             .iter()
             .find(|(path, _)| *path == args.path)
-            .ok_or_else(|| ToolError::new(format!("{} does not exist", args.path)).suggest("fileSearch finds files"))?;
+            .ok_or_else(|| {
+                ToolError::new(format!("{} does not exist", args.path))
+                    .suggest("fileSearch finds files")
+            })?;
         let lines: Vec<&str> = text.lines().collect();
         let skip = args.offset.unwrap_or(1).max(1) as usize - 1;
         let take = args.limit.unwrap_or(2000) as usize;
-        let text = lines.iter().skip(skip).take(take).map(|line| format!("{line}\n")).collect();
-        Ok(File { text, total_lines: lines.len() })
+        let text = lines
+            .iter()
+            .skip(skip)
+            .take(take)
+            .map(|line| format!("{line}\n"))
+            .collect();
+        Ok(File {
+            text,
+            total_lines: lines.len(),
+        })
     };
-    tools.register(tool("read_file", "Reads a file.", read).read_only()).unwrap();
+    tools
+        .register(tool("read_file", "Reads a file.", read).read_only())
+        .unwrap();
     let search = |args: Pattern| async move {
         let wanted = args.pattern.trim_start_matches('*');
-        let found = FILES.iter().filter(|(path, _)| path.contains(wanted)).take(args.limit.unwrap_or(100) as usize);
-        Ok(found.map(|(path, _)| Found { path: (*path).to_owned(), score: 1.0 }).collect::<Vec<_>>())
+        let found = FILES
+            .iter()
+            .filter(|(path, _)| path.contains(wanted))
+            .take(args.limit.unwrap_or(100) as usize);
+        Ok(found
+            .map(|(path, _)| Found {
+                path: (*path).to_owned(),
+                score: 1.0,
+            })
+            .collect::<Vec<_>>())
     };
-    tools.register(tool("file_search", "Finds files by name.", search).read_only()).unwrap();
+    tools
+        .register(tool("file_search", "Finds files by name.", search).read_only())
+        .unwrap();
     let grep = |args: Pattern| async move {
         let mut matches = Vec::new();
         for (path, text) in FILES {
-            for (number, line) in text.lines().enumerate().filter(|(_, line)| line.contains(&args.pattern)) {
-                matches.push(Match { path: (*path).to_owned(), line: number + 1, text: line.to_owned() });
+            for (number, line) in text
+                .lines()
+                .enumerate()
+                .filter(|(_, line)| line.contains(&args.pattern))
+            {
+                matches.push(Match {
+                    path: (*path).to_owned(),
+                    line: number + 1,
+                    text: line.to_owned(),
+                });
             }
         }
         matches.truncate(args.limit.unwrap_or(100) as usize);
         Ok(matches)
     };
-    tools.register(tool("grep_files", "Finds lines in files.", grep).read_only()).unwrap();
+    tools
+        .register(tool("grep_files", "Finds lines in files.", grep).read_only())
+        .unwrap();
     let exec = |args: Command| async move {
         let failing = args.command.iter().any(|word| word.contains('b'));
         Ok(Executed {
             exit_code: i32::from(failing),
             stdout: format!("ran {}\n", args.command.join(" ")),
-            stderr: if failing { "1 test failed".into() } else { String::new() },
+            stderr: if failing {
+                "1 test failed".into()
+            } else {
+                String::new()
+            },
         })
     };
     let risk = |args: &Value| match args["command"][0].as_str() {
-        Some("rm") => selvedge_tools::Risk::Ask { reason: "removes files".into() },
-        _ => selvedge_tools::Risk::Guarded { reason: "runs a command".into() },
+        Some("rm") => selvedge_tools::Risk::Ask {
+            reason: "removes files".into(),
+        },
+        _ => selvedge_tools::Risk::Guarded {
+            reason: "runs a command".into(),
+        },
     };
     tools
         .register(
@@ -178,9 +228,16 @@ pub fn registry(seen: &Arc<Seen>) -> Registry {
     let log = seen.clone();
     let patch = move |args: Patch| {
         log.patches.lock().unwrap().push(args.patch.clone());
-        async move { Ok(Patched { success: true, summary: format!("{} lines", args.patch.lines().count()) }) }
+        async move {
+            Ok(Patched {
+                success: true,
+                summary: format!("{} lines", args.patch.lines().count()),
+            })
+        }
     };
-    tools.register(tool("apply_patch", "Changes files.", patch)).unwrap();
+    tools
+        .register(tool("apply_patch", "Changes files.", patch))
+        .unwrap();
     let log = seen.clone();
     let sleep = move |args: Wait, call: selvedge_tools::Call| {
         let log = log.clone();
@@ -198,22 +255,44 @@ pub fn registry(seen: &Arc<Seen>) -> Registry {
             result
         }
     };
-    tools.register(tool_with_call("sleep", "Waits, then gives `value` back.", sleep).read_only()).unwrap();
+    tools
+        .register(tool_with_call("sleep", "Waits, then gives `value` back.", sleep).read_only())
+        .unwrap();
     let stubborn = |args: Wait| async move {
         tokio::time::sleep(Duration::from_millis(args.ms)).await;
         Ok(json!(null))
     };
-    tools.register(tool("stubborn", "Waits and does not stop when told to.", stubborn)).unwrap();
+    tools
+        .register(tool(
+            "stubborn",
+            "Waits and does not stop when told to.",
+            stubborn,
+        ))
+        .unwrap();
     let fail = |args: Message| async move { Err::<Value, _>(ToolError::new(args.message)) };
     tools.register(tool("fail", "Fails.", fail)).unwrap();
-    let panic = |_: Nothing| async move { if true { panic!("boom") } else { Ok(json!(null)) } };
+    let panic = |_: Nothing| async move {
+        if true {
+            panic!("boom")
+        } else {
+            Ok(json!(null))
+        }
+    };
     tools.register(tool("panic", "Breaks.", panic)).unwrap();
     let echo = |args: Anything| async move { Ok(args.value) };
-    tools.register(tool("echo", "Gives `value` back.", echo).read_only()).unwrap();
+    tools
+        .register(tool("echo", "Gives `value` back.", echo).read_only())
+        .unwrap();
     let big = |args: Wait| async move { Ok(json!("x".repeat(args.ms as usize))) };
-    tools.register(tool("big", "A string of `ms` characters.", big).read_only()).unwrap();
-    let issues = |_: Nothing| async move { Ok(json!([{"id": 1, "title": "bug"}, {"id": 2, "title": "idea"}])) };
-    tools.register(tool("mcp.github.list_issues", "Lists issues.", issues).read_only()).unwrap();
+    tools
+        .register(tool("big", "A string of `ms` characters.", big).read_only())
+        .unwrap();
+    let issues = |_: Nothing| async move {
+        Ok(json!([{"id": 1, "title": "bug"}, {"id": 2, "title": "idea"}]))
+    };
+    tools
+        .register(tool("mcp.github.list_issues", "Lists issues.", issues).read_only())
+        .unwrap();
     tools
 }
 
@@ -235,13 +314,22 @@ impl Bench {
 
     pub fn with(change: impl Fn(Orchestrator) -> Orchestrator, limits: Limits) -> Self {
         let seen = Arc::new(Seen::default());
-        let harness = Harness::new(change(Orchestrator::new(registry(&seen)))).unwrap().with_limits(limits);
-        Self { harness, seen, events: Arc::default() }
+        let harness = Harness::new(change(Orchestrator::new(registry(&seen))))
+            .unwrap()
+            .with_limits(limits);
+        Self {
+            harness,
+            seen,
+            events: Arc::default(),
+        }
     }
 
     pub fn options(&self) -> RunOptions {
         let events = self.events.clone();
-        RunOptions { events: EventSink::new(move |event| events.lock().unwrap().push(event)), ..RunOptions::default() }
+        RunOptions {
+            events: EventSink::new(move |event| events.lock().unwrap().push(event)),
+            ..RunOptions::default()
+        }
     }
 
     /// Runs a script; fails the test if it takes longer than a minute, whatever it does to its thread.
@@ -249,10 +337,17 @@ impl Bench {
         self.run_with(source, self.options(), Duration::from_secs(60))
     }
 
-    pub fn run_with(&self, source: &str, options: RunOptions, patience: Duration) -> ScriptToolCallOutput {
+    pub fn run_with(
+        &self,
+        source: &str,
+        options: RunOptions,
+        patience: Duration,
+    ) -> ScriptToolCallOutput {
         let harness = self.harness.clone();
         let text = source.to_owned();
-        on_a_thread(source, patience, async move { harness.run_with(text.as_bytes(), options).await })
+        on_a_thread(source, patience, async move {
+            harness.run_with(text.as_bytes(), options).await
+        })
     }
 
     pub fn value(&self, source: &str) -> Value {
@@ -263,7 +358,10 @@ impl Bench {
 
     /// The code and message of the error it ends with.
     pub fn error(&self, source: &str) -> (String, String) {
-        let error = self.run(source).error.unwrap_or_else(|| panic!("no error: {source}"));
+        let error = self
+            .run(source)
+            .error
+            .unwrap_or_else(|| panic!("no error: {source}"));
         (error.code.to_string(), error.message)
     }
 }
@@ -276,7 +374,11 @@ pub fn on_a_thread<T: Send + 'static>(
 ) -> T {
     let (done, wait) = mpsc::channel();
     std::thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .unwrap();
         let _ = done.send(runtime.block_on(work));
         runtime.shutdown_background();
     });
@@ -296,11 +398,19 @@ pub struct Says {
 
 impl Says {
     pub fn new(answer: Answer) -> Self {
-        Self { answer: Some(answer), after: Duration::ZERO, asked: Arc::default() }
+        Self {
+            answer: Some(answer),
+            after: Duration::ZERO,
+            asked: Arc::default(),
+        }
     }
 
     pub fn nothing() -> Self {
-        Self { answer: None, after: Duration::ZERO, asked: Arc::default() }
+        Self {
+            answer: None,
+            after: Duration::ZERO,
+            asked: Arc::default(),
+        }
     }
 }
 
@@ -312,7 +422,9 @@ impl Approver for Says {
                 tokio::time::sleep(self.after).await;
             }
             match &self.answer {
-                Some(answer) => ApprovalDecision::Answered(vec![answer.clone(); request.calls.len()]),
+                Some(answer) => {
+                    ApprovalDecision::Answered(vec![answer.clone(); request.calls.len()])
+                }
                 None => std::future::pending().await,
             }
         }
@@ -341,7 +453,11 @@ pub struct Notebook {
 impl Notebook {
     pub fn values_of(&self, run: &str) -> Vec<(String, Value)> {
         let values = self.values.lock().unwrap();
-        values.iter().filter(|(of, ..)| of == run).map(|(_, id, value)| (id.clone(), value.clone())).collect()
+        values
+            .iter()
+            .filter(|(of, ..)| of == run)
+            .map(|(_, id, value)| (id.clone(), value.clone()))
+            .collect()
     }
 
     /// A recorded run, ready to be played.
@@ -366,7 +482,11 @@ impl Ledger for Notebook {
     }
     fn settle(&self, settled: &Settled<'_>) -> Result<(), LedgerError> {
         if let Some(value) = settled.value {
-            let line = (settled.run.to_owned(), settled.record.id.clone(), value.clone());
+            let line = (
+                settled.run.to_owned(),
+                settled.record.id.clone(),
+                value.clone(),
+            );
             self.values.lock().unwrap().push(line);
         }
         Ok(())
@@ -382,13 +502,21 @@ impl Ledger for Notebook {
         Ok(())
     }
     fn go_on(&self, _: &str) -> Result<(), LedgerError> {
-        if self.taken.load(Ordering::SeqCst) { Err(LedgerError::TakenOver) } else { Ok(()) }
+        if self.taken.load(Ordering::SeqCst) {
+            Err(LedgerError::TakenOver)
+        } else {
+            Ok(())
+        }
     }
     fn is_to_stop(&self, _: &str) -> bool {
         self.looks.fetch_add(1, Ordering::SeqCst);
         self.stop.load(Ordering::SeqCst)
     }
-    fn end(&self, output: &ScriptToolCallOutput, recording: Option<&[u8]>) -> Result<(), LedgerError> {
+    fn end(
+        &self,
+        output: &ScriptToolCallOutput,
+        recording: Option<&[u8]>,
+    ) -> Result<(), LedgerError> {
         let recorded = recording.map(|recording| (output.id.clone(), recording.to_vec()));
         self.recordings.lock().unwrap().extend(recorded);
         Ok(())

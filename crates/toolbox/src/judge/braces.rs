@@ -32,9 +32,14 @@ pub(super) fn stands_for_others(pieces: &[Piece]) -> bool {
 /// Braces a shell would act on: `{a..c}`, or `{name}>file`, which sets a variable. `{}` and `HEAD@{1}` are just that.
 pub(super) fn has_braces(pieces: &[Piece]) -> bool {
     let acts = |open: usize| {
-        let close = pieces[open..].iter().position(|piece| *piece == Piece::Bare('}')).unwrap_or(pieces.len() - open);
+        let close = pieces[open..]
+            .iter()
+            .position(|piece| *piece == Piece::Bare('}'))
+            .unwrap_or(pieces.len() - open);
         let inside = &pieces[open..open + close];
-        let dots = inside.windows(2).any(|pair| pair == [Piece::Bare('.'), Piece::Bare('.')]);
+        let dots = inside
+            .windows(2)
+            .any(|pair| pair == [Piece::Bare('.'), Piece::Bare('.')]);
         dots || inside.contains(&Piece::Bare(',')) || (open == 0 && pieces.len() != 2)
     };
     pieces
@@ -54,7 +59,16 @@ fn expand(pieces: Vec<Piece>, depth: usize, out: &mut Vec<Vec<Piece>>) {
         return out.push(pieces);
     };
     for inside in alternatives.inside {
-        expand([&pieces[..alternatives.open], inside, &pieces[alternatives.close + 1..]].concat(), depth + 1, out);
+        expand(
+            [
+                &pieces[..alternatives.open],
+                inside,
+                &pieces[alternatives.close + 1..],
+            ]
+            .concat(),
+            depth + 1,
+            out,
+        );
     }
 }
 
@@ -67,28 +81,46 @@ struct Braces<'a> {
 
 /// The first pair of braces that stands for something else.
 fn find_braces(pieces: &[Piece]) -> Option<Braces<'_>> {
-    let opens = pieces.iter().enumerate().filter(|(_, piece)| **piece == Piece::Bare('{')).map(|(at, _)| at);
-    opens.take(MAX_PAIRS).filter(|_| pieces.len() <= MAX_LENGTH).find_map(|open| {
-        let (mut level, mut cuts) = (0, vec![open]);
-        for (at, piece) in pieces.iter().enumerate().skip(open) {
-            match piece {
-                Piece::Bare('{') => level += 1,
-                Piece::Bare('}') => level -= 1,
-                Piece::Bare(',') if level == 1 => cuts.push(at),
-                _ => {}
+    let opens = pieces
+        .iter()
+        .enumerate()
+        .filter(|(_, piece)| **piece == Piece::Bare('{'))
+        .map(|(at, _)| at);
+    opens
+        .take(MAX_PAIRS)
+        .filter(|_| pieces.len() <= MAX_LENGTH)
+        .find_map(|open| {
+            let (mut level, mut cuts) = (0, vec![open]);
+            for (at, piece) in pieces.iter().enumerate().skip(open) {
+                match piece {
+                    Piece::Bare('{') => level += 1,
+                    Piece::Bare('}') => level -= 1,
+                    Piece::Bare(',') if level == 1 => cuts.push(at),
+                    _ => {}
+                }
+                if level == 0 {
+                    cuts.push(at);
+                    let inside: Vec<_> = cuts
+                        .windows(2)
+                        .map(|pair| &pieces[pair[0] + 1..pair[1]])
+                        .collect();
+                    return match inside[..] {
+                        [[first, Piece::Bare('.'), Piece::Bare('.'), last]] if first == last => {
+                            Some(Braces {
+                                open,
+                                close: at,
+                                inside: vec![&pieces[open + 1..open + 2]],
+                            })
+                        }
+                        [_] => None,
+                        _ => Some(Braces {
+                            open,
+                            close: at,
+                            inside,
+                        }),
+                    };
+                }
             }
-            if level == 0 {
-                cuts.push(at);
-                let inside: Vec<_> = cuts.windows(2).map(|pair| &pieces[pair[0] + 1..pair[1]]).collect();
-                return match inside[..] {
-                    [[first, Piece::Bare('.'), Piece::Bare('.'), last]] if first == last => {
-                        Some(Braces { open, close: at, inside: vec![&pieces[open + 1..open + 2]] })
-                    }
-                    [_] => None,
-                    _ => Some(Braces { open, close: at, inside }),
-                };
-            }
-        }
-        None
-    })
+            None
+        })
 }

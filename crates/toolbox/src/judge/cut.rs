@@ -32,14 +32,24 @@ pub(super) struct Cut {
 }
 
 const OPERATORS: &[&str] = &["&&", "||", "|&", ";;", ";", "|", "(", ")", "\n", "&"];
-const REDIRECTS: &[&str] = &["&>>", "&>", "<<<", "<<-", "<<", "<>", "<&", "<", ">>", ">|", ">&", ">"];
+const REDIRECTS: &[&str] = &[
+    "&>>", "&>", "<<<", "<<-", "<<", "<>", "<&", "<", ">>", ">|", ">&", ">",
+];
 
 /// Words a command may stand behind.
-const KEYWORDS: &[&str] = &["if", "then", "elif", "else", "while", "until", "do", "{", "!", "coproc"];
+const KEYWORDS: &[&str] = &[
+    "if", "then", "elif", "else", "while", "until", "do", "{", "!", "coproc",
+];
 
 /// The words that a piece of a script becomes.
 pub(super) fn words_of(text: &str) -> Vec<Word> {
-    let words = |token| if let Token::Words(words) = token { words } else { vec![] };
+    let words = |token| {
+        if let Token::Words(words) = token {
+            words
+        } else {
+            vec![]
+        }
+    };
     cut(text).tokens.into_iter().flat_map(words).collect()
 }
 
@@ -67,11 +77,16 @@ pub(super) fn cut_with(mut scan: Scanner<'_>) -> Cut {
                 documents.push((end.text.clone(), !written.contains(['\'', '"', '\\'])));
             }
             Some(Token::Redirect(redirect, target))
-        } else if let Some(operator) = OPERATORS.iter().find(|operator| rest.starts_with(**operator)) {
+        } else if let Some(operator) = OPERATORS
+            .iter()
+            .find(|operator| rest.starts_with(**operator))
+        {
             scan.skip(operator.len());
             Some(Token::Operator(operator))
         } else {
-            Some(scan.word()).filter(|words| !words.is_empty()).map(Token::Words)
+            Some(scan.word())
+                .filter(|words| !words.is_empty())
+                .map(Token::Words)
         };
         let line_ends = token == Some(Token::Operator("\n"));
         tokens.extend(token);
@@ -87,7 +102,12 @@ pub(super) fn cut_with(mut scan: Scanner<'_>) -> Cut {
             }
         }
     }
-    Cut { tokens, ends, inner: scan.inner, whole: scan.whole && documents.is_empty() }
+    Cut {
+        tokens,
+        ends,
+        inner: scan.inner,
+        whole: scan.whole && documents.is_empty(),
+    }
 }
 
 impl Cut {
@@ -105,13 +125,18 @@ impl Cut {
                 Token::Document(text) => {
                     // Which of the line's commands reads it does not matter much.
                     let line = found[line_before..line].iter_mut();
-                    line.for_each(|simple| _ = simple.input.text.get_or_insert_with(|| text.clone()));
+                    line.for_each(|simple| {
+                        _ = simple.input.text.get_or_insert_with(|| text.clone())
+                    });
                 }
                 // For some shells, `&>` ends a command as `&` does.
                 Token::Redirect(operator, _) if !operator.starts_with('&') => {}
                 Token::Operator(operator) | Token::Redirect(operator, _) => {
                     words.drain(..before_command(&words));
-                    let simple = Simple { words: std::mem::take(&mut words), input: std::mem::take(&mut input) };
+                    let simple = Simple {
+                        words: std::mem::take(&mut words),
+                        input: std::mem::take(&mut input),
+                    };
                     if matches!(*operator, "|" | "|&") {
                         input = simple.output();
                     }
@@ -148,7 +173,10 @@ fn before_command(words: &[Word]) -> usize {
 /// `NAME=value`
 pub(super) fn is_assignment(text: &str) -> bool {
     let name = text.split_once('=').map_or("", |(name, _)| name);
-    !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+    !name.is_empty()
+        && name
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
 }
 
 fn skip_blanks(scan: &mut Scanner<'_>) {
@@ -168,10 +196,13 @@ fn redirect(scan: &mut Scanner<'_>) -> Option<&'static str> {
     let rest = scan.rest();
     let after = rest.trim_start_matches(|c: char| c.is_ascii_digit());
     let digits = rest.len() - after.len();
-    if after.starts_with("<(") || after.starts_with(">(") || (digits > 0 && after.starts_with('&')) {
+    if after.starts_with("<(") || after.starts_with(">(") || (digits > 0 && after.starts_with('&'))
+    {
         return None;
     }
-    let found = REDIRECTS.iter().find(|redirect| after.starts_with(**redirect))?;
+    let found = REDIRECTS
+        .iter()
+        .find(|redirect| after.starts_with(**redirect))?;
     // Where there are more digits than one, shells do not agree whether they are a word.
     scan.whole &= digits < 2;
     scan.skip(digits + found.len());

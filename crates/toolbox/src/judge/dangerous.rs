@@ -43,7 +43,11 @@ const DANGERS: &[(&str, &str, &str)] = &[
         "--delete --del --delete-before --delete-during --delete-delay --delete-after --delete-excluded --remove-source-files",
         DELETES,
     ),
-    ("git push", "-f --force --force-with-lease --force-if-includes --mirror --delete -d --prune", REMOTE),
+    (
+        "git push",
+        "-f --force --force-with-lease --force-if-includes --mirror --delete -d --prune",
+        REMOTE,
+    ),
     ("git reset", "--hard", LOSES_WORK),
     ("git clean", "-f --force", LOSES_WORK),
     ("git checkout", "-f --force", LOSES_WORK),
@@ -97,7 +101,11 @@ const DANGERS: &[(&str, &str, &str)] = &[
     ("killall", "", STOPS_PROCESSES),
     ("killall5", "", STOPS_PROCESSES),
     ("pkill", "-9 -KILL -SIGKILL --signal", STOPS_PROCESSES),
-    ("crontab", "-r", "it removes all of the user's scheduled jobs"),
+    (
+        "crontab",
+        "-r",
+        "it removes all of the user's scheduled jobs",
+    ),
     ("history", "-c", "it forgets what was run"),
     ("iptables", "-F --flush", FIREWALL),
     ("ip6tables", "-F --flush", FIREWALL),
@@ -120,9 +128,17 @@ const DANGERS: &[(&str, &str, &str)] = &[
     ("gh repo delete", "", REMOTE),
     ("gh release delete", "", REMOTE),
     ("terraform destroy", "", INFRASTRUCTURE),
-    ("terraform apply", "-auto-approve --auto-approve -destroy --destroy", INFRASTRUCTURE),
+    (
+        "terraform apply",
+        "-auto-approve --auto-approve -destroy --destroy",
+        INFRASTRUCTURE,
+    ),
     ("tofu destroy", "", INFRASTRUCTURE),
-    ("tofu apply", "-auto-approve --auto-approve -destroy --destroy", INFRASTRUCTURE),
+    (
+        "tofu apply",
+        "-auto-approve --auto-approve -destroy --destroy",
+        INFRASTRUCTURE,
+    ),
     ("pulumi destroy", "", INFRASTRUCTURE),
     ("pulumi up", "-y --yes", INFRASTRUCTURE),
     ("kubectl delete", "", INFRASTRUCTURE),
@@ -148,14 +164,21 @@ const DANGERS: &[(&str, &str, &str)] = &[
     ("rake db:drop", "", DATABASE),
 ];
 
-const GIT_VALUED: &str = "-C -c --git-dir --work-tree --namespace --exec-path --config-env --super-prefix";
+const GIT_VALUED: &str =
+    "-C -c --git-dir --work-tree --namespace --exec-path --config-env --super-prefix";
 
 /// Options before a subcommand that take the next word along.
 const VALUED: &[(&str, &str)] = &[
     ("git", GIT_VALUED),
-    ("docker", "-H --host --context -l --log-level --config -f --file -p --project-name"),
+    (
+        "docker",
+        "-H --host --context -l --log-level --config -f --file -p --project-name",
+    ),
     ("podman", "--connection --url --root --log-level"),
-    ("kubectl", "-n --namespace --context --kubeconfig --cluster --user -s --server --token"),
+    (
+        "kubectl",
+        "-n --namespace --context --kubeconfig --cluster --user -s --server --token",
+    ),
     ("helm", "-n --namespace --kube-context --kubeconfig"),
     ("npm", "--prefix -w --workspace --registry --tag"),
     ("pnpm", "-C --dir -F --filter"),
@@ -168,13 +191,22 @@ const VALUED: &[(&str, &str)] = &[
 ];
 
 /// Programs that talk to databases.
-const DATABASES: &[&str] =
-    &["psql", "mysql", "mariadb", "sqlite3", "sqlcmd", "duckdb", "clickhouse-client", "clickhouse", "cockroach"];
+const DATABASES: &[&str] = &[
+    "psql",
+    "mysql",
+    "mariadb",
+    "sqlite3",
+    "sqlcmd",
+    "duckdb",
+    "clickhouse-client",
+    "clickhouse",
+    "cockroach",
+];
 
 /// Devices that hold nothing.
 const HARMLESS_DEVICES: &[&str] = &[
-    "null", "zero", "full", "stdin", "stdout", "stderr", "tty", "random", "urandom", "fd/", "shm/", "pts/", "tcp/",
-    "udp/",
+    "null", "zero", "full", "stdin", "stdout", "stderr", "tty", "random", "urandom", "fd/", "shm/",
+    "pts/", "tcp/", "udp/",
 ];
 
 /// Why a command is dangerous, by its own words and by what it reads. What it runs in turn is not looked at.
@@ -182,8 +214,14 @@ pub(super) fn danger(simple: &Simple) -> Option<&'static str> {
     let (program, arguments) = simple.words.split_first()?;
     let name = program.name();
     // `mkfs.ext4`, `mkfs.xfs` …
-    let name = name.split_once('.').map_or(name.as_str(), |(stem, _)| if stem == "mkfs" { stem } else { &name });
-    listed(name, arguments).or_else(|| by_its_targets(name, arguments, simple)).or_else(|| runs_unread(simple))
+    let name =
+        name.split_once('.').map_or(
+            name.as_str(),
+            |(stem, _)| if stem == "mkfs" { stem } else { &name },
+        );
+    listed(name, arguments)
+        .or_else(|| by_its_targets(name, arguments, simple))
+        .or_else(|| runs_unread(simple))
 }
 
 /// Why a redirection to a file is dangerous.
@@ -195,17 +233,24 @@ pub(super) fn danger_of_file(target: &Word) -> Option<&'static str> {
 }
 
 fn listed(name: &str, arguments: &[Word]) -> Option<&'static str> {
-    let valued = VALUED.iter().find(|(program, _)| *program == name).map_or("", |(_, valued)| valued);
+    let valued = VALUED
+        .iter()
+        .find(|(program, _)| *program == name)
+        .map_or("", |(_, valued)| valued);
     let operands = operands(arguments, valued);
     let names = |command: &str| {
-        let Some(rest) = command.strip_prefix(name) else { return false };
+        let Some(rest) = command.strip_prefix(name) else {
+            return false;
+        };
         let mut parts = rest.split(' ');
         parts.next() == Some("")
-            && parts.enumerate().all(|(at, part)| operands.get(at).is_some_and(|word| word.text == part))
+            && parts
+                .enumerate()
+                .all(|(at, part)| operands.get(at).is_some_and(|word| word.text == part))
     };
-    let found = DANGERS
-        .iter()
-        .find(|(command, flags, _)| names(command) && (flags.is_empty() || flagged(arguments, flags).is_some()));
+    let found = DANGERS.iter().find(|(command, flags, _)| {
+        names(command) && (flags.is_empty() || flagged(arguments, flags).is_some())
+    });
     found.map(|(.., why)| *why)
 }
 
@@ -215,26 +260,50 @@ fn by_its_targets(name: &str, arguments: &[Word], simple: &Simple) -> Option<&'s
     let recursive = flagged(arguments, "-r -R --recursive").is_some();
     match name {
         "rm" | "grm" if recursive && any(is_wide) => Some("it removes everything there is"),
-        "chmod" | "chown" | "chgrp" if recursive && any(is_system) => Some("it changes who may use the whole system"),
-        "kill" if arguments.len() > 1 && arguments[1..].iter().any(|word| word.text == "-1") => Some(STOPS_PROCESSES),
+        "chmod" | "chown" | "chgrp" if recursive && any(is_system) => {
+            Some("it changes who may use the whole system")
+        }
+        "kill" if arguments.len() > 1 && arguments[1..].iter().any(|word| word.text == "-1") => {
+            Some(STOPS_PROCESSES)
+        }
         "dd" => any(|word| word.strip_prefix("of=").is_some_and(is_device)).then_some(DISK),
-        "cp" | "tee" | "install" | "ln" if operands.last().is_some_and(|word| is_device(&word.text)) => Some(DISK),
-        "mv" if operands.last().is_some_and(|word| word.text.starts_with("/dev/")) => Some(DISK),
+        "cp" | "tee" | "install" | "ln"
+            if operands.last().is_some_and(|word| is_device(&word.text)) =>
+        {
+            Some(DISK)
+        }
+        "mv" if operands
+            .last()
+            .is_some_and(|word| word.text.starts_with("/dev/")) =>
+        {
+            Some(DISK)
+        }
         "truncate" if empties(arguments) => Some("it empties files"),
         "git" => git(arguments),
         "docker" | "podman"
-            if arguments.iter().any(|word| word.text.starts_with("/:") || word.text.contains("=/:")) =>
+            if arguments
+                .iter()
+                .any(|word| word.text.starts_with("/:") || word.text.contains("=/:")) =>
         {
             Some(CONTAINER)
         }
         "nc" | "ncat" | "netcat" if flagged(arguments, "-e -c --exec --sh-exec").is_some() => {
             Some("it hands a shell to another machine")
         }
-        "socat" if any(|word| ["exec:", "system:"].iter().any(|kind| word.to_ascii_lowercase().contains(kind))) => {
+        "socat"
+            if any(|word| {
+                ["exec:", "system:"]
+                    .iter()
+                    .any(|kind| word.to_ascii_lowercase().contains(kind))
+            }) =>
+        {
             Some("it hands a shell to another machine")
         }
         name if DATABASES.contains(&name) => {
-            let statements = arguments.iter().map(|word| word.text.as_str()).chain(simple.input.text.as_deref());
+            let statements = arguments
+                .iter()
+                .map(|word| word.text.as_str())
+                .chain(simple.input.text.as_deref());
             statements.into_iter().any(deletes_data).then_some(DATABASE)
         }
         _ => None,
@@ -246,7 +315,8 @@ fn git(arguments: &[Word]) -> Option<&'static str> {
     let operands = operands(arguments, GIT_VALUED);
     let (subcommand, rest) = operands.split_first()?;
     let all = |word: &&&Word| [".", ":/", "*", "./", ":/*"].contains(&word.text.as_str());
-    let staged_only = flagged(arguments, "--staged -S").is_some() && flagged(arguments, "--worktree -W").is_none();
+    let staged_only = flagged(arguments, "--staged -S").is_some()
+        && flagged(arguments, "--worktree -W").is_none();
     match subcommand.text.as_str() {
         "push" if rest.iter().any(|word| word.text.starts_with(['+', ':'])) => Some(REMOTE),
         "checkout" if rest.iter().any(|word| all(&word)) => Some(LOSES_WORK),
@@ -260,36 +330,55 @@ fn empties(arguments: &[Word]) -> bool {
         .windows(2)
         .filter(|pair| flagged(&pair[..1], "-s --size").is_some())
         .map(|pair| pair[1].text.as_str());
-    let attached = arguments
-        .iter()
-        .filter_map(|word| word.text.strip_prefix("-s").or_else(|| word.text.split_once('=').map(|(_, size)| size)));
-    sizes.chain(attached).any(|size| !size.is_empty() && size.bytes().all(|byte| byte == b'0'))
+    let attached = arguments.iter().filter_map(|word| {
+        word.text
+            .strip_prefix("-s")
+            .or_else(|| word.text.split_once('=').map(|(_, size)| size))
+    });
+    sizes
+        .chain(attached)
+        .any(|size| !size.is_empty() && size.bytes().all(|byte| byte == b'0'))
 }
 
 fn is_device(path: &str) -> bool {
     path.strip_prefix("/dev/").is_some_and(|device| {
-        !HARMLESS_DEVICES
-            .iter()
-            .any(|harmless| device == *harmless || harmless.ends_with('/') && device.starts_with(harmless))
+        !HARMLESS_DEVICES.iter().any(|harmless| {
+            device == *harmless || harmless.ends_with('/') && device.starts_with(harmless)
+        })
     })
 }
 
 /// The root, a home, or one of the folders a system consists of.
 fn is_system(path: &str) -> bool {
     let folder = path.trim_end_matches(['*', '/']);
-    let named = folder.strip_prefix(['/', '~']).is_some_and(|rest| !rest.contains('/') && folder != "/tmp");
+    let named = folder
+        .strip_prefix(['/', '~'])
+        .is_some_and(|rest| !rest.contains('/') && folder != "/tmp");
     named || (folder.is_empty() && path.starts_with('/'))
 }
 
 /// Everything in a place that is not named further.
 fn is_wide(path: &str) -> bool {
-    let only_dots = !path.is_empty() && path.split('/').all(|part| matches!(part, "" | "." | ".." | "*" | ".*" | "**"));
+    let only_dots = !path.is_empty()
+        && path
+            .split('/')
+            .all(|part| matches!(part, "" | "." | ".." | "*" | ".*" | "**"));
     only_dots || is_system(path)
 }
 
 fn deletes_data(statement: &str) -> bool {
-    let statement = statement.to_ascii_lowercase().split_whitespace().collect::<Vec<_>>().join(" ");
-    let drops = ["drop table", "drop database", "drop schema", "truncate table", "truncate "];
+    let statement = statement
+        .to_ascii_lowercase()
+        .split_whitespace()
+        .collect::<Vec<_>>()
+        .join(" ");
+    let drops = [
+        "drop table",
+        "drop database",
+        "drop schema",
+        "truncate table",
+        "truncate ",
+    ];
     drops.iter().any(|drop| statement.contains(drop))
         || (statement.contains("delete from") && !statement.contains(" where "))
 }

@@ -7,8 +7,13 @@ use super::words::Word;
 /// `--force` is also found as `--forc` and `--force=yes`, `-f` also in `-rf`; a longer one with a single dash, as
 /// `find -delete`, only as it is or with `=`.
 pub(super) fn flagged<'a>(words: &[Word], flags: &'a str) -> Option<&'a str> {
-    let options = words.iter().map(|word| word.text.as_str()).take_while(|word| *word != "--");
-    options.filter(|word| word.starts_with('-')).find_map(|word| flags.split(' ').find(|flag| is(word, flag)))
+    let options = words
+        .iter()
+        .map(|word| word.text.as_str())
+        .take_while(|word| *word != "--");
+    options
+        .filter(|word| word.starts_with('-'))
+        .find_map(|word| flags.split(' ').find(|flag| is(word, flag)))
 }
 
 /// The words that are no options. Those named in `valued` (parted by blanks) take the word after them along.

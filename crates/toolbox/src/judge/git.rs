@@ -34,11 +34,31 @@ const SUBCOMMANDS: &[(&str, &str, &str, Operands)] = &[
         Any,
     ),
     ("log", COMMITS, "nisEFP", Any),
-    ("shortlog", "--summary --numbered --email --since --until --no-merges --all --group", "snec", Any),
+    (
+        "shortlog",
+        "--summary --numbered --email --since --until --no-merges --all --group",
+        "snec",
+        Any,
+    ),
     ("rev-list", COMMITS, "n", Any),
-    ("reflog", "--oneline --date --format --max-count", "n", Operands::None),
-    ("reflog show", "--oneline --date --format --max-count", "n", Any),
-    ("stash list", "--oneline --date --format --max-count --stat", "n", Operands::None),
+    (
+        "reflog",
+        "--oneline --date --format --max-count",
+        "n",
+        Operands::None,
+    ),
+    (
+        "reflog show",
+        "--oneline --date --format --max-count",
+        "n",
+        Any,
+    ),
+    (
+        "stash list",
+        "--oneline --date --format --max-count --stat",
+        "n",
+        Operands::None,
+    ),
     (
         "diff",
         "--stat --shortstat --numstat --name-only --name-status --summary --dirstat --cached --staged --merge-base \
@@ -69,7 +89,12 @@ const SUBCOMMANDS: &[(&str, &str, &str, Operands)] = &[
     ),
     ("remote", "--verbose", "v", Operands::None),
     ("remote get-url", "--push --all", "", Any),
-    ("worktree list", "--porcelain --verbose", "vz", Operands::None),
+    (
+        "worktree list",
+        "--porcelain --verbose",
+        "vz",
+        Operands::None,
+    ),
     (
         "rev-parse",
         "--abbrev-ref --short --verify --quiet --show-toplevel --show-prefix --show-cdup --git-dir \
@@ -86,7 +111,12 @@ const SUBCOMMANDS: &[(&str, &str, &str, Operands)] = &[
         "cdmoisuktvzx",
         Any,
     ),
-    ("ls-tree", "--name-only --name-status --full-name --full-tree --long --object-only --abbrev", "drtlz", Any),
+    (
+        "ls-tree",
+        "--name-only --name-status --full-name --full-tree --long --object-only --abbrev",
+        "drtlz",
+        Any,
+    ),
     ("cat-file", "", "tesp", Any),
     (
         "describe",
@@ -95,12 +125,32 @@ const SUBCOMMANDS: &[(&str, &str, &str, Operands)] = &[
         "",
         Any,
     ),
-    ("merge-base", "--all --octopus --is-ancestor --independent --fork-point", "a", Any),
+    (
+        "merge-base",
+        "--all --octopus --is-ancestor --independent --fork-point",
+        "a",
+        Any,
+    ),
     ("name-rev", "--tags --name-only --always --all", "", Any),
-    ("show-ref", "--heads --branches --tags --head --dereference --hash --abbrev --verify --quiet", "dsq", Any),
+    (
+        "show-ref",
+        "--heads --branches --tags --head --dereference --hash --abbrev --verify --quiet",
+        "dsq",
+        Any,
+    ),
     ("show-branch", "--all --remotes --current --list", "ar", Any),
-    ("count-objects", "--verbose --human-readable", "vH", Operands::None),
-    ("check-ignore", "--quiet --verbose --non-matching --no-index", "qvn", Any),
+    (
+        "count-objects",
+        "--verbose --human-readable",
+        "vH",
+        Operands::None,
+    ),
+    (
+        "check-ignore",
+        "--quiet --verbose --non-matching --no-index",
+        "qvn",
+        Any,
+    ),
     (
         "blame",
         "--no-textconv --line-porcelain --porcelain --date --abbrev --root --show-name --show-number --show-email",
@@ -119,10 +169,23 @@ const SUBCOMMANDS: &[(&str, &str, &str, Operands)] = &[
 ];
 
 /// Options before the subcommand that change nothing about what runs.
-const GLOBAL: &[&str] = &["--no-pager", "-P", "--no-optional-locks", "--literal-pathspecs", "--no-replace-objects"];
+const GLOBAL: &[&str] = &[
+    "--no-pager",
+    "-P",
+    "--no-optional-locks",
+    "--literal-pathspecs",
+    "--no-replace-objects",
+];
 
 /// What makes `branch` and `tag` list.
-const LISTING: &[&str] = &["--list", "--contains", "--no-contains", "--merged", "--no-merged", "--points-at"];
+const LISTING: &[&str] = &[
+    "--list",
+    "--contains",
+    "--no-contains",
+    "--merged",
+    "--no-merged",
+    "--points-at",
+];
 
 /// What makes `diff` and `show` summarise, or takes the programs out of them.
 const SUMMARY: &[&str] = &[
@@ -140,42 +203,66 @@ const OWN_MEANS: &[&str] = &["--no-ext-diff", "--no-textconv"];
 
 /// What is against running `git` with these words.
 pub(super) fn changes(words: &[Word]) -> Option<&'static str> {
-    let global = words.iter().take_while(|word| GLOBAL.contains(&word.text.as_str())).count();
+    let global = words
+        .iter()
+        .take_while(|word| GLOBAL.contains(&word.text.as_str()))
+        .count();
     let words = &words[global..];
     if let [version] = words
         && version.text == "--version"
     {
         return None;
     }
-    let mut fits = SUBCOMMANDS.iter().filter_map(|row| Some((row, after(row.0, words)?)));
+    let mut fits = SUBCOMMANDS
+        .iter()
+        .filter_map(|row| Some((row, after(row.0, words)?)));
     if fits.clone().next().is_none() {
         return Some("is not known to only read in this form");
     }
-    let fine = fits.any(|((name, long, short, operands), rest)| only_reads(name, long, short, *operands, rest));
+    let fine = fits.any(|((name, long, short, operands), rest)| {
+        only_reads(name, long, short, *operands, rest)
+    });
     (!fine).then_some("may do more than read in this form")
 }
 
 fn after<'a>(name: &str, words: &'a [Word]) -> Option<&'a [Word]> {
     let parts = name.split(' ').count();
-    let same = words.len() >= parts && name.split(' ').zip(words).all(|(part, word)| part == word.text);
+    let same = words.len() >= parts
+        && name
+            .split(' ')
+            .zip(words)
+            .all(|(part, word)| part == word.text);
     same.then(|| &words[parts..])
 }
 
 fn only_reads(name: &str, long: &str, short: &str, operands: Operands, words: &[Word]) -> bool {
-    let end = words.iter().position(|word| word.text == "--").unwrap_or(words.len());
+    let end = words
+        .iter()
+        .position(|word| word.text == "--")
+        .unwrap_or(words.len());
     let (before, after) = words.split_at(end);
-    let (options, revisions): (Vec<&Word>, Vec<&Word>) = before.iter().partition(|word| word.text.starts_with('-'));
-    let has =
-        |wanted: &[&str]| options.iter().any(|word| wanted.contains(&word.text.split('=').next().unwrap_or_default()));
+    let (options, revisions): (Vec<&Word>, Vec<&Word>) =
+        before.iter().partition(|word| word.text.starts_with('-'));
+    let has = |wanted: &[&str]| {
+        options
+            .iter()
+            .any(|word| wanted.contains(&word.text.split('=').next().unwrap_or_default()))
+    };
     let own_means = OWN_MEANS.iter().all(|option| has(&[option]));
-    before.iter().all(|word| !word.may_become_option() && !checks_signatures(&word.text))
+    before
+        .iter()
+        .all(|word| !word.may_become_option() && !checks_signatures(&word.text))
         && options.iter().all(|word| is_known(&word.text, long, short))
         && (name != "blame" || has(&OWN_MEANS[1..]))
         && match operands {
             Any => true,
             Operands::None => revisions.is_empty() && after.is_empty(),
             WhenListing => (revisions.is_empty() && after.is_empty()) || has(LISTING),
-            Files => !revisions.is_empty() && after.is_empty() && revisions.iter().all(|word| names_a_file(word)),
+            Files => {
+                !revisions.is_empty()
+                    && after.is_empty()
+                    && revisions.iter().all(|word| names_a_file(word))
+            }
             Summary => has(SUMMARY) || own_means,
         }
 }
@@ -187,17 +274,24 @@ fn is_known(option: &str, long: &str, short: &str) -> bool {
     }
     let letters = option[1..].trim_end_matches(|c: char| c.is_ascii_digit() || ",+/:.".contains(c));
     // `-uno` and `-uall` are one option of `status`.
-    let letters = if short.contains('u') { letters.strip_prefix('u').map_or(letters, |_| "u") } else { letters };
+    let letters = if short.contains('u') {
+        letters.strip_prefix('u').map_or(letters, |_| "u")
+    } else {
+        letters
+    };
     letters.chars().all(|letter| short.contains(letter))
 }
 
 /// That runs a program from the configuration.
 fn checks_signatures(word: &str) -> bool {
-    ["%G", "%+G", "%-G", "% G", "signature"].iter().any(|how| word.contains(how))
+    ["%G", "%+G", "%-G", "% G", "signature"]
+        .iter()
+        .any(|how| word.contains(how))
 }
 
 /// `HEAD:src/main.rs`, but not `:/words of a message` nor `HEAD^{/words}`.
 fn names_a_file(word: &Word) -> bool {
     let revision = word.text.split_once(':').map(|(revision, _)| revision);
-    word.sort == Sort::Plain && revision.is_some_and(|revision| !revision.is_empty() && !revision.contains('{'))
+    word.sort == Sort::Plain
+        && revision.is_some_and(|revision| !revision.is_empty() && !revision.contains('{'))
 }

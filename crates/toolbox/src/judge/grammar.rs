@@ -39,9 +39,16 @@ const BEYOND: &[(&str, &str)] = &[
 /// Reads a script; `None` if the grammar finds an error in it.
 pub(super) fn read(text: &str) -> Option<Script> {
     let mut parser = Parser::new();
-    parser.set_language(&tree_sitter_bash::LANGUAGE.into()).ok()?;
-    let tree = parser.parse(text, None).filter(|tree| !tree.root_node().has_error())?;
-    let mut walk = Walk { text, script: Script::default() };
+    parser
+        .set_language(&tree_sitter_bash::LANGUAGE.into())
+        .ok()?;
+    let tree = parser
+        .parse(text, None)
+        .filter(|tree| !tree.root_node().has_error())?;
+    let mut walk = Walk {
+        text,
+        script: Script::default(),
+    };
     walk.node(tree.root_node(), &Input::default(), 0);
     Some(walk.script)
 }
@@ -57,7 +64,10 @@ impl Walk<'_> {
         if level > MAX_LEVELS {
             self.script.beyond = Some("it is nested too deeply");
             // Cut at its operators, the rest is still looked at.
-            return self.script.commands.extend(cut(self.slice(node)).commands());
+            return self
+                .script
+                .commands
+                .extend(cut(self.slice(node)).commands());
         }
         match node.kind() {
             "command" => self.command(node, input, level),
@@ -113,7 +123,9 @@ impl Walk<'_> {
                 // `sh < <(curl …)`
                 "file_redirect" => input.origin = input.origin.or(self.read_origin(*part)),
                 "heredoc_redirect" => {
-                    let body = part.children(&mut part.walk()).find(|child| child.kind() == "heredoc_body");
+                    let body = part
+                        .children(&mut part.walk())
+                        .find(|child| child.kind() == "heredoc_body");
                     input.text = body.map(|body| self.slice(body).into());
                 }
                 _ => {}
@@ -141,22 +153,35 @@ impl Walk<'_> {
     }
 
     fn read_origin(&self, node: Node<'_>) -> Option<Origin> {
-        cut(self.slice(node)).tokens.iter().find_map(|token| match token {
-            Token::Redirect("<", Some(word)) => word.origin,
-            _ => None,
-        })
+        cut(self.slice(node))
+            .tokens
+            .iter()
+            .find_map(|token| match token {
+                Token::Redirect("<", Some(word)) => word.origin,
+                _ => None,
+            })
     }
 
     fn here_string(&self, node: Node<'_>) -> Input {
-        let text = self.slice(node).trim_start_matches(|c: char| c == '<' || c.is_ascii_digit());
-        words_of(text).first().map(Input::from_word).unwrap_or_default()
+        let text = self
+            .slice(node)
+            .trim_start_matches(|c: char| c == '<' || c.is_ascii_digit());
+        words_of(text)
+            .first()
+            .map(Input::from_word)
+            .unwrap_or_default()
     }
 
     fn function(&mut self, node: Node<'_>, level: usize) {
         let before = self.script.commands.len();
         self.children(node, &Input::default(), level);
-        let name = node.child_by_field_name("name").map(|name| self.slice(name)).unwrap_or_default();
-        let again = self.script.commands[before..].iter().any(|simple| simple.program() == name);
+        let name = node
+            .child_by_field_name("name")
+            .map(|name| self.slice(name))
+            .unwrap_or_default();
+        let again = self.script.commands[before..]
+            .iter()
+            .any(|simple| simple.program() == name);
         let background = cut(self.slice(node)).tokens.contains(&Token::Operator("&"));
         self.script.fork_bomb |= again && background;
     }
@@ -179,7 +204,10 @@ impl Walk<'_> {
         let kind = node.kind();
         let plain = kind == "\n" || PLAIN.split(' ').any(|plain| plain == kind);
         if self.script.beyond.is_none() && !plain {
-            let known = BEYOND.iter().find(|(name, _)| *name == kind).map(|(_, why)| *why);
+            let known = BEYOND
+                .iter()
+                .find(|(name, _)| *name == kind)
+                .map(|(_, why)| *why);
             self.script.beyond = Some(known.unwrap_or("it is more than plain commands"));
         }
     }

@@ -80,7 +80,10 @@ pub enum Safety {
 pub fn judge_command(argv: &[String]) -> CommandView {
     let judged = Judged::new(argv);
     let plain = |words: Vec<Word>| words.into_iter().map(|word| word.text).collect();
-    CommandView { commands: judged.commands.into_iter().map(plain).collect(), safety: judged.safety }
+    CommandView {
+        commands: judged.commands.into_iter().map(plain).collect(),
+        safety: judged.safety,
+    }
 }
 
 /// A [`CommandView`] whose words still know what a shell would make of them.
@@ -93,7 +96,10 @@ impl Judged {
     fn new(argv: &[String]) -> Self {
         if argv.iter().map(String::len).sum::<usize>() > MAX_BYTES {
             let why = "it is too long to be judged".to_owned();
-            return Self { commands: vec![], safety: Safety::Unknown { why } };
+            return Self {
+                commands: vec![],
+                safety: Safety::Unknown { why },
+            };
         }
         let words: Vec<Word> = argv.iter().map(Word::plain).collect();
         let mut search = Search::default();
@@ -102,14 +108,22 @@ impl Judged {
         let taken = search.take_apart(&words, 0);
         let taken = if search.gave_up { Err(TOO_DEEP) } else { taken };
         let safety = match (danger, &taken) {
-            (Some(danger), _) => Safety::Dangerous { why: danger.why.to_owned(), command: danger.command },
-            (None, Err(why)) => Safety::Unknown { why: (*why).to_owned() },
+            (Some(danger), _) => Safety::Dangerous {
+                why: danger.why.to_owned(),
+                command: danger.command,
+            },
+            (None, Err(why)) => Safety::Unknown {
+                why: (*why).to_owned(),
+            },
             (None, Ok(commands)) => match why_not_read_only(commands) {
                 Some(why) => Safety::Unknown { why },
                 None => Safety::ReadOnly,
             },
         };
-        Self { commands: taken.unwrap_or_default(), safety }
+        Self {
+            commands: taken.unwrap_or_default(),
+            safety,
+        }
     }
 
     fn is_dangerous(&self) -> bool {
@@ -118,12 +132,17 @@ impl Judged {
 }
 
 fn why_not_read_only(commands: &[Vec<Word>]) -> Option<String> {
-    let begins =
-        |words: &Vec<Word>, program: &str| words.first().is_some_and(|word| word.trusted_name() == Some(program));
+    let begins = |words: &Vec<Word>, program: &str| {
+        words
+            .first()
+            .is_some_and(|word| word.trusted_name() == Some(program))
+    };
     if commands.is_empty() {
         return Some("there is no command".to_owned());
     }
-    if commands.iter().any(|words| begins(words, "cd")) && commands.iter().any(|words| begins(words, "git")) {
+    if commands.iter().any(|words| begins(words, "cd"))
+        && commands.iter().any(|words| begins(words, "git"))
+    {
         // Its configuration can name programs that even `git status` runs.
         return Some("`git` may run what another folder's repository says".to_owned());
     }
@@ -139,12 +158,21 @@ struct Danger {
 
 impl Danger {
     fn of(why: &'static str, words: &[Word]) -> Self {
-        let words: Vec<String> = words.iter().map(|word| word.text.replace(HOLE, "…")).collect();
-        Self { why, command: shown::in_one_line(&words.join(" ")) }
+        let words: Vec<String> = words
+            .iter()
+            .map(|word| word.text.replace(HOLE, "…"))
+            .collect();
+        Self {
+            why,
+            command: shown::in_one_line(&words.join(" ")),
+        }
     }
 
     fn of_script(why: &'static str, script: &str) -> Self {
-        Self { why, command: shown::in_one_line(script) }
+        Self {
+            why,
+            command: shown::in_one_line(script),
+        }
     }
 }
 
@@ -162,13 +190,25 @@ struct Search {
 
 impl Search {
     /// The simple commands of a command, those of shells inside it included; or why that cannot be told.
-    fn take_apart(&mut self, words: &[Word], shells: usize) -> Result<Vec<Vec<Word>>, &'static str> {
-        if let Some(ShellCall::Script { script, plain: true, .. }) = shell_call(words) {
+    fn take_apart(
+        &mut self,
+        words: &[Word],
+        shells: usize,
+    ) -> Result<Vec<Vec<Word>>, &'static str> {
+        if let Some(ShellCall::Script {
+            script,
+            plain: true,
+            ..
+        }) = shell_call(words)
+        {
             let script = self.read(&script.text, shells + 1).ok_or(TOO_DEEP)?;
             if let Some(why) = script.beyond {
                 return Err(why);
             }
-            let inner = script.commands.iter().map(|simple| self.take_apart(&simple.words, shells + 1));
+            let inner = script
+                .commands
+                .iter()
+                .map(|simple| self.take_apart(&simple.words, shells + 1));
             return Ok(inner.collect::<Result<Vec<_>, _>>()?.concat());
         }
         match read_only::see_through(words) {
@@ -188,15 +228,22 @@ impl Search {
         let script = match shell_call(&simple.words) {
             Some(ShellCall::Script { script, .. }) => Some(script.text.as_str()),
             Some(ShellCall::Input) => simple.input.text.as_deref(),
-            None if insides.is_empty() && RUN_INPUT.contains(&simple.program()) => simple.input.text.as_deref(),
+            None if insides.is_empty() && RUN_INPUT.contains(&simple.program()) => {
+                simple.input.text.as_deref()
+            }
             _ => None,
         };
         insides.extend(script.map(|script| Inside::Script(script.to_owned())));
         // What is inside says more than what is around it: `sudo rm -rf` removes files by force.
         let inner = insides.into_iter().find_map(|inside| match inside {
-            Inside::Command(words) => {
-                self.command(&Simple { words, input: simple.input.clone() }, shells, wrappers + 1)
-            }
+            Inside::Command(words) => self.command(
+                &Simple {
+                    words,
+                    input: simple.input.clone(),
+                },
+                shells,
+                wrappers + 1,
+            ),
             Inside::Script(script) => self.script(&script, &simple.input, shells + 1),
         });
         inner.or_else(|| dangerous::danger(simple).map(|why| Danger::of(why, &simple.words)))
@@ -205,16 +252,34 @@ impl Search {
     fn script(&mut self, text: &str, input: &Input, shells: usize) -> Option<Danger> {
         let script = self.read(text, shells)?;
         if script.fork_bomb {
-            return Some(Danger::of_script("it starts itself again without end", text));
+            return Some(Danger::of_script(
+                "it starts itself again without end",
+                text,
+            ));
         }
         let commands = script.commands.iter().find_map(|simple| {
             // `curl … | sh -c 'cd x; sh'`
             let origin = simple.input.origin.or(input.origin);
-            let input = Input { origin, text: simple.input.text.clone() };
-            self.command(&Simple { words: simple.words.clone(), input }, shells, 0)
+            let input = Input {
+                origin,
+                text: simple.input.text.clone(),
+            };
+            self.command(
+                &Simple {
+                    words: simple.words.clone(),
+                    input,
+                },
+                shells,
+                0,
+            )
         });
         let files = || {
-            let danger = |file| Some(Danger::of(dangerous::danger_of_file(file)?, std::slice::from_ref(file)));
+            let danger = |file| {
+                Some(Danger::of(
+                    dangerous::danger_of_file(file)?,
+                    std::slice::from_ref(file),
+                ))
+            };
             script.files.iter().find_map(danger)
         };
         let downloads = || {

@@ -10,7 +10,8 @@ use super::wrappers::{Inside, inside};
 
 /// Programs that fetch something.
 const DOWNLOADERS: &[&str] = &[
-    "curl", "wget", "wget2", "fetch", "aria2c", "http", "https", "xh", "lynx", "nc", "ncat", "netcat", "socat", "scp",
+    "curl", "wget", "wget2", "fetch", "aria2c", "http", "https", "xh", "lynx", "nc", "ncat",
+    "netcat", "socat", "scp",
 ];
 
 /// Programs that make text of what cannot be read, and the options with which they do; none if always.
@@ -80,11 +81,21 @@ pub(super) fn output_text(words: &[Word], input: Option<&Rc<str>>) -> Option<Rc<
         texts.skip_while(|word| ["-n", "-e", "-E", "-ne", "-en", "--"].contains(word))
     };
     match program.name().as_str() {
-        "echo" | "print" => Some(words().collect::<Vec<_>>().join(" ").replace("\\n", "\n").into()),
+        "echo" | "print" => Some(
+            words()
+                .collect::<Vec<_>>()
+                .join(" ")
+                .replace("\\n", "\n")
+                .into(),
+        ),
         // The format may be the text, or the words after it.
         "printf" => {
             let rest = words().skip(1).collect::<Vec<_>>().join(" ");
-            Some(format!("{}\n{rest}", words().next()?).replace("\\n", "\n").into())
+            Some(
+                format!("{}\n{rest}", words().next()?)
+                    .replace("\\n", "\n")
+                    .into(),
+            )
         }
         "cat" | "tee" => input.cloned(),
         _ => None,
@@ -95,7 +106,9 @@ pub(super) fn output_text(words: &[Word], input: Option<&Rc<str>>) -> Option<Rc<
 pub(super) fn runs_unread(simple: &Simple) -> Option<&'static str> {
     let (program, arguments) = simple.words.split_first()?;
     let origin = program.origin.or_else(|| match program.name().as_str() {
-        "source" | "." if arguments.first().is_some_and(|word| is_input(&word.text)) => simple.input.origin,
+        "source" | "." if arguments.first().is_some_and(|word| is_input(&word.text)) => {
+            simple.input.origin
+        }
         "eval" | "source" | "." => arguments.iter().find_map(|word| word.origin),
         _ => match code_of(&simple.words)? {
             Code::Word(word) => word.origin,
@@ -122,11 +135,18 @@ pub(super) fn runs_downloaded_file(script: &Script) -> bool {
         }
         if origin_of(&simple.words) == Some(Origin::Downloaded) {
             // Which of its words names the file depends on the program: any may.
-            let named = simple.words[1..].iter().chain(&script.files).flat_map(|word| {
-                let last = word.text.rsplit(['/', '=']).next().unwrap_or_default();
-                [without_dot(&word.text).to_owned(), last.to_owned()]
-            });
-            files.extend(named.filter(|file| !file.is_empty() && !is_input(file)).take(MAX_FILES));
+            let named = simple.words[1..]
+                .iter()
+                .chain(&script.files)
+                .flat_map(|word| {
+                    let last = word.text.rsplit(['/', '=']).next().unwrap_or_default();
+                    [without_dot(&word.text).to_owned(), last.to_owned()]
+                });
+            files.extend(
+                named
+                    .filter(|file| !file.is_empty() && !is_input(file))
+                    .take(MAX_FILES),
+            );
             files.truncate(MAX_FILES);
         }
     }
@@ -145,26 +165,32 @@ enum Code<'a> {
 
 fn code_of(words: &[Word]) -> Option<Code<'_>> {
     match shell_call(words) {
-        Some(ShellCall::Script { script: word, .. } | ShellCall::File(word)) => return Some(Code::Word(word)),
+        Some(ShellCall::Script { script: word, .. } | ShellCall::File(word)) => {
+            return Some(Code::Word(word));
+        }
         Some(ShellCall::Input) => return Some(Code::Input),
         None => {}
     }
     let (program, arguments) = words.split_first()?;
     let name = program.name();
     let name = name.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.');
-    let (_, letters) = INTERPRETERS.iter().find(|(interpreter, _)| *interpreter == name)?;
+    let (_, letters) = INTERPRETERS
+        .iter()
+        .find(|(interpreter, _)| *interpreter == name)?;
     let given = |word: &&Word| {
         word.text.starts_with("--eval")
             || word.text.starts_with("--print")
-            || word
-                .text
-                .strip_prefix('-')
-                .is_some_and(|rest| !rest.starts_with('-') && rest.contains(|c| letters.contains(c)))
+            || word.text.strip_prefix('-').is_some_and(|rest| {
+                !rest.starts_with('-') && rest.contains(|c| letters.contains(c))
+            })
     };
     if let Some(at) = arguments.iter().position(|word| given(&word)) {
         return arguments.get(at + 1).map(Code::Word);
     }
-    match operands(arguments, "").into_iter().find(|word| word.text != "run") {
+    match operands(arguments, "")
+        .into_iter()
+        .find(|word| word.text != "run")
+    {
         Some(file) if !is_input(&file.text) => Some(Code::Word(file)),
         _ => Some(Code::Input),
     }
@@ -173,5 +199,7 @@ fn code_of(words: &[Word]) -> Option<Code<'_>> {
 /// Whether a command is an interpreter, which a rule for its name alone would allow everything.
 pub(super) fn is_interpreter(name: &str) -> bool {
     let name = name.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.');
-    INTERPRETERS.iter().any(|(interpreter, _)| *interpreter == name)
+    INTERPRETERS
+        .iter()
+        .any(|(interpreter, _)| *interpreter == name)
 }

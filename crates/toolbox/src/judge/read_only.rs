@@ -46,7 +46,12 @@ const PROGRAMS: &[(&str, Allowed)] = &[
     ("fd", Except("-x -X --exec --exec-batch")),
     ("fgrep", Anything),
     // Compiles, touches, or starts other programs.
-    ("file", Except("-C --compile -p --preserve-date -S --no-sandbox -z -Z --uncompress --uncompress-noreport")),
+    (
+        "file",
+        Except(
+            "-C --compile -p --preserve-date -S --no-sandbox -z -Z --uncompress --uncompress-noreport",
+        ),
+    ),
     ("find", Unless(acts)),
     ("fold", Anything),
     ("free", Anything),
@@ -54,7 +59,10 @@ const PROGRAMS: &[(&str, Allowed)] = &[
     ("grep", Anything),
     ("groups", Anything),
     ("head", Anything),
-    ("hostname", Only("-s -f -i -I -d -A --short --fqdn --long --ip-address --all-ip-addresses --domain")),
+    (
+        "hostname",
+        Only("-s -f -i -I -d -A --short --fqdn --long --ip-address --all-ip-addresses --domain"),
+    ),
     ("id", Anything),
     ("join", Anything),
     ("jq", Unless(shows_environment)),
@@ -79,7 +87,10 @@ const PROGRAMS: &[(&str, Allowed)] = &[
     ("sha1sum", Anything),
     ("sha256sum", Anything),
     ("sha512sum", Anything),
-    ("sort", Except("-o --output -T --temporary-directory --compress-program")),
+    (
+        "sort",
+        Except("-o --output -T --temporary-directory --compress-program"),
+    ),
     ("stat", Anything),
     ("tac", Anything),
     ("tail", Anything),
@@ -103,10 +114,16 @@ const TRANSPARENT: &[(&str, usize)] = &[("env", 1), ("nice", 1), ("time", 1), ("
 
 /// Why a command is not known to only read.
 pub(super) fn why_not(words: &[Word]) -> Option<String> {
-    let Some((program, arguments)) = words.split_first() else { return Some("there is no command".to_owned()) };
+    let Some((program, arguments)) = words.split_first() else {
+        return Some("there is no command".to_owned());
+    };
     let shown = in_a_sentence(&program.text);
-    let listed = program.trusted_name().and_then(|name| PROGRAMS.iter().find(|(program, _)| *program == name));
-    let Some((_, allowed)) = listed else { return Some(format!("`{shown}` is not known to only read")) };
+    let listed = program
+        .trusted_name()
+        .and_then(|name| PROGRAMS.iter().find(|(program, _)| *program == name));
+    let Some((_, allowed)) = listed else {
+        return Some(format!("`{shown}` is not known to only read"));
+    };
     if arguments.iter().any(is_secret) {
         return Some("it may show secrets".to_owned());
     }
@@ -116,29 +133,50 @@ pub(super) fn why_not(words: &[Word]) -> Option<String> {
     }
     match allowed {
         Anything => None,
-        Except(flags) => flagged(arguments, flags).map(|flag| format!("`{shown} {flag}` does more than read")),
+        Except(flags) => {
+            flagged(arguments, flags).map(|flag| format!("`{shown} {flag}` does more than read"))
+        }
         Only(known) => {
-            let other = arguments.iter().find(|word| !known.split(' ').any(|known| known == word.text))?;
-            Some(format!("`{shown} {}` is not known to only read", in_a_sentence(&other.text)))
+            let other = arguments
+                .iter()
+                .find(|word| !known.split(' ').any(|known| known == word.text))?;
+            Some(format!(
+                "`{shown} {}` is not known to only read",
+                in_a_sentence(&other.text)
+            ))
         }
         Unless(objection) => objection(arguments).map(|why| format!("`{shown}` {why}")),
     }
 }
 
 /// Parts of `/proc` that tell of the machine; the others tell of programs, and what they keep in their environment.
-const HARMLESS_PROC: &[&str] =
-    &["/proc/cpuinfo", "/proc/meminfo", "/proc/loadavg", "/proc/uptime", "/proc/version", "/proc/mounts"];
+const HARMLESS_PROC: &[&str] = &[
+    "/proc/cpuinfo",
+    "/proc/meminfo",
+    "/proc/loadavg",
+    "/proc/uptime",
+    "/proc/version",
+    "/proc/mounts",
+];
 
 /// Whether a word names what the built-in tools do not read either. A name can be written in too many ways for this to
 /// be a wall: it is a question in the plain cases.
 pub(super) fn is_secret(word: &Word) -> bool {
     let text = word.text.as_str();
     let below = |folder: &str| format!("/{text}/").contains(&format!("/{folder}/"));
-    let process = text.starts_with("/proc") || below("proc/self") || below("../proc") || text.ends_with("/environ");
+    let process = text.starts_with("/proc")
+        || below("proc/self")
+        || below("../proc")
+        || text.ends_with("/environ");
     // `/pro?/self/…`
-    let first = text.strip_prefix('/').and_then(|rest| rest.split('/').next()).unwrap_or_default();
+    let first = text
+        .strip_prefix('/')
+        .and_then(|rest| rest.split('/').next())
+        .unwrap_or_default();
     let anywhere = word.sort == Sort::Pattern && first.contains(['*', '?', '[']);
-    SECRETS.iter().any(|secret| below(secret)) || (process && !HARMLESS_PROC.contains(&text)) || anywhere
+    SECRETS.iter().any(|secret| below(secret))
+        || (process && !HARMLESS_PROC.contains(&text))
+        || anywhere
 }
 
 /// What a command runs if the program in front adds nothing.
@@ -146,16 +184,24 @@ pub(super) fn see_through(words: &[Word]) -> Option<&[Word]> {
     let name = words.first()?.trusted_name()?;
     let (_, skipped) = TRANSPARENT.iter().find(|(program, _)| *program == name)?;
     let rest = words.get(*skipped..).filter(|rest| !rest.is_empty())?;
-    let plain = |word: &Word| word.sort == Sort::Plain && !word.text.starts_with('-') && !word.text.contains('=');
-    let duration = |word: &Word| word.sort == Sort::Plain && word.text.starts_with(|c: char| c.is_ascii_digit());
+    let plain = |word: &Word| {
+        word.sort == Sort::Plain && !word.text.starts_with('-') && !word.text.contains('=')
+    };
+    let duration = |word: &Word| {
+        word.sort == Sort::Plain && word.text.starts_with(|c: char| c.is_ascii_digit())
+    };
     (words[1..*skipped].iter().all(duration) && plain(&rest[0])).then_some(rest)
 }
 
 /// Shells evaluate the subscript in `test -v 'a[$(id)]'`, and some of them whatever is compared as a number, in which
 /// `PATH=1` is an assignment.
 fn evaluates(words: &[Word]) -> Option<&'static str> {
-    let numeric = |word: &Word| ["-eq", "-ne", "-lt", "-le", "-gt", "-ge"].contains(&word.text.as_str());
-    let compared = words.windows(3).filter(|three| numeric(&three[1])).flat_map(|three| [&three[0], &three[2]]);
+    let numeric =
+        |word: &Word| ["-eq", "-ne", "-lt", "-le", "-gt", "-ge"].contains(&word.text.as_str());
+    let compared = words
+        .windows(3)
+        .filter(|three| numeric(&three[1]))
+        .flat_map(|three| [&three[0], &three[2]]);
     let safe = words.iter().all(is_inert) && compared.into_iter().all(is_number);
     (!safe).then_some("may evaluate its words")
 }
@@ -165,7 +211,8 @@ fn prints_into_a_variable(words: &[Word]) -> Option<&'static str> {
     if format.text.starts_with("-v") {
         return Some("-v sets a variable");
     }
-    let safe = words.iter().all(is_inert) && (only_text(&format.text) || rest.iter().all(is_number));
+    let safe =
+        words.iter().all(is_inert) && (only_text(&format.text) || rest.iter().all(is_number));
     (!safe).then_some("may evaluate its words")
 }
 
@@ -175,7 +222,10 @@ fn is_inert(word: &Word) -> bool {
 
 fn is_number(word: &Word) -> bool {
     let digits = word.text.strip_prefix('-').unwrap_or(&word.text);
-    !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.')
+    !digits.is_empty()
+        && digits
+            .bytes()
+            .all(|byte| byte.is_ascii_digit() || byte == b'.')
 }
 
 /// Whether a format of `printf` takes no numbers, which some shells evaluate.
@@ -183,7 +233,9 @@ fn only_text(format: &str) -> bool {
     let mut rest = format;
     while let Some((_, after)) = rest.split_once('%') {
         let after = after.trim_start_matches(|c: char| c.is_ascii_digit() || "-+ #.".contains(c));
-        let Some(after) = after.strip_prefix(['s', 'b', 'q', '%']) else { return false };
+        let Some(after) = after.strip_prefix(['s', 'b', 'q', '%']) else {
+            return false;
+        };
         rest = after;
     }
     true
@@ -191,31 +243,45 @@ fn only_text(format: &str) -> bool {
 
 /// `command -v name` only looks a name up.
 fn runs(words: &[Word]) -> Option<&'static str> {
-    let looks = words.first().is_some_and(|word| ["-v", "-V"].contains(&word.text.as_str()));
+    let looks = words
+        .first()
+        .is_some_and(|word| ["-v", "-V"].contains(&word.text.as_str()));
     (!looks).then_some("runs another command")
 }
 
 fn sets_the_clock(words: &[Word]) -> Option<&'static str> {
-    const SHOWING: &str = "-u -R -d -r --utc --universal --iso-8601 --rfc-3339 --rfc-email --date --reference";
+    const SHOWING: &str =
+        "-u -R -d -r --utc --universal --iso-8601 --rfc-3339 --rfc-email --date --reference";
     let shows = |word: &Word| {
         let name = word.text.split('=').next().unwrap_or_default();
         !word.text.starts_with('-')
             || SHOWING.split(' ').any(|option| option == name)
             || ["-I", "-d", "-r"].iter().any(|flag| name.starts_with(flag))
     };
-    let formats = operands(words, "-d --date -r --reference").iter().all(|word| word.text.starts_with('+'));
-    let safe = formats && words.iter().all(|word| shows(word) && !word.may_become_option());
+    let formats = operands(words, "-d --date -r --reference")
+        .iter()
+        .all(|word| word.text.starts_with('+'));
+    let safe = formats
+        && words
+            .iter()
+            .all(|word| shows(word) && !word.may_become_option());
     (!safe).then_some("may set the clock")
 }
 
 fn acts(words: &[Word]) -> Option<&'static str> {
-    const ACTIONS: &[&str] =
-        &["-exec", "-execdir", "-ok", "-okdir", "-delete", "-fls", "-fprint", "-fprint0", "-fprintf"];
+    const ACTIONS: &[&str] = &[
+        "-exec", "-execdir", "-ok", "-okdir", "-delete", "-fls", "-fprint", "-fprint0", "-fprintf",
+    ];
     let acts = |word: &Word| match word.sort {
         Sort::Plain => ACTIONS.contains(&word.text.as_str()),
-        _ => ACTIONS.iter().any(|action| may_stand_for(&word.text, action)),
+        _ => ACTIONS
+            .iter()
+            .any(|action| may_stand_for(&word.text, action)),
     };
-    words.iter().any(acts).then_some("does more than find files")
+    words
+        .iter()
+        .any(acts)
+        .then_some("does more than find files")
 }
 
 /// Whether a file of that name could be what a pattern stands for, by how it begins and ends.
@@ -233,8 +299,11 @@ fn shows_environment(words: &[Word]) -> Option<&'static str> {
             .split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'))
             .any(|part| ["env", "ENV", "import", "include"].contains(&part))
     };
-    let shows = words.iter().any(|word| names(word) || word.may_become_option());
-    (shows || flagged(words, "-f --from-file -L --library-path").is_some()).then_some("may show the environment")
+    let shows = words
+        .iter()
+        .any(|word| names(word) || word.may_become_option());
+    (shows || flagged(words, "-f --from-file -L --library-path").is_some())
+        .then_some("may show the environment")
 }
 
 /// Only `sed -n 5p` and `sed -n 1,5p`, of files.
@@ -242,7 +311,10 @@ fn edits(words: &[Word]) -> Option<&'static str> {
     let line = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let prints = |script: &str| {
         let lines = script.strip_suffix('p').unwrap_or_default();
-        line(lines) || lines.split_once(',').is_some_and(|(from, to)| line(from) && (line(to) || to == "$"))
+        line(lines)
+            || lines
+                .split_once(',')
+                .is_some_and(|(from, to)| line(from) && (line(to) || to == "$"))
     };
     let safe = match words {
         [quiet, script, files @ ..] => {

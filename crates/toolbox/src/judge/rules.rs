@@ -26,8 +26,7 @@ const TOO_WIDE_SUBCOMMANDS: &str = "bun x, deno eval, deno run, docker create, d
     go generate, go run, kubectl exec, kubectl run, npm config, npm x, podman create, podman run, yarn dlx";
 
 /// Wrappers that say where a program is looked for, which goes into the rule.
-const RUNNERS: &str =
-    "npx, bunx, npm exec, pnpm exec, pnpm dlx, yarn exec, uv run, poetry run, pipenv run, bundle exec";
+const RUNNERS: &str = "npx, bunx, npm exec, pnpm exec, pnpm dlx, yarn exec, uv run, poetry run, pipenv run, bundle exec";
 
 /// The beginning of a command that a person may allow from now on, such as `npm test` or `git commit`: the program
 /// and its subcommand. `None` where that would allow too much.
@@ -48,7 +47,10 @@ pub fn covered_by(argv: &[String], rules: &[Vec<String>]) -> bool {
     let ruled = |words: &Vec<Word>| rules.iter().any(|rule| begins(words, rule));
     !judged.is_dangerous()
         && judged.commands.iter().any(ruled)
-        && judged.commands.iter().all(|words| ruled(words) || goes_along(words))
+        && judged
+            .commands
+            .iter()
+            .all(|words| ruled(words) || goes_along(words))
 }
 
 fn begins(words: &[Word], rule: &[String]) -> bool {
@@ -63,14 +65,31 @@ fn goes_along(words: &[Word]) -> bool {
 
 fn prefix_of_words(words: &[Word]) -> Option<Vec<String>> {
     let name = words.first()?.name();
-    if let Some(length) = RUNNERS.split(", ").find_map(|runner| runs_through(runner, words)) {
+    if let Some(length) = RUNNERS
+        .split(", ")
+        .find_map(|runner| runs_through(runner, words))
+    {
         let program = prefix_of_words(&words[length..])?;
-        return Some(words[..length].iter().map(|word| word.text.clone()).chain(program).collect());
+        return Some(
+            words[..length]
+                .iter()
+                .map(|word| word.text.clone())
+                .chain(program)
+                .collect(),
+        );
     }
     let arguments: Vec<&str> = words[1..].iter().map(|word| word.text.as_str()).collect();
-    let both = arguments.first().map(|first| format!("{name} {first}")).unwrap_or_default();
+    let both = arguments
+        .first()
+        .map(|first| format!("{name} {first}"))
+        .unwrap_or_default();
     let too_wide = among(TOO_WIDE, " ", &name) || among(TOO_WIDE_SUBCOMMANDS, ", ", &both);
-    if too_wide || shell_call(words).is_some() || is_wrapper(words) || name.is_empty() || name.starts_with('-') {
+    if too_wide
+        || shell_call(words).is_some()
+        || is_wrapper(words)
+        || name.is_empty()
+        || name.starts_with('-')
+    {
         return None;
     }
     let length = match arguments[..] {
@@ -84,7 +103,10 @@ fn prefix_of_words(words: &[Word]) -> Option<Vec<String>> {
         _ => 0,
     };
     let prefix = &words[..=length];
-    prefix.iter().all(|word| word.sort == Sort::Plain).then(|| prefix.iter().map(|word| word.text.clone()).collect())
+    prefix
+        .iter()
+        .all(|word| word.sort == Sort::Plain)
+        .then(|| prefix.iter().map(|word| word.text.clone()).collect())
 }
 
 fn among(list: &str, between: &str, wanted: &str) -> bool {
@@ -94,12 +116,17 @@ fn among(list: &str, between: &str, wanted: &str) -> bool {
 /// How many words a runner takes, where a program follows it at once.
 fn runs_through(runner: &str, words: &[Word]) -> Option<usize> {
     let length = runner.split(' ').count();
-    let same = runner.split(' ').zip(words).all(|(part, word)| word.sort == Sort::Plain && word.text == part);
+    let same = runner
+        .split(' ')
+        .zip(words)
+        .all(|(part, word)| word.sort == Sort::Plain && word.text == part);
     (same && words.len() > length).then_some(length)
 }
 
 /// `test`, `run-script`, `build:prod`; not a path, an option or an address.
 fn is_subcommand(word: &str) -> bool {
     word.starts_with(|c: char| c.is_ascii_alphabetic())
-        && word.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_:.".contains(&byte))
+        && word
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || b"-_:.".contains(&byte))
 }

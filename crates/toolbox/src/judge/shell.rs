@@ -28,14 +28,23 @@ impl Script {
         let cut = cut(text);
         let mut second = cut.commands();
         let mut script = if text.len() > MAX_GRAMMAR {
-            Self { beyond: Some("it is too long to be taken apart"), ..Self::default() }
+            Self {
+                beyond: Some("it is too long to be taken apart"),
+                ..Self::default()
+            }
         } else {
-            let broken = || Self { beyond: Some("it has a syntax error"), ..Self::default() };
+            let broken = || Self {
+                beyond: Some("it has a syntax error"),
+                ..Self::default()
+            };
             grammar::read(&without_continuations(text)).unwrap_or_else(broken)
         };
         script.note_redirections(&cut);
         let agreed = cut.whole && script.commands == second;
-        let sure = second.iter().flat_map(|simple| &simple.words).all(|word| word.sort != Sort::Open);
+        let sure = second
+            .iter()
+            .flat_map(|simple| &simple.words)
+            .all(|word| word.sort != Sort::Open);
         if script.beyond.is_none() && !(agreed && sure) {
             script.beyond = Some("its words are not plain");
         }
@@ -48,20 +57,34 @@ impl Script {
 
     fn note_redirections(&mut self, cut: &Cut) {
         for token in &cut.tokens {
-            let Token::Redirect(operator, target) = token else { continue };
-            if !target.as_ref().is_some_and(|target| is_harmless(operator, target)) {
+            let Token::Redirect(operator, target) = token else {
+                continue;
+            };
+            if !target
+                .as_ref()
+                .is_some_and(|target| is_harmless(operator, target))
+            {
                 let writes = operator.contains('>');
-                self.beyond = self.beyond.or(Some(if writes { "it writes to a file" } else { "it redirects input" }));
-                self.files.extend(target.clone().filter(|_| !operator.starts_with("<<")));
+                self.beyond = self.beyond.or(Some(if writes {
+                    "it writes to a file"
+                } else {
+                    "it redirects input"
+                }));
+                self.files
+                    .extend(target.clone().filter(|_| !operator.starts_with("<<")));
             }
         }
-        cut.inner.iter().for_each(|inner| self.note_redirections(inner));
+        cut.inner
+            .iter()
+            .for_each(|inner| self.note_redirections(inner));
     }
 }
 
 fn is_harmless(operator: &str, target: &Word) -> bool {
     // Bash connects to other machines through such names.
-    let connects = ["/dev/tcp", "/dev/udp"].iter().any(|name| target.text.contains(name));
+    let connects = ["/dev/tcp", "/dev/udp"]
+        .iter()
+        .any(|name| target.text.contains(name));
     target.sort == Sort::Plain
         && match operator {
             ">" | ">>" => target.text == "/dev/null",
@@ -77,7 +100,11 @@ fn without_continuations(text: &str) -> String {
     let mut rest = text;
     while let Some((line, after)) = rest.split_once('\n') {
         let slashes = line.len() - line.trim_end_matches('\\').len();
-        out.push_str(if slashes % 2 == 1 { &line[..line.len() - 1] } else { line });
+        out.push_str(if slashes % 2 == 1 {
+            &line[..line.len() - 1]
+        } else {
+            line
+        });
         if slashes % 2 == 0 {
             out.push('\n');
         }

@@ -6,7 +6,9 @@ use super::words::{Sort, Word};
 const UNDERSTOOD: &[&str] = &["bash", "sh", "zsh", "dash"];
 
 /// Others that run a script given with `-c`, close enough to be searched for what is dangerous.
-const OTHERS: &[&str] = &["ash", "rbash", "ksh", "ksh93", "mksh", "fish", "csh", "tcsh"];
+const OTHERS: &[&str] = &[
+    "ash", "rbash", "ksh", "ksh93", "mksh", "fish", "csh", "tcsh",
+];
 
 /// Options that take the next word along.
 const VALUED: &[&str] = &["--rcfile", "--init-file"];
@@ -19,7 +21,11 @@ const PLAIN_SETTINGS: &[&str] = &["pipefail", "errexit", "nounset"];
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum ShellCall<'a> {
     /// `bash -c SCRIPT`. `plain` if nothing else about the call matters; `more` words become its `$0`, `$1` ….
-    Script { script: &'a Word, plain: bool, more: bool },
+    Script {
+        script: &'a Word,
+        plain: bool,
+        more: bool,
+    },
     /// A script in a file.
     File(&'a Word),
     /// Whatever it reads.
@@ -29,7 +35,9 @@ pub(super) enum ShellCall<'a> {
 /// Reads a call of a shell; `None` if it is none.
 pub(super) fn shell_call(words: &[Word]) -> Option<ShellCall<'_>> {
     let (program, arguments) = words.split_first()?;
-    let understood = program.trusted_name().is_some_and(|name| UNDERSTOOD.contains(&name));
+    let understood = program
+        .trusted_name()
+        .is_some_and(|name| UNDERSTOOD.contains(&name));
     let name = program.name();
     if !UNDERSTOOD.contains(&name.as_str()) && !OTHERS.contains(&name.as_str()) {
         return None;
@@ -59,15 +67,19 @@ pub(super) fn shell_call(words: &[Word]) -> Option<ShellCall<'_>> {
                 plain &= PLAIN_LETTERS.contains(letter);
                 // `-eo pipefail`
                 if matches!(letter, 'o' | 'O') {
-                    plain &= rest.next().is_some_and(|setting| PLAIN_SETTINGS.contains(&setting.text.as_str()));
+                    plain &= rest
+                        .next()
+                        .is_some_and(|setting| PLAIN_SETTINGS.contains(&setting.text.as_str()));
                 }
             }
         }
     }
     Some(match operand {
-        Some(script) if inline => {
-            ShellCall::Script { script, plain: plain && script.sort == Sort::Plain, more: rest.next().is_some() }
-        }
+        Some(script) if inline => ShellCall::Script {
+            script,
+            plain: plain && script.sort == Sort::Plain,
+            more: rest.next().is_some(),
+        },
         Some(file) if !input && !is_input(&file.text) => ShellCall::File(file),
         _ => ShellCall::Input,
     })

@@ -9,11 +9,24 @@ use super::words::Word;
 /// that a terminal would act on or an eye would miss.
 pub fn shown(argv: &[String]) -> String {
     let words: Vec<Word> = argv.iter().map(Word::plain).collect();
-    if let Some(ShellCall::Script { script, plain: true, more: false }) = shell_call(&words) {
+    if let Some(ShellCall::Script {
+        script,
+        plain: true,
+        more: false,
+    }) = shell_call(&words)
+    {
         let lines = lines(&script.text);
-        return lines.iter().map(|line| visible(line)).collect::<Vec<_>>().join("\n");
+        return lines
+            .iter()
+            .map(|line| visible(line))
+            .collect::<Vec<_>>()
+            .join("\n");
     }
-    words.iter().map(|word| visible(&quoted(&word.text))).collect::<Vec<_>>().join(" ")
+    words
+        .iter()
+        .map(|word| visible(&quoted(&word.text)))
+        .collect::<Vec<_>>()
+        .join(" ")
 }
 
 /// A word as it may stand in a sentence.
@@ -37,7 +50,11 @@ fn lines(script: &str) -> Vec<&str> {
         return script.trim_end().split('\n').collect();
     }
     let cut = cut(script);
-    let ends = cut.tokens.iter().zip(&cut.ends).filter(|(token, _)| matches!(token, Token::Operator(_)));
+    let ends = cut
+        .tokens
+        .iter()
+        .zip(&cut.ends)
+        .filter(|(token, _)| matches!(token, Token::Operator(_)));
     let mut start = 0;
     let mut lines = Vec::new();
     for end in ends.map(|(_, end)| *end).chain([script.len()]) {

@@ -32,7 +32,13 @@ struct Raw {
 
 impl<'a> Scanner<'a> {
     pub(super) fn new(text: &'a str) -> Self {
-        Self { text, at: 0, whole: true, inner: Vec::new(), depth: 0 }
+        Self {
+            text,
+            at: 0,
+            whole: true,
+            inner: Vec::new(),
+            depth: 0,
+        }
     }
 
     /// What is still to be read.
@@ -60,7 +66,8 @@ impl<'a> Scanner<'a> {
                 '\'' => {
                     self.skip(1);
                     raw.quoted = true;
-                    raw.pieces.extend(self.until_quote().chars().map(Piece::Quoted));
+                    raw.pieces
+                        .extend(self.until_quote().chars().map(Piece::Quoted));
                 }
                 '\\' => {
                     self.skip(1);
@@ -110,7 +117,9 @@ impl<'a> Scanner<'a> {
                     match self.next() {
                         Some('\n') => {}
                         Some(c @ ('$' | '`' | '"' | '\\')) => raw.pieces.push(Piece::Quoted(c)),
-                        other => raw.pieces.extend(['\\'].into_iter().chain(other).map(Piece::Quoted)),
+                        other => raw
+                            .pieces
+                            .extend(['\\'].into_iter().chain(other).map(Piece::Quoted)),
                     }
                 }
                 c => {
@@ -147,7 +156,9 @@ impl<'a> Scanner<'a> {
             }
             Some(c) if c.is_ascii_alphabetic() || c == '_' => {
                 let rest = self.rest();
-                let end = rest.find(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).unwrap_or(rest.len());
+                let end = rest
+                    .find(|c: char| !(c.is_ascii_alphanumeric() || c == '_'))
+                    .unwrap_or(rest.len());
                 self.skip(end);
                 raw.variable(&rest[..end], bare);
             }
@@ -181,8 +192,14 @@ impl<'a> Scanner<'a> {
     fn comes_from(&mut self, raw: &mut Raw, script: &str) {
         raw.hole();
         if self.depth < MAX_INNER {
-            let inner = cut_with(Scanner { depth: self.depth + 1, ..Scanner::new(script) });
-            raw.origin = raw.origin.or(inner.commands().iter().find_map(|simple| origin_of(&simple.words)));
+            let inner = cut_with(Scanner {
+                depth: self.depth + 1,
+                ..Scanner::new(script)
+            });
+            raw.origin = raw.origin.or(inner
+                .commands()
+                .iter()
+                .find_map(|simple| origin_of(&simple.words)));
             self.inner.push(inner);
         }
     }
@@ -190,7 +207,10 @@ impl<'a> Scanner<'a> {
     /// Looks for scripts in text that the shell only expands. Returns where what they print comes from.
     pub(super) fn look_into(&mut self, text: &str) -> Option<Origin> {
         let mut raw = Raw::default();
-        let mut inside = Scanner { depth: self.depth + 1, ..Scanner::new(text) };
+        let mut inside = Scanner {
+            depth: self.depth + 1,
+            ..Scanner::new(text)
+        };
         while let Some(c) = inside.peek().filter(|_| self.depth < MAX_INNER) {
             match c {
                 '$' => inside.dollar(&mut raw, Piece::Quoted),
@@ -270,15 +290,27 @@ impl<'a> Scanner<'a> {
 
     fn number(&mut self, radix: u32, digits: usize) -> char {
         let rest = self.rest();
-        let end = rest.chars().take(digits).take_while(|c| c.is_digit(radix)).count();
+        let end = rest
+            .chars()
+            .take(digits)
+            .take_while(|c| c.is_digit(radix))
+            .count();
         self.skip(end);
-        u32::from_str_radix(&rest[..end], radix).ok().and_then(char::from_u32).unwrap_or(HOLE)
+        u32::from_str_radix(&rest[..end], radix)
+            .ok()
+            .and_then(char::from_u32)
+            .unwrap_or(HOLE)
     }
 }
 
 /// Whether a bracket after this ends a pattern: `case a in a) …`.
 fn in_case(script: &str) -> bool {
-    let count = |wanted| script.split([' ', '\n', ';', '\t']).filter(|word| *word == wanted).count();
+    let count = |wanted| {
+        script
+            .split([' ', '\n', ';', '\t'])
+            .filter(|word| *word == wanted)
+            .count()
+    };
     count("case") > count("esac")
 }
 
@@ -306,16 +338,24 @@ impl Raw {
         let alternatives = expand_braces(self.pieces);
         let fields = alternatives.iter().flat_map(|pieces| {
             let gaps = pieces.contains(&Piece::Gap);
-            pieces.split(|piece| *piece == Piece::Gap).filter(move |field| !(gaps && field.is_empty()))
+            pieces
+                .split(|piece| *piece == Piece::Gap)
+                .filter(move |field| !(gaps && field.is_empty()))
         });
-        fields.map(|pieces| finished(pieces, open, self.origin)).collect()
+        fields
+            .map(|pieces| finished(pieces, open, self.origin))
+            .collect()
     }
 }
 
 fn finished(pieces: &[Piece], open: bool, origin: Option<Origin>) -> Word {
     let sort = if open || has_braces(pieces) {
         Sort::Open
-    } else if pieces.iter().any(|piece| matches!(piece, Piece::Bare('*' | '?'))) || has_set(pieces) {
+    } else if pieces
+        .iter()
+        .any(|piece| matches!(piece, Piece::Bare('*' | '?')))
+        || has_set(pieces)
+    {
         Sort::Pattern
     } else {
         Sort::Plain
@@ -324,7 +364,11 @@ fn finished(pieces: &[Piece], open: bool, origin: Option<Origin>) -> Word {
         Piece::Bare(c) | Piece::Quoted(c) => *c,
         Piece::Hole | Piece::Gap => HOLE,
     });
-    Word { text: text.collect(), sort, origin }
+    Word {
+        text: text.collect(),
+        sort,
+        origin,
+    }
 }
 
 /// `[abc]`; a lone `[` is a command.

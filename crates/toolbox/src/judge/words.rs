@@ -55,17 +55,29 @@ pub(super) struct Input {
 impl Word {
     /// A word that is exactly this.
     pub(super) fn plain(text: impl Into<String>) -> Self {
-        Self { text: text.into(), sort: Sort::Plain, origin: None }
+        Self {
+            text: text.into(),
+            sort: Sort::Plain,
+            origin: None,
+        }
     }
 
     /// The program's name without its folder. Some systems do not tell capitals apart.
     pub(super) fn name(&self) -> String {
-        self.text.rsplit('/').next().unwrap_or_default().trim_start_matches('=').to_ascii_lowercase()
+        self.text
+            .rsplit('/')
+            .next()
+            .unwrap_or_default()
+            .trim_start_matches('=')
+            .to_ascii_lowercase()
     }
 
     /// The program's name if it is looked up by name, or in a folder only the system fills.
     pub(super) fn trusted_name(&self) -> Option<&str> {
-        let name = TRUSTED_FOLDERS.iter().find_map(|folder| self.text.strip_prefix(folder)).unwrap_or(&self.text);
+        let name = TRUSTED_FOLDERS
+            .iter()
+            .find_map(|folder| self.text.strip_prefix(folder))
+            .unwrap_or(&self.text);
         (self.sort == Sort::Plain && !name.contains('/')).then_some(name)
     }
 
@@ -78,7 +90,10 @@ impl Word {
 impl Simple {
     /// A command by itself.
     pub(super) fn new(words: Vec<Word>) -> Self {
-        Self { words, input: Input::default() }
+        Self {
+            words,
+            input: Input::default(),
+        }
     }
 
     /// Its first word as written.
@@ -99,6 +114,9 @@ impl Simple {
 impl Input {
     /// What a word in the place of input says, as after `<<<`.
     pub(super) fn from_word(word: &Word) -> Self {
-        Self { origin: word.origin, text: Some(word.text.as_str().into()) }
+        Self {
+            origin: word.origin,
+            text: Some(word.text.as_str().into()),
+        }
     }
 }

@@ -30,31 +30,73 @@ use Rest::{Command, Nothing, Script, Scripts};
 type Wrapper = (&'static str, &'static str, &'static str, usize, Rest);
 
 const WRAPPERS: &[Wrapper] = &[
-    ("sudo", "-u --user -g --group -C -D --chdir -h --host -p --prompt -r -t -T -U -R", "", 0, Command),
+    (
+        "sudo",
+        "-u --user -g --group -C -D --chdir -h --host -p --prompt -r -t -T -U -R",
+        "",
+        0,
+        Command,
+    ),
     ("doas", "-u -C", "", 0, Command),
     ("su", "-s --shell -g -G -w", "-c --command", 0, Nothing),
-    ("runuser", "-u --user -g -G -s --shell -w", "-c --command", 0, Command),
+    (
+        "runuser",
+        "-u --user -g -G -s --shell -w",
+        "-c --command",
+        0,
+        Command,
+    ),
     ("pkexec", "--user", "", 0, Command),
     ("run0", "-u --user -g --group", "", 0, Command),
     ("gosu", "", "", 1, Command),
     ("su-exec", "", "", 1, Command),
-    ("env", "-u --unset -C --chdir", "-S --split-string", 0, Command),
+    (
+        "env",
+        "-u --unset -C --chdir",
+        "-S --split-string",
+        0,
+        Command,
+    ),
     ("nice", "-n --adjustment", "", 0, Command),
     ("ionice", "-c -n --class --classdata", "", 0, Command),
     ("chrt", "-T -P -D", "", 1, Command),
     ("taskset", "", "", 1, Command),
     ("nohup", "", "", 0, Command),
     ("setsid", "", "", 0, Command),
-    ("stdbuf", "-i -o -e --input --output --error", "", 0, Command),
+    (
+        "stdbuf",
+        "-i -o -e --input --output --error",
+        "",
+        0,
+        Command,
+    ),
     ("unbuffer", "", "", 0, Command),
     ("time", "-f --format -o --output", "", 0, Command),
     ("gtime", "-f --format -o --output", "", 0, Command),
     ("timeout", "-k --kill-after -s --signal", "", 1, Command),
     ("gtimeout", "-k --kill-after -s --signal", "", 1, Command),
-    ("flock", "-w --wait --timeout -E --conflict-exit-code", "-c --command", 1, Command),
+    (
+        "flock",
+        "-w --wait --timeout -E --conflict-exit-code",
+        "-c --command",
+        1,
+        Command,
+    ),
     ("watch", "-n --interval", "", 0, Script),
-    ("xargs", "-I -n -P -L -d -E -s -a -J -R --max-args --max-procs --delimiter --arg-file", "", 0, Command),
-    ("parallel", "-j --jobs -S --sshlogin -a --arg-file -I -N -n --delay --timeout --colsep", "", 0, Script),
+    (
+        "xargs",
+        "-I -n -P -L -d -E -s -a -J -R --max-args --max-procs --delimiter --arg-file",
+        "",
+        0,
+        Command,
+    ),
+    (
+        "parallel",
+        "-j --jobs -S --sshlogin -a --arg-file -I -N -n --delay --timeout --colsep",
+        "",
+        0,
+        Script,
+    ),
     ("command", "", "", 0, Command),
     ("builtin", "", "", 0, Command),
     ("exec", "-a", "", 0, Command),
@@ -70,15 +112,39 @@ const WRAPPERS: &[Wrapper] = &[
     ("chroot", "", "", 1, Command),
     ("unshare", "-S -G -R -w --wd --root", "", 0, Command),
     ("nsenter", "-t --target -S -G", "", 0, Command),
-    ("setpriv", "--reuid --regid --groups --inh-caps", "", 0, Command),
+    (
+        "setpriv",
+        "--reuid --regid --groups --inh-caps",
+        "",
+        0,
+        Command,
+    ),
     ("prlimit", "", "", 0, Command),
-    ("systemd-run", "-p --property -u --unit -E --setenv -M -H", "", 0, Command),
+    (
+        "systemd-run",
+        "-p --property -u --unit -E --setenv -M -H",
+        "",
+        0,
+        Command,
+    ),
     ("script", "-I -O -B -T -o -E -m", "-c --command", 0, Nothing),
-    ("strace", "-e -o -p -s -u -E -a -b -I -O -P -S -X", "", 0, Command),
+    (
+        "strace",
+        "-e -o -p -s -u -E -a -b -I -O -P -S -X",
+        "",
+        0,
+        Command,
+    ),
     ("ltrace", "-e -o -p -s -u -a -n -l", "", 0, Command),
     ("valgrind", "", "", 0, Command),
     ("fakeroot", "-l -s -i -b", "", 0, Command),
-    ("ssh", "-B -b -c -D -E -e -F -I -i -J -L -l -m -O -o -P -p -Q -R -S -W -w", "", 1, Script),
+    (
+        "ssh",
+        "-B -b -c -D -E -e -F -I -i -J -L -l -m -O -o -P -p -Q -R -S -W -w",
+        "",
+        1,
+        Script,
+    ),
     (
         "hyperfine",
         "-w --warmup -r --runs -m -M -L -P -u --export-json --export-markdown",
@@ -91,29 +157,71 @@ const WRAPPERS: &[Wrapper] = &[
     ("screen", "-c -e -h -p -S -s -T -t -dmS", "", 0, Command),
     ("direnv exec", "", "", 1, Command),
     ("mise exec", "", "", 0, Command),
-    ("uv run", "--with -p --python --project --directory --extra --group", "", 0, Command),
+    (
+        "uv run",
+        "--with -p --python --project --directory --extra --group",
+        "",
+        0,
+        Command,
+    ),
     ("poetry run", "", "", 0, Command),
     ("pipenv run", "", "", 0, Command),
     ("bundle exec", "", "", 0, Command),
-    ("npx", "-p --package -w --workspace", "-c --call", 0, Command),
+    (
+        "npx",
+        "-p --package -w --workspace",
+        "-c --call",
+        0,
+        Command,
+    ),
     ("bunx", "", "", 0, Command),
-    ("npm exec", "-p --package -w --workspace", "-c --call", 0, Command),
+    (
+        "npm exec",
+        "-p --package -w --workspace",
+        "-c --call",
+        0,
+        Command,
+    ),
     ("pnpm exec", "", "", 0, Command),
     ("pnpm dlx", "", "", 0, Command),
     ("yarn exec", "", "", 0, Command),
     ("nix-shell", "-p -I -A", "--run --command", 0, Nothing),
-    ("docker exec", "-e --env -u --user -w --workdir --env-file", "", 1, Command),
-    ("podman exec", "-e --env -u --user -w --workdir --env-file", "", 1, Command),
+    (
+        "docker exec",
+        "-e --env -u --user -w --workdir --env-file",
+        "",
+        1,
+        Command,
+    ),
+    (
+        "podman exec",
+        "-e --env -u --user -w --workdir --env-file",
+        "",
+        1,
+        Command,
+    ),
     ("git submodule foreach", "", "", 0, Script),
     ("git bisect run", "", "", 0, Command),
-    ("git rebase", "--onto -s -X --strategy", "-x --exec", 0, Nothing),
+    (
+        "git rebase",
+        "--onto -s -X --strategy",
+        "-x --exec",
+        0,
+        Nothing,
+    ),
 ];
 
 /// What a command runs, as far as its words tell. Shells are not in it: see `shell_call`.
 pub(super) fn inside(words: &[Word]) -> Vec<Inside> {
-    let Some((program, arguments)) = words.split_first() else { return vec![] };
+    let Some((program, arguments)) = words.split_first() else {
+        return vec![];
+    };
     match program.name().as_str() {
-        "find" | "gfind" => between(arguments, &["-exec", "-execdir", "-ok", "-okdir"], &[";", "+"]),
+        "find" | "gfind" => between(
+            arguments,
+            &["-exec", "-execdir", "-ok", "-okdir"],
+            &[";", "+"],
+        ),
         "fd" | "fdfind" => between(arguments, &["-x", "-X", "--exec", "--exec-batch"], &[";"]),
         "alias" => arguments
             .iter()
@@ -123,7 +231,9 @@ pub(super) fn inside(words: &[Word]) -> Vec<Inside> {
         name => {
             let mut found = Vec::new();
             if name == "git" {
-                let aliases = arguments.iter().filter_map(|word| word.text.split_once("=!"));
+                let aliases = arguments
+                    .iter()
+                    .filter_map(|word| word.text.split_once("=!"));
                 found.extend(aliases.map(|(_, command)| Inside::Script(command.to_owned())));
             }
             for wrapper in WRAPPERS {
@@ -138,8 +248,12 @@ pub(super) fn inside(words: &[Word]) -> Vec<Inside> {
 
 /// Whether a command runs others, be there one now or not.
 pub(super) fn is_wrapper(words: &[Word]) -> bool {
-    let Some((program, arguments)) = words.split_first() else { return false };
-    WRAPPERS.iter().any(|wrapper| after_name(wrapper.0, &program.name(), arguments).is_some())
+    let Some((program, arguments)) = words.split_first() else {
+        return false;
+    };
+    WRAPPERS
+        .iter()
+        .any(|wrapper| after_name(wrapper.0, &program.name(), arguments).is_some())
 }
 
 /// The words after a wrapper's name, which may itself be several words.
@@ -149,7 +263,9 @@ fn after_name<'a>(wrapper: &str, name: &str, mut arguments: &'a [Word]) -> Optio
         return None;
     }
     for part in parts {
-        let at = arguments.iter().position(|word| !word.text.starts_with('-'))?;
+        let at = arguments
+            .iter()
+            .position(|word| !word.text.starts_with('-'))?;
         if arguments[at].text != part {
             return None;
         }
@@ -161,13 +277,19 @@ fn after_name<'a>(wrapper: &str, name: &str, mut arguments: &'a [Word]) -> Optio
 fn unwrapped(&(name, valued, scripts, operands, rest): &Wrapper, words: &[Word]) -> Vec<Inside> {
     let among = |flags: &str, word: &str| flags.split(' ').any(|flag| flag == word);
     // What `env -S` splits goes on with the words after it.
-    let goes_on =
-        |from: usize| if name == "env" { joined(words.get(from..).unwrap_or_default()) } else { String::new() };
+    let goes_on = |from: usize| {
+        if name == "env" {
+            joined(words.get(from..).unwrap_or_default())
+        } else {
+            String::new()
+        }
+    };
     let mut found = Vec::new();
     let (mut at, mut left) = (0, operands);
     while let Some(word) = words.get(at) {
         let text = word.text.as_str();
-        let own = (text.starts_with('-') && text.len() > 1) || (rest == Command && is_assignment(text));
+        let own =
+            (text.starts_with('-') && text.len() > 1) || (rest == Command && is_assignment(text));
         if text == "--" && left == 0 {
             at += 1;
             break;
@@ -194,7 +316,10 @@ fn unwrapped(&(name, valued, scripts, operands, rest): &Wrapper, words: &[Word])
         _ if words.is_empty() => {}
         Command => found.push(Inside::Command(words.to_vec())),
         Script => {
-            let end = words.iter().position(|word| word.text.starts_with(":::")).unwrap_or(words.len());
+            let end = words
+                .iter()
+                .position(|word| word.text.starts_with(":::"))
+                .unwrap_or(words.len());
             found.push(Inside::Script(joined(&words[..end])));
         }
         Scripts => found.extend(words.iter().map(|word| Inside::Script(word.text.clone()))),
@@ -205,18 +330,31 @@ fn unwrapped(&(name, valued, scripts, operands, rest): &Wrapper, words: &[Word])
 
 /// The value of `--option=value` or `-ovalue`.
 fn attached<'a>(flags: &str, word: &'a str) -> Option<&'a str> {
-    flags.split(' ').filter(|flag| !flag.is_empty()).find_map(|flag| {
-        let rest = word.strip_prefix(flag)?;
-        if flag.starts_with("--") { rest.strip_prefix('=') } else { Some(rest) }
-    })
+    flags
+        .split(' ')
+        .filter(|flag| !flag.is_empty())
+        .find_map(|flag| {
+            let rest = word.strip_prefix(flag)?;
+            if flag.starts_with("--") {
+                rest.strip_prefix('=')
+            } else {
+                Some(rest)
+            }
+        })
 }
 
 fn between(words: &[Word], starts: &[&str], ends: &[&str]) -> Vec<Inside> {
     let mut found = Vec::new();
     let mut rest = words;
-    while let Some(at) = rest.iter().position(|word| starts.contains(&word.text.as_str())) {
+    while let Some(at) = rest
+        .iter()
+        .position(|word| starts.contains(&word.text.as_str()))
+    {
         let command = &rest[at + 1..];
-        let end = command.iter().position(|word| ends.contains(&word.text.as_str())).unwrap_or(command.len());
+        let end = command
+            .iter()
+            .position(|word| ends.contains(&word.text.as_str()))
+            .unwrap_or(command.len());
         found.push(Inside::Command(command[..end].to_vec()));
         rest = &command[end..];
     }
@@ -225,5 +363,9 @@ fn between(words: &[Word], starts: &[&str], ends: &[&str]) -> Vec<Inside> {
 }
 
 fn joined(words: &[Word]) -> String {
-    words.iter().map(|word| word.text.as_str()).collect::<Vec<_>>().join(" ")
+    words
+        .iter()
+        .map(|word| word.text.as_str())
+        .collect::<Vec<_>>()
+        .join(" ")
 }

@@ -62,7 +62,13 @@ pub(crate) struct Net<'a> {
 impl<'a> Draft<'a> {
     /// A draft for paths that start at `base`.
     pub(crate) fn new(workspace: &'a Workspace, base: &Path) -> Self {
-        Self { workspace, base: base.to_owned(), files: Vec::new(), by_path: HashMap::new(), folders: HashMap::new() }
+        Self {
+            workspace,
+            base: base.to_owned(),
+            files: Vec::new(),
+            by_path: HashMap::new(),
+            folders: HashMap::new(),
+        }
     }
 
     /// Takes in a whole patch.
@@ -76,7 +82,15 @@ impl<'a> Draft<'a> {
             }
             // What moves away makes room first: a diff may swap two files.
             for operation in batch {
-                if let Action::Update { to: Some(Target { source: Source::Goes, .. }), .. } = &operation.action {
+                if let Action::Update {
+                    to:
+                        Some(Target {
+                            source: Source::Goes,
+                            ..
+                        }),
+                    ..
+                } = &operation.action
+                {
                     self.leave(operation)?;
                 }
             }
@@ -88,31 +102,54 @@ impl<'a> Draft<'a> {
     }
 
     /// Takes in that a file with exactly this content gets another.
-    pub(crate) fn replace(mut self, path: &str, original: &str, updated: &str) -> Result<Self, ToolError> {
+    pub(crate) fn replace(
+        mut self,
+        path: &str,
+        original: &str,
+        updated: &str,
+    ) -> Result<Self, ToolError> {
         let file = self.file(Path::new(path), Links::Follow)?;
-        let there = self.files[file].now.as_ref().map_or(&[][..], |content| &content.bytes);
+        let there = self.files[file]
+            .now
+            .as_ref()
+            .map_or(&[][..], |content| &content.bytes);
         if there != original.as_bytes() {
-            return Err(differs(&self.files[file].slot.shown, there, original.as_bytes()));
+            return Err(differs(
+                &self.files[file].slot.shown,
+                there,
+                original.as_bytes(),
+            ));
         }
         let (old, new) = (text::split(there), text::split(updated.as_bytes()));
         let same = |pairs: &mut dyn Iterator<Item = (&text::TextLine<'_>, &text::TextLine<'_>)>| {
-            pairs.take_while(|(a, b)| a.text == b.text && a.ending == b.ending).count()
+            pairs
+                .take_while(|(a, b)| a.text == b.text && a.ending == b.ending)
+                .count()
         };
         let head = same(&mut old.iter().zip(&new));
         let tail = same(&mut old[head..].iter().rev().zip(new[head..].iter().rev()));
         let counts = (new.len() - head - tail, old.len() - head - tail);
-        let mode = self.files[file].now.as_ref().map_or(Mode::New { executable: false }, |content| content.mode);
+        let mode = self.files[file]
+            .now
+            .as_ref()
+            .map_or(Mode::New { executable: false }, |content| content.mode);
         self.put(file, updated.as_bytes().into(), mode, counts)?;
         Ok(self)
     }
 
     /// Writes it all, or nothing.
     pub(crate) fn carry_out(&self) -> Result<(), ToolError> {
-        let changed = self.files.iter().filter(|file| file.touched && file.now != file.on_disk);
+        let changed = self
+            .files
+            .iter()
+            .filter(|file| file.touched && file.now != file.on_disk);
         let writes: Vec<Write<'_>> = changed
             .map(|file| Write {
                 slot: &file.slot,
-                content: file.now.as_ref().map(|content| (&content.bytes[..], content.mode)),
+                content: file
+                    .now
+                    .as_ref()
+                    .map(|content| (&content.bytes[..], content.mode)),
             })
             .collect();
         commit(&writes)
@@ -132,26 +169,47 @@ impl<'a> Draft<'a> {
             let old = before.map(|content| &content.bytes[..]);
             let new = after.map(|content| &content.bytes[..]);
             let was = before.is_some_and(|content| content.mode.is_executable());
-            let executable = after.map(|content| content.mode.is_executable()).filter(|is| *is != was);
+            let executable = after
+                .map(|content| content.mode.is_executable())
+                .filter(|is| *is != was);
             let lines = |bytes: &[u8]| text::split(bytes).len();
             let (added, removed) = match (old, new) {
                 (None, Some(new)) => (lines(new), 0),
                 (Some(old), None) => (0, lines(old)),
                 _ => (file.added, file.removed),
             };
-            Some(Net { path: &file.slot.shown, from, old, new, executable, added, removed })
+            Some(Net {
+                path: &file.slot.shown,
+                from,
+                old,
+                new,
+                executable,
+                added,
+                removed,
+            })
         })
     }
 
     fn operation(&mut self, operation: &Operation) -> Result<(), ToolError> {
         match &operation.action {
-            Action::Add { content, executable, over } => {
+            Action::Add {
+                content,
+                executable,
+                over,
+            } => {
                 let file = self.file(operation.path(), Links::Follow)?;
                 self.refuse_over(file, *over)?;
                 let old = self.files[file].now.as_ref();
                 let mode = old.map_or(Mode::New { executable: false }, |old| old.mode);
-                let mode = if *executable { mode.with_executable(true) } else { mode };
-                let counts = (text::split(content).len(), old.map_or(0, |old| text::split(&old.bytes).len()));
+                let mode = if *executable {
+                    mode.with_executable(true)
+                } else {
+                    mode
+                };
+                let counts = (
+                    text::split(content).len(),
+                    old.map_or(0, |old| text::split(&old.bytes).len()),
+                );
                 self.put(file, content.as_slice().into(), mode, counts)
             }
             Action::Delete { hunks } => {
@@ -172,7 +230,11 @@ impl<'a> Draft<'a> {
                 (file.now, file.touched, file.written) = (None, true, true);
                 Ok(())
             }
-            Action::Update { hunks, to, executable } => self.update(operation, hunks, to.as_ref(), *executable),
+            Action::Update {
+                hunks,
+                to,
+                executable,
+            } => self.update(operation, hunks, to.as_ref(), *executable),
         }
     }
 
@@ -186,24 +248,47 @@ impl<'a> Draft<'a> {
         let is_there = self.existing(operation);
         if is_there.is_err() && to.is_none() && matches!(hunks, [hunk] if hunk.makes_a_file()) {
             let file = self.file(operation.path(), Links::Follow)?;
-            let mode = Mode::New { executable: executable == Some(true) };
-            return self.put(file, hunks[0].added().into(), mode, (hunks[0].lines.len(), 0));
+            let mode = Mode::New {
+                executable: executable == Some(true),
+            };
+            return self.put(
+                file,
+                hunks[0].added().into(),
+                mode,
+                (hunks[0].lines.len(), 0),
+            );
         }
         let source = self.file(&is_there?, Links::Follow)?;
-        let read = if to.is_some() { Read::BeforeBatch } else { Read::Latest };
+        let read = if to.is_some() {
+            Read::BeforeBatch
+        } else {
+            Read::Latest
+        };
         let bytes = self.applied(source, hunks, read)?;
-        let mode = self.files[source].content(read).map_or(Mode::New { executable: false }, |content| content.mode);
+        let mode = self.files[source]
+            .content(read)
+            .map_or(Mode::New { executable: false }, |content| content.mode);
         let mode = executable.map_or(mode, |executable| mode.with_executable(executable));
         let sum = |role| hunks.iter().map(|hunk| hunk.count(role)).sum();
         let counts = (sum(Role::Add), sum(Role::Remove));
-        let Some(to) = to else { return self.put(source, bytes.into(), mode, counts) };
+        let Some(to) = to else {
+            return self.put(source, bytes.into(), mode, counts);
+        };
         let target = self.file(&to.path, Links::Follow)?;
         self.refuse_over(target, to.over)?;
         if to.source == Source::Goes {
             // What came there in an earlier batch has come from further away.
             let origin = &self.files[source];
-            let earlier = if origin.written { (0, 0) } else { (origin.added, origin.removed) };
-            let from = origin.from.clone().filter(|_| !origin.written).unwrap_or_else(|| origin.slot.shown.clone());
+            let earlier = if origin.written {
+                (0, 0)
+            } else {
+                (origin.added, origin.removed)
+            };
+            let from = origin
+                .from
+                .clone()
+                .filter(|_| !origin.written)
+                .unwrap_or_else(|| origin.slot.shown.clone());
             let target = &mut self.files[target];
             target.from = Some(from).filter(|from| *from != target.slot.shown);
             (target.added, target.removed) = earlier;
@@ -230,7 +315,13 @@ impl<'a> Draft<'a> {
         })
     }
 
-    fn put(&mut self, file: usize, bytes: Arc<[u8]>, mode: Mode, counts: (usize, usize)) -> Result<(), ToolError> {
+    fn put(
+        &mut self,
+        file: usize,
+        bytes: Arc<[u8]>,
+        mode: Mode,
+        counts: (usize, usize),
+    ) -> Result<(), ToolError> {
         let file = &mut self.files[file];
         file.slot.check_writable()?;
         file.now = Some(Content { bytes, mode });
@@ -243,9 +334,9 @@ impl<'a> Draft<'a> {
     fn refuse_over(&self, file: usize, over: Over) -> Result<(), ToolError> {
         let file = &self.files[file];
         match &file.now {
-            Some(content) if over == Over::Nothing && !content.bytes.is_empty() => {
-                Err(ToolError::new(format!("{} exists already", file.slot.shown)))
-            }
+            Some(content) if over == Over::Nothing && !content.bytes.is_empty() => Err(
+                ToolError::new(format!("{} exists already", file.slot.shown)),
+            ),
             _ => Ok(()),
         }
     }
@@ -254,7 +345,9 @@ impl<'a> Draft<'a> {
     fn existing(&mut self, operation: &Operation) -> Result<PathBuf, ToolError> {
         for (index, path) in operation.paths.iter().enumerate() {
             match self.file(path, Links::Keep) {
-                Ok(file) if self.files[file].content(Read::Latest).is_some() => return Ok(path.clone()),
+                Ok(file) if self.files[file].content(Read::Latest).is_some() => {
+                    return Ok(path.clone());
+                }
                 Ok(_) => {}
                 // Only the first is certain to be meant.
                 Err(error) if index == 0 => return Err(error),
@@ -262,7 +355,8 @@ impl<'a> Draft<'a> {
             }
         }
         let shown = self.workspace.shown(&self.absolute(operation.path()));
-        Err(ToolError::new(format!("{shown} does not exist")).suggest("fileSearch finds files by name"))
+        Err(ToolError::new(format!("{shown} does not exist"))
+            .suggest("fileSearch finds files by name"))
     }
 
     fn absolute(&self, path: &Path) -> PathBuf {
@@ -276,12 +370,19 @@ impl<'a> Draft<'a> {
         if let Some(file) = self.by_path.get(&real) {
             return Ok(*file);
         }
-        slot.folder = self.folders.entry(slot.place.clone()).or_insert(slot.folder).clone();
+        slot.folder = self
+            .folders
+            .entry(slot.place.clone())
+            .or_insert(slot.folder)
+            .clone();
         let on_disk = match slot.is_link() {
             true => Some((Vec::new(), Mode::New { executable: false })),
             false => slot.read()?,
         };
-        let on_disk = on_disk.map(|(bytes, mode)| Content { bytes: bytes.into(), mode });
+        let on_disk = on_disk.map(|(bytes, mode)| Content {
+            bytes: bytes.into(),
+            mode,
+        });
         self.files.push(DraftFile {
             slot,
             before: on_disk.clone(),
@@ -319,7 +420,11 @@ impl DraftFile {
 
 /// Says where a file and what was thought of it part.
 fn differs(shown: &str, there: &[u8], original: &[u8]) -> ToolError {
-    let at = there.iter().zip(original).take_while(|(a, b)| a == b).count();
+    let at = there
+        .iter()
+        .zip(original)
+        .take_while(|(a, b)| a == b)
+        .count();
     let line = there[..at].iter().filter(|byte| **byte == b'\n').count();
     let shown_line = |bytes: &[u8]| match text::split(bytes).get(line) {
         Some(line) => {

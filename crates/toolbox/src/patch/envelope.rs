@@ -10,11 +10,18 @@ use super::{Action, Hunk, Line, Numbered, Operation, Over, Role, Source, Style, 
 
 /// Whether a line belongs to an envelope, and to nothing else.
 pub(super) fn is_marker(line: &str) -> bool {
-    matches!(marker(line), Some(Marker::Begin | Marker::End | Marker::Add(_) | Marker::Delete(_) | Marker::Update(_)))
+    matches!(
+        marker(line),
+        Some(Marker::Begin | Marker::End | Marker::Add(_) | Marker::Delete(_) | Marker::Update(_))
+    )
 }
 
 pub(super) fn parse(text: Numbered<'_>) -> Result<Vec<Operation>, ToolError> {
-    let mut reader = Reader { text, at: 0, operations: Vec::new() };
+    let mut reader = Reader {
+        text,
+        at: 0,
+        operations: Vec::new(),
+    };
     reader.envelopes()?;
     Ok(reader.operations)
 }
@@ -70,7 +77,11 @@ impl<'a> Reader<'a> {
                 None => self.at += 1,
             }
         }
-        if any { Ok(()) } else { Err(self.text.expected(self.text.first(), "`*** Begin Patch`")) }
+        if any {
+            Ok(())
+        } else {
+            Err(self.text.expected(self.text.first(), "`*** Begin Patch`"))
+        }
     }
 
     fn operations(&mut self) -> Result<(), ToolError> {
@@ -97,7 +108,11 @@ impl<'a> Reader<'a> {
                 return Err(self.text.expected(start, "the path of a file"));
             }
             let batch = self.operations.len();
-            self.operations.push(Operation { paths: vec![PathBuf::from(path)], action, batch });
+            self.operations.push(Operation {
+                paths: vec![PathBuf::from(path)],
+                action,
+                batch,
+            });
         }
     }
 
@@ -114,12 +129,20 @@ impl<'a> Reader<'a> {
                 Some(line) => content.push_str(line),
                 None if lost => {}
                 None if line.trim().is_empty() || marker(line).is_some() => break,
-                None => return Err(self.text.expected(self.at, "a line of the new file, which starts with `+`")),
+                None => {
+                    return Err(self
+                        .text
+                        .expected(self.at, "a line of the new file, which starts with `+`"));
+                }
             }
             content.push('\n');
             self.at += 1;
         }
-        Ok(Action::Add { content: content.into_bytes(), executable: false, over: Over::Anything })
+        Ok(Action::Add {
+            content: content.into_bytes(),
+            executable: false,
+            over: Over::Anything,
+        })
     }
 
     fn update(&mut self, start: usize) -> Result<Action, ToolError> {
@@ -128,14 +151,24 @@ impl<'a> Reader<'a> {
             if path.is_empty() {
                 return Err(self.text.expected(self.at, "the path to move to"));
             }
-            to = Some(Target { path: PathBuf::from(path), source: Source::Goes, over: Over::Anything });
+            to = Some(Target {
+                path: PathBuf::from(path),
+                source: Source::Goes,
+                over: Over::Anything,
+            });
             self.at += 1;
         }
         let hunks = self.hunks()?;
         if hunks.is_empty() && to.is_none() {
-            return Err(self.text.expected(self.at, &format!("a hunk for {}", self.text.quote(start))));
+            return Err(self
+                .text
+                .expected(self.at, &format!("a hunk for {}", self.text.quote(start))));
         }
-        Ok(Action::Update { hunks, to, executable: None })
+        Ok(Action::Update {
+            hunks,
+            to,
+            executable: None,
+        })
     }
 
     fn hunks(&mut self) -> Result<Vec<Hunk>, ToolError> {
@@ -143,9 +176,13 @@ impl<'a> Reader<'a> {
         let mut open = false;
         while let Some(line) = self.text.get(self.at) {
             let has_lines = open && hunks.last().is_some_and(|hunk| !hunk.lines.is_empty());
-            if let Some(marker) = marker(line).filter(|_| !open || line.starts_with("***") || self.is_last()) {
+            if let Some(marker) =
+                marker(line).filter(|_| !open || line.starts_with("***") || self.is_last())
+            {
                 match (marker, hunks.last_mut().map(|hunk| &mut hunk.style)) {
-                    (Marker::EndOfFile, Some(Style::Envelope { at_end, .. })) if has_lines => *at_end = true,
+                    (Marker::EndOfFile, Some(Style::Envelope { at_end, .. })) if has_lines => {
+                        *at_end = true
+                    }
                     _ => break,
                 }
                 open = false;
@@ -157,16 +194,25 @@ impl<'a> Reader<'a> {
                 if let Some(hunk) = hunks.last_mut() {
                     narrow(hunk, line, context);
                 }
-            } else if hunks.is_empty() && line.starts_with("--- ") && self.next().starts_with("+++ ") {
+            } else if hunks.is_empty()
+                && line.starts_with("--- ")
+                && self.next().starts_with("+++ ")
+            {
                 // Names of a unified diff, which the envelope has said already.
                 self.at += 1;
-            } else if let Some((role, text)) = body(line).filter(|_| open || !line.trim().is_empty()) {
+            } else if let Some((role, text)) =
+                body(line).filter(|_| open || !line.trim().is_empty())
+            {
                 if !open {
                     hunks.push(self.hunk());
                     open = true;
                 }
                 if let Some(hunk) = hunks.last_mut() {
-                    hunk.lines.push(Line { role, text: text.to_owned(), ending: Ending::Lf });
+                    hunk.lines.push(Line {
+                        role,
+                        text: text.to_owned(),
+                        ending: Ending::Lf,
+                    });
                 }
             } else if !line.trim().is_empty() && !line.starts_with("\\ No newline") {
                 return Err(self.text.expected(
@@ -180,15 +226,26 @@ impl<'a> Reader<'a> {
         match hunks.iter().find(|hunk| hunk.lines.is_empty()) {
             Some(hunk) => {
                 let place = hunk.line - self.text.above;
-                Err(self.text.expected(place.min(self.at), &format!("lines in the hunk of line {}", hunk.line)))
+                Err(self.text.expected(
+                    place.min(self.at),
+                    &format!("lines in the hunk of line {}", hunk.line),
+                ))
             }
             None => Ok(hunks),
         }
     }
 
     fn hunk(&self) -> Hunk {
-        let style = Style::Envelope { above: Vec::new(), hint: None, at_end: false };
-        Hunk { line: self.text.number(self.at), style, lines: Vec::new() }
+        let style = Style::Envelope {
+            above: Vec::new(),
+            hint: None,
+            at_end: false,
+        };
+        Hunk {
+            line: self.text.number(self.at),
+            style,
+            lines: Vec::new(),
+        }
     }
 
     fn next(&self) -> &'a str {
@@ -197,15 +254,23 @@ impl<'a> Reader<'a> {
 
     /// Whether only blank lines follow: then `*** End Patch` is meant, though a space stands before it.
     fn is_last(&self) -> bool {
-        self.text.lines[self.at + 1..].iter().all(|line| line.trim().is_empty())
+        self.text.lines[self.at + 1..]
+            .iter()
+            .all(|line| line.trim().is_empty())
     }
 }
 
 /// Takes in `@@ …`: a line that stands above the hunk, or numbers as in a unified diff.
 fn narrow(hunk: &mut Hunk, line: &str, context: &str) {
-    let Style::Envelope { above, hint, .. } = &mut hunk.style else { return };
+    let Style::Envelope { above, hint, .. } = &mut hunk.style else {
+        return;
+    };
     if let Some(numbers) = numbers(line) {
-        *hint = Some(if numbers.old == 0 { numbers.start } else { numbers.start.saturating_sub(1) });
+        *hint = Some(if numbers.old == 0 {
+            numbers.start
+        } else {
+            numbers.start.saturating_sub(1)
+        });
         return;
     }
     let context = context.strip_prefix(' ').unwrap_or(context);

@@ -33,8 +33,14 @@ pub(super) type Name = Vec<u8>;
 impl Head {
     /// Reads the head that starts at `at`; returns where the hunks begin.
     pub(super) fn read(text: Numbered<'_>, mut at: usize) -> Result<(Self, usize), ToolError> {
-        let mut head = Self { sent_with_cr: text.lines[at].ends_with('\r'), ..Self::default() };
-        if let Some(names) = text.get(at).and_then(|line| line.strip_prefix("diff --git ")) {
+        let mut head = Self {
+            sent_with_cr: text.lines[at].ends_with('\r'),
+            ..Self::default()
+        };
+        if let Some(names) = text
+            .get(at)
+            .and_then(|line| line.strip_prefix("diff --git "))
+        {
             head.both = two_names(names);
             at += 1;
             while let Some(line) = text.get(at) {
@@ -56,13 +62,20 @@ impl Head {
     /// Takes in a line between `diff --git` and `---`; false if it is none.
     fn extended(&mut self, line: &str, place: impl Fn() -> String) -> Result<bool, ToolError> {
         let mode = |mode: &str| match mode.trim() {
-            "120000" => Err(ToolError::new(format!("{}: symbolic links cannot be patched", place()))),
-            "160000" => Err(ToolError::new(format!("{}: submodules cannot be patched", place()))),
+            "120000" => Err(ToolError::new(format!(
+                "{}: symbolic links cannot be patched",
+                place()
+            ))),
+            "160000" => Err(ToolError::new(format!(
+                "{}: submodules cannot be patched",
+                place()
+            ))),
             mode => Ok(mode.ends_with("755")),
         };
-        let Some((key, value)) =
-            EXTENDED.iter().find_map(|key| line.strip_prefix(key).map(|value| (*key, value.trim_start())))
-        else {
+        let Some((key, value)) = EXTENDED.iter().find_map(|key| {
+            line.strip_prefix(key)
+                .map(|value| (*key, value.trim_start()))
+        }) else {
             return Ok(false);
         };
         match key {
@@ -91,15 +104,28 @@ impl Head {
         }
         let (old, new) = match (&self.old, &self.new) {
             (Some(old), Some(new)) => (old.as_deref(), new.as_deref()),
-            _ => self.both.as_ref().map_or((None, None), |(old, new)| (Some(&old[..]), Some(&new[..]))),
+            _ => self
+                .both
+                .as_ref()
+                .map_or((None, None), |(old, new)| (Some(&old[..]), Some(&new[..]))),
         };
-        let pair = self.both.as_ref().map(|(old, new)| (&old[..], &new[..])).or(old.zip(new));
+        let pair = self
+            .both
+            .as_ref()
+            .map(|(old, new)| (&old[..], &new[..]))
+            .or(old.zip(new));
         let prefixed = pair.is_none_or(|(old, new)| are_prefixed(old, new));
-        let mnemonic = |name: &&[u8]| pair.is_some() || name.starts_with(b"a/") || name.starts_with(b"b/");
+        let mnemonic =
+            |name: &&[u8]| pair.is_some() || name.starts_with(b"a/") || name.starts_with(b"b/");
         let given = new.into_iter().chain(old);
         let mut names: Vec<&[u8]> = Vec::new();
         if prefixed {
-            names.extend(given.map(|name| Some(name).filter(mnemonic).and_then(without_prefix).unwrap_or(name)));
+            names.extend(given.map(|name| {
+                Some(name)
+                    .filter(mnemonic)
+                    .and_then(without_prefix)
+                    .unwrap_or(name)
+            }));
         } else {
             // `diff -r before after`, or a prefix on one side alone.
             names.extend(given.clone().chain(given.filter_map(below_first)));
@@ -121,9 +147,15 @@ impl Head {
     /// A name of `rename` and `copy`, which have no prefix, unless whoever wrote it repeated those of `diff --git`.
     fn moved(&self, name: &Name) -> Name {
         let repeated = self.both.as_ref().is_some_and(|(old, new)| {
-            are_prefixed(old, new) && self.from.as_ref() == Some(old) && self.to.as_ref() == Some(new)
+            are_prefixed(old, new)
+                && self.from.as_ref() == Some(old)
+                && self.to.as_ref() == Some(new)
         });
-        Some(&name[..]).filter(|_| repeated).and_then(without_prefix).unwrap_or(name).to_vec()
+        Some(&name[..])
+            .filter(|_| repeated)
+            .and_then(without_prefix)
+            .unwrap_or(name)
+            .to_vec()
     }
 }
 
@@ -173,7 +205,10 @@ fn date(text: &str) -> Option<usize> {
 fn two_names(text: &str) -> Option<(Name, Name)> {
     if let Some((old, rest)) = unquoted(text) {
         let rest = rest.trim_start();
-        return Some((old, unquoted(rest).map_or_else(|| rest.as_bytes().to_vec(), |(new, _)| new)));
+        return Some((
+            old,
+            unquoted(rest).map_or_else(|| rest.as_bytes().to_vec(), |(new, _)| new),
+        ));
     }
     if let Some(quote) = text.find(" \"")
         && let Some((new, _)) = unquoted(&text[quote + 1..])
@@ -181,12 +216,18 @@ fn two_names(text: &str) -> Option<(Name, Name)> {
         return Some((text.as_bytes()[..quote].to_vec(), new));
     }
     let text = text.trim_end();
-    let splits = || text.match_indices(' ').map(|(at, _)| (&text[..at], &text[at + 1..]));
+    let splits = || {
+        text.match_indices(' ')
+            .map(|(at, _)| (&text[..at], &text[at + 1..]))
+    };
     let same = splits().find(|(old, new)| {
-        old == new || below_first(old.as_bytes()).is_some_and(|rest| Some(rest) == below_first(new.as_bytes()))
+        old == new
+            || below_first(old.as_bytes())
+                .is_some_and(|rest| Some(rest) == below_first(new.as_bytes()))
     });
     let only = || splits().next().filter(|_| splits().count() == 1);
-    same.or_else(only).map(|(old, new)| (old.as_bytes().to_vec(), new.as_bytes().to_vec()))
+    same.or_else(only)
+        .map(|(old, new)| (old.as_bytes().to_vec(), new.as_bytes().to_vec()))
 }
 
 /// A name in C's quotes, and what follows it.
@@ -226,8 +267,13 @@ fn unquoted(text: &str) -> Option<(Name, &str)> {
 
 /// Whether both names carry the prefix of their side: `a/` and `b/`, or git's mnemonic ones.
 fn are_prefixed(old: &[u8], new: &[u8]) -> bool {
-    let (Some(old_rest), Some(new_rest)) = (below_first(old), below_first(new)) else { return false };
-    match (&old[..old.len() - old_rest.len()], &new[..new.len() - new_rest.len()]) {
+    let (Some(old_rest), Some(new_rest)) = (below_first(old), below_first(new)) else {
+        return false;
+    };
+    match (
+        &old[..old.len() - old_rest.len()],
+        &new[..new.len() - new_rest.len()],
+    ) {
         (b"a/", b"b/") | (b"b/", b"a/") => true,
         ([old, b'/'], [new, b'/']) => {
             let mnemonic = |side: &u8| b"ciow12".contains(side);

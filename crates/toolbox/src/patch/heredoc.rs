@@ -30,8 +30,16 @@ pub(super) fn unwrap(text: &str) -> Result<Option<Script>, ToolError> {
 
 /// Whether a script begins with `apply_patch <<…`, after `cd` at most.
 pub(super) fn applies_a_patch(script: &str) -> bool {
-    let Some((_, rest)) = after_cd(script) else { return false };
-    let Some((name, _)) = rest.split('\n').next().and_then(|line| line.split_once("<<")) else { return false };
+    let Some((_, rest)) = after_cd(script) else {
+        return false;
+    };
+    let Some((name, _)) = rest
+        .split('\n')
+        .next()
+        .and_then(|line| line.split_once("<<"))
+    else {
+        return false;
+    };
     APPLY_PATCH.contains(&name.trim())
 }
 
@@ -42,7 +50,9 @@ pub(crate) fn after_cd(text: &str) -> Option<(Option<PathBuf>, &str)> {
     while let Some(after) = rest.strip_prefix("cd ") {
         let (word, after) = word(after.trim_start())?;
         let after = after.trim_start_matches([' ', '\t']);
-        let after = ["&&", ";", "\n"].iter().find_map(|separator| after.strip_prefix(separator))?;
+        let after = ["&&", ";", "\n"]
+            .iter()
+            .find_map(|separator| after.strip_prefix(separator))?;
         folder = Some(folder.unwrap_or_default().join(word));
         rest = after.trim_start();
     }
@@ -50,27 +60,38 @@ pub(crate) fn after_cd(text: &str) -> Option<(Option<PathBuf>, &str)> {
 }
 
 fn command(text: &str) -> Result<Option<Script>, ToolError> {
-    let Some((folder, rest)) = after_cd(text) else { return Ok(None) };
+    let Some((folder, rest)) = after_cd(text) else {
+        return Ok(None);
+    };
     let line = rest.split('\n').next().unwrap_or_default();
-    let Some((name, _)) = line.split_once("<<") else { return Ok(None) };
+    let Some((name, _)) = line.split_once("<<") else {
+        return Ok(None);
+    };
     let name = name.trim();
-    let known = APPLY_PATCH
-        .iter()
-        .chain(&OTHERS)
-        .any(|known| name.strip_prefix(known).is_some_and(|more| more.is_empty() || more.starts_with(' ')));
+    let known = APPLY_PATCH.iter().chain(&OTHERS).any(|known| {
+        name.strip_prefix(known)
+            .is_some_and(|more| more.is_empty() || more.starts_with(' '))
+    });
     if !known && !name.is_empty() {
         return Ok(None);
     }
     let above = text[..text.len() - rest.len()].matches('\n').count() + 1;
     let (patch, after) = heredoc(line, &rest[(line.len() + 1).min(rest.len())..])?;
-    if let Some(more) = after.lines().find(|line| !line.trim().is_empty() && !line.starts_with("```")) {
+    if let Some(more) = after
+        .lines()
+        .find(|line| !line.trim().is_empty() && !line.starts_with("```"))
+    {
         return Err(ToolError::new(format!(
             "nothing may follow the patch in a command, but `{}` does",
             super::cut(more, 80)
         ))
         .suggest("apply the patch alone, and do the rest in calls of its own"));
     }
-    Ok(Some(Script { folder, patch, line: above }))
+    Ok(Some(Script {
+        folder,
+        patch,
+        line: above,
+    }))
 }
 
 /// The text of a heredoc whose first line this is, and what follows it.
@@ -92,7 +113,11 @@ fn heredoc<'a>(line: &str, body: &'a str) -> Result<(String, &'a str), ToolError
     while !rest.is_empty() {
         let (line, after) = rest.split_once('\n').unwrap_or((rest, ""));
         rest = after;
-        let line = if tabs { line.trim_start_matches('\t') } else { line };
+        let line = if tabs {
+            line.trim_start_matches('\t')
+        } else {
+            line
+        };
         if line.trim_end() == end {
             break;
         }
@@ -104,9 +129,17 @@ fn heredoc<'a>(line: &str, body: &'a str) -> Result<(String, &'a str), ToolError
 
 /// What `bash -lc '…'` is given.
 fn shell_argument(text: &str) -> Option<String> {
-    let shell = ["bash", "sh", "zsh"].iter().find_map(|shell| text.strip_prefix(shell))?;
-    let rest = shell.strip_prefix(" -lc ").or_else(|| shell.strip_prefix(" -c "))?.trim();
-    if let Some(inner) = rest.strip_prefix('\'').and_then(|rest| rest.strip_suffix('\'')) {
+    let shell = ["bash", "sh", "zsh"]
+        .iter()
+        .find_map(|shell| text.strip_prefix(shell))?;
+    let rest = shell
+        .strip_prefix(" -lc ")
+        .or_else(|| shell.strip_prefix(" -c "))?
+        .trim();
+    if let Some(inner) = rest
+        .strip_prefix('\'')
+        .and_then(|rest| rest.strip_suffix('\''))
+    {
         return Some(inner.replace("'\\''", "'").replace("'\"'\"'", "'"));
     }
     let inner = rest.strip_prefix('"')?.strip_suffix('"')?;

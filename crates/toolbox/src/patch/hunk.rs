@@ -9,8 +9,16 @@ const BYTE_ORDER_MARK: &str = "\u{feff}";
 
 /// The file after its hunks. An error says why one has no place, in lines for whoever wrote it.
 pub(crate) fn apply(content: &[u8], hunks: &[Hunk]) -> Result<Vec<u8>, String> {
-    let shown = || hunks.iter().flat_map(|hunk| &hunk.lines).any(|line| line.text.starts_with(BYTE_ORDER_MARK));
-    match content.strip_prefix(BYTE_ORDER_MARK.as_bytes()).filter(|_| !shown()) {
+    let shown = || {
+        hunks
+            .iter()
+            .flat_map(|hunk| &hunk.lines)
+            .any(|line| line.text.starts_with(BYTE_ORDER_MARK))
+    };
+    match content
+        .strip_prefix(BYTE_ORDER_MARK.as_bytes())
+        .filter(|_| !shown())
+    {
         None => apply_to(content, hunks),
         // Nobody sees it, and nobody means to take it away.
         Some(rest) => match apply_to(rest, hunks)? {
@@ -33,7 +41,12 @@ fn apply_to(content: &[u8], hunks: &[Hunk]) -> Result<Vec<u8>, String> {
 }
 
 /// Puts a hunk in its place, and returns what the next one starts from.
-fn put<'a>(file: &mut Vec<TextLine<'a>>, hunk: &'a Hunk, place: Place, before: Progress) -> Progress {
+fn put<'a>(
+    file: &mut Vec<TextLine<'a>>,
+    hunk: &'a Hunk,
+    place: Place,
+    before: Progress,
+) -> Progress {
     let (head, tail) = place.dropped;
     let lines = &hunk.lines[head..hunk.lines.len() - tail];
     let literal = endings_are_said(file, hunk, place);
@@ -53,17 +66,29 @@ fn put<'a>(file: &mut Vec<TextLine<'a>>, hunk: &'a Hunk, place: Place, before: P
                     said if literal => said,
                     _ => neighbour(file, place.at, here),
                 };
-                new.push(TextLine { text: line.text.as_bytes(), ending });
+                new.push(TextLine {
+                    text: line.text.as_bytes(),
+                    ending,
+                });
             }
         }
     }
     keep_lack(&mut new, file, here, hunk);
     let grown = new.len() as isize - (here - place.at) as isize;
     // In a unified diff the last lines of one hunk may be the first of the next.
-    let shared = lines.iter().rev().take_while(|line| line.role == Role::Keep).count();
-    let shared = if matches!(hunk.style, Style::Unified { .. }) { shared } else { 0 };
+    let shared = lines
+        .iter()
+        .rev()
+        .take_while(|line| line.role == Role::Keep)
+        .count();
+    let shared = if matches!(hunk.style, Style::Unified { .. }) {
+        shared
+    } else {
+        0
+    };
     let ended = place.at + new.len() - shared;
-    let looked_for = here > place.at || matches!(&hunk.style, Style::Envelope { above, .. } if !above.is_empty());
+    let looked_for = here > place.at
+        || matches!(&hunk.style, Style::Envelope { above, .. } if !above.is_empty());
     let hint = match hunk.style {
         Style::Envelope { hint, .. } | Style::Unified { hint, .. } => hint,
     };
@@ -73,15 +98,25 @@ fn put<'a>(file: &mut Vec<TextLine<'a>>, hunk: &'a Hunk, place: Place, before: P
         None => before.drift,
     };
     // Lines appended at the end without a hint say nothing about where the next hunk is.
-    let (began, ended) = if looked_for || hint.is_some() { (place.at, ended) } else { (before.began, before.ended) };
-    Progress { began, ended, drift }
+    let (began, ended) = if looked_for || hint.is_some() {
+        (place.at, ended)
+    } else {
+        (before.began, before.ended)
+    };
+    Progress {
+        began,
+        ended,
+        drift,
+    }
 }
 
 /// Whether the patch shows how lines end, and agrees with the file about those it shows.
 fn endings_are_said(file: &[TextLine<'_>], hunk: &Hunk, place: Place) -> bool {
     match hunk.style {
         Style::Envelope { .. } => false,
-        Style::Unified { shows_cr, .. } if hunk.old().next().is_none() => shows_cr || file.is_empty(),
+        Style::Unified { shows_cr, .. } if hunk.old().next().is_none() => {
+            shows_cr || file.is_empty()
+        }
         Style::Unified { .. } => place.likeness == Likeness::Exact,
     }
 }
@@ -91,7 +126,9 @@ fn neighbour(file: &[TextLine<'_>], at: usize, here: usize) -> Ending {
     let ends = |line: &&TextLine<'_>| line.ending != Ending::None;
     let above = file[at..here].iter().rev().find(ends);
     let below = || file.get(here).filter(ends);
-    above.or_else(below).map_or_else(|| ending_near(file, at), |line| line.ending)
+    above
+        .or_else(below)
+        .map_or_else(|| ending_near(file, at), |line| line.ending)
 }
 
 /// A file without a newline at its end keeps it so, where the patch does not know.
@@ -106,7 +143,9 @@ fn keep_lack(new: &mut [TextLine<'_>], file: &[TextLine<'_>], here: usize, hunk:
 
 /// Every line but the last has a newline; after an envelope, which cannot say that there is none, the last one, too.
 fn finish(file: &mut [TextLine<'_>], hunks: &[Hunk]) {
-    let envelope = hunks.iter().any(|hunk| matches!(hunk.style, Style::Envelope { .. }));
+    let envelope = hunks
+        .iter()
+        .any(|hunk| matches!(hunk.style, Style::Envelope { .. }));
     let last = file.len().saturating_sub(1);
     for at in 0..file.len() {
         if file[at].ending == Ending::None && (at < last || envelope) {

@@ -38,9 +38,19 @@ pub(crate) struct Operation {
 
 #[derive(Debug)]
 pub(crate) enum Action {
-    Add { content: Vec<u8>, executable: bool, over: Over },
-    Delete { hunks: Vec<Hunk> },
-    Update { hunks: Vec<Hunk>, to: Option<Target>, executable: Option<bool> },
+    Add {
+        content: Vec<u8>,
+        executable: bool,
+        over: Over,
+    },
+    Delete {
+        hunks: Vec<Hunk>,
+    },
+    Update {
+        hunks: Vec<Hunk>,
+        to: Option<Target>,
+        executable: Option<bool>,
+    },
 }
 
 /// Where an updated file goes.
@@ -116,7 +126,8 @@ pub(crate) fn of_command(argv: &[String]) -> Option<&str> {
     match argv {
         [program, patch] if heredoc::APPLY_PATCH.contains(&program.as_str()) => Some(patch),
         [shell, flag, script] if ["bash", "sh", "zsh"].contains(&name(shell).as_str()) => {
-            (["-c", "-lc"].contains(&flag.as_str()) && heredoc::applies_a_patch(script)).then_some(script)
+            (["-c", "-lc"].contains(&flag.as_str()) && heredoc::applies_a_patch(script))
+                .then_some(script)
         }
         _ => None,
     }
@@ -126,7 +137,10 @@ pub(crate) fn of_command(argv: &[String]) -> Option<&str> {
 pub(crate) fn bare(text: &str) -> (PathBuf, String) {
     let (text, _) = unfenced(text);
     match heredoc::unwrap(text) {
-        Ok(Some(script)) => (script.folder.unwrap_or_default(), script.patch.trim().to_owned()),
+        Ok(Some(script)) => (
+            script.folder.unwrap_or_default(),
+            script.patch.trim().to_owned(),
+        ),
         _ => (PathBuf::new(), text.trim().to_owned()),
     }
 }
@@ -136,11 +150,22 @@ pub(crate) fn parse(text: &str) -> Result<Patch, ToolError> {
     let (text, above) = unfenced(text);
     let script = heredoc::unwrap(text)?;
     let (folder, patch, first) = match &script {
-        Some(script) => (script.folder.clone(), script.patch.as_str(), above + script.line),
+        Some(script) => (
+            script.folder.clone(),
+            script.patch.as_str(),
+            above + script.line,
+        ),
         None => (None, text, above),
     };
-    let lines: Vec<&str> = patch.strip_suffix('\n').unwrap_or(patch).split('\n').collect();
-    let text = Numbered { lines: &lines, above: first };
+    let lines: Vec<&str> = patch
+        .strip_suffix('\n')
+        .unwrap_or(patch)
+        .split('\n')
+        .collect();
+    let text = Numbered {
+        lines: &lines,
+        above: first,
+    };
     let operations = match form(&lines) {
         Form::Envelope => envelope::parse(text)?,
         Form::Unified => unified::parse(text)?,
@@ -178,12 +203,20 @@ impl Hunk {
     /// The lines it adds, as the text of a file.
     pub(crate) fn added(&self) -> Vec<u8> {
         let lines = self.lines.iter().filter(|line| line.role == Role::Add);
-        lines.flat_map(|line| [line.text.as_bytes(), line.ending.bytes()].concat()).collect()
+        lines
+            .flat_map(|line| [line.text.as_bytes(), line.ending.bytes()].concat())
+            .collect()
     }
 
     /// Whether it is the text of a file that was not there.
     pub(crate) fn makes_a_file(&self) -> bool {
-        matches!(self.style, Style::Unified { from_nothing: true, .. }) && self.old().next().is_none()
+        matches!(
+            self.style,
+            Style::Unified {
+                from_nothing: true,
+                ..
+            }
+        ) && self.old().next().is_none()
     }
 }
 
@@ -198,7 +231,9 @@ struct Numbered<'a> {
 impl<'a> Numbered<'a> {
     /// A line without its ending.
     fn get(&self, at: usize) -> Option<&'a str> {
-        self.lines.get(at).map(|line| line.strip_suffix('\r').unwrap_or(line))
+        self.lines
+            .get(at)
+            .map(|line| line.strip_suffix('\r').unwrap_or(line))
     }
 
     fn number(&self, at: usize) -> usize {
@@ -211,16 +246,26 @@ impl<'a> Numbered<'a> {
 
     /// A line for a message.
     fn quote(&self, at: usize) -> String {
-        self.get(at).map_or_else(|| "its end".to_owned(), |line| format!("`{}`", cut(line, 80)))
+        self.get(at).map_or_else(
+            || "its end".to_owned(),
+            |line| format!("`{}`", cut(line, 80)),
+        )
     }
 
     fn expected(&self, at: usize, what: &str) -> ToolError {
-        ToolError::new(format!("{}: expected {what}, found {}", self.place(at), self.quote(at)))
+        ToolError::new(format!(
+            "{}: expected {what}, found {}",
+            self.place(at),
+            self.quote(at)
+        ))
     }
 
     /// The first line that is not blank.
     fn first(&self) -> usize {
-        self.lines.iter().position(|line| !line.trim().is_empty()).unwrap_or(self.lines.len())
+        self.lines
+            .iter()
+            .position(|line| !line.trim().is_empty())
+            .unwrap_or(self.lines.len())
     }
 }
 

@@ -47,7 +47,11 @@ pub(crate) fn lost(
     match nearest(file, &old, hint(hunk, progress)) {
         Some(at) => {
             let above = at < progress.ended && matches!(hunk.style, Style::Envelope { .. });
-            let why = if above { ", above the hunk before it: hunks must be in the file's order" } else { "" };
+            let why = if above {
+                ", above the hunk before it: hunks must be in the file's order"
+            } else {
+                ""
+            };
             text.push_str(&format!("\nnearest match at line {}{why}:", at + 1));
             compare(&mut text, file, &old, at);
         }
@@ -69,7 +73,11 @@ fn searched(file: &[TextLine<'_>], hunk: &Hunk, progress: Progress) -> String {
     match (hint(hunk, progress), &hunk.style) {
         (Some(hint), _) => format!("{all}, outward from line {}", hint + 1),
         (None, Style::Envelope { .. }) if progress.ended > 0 => {
-            format!("from line {} (after the hunk before it) to the end at line {}", progress.ended + 1, file.len())
+            format!(
+                "from line {} (after the hunk before it) to the end at line {}",
+                progress.ended + 1,
+                file.len()
+            )
         }
         (None, _) => all,
     }
@@ -79,12 +87,21 @@ fn searched(file: &[TextLine<'_>], hunk: &Hunk, progress: Progress) -> String {
 fn nearest(file: &[TextLine<'_>], old: &[&Line], hint: Option<usize>) -> Option<usize> {
     let mut wanted: HashMap<&[u8], Vec<usize>> = HashMap::new();
     for (index, line) in old.iter().enumerate() {
-        wanted.entry(line.text.as_bytes().trim_ascii()).or_default().push(index);
+        wanted
+            .entry(line.text.as_bytes().trim_ascii())
+            .or_default()
+            .push(index);
     }
     let mut weights: HashMap<usize, usize> = HashMap::new();
     for (at, line) in file.iter().enumerate() {
         let text = line.text.trim_ascii();
-        for index in wanted.get(text).into_iter().flatten().take(16).filter(|index| **index <= at) {
+        for index in wanted
+            .get(text)
+            .into_iter()
+            .flatten()
+            .take(16)
+            .filter(|index| **index <= at)
+        {
             *weights.entry(at - index).or_default() += text.len().min(40);
         }
     }
@@ -96,24 +113,43 @@ fn nearest(file: &[TextLine<'_>], old: &[&Line], hint: Option<usize>) -> Option<
     if let Some((at, _)) = best {
         return Some(at);
     }
-    let (index, longest) = old.iter().enumerate().max_by_key(|(_, line)| line.text.trim().len())?;
+    let (index, longest) = old
+        .iter()
+        .enumerate()
+        .max_by_key(|(_, line)| line.text.trim().len())?;
     let longest = longest.text.as_bytes().trim_ascii();
-    let likest = file.iter().enumerate().map(|(at, line)| (at, affinity(line.text.trim_ascii(), longest)));
-    let (at, percent) = likest.max_by_key(|(at, percent)| (*percent, std::cmp::Reverse(distance(*at))))?;
+    let likest = file
+        .iter()
+        .enumerate()
+        .map(|(at, line)| (at, affinity(line.text.trim_ascii(), longest)));
+    let (at, percent) =
+        likest.max_by_key(|(at, percent)| (*percent, std::cmp::Reverse(distance(*at))))?;
     (percent >= 50).then(|| at.saturating_sub(index))
 }
 
 /// How much of two lines is the same from either end, in percent.
 fn affinity(a: &[u8], b: &[u8]) -> usize {
     let head = a.iter().zip(b).take_while(|(a, b)| a == b).count();
-    let tail = a[head..].iter().rev().zip(b[head..].iter().rev()).take_while(|(a, b)| a == b).count();
+    let tail = a[head..]
+        .iter()
+        .rev()
+        .zip(b[head..].iter().rev())
+        .take_while(|(a, b)| a == b)
+        .count();
     (head + tail) * 100 / a.len().max(b.len()).max(1)
 }
 
 /// A few lines of both, from shortly before they begin to differ.
 fn compare(text: &mut String, file: &[TextLine<'_>], old: &[&Line], at: usize) {
-    let differs = |index: usize| !file.get(at + index).is_some_and(|line| Likeness::Punctuation.same(line, old[index]));
-    let first = (0..old.len()).find(|index| differs(*index)).unwrap_or(0).saturating_sub(1);
+    let differs = |index: usize| {
+        !file
+            .get(at + index)
+            .is_some_and(|line| Likeness::Punctuation.same(line, old[index]))
+    };
+    let first = (0..old.len())
+        .find(|index| differs(*index))
+        .unwrap_or(0)
+        .saturating_sub(1);
     for (index, line) in old.iter().enumerate().skip(first).take(SHOWN) {
         let number = at + index + 1;
         match file.get(at + index) {

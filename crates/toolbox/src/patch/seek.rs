@@ -52,7 +52,13 @@ pub(crate) enum Lost {
 }
 
 impl Likeness {
-    const ALL: [Self; 5] = [Self::Exact, Self::Text, Self::TrailingSpace, Self::Space, Self::Punctuation];
+    const ALL: [Self; 5] = [
+        Self::Exact,
+        Self::Text,
+        Self::TrailingSpace,
+        Self::Space,
+        Self::Punctuation,
+    ];
 
     pub(crate) fn same(self, file: &TextLine<'_>, patch: &Line) -> bool {
         let (a, b) = (file.text, patch.text.as_bytes());
@@ -61,9 +67,11 @@ impl Likeness {
             Self::Text => a == b,
             Self::TrailingSpace => a.trim_ascii_end() == b.trim_ascii_end(),
             Self::Space => a.trim_ascii() == b.trim_ascii(),
-            Self::Punctuation => {
-                String::from_utf8_lossy(a).trim().chars().map(plain).eq(patch.text.trim().chars().map(plain))
-            }
+            Self::Punctuation => String::from_utf8_lossy(a)
+                .trim()
+                .chars()
+                .map(plain)
+                .eq(patch.text.trim().chars().map(plain)),
         }
     }
 }
@@ -72,12 +80,19 @@ impl Likeness {
 pub(crate) fn find(file: &[TextLine<'_>], hunk: &Hunk, progress: Progress) -> Result<Place, Lost> {
     let old: Vec<&Line> = hunk.old().collect();
     match &hunk.style {
-        Style::Unified { hint, .. } => unified(file, hunk, &old, *hint, progress).ok_or(Lost::Lines),
-        Style::Envelope { above, hint, at_end } => {
+        Style::Unified { hint, .. } => {
+            unified(file, hunk, &old, *hint, progress).ok_or(Lost::Lines)
+        }
+        Style::Envelope {
+            above,
+            hint,
+            at_end,
+        } => {
             let mut from = progress.ended;
             let mut below = from;
             for line in above {
-                let found = line_like(file, line, below).ok_or_else(|| Lost::Above(line.clone()))?;
+                let found =
+                    line_like(file, line, below).ok_or_else(|| Lost::Above(line.clone()))?;
                 // Many repeat the line as the first of the hunk.
                 (from, below) = (found, found + 1);
             }
@@ -87,7 +102,11 @@ pub(crate) fn find(file: &[TextLine<'_>], hunk: &Hunk, progress: Progress) -> Re
                     (true, Some(hint)) if !at_end => insertion(*hint, progress, file.len()),
                     (true, _) => file.len(),
                 };
-                return Ok(Place { at, likeness: Likeness::Text, dropped: (0, 0) });
+                return Ok(Place {
+                    at,
+                    likeness: Likeness::Text,
+                    dropped: (0, 0),
+                });
             }
             let start = hint.map_or(from, |hint| shifted(hint, progress.drift));
             envelope(file, hunk, &old, from, start, *at_end).ok_or(Lost::Lines)
@@ -104,10 +123,18 @@ fn unified(
 ) -> Option<Place> {
     if old.is_empty() {
         let at = hint.map_or(file.len(), |hint| insertion(hint, progress, file.len()));
-        return Some(Place { at, likeness: Likeness::Text, dropped: (0, 0) });
+        return Some(Place {
+            at,
+            likeness: Likeness::Text,
+            dropped: (0, 0),
+        });
     }
     let start = hint.map_or(progress.ended, |hint| shifted(hint, progress.drift));
-    let place = |at, likeness| Place { at, likeness, dropped: (0, 0) };
+    let place = |at, likeness| Place {
+        at,
+        likeness,
+        dropped: (0, 0),
+    };
     for likeness in Likeness::ALL {
         if let Some(at) = outward(file, old, progress.ended, start, likeness) {
             return Some(place(at, likeness));
@@ -119,18 +146,33 @@ fn unified(
             return Some(place(at, likeness));
         }
     }
-    let kept = |lines: &mut dyn Iterator<Item = &Line>| lines.take_while(|line| line.role == Role::Keep).count();
+    let kept = |lines: &mut dyn Iterator<Item = &Line>| {
+        lines.take_while(|line| line.role == Role::Keep).count()
+    };
     let head = kept(&mut hunk.lines.iter()).min(MAX_DROPPED);
     let tail = kept(&mut hunk.lines.iter().rev()).min(MAX_DROPPED);
-    let mut drops: Vec<(usize, usize)> = (0..=head).flat_map(|a| (0..=tail).map(move |b| (a, b))).skip(1).collect();
+    let mut drops: Vec<(usize, usize)> = (0..=head)
+        .flat_map(|a| (0..=tail).map(move |b| (a, b)))
+        .skip(1)
+        .collect();
     drops.sort_by_key(|(head, tail)| head + tail);
     for (head, tail) in drops {
         if head + tail >= old.len() || !says_something(&old[head..old.len() - tail]) {
             continue;
         }
         for likeness in &Likeness::ALL[1..] {
-            if let Some(at) = outward(file, &old[head..old.len() - tail], progress.ended, start + head, *likeness) {
-                return Some(Place { at, likeness: *likeness, dropped: (head, tail) });
+            if let Some(at) = outward(
+                file,
+                &old[head..old.len() - tail],
+                progress.ended,
+                start + head,
+                *likeness,
+            ) {
+                return Some(Place {
+                    at,
+                    likeness: *likeness,
+                    dropped: (head, tail),
+                });
             }
         }
     }
@@ -146,12 +188,29 @@ fn envelope(
     at_end: bool,
 ) -> Option<Place> {
     // A blank line before the next `@@` may be part of the hunk, or only set it off.
-    let blank = hunk.lines.iter().rev().take_while(|line| line.role == Role::Keep && line.text.is_empty()).count();
+    let blank = hunk
+        .lines
+        .iter()
+        .rev()
+        .take_while(|line| line.role == Role::Keep && line.text.is_empty())
+        .count();
     for tail in 0..=blank.min(old.len() - 1) {
         let old = &old[..old.len() - tail];
-        let place = |at, likeness| Place { at, likeness, dropped: (0, tail) };
-        let end = file.len().checked_sub(old.len()).filter(|at| at_end && *at >= from);
-        let at_end = end.and_then(|at| Likeness::ALL.iter().find(|likeness| fits(file, old, at, **likeness)).zip(end));
+        let place = |at, likeness| Place {
+            at,
+            likeness,
+            dropped: (0, tail),
+        };
+        let end = file
+            .len()
+            .checked_sub(old.len())
+            .filter(|at| at_end && *at >= from);
+        let at_end = end.and_then(|at| {
+            Likeness::ALL
+                .iter()
+                .find(|likeness| fits(file, old, at, **likeness))
+                .zip(end)
+        });
         if let Some((likeness, at)) = at_end {
             return Some(place(at, *likeness));
         }
@@ -165,37 +224,62 @@ fn envelope(
 }
 
 /// The match nearest to `start`, not above `from`; of two as near, the lower.
-fn outward(file: &[TextLine<'_>], old: &[&Line], from: usize, start: usize, likeness: Likeness) -> Option<usize> {
-    let last = file.len().checked_sub(old.len()).filter(|last| *last >= from)?;
+fn outward(
+    file: &[TextLine<'_>],
+    old: &[&Line],
+    from: usize,
+    start: usize,
+    likeness: Likeness,
+) -> Option<usize> {
+    let last = file
+        .len()
+        .checked_sub(old.len())
+        .filter(|last| *last >= from)?;
     let start = start.clamp(from, last);
     let hit = |at: usize| fits(file, old, at, likeness);
     (0..=(last - start).max(start - from)).find_map(|distance| {
         let below = Some(start + distance).filter(|at| *at <= last && hit(*at));
-        below.or_else(|| start.checked_sub(distance).filter(|at| distance > 0 && *at >= from && hit(*at)))
+        below.or_else(|| {
+            start
+                .checked_sub(distance)
+                .filter(|at| distance > 0 && *at >= from && hit(*at))
+        })
     })
 }
 
 fn fits(file: &[TextLine<'_>], old: &[&Line], at: usize, likeness: Likeness) -> bool {
-    file[at..].iter().zip(old).all(|(file, patch)| likeness.same(file, patch))
+    file[at..]
+        .iter()
+        .zip(old)
+        .all(|(file, patch)| likeness.same(file, patch))
 }
 
 /// The line that `@@ …` names: as a whole, else by how it begins.
 fn line_like(file: &[TextLine<'_>], line: &str, from: usize) -> Option<usize> {
-    let wanted = Line { role: Role::Keep, text: line.to_owned(), ending: super::Ending::Lf };
+    let wanted = Line {
+        role: Role::Keep,
+        text: line.to_owned(),
+        ending: super::Ending::Lf,
+    };
     let rest = file.get(from..)?;
-    let whole =
-        Likeness::ALL[1..].iter().find_map(|likeness| rest.iter().position(|file| likeness.same(file, &wanted)));
+    let whole = Likeness::ALL[1..]
+        .iter()
+        .find_map(|likeness| rest.iter().position(|file| likeness.same(file, &wanted)));
     let begins = |file: &TextLine<'_>| {
         let text = String::from_utf8_lossy(file.text);
         let rest = text.trim().strip_prefix(line.trim());
         rest.is_some_and(|rest| !rest.starts_with(|c: char| c.is_alphanumeric() || c == '_'))
     };
-    whole.or_else(|| rest.iter().position(begins)).map(|at| from + at)
+    whole
+        .or_else(|| rest.iter().position(begins))
+        .map(|at| from + at)
 }
 
 /// Whether lines are enough to know a place by: more than brackets and blanks.
 fn says_something(lines: &[&Line]) -> bool {
-    lines.iter().any(|line| line.text.contains(char::is_alphanumeric))
+    lines
+        .iter()
+        .any(|line| line.text.contains(char::is_alphanumeric))
 }
 
 fn insertion(hint: usize, progress: Progress, len: usize) -> usize {

@@ -31,10 +31,19 @@ pub(crate) fn split(content: &[u8]) -> Vec<TextLine<'_>> {
     content
         .split_inclusive(|byte| *byte == b'\n')
         .map(|line| match line.strip_suffix(b"\n") {
-            None => TextLine { text: line, ending: Ending::None },
+            None => TextLine {
+                text: line,
+                ending: Ending::None,
+            },
             Some(line) => match line.strip_suffix(b"\r") {
-                None => TextLine { text: line, ending: Ending::Lf },
-                Some(line) => TextLine { text: line, ending: Ending::CrLf },
+                None => TextLine {
+                    text: line,
+                    ending: Ending::Lf,
+                },
+                Some(line) => TextLine {
+                    text: line,
+                    ending: Ending::CrLf,
+                },
             },
         })
         .collect()

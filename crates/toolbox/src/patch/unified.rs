@@ -27,15 +27,25 @@ pub(super) fn parse(text: Numbered<'_>) -> Result<Vec<Operation>, ToolError> {
             operations.push(operation);
             at = after;
         } else if is_merge(line) {
-            return Err(ToolError::new(format!("{}: the diff of a merge cannot be applied", text.place(at)))
-                .suggest("make the diff against one parent"));
+            return Err(ToolError::new(format!(
+                "{}: the diff of a merge cannot be applied",
+                text.place(at)
+            ))
+            .suggest("make the diff against one parent"));
         } else if is_binary(line) {
             return Err(binary(text, at, None));
         } else if numbers(line).is_some() {
-            return Err(text.expected(at, "the name of a file (`--- a/file`, `+++ b/file`) before a hunk"));
+            return Err(text.expected(
+                at,
+                "the name of a file (`--- a/file`, `+++ b/file`) before a hunk",
+            ));
         } else {
             // Words between files: what follows is another diff, of what this one left.
-            if !line.trim().is_empty() && operations.last().is_some_and(|last: &Operation| last.batch == batch) {
+            if !line.trim().is_empty()
+                && operations
+                    .last()
+                    .is_some_and(|last: &Operation| last.batch == batch)
+            {
                 batch += 1;
             }
             at += 1;
@@ -54,7 +64,9 @@ fn file(text: Numbered<'_>, start: usize, batch: usize) -> Result<(Operation, us
     let is_git = head.both.is_some() || text.lines[start].starts_with("diff --git ");
     let mut hunks = Vec::new();
     loop {
-        let next = (at..text.lines.len()).find(|at| !text.lines[*at].trim().is_empty()).unwrap_or(text.lines.len());
+        let next = (at..text.lines.len())
+            .find(|at| !text.lines[*at].trim().is_empty())
+            .unwrap_or(text.lines.len());
         match text.get(next) {
             Some(line) if line.starts_with("@@") && !is_merge(line) => {
                 let (hunk, after) = hunk(text, next, is_git, head.sent_with_cr)?;
@@ -67,22 +79,52 @@ fn file(text: Numbered<'_>, start: usize, batch: usize) -> Result<(Operation, us
     }
     mark_cr(&mut hunks);
     let action = action(text, start, &head, hunks)?;
-    Ok((Operation { paths, action, batch }, at))
+    Ok((
+        Operation {
+            paths,
+            action,
+            batch,
+        },
+        at,
+    ))
 }
 
-fn action(text: Numbered<'_>, start: usize, head: &Head, hunks: Vec<Hunk>) -> Result<Action, ToolError> {
+fn action(
+    text: Numbered<'_>,
+    start: usize,
+    head: &Head,
+    hunks: Vec<Hunk>,
+) -> Result<Action, ToolError> {
     if let Some(path) = head.target() {
-        let source = if head.copies { Source::Stays } else { Source::Goes };
-        let to = Some(Target { path, source, over: Over::Nothing });
-        return Ok(Action::Update { hunks, to, executable: head.executable });
+        let source = if head.copies {
+            Source::Stays
+        } else {
+            Source::Goes
+        };
+        let to = Some(Target {
+            path,
+            source,
+            over: Over::Nothing,
+        });
+        return Ok(Action::Update {
+            hunks,
+            to,
+            executable: head.executable,
+        });
     }
     if head.created || matches!(head.old, Some(None)) {
         if let Some(hunk) = hunks.iter().find(|hunk| hunk.old().next().is_some()) {
             let place = hunk.line;
-            return Err(ToolError::new(format!("line {place} of the patch: expected only `+` lines in a new file")));
+            return Err(ToolError::new(format!(
+                "line {place} of the patch: expected only `+` lines in a new file"
+            )));
         }
         let content = hunks.iter().flat_map(Hunk::added).collect();
-        return Ok(Action::Add { content, executable: head.executable == Some(true), over: Over::Nothing });
+        return Ok(Action::Add {
+            content,
+            executable: head.executable == Some(true),
+            over: Over::Nothing,
+        });
     }
     if head.deleted || matches!(head.new, Some(None)) {
         return Ok(Action::Delete { hunks });
@@ -90,12 +132,19 @@ fn action(text: Numbered<'_>, start: usize, head: &Head, hunks: Vec<Hunk>) -> Re
     if hunks.is_empty() && head.executable.is_none() {
         return Err(text.expected(start, "hunks (`@@ -1,3 +1,4 @@`) below a file's name"));
     }
-    Ok(Action::Update { hunks, to: None, executable: head.executable })
+    Ok(Action::Update {
+        hunks,
+        to: None,
+        executable: head.executable,
+    })
 }
 
 /// Tells every hunk whether lines of its file show their CR.
 fn mark_cr(hunks: &mut [Hunk]) {
-    let any = hunks.iter().flat_map(|hunk| &hunk.lines).any(|line| line.ending == Ending::CrLf);
+    let any = hunks
+        .iter()
+        .flat_map(|hunk| &hunk.lines)
+        .any(|line| line.ending == Ending::CrLf);
     for hunk in hunks {
         if let Style::Unified { shows_cr, .. } = &mut hunk.style {
             *shows_cr = any;
@@ -103,10 +152,17 @@ fn mark_cr(hunks: &mut [Hunk]) {
     }
 }
 
-fn hunk(text: Numbered<'_>, at: usize, is_git: bool, sent_with_cr: bool) -> Result<(Hunk, usize), ToolError> {
+fn hunk(
+    text: Numbered<'_>,
+    at: usize,
+    is_git: bool,
+    sent_with_cr: bool,
+) -> Result<(Hunk, usize), ToolError> {
     let numbers = numbers(text.lines[at]);
     let end = match numbers {
-        Some(numbers) => counted(text, at + 1, numbers, is_git).map_or_else(|| scanned(text, at + 1), Ok)?,
+        Some(numbers) => {
+            counted(text, at + 1, numbers, is_git).map_or_else(|| scanned(text, at + 1), Ok)?
+        }
         None => scanned(text, at + 1)?,
     };
     let mut lines: Vec<Line> = Vec::new();
@@ -130,18 +186,35 @@ fn hunk(text: Numbered<'_>, at: usize, is_git: bool, sent_with_cr: bool) -> Resu
             _ => Role::Keep,
         };
         let ending = if cr { Ending::CrLf } else { Ending::Lf };
-        lines.push(Line { role, text: line.get(1..).unwrap_or_default().to_owned(), ending });
+        lines.push(Line {
+            role,
+            text: line.get(1..).unwrap_or_default().to_owned(),
+            ending,
+        });
     }
     if lines.is_empty() {
         return Err(text.expected(at + 1, "the lines of a hunk"));
     }
     let style = Style::Unified {
         // `-5,0` means after line 5.
-        hint: numbers.map(|numbers| if numbers.old == 0 { numbers.start } else { numbers.start.saturating_sub(1) }),
+        hint: numbers.map(|numbers| {
+            if numbers.old == 0 {
+                numbers.start
+            } else {
+                numbers.start.saturating_sub(1)
+            }
+        }),
         shows_cr: false,
         from_nothing: numbers.is_some_and(|numbers| (numbers.start, numbers.old) == (0, 0)),
     };
-    Ok((Hunk { line: text.number(at), style, lines }, end))
+    Ok((
+        Hunk {
+            line: text.number(at),
+            style,
+            lines,
+        },
+        end,
+    ))
 }
 
 /// What `@@ -start,old +_,new @@` says.
@@ -153,7 +226,9 @@ pub(super) struct Numbers {
 }
 
 pub(super) fn numbers(line: &str) -> Option<Numbers> {
-    let rest = line.strip_prefix("@@ -").or_else(|| line.strip_prefix("@@-"))?;
+    let rest = line
+        .strip_prefix("@@ -")
+        .or_else(|| line.strip_prefix("@@-"))?;
     let mut words = rest.split_whitespace();
     // No file has more lines, and sums of smaller numbers do not overflow.
     let number = |digits: &str| digits.parse::<u32>().ok().map(|number| number as usize);
@@ -214,8 +289,14 @@ fn goes_on(text: Numbered<'_>, from: usize) -> bool {
 fn scanned(text: Numbered<'_>, start: usize) -> Result<usize, ToolError> {
     let mut at = start;
     while at < text.lines.len() && !ends_hunk(text, at) {
-        if !matches!(text.get(at).unwrap_or_default().as_bytes().first(), None | Some(b' ' | b'+' | b'-' | b'\\')) {
-            return Err(text.expected(at, "a line of the hunk, which starts with a space, `+` or `-`"));
+        if !matches!(
+            text.get(at).unwrap_or_default().as_bytes().first(),
+            None | Some(b' ' | b'+' | b'-' | b'\\')
+        ) {
+            return Err(text.expected(
+                at,
+                "a line of the hunk, which starts with a space, `+` or `-`",
+            ));
         }
         at += 1;
     }
@@ -228,25 +309,38 @@ fn scanned(text: Numbered<'_>, start: usize) -> Result<usize, ToolError> {
 fn ends_hunk(text: Numbered<'_>, at: usize) -> bool {
     let line = text.get(at).unwrap_or_default();
     // `-- ` is the signature below a mailed patch.
-    line.starts_with("@@") || line.starts_with("diff ") || line.starts_with("```") || line == "-- " || {
-        is_pair(text.lines, at)
-    }
+    line.starts_with("@@")
+        || line.starts_with("diff ")
+        || line.starts_with("```")
+        || line == "-- "
+        || { is_pair(text.lines, at) }
 }
 
 /// Whether the names of a file stand here.
 fn is_pair(lines: &[&str], at: usize) -> bool {
-    lines[at].starts_with("--- ") && lines.get(at + 1).is_some_and(|line| line.starts_with("+++ "))
+    lines[at].starts_with("--- ")
+        && lines
+            .get(at + 1)
+            .is_some_and(|line| line.starts_with("+++ "))
 }
 
 fn is_merge(line: &str) -> bool {
-    line.starts_with("diff --cc ") || line.starts_with("diff --combined ") || line.starts_with("@@@ -")
+    line.starts_with("diff --cc ")
+        || line.starts_with("diff --combined ")
+        || line.starts_with("@@@ -")
 }
 
 fn is_binary(line: &str) -> bool {
-    line.starts_with("GIT binary patch") || (line.starts_with("Binary files ") && line.trim_end().ends_with(" differ"))
+    line.starts_with("GIT binary patch")
+        || (line.starts_with("Binary files ") && line.trim_end().ends_with(" differ"))
 }
 
 fn binary(text: Numbered<'_>, at: usize, path: Option<&PathBuf>) -> ToolError {
-    let of = path.map(|path| format!(" of {}", path.display())).unwrap_or_default();
-    ToolError::new(format!("{}: the patch{of} is binary, which cannot be applied", text.place(at)))
+    let of = path
+        .map(|path| format!(" of {}", path.display()))
+        .unwrap_or_default();
+    ToolError::new(format!(
+        "{}: the patch{of} is binary, which cannot be applied",
+        text.place(at)
+    ))
 }

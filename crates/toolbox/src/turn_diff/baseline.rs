@@ -50,19 +50,36 @@ impl Baseline {
         let mut rules = walk_like_git(workspace).build_matchers().pop()?;
         // It reads a `.gitignore` when it is first asked about something beside it.
         rules.matched(RULES, false);
-        for (name, _) in files.iter().filter(|(name, _)| Path::new(name).ends_with(RULES)) {
+        for (name, _) in files
+            .iter()
+            .filter(|(name, _)| Path::new(name).ends_with(RULES))
+        {
             rules.matched(name, false);
         }
         let contents = contents(workspace, &files, MAX_BYTES);
         let held = |((name, stat), content): ((OsString, Stat), Content)| {
-            (name, Arc::new(Held { fresh: stat.is_fresh(taken), stat, content }))
+            (
+                name,
+                Arc::new(Held {
+                    fresh: stat.is_fresh(taken),
+                    stat,
+                    content,
+                }),
+            )
         };
-        Some(Self { files: files.into_iter().zip(contents).map(held).collect(), rules: Mutex::new(rules) })
+        Some(Self {
+            files: files.into_iter().zip(contents).map(held).collect(),
+            rules: Mutex::new(rules),
+        })
     }
 
     /// Whether a file of this path would have been passed over.
     pub(super) fn ignored(&self, name: &OsStr) -> bool {
-        self.rules.lock().unwrap_or_else(PoisonError::into_inner).matched(name, false).is_ignore()
+        self.rules
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .matched(name, false)
+            .is_ignore()
     }
 }
 
@@ -78,11 +95,17 @@ pub(super) fn walk(workspace: &Workspace) -> Option<Walked> {
                 Ok(entry) => entry,
                 Err(error) => {
                     let reason = error.io_error().map(io::Error::kind);
-                    closed.fetch_add(usize::from(reason == Some(ErrorKind::PermissionDenied)), Ordering::Relaxed);
+                    closed.fetch_add(
+                        usize::from(reason == Some(ErrorKind::PermissionDenied)),
+                        Ordering::Relaxed,
+                    );
                     return WalkState::Continue;
                 }
             };
-            let stat = entry.metadata().ok().and_then(|metadata| Stat::of(&metadata));
+            let stat = entry
+                .metadata()
+                .ok()
+                .and_then(|metadata| Stat::of(&metadata));
             if let (Some(stat), Ok(name)) = (stat, entry.path().strip_prefix(root)) {
                 mine.found.push((name.as_os_str().to_owned(), stat));
                 if count.fetch_add(1, Ordering::Relaxed) >= MAX_FILES {
@@ -93,13 +116,28 @@ pub(super) fn walk(workspace: &Workspace) -> Option<Walked> {
         })
     });
     let files = files.into_inner().unwrap_or_default();
-    (files.len() <= MAX_FILES).then_some(Walked { files, closed: closed.into_inner() })
+    (files.len() <= MAX_FILES).then_some(Walked {
+        files,
+        closed: closed.into_inner(),
+    })
 }
 
 /// What the files hold, in the same order; the smallest first until `room` is full, so that most have a place.
-pub(super) fn contents(workspace: &Workspace, files: &[(OsString, Stat)], room: u64) -> Vec<Content> {
-    let weight = |stat: &Stat| if stat.kind == Kind::Link { 0 } else { stat.size };
-    let mut chosen: Vec<usize> = (0..files.len()).filter(|&index| weight(&files[index].1) <= MAX_FILE).collect();
+pub(super) fn contents(
+    workspace: &Workspace,
+    files: &[(OsString, Stat)],
+    room: u64,
+) -> Vec<Content> {
+    let weight = |stat: &Stat| {
+        if stat.kind == Kind::Link {
+            0
+        } else {
+            stat.size
+        }
+    };
+    let mut chosen: Vec<usize> = (0..files.len())
+        .filter(|&index| weight(&files[index].1) <= MAX_FILE)
+        .collect();
     chosen.sort_by_key(|&index| weight(&files[index].1));
     let mut filled = 0;
     let fits = |&index: &usize| {
@@ -112,15 +150,32 @@ pub(super) fn contents(workspace: &Workspace, files: &[(OsString, Stat)], room: 
         let mut mine = Vec::new();
         while let Some(&index) = chosen.get(next.fetch_add(1, Ordering::Relaxed)) {
             let (name, stat) = &files[index];
-            mine.push((index, Content::read(workspace, &workspace.root().join(name), stat)));
+            mine.push((
+                index,
+                Content::read(workspace, &workspace.root().join(name), stat),
+            ));
         }
         mine
     };
-    let why = |(_, stat): &(OsString, Stat)| if weight(stat) > MAX_FILE { Why::TooLarge } else { Why::NoRoom };
-    let mut contents: Vec<Content> = files.iter().map(|file| Content::Unknown(why(file))).collect();
+    let why = |(_, stat): &(OsString, Stat)| {
+        if weight(stat) > MAX_FILE {
+            Why::TooLarge
+        } else {
+            Why::NoRoom
+        }
+    };
+    let mut contents: Vec<Content> = files
+        .iter()
+        .map(|file| Content::Unknown(why(file)))
+        .collect();
     std::thread::scope(|scope| {
-        let readers: Vec<_> = (0..threads().min(chosen.len())).map(|_| scope.spawn(read)).collect();
-        for (index, content) in readers.into_iter().flat_map(|reader| reader.join().unwrap_or_default()) {
+        let readers: Vec<_> = (0..threads().min(chosen.len()))
+            .map(|_| scope.spawn(read))
+            .collect();
+        for (index, content) in readers
+            .into_iter()
+            .flat_map(|reader| reader.join().unwrap_or_default())
+        {
             contents[index] = content;
         }
     });

@@ -56,7 +56,8 @@ pub(super) fn changes(workspace: &Workspace, before: &Before) -> (Vec<Change>, V
         // The walk passes over what has come to be ignored: gone is only what the system says is not there.
         match workspace.root().join(name).symlink_metadata() {
             Ok(metadata) => sides.now = Stat::of(&metadata),
-            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {}
+            Err(error)
+                if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {}
             Err(_) => {
                 sides.before = None;
                 lost += 1;
@@ -64,20 +65,34 @@ pub(super) fn changes(workspace: &Workspace, before: &Before) -> (Vec<Change>, V
         }
     }
     if lost > 0 {
-        notes.push(format!("files that cannot be looked at any more are not shown: {lost}"));
+        notes.push(format!(
+            "files that cannot be looked at any more are not shown: {lost}"
+        ));
     }
     (compare(workspace, files), notes)
 }
 
 fn too_many() -> String {
-    format!("the workspace has more than {MAX_FILES} files: what commands changed in it is not shown")
+    format!(
+        "the workspace has more than {MAX_FILES} files: what commands changed in it is not shown"
+    )
 }
 
 /// The files of both walks.
-fn sides(baseline: &Baseline, walked: Walked, notes: &mut Vec<String>) -> BTreeMap<OsString, Sides> {
+fn sides(
+    baseline: &Baseline,
+    walked: Walked,
+    notes: &mut Vec<String>,
+) -> BTreeMap<OsString, Sides> {
     let mut files: BTreeMap<OsString, Sides> = BTreeMap::new();
     for (name, held) in &baseline.files {
-        files.insert(name.clone(), Sides { before: Some(held.clone()), now: None });
+        files.insert(
+            name.clone(),
+            Sides {
+                before: Some(held.clone()),
+                now: None,
+            },
+        );
     }
     let mut revealed = 0;
     for (name, stat) in walked.files {
@@ -89,10 +104,15 @@ fn sides(baseline: &Baseline, walked: Walked, notes: &mut Vec<String>) -> BTreeM
         }
     }
     if revealed > 0 {
-        notes.push(format!("files that were ignored when the turn began are not shown: {revealed}"));
+        notes.push(format!(
+            "files that were ignored when the turn began are not shown: {revealed}"
+        ));
     }
     if walked.closed > 0 {
-        notes.push(format!("folders that cannot be read are not shown: {}", walked.closed));
+        notes.push(format!(
+            "folders that cannot be read are not shown: {}",
+            walked.closed
+        ));
     }
     files
 }
@@ -113,12 +133,28 @@ fn compare(workspace: &Workspace, files: BTreeMap<OsString, Sides>) -> Vec<Chang
     }
     // Twice the room, for files that may turn out to be what they were.
     let contents = contents(workspace, &there, 2 * MAX_BYTES);
-    let mut held = there.into_iter().zip(contents).map(|((_, stat), content)| Held { stat, content, fresh: true });
+    let mut held = there
+        .into_iter()
+        .zip(contents)
+        .map(|((_, stat), content)| Held {
+            stat,
+            content,
+            fresh: true,
+        });
     let mut changes = Vec::new();
     for (path, before, is_there) in suspects {
         let after = if is_there { held.next() } else { None };
-        if !before.as_ref().zip(after.as_ref()).is_some_and(|(before, after)| is_same(before, after)) {
-            changes.push(Change { path, renamed: None, before, after });
+        if !before
+            .as_ref()
+            .zip(after.as_ref())
+            .is_some_and(|(before, after)| is_same(before, after))
+        {
+            changes.push(Change {
+                path,
+                renamed: None,
+                before,
+                after,
+            });
         }
     }
     changes
@@ -148,9 +184,20 @@ mod tests {
         // Looked at when, the same size and time hide another content?
         for (later, seen) in [(0, true), (1, true), (3, false)] {
             let looked = SystemTime::now() + Duration::from_secs(later);
-            let held = Held { fresh: stat.is_fresh(looked), stat: stat.clone(), content: Content::Known("old".into()) };
-            let before = Before { remembered: [("a.txt".into(), Some(Arc::new(held)))].into(), ..Before::default() };
-            assert_eq!(changes(&workspace, &before).0.len(), usize::from(seen), "{later} s later");
+            let held = Held {
+                fresh: stat.is_fresh(looked),
+                stat: stat.clone(),
+                content: Content::Known("old".into()),
+            };
+            let before = Before {
+                remembered: [("a.txt".into(), Some(Arc::new(held)))].into(),
+                ..Before::default()
+            };
+            assert_eq!(
+                changes(&workspace, &before).0.len(),
+                usize::from(seen),
+                "{later} s later"
+            );
         }
     }
 }

@@ -69,7 +69,11 @@ impl Held {
         let looked = SystemTime::now();
         let stat = Stat::of(&path.symlink_metadata().ok()?)?;
         let content = Content::read(workspace, path, &stat);
-        Some(Self { fresh: stat.is_fresh(looked), stat, content })
+        Some(Self {
+            fresh: stat.is_fresh(looked),
+            stat,
+            content,
+        })
     }
 
     /// Whether both hold the same; of what is not known, the system's word is taken.
@@ -110,7 +114,10 @@ impl Stat {
 
     /// Whether it was written at `looked` or only just before.
     pub(super) fn is_fresh(&self, looked: SystemTime) -> bool {
-        let settled = looked.duration_since(UNIX_EPOCH).unwrap_or_default().saturating_sub(COARSEST_CLOCK);
+        let settled = looked
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default()
+            .saturating_sub(COARSEST_CLOCK);
         let settled = (settled.as_secs() as i64, i64::from(settled.subsec_nanos()));
         self.modified.max(self.changed) >= settled
     }
@@ -125,7 +132,9 @@ impl Content {
             },
             Kind::File if stat.size > MAX_FILE => Self::Unknown(Why::TooLarge),
             Kind::File => {
-                let Ok(file) = workspace.open_file(path) else { return Self::Unknown(Why::Unreadable) };
+                let Ok(file) = workspace.open_file(path) else {
+                    return Self::Unknown(Why::Unreadable);
+                };
                 let mut bytes = Vec::with_capacity(stat.size as usize + 1);
                 // It may have grown since it was looked at.
                 match file.take(MAX_FILE + 1).read_to_end(&mut bytes) {

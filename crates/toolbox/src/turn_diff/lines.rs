@@ -25,7 +25,9 @@ pub(super) fn hunks(before: &[u8], after: &[u8], until: Instant, out: &mut Strin
     let ops = capture_diff_slices_deadline(Algorithm::Myers, &before, &after, Some(deadline));
     let mut counts = Counts::default();
     for hunk in group_diff_ops(ops, CONTEXT) {
-        let (Some(first), Some(last)) = (hunk.first(), hunk.last()) else { continue };
+        let (Some(first), Some(last)) = (hunk.first(), hunk.last()) else {
+            continue;
+        };
         let range = |start: usize, end: usize| match end - start {
             // An empty range is named by the line before it.
             0 => format!("{start},0"),

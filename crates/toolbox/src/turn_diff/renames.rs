@@ -30,7 +30,12 @@ pub(super) fn pair(changes: &mut Vec<Change>) {
     let mut pairs = equal(changes, &mut gone, &mut came);
     pairs.extend(similar(changes, &gone, &came));
     let mut taken = vec![false; changes.len()];
-    for Pair { gone, came, similarity } in pairs {
+    for Pair {
+        gone,
+        came,
+        similarity,
+    } in pairs
+    {
         let from = changes[gone].path.clone();
         let before = changes[gone].before.take();
         changes[came].before = before;
@@ -57,7 +62,12 @@ struct Pair {
 #[derive(PartialEq, Eq, Hash)]
 enum Identity<'a> {
     Content(&'a [u8]),
-    File { device: u64, inode: u64, size: u64, modified: (i64, i64) },
+    File {
+        device: u64,
+        inode: u64,
+        size: u64,
+        modified: (i64, i64),
+    },
 }
 
 impl<'a> Identity<'a> {
@@ -69,8 +79,19 @@ impl<'a> Identity<'a> {
     }
 
     fn by_system(held: &Held) -> Self {
-        let Stat { device, inode, size, modified, .. } = held.stat;
-        Self::File { device, inode, size, modified }
+        let Stat {
+            device,
+            inode,
+            size,
+            modified,
+            ..
+        } = held.stat;
+        Self::File {
+            device,
+            inode,
+            size,
+            modified,
+        }
     }
 }
 
@@ -84,19 +105,30 @@ fn equal(changes: &[Change], gone: &mut Vec<usize>, came: &mut Vec<usize>) -> Ve
     }
     let mut pairs = Vec::new();
     for &index in came.iter() {
-        let Some(held) = &changes[index].after else { continue };
+        let Some(held) = &changes[index].after else {
+            continue;
+        };
         // Of several, the one with the same name.
         let same_name = |source: &usize| file_name(&changes[*source]) == file_name(&changes[index]);
         for identity in [Identity::of(held), Identity::by_system(held)] {
-            let sources = sources.get_mut(&identity).filter(|sources| !sources.is_empty());
+            let sources = sources
+                .get_mut(&identity)
+                .filter(|sources| !sources.is_empty());
             if let Some(sources) = sources {
                 let at = sources.iter().position(same_name).unwrap_or(0);
-                pairs.push(Pair { gone: sources.remove(at), came: index, similarity: 100 });
+                pairs.push(Pair {
+                    gone: sources.remove(at),
+                    came: index,
+                    similarity: 100,
+                });
                 break;
             }
         }
     }
-    let paired: HashSet<usize> = pairs.iter().flat_map(|pair| [pair.gone, pair.came]).collect();
+    let paired: HashSet<usize> = pairs
+        .iter()
+        .flat_map(|pair| [pair.gone, pair.came])
+        .collect();
     gone.retain(|index| !paired.contains(index));
     came.retain(|index| !paired.contains(index));
     pairs
@@ -107,9 +139,20 @@ fn similar(changes: &[Change], gone: &[usize], came: &[usize]) -> Vec<Pair> {
     if gone.is_empty() || came.is_empty() || gone.len() * came.len() > MAX_PAIRS {
         return Vec::new();
     }
-    let gone: Vec<_> = gone.iter().filter_map(|&at| Some((at, Pieces::of(changes[at].before.as_deref()?)?))).collect();
-    let came: Vec<_> = came.iter().filter_map(|&at| Some((at, Pieces::of(changes[at].after.as_ref()?)?))).collect();
-    let count = |files: &[(usize, Pieces)]| files.iter().map(|(_, pieces)| pieces.sizes.len()).sum::<usize>();
+    let gone: Vec<_> = gone
+        .iter()
+        .filter_map(|&at| Some((at, Pieces::of(changes[at].before.as_deref()?)?)))
+        .collect();
+    let came: Vec<_> = came
+        .iter()
+        .filter_map(|&at| Some((at, Pieces::of(changes[at].after.as_ref()?)?)))
+        .collect();
+    let count = |files: &[(usize, Pieces)]| {
+        files
+            .iter()
+            .map(|(_, pieces)| pieces.sizes.len())
+            .sum::<usize>()
+    };
     if count(&gone) * came.len() + count(&came) * gone.len() > MAX_PIECES {
         return Vec::new();
     }
@@ -129,7 +172,11 @@ fn similar(changes: &[Change], gone: &[usize], came: &[usize]) -> Vec<Pair> {
         if !paired.contains(&came) && !paired.contains(&gone) {
             paired.extend([came, gone]);
             // Equal ones have been found before: the same lines in another order are not that.
-            pairs.push(Pair { gone, came, similarity: similarity.min(99) as u8 });
+            pairs.push(Pair {
+                gone,
+                came,
+                similarity: similarity.min(99) as u8,
+            });
         }
     }
     pairs
@@ -167,7 +214,10 @@ impl Pieces {
             first.1 += if same { next.1 } else { 0 };
             same
         });
-        Some(Self { size: bytes.len() as u64, sizes })
+        Some(Self {
+            size: bytes.len() as u64,
+            sizes,
+        })
     }
 
     /// Percent of the larger one that is in both.
@@ -180,7 +230,9 @@ impl Pieces {
         let mut theirs = other.sizes.iter().peekable();
         for (hash, size) in &self.sizes {
             while theirs.next_if(|(other, _)| other < hash).is_some() {}
-            common += theirs.next_if(|(other, _)| other == hash).map_or(0, |(_, other)| (*size).min(*other));
+            common += theirs
+                .next_if(|(other, _)| other == hash)
+                .map_or(0, |(_, other)| (*size).min(*other));
         }
         common * 100 / larger
     }

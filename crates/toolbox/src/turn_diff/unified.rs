@@ -24,7 +24,10 @@ pub(super) fn write(changes: &[Change]) -> Diff {
     let until = Instant::now() + PATIENCE;
     for change in changes {
         let (before, after) = (change.before.as_deref(), change.after.as_ref());
-        let from = change.renamed.as_ref().map_or(&change.path, |renamed| &renamed.from);
+        let from = change
+            .renamed
+            .as_ref()
+            .map_or(&change.path, |renamed| &renamed.from);
         let kind = match (before, after) {
             (None, _) => ChangeKind::Added,
             (_, None) => ChangeKind::Deleted,
@@ -32,18 +35,31 @@ pub(super) fn write(changes: &[Change]) -> Diff {
             _ => ChangeKind::Modified,
         };
         let similarity = change.renamed.as_ref().map(|renamed| renamed.similarity);
-        let section = |before, after| Section { from, path: &change.path, similarity, before, after, until };
+        let section = |before, after| Section {
+            from,
+            path: &change.path,
+            similarity,
+            before,
+            after,
+            until,
+        };
         let counts = match (before, after) {
             // What became of another type is one file less and one more.
             (Some(old), Some(new)) if old.stat.kind != new.stat.kind => {
                 let removed = section(before, None).write(&mut diff).removed;
-                Counts { removed, ..section(None, after).write(&mut diff) }
+                Counts {
+                    removed,
+                    ..section(None, after).write(&mut diff)
+                }
             }
             _ => section(before, after).write(&mut diff),
         };
         diff.files.push(ChangedFile {
             path: change.path.to_string_lossy().into_owned(),
-            from: change.renamed.as_ref().map(|renamed| renamed.from.to_string_lossy().into_owned()),
+            from: change
+                .renamed
+                .as_ref()
+                .map(|renamed| renamed.from.to_string_lossy().into_owned()),
             kind,
             added: counts.added,
             removed: counts.removed,
@@ -52,7 +68,8 @@ pub(super) fn write(changes: &[Change]) -> Diff {
     let unnamed = diff.notes.len().saturating_sub(MAX_NAMED);
     if unnamed > 0 {
         diff.notes.truncate(MAX_NAMED);
-        diff.notes.push(format!("more files changed, and are not shown: {unnamed}"));
+        diff.notes
+            .push(format!("more files changed, and are not shown: {unnamed}"));
     }
     diff
 }
@@ -71,45 +88,74 @@ struct Section<'a> {
 impl Section<'_> {
     fn write(&self, diff: &mut Diff) -> Counts {
         self.header(&mut diff.text);
-        let old = self.before.map_or("/dev/null".to_owned(), |_| quoted("a/", self.from));
-        let new = self.after.map_or("/dev/null".to_owned(), |_| quoted("b/", self.path));
-        let same = self.before.zip(self.after).is_some_and(|(before, after)| before.same_content(after));
+        let old = self
+            .before
+            .map_or("/dev/null".to_owned(), |_| quoted("a/", self.from));
+        let new = self
+            .after
+            .map_or("/dev/null".to_owned(), |_| quoted("b/", self.path));
+        let same = self
+            .before
+            .zip(self.after)
+            .is_some_and(|(before, after)| before.same_content(after));
         match (content(self.before), content(self.after)) {
             // Only its name or its mode is another.
             _ if same => Counts::default(),
             (Err(why), _) | (_, Err(why)) => {
-                let verb = if why == Why::Unreadable { "cannot be read" } else { "are too large to show" };
+                let verb = if why == Why::Unreadable {
+                    "cannot be read"
+                } else {
+                    "are too large to show"
+                };
                 // The first and the last word tell git what kind of line this is.
-                diff.text.push_str(&format!("Files {old} and {new} {verb} and differ\n"));
-                diff.notes.push(format!("{} changed, and is not shown: {}", self.path.display(), reason(why)));
+                diff.text
+                    .push_str(&format!("Files {old} and {new} {verb} and differ\n"));
+                diff.notes.push(format!(
+                    "{} changed, and is not shown: {}",
+                    self.path.display(),
+                    reason(why)
+                ));
                 Counts::default()
             }
             // An empty file that came or went.
             (Ok([]), Ok([])) => Counts::default(),
             (Ok(before), Ok(after)) if is_binary(before) || is_binary(after) => {
-                diff.text.push_str(&format!("Binary files {old} and {new} differ\n"));
+                diff.text
+                    .push_str(&format!("Binary files {old} and {new} differ\n"));
                 Counts::default()
             }
             (Ok(before), Ok(after)) => {
                 // Git ends a name with a space in it by a tab.
                 let tab = |label: &str| if label.contains(' ') { "\t" } else { "" };
-                diff.text.push_str(&format!("--- {old}{}\n+++ {new}{}\n", tab(&old), tab(&new)));
+                diff.text
+                    .push_str(&format!("--- {old}{}\n+++ {new}{}\n", tab(&old), tab(&new)));
                 hunks(before, after, self.until, &mut diff.text)
             }
         }
     }
 
     fn header(&self, out: &mut String) {
-        out.push_str(&format!("diff --git {} {}\n", quoted("a/", self.from), quoted("b/", self.path)));
-        match (self.before.map(|held| held.stat.git_mode()), self.after.map(|held| held.stat.git_mode())) {
+        out.push_str(&format!(
+            "diff --git {} {}\n",
+            quoted("a/", self.from),
+            quoted("b/", self.path)
+        ));
+        match (
+            self.before.map(|held| held.stat.git_mode()),
+            self.after.map(|held| held.stat.git_mode()),
+        ) {
             (None, Some(mode)) => out.push_str(&format!("new file mode {mode}\n")),
             (Some(mode), None) => out.push_str(&format!("deleted file mode {mode}\n")),
-            (Some(old), Some(new)) if old != new => out.push_str(&format!("old mode {old}\nnew mode {new}\n")),
+            (Some(old), Some(new)) if old != new => {
+                out.push_str(&format!("old mode {old}\nnew mode {new}\n"))
+            }
             _ => {}
         }
         if let Some(similarity) = self.similarity {
             let (from, to) = (quoted("", self.from), quoted("", self.path));
-            out.push_str(&format!("similarity index {similarity}%\nrename from {from}\nrename to {to}\n"));
+            out.push_str(&format!(
+                "similarity index {similarity}%\nrename from {from}\nrename to {to}\n"
+            ));
         }
     }
 }
@@ -152,5 +198,9 @@ fn quoted(prefix: &str, name: &OsStr) -> String {
             _ => out.push_str(&format!("\\{byte:03o}")),
         }
     }
-    if out.len() == name.len() { format!("{prefix}{out}") } else { format!("\"{prefix}{out}\"") }
+    if out.len() == name.len() {
+        format!("{prefix}{out}")
+    } else {
+        format!("\"{prefix}{out}\"")
+    }
 }

@@ -9,7 +9,15 @@ use selvedge_tools::ToolError;
 const LONGEST: usize = 8 * 1024;
 
 /// Schemes that are told from hosts without `//`.
-const KNOWN: [&str; 7] = ["http", "https", "javascript", "data", "mailto", "about", "file"];
+const KNOWN: [&str; 7] = [
+    "http",
+    "https",
+    "javascript",
+    "data",
+    "mailto",
+    "about",
+    "file",
+];
 
 /// Who can be reached at an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -34,11 +42,20 @@ pub(crate) fn parse(written: &str) -> Result<Url, ToolError> {
         return Err(wrong("it is too long"));
     }
     // Where nothing is said it is what browsers take it for. `localhost:3000` only reads like a scheme.
-    let said = written.contains("://") || written.split(':').next().is_some_and(|scheme| KNOWN.contains(&scheme));
-    let url = if said { Url::parse(written) } else { Url::parse(&format!("https://{written}")) };
+    let said = written.contains("://")
+        || written
+            .split(':')
+            .next()
+            .is_some_and(|scheme| KNOWN.contains(&scheme));
+    let url = if said {
+        Url::parse(written)
+    } else {
+        Url::parse(&format!("https://{written}"))
+    };
     let mut url = url.map_err(|error| wrong(&error.to_string()))?;
     if !said && evident(&url) == Reach::Private {
-        url = Url::parse(&format!("http://{written}")).map_err(|error| wrong(&error.to_string()))?;
+        url =
+            Url::parse(&format!("http://{written}")).map_err(|error| wrong(&error.to_string()))?;
     }
     check(&url).map_err(|why| wrong(&why))?;
     url.set_fragment(None);
@@ -78,7 +95,12 @@ pub(crate) fn same_site(one: &str, other: &str) -> bool {
 pub(crate) fn listed(hosts: &[String], url: &Url) -> bool {
     let (with_port, name) = (host(url), url.host_str().unwrap_or_default());
     hosts.iter().any(|listed| match listed.strip_prefix("*.") {
-        Some(domain) => url.port().is_none() && name.strip_suffix(domain).is_some_and(|rest| rest.ends_with('.')),
+        Some(domain) => {
+            url.port().is_none()
+                && name
+                    .strip_suffix(domain)
+                    .is_some_and(|rest| rest.ends_with('.'))
+        }
         None => listed.eq_ignore_ascii_case(&with_port),
     })
 }
@@ -120,12 +142,17 @@ fn reach_v4(ip: Ipv4Addr) -> Reach {
         || (a, b, c) == (192, 0, 0)
         || (a, b, c) == (192, 88, 99)
         || a == 198 && (18..20).contains(&b);
-    if reserved { Reach::Never } else { Reach::Public }
+    if reserved {
+        Reach::Never
+    } else {
+        Reach::Public
+    }
 }
 
 fn reach_v6(ip: Ipv6Addr) -> Reach {
     let parts = ip.segments();
-    let v4 = |high: u16, low: u16| reach_v4(Ipv4Addr::from((u32::from(high) << 16) | u32::from(low)));
+    let v4 =
+        |high: u16, low: u16| reach_v4(Ipv4Addr::from((u32::from(high) << 16) | u32::from(low)));
     match parts {
         [0, 0, 0, 0, 0, 0, 0, 1] => Reach::Private,
         // An older address in a newer one's clothes: mapped, compatible, translated, 6to4.
@@ -160,8 +187,14 @@ mod tests {
                 "127.0.0.1 127.9.9.9 10.0.0.1 172.16.0.1 192.168.1.1 100.64.0.1 ::1 fd00::1 ::ffff:127.0.0.1",
             ),
             (Reach::Private, "::127.0.0.1 64:ff9b::a00:1 2002:7f00:1::"),
-            (Reach::Never, "0.0.0.0 0.1.2.3 169.254.169.254 224.0.0.1 255.255.255.255 198.18.0.1 192.0.2.1 240.0.0.1"),
-            (Reach::Never, ":: fe80::1 ff02::1 2001:db8::1 2001::1 ::ffff:169.254.169.254 fec0::1 100::1 64:ff9b:1::1"),
+            (
+                Reach::Never,
+                "0.0.0.0 0.1.2.3 169.254.169.254 224.0.0.1 255.255.255.255 198.18.0.1 192.0.2.1 240.0.0.1",
+            ),
+            (
+                Reach::Never,
+                ":: fe80::1 ff02::1 2001:db8::1 2001::1 ::ffff:169.254.169.254 fec0::1 100::1 64:ff9b:1::1",
+            ),
         ];
         for (expected, addresses) in cases {
             for address in addresses.split(' ') {
@@ -172,18 +205,51 @@ mod tests {
 
     #[test]
     fn every_way_to_write_an_address_is_seen_through() {
-        for written in
-            ["http://2130706433/", "http://0x7f.1/", "http://017700000001", "http://127.1", "http://[::1]:80/"]
-        {
-            assert_eq!(evident(&parse(written).unwrap()), Reach::Private, "{written}");
+        for written in [
+            "http://2130706433/",
+            "http://0x7f.1/",
+            "http://017700000001",
+            "http://127.1",
+            "http://[::1]:80/",
+        ] {
+            assert_eq!(
+                evident(&parse(written).unwrap()),
+                Reach::Private,
+                "{written}"
+            );
         }
-        for written in ["localhost:3000/x", "http://LOCALHOST./", "http://app.localhost/", "http://１２７.0.0.1/"] {
-            assert_eq!(evident(&parse(written).unwrap()), Reach::Private, "{written}");
+        for written in [
+            "localhost:3000/x",
+            "http://LOCALHOST./",
+            "http://app.localhost/",
+            "http://１２７.0.0.1/",
+        ] {
+            assert_eq!(
+                evident(&parse(written).unwrap()),
+                Reach::Private,
+                "{written}"
+            );
         }
-        assert_eq!(evident(&parse("http://169.254.169.254/latest/meta-data/").unwrap()), Reach::Never);
-        assert_eq!(parse("localhost:3000/x").unwrap().as_str(), "http://localhost:3000/x");
-        assert_eq!(parse(" example.com/a?b#c ").unwrap().as_str(), "https://example.com/a?b");
-        for wrong in ["", "file:///etc/passwd", "ftp://x/", "https://", "javascript:alert(1)", "https://me:pw@host/"] {
+        assert_eq!(
+            evident(&parse("http://169.254.169.254/latest/meta-data/").unwrap()),
+            Reach::Never
+        );
+        assert_eq!(
+            parse("localhost:3000/x").unwrap().as_str(),
+            "http://localhost:3000/x"
+        );
+        assert_eq!(
+            parse(" example.com/a?b#c ").unwrap().as_str(),
+            "https://example.com/a?b"
+        );
+        for wrong in [
+            "",
+            "file:///etc/passwd",
+            "ftp://x/",
+            "https://",
+            "javascript:alert(1)",
+            "https://me:pw@host/",
+        ] {
             assert!(parse(wrong).is_err(), "{wrong}");
         }
     }
@@ -192,10 +258,17 @@ mod tests {
     fn hosts_are_listed_by_name_port_and_domain() {
         let hosts = ["docs.rs", "*.example.com", "localhost:3000"].map(str::to_owned);
         let listed = |written: &str| listed(&hosts, &parse(written).unwrap());
-        assert!(listed("https://docs.rs/x") && listed("https://a.b.example.com") && listed("http://localhost:3000/"));
-        for other in
-            ["https://docs.rs:8443/", "https://example.com", "https://notexample.com", "http://localhost:3001/"]
-        {
+        assert!(
+            listed("https://docs.rs/x")
+                && listed("https://a.b.example.com")
+                && listed("http://localhost:3000/")
+        );
+        for other in [
+            "https://docs.rs:8443/",
+            "https://example.com",
+            "https://notexample.com",
+            "http://localhost:3001/",
+        ] {
             assert!(!listed(other), "{other}");
         }
         assert!(same_site("www.docs.rs", "docs.rs") && !same_site("docs.rs", "docs.rs.evil.com"));

@@ -9,7 +9,8 @@ use std::cell::RefCell;
 use html5ever::tendril::StrTendril;
 use html5ever::tokenizer::states::RawKind;
 use html5ever::tokenizer::{
-    BufferQueue, CharacterTokens, Tag, TagKind, TagToken, Token, TokenSink, TokenSinkResult, Tokenizer, TokenizerOpts,
+    BufferQueue, CharacterTokens, Tag, TagKind, TagToken, Token, TokenSink, TokenSinkResult,
+    Tokenizer, TokenizerOpts,
 };
 
 /// The deepest nesting. Browsers stop at 512.
@@ -55,21 +56,29 @@ const RAW: &[(&str, RawKind)] = &[
     ("textarea", RawKind::Rcdata),
 ];
 /// Elements that parsers open again in every paragraph until they are closed.
-const REPEATED: &[&str] = &["b", "big", "code", "em", "i", "s", "small", "strike", "strong", "tt", "u"];
+const REPEATED: &[&str] = &[
+    "b", "big", "code", "em", "i", "s", "small", "strike", "strong", "tt", "u",
+];
 /// Elements whose tags go, and whose content stays.
-const UNWRAPPED: &[&str] =
-    &["font", "nobr", "noscript", "form", "button", "label", "input", "center", "marquee", "blink"];
+const UNWRAPPED: &[&str] = &[
+    "font", "nobr", "noscript", "form", "button", "label", "input", "center", "marquee", "blink",
+];
 /// Elements that hold nothing.
-const VOID: &[&str] = &["area", "base", "br", "col", "hr", "img", "link", "meta", "param", "source", "track", "wbr"];
+const VOID: &[&str] = &[
+    "area", "base", "br", "col", "hr", "img", "link", "meta", "param", "source", "track", "wbr",
+];
 /// Attributes that tell something about the text.
 const KEPT: &[&str] = &[
-    "alt", "class", "colspan", "content", "datetime", "dir", "href", "id", "itemprop", "lang", "name", "property",
-    "rel", "role", "rowspan", "src", "start", "title",
+    "alt", "class", "colspan", "content", "datetime", "dir", "href", "id", "itemprop", "lang",
+    "name", "property", "rel", "role", "rowspan", "src", "start", "title",
 ];
 
 /// The HTML without what a reader does not need; cut where there is too much of it.
 pub(crate) fn clean(html: &str) -> String {
-    let sink = Sink(RefCell::new(Written { out: String::with_capacity(html.len() / 2), ..Written::default() }));
+    let sink = Sink(RefCell::new(Written {
+        out: String::with_capacity(html.len() / 2),
+        ..Written::default()
+    }));
     let tokenizer = Tokenizer::new(sink, TokenizerOpts::default());
     let input = BufferQueue::default();
     input.push_back(StrTendril::from_slice(html));
@@ -124,7 +133,9 @@ impl Written {
             TagKind::StartTag => {
                 self.start(name, tag);
                 let raw = RAW.iter().find(|(raw, _)| *raw == name);
-                raw.map_or(TokenSinkResult::Continue, |(_, kind)| TokenSinkResult::RawData(*kind))
+                raw.map_or(TokenSinkResult::Continue, |(_, kind)| {
+                    TokenSinkResult::RawData(*kind)
+                })
             }
             TagKind::EndTag => {
                 self.end(name);
@@ -145,7 +156,9 @@ impl Written {
             return;
         }
         self.tags += 1;
-        if UNWRAPPED.contains(&name) || self.tags > MOST_TAGS || !name.bytes().all(|byte| byte.is_ascii_alphanumeric())
+        if UNWRAPPED.contains(&name)
+            || self.tags > MOST_TAGS
+            || !name.bytes().all(|byte| byte.is_ascii_alphanumeric())
         {
             return;
         }
@@ -155,7 +168,8 @@ impl Written {
             return;
         }
         let repeated = |name: &str| REPEATED.contains(&name);
-        if repeated(name) && self.open.iter().filter(|open| repeated(open)).count() >= MOST_REPEATED {
+        if repeated(name) && self.open.iter().filter(|open| repeated(open)).count() >= MOST_REPEATED
+        {
             return;
         }
         self.out.push('<');
@@ -163,7 +177,8 @@ impl Written {
         for attribute in &tag.attrs {
             let (own, value): (&str, &str) = (&attribute.name.local, &attribute.value);
             // The class of a piece of code names its language.
-            let tells = KEPT.contains(&own) && (!repeated(name) || own == "class" && name == "code");
+            let tells =
+                KEPT.contains(&own) && (!repeated(name) || own == "class" && name == "code");
             if tells && value.len() <= LONGEST_VALUE {
                 self.out.push(' ');
                 self.out.push_str(own);
@@ -229,17 +244,27 @@ mod tests {
     fn scripts_forms_and_comments_go_and_text_stays() {
         let html = "<p onclick=x>a<script>if (a < b) '</p>'</script>b<!-- c --><form><b class=x>d</b></form>&lt;e&gt;";
         assert_eq!(clean(html), "<p>ab<b>d</b>&lt;e&gt;</p>");
-        assert_eq!(clean("<svg><g/><svg/></svg><p>x</p><select><option>y</select>"), "<p>x</p>");
+        assert_eq!(
+            clean("<svg><g/><svg/></svg><p>x</p><select><option>y</select>"),
+            "<p>x</p>"
+        );
         assert_eq!(
             clean("<title>a <b> c</title><code class='language-rust' id=q>x</code>"),
             "<title>a &lt;b&gt; c</title><code class=\"language-rust\">x</code>"
         );
-        assert_eq!(clean("<a href='/x\"y' style='z'>l</a></div><i>"), "<a href=\"/x&quot;y\">l</a><i></i>");
+        assert_eq!(
+            clean("<a href='/x\"y' style='z'>l</a></div><i>"),
+            "<a href=\"/x&quot;y\">l</a><i></i>"
+        );
     }
 
     #[test]
     fn depth_and_number_are_bounded() {
-        let deep = clean(&format!("{}x{}", "<div>".repeat(10_000), "</div>".repeat(10_000)));
+        let deep = clean(&format!(
+            "{}x{}",
+            "<div>".repeat(10_000),
+            "</div>".repeat(10_000)
+        ));
         assert_eq!(deep.matches("<div>").count(), DEEPEST);
         assert!(deep.contains('x') && deep.ends_with("</div>"));
         let many = clean(&"<p>x</p>".repeat(100_000));

@@ -64,7 +64,9 @@ pub struct Service {
 
 impl std::fmt::Debug for Service {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Service").field("base_url", &self.base_url).finish_non_exhaustive()
+        f.debug_struct("Service")
+            .field("base_url", &self.base_url)
+            .finish_non_exhaustive()
     }
 }
 
@@ -100,25 +102,43 @@ struct Inner {
 impl Web {
     /// The web under these settings.
     pub fn new(mut settings: WebSettings) -> Self {
-        let client = Client::new(settings.names.take(), &settings.allow_private_hosts, settings.max_bytes);
+        let client = Client::new(
+            settings.names.take(),
+            &settings.allow_private_hosts,
+            settings.max_bytes,
+        );
         let hosts = Mutex::new(std::mem::take(&mut settings.allow_hosts));
-        Self { inner: Arc::new(Inner { client, settings, hosts, under_way: UnderWay::default() }) }
+        Self {
+            inner: Arc::new(Inner {
+                client,
+                settings,
+                hosts,
+                under_way: UnderWay::default(),
+            }),
+        }
     }
 
     /// What it risks to reach these.
     pub(crate) fn risk(&self, urls: &[Url], doing: &str) -> Risk {
         let asked = self.asked(urls);
-        let why = match asked.iter().any(|url| self.inner.client.evident(url) == Reach::Private) {
+        let why = match asked
+            .iter()
+            .any(|url| self.inner.client.evident(url) == Reach::Private)
+        {
             true => "a private address",
             false => "the network is off",
         };
         match (asked.as_slice(), urls) {
             ([], []) => Risk::Harmless,
             ([], _) if urls.iter().all(|url| self.has_rule(url)) => Risk::Harmless,
-            ([], _) => Risk::Guarded { reason: format!("{doing} {}", in_one_line(urls)) },
+            ([], _) => Risk::Guarded {
+                reason: format!("{doing} {}", in_one_line(urls)),
+            },
             (asked, _) => {
                 let asked: Vec<Url> = asked.iter().map(|url| (*url).clone()).collect();
-                Risk::Ask { reason: format!("{doing} {} ({why})", in_one_line(&asked)) }
+                Risk::Ask {
+                    reason: format!("{doing} {} ({why})", in_one_line(&asked)),
+                }
             }
         }
     }
@@ -126,13 +146,17 @@ impl Web {
     /// The same where what was allowed for reading does not count.
     pub(crate) fn risk_without_rules(&self, urls: &[Url], doing: &str) -> Risk {
         match self.risk(urls, doing) {
-            Risk::Harmless if urls.is_empty() || urls.iter().any(|url| self.refuse_nobodys(url).is_err()) => {
+            Risk::Harmless
+                if urls.is_empty() || urls.iter().any(|url| self.refuse_nobodys(url).is_err()) =>
+            {
                 Risk::Harmless
             }
-            Risk::Harmless if !self.inner.settings.network => {
-                Risk::Ask { reason: format!("{doing} {} (the network is off)", in_one_line(urls)) }
-            }
-            Risk::Harmless => Risk::Guarded { reason: format!("{doing} {}", in_one_line(urls)) },
+            Risk::Harmless if !self.inner.settings.network => Risk::Ask {
+                reason: format!("{doing} {} (the network is off)", in_one_line(urls)),
+            },
+            Risk::Harmless => Risk::Guarded {
+                reason: format!("{doing} {}", in_one_line(urls)),
+            },
             risk => risk,
         }
     }
@@ -146,7 +170,10 @@ impl Web {
     pub(crate) fn preview(&self, urls: &[Url], view: String) -> Preview {
         let hosts = self.hosts_of(urls);
         let rule = (!hosts.is_empty()).then(|| format!("requests to {}", hosts.join(", ")));
-        Preview { view: Some(View::Addresses(view)), rule }
+        Preview {
+            view: Some(View::Addresses(view)),
+            rule,
+        }
     }
 
     /// What "for this script" covers: the same hosts.
@@ -157,7 +184,11 @@ impl Web {
     /// Remembers that these hosts need no question.
     pub(crate) fn allow_always(&self, urls: &[Url]) {
         for host in self.hosts_of(urls) {
-            let mut hosts = self.inner.hosts.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut hosts = self
+                .inner
+                .hosts
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
             if !hosts.contains(&host) {
                 hosts.push(host.clone());
                 drop(hosts);
@@ -177,9 +208,10 @@ impl Web {
     /// Refuses what is nobody's business. A private address that was asked for by name is somebody's.
     pub(crate) fn refuse_nobodys(&self, url: &Url) -> Result<(), ToolError> {
         match self.inner.client.evident(url) {
-            Reach::Never if !self.is_trusted(url) => {
-                Err(ToolError::new(format!("{} is not fetched: no public address", shown(url))))
-            }
+            Reach::Never if !self.is_trusted(url) => Err(ToolError::new(format!(
+                "{} is not fetched: no public address",
+                shown(url)
+            ))),
             _ => Ok(()),
         }
     }
@@ -190,13 +222,17 @@ impl Web {
         let same = address::same_site(&first, &next) && from.host_str().is_some();
         let (from, to_shown) = (shown(from), shown(to));
         if self.inner.client.evident(to) != Reach::Public && !self.is_trusted(to) && first != next {
-            return Err(ToolError::new(format!("{from} sends us on to {to_shown}, a private address: not followed")));
+            return Err(ToolError::new(format!(
+                "{from} sends us on to {to_shown}, a private address: not followed"
+            )));
         }
         if same || self.is_free(to) {
             return Ok(());
         }
-        Err(ToolError::new(format!("{from} sends us on to {to_shown}, another host: not followed unasked"))
-            .suggest(format!("fetchUrl({{ urls: \"{to_shown}\" }}) asks for it")))
+        Err(ToolError::new(format!(
+            "{from} sends us on to {to_shown}, another host: not followed unasked"
+        ))
+        .suggest(format!("fetchUrl({{ urls: \"{to_shown}\" }}) asks for it")))
     }
 
     /// Runs until it is done, told to stop, or too late.
@@ -220,30 +256,48 @@ impl Web {
         let limit = limit.unwrap_or(self.inner.settings.timeout);
         tokio::time::timeout(limit, work).await.unwrap_or_else(|_| {
             let seconds = limit.as_secs_f64();
-            Err(ToolError::new(format!("no whole answer within {seconds} s")).retryable().outcome_unknown())
+            Err(
+                ToolError::new(format!("no whole answer within {seconds} s"))
+                    .retryable()
+                    .outcome_unknown(),
+            )
         })
     }
 
     /// Those a person is asked for.
     fn asked<'a>(&self, urls: &'a [Url]) -> Vec<&'a Url> {
-        urls.iter().filter(|url| !self.is_free(url) && self.refuse_nobodys(url).is_ok()).collect()
+        urls.iter()
+            .filter(|url| !self.is_free(url) && self.refuse_nobodys(url).is_ok())
+            .collect()
     }
 
     fn hosts_of(&self, urls: &[Url]) -> Vec<String> {
         let asked = self.asked(urls);
-        let all: Vec<&Url> = if asked.is_empty() { urls.iter().collect() } else { asked };
+        let all: Vec<&Url> = if asked.is_empty() {
+            urls.iter().collect()
+        } else {
+            asked
+        };
         let hosts: BTreeSet<String> = all.into_iter().map(address::host).collect();
         hosts.into_iter().collect()
     }
 
     fn has_rule(&self, url: &Url) -> bool {
-        let hosts = self.inner.hosts.lock().unwrap_or_else(PoisonError::into_inner);
+        let hosts = self
+            .inner
+            .hosts
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         address::listed(&hosts, url)
     }
 
     fn is_trusted(&self, url: &Url) -> bool {
         let trusted = &self.inner.settings.allow_private_hosts;
-        url.host_str().is_some_and(|host| trusted.iter().any(|trusted| trusted.eq_ignore_ascii_case(host)))
+        url.host_str().is_some_and(|host| {
+            trusted
+                .iter()
+                .any(|trusted| trusted.eq_ignore_ascii_case(host))
+        })
     }
 }
 

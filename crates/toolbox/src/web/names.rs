@@ -21,7 +21,13 @@ pub(crate) struct SystemNames;
 
 impl Names for SystemNames {
     fn resolve(&self, name: String) -> BoxFuture<'static, std::io::Result<Vec<IpAddr>>> {
-        async move { Ok(tokio::net::lookup_host((name, 0)).await?.map(|address| address.ip()).collect()) }.boxed()
+        async move {
+            Ok(tokio::net::lookup_host((name, 0))
+                .await?
+                .map(|address| address.ip())
+                .collect())
+        }
+        .boxed()
     }
 }
 
@@ -48,9 +54,21 @@ impl Guarded {
     /// The addresses a name may be reached at.
     pub(crate) async fn look_up(&self, name: &str) -> Result<Vec<IpAddr>, NameError> {
         let owned = || name.to_owned();
-        let all = self.names.resolve(owned()).await.map_err(|error| NameError::Unknown { name: owned(), error })?;
-        let Some(first) = all.first().copied() else { return Err(NameError::Nothing { name: owned() }) };
-        let trusted = self.trusted.iter().any(|trusted| trusted.eq_ignore_ascii_case(name));
+        let all = self
+            .names
+            .resolve(owned())
+            .await
+            .map_err(|error| NameError::Unknown {
+                name: owned(),
+                error,
+            })?;
+        let Some(first) = all.first().copied() else {
+            return Err(NameError::Nothing { name: owned() });
+        };
+        let trusted = self
+            .trusted
+            .iter()
+            .any(|trusted| trusted.eq_ignore_ascii_case(name));
         let may = |ip: &IpAddr| match reach(*ip) {
             _ if trusted => true,
             Reach::Public => !is_this_machine(name),
@@ -60,7 +78,10 @@ impl Guarded {
         };
         let reachable: Vec<IpAddr> = all.into_iter().filter(may).collect();
         if reachable.is_empty() {
-            return Err(NameError::Private { name: owned(), address: first });
+            return Err(NameError::Private {
+                name: owned(),
+                address: first,
+            });
         }
         Ok(reachable)
     }

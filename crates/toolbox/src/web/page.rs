@@ -33,27 +33,61 @@ pub(crate) enum Body {
 
 /// Makes a body readable. Takes its time with large ones.
 pub(crate) fn readable(content_type: &str, body: Vec<u8>, url: &str) -> Page {
-    let declared = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
-    let media_type = if declared.is_empty() { sniff(&body).to_owned() } else { declared };
+    let declared = content_type
+        .split(';')
+        .next()
+        .unwrap_or_default()
+        .trim()
+        .to_ascii_lowercase();
+    let media_type = if declared.is_empty() {
+        sniff(&body).to_owned()
+    } else {
+        declared
+    };
     if is_html(&media_type) {
         let mut text = decode(content_type, &body, PrescanFor::Html);
         text.truncate(text.floor_char_boundary(MAX_HTML));
         let (title, text) = markdown(&text, url);
-        return Page { title, media_type: "text/markdown".to_owned(), body: Body::Text(text) };
+        return Page {
+            title,
+            media_type: "text/markdown".to_owned(),
+            body: Body::Text(text),
+        };
     }
     if is_text(&media_type) {
         let text = decode(content_type, &body, PrescanFor::Nothing);
-        return Page { title: name_of(url), media_type, body: Body::Text(text) };
+        return Page {
+            title: name_of(url),
+            media_type,
+            body: Body::Text(text),
+        };
     }
-    Page { title: name_of(url), media_type, body: Body::Bytes(body) }
+    Page {
+        title: name_of(url),
+        media_type,
+        body: Body::Bytes(body),
+    }
 }
 
 /// A body as text, if it is one.
 pub(crate) fn text_of(content_type: &str, body: &[u8]) -> Option<String> {
-    let declared = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
-    let media_type = if declared.is_empty() { sniff(body).to_owned() } else { declared };
+    let declared = content_type
+        .split(';')
+        .next()
+        .unwrap_or_default()
+        .trim()
+        .to_ascii_lowercase();
+    let media_type = if declared.is_empty() {
+        sniff(body).to_owned()
+    } else {
+        declared
+    };
     let html = is_html(&media_type);
-    let prescan = if html { PrescanFor::Html } else { PrescanFor::Nothing };
+    let prescan = if html {
+        PrescanFor::Html
+    } else {
+        PrescanFor::Nothing
+    };
     (html || is_text(&media_type)).then(|| decode(content_type, body, prescan))
 }
 
@@ -62,8 +96,19 @@ fn is_html(media_type: &str) -> bool {
 }
 
 fn is_text(media_type: &str) -> bool {
-    const TEXT: &[&str] =
-        &["json", "xml", "javascript", "ecmascript", "x-ndjson", "yaml", "x-yaml", "toml", "sql", "graphql", "x-sh"];
+    const TEXT: &[&str] = &[
+        "json",
+        "xml",
+        "javascript",
+        "ecmascript",
+        "x-ndjson",
+        "yaml",
+        "x-yaml",
+        "toml",
+        "sql",
+        "graphql",
+        "x-sh",
+    ];
     let (kind, subtype) = media_type.split_once('/').unwrap_or_default();
     kind == "text"
         || kind == "application" && TEXT.contains(&subtype)
@@ -74,7 +119,9 @@ fn is_text(media_type: &str) -> bool {
 /// What a body seems to be where nobody says.
 fn sniff(body: &[u8]) -> &'static str {
     let start = &body[..body.len().min(512)];
-    let text = String::from_utf8_lossy(start).trim_start().to_ascii_lowercase();
+    let text = String::from_utf8_lossy(start)
+        .trim_start()
+        .to_ascii_lowercase();
     if text.starts_with("<!doctype html") || text.starts_with("<html") {
         "text/html"
     } else if body.contains(&0) || std::str::from_utf8(body).is_err() {
@@ -94,8 +141,14 @@ enum PrescanFor {
 fn decode(content_type: &str, body: &[u8], prescan: PrescanFor) -> String {
     let said = Encoding::for_bom(body).map(|(encoding, _)| encoding);
     let said = said.or_else(|| charset(content_type.as_bytes()));
-    let within = || (prescan == PrescanFor::Html).then(|| charset(&body[..body.len().min(PRESCAN)])).flatten();
-    let encoding = said.or_else(within).unwrap_or_else(|| if is_utf8(body) { UTF_8 } else { WINDOWS_1252 });
+    let within = || {
+        (prescan == PrescanFor::Html)
+            .then(|| charset(&body[..body.len().min(PRESCAN)]))
+            .flatten()
+    };
+    let encoding = said
+        .or_else(within)
+        .unwrap_or_else(|| if is_utf8(body) { UTF_8 } else { WINDOWS_1252 });
     encoding.decode(body).0.into_owned()
 }
 
@@ -112,24 +165,49 @@ fn is_utf8(body: &[u8]) -> bool {
 fn charset(text: &[u8]) -> Option<&'static Encoding> {
     let lower = text.to_ascii_lowercase();
     let at = lower.windows(7).position(|window| window == b"charset")? + 7;
-    let rest = lower[at..].trim_ascii_start().strip_prefix(b"=")?.trim_ascii_start();
-    let rest = rest.strip_prefix(b"\"").or_else(|| rest.strip_prefix(b"'")).unwrap_or(rest);
-    let label =
-        rest.split(|&byte| matches!(byte, b'"' | b'\'' | b';' | b'>' | b'/') || byte.is_ascii_whitespace()).next()?;
+    let rest = lower[at..]
+        .trim_ascii_start()
+        .strip_prefix(b"=")?
+        .trim_ascii_start();
+    let rest = rest
+        .strip_prefix(b"\"")
+        .or_else(|| rest.strip_prefix(b"'"))
+        .unwrap_or(rest);
+    let label = rest
+        .split(|&byte| {
+            matches!(byte, b'"' | b'\'' | b';' | b'>' | b'/') || byte.is_ascii_whitespace()
+        })
+        .next()?;
     Encoding::for_label(label)
 }
 
 /// Title and text of a page: its article where it has one, else all of it.
 fn markdown(html: &str, url: &str) -> (String, String) {
     let html = clean(html);
-    let config =
-        Config { text_mode: TextMode::Markdown, keep_classes: true, disable_json_ld: true, ..Config::default() };
-    let article = Readability::new(html.as_str(), Some(url), Some(config)).ok().and_then(|mut page| page.parse().ok());
-    let title = article.as_ref().map(|article| article.title.trim()).filter(|title| !title.is_empty());
-    let title = title.map_or_else(|| title_of(&html).unwrap_or_else(|| name_of(url)), str::to_owned);
+    let config = Config {
+        text_mode: TextMode::Markdown,
+        keep_classes: true,
+        disable_json_ld: true,
+        ..Config::default()
+    };
+    let article = Readability::new(html.as_str(), Some(url), Some(config))
+        .ok()
+        .and_then(|mut page| page.parse().ok());
+    let title = article
+        .as_ref()
+        .map(|article| article.title.trim())
+        .filter(|title| !title.is_empty());
+    let title = title.map_or_else(
+        || title_of(&html).unwrap_or_else(|| name_of(url)),
+        str::to_owned,
+    );
     let text = article.map(|article| article.text_content.to_string());
     let text = text.filter(|text| text.chars().count() >= SHORTEST_ARTICLE);
-    let text = text.unwrap_or_else(|| dom_query::Document::from(html.as_str()).md(None).to_string());
+    let text = text.unwrap_or_else(|| {
+        dom_query::Document::from(html.as_str())
+            .md(None)
+            .to_string()
+    });
     (title.chars().take(LONGEST_TITLE).collect(), tidy(&text))
 }
 
@@ -142,9 +220,18 @@ fn title_of(html: &str) -> Option<String> {
 
 /// What an address ends with, for what has no title.
 fn name_of(url: &str) -> String {
-    let Ok(url) = reqwest::Url::parse(url) else { return url.to_owned() };
-    let last = url.path_segments().and_then(|mut parts| parts.next_back()).filter(|part| !part.is_empty());
-    last.or(url.host_str()).unwrap_or_default().chars().take(LONGEST_TITLE).collect()
+    let Ok(url) = reqwest::Url::parse(url) else {
+        return url.to_owned();
+    };
+    let last = url
+        .path_segments()
+        .and_then(|mut parts| parts.next_back())
+        .filter(|part| !part.is_empty());
+    last.or(url.host_str())
+        .unwrap_or_default()
+        .chars()
+        .take(LONGEST_TITLE)
+        .collect()
 }
 
 /// Without trailing spaces and with one empty line at a time.
@@ -167,7 +254,13 @@ mod tests {
     use super::*;
 
     fn text(content_type: &str, body: &[u8]) -> String {
-        match readable(content_type, body.to_vec(), "https://example.com/dir/name.txt").body {
+        match readable(
+            content_type,
+            body.to_vec(),
+            "https://example.com/dir/name.txt",
+        )
+        .body
+        {
             Body::Text(text) => text,
             Body::Bytes(_) => panic!("no text"),
         }
@@ -176,26 +269,59 @@ mod tests {
     #[test]
     fn characters_are_decoded_as_told_in_the_right_order() {
         assert_eq!(text("text/plain; charset=iso-8859-1", b"caf\xe9"), "café");
-        assert_eq!(text("text/plain; charset=\"Shift_JIS\"", b"\x93\xfa\x96\x7b"), "日本");
+        assert_eq!(
+            text("text/plain; charset=\"Shift_JIS\"", b"\x93\xfa\x96\x7b"),
+            "日本"
+        );
         assert_eq!(text("text/plain", "café".as_bytes()), "café");
-        assert_eq!(text("text/plain", b"caf\xe9"), "café", "what is not UTF-8 is as browsers take it");
-        assert_eq!(text("text/plain; charset=latin1", b"\xef\xbb\xbfcaf\xc3\xa9"), "café", "the first bytes know best");
+        assert_eq!(
+            text("text/plain", b"caf\xe9"),
+            "café",
+            "what is not UTF-8 is as browsers take it"
+        );
+        assert_eq!(
+            text("text/plain; charset=latin1", b"\xef\xbb\xbfcaf\xc3\xa9"),
+            "café",
+            "the first bytes know best"
+        );
         assert_eq!(text("text/plain", b"\xff\xfec\0a\0f\0\xe9\0"), "café");
-        assert_eq!(text("text/html", b"<meta charset=koi8-r><p>\xd0\xd2\xc9\xd7\xc5\xd4</p>"), "привет");
+        assert_eq!(
+            text(
+                "text/html",
+                b"<meta charset=koi8-r><p>\xd0\xd2\xc9\xd7\xc5\xd4</p>"
+            ),
+            "привет"
+        );
         let equiv = b"<meta http-equiv=Content-Type content='text/html; charset=windows-1251'><p>\xcf\xf0\xe8</p>";
         assert_eq!(text("text/html", equiv), "При");
-        assert_eq!(text("text/html; charset=utf-8", "<meta charset=koi8-r><p>é</p>".as_bytes()), "é");
+        assert_eq!(
+            text(
+                "text/html; charset=utf-8",
+                "<meta charset=koi8-r><p>é</p>".as_bytes()
+            ),
+            "é"
+        );
         assert_eq!(text("text/plain; charset=nonsense", "é".as_bytes()), "é");
     }
 
     #[test]
     fn what_is_no_text_stays_bytes() {
-        let page = readable("image/png", vec![0x89, b'P', 0, 1], "https://example.com/a/logo.png?x=1");
-        assert_eq!((page.title.as_str(), page.media_type.as_str()), ("logo.png", "image/png"));
+        let page = readable(
+            "image/png",
+            vec![0x89, b'P', 0, 1],
+            "https://example.com/a/logo.png?x=1",
+        );
+        assert_eq!(
+            (page.title.as_str(), page.media_type.as_str()),
+            ("logo.png", "image/png")
+        );
         assert_eq!(page.body, Body::Bytes(vec![0x89, b'P', 0, 1]));
         let kind = |body: &[u8]| readable("", body.to_vec(), "https://example.com/").media_type;
         assert_eq!(kind(b" <!DOCTYPE HTML><p>x"), "text/markdown");
-        assert_eq!((kind(b"plain").as_str(), kind(b"\0\x01").as_str()), ("text/plain", "application/octet-stream"));
+        assert_eq!(
+            (kind(b"plain").as_str(), kind(b"\0\x01").as_str()),
+            ("text/plain", "application/octet-stream")
+        );
         assert_eq!(text("application/problem+json", b"{}"), "{}");
     }
 
@@ -203,8 +329,18 @@ mod tests {
     fn hostile_pages_are_readable_in_bounded_time_and_memory() {
         let unclosed = "<b id=1><blockquote><ul><li><a href=x><p><code class=c>".repeat(40_000);
         let tables = "<table><tr><td><table><td>".repeat(40_000);
-        let paragraphs = format!("{}{}", "<p><i><code class=x>".repeat(50), "</p><p>x".repeat(200_000));
-        for html in [unclosed, tables, paragraphs, "<".repeat(1 << 18), "<div>".repeat(300_000)] {
+        let paragraphs = format!(
+            "{}{}",
+            "<p><i><code class=x>".repeat(50),
+            "</p><p>x".repeat(200_000)
+        );
+        for html in [
+            unclosed,
+            tables,
+            paragraphs,
+            "<".repeat(1 << 18),
+            "<div>".repeat(300_000),
+        ] {
             let page = readable("text/html", html.into_bytes(), "https://example.com/");
             assert!(matches!(page.body, Body::Text(_)));
         }

@@ -68,13 +68,16 @@ impl Web {
             let turn = self.inner.under_way.of(url);
             // Where another call fetches it, that one's page is what we want.
             let _turn = turn.lock().await;
-            let remembered = self.inner.client.evident(url) == Reach::Public && freshness == Freshness::OfToday;
+            let remembered =
+                self.inner.client.evident(url) == Reach::Public && freshness == Freshness::OfToday;
             if remembered && let Some(document) = look_up(cabinet, url).await? {
                 return Ok(Got::from(document));
             }
             let page = match &self.inner.settings.firecrawl {
                 // What others cannot see is none of their business.
-                Some(firecrawl) if self.inner.client.evident(url) == Reach::Public && !self.is_trusted(url) => {
+                Some(firecrawl)
+                    if self.inner.client.evident(url) == Reach::Public && !self.is_trusted(url) =>
+                {
                     self.inner.client.refuse_private_names(url).await?;
                     self.scraped(firecrawl, url).await?
                 }
@@ -92,21 +95,30 @@ impl Web {
 
     async fn direct(&self, url: &Url) -> Result<Page, ToolError> {
         let may = |from: &Url, to: &Url| self.may_be_sent(from, to);
-        let answered = self.inner.client.follow(Ask::page(url.clone()), may).await?;
+        let answered = self
+            .inner
+            .client
+            .follow(Ask::page(url.clone()), may)
+            .await?;
         if !answered.status.is_success() {
             return Err(refused(&answered));
         }
         let megabytes = self.inner.client.max_bytes as f64 / f64::from(1 << 20);
         blocking(move || {
             let cut = answered.cut;
-            let (content_type, url) = (answered.content_type().to_owned(), answered.url.to_string());
+            let (content_type, url) =
+                (answered.content_type().to_owned(), answered.url.to_string());
             let mut page = readable(&content_type, answered.body, &url);
             match &mut page.body {
                 Body::Bytes(_) if cut => {
-                    return Err(ToolError::new(format!("{url} is larger than {megabytes} MB"))
-                        .suggest("the setting `web.max_mb` allows more"));
+                    return Err(
+                        ToolError::new(format!("{url} is larger than {megabytes} MB"))
+                            .suggest("the setting `web.max_mb` allows more"),
+                    );
                 }
-                Body::Text(text) if cut => text.push_str(&format!("\n\n[cut here: more than {megabytes} MB]")),
+                Body::Text(text) if cut => {
+                    text.push_str(&format!("\n\n[cut here: more than {megabytes} MB]"))
+                }
                 _ => {}
             }
             Ok(page)
@@ -121,24 +133,45 @@ impl Web {
         let data = &answer["data"];
         let status = data["metadata"]["statusCode"].as_u64().unwrap_or(200);
         if answer["success"] == json!(false) || !(200..300).contains(&status) {
-            let why = answer["error"].as_str().or(data["metadata"]["error"].as_str());
+            let why = answer["error"]
+                .as_str()
+                .or(data["metadata"]["error"].as_str());
             let why = why.map_or_else(|| format!("the page answered {status}"), str::to_owned);
-            return Err(ToolError::new(format!("Firecrawl could not fetch {}: {why}", shown(url))));
+            return Err(ToolError::new(format!(
+                "Firecrawl could not fetch {}: {why}",
+                shown(url)
+            )));
         }
         let Some(text) = data["markdown"].as_str() else {
-            return Err(ToolError::new(format!("Firecrawl's answer for {} has no Markdown", shown(url))));
+            return Err(ToolError::new(format!(
+                "Firecrawl's answer for {} has no Markdown",
+                shown(url)
+            )));
         };
         let title = match &data["metadata"]["title"] {
             Value::String(title) => title.as_str(),
             Value::Array(titles) => titles.first().and_then(Value::as_str).unwrap_or_default(),
             _ => "",
         };
-        let title = if title.trim().is_empty() { shown(url) } else { title.trim().chars().take(200).collect() };
-        Ok(Page { title, media_type: "text/markdown".to_owned(), body: Body::Text(text.to_owned()) })
+        let title = if title.trim().is_empty() {
+            shown(url)
+        } else {
+            title.trim().chars().take(200).collect()
+        };
+        Ok(Page {
+            title,
+            media_type: "text/markdown".to_owned(),
+            body: Body::Text(text.to_owned()),
+        })
     }
 
     /// Asks a service, with its key, and reads its answer as JSON.
-    pub(super) async fn asked_of(&self, service: &Service, resource: &str, body: &Value) -> Result<Value, ToolError> {
+    pub(super) async fn asked_of(
+        &self,
+        service: &Service,
+        resource: &str,
+        body: &Value,
+    ) -> Result<Value, ToolError> {
         let mut headers = HeaderMap::new();
         let mut key = HeaderValue::from_str(&format!("Bearer {}", service.key.trim()))
             .map_err(|_| ToolError::new("the service's key has characters no key may have"))?;
@@ -146,13 +179,23 @@ impl Web {
         headers.insert("authorization", key);
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         let url = endpoint(&service.base_url, resource)?;
-        let ask = Ask { method: reqwest::Method::POST, url, headers, body: body.to_string().into_bytes() };
+        let ask = Ask {
+            method: reqwest::Method::POST,
+            url,
+            headers,
+            body: body.to_string().into_bytes(),
+        };
         answer(self.inner.client.exchange(Peer::Service, ask).await?)
     }
 
     /// Asks a service that wants no key.
     pub(super) async fn got_from(&self, url: Url) -> Result<Value, ToolError> {
-        let ask = Ask { method: reqwest::Method::GET, url, headers: HeaderMap::new(), body: Vec::new() };
+        let ask = Ask {
+            method: reqwest::Method::GET,
+            url,
+            headers: HeaderMap::new(),
+            body: Vec::new(),
+        };
         answer(self.inner.client.exchange(Peer::Service, ask).await?)
     }
 }
@@ -169,15 +212,25 @@ fn answer(answered: Answered) -> Result<Value, ToolError> {
     let host = super::address::host(&answered.url);
     let value: Option<Value> = serde_json::from_slice(&answered.body).ok();
     if answered.status.is_success() {
-        return value.ok_or_else(|| ToolError::new(format!("{host} answered with something that is no JSON")));
+        return value.ok_or_else(|| {
+            ToolError::new(format!("{host} answered with something that is no JSON"))
+        });
     }
     let told = value.as_ref().and_then(|value| {
         let error = &value["error"];
-        error["message"].as_str().or(error.as_str()).or(value["message"].as_str()).or(value["detail"].as_str())
+        error["message"]
+            .as_str()
+            .or(error.as_str())
+            .or(value["message"].as_str())
+            .or(value["detail"].as_str())
     });
     let mut error = refused(&answered);
     if let Some(told) = told {
-        error.message = format!("{}: {}", error.message, told.chars().take(300).collect::<String>());
+        error.message = format!(
+            "{}: {}",
+            error.message,
+            told.chars().take(300).collect::<String>()
+        );
     }
     Err(match answered.status.as_u16() {
         401 => error.suggest("check its key"),
@@ -187,8 +240,14 @@ fn answer(answered: Answered) -> Result<Value, ToolError> {
 
 /// An answer that is none.
 fn refused(answered: &Answered) -> ToolError {
-    let mut error = ToolError::new(format!("{} answered {}", shown(&answered.url), answered.status));
-    error.metadata.insert("status".to_owned(), json!(answered.status.as_u16()));
+    let mut error = ToolError::new(format!(
+        "{} answered {}",
+        shown(&answered.url),
+        answered.status
+    ));
+    error
+        .metadata
+        .insert("status".to_owned(), json!(answered.status.as_u16()));
     error.retryable = matches!(answered.status.as_u16(), 408 | 425 | 429 | 500..);
     error
 }
@@ -196,7 +255,12 @@ fn refused(answered: &Answered) -> ToolError {
 async fn look_up(cabinet: &Arc<dyn Cabinet>, url: &Url) -> Result<Option<Document>, ToolError> {
     let (cabinet, source) = (cabinet.clone(), url.to_string());
     // A cabinet that cannot be opened is as good as none.
-    blocking(move || Ok(cabinet.newest(DocumentKind::Page, &source, FRESH).unwrap_or_default())).await
+    blocking(move || {
+        Ok(cabinet
+            .newest(DocumentKind::Page, &source, FRESH)
+            .unwrap_or_default())
+    })
+    .await
 }
 
 async fn keep(cabinet: &Arc<dyn Cabinet>, url: &Url, page: Page) -> Result<Got, ToolError> {
@@ -206,21 +270,43 @@ async fn keep(cabinet: &Arc<dyn Cabinet>, url: &Url, page: Page) -> Result<Got, 
             Body::Text(text) => text.as_bytes(),
             Body::Bytes(bytes) => bytes,
         };
-        let (kind, title, media_type) = (DocumentKind::Page, page.title.as_str(), page.media_type.as_str());
+        let (kind, title, media_type) = (
+            DocumentKind::Page,
+            page.title.as_str(),
+            page.media_type.as_str(),
+        );
         let entry = cabinet
-            .keep(&NewDocument { kind, title, source: &source, media_type, content })
-            .map_err(|error| ToolError::new(format!("{source} was fetched and could not be kept: {error}")))?;
+            .keep(&NewDocument {
+                kind,
+                title,
+                source: &source,
+                media_type,
+                content,
+            })
+            .map_err(|error| {
+                ToolError::new(format!(
+                    "{source} was fetched and could not be kept: {error}"
+                ))
+            })?;
         let text = match page.body {
             Body::Text(text) => Some(text),
             Body::Bytes(_) => None,
         };
-        Ok(Got { entry, text, cached: false })
+        Ok(Got {
+            entry,
+            text,
+            cached: false,
+        })
     })
     .await
 }
 
 impl From<Document> for Got {
     fn from(document: Document) -> Self {
-        Self { entry: document.entry, text: String::from_utf8(document.content).ok(), cached: true }
+        Self {
+            entry: document.entry,
+            text: String::from_utf8(document.content).ok(),
+            cached: true,
+        }
     }
 }

@@ -8,7 +8,10 @@ pub struct Chance {
 
 impl Chance {
     pub fn new(seed: u64) -> Self {
-        Self { state: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15), crs: seed.is_multiple_of(2) }
+        Self {
+            state: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15),
+            crs: seed.is_multiple_of(2),
+        }
     }
 
     pub fn next(&mut self) -> u64 {

@@ -28,8 +28,20 @@ const NAMES: [&str; 14] = [
 ];
 
 /// Few words, so that lines repeat and places are not unique.
-const WORDS: [&str; 12] =
-    ["", "}", "{", "foo();", "    bar", "\tbaz", "return x;", "- list", "+ plus", "@@ -1 +1 @@", "-- ", "é – “x”"];
+const WORDS: [&str; 12] = [
+    "",
+    "}",
+    "{",
+    "foo();",
+    "    bar",
+    "\tbaz",
+    "return x;",
+    "- list",
+    "+ plus",
+    "@@ -1 +1 @@",
+    "-- ",
+    "é – “x”",
+];
 
 pub fn rounds(count: u64) {
     if Command::new("git").arg("--version").output().is_err() {
@@ -43,7 +55,10 @@ pub fn rounds(count: u64) {
         let old = chance.tree();
         let new = chance.edited(&old);
         // A patch is text: a diff that shows bytes which are not cannot be given.
-        let Some((diff, options)) = bench.diff(&mut chance, &old, &new).filter(|(diff, _)| !diff.is_empty()) else {
+        let Some((diff, options)) = bench
+            .diff(&mut chance, &old, &new)
+            .filter(|(diff, _)| !diff.is_empty())
+        else {
             continue;
         };
         let place = Place::new();
@@ -51,7 +66,11 @@ pub fn rounds(count: u64) {
             place.put(path, node);
         }
         let result = place.apply_long(json!({"patch": diff}));
-        assert!(result.is_ok(), "seed {seed} {options:?}: {}\n{diff}", result.unwrap_err());
+        assert!(
+            result.is_ok(),
+            "seed {seed} {options:?}: {}\n{diff}",
+            result.unwrap_err()
+        );
         let after: Tree = files(&place.tree()).into_iter().collect();
         assert_eq!(after, new, "seed {seed} {options:?}:\n{diff}");
         done += 1;
@@ -68,7 +87,9 @@ struct Bench {
 
 impl Bench {
     fn new() -> Self {
-        let bench = Self { repository: Place::new() };
+        let bench = Self {
+            repository: Place::new(),
+        };
         bench.git(&["init", "-q"]);
         bench.git(&["config", "core.autocrlf", "false"]);
         bench.git(&["config", "core.fileMode", "true"]);
@@ -83,7 +104,11 @@ impl Bench {
             .env("GIT_CONFIG_NOSYSTEM", "1")
             .output()
             .unwrap();
-        assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+        assert!(
+            output.status.success(),
+            "{args:?}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
         output.stdout
     }
 
@@ -101,7 +126,10 @@ impl Bench {
             self.repository.put(path, node);
         }
         self.git(&["add", "-A"]);
-        String::from_utf8(self.git(&["write-tree"])).unwrap().trim().to_owned()
+        String::from_utf8(self.git(&["write-tree"]))
+            .unwrap()
+            .trim()
+            .to_owned()
     }
 
     fn diff(&self, chance: &mut Chance, old: &Tree, new: &Tree) -> Option<(String, Vec<String>)> {
@@ -119,7 +147,12 @@ impl Bench {
             "--inter-hunk-context=2",
             "-W",
         ];
-        options.extend(possible.iter().filter(|_| chance.one_in(3)).map(|option| (*option).to_owned()));
+        options.extend(
+            possible
+                .iter()
+                .filter(|_| chance.one_in(3))
+                .map(|option| (*option).to_owned()),
+        );
         let quote = format!("core.quotePath={}", chance.one_in(2));
         let (old, new) = (self.record(old), self.record(new));
         let mut args = vec!["-c", &quote, "diff"];
@@ -147,7 +180,11 @@ impl Chance {
             2 => &[b"\r\n"],
             _ => &[b"\n", b"\r\n"],
         };
-        let size = if self.one_in(8) { 0 } else { self.between(1, 40) };
+        let size = if self.one_in(8) {
+            0
+        } else {
+            self.between(1, 40)
+        };
         let mut bytes = Vec::new();
         for line in 0..size {
             bytes.extend(self.line());
@@ -158,12 +195,19 @@ impl Chance {
             bytes.extend(endings[self.below(endings.len())]);
         }
         self.maybe_without_newline(&mut bytes);
-        Node::File { bytes, mode: if self.one_in(4) { 0o755 } else { 0o644 } }
+        Node::File {
+            bytes,
+            mode: if self.one_in(4) { 0o755 } else { 0o644 },
+        }
     }
 
     fn line(&mut self) -> Vec<u8> {
         let word = WORDS[self.below(WORDS.len())];
-        if self.one_in(2) { format!("{word} {}", self.below(30)).into_bytes() } else { word.as_bytes().to_vec() }
+        if self.one_in(2) {
+            format!("{word} {}", self.below(30)).into_bytes()
+        } else {
+            word.as_bytes().to_vec()
+        }
     }
 
     fn maybe_without_newline(&mut self, bytes: &mut Vec<u8>) {
@@ -180,7 +224,11 @@ impl Chance {
                 0 => _ = new.remove(path),
                 1 | 2 => {
                     let node = new.remove(path).unwrap();
-                    let node = if self.one_in(2) { self.slightly(node) } else { node };
+                    let node = if self.one_in(2) {
+                        self.slightly(node)
+                    } else {
+                        node
+                    };
                     new.insert(free, node);
                 }
                 3 => {
@@ -188,10 +236,26 @@ impl Chance {
                     new.insert(free, node);
                 }
                 4 => {
-                    let Node::File { bytes, mode } = node.clone() else { continue };
-                    new.insert(path.clone(), Node::File { bytes, mode: mode ^ 0o111 });
+                    let Node::File { bytes, mode } = node.clone() else {
+                        continue;
+                    };
+                    new.insert(
+                        path.clone(),
+                        Node::File {
+                            bytes,
+                            mode: mode ^ 0o111,
+                        },
+                    );
                 }
-                5 => _ = new.insert(path.clone(), Node::File { bytes: Vec::new(), mode: 0o644 }),
+                5 => {
+                    _ = new.insert(
+                        path.clone(),
+                        Node::File {
+                            bytes: Vec::new(),
+                            mode: 0o644,
+                        },
+                    )
+                }
                 6 => _ = new.insert(path.clone(), self.file()),
                 _ => {
                     let node = self.slightly(node.clone());
@@ -206,7 +270,10 @@ impl Chance {
         // Two files change places; a file becomes a folder.
         let names: Vec<PathBuf> = new.keys().cloned().collect();
         if names.len() > 1 && self.one_in(4) {
-            let (first, second) = (new.remove(&names[0]).unwrap(), new.remove(&names[1]).unwrap());
+            let (first, second) = (
+                new.remove(&names[0]).unwrap(),
+                new.remove(&names[1]).unwrap(),
+            );
             new.insert(names[0].clone(), second);
             new.insert(names[1].clone(), first);
         } else if self.one_in(8)
@@ -220,19 +287,34 @@ impl Chance {
 
     fn free_name(&mut self, tree: &Tree) -> PathBuf {
         let name = NAMES[self.below(NAMES.len())];
-        let path =
-            Path::new(name).with_file_name(format!("new {}", Path::new(name).display().to_string().replace('/', "_")));
-        if tree.contains_key(&path) { path.with_extension(self.next().to_string()) } else { path }
+        let path = Path::new(name).with_file_name(format!(
+            "new {}",
+            Path::new(name).display().to_string().replace('/', "_")
+        ));
+        if tree.contains_key(&path) {
+            path.with_extension(self.next().to_string())
+        } else {
+            path
+        }
     }
 
     /// The same file with a few lines changed.
     fn slightly(&mut self, node: Node) -> Node {
-        let Node::File { bytes, mode } = node else { return node };
-        let mut lines: Vec<Vec<u8>> = bytes.split_inclusive(|byte| *byte == b'\n').map(<[u8]>::to_vec).collect();
+        let Node::File { bytes, mode } = node else {
+            return node;
+        };
+        let mut lines: Vec<Vec<u8>> = bytes
+            .split_inclusive(|byte| *byte == b'\n')
+            .map(<[u8]>::to_vec)
+            .collect();
         for _ in 0..self.between(1, 4) {
             let at = self.below(lines.len() + 1);
             let mut line = self.line();
-            line.extend(if self.crs && self.one_in(4) { &b"\r\n"[..] } else { b"\n" });
+            line.extend(if self.crs && self.one_in(4) {
+                &b"\r\n"[..]
+            } else {
+                b"\n"
+            });
             match self.below(3) {
                 0 if at < lines.len() => _ = lines.remove(at),
                 1 if at < lines.len() => lines[at] = line,

@@ -25,7 +25,10 @@ pub enum Node {
 
 impl Node {
     pub fn text(text: &str) -> Self {
-        Self::File { bytes: text.as_bytes().to_vec(), mode: 0o644 }
+        Self::File {
+            bytes: text.as_bytes().to_vec(),
+            mode: 0o644,
+        }
     }
 
     pub fn with_mode(self, mode: u32) -> Self {
@@ -46,8 +49,13 @@ impl std::fmt::Debug for Node {
     }
 }
 
-static RUNTIME: LazyLock<Runtime> =
-    LazyLock::new(|| tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap());
+static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .unwrap()
+});
 
 pub struct Place {
     dir: TempDir,
@@ -58,7 +66,10 @@ impl Place {
     pub fn new() -> Self {
         // Not below /tmp, which may be written whatever the workspace is.
         let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-        Self { dir, policy: SandboxPolicy::WorkspaceWrite }
+        Self {
+            dir,
+            policy: SandboxPolicy::WorkspaceWrite,
+        }
     }
 
     pub fn path(&self, name: impl AsRef<Path>) -> PathBuf {
@@ -66,7 +77,13 @@ impl Place {
     }
 
     pub fn write(&self, name: &str, text: impl AsRef<[u8]>) {
-        self.put(Path::new(name), &Node::File { bytes: text.as_ref().to_vec(), mode: 0o644 });
+        self.put(
+            Path::new(name),
+            &Node::File {
+                bytes: text.as_ref().to_vec(),
+                mode: 0o644,
+            },
+        );
     }
 
     pub fn put(&self, name: &Path, node: &Node) {
@@ -109,7 +126,10 @@ impl Place {
     }
 
     pub fn error(&self, source: &str) -> String {
-        self.run(source).error.unwrap_or_else(|| panic!("no error: {source}")).message
+        self.run(source)
+            .error
+            .unwrap_or_else(|| panic!("no error: {source}"))
+            .message
     }
 
     /// Applies a patch from a script.
@@ -134,7 +154,9 @@ impl Place {
             gate: Default::default(),
         };
         let output = RUNTIME.block_on(registry.get("apply_patch").unwrap().tool.call(args, call));
-        output.map(|output| output.value).map_err(|error| error.message)
+        output
+            .map(|output| output.value)
+            .map_err(|error| error.message)
     }
 
     fn run(&self, source: &str) -> selvedge_protocol::ScriptToolCallOutput {
@@ -148,7 +170,9 @@ pub fn tree(root: &Path) -> Tree {
     let mut tree = Tree::new();
     let mut folders = vec![root.to_owned()];
     while let Some(folder) = folders.pop() {
-        let Ok(entries) = std::fs::read_dir(&folder) else { continue };
+        let Ok(entries) = std::fs::read_dir(&folder) else {
+            continue;
+        };
         for entry in entries {
             let path = entry.unwrap().path();
             let metadata = path.symlink_metadata().unwrap();
@@ -158,7 +182,10 @@ pub fn tree(root: &Path) -> Tree {
                 folders.push(path.clone());
                 Node::Folder
             } else {
-                Node::File { bytes: std::fs::read(&path).unwrap(), mode: metadata.permissions().mode() & 0o777 }
+                Node::File {
+                    bytes: std::fs::read(&path).unwrap(),
+                    mode: metadata.permissions().mode() & 0o777,
+                }
             };
             tree.insert(path.strip_prefix(root).unwrap().to_owned(), node);
         }

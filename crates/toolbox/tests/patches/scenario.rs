@@ -36,7 +36,11 @@ pub fn read(text: &str) -> Vec<Scenario> {
 
 fn one(text: &str) -> Scenario {
     let (name, body) = text.split_once('\n').unwrap();
-    let mut scenario = Scenario { name: name.to_owned(), args: json!({}), ..Scenario::default() };
+    let mut scenario = Scenario {
+        name: name.to_owned(),
+        args: json!({}),
+        ..Scenario::default()
+    };
     for part in format!("\n{body}").split("\n=== ").skip(1) {
         let (head, body) = part.split_once('\n').unwrap_or((part, ""));
         let (head, manner) = head.split_once(" (").unwrap_or((head, ""));
@@ -44,15 +48,35 @@ fn one(text: &str) -> Scenario {
         let manners: Vec<&str> = manner.trim_end_matches(')').split(", ").collect();
         let content = content(body, &manners);
         let text = || String::from_utf8(content.clone()).unwrap();
-        let mode = if manners.contains(&"755") { 0o755 } else { 0o644 };
+        let mode = if manners.contains(&"755") {
+            0o755
+        } else {
+            0o644
+        };
         let path = PathBuf::from(path);
         match what {
-            "input" => _ = scenario.input.insert(path, Node::File { bytes: content, mode }),
+            "input" => {
+                _ = scenario.input.insert(
+                    path,
+                    Node::File {
+                        bytes: content,
+                        mode,
+                    },
+                )
+            }
             "expected" if manners.contains(&"unchanged") => {
                 let same = scenario.input[&path].clone();
                 scenario.expected.insert(path, same);
             }
-            "expected" => _ = scenario.expected.insert(path, Node::File { bytes: content, mode }),
+            "expected" => {
+                _ = scenario.expected.insert(
+                    path,
+                    Node::File {
+                        bytes: content,
+                        mode,
+                    },
+                )
+            }
             "patch" => scenario.args["patch"] = json!(text()),
             "args" => {
                 let more: serde_json::Map<String, Value> = serde_json::from_str(&text()).unwrap();
@@ -74,7 +98,11 @@ fn content(body: &str, manners: &[&str]) -> Vec<u8> {
     if manners.contains(&"crlf") {
         text = text.replace('\n', "\r\n");
     }
-    if manners.contains(&"escaped") { unescape(&text) } else { text.into_bytes() }
+    if manners.contains(&"escaped") {
+        unescape(&text)
+    } else {
+        text.into_bytes()
+    }
 }
 
 fn unescape(text: &str) -> Vec<u8> {
@@ -111,10 +139,17 @@ impl Scenario {
         let fail = |what: String| Err(format!("{}: {what}", self.name));
         match &result {
             Ok(value) if self.error.is_empty() => {
-                if self.stdout.as_deref().is_some_and(|stdout| value["stdout"] != json!(stdout)) {
+                if self
+                    .stdout
+                    .as_deref()
+                    .is_some_and(|stdout| value["stdout"] != json!(stdout))
+                {
                     return fail(format!("says {}", value["stdout"]));
                 }
-                let files: Tree = after.into_iter().filter(|(_, node)| *node != Node::Folder).collect();
+                let files: Tree = after
+                    .into_iter()
+                    .filter(|(_, node)| *node != Node::Folder)
+                    .collect();
                 if files != self.expected {
                     return fail(format!("expected {:#?}\nfound {files:#?}", self.expected));
                 }
@@ -134,7 +169,9 @@ impl Scenario {
 impl Scenario {
     /// Applies the patch with a few lines spoilt: it may fail, but not break, and then leaves nothing behind.
     pub fn survives(&self, chance: &mut Chance) {
-        let Some(patch) = self.args["patch"].as_str() else { return };
+        let Some(patch) = self.args["patch"].as_str() else {
+            return;
+        };
         let mut lines: Vec<String> = patch.lines().map(str::to_owned).collect();
         for _ in 0..chance.between(1, 3) {
             let (at, other) = (chance.below(lines.len()), chance.below(lines.len()));
@@ -143,7 +180,12 @@ impl Scenario {
                 1 => lines.insert(at, lines[other].clone()),
                 2 => lines.swap(at, other),
                 3 => lines[at] = lines[at].chars().skip(1).collect(),
-                4 => lines[at] = lines[at].chars().map(|c| if c.is_ascii_digit() { '9' } else { c }).collect(),
+                4 => {
+                    lines[at] = lines[at]
+                        .chars()
+                        .map(|c| if c.is_ascii_digit() { '9' } else { c })
+                        .collect()
+                }
                 5 => lines[at].insert_str(0, ["+", "-", " ", "@@ ", "*** ", "\\"][chance.below(6)]),
                 _ => lines.truncate(at),
             }
@@ -159,8 +201,19 @@ impl Scenario {
         let mut args = self.args.clone();
         args["patch"] = json!(lines.join("\n"));
         if let Err(error) = place.apply_long(args) {
-            assert!(!error.contains("broke"), "{}: {error}\n{}", self.name, lines.join("\n"));
-            assert_eq!(place.tree(), before, "{}: {error}\n{}", self.name, lines.join("\n"));
+            assert!(
+                !error.contains("broke"),
+                "{}: {error}\n{}",
+                self.name,
+                lines.join("\n")
+            );
+            assert_eq!(
+                place.tree(),
+                before,
+                "{}: {error}\n{}",
+                self.name,
+                lines.join("\n")
+            );
         }
     }
 }

@@ -7,12 +7,14 @@ use std::sync::{Arc, Mutex};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use selvedge_protocol::{
-    Answer, ApprovalDecision, ApprovalPolicy, ApprovalRequest, CallRecord, ErrorCode, EventSink, Limits, SandboxPolicy,
+    Answer, ApprovalDecision, ApprovalPolicy, ApprovalRequest, CallRecord, ErrorCode, EventSink,
+    Limits, SandboxPolicy,
 };
 use selvedge_script::{Harness, RunOptions};
 use selvedge_toolbox::{CommandSettings, Toolbox, Workspace};
 use selvedge_tools::{
-    Approver, Orchestrator, Registry, Scope, ScopeLimits, ShellFlavour, StructuredCall, ToolRouter, ToolsConfig,
+    Approver, Orchestrator, Registry, Scope, ScopeLimits, ShellFlavour, StructuredCall, ToolRouter,
+    ToolsConfig,
 };
 use serde_json::Value;
 use tempfile::TempDir;
@@ -64,12 +66,18 @@ pub struct Person {
 
 impl Person {
     pub fn who_says(answer: Answer) -> Arc<Self> {
-        Arc::new(Self { answer: Some(answer), asked: Mutex::default() })
+        Arc::new(Self {
+            answer: Some(answer),
+            asked: Mutex::default(),
+        })
     }
 
     /// Somebody who never answers.
     pub fn silent() -> Arc<Self> {
-        Arc::new(Self { answer: None, asked: Mutex::default() })
+        Arc::new(Self {
+            answer: None,
+            asked: Mutex::default(),
+        })
     }
 }
 
@@ -108,7 +116,10 @@ impl Desk {
         }
         desk.write("outside/file.txt", "outside\n");
         // Its own secret: other desks stand beside it.
-        desk.write("private/journal", format!("hunter2 of {}\n", desk.path("").display()));
+        desk.write(
+            "private/journal",
+            format!("hunter2 of {}\n", desk.path("").display()),
+        );
         desk
     }
 
@@ -127,7 +138,8 @@ impl Desk {
 
     pub fn toolbox(&self) -> Toolbox {
         let (root, private) = (self.path(self.workspace), [self.path("private")]);
-        let workspace = Workspace::open_with(&root, self.sandbox, &private, &self.writable_too).unwrap();
+        let workspace =
+            Workspace::open_with(&root, self.sandbox, &private, &self.writable_too).unwrap();
         let settings = self.settings.lock().unwrap().take().unwrap_or_default();
         let mut toolbox = Toolbox::with_commands(workspace, settings);
         (self.outfit)(&mut toolbox);
@@ -137,12 +149,18 @@ impl Desk {
     pub fn orchestrator(&self, toolbox: &Toolbox) -> Orchestrator {
         let mut registry = Registry::new();
         toolbox.register(&mut registry).unwrap();
-        Orchestrator::new(registry).with_policy(self.policy).with_approver(self.person.clone())
+        Orchestrator::new(registry)
+            .with_policy(self.policy)
+            .with_approver(self.person.clone())
     }
 
     /// Makes one call.
     pub fn call(&self, way: Way, tool: &str, args: &Value) -> Ran {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .unwrap();
         runtime.block_on(self.make(way, tool, args))
     }
 
@@ -151,60 +169,142 @@ impl Desk {
         let (value, error, ledger) = match way {
             Way::Structured => {
                 // A model that uses terminals is offered those.
-                let terminal = ["exec_command", "execCommand", "write_stdin", "writeStdin"].contains(&tool);
-                let shell = if terminal { ShellFlavour::Terminal } else { ShellFlavour::Words };
-                let router = ToolRouter::new(orchestrator, &ToolsConfig { shell, ..ToolsConfig::default() });
+                let terminal =
+                    ["exec_command", "execCommand", "write_stdin", "writeStdin"].contains(&tool);
+                let shell = if terminal {
+                    ShellFlavour::Terminal
+                } else {
+                    ShellFlavour::Words
+                };
+                let router = ToolRouter::new(
+                    orchestrator,
+                    &ToolsConfig {
+                        shell,
+                        ..ToolsConfig::default()
+                    },
+                );
                 let limits = ScopeLimits::from(&self.limits);
                 let scope = Scope::new("turn".into(), limits, &self.cancel, self.events.clone());
-                let call =
-                    StructuredCall { call_id: "tool_1".into(), name: tool.to_owned(), arguments: args.to_string() };
+                let call = StructuredCall {
+                    call_id: "tool_1".into(),
+                    name: tool.to_owned(),
+                    arguments: args.to_string(),
+                };
                 let mut outputs = router.route(&scope, vec![call]).await;
                 scope.end();
                 let output = outputs.pop().unwrap();
                 let error = output.records.last().unwrap().error.clone();
-                (output.value, error.map(|error| (error.code, error.message)), output.records)
+                (
+                    output.value,
+                    error.map(|error| (error.code, error.message)),
+                    output.records,
+                )
             }
             Way::Script => {
-                let harness = Harness::new(orchestrator).unwrap().with_limits(self.limits.clone());
+                let harness = Harness::new(orchestrator)
+                    .unwrap()
+                    .with_limits(self.limits.clone());
                 let source = format!("return await tools.{tool}({args})");
-                let options =
-                    RunOptions { cancel: self.cancel.clone(), events: self.events.clone(), ..RunOptions::default() };
+                let options = RunOptions {
+                    cancel: self.cancel.clone(),
+                    events: self.events.clone(),
+                    ..RunOptions::default()
+                };
                 let output = harness.run_with(source.as_bytes(), options).await;
-                let error = output.error.as_ref().map(|error| (error.code, error.message.clone()));
-                (output.value().filter(|_| output.error.is_none()), error, output.calls)
+                let error = output
+                    .error
+                    .as_ref()
+                    .map(|error| (error.code, error.message.clone()));
+                (
+                    output.value().filter(|_| output.error.is_none()),
+                    error,
+                    output.calls,
+                )
             }
         };
         let asked = std::mem::take(&mut *self.person.asked.lock().unwrap());
-        Ran { value, error, ledger: ledger.into_iter().map(comparable).collect(), asked }
+        Ran {
+            value,
+            error,
+            ledger: ledger.into_iter().map(comparable).collect(),
+            asked,
+        }
     }
 
     /// Makes calls one after the other in one turn, or in one script, and returns their lines of the ledger. The
     /// `sessionId` "last" is the terminal that the call before left open.
     pub fn in_turn(&self, way: Way, calls: &[(&str, Value)]) -> Vec<CallRecord> {
         let each = calls.iter().map(|(tool, args)| {
-            let args = args.to_string().replace(LAST, "\"sessionId\":last.sessionId");
+            let args = args
+                .to_string()
+                .replace(LAST, "\"sessionId\":last.sessionId");
             format!("try {{ last = await tools.{tool}({args}) }} catch {{}}\n")
         });
-        self.many(way, calls, &format!("let last;\n{}", each.collect::<String>()), 1)
+        self.many(
+            way,
+            calls,
+            &format!("let last;\n{}", each.collect::<String>()),
+            1,
+        )
     }
 
     /// Makes calls at once.
     pub fn at_once(&self, way: Way, calls: &[(&str, Value)]) -> Vec<CallRecord> {
-        let each: Vec<String> = calls.iter().map(|(tool, args)| format!("tools.{tool}({args})")).collect();
-        self.many(way, calls, &format!("await Promise.allSettled([{}])", each.join(",\n")), calls.len())
+        let each: Vec<String> = calls
+            .iter()
+            .map(|(tool, args)| format!("tools.{tool}({args})"))
+            .collect();
+        self.many(
+            way,
+            calls,
+            &format!("await Promise.allSettled([{}])", each.join(",\n")),
+            calls.len(),
+        )
     }
 
     /// The same calls as a script, or as batches of structured calls.
-    fn many(&self, way: Way, calls: &[(&str, Value)], script: &str, batch: usize) -> Vec<CallRecord> {
+    fn many(
+        &self,
+        way: Way,
+        calls: &[(&str, Value)],
+        script: &str,
+        batch: usize,
+    ) -> Vec<CallRecord> {
         if way == Way::Script {
-            return self.script(script).calls.into_iter().map(comparable).collect();
+            return self
+                .script(script)
+                .calls
+                .into_iter()
+                .map(comparable)
+                .collect();
         }
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-        let terminal = calls.iter().any(|(tool, _)| tool.starts_with("exec_command"));
-        let shell = if terminal { ShellFlavour::Terminal } else { ShellFlavour::Words };
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .unwrap();
+        let terminal = calls
+            .iter()
+            .any(|(tool, _)| tool.starts_with("exec_command"));
+        let shell = if terminal {
+            ShellFlavour::Terminal
+        } else {
+            ShellFlavour::Words
+        };
         let orchestrator = self.orchestrator(&self.toolbox());
-        let router = ToolRouter::new(orchestrator, &ToolsConfig { shell, ..ToolsConfig::default() });
-        let scope = Scope::new("turn".into(), ScopeLimits::from(&self.limits), &self.cancel, self.events.clone());
+        let router = ToolRouter::new(
+            orchestrator,
+            &ToolsConfig {
+                shell,
+                ..ToolsConfig::default()
+            },
+        );
+        let scope = Scope::new(
+            "turn".into(),
+            ScopeLimits::from(&self.limits),
+            &self.cancel,
+            self.events.clone(),
+        );
         let numbered: Vec<_> = calls.iter().enumerate().collect();
         let mut ledger = Vec::new();
         let mut terminal = Value::Null;
@@ -212,12 +312,21 @@ impl Desk {
             let calls = batch.iter().map(|(n, (tool, args))| StructuredCall {
                 call_id: format!("tool_{}", n + 1),
                 name: (*tool).to_owned(),
-                arguments: args.to_string().replace(LAST, &format!("\"sessionId\":{terminal}")),
+                arguments: args
+                    .to_string()
+                    .replace(LAST, &format!("\"sessionId\":{terminal}")),
             });
             let outputs = runtime.block_on(router.route(&scope, calls.collect()));
-            terminal =
-                outputs.first().and_then(|output| output.value.as_ref()?.get("sessionId").cloned()).unwrap_or_default();
-            ledger.extend(outputs.into_iter().flat_map(|output| output.records).map(comparable));
+            terminal = outputs
+                .first()
+                .and_then(|output| output.value.as_ref()?.get("sessionId").cloned())
+                .unwrap_or_default();
+            ledger.extend(
+                outputs
+                    .into_iter()
+                    .flat_map(|output| output.records)
+                    .map(comparable),
+            );
         }
         runtime.block_on(async { scope.end() });
         ledger
@@ -230,9 +339,19 @@ impl Desk {
 
     /// Runs a whole script.
     pub fn script(&self, source: &str) -> selvedge_protocol::ScriptToolCallOutput {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-        let harness = Harness::new(self.orchestrator(&self.toolbox())).unwrap().with_limits(self.limits.clone());
-        let options = RunOptions { cancel: self.cancel.clone(), events: self.events.clone(), ..RunOptions::default() };
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .unwrap();
+        let harness = Harness::new(self.orchestrator(&self.toolbox()))
+            .unwrap()
+            .with_limits(self.limits.clone());
+        let options = RunOptions {
+            cancel: self.cancel.clone(),
+            events: self.events.clone(),
+            ..RunOptions::default()
+        };
         runtime.block_on(harness.run_with(source.as_bytes(), options))
     }
 }
@@ -249,7 +368,12 @@ fn comparable(mut record: CallRecord) -> CallRecord {
 }
 
 /// Makes the same call both ways, each on a desk of its own, and sees to it that the ledgers are the same.
-pub fn both_ways(desk: impl Fn() -> Desk, tool: &str, args: impl Fn(&Desk) -> Value, check: impl Fn(&Desk, &Ran)) {
+pub fn both_ways(
+    desk: impl Fn() -> Desk,
+    tool: &str,
+    args: impl Fn(&Desk) -> Value,
+    check: impl Fn(&Desk, &Ran),
+) {
     let mut ledgers = Vec::new();
     for way in BOTH {
         let desk = desk();

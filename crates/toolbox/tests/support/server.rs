@@ -19,7 +19,9 @@ pub struct Asked {
 impl Asked {
     pub fn header(&self, name: &str) -> Option<String> {
         let own = |line: &str| {
-            line.split_once(':').filter(|(own, _)| own.eq_ignore_ascii_case(name)).map(|(_, v)| v.trim().to_owned())
+            line.split_once(':')
+                .filter(|(own, _)| own.eq_ignore_ascii_case(name))
+                .map(|(_, v)| v.trim().to_owned())
         };
         self.head.lines().find_map(own)
     }
@@ -48,7 +50,12 @@ pub enum End {
 impl Reply {
     pub fn new(status: u16, kind: &str, body: impl Into<Vec<u8>>) -> Self {
         let headers = vec![("content-type".to_owned(), kind.to_owned())];
-        Self { status, headers, body: body.into(), end: End::Proper }
+        Self {
+            status,
+            headers,
+            body: body.into(),
+            end: End::Proper,
+        }
     }
 
     pub fn html(body: &str) -> Self {
@@ -89,11 +96,17 @@ impl Server {
         let (seen, answer) = (asked.clone(), Arc::new(answer));
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                let (seen, answer, arrive, leave) = (seen.clone(), answer.clone(), arrive.clone(), leave.clone());
+                let (seen, answer, arrive, leave) =
+                    (seen.clone(), answer.clone(), arrive.clone(), leave.clone());
                 std::thread::spawn(move || serve(stream, &seen, answer.as_ref(), &arrive, &leave));
             }
         });
-        Self { port, asked, arrived: Mutex::new(arrived), left: Mutex::new(left) }
+        Self {
+            port,
+            asked,
+            arrived: Mutex::new(arrived),
+            left: Mutex::new(left),
+        }
     }
 
     pub fn url(&self, host: &str, path: &str) -> String {
@@ -112,12 +125,20 @@ impl Server {
 
     /// Waits until a request comes in.
     pub fn wait_for_a_request(&self) {
-        self.arrived.lock().unwrap().recv_timeout(Duration::from_secs(30)).expect("no request came");
+        self.arrived
+            .lock()
+            .unwrap()
+            .recv_timeout(Duration::from_secs(30))
+            .expect("no request came");
     }
 
     /// Waits until a client is gone, and tells how much it was sent.
     pub fn wait_until_one_left(&self) -> usize {
-        self.left.lock().unwrap().recv_timeout(Duration::from_secs(30)).expect("nobody left")
+        self.left
+            .lock()
+            .unwrap()
+            .recv_timeout(Duration::from_secs(30))
+            .expect("nobody left")
     }
 }
 
@@ -128,7 +149,9 @@ fn serve(
     arrive: &Sender<()>,
     leave: &Sender<usize>,
 ) {
-    let Some(asked) = read(&mut stream) else { return };
+    let Some(asked) = read(&mut stream) else {
+        return;
+    };
     seen.lock().unwrap().push(asked.clone());
     let _ = arrive.send(());
     let reply = answer(&asked);
@@ -164,8 +187,15 @@ fn read(stream: &mut TcpStream) -> Option<Asked> {
             let head = String::from_utf8_lossy(&bytes[..end]).into_owned();
             let mut words = head.lines().next()?.split(' ').map(str::to_owned);
             let (method, path) = (words.next()?, words.next()?);
-            let asked = Asked { method, path, head, body: String::from_utf8_lossy(&bytes[end + 4..]).into_owned() };
-            let length: usize = asked.header("content-length").map_or(0, |length| length.parse().unwrap());
+            let asked = Asked {
+                method,
+                path,
+                head,
+                body: String::from_utf8_lossy(&bytes[end + 4..]).into_owned(),
+            };
+            let length: usize = asked
+                .header("content-length")
+                .map_or(0, |length| length.parse().unwrap());
             if bytes.len() - end - 4 >= length {
                 return Some(asked);
             }

@@ -53,7 +53,17 @@ const NAMES: &[&[u8]] = &[
     b".hidden",
     b"x",
 ];
-const FOLDERS: &[&[u8]] = &[b"", b"", b"", b"src/", b"src/deep/er/", b"sp ace/", "\u{e9}/".as_bytes(), b"x/", b"a/b/"];
+const FOLDERS: &[&[u8]] = &[
+    b"",
+    b"",
+    b"",
+    b"src/",
+    b"src/deep/er/",
+    b"sp ace/",
+    "\u{e9}/".as_bytes(),
+    b"x/",
+    b"a/b/",
+];
 const LINES: &[&[u8]] = &[
     b"",
     b"",
@@ -83,7 +93,10 @@ pub fn name(random: &mut Random) -> OsString {
 pub fn entry(random: &mut Random) -> Entry {
     match random.below(10) {
         0 => link(random),
-        _ => Entry::File { content: content(random), executable: random.chance(20) },
+        _ => Entry::File {
+            content: content(random),
+            executable: random.chance(20),
+        },
     }
 }
 
@@ -96,7 +109,10 @@ fn link(random: &mut Random) -> Entry {
 fn content(random: &mut Random) -> Vec<u8> {
     match random.below(10) {
         0 => Vec::new(),
-        1 => (0..1 + random.below(300)).map(|_| random.below(256) as u8).chain([0]).collect(),
+        1 => (0..1 + random.below(300))
+            .map(|_| random.below(256) as u8)
+            .chain([0])
+            .collect(),
         kind => {
             let end: &[&[u8]] = if kind == 2 { &[b"\r\n"] } else { &[b"\n"] };
             let mixed: &[&[u8]] = &[b"\n", b"\r\n"];
@@ -164,8 +180,16 @@ pub fn edit(random: &mut Random, folder: &Path) {
             entry.write(&path);
         }
         11 => {
-            if let Entry::File { content, executable } = entry {
-                Entry::File { content, executable: !executable }.write(&path);
+            if let Entry::File {
+                content,
+                executable,
+            } = entry
+            {
+                Entry::File {
+                    content,
+                    executable: !executable,
+                }
+                .write(&path);
             }
         }
         _ => touch_up(random, entry).write(&path),
@@ -184,7 +208,11 @@ fn free(random: &mut Random, folder: &Path) -> Option<PathBuf> {
     let blocked = path
         .ancestors()
         .take_while(|above| *above != folder)
-        .any(|above| above.symlink_metadata().is_ok_and(|metadata| above == path || !metadata.is_dir()));
+        .any(|above| {
+            above
+                .symlink_metadata()
+                .is_ok_and(|metadata| above == path || !metadata.is_dir())
+        });
     if blocked {
         return None;
     }
@@ -194,8 +222,17 @@ fn free(random: &mut Random, folder: &Path) -> Option<PathBuf> {
 
 /// The same, with some lines changed.
 fn touch_up(random: &mut Random, entry: Entry) -> Entry {
-    let Entry::File { content, executable } = entry else { return link(random) };
-    let mut lines: Vec<Vec<u8>> = content.split_inclusive(|byte| *byte == b'\n').map(<[u8]>::to_vec).collect();
+    let Entry::File {
+        content,
+        executable,
+    } = entry
+    else {
+        return link(random);
+    };
+    let mut lines: Vec<Vec<u8>> = content
+        .split_inclusive(|byte| *byte == b'\n')
+        .map(<[u8]>::to_vec)
+        .collect();
     for _ in 0..1 + random.below(4) {
         let at = random.below(lines.len() + 1);
         let line = [random.pick(LINES), random.pick(&[&b"\n"[..], b"\r\n"])].concat();
@@ -206,7 +243,11 @@ fn touch_up(random: &mut Random, entry: Entry) -> Entry {
             _ => {
                 // The last line gains or loses its end.
                 if let Some(last) = lines.last_mut() {
-                    if last.ends_with(b"\n") { _ = last.pop() } else { last.push(b'\n') }
+                    if last.ends_with(b"\n") {
+                        _ = last.pop()
+                    } else {
+                        last.push(b'\n')
+                    }
                 }
             }
         }
@@ -216,5 +257,8 @@ fn touch_up(random: &mut Random, entry: Entry) -> Entry {
         // Still binary.
         content.push(0);
     }
-    Entry::File { content, executable }
+    Entry::File {
+        content,
+        executable,
+    }
 }

@@ -28,7 +28,9 @@ impl Tree {
         let mut tree = BTreeMap::new();
         for _ in 0..3 + random.below(10) {
             let name = random::name(random);
-            let clashes = |other: &OsString| Path::new(other).starts_with(&name) || Path::new(&name).starts_with(other);
+            let clashes = |other: &OsString| {
+                Path::new(other).starts_with(&name) || Path::new(&name).starts_with(other)
+            };
             if !tree.keys().any(clashes) {
                 tree.insert(name, random::entry(random));
             }
@@ -52,7 +54,9 @@ impl Tree {
     pub fn differing(&self, other: &Self) -> Vec<String> {
         let differs = |name: &&OsString| self.0.get(*name) != other.0.get(*name);
         let names = self.0.keys().chain(other.0.keys()).filter(differs);
-        let mut names: Vec<String> = names.map(|name| name.to_string_lossy().into_owned()).collect();
+        let mut names: Vec<String> = names
+            .map(|name| name.to_string_lossy().into_owned())
+            .collect();
         names.sort();
         names.dedup();
         names
@@ -65,10 +69,19 @@ fn read(root: &Path, folder: &Path, tree: &mut BTreeMap<OsString, Entry>) {
         let (path, kind) = (entry.path(), entry.file_type().unwrap());
         let name = path.strip_prefix(root).unwrap().as_os_str().to_owned();
         if kind.is_symlink() {
-            tree.insert(name, Entry::Link(fs::read_link(&path).unwrap().into_os_string()));
+            tree.insert(
+                name,
+                Entry::Link(fs::read_link(&path).unwrap().into_os_string()),
+            );
         } else if kind.is_file() {
             let executable = entry.metadata().unwrap().permissions().mode() & 0o100 != 0;
-            tree.insert(name, Entry::File { content: fs::read(&path).unwrap(), executable });
+            tree.insert(
+                name,
+                Entry::File {
+                    content: fs::read(&path).unwrap(),
+                    executable,
+                },
+            );
         } else if entry.file_name() != ".git" {
             read(root, &path, tree);
         }
@@ -82,7 +95,10 @@ impl Entry {
         // Folders that lost all their files.
         let _ = fs::remove_dir_all(path);
         match self {
-            Self::File { content, executable } => {
+            Self::File {
+                content,
+                executable,
+            } => {
                 fs::write(path, content).unwrap();
                 let mode = if *executable { 0o755 } else { 0o644 };
                 fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
@@ -95,7 +111,9 @@ impl Entry {
 pub fn git(folder: &Path, args: &[&str]) -> Command {
     let mut command = Command::new("git");
     command.args(args).current_dir(folder);
-    command.env("GIT_CONFIG_GLOBAL", "/dev/null").env("GIT_CONFIG_NOSYSTEM", "1");
+    command
+        .env("GIT_CONFIG_GLOBAL", "/dev/null")
+        .env("GIT_CONFIG_NOSYSTEM", "1");
     command
 }
 
@@ -121,17 +139,31 @@ pub fn apply(diff: &Diff, folder: &Path, to: &Tree, reverse: bool) -> Result<(),
         let _ = path.ancestors().skip(1).try_for_each(fs::remove_dir);
     }
     if !patch.is_empty() {
-        let args: &[&str] =
-            if reverse { &["apply", "-R", "--whitespace=nowarn"] } else { &["apply", "--whitespace=nowarn"] };
-        let mut child = git(folder, args).stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        child.stdin.take().unwrap().write_all(patch.as_bytes()).unwrap();
+        let args: &[&str] = if reverse {
+            &["apply", "-R", "--whitespace=nowarn"]
+        } else {
+            &["apply", "--whitespace=nowarn"]
+        };
+        let mut child = git(folder, args)
+            .stdin(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        child
+            .stdin
+            .take()
+            .unwrap()
+            .write_all(patch.as_bytes())
+            .unwrap();
         let output = child.wait_with_output().unwrap();
         if !output.status.success() {
             return Err(String::from_utf8_lossy(&output.stderr).into_owned());
         }
     }
     if reverse {
-        sections.iter().for_each(|section| restore_mode(folder, section));
+        sections
+            .iter()
+            .for_each(|section| restore_mode(folder, section));
     }
     for name in by_hand {
         if let Some(entry) = to.0.get(&name) {
@@ -143,12 +175,20 @@ pub fn apply(diff: &Diff, folder: &Path, to: &Tree, reverse: bool) -> Result<(),
 
 /// What `git apply -R` brings back of a deleted file is always a plain file, whatever mode the diff tells.
 fn restore_mode(folder: &Path, section: &[&str]) {
-    let Some(mode) = section.iter().find_map(|line| line.strip_prefix("deleted file mode ")) else { return };
+    let Some(mode) = section
+        .iter()
+        .find_map(|line| line.strip_prefix("deleted file mode "))
+    else {
+        return;
+    };
     let path = folder.join(&header_names(section)[0]);
     let Ok(content) = fs::read(&path) else { return };
     let entry = match mode {
         "120000" => Entry::Link(OsString::from_vec(content)),
-        _ => Entry::File { content, executable: mode == "100755" },
+        _ => Entry::File {
+            content,
+            executable: mode == "100755",
+        },
     };
     entry.write(&path);
 }
@@ -183,7 +223,12 @@ fn counted(section: &[&str]) -> (usize, usize) {
 
 /// The two paths of `diff --git`: half of the line each, or, of a rename, told by lines of their own.
 fn header_names(section: &[&str]) -> Vec<OsString> {
-    let told = |word: &str| section.iter().find_map(|line| line.strip_prefix(word)).map(unquoted);
+    let told = |word: &str| {
+        section
+            .iter()
+            .find_map(|line| line.strip_prefix(word))
+            .map(unquoted)
+    };
     if let (Some(from), Some(to)) = (told("rename from "), told("rename to ")) {
         return vec![from, to];
     }
@@ -193,11 +238,20 @@ fn header_names(section: &[&str]) -> Vec<OsString> {
 }
 
 fn unquoted(name: &str) -> OsString {
-    let Some(inner) = name.strip_prefix('"').and_then(|name| name.strip_suffix('"')) else { return name.into() };
+    let Some(inner) = name
+        .strip_prefix('"')
+        .and_then(|name| name.strip_suffix('"'))
+    else {
+        return name.into();
+    };
     let mut out = Vec::new();
     let mut bytes = inner.bytes();
     while let Some(byte) = bytes.next() {
-        let escaped = if byte == b'\\' { bytes.next().unwrap() } else { 0 };
+        let escaped = if byte == b'\\' {
+            bytes.next().unwrap()
+        } else {
+            0
+        };
         out.push(match escaped {
             0 => byte,
             b'a' => 7,

@@ -22,7 +22,13 @@ impl Turn {
         let look = self.look;
         while let Some(part) = self.parts.front_mut() {
             match part {
-                Part::Words { text, printed, lined, over, .. } => {
+                Part::Words {
+                    text,
+                    printed,
+                    lined,
+                    over,
+                    ..
+                } => {
                     let end = match (*over, std::mem::take(lined)) {
                         (true, _) => text.len(),
                         (false, true) => *printed + last_block(&text[*printed..]),
@@ -42,7 +48,12 @@ impl Turn {
                 }
                 Part::Thought { text, took, .. } => {
                     let Some(time) = took else { break };
-                    rows.extend(thought(text, &format!("thought for {}", told(*time)), thoughts, look));
+                    rows.extend(thought(
+                        text,
+                        &format!("thought for {}", told(*time)),
+                        thoughts,
+                        look,
+                    ));
                     rows.push(Row::blank());
                 }
                 Part::Script(script) => {
@@ -52,7 +63,9 @@ impl Turn {
                     rows.extend(result.iter().cloned());
                     rows.push(Row::blank());
                 }
-                Part::Calls { calls, told, open, .. } => {
+                Part::Calls {
+                    calls, told, open, ..
+                } => {
                     if *open > 0 {
                         break;
                     }
@@ -73,14 +86,23 @@ impl Turn {
     }
 
     /// What is not over, as it stands.
-    pub(super) fn live(&self, part: &Part, width: usize, thoughts: Thoughts, now: Instant) -> Vec<Row> {
+    pub(super) fn live(
+        &self,
+        part: &Part,
+        width: usize,
+        thoughts: Thoughts,
+        now: Instant,
+    ) -> Vec<Row> {
         let look = self.look;
         match part {
             Part::Words { text, printed, .. } => match &text[*printed..] {
                 // Drawn again with every word: of much, only what is in sight, and plainly until it is complete.
                 long if long.len() > MOST_LIVE => {
                     let tail = &long[long.ceil_char_boundary(long.len() - MOST_LIVE)..];
-                    clean(tail).lines().map(|line| Row::of(line.to_owned(), Style::new())).collect()
+                    clean(tail)
+                        .lines()
+                        .map(|line| Row::of(line.to_owned(), Style::new()))
+                        .collect()
                 }
                 short => markdown(short, width, look),
             },
@@ -93,7 +115,13 @@ impl Turn {
                 rows.extend(script.notes(look));
                 if script.calls.is_empty() {
                     let time = now.saturating_duration_since(script.since);
-                    rows.push(Row::of(format!("  {} runs… {}", script.id, told(time)), look.quiet()).fit(Fit::Cut));
+                    rows.push(
+                        Row::of(
+                            format!("  {} runs… {}", script.id, told(time)),
+                            look.quiet(),
+                        )
+                        .fit(Fit::Cut),
+                    );
                 }
                 rows
             }
@@ -126,7 +154,10 @@ fn thought(text: &str, head: &str, thoughts: Thoughts, look: Look) -> Vec<Row> {
 /// All of a thought.
 pub(crate) fn thought_rows(text: &str, look: Look) -> Vec<Row> {
     let lines = clean(text.trim());
-    lines.lines().map(|line| Row::of(line.to_owned(), look.quiet()).behind(Span::raw("  "))).collect()
+    lines
+        .lines()
+        .map(|line| Row::of(line.to_owned(), look.quiet()).behind(Span::raw("  ")))
+        .collect()
 }
 
 /// The first lines of what a call returned.
@@ -138,10 +169,17 @@ pub(super) fn result_of_call(output: &FunctionCallOutput, look: Look) -> Vec<Row
     let mut rows: Vec<Row> = lines
         .iter()
         .take(LINES)
-        .map(|line| Row::of((*line).to_owned(), look.quiet()).fit(Fit::Cut).behind(Span::raw("    ")))
+        .map(|line| {
+            Row::of((*line).to_owned(), look.quiet())
+                .fit(Fit::Cut)
+                .behind(Span::raw("    "))
+        })
         .collect();
     if lines.len() > LINES {
-        rows.push(Row::of(format!("    … {} more lines", lines.len() - LINES), look.quiet()));
+        rows.push(Row::of(
+            format!("    … {} more lines", lines.len() - LINES),
+            look.quiet(),
+        ));
     }
     rows
 }
