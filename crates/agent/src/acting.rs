@@ -11,8 +11,8 @@ use selvedge_tools::{Scope, ScopeLimits, StructuredCall};
 use tracing::Instrument;
 
 use crate::answer::{Form, Piece, Told, Written};
-use crate::earlier::{EarlierRun, earlier_run};
 use crate::recovery::{self, KnownScript};
+use crate::resume::{ResumeTarget, resume_target};
 use crate::shown::script_result;
 use crate::turn::Turn;
 
@@ -214,7 +214,7 @@ impl Turn<'_> {
                 source,
             };
         }
-        match resume.map(|run| self.earlier_run(&run)) {
+        match resume.map(|run| self.resume_target(&run)) {
             Some(Ok(resume)) => options.resume = Some(resume),
             Some(Err(error)) => {
                 return Ran {
@@ -282,22 +282,20 @@ impl Turn<'_> {
         }
     }
 
-    /// What an earlier run made, to go on from.
-    fn earlier_run(&self, run: &str) -> Result<Resume, ScriptError> {
+    /// What the run that a script wants to resume has recorded.
+    fn resume_target(&self, run: &str) -> Result<Resume, ScriptError> {
         let refuse = |message: String| {
             ScriptError::new(ErrorCode::ScriptRejectedError, Phase::Parsing, message)
-                .suggest("leave out `resume` to begin anew")
+                .suggest("leave out `resume` to start from the beginning")
         };
         let Some(journal) = self.session.journal() else {
-            return Err(refuse(
-                "nothing is written down that could be gone on from".to_owned(),
-            ));
+            let message = "`resume` needs the journal, which is turned off here";
+            return Err(refuse(message.to_owned()));
         };
-        match earlier_run(journal, run, &self.agent.settings.directory) {
-            Ok(EarlierRun::Over(resume)) => Ok(resume),
-            Ok(EarlierRun::Runs(run) | EarlierRun::Waits(run)) => {
-                Err(refuse(format!("{run} is not over")))
-            }
+        match resume_target(journal, run, &self.agent.settings.directory) {
+            Ok(ResumeTarget::Ready(resume)) => Ok(resume),
+            Ok(ResumeTarget::Running(run)) => Err(refuse(format!("{run} is still running"))),
+            Ok(ResumeTarget::Suspended(run)) => Err(refuse(format!("{run} waits for an answer"))),
             Err(error) => Err(refuse(error.to_string())),
         }
     }

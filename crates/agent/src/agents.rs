@@ -201,8 +201,7 @@ impl Agents {
             )
             .positional(&["agent_id"])
             .takes_its_time()
-            .read_only()
-            .looks(|_| false),
+            .read_only(),
         )
     }
 

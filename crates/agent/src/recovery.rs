@@ -17,8 +17,8 @@ use selvedge_tools::shown_of_result;
 
 use crate::acting::Results;
 use crate::answer::{Form, Piece, Told, Written, code_of, malformed, stopped};
-use crate::earlier::{all_it_made, went_on_from};
 use crate::record::{Step, StepKind};
+use crate::resume::{later_runs, resume_from};
 use crate::turn::{Fault, Turn};
 
 /// What is known of calls that were made before.
@@ -47,7 +47,7 @@ fn chain(journal: &Journal, id: &str) -> Result<Vec<Run>, JournalError> {
         Err(JournalError::NoRun(_)) => return Ok(Vec::new()),
         Err(error) => return Err(error),
     };
-    for next in went_on_from(journal, id)? {
+    for next in later_runs(journal, id)? {
         chain.push(journal.run(&next)?);
     }
     Ok(chain)
@@ -60,7 +60,7 @@ pub(crate) fn as_it_was_left(run: &Run, item: &ScriptToolCall) -> ScriptToolCall
     let message = "the script was broken off when its process died";
     let error = ScriptError::new(ErrorCode::ScriptCancelledError, Phase::Executing, message);
     let how = format!(
-        "send it with `resume: \"{}\"`: what is done is not done again, and what nobody knows the end of is named",
+        "send it with `resume: \"{}\"`: the results of completed calls are reused",
         run.summary.id
     );
     output.error = Some(error.suggest(how));
@@ -88,16 +88,7 @@ fn record_of(call: &Call) -> CallRecord {
 
 /// An output as if the script had run once: to the conversation it did.
 pub(crate) fn as_if_once(mut output: ScriptToolCallOutput) -> ScriptToolCallOutput {
-    for call in &mut output.calls {
-        call.reused = false;
-        if call
-            .error
-            .as_ref()
-            .is_some_and(|error| error.code == ErrorCode::OutcomeUnknownError)
-        {
-            call.status = CallStatus::OutcomeUnknown;
-        }
-    }
+    output.calls.iter_mut().for_each(|call| call.reused = false);
     output
 }
 
@@ -202,7 +193,7 @@ fn known_script(journal: &Journal, id: &str, call_id: &str) -> Result<Option<Kno
             KnownScript::Ended(Box::new(as_if_once(output)))
         }
         (_, None) => KnownScript::Died {
-            resume: all_it_made(journal, &last).map_err(unreadable)?,
+            resume: resume_from(journal, &last).map_err(unreadable)?,
         },
     }))
 }
@@ -363,6 +354,7 @@ mod tests {
                 digest: id,
                 read_only: false,
                 line: None,
+                origin: None,
             };
             journal.intend(&intent).unwrap();
             let record = CallRecord {
@@ -381,6 +373,7 @@ mod tests {
                     record: &record,
                     value: Some(&args),
                     shown: None,
+                    resume_as: selvedge_protocol::ResumeAs::Answer,
                     answered: None,
                 };
                 journal.settle(&settled).unwrap();
@@ -426,7 +419,8 @@ mod tests {
             started_ms: 0,
             duration_ms: None,
             began_ns: None,
-            over_ns: None,
+            origin: None,
+            resume_as: selvedge_protocol::ResumeAs::Undecided,
         };
         let begun = || Some(serde_json::json!({"command": ["true"]}));
         assert!(known_call("trn_1", &call(begun(), false)).is_some_and(|output| output.failed));

@@ -44,7 +44,7 @@ pub(crate) struct ChatArgs {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct ResumeArgs {
+pub(crate) struct ContinueArgs {
     /// The session: its id, the beginning of it, or its name [default: the last one of this folder]
     pub(crate) session: Option<String>,
 
@@ -58,8 +58,9 @@ pub(crate) struct ResumeArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Go on with an earlier session in a chat
-    Resume(ResumeArgs),
+    /// Continue an earlier session in a chat
+    #[command(alias = "resume")]
+    Continue(ContinueArgs),
     /// Give an agent one task, without questions
     Exec(ExecArgs),
     /// Run a script and print what it returns
@@ -117,11 +118,11 @@ pub(crate) struct RunArgs {
     #[arg(last = true, value_name = "ARGS")]
     pub(crate) args: Vec<String>,
 
-    /// Go on from an earlier run: what it did is not done again
+    /// Resume from RUN, reusing the results of completed calls
     #[arg(long, value_name = "RUN")]
     pub(crate) resume: Option<String>,
 
-    /// Put the run away where a person must be asked: `selvedge runs resume` goes on with the answer
+    /// Suspend the run where a person must be asked; `selvedge runs answer` continues it
     #[arg(long, conflicts_with = "ephemeral")]
     pub(crate) suspend: bool,
 
@@ -142,11 +143,15 @@ pub(crate) struct RunArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ExecArgs {
-    /// The task, or `resume` with the session and what to do next; `-` or nothing reads it from standard input
-    #[arg(value_name = "PROMPT | resume ID [PROMPT]", num_args = 0..)]
+    /// The task; `-` or nothing reads it from standard input
+    #[arg(value_name = "PROMPT", num_args = 0..)]
     pub(crate) words: Vec<String>,
 
-    /// With `resume`: the last session of this folder, instead of naming one
+    /// Continue this session; without a prompt, finish the turn that was interrupted
+    #[arg(long = "continue", value_name = "ID", conflicts_with = "last")]
+    pub(crate) session: Option<String>,
+
+    /// Continue the last session of this folder
     #[arg(long)]
     pub(crate) last: bool,
 

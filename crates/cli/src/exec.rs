@@ -23,8 +23,8 @@ const CORRECTIONS: u32 = 2;
 /// What is asked of which conversation.
 enum Task {
     New(String),
-    /// Without words it goes on with a turn that was broken off.
-    Resume {
+    /// Without a prompt it finishes a turn that was interrupted.
+    Continue {
         id: Option<String>,
         prompt: Option<String>,
     },
@@ -88,7 +88,7 @@ pub(crate) fn exec(mut args: ExecArgs) -> Result<Exit> {
             instructions: schema.as_ref().map(Schema::instructions),
             conversation: match &task {
                 Task::New(_) => Conversation::New,
-                Task::Resume { id, .. } => Conversation::Old(id.clone()),
+                Task::Continue { id, .. } => Conversation::Old(id.clone()),
             },
         };
         let Assembled {
@@ -106,14 +106,14 @@ pub(crate) fn exec(mut args: ExecArgs) -> Result<Exit> {
         });
         let outcome = match task {
             Task::New(prompt)
-            | Task::Resume {
+            | Task::Continue {
                 prompt: Some(prompt),
                 ..
             } => agent.turn(&mut session, prompt, &options).await,
-            Task::Resume { .. } if session.is_open() => agent.go_on(&mut session, &options).await,
-            Task::Resume { .. } => {
+            Task::Continue { .. } if session.is_open() => agent.go_on(&mut session, &options).await,
+            Task::Continue { .. } => {
                 return Err(Problem::new("no prompt was given")
-                    .hint("selvedge exec resume ID \"prompt\"")
+                    .hint("selvedge exec --continue ID \"prompt\"")
                     .into());
             }
         };
@@ -164,30 +164,28 @@ fn task(args: &ExecArgs) -> Result<Task> {
         Problem::new("the prompt is one argument")
             .hint("put it in quotes: selvedge exec \"do this\"")
     };
-    let mut words = args.words.iter();
-    match words.next().map(String::as_str) {
-        Some("resume") => {
-            let id = if args.last {
-                None
-            } else {
-                words.next().cloned()
-            };
-            if id.is_none() && !args.last {
-                return Err(Problem::new("no session was named")
-                    .hint("selvedge exec resume ID \"prompt\", or --last")
-                    .into());
-            }
-            let prompt = words.next().map(|word| given(word)).transpose()?;
-            if words.next().is_some() {
-                return Err(too_many().into());
-            }
-            Ok(Task::Resume { id, prompt })
+    let mut words = args.words.iter().peekable();
+    let mut id = args.session.clone();
+    // `exec resume ID PROMPT`, the older spelling.
+    let is_old_form = id.is_none() && words.next_if(|word| *word == "resume").is_some();
+    if is_old_form && !args.last {
+        id = words.next().cloned();
+        if id.is_none() {
+            return Err(Problem::new("no session was named")
+                .hint("selvedge exec --continue ID \"prompt\", or --last")
+                .into());
         }
-        Some(prompt) => match words.next() {
-            Some(_) => Err(too_many().into()),
-            None => Ok(Task::New(given(prompt)?)),
-        },
-        None => Ok(Task::New(given("-")?)),
+    }
+    let prompt = words.next();
+    if words.next().is_some() {
+        return Err(too_many().into());
+    }
+    match id.is_some() || args.last {
+        true => {
+            let prompt = prompt.map(|word| given(word)).transpose()?;
+            Ok(Task::Continue { id, prompt })
+        }
+        false => Ok(Task::New(given(prompt.map_or("-", String::as_str))?)),
     }
 }
 
@@ -264,7 +262,7 @@ fn conclude(
             }
         }
     }
-    let go_on = format!("selvedge exec resume {session} \"go on\"");
+    let go_on = format!("selvedge exec --continue {session} \"continue\"");
     match &outcome.end {
         Ok(TurnEnd::Stop) => {}
         Ok(TurnEnd::Length) => tell!("warning: the answer was cut by the limit of tokens"),

@@ -98,7 +98,7 @@ fn main() -> ExitCode {
         return Exit::NotStarted.into();
     }
     ended(match command {
-        Command::Resume(args) => chat::resume(args),
+        Command::Continue(args) => chat::continue_session(args),
         Command::Exec(args) => exec::exec(args),
         Command::Sessions(command) => sessions::sessions(command),
         Command::Run(args) => run::run(args),

@@ -48,7 +48,6 @@ pub(crate) fn recall(journal: &Arc<Journal>, ours: Ours) -> impl Tool + use<> {
         async move { read(&journal, &ours, &args) }
     })
     .read_only()
-    .looks(|_| false)
     .positional(&["handle"])
 }
 

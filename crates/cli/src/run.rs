@@ -292,7 +292,7 @@ fn tell_the_rest(output: &ScriptToolCallOutput, kept: Kept, name: &str, source: 
     if output.status == RunStatus::Suspended {
         let id = &output.id;
         tell!("note: {id} waits for an answer; `selvedge runs show {id}` shows the question");
-        tell!("hint: `selvedge runs resume {id} --approve`, or `--deny`");
+        tell!("hint: `selvedge runs answer {id} --approve`, or `--deny`");
     }
     if let Some(error) = &output.error {
         script_problem(error, name, source).print();

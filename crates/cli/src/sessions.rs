@@ -122,7 +122,7 @@ fn show(journal: &Arc<Journal>, args: &SessionArgs) -> Result<Exit> {
     }
     if session.is_open() {
         tell!(
-            "note: the last turn was broken off; `selvedge exec resume {}` goes on with it",
+            "note: the last turn was broken off; `selvedge exec --continue {}` finishes it",
             summary.id
         );
     }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use selvedge_agent::{Agents, EarlierRun, earlier_run, task_came_to};
+use selvedge_agent::{Agents, ResumeTarget, resume_target, task_outcome};
 use selvedge_config::{Config, McpServer, Project, SavedRules, ToolPack};
 use selvedge_confine::{NamedSockets, Rlimits, WeakerWall};
 use selvedge_journal::{Journal, Retention};
@@ -180,7 +180,7 @@ impl Setup {
         if let Some(tasks) = &self.tasks {
             if let Some(journal) = self.journal.clone() {
                 let here = self.directory.display().to_string();
-                tasks.recall_from(move |id| task_came_to(&journal, id, &here));
+                tasks.recall_from(move |id| task_outcome(&journal, id, &here));
             }
             tasks.register(&mut all)?;
         }
@@ -285,41 +285,42 @@ impl Setup {
         }
     }
 
-    /// What an earlier run made, to go on from; the beginning of its id is enough.
+    /// What an earlier run recorded; the beginning of its id is enough.
     pub(crate) fn resume(&self, run: &str) -> Result<Resume> {
         let earlier = self
             .kept()?
             .run(run)
             .map_err(|error| crate::runs::problem(&error))?
             .summary;
-        // Paths mean other things elsewhere, and what was read there is nobody's here.
         if earlier.directory != self.directory.display().to_string() {
             return Err(
                 Problem::new(format!("{} ran in another folder", earlier.id))
-                    .hint(format!("go on with it there: `-C {}`", earlier.directory))
+                    .hint(format!("resume it there: pass -C {}", earlier.directory))
                     .into(),
             );
         }
         self.resume_whole(&earlier.id)
     }
 
-    /// The same for somebody who knows the whole id.
+    /// The same for a complete id.
     pub(crate) fn resume_whole(&self, run: &str) -> Result<Resume> {
         let here = self.directory.display().to_string();
-        let earlier =
-            earlier_run(self.kept()?, run, &here).map_err(|error| crate::runs::problem(&error))?;
-        Err(match earlier {
-            EarlierRun::Over(resume) => return Ok(resume),
-            EarlierRun::Runs(id) => Problem::new(format!("{id} still runs")).hint("wait for its end, or `selvedge runs cancel` it; where its process is gone, something it started is still at work"),
-            EarlierRun::Waits(id) => Problem::new(format!("{id} waits for an answer"))
-                .hint(format!("`selvedge runs resume {id} --approve` goes on with it, `--deny` says no")),
-        }
-        .into())
+        let target = resume_target(self.kept()?, run, &here)
+            .map_err(|error| crate::runs::problem(&error))?;
+        let problem = match target {
+            ResumeTarget::Ready(resume) => return Ok(resume),
+            ResumeTarget::Running(id) => Problem::new(format!("{id} is still running"))
+                .hint(format!("stop it with `selvedge runs cancel {id}`")),
+            ResumeTarget::Suspended(id) => Problem::new(format!("{id} waits for an answer")).hint(
+                format!("`selvedge runs answer {id} --approve`, or `--deny`"),
+            ),
+        };
+        Err(problem.into())
     }
 
     fn kept(&self) -> Result<&Journal, Problem> {
         self.journal.as_deref().ok_or_else(|| {
-            Problem::new("nothing is written down that could be gone on from")
+            Problem::new("`--resume` needs the journal, which `--ephemeral` turns off")
                 .hint("leave out --ephemeral")
         })
     }

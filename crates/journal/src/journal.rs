@@ -380,8 +380,8 @@ impl Ledger for Journal {
             let args = self.payloads.put(connection, intent.args.to_string().as_bytes())?;
             connection
                 .prepare_cached(
-                    "INSERT INTO calls (run, id, tool, args, digest, read_only, line, state, started_ms, began_ns)
-                     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, 'intended', ?8, ?9)",
+                    "INSERT INTO calls (run, id, tool, args, digest, read_only, line, state, started_ms, began_ns, origin)
+                     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, 'intended', ?8, ?9, ?10)",
                 )?
                 .execute(params![
                     intent.run,
@@ -392,7 +392,8 @@ impl Ledger for Journal {
                     intent.read_only,
                     intent.line,
                     now_ms(),
-                    next_ns()
+                    next_ns(),
+                    intent.origin
                 ])?;
             Ok(())
         })?)
@@ -404,6 +405,7 @@ impl Ledger for Journal {
             record,
             value,
             shown,
+            resume_as,
             answered,
         } = settled;
         Ok(self.write(|connection| {
@@ -415,9 +417,9 @@ impl Ledger for Journal {
             let args = answered.map(|answered| self.payloads.put(connection, answered.args.to_string().as_bytes()));
             connection
                 .prepare_cached(
-                    "INSERT INTO calls (run, id, tool, digest, read_only, line, state, value, error, reused, started_ms, duration_ms, shown, args, began_ns, over_ns)
-                     VALUES (?1, ?2, ?3, ?4, ?13, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?14, ?15, ?15)
-                     ON CONFLICT (run, id) DO UPDATE SET state = ?6, value = ?7, error = ?8, reused = ?9, duration_ms = ?11, shown = ?12, over_ns = ?15
+                    "INSERT INTO calls (run, id, tool, digest, read_only, line, state, value, error, reused, started_ms, duration_ms, shown, args, began_ns, resume_as, origin)
+                     VALUES (?1, ?2, ?3, ?4, ?13, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?14, ?15, ?16, ?17)
+                     ON CONFLICT (run, id) DO UPDATE SET state = ?6, value = ?7, error = ?8, reused = ?9, duration_ms = ?11, shown = ?12, resume_as = ?16
                      WHERE calls.state = 'intended'",
                 )?
                 .execute(params![
@@ -435,7 +437,9 @@ impl Ledger for Journal {
                     shown,
                     answered.is_some_and(|answered| answered.read_only),
                     args.transpose()?,
-                    next_ns()
+                    next_ns(),
+                    resume_as.as_str(),
+                    answered.and_then(|answered| answered.origin.as_deref())
                 ])?;
             Ok(())
         })?)

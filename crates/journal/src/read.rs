@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::PoisonError;
 
 use rusqlite::{Connection, OptionalExtension, Row, ToSql, params};
-use selvedge_protocol::{ApprovalRequest, CallError, CallStatus, ScriptToolCallOutput};
+use selvedge_protocol::{ApprovalRequest, CallError, CallStatus, ResumeAs, ScriptToolCallOutput};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -27,7 +27,7 @@ pub struct RunSummary {
     pub directory: String,
     /// How many calls it made.
     pub calls: u32,
-    /// The run it went on from.
+    /// The run it resumed.
     pub resumes: Option<String>,
     /// The session it belongs to.
     pub session: String,
@@ -83,10 +83,12 @@ pub struct Call {
     pub started_ms: i64,
     /// From its start to its end.
     pub duration_ms: Option<f64>,
-    /// Where it stands in the order of things: nanoseconds since 1970, when it began.
+    /// When it began, in nanoseconds since 1970; unique within a process.
     pub began_ns: Option<i64>,
-    /// The same, when it was over.
-    pub over_ns: Option<i64>,
+    /// The call of the resumed run whose result answered this one, or which this one repeats.
+    pub origin: Option<String>,
+    /// What a run that resumes this one makes of it.
+    pub resume_as: ResumeAs,
 }
 
 /// How a run stands.
@@ -351,13 +353,15 @@ fn calls(
     alive: bool,
 ) -> Result<Vec<Call>, JournalError> {
     let mut read = connection.prepare_cached(
-        "SELECT id, tool, state, args, digest, read_only, line, value, error, reused, started_ms, duration_ms, shown, began_ns, over_ns
+        "SELECT id, tool, state, args, digest, read_only, line, value, error, reused, started_ms, duration_ms, shown, began_ns, origin, resume_as
          FROM calls WHERE run = ?1",
     )?;
     let mut rows = read.query(params![run])?;
     let mut calls = Vec::new();
     while let Some(row) = rows.next()? {
         let state: String = row.get(2)?;
+        let read_only = row.get(5)?;
+        let resume_as: Option<String> = row.get(15)?;
         let error = payloads.get(connection, row.get_ref(8)?)?;
         calls.push(Call {
             id: row.get(0)?,
@@ -368,7 +372,7 @@ fn calls(
                 .map(|bytes| parse(&bytes))
                 .transpose()?,
             digest: row.get(4)?,
-            read_only: row.get(5)?,
+            read_only,
             line: row.get(6)?,
             value: payloads
                 .get(connection, row.get_ref(7)?)?
@@ -382,7 +386,14 @@ fn calls(
             started_ms: row.get(10)?,
             duration_ms: row.get(11)?,
             began_ns: row.get(13)?,
-            over_ns: row.get(14)?,
+            origin: row.get(14)?,
+            // A call that was recorded before it ran and never settled has no known outcome.
+            resume_as: match resume_as {
+                Some(word) => serde_json::from_value(Value::from(word))
+                    .map_err(|error| JournalError::Damaged(error.to_string()))?,
+                None if read_only || state != "intended" => ResumeAs::Rerun,
+                None => ResumeAs::Undecided,
+            },
         });
     }
     calls.sort_by_key(|call| number(&call.id));

@@ -194,6 +194,12 @@ const STEPS: &[(&str, &str)] = &[
     CREATE INDEX runs_listed
         ON runs (started_ms DESC, id, owner, status, ended_ms, directory, resumes, calls, tools, session);",
     ),
+    (
+        "what a call means to a run that resumes its run",
+        "ALTER TABLE calls ADD COLUMN origin TEXT;
+    ALTER TABLE calls ADD COLUMN resume_as TEXT;
+    ALTER TABLE calls DROP COLUMN over_ns;",
+    ),
 ];
 
 /// Brings the journal's own tables up to date.

@@ -5,8 +5,8 @@ use selvedge_journal::{
     CallState, Filter, Journal, JournalError, Keeping, Redactor, Retention, RunState,
 };
 use selvedge_protocol::{
-    CallRecord, CallStatus, Intent, Ledger, LedgerError, RunMetadata, RunStart, RunStatus,
-    ScriptToolCallOutput, Settled,
+    CallRecord, CallStatus, Intent, Ledger, LedgerError, ResumeAs, RunMetadata, RunStart,
+    RunStatus, ScriptToolCallOutput, Settled,
 };
 use serde_json::{Value, json};
 
@@ -50,6 +50,7 @@ fn call(journal: &Journal, run: &str, id: &str, value: Option<&Value>) {
             digest: "d",
             read_only: false,
             line: Some(1),
+            origin: None,
         })
         .unwrap();
     if let Some(value) = value {
@@ -61,6 +62,7 @@ fn call(journal: &Journal, run: &str, id: &str, value: Option<&Value>) {
                 value: Some(value),
                 shown: None,
                 answered: None,
+                resume_as: ResumeAs::Answer,
             })
             .unwrap();
     }
@@ -638,6 +640,7 @@ fn a_sealed_journal_shows_nothing_without_its_key() {
                 value: None,
                 shown: None,
                 answered: None,
+                resume_as: ResumeAs::Answer,
             })
             .unwrap();
         journal
@@ -813,6 +816,7 @@ fn whoever_has_lost_a_run_writes_nothing_more_of_it() {
         digest: "d",
         read_only: false,
         line: None,
+        origin: None,
     };
     let failed = record("tool_1", CallStatus::Failed);
     assert_eq!(first.go_on("scr_a"), taken);
@@ -824,6 +828,7 @@ fn whoever_has_lost_a_run_writes_nothing_more_of_it() {
             value: None,
             shown: None,
             answered: None
+            resume_as: ResumeAs::Answer,
         }),
         taken
     );
@@ -848,6 +853,7 @@ fn whoever_has_lost_a_run_writes_nothing_more_of_it() {
             value: None,
             shown: None,
             answered: None,
+            resume_as: ResumeAs::Answer,
         })
         .unwrap();
     assert_eq!(

@@ -2,12 +2,11 @@
 
 use rmcp::model::{GetPromptRequestParams, PaginatedRequestParams, ReadResourceRequestParams};
 use schemars::JsonSchema;
-use selvedge_tools::{Call, Kept, Manner, Registry, Risk, ToolError, Work, tool, tool_with_call};
+use selvedge_tools::{Call, Registry, Risk, ToolError, tool, tool_with_call};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use crate::answer::value_of;
-use crate::catalogue::Listed;
 use crate::error::ServerError;
 use crate::servers::Servers;
 use crate::settings::Approval;
@@ -107,7 +106,6 @@ pub(crate) fn register(registry: &mut Registry, servers: &Servers) {
             async move { listing(&servers, args, what).await }
         })
         .read_only()
-        .looks(move |_| matches!(what, What::Resources))
         .render(|listing: &Listing| listing.content.clone())
     };
     let _ = registry.register(list(
@@ -149,8 +147,8 @@ pub(crate) fn register(registry: &mut Registry, servers: &Servers) {
             async move { prompt(&servers, args).await.map_err(tool_error) }
         },
     );
-    let _ = registry.register(prompt.read_only().looks(|_| false));
-    let [callers, judges, readers, namers, lookers, viewers] = [(); 6].map(|()| servers.clone());
+    let _ = registry.register(prompt.read_only());
+    let [callers, judges, readers, viewers] = [(); 4].map(|()| servers.clone());
     let call = tool_with_call(
         "mcp_call_tool",
         "Calls a tool of an MCP server by name. In scripts write tools.mcp.<server>.<tool>(args) instead.",
@@ -162,19 +160,9 @@ pub(crate) fn register(registry: &mut Registry, servers: &Servers) {
     let call = call
         .risk(move |args| risk(&judges, args))
         .reads_only(move |args| reads_only(&readers, args));
-    let call = call.looks(move |args| is_listed(&lookers, args, |tool| tool.read_only));
-    let call = call
-        .work(move |args| work(&namers, args))
-        .kept(|_, manner| match manner {
-            Manner::Same => Kept::Answer,
-            Manner::Other | Manner::OtherWay => Kept::Refused(
-                "what it said was kept whole: ask with tools.mcp.<server>.<tool>.raw(args)"
-                    .to_owned(),
-            ),
-        });
     let _ = registry.register(call.preview(move |args| {
-        let what = work(&viewers, args);
-        shown(&what.tool, &what.args)
+        let (tool, args) = called(&viewers, args);
+        shown(&tool, &args)
     }));
 }
 
@@ -209,8 +197,8 @@ fn risk(servers: &Servers, args: &Value) -> Risk {
     }
 }
 
-/// The same that the tool itself would do.
-fn work(servers: &Servers, args: &Value) -> Work {
+/// The tool that is called, by its canonical name, and its arguments.
+fn called(servers: &Servers, args: &Value) -> (String, Value) {
     let word = |name: &str| args[name].as_str().unwrap_or_default();
     // A server answers to more than one spelling.
     let server = servers
@@ -219,25 +207,11 @@ fn work(servers: &Servers, args: &Value) -> Work {
             server.settings.name.clone()
         });
     let arguments = args.get("arguments").cloned().unwrap_or_else(|| json!({}));
-    Work {
-        tool: name_of(&server, word("tool")),
-        args: arguments,
-        manner: Value::Null,
-        way: Value::Null,
-    }
+    (name_of(&server, word("tool")), arguments)
 }
 
-/// The same that the tool itself would promise: what a server says of itself counts where the user trusts it.
+/// Whether the server lists the tool as one that only reads.
 fn reads_only(servers: &Servers, args: &Value) -> bool {
-    let server = args["server"]
-        .as_str()
-        .and_then(|name| servers.find(name).ok());
-    server.is_some_and(|server| server.settings.approval == Approval::Approve)
-        && is_listed(servers, args, |tool| tool.read_only)
-}
-
-/// Whether the tool is known, and is such a one.
-fn is_listed(servers: &Servers, args: &Value, is: impl Fn(&Listed) -> bool) -> bool {
     let server = args["server"]
         .as_str()
         .and_then(|name| servers.find(name).ok());
@@ -246,7 +220,7 @@ fn is_listed(servers: &Servers, args: &Value, is: impl Fn(&Listed) -> bool) -> b
         catalogue
             .tools
             .iter()
-            .any(|tool| args["tool"] == tool.name && is(tool))
+            .any(|tool| args["tool"] == tool.name && tool.read_only)
     })
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use selvedge_protocol::{Preview, ToolSpec};
-use selvedge_tools::{Call, FieldCase, Kept, Manner, Risk, Tool, ToolError, ToolOutput, Work};
+use selvedge_tools::{Call, FieldCase, Risk, Tool, ToolError, ToolOutput};
 use serde_json::{Map, Value, json};
 
 use crate::answer::{raw_schema, value_of, whole};
@@ -22,8 +22,9 @@ pub(crate) struct McpTool {
     name: String,
     spec: ToolSpec,
     destructive: bool,
-    /// It says that it only reads. Enough to count as looking, not enough to be let through.
-    looks: bool,
+    /// Whether the server says that it only reads. A resumed run calls it again; whether it needs
+    /// approval is decided by `spec.read_only`, which also asks whether the user trusts the server.
+    says_read_only: bool,
     form: Form,
 }
 
@@ -65,7 +66,7 @@ impl McpTool {
             name: listed.name.clone(),
             spec,
             destructive,
-            looks: listed.read_only,
+            says_read_only: listed.read_only,
             form: Form::Value,
         }
     }
@@ -99,33 +100,8 @@ impl Tool for McpTool {
         }
     }
 
-    fn work(&self, args: &Value) -> Option<Work> {
-        let manner = match self.form {
-            Form::Value => Value::Null,
-            Form::Raw => json!("raw"),
-        };
-        Some(Work {
-            tool: name_of(&self.server.settings.name, &self.name),
-            args: args.clone(),
-            manner,
-            way: Value::Null,
-        })
-    }
-
-    fn kept(&self, _: &Value, manner: Manner) -> Kept {
-        match (manner, self.form) {
-            (Manner::Same, _) => Kept::Answer,
-            (_, Form::Value) => {
-                Kept::Refused("what it said was kept whole: ask with `.raw`".to_owned())
-            }
-            (_, Form::Raw) => Kept::Refused(
-                "its value was kept, and not all it said: ask without `.raw`".to_owned(),
-            ),
-        }
-    }
-
-    fn looks(&self, _: &Value) -> bool {
-        self.looks
+    fn reads_only(&self, _: &Value) -> bool {
+        self.says_read_only
     }
 
     fn preview(&self, args: &Value) -> Preview {

@@ -63,7 +63,6 @@ pub fn get_turn(memory: Arc<Memory>, session: &str) -> impl Tool + use<> {
         run,
     )
     .read_only()
-    .looks(|_| false)
     .positional(&["turn", "level"])
     .aliases([("turnId", "turn"), ("turn_id", "turn"), ("id", "turn")])
     .render(|output| output.text.clone())

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::{ApprovalRequest, CallRecord, ScriptToolCallOutput};
@@ -71,7 +72,7 @@ pub struct RunStart<'a> {
     pub session: &'a str,
     /// Seed of `Math.random`.
     pub seed: &'a str,
-    /// The run it goes on from.
+    /// The run it resumes.
     pub resumes: Option<&'a str>,
     /// What whoever assembled the tools needs to assemble them again.
     pub setting: &'a str,
@@ -94,6 +95,8 @@ pub struct Intent<'a> {
     pub read_only: bool,
     /// Line in the script, from one.
     pub line: Option<u32>,
+    /// The call of the resumed run that this one repeats.
+    pub origin: Option<&'a str>,
 }
 
 /// A call that is over, or never began.
@@ -107,13 +110,40 @@ pub struct Settled<'a> {
     pub value: Option<&'a Value>,
     /// What a model was shown of it, where that is not the value.
     pub shown: Option<&'a str>,
-    /// What was asked, where an earlier run answered: of such a call there is no intent.
+    /// What a run that resumes this one makes of the call.
+    pub resume_as: ResumeAs,
+    /// The arguments, if there was no intent.
     pub answered: Option<&'a Answered>,
 }
 
-/// A call that an earlier run answered.
+/// What a recorded call means to a run that resumes its run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ResumeAs {
+    /// It succeeded and changed something or cost money: its result answers an identical call.
+    Answer,
+    /// It failed, never ran, or only read: an identical call runs.
+    Rerun,
+    /// It may have changed something and its outcome is unknown: the script has to decide.
+    Undecided,
+}
+
+impl ResumeAs {
+    /// The word a ledger stores, the same as in JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Answer => "answer",
+            Self::Rerun => "rerun",
+            Self::Undecided => "undecided",
+        }
+    }
+}
+
+/// A call of which there is no intent, because it was answered without running, or is a task.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Answered {
+    /// The call of the resumed run that it reuses or repeats.
+    pub origin: Option<String>,
     /// Its arguments, made canonical.
     pub args: Value,
     /// Whether it leaves the world as it was.

@@ -33,7 +33,7 @@ pub use item::{
     CallError, CallRecord, CallStatus, LogEntry, OutputPart, RunMetadata, RunStatus,
     ScriptToolCall, ScriptToolCallOutput,
 };
-pub use ledger::{Answered, Intent, Ledger, LedgerError, RunStart, Settled, Shelf};
+pub use ledger::{Answered, Intent, Ledger, LedgerError, ResumeAs, RunStart, Settled, Shelf};
 pub use limits::{Limits, Mode, ModeSettings};
 pub use spec::ToolSpec;
 pub use turn::{TurnEnd, TurnError, TurnItem};

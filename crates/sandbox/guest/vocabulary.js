@@ -390,6 +390,16 @@ const vocabulary = (host) => {
     const json = ask("load", JSON.stringify(String(key)));
     return json === undefined ? undefined : host.parseFrozen(json);
   };
+  // Decisions about calls that the resumed run recorded. Without one they throw.
+  const recordedId = (callId) => {
+    if (typeof callId !== "string" || callId === "") throw new TypeError("resume needs the id of a recorded call");
+    return callId;
+  };
+  const resume = {
+    repeat: (callId) => void ask("resume", JSON.stringify([recordedId(callId)])),
+    skip: (callId, value = null) =>
+      void ask("resume", `[${JSON.stringify(recordedId(callId))},${stringify(value, [])}]`),
+  };
   const recall = (handle, options) => call("recall", [{ handle, ...options }]);
   const help = (name) => ask("help", name === undefined ? "" : (pathOf.get(name) ?? String(name))) ?? "";
   const exit = () => host.exit();
@@ -499,7 +509,7 @@ const vocabulary = (host) => {
   let origin;
   const performance = { now: () => Date.now() - (origin ??= Date.now()) };
   const globals = {
-    performance, tools, console, text, image, audio, notify, store, load, recall, help, exit, yield_control,
+    performance, tools, console, text, image, audio, notify, store, load, recall, resume, help, exit, yield_control,
     setTimeout, clearTimeout, structuredClone, __race: race, ...errors,
   };
   const lazy = { context, ALL_TOOLS: listTools };

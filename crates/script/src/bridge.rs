@@ -5,7 +5,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use selvedge_protocol::{ErrorCode, Event, LogEntry, LogLevel, OutputPart};
 use selvedge_sandbox::{Host, Position};
-use selvedge_tools::{Found, Means, Orchestrator, Registry, SPAWN, Scope, Tasks, declarations};
+use selvedge_tools::{
+    DecisionError, Found, Means, Orchestrator, Registry, ResumeDecision, SPAWN, Scope, Tasks,
+    declarations,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -117,9 +120,9 @@ impl Host for Bridge {
 }
 
 /// Channels on which a script asks for what it cannot know.
-const QUESTIONS: [&str; 11] = [
+const QUESTIONS: [&str; 12] = [
     "resolve", "exists", "names", "tools", "context", "depth", "budget", "approval", "help",
-    "load", "spawn",
+    "load", "spawn", "resume",
 ];
 
 impl Bridge {
@@ -146,6 +149,7 @@ impl Bridge {
             "approval" => self.said().last_approval.clone(),
             "help" => Some(self.help(text)),
             "spawn" => Some(self.spawn(text)),
+            "resume" => self.decide(text),
             "load" => match self
                 .said()
                 .session
@@ -247,6 +251,21 @@ impl Bridge {
                 "retryable": failure.retryable, "suggestions": failure.suggestions,
             }))
         })
+    }
+
+    /// `resume.repeat(callId)` and `resume.skip(callId, value)`.
+    fn decide(&self, text: &str) -> Option<String> {
+        let mut args: Vec<Value> = serde_json::from_str(text).unwrap_or_default();
+        let value = (args.len() > 1).then(|| args.swap_remove(1));
+        let id = args.first().and_then(Value::as_str).unwrap_or_default();
+        let decision = value.map_or(ResumeDecision::Repeat, ResumeDecision::Skip);
+        let decided = match &self.scope.prior {
+            Some(prior) => prior.decide(id, decision),
+            None => Err(DecisionError::NotResumed(id.chars().take(80).collect())),
+        };
+        let error = decided.err()?;
+        let message = error.to_string();
+        Some(thrown(&json!({"name": "RangeError", "message": message})))
     }
 
     fn catalogue(&self) -> String {

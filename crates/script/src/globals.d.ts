@@ -40,6 +40,8 @@ declare function store(key: string, value: unknown): void;
 declare function load(key: string): any;
 /** What an earlier run returned (`scr_…`) or one of its calls (`scr_…/tool_3`), whole or in slices. */
 declare function recall(handle: string, options?: { pointer?: string; offset?: number; limit?: number }): Promise<{ value: any; total: number | null; truncated: boolean }>;
+/** Decides about a call that the resumed run recorded: run it again, or return a value instead. */
+declare const resume: { repeat(callId: string): void; skip(callId: string, value?: unknown): void };
 /** What there is, or the types of one tool. */
 declare function help(name?: string | Function): string;
 /** Every tool by name and purpose. */

@@ -21,7 +21,6 @@ use crate::conclusion::{GOES_ON_ELSEWHERE, conclude, dry_run, millis, reject, re
 use crate::first_line::FirstLine;
 use crate::meter::{LogMeter, ProgressMeter};
 use crate::options::{RunOptions, Suspended};
-use crate::outcome;
 use crate::playing::Recorded;
 use crate::preflight::{self, Preflight};
 use crate::run::{Begin, Over, Run};
@@ -204,7 +203,8 @@ impl Harness {
         if let Some(error) = rejection(report) {
             return reject(output, error, started);
         }
-        let seed = options.seed.unwrap_or_else(fresh_seed);
+        let recorded_seed = options.resume.as_ref().and_then(|resume| resume.seed);
+        let seed = options.seed.or(recorded_seed).unwrap_or_else(fresh_seed);
         let (id, written_seed) = (output.id.clone(), seed.to_string());
         let first_line = self.orchestrator.ledger().map(|ledger| {
             let start = RunStart {
@@ -316,9 +316,7 @@ impl Harness {
             .as_ref()
             .filter(|_| output.status != RunStatus::Suspended)
         {
-            output
-                .warnings
-                .extend(outcome::passed_over(&resume.calls.passed_over()));
+            output.warnings.extend(resume.calls.reuse_warning());
         }
         if let Some(ledger) = self.orchestrator.ledger()
             && output.status != RunStatus::Suspended
@@ -390,7 +388,7 @@ impl Harness {
                 options.events.clone(),
             );
             scope.source = Some(Source(compiled.source.clone()));
-            scope.earlier = options.resume.as_ref().map(|resume| resume.calls.clone());
+            scope.prior = options.resume.as_ref().map(|resume| resume.calls.clone());
             if self.orchestrator.ledger().is_some() {
                 scope.rest = Rest::AtQuestions;
             }

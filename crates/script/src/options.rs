@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use selvedge_protocol::{EventSink, Mode};
-use selvedge_tools::Earlier;
+use selvedge_tools::PriorCalls;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
@@ -61,17 +61,19 @@ impl Author {
             Self::Model => format!("run it with `resume: \"{run}\"`"),
             Self::Person => format!("run it with `selvedge run FILE --resume {run}`"),
         };
-        format!("correct the script and {how}: what is done is not done again")
+        format!("correct the script and {how}: the results of completed calls are reused")
     }
 }
 
-/// An earlier run, and what its calls came to.
+/// The run that a script resumes.
 #[derive(Debug, Clone)]
 pub struct Resume {
     /// Its id.
     pub run: String,
-    /// What it made.
-    pub calls: Arc<Earlier>,
+    /// Its recorded calls and those of the runs it resumed.
+    pub calls: Arc<PriorCalls>,
+    /// Its seed of `Math.random`, which the script continues with.
+    pub seed: Option<u64>,
 }
 
 /// A run that was put away.

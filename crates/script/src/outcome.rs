@@ -216,25 +216,3 @@ pub(crate) fn shortened(text: &str, max: usize) -> String {
     }
     format!("{}… ({} more bytes)", &text[..end], text.len() - end)
 }
-
-/// Whatever a script changed may have been what it passed over, said otherwise.
-pub(crate) fn passed_over(ids: &[String]) -> Option<String> {
-    const NAMED: usize = 3;
-    let first = ids.first()?;
-    let run = first.split('/').next().unwrap_or_default();
-    let more = ids.len().saturating_sub(NAMED);
-    let more = if more > 0 {
-        format!(" and {more} more")
-    } else {
-        String::new()
-    };
-    let named = ids
-        .iter()
-        .take(NAMED)
-        .map(String::as_str)
-        .collect::<Vec<_>>()
-        .join(", ");
-    Some(format!(
-        "nobody knows how {named}{more} ended, and this script changed something without asking for that: `selvedge runs show {run}` tells what it was"
-    ))
-}

@@ -11,7 +11,7 @@ use schemars::JsonSchema;
 use selvedge_protocol::{Answer, ApprovalPolicy, ErrorCode, ScriptToolCallOutput};
 use selvedge_script::{Harness, Resume, RunOptions};
 use selvedge_tools::{
-    Call, CameTo, Earlier, EarlierCall, Orchestrator, Place, Registry, Risk, Tasks, ToolError,
+    Call, Orchestrator, PriorCall, PriorCalls, PriorOutcome, Registry, Risk, Tasks, ToolError,
     tool, tool_with_call,
 };
 use serde::Deserialize;
@@ -228,42 +228,52 @@ async fn a_task_is_asked_for_and_written_down_like_any_call() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_task_that_is_repeated_knowingly_has_the_key_of_the_first() {
+async fn a_task_of_unknown_outcome_is_decided_like_any_call() {
     let session = Session::new(Answer::Once);
-    let earlier = EarlierCall {
-        id: "tsk_first/tool_1".into(),
-        args_digest: "of another build".into(),
-        run: 1,
-        order: 1,
-        place: Place::Change(0),
-        came_to: CameTo::Unknown,
-        task: Some("tsk_first".into()),
-        said: Some(("keyed".into(), json!({}))),
+    let start = "const start = () => tools.spawn.exec('keyed', {});";
+    session.value(&format!("{start} await start().done")).await;
+    let digest = {
+        let digests = session.notebook.digests.lock().unwrap();
+        let task = digests.iter().find(|(id, _)| id.starts_with("tsk_"));
+        task.unwrap().1.clone()
     };
-    let resume = Resume {
-        run: "scr_first".into(),
-        calls: Arc::new(Earlier::new([earlier])),
+    let resumed = async |source: &str| {
+        let first = PriorCall {
+            id: "tsk_first".into(),
+            tool: "spawn.exec".into(),
+            args: json!({"tool": "keyed", "args": {}}),
+            digest: digest.clone(),
+            outcome: PriorOutcome::Unknown,
+            idempotency_key: "tsk_first.tool_1".into(),
+        };
+        let options = RunOptions {
+            resume: Some(Resume {
+                run: "scr_first".into(),
+                calls: Arc::new(PriorCalls::new(
+                    "scr_first",
+                    vec![first],
+                    Default::default(),
+                )),
+                seed: None,
+            }),
+            ..Default::default()
+        };
+        let source = format!("{start} {source}");
+        let output = session.harness.run_with(source.as_bytes(), options).await;
+        assert!(output.error.is_none(), "{:?}", output.error);
+        output.value()
     };
-    let source = "const start = () => tools.spawn.exec('keyed', {});
-        let told; try { start() } catch (error) { told = error.name }
-        try { start() } catch { await tools.look({}) }
-        return [told, await start().done, await start().done === await start().done]";
-    let output = session
-        .harness
-        .run_with(
-            source.as_bytes(),
-            RunOptions {
-                resume: Some(resume),
-                ..Default::default()
-            },
-        )
-        .await;
-    assert_eq!(
-        output.value(),
-        Some(json!(["OutcomeUnknownError", "tsk_first.tool_1", false])),
-        "{:?}",
-        output.error
-    );
+    let told = resumed("try { start() } catch (error) { return error.name }").await;
+    assert_eq!(told, Some(json!("OutcomeUnknownError")));
+    let told = resumed(
+        "resume.repeat('tsk_first');
+         const first = await start().done;
+         return [first, await start().done === first]",
+    )
+    .await;
+    assert_eq!(told, Some(json!(["tsk_first.tool_1", false])));
+    let told = resumed("resume.skip('tsk_first', 'paid'); return await start().done").await;
+    assert_eq!(told, Some(json!("paid")));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -5,14 +5,13 @@ use std::path::{Path, PathBuf};
 
 use schemars::JsonSchema;
 use selvedge_protocol::{Preview, View};
-use selvedge_tools::{Call, Kept, Manner, Risk, Tool, ToolError, Work, tool_with_call};
+use selvedge_tools::{Call, Risk, Tool, ToolError, tool_with_call};
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use crate::aliases::aliases_of;
 use crate::blocking::blocking;
-use crate::commands::kept_from_another_way;
 use crate::patch::{self, Action, Draft, Net, Operation, Source};
 use crate::preview::{bounded, file_diff};
 use crate::slot::Links;
@@ -89,7 +88,7 @@ enum Kind {
 }
 
 pub(crate) fn apply_patch(workspace: &Workspace, turn_diff: &TurnDiff) -> impl Tool + use<> {
-    let [judging, doing, agreeing, showing] = [(); 4].map(|()| workspace.clone());
+    let [judging, agreeing, showing] = [(); 3].map(|()| workspace.clone());
     let (workspace, turn_diff) = (workspace.clone(), turn_diff.clone());
     let run = move |args: Args, call: Call| {
         let (workspace, turn_diff) = (workspace.clone(), turn_diff.clone());
@@ -97,34 +96,11 @@ pub(crate) fn apply_patch(workspace: &Workspace, turn_diff: &TurnDiff) -> impl T
     };
     tool_with_call("apply_patch", DESCRIPTION, run)
         .risk(move |args| risk(&judging, args))
-        .work(move |args| work(&doing, args))
-        .kept(|value, manner| match manner {
-            Manner::Same | Manner::Other => Kept::Answer,
-            Manner::OtherWay => kept_from_another_way(value),
-        })
         .agreement(move |args| agreement(&agreeing, args))
         .preview(move |args| preview(&showing, args))
         .render(|output: &Output| output.stdout.clone())
         .positional(&["patch"])
         .aliases(aliases_of("apply_patch"))
-}
-
-/// What a call does, however its folder is said and whatever stands around the patch.
-pub(crate) fn work(workspace: &Workspace, args: &Value) -> Work {
-    let (folder, patch) = patch::bare(args["patch"].as_str().unwrap_or_default());
-    let fields = ["original_content", "updated_content"].map(|name| &args[name]);
-    let folder = Path::new(args["cwd"].as_str().unwrap_or(".")).join(folder);
-    let folder = workspace.way_to(
-        &args["path"]
-            .as_str()
-            .map_or(folder.clone(), |path| folder.join(path)),
-    );
-    Work {
-        tool: "apply_patch".to_owned(),
-        args: json!([patch, fields, folder]),
-        manner: Value::Null,
-        way: Value::Null,
-    }
 }
 
 /// What a call risks.

@@ -12,15 +12,13 @@ use selvedge_confine::{
     Wall, WeakerWall,
 };
 use selvedge_protocol::{Preview, SandboxPolicy, View};
-use selvedge_tools::{Call, Kept, Risk, ToolError, Work};
+use selvedge_tools::{Call, Risk, ToolError};
 use serde_json::{Value, json};
 
 use crate::apply_patch;
 use crate::ending::Leaving;
 use crate::environment::{Environment, EnvironmentPolicy};
-use crate::judge::{
-    CommandView, Deed, Safety, covered_by, deed_of, judge_command, prefix_of, shown,
-};
+use crate::judge::{CommandView, Safety, covered_by, judge_command, prefix_of, shown};
 use crate::patch;
 use crate::privacy::may_show_secrets;
 use crate::{TurnDiff, Workspace};
@@ -83,13 +81,6 @@ pub struct Rule {
     /// Whether it may run without the wall.
     pub unconfined: bool,
 }
-
-/// Programs that read nothing that a call could have changed.
-const TELL_NOTHING: [&str; 23] = [
-    ":", "arch", "basename", "cd", "date", "dirname", "echo", "expr", "false", "free", "groups",
-    "hostname", "id", "nproc", "printf", "pwd", "seq", "sleep", "true", "tty", "uname", "uptime",
-    "whoami",
-];
 
 /// How long a command may run where the call does not say.
 pub(crate) const DEFAULT_TIMEOUT: Duration = Duration::from_secs(120);
@@ -163,45 +154,6 @@ impl Commands {
     /// Whether a command is known to change nothing.
     pub(crate) fn reads_only(&self, wanted: &Wanted) -> bool {
         wanted.unconfined.is_none() && self.judge(wanted) == Safety::ReadOnly
-    }
-
-    /// Whether a command tells how things stand, and not only what was said to it or what time it is.
-    pub(crate) fn looks(&self, wanted: &Wanted) -> bool {
-        let name = |words: &Vec<String>| {
-            words
-                .first()
-                .and_then(|word| word.rsplit('/').next().map(str::to_owned))
-        };
-        let tells = |words: &Vec<String>| {
-            name(words).is_some_and(|name| !TELL_NOTHING.contains(&name.as_str()))
-        };
-        self.reads_only(wanted) && judge_command(&wanted.argv).commands.iter().any(tells)
-    }
-
-    /// What it does, however it and its folder are said and whichever tool does it, behind a wall or not.
-    pub(crate) fn work(&self, tool: &str, wanted: &Wanted, manner: Value) -> Work {
-        let workspace = &self.inner.workspace;
-        if let Some(patch) = patch_of(wanted) {
-            return Work {
-                way: json!(tool),
-                manner,
-                ..apply_patch::work(workspace, &patch)
-            };
-        }
-        let Deed { folder, mut words } = deed_of(&wanted.argv);
-        let folder = Path::new(wanted.cwd.as_deref().unwrap_or(".")).join(folder);
-        if let Some(program) = words.first_mut().filter(|program| program.contains('/')) {
-            // A path stays one: `./make` is not `make`.
-            *program = format!("./{}", workspace.way_to(&folder.join(&*program)).display());
-        }
-        let args = json!([words, workspace.way_to(&folder), wanted.env]);
-        let way = json!([tool, wanted.argv, wanted.unconfined.is_some()]);
-        Work {
-            tool: "command".to_owned(),
-            args,
-            manner,
-            way,
-        }
     }
 
     /// The judgement of the words, with what the circumstances add to it: variables can make any program do anything,
@@ -459,22 +411,6 @@ impl Wanted {
             text.push_str(&format!("\nwith {name}={value}"));
         }
         text
-    }
-}
-
-/// What a command that was run by another way is for this one.
-pub(crate) fn kept_from_another_way(value: &Value) -> Kept {
-    match value["exitCode"].as_i64() {
-        _ if value["timedOut"] == true => Kept::Unfinished,
-        // By `timeout`, or by a signal: nobody knows how far it came.
-        Some(124 | 128..) => Kept::Unfinished,
-        // What failed may be tried otherwise.
-        Some(1..) => Kept::Failed,
-        // Another shell may make something else of the same words: nobody shall believe that this was done.
-        _ => Kept::Refused(
-            "it was done by another way: ask as it was asked then to hear what it came to"
-                .to_owned(),
-        ),
     }
 }
 

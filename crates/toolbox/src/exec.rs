@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use schemars::JsonSchema;
 use selvedge_confine::{Child, Stdio};
-use selvedge_protocol::{Event, OutputStream};
-use selvedge_tools::{Again, Call, Kept, Manner, Tool, ToolError, tool_with_call};
+use selvedge_protocol::{Event, OutputStream, ResumeAs};
+use selvedge_tools::{Again, Call, Tool, ToolError, tool_with_call};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::net::unix::pipe::Receiver;
@@ -15,7 +15,7 @@ use tokio::net::unix::pipe::Receiver;
 use crate::aliases::aliases_of;
 use crate::blocking::blocking;
 use crate::capture::{Capture, KEPT};
-use crate::commands::{Commands, DEFAULT_TIMEOUT, LONGEST_TIMEOUT, Wanted, kept_from_another_way};
+use crate::commands::{Commands, DEFAULT_TIMEOUT, LONGEST_TIMEOUT, Wanted};
 use crate::ending::{Ending, Leaving};
 
 /// What to run.
@@ -70,13 +70,11 @@ pub(crate) fn exec(commands: &Commands) -> impl Tool + use<> {
         running,
         judging,
         reading,
-        looking,
-        doing,
         showing,
         agreeing,
         allowing,
         confined,
-    ] = [(); 9].map(|()| commands.clone());
+    ] = [(); 7].map(|()| commands.clone());
     let description = "Runs a command in the sandbox and waits for its end, whatever its exit status. \
         Processes it leaves in the background end with the script.";
     tool_with_call("exec", description, move |args: Args, call| {
@@ -85,22 +83,21 @@ pub(crate) fn exec(commands: &Commands) -> impl Tool + use<> {
     })
     .risk(move |args| judging.risk(&wanted(args)))
     .reads_only(move |args| reading.reads_only(&wanted(args)))
-    .looks(move |args| looking.looks(&wanted(args)))
-    .work(move |args| doing.work("exec", &wanted(args), args["timeout_ms"].clone()))
-    .kept(|value, manner| match manner {
-        Manner::Same => Kept::Answer,
-        // Nobody knows how far it came.
-        Manner::Other if value["timedOut"] == true => Kept::Unfinished,
-        Manner::Other => Kept::Answer,
-        Manner::OtherWay => kept_from_another_way(value),
-    })
-    .is_over(|value| value["timedOut"] != true)
+    .resume_as(resume_as)
     .preview(move |args| showing.preview(&wanted(args)))
     .agreement(move |args| agreeing.agreement(&wanted(args)))
     .allow_always(move |args| allowing.allow_always(&wanted(args)))
     .again(move |output: &Output, args| again(output, args, confined.are_confined()))
     .render(render)
     .aliases(aliases_of("exec"))
+}
+
+/// A command that failed or was stopped at its time limit runs again in a resumed run.
+fn resume_as(value: &Value) -> ResumeAs {
+    match value["exitCode"] == 0 && value["timedOut"] != true {
+        true => ResumeAs::Answer,
+        false => ResumeAs::Rerun,
+    }
 }
 
 /// The command in a call's arguments.

@@ -3,14 +3,13 @@
 use std::time::Duration;
 
 use schemars::JsonSchema;
-use selvedge_tools::{
-    Call, Kept, Manner, Risk, TERMINAL, TYPED, Tool, ToolError, Work, tool_with_call,
-};
+use selvedge_protocol::ResumeAs;
+use selvedge_tools::{Call, Risk, Tool, ToolError, tool_with_call};
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::aliases::aliases_of;
-use crate::commands::{Commands, Wanted, kept_from_another_way};
+use crate::commands::{Commands, Wanted};
 use crate::judge::{Safety, judge_command};
 use crate::terminals::{Glance, Terminals};
 
@@ -68,59 +67,47 @@ pub(crate) struct Output {
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
 
 pub(crate) fn exec_command(commands: &Commands, terminals: &Terminals) -> impl Tool + use<> {
-    let [
-        running,
-        judging,
-        reading,
-        looking,
-        doing,
-        showing,
-        agreeing,
-        allowing,
-    ] = [(); 8].map(|()| commands.clone());
+    let [running, judging, reading, showing, agreeing, allowing] =
+        [(); 6].map(|()| commands.clone());
     let terminals = terminals.clone();
     let description = "Runs a shell command in a terminal. Where it has not ended in time, it goes on and can be \
         typed to with write_stdin, until the script ends.";
-    tool_with_call(TERMINAL, description, move |args: Args, call| {
+    tool_with_call("exec_command", description, move |args: Args, call| {
         let (commands, terminals) = (running.clone(), terminals.clone());
         async move { run(&commands, &terminals, args, &call).await }
     })
     .risk(move |args| judging.risk(&wanted(args)))
     .reads_only(move |args| reading.reads_only(&wanted(args)))
-    .looks(move |args| looking.looks(&wanted(args)))
-    .work(move |args| doing.work(TERMINAL, &wanted(args), args["yield_time_ms"].clone()))
-    .kept(|value, manner| match manner {
-        Manner::Same | Manner::Other => Kept::Answer,
-        Manner::OtherWay => kept_from_another_way(value),
-    })
-    .is_over(|value| value["sessionId"].is_null())
+    .resume_as(resume_as)
     .preview(move |args| showing.preview(&wanted(args)))
     .agreement(move |args| agreeing.agreement(&wanted(args)))
     .allow_always(move |args| allowing.allow_always(&wanted(args)))
     .render(render)
-    .aliases(aliases_of(TERMINAL))
+    .aliases(aliases_of("exec_command"))
     .positional(&["cmd"])
+}
+
+/// Nothing is known of the end of a command that was left running in its terminal.
+fn resume_as(value: &Value) -> ResumeAs {
+    match value["exitCode"].as_i64() {
+        Some(0) => ResumeAs::Answer,
+        Some(_) => ResumeAs::Rerun,
+        None => ResumeAs::Undecided,
+    }
 }
 
 pub(crate) fn write_stdin(terminals: &Terminals) -> impl Tool + use<> {
     let terminals = terminals.clone();
     let description = "Types into a terminal that exec_command opened, and shows what it answered.";
-    tool_with_call(TYPED, description, move |args: Input, call| {
+    tool_with_call("write_stdin", description, move |args: Input, call| {
         let terminals = terminals.clone();
         async move { type_in(&terminals, args, &call).await }
     })
     .risk(risk_of_typing)
-    .work(|args| Work {
-        tool: TYPED.to_owned(),
-        args: json!([
-            args["session_id"],
-            args["chars"].as_str().unwrap_or_default()
-        ]),
-        manner: args["yield_time_ms"].clone(),
-        way: Value::Null,
-    })
+    // The terminal ends with its script: a resumed run has to type again, into another one.
+    .resume_as(|_| ResumeAs::Rerun)
     .render(render)
-    .aliases(aliases_of(TYPED))
+    .aliases(aliases_of("write_stdin"))
 }
 
 async fn run(

@@ -85,7 +85,6 @@ pub(crate) fn fetch_from_fc(cabinet: &Arc<dyn Cabinet>) -> impl Tool + use<> {
         }
     })
     .read_only()
-    .looks(|_| false)
     .render(|output: &Output| {
         let more = if output.truncated {
             format!(", {} characters in all", output.total)

@@ -86,8 +86,6 @@ pub(crate) fn fetch_url(web: &Web, cabinet: &Arc<dyn Cabinet>) -> impl Tool + us
         async move { fetch(&web, &cabinet, args, &call).await }
     })
     .read_only()
-    // What was fetched within a day is told again.
-    .looks(|args| args["fresh"] == true)
     .risk(move |args| judging.risk(&addresses(args), "fetches"))
     .preview(move |args| {
         let urls = addresses(args);

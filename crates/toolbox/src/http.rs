@@ -8,10 +8,10 @@ use base64::engine::general_purpose::STANDARD;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Method, Url};
 use schemars::JsonSchema;
-use selvedge_protocol::Preview;
-use selvedge_tools::{Call, Risk, Tool, ToolError, Work, tool_with_call};
+use selvedge_protocol::{Preview, ResumeAs};
+use selvedge_tools::{Call, Risk, Tool, ToolError, tool_with_call};
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::aliases::aliases_of;
 use crate::web::{Ask, Peer, Web, parse, text_of};
@@ -79,11 +79,9 @@ pub(crate) fn http(web: &Web) -> impl Tool + use<> {
     })
     .risk(move |args| risk(&judging, args))
     .reads_only(|args| method(args).is_some_and(|method| only_reads(&method)))
-    .work(|args| Work {
-        tool: "http".to_owned(),
-        args: work(args),
-        manner: args["timeout_ms"].clone(),
-        way: Value::Null,
+    .resume_as(|value| match value["ok"] == true {
+        true => ResumeAs::Answer,
+        false => ResumeAs::Rerun,
     })
     .preview(move |args| preview(&showing, args))
     .agreement(move |args| {
@@ -127,36 +125,6 @@ fn method(args: &Value) -> Option<Method> {
         .to_ascii_uppercase()
         .parse()
         .ok()
-}
-
-/// What a request does, however its parts are spelled.
-fn work(args: &Value) -> Value {
-    let headers = args["headers"].as_object().into_iter().flatten();
-    let headers: BTreeMap<String, &Value> = headers
-        .map(|(name, value)| (name.to_ascii_lowercase(), value))
-        .collect();
-    let mut rest = args.clone();
-    if let Some(rest) = rest.as_object_mut() {
-        for name in [
-            "url",
-            "method",
-            "headers",
-            "timeout_ms",
-            "approval_context",
-            "justification",
-        ] {
-            rest.remove(name);
-        }
-        // Nothing is sent for what is empty.
-        rest.retain(|_, value| !value.is_null() && value != "");
-    }
-    let method = method(args).map(|method| method.to_string());
-    json!([
-        method,
-        address(args).first().map(Url::as_str),
-        headers,
-        rest
-    ])
 }
 
 fn only_reads(method: &Method) -> bool {

@@ -88,7 +88,6 @@ pub(crate) fn get(cabinet: &Arc<dyn Cabinet>) -> impl Tool + use<> {
         },
     )
     .read_only()
-    .looks(|_| false)
     .aliases(aliases_of("prompts.get"))
     .positional(&["keys"])
 }

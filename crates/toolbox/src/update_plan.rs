@@ -78,7 +78,6 @@ pub(crate) fn update_plan(plan: &Plan) -> impl Tool + use<> {
         run,
     )
     .read_only()
-    .looks(|_| false)
     .render(|output: &Output| output.content.clone())
     .aliases(crate::aliases::aliases_of("update_plan"))
 }

@@ -73,7 +73,7 @@ pub(crate) fn web_search(web: &Web, cabinet: &Arc<dyn Cabinet>) -> impl Tool + u
         async move { search(&web, &cabinet, args, &call).await }
     })
     .read_only()
-    .looks(|_| false)
+    .costs_money()
     .risk(move |args| judging.risk(&judging.search_addresses(&queries(args)), "searches at"))
     .preview(move |args| {
         let queries = queries(args);

@@ -90,20 +90,6 @@ impl Workspace {
         Self::open_with(root, policy, private, &[])
     }
 
-    /// The way from here to a path, however it is said, and wherever the workspace lies. Links are what they are called:
-    /// where one leads to today is not where it led to then.
-    pub(crate) fn way_to(&self, path: &Path) -> PathBuf {
-        let there = self.absolute(path, None);
-        let here = self.root();
-        let common = here
-            .components()
-            .zip(there.components())
-            .take_while(|(one, other)| one == other)
-            .count();
-        let up = here.components().skip(common).map(|_| Component::ParentDir);
-        up.chain(there.components().skip(common)).collect()
-    }
-
     /// The same, with more folders that may be written.
     pub fn open_with(
         root: &Path,

@@ -1,13 +1,12 @@
 //! `write_file`: a whole file, written at once: a text, or a document of the File Cabinet that nobody has to read.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use schemars::JsonSchema;
 use selvedge_protocol::{Cabinet, Preview, View};
-use selvedge_tools::{Risk, Tool, ToolError, Work, tool};
+use selvedge_tools::{Risk, Tool, ToolError, tool};
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::aliases::aliases_of;
 use crate::blocking::blocking;
@@ -46,8 +45,7 @@ pub(crate) fn write_file(
     cabinet: &Arc<dyn Cabinet>,
 ) -> impl Tool + use<> {
     let (workspace, turn_diff, cabinet) = (workspace.clone(), turn_diff.clone(), cabinet.clone());
-    let ([doing, showing, agreeing], documents) =
-        ([(); 3].map(|()| workspace.clone()), cabinet.clone());
+    let ([showing, agreeing], documents) = ([(); 2].map(|()| workspace.clone()), cabinet.clone());
     let run = move |args: Args| {
         let (workspace, turn_diff, cabinet) =
             (workspace.clone(), turn_diff.clone(), cabinet.clone());
@@ -60,16 +58,6 @@ pub(crate) fn write_file(
     )
     .risk(|args| Risk::Guarded {
         reason: format!("writes {}", args["path"].as_str().unwrap_or_default()),
-    })
-    .work(move |args| Work {
-        tool: "write_file".to_owned(),
-        args: json!([
-            doing.way_to(Path::new(args["path"].as_str().unwrap_or_default())),
-            args["content"],
-            args["file_key"]
-        ]),
-        manner: Value::Null,
-        way: Value::Null,
     })
     .preview(move |args| preview(&showing, &documents, args))
     .agreement(move |args| agreement(&agreeing, args))

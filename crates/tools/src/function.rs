@@ -5,12 +5,12 @@ use std::marker::PhantomData;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use schemars::JsonSchema;
-use selvedge_protocol::{Preview, ToolSpec};
+use selvedge_protocol::{Preview, ResumeAs, ToolSpec};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::{Again, Call, Kept, Manner, Risk, Tool, ToolError, ToolOutput, Work, camel_case};
+use crate::{Again, Call, Risk, Tool, ToolError, ToolOutput, camel_case};
 
 /// A tool from an async closure over its arguments.
 ///
@@ -53,10 +53,8 @@ where
         run: Box::new(move |args, call| run(args, call).boxed()),
         risk: None,
         reads_only: None,
-        work: None,
-        kept: None,
-        looks: None,
-        is_over: None,
+        resume_as: None,
+        costs_money: false,
         render: None,
         preview: None,
         agreement: None,
@@ -72,8 +70,7 @@ where
 type Run<A, R> = dyn Fn(A, Call) -> BoxFuture<'static, Result<R, ToolError>> + Send + Sync;
 type Judge = dyn Fn(&Value) -> Risk + Send + Sync;
 type Promise = dyn Fn(&Value) -> bool + Send + Sync;
-type Say = dyn Fn(&Value) -> Work + Send + Sync;
-type Keep = dyn Fn(&Value, Manner) -> Kept + Send + Sync;
+type Classify = dyn Fn(&Value) -> ResumeAs + Send + Sync;
 type Render<R> = dyn Fn(&R) -> String + Send + Sync;
 type Show = dyn Fn(&Value) -> Preview + Send + Sync;
 type Agree = dyn Fn(&Value) -> Option<String> + Send + Sync;
@@ -87,10 +84,8 @@ pub struct FunctionTool<A, R> {
     risk: Option<Box<Judge>>,
     render: Option<Box<Render<R>>>,
     reads_only: Option<Box<Promise>>,
-    work: Option<Box<Say>>,
-    kept: Option<Box<Keep>>,
-    looks: Option<Box<Promise>>,
-    is_over: Option<Box<Promise>>,
+    resume_as: Option<Box<Classify>>,
+    costs_money: bool,
     preview: Option<Box<Show>>,
     agreement: Option<Box<Agree>>,
     allow_always: Option<Box<Allow>>,
@@ -124,27 +119,18 @@ impl<A, R> FunctionTool<A, R> {
         self
     }
 
-    /// Says what a call does where that can be said in several ways.
-    pub fn work(mut self, work: impl Fn(&Value) -> Work + Send + Sync + 'static) -> Self {
-        self.work = Some(Box::new(work));
+    /// Says what a successful call that returned this value means to a run that resumes its run.
+    pub fn resume_as(
+        mut self,
+        resume_as: impl Fn(&Value) -> ResumeAs + Send + Sync + 'static,
+    ) -> Self {
+        self.resume_as = Some(Box::new(resume_as));
         self
     }
 
-    /// Says whether what the same work came to before is an answer.
-    pub fn kept(mut self, kept: impl Fn(&Value, Manner) -> Kept + Send + Sync + 'static) -> Self {
-        self.kept = Some(Box::new(kept));
-        self
-    }
-
-    /// Says whether a call that came to this was over with it; where it is not said, all are.
-    pub fn is_over(mut self, is_over: impl Fn(&Value) -> bool + Send + Sync + 'static) -> Self {
-        self.is_over = Some(Box::new(is_over));
-        self
-    }
-
-    /// Says which calls tell how the world is now; where it is not said, all that leave it as it was.
-    pub fn looks(mut self, looks: impl Fn(&Value) -> bool + Send + Sync + 'static) -> Self {
-        self.looks = Some(Box::new(looks));
+    /// Says that each call costs money.
+    pub fn costs_money(mut self) -> Self {
+        self.costs_money = true;
         self
     }
 
@@ -249,25 +235,13 @@ where
             .is_some_and(|reads_only| reads_only(args))
     }
 
-    fn work(&self, args: &Value) -> Option<Work> {
-        self.work.as_ref().map(|work| work(args))
+    fn resume_as(&self, value: &Value) -> ResumeAs {
+        let classify = self.resume_as.as_ref();
+        classify.map_or(ResumeAs::Answer, |classify| classify(value))
     }
 
-    fn kept(&self, value: &Value, manner: Manner) -> Kept {
-        self.kept
-            .as_ref()
-            .map_or(Kept::Answer, |kept| kept(value, manner))
-    }
-
-    fn is_over(&self, value: &Value) -> bool {
-        self.is_over.as_ref().is_none_or(|is_over| is_over(value))
-    }
-
-    fn looks(&self, args: &Value) -> bool {
-        match &self.looks {
-            Some(looks) => looks(args),
-            None => self.spec.read_only || self.reads_only(args),
-        }
+    fn costs_money(&self) -> bool {
+        self.costs_money
     }
 
     fn preview(&self, args: &Value) -> Preview {

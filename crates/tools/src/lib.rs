@@ -14,16 +14,16 @@
 
 mod arguments;
 mod asking;
-mod earlier;
+mod digest;
 mod failure;
 mod function;
 mod gate;
-mod known;
 mod names;
 mod offer;
 mod orchestrator;
 mod packs;
 mod policy;
+mod prior;
 mod registry;
 mod router;
 mod scope;
@@ -34,10 +34,8 @@ mod tasks;
 mod tool;
 mod typescript;
 mod words;
-mod work;
 
 pub use arguments::{ArgumentError, ArgumentErrorKind, check_partial};
-pub use earlier::{CameTo, Earlier, EarlierCall, Place, Spent};
 pub use failure::CallFailure;
 pub use function::{FunctionTool, tool, tool_with_call};
 pub use gate::{Approver, AskLater, Gate, NobodyToAsk, Waiting, WaitsFor, Wish};
@@ -46,6 +44,9 @@ pub use offer::{Offered, PatchFlavour, Shape, ShellFlavour, ToolsConfig};
 pub use orchestrator::{Arguments, CallOutcome, CallRequest, Orchestrator, Report, SoFar};
 pub use packs::{Pack, PackError, Packs, Selection};
 pub use policy::{Risk, Verdict, judge};
+pub use prior::{
+    DecisionError, PriorCall, PriorCalls, PriorOutcome, PriorProgress, ResumeDecision,
+};
 pub use registry::{Found, Registered, Registry, RegistryError};
 pub use router::{StructuredCall, StructuredOutput, ToolRouter, shown_of_result};
 pub use scope::{Belongings, Rest, Scope, ScopeLimits, Source, Standing};
@@ -54,4 +55,3 @@ pub use stop::{Stopped, heeding};
 pub use tasks::{Means, SPAWN, Tasks};
 pub use tool::{Again, Call, FieldCase, Tool, ToolError, ToolOutput};
 pub use typescript::{declarations, signature, signatures};
-pub use work::{Kept, Manner, TERMINAL, TYPED, Work, is_named_as_now, same_work};

@@ -7,20 +7,19 @@ use std::time::Instant;
 use futures_util::future::join_all;
 use selvedge_protocol::{
     Answered, ApprovalPolicy, CallRecord, CallStatus, ErrorCode, Event, Intent, Ledger,
-    LedgerError, Settled, ToolSpec,
+    LedgerError, ResumeAs, Settled, ToolSpec,
 };
 use serde_json::Value;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
+use crate::digest::digest;
 use crate::failure::{CallFailure, call_error};
 use crate::gate::{Approver, Gate, NobodyToAsk, WaitsFor};
-use crate::known::{is_an_answer, looks};
 use crate::registry::{Found, Registered, Registry};
 use crate::supervise::supervise;
 use crate::words::about;
-use crate::work::digest;
 use crate::{ArgumentError, Call, Risk, Scope, ToolOutput, Verdict, judge};
 
 /// A call somebody wants made.
@@ -99,7 +98,9 @@ pub struct CallOutcome {
     pub stubborn: bool,
     /// Whether the tool was entered.
     pub dispatched: bool,
-    /// What was asked, where an earlier run answered it.
+    /// What a run that resumes this one makes of it.
+    pub resume_as: ResumeAs,
+    /// What was asked, if the call was answered without running.
     pub answered: Option<Answered>,
 }
 
@@ -113,13 +114,6 @@ pub struct Orchestrator {
     digest_key: [u8; 32],
 }
 
-/// A call that could be made.
-pub(crate) struct Understood {
-    pub(crate) tool: Arc<Registered>,
-    pub(crate) args: Value,
-    pub(crate) digest: String,
-}
-
 /// A call that was found and whose arguments fit.
 pub(crate) struct Prepared {
     pub(crate) request: CallRequest,
@@ -128,20 +122,17 @@ pub(crate) struct Prepared {
     pub(crate) digest: String,
     /// Whether it leaves the world as it was.
     pub(crate) read_only: bool,
-    /// When it was asked for, among the batches of a run that goes on from an earlier one.
-    pub(crate) asked: usize,
-    /// The call of an earlier run that this one repeats, of which nobody knows whether it had its effect.
-    pub(crate) repeats: Option<String>,
+    /// The recorded call of the resumed run that this one repeats.
+    pub(crate) origin: Option<String>,
+    /// Sent instead of a key of its own.
+    pub(crate) idempotency_key: Option<String>,
 }
 
 impl Prepared {
     /// What "for this script" covers: this very call, and what its tool says is the same.
     pub(crate) fn agreement(&self) -> String {
-        let words = self
-            .tool
-            .tool
-            .agreement(&self.args)
-            .unwrap_or_else(|| self.digest.clone());
+        let agreement = self.tool.tool.agreement(&self.args);
+        let words = agreement.unwrap_or_else(|| digest(&[0; 32], &self.tool.spec.name, &self.args));
         format!("{}\n{words}", self.tool.spec.name)
     }
 }
@@ -197,24 +188,9 @@ impl Orchestrator {
         self
     }
 
-    /// The digest of a call with these arguments; `None` where there can be none.
-    pub(crate) fn recognise(&self, tool: &str, args: &Value) -> Option<String> {
-        self.understand(tool, args)
-            .map(|understood| understood.digest)
-    }
-
-    /// A call with these arguments; `None` where there can be none.
-    pub(crate) fn understand(&self, tool: &str, args: &Value) -> Option<Understood> {
-        let Found::Tool(tool) = self.registry.find(tool) else {
-            return None;
-        };
-        let args = tool.accept(Arguments::Object(args.clone())).ok()?;
-        let digest = digest(&self.digest_key, tool, &args);
-        Some(Understood {
-            tool: tool.clone(),
-            args,
-            digest,
-        })
+    /// The digest that identifies calls of a tool with these canonical arguments.
+    pub(crate) fn digest_of(&self, tool: &str, args: &Value) -> String {
+        digest(&self.digest_key, tool, args)
     }
 
     /// The tools there are.
@@ -240,14 +216,10 @@ impl Orchestrator {
         let reports = &reports;
         let mut free = Vec::new();
         let mut gated = Vec::new();
-        let asked = scope
-            .earlier
-            .as_ref()
-            .map_or(0, |earlier| earlier.next_batch());
         for request in batch {
             match self
-                .prepare(scope, request, asked)
-                .and_then(|prepared| self.not_known(scope, prepared))
+                .prepare(scope, request)
+                .and_then(|prepared| self.check_prior(scope, prepared))
             {
                 Err(outcome) => self.finish(scope, reports, outcome),
                 Ok(prepared) => match judge(self.policy, risk(&prepared)) {
@@ -289,7 +261,6 @@ impl Orchestrator {
         &self,
         scope: &Scope,
         mut request: CallRequest,
-        asked: usize,
     ) -> Result<Prepared, Box<CallOutcome>> {
         let tool = match self.registry.find(&request.tool) {
             Found::Tool(tool) => tool.clone(),
@@ -305,17 +276,16 @@ impl Orchestrator {
         let args = std::mem::replace(&mut request.args, Arguments::List(Vec::new()));
         match tool.accept(args) {
             Ok(args) => {
-                let digest = digest(&self.digest_key, &tool, &args);
+                let digest = self.digest_of(&name, &args);
                 let read_only = reads_only(&tool, &args);
-                let repeats = scope.repeats.clone();
                 Ok(Prepared {
                     request,
                     args,
                     tool,
                     digest,
                     read_only,
-                    asked,
-                    repeats,
+                    origin: None,
+                    idempotency_key: scope.idempotency_key.clone(),
                 })
             }
             Err(errors) => Err(refused(&request, name, invalid(&tool, &errors))),
@@ -366,7 +336,7 @@ impl Orchestrator {
             prepared.request.line,
             prepared.request.cancel.clone(),
         );
-        let asked = prepared.asked;
+        let digest = prepared.digest.clone();
         let outcome = self.attempt(scope, prepared, reports).await;
         let again = match &outcome.result {
             Ok(ToolOutput {
@@ -380,7 +350,6 @@ impl Orchestrator {
             return;
         }
         let id = format!("{}.again", outcome.record.id);
-        let digest = digest(&self.digest_key, &tool, &again.args);
         let request = CallRequest {
             id,
             tool: tool.spec.name.clone(),
@@ -393,10 +362,11 @@ impl Orchestrator {
             request,
             args: again.args,
             tool,
+            // Both attempts are the same call of the script: either answers it in a resumed run.
             digest,
             read_only,
-            asked,
-            repeats: None,
+            origin: None,
+            idempotency_key: None,
         };
         // Somebody may have agreed to this before.
         let agreed = judge(self.policy, risk(&second)) == Verdict::Run
@@ -435,8 +405,8 @@ impl Orchestrator {
             tool,
             digest,
             read_only,
-            asked,
-            repeats,
+            origin,
+            idempotency_key,
         } = prepared;
         let name = tool.spec.name.clone();
         let place = tokio::select! {
@@ -462,6 +432,7 @@ impl Orchestrator {
             digest: &digest,
             read_only,
             line: request.line,
+            origin: origin.as_deref(),
         };
         if let Some(Err(error)) = self.ledger.as_ref().map(|ledger| ledger.intend(&intent)) {
             let message =
@@ -478,18 +449,13 @@ impl Orchestrator {
             tool: name.clone(),
             about: about(&args),
         });
-        if let Some(earlier) = scope.earlier.as_ref().filter(|_| !read_only) {
-            earlier.goes_its_own_way();
-        }
         let started = Instant::now();
         let call = Call {
             id: request.id.clone(),
             scope_id: scope.id.clone(),
-            // A tool that heard of the call before knows it again.
-            idempotency_key: match repeats {
-                Some(first) => first.replace('/', "."),
-                None => format!("{}.{}", scope.id, request.id.trim_end_matches(".again")),
-            },
+            idempotency_key: idempotency_key.unwrap_or_else(|| {
+                format!("{}.{}", scope.id, request.id.trim_end_matches(".again"))
+            }),
             cancel: request.cancel.clone(),
             events: scope.events.clone(),
             belongings: scope.belongings.clone(),
@@ -501,14 +467,7 @@ impl Orchestrator {
             ),
         };
         let span = tracing::info_span!("tool_call", tool = name, call = request.id, run = scope.id);
-        let looking = scope
-            .earlier
-            .as_ref()
-            .filter(|earlier| earlier.waits_for_a_look() && looks(&tool, &args));
         let (result, stubborn) = supervise(scope, &tool, args, call).instrument(span).await;
-        if let Some(earlier) = looking.filter(|_| is_an_answer(&tool, &result)) {
-            earlier.looked(asked);
-        }
         let status = match &result {
             Ok(_) => CallStatus::Done,
             Err(_) if stubborn => CallStatus::OutcomeUnknown,
@@ -516,6 +475,7 @@ impl Orchestrator {
             Err(failure) if failure.outcome_unknown && !read_only => CallStatus::OutcomeUnknown,
             Err(_) => CallStatus::Failed,
         };
+        let resume_as = resume_as(&tool, read_only, &result, status);
         let record = CallRecord {
             id: request.id,
             tool: name,
@@ -533,6 +493,7 @@ impl Orchestrator {
             result,
             stubborn,
             dispatched: true,
+            resume_as,
             answered: None,
         })
     }
@@ -581,6 +542,7 @@ impl Orchestrator {
                     record: &outcome.record,
                     value,
                     shown,
+                    resume_as: outcome.resume_as,
                     answered,
                 })
             }
@@ -593,6 +555,27 @@ impl Orchestrator {
 pub(crate) fn reads_only(tool: &Registered, args: &Value) -> bool {
     let asked = || std::panic::catch_unwind(AssertUnwindSafe(|| tool.tool.reads_only(args)));
     tool.spec.read_only || asked().unwrap_or(false)
+}
+
+/// What a run that resumes this one makes of a call. If the tool panics over its own value, the
+/// outcome counts as unknown.
+fn resume_as(
+    tool: &Registered,
+    read_only: bool,
+    result: &Result<ToolOutput, CallFailure>,
+    status: CallStatus,
+) -> ResumeAs {
+    match (result, status) {
+        (Ok(_), _) if read_only && !tool.tool.costs_money() => ResumeAs::Rerun,
+        (Ok(output), _) => {
+            let classify = AssertUnwindSafe(|| tool.tool.resume_as(&output.value));
+            std::panic::catch_unwind(classify).unwrap_or(ResumeAs::Undecided)
+        }
+        (Err(_), CallStatus::OutcomeUnknown | CallStatus::Aborted) if !read_only => {
+            ResumeAs::Undecided
+        }
+        (Err(_), _) => ResumeAs::Rerun,
+    }
 }
 
 /// What the tool makes of the arguments; one that breaks over them is asked for.
@@ -630,6 +613,7 @@ pub(crate) fn refused(
         result: Err(failure),
         stubborn: false,
         dispatched: false,
+        resume_as: ResumeAs::Rerun,
         answered: None,
     })
 }

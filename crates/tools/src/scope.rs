@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-use crate::{CallFailure, Earlier, Spent};
+use crate::{CallFailure, PriorCalls, PriorProgress};
 
 /// The owner of calls: their budget, their queue, and the word to stop.
 #[derive(Debug, Clone)]
@@ -24,10 +24,10 @@ pub struct Scope {
     pub events: EventSink,
     /// The text the calls come from, for showing the lines around one.
     pub source: Option<Source>,
-    /// The calls of an earlier run, which may answer some.
-    pub earlier: Option<Arc<Earlier>>,
-    /// The call of an earlier run that its calls repeat, of which nobody knows whether it had its effect.
-    pub(crate) repeats: Option<String>,
+    /// The recorded calls of the run that the scope's script resumes.
+    pub prior: Option<Arc<PriorCalls>>,
+    /// Sent with the scope's calls instead of a key of their own: the scope repeats a recorded call.
+    pub(crate) idempotency_key: Option<String>,
     /// What becomes of it when a question is answered later.
     pub rest: Rest,
     pub(crate) limits: ScopeLimits,
@@ -48,11 +48,11 @@ pub enum Rest {
 }
 
 /// What a scope has used and been promised, so that another can stand in its place.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Standing {
     made: u32,
     agreed: BTreeSet<String>,
-    earlier: Option<Spent>,
+    prior: Option<PriorProgress>,
 }
 
 /// What calls leave behind that lives as long as their scope: processes in the background, terminals.
@@ -133,8 +133,8 @@ impl Scope {
             cancel: parent.child_token(),
             events,
             source: None,
-            earlier: None,
-            repeats: None,
+            prior: None,
+            idempotency_key: None,
             rest: Rest::Never,
             places: Arc::new(Semaphore::new(limits.max_concurrent as usize)),
             limits,
@@ -168,7 +168,7 @@ impl Scope {
                 .iter()
                 .cloned()
                 .collect(),
-            earlier: self.earlier.as_ref().map(|earlier| earlier.spent()),
+            prior: self.prior.as_ref().map(|prior| prior.snapshot()),
         }
     }
 
@@ -179,8 +179,8 @@ impl Scope {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .extend(place.agreed.iter().cloned());
-        if let Some((earlier, spent)) = self.earlier.as_ref().zip(place.earlier.as_ref()) {
-            earlier.spend(spent);
+        if let Some((prior, progress)) = self.prior.as_ref().zip(place.prior.as_ref()) {
+            prior.restore(progress);
         }
     }
 

@@ -239,7 +239,6 @@ pub fn search_tool(registry: Registry) -> FunctionTool<Search, Vec<FoundTool>> {
     };
     tool("search", "Finds tools by what they do, the best first: `const [t] = await tools.search(\"open an issue\")`, then `await tools[t.name](args)`.", find)
         .read_only()
-        .looks(|_| false)
         .positional(&["query", "limit"])
 }
 

@@ -10,20 +10,19 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use schemars::JsonSchema;
 use selvedge_protocol::{
-    Answered, CallRecord, CallStatus, ErrorCode, EventSink, RunMetadata, RunStart, RunStatus,
-    ScriptError, ScriptToolCallOutput, Settled, new_id,
+    Answered, CallRecord, CallStatus, ErrorCode, EventSink, ResumeAs, RunMetadata, RunStart,
+    RunStatus, ScriptError, ScriptToolCallOutput, Settled, new_id,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::earlier::{Asking, Known};
-use crate::known::{done_already, looks, unknown_outcome};
-use crate::orchestrator::{Understood, reads_only};
+use crate::orchestrator::reads_only;
+use crate::prior::{Effect, Lookup};
 use crate::stop::heeding;
 use crate::{
-    Arguments, CallFailure, CallOutcome, CallRequest, CameTo, Orchestrator, Registry,
+    Arguments, CallFailure, CallOutcome, CallRequest, Found, Orchestrator, PriorOutcome, Registry,
     RegistryError, Report, Scope, ScopeLimits, ToolError, tool, tool_with_call,
 };
 
@@ -47,8 +46,9 @@ struct Inner {
     recall: OnceLock<Box<Recall>>,
 }
 
-/// What is known of a task that is not of this session, by its id.
-type Recall = dyn Fn(&str) -> Option<CameTo> + Send + Sync;
+/// What is recorded of a task that is not of this session, by its id; `None` if it failed or does
+/// not exist.
+type Recall = dyn Fn(&str) -> Option<PriorOutcome> + Send + Sync;
 
 /// Who makes a task's call, and where it is written down.
 #[derive(Clone)]
@@ -65,11 +65,12 @@ pub struct Means {
 
 /// A task that is to be started.
 struct New {
+    id: String,
     tool: String,
     args: Map<String, Value>,
     events: EventSink,
-    /// The call of an earlier run that it repeats, of which nobody knows whether it had its effect.
-    repeats: Option<String>,
+    /// Sent with its call instead of a key of its own.
+    idempotency_key: Option<String>,
 }
 
 struct Task {
@@ -107,9 +108,7 @@ impl Tasks {
                     async move { tasks.wait(&args.id, &call.cancel).await }
                 },
             )
-            // What a task came to says nothing of how things stand.
             .read_only()
-            .looks(|_| false)
             .positional(&["id"]),
         )?;
         registry.register(
@@ -124,7 +123,10 @@ impl Tasks {
 
     /// Where to ask for tasks that are not of this session: a script that was put away may wait for one in another
     /// process.
-    pub fn recall_from(&self, recall: impl Fn(&str) -> Option<CameTo> + Send + Sync + 'static) {
+    pub fn recall_from(
+        &self,
+        recall: impl Fn(&str) -> Option<PriorOutcome> + Send + Sync + 'static,
+    ) {
         // There is one ledger.
         let _ = self.0.recall.set(Box::new(recall));
     }
@@ -158,8 +160,8 @@ impl Tasks {
         count
     }
 
-    /// Starts a task as a script asks for it, with what stands between the parentheses, and returns its id. It counts
-    /// among the calls of the script: one that an earlier run has started is not started again.
+    /// Starts a task as a script asks for it, with what stands between the parentheses, and returns
+    /// its id. It counts among the calls of the script and follows the same rules in a resumed run.
     pub fn start_as_written(
         &self,
         list: Vec<Value>,
@@ -168,92 +170,93 @@ impl Tasks {
     ) -> Result<String, CallFailure> {
         scope.take_call()?;
         let (tool, args) = read(list).map_err(CallFailure::from)?;
-        let line = Line::new(&means.orchestrator, scope, &tool, &args);
-        let repeats = match line.earlier() {
-            Known::Nothing => None,
-            Known::Again(first) => Some(first),
-            Known::Value(value, task) => {
-                let id = self.adopt(task, value);
-                line.write(&id, Written::Reused)
-                    .map_err(CallFailure::from)?;
+        let spawn = SpawnCall::new(&means.orchestrator, scope, &tool, &args);
+        let id = new_id("tsk");
+        let (origin, idempotency_key) = match spawn.look_up(&id) {
+            Lookup::New => (None, None),
+            Lookup::Repeat {
+                origin,
+                idempotency_key,
+            } => (Some(origin), idempotency_key),
+            Lookup::Blocked => {
+                let undecided = scope.prior.as_ref().map(|prior| prior.undecided(SPAWN));
+                return Err(undecided.unwrap_or_else(|| crate::failure::aborted(SPAWN)));
+            }
+            // The task itself is recorded as well: waiting for it tells what it returned.
+            Lookup::Recorded { origin, .. } => {
+                spawn.record(&origin, SpawnRecord::Reused)?;
+                return Ok(origin);
+            }
+            Lookup::Skipped { value } => {
+                spawn.record(&id, SpawnRecord::Skipped)?;
+                self.add_finished(id.clone(), value);
                 return Ok(id);
             }
-            Known::GoesOn(id) => {
-                line.write(&id, Written::Reused)
-                    .map_err(CallFailure::from)?;
-                return Ok(id);
-            }
-            Known::Unknown(id) => return Err(unknown_outcome(&tool, &id)),
-            Known::Refused(id, why) => return Err(done_already(&tool, &id, &why)),
         };
         let new = New {
+            id,
             tool,
             args,
             events: scope.events.clone(),
-            repeats,
+            idempotency_key,
         };
-        self.start(new, means.clone(), |id| line.write(id, Written::Started))
-            .map_err(CallFailure::from)
+        self.start(new, means.clone(), |id| {
+            spawn.record(id, SpawnRecord::Started { repeats: origin })
+        })
     }
 
-    /// What an earlier run has brought to its end, as if it had been a task of this session.
-    fn adopt(&self, task: Option<String>, value: Value) -> String {
-        let id = task.unwrap_or_else(|| new_id("tsk"));
-        let mut all = self.all();
-        if !all.iter().any(|task| task.id == id) {
-            let (_, came_to) = watch::channel(Some(Ok(value)));
-            remember(
-                &mut all,
-                Task {
-                    id: id.clone(),
-                    cancel: CancellationToken::new(),
-                    came_to,
-                },
-            );
-        }
-        id
+    /// A task that is over before it began, because the script said what it returns.
+    fn add_finished(&self, id: String, value: Value) {
+        let (_, came_to) = watch::channel(Some(Ok(value)));
+        let cancel = CancellationToken::new();
+        remember(
+            &mut self.all(),
+            Task {
+                id,
+                cancel,
+                came_to,
+            },
+        );
     }
 
     fn start(
         &self,
         New {
+            id,
             tool,
             args,
             events,
-            repeats,
+            idempotency_key,
         }: New,
         means: Means,
-        write_down: impl FnOnce(&str) -> Result<(), ToolError>,
-    ) -> Result<String, ToolError> {
+        record: impl FnOnce(&str) -> Result<(), CallFailure>,
+    ) -> Result<String, CallFailure> {
         if tool.starts_with("spawn") {
-            return Err(ToolError::new("a task cannot start a task"));
+            return Err(ToolError::new("a task cannot start a task").into());
         }
         if self.0.cancel.is_cancelled() {
-            return Err(ToolError::new(
-                "no task can be started here: the session is over",
-            ));
+            let message = "no task can be started here: the session is over";
+            return Err(ToolError::new(message).into());
         }
         let Ok(runtime) = tokio::runtime::Handle::try_current() else {
-            return Err(ToolError::new("no task can be started here"));
+            return Err(ToolError::new("no task can be started here").into());
         };
         if self.running() >= MOST {
-            return Err(
-                ToolError::new(format!("{MOST} tasks are running, and more may not")).suggest(
-                    "wait for one with `await task.done`, or stop one with `await task.cancel()`",
-                ),
-            );
+            let hint =
+                "wait for one with `await task.done`, or stop one with `await task.cancel()`";
+            let message = format!("{MOST} tasks are running, and more may not");
+            return Err(ToolError::new(message).suggest(hint).into());
         }
         let mut all = self.all();
-        let id = new_id("tsk");
-        // Nothing is started that was not written down before.
-        write_down(&id)?;
+        // Nothing is started that was not recorded before.
+        record(&id)?;
         let limits = ScopeLimits {
             max_calls: 1,
             max_concurrent: 1,
             ..means.limits.clone()
         };
         let mut scope = Scope::new(id.clone(), limits, &self.0.cancel, events);
-        scope.repeats = repeats;
+        scope.idempotency_key = idempotency_key;
         let (tell, came_to) = watch::channel(None);
         let cancel = scope.cancel.child_token();
         remember(
@@ -298,9 +301,12 @@ impl Tasks {
     /// What a task of another session came to, where that is known.
     fn recalled(&self, id: &str) -> Option<Result<Value, ToolError>> {
         Some(match self.0.recall.get()?(id)? {
-            CameTo::Value(value) => Ok(value),
-            CameTo::Unknown => Err(of_a_task(unknown_outcome("the task", id))),
-            CameTo::GoesOn(_) => return None,
+            PriorOutcome::Succeeded(value) => Ok(value),
+            PriorOutcome::Unknown => {
+                let message = format!("the outcome of the task {id} is unknown");
+                let failure = CallFailure::new(ErrorCode::OutcomeUnknownError, message);
+                Err(of_a_task(failure))
+            }
         })
     }
 
@@ -386,98 +392,104 @@ fn read(list: Vec<Value>) -> Result<(String, Map<String, Value>), ToolError> {
     ))
 }
 
-/// That a task is started, in the ledger of the script that starts it.
-struct Line<'a> {
+/// The call by which a script starts a task, recorded among the script's calls.
+struct SpawnCall<'a> {
     orchestrator: &'a Orchestrator,
     scope: &'a Scope,
+    /// The canonical tool and arguments if there is such a tool, else as written.
     args: Value,
-    /// What is to be done, and which tool knows of it: a task does the same as the call it is. `None` where there is
-    /// no such tool.
-    understood: Option<Understood>,
+    digest: String,
+    effect: Effect,
 }
 
 /// How a task came to be.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Written {
-    Started,
+enum SpawnRecord {
+    /// It was started now, possibly to repeat a recorded task.
+    Started { repeats: Option<String> },
+    /// It was started by the resumed run.
     Reused,
+    /// The script said what it returns.
+    Skipped,
 }
 
-impl<'a> Line<'a> {
+impl<'a> SpawnCall<'a> {
     fn new(
         orchestrator: &'a Orchestrator,
         scope: &'a Scope,
         tool: &str,
         args: &Map<String, Value>,
     ) -> Self {
+        let given = Value::Object(args.clone());
+        let found = match orchestrator.registry().find(tool) {
+            Found::Tool(tool) => Some(tool),
+            Found::Namespace | Found::Nothing(_) => None,
+        };
+        let accepted = found.and_then(|tool| {
+            let args = tool.accept(Arguments::Object(given.clone())).ok()?;
+            Some((
+                tool.spec.name.as_str(),
+                Effect::of(reads_only(tool, &args)),
+                args,
+            ))
+        });
+        let (tool, effect, args) = accepted.unwrap_or((tool, Effect::MayChange, given));
         let args = json!({"tool": tool, "args": args});
-        let understood = orchestrator.understand(tool, &args["args"]);
+        let digest = orchestrator.digest_of(SPAWN, &args);
         Self {
             orchestrator,
             scope,
             args,
-            understood,
+            digest,
+            effect,
         }
     }
 
-    /// What an earlier run knows of this.
-    fn earlier(&self) -> Known {
-        let (Some(earlier), Some(understood)) = (&self.scope.earlier, &self.understood) else {
-            return Known::Nothing;
-        };
-        let Understood { tool, args, digest } = understood;
-        earlier.recognise(|tool, args| self.orchestrator.recognise(tool, args));
-        let asking = Asking {
-            args_digest: digest,
-            read_only: reads_only(tool, args),
-            looks: looks(tool, args),
-            batch: earlier.next_batch(),
-            as_task: true,
-        };
-        let known = earlier.answer(asking, |value, manner| tool.tool.kept(value, manner));
-        if matches!(known, Known::Nothing | Known::Again(_)) && !asking.read_only {
-            earlier.goes_its_own_way();
+    /// What the recorded calls of the resumed run say about it. A task that only reads runs again.
+    fn look_up(&self, id: &str) -> Lookup {
+        match &self.scope.prior {
+            Some(prior) if self.effect == Effect::MayChange => {
+                prior.look_up(id, &self.digest, self.effect)
+            }
+            _ => Lookup::New,
         }
-        known
     }
 
-    fn write(&self, id: &str, written: Written) -> Result<(), ToolError> {
+    fn record(&self, id: &str, how: SpawnRecord) -> Result<(), CallFailure> {
         let Some(ledger) = self.orchestrator.ledger() else {
             return Ok(());
+        };
+        let (origin, reused, resume_as) = match how {
+            SpawnRecord::Started { repeats } => (repeats, false, ResumeAs::Answer),
+            SpawnRecord::Reused => (Some(id.to_owned()), true, ResumeAs::Answer),
+            SpawnRecord::Skipped => (None, true, ResumeAs::Rerun),
         };
         let record = CallRecord {
             id: id.to_owned(),
             tool: SPAWN.to_owned(),
             status: CallStatus::Done,
-            reused: written == Written::Reused,
+            reused,
             duration_ms: 0.0,
-            args_digest: self
-                .understood
-                .as_ref()
-                .map(|understood| understood.digest.clone())
-                .unwrap_or_default(),
+            args_digest: self.digest.clone(),
             line: None,
             error: None,
         };
-        let (value, answered) = (
-            json!({"id": id}),
-            Answered {
-                args: self.args.clone(),
-                read_only: false,
-            },
-        );
-        let (run, value, answered) = (&self.scope.id, Some(&value), Some(&answered));
+        let value = json!({"id": id});
+        let answered = Answered {
+            origin,
+            args: self.args.clone(),
+            read_only: self.effect == Effect::ReadOnly,
+        };
         let settled = Settled {
-            run,
+            run: &self.scope.id,
             record: &record,
-            value,
+            value: Some(&value),
             shown: None,
-            answered,
+            resume_as,
+            answered: Some(&answered),
         };
         ledger.settle(&settled).map_err(|error| {
-            ToolError::new(format!(
-                "the task was not started, because that could not be written down: {error}"
-            ))
+            let message = format!("the task was not started: it could not be recorded: {error}");
+            ToolError::new(message).into()
         })
     }
 }

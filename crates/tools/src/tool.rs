@@ -1,11 +1,11 @@
 //! What a tool is.
 
 use futures_util::future::BoxFuture;
-use selvedge_protocol::{EventSink, Preview, ToolSpec};
+use selvedge_protocol::{EventSink, Preview, ResumeAs, ToolSpec};
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
-use crate::{Belongings, Gate, Kept, Manner, Risk, Work};
+use crate::{Belongings, Gate, Risk};
 
 /// Something a script or a model can call.
 pub trait Tool: Send + Sync {
@@ -24,27 +24,17 @@ pub trait Tool: Send + Sync {
         false
     }
 
-    /// What a call with these arguments does, where the same can be said otherwise; `None` is what all of them say.
-    fn work(&self, args: &Value) -> Option<Work> {
-        let _ = args;
-        None
-    }
-
-    /// What an earlier call that did the same work and came to this is for one of this manner.
-    fn kept(&self, value: &Value, manner: Manner) -> Kept {
-        let _ = (value, manner);
-        Kept::Answer
-    }
-
-    /// Whether a call that came to this was over with it, and not cut short or left to go on.
-    fn is_over(&self, value: &Value) -> bool {
+    /// What a successful call that returned this value means to a run that resumes its run. A tool
+    /// whose value can report a failure, or work that goes on, says so here.
+    fn resume_as(&self, value: &Value) -> ResumeAs {
         let _ = value;
-        true
+        ResumeAs::Answer
     }
 
-    /// Whether a call with these arguments tells its caller how the world is.
-    fn looks(&self, args: &Value) -> bool {
-        self.spec().read_only || self.reads_only(args)
+    /// Whether a call costs money. A resumed run reuses the result of such a call even if it only
+    /// read something.
+    fn costs_money(&self) -> bool {
+        false
     }
 
     /// What a person is shown before agreeing. May take its time: it is only asked for when a person is.

@@ -1,4 +1,4 @@
-//! `selvedge` and `selvedge resume`: a chat in the terminal.
+//! `selvedge` and `selvedge continue`: a chat in the terminal.
 //!
 //! The turn runs beside what is drawn and typed; [`news`] is the only way between them. What is drawn is made by plain
 //! functions from what is known ([`turn`], [`markdown`], [`calls`], [`question`], [`status`]) and put on the terminal by
@@ -38,7 +38,7 @@ use self::app::Chat;
 pub(crate) use self::history::forget_asked;
 use self::rows::{Fit, Row, one_line};
 use crate::Exit;
-use crate::args::{ChatArgs, ResumeArgs};
+use crate::args::{ChatArgs, ContinueArgs};
 use crate::assembly;
 
 /// Which conversation a chat begins with.
@@ -52,7 +52,7 @@ pub(crate) fn chat(args: ChatArgs) -> Result<Exit> {
     open(args, Opening::New)
 }
 
-pub(crate) fn resume(args: ResumeArgs) -> Result<Exit> {
+pub(crate) fn continue_session(args: ContinueArgs) -> Result<Exit> {
     open(args.chat, Opening::Old(args.session))
 }
 
@@ -80,7 +80,7 @@ fn open(args: ChatArgs, opening: Opening) -> Result<Exit> {
     chat.setup().tidy_journal();
     ended?;
     if let Some(id) = chat.to_resume() {
-        crate::out::line(&format!("selvedge resume {id}"))?;
+        crate::out::line(&format!("selvedge continue {id}"))?;
     }
     Ok(Exit::Done)
 }

@@ -149,7 +149,7 @@ fn problem(error: &JournalError) -> Problem {
         JournalError::SessionInUse(_) => Problem::new(error.to_string())
             .hint("end it there first: it would write down again what it knows"),
         JournalError::NotOver(run) => Problem::new(error.to_string()).hint(format!(
-            "it belongs to what is to be forgotten: `selvedge runs resume {run}` ends it"
+            "it belongs to what is to be forgotten: `selvedge runs answer {run}` ends it"
         )),
         JournalError::StillRead => {
             Problem::new(error.to_string()).hint("end the other process and forget it again")

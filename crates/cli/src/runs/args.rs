@@ -13,8 +13,9 @@ pub(crate) enum RunsCommand {
     List(RunsListArgs),
     /// Show a run: its calls, what became of each, and what to do next
     Show(RunsShowArgs),
-    /// Go on with a run that waits for an answer
-    Resume(RunsResumeArgs),
+    /// Answer the question of a suspended run, and continue it
+    #[command(alias = "resume")]
+    Answer(RunsAnswerArgs),
     /// End a run that waits for an answer, without one, or stop one that runs, in whatever process
     Cancel(RunsCancelArgs),
     /// Play a recorded run again, offline, with what its calls returned then
@@ -24,7 +25,7 @@ pub(crate) enum RunsCommand {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct RunsResumeArgs {
+pub(crate) struct RunsAnswerArgs {
     /// The run, or the beginning of its id
     pub(crate) run: String,
 

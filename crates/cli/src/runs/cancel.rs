@@ -8,9 +8,9 @@ use selvedge_protocol::ErrorCode;
 
 use crate::Exit;
 use crate::problem::Problem;
+use crate::runs::answer::{check, taken};
 use crate::runs::args::RunsCancelArgs;
 use crate::runs::problem;
-use crate::runs::resume::{check, taken};
 
 /// How long a run may take to stop: its process looks twice a second, and its calls have a moment to end.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -96,6 +96,8 @@ fn until_it_stops(journal: &Journal, id: &str) -> Result<Run> {
 }
 
 fn cancelled(id: &str) -> Exit {
-    tell!("note: {id} is cancelled; `selvedge run FILE --resume {id}` goes on from what it did");
+    tell!(
+        "note: {id} is cancelled; `selvedge run FILE --resume {id}` reuses the results of its completed calls"
+    );
     Exit::Done
 }

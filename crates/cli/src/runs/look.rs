@@ -3,9 +3,8 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
-use selvedge_agent::left_at_work;
-use selvedge_journal::{Call, CallState, Filter, Journal, Redactor, Run, RunState};
-use selvedge_protocol::CallStatus;
+use selvedge_journal::{Call, Filter, Journal, Redactor, Run, RunState};
+use selvedge_protocol::ResumeAs;
 use selvedge_tools::snake_case;
 use serde_json::json;
 
@@ -68,13 +67,13 @@ pub(crate) fn show(journal: &Journal, args: &RunsShowArgs) -> Result<Exit> {
         summary.directory
     ))?;
     if let Some(earlier) = &summary.resumes {
-        line(&format!("goes on from {earlier}"))?;
+        line(&format!("resumed {earlier}"))?;
     }
     if let Some(later) = journal
         .resumed_by(&summary.id)
         .map_err(|error| problem(&error))?
     {
-        line(&format!("{later} went on from it"))?;
+        line(&format!("resumed by {later}"))?;
     }
     if let Some(error) = run.output.as_ref().and_then(|output| output.error.as_ref()) {
         line(&harmless(
@@ -89,11 +88,7 @@ pub(crate) fn show(journal: &Journal, args: &RunsShowArgs) -> Result<Exit> {
             .map(|args| redactor.value(args).to_string())
             .unwrap_or_default();
         let about: String = about.chars().take(60).collect();
-        let reused = if call.reused {
-            ", from the earlier run"
-        } else {
-            ""
-        };
+        let reused = if call.reused { ", reused" } else { "" };
         let text = format!(
             "{:<8} {} {:<14} {}{reused}  {about}",
             call.id,
@@ -131,57 +126,30 @@ fn known_as(tool: &str) -> String {
 /// What a person can do next.
 fn advice(run: &Run) -> Vec<String> {
     let id = &run.summary.id;
-    let with = |state: CallState| {
-        run.calls
-            .iter()
-            .filter(move |call| call.state == state && !call.read_only)
+    let can_resume = match run.summary.state {
+        RunState::Suspended => {
+            return vec![format!(
+                "it waits for an answer: `selvedge runs answer {id} --approve`, or `--deny`"
+            )];
+        }
+        RunState::Running => return Vec::new(),
+        RunState::Completed => false,
+        RunState::Failed | RunState::Died => true,
     };
-    let mut advice = Vec::new();
-    if run.summary.state == RunState::Suspended {
-        advice.push(format!(
-            "it waits for an answer: `selvedge runs resume {id} --approve`, or `--deny`"
-        ));
-    }
-    // Arguments are written down before the tool is entered.
-    let stopped = with(CallState::Ended(CallStatus::Aborted)).filter(|call| call.args.is_some());
-    let unknown = |call: &&Call| call.args.is_some();
-    let in_doubt = with(CallState::Ended(CallStatus::OutcomeUnknown))
-        .filter(unknown)
-        .map(|call| (call, "started"));
-    let is_over = matches!(
-        run.summary.state,
-        RunState::Completed | RunState::Failed | RunState::Died
-    );
-    let left = left_at_work(run)
-        .into_iter()
-        .filter(|call| is_over && !call.reused && !call.read_only);
-    let left = left.map(|call| (call, "left at work in its terminal"));
-    let in_doubt: Vec<_> = in_doubt
-        .chain(stopped.map(|call| (call, "stopped on its way")))
-        .chain(left)
-        .collect();
-    let refused: Vec<_> = with(CallState::Ended(CallStatus::OutcomeUnknown))
-        .filter(|call| call.args.is_none())
-        .collect();
-    for call in &refused {
-        advice.push(format!(
-            "{} ({}) was not made: an earlier run started it, and nobody knows how it ended",
+    let with = |resume_as: ResumeAs| {
+        let calls = run.calls.iter();
+        calls.filter(move |call| call.resume_as == resume_as)
+    };
+    let undecided = with(ResumeAs::Undecided).map(|call| {
+        format!(
+            "the outcome of {} ({}) is unknown: check what it changed before it runs again",
             call.id, call.tool
-        ));
-    }
-    for (call, how) in &in_doubt {
+        )
+    });
+    let mut advice: Vec<String> = undecided.collect();
+    if can_resume && (!advice.is_empty() || with(ResumeAs::Answer).next().is_some()) {
         advice.push(format!(
-            "{} ({}) was {how} and nobody knows how it ended: check what it was to change before it is done again",
-            call.id, call.tool
-        ));
-    }
-    if matches!(run.summary.state, RunState::Failed | RunState::Died)
-        && (!in_doubt.is_empty()
-            || !refused.is_empty()
-            || with(CallState::Ended(CallStatus::Done)).next().is_some())
-    {
-        advice.push(format!(
-            "`selvedge run FILE --resume {id}` goes on: what is done is not done again"
+            "`selvedge run FILE --resume {id}` reuses the results of its completed calls"
         ));
     }
     advice

@@ -1,10 +1,10 @@
 //! `selvedge runs`: what ran before, and going on with it.
 
+mod answer;
 pub(crate) mod args;
 mod cancel;
 mod look;
 mod replay;
-mod resume;
 
 pub(crate) use look::ago;
 
@@ -22,7 +22,7 @@ pub(crate) fn runs(command: RunsCommand) -> Result<Exit> {
     match command {
         RunsCommand::List(args) => look::list(&open_to_read()?, &args),
         RunsCommand::Show(args) => look::show(&open_to_read()?, &args),
-        RunsCommand::Resume(args) => resume::resume(&args),
+        RunsCommand::Answer(args) => answer::answer(&args),
         RunsCommand::Cancel(args) => cancel::cancel(&open()?, &args),
         RunsCommand::Replay(args) => replay::replay(args),
         RunsCommand::Export(args) => replay::export(&open_to_read()?, &args),

@@ -437,6 +437,8 @@ impl Approver for Says {
 pub struct Notebook {
     /// What calls returned, by run and id.
     pub values: Mutex<Vec<(String, String, Value)>>,
+    /// Digests of calls that are over, by id.
+    pub digests: Mutex<Vec<(String, String)>>,
     /// Calls that were about to be made.
     pub intended: Mutex<Vec<String>>,
     /// Scripts that were put away, last state last.
@@ -481,6 +483,9 @@ impl Ledger for Notebook {
         Ok(())
     }
     fn settle(&self, settled: &Settled<'_>) -> Result<(), LedgerError> {
+        let record = settled.record;
+        let digest = (record.id.clone(), record.args_digest.clone());
+        self.digests.lock().unwrap().push(digest);
         if let Some(value) = settled.value {
             let line = (
                 settled.run.to_owned(),

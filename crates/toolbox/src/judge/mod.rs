@@ -4,7 +4,6 @@
 mod braces;
 mod cut;
 mod dangerous;
-mod deed;
 mod flags;
 mod git;
 mod grammar;
@@ -18,7 +17,6 @@ mod unquote;
 mod words;
 mod wrappers;
 
-pub use deed::{Deed, deed_of};
 pub use rules::{covered_by, prefix_of};
 pub use shown::shown;
 

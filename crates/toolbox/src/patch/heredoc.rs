@@ -44,7 +44,7 @@ pub(super) fn applies_a_patch(script: &str) -> bool {
 }
 
 /// Where a command goes first, and the rest of it.
-pub(crate) fn after_cd(text: &str) -> Option<(Option<PathBuf>, &str)> {
+fn after_cd(text: &str) -> Option<(Option<PathBuf>, &str)> {
     let mut rest = text.trim_start();
     let mut folder: Option<PathBuf> = None;
     while let Some(after) = rest.strip_prefix("cd ") {

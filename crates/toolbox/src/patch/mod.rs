@@ -11,7 +11,6 @@ mod text;
 mod unified;
 
 pub(crate) use draft::{Draft, Net};
-pub(crate) use heredoc::after_cd;
 
 use std::path::{Path, PathBuf};
 
@@ -130,18 +129,6 @@ pub(crate) fn of_command(argv: &[String]) -> Option<&str> {
                 .then_some(script)
         }
         _ => None,
-    }
-}
-
-/// The text of a patch without what stands around it, and the folder that a command around it goes to.
-pub(crate) fn bare(text: &str) -> (PathBuf, String) {
-    let (text, _) = unfenced(text);
-    match heredoc::unwrap(text) {
-        Ok(Some(script)) => (
-            script.folder.unwrap_or_default(),
-            script.patch.trim().to_owned(),
-        ),
-        _ => (PathBuf::new(), text.trim().to_owned()),
     }
 }
 

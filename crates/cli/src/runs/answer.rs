@@ -1,4 +1,4 @@
-//! `selvedge runs resume`: goes on with a run that waits for an answer.
+//! `selvedge runs answer`: answers the question of a suspended run and continues it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::Result;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use selvedge_agent::all_it_made;
+use selvedge_agent::resume_from;
 use selvedge_journal::{JournalError, Run, RunState};
 use selvedge_mcp::Asked;
 use selvedge_protocol::{Answer, ApprovalDecision, ApprovalRequest, GatedCall};
@@ -18,12 +18,12 @@ use crate::Exit;
 use crate::args::LimitArgs;
 use crate::problem::Problem;
 use crate::run::{Kept, Signals, conclude, drive, end_tasks, person, runtime};
-use crate::runs::args::RunsResumeArgs;
+use crate::runs::args::RunsAnswerArgs;
 use crate::runs::problem;
 use crate::setting::Setting;
 use crate::show::Show;
 
-pub(crate) fn resume(args: &RunsResumeArgs) -> Result<Exit> {
+pub(crate) fn answer(args: &RunsAnswerArgs) -> Result<Exit> {
     let run = super::open()?
         .run(&args.run)
         .map_err(|error| problem(&error))?;
@@ -72,7 +72,7 @@ pub(crate) fn resume(args: &RunsResumeArgs) -> Result<Exit> {
         .summary
         .resumes
         .as_deref()
-        .map(|earlier| all_it_made(&journal, &journal.run(earlier)?));
+        .map(|earlier| resume_from(&journal, &journal.run(earlier)?));
     let earlier = earlier.transpose().map_err(|error| problem(&error))?;
     let id = run.summary.id.clone();
     journal.take_over(&id).map_err(|error| match error {
@@ -125,7 +125,7 @@ pub(crate) fn resume(args: &RunsResumeArgs) -> Result<Exit> {
     show.finish();
     let output = output.map_err(|words| {
         Problem::new(format!("{id} cannot go on from where it was: {words}")).hint(format!(
-            "`selvedge run FILE --resume {id}` goes on from what it did"
+            "`selvedge run FILE --resume {id}` reuses the results of its completed calls"
         ))
     })?;
     let exit = conclude(
@@ -161,7 +161,7 @@ pub(super) fn check(run: &Run) -> Result<(), Problem> {
         ),
         RunState::Failed | RunState::Died => (
             "has ended",
-            format!("`selvedge run FILE --resume {id}` goes on: what is done is not done again"),
+            format!("`selvedge run FILE --resume {id}` reuses the results of its completed calls"),
         ),
     };
     Err(Problem::new(format!("{id} {words}: it does not wait for an answer")).hint(hint))

@@ -1,0 +1,68 @@
+//! The digest that identifies a call: two calls are identical if their digests are equal.
+
+use hmac::{Hmac, KeyInit, Mac};
+use serde_json::Value;
+use sha2::Sha256;
+
+/// Fields that only explain a call to a person. They are not part of what it does.
+const EXPLANATORY_FIELDS: [&str; 2] = ["approval_context", "justification"];
+
+/// A keyed digest of a tool's canonical name and a call's canonical arguments.
+///
+/// The order of object fields and the explanatory fields do not count. Without the key the
+/// arguments cannot be guessed from the digest.
+pub(crate) fn digest(key: &[u8; 32], tool: &str, args: &Value) -> String {
+    let mut args = sorted(args);
+    if let Value::Object(fields) = &mut args {
+        fields.retain(|name, _| !EXPLANATORY_FIELDS.contains(&name.as_str()));
+    }
+    let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(key) else {
+        unreachable!("HMAC takes keys of any length");
+    };
+    mac.update(format!("{tool}\n{args}").as_bytes());
+    let hash = mac.finalize().into_bytes();
+    hash.iter()
+        .take(16)
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
+}
+
+fn sorted(value: &Value) -> Value {
+    match value {
+        Value::Object(object) => {
+            let mut pairs: Vec<_> = object
+                .iter()
+                .map(|(key, value)| (key.clone(), sorted(value)))
+                .collect();
+            pairs.sort_by(|a, b| a.0.cmp(&b.0));
+            Value::Object(pairs.into_iter().collect())
+        }
+        Value::Array(items) => Value::Array(items.iter().map(sorted).collect()),
+        other => other.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn identical_calls_have_equal_digests() {
+        let of = |tool: &str, args: Value| digest(&[7; 32], tool, &args);
+        let call = of("pay", json!({"to": "a", "cents": {"x": 1, "y": [2]}}));
+        assert_eq!(call.len(), 32);
+        let reordered = json!({"cents": {"y": [2], "x": 1}, "to": "a", "justification": "rent"});
+        assert_eq!(call, of("pay", reordered));
+        assert_ne!(
+            call,
+            of("pay", json!({"to": "a", "cents": {"x": 1, "y": [3]}}))
+        );
+        assert_ne!(
+            call,
+            of("owe", json!({"to": "a", "cents": {"x": 1, "y": [2]}}))
+        );
+        assert_ne!(of("pay", json!({})), digest(&[8; 32], "pay", &json!({})));
+    }
+}

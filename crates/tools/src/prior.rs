@@ -1,0 +1,350 @@
+//! Calls recorded by the run that a script resumes, and what they mean for its own calls.
+//!
+//! 1. A recorded call that succeeded and changed something, or cost money, answers an identical
+//!    call once, in recorded order. Failed calls run again.
+//! 2. Calls that only read and cost nothing always run again; they never come here.
+//! 3. While the outcome of a recorded call is unknown, no call that may change something runs. The
+//!    script decides each one: `resume.repeat(callId)` or `resume.skip(callId, value)`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use selvedge_protocol::{Answered, CallStatus, ErrorCode, ResumeAs};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::orchestrator::{Prepared, refused};
+use crate::{CallFailure, CallOutcome, Orchestrator, Scope, ToolOutput, camel_case};
+
+/// Undecided calls that an error names, and reused calls that a warning names.
+const MAX_NAMED: usize = 8;
+/// Characters of a call's arguments that an error or warning shows.
+const MAX_ARGS_SHOWN: usize = 300;
+
+/// The recorded calls of a resumed run that matter to the script that resumes it.
+#[derive(Debug)]
+pub struct PriorCalls {
+    run: String,
+    calls: Vec<PriorCall>,
+    /// Recorded calls that a later run of the chain reused or repeated.
+    settled: BTreeSet<String>,
+    progress: Mutex<PriorProgress>,
+}
+
+/// A recorded call that answers an identical call or has to be decided.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PriorCall {
+    /// `scr_1/tool_3`, or the id of a task.
+    pub id: String,
+    /// Canonical name of the tool.
+    pub tool: String,
+    /// Canonical arguments.
+    pub args: Value,
+    /// Identifies tool and arguments; see [`crate::CallRequest`].
+    pub digest: String,
+    /// What is known of its end.
+    pub outcome: PriorOutcome,
+    /// Sent with the first attempt, and with every repetition of a call of unknown outcome.
+    pub idempotency_key: String,
+}
+
+/// What is known of the end of a recorded call.
+#[derive(Debug, Clone, PartialEq)]
+pub enum PriorOutcome {
+    /// It returned this.
+    Succeeded(Value),
+    /// It was started; its end was not recorded.
+    Unknown,
+}
+
+/// Which recorded calls were used and what the script decided, so that a suspended script can be
+/// restored.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct PriorProgress {
+    /// By recorded call: the call of this run that it answered, or that repeats it.
+    used: BTreeMap<String, String>,
+    decisions: BTreeMap<String, ResumeDecision>,
+}
+
+/// What a script decides about a recorded call.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum ResumeDecision {
+    /// The next identical call runs.
+    Repeat,
+    /// The next identical call returns this without running.
+    Skip(Value),
+}
+
+/// Why a decision about a recorded call is refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum DecisionError {
+    /// The script does not resume a run.
+    #[error("this script does not resume a run, so there is no recorded call `{0}`")]
+    NotResumed(String),
+    /// No recorded call has this id.
+    #[error("there is no recorded call `{id}`: {known}")]
+    NoCall {
+        /// As the script spelled it.
+        id: String,
+        /// The ids there are, as a sentence.
+        known: String,
+    },
+    /// An identical call was answered or repeated already.
+    #[error("`{id}` cannot be decided any more: {by} has used it")]
+    Used {
+        /// The recorded call.
+        id: String,
+        /// The call of this run.
+        by: String,
+    },
+}
+
+/// What a call may do to the world.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Effect {
+    ReadOnly,
+    MayChange,
+}
+
+impl Effect {
+    pub(crate) fn of(read_only: bool) -> Self {
+        match read_only {
+            true => Self::ReadOnly,
+            false => Self::MayChange,
+        }
+    }
+}
+
+/// What the recorded calls say about a call that is about to run.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Lookup {
+    /// Nothing: it runs.
+    New,
+    /// It runs, as a repetition of this recorded call.
+    Repeat {
+        origin: String,
+        /// The key of the first attempt, if that attempt's outcome is unknown.
+        idempotency_key: Option<String>,
+    },
+    /// It returns what this recorded call returned.
+    Recorded { origin: String, value: Value },
+    /// It returns what the script gave for the recorded call.
+    Skipped { value: Value },
+    /// It may change something and must not run before the script has decided.
+    Blocked,
+}
+
+impl PriorCalls {
+    /// The calls of `run` and of the runs it resumed, in recorded order, and the ids of those that
+    /// were reused or repeated on the way.
+    pub fn new(run: impl Into<String>, calls: Vec<PriorCall>, settled: BTreeSet<String>) -> Self {
+        Self {
+            run: run.into(),
+            calls,
+            settled,
+            progress: Mutex::default(),
+        }
+    }
+
+    fn progress(&self) -> MutexGuard<'_, PriorProgress> {
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn snapshot(&self) -> PriorProgress {
+        self.progress().clone()
+    }
+
+    pub(crate) fn restore(&self, progress: &PriorProgress) {
+        *self.progress() = progress.clone();
+    }
+
+    /// Records what the script decided about a recorded call. If an earlier run of the chain has
+    /// carried the decision out, nothing is left to decide.
+    pub fn decide(&self, id: &str, decision: ResumeDecision) -> Result<(), DecisionError> {
+        if self.settled.contains(id) {
+            return Ok(());
+        }
+        if !self.calls.iter().any(|call| call.id == id) {
+            let ids: Vec<&str> = self.calls.iter().map(|call| call.id.as_str()).collect();
+            let known = match &ids[..] {
+                [] => format!("{} recorded none that could be reused", self.run),
+                ids => format!("there are {}", ids[..ids.len().min(MAX_NAMED)].join(", ")),
+            };
+            let id = id.chars().take(80).collect();
+            return Err(DecisionError::NoCall { id, known });
+        }
+        let mut progress = self.progress();
+        if let Some(by) = progress.used.get(id) {
+            let (id, by) = (id.to_owned(), by.clone());
+            return Err(DecisionError::Used { id, by });
+        }
+        progress.decisions.insert(id.to_owned(), decision);
+        Ok(())
+    }
+
+    /// What is recorded for a call with this digest. A recorded call is used once, by the call with
+    /// this id: a restored script makes its open calls again under the same ids.
+    pub(crate) fn look_up(&self, call_id: &str, digest: &str, effect: Effect) -> Lookup {
+        let mut progress = self.progress();
+        let mut identical = self.calls.iter().filter(|call| call.digest == digest);
+        let found = identical.find(|call| {
+            let used_by = progress.used.get(&call.id);
+            used_by.is_none_or(|used_by| used_by == call_id)
+        });
+        let blocked =
+            effect == Effect::MayChange && self.undecided_given(&progress).next().is_some();
+        let lookup = match found.map(|call| (call, progress.decisions.get(&call.id))) {
+            Some((_, Some(ResumeDecision::Skip(value)))) => Lookup::Skipped {
+                value: value.clone(),
+            },
+            Some((call, None)) if let PriorOutcome::Succeeded(value) = &call.outcome => {
+                Lookup::Recorded {
+                    origin: call.id.clone(),
+                    value: value.clone(),
+                }
+            }
+            _ if blocked => return Lookup::Blocked,
+            Some((call, Some(ResumeDecision::Repeat))) => Lookup::Repeat {
+                origin: call.id.clone(),
+                idempotency_key: (call.outcome == PriorOutcome::Unknown)
+                    .then(|| call.idempotency_key.clone()),
+            },
+            Some((_, None)) | None => return Lookup::New,
+        };
+        if let Some(call) = found {
+            progress.used.insert(call.id.clone(), call_id.to_owned());
+        }
+        lookup
+    }
+
+    fn undecided_given(&self, progress: &PriorProgress) -> impl Iterator<Item = &PriorCall> {
+        self.calls.iter().filter(|call| {
+            call.outcome == PriorOutcome::Unknown && !progress.decisions.contains_key(&call.id)
+        })
+    }
+
+    /// Why a call of this tool must not run yet: names each undecided call and how to decide it.
+    pub(crate) fn undecided(&self, tool: &str) -> CallFailure {
+        let progress = self.progress();
+        let undecided: Vec<&PriorCall> = self.undecided_given(&progress).collect();
+        let named = &undecided[..undecided.len().min(MAX_NAMED)];
+        let list: Vec<String> = named.iter().map(|call| call.described()).collect();
+        let more = match undecided.len() - named.len() {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        let message = format!(
+            "{} did not run: it may change something, and {} left calls of unknown outcome that \
+             have to be decided first: {}{more}",
+            camel_case(tool),
+            self.run,
+            list.join("; ")
+        );
+        let mut failure = CallFailure::new(ErrorCode::OutcomeUnknownError, message);
+        failure.suggestions.push(
+            "check with calls that only read whether each one took effect, then write one of these \
+             lines for it before the first call that changes something:"
+                .to_owned(),
+        );
+        for call in named.iter().take(4) {
+            let id = &call.id;
+            failure.suggestions.push(format!(
+                "resume.repeat(\"{id}\") // it had no effect: the next identical call runs"
+            ));
+            failure.suggestions.push(format!(
+                "resume.skip(\"{id}\", value) // it took effect: the next identical call returns value"
+            ));
+        }
+        let list: Vec<Value> = named
+            .iter()
+            .map(|call| json!({"callId": call.id, "tool": call.tool, "args": call.args}))
+            .collect();
+        failure.metadata.insert("run".to_owned(), json!(self.run));
+        failure.metadata.insert("undecided".to_owned(), json!(list));
+        failure
+    }
+
+    /// A warning that names each recorded call that answered a call of this run.
+    pub fn reuse_warning(&self) -> Option<String> {
+        let progress = self.progress();
+        let is_reused = |call: &&PriorCall| {
+            let decision = progress.decisions.get(&call.id);
+            progress.used.contains_key(&call.id) && decision != Some(&ResumeDecision::Repeat)
+        };
+        let reused: Vec<&PriorCall> = self.calls.iter().filter(is_reused).collect();
+        let first = reused.first()?;
+        let named: Vec<String> = reused.iter().map(|call| call.described()).collect();
+        Some(format!(
+            "not run again, their recorded results were reused: {}; write resume.repeat(\"{}\") \
+             before a call to run it again",
+            named.join("; "),
+            first.id
+        ))
+    }
+}
+
+impl PriorCall {
+    fn described(&self) -> String {
+        let args = self.args.to_string();
+        let shown: String = args.chars().take(MAX_ARGS_SHOWN).collect();
+        let cut = if shown.len() < args.len() { "…" } else { "" };
+        format!("{} {} {shown}{cut}", self.id, camel_case(&self.tool))
+    }
+}
+
+impl Orchestrator {
+    /// The call, if it has to run; its outcome, if the recorded calls settle it.
+    pub(crate) fn check_prior(
+        &self,
+        scope: &Scope,
+        mut prepared: Prepared,
+    ) -> Result<Prepared, Box<CallOutcome>> {
+        let Some(prior) = &scope.prior else {
+            return Ok(prepared);
+        };
+        if prepared.read_only && !prepared.tool.tool.costs_money() {
+            return Ok(prepared);
+        }
+        let Prepared { request, tool, .. } = &prepared;
+        let name = tool.spec.name.clone();
+        let effect = Effect::of(prepared.read_only);
+        let (origin, value) = match prior.look_up(&request.id, &prepared.digest, effect) {
+            Lookup::New => return Ok(prepared),
+            Lookup::Repeat {
+                origin,
+                idempotency_key,
+            } => {
+                prepared.origin = Some(origin);
+                prepared.idempotency_key = idempotency_key;
+                return Ok(prepared);
+            }
+            Lookup::Blocked => {
+                let failure = prior.undecided(&name);
+                return Err(refused(request, name, failure));
+            }
+            Lookup::Recorded { origin, value } => (Some(origin), value),
+            // Not a result: a run that resumes this one has to decide again.
+            Lookup::Skipped { value } => (None, value),
+        };
+        let mut outcome = refused(request, name, crate::failure::aborted(""));
+        outcome.record.status = CallStatus::Done;
+        outcome.record.reused = true;
+        outcome.record.args_digest = prepared.digest;
+        outcome.record.error = None;
+        outcome.result = Ok(ToolOutput::from(value));
+        outcome.resume_as = match origin {
+            Some(_) => ResumeAs::Answer,
+            None => ResumeAs::Rerun,
+        };
+        outcome.answered = Some(Answered {
+            origin,
+            args: prepared.args,
+            read_only: prepared.read_only,
+        });
+        Err(outcome)
+    }
+}
+
+#[cfg(test)]
+mod tests;

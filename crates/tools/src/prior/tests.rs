@@ -1,0 +1,168 @@
+use serde_json::json;
+
+use super::*;
+
+fn call(id: &str, digest: &str, outcome: PriorOutcome) -> PriorCall {
+    PriorCall {
+        id: id.to_owned(),
+        tool: "pay".to_owned(),
+        args: json!({"to": digest}),
+        digest: digest.to_owned(),
+        outcome,
+        idempotency_key: id.replace('/', "."),
+    }
+}
+
+fn done(id: &str, digest: &str, value: Value) -> PriorCall {
+    call(id, digest, PriorOutcome::Succeeded(value))
+}
+
+fn unknown(id: &str, digest: &str) -> PriorCall {
+    call(id, digest, PriorOutcome::Unknown)
+}
+
+fn prior(calls: Vec<PriorCall>) -> PriorCalls {
+    PriorCalls::new("scr_1", calls, BTreeSet::from(["scr_0/tool_1".to_owned()]))
+}
+
+fn recorded(origin: &str, value: Value) -> Lookup {
+    Lookup::Recorded {
+        origin: origin.to_owned(),
+        value,
+    }
+}
+
+#[test]
+fn a_recorded_call_answers_identical_calls_once_in_recorded_order() {
+    let prior = prior(vec![
+        done("scr_1/tool_1", "a", json!(1)),
+        done("scr_1/tool_2", "b", json!(2)),
+        done("scr_1/tool_3", "a", json!(3)),
+    ]);
+    let change = |id: &str, digest: &str| prior.look_up(id, digest, Effect::MayChange);
+    assert_eq!(change("tool_1", "a"), recorded("scr_1/tool_1", json!(1)));
+    assert_eq!(change("tool_2", "a"), recorded("scr_1/tool_3", json!(3)));
+    assert_eq!(change("tool_3", "a"), Lookup::New);
+    assert_eq!(change("tool_4", "c"), Lookup::New);
+    let warning = prior.reuse_warning().unwrap();
+    assert!(
+        warning.contains("scr_1/tool_1 pay {\"to\":\"a\"}; scr_1/tool_3"),
+        "{warning}"
+    );
+    assert!(!warning.contains("tool_2"), "{warning}");
+}
+
+#[test]
+fn changes_wait_until_each_unknown_outcome_is_decided() {
+    let prior = prior(vec![
+        done("scr_1/tool_1", "a", json!(1)),
+        unknown("scr_1/tool_2", "b"),
+        unknown("scr_1/tool_3", "c"),
+    ]);
+    let change = |id: &str, digest: &str| prior.look_up(id, digest, Effect::MayChange);
+    // The undecided call itself, and one that was never made.
+    assert_eq!(change("tool_1", "b"), Lookup::Blocked);
+    assert_eq!(change("tool_2", "new"), Lookup::Blocked);
+    // Completed calls are answered, and paid reads run.
+    assert_eq!(change("tool_3", "a"), recorded("scr_1/tool_1", json!(1)));
+    assert_eq!(
+        prior.look_up("tool_4", "read", Effect::ReadOnly),
+        Lookup::New
+    );
+
+    prior
+        .decide("scr_1/tool_2", ResumeDecision::Repeat)
+        .unwrap();
+    assert_eq!(
+        change("tool_5", "b"),
+        Lookup::Blocked,
+        "one is still undecided"
+    );
+    let skip = ResumeDecision::Skip(json!({"ok": true}));
+    prior.decide("scr_1/tool_3", skip).unwrap();
+    let repeat = Lookup::Repeat {
+        origin: "scr_1/tool_2".to_owned(),
+        idempotency_key: Some("scr_1.tool_2".to_owned()),
+    };
+    assert_eq!(change("tool_6", "b"), repeat);
+    let value = json!({"ok": true});
+    assert_eq!(change("tool_7", "c"), Lookup::Skipped { value });
+    assert_eq!(change("tool_8", "c"), Lookup::New);
+    let used = prior.decide("scr_1/tool_3", ResumeDecision::Repeat);
+    assert!(matches!(used, Err(DecisionError::Used { .. })), "{used:?}");
+}
+
+#[test]
+fn the_error_names_the_run_each_call_and_the_two_lines() {
+    let prior = prior(vec![unknown("scr_1/tool_2", "b"), unknown("tsk_9", "c")]);
+    let failure = prior.undecided("write_file");
+    assert_eq!(failure.code, ErrorCode::OutcomeUnknownError);
+    for part in [
+        "writeFile did not run",
+        "scr_1 left",
+        "scr_1/tool_2 pay {\"to\":\"b\"}",
+        "tsk_9 pay",
+    ] {
+        assert!(failure.message.contains(part), "{}", failure.message);
+    }
+    let hints = failure.suggestions.join("\n");
+    for line in [
+        "resume.repeat(\"scr_1/tool_2\")",
+        "resume.skip(\"tsk_9\", value)",
+    ] {
+        assert!(hints.contains(line), "{hints}");
+    }
+    assert_eq!(failure.metadata["undecided"][1]["args"], json!({"to": "c"}));
+}
+
+#[test]
+fn a_completed_call_can_be_repeated_under_a_key_of_its_own() {
+    let prior = prior(vec![done("scr_1/tool_1", "a", json!(1))]);
+    prior
+        .decide("scr_1/tool_1", ResumeDecision::Repeat)
+        .unwrap();
+    let repeat = Lookup::Repeat {
+        origin: "scr_1/tool_1".to_owned(),
+        idempotency_key: None,
+    };
+    assert_eq!(prior.look_up("tool_1", "a", Effect::MayChange), repeat);
+    assert_eq!(prior.reuse_warning(), None);
+}
+
+#[test]
+fn decisions_name_recorded_calls() {
+    let calls = prior(vec![done("scr_1/tool_1", "a", json!(1))]);
+    let error = calls.decide("tool_1", ResumeDecision::Repeat).unwrap_err();
+    let words = "there is no recorded call `tool_1`: there are scr_1/tool_1";
+    assert_eq!(error.to_string(), words);
+    // A run of the chain has carried this one out.
+    assert_eq!(calls.decide("scr_0/tool_1", ResumeDecision::Repeat), Ok(()));
+    let none = prior(Vec::new())
+        .decide("x", ResumeDecision::Repeat)
+        .unwrap_err();
+    assert!(
+        none.to_string()
+            .ends_with("scr_1 recorded none that could be reused"),
+        "{none}"
+    );
+}
+
+#[test]
+fn a_restored_script_makes_its_open_calls_again() {
+    let calls = vec![
+        done("scr_1/tool_1", "a", json!(1)),
+        unknown("scr_1/tool_2", "b"),
+    ];
+    let before = prior(calls.clone());
+    before
+        .decide("scr_1/tool_2", ResumeDecision::Repeat)
+        .unwrap();
+    before.look_up("tool_1", "a", Effect::MayChange);
+    let repeat = before.look_up("tool_2", "b", Effect::MayChange);
+    let saved = serde_json::to_string(&before.snapshot()).unwrap();
+
+    let after = prior(calls);
+    after.restore(&serde_json::from_str(&saved).unwrap());
+    assert_eq!(after.look_up("tool_2", "b", Effect::MayChange), repeat);
+    assert_eq!(after.look_up("tool_3", "a", Effect::MayChange), Lookup::New);
+}
