@@ -42,7 +42,7 @@ pub(crate) struct Written {
     /// Why it cannot run, where that is known already.
     pub(crate) trouble: Option<ScriptError>,
     pub(crate) timeout: Option<Duration>,
-    /// The run it goes on from.
+    /// The run it resumes.
     pub(crate) resume: Option<String>,
 }
 

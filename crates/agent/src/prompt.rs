@@ -111,7 +111,7 @@ pub(crate) fn offered(
                 "properties": {
                     "code": {"type": "string", "description": "The script, in TypeScript."},
                     "timeoutMs": {"type": "integer", "description": "More time than 30 s, in milliseconds."},
-                    "resume": {"type": "string", "description": "A run that failed (scr_…): what it did is not done again."},
+                    "resume": {"type": "string", "description": "A run to resume (scr_…): completed changes are reused, reads run again."},
                 },
                 "required": ["code"],
                 "additionalProperties": false,

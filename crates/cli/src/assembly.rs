@@ -275,7 +275,7 @@ fn new_session(setup: &Setup) -> Result<Session> {
 fn old_session(setup: &Setup, id: Option<&str>) -> Result<Session> {
     let Some(journal) = &setup.journal else {
         return Err(
-            Problem::new("nothing is written down that could be gone on from")
+            Problem::new("a session needs the journal, which `--ephemeral` turns off")
                 .hint("leave out --ephemeral")
                 .into(),
         );

@@ -83,7 +83,7 @@ Hello, person.
     person.types("\x04");
     let (status, screen) = person.end();
     assert_eq!(status, 0);
-    let id = screen.rsplit("selvedge resume ").next().unwrap();
+    let id = screen.rsplit("selvedge continue ").next().unwrap();
     assert!(
         id.starts_with("ses_") && !screen.contains("ask, @ a file"),
         "{screen}"
@@ -374,8 +374,12 @@ fn a_session_is_gone_on_with() {
     person.wait_for("The first answer.");
     person.types("\x04");
     let screen = person.end().1;
-    let id = screen.rsplit("selvedge resume ").next().unwrap().to_owned();
-    for args in [&["resume", id.as_str()][..], &["resume", "--last"]] {
+    let id = screen
+        .rsplit("selvedge continue ")
+        .next()
+        .unwrap()
+        .to_owned();
+    for args in [&["continue", id.as_str()][..], &["resume", "--last"]] {
         let mut person = desk.sit_down(args, 80, 24, &[]);
         person.wait_for("The first answer.");
         person.wait_for("› first");
@@ -390,7 +394,9 @@ fn a_session_is_gone_on_with() {
         "{}",
         asked.body
     );
-    let (status, screen) = desk.sit_down(&["resume", "ses_nothing"], 80, 24, &[]).end();
+    let (status, screen) = desk
+        .sit_down(&["continue", "ses_nothing"], 80, 24, &[])
+        .end();
     assert!(
         status == 2 && screen.contains("error: ") && screen.contains("hint: "),
         "{status}: {screen}"
@@ -415,7 +421,7 @@ fn a_turn_that_was_broken_off_goes_on() {
     desk.wait_for_requests(2);
     person.signal("KILL");
     assert_eq!(person.end().0, 137);
-    let mut person = desk.sit_down(&["resume"], 80, 24, &[]);
+    let mut person = desk.sit_down(&["continue"], 80, 24, &[]);
     person.wait_for("the last turn was broken off, and goes on");
     person.wait_for("Done after all.");
     person.wait_for(READY);

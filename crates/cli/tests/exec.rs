@@ -193,7 +193,7 @@ fn events_come_one_per_line_in_the_order_things_happened() {
     assert_eq!(last["usage"]["cached_input_tokens"], 2 * speech::CACHED);
     assert_eq!(last["finish_reason"], "stop");
     // The same thread goes on.
-    let (events, status) = desk.events(&["exec", "--json", "resume", thread, "Again?"]);
+    let (events, status) = desk.events(&["exec", "--json", "--continue", thread, "Again?"]);
     assert_eq!(
         (
             events[0]["thread_id"].as_str().unwrap(),
@@ -207,7 +207,7 @@ fn events_come_one_per_line_in_the_order_things_happened() {
         asked[2].body["messages"].to_string().contains("Two lines."),
         "it knows what was said"
     );
-    let (events, _) = desk.events(&["exec", "resume", "--last", "Once more?", "--json"]);
+    let (events, _) = desk.events(&["exec", "--last", "Once more?", "--json"]);
     assert_eq!(events[0]["thread_id"], thread);
 }
 
@@ -315,7 +315,7 @@ fn an_interrupt_ends_the_turn_and_keeps_the_session() {
     );
     assert_eq!(child.wait().unwrap().code(), Some(1));
     let thread = thread["thread_id"].as_str().unwrap();
-    let output = desk.run(&["exec", "-q", "resume", thread, "Are you there?"]);
+    let output = desk.run(&["exec", "-q", "--continue", thread, "Are you there?"]);
     assert_eq!(out(&output), "Back again.");
     assert!(
         desk.server.asked()[1].body["messages"]
@@ -373,7 +373,7 @@ fn sessions_are_listed_shown_named_forked_and_carried_elsewhere() {
         serde_json::from_str(&out(&desk.run(&["sessions", "show", &fork, "--json"]))).unwrap();
     assert_eq!(shown["items"].as_array().unwrap().len(), turn.len());
     // A forked session goes on from where it was forked.
-    let output = desk.run(&["exec", "-q", "resume", &fork, "And now?"]);
+    let output = desk.run(&["exec", "-q", "--continue", &fork, "And now?"]);
     assert_eq!(out(&output), "Two lines.");
     let exported = desk.work().join("session.jsonl");
     assert!(
@@ -537,12 +537,12 @@ fn the_configuration_bounds_a_session() {
     let (events, status) = desk.events(&["exec", "--json", "go"]);
     let thread = events[0]["thread_id"].as_str().unwrap();
     assert_eq!(status, 0);
-    let (events, status) = desk.events(&["exec", "--json", "resume", thread, "again"]);
+    let (events, status) = desk.events(&["exec", "--json", "--continue", thread, "again"]);
     assert_eq!(
         (&events.last().unwrap()["finish_reason"], status),
         (&json!("stop"), 0)
     );
-    let (events, status) = desk.events(&["exec", "--json", "resume", thread, "and again"]);
+    let (events, status) = desk.events(&["exec", "--json", "--continue", thread, "and again"]);
     assert_eq!(
         (&events.last().unwrap()["finish_reason"], status),
         (&json!("max_tokens"), 1)

@@ -99,20 +99,20 @@ fn an_answer_in_another_process_and_another_finishes_the_script() {
         json!("exec"),
         "{shown:#}"
     );
-    let output = place.json(&["runs", "resume", &id, "--approve", "--json"]);
+    let output = place.json(&["runs", "answer", &id, "--approve", "--json"]);
     assert_eq!(
         (&output["status"], place.effects()),
         (&json!("suspended"), "one\n".to_owned()),
         "{output:#}"
     );
-    let output = place.json(&["runs", "resume", &id, "--approve", "--json"]);
+    let output = place.json(&["runs", "answer", &id, "--approve", "--json"]);
     let value: Value = serde_json::from_str(output["output_json"].as_str().unwrap()).unwrap();
     assert_eq!((value, place.effects()), (whole(), "one\ntwo\n".to_owned()));
     assert_eq!(
         place.json(&["runs", "list", "--json"])[0]["state"],
         json!("completed")
     );
-    let (status, _, err) = place.run(&["runs", "resume", &id, "--approve"]);
+    let (status, _, err) = place.run(&["runs", "answer", &id, "--approve"]);
     assert!(
         status == 2 && err.contains("is done") && err.contains("hint:"),
         "{err}"
@@ -130,7 +130,7 @@ fn questions_of_several_awaits_are_answered_together() {
     let id = place.suspended(source);
     let shown = place.json(&["runs", "show", &id, "--json"]);
     assert_eq!(shown["questions"].as_array().unwrap().len(), 2, "{shown:#}");
-    let (status, out, err) = place.run(&["runs", "resume", &id, "--approve"]);
+    let (status, out, err) = place.run(&["runs", "answer", &id, "--approve"]);
     assert_eq!((status, out.as_str()), (0, "both\n"), "{err}");
     let mut effects: Vec<String> = place.effects().lines().map(str::to_owned).collect();
     effects.sort();
@@ -143,7 +143,7 @@ fn a_run_that_waits_is_not_gone_on_from_behind_its_back() {
     let id = place.suspended(TWICE);
     let (status, _, err) = place.run(&["run", "--resume", &id, "-e", TWICE]);
     assert!(
-        status == 2 && err.contains("waits for an answer") && err.contains("runs resume"),
+        status == 2 && err.contains("waits for an answer") && err.contains("runs answer"),
         "{err}"
     );
     assert_eq!(place.effects(), "");
@@ -155,10 +155,10 @@ fn the_rules_of_the_first_process_hold_in_the_others() {
     // The second call is asked for under `untrusted` alone.
     let id =
         place.suspended("await tools.exec({command: ['rm', '-rf', 'x']}); await tools.exec({command: ['touch', 'y']})");
-    let output = place.json(&["runs", "resume", &id, "--approve", "--json"]);
+    let output = place.json(&["runs", "answer", &id, "--approve", "--json"]);
     assert_eq!(output["status"], json!("suspended"), "{output:#}");
     assert!(!place.path("work/y").exists());
-    let (status, _, err) = place.run(&["runs", "resume", &id, "--deny", "--because", "not that"]);
+    let (status, _, err) = place.run(&["runs", "answer", &id, "--deny", "--because", "not that"]);
     assert!(
         status == 1 && err.contains("exec was denied: not that"),
         "{err}"
@@ -176,7 +176,7 @@ fn of_two_who_answer_at_once_one_goes_on() {
         let racing: Vec<_> = (0..4)
             .map(|_| {
                 place
-                    .command(&["runs", "resume", &id, "--approve"])
+                    .command(&["runs", "answer", &id, "--approve"])
                     .spawn()
                     .unwrap()
             })
@@ -199,30 +199,6 @@ fn of_two_who_answer_at_once_one_goes_on() {
             "{words:#?}"
         );
     }
-}
-
-#[test]
-fn a_question_survives_an_upgrade_of_the_journal() {
-    let place = Place::new();
-    let id = place.suspended(TWICE);
-    // The file as it was before the step that the column came with, and those after it.
-    let file = rusqlite::Connection::open(place.path("home/journal.sqlite")).unwrap();
-    file.execute_batch(
-        "DROP TABLE cabinet; DROP TABLE stops; DROP INDEX resumed_runs; ALTER TABLE calls DROP COLUMN shown;
-         ALTER TABLE calls DROP COLUMN began_ns; ALTER TABLE calls DROP COLUMN over_ns;
-         DROP INDEX runs_listed; ALTER TABLE runs DROP COLUMN calls; ALTER TABLE runs DROP COLUMN tools;
-         CREATE INDEX runs_by_time ON runs (started_ms DESC); CREATE INDEX calls_by_tool ON calls (tool, run);
-         ALTER TABLE sessions DROP COLUMN owner; ALTER TABLE sessions DROP COLUMN parent;
-         DELETE FROM steps WHERE name IN ('what a model was shown of a call', 'the File Cabinet', 'whose a session is', 'runs in the order they began',
-             'runs that are to stop', 'when calls began and were over', 'what a list shows of a run')",
-    )
-    .unwrap();
-    drop(file);
-    let output = place.json(&["runs", "resume", &id, "--approve", "--json"]);
-    assert_eq!(output["status"], json!("suspended"), "{output:#}");
-    let output = place.json(&["runs", "resume", &id, "--approve", "--json"]);
-    let value: Value = serde_json::from_str(output["output_json"].as_str().unwrap()).unwrap();
-    assert_eq!((value, place.effects()), (whole(), "one\ntwo\n".to_owned()));
 }
 
 #[test]
@@ -348,7 +324,7 @@ fn the_configuration_of_then_holds() {
         return [more[0] in tools, context.sandbox.remainingToolBudget]",
     );
     std::fs::write(&config, "[script_harness.limits]\nmax_tool_calls = 200\n").unwrap();
-    let output = place.json(&["runs", "resume", &id, "--approve", "--json"]);
+    let output = place.json(&["runs", "answer", &id, "--approve", "--json"]);
     assert_eq!(output["output_json"], json!("[false,1]"), "{output:#}");
 }
 
@@ -371,7 +347,7 @@ fn a_call_that_lost_its_race_does_not_run_later() {
         const first = await Promise.race([tools.exec({command: ['sh', '-c', 'echo loser >> effects']}), tools.listDir({path: '.'})]);
         await say('after'); return 'all'";
     let id = place.suspended(source);
-    let (status, out, err) = place.run(&["runs", "resume", &id, "--approve"]);
+    let (status, out, err) = place.run(&["runs", "answer", &id, "--approve"]);
     assert_eq!(
         (status, out.as_str(), place.effects().as_str()),
         (0, "all\n", "after\n"),
@@ -388,7 +364,7 @@ fn a_run_that_waits_can_be_given_up() {
         place.json(&["runs", "list", "--json"])[0]["state"],
         json!("failed")
     );
-    let (status, _, err) = place.run(&["runs", "resume", &id, "--approve"]);
+    let (status, _, err) = place.run(&["runs", "answer", &id, "--approve"]);
     assert!(status == 2 && err.contains("has ended"), "{err}");
     assert_eq!(place.effects(), "");
 }

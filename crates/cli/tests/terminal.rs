@@ -224,7 +224,7 @@ fn killed_at_the_question_it_is_answered_later() {
     terminal.wait_for("\n> ");
     let id = wait_until_suspended(dir.path());
     drop(terminal);
-    let output = selvedge(dir.path(), &["runs", "resume", &id, "--approve"]);
+    let output = selvedge(dir.path(), &["runs", "answer", &id, "--approve"]);
     assert_eq!(
         String::from_utf8(output.stdout).unwrap(),
         "gone\n",
@@ -240,7 +240,7 @@ fn answered_elsewhere_the_terminal_does_nothing() {
     let mut terminal = Terminal::run(dir.path(), &["run", "-e", DOOM]);
     terminal.wait_for("\n> ");
     let id = wait_until_suspended(dir.path());
-    let output = selvedge(dir.path(), &["runs", "resume", &id, "--approve"]);
+    let output = selvedge(dir.path(), &["runs", "answer", &id, "--approve"]);
     assert_eq!(
         output.status.code(),
         Some(0),
@@ -268,7 +268,7 @@ fn a_terminal_that_is_late_changes_nothing_of_a_script_that_has_gone_on() {
         terminal.wait_for("\n> ");
         let id = wait_until_suspended(dir.path());
         // Elsewhere it is answered, and the script asks the second question.
-        let output = selvedge(dir.path(), &["runs", "resume", &id, "--approve"]);
+        let output = selvedge(dir.path(), &["runs", "answer", &id, "--approve"]);
         assert_eq!(
             output.status.code(),
             Some(1),
@@ -277,7 +277,7 @@ fn a_terminal_that_is_late_changes_nothing_of_a_script_that_has_gone_on() {
         );
         terminal.type_in(late);
         let (_, seen) = terminal.end();
-        let output = selvedge(dir.path(), &["runs", "resume", &id, "--approve"]);
+        let output = selvedge(dir.path(), &["runs", "answer", &id, "--approve"]);
         assert_eq!(
             output.status.code(),
             Some(0),
@@ -295,7 +295,7 @@ fn a_question_can_be_answered_at_another_terminal() {
     let output = selvedge(dir.path(), &["run", "--suspend", "-e", DOOM]);
     assert_eq!(output.status.code(), Some(1));
     let id = only_run(dir.path());
-    let mut terminal = Terminal::run(dir.path(), &["runs", "resume", &id]);
+    let mut terminal = Terminal::run(dir.path(), &["runs", "answer", &id]);
     terminal.wait_for("\n> ");
     assert!(terminal.seen.contains("rm -rf doomed"), "{}", terminal.seen);
     terminal.type_in("y\n");

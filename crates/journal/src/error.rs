@@ -62,9 +62,9 @@ pub enum JournalError {
     /// Another process goes on with the run.
     #[error("another process goes on with the run")]
     TakenOver,
-    /// Another run goes on from the same one.
-    #[error("{by} has gone on from {run} already")]
-    GoneOn {
+    /// Another run has resumed the same one.
+    #[error("{run} was resumed by {by}")]
+    AlreadyResumed {
         /// From which.
         run: String,
         /// Which does.
@@ -93,7 +93,7 @@ impl From<JournalError> for LedgerError {
     fn from(error: JournalError) -> Self {
         match error {
             JournalError::TakenOver => Self::TakenOver,
-            JournalError::GoneOn { run, by } => Self::GoneOn { run, by },
+            JournalError::AlreadyResumed { run, by } => Self::AlreadyResumed { run, by },
             other => Self::Failed(other.to_string()),
         }
     }

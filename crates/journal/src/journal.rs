@@ -249,7 +249,7 @@ impl Journal {
                 .query_row(params![earlier], |row| row.get(0))
                 .optional()?
             {
-                return Err(JournalError::GoneOn {
+                return Err(JournalError::AlreadyResumed {
                     run: earlier.to_owned(),
                     by,
                 });

@@ -254,7 +254,7 @@ impl Journal {
         })
     }
 
-    /// The newest run that goes on from this one, where there is any.
+    /// The newest run that resumed this one, if any.
     pub fn resumed_by(&self, run: &str) -> Result<Option<String>, JournalError> {
         let connection = self.lock();
         let mut read = connection.prepare_cached(

@@ -827,7 +827,7 @@ fn whoever_has_lost_a_run_writes_nothing_more_of_it() {
             record: &failed,
             value: None,
             shown: None,
-            answered: None
+            answered: None,
             resume_as: ResumeAs::Answer,
         }),
         taken

@@ -36,7 +36,7 @@ const PER_SESSION: usize = 8;
 /// Longest wait a client may ask for.
 const MAX_PATIENCE: Duration = Duration::from_secs(30 * 60);
 
-/// Finds what an earlier run did, by its id; or says why it cannot be gone on from.
+/// Finds what a run recorded, by its id; or says why it cannot be resumed.
 pub type FindEarlier = dyn Fn(&str) -> Result<Resume, String> + Send + Sync;
 
 /// What is served.
@@ -80,7 +80,7 @@ struct ScriptArgs {
     code: String,
     /// Time limit; 30000 by default.
     timeout_ms: Option<u64>,
-    /// Id of a failed run: what it finished is not done again.
+    /// Id of a run to resume: completed changes are reused, reads run again.
     resume: Option<String>,
     /// Answer with a handle after this time if it still runs.
     yield_after_ms: Option<u64>,

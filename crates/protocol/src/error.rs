@@ -62,7 +62,7 @@ error_codes! {
     ScriptStackError, "maybe";
     /// Somebody stopped the script from outside.
     ScriptCancelledError, "maybe";
-    /// The call was started by the run this one goes on from, and nobody knows how it ended. It is not done again by itself.
+    /// The resumed run left calls whose outcome is unknown. The script must decide each one with `resume.repeat` or `resume.skip` before a call that may change something runs.
     OutcomeUnknownError, "no";
     /// A replay left what was recorded: the script, the engine or the recording is another.
     ReplayDivergenceError, "no";

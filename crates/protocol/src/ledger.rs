@@ -156,8 +156,8 @@ pub struct Answered {
 pub enum LedgerError {
     /// Another process goes on with the run: nothing more is done of it here.
     TakenOver,
-    /// Another run has gone on from the one this was to go on from: nothing was done here.
-    GoneOn {
+    /// Another run has resumed the run that this one was to resume: nothing was done here.
+    AlreadyResumed {
         /// From which.
         run: String,
         /// Which did.
@@ -171,7 +171,7 @@ impl std::fmt::Display for LedgerError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::TakenOver => f.write_str("another process goes on with the run"),
-            Self::GoneOn { run, by } => write!(f, "{by} has gone on from {run} already"),
+            Self::AlreadyResumed { run, by } => write!(f, "{run} was resumed by {by}"),
             Self::Failed(words) => f.write_str(words),
         }
     }

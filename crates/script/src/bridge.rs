@@ -248,7 +248,7 @@ impl Bridge {
         tasks.start_as_written(list, &self.scope, means.clone()).unwrap_or_else(|failure| {
             thrown(&json!({
                 "name": failure.code, "code": failure.code, "message": failure.message, "toolName": SPAWN,
-                "retryable": failure.retryable, "suggestions": failure.suggestions,
+                "retryable": failure.retryable, "suggestions": failure.suggestions, "metadata": failure.metadata,
             }))
         })
     }

@@ -44,14 +44,14 @@ impl<'a> FirstLine<'a> {
         let begun = self.ledger.begin(&self.start);
         self.written.store(begun.is_ok(), Ordering::Relaxed);
         begun.map_err(|error| {
-            if let LedgerError::GoneOn { by, .. } = &error {
+            if let LedgerError::AlreadyResumed { by, .. } = &error {
                 self.refused.store(true, Ordering::Relaxed);
                 return ScriptError::new(
                     ErrorCode::ScriptRejectedError,
                     Phase::Executing,
                     format!("nothing was done: {error}"),
                 )
-                .suggest(format!("go on from {by} when it has ended"));
+                .suggest(format!("resume {by} when it has ended"));
             }
             let message = format!(
                 "the script was stopped before it did anything, because that it runs could not be written down: {error}"

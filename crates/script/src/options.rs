@@ -1,4 +1,4 @@
-//! The circumstances of a run: what it may take, what it goes on from, where it is.
+//! The circumstances of a run: what it may take, which run it resumes, where it is.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ pub struct RunOptions {
     pub cancel: CancellationToken,
     /// Who can correct the script when it fails.
     pub author: Author,
-    /// An earlier run that this one goes on from.
+    /// The run that this one resumes.
     pub resume: Option<Resume>,
     /// Puts the run away at its next await, once the calls under way have ended; needs a ledger.
     pub suspend: CancellationToken,
@@ -44,7 +44,7 @@ pub struct RunOptions {
     pub facts: Facts,
 }
 
-/// Who wrote a script: each goes on from an earlier run in another way.
+/// Who wrote a script: each resumes a run in another way.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Author {
     /// A model, with an argument of its call.

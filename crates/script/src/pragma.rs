@@ -13,7 +13,7 @@ pub struct Pragma {
     pub max_output_tokens: Option<u64>,
     /// Time limit in milliseconds, up to the configured maximum.
     pub timeout_ms: Option<u64>,
-    /// The run this one goes on from: what it did is not done again.
+    /// The run this one resumes.
     pub resume: Option<String>,
 }
 

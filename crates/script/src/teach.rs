@@ -12,7 +12,7 @@ Runs a TypeScript program that calls tools. One script instead of many calls: on
 - A failed call throws (`e.name`, `e.message`, `e.retryable`): `try`, or `Promise.allSettled`. Results are frozen: copy to change.
 - `store(key, v)`/`load(key)` last for the session; `text(v)`, `image(block)` show more; `notify(v)` reports early.
 - `help(\"name\")` shows types. `const [t] = await tools.search(\"what it does\")` finds tools: `await tools[t.name](args)`.
-- After an error, send the corrected script with `resume: \"<id>\"`: finished calls are not repeated.
+- After an error, send the corrected script with `resume: \"<id>\"`: completed changes are reused, reads run again.
 ";
 
 /// Bytes a token has at least, of code and short English: the estimate errs on the safe side.

@@ -276,8 +276,8 @@ impl PriorCalls {
         let first = reused.first()?;
         let named: Vec<String> = reused.iter().map(|call| call.described()).collect();
         Some(format!(
-            "not run again, their recorded results were reused: {}; write resume.repeat(\"{}\") \
-             before a call to run it again",
+            "reused recorded results instead of running these calls: {}; resume.repeat(\"{}\") \
+             before such a call makes it run",
             named.join("; "),
             first.id
         ))

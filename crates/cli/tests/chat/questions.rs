@@ -114,7 +114,7 @@ fn a_structured_call_that_was_left_at_its_question_is_asked_for_anew() {
     person.types("\x04");
     assert_eq!(person.end().0, 0);
     assert!(desk.work().join("doomed").exists());
-    let mut person = desk.sit_down(&["resume"], 80, 24, &[]);
+    let mut person = desk.sit_down(&["continue"], 80, 24, &[]);
     person.wait_for(KEYS);
     person.types("y");
     person.wait_for("Done.");
@@ -218,10 +218,10 @@ fn a_question_that_was_left_is_asked_anew() {
     person.signal("TERM");
     let (status, screen) = person.end();
     assert!(
-        status == 0 && screen.contains("selvedge resume ses_"),
+        status == 0 && screen.contains("selvedge continue ses_"),
         "{status}: {screen}"
     );
-    let mut person = desk.sit_down(&["resume", "--last"], 80, 30, &[]);
+    let mut person = desk.sit_down(&["continue", "--last"], 80, 30, &[]);
     person.wait_for("the last turn was broken off, and goes on");
     person.wait_for("rm -rf doomed");
     person.wait_for(KEYS);

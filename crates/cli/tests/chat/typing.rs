@@ -80,7 +80,7 @@ fn what_was_asked_before_comes_back_also_in_the_next_chat() {
     person.wait_for(READY);
     person.types("\x04");
     let screen = person.end().1;
-    assert!(!screen.contains("selvedge resume"), "{screen}");
+    assert!(!screen.contains("selvedge continue"), "{screen}");
     assert_eq!(
         std::fs::read_to_string(desk.home().join("chat_history.jsonl")).unwrap(),
         before

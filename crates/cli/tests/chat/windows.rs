@@ -161,7 +161,7 @@ fn the_terminal_is_given_back_at_the_end_and_at_a_signal() {
         }
         let (status, screen, terminal) = person.end_with_terminal();
         assert!(
-            status == 0 && screen.contains("selvedge resume ses_"),
+            status == 0 && screen.contains("selvedge continue ses_"),
             "{status}: {screen}"
         );
         assert!(!terminal.screen().bracketed_paste() && !terminal.screen().hide_cursor());
