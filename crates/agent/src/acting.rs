@@ -332,10 +332,10 @@ impl Turn<'_> {
         let output = self
             .agent
             .harness
-            .go_on(&run.source, &suspended, options)
+            .resume(&run.source, &suspended, options)
             .await;
         self.agent.agents.leave(&id);
-        output.unwrap_or_else(|words| failed(format!("it cannot go on from where it was: {words}")))
+        output.unwrap_or_else(|error| failed(format!("the script cannot be resumed: {error}")))
     }
 
     /// Makes structured calls, side by side where the tools allow.

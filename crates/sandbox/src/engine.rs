@@ -71,7 +71,7 @@ impl Wasm {
         config.max_wasm_stack(NATIVE_STACK);
         config.async_stack_size(NATIVE_STACK + (512 << 10));
         if settings.pooling {
-            // One more than there are scripts: to freeze one, a fresh one is looked at.
+            // One more than there are scripts: a snapshot is compared with a fresh one.
             config.allocation_strategy(InstanceAllocationStrategy::Pooling(pool(
                 settings.max_scripts + 1,
             )));
@@ -147,7 +147,7 @@ impl Runtime for Wasm {
         .boxed()
     }
 
-    fn thaw<'a>(
+    fn restore<'a>(
         &'a self,
         image: &'a Image,
         program: Program<'a>,
@@ -229,13 +229,13 @@ impl Runtime for OnFirstUse {
         async move { self.wasm()?.start(program, host).await }.boxed()
     }
 
-    fn thaw<'a>(
+    fn restore<'a>(
         &'a self,
         image: &'a Image,
         program: Program<'a>,
         host: Box<dyn Host>,
     ) -> BoxFuture<'a, Result<Box<dyn Execution>, Fault>> {
-        async move { self.wasm()?.thaw(image, program, host).await }.boxed()
+        async move { self.wasm()?.restore(image, program, host).await }.boxed()
     }
 }
 

@@ -223,10 +223,10 @@ impl Guest {
             .ok_or_else(|| Fault::Engine("the guest has no memory".into()))
     }
 
-    /// Makes a fresh guest the one that was frozen.
+    /// Gives a fresh guest the memory of a snapshot.
     pub(crate) async fn restore(&mut self, image: &Image) -> Result<(), Fault> {
         if !image.is_whole() {
-            return Err(Fault::Engine("the frozen script is cut short".into()));
+            return Err(Fault::Engine("the snapshot is truncated".into()));
         }
         let memory = self.memory()?;
         let missing = image
@@ -239,7 +239,7 @@ impl Guest {
                 .await
                 .map_err(|_| Fault::Memory)?;
         }
-        let outside = || Fault::Engine("the frozen script does not fit its own memory".into());
+        let outside = || Fault::Engine("the snapshot does not fit its own memory".into());
         for (at, page) in image.pages() {
             memory
                 .write(&mut self.store, at, page)
@@ -312,7 +312,7 @@ impl Execution for Guest {
         self.answer(id, outcome).boxed()
     }
 
-    fn freeze(&mut self) -> Result<Image, Fault> {
+    fn snapshot(&mut self) -> Result<Image, Fault> {
         let memory = self.memory()?.data(&self.store);
         Ok(Image::of(memory, self.fresh_memory()?))
     }

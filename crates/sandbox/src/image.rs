@@ -1,4 +1,4 @@
-//! A frozen script: the pages of its memory that differ from those every script begins with.
+//! A snapshot of a script: the pages of its memory that differ from those every script begins with.
 //!
 //! Between two pumps the guest's stack is empty, so its linear memory is all there is. An image only means something to
 //! the build that made it. It is not trusted either: whatever it holds is put behind the same wall.

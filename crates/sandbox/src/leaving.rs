@@ -28,10 +28,10 @@ impl Execution for Leaving {
         }
     }
 
-    fn freeze(&mut self) -> Result<Image, Fault> {
+    fn snapshot(&mut self) -> Result<Image, Fault> {
         self.0
             .as_mut()
-            .map_or_else(|| Err(gone()), Execution::freeze)
+            .map_or_else(|| Err(gone()), Execution::snapshot)
     }
 
     fn heap_peak(&self) -> u64 {

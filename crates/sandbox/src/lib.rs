@@ -10,7 +10,7 @@
 //! ```text
 //! Runtime::start(program, host) ─► Pump { requests, state }
 //!                 Execution::settle(id, outcome) ─► Pump …   until state is Finished
-//!                 Execution::freeze() ─► Image      Runtime::thaw(image, …) ─► Execution, elsewhere
+//!                 Execution::snapshot() ─► Image    Runtime::restore(image, …) ─► Execution, elsewhere
 //! ```
 // Standard streams belong to whoever runs this.
 #![deny(clippy::print_stderr, clippy::print_stdout)]

@@ -24,9 +24,9 @@ pub trait Runtime: Send + Sync {
         host: Box<dyn Host>,
     ) -> BoxFuture<'a, Result<Started, Fault>>;
 
-    /// A script that was frozen, perhaps in another process, at the await where it stood. `program` says how far it may
-    /// go; what it is, is in the image. One of another build is [`Fault::Foreign`].
-    fn thaw<'a>(
+    /// Restores a script from a snapshot, perhaps of another process, at the await where it was taken. `program` holds its
+    /// limits; its source is in the image. A snapshot of another build is [`Fault::Foreign`].
+    fn restore<'a>(
         &'a self,
         image: &'a Image,
         program: Program<'a>,
@@ -46,8 +46,8 @@ pub trait Execution: Send {
         outcome: Outcome<'a>,
     ) -> BoxFuture<'a, Result<Pump, Fault>>;
 
-    /// The whole state of the script, which goes on as before.
-    fn freeze(&mut self) -> Result<Image, Fault>;
+    /// A snapshot of the script, which can continue as before.
+    fn snapshot(&mut self) -> Result<Image, Fault>;
 
     /// The most heap the script has had in use, in bytes.
     fn heap_peak(&self) -> u64;
@@ -174,7 +174,7 @@ pub enum Fault {
     #[error("the script ran out of stack")]
     Stack,
     /// The image is of another build of the engine.
-    #[error("the script was frozen by another build of the engine ({theirs}, this is {ours})")]
+    #[error("the snapshot was made by another build of the engine ({theirs}, this is {ours})")]
     Foreign {
         /// The build that made it.
         theirs: String,

@@ -251,7 +251,7 @@ async fn values_leave_whole_or_not_at_all() {
 }
 
 #[tokio::test]
-async fn a_frozen_script_goes_on_in_another_instance() {
+async fn a_snapshot_continues_in_another_instance() {
     let body = "class Counter { n = 0; add(x) { this.n += x; return this } }
         const counter = new Counter(), seen = new Map([['a', 1]]);
         const both = Promise.all([tools.echo(1), tools.echo(2)]);
@@ -267,7 +267,7 @@ async fn a_frozen_script_goes_on_in_another_instance() {
         .unwrap();
     assert_eq!(pump.requests.len(), 2);
     execution.settle(1, Outcome::Value("10")).await.unwrap();
-    let image = execution.freeze().unwrap();
+    let image = execution.snapshot().unwrap();
     drop(execution);
     // Another engine, as another process has it.
     let elsewhere = Wasm::new(Settings {
@@ -276,7 +276,7 @@ async fn a_frozen_script_goes_on_in_another_instance() {
     })
     .unwrap();
     let mut execution = elsewhere
-        .thaw(&image, program(""), Box::new(TestHost::default()))
+        .restore(&image, program(""), Box::new(TestHost::default()))
         .await
         .unwrap();
     let pump = execution.settle(2, Outcome::Value("20")).await.unwrap();
@@ -292,17 +292,17 @@ async fn a_frozen_script_goes_on_in_another_instance() {
 }
 
 #[tokio::test]
-async fn a_small_script_freezes_small_and_only_for_its_own_build() {
+async fn a_snapshot_of_a_small_script_is_small_and_only_for_its_own_build() {
     let source = "(async () => { await tools.echo(1) })";
     let (mut execution, _) = wasm()
         .start(program(source), Box::new(TestHost::default()))
         .await
         .unwrap();
-    let mut image = execution.freeze().unwrap();
+    let mut image = execution.snapshot().unwrap();
     assert!(image.bytes.len() < 400 << 10, "{} bytes", image.bytes.len());
     image.build = "another".into();
     let refused = wasm()
-        .thaw(&image, program(""), Box::new(TestHost::default()))
+        .restore(&image, program(""), Box::new(TestHost::default()))
         .await;
     assert!(matches!(refused, Err(Fault::Foreign { .. })));
 }
@@ -314,7 +314,7 @@ async fn a_mangled_image_stays_behind_the_wall() {
         .start(program(source), Box::new(TestHost::default()))
         .await
         .unwrap();
-    let image = execution.freeze().unwrap();
+    let image = execution.snapshot().unwrap();
     for step in [1, 7, 113, 1031] {
         let mut mangled = image.clone();
         mangled
@@ -323,10 +323,10 @@ async fn a_mangled_image_stays_behind_the_wall() {
             .skip(4)
             .step_by(step)
             .for_each(|byte| *byte ^= 0x5a);
-        let thawed = wasm()
-            .thaw(&mangled, program(""), Box::new(TestHost::default()))
+        let restored = wasm()
+            .restore(&mangled, program(""), Box::new(TestHost::default()))
             .await;
-        if let Ok(mut execution) = thawed {
+        if let Ok(mut execution) = restored {
             let _ = execution.settle(1, Outcome::Value("1")).await;
         }
     }
@@ -334,7 +334,7 @@ async fn a_mangled_image_stays_behind_the_wall() {
         let mut short = image.clone();
         short.bytes.truncate(length);
         let refused = wasm()
-            .thaw(&short, program(""), Box::new(TestHost::default()))
+            .restore(&short, program(""), Box::new(TestHost::default()))
             .await;
         assert!(matches!(refused, Err(Fault::Engine(_))), "{length}");
     }

@@ -1,87 +1,25 @@
-//! The host side of a script: answers its questions and keeps what it says.
+//! The host side of a script: answers its messages and collects its output.
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use selvedge_protocol::{ErrorCode, Event, LogEntry, LogLevel, OutputPart};
+use selvedge_protocol::{ErrorCode, Event, LogLevel, OutputPart};
 use selvedge_sandbox::{Host, Position};
 use selvedge_tools::{
-    DecisionError, Found, Means, Orchestrator, Registry, ResumeDecision, SPAWN, Scope, Tasks,
-    declarations,
+    DecisionError, Found, Means, Orchestrator, ResumeDecision, SPAWN, Scope, Tasks, declarations,
 };
-use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::compile::Compiled;
-use crate::meter::{LogMeter, ProgressMeter};
+use crate::help::overview;
 use crate::outcome::shortened;
-use crate::session::SessionView;
-use crate::tape::Head;
+use crate::output_buffer::{MAX_NOTIFICATIONS, OutputBuffer};
+use crate::recording::Recorder;
 use crate::unicode::whole_unicode;
-
-/// Bytes a script may show with `text()`, `image()` and `audio()`.
-const MAX_OUTPUT_BYTES: usize = 16 << 20;
-/// Times a script may speak to its host out of turn.
-const MAX_NOTIFICATIONS: u32 = 50;
-/// Warnings worth reading.
-const MAX_WARNINGS: usize = 20;
-
-/// What a script has said so far. Shared by the bridge, which the sandbox owns, and the run.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Said {
-    pub(crate) logs: LogMeter,
-    pub(crate) progress: ProgressMeter,
-    pub(crate) output: Vec<OutputPart>,
-    pub(crate) warnings: Vec<String>,
-    pub(crate) session: SessionView,
-    pub(crate) last_approval: Option<String>,
-    /// Failed promises nobody has handled, in words.
-    pub(crate) rejections: BTreeMap<u32, String>,
-    output_bytes: usize,
-    notified: u32,
-}
-
-impl Said {
-    fn may_notify(&mut self) -> bool {
-        self.notified += 1;
-        self.notified <= MAX_NOTIFICATIONS
-    }
-
-    pub(crate) fn new(logs: LogMeter, progress: ProgressMeter, session: SessionView) -> Self {
-        Self {
-            logs,
-            progress,
-            output: Vec::new(),
-            warnings: Vec::new(),
-            session,
-            last_approval: None,
-            rejections: BTreeMap::new(),
-            output_bytes: 0,
-            notified: 0,
-        }
-    }
-
-    pub(crate) fn warn(&mut self, warning: impl Into<String>) {
-        if self.warnings.len() < MAX_WARNINGS {
-            self.warnings.push(shortened(&warning.into(), 2048));
-        }
-    }
-
-    /// Logs, and everything else the author should know.
-    pub(crate) fn finish(&mut self) -> (Vec<LogEntry>, Vec<String>) {
-        for words in std::mem::take(&mut self.rejections).into_values() {
-            self.warn(format!("a promise failed and {words}"));
-        }
-        let (logs, dropped) = self.logs.finish();
-        self.warnings.extend(dropped);
-        (logs, std::mem::take(&mut self.warnings))
-    }
-}
 
 /// A script's [`Host`].
 pub(crate) struct Bridge {
-    pub(crate) said: Arc<Mutex<Said>>,
-    pub(crate) head: Arc<Mutex<Head>>,
+    pub(crate) output: Arc<Mutex<OutputBuffer>>,
+    pub(crate) recorder: Arc<Mutex<Recorder>>,
     pub(crate) compiled: Arc<Compiled>,
     pub(crate) orchestrator: Orchestrator,
     pub(crate) scope: Scope,
@@ -94,7 +32,7 @@ pub(crate) struct Bridge {
 
 impl Host for Bridge {
     fn now(&mut self) -> f64 {
-        self.head().now() as f64
+        self.recorder().now() as f64
     }
 
     fn locate(&mut self, compiled: Position) -> Option<Position> {
@@ -105,16 +43,16 @@ impl Host for Bridge {
         let text = whole_unicode(text);
         let text = text.as_ref();
         let reply = match channel {
-            // Done whether it is played or not; whether there was room is known from then.
+            // Stored on replay too; whether there was room is in the recording.
             "store" => Some(self.store(text)),
             channel if QUESTIONS.contains(&channel) => None,
             channel => return self.take(channel, text),
         };
-        if let Some(played) = self.head().reply(channel, text) {
-            return played;
+        if let Some(recorded) = self.recorder().reply(channel, text) {
+            return recorded;
         }
         let reply = reply.unwrap_or_else(|| self.answer(channel, text));
-        self.head().write_reply(channel, text, &reply);
+        self.recorder().write_reply(channel, text, &reply);
         reply
     }
 }
@@ -146,12 +84,12 @@ impl Bridge {
             }
             "depth" => Some(self.max_depth.to_string()),
             "budget" => Some(self.scope.calls_left().to_string()),
-            "approval" => self.said().last_approval.clone(),
+            "approval" => self.output().last_approval.clone(),
             "help" => Some(self.help(text)),
             "spawn" => Some(self.spawn(text)),
             "resume" => self.decide(text),
             "load" => match self
-                .said()
+                .output()
                 .session
                 .load(&serde_json::from_str::<String>(text).ok()?)
             {
@@ -174,7 +112,7 @@ impl Bridge {
             "audio" => self.media("audio", text),
             "notify" => self.notify(text),
             "yield" => {
-                if self.said().may_notify() {
+                if self.output().may_notify() {
                     self.scope.events.emit(Event::Yield {
                         script_id: self.scope.id.clone(),
                     });
@@ -182,7 +120,7 @@ impl Bridge {
                 None
             }
             "warning" => {
-                self.said().warn(text);
+                self.output().warn(text);
                 None
             }
             "rejected" => {
@@ -197,25 +135,25 @@ impl Bridge {
                     part("name"),
                     part("message")
                 );
-                self.said()
+                self.output()
                     .rejections
                     .insert(id.parse().ok()?, shortened(&words, 500));
                 None
             }
             "handled" => {
-                self.said().rejections.remove(&text.parse().ok()?);
+                self.output().rejections.remove(&text.parse().ok()?);
                 None
             }
             _ => None,
         }
     }
 
-    fn head(&self) -> MutexGuard<'_, Head> {
-        self.head.lock().unwrap_or_else(PoisonError::into_inner)
+    fn recorder(&self) -> MutexGuard<'_, Recorder> {
+        self.recorder.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn said(&self) -> MutexGuard<'_, Said> {
-        self.said.lock().unwrap_or_else(PoisonError::into_inner)
+    fn output(&self) -> MutexGuard<'_, OutputBuffer> {
+        self.output.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn resolve(&self, path: &str) -> String {
@@ -313,8 +251,8 @@ impl Bridge {
             "error" => LogLevel::Error,
             _ => LogLevel::Log,
         };
-        let now = self.head().now();
-        if self.said().logs.log(level, message, now) {
+        let now = self.recorder().now();
+        if self.output().logs.log(level, message, now) {
             self.scope.events.emit(Event::Log {
                 script_id: self.scope.id.clone(),
                 level,
@@ -326,7 +264,7 @@ impl Bridge {
 
     fn progress(&self, text: &str) -> Option<String> {
         let (kind, message) = text.split_once('\n').unwrap_or(("info", text));
-        if self.said().progress.admit() {
+        if self.output().progress.admit() {
             let level = if kind == "warn" {
                 LogLevel::Warn
             } else {
@@ -348,7 +286,7 @@ impl Bridge {
                 &json!({"name": "TypeError", "message": "notify needs something to say"}),
             ));
         }
-        if !self.said().may_notify() {
+        if !self.output().may_notify() {
             let message = format!("a script may notify {MAX_NOTIFICATIONS} times");
             return Some(thrown(&json!({"name": "RangeError", "message": message})));
         }
@@ -363,25 +301,17 @@ impl Bridge {
     fn store(&self, text: &str) -> Option<String> {
         let (key, json) = text.split_once('\n')?;
         let key: String = serde_json::from_str(key).ok()?;
-        let stored = self.said().session.store(&key, json);
+        let stored = self.output().session.store(&key, json);
         stored
             .err()
             .map(|message| thrown(&json!({"name": "RangeError", "message": message})))
     }
 
     fn show(&self, part: OutputPart) -> Option<String> {
-        let bytes = match &part {
-            OutputPart::Text { text } => text.len(),
-            OutputPart::Image { data, .. } | OutputPart::Audio { data, .. } => data.len(),
-        };
-        let mut said = self.said();
-        if said.output_bytes + bytes > MAX_OUTPUT_BYTES || said.output.len() >= 10_000 {
-            let message = format!("a script may show {} MB in all", MAX_OUTPUT_BYTES >> 20);
-            return Some(thrown(&json!({"name": "RangeError", "message": message})));
-        }
-        said.output_bytes += bytes;
-        said.output.push(part);
-        None
+        let shown = self.output().show(part);
+        shown
+            .err()
+            .map(|message| thrown(&json!({"name": "RangeError", "message": message})))
     }
 
     /// `image(x)` and `audio(x)` take a `data:` URL or a content block as MCP tools return them.
@@ -438,37 +368,6 @@ impl Bridge {
     }
 }
 
-/// Tools that `help()` names one by one; of more, only how many each server has.
-const MAX_LISTED: usize = 100;
-
-/// What `help()` says: how a script is written, and which tools there are.
-pub fn overview(registry: &Registry) -> String {
-    let mut text = String::from(HELP);
-    let mut servers: BTreeMap<&str, usize> = BTreeMap::new();
-    for tool in registry.iter() {
-        let name = &tool.spec.js_name;
-        if let Some(server) = name
-            .strip_prefix("mcp.")
-            .and_then(|rest| rest.split('.').next())
-            && registry.len() > MAX_LISTED
-        {
-            *servers.entry(server).or_default() += 1;
-            continue;
-        }
-        let first = tool.spec.description.lines().next().unwrap_or_default();
-        text.push_str(&format!("  tools.{name}  {first}\n"));
-    }
-    for (server, tools) in servers {
-        text.push_str(&format!(
-            "  tools.mcp.{server}  {tools} tools: help(\"mcp.{server}\"), or tools.search(\"what it should do\")\n"
-        ));
-    }
-    if registry.is_empty() {
-        text.push_str("  (no tools are registered)\n");
-    }
-    text
-}
-
 /// An error reply: the sandbox throws it where the script asked.
 fn thrown(facts: &Value) -> String {
     format!("!{facts}")
@@ -491,17 +390,3 @@ pub(crate) fn error_facts(
     }
     facts.to_string()
 }
-
-const HELP: &str = "\
-A script is TypeScript with top-level await; `return value` gives a value back.
-  await tools.name({...})                 call a tool; help(\"name\") shows its types
-  await Promise.all([...])                several at once; four run at a time
-  text(v), image(v)                       show something besides the returned value
-  console.log(v)                          leave a note
-  store(key, v), load(key)                keep a value for later scripts of the session
-  await recall(id, {offset, limit})       what an earlier run or call returned
-  context                                 ids, working directory, limits
-  exit()                                  stop here, successfully
-Results are frozen: copy before changing ({...x}, [...list], toSorted()).
-Tools:
-";

@@ -1,4 +1,4 @@
-//! What a run came to, put into its output.
+//! Puts the end of a run into its output.
 
 use std::time::Instant;
 
@@ -9,28 +9,29 @@ use serde_json::{Value, json};
 
 use crate::preflight::Preflight;
 use crate::preview::preview;
-use crate::run::{Ended, Over};
+use crate::state::RunEnd;
+use crate::teardown::EndedRun;
 use crate::unicode::whole_unicode;
 
-pub(crate) const GOES_ON_ELSEWHERE: &str =
+pub(crate) const RESUMED_ELSEWHERE: &str =
     "the question was answered elsewhere, and the script goes on there";
 
 /// Puts value or error into the output; the value may have this many bytes.
-pub(crate) fn conclude(output: &mut ScriptToolCallOutput, max: usize, ended: Ended) {
+pub(crate) fn conclude(output: &mut ScriptToolCallOutput, max: usize, ended: EndedRun) {
     output.calls = ended.calls;
-    let error = match ended.result {
-        Ok(Over::Suspended) => {
+    let error = match ended.end {
+        RunEnd::Suspended => {
             output.status = RunStatus::Suspended;
             return;
         }
-        Ok(Over::Elsewhere) => {
+        RunEnd::TakenOver => {
             output.status = RunStatus::Suspended;
-            output.warnings.push(GOES_ON_ELSEWHERE.to_owned());
+            output.warnings.push(RESUMED_ELSEWHERE.to_owned());
             return;
         }
-        // Whoever plays it knows how it was stopped.
-        Ok(Over::AsThen) => return,
-        Ok(Over::Returned(value)) => {
+        // The caller of the replay knows how the run was stopped.
+        RunEnd::RecordingEnded => return,
+        RunEnd::Returned(value) => {
             let value = value.map(|json| whole_unicode(&json).into_owned());
             let parsed: Option<Value> = value
                 .as_deref()
@@ -47,7 +48,7 @@ pub(crate) fn conclude(output: &mut ScriptToolCallOutput, max: usize, ended: End
             output.output_json = parsed.map(|value| preview(&value, max));
             too_large(bytes, max)
         }
-        Err(error) => {
+        RunEnd::Failed(error) => {
             let done = output
                 .calls
                 .iter()

@@ -206,7 +206,7 @@ impl LiveRuns {
             now: Mutex::default(),
             news: Notify::new(),
             events: OnceLock::new(),
-            longest: longest(harness, pragma.as_ref(), &options) + self.0.limits.grace,
+            longest: harness.timeout(pragma.as_ref(), &options) + self.0.limits.grace,
             task: OnceLock::new(),
         });
         {
@@ -297,20 +297,24 @@ impl LiveRuns {
 }
 
 impl Shared {
-    /// A run is over. Whoever says so first is heard.
+    /// Ends a run with this output, unless it has ended, and keeps the output for later questions.
     pub(crate) fn end(shared: &Weak<Self>, entry: &Arc<Entry>, output: ScriptToolCallOutput) {
-        if entry.end(output) == Ended::Now
-            && let Some(shared) = shared.upgrade()
         {
-            shared.put_away(entry);
+            let mut now = entry.now();
+            if now.output.is_some() {
+                return;
+            }
+            now.questions.clear();
+            now.output = Some(Arc::new(output));
         }
-    }
-
-    fn put_away(&self, entry: &Arc<Entry>) {
-        let mut runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
+        entry.news.notify_waiters();
+        let Some(shared) = shared.upgrade() else {
+            return;
+        };
+        let mut runs = shared.runs.lock().unwrap_or_else(PoisonError::into_inner);
         runs.running.retain(|other| !Arc::ptr_eq(other, entry));
         runs.ended.push_back(entry.clone());
-        while runs.ended.len() > self.limits.kept {
+        while runs.ended.len() > shared.limits.kept {
             runs.ended.pop_front();
         }
     }
@@ -347,34 +351,16 @@ impl LiveRun {
             .subscribe()
     }
 
-    /// Waits until there is something to tell, but no longer than this.
+    /// Waits until there is something to report, at most for this long.
     pub async fn report(&self, patience: Duration) -> Report {
-        let until = tokio::time::Instant::now() + patience;
-        loop {
-            let news = self.0.news.notified();
-            tokio::pin!(news);
-            // Heard from here on, so that nothing falls between looking and waiting.
-            news.as_mut().enable();
-            if let Some(report) = self.0.now().report() {
-                return report;
-            }
-            if tokio::time::timeout_at(until, news).await.is_err() {
-                return Report::StillRunning;
-            }
-        }
+        let report = self.0.wait_for(Now::report);
+        let reported = tokio::time::timeout(patience, report).await;
+        reported.unwrap_or(Report::StillRunning)
     }
 
     /// Waits for the end.
     pub async fn ended(&self) -> Arc<ScriptToolCallOutput> {
-        loop {
-            let news = self.0.news.notified();
-            tokio::pin!(news);
-            news.as_mut().enable();
-            if let Some(output) = &self.0.now().output {
-                return output.clone();
-            }
-            news.await;
-        }
+        self.0.wait_for(|now| now.output.clone()).await
     }
 
     /// Answers a question; says whether it still waited.
@@ -404,23 +390,11 @@ impl LiveRun {
         }
     }
 
-    /// Waits until a question is answered, given up, or its run over.
+    /// Waits until a question is answered, withdrawn, or its run over.
     pub async fn settled(&self, question: &str) {
-        loop {
-            let news = self.0.news.notified();
-            tokio::pin!(news);
-            news.as_mut().enable();
-            if self
-                .0
-                .now()
-                .questions
-                .iter()
-                .all(|asked| asked.question.id != question)
-            {
-                return;
-            }
-            news.await;
-        }
+        let open = |asked: &Asked| asked.question.id == question;
+        let settled = |now: &mut Now| (!now.questions.iter().any(open)).then_some(());
+        self.0.wait_for(settled).await;
     }
 
     /// The questions that wait.
@@ -470,16 +444,23 @@ impl LiveRun {
     }
 }
 
-/// When a run ended.
-#[derive(PartialEq, Eq)]
-enum Ended {
-    Now,
-    Before,
-}
-
 impl Entry {
     pub(crate) fn now(&self) -> MutexGuard<'_, Now> {
         self.now.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until `ready` finds what it looks for.
+    async fn wait_for<T>(&self, ready: impl Fn(&mut Now) -> Option<T>) -> T {
+        loop {
+            let news = self.news.notified();
+            tokio::pin!(news);
+            // Registered before looking, so that no notification is missed in between.
+            news.as_mut().enable();
+            if let Some(found) = ready(&mut self.now()) {
+                return found;
+            }
+            news.await;
+        }
     }
 
     fn take(&self, event: &Event) {
@@ -508,18 +489,6 @@ impl Entry {
             drop(now);
             self.news.notify_waiters();
         }
-    }
-
-    fn end(&self, output: ScriptToolCallOutput) -> Ended {
-        let mut now = self.now();
-        if now.output.is_some() {
-            return Ended::Before;
-        }
-        now.questions.clear();
-        now.output = Some(Arc::new(output));
-        drop(now);
-        self.news.notify_waiters();
-        Ended::Now
     }
 
     /// Whether the run has worked longer than it may; time in which a person was waited for does not count.
@@ -588,17 +557,4 @@ impl Now {
         }
         Some(asked)
     }
-}
-
-/// The longest a run may take by its own limits.
-fn longest(harness: &Harness, pragma: Option<&Pragma>, options: &RunOptions) -> Duration {
-    let limits = harness.limits();
-    let wished = pragma
-        .and_then(|pragma| pragma.timeout_ms)
-        .map(Duration::from_millis);
-    let wished = options
-        .timeout
-        .or(wished)
-        .unwrap_or(Duration::from_millis(limits.timeout_ms));
-    wished.min(Duration::from_millis(limits.max_timeout_ms))
 }

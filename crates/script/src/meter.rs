@@ -1,4 +1,4 @@
-//! What a script may say and for how long: log lines, progress, and the clock.
+//! Rate and size limits for log lines and progress messages.
 
 use std::time::{Duration, Instant};
 
@@ -125,79 +125,6 @@ impl ProgressMeter {
     }
 }
 
-/// A script's wall time. Stands still while everything waits for a person; while everything waits for models, patience
-/// runs instead.
-#[derive(Debug)]
-pub(crate) struct Clock {
-    left: Duration,
-    patience: Duration,
-    hand: Hand,
-}
-
-/// What runs, and since when.
-#[derive(Debug, Clone, Copy)]
-enum Hand {
-    Still,
-    Time(Instant),
-    Patience(Instant),
-}
-
-impl Clock {
-    pub(crate) fn start(limit: Duration, patience: Duration) -> Self {
-        Self {
-            left: limit,
-            patience,
-            hand: Hand::Time(Instant::now()),
-        }
-    }
-
-    /// The script computes, or waits for something that is quick.
-    pub(crate) fn run(&mut self) {
-        if !matches!(self.hand, Hand::Time(_)) {
-            self.pause();
-            self.hand = Hand::Time(Instant::now());
-        }
-    }
-
-    /// It waits for models.
-    pub(crate) fn be_patient(&mut self) {
-        if !matches!(self.hand, Hand::Patience(_)) {
-            self.pause();
-            self.hand = Hand::Patience(Instant::now());
-        }
-    }
-
-    pub(crate) fn pause(&mut self) {
-        match std::mem::replace(&mut self.hand, Hand::Still) {
-            Hand::Still => {}
-            Hand::Time(since) => self.left = self.left.saturating_sub(since.elapsed()),
-            Hand::Patience(since) => self.patience = self.patience.saturating_sub(since.elapsed()),
-        }
-    }
-
-    /// What is left of it.
-    pub(crate) fn left(&self) -> Duration {
-        match self.hand {
-            Hand::Time(since) => self.left.saturating_sub(since.elapsed()),
-            Hand::Still | Hand::Patience(_) => self.left,
-        }
-    }
-
-    /// When time or patience is over, as long as one of them runs.
-    pub(crate) fn deadline(&self) -> Option<Instant> {
-        match self.hand {
-            Hand::Still => None,
-            Hand::Time(since) => Some(since + self.left),
-            Hand::Patience(since) => Some(since + self.patience),
-        }
-    }
-
-    /// Whether it is patience that runs.
-    pub(crate) fn is_patient(&self) -> bool {
-        matches!(self.hand, Hand::Patience(_))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -246,24 +173,5 @@ mod tests {
                 <= MAX_LOG_BYTES + 1000
         );
         assert!(warning.is_some());
-    }
-
-    #[test]
-    fn a_paused_clock_has_no_deadline() {
-        let mut clock = Clock::start(Duration::from_secs(5), Duration::from_secs(50));
-        clock.pause();
-        assert_eq!(clock.deadline(), None);
-        clock.be_patient();
-        assert!(
-            clock
-                .deadline()
-                .is_some_and(|deadline| deadline > Instant::now() + Duration::from_secs(40))
-        );
-        clock.run();
-        assert!(
-            clock
-                .deadline()
-                .is_some_and(|deadline| deadline > Instant::now() + Duration::from_secs(4))
-        );
     }
 }

@@ -1,7 +1,6 @@
-//! Playing a recorded run again: offline, with what it was told then.
+//! Replays a recorded run offline.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use selvedge_protocol::{
@@ -13,12 +12,13 @@ use selvedge_tools::{Orchestrator, Registry};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::harness::{Harness, Start};
+use crate::context::Start;
+use crate::execute::Launch;
+use crate::harness::Harness;
 use crate::options::RunOptions;
 use crate::outcome::shortened;
-use crate::playing::{Recorded, Watch, diverged};
-use crate::run::Begin;
-use crate::tape::{Head, Tape};
+use crate::playback::{RecordedCalls, Watch, diverged};
+use crate::recording::{Recorder, Recording};
 
 /// A recorded run, whole: it can be played again on another machine, without its tools.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -29,8 +29,9 @@ pub struct Cassette {
     pub output: ScriptToolCallOutput,
     /// What its calls returned, by their ids.
     pub values: BTreeMap<String, Value>,
-    /// What it was told.
-    pub tape: Tape,
+    /// The inputs of the run.
+    #[serde(rename = "tape")]
+    pub recording: Recording,
 }
 
 /// How to play a cassette.
@@ -54,7 +55,7 @@ impl Cassette {
             source,
             output,
             values,
-            tape: serde_json::from_slice(recording)?,
+            recording: serde_json::from_slice(recording)?,
         })
     }
 
@@ -64,7 +65,7 @@ impl Cassette {
         let started = Instant::now();
         // No tool is there to be called.
         let harness = Harness::on(Wasm::shared()?, Orchestrator::new(Registry::new()));
-        let harness = harness.with_limits(self.tape.limits.clone());
+        let harness = harness.with_limits(self.recording.limits.clone());
         let then = &self.output;
         let mut output = ScriptToolCallOutput::new(then.id.clone(), then.call_id.clone());
         let compiled = match harness.compile(self.source.as_bytes()) {
@@ -79,22 +80,17 @@ impl Cassette {
             .values
             .iter()
             .map(|(id, value)| (id.clone(), value.to_string()));
-        let mut recorded = Recorded::new(values, then.calls.clone());
+        let mut recorded = RecordedCalls::new(values, then.calls.clone());
         (recorded.fail, recorded.watch) = (how.fail, how.watch);
         let seed = then.metadata.random_seed.parse().unwrap_or_default();
-        let head = Arc::new(Mutex::new(Head::playing(self.tape.clone())));
-        let mut start = Start {
-            begin: Begin::Played(&recorded),
-            seed,
-            head,
-            said: None,
-        };
+        let recorder = Recorder::replaying(self.recording.clone());
+        let mut launch = Launch::new(Start::Replay(&recorded), seed, recorder);
         let options = RunOptions {
             timeout: Some(self.time()),
             ..RunOptions::default()
         };
         let mut output = harness
-            .execute(output, &compiled, &options, &mut start, started)
+            .execute(output, &compiled, &options, &mut launch, started)
             .await;
         if self.was_ended_from_outside(&output) {
             (output.status, output.error) = (then.status, then.error.clone());
@@ -123,7 +119,7 @@ impl Cassette {
     fn time(&self) -> Duration {
         // Whoever made the recording does not say how long we compute.
         let timeout = self
-            .tape
+            .recording
             .timeout
             .min(Duration::from_millis(Limits::default().max_timeout_ms));
         let then =

@@ -1,556 +1,379 @@
-//! One run: pumps the script, submits its calls, answers it, and brings it to an end whatever happens.
+//! One run: lets the guest compute, submits its calls, answers it, and suspends or ends it.
 
-use std::borrow::Cow;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::StreamExt;
-use selvedge_protocol::{CallRecord, CallStatus, ErrorCode, LedgerError, Phase, ScriptError};
-use selvedge_sandbox::{Execution, Fault, Finish, Leash, Outcome, Program, Pump, Runtime, State};
-use selvedge_tools::{Means, Orchestrator, Scope, Tasks};
+use selvedge_protocol::{ErrorCode, Phase, ScriptError};
+use selvedge_sandbox::{Execution, Fault, Finish, Leash, Outcome, Program, Pump, Started, State};
+use selvedge_tools::Report;
 use serde_json::Value;
-use serde_json::value::to_raw_value;
-use tokio_util::sync::CancellationToken;
 
-use crate::bridge::{Bridge, Said};
-use crate::compile::Compiled;
-use crate::first_line::FirstLine;
-use crate::globals::is_global;
-use crate::meter::Clock;
-use crate::outcome::{from_fault, from_syntax, from_thrown, shortened, timed_out};
-use crate::playing::Recorded;
-use crate::preview::preview;
-use crate::suspension::{Paused, Suspension};
-use crate::tape::{Head, Told};
-use crate::traffic::{Traffic, Wake, call_number};
+use crate::bridge::Bridge;
+use crate::clock::{Clock, sleep_until};
+use crate::context::{RunContext, Start};
+use crate::in_flight::{CallAnswer, InFlightCalls};
+use crate::outcome::{from_fault, from_syntax, from_thrown, timed_out};
+use crate::recording::HostInput;
+use crate::state::{RunEnd, RunState};
+use crate::suspension::{SuspendError, Suspender};
 use crate::unicode::whole_unicode;
 
-/// How often the longest time of a script it may wait for models besides: they have limits of their own.
-const PATIENCE: u32 = 2;
-
-/// A script on its way. Everything it started is inside and ends with it.
+/// A run in progress.
 pub(crate) struct Run<'a> {
-    pub(crate) runtime: &'a dyn Runtime,
-    pub(crate) orchestrator: &'a Orchestrator,
-    pub(crate) compiled: &'a Arc<Compiled>,
-    pub(crate) scope: &'a Scope,
-    pub(crate) limits: &'a selvedge_protocol::Limits,
-    pub(crate) timeout: Duration,
-    pub(crate) seed: u64,
-    pub(crate) said: &'a Arc<Mutex<Said>>,
-    pub(crate) head: &'a Arc<Mutex<Head>>,
-    pub(crate) begin: Begin<'a>,
-    /// Puts the script away at its next await.
-    pub(crate) suspend: &'a CancellationToken,
-    /// Nobody is there any more: a script that waits for people is left to others, any other is stopped.
-    pub(crate) leave: &'a CancellationToken,
-    pub(crate) call_id: &'a str,
-    /// Wait for calls nobody awaited instead of stopping them.
-    pub(crate) allow_detached: bool,
-    /// Work in the background, where there may be any.
-    pub(crate) tasks: &'a Option<(Tasks, Means)>,
-}
-
-/// How a run begins.
-#[derive(Clone, Copy)]
-pub(crate) enum Begin<'a> {
-    /// At the beginning, of which this is still to be written where things are written down.
-    Fresh(Option<&'a FirstLine<'a>>),
-    /// Where it was put away.
-    Thawed(&'a Suspension),
-    /// At the beginning, told what it was told before; then it goes on from where it was put away.
-    Retold(&'a Recorded, &'a Suspension),
-    /// At the beginning, told what it was told before, and nothing else.
-    Played(&'a Recorded),
-}
-
-/// How a script came to its end, or to rest.
-pub(crate) enum Over {
-    /// It returned this JSON, if it returned something.
-    Returned(Option<String>),
-    /// It is put away.
-    Suspended,
-    /// Another process goes on with it.
-    Elsewhere,
-    /// Played, it was stopped from outside at this point.
-    AsThen,
-}
-
-/// How a run ended.
-pub(crate) struct Ended {
-    pub(crate) result: Result<Over, ScriptError>,
-    pub(crate) calls: Vec<CallRecord>,
-    /// What finished calls returned: call, tool, JSON.
-    pub(crate) results: Vec<(String, String, String)>,
-    pub(crate) dispatched: u32,
+    pub(crate) context: &'a RunContext<'a>,
+    pub(crate) state: RunState,
+    pub(crate) calls: InFlightCalls<'a>,
+    suspender: Suspender<'a>,
+    clock: Clock,
+    leash: Arc<Leash>,
     pub(crate) heap_peak: u64,
 }
 
+/// What the guest waited for.
+pub(crate) enum Answer {
+    Call(CallAnswer),
+    Timer(u32),
+}
+
+/// What ended a wait.
+pub(crate) enum Wake {
+    Answer(Answer),
+    /// The state of a call changed, or it is time for a snapshot.
+    Changed,
+    /// The caller wants the run suspended.
+    Suspend,
+    RecordingEnded,
+}
+
 impl<'a> Run<'a> {
-    pub(crate) async fn to_its_end(&'a self, context: Value) -> Ended {
-        let mut traffic = Traffic::new(self);
-        let mut heap_peak = 0;
-        let mut result = self.pump(context, &mut traffic, &mut heap_peak).await;
-        if traffic.elsewhere {
-            result = Ok(Over::Elsewhere);
-        }
-        let left = match (&result, self.begin) {
-            (Ok(Over::Suspended | Over::Elsewhere), _) => {
-                traffic.let_go();
-                Vec::new()
-            }
-            (_, Begin::Played(recorded)) => traffic.end_as_then(recorded),
-            _ => traffic.wind_up(result.is_ok() && self.allow_detached).await,
+    pub(crate) fn new(context: &'a RunContext<'a>) -> Self {
+        let left = match context.start {
+            Start::Restore(suspension) => suspension.left,
+            _ => context.timeout,
         };
-        let stopped: Vec<String> = left
-            .iter()
-            .filter_map(|left| traffic.still_running(left))
-            .collect();
-        match &mut result {
-            Ok(Over::Returned(_)) => {
-                // A call in the queue counts as aborted, like one that ran: its error says which.
-                traffic
-                    .calls
-                    .iter_mut()
-                    .flatten()
-                    .filter(|call| call.status == CallStatus::NotStarted)
-                    .for_each(|call| {
-                        call.status = CallStatus::Aborted;
-                    });
-                for words in stopped {
-                    self.said()
-                        .warn(format!("{words}, and was stopped: write `await` for what the script should wait for"));
-                }
-            }
-            Err(error) if error.code == ErrorCode::ScriptRuntimeError => {
-                error.suggestions.extend(
-                    stopped
-                        .iter()
-                        .take(3)
-                        .map(|words| format!("{words}: was it awaited?")),
-                );
-            }
-            Err(error) if error.code == ErrorCode::ScriptTimeoutError && error.line.is_none() => {
-                if let Some(first) = left.first() {
-                    (error.line, error.column) =
-                        (first.at.map(|at| at.line), first.at.map(|at| at.column));
-                    (error.call_id, error.tool_name) =
-                        (Some(first.call_id.clone()), Some(first.tool.clone()));
-                }
-            }
-            Ok(_) | Err(_) => {}
-        }
-        // It may turn out only while its calls are stopped.
-        if traffic.elsewhere {
-            result = Ok(Over::Elsewhere);
-        }
-        let stubborn = std::mem::take(&mut traffic.stubborn);
-        let result = match result {
-            Ok(Over::Returned(value)) if !stubborn.is_empty() => Err(detached(&stubborn, value)),
-            result => result,
-        };
-        let mut results = traffic.results;
-        // In the order the calls were made, not the order they finished.
-        results.sort_by_key(|(call_id, ..)| call_number(call_id));
-        Ended {
-            result,
-            calls: traffic.calls.into_iter().flatten().collect(),
-            results,
-            dispatched: traffic.dispatched,
-            heap_peak,
+        let longest = Duration::from_millis(context.limits.max_timeout_ms);
+        Self {
+            context,
+            state: RunState::Running,
+            calls: InFlightCalls::new(context),
+            suspender: Suspender::new(context.orchestrator.ledger()),
+            clock: Clock::start(left, longest),
+            leash: Arc::new(Leash::new(left)),
+            heap_peak: 0,
         }
     }
 
-    async fn pump(
-        &'a self,
-        context: Value,
-        traffic: &mut Traffic<'a>,
-        heap_peak: &mut u64,
-    ) -> Result<Over, ScriptError> {
-        let timeout_ms = self.timeout.as_millis() as u64;
-        let fail = |fault: Fault| from_fault(&fault, self.limits, timeout_ms);
-        let left = match self.begin {
-            Begin::Thawed(suspension) => suspension.left,
-            _ => self.timeout,
-        };
-        let patience = Duration::from_millis(self.limits.max_timeout_ms) * PATIENCE;
-        let mut clock = Clock::start(left, patience);
-        let leash = Arc::new(Leash::new(left));
-        let bridge = Bridge {
-            said: self.said.clone(),
-            head: self.head.clone(),
-            compiled: self.compiled.clone(),
-            orchestrator: self.orchestrator.clone(),
-            scope: self.scope.clone(),
-            context,
-            max_depth: self.limits.max_value_depth,
-            tasks: self.tasks.clone(),
-        };
-        let source = self.source();
+    /// The main loop. Returns the script's value as JSON, or how else the run ended.
+    pub(crate) async fn drive(&mut self, context: Value) -> Result<Option<String>, RunEnd> {
+        let (mut guest, mut pump) = self.start(context).await?;
+        loop {
+            self.heap_peak = guest.heap_peak();
+            if !pump.requests.is_empty() || matches!(pump.state, State::Waiting) {
+                self.context.enter()?;
+            }
+            self.calls.accept(pump.requests)?;
+            if let State::Finished(finish) = pump.state {
+                return Ok(self.value(finish)?);
+            }
+            let answer = self.next_answer(guest.as_mut()).await?;
+            if self.state.needs_claim() {
+                let claimed = self.suspender.claim(&self.context.scope.id);
+                claimed.map_err(|error| self.refused(error))?;
+                self.state.progress();
+            }
+            pump = self.settle(guest.as_mut(), answer).await?;
+        }
+    }
+
+    /// Starts the guest, or restores it from its snapshot.
+    async fn start(&mut self, script_context: Value) -> Result<Started, RunEnd> {
+        let context = self.context;
+        let bridge = Box::new(Bridge {
+            output: context.output.clone(),
+            recorder: context.recorder.clone(),
+            compiled: context.compiled.clone(),
+            orchestrator: context.orchestrator.clone(),
+            scope: context.scope.clone(),
+            context: script_context,
+            max_depth: context.limits.max_value_depth,
+            tasks: context.tasks.clone(),
+        });
+        let source = context.source();
         let program = Program {
             source: &source,
-            seed: self.seed,
-            memory_limit: self.limits.memory_mb << 20,
-            stack_limit: self.limits.max_stack_bytes,
-            leash: leash.clone(),
+            seed: context.seed,
+            memory_limit: context.limits.memory_mb << 20,
+            stack_limit: context.limits.max_stack_bytes,
+            leash: self.leash.clone(),
         };
-        let (mut execution, mut pump) = if let Begin::Thawed(suspension) = self.begin {
+        let (leash, deadline) = (self.leash.clone(), self.clock.deadline());
+        if let Start::Restore(suspension) = context.start {
             let image = suspension.image();
-            let thaw = self.runtime.thaw(&image, program, Box::new(bridge));
-            let execution = traffic
-                .while_computing(&leash, clock.deadline(), thaw)
-                .await
-                .map_err(fail)?;
-            traffic.take_up(&suspension.traffic);
-            (
-                execution,
-                Pump {
-                    requests: Vec::new(),
-                    state: State::Waiting,
-                },
-            )
-        } else {
-            // A task is started while the script computes.
-            if self.tasks.is_some() {
-                self.write_first_line()?;
-            }
-            let start = self.runtime.start(program, Box::new(bridge));
-            traffic
-                .while_computing(&leash, clock.deadline(), start)
-                .await
-                .map_err(fail)?
-        };
-        loop {
-            *heap_peak = execution.heap_peak();
-            if !pump.requests.is_empty() || matches!(pump.state, State::Waiting) {
-                self.write_first_line()?;
-            }
-            traffic.take_requests(std::mem::take(&mut pump.requests))?;
-            if let State::Finished(finish) = pump.state {
-                return match finish {
-                    Finish::Value(value) => Ok(Over::Returned(value)),
-                    Finish::Exit => Ok(Over::Returned(None)),
-                    Finish::Error(error) => {
-                        let made =
-                            |id: &str| traffic.calls.iter().flatten().any(|call| call.id == id);
-                        let registry = self.orchestrator.registry();
-                        Err(from_thrown(
-                            &whole_unicode(&error),
-                            self.compiled,
-                            registry,
-                            made,
-                        ))
-                    }
-                    Finish::Syntax(error) => Err(from_syntax(&error)),
-                };
-            }
-            pump = Pump {
+            let restore = context.runtime.restore(&image, program, bridge);
+            let restored = self.calls.while_computing(&leash, deadline, restore).await;
+            let guest = restored.map_err(|fault| self.fault(&fault))?;
+            self.calls.restore(&suspension.calls);
+            let pump = Pump {
                 requests: Vec::new(),
                 state: State::Waiting,
             };
-            if self.orchestrator.ledger().is_some() && traffic.rests() {
-                if !traffic.kept_as_it_is && (traffic.to_be_left || traffic.is_time_to_keep()) {
-                    let put_away = self.put_away(execution.as_mut(), &clock, traffic, *heap_peak);
-                    match put_away {
-                        Ok(()) => {}
-                        Err(_) if traffic.elsewhere => return Ok(Over::Elsewhere),
-                        Err(error) if traffic.to_be_left => return Err(error),
-                        // The person is here: it goes on, but not without this process.
-                        Err(error) => {
-                            self.said().warn(error.message);
-                            traffic.kept_as_it_is = true;
-                        }
-                    }
-                }
-                if traffic.to_be_left {
-                    return Ok(Over::Suspended);
+            return Ok((guest, pump));
+        }
+        // The script can start a task while it computes, before its first call.
+        if context.tasks.is_some() {
+            context.enter()?;
+        }
+        let start = context.runtime.start(program, bridge);
+        let started = self.calls.while_computing(&leash, deadline, start).await;
+        started.map_err(|fault| self.fault(&fault))
+    }
+
+    /// Answers the guest and lets it compute until it waits again.
+    async fn settle(&mut self, guest: &mut dyn Execution, answer: Answer) -> Result<Pump, RunEnd> {
+        let (id, result, input) = match answer {
+            Answer::Timer(id) => (id, Ok("null".to_owned()), HostInput::TimerFired { id }),
+            Answer::Call((id, call, result)) => {
+                let error = result.as_ref().err().cloned();
+                (id, result, HostInput::Settled { id, call, error })
+            }
+        };
+        self.context.recorder().write(input);
+        self.clock.run();
+        let deadline = self.clock.deadline();
+        if let Some(deadline) = deadline {
+            self.leash.stop_at(deadline);
+        }
+        let outcome = match &result {
+            Ok(value) => Outcome::Value(value),
+            Err(error) => Outcome::Error(error),
+        };
+        let computing = guest.settle(id, outcome);
+        let leash = self.leash.clone();
+        let pump = self
+            .calls
+            .while_computing(&leash, deadline, computing)
+            .await;
+        pump.map_err(|fault| self.fault(&fault))
+    }
+
+    /// Waits for the next answer to the guest. Saves snapshots meanwhile, and suspends the run if that is due.
+    async fn next_answer(&mut self, guest: &mut dyn Execution) -> Result<Answer, RunEnd> {
+        loop {
+            if self.suspender.is_enabled() && self.calls.wait_for_people() {
+                self.save_if_due(guest)?;
+                if self.state == RunState::Suspended {
+                    return Err(RunEnd::Suspended);
                 }
             }
-            let mut wake = self.next(&mut clock, traffic).await?;
-            if matches!(wake, Wake::Suspend) {
-                wake = traffic.let_them_finish(clock.deadline()).await;
-            }
-            let (id, answer) = match wake {
-                Wake::Nothing => continue,
-                Wake::TimeUp if clock.is_patient() => {
-                    return Err(timed_out(patience.as_millis() as u64));
-                }
-                Wake::TimeUp => return Err(timed_out(timeout_ms)),
-                Wake::Cancelled => return Err(fail(Fault::Cancelled)),
-                Wake::TakenOver => return Ok(Over::Elsewhere),
+            match self.next_wake().await? {
+                Wake::Answer(answer) => return Ok(answer),
+                Wake::Changed => {}
                 Wake::Suspend => {
-                    if !traffic.kept_as_it_is {
-                        self.put_away(execution.as_mut(), &clock, traffic, *heap_peak)?;
+                    self.finish_calls().await?;
+                    if !self.state.has_snapshot() {
+                        self.save(guest).map_err(|error| self.refused(error))?;
                     }
-                    return Ok(Over::Suspended);
+                    return Err(RunEnd::Suspended);
                 }
-                Wake::TapeOver => match self.begin {
-                    Begin::Retold(_, suspension) => {
-                        clock = Clock::start(suspension.left, patience);
-                        self.head().record_from_here();
-                        traffic.take_up(&suspension.traffic);
-                        continue;
-                    }
-                    _ => return self.waits_for_ever(traffic).map_or(Ok(Over::AsThen), Err),
-                },
-                Wake::Ring(id) => {
-                    self.head().write(Told::Rang { id });
-                    (id, Ok("null".to_owned()))
-                }
-                Wake::Settle(id, call, answer) => {
-                    self.head().write(Told::Settled {
-                        id,
-                        call,
-                        error: answer.as_ref().err().cloned(),
-                    });
-                    (id, answer)
-                }
-            };
-            // Whoever goes on with a script that is written down must be the only one.
-            if std::mem::take(&mut traffic.kept_as_it_is)
-                && let Some(ledger) = self.orchestrator.ledger()
-            {
-                match ledger.go_on(&self.scope.id) {
-                    Ok(()) => {}
-                    Err(LedgerError::TakenOver) => return Ok(Over::Elsewhere),
-                    Err(error) => {
-                        let message =
-                            format!("that the script goes on could not be written down: {error}");
-                        return Err(ScriptError::new(
-                            ErrorCode::HarnessInternalError,
-                            Phase::Executing,
-                            message,
-                        ));
-                    }
-                }
+                Wake::RecordingEnded => self.resume_after_replay()?,
             }
-            clock.run();
-            if let Some(deadline) = clock.deadline() {
-                leash.stop_at(deadline);
-            }
-            let outcome = match &answer {
-                Ok(value) => Outcome::Value(value),
-                Err(error) => Outcome::Error(error),
-            };
-            let computing = execution.settle(id, outcome);
-            pump = traffic
-                .while_computing(&leash, clock.deadline(), computing)
-                .await
-                .map_err(fail)?;
         }
     }
 
-    /// Writes down that the script runs, where that is still to be done.
-    pub(crate) fn write_first_line(&self) -> Result<(), ScriptError> {
-        match self.begin {
-            Begin::Fresh(Some(first_line)) => first_line.write(),
-            _ => Ok(()),
-        }
-    }
-
-    /// Writes the script down as it stands, where things are written down.
-    fn put_away(
-        &self,
-        execution: &mut dyn Execution,
-        clock: &Clock,
-        traffic: &mut Traffic<'a>,
-        heap_peak: u64,
-    ) -> Result<(), ScriptError> {
-        let Some(ledger) = self.orchestrator.ledger() else {
+    /// Saves a snapshot of a run that waits for people, unless there is one or the last one is too recent.
+    fn save_if_due(&mut self, guest: &mut dyn Execution) -> Result<(), RunEnd> {
+        let suspending = self.state == RunState::Suspending;
+        let too_soon = self.suspender.not_before() > Some(std::time::Instant::now());
+        if !self.state.wants_snapshot() || (too_soon && !suspending) {
             return Ok(());
-        };
-        let broken = |words: String| {
-            let message = format!("the script could not be written down as it stands: {words}");
-            ScriptError::new(ErrorCode::HarnessInternalError, Phase::Executing, message)
-        };
-        let image = execution
-            .freeze()
-            .map_err(|fault| broken(fault.to_string()))?;
-        let paused: Paused = traffic.pause();
-        let written = |error: serde_json::Error| broken(error.to_string());
-        let suspension = Suspension {
-            build: image.build,
-            call_id: self.call_id.to_owned(),
-            seed: self.seed,
-            tape: to_raw_value(&self.head().tape).map_err(written)?,
-            timeout: self.timeout,
-            left: clock.left(),
-            heap_peak,
-            standing: self.scope.standing(paused.waiting.len()),
-            traffic: paused,
-            said: to_raw_value(&*self.said()).map_err(written)?,
-            image: image.bytes,
-        };
-        let bytes = suspension.to_bytes().map_err(written)?;
-        let kept = ledger.suspend(&self.scope.id, &bytes);
-        traffic.elsewhere = kept == Err(LedgerError::TakenOver);
-        kept.map_err(|error| broken(error.to_string()))?;
-        traffic.kept_as_it_is = true;
-        traffic.kept_at = Some(Instant::now());
+        }
+        match self.save(guest) {
+            // The person is here and may still answer: the run continues, but only in this process.
+            Err(error) if !suspending && !matches!(error, SuspendError::TakenOver) => {
+                self.context.output().warn(error.to_string());
+                self.state.snapshot_failed();
+                Ok(())
+            }
+            saved => saved.map_err(|error| self.refused(error)),
+        }
+    }
+
+    fn save(&mut self, guest: &mut dyn Execution) -> Result<(), SuspendError> {
+        let (left, calls) = (self.clock.left(), self.calls.suspend());
+        self.suspender.save(self.context, guest, left, calls)?;
+        self.state.snapshot_saved();
         Ok(())
     }
 
-    /// What the script is told next: played, it is what it was told then.
-    async fn next(
-        &self,
-        clock: &mut Clock,
-        traffic: &mut Traffic<'a>,
-    ) -> Result<Wake, ScriptError> {
-        if let Some((id, call, answer)) = traffic.untold.pop_front() {
-            return Ok(Wake::Settle(id, call, answer));
-        }
-        match self.begin {
-            Begin::Played(recorded) | Begin::Retold(recorded, _) if self.head().is_playing() => {
-                traffic.play(recorded)
-            }
-            _ => self.wait(clock, traffic).await,
+    fn refused(&mut self, error: SuspendError) -> RunEnd {
+        match error {
+            SuspendError::TakenOver => self.state.taken_over(),
+            error => RunEnd::Failed(error.into()),
         }
     }
 
-    /// What to say of a script that waits for nothing that could come.
-    fn waits_for_ever(&self, traffic: &Traffic<'a>) -> Option<ScriptError> {
-        if !traffic.pending.is_empty() || !traffic.timers.is_empty() {
-            return None;
+    /// The recording is exhausted: the run of a suspended script continues, a mere replay ends here.
+    fn resume_after_replay(&mut self) -> Result<(), RunEnd> {
+        let Start::ReplayThenResume(_, suspension) = self.context.start else {
+            self.check_not_stuck()?;
+            return Err(RunEnd::RecordingEnded);
+        };
+        self.clock.restart(suspension.left);
+        self.context.recorder().record_from_here();
+        self.calls.restore(&suspension.calls);
+        Ok(())
+    }
+
+    async fn next_wake(&mut self) -> Result<Wake, RunEnd> {
+        if let Some(held) = self.calls.held.pop_front() {
+            return Ok(Wake::Answer(Answer::Call(held)));
+        }
+        match self.context.start.recorded() {
+            Some(recorded) if self.context.recorder().is_replaying() => {
+                Ok(self.calls.replay_next(recorded)?)
+            }
+            _ => self.wait().await,
+        }
+    }
+
+    /// Waits until something happens that concerns the guest or ends the run.
+    async fn wait(&mut self) -> Result<Wake, RunEnd> {
+        self.check_not_stuck()?;
+        if self.calls.all_wait_for_person() {
+            self.clock.pause()
+        } else if self.calls.all_wait_for_model() {
+            self.clock.wait_for_models()
+        } else {
+            self.clock.run()
+        }
+        let context = self.context;
+        let timer = self.calls.timers.first().map(|(at, _)| *at);
+        let save_at = (self.state.wants_snapshot() && self.calls.wait_for_people())
+            .then(|| self.suspender.not_before())
+            .flatten();
+        tokio::select! {
+            biased;
+            () = context.scope.cancel.cancelled() => Err(self.fault(&Fault::Cancelled)),
+            // Before the deadline: what has finished counts, and the number of calls is limited.
+            Some(report) = self.calls.reports.recv() => {
+                let answer = self.take_report(report)?;
+                Ok(answer.map_or(Wake::Changed, |answer| Wake::Answer(Answer::Call(answer))))
+            }
+            Some(()) = self.calls.batches.next(), if !self.calls.batches.is_empty() => Ok(Wake::Changed),
+            () = sleep_until(self.clock.deadline()) => Err(self.time_up()),
+            () = context.leave.cancelled() => match self.state.has_snapshot() {
+                true => Ok(Wake::Suspend),
+                false => Err(self.fault(&Fault::Cancelled)),
+            },
+            () = context.suspend.cancelled(), if self.suspender.is_enabled() => Ok(Wake::Suspend),
+            () = sleep_until(timer) => Ok(match self.calls.timers.pop_first() {
+                Some((_, id)) => Wake::Answer(Answer::Timer(id)),
+                None => Wake::Changed,
+            }),
+            () = sleep_until(save_at) => Ok(Wake::Changed),
+        }
+    }
+
+    /// Waits until no call is at work. Answers are held back from the guest.
+    async fn finish_calls(&mut self) -> Result<(), RunEnd> {
+        let deadline = self.clock.deadline();
+        while !self.calls.none_at_work() {
+            tokio::select! {
+                biased;
+                () = self.context.scope.cancel.cancelled() => return Err(self.fault(&Fault::Cancelled)),
+                () = sleep_until(deadline) => return Err(self.time_up()),
+                Some(report) = self.calls.reports.recv() => {
+                    let answer = self.take_report(report)?;
+                    self.calls.held.extend(answer);
+                }
+                Some(()) = self.calls.batches.next(), if !self.calls.batches.is_empty() => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes what is reported of the calls in flight; returns an answer if it settles one.
+    pub(crate) fn take_report(&mut self, report: Report) -> Result<Option<CallAnswer>, RunEnd> {
+        let calls = &mut self.calls;
+        match report {
+            Report::Asking {
+                request_id,
+                calls: asked,
+                so_far,
+            } => {
+                self.context.output().last_approval = Some(request_id);
+                calls.asked(&asked, Some(so_far));
+            }
+            Report::Answered(answered) => {
+                calls.asked(&answered, None);
+                self.state.progress();
+            }
+            Report::Waits(call, whom) => calls
+                .waits(&call)
+                .into_iter()
+                .for_each(|waits| waits.push(whom)),
+            Report::GoesOn(call, whom) => {
+                if let Some(waits) = calls.waits(&call)
+                    && let Some(at) = waits.iter().position(|other| *other == whom)
+                {
+                    waits.swap_remove(at);
+                }
+            }
+            Report::Later => self.state.answer_deferred(),
+            Report::TakenOver => return Err(self.state.taken_over()),
+            Report::Repeated(record) => {
+                calls.log.dispatched += 1;
+                calls.log.record(record);
+            }
+            Report::Finished(outcome) => return Ok(calls.finished(*outcome)),
+        }
+        Ok(None)
+    }
+
+    /// What the script returned, or the error it ended with.
+    fn value(&self, finish: Finish) -> Result<Option<String>, ScriptError> {
+        match finish {
+            Finish::Value(value) => Ok(value),
+            Finish::Exit => Ok(None),
+            Finish::Error(error) => {
+                let made = |id: &str| self.calls.log.iter().any(|call| call.id == id);
+                let (compiled, registry) =
+                    (self.context.compiled, self.context.orchestrator.registry());
+                Err(from_thrown(
+                    &whole_unicode(&error),
+                    compiled,
+                    registry,
+                    made,
+                ))
+            }
+            Finish::Syntax(error) => Err(from_syntax(&error)),
+        }
+    }
+
+    /// Fails if nothing in flight could ever answer the guest.
+    fn check_not_stuck(&self) -> Result<(), ScriptError> {
+        if !self.calls.is_idle() {
+            return Ok(());
         }
         let message = "the script waits for a promise that nothing will ever settle";
         let mut error = ScriptError::new(ErrorCode::ScriptRuntimeError, Phase::Executing, message)
             .suggest("check that every `new Promise` calls its resolve function, and has no async executor");
-        error.suggestions.extend(
-            self.said()
-                .rejections
-                .values()
-                .map(|words| format!("a promise failed and {words}")),
-        );
-        Some(error)
+        let output = self.context.output();
+        let rejections = output.rejections.values();
+        error
+            .suggestions
+            .extend(rejections.map(|description| format!("a promise failed and {description}")));
+        Err(error)
     }
 
-    /// Waits until something happens that the script should know, or that ends it.
-    async fn wait(
-        &self,
-        clock: &mut Clock,
-        traffic: &mut Traffic<'a>,
-    ) -> Result<Wake, ScriptError> {
-        if let Some(error) = self.waits_for_ever(traffic) {
-            return Err(error);
-        }
-        if traffic.waits_for_a_person() {
-            clock.pause()
-        } else if traffic.waits_for_a_model() {
-            clock.be_patient()
-        } else {
-            clock.run()
-        }
-        let time_up = async {
-            match clock.deadline() {
-                Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
-                None => std::future::pending().await,
-            }
-        };
-        let timer = traffic.timers.keys().next().copied();
-        let ring = async {
-            match timer {
-                Some((at, _)) => tokio::time::sleep_until(at.into()).await,
-                None => std::future::pending().await,
-            }
-        };
-        let keep_at = traffic.keep_at();
-        let keep = async {
-            match keep_at {
-                Some(at) => tokio::time::sleep_until(at.into()).await,
-                None => std::future::pending().await,
-            }
-        };
-        tokio::select! {
-            biased;
-            () = self.scope.cancel.cancelled() => Ok(Wake::Cancelled),
-            // What is there already needs no clock; there are only so many calls that could keep it from time.
-            Some(report) = traffic.reports.recv() => Ok(traffic.take_report(report)),
-            Some(()) = traffic.batches.next(), if !traffic.batches.is_empty() => Ok(Wake::Nothing),
-            () = time_up => Ok(Wake::TimeUp),
-            () = self.leave.cancelled() => Ok(if traffic.kept_as_it_is { Wake::Suspend } else { Wake::Cancelled }),
-            () = self.suspend.cancelled(), if self.orchestrator.ledger().is_some() => Ok(Wake::Suspend),
-            () = ring => Ok(match traffic.timers.pop_first() {
-                Some(((_, id), ())) => Wake::Ring(id),
-                None => Wake::Nothing,
-            }),
-            () = keep => Ok(Wake::Nothing),
-        }
+    fn fault(&self, fault: &Fault) -> RunEnd {
+        let timeout_ms = self.context.timeout.as_millis() as u64;
+        from_fault(fault, self.context.limits, timeout_ms).into()
     }
 
-    /// The compiled script; servers it names without `tools.mcp.` are bound where the name is free.
-    fn source(&self) -> Cow<'a, str> {
-        let servers = self
-            .compiled
-            .unresolved
-            .iter()
-            .filter(|name| !is_global(name) && self.is_server(name));
-        let bound: String = servers
-            .map(|name| format!("const {name} = tools.mcp.{name};"))
-            .collect();
-        if bound.is_empty() {
-            return Cow::Borrowed(&self.compiled.javascript);
-        }
-        // On the wrapper's own line, so that every position stays what it was.
-        Cow::Owned(
-            self.compiled
-                .javascript
-                .replacen("{\n", &format!("{{{bound}\n"), 1),
-        )
+    fn time_up(&self) -> RunEnd {
+        let limit = self.clock.limit(self.context.timeout);
+        timed_out(limit.as_millis() as u64).into()
     }
-
-    /// The tool's own name; played, what it was then.
-    pub(crate) fn tool_name(&self, path: &str, call_id: &str) -> String {
-        let then = match self.begin {
-            Begin::Played(recorded) | Begin::Retold(recorded, _) => recorded
-                .lines
-                .iter()
-                .find(|line| line.id == call_id)
-                .map(|line| line.tool.clone()),
-            _ => None,
-        };
-        let now = || {
-            self.orchestrator
-                .registry()
-                .get(path)
-                .map(|tool| tool.spec.name.clone())
-        };
-        then.or_else(now).unwrap_or_else(|| shortened(path, 80))
-    }
-
-    fn is_server(&self, name: &str) -> bool {
-        const CHANNEL: &str = "server";
-        if let Some(played) = self.head().reply(CHANNEL, name) {
-            return played.is_some();
-        }
-        let server = self
-            .orchestrator
-            .registry()
-            .is_namespace(&format!("mcp.{name}"));
-        self.head()
-            .write_reply(CHANNEL, name, &server.then(String::new));
-        server
-    }
-
-    pub(crate) fn head(&self) -> MutexGuard<'_, Head> {
-        self.head.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn said(&self) -> MutexGuard<'_, Said> {
-        self.said.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-fn detached(stubborn: &[String], value: Option<String>) -> ScriptError {
-    let message = format!(
-        "the script ended while calls were running that did not stop: {}",
-        stubborn.join(", ")
-    );
-    let mut error = ScriptError::new(ErrorCode::DetachedPromiseError, Phase::Finalizing, message)
-        .suggest("await every call before the script returns");
-    if let Some(value) = value.and_then(|json| serde_json::from_str::<Value>(&json).ok()) {
-        // Cut as JSON, so that it stays JSON.
-        let returned = serde_json::from_str(&preview(&value, 8 << 10)).unwrap_or(Value::Null);
-        error = error.with("returned", returned);
-    }
-    error
 }

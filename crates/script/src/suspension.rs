@@ -1,97 +1,213 @@
-//! A script that waits for people, as it is kept until they answer.
+//! Suspending a run: when a snapshot is saved, what it holds, and who may resume it.
 
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use selvedge_protocol::CallRecord;
-use selvedge_sandbox::{Image, Position};
+use selvedge_protocol::{ErrorCode, Ledger, LedgerError, Phase, ScriptError};
+use selvedge_sandbox::{Execution, Fault, Image};
 use selvedge_tools::Standing;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
+use serde_json::value::{RawValue, to_raw_value};
 
-/// Everything another process needs to go on with a script.
+use crate::call_log::CallLog;
+use crate::context::RunContext;
+use crate::in_flight::CallAnswer;
+
+/// How often a run that waits for people and still makes progress is saved.
+const SAVE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Saves snapshots of a run to the ledger.
+pub(crate) struct Suspender<'a> {
+    ledger: Option<&'a Arc<dyn Ledger>>,
+    last_saved: Option<Instant>,
+}
+
+/// Why a snapshot was not saved, or a saved run may not continue.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SuspendError {
+    #[error("another process resumed the run")]
+    TakenOver,
+    #[error("cannot save a snapshot of the script: {0}")]
+    Snapshot(#[from] Fault),
+    #[error("cannot save a snapshot of the script: {0}")]
+    Serialize(#[from] serde_json::Error),
+    #[error("cannot save a snapshot of the script: {0}")]
+    Save(LedgerError),
+    #[error("cannot record that the script continues: {0}")]
+    Claim(LedgerError),
+}
+
+impl From<SuspendError> for ScriptError {
+    fn from(error: SuspendError) -> Self {
+        let code = ErrorCode::HarnessInternalError;
+        Self::new(code, Phase::Executing, error.to_string())
+    }
+}
+
+impl<'a> Suspender<'a> {
+    pub(crate) fn new(ledger: Option<&'a Arc<dyn Ledger>>) -> Self {
+        Self {
+            ledger,
+            last_saved: None,
+        }
+    }
+
+    /// Whether runs can be suspended: only the ledger keeps snapshots.
+    pub(crate) fn is_enabled(&self) -> bool {
+        self.ledger.is_some()
+    }
+
+    /// The earliest time of the next snapshot. `None` means now.
+    ///
+    /// A script whose timers fire while a question is open is not saved each time: an older snapshot is as good as long
+    /// as no call was made since.
+    pub(crate) fn not_before(&self) -> Option<Instant> {
+        self.last_saved.map(|saved| saved + SAVE_INTERVAL)
+    }
+
+    /// Saves a snapshot of the guest, with `left` of its time and these calls.
+    pub(crate) fn save(
+        &mut self,
+        run: &RunContext<'_>,
+        guest: &mut dyn Execution,
+        left: Duration,
+        calls: SuspendedCalls,
+    ) -> Result<(), SuspendError> {
+        let Some(ledger) = self.ledger else {
+            return Ok(());
+        };
+        let image = guest.snapshot()?;
+        let suspension = Suspension {
+            build: image.build,
+            call_id: run.call_id.to_owned(),
+            seed: run.seed,
+            recording: to_raw_value(&run.recorder().recording)?,
+            timeout: run.timeout,
+            left,
+            standing: run.scope.standing(calls.waiting.len()),
+            calls,
+            output: to_raw_value(&*run.output())?,
+            image: image.bytes,
+        };
+        match ledger.suspend(&run.scope.id, &suspension.to_bytes()?) {
+            Ok(()) => self.last_saved = Some(Instant::now()),
+            Err(LedgerError::TakenOver) => return Err(SuspendError::TakenOver),
+            Err(error) => return Err(SuspendError::Save(error)),
+        }
+        Ok(())
+    }
+
+    /// Claims a saved run for this process, so that no other resumes it.
+    pub(crate) fn claim(&self, run_id: &str) -> Result<(), SuspendError> {
+        match self.ledger.map_or(Ok(()), |ledger| ledger.go_on(run_id)) {
+            Ok(()) => Ok(()),
+            Err(LedgerError::TakenOver) => Err(SuspendError::TakenOver),
+            Err(error) => Err(SuspendError::Claim(error)),
+        }
+    }
+}
+
+/// A suspended run, as the ledger keeps it: everything another process needs to resume it.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Suspension {
-    /// The build of the engine its memory belongs to.
+    /// The build of the engine that made the snapshot.
     pub(crate) build: String,
-    /// The model's own name for the call.
+    /// The model's id of the script call.
     pub(crate) call_id: String,
     pub(crate) seed: u64,
-    /// What it was told so far: where its memory is of no use, it is told again. A [`crate::tape::Tape`].
-    pub(crate) tape: Box<RawValue>,
-    /// Time it had, and has left.
+    /// A [`crate::recording::Recording`], replayed where the snapshot cannot be restored.
+    #[serde(rename = "tape")]
+    pub(crate) recording: Box<RawValue>,
+    /// The time limit, and what is left of it.
     pub(crate) timeout: Duration,
     pub(crate) left: Duration,
-    pub(crate) heap_peak: u64,
-    pub(crate) traffic: Paused,
-    /// What it said so far. A [`crate::bridge::Said`].
-    pub(crate) said: Box<RawValue>,
+    #[serde(rename = "traffic")]
+    pub(crate) calls: SuspendedCalls,
+    /// An [`crate::output_buffer::OutputBuffer`].
+    #[serde(rename = "said")]
+    pub(crate) output: Box<RawValue>,
     pub(crate) standing: Standing,
-    /// Its memory, which follows the rest as it is.
+    /// The guest's memory. Follows the JSON as raw bytes.
     #[serde(skip)]
     pub(crate) image: Vec<u8>,
 }
 
-/// Calls and timers of a script that is kept.
+/// Calls and timers of a suspended run.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub(crate) struct Paused {
-    /// Timers, and when they ring.
+pub(crate) struct SuspendedCalls {
+    /// Timers, and the time until they fire.
     pub(crate) timers: Vec<(u32, Duration)>,
     /// Calls that wait for a person.
-    pub(crate) waiting: Vec<Waiting>,
-    /// Calls that are over, of which the script was not told yet.
-    pub(crate) untold: Vec<(u32, String, Result<String, String>)>,
-    /// The ledger, and what it has of results.
-    pub(crate) calls: Vec<Vec<CallRecord>>,
-    pub(crate) results: Vec<(String, String, String)>,
-    pub(crate) kept: usize,
-    pub(crate) dispatched: u32,
+    pub(crate) waiting: Vec<SuspendedCall>,
+    /// Settled calls whose answers the guest has not received.
+    #[serde(rename = "untold")]
+    pub(crate) held: Vec<CallAnswer>,
+    #[serde(flatten)]
+    pub(crate) log: CallLog,
 }
 
 /// A call that waits for a person.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Waiting {
+pub(crate) struct SuspendedCall {
+    /// The guest's id.
     pub(crate) id: u32,
     pub(crate) call_id: String,
     pub(crate) tool: String,
-    /// As the script wrote it.
+    /// The tool's name as the script wrote it.
     pub(crate) path: String,
     /// A JSON array.
     pub(crate) args: String,
+    /// Line and column.
     pub(crate) at: Option<(u32, u32)>,
-    /// The script itself gave it up: it lost a race.
-    #[serde(default)]
-    pub(crate) given_up: bool,
+    /// The script itself cancelled the call: it lost a race.
+    #[serde(rename = "given_up", default)]
+    pub(crate) abandoned: bool,
 }
 
-impl Waiting {
-    pub(crate) fn position(&self) -> Option<Position> {
-        self.at.map(|(line, column)| Position { line, column })
-    }
+/// Why a suspended run cannot be resumed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ResumeError {
+    /// The stored state ends too early.
+    #[error("the saved state is truncated")]
+    Truncated,
+    /// The stored state is not what this version writes.
+    #[error("the saved state cannot be read: {0}")]
+    Unreadable(#[from] serde_json::Error),
+    /// The script does not compile any more.
+    #[error("the script does not compile: {0}")]
+    Compile(String),
+    /// The snapshot needs another build of the engine, and the recording is incomplete.
+    #[error(
+        "it was suspended by another build of the engine, and its recording is too long to replay"
+    )]
+    OtherBuild,
 }
 
 impl Suspension {
-    /// The length of the description, the description, the memory.
+    /// The length of the JSON, the JSON, the guest's memory.
     pub(crate) fn to_bytes(&self) -> Result<Vec<u8>, serde_json::Error> {
-        let words = serde_json::to_vec(self)?;
-        let length = (words.len() as u64).to_le_bytes();
-        Ok([&length[..], &words, &self.image].concat())
+        let json = serde_json::to_vec(self)?;
+        let length = (json.len() as u64).to_le_bytes();
+        Ok([&length[..], &json, &self.image].concat())
     }
 
-    pub(crate) fn from_bytes(bytes: &[u8]) -> Result<Self, String> {
-        let (length, rest) = bytes.split_first_chunk().ok_or("it is too short")?;
-        let length =
-            usize::try_from(u64::from_le_bytes(*length)).map_err(|error| error.to_string())?;
-        let (words, image) = rest.split_at_checked(length).ok_or("it is too short")?;
-        let mut suspension: Self =
-            serde_json::from_slice(words).map_err(|error| error.to_string())?;
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Result<Self, ResumeError> {
+        let (length, rest) = bytes.split_first_chunk().ok_or(ResumeError::Truncated)?;
+        let length = usize::try_from(u64::from_le_bytes(*length));
+        let (json, image) = length
+            .ok()
+            .and_then(|length| rest.split_at_checked(length))
+            .ok_or(ResumeError::Truncated)?;
+        let mut suspension: Self = serde_json::from_slice(json)?;
         suspension.image = image.to_vec();
         Ok(suspension)
     }
 
-    /// What one of the parts holds.
-    pub(crate) fn part<T: DeserializeOwned>(part: &RawValue) -> Result<T, String> {
-        serde_json::from_str(part.get()).map_err(|error| error.to_string())
+    /// Reads one of the parts that are kept as raw JSON.
+    pub(crate) fn part<T: DeserializeOwned>(part: &RawValue) -> Result<T, ResumeError> {
+        Ok(serde_json::from_str(part.get())?)
     }
 
     pub(crate) fn image(&self) -> Image {

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use selvedge_protocol::{Answer, CallStatus, Limits, RunStatus, ScriptToolCallOutput};
-use selvedge_script::{RunOptions, Session, Suspended};
-use selvedge_tools::{Approver, AskLater};
+use selvedge_protocol::{Answer, CallStatus, ErrorCode, Limits, RunStatus, ScriptToolCallOutput};
+use selvedge_script::{Harness, RunOptions, Session, Suspended};
+use selvedge_tools::{Approver, AskLater, Orchestrator, Registry, Risk, tool};
 use serde_json::json;
 use support::{Bench, Notebook, Says, on_a_thread};
 use tokio_util::sync::CancellationToken;
@@ -80,7 +80,7 @@ impl Desk {
         let (source, options) = (source.to_owned(), self.options());
         on_a_thread("going on", PATIENCE, async move {
             harness
-                .go_on(&source, &Suspended { state, values }, options)
+                .resume(&source, &Suspended { state, values }, options)
                 .await
                 .unwrap()
         })
@@ -299,7 +299,7 @@ fn a_state_that_is_cut_short_is_refused() {
         let (source, options) = (source.to_owned(), desk.options());
         let refused = on_a_thread("cut", PATIENCE, async move {
             harness
-                .go_on(
+                .resume(
                     &source,
                     &Suspended {
                         state,
@@ -311,6 +311,95 @@ fn a_state_that_is_cut_short_is_refused() {
         });
         assert!(refused.is_err(), "{length}");
     }
+}
+
+/// Approves once the run is saved.
+struct OnceSaved(Arc<Notebook>);
+
+impl Approver for OnceSaved {
+    fn ask<'a>(
+        &'a self,
+        request: &'a selvedge_protocol::ApprovalRequest,
+    ) -> futures_util::future::BoxFuture<'a, selvedge_protocol::ApprovalDecision> {
+        Box::pin(async move {
+            while self.0.suspended.lock().unwrap().is_empty() {
+                tokio::task::yield_now().await;
+            }
+            let answers = vec![Answer::Once; request.calls.len()];
+            selvedge_protocol::ApprovalDecision::Answered(answers)
+        })
+    }
+}
+
+#[test]
+fn a_run_suspended_after_an_answer_is_saved_again() {
+    let desk = Desk::new();
+    let suspend = CancellationToken::new();
+    let options = RunOptions {
+        suspend: suspend.clone(),
+        ..desk.options()
+    };
+    // The snapshot that was saved while the question was open does not know of the answer.
+    let work = move |_: serde_json::Value| {
+        suspend.cancel();
+        async {
+            tokio::task::yield_now().await;
+            Ok("done")
+        }
+    };
+    let ask = |_: &serde_json::Value| Risk::Ask {
+        reason: "a person decides".into(),
+    };
+    let registry = Registry::new().with(tool("work", "Works.", work).risk(ask));
+    let orchestrator = Orchestrator::new(registry.unwrap())
+        .with_ledger(desk.notebook.clone())
+        .with_approver(Arc::new(OnceSaved(desk.notebook.clone())));
+    let harness = Harness::new(orchestrator).unwrap();
+    let (notebook, again) = (desk.notebook.clone(), desk.options());
+    let (first, second) = on_a_thread("suspended after an answer", PATIENCE, async move {
+        let source = "return await tools.work({})";
+        let first = harness.run_with(source.as_bytes(), options).await;
+        let state = notebook.suspended.lock().unwrap().last().unwrap().clone();
+        let values = notebook.values_of("scr_1").into_iter().collect();
+        let suspended = Suspended { state, values };
+        (first, harness.resume(source, &suspended, again).await)
+    });
+    assert_eq!(first.status, RunStatus::Suspended, "{:?}", first.error);
+    assert_eq!(desk.notebook.suspended.lock().unwrap().len(), 2);
+    assert_eq!(second.unwrap().value(), Some(json!("done")));
+    assert_eq!(desk.intended(), 1, "the call is not repeated");
+}
+
+#[test]
+fn a_run_that_could_not_be_saved_is_cancelled_when_the_caller_leaves() {
+    let desk = Desk::new();
+    desk.notebook.full.store(true, Ordering::SeqCst);
+    let leave = CancellationToken::new();
+    let options = RunOptions {
+        leave: leave.clone(),
+        ..desk.options()
+    };
+    let says = Says::nothing();
+    let harness = desk.bench(Arc::new(says.clone())).harness;
+    let output = on_a_thread("leaving", PATIENCE, async move {
+        let source = "await tools.exec({command: ['rm', 'x']})";
+        let run = harness.run_with(source.as_bytes(), options);
+        let leaving = async {
+            while says.asked.lock().unwrap().is_empty() {
+                tokio::task::yield_now().await;
+            }
+            leave.cancel();
+        };
+        tokio::join!(run, leaving).0
+    });
+    let error = output.error.unwrap();
+    assert_eq!(error.code, ErrorCode::ScriptCancelledError, "{error:?}");
+    assert!(
+        output
+            .warnings
+            .iter()
+            .any(|words| words.contains("disk full"))
+    );
 }
 
 /// The first question is for one, every other for another.

@@ -114,7 +114,7 @@ pub(crate) fn answer(args: &RunsAnswerArgs) -> Result<Exit> {
         servers.prepare_for(&run.source).await;
         let output = harness
             .with_tools(servers.onto(&tools))
-            .go_on(&run.source, &suspended, options)
+            .resume(&run.source, &suspended, options)
             .await;
         servers.stop().await;
         output
@@ -123,8 +123,8 @@ pub(crate) fn answer(args: &RunsAnswerArgs) -> Result<Exit> {
     end_tasks(&runtime, &setup);
     runtime.shutdown_background();
     show.finish();
-    let output = output.map_err(|words| {
-        Problem::new(format!("{id} cannot go on from where it was: {words}")).hint(format!(
+    let output = output.map_err(|error| {
+        Problem::new(format!("cannot resume {id}: {error}")).hint(format!(
             "`selvedge run FILE --resume {id}` reuses the results of its completed calls"
         ))
     })?;

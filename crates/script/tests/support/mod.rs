@@ -447,6 +447,8 @@ pub struct Notebook {
     pub recordings: Mutex<Vec<(String, Vec<u8>)>>,
     /// Whether somebody else goes on with what is put away.
     pub taken: std::sync::atomic::AtomicBool,
+    /// Whether saving a suspended run fails.
+    pub full: std::sync::atomic::AtomicBool,
     /// Whether somebody outside wants every run stopped, and how often that was asked.
     pub stop: std::sync::atomic::AtomicBool,
     pub looks: std::sync::atomic::AtomicU32,
@@ -503,6 +505,9 @@ impl Ledger for Notebook {
         Ok(())
     }
     fn suspend(&self, _: &str, state: &[u8]) -> Result<(), LedgerError> {
+        if self.full.load(Ordering::SeqCst) {
+            return Err(LedgerError::Failed("disk full".into()));
+        }
         self.suspended.lock().unwrap().push(state.to_vec());
         Ok(())
     }

@@ -1,0 +1,132 @@
+//! What a run is given and does not change.
+
+use std::borrow::Cow;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use selvedge_protocol::{Limits, ScriptError};
+use selvedge_sandbox::Runtime;
+use selvedge_tools::{Means, Orchestrator, Scope, Tasks};
+use tokio_util::sync::CancellationToken;
+
+use crate::compile::Compiled;
+use crate::globals::is_global;
+use crate::outcome::shortened;
+use crate::output_buffer::OutputBuffer;
+use crate::playback::RecordedCalls;
+use crate::recording::Recorder;
+use crate::run_entry::RunEntry;
+use crate::suspension::Suspension;
+
+/// What a run is given and does not change. Everything the run starts belongs to its scope and ends with it.
+pub(crate) struct RunContext<'a> {
+    pub(crate) runtime: &'a dyn Runtime,
+    pub(crate) orchestrator: &'a Orchestrator,
+    pub(crate) compiled: &'a Arc<Compiled>,
+    pub(crate) scope: &'a Scope,
+    pub(crate) limits: &'a Limits,
+    pub(crate) timeout: Duration,
+    pub(crate) seed: u64,
+    pub(crate) output: &'a Arc<Mutex<OutputBuffer>>,
+    pub(crate) recorder: &'a Arc<Mutex<Recorder>>,
+    pub(crate) start: Start<'a>,
+    /// Suspends the run at its next await.
+    pub(crate) suspend: &'a CancellationToken,
+    /// The caller is gone: suspends a run that waits for a person, and cancels any other.
+    pub(crate) leave: &'a CancellationToken,
+    pub(crate) call_id: &'a str,
+    /// Wait for calls that were not awaited instead of stopping them.
+    pub(crate) allow_detached: bool,
+    /// Background tasks, where they are enabled.
+    pub(crate) tasks: &'a Option<(Tasks, Means)>,
+}
+
+/// How a run starts.
+#[derive(Clone, Copy)]
+pub(crate) enum Start<'a> {
+    /// From the beginning. The entry is written to the ledger before the script's first effect.
+    Fresh(Option<&'a RunEntry<'a>>),
+    /// From the snapshot of a suspended run.
+    Restore(&'a Suspension),
+    /// From the beginning with the recording of a suspended run, then as that run continues. Used if the snapshot was
+    /// made by another build of the engine.
+    ReplayThenResume(&'a RecordedCalls, &'a Suspension),
+    /// From the beginning with a recording, and nothing else.
+    Replay(&'a RecordedCalls),
+}
+
+impl<'a> Start<'a> {
+    pub(crate) fn recorded(self) -> Option<&'a RecordedCalls> {
+        match self {
+            Self::Replay(recorded) | Self::ReplayThenResume(recorded, _) => Some(recorded),
+            Self::Fresh(_) | Self::Restore(_) => None,
+        }
+    }
+
+    pub(crate) fn suspension(self) -> Option<&'a Suspension> {
+        match self {
+            Self::Restore(suspension) | Self::ReplayThenResume(_, suspension) => Some(suspension),
+            Self::Fresh(_) | Self::Replay(_) => None,
+        }
+    }
+}
+
+impl<'a> RunContext<'a> {
+    /// Enters the run in the ledger, unless it is entered.
+    pub(crate) fn enter(&self) -> Result<(), ScriptError> {
+        match self.start {
+            Start::Fresh(Some(entry)) => entry.write(),
+            _ => Ok(()),
+        }
+    }
+
+    /// The compiled script. Servers it names without `tools.mcp.` are bound where the name is free.
+    pub(crate) fn source(&self) -> Cow<'a, str> {
+        let names = self.compiled.unresolved.iter();
+        let bound: String = names
+            .filter(|name| !is_global(name) && self.is_server(name))
+            .map(|name| format!("const {name} = tools.mcp.{name};"))
+            .collect();
+        let script = &self.compiled.javascript;
+        if bound.is_empty() {
+            return Cow::Borrowed(script);
+        }
+        // On the wrapper's line, so that positions in the script do not change.
+        Cow::Owned(script.replacen("{\n", &format!("{{{bound}\n"), 1))
+    }
+
+    fn is_server(&self, name: &str) -> bool {
+        const CHANNEL: &str = "server";
+        if let Some(recorded) = self.recorder().reply(CHANNEL, name) {
+            return recorded.is_some();
+        }
+        let registry = self.orchestrator.registry();
+        let server = registry.is_namespace(&format!("mcp.{name}"));
+        let reply = server.then(String::new);
+        self.recorder().write_reply(CHANNEL, name, &reply);
+        server
+    }
+
+    /// The tool's canonical name; on replay, the recorded one.
+    pub(crate) fn tool_name(&self, path: &str, call_id: &str) -> String {
+        let recorded = self.start.recorded().and_then(|recorded| {
+            let mut records = recorded.records.iter();
+            records.find(|record| record.id == call_id)
+        });
+        if let Some(record) = recorded {
+            return record.tool.clone();
+        }
+        match self.orchestrator.registry().get(path) {
+            Some(tool) => tool.spec.name.clone(),
+            None => shortened(path, 80),
+        }
+    }
+
+    pub(crate) fn recorder(&self) -> MutexGuard<'_, Recorder> {
+        self.recorder.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn output(&self) -> MutexGuard<'_, OutputBuffer> {
+        self.output.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,447 @@
+//! Runs a script from its text, or from where it was suspended, to its output.
+
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use selvedge_protocol::{
+    ApprovalPolicy, CallRecord, CallStatus, ErrorCode, Event, Ledger, LedgerError, Mode, Phase,
+    RunStart, RunStatus, ScriptError, ScriptToolCallOutput, new_id,
+};
+use selvedge_tools::{Means, Rest, Scope, ScopeLimits, Source, Stopped, heeding};
+use serde_json::{Value, json};
+
+use crate::compile::Compiled;
+use crate::conclusion::{RESUMED_ELSEWHERE, conclude, dry_run, millis, reject, rejection};
+use crate::context::{RunContext, Start};
+use crate::harness::Harness;
+use crate::options::{RunOptions, Suspended};
+use crate::outcome;
+use crate::output_buffer::OutputBuffer;
+use crate::playback::RecordedCalls;
+use crate::pragma::Pragma;
+use crate::preflight;
+use crate::recording::{Recorder, Recording};
+use crate::run::Run;
+use crate::run_entry::RunEntry;
+use crate::state::RunEnd;
+use crate::suspension::{ResumeError, Suspension};
+use crate::teardown::EndedRun;
+
+/// How a run starts, and its recorder, which outlives an attempt.
+pub(crate) struct Launch<'a> {
+    start: Start<'a>,
+    seed: u64,
+    recorder: Arc<Mutex<Recorder>>,
+    /// Output of a restored run.
+    output: Option<OutputBuffer>,
+}
+
+impl<'a> Launch<'a> {
+    pub(crate) fn new(start: Start<'a>, seed: u64, recorder: Recorder) -> Self {
+        Self {
+            start,
+            seed,
+            recorder: Arc::new(Mutex::new(recorder)),
+            output: None,
+        }
+    }
+
+    /// Discards what the recorder has.
+    fn start_over(&self) {
+        let mut recorder = self.recorder();
+        if recorder.is_on() {
+            let Recording {
+                limits, timeout, ..
+            } = &recorder.recording;
+            *recorder = Recorder::recording(Recording::new(limits, *timeout));
+        }
+    }
+
+    fn recorder(&self) -> MutexGuard<'_, Recorder> {
+        self.recorder.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One attempt to run a script.
+struct Attempt {
+    ended: EndedRun,
+    buffer: Arc<Mutex<OutputBuffer>>,
+    /// It failed for an internal reason and had no effect.
+    may_retry: bool,
+}
+
+impl Harness {
+    /// Runs a script.
+    pub async fn run_with(&self, source: &[u8], options: RunOptions) -> ScriptToolCallOutput {
+        let started = Instant::now();
+        let id = options.id.clone().unwrap_or_else(|| new_id("scr"));
+        let call_id = options.call_id.clone().unwrap_or_else(|| new_id("call"));
+        let mut output = ScriptToolCallOutput::new(id, call_id);
+        let mode = options.mode.unwrap_or(self.mode);
+        if mode == Mode::Disabled {
+            let message = "scripts are disabled here";
+            let error = ScriptError::new(ErrorCode::ScriptRejectedError, Phase::Parsing, message)
+                .suggest("make structured tool calls, or set the mode to `enabled`");
+            return reject(output, error, started);
+        }
+        if mode == Mode::DryRun {
+            let (report, cache_hit) = self.check_compiled(source);
+            output.metadata.cache_hit = cache_hit;
+            return dry_run(output, report, started);
+        }
+        let max_bytes = self.limits.max_source_bytes;
+        let (compiled, cache_hit) = match self.compiler.compile_bytes(source, max_bytes) {
+            Ok(compiled) => compiled,
+            Err(error) => return reject(output, error, started),
+        };
+        output.metadata.cache_hit = cache_hit;
+        if let Some(error) = rejection(preflight::check(&compiled, &self.orchestrator)) {
+            return reject(output, error, started);
+        }
+        self.run_compiled(output, &compiled, &options, started)
+            .await
+    }
+
+    /// Runs a script that passed its checks.
+    async fn run_compiled(
+        &self,
+        output: ScriptToolCallOutput,
+        compiled: &Arc<Compiled>,
+        options: &RunOptions,
+        started: Instant,
+    ) -> ScriptToolCallOutput {
+        let recorded_seed = options.resume.as_ref().and_then(|resume| resume.seed);
+        let seed = options.seed.or(recorded_seed).unwrap_or_else(fresh_seed);
+        let (id, seed_text) = (output.id.clone(), seed.to_string());
+        let ledger = self.orchestrator.ledger();
+        let entry = ledger.map(|ledger| {
+            let start = RunStart {
+                id: &id,
+                source: &compiled.source,
+                directory: &options.facts.working_directory,
+                session: &options.facts.session_id,
+                seed: &seed_text,
+                resumes: options.resume.as_ref().map(|resume| resume.run.as_str()),
+                setting: &options.setting,
+            };
+            RunEntry::new(ledger, start)
+        });
+        let timeout = self.timeout(compiled.pragma.as_ref(), options);
+        let recorder = ledger.map(|_| Recorder::recording(Recording::new(&self.limits, timeout)));
+        let start = Start::Fresh(entry.as_ref());
+        let mut launch = Launch::new(start, seed, recorder.unwrap_or_default());
+        emit_started(options, &id);
+        let output = self
+            .execute(output, compiled, options, &mut launch, started)
+            .await;
+        self.finish(output, &launch, options)
+    }
+
+    /// Resumes a suspended run, perhaps of another process. The caller must have claimed it in the journal.
+    pub async fn resume(
+        &self,
+        source: &str,
+        suspended: &Suspended,
+        mut options: RunOptions,
+    ) -> Result<ScriptToolCallOutput, ResumeError> {
+        let started = Instant::now();
+        let suspension = Suspension::from_bytes(&suspended.state)?;
+        let compiled = self.compiler.compile_bytes(source.as_bytes(), usize::MAX);
+        let (compiled, cache_hit) =
+            compiled.map_err(|error| ResumeError::Compile(error.message))?;
+        let recording: Recording = Suspension::part(&suspension.recording)?;
+        let id = options.id.clone().unwrap_or_default();
+        let mut output = ScriptToolCallOutput::new(id, suspension.call_id.clone());
+        output.metadata.cache_hit = cache_hit;
+        options.timeout = Some(suspension.timeout);
+        let values = suspended.values.iter();
+        let values = values.map(|(id, value)| (id.clone(), value.to_string()));
+        let recorded = RecordedCalls::new(values, suspension.calls.log.iter().cloned().collect());
+        let seed = suspension.seed;
+        let same_build = suspension.build == self.runtime.build();
+        let mut launch = if same_build {
+            let recorder = Recorder::recording(recording);
+            Launch {
+                output: Some(Suspension::part(&suspension.output)?),
+                ..Launch::new(Start::Restore(&suspension), seed, recorder)
+            }
+        } else if recording.truncated {
+            return Err(ResumeError::OtherBuild);
+        } else {
+            let start = Start::ReplayThenResume(&recorded, &suspension);
+            Launch::new(start, seed, Recorder::replaying(recording))
+        };
+        emit_started(&options, &output.id);
+        let mut output = self
+            .execute(output, &compiled, &options, &mut launch, started)
+            .await;
+        if !same_build {
+            output.warnings.push(
+                "the script was suspended by another build of the engine: it was started again and its recorded inputs were replayed"
+                    .to_owned(),
+            );
+        }
+        Ok(self.finish(output, &launch, &options))
+    }
+
+    /// Writes the end of a run to the ledger and emits it. A suspended run has not ended.
+    fn finish(
+        &self,
+        mut output: ScriptToolCallOutput,
+        launch: &Launch<'_>,
+        options: &RunOptions,
+    ) -> ScriptToolCallOutput {
+        if let Some(resume) = options
+            .resume
+            .as_ref()
+            .filter(|_| output.status != RunStatus::Suspended)
+        {
+            output.warnings.extend(resume.calls.reuse_warning());
+        }
+        if let Some(ledger) = self.orchestrator.ledger()
+            && output.status != RunStatus::Suspended
+        {
+            // Calls that may have had an effect must not be repeated.
+            let may_have_effect = |call: &CallRecord| {
+                matches!(
+                    call.status,
+                    CallStatus::Done | CallStatus::OutcomeUnknown | CallStatus::Aborted
+                )
+            };
+            if output.calls.iter().any(may_have_effect)
+                && let Some(error) = &mut output.error
+            {
+                let suggestion = options.author.goes_on_from(&output.id);
+                error.suggestions.push(suggestion);
+            }
+            match write_end(ledger, &output, launch) {
+                Ok(()) => {}
+                Err(LedgerError::TakenOver) => {
+                    output.status = RunStatus::Suspended;
+                    output.error = None;
+                    output.warnings.push(RESUMED_ELSEWHERE.to_owned());
+                }
+                Err(error) => output.warnings.push(format!(
+                    "the end of the run could not be written down: {error}"
+                )),
+            }
+        }
+        options.events.emit(Event::ScriptFinished {
+            script_id: output.id.clone(),
+            status: output.status,
+            duration_ms: output.metadata.duration_ms,
+        });
+        output
+    }
+
+    /// Runs a compiled script to its end. An internal failure is retried once if the script had no effect yet.
+    pub(crate) async fn execute(
+        &self,
+        mut output: ScriptToolCallOutput,
+        compiled: &Arc<Compiled>,
+        options: &RunOptions,
+        launch: &mut Launch<'_>,
+        started: Instant,
+    ) -> ScriptToolCallOutput {
+        if let Err(fault) = self.runtime.load() {
+            let message = format!("the sandbox cannot be started: {fault}");
+            let code = ErrorCode::HarnessInternalError;
+            let error = ScriptError::new(code, Phase::Executing, message)
+                .suggest("`selvedge doctor` says what this machine lacks");
+            output.error = Some(error);
+            output.status = RunStatus::Error;
+            return output;
+        }
+        let mut attempt = self.attempt(&output, compiled, options, launch).await;
+        if attempt.may_retry {
+            launch.start_over();
+            // Boxed: a retry is rare and should not double the size of every run's future.
+            attempt = Box::pin(self.attempt(&output, compiled, options, launch)).await;
+        }
+        output.metadata.random_seed = launch.seed.to_string();
+        self.fill(&mut output, compiled, attempt);
+        output.metadata.duration_ms = millis(started);
+        output
+    }
+
+    /// Runs the script once in a scope of its own.
+    async fn attempt(
+        &self,
+        output: &ScriptToolCallOutput,
+        compiled: &Arc<Compiled>,
+        options: &RunOptions,
+        launch: &mut Launch<'_>,
+    ) -> Attempt {
+        let timeout = self.timeout(compiled.pragma.as_ref(), options);
+        let scope = self.scope(&output.id, compiled, options, launch.start);
+        let buffer = match launch.output.take() {
+            Some(mut restored) => {
+                restored.session.move_to(&options.session);
+                restored
+            }
+            None => OutputBuffer::new(&self.limits, &options.session),
+        };
+        let buffer = Arc::new(Mutex::new(buffer));
+        let tasks = self.tasks.as_ref();
+        let tasks = tasks.map(|tasks| (tasks.clone(), self.task_means(options)));
+        let context = RunContext {
+            runtime: self.runtime.as_ref(),
+            orchestrator: &self.orchestrator,
+            compiled,
+            scope: &scope,
+            limits: &self.limits,
+            timeout,
+            seed: launch.seed,
+            output: &buffer,
+            recorder: &launch.recorder,
+            start: launch.start,
+            suspend: &options.suspend,
+            leave: &options.leave,
+            call_id: &output.call_id,
+            allow_detached: self.allow_detached,
+            tasks: &tasks,
+        };
+        let script_context = self.script_context(&output.id, options, timeout);
+        let (mut ended, stopped) = {
+            // Pinned in place: moving the future would need its size twice.
+            let run = pin!(Run::new(&context).run_to_end(script_context));
+            heeding(self.orchestrator.ledger(), &scope, run).await
+        };
+        let mut internal_failure = false;
+        if let RunEnd::Failed(error) = &mut ended.end {
+            internal_failure = error.code == ErrorCode::HarnessInternalError;
+            if (stopped, error.code) == (Stopped::FromOutside, ErrorCode::ScriptCancelledError) {
+                error.message = "the script was cancelled with `selvedge runs cancel`".to_owned();
+            }
+        }
+        let may_retry = internal_failure
+            && matches!(launch.start, Start::Fresh(_))
+            && ended.calls.is_empty()
+            && scope.calls_left() == self.limits.max_tool_calls;
+        Attempt {
+            ended,
+            buffer,
+            may_retry,
+        }
+    }
+
+    /// Puts what the script said and how it ended into the output.
+    fn fill(&self, output: &mut ScriptToolCallOutput, compiled: &Compiled, attempt: Attempt) {
+        let Attempt { ended, buffer, .. } = attempt;
+        let mut buffer = buffer.lock().unwrap_or_else(PoisonError::into_inner);
+        let ended_by_itself = match &ended.end {
+            RunEnd::Returned(_) => true,
+            RunEnd::Failed(error) => error.code != ErrorCode::ScriptCancelledError,
+            RunEnd::Suspended | RunEnd::TakenOver | RunEnd::RecordingEnded => false,
+        };
+        if ended_by_itself && let Err(error) = buffer.session.commit() {
+            buffer.warn(format!("what the script stored could not be kept: {error}"));
+        }
+        (output.logs, output.warnings) = buffer.finish();
+        output.output = std::mem::take(&mut buffer.output);
+        output.metadata.tool_calls_made = ended.dispatched;
+        output.metadata.memory_used_mb = (ended.heap_peak as f64 / 104_857.6).round() / 10.0;
+        conclude(output, self.limits.max_return_bytes, ended);
+        let silent =
+            output.output_json.is_none() && output.output.is_empty() && output.logs.is_empty();
+        for note in &compiled.notes {
+            if silent || !note.if_silent {
+                let line = compiled.position(note.offset).line;
+                output
+                    .warnings
+                    .push(format!("line {line}: {}", note.message));
+            }
+        }
+    }
+
+    fn scope(
+        &self,
+        id: &str,
+        compiled: &Compiled,
+        options: &RunOptions,
+        start: Start<'_>,
+    ) -> Scope {
+        let mut scope = Scope::new(
+            id.to_owned(),
+            ScopeLimits::from(&self.limits),
+            &options.cancel,
+            options.events.clone(),
+        );
+        scope.source = Some(Source(compiled.source.clone()));
+        scope.prior = options.resume.as_ref().map(|resume| resume.calls.clone());
+        if self.orchestrator.ledger().is_some() {
+            scope.rest = Rest::AtQuestions;
+        }
+        if let Some(suspension) = start.suspension() {
+            scope.stand_in(&suspension.standing);
+        }
+        scope
+    }
+
+    fn task_means(&self, options: &RunOptions) -> Means {
+        Means {
+            orchestrator: self.orchestrator.clone(),
+            limits: ScopeLimits::from(&self.limits),
+            directory: options.facts.working_directory.clone(),
+            session: options.facts.session_id.clone(),
+        }
+    }
+
+    /// The time limit of a script: the caller's, the script's own, or the default.
+    pub(crate) fn timeout(&self, pragma: Option<&Pragma>, options: &RunOptions) -> Duration {
+        let own = pragma.and_then(|pragma| pragma.timeout_ms);
+        let default = own.unwrap_or(self.limits.timeout_ms);
+        let timeout = options.timeout.unwrap_or(Duration::from_millis(default));
+        timeout.min(Duration::from_millis(self.limits.max_timeout_ms))
+    }
+
+    fn script_context(&self, script_id: &str, options: &RunOptions, timeout: Duration) -> Value {
+        let facts = &options.facts;
+        json!({
+            "conversationId": facts.conversation_id,
+            "sessionId": facts.session_id,
+            "turnId": facts.turn_id,
+            "scriptId": script_id,
+            "workingDirectory": facts.working_directory,
+            "args": facts.args,
+            "provider": facts.provider,
+            "model": facts.model,
+            "sandbox": {
+                "timeoutMs": timeout.as_millis() as u64,
+                "memoryMb": self.limits.memory_mb,
+                "maxConcurrentToolCalls": self.limits.max_concurrent_tool_calls,
+                "mode": options.mode.unwrap_or(self.mode).as_str(),
+            },
+            "approvals": {"required": self.orchestrator.policy() != ApprovalPolicy::Never},
+        })
+    }
+}
+
+fn emit_started(options: &RunOptions, id: &str) {
+    options.events.emit(Event::ScriptStarted {
+        script_id: id.to_owned(),
+    });
+}
+
+fn write_end(
+    ledger: &Arc<dyn Ledger>,
+    output: &ScriptToolCallOutput,
+    launch: &Launch<'_>,
+) -> Result<(), LedgerError> {
+    let recorder = launch.recorder();
+    let recording = match recorder.recording.truncated {
+        true => None,
+        false => serde_json::to_vec(&recorder.recording).ok(),
+    };
+    drop(recorder);
+    match launch.start {
+        Start::Fresh(Some(entry)) => entry.end(output, recording.as_deref()),
+        _ => ledger.end(output, recording.as_deref()),
+    }
+}
+
+fn fresh_seed() -> u64 {
+    use std::hash::{BuildHasher, Hasher, RandomState};
+    RandomState::new().build_hasher().finish()
+}

@@ -1,0 +1,401 @@
+//! Calls and timers of a running script, from the guest's request to its answer.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use futures_util::StreamExt;
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use selvedge_protocol::{CallRecord, CallStatus, ErrorCode, Phase, ScriptError};
+use selvedge_sandbox::{Fault, Leash, Position, Request};
+use selvedge_tools::{Arguments, CallOutcome, CallRequest, Report, SoFar, WaitsFor, camel_case};
+use serde_json::Value;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio_util::sync::CancellationToken;
+
+use crate::bridge::error_facts;
+use crate::call_log::{CallLog, call_number};
+use crate::clock::sleep_until;
+use crate::context::RunContext;
+use crate::outcome::shortened;
+use crate::run_entry::ENTRY_DELAY;
+use crate::suspension::{SuspendedCall, SuspendedCalls};
+use crate::unicode::whole_unicode;
+
+/// Calls beyond the budget that fail one by one before the script is ended.
+const MAX_REFUSALS: usize = 200;
+/// Time the leash has to stop a guest.
+const LEASH_GRACE: Duration = Duration::from_secs(1);
+
+/// Owns the calls and timers of a running script, and the log of its calls.
+pub(crate) struct InFlightCalls<'a> {
+    pub(crate) context: &'a RunContext<'a>,
+    pub(crate) batches: FuturesUnordered<BoxFuture<'a, ()>>,
+    pub(crate) reports: UnboundedReceiver<Report>,
+    report_to: UnboundedSender<Report>,
+    /// Unsettled calls by guest id.
+    pub(crate) pending: HashMap<u32, PendingCall>,
+    /// Settled calls whose answers are held back from the guest.
+    pub(crate) held: VecDeque<CallAnswer>,
+    pub(crate) timers: BTreeSet<(Instant, u32)>,
+    pub(crate) log: CallLog,
+}
+
+/// What settles a call: the guest's id, the call that produced the answer, its value or error as JSON.
+pub(crate) type CallAnswer = (u32, String, Result<String, String>);
+
+#[derive(Clone)]
+pub(crate) struct PendingCall {
+    pub(crate) call_id: String,
+    pub(crate) tool: String,
+    pub(crate) at: Option<Position>,
+    /// The tool's name as the script wrote it.
+    pub(crate) path: String,
+    /// A JSON array. Empty if the run is not recorded.
+    pub(crate) args: String,
+    cancel: CancellationToken,
+    /// The tool calls a model, so that the call may take long.
+    slow: bool,
+    /// The script itself cancelled the call: it lost a race.
+    abandoned: bool,
+    /// What was done of the call before a person was asked about it.
+    asked: Option<SoFar>,
+    /// What the running call waits for.
+    waits: Vec<WaitsFor>,
+}
+
+impl PendingCall {
+    fn waits_for_person(&self) -> bool {
+        self.asked.is_some() || self.waits.contains(&WaitsFor::Person)
+    }
+
+    /// A record for a call of which nothing more is known.
+    fn record(self, status: CallStatus) -> CallRecord {
+        CallRecord {
+            id: self.call_id,
+            tool: self.tool,
+            status,
+            reused: false,
+            duration_ms: 0.0,
+            args_digest: String::new(),
+            line: self.at.map(|at| at.line),
+            error: None,
+        }
+    }
+}
+
+impl<'a> InFlightCalls<'a> {
+    pub(crate) fn new(context: &'a RunContext<'a>) -> Self {
+        let (report_to, reports) = unbounded_channel();
+        Self {
+            context,
+            batches: FuturesUnordered::new(),
+            reports,
+            report_to,
+            pending: HashMap::new(),
+            held: VecDeque::new(),
+            timers: BTreeSet::new(),
+            log: CallLog::default(),
+        }
+    }
+
+    /// Lets the guest compute while calls continue. Ends at a cancellation or at the deadline: the leash stops a guest
+    /// that computes; one that still waits for a free sandbox is given up after a grace period.
+    pub(crate) async fn while_computing<T>(
+        &mut self,
+        leash: &Leash,
+        deadline: Option<Instant>,
+        guest: impl Future<Output = Result<T, Fault>>,
+    ) -> Result<T, Fault> {
+        let context = self.context;
+        let overdue = sleep_until(deadline.map(|deadline| deadline + LEASH_GRACE));
+        let cancelled = async {
+            context.scope.cancel.cancelled().await;
+            leash.cut();
+            tokio::time::sleep(LEASH_GRACE).await;
+        };
+        let enter = async {
+            tokio::time::sleep(ENTRY_DELAY).await;
+            // A failure is reported before the script's first call.
+            let _ = context.enter();
+            std::future::pending::<()>().await;
+        };
+        tokio::pin!(guest, overdue, cancelled, enter);
+        loop {
+            tokio::select! {
+                biased;
+                done = &mut guest => return done,
+                () = &mut cancelled => return Err(Fault::Cancelled),
+                () = &mut overdue => return Err(Fault::Deadline),
+                () = &mut enter => {}
+                Some(()) = self.batches.next(), if !self.batches.is_empty() => {}
+            }
+        }
+    }
+
+    /// Takes the guest's requests. Its calls are submitted as one batch.
+    pub(crate) fn accept(&mut self, requests: Vec<Request>) -> Result<(), ScriptError> {
+        let calls = requests
+            .iter()
+            .filter(|request| matches!(request, Request::Call { .. }))
+            .count();
+        let max = self.context.limits.max_tool_calls;
+        if self.log.records.len() + calls > max as usize + MAX_REFUSALS {
+            let message =
+                format!("this script may make {max} tool calls, and went on when it was told so");
+            let code = ErrorCode::ToolBudgetExceededError;
+            return Err(ScriptError::new(code, Phase::Executing, message)
+                .suggest("do more with each call, or split the work into several scripts"));
+        }
+        let mut batch = Vec::new();
+        for request in requests {
+            match request {
+                Request::Call { id, path, args, at } => {
+                    let args = whole_unicode(&args);
+                    self.context.recorder().call(&path, &args);
+                    batch.push(self.add_call(id, path, &args, at));
+                }
+                Request::Sleep { id, ms } => {
+                    let wait = Duration::from_secs_f64((ms / 1000.0).clamp(0.0, 1e6));
+                    self.timers.insert((Instant::now() + wait, id));
+                }
+                Request::Cancel { id } => {
+                    self.remove_timer(id);
+                    if let Some(pending) = self.pending.get_mut(&id) {
+                        pending.abandoned = true;
+                        pending.cancel.cancel();
+                    }
+                }
+            }
+        }
+        // On replay the recording answers.
+        if !self.context.recorder().is_replaying() {
+            self.submit(batch);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn remove_timer(&mut self, id: u32) {
+        self.timers.retain(|(_, timer)| *timer != id);
+    }
+
+    fn submit(&mut self, batch: Vec<CallRequest>) {
+        if !batch.is_empty() {
+            let (orchestrator, scope) = (self.context.orchestrator, self.context.scope);
+            let batch = orchestrator.run_batch(scope, batch, self.report_to.clone());
+            self.batches.push(Box::pin(batch));
+        }
+    }
+
+    fn add_call(&mut self, id: u32, path: String, args: &str, at: Option<Position>) -> CallRequest {
+        let call_id = self.log.next_id();
+        // A call beyond the budget is refused whatever its arguments.
+        let refused = self.log.records.len() > self.context.limits.max_tool_calls as usize;
+        let list = arguments(if refused { "[]" } else { args });
+        let at = at.and_then(|at| self.context.compiled.locate(at));
+        let recorded = self.context.recorder().is_on();
+        let call = SuspendedCall {
+            id,
+            tool: self.context.tool_name(&path, &call_id),
+            call_id,
+            path,
+            args: if recorded { args } else { "" }.to_owned(),
+            at: at.map(|at| (at.line, at.column)),
+            abandoned: false,
+        };
+        self.add_pending(call, list)
+    }
+
+    fn add_pending(&mut self, call: SuspendedCall, args: Arguments) -> CallRequest {
+        let cancel = self.context.scope.cancel.child_token();
+        if call.abandoned {
+            cancel.cancel();
+        }
+        let request = CallRequest {
+            id: call.call_id.clone(),
+            tool: call.path.clone(),
+            args,
+            line: call.at.map(|(line, _)| line),
+            cancel: cancel.clone(),
+        };
+        let tool = self.context.orchestrator.registry().get(&call.path);
+        let pending = PendingCall {
+            slow: tool.is_some_and(|tool| tool.tool.takes_its_time()),
+            call_id: call.call_id,
+            tool: call.tool,
+            at: call.at.map(|(line, column)| Position { line, column }),
+            path: call.path,
+            args: call.args,
+            cancel,
+            abandoned: call.abandoned,
+            asked: None,
+            waits: Vec::new(),
+        };
+        self.pending.insert(call.id, pending);
+        request
+    }
+
+    /// The calls and timers as another process needs them to resume.
+    pub(crate) fn suspend(&self) -> SuspendedCalls {
+        let now = Instant::now();
+        let mut waiting: Vec<SuspendedCall> = self
+            .pending
+            .iter()
+            .map(|(id, pending)| SuspendedCall {
+                id: *id,
+                call_id: pending.call_id.clone(),
+                tool: pending.tool.clone(),
+                path: pending.path.clone(),
+                args: pending.args.clone(),
+                at: pending.at.map(|at| (at.line, at.column)),
+                abandoned: pending.abandoned,
+            })
+            .collect();
+        waiting.sort_by_key(|call| call_number(&call.call_id));
+        SuspendedCalls {
+            timers: self
+                .timers
+                .iter()
+                .map(|(at, id)| (*id, at.saturating_duration_since(now)))
+                .collect(),
+            waiting,
+            held: self.held.iter().cloned().collect(),
+            log: self.log.clone(),
+        }
+    }
+
+    /// Restores calls and timers. Calls that waited for a person are submitted again.
+    pub(crate) fn restore(&mut self, suspended: &SuspendedCalls) {
+        let now = Instant::now();
+        self.timers = suspended
+            .timers
+            .iter()
+            .map(|(id, left)| (now + *left, *id))
+            .collect();
+        self.held = suspended.held.iter().cloned().collect();
+        self.log = suspended.log.clone();
+        self.pending.clear();
+        let mut batch = Vec::new();
+        for call in &suspended.waiting {
+            batch.push(self.add_pending(call.clone(), arguments(&call.args)));
+        }
+        self.submit(batch);
+    }
+
+    /// Whether every pending call waits for a person and nothing was done of it yet.
+    pub(crate) fn none_at_work(&self) -> bool {
+        let untouched = |pending: &PendingCall| pending.asked == Some(SoFar::Nothing);
+        self.reports.is_empty() && self.pending.values().all(untouched)
+    }
+
+    /// Whether the run waits for people, and for nothing else but timers.
+    pub(crate) fn wait_for_people(&self) -> bool {
+        self.held.is_empty() && !self.pending.is_empty() && self.none_at_work()
+    }
+
+    /// Whether the clock is paused: every pending call waits for a person, perhaps in the middle of its work.
+    pub(crate) fn all_wait_for_person(&self) -> bool {
+        let mut pending = self.pending.values();
+        !self.pending.is_empty() && pending.all(PendingCall::waits_for_person)
+    }
+
+    /// Whether every pending call waits for a model or a person.
+    pub(crate) fn all_wait_for_model(&self) -> bool {
+        let waits = |pending: &PendingCall| {
+            pending.slow || pending.waits_for_person() || !pending.waits.is_empty()
+        };
+        !self.pending.is_empty() && self.pending.values().all(waits)
+    }
+
+    /// Whether nothing is in flight that could answer the guest.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.pending.is_empty() && self.timers.is_empty()
+    }
+
+    pub(crate) fn asked(&mut self, calls: &[String], so_far: Option<SoFar>) {
+        for pending in self.pending.values_mut() {
+            if calls.contains(&pending.call_id) {
+                pending.asked = so_far;
+            }
+        }
+    }
+
+    pub(crate) fn waits(&mut self, call_id: &str) -> Option<&mut Vec<WaitsFor>> {
+        let mut pending = self.pending.values_mut();
+        let call = pending.find(|pending| pending.call_id == call_id)?;
+        Some(&mut call.waits)
+    }
+
+    /// Logs a finished call and returns the guest's answer.
+    pub(crate) fn finished(&mut self, outcome: CallOutcome) -> Option<CallAnswer> {
+        let settles = |pending: &PendingCall| pending.call_id == outcome.settles;
+        let (id, _) = self.pending.iter().find(|(_, pending)| settles(pending))?;
+        let id = *id;
+        let pending = self.pending.remove(&id)?;
+        let record = outcome.record;
+        self.log.dispatched += u32::from(outcome.dispatched);
+        if outcome.stubborn {
+            self.log.did_not_stop(&record.id, &record.tool);
+        }
+        let answer = match outcome.result {
+            Ok(output) => {
+                let json = output.value.to_string();
+                self.log.keep_result(&record.id, &record.tool, &json);
+                Ok(json)
+            }
+            Err(mut failure) => {
+                failure.message = shortened(&failure.message, 2048);
+                let (tool, call) = (&record.tool, &record.id);
+                Err(error_facts(failure.code, &failure, tool, call, pending.at))
+            }
+        };
+        // The answer may come from a second attempt.
+        let call = record.id.clone();
+        self.log.record(record);
+        Some((id, call, answer))
+    }
+
+    /// Pending calls in the order they were made.
+    pub(crate) fn in_order(&self) -> Vec<PendingCall> {
+        let mut pending: Vec<PendingCall> = self.pending.values().cloned().collect();
+        pending.sort_by_key(|pending| call_number(&pending.call_id));
+        pending
+    }
+
+    /// Drops everything in flight; pending calls are logged with this status.
+    pub(crate) fn drop_pending(&mut self, status: CallStatus) {
+        self.batches.clear();
+        for pending in self.in_order() {
+            if status == CallStatus::OutcomeUnknown {
+                self.log.did_not_stop(&pending.call_id, &pending.tool);
+            }
+            self.log.record(pending.record(status));
+        }
+        self.pending.clear();
+        self.context.scope.end();
+    }
+
+    /// Describes a call that was pending at the end of the script, unless it finished or the script abandoned it.
+    pub(crate) fn describe_unfinished(&self, call: &PendingCall) -> Option<String> {
+        let stopped = matches!(
+            self.log.last(&call.call_id)?.status,
+            CallStatus::Aborted | CallStatus::NotStarted | CallStatus::OutcomeUnknown
+        );
+        if !stopped || call.abandoned {
+            return None;
+        }
+        let (id, tool) = (&call.call_id, camel_case(&call.tool));
+        let line = call.at.map(|at| format!(" in line {}", at.line));
+        let line = line.unwrap_or_default();
+        Some(format!(
+            "{id} (tools.{tool}{line}) was still running when the script ended"
+        ))
+    }
+}
+
+fn arguments(json: &str) -> Arguments {
+    match serde_json::from_str(json) {
+        Ok(Value::Array(list)) => Arguments::List(list),
+        _ => Arguments::List(Vec::new()),
+    }
+}

@@ -1,0 +1,88 @@
+//! Everything a script has said so far: logs, progress, shown parts, warnings and stored values.
+
+use std::collections::BTreeMap;
+
+use selvedge_protocol::{Limits, LogEntry, OutputPart};
+use serde::{Deserialize, Serialize};
+
+use crate::meter::{LogMeter, ProgressMeter};
+use crate::outcome::shortened;
+use crate::session::{Session, SessionView};
+
+/// Bytes a script may show with `text()`, `image()` and `audio()`.
+const MAX_OUTPUT_BYTES: usize = 16 << 20;
+/// Parts a script may show.
+const MAX_OUTPUT_PARTS: usize = 10_000;
+/// Calls of `notify()` and `yield_control()` a script may make.
+pub(crate) const MAX_NOTIFICATIONS: u32 = 50;
+/// Warnings kept.
+const MAX_WARNINGS: usize = 20;
+
+/// Output of a script, within its limits. Shared by the bridge, which the sandbox owns, and the run. Part of a
+/// suspended run's state.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct OutputBuffer {
+    pub(crate) logs: LogMeter,
+    pub(crate) progress: ProgressMeter,
+    pub(crate) output: Vec<OutputPart>,
+    warnings: Vec<String>,
+    pub(crate) session: SessionView,
+    pub(crate) last_approval: Option<String>,
+    /// Rejected promises without a handler, described.
+    pub(crate) rejections: BTreeMap<u32, String>,
+    output_bytes: usize,
+    notified: u32,
+}
+
+impl OutputBuffer {
+    pub(crate) fn new(limits: &Limits, session: &Session) -> Self {
+        Self {
+            logs: LogMeter::new(limits),
+            progress: ProgressMeter::new(limits),
+            output: Vec::new(),
+            warnings: Vec::new(),
+            session: session.view(),
+            last_approval: None,
+            rejections: BTreeMap::new(),
+            output_bytes: 0,
+            notified: 0,
+        }
+    }
+
+    /// Counts a notification; returns whether it is within the limit.
+    pub(crate) fn may_notify(&mut self) -> bool {
+        self.notified += 1;
+        self.notified <= MAX_NOTIFICATIONS
+    }
+
+    pub(crate) fn warn(&mut self, warning: impl Into<String>) {
+        if self.warnings.len() < MAX_WARNINGS {
+            self.warnings.push(shortened(&warning.into(), 2048));
+        }
+    }
+
+    /// Adds a part; fails with a message if there is no room.
+    pub(crate) fn show(&mut self, part: OutputPart) -> Result<(), String> {
+        let bytes = match &part {
+            OutputPart::Text { text } => text.len(),
+            OutputPart::Image { data, .. } | OutputPart::Audio { data, .. } => data.len(),
+        };
+        if self.output_bytes + bytes > MAX_OUTPUT_BYTES || self.output.len() >= MAX_OUTPUT_PARTS {
+            let megabytes = MAX_OUTPUT_BYTES >> 20;
+            return Err(format!("a script may show {megabytes} MB in all"));
+        }
+        self.output_bytes += bytes;
+        self.output.push(part);
+        Ok(())
+    }
+
+    /// Takes the logs and warnings.
+    pub(crate) fn finish(&mut self) -> (Vec<LogEntry>, Vec<String>) {
+        for description in std::mem::take(&mut self.rejections).into_values() {
+            self.warn(format!("a promise failed and {description}"));
+        }
+        let (logs, dropped) = self.logs.finish();
+        self.warnings.extend(dropped);
+        (logs, std::mem::take(&mut self.warnings))
+    }
+}

@@ -1,0 +1,264 @@
+//! Answers a script's calls from a recording.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use selvedge_protocol::{CallError, CallRecord, CallStatus, ErrorCode, Phase, ScriptError};
+use serde_json::json;
+
+use crate::call_log::call_number;
+use crate::in_flight::{InFlightCalls, PendingCall};
+use crate::outcome::shortened;
+use crate::recording::{HostInput, Recording};
+use crate::run::{Answer, Wake};
+
+/// Why a call fails that is made to.
+const MADE_TO_FAIL: &str = "it is made to fail in this replay";
+
+/// The calls of a recorded run.
+#[derive(Default)]
+pub(crate) struct RecordedCalls {
+    /// Returned values by call, as JSON.
+    pub(crate) values: HashMap<String, String>,
+    pub(crate) records: Vec<CallRecord>,
+    /// A call that is made to fail.
+    pub(crate) fail: Option<String>,
+    /// Is told of each call.
+    pub(crate) watch: Option<Watch>,
+    /// Recorded calls that have answered since the script may deviate from the recording.
+    used: Mutex<HashSet<String>>,
+    /// Whether the call in `fail` has failed.
+    failed: AtomicBool,
+}
+
+/// Observes the calls of a replay.
+pub type Watch = Box<dyn Fn(&Step<'_>) + Send + Sync>;
+
+/// A call of a replay, as it is answered.
+#[derive(Debug)]
+pub struct Step<'a> {
+    /// The call's id.
+    pub call_id: &'a str,
+    /// The tool as the script names it.
+    pub tool: &'a str,
+    /// The arguments, as a JSON array.
+    pub args: &'a str,
+    /// The value or the error, as JSON.
+    pub answer: Result<&'a str, &'a str>,
+}
+
+impl RecordedCalls {
+    pub(crate) fn new(
+        values: impl Iterator<Item = (String, String)>,
+        records: Vec<CallRecord>,
+    ) -> Self {
+        Self {
+            values: values.collect(),
+            records,
+            ..Self::default()
+        }
+    }
+
+    /// An error if the call that was to fail was never answered.
+    pub(crate) fn unmet(&self) -> Option<ScriptError> {
+        let fail = self.fail.as_ref()?;
+        let failed = self.failed.load(Ordering::Relaxed);
+        (!failed).then(|| {
+            diverged(&format!(
+                "{fail} was never answered, so it cannot fail either"
+            ))
+        })
+    }
+
+    /// The first recorded answer not used yet that fits a pending call: the guest's id, the recorded call, its error.
+    fn take_match(
+        &self,
+        recording: &Recording,
+        pending: &HashMap<u32, PendingCall>,
+    ) -> Option<(u32, String, Option<String>)> {
+        let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
+        let made: Vec<(&str, &str)> = recording
+            .inputs
+            .iter()
+            .filter_map(|input| match input {
+                HostInput::Call { path, args } => Some((path.as_str(), args.as_str())),
+                _ => None,
+            })
+            .collect();
+        let found = recording.inputs.iter().find_map(|input| {
+            let HostInput::Settled { call, error, .. } = input else {
+                return None;
+            };
+            if used.contains(call) {
+                return None;
+            }
+            let (path, args) = made.get(call_number(call).checked_sub(1)?)?;
+            let same = |pending: &PendingCall| pending.path == *path && pending.args == *args;
+            // Of several equal calls, the one that was made first.
+            let equal = pending.iter().filter(|(_, pending)| same(pending));
+            let (id, _) = equal.min_by_key(|(_, pending)| call_number(&pending.call_id))?;
+            Some((*id, call.clone(), error.clone()))
+        });
+        used.extend(found.iter().map(|(_, call, _)| call.clone()));
+        found
+    }
+
+    /// The record of a call that is made to fail.
+    fn failure(&self, pending: &PendingCall) -> CallRecord {
+        let recorded = self
+            .records
+            .iter()
+            .find(|record| record.id == pending.call_id);
+        CallRecord {
+            id: pending.call_id.clone(),
+            tool: pending.tool.clone(),
+            status: CallStatus::Failed,
+            reused: false,
+            duration_ms: 0.0,
+            args_digest: recorded
+                .map(|record| record.args_digest.clone())
+                .unwrap_or_default(),
+            line: pending.at.map(|at| at.line),
+            error: Some(CallError {
+                code: ErrorCode::ToolExecutionError,
+                message: MADE_TO_FAIL.into(),
+            }),
+        }
+    }
+}
+
+impl InFlightCalls<'_> {
+    /// The next answer from the recording.
+    pub(crate) fn replay_next(&mut self, recorded: &RecordedCalls) -> Result<Wake, ScriptError> {
+        if self.context.recorder().is_what_if() {
+            return self.replay_what_if(recorded);
+        }
+        let input = self.context.recorder().next();
+        if let Some(divergence) = self.context.recorder().take_divergence() {
+            return Err(diverged(&divergence));
+        }
+        match input {
+            None => Ok(Wake::RecordingEnded),
+            Some(HostInput::TimerFired { id }) => {
+                self.remove_timer(id);
+                Ok(Wake::Answer(Answer::Timer(id)))
+            }
+            Some(HostInput::Settled { id, call, error }) => {
+                let Some(pending) = self.pending.remove(&id) else {
+                    return Err(diverged(&format!(
+                        "{call} was answered, which the script has not made"
+                    )));
+                };
+                self.answer(recorded, id, &pending, &call, error)
+            }
+            Some(_) => Err(diverged("it waits, and had gone on")),
+        }
+    }
+
+    /// After the call that was made to fail: calls that equal recorded ones get the recorded answers.
+    fn replay_what_if(&mut self, recorded: &RecordedCalls) -> Result<Wake, ScriptError> {
+        let found = recorded.take_match(&self.context.recorder().recording, &self.pending);
+        if let Some((id, call, error)) = found
+            && let Some(pending) = self.pending.remove(&id)
+        {
+            return self.answer(recorded, id, &pending, &call, error);
+        }
+        if let Some((_, id)) = self.timers.pop_first() {
+            return Ok(Wake::Answer(Answer::Timer(id)));
+        }
+        Err(match self.in_order().first() {
+            Some(pending) => diverged(&format!(
+                "it goes on to call {} with {}, and nobody recorded what that would come to",
+                pending.path,
+                shortened(&pending.args, 200)
+            )),
+            None => diverged("it waits for something that was not recorded"),
+        })
+    }
+
+    fn answer(
+        &mut self,
+        recorded: &RecordedCalls,
+        id: u32,
+        pending: &PendingCall,
+        call: &str,
+        error: Option<String>,
+    ) -> Result<Wake, ScriptError> {
+        let to_fail = |fail: &str| call_number(fail) == call_number(&pending.call_id);
+        let fails =
+            recorded.fail.as_deref().is_some_and(to_fail) && !self.context.recorder().is_what_if();
+        let answer = match error {
+            _ if fails => Err(self.fail(recorded, pending)),
+            Some(error) => Err(error),
+            None => match recorded.values.get(call) {
+                Some(value) => Ok(value.clone()),
+                None => return Err(diverged(&format!("what {call} returned was not recorded"))),
+            },
+        };
+        if let Some(watch) = &recorded.watch {
+            watch(&Step {
+                call_id: &pending.call_id,
+                tool: &pending.path,
+                args: &pending.args,
+                answer: answer.as_deref().map_err(String::as_str),
+            });
+        }
+        match fails {
+            true => self.log.record(recorded.failure(pending)),
+            false => self.copy_records(recorded, call, &pending.call_id),
+        }
+        if let Ok(value) = &answer {
+            self.log.keep_result(&pending.call_id, &pending.tool, value);
+        }
+        let answer = (id, pending.call_id.clone(), answer);
+        Ok(Wake::Answer(Answer::Call(answer)))
+    }
+
+    /// Makes a call fail. From here on the script may deviate from the recording.
+    fn fail(&mut self, recorded: &RecordedCalls, pending: &PendingCall) -> String {
+        recorded.failed.store(true, Ordering::Relaxed);
+        self.context.recorder().start_what_if();
+        // Calls settled before are used up. The recorded answer of this call is not: it answers a retry.
+        let mut used = recorded.used.lock().unwrap_or_else(PoisonError::into_inner);
+        used.extend(self.log.iter().map(|record| record.id.clone()));
+        json!({
+            "name": "ToolExecutionError", "code": "ToolExecutionError", "toolName": pending.tool,
+            "callId": pending.call_id, "retryable": false, "message": MADE_TO_FAIL,
+            "at": pending.at.map(|at| format!("{}:{}", at.line, at.column)),
+        })
+        .to_string()
+    }
+
+    /// Ends pending calls as they ended in the recorded run, and returns them.
+    pub(crate) fn end_as_recorded(&mut self, recorded: &RecordedCalls) -> Vec<PendingCall> {
+        let pending = self.in_order();
+        self.pending.clear();
+        for call in &pending {
+            self.copy_records(recorded, &call.call_id, &call.call_id);
+        }
+        self.context.scope.end();
+        pending
+    }
+
+    fn copy_records(&mut self, recorded: &RecordedCalls, call: &str, to: &str) {
+        let from = call_number(call);
+        let records = recorded.records.iter();
+        for record in records.filter(|record| call_number(&record.id) == from) {
+            let id = record.id.replacen(&format!("tool_{from}"), to, 1);
+            self.log.record(CallRecord {
+                id,
+                ..record.clone()
+            });
+        }
+    }
+}
+
+pub(crate) fn diverged(description: &str) -> ScriptError {
+    ScriptError::new(
+        ErrorCode::ReplayDivergenceError,
+        Phase::Executing,
+        format!("the replay left what was recorded: {description}"),
+    )
+    .suggest("the script, the recording or the engine is not the one it was recorded with")
+}

@@ -1,0 +1,319 @@
+//! Record and replay of everything a script receives from its host.
+//!
+//! A script is a deterministic function of its inputs: the clock, its host's replies, and the order in which calls and
+//! timers are settled. [`Recorder`] writes these inputs to a [`Recording`] while a script runs and feeds them back on
+//! replay. Values returned by calls are stored by the ledger; the recording names the call only.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use selvedge_protocol::Limits;
+use serde::{Deserialize, Serialize};
+
+use crate::outcome::shortened;
+
+/// Approximate size limit of a recording. A longer run cannot be replayed.
+const MAX_BYTES: usize = 8 << 20;
+
+/// All inputs of a run, in order.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Recording {
+    /// Limits the script ran under.
+    pub(crate) limits: Limits,
+    pub(crate) timeout: Duration,
+    #[serde(rename = "told")]
+    pub(crate) inputs: Vec<HostInput>,
+    /// Set when the run had more inputs than a recording holds.
+    #[serde(rename = "cut", default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) truncated: bool,
+    #[serde(skip)]
+    bytes: usize,
+}
+
+/// One entry of a recording. Serialized names are short because there are many entries.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) enum HostInput {
+    /// Milliseconds since 1970, and how many consecutive reads of the clock returned them.
+    #[serde(rename = "now")]
+    Now(i64, u32),
+    /// The host's reply to a message.
+    #[serde(rename = "ask")]
+    Reply {
+        #[serde(rename = "on")]
+        channel: String,
+        text: String,
+        reply: Option<String>,
+    },
+    /// A call the script made.
+    #[serde(rename = "call")]
+    Call { path: String, args: String },
+    /// A call was settled, with the value in the ledger or with this error.
+    #[serde(rename = "done")]
+    Settled {
+        id: u32,
+        call: String,
+        error: Option<String>,
+    },
+    /// A timer fired.
+    #[serde(rename = "ring")]
+    TimerFired { id: u32 },
+}
+
+impl Recording {
+    pub(crate) fn new(limits: &Limits, timeout: Duration) -> Self {
+        Self {
+            limits: limits.clone(),
+            timeout,
+            ..Self::default()
+        }
+    }
+}
+
+impl HostInput {
+    fn bytes(&self) -> usize {
+        let length = |text: &Option<String>| text.as_ref().map_or(0, String::len);
+        32 + match self {
+            Self::Now(..) | Self::TimerFired { .. } => 0,
+            Self::Reply {
+                channel,
+                text,
+                reply,
+            } => channel.len() + text.len() + length(reply),
+            Self::Call { path, args } => path.len() + args.len(),
+            Self::Settled { call, error, .. } => call.len() + length(error),
+        }
+    }
+}
+
+/// Writes a recording, or replays one.
+#[derive(Debug, Default)]
+pub(crate) struct Recorder {
+    pub(crate) recording: Recording,
+    mode: Mode,
+}
+
+#[derive(Debug, Default)]
+enum Mode {
+    #[default]
+    Off,
+    Recording,
+    Replaying(Position),
+}
+
+/// Position of a replay.
+#[derive(Debug, Default)]
+struct Position {
+    /// Index of the next input.
+    next: usize,
+    /// Clock reads already served from that input.
+    reads: u32,
+    /// The first thing the script did that is not in the recording.
+    divergence: Option<String>,
+    /// Whether the script may deviate from the recording, because one of its calls is made to fail.
+    what_if: bool,
+    /// The time last returned.
+    now: i64,
+}
+
+impl Position {
+    fn diverge(&mut self, description: impl FnOnce() -> String) {
+        self.divergence.get_or_insert_with(description);
+    }
+}
+
+impl Recorder {
+    /// Appends to a recording.
+    pub(crate) fn recording(recording: Recording) -> Self {
+        let bytes = recording.inputs.iter().map(HostInput::bytes).sum();
+        Self {
+            recording: Recording { bytes, ..recording },
+            mode: Mode::Recording,
+        }
+    }
+
+    /// Replays a recording from its beginning.
+    pub(crate) fn replaying(recording: Recording) -> Self {
+        Self {
+            mode: Mode::Replaying(Position::default()),
+            ..Self::recording(recording)
+        }
+    }
+
+    pub(crate) fn is_replaying(&self) -> bool {
+        matches!(self.mode, Mode::Replaying(_))
+    }
+
+    pub(crate) fn is_on(&self) -> bool {
+        !matches!(self.mode, Mode::Off)
+    }
+
+    /// Ends the replay: further inputs are appended to the recording.
+    pub(crate) fn record_from_here(&mut self) {
+        self.mode = Mode::Recording;
+    }
+
+    /// Lets the script deviate from the recording from here on.
+    pub(crate) fn start_what_if(&mut self) {
+        if let Mode::Replaying(position) = &mut self.mode {
+            position.what_if = true;
+        }
+    }
+
+    /// Whether the script may deviate from the recording.
+    pub(crate) fn is_what_if(&self) -> bool {
+        matches!(&self.mode, Mode::Replaying(position) if position.what_if)
+    }
+
+    /// Takes the first thing the script did that is not in the recording.
+    pub(crate) fn take_divergence(&mut self) -> Option<String> {
+        match &mut self.mode {
+            Mode::Replaying(position) => position.divergence.take(),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn write(&mut self, input: HostInput) {
+        if !matches!(self.mode, Mode::Recording) || self.recording.truncated {
+            return;
+        }
+        self.recording.bytes += input.bytes();
+        if self.recording.bytes > MAX_BYTES {
+            self.recording.truncated = true;
+            return;
+        }
+        self.recording.inputs.push(input);
+    }
+
+    /// The script's clock, in whole milliseconds.
+    pub(crate) fn now(&mut self) -> i64 {
+        let Mode::Replaying(position) = &mut self.mode else {
+            let now = SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .map_or(0, |since| since.as_millis() as i64);
+            match self.recording.inputs.last_mut() {
+                Some(HostInput::Now(last, reads)) if *last == now => {
+                    *reads = reads.saturating_add(1);
+                }
+                _ => self.write(HostInput::Now(now, 1)),
+            }
+            return now;
+        };
+        match self.recording.inputs.get(position.next) {
+            Some(HostInput::Now(now, reads)) => {
+                position.reads += 1;
+                position.now = *now;
+                if position.reads >= *reads {
+                    position.next += 1;
+                    position.reads = 0;
+                }
+                return *now;
+            }
+            Some(_) if !position.what_if => {
+                position.diverge(|| "it looked at the clock, which it had not done".to_owned());
+            }
+            _ => {}
+        }
+        // Outside the recording the clock still advances, so that a script that polls it ends.
+        position.now = position.now.saturating_add(1);
+        position.now
+    }
+
+    /// The recorded reply on replay. The outer `None` means that the host must reply now.
+    pub(crate) fn reply(&mut self, channel: &str, text: &str) -> Option<Option<String>> {
+        let Mode::Replaying(position) = &mut self.mode else {
+            return None;
+        };
+        let same = |input: &HostInput| match input {
+            HostInput::Reply {
+                channel: on,
+                text: question,
+                reply,
+            } if on == channel && question == text => Some(reply.clone()),
+            _ => None,
+        };
+        let inputs = &self.recording.inputs;
+        let recorded = match position.what_if {
+            true => inputs.iter().find_map(same),
+            false => inputs.get(position.next).and_then(same),
+        };
+        if position.what_if {
+            return Some(recorded.unwrap_or_else(|| unrecorded(channel)));
+        }
+        match recorded {
+            Some(_) => position.next += 1,
+            None if position.next < inputs.len() => {
+                position
+                    .diverge(|| format!("it asked for `{channel}` {text}, which it had not done"));
+            }
+            None => {}
+        }
+        Some(recorded.unwrap_or_else(|| unrecorded(channel)))
+    }
+
+    pub(crate) fn write_reply(&mut self, channel: &str, text: &str, reply: &Option<String>) {
+        if matches!(self.mode, Mode::Recording) {
+            self.write(HostInput::Reply {
+                channel: channel.to_owned(),
+                text: text.to_owned(),
+                reply: reply.clone(),
+            });
+        }
+    }
+
+    /// Records a call, or checks on replay that it is the recorded one.
+    pub(crate) fn call(&mut self, path: &str, args: &str) {
+        let Mode::Replaying(position) = &mut self.mode else {
+            if matches!(self.mode, Mode::Recording) {
+                self.write(HostInput::Call {
+                    path: path.to_owned(),
+                    args: args.to_owned(),
+                });
+            }
+            return;
+        };
+        if position.what_if {
+            return;
+        }
+        match self.recording.inputs.get(position.next) {
+            // The run was stopped here; the call stays unanswered.
+            None => {}
+            Some(HostInput::Call {
+                path: recorded,
+                args: then,
+            }) if recorded == path => {
+                if then == args || then.contains(REDACTED) {
+                    position.next += 1;
+                    return;
+                }
+                position.diverge(|| {
+                    let (args, then) = (shortened(args, 120), shortened(then, 120));
+                    format!("it calls {path} with {args}, and had called it with {then}")
+                });
+            }
+            Some(HostInput::Call { path: recorded, .. }) => {
+                position.diverge(|| format!("it calls {path}, and had called {recorded}"));
+            }
+            Some(_) => position.diverge(|| format!("it calls {path}, which it had not done")),
+        }
+    }
+
+    /// The next settled call or fired timer of a replay.
+    pub(crate) fn next(&mut self) -> Option<HostInput> {
+        let Mode::Replaying(position) = &mut self.mode else {
+            return None;
+        };
+        let input = self.recording.inputs.get(position.next)?.clone();
+        match input {
+            HostInput::Settled { .. } | HostInput::TimerFired { .. } => position.next += 1,
+            _ => position.diverge(|| "it waits, and had gone on".to_owned()),
+        }
+        Some(input)
+    }
+}
+
+/// The reply to a message that is not in the recording.
+fn unrecorded(channel: &str) -> Option<String> {
+    (channel == "resolve").then(|| "tool".to_owned())
+}
+
+/// Replaces secrets in an exported recording.
+const REDACTED: &str = "[redacted]";

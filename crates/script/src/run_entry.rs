@@ -1,0 +1,81 @@
+//! A run's entry in the ledger, written before the script has any effect outside the sandbox.
+//!
+//! A script that only computes has no effect: its start and its end are one write. Any other run is entered before its
+//! first call, before it first waits, and when it computes for longer than [`ENTRY_DELAY`].
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use selvedge_protocol::{
+    ErrorCode, Ledger, LedgerError, Phase, RunStart, ScriptError, ScriptToolCallOutput,
+};
+
+/// How long a script may compute before its run is entered in the ledger.
+pub(crate) const ENTRY_DELAY: Duration = Duration::from_millis(20);
+
+pub(crate) struct RunEntry<'a> {
+    ledger: &'a Arc<dyn Ledger>,
+    start: RunStart<'a>,
+    state: Mutex<EntryState>,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum EntryState {
+    Missing,
+    Written,
+    /// Another run already continues the run this one wants to resume.
+    Refused,
+}
+
+impl<'a> RunEntry<'a> {
+    pub(crate) fn new(ledger: &'a Arc<dyn Ledger>, start: RunStart<'a>) -> Self {
+        Self {
+            ledger,
+            start,
+            state: Mutex::new(EntryState::Missing),
+        }
+    }
+
+    /// Writes the entry unless it is written.
+    pub(crate) fn write(&self) -> Result<(), ScriptError> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if *state == EntryState::Written {
+            return Ok(());
+        }
+        let Err(error) = self.ledger.begin(&self.start) else {
+            *state = EntryState::Written;
+            return Ok(());
+        };
+        if let LedgerError::AlreadyResumed { by, .. } = &error {
+            *state = EntryState::Refused;
+            let message = format!("nothing was done: {error}");
+            return Err(ScriptError::new(
+                ErrorCode::ScriptRejectedError,
+                Phase::Executing,
+                message,
+            )
+            .suggest(format!("resume {by} when it has ended")));
+        }
+        let message = format!(
+            "the script was stopped before it did anything, because that it runs could not be written down: {error}"
+        );
+        Err(ScriptError::new(
+            ErrorCode::HarnessInternalError,
+            Phase::Executing,
+            message,
+        ))
+    }
+
+    /// Writes the end of the run, and its start if that is missing.
+    pub(crate) fn end(
+        &self,
+        output: &ScriptToolCallOutput,
+        recording: Option<&[u8]>,
+    ) -> Result<(), LedgerError> {
+        match *self.state.lock().unwrap_or_else(PoisonError::into_inner) {
+            EntryState::Refused => Ok(()),
+            EntryState::Written => self.ledger.end(output, recording),
+            EntryState::Missing => self.ledger.begin_and_end(&self.start, output, recording),
+        }
+    }
+}

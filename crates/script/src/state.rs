@@ -1,0 +1,146 @@
+//! The states of a run, and the only place where they change.
+
+use selvedge_protocol::ScriptError;
+
+/// State of a run that has not ended.
+///
+/// ```text
+/// Running ─────saved────► WaitingForPerson ──deferred──► Suspended
+///    │ ▲ ◄────progress────────┘                           │  ▲
+///    │ └─progress── Unsaved ◄─save failed─ (Running)  progress  saved
+///    │                                                    ▼  │
+///    └───────────────────deferred───────────────────► Suspending
+/// ```
+///
+/// "Progress" is an answer to a question, or the guest continuing; it makes a saved snapshot obsolete. Every state
+/// becomes `TakenOver` if the ledger reports that another process resumed the run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RunState {
+    /// The guest computes, or calls and timers are in flight.
+    Running,
+    /// Every pending call waits for a person, and the ledger has a snapshot: another process can resume the run.
+    WaitingForPerson,
+    /// Every pending call waits for a person, but no snapshot could be saved. Only this process can continue.
+    Unsaved,
+    /// A question will be answered later. The run is suspended as soon as every pending call waits for a person.
+    Suspending,
+    /// As `Suspending`, and the ledger has a snapshot.
+    Suspended,
+    /// Another process resumed the run. Nothing more may be done here.
+    TakenOver,
+}
+
+impl RunState {
+    /// Whether the ledger has a snapshot of the run as it is.
+    pub(crate) fn has_snapshot(self) -> bool {
+        matches!(self, Self::WaitingForPerson | Self::Suspended)
+    }
+
+    /// Whether a snapshot is to be saved once every pending call waits for a person.
+    pub(crate) fn wants_snapshot(self) -> bool {
+        matches!(self, Self::Running | Self::Suspending)
+    }
+
+    /// Whether the guest may only continue after this process has claimed the run.
+    pub(crate) fn needs_claim(self) -> bool {
+        matches!(
+            self,
+            Self::WaitingForPerson | Self::Unsaved | Self::Suspended
+        )
+    }
+
+    pub(crate) fn answer_deferred(&mut self) {
+        *self = match *self {
+            Self::Running | Self::Unsaved | Self::Suspending => Self::Suspending,
+            Self::WaitingForPerson | Self::Suspended => Self::Suspended,
+            Self::TakenOver => Self::TakenOver,
+        };
+    }
+
+    /// A question was answered, or the guest continues.
+    pub(crate) fn progress(&mut self) {
+        *self = match *self {
+            Self::WaitingForPerson | Self::Unsaved => Self::Running,
+            Self::Suspended => Self::Suspending,
+            other => other,
+        };
+    }
+
+    pub(crate) fn snapshot_saved(&mut self) {
+        *self = match *self {
+            Self::Running | Self::WaitingForPerson | Self::Unsaved => Self::WaitingForPerson,
+            Self::Suspending | Self::Suspended => Self::Suspended,
+            Self::TakenOver => Self::TakenOver,
+        };
+    }
+
+    pub(crate) fn snapshot_failed(&mut self) {
+        if *self == Self::Running {
+            *self = Self::Unsaved;
+        }
+    }
+
+    pub(crate) fn taken_over(&mut self) -> RunEnd {
+        *self = Self::TakenOver;
+        RunEnd::TakenOver
+    }
+}
+
+/// How a run ended in this process.
+#[derive(Debug)]
+pub(crate) enum RunEnd {
+    /// The script returned this JSON, if anything.
+    Returned(Option<String>),
+    /// The script failed or was stopped.
+    Failed(ScriptError),
+    /// A snapshot is saved; the run can be resumed.
+    Suspended,
+    /// Another process resumed the run.
+    TakenOver,
+    /// The recording ended while the script waited: on replay, the point where the recorded run was stopped.
+    RecordingEnded,
+}
+
+impl From<ScriptError> for RunEnd {
+    fn from(error: ScriptError) -> Self {
+        Self::Failed(error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::RunState::{self, *};
+
+    fn after(mut state: RunState, change: impl Fn(&mut RunState)) -> RunState {
+        change(&mut state);
+        state
+    }
+
+    #[test]
+    fn progress_makes_a_snapshot_obsolete() {
+        for (before, then) in [
+            (WaitingForPerson, Running),
+            (Unsaved, Running),
+            (Suspended, Suspending),
+            (Running, Running),
+            (TakenOver, TakenOver),
+        ] {
+            let state = after(before, RunState::progress);
+            assert_eq!(state, then, "{before:?}");
+            assert!(!state.has_snapshot());
+        }
+    }
+
+    #[test]
+    fn a_deferred_answer_suspends_only_what_is_saved() {
+        assert_eq!(
+            after(WaitingForPerson, RunState::answer_deferred),
+            Suspended
+        );
+        for before in [Running, Unsaved] {
+            assert_eq!(after(before, RunState::answer_deferred), Suspending);
+        }
+        assert_eq!(after(Suspending, RunState::snapshot_saved), Suspended);
+        assert_eq!(after(Suspending, RunState::snapshot_failed), Suspending);
+    }
+}
