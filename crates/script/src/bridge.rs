@@ -2,10 +2,11 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use selvedge_protocol::{ErrorCode, Event, LogLevel, OutputPart};
+use selvedge_protocol::{Event, LogLevel, OutputPart};
 use selvedge_sandbox::{Host, Position};
 use selvedge_tools::{
-    DecisionError, Found, Means, Orchestrator, ResumeDecision, SPAWN, Scope, Tasks, declarations,
+    CallFailure, DecisionError, Found, Means, Orchestrator, ResumeDecision, SPAWN, Scope, Tasks,
+    declarations,
 };
 use serde_json::{Value, json};
 
@@ -94,7 +95,7 @@ impl Bridge {
                 .load(&serde_json::from_str::<String>(text).ok()?)
             {
                 Ok(value) => value,
-                Err(message) => Some(thrown(&json!({"name": "Error", "message": message}))),
+                Err(message) => Some(thrown("Error", &message)),
             },
             _ => None,
         }
@@ -167,13 +168,7 @@ impl Bridge {
             Found::Nothing(_) if self.compiled.probed.iter().any(|name| name == path) => {
                 "absent".to_owned()
             }
-            Found::Nothing(_) => {
-                let failure = self.orchestrator.not_found(path);
-                thrown(&json!({
-                    "name": failure.code, "code": failure.code, "message": failure.message, "toolName": path,
-                    "retryable": failure.retryable, "suggestions": failure.suggestions,
-                }))
-            }
+            Found::Nothing(_) => thrown_failure(&self.orchestrator.not_found(path), path),
         }
     }
 
@@ -181,14 +176,10 @@ impl Bridge {
     fn spawn(&self, text: &str) -> String {
         let list: Vec<Value> = serde_json::from_str(text).unwrap_or_default();
         let Some((tasks, means)) = &self.tasks else {
-            return thrown(&json!({"name": "Error", "message": "no task can be started here"}));
+            return thrown("Error", "no task can be started here");
         };
-        tasks.start_as_written(list, &self.scope, means.clone()).unwrap_or_else(|failure| {
-            thrown(&json!({
-                "name": failure.code, "code": failure.code, "message": failure.message, "toolName": SPAWN,
-                "retryable": failure.retryable, "suggestions": failure.suggestions, "metadata": failure.metadata,
-            }))
-        })
+        let started = tasks.start_as_written(list, &self.scope, means.clone());
+        started.unwrap_or_else(|failure| thrown_failure(&failure, SPAWN))
     }
 
     /// `resume.repeat(callId)` and `resume.skip(callId, value)`.
@@ -201,9 +192,7 @@ impl Bridge {
             Some(prior) => prior.decide(id, decision),
             None => Err(DecisionError::NotResumed(id.chars().take(80).collect())),
         };
-        let error = decided.err()?;
-        let message = error.to_string();
-        Some(thrown(&json!({"name": "RangeError", "message": message})))
+        Some(thrown("RangeError", &decided.err()?.to_string()))
     }
 
     fn catalogue(&self) -> String {
@@ -282,13 +271,11 @@ impl Bridge {
 
     fn notify(&self, text: &str) -> Option<String> {
         if text.is_empty() {
-            return Some(thrown(
-                &json!({"name": "TypeError", "message": "notify needs something to say"}),
-            ));
+            return Some(thrown("TypeError", "notify needs something to say"));
         }
         if !self.output().may_notify() {
             let message = format!("a script may notify {MAX_NOTIFICATIONS} times");
-            return Some(thrown(&json!({"name": "RangeError", "message": message})));
+            return Some(thrown("RangeError", &message));
         }
         let message = shortened(text, 4096);
         self.scope.events.emit(Event::Notify {
@@ -302,50 +289,40 @@ impl Bridge {
         let (key, json) = text.split_once('\n')?;
         let key: String = serde_json::from_str(key).ok()?;
         let stored = self.output().session.store(&key, json);
-        stored
-            .err()
-            .map(|message| thrown(&json!({"name": "RangeError", "message": message})))
+        stored.err().map(|message| thrown("RangeError", &message))
     }
 
     fn show(&self, part: OutputPart) -> Option<String> {
         let shown = self.output().show(part);
-        shown
-            .err()
-            .map(|message| thrown(&json!({"name": "RangeError", "message": message})))
+        shown.err().map(|message| thrown("RangeError", &message))
     }
 
     /// `image(x)` and `audio(x)` take a `data:` URL or a content block as MCP tools return them.
     fn media(&self, kind: &str, text: &str) -> Option<String> {
-        let refuse =
-            |message: String| Some(thrown(&json!({"name": "TypeError", "message": message})));
+        let refuse = |message: String| Some(thrown("TypeError", &message));
         let args: Vec<Value> = serde_json::from_str(text).unwrap_or_default();
         let given = args.into_iter().next().unwrap_or(Value::Null);
+        let field = |name: &str| given.get(name).and_then(Value::as_str);
         let (data, mime) = match &given {
             Value::String(url) => match url
                 .strip_prefix("data:")
                 .and_then(|rest| rest.split_once(";base64,"))
             {
-                Some((mime, data)) => (data.to_owned(), mime.to_owned()),
+                Some((mime, data)) => (data, mime),
                 None => {
                     return refuse(format!(
                         "{kind}() takes a base64 data: URL or a content block, not a link"
                     ));
                 }
             },
-            Value::Object(block) => {
-                let field = |name: &str| block.get(name).and_then(Value::as_str).map(str::to_owned);
-                match (
-                    field("data"),
-                    field("mimeType").or_else(|| field("mime_type")),
-                ) {
-                    (Some(data), Some(mime)) => (data, mime),
-                    _ => {
-                        return refuse(format!(
-                            "{kind}() takes a content block with `data` and `mimeType`"
-                        ));
-                    }
+            Value::Object(_) => match (field("data"), field("mimeType").or(field("mime_type"))) {
+                (Some(data), Some(mime)) => (data, mime),
+                _ => {
+                    return refuse(format!(
+                        "{kind}() takes a content block with `data` and `mimeType`"
+                    ));
                 }
-            }
+            },
             _ => {
                 return refuse(format!(
                     "{kind}() takes a base64 data: URL or a content block"
@@ -355,38 +332,42 @@ impl Bridge {
         if !mime.starts_with(&format!("{kind}/")) {
             return refuse(format!("{kind}() was given {mime}"));
         }
+        let (data, mime_type) = (data.to_owned(), mime.to_owned());
         self.show(match kind {
-            "image" => OutputPart::Image {
-                data,
-                mime_type: mime,
-            },
-            _ => OutputPart::Audio {
-                data,
-                mime_type: mime,
-            },
+            "image" => OutputPart::Image { data, mime_type },
+            _ => OutputPart::Audio { data, mime_type },
         })
     }
 }
 
 /// An error reply: the sandbox throws it where the script asked.
-fn thrown(facts: &Value) -> String {
+fn thrown(name: &str, message: &str) -> String {
+    format!("!{}", json!({"name": name, "message": message}))
+}
+
+/// An error reply for a tool that cannot be used.
+fn thrown_failure(failure: &CallFailure, tool: &str) -> String {
+    let facts = json!({
+        "name": failure.code, "code": failure.code, "message": failure.message, "toolName": tool,
+        "retryable": failure.retryable, "suggestions": failure.suggestions,
+    });
     format!("!{facts}")
 }
 
 /// An error as a script sees it.
 pub(crate) fn error_facts(
-    code: ErrorCode,
-    failure: &selvedge_tools::CallFailure,
+    failure: &CallFailure,
     tool: &str,
     call_id: &str,
-    at: Option<Position>,
+    at: Option<(u32, u32)>,
 ) -> String {
+    let code = failure.code;
     let mut facts = json!({
         "name": code, "code": code, "message": failure.message, "toolName": tool, "callId": call_id,
         "retryable": failure.retryable, "suggestions": failure.suggestions, "metadata": failure.metadata,
     });
-    if let Some(at) = at {
-        facts["at"] = Value::String(format!("{}:{}", at.line, at.column));
+    if let Some((line, column)) = at {
+        facts["at"] = Value::String(format!("{line}:{column}"));
     }
     facts.to_string()
 }

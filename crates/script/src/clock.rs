@@ -2,11 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-/// Time a script may wait for models, as a multiple of the longest time limit. Models have limits of their own.
+/// Time a script may wait for models, as a multiple of the longest time limit. Models have limits
+/// of their own.
 const MODEL_WAIT_FACTOR: u32 = 2;
 
-/// Counts down a script's time limit. It is paused while every pending call waits for a person. While every pending
-/// call waits for a model, a second, longer limit counts down instead.
+/// Counts down a script's time limit. It is paused while every pending call waits for a person.
+/// While every pending call waits for a model, a second, longer limit counts down instead.
 #[derive(Debug)]
 pub(crate) struct Clock {
     left: Duration,

@@ -223,6 +223,7 @@ fn compile(source: &str, sha256: String) -> Result<Compiled, ScriptError> {
     let scoping = built.semantic.into_scoping();
     let mut survey = Survey::new(&scoping);
     survey.visit_program(&program);
+    let survey = survey.found;
     if let Some(banned) = survey.banned.first() {
         let at = lines.position(source, banned.span.start);
         let message = format!("`{}` cannot be used in a script", banned.what);
@@ -248,14 +249,6 @@ fn compile(source: &str, sha256: String) -> Result<Compiled, ScriptError> {
             .at(at.line, at.column)
             .suggest(format!("write (await tools.{tool}(…)).{field}")));
     }
-    let Survey {
-        calls,
-        server_calls,
-        probed,
-        notes,
-        bare_calls,
-        ..
-    } = survey;
     let declared = |name: &str| {
         let known = |symbol| {
             scoping.symbol_name(symbol) == name
@@ -292,11 +285,11 @@ fn compile(source: &str, sha256: String) -> Result<Compiled, ScriptError> {
         sha256,
         pragma,
         javascript,
-        calls,
-        server_calls,
-        probed,
-        notes,
-        bare_calls,
+        calls: survey.calls,
+        server_calls: survey.server_calls,
+        probed: survey.probed,
+        notes: survey.notes,
+        bare_calls: survey.bare_calls,
         names,
         unresolved,
         lines,

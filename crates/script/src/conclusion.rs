@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use selvedge_protocol::{
-    CallStatus, ErrorCode, Phase, RunStatus, ScriptError, ScriptToolCallOutput,
+    CallError, CallStatus, ErrorCode, Phase, RunStatus, ScriptError, ScriptToolCallOutput,
 };
 use serde_json::{Value, json};
 
@@ -49,34 +49,25 @@ pub(crate) fn conclude(output: &mut ScriptToolCallOutput, max: usize, ended: End
             too_large(bytes, max)
         }
         RunEnd::Failed(error) => {
-            let done = output
+            let (done, others): (Vec<_>, Vec<_>) = output
                 .calls
                 .iter()
-                .filter(|call| call.status == CallStatus::Done)
-                .count();
-            let pending = output
-                .calls
+                .partition(|call| call.status == CallStatus::Done);
+            let stopped = |error: &CallError| error.code == ErrorCode::ToolAbortedError;
+            let pending = others
                 .iter()
-                .filter(|call| {
-                    call.status != CallStatus::Done
-                        && call
-                            .error
-                            .as_ref()
-                            .is_none_or(|error| error.code == ErrorCode::ToolAbortedError)
-                })
-                .count();
+                .filter(|call| call.error.as_ref().is_none_or(stopped));
+            let (done, pending) = (done.len(), pending.count());
             output.output_json = Some(partial_results(ended.results, max));
             error
                 .with("completedTools", done)
                 .with("pendingTools", pending)
         }
     };
-    // What the engine did not understand never ran.
-    let ran = error.phase != Phase::Parsing;
-    output.status = if ran {
-        RunStatus::Error
-    } else {
-        RunStatus::Rejected
+    // A script the engine cannot parse never ran.
+    output.status = match error.phase {
+        Phase::Parsing => RunStatus::Rejected,
+        _ => RunStatus::Error,
     };
     output.error = Some(error);
 }

@@ -18,7 +18,8 @@ use crate::recording::Recorder;
 use crate::run_entry::RunEntry;
 use crate::suspension::Suspension;
 
-/// What a run is given and does not change. Everything the run starts belongs to its scope and ends with it.
+/// What a run is given and does not change. Everything the run starts belongs to its scope and ends
+/// with it.
 pub(crate) struct RunContext<'a> {
     pub(crate) runtime: &'a dyn Runtime,
     pub(crate) orchestrator: &'a Orchestrator,
@@ -48,8 +49,8 @@ pub(crate) enum Start<'a> {
     Fresh(Option<&'a RunEntry<'a>>),
     /// From the snapshot of a suspended run.
     Restore(&'a Suspension),
-    /// From the beginning with the recording of a suspended run, then as that run continues. Used if the snapshot was
-    /// made by another build of the engine.
+    /// From the beginning with the recording of a suspended run, then as that run continues. Used
+    /// if the snapshot was made by another build of the engine.
     ReplayThenResume(&'a RecordedCalls, &'a Suspension),
     /// From the beginning with a recording, and nothing else.
     Replay(&'a RecordedCalls),

@@ -16,7 +16,6 @@ use crate::conclusion::{RESUMED_ELSEWHERE, conclude, dry_run, millis, reject, re
 use crate::context::{RunContext, Start};
 use crate::harness::Harness;
 use crate::options::{RunOptions, Suspended};
-use crate::outcome;
 use crate::output_buffer::OutputBuffer;
 use crate::playback::RecordedCalls;
 use crate::pragma::Pragma;
@@ -58,7 +57,7 @@ impl<'a> Launch<'a> {
         }
     }
 
-    fn recorder(&self) -> MutexGuard<'_, Recorder> {
+    pub(crate) fn recorder(&self) -> MutexGuard<'_, Recorder> {
         self.recorder.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -138,7 +137,8 @@ impl Harness {
         self.finish(output, &launch, options)
     }
 
-    /// Resumes a suspended run, perhaps of another process. The caller must have claimed it in the journal.
+    /// Resumes a suspended run, perhaps of another process. The caller must have claimed it in the
+    /// journal.
     pub async fn resume(
         &self,
         source: &str,
@@ -235,7 +235,8 @@ impl Harness {
         output
     }
 
-    /// Runs a compiled script to its end. An internal failure is retried once if the script had no effect yet.
+    /// Runs a compiled script to its end. An internal failure is retried once if the script had no
+    /// effect yet.
     pub(crate) async fn execute(
         &self,
         mut output: ScriptToolCallOutput,

@@ -2,10 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use selvedge_tools::Registry;
+use selvedge_tools::{Registered, Registry};
 
 /// Tools that `help()` names one by one; of more, only how many each server has.
 const MAX_LISTED: usize = 100;
+
+/// The MCP server a tool belongs to.
+pub(crate) fn server_of(tool: &Registered) -> Option<&str> {
+    tool.spec.js_name.strip_prefix("mcp.")?.split('.').next()
+}
 
 /// What `help()` says: how a script is written, and which tools there are.
 pub fn overview(registry: &Registry) -> String {
@@ -13,9 +18,7 @@ pub fn overview(registry: &Registry) -> String {
     let mut servers: BTreeMap<&str, usize> = BTreeMap::new();
     for tool in registry.iter() {
         let name = &tool.spec.js_name;
-        if let Some(server) = name
-            .strip_prefix("mcp.")
-            .and_then(|rest| rest.split('.').next())
+        if let Some(server) = server_of(tool)
             && registry.len() > MAX_LISTED
         {
             *servers.entry(server).or_default() += 1;

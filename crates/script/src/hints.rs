@@ -4,112 +4,56 @@ use selvedge_tools::{Registry, nearest};
 
 use crate::compile::Compiled;
 
-/// Names authors reach for that are not there.
-const ABSENT: &[(&str, &str)] = &[
-    (
-        "fetch",
-        "there is no network here: use a tool for it, see help()",
-    ),
-    (
-        "require",
-        "there are no modules here: everything a script can use is in help()",
-    ),
-    (
-        "process",
-        "there is no process here: use context.workingDirectory, exit() and text()",
-    ),
-    ("Buffer", "use Uint8Array, or atob() and btoa() for base64"),
-    (
-        "URL",
-        "there is no URL class here: split the text with a regular expression",
-    ),
-    (
-        "URLSearchParams",
-        "there is no URLSearchParams here: use encodeURIComponent and join",
-    ),
-    (
-        "TextEncoder",
-        "there is no TextEncoder here: work with strings",
-    ),
-    (
-        "TextDecoder",
-        "there is no TextDecoder here: work with strings",
-    ),
-    (
-        "Intl",
-        "there is no Intl here: format with toFixed, padStart and regular expressions",
-    ),
-    (
-        "setInterval",
-        "use a loop with `await new Promise(r => setTimeout(r, ms))`",
-    ),
-    ("setImmediate", "use setTimeout or await"),
-    (
-        "crypto",
-        "there is no crypto here: Math.random() is seeded for each run",
-    ),
-    (
-        "Worker",
-        "there are no threads here: run calls side by side with Promise.all",
-    ),
-    ("fs", "there is no fs here: use the file tools, see help()"),
-    (
-        "AbortController",
-        "calls are stopped by Promise.race([tools.a(…), timeout])",
-    ),
-    (
-        "AbortSignal",
-        "calls are stopped by Promise.race([tools.a(…), timeout])",
-    ),
-    (
-        "clearInterval",
-        "there is no setInterval here: use a loop with `await new Promise(r => setTimeout(r, ms))`",
-    ),
-    ("print", "use console.log(v) or text(v)"),
-    ("len", "this is TypeScript: use list.length"),
-    ("None", "this is TypeScript: use null"),
-    ("True", "this is TypeScript: use true"),
-    ("False", "this is TypeScript: use false"),
-    (
-        "Deno",
-        "there is no Deno here: tools reach files and commands, see help()",
-    ),
-    (
-        "Bun",
-        "there is no Bun here: tools reach files and commands, see help()",
-    ),
-    (
-        "axios",
-        "there is no network here: use a tool for it, see help()",
-    ),
-    (
-        "_",
-        "there is no lodash here: use Object.groupBy, toSorted, flatMap and the like",
-    ),
-    (
-        "path",
-        "there is no path module here: join with template strings",
-    ),
-    ("window", "there is no browser here"),
-    ("document", "there is no browser here"),
-    ("module", "write `return value` to give a value back"),
-    ("exports", "write `return value` to give a value back"),
-    ("__dirname", "use `context.workingDirectory`"),
-    (
-        "__filename",
-        "a script has no file: use `context.workingDirectory`",
-    ),
-    (
-        "global",
-        "the global object is `globalThis`, and it is frozen",
-    ),
-    ("eval", "write the code itself"),
-    ("Function", "write the function itself"),
-];
+/// Names that exist where such code usually runs but not here, and what to use instead. One line per hint.
+const ABSENT: &str = "\
+fetch axios: there is no network here: use a tool for it, see help()
+require: there are no modules here: everything a script can use is in help()
+process: there is no process here: use context.workingDirectory, exit() and text()
+Buffer: use Uint8Array, or atob() and btoa() for base64
+URL: there is no URL class here: split the text with a regular expression
+URLSearchParams: there is no URLSearchParams here: use encodeURIComponent and join
+TextEncoder: there is no TextEncoder here: work with strings
+TextDecoder: there is no TextDecoder here: work with strings
+Intl: there is no Intl here: format with toFixed, padStart and regular expressions
+setInterval: use a loop with `await new Promise(r => setTimeout(r, ms))`
+setImmediate: use setTimeout or await
+crypto: there is no crypto here: Math.random() is seeded for each run
+Worker: there are no threads here: run calls side by side with Promise.all
+fs: there is no fs here: use the file tools, see help()
+AbortController AbortSignal: calls are stopped by Promise.race([tools.a(…), timeout])
+clearInterval: there is no setInterval here: use a loop with `await new Promise(r => setTimeout(r, ms))`
+print: use console.log(v) or text(v)
+len: this is TypeScript: use list.length
+None: this is TypeScript: use null
+True: this is TypeScript: use true
+False: this is TypeScript: use false
+Deno: there is no Deno here: tools reach files and commands, see help()
+Bun: there is no Bun here: tools reach files and commands, see help()
+_: there is no lodash here: use Object.groupBy, toSorted, flatMap and the like
+path: there is no path module here: join with template strings
+window document: there is no browser here
+module exports: write `return value` to give a value back
+__dirname: use `context.workingDirectory`
+__filename: a script has no file: use `context.workingDirectory`
+global: the global object is `globalThis`, and it is frozen
+eval: write the code itself
+Function: write the function itself
+";
+
+/// What to use instead of a name that usually exists.
+fn instead_of(name: &str) -> Option<&'static str> {
+    ABSENT.lines().find_map(|line| {
+        let (names, instead) = line.split_once(": ")?;
+        names
+            .split(' ')
+            .any(|absent| absent == name)
+            .then_some(instead)
+    })
+}
 
 /// Whether a name is there in other places where such code runs.
 pub(crate) fn works_elsewhere(name: &str) -> bool {
-    ABSENT.iter().any(|(absent, _)| *absent == name)
+    instead_of(name).is_some()
 }
 
 /// A suggestion for an error the engine threw, if one is known.
@@ -135,8 +79,8 @@ pub(crate) fn for_engine_error(
 }
 
 fn for_missing_name(missing: &str, compiled: &Compiled, registry: &Registry) -> String {
-    if let Some((_, instead)) = ABSENT.iter().find(|(absent, _)| *absent == missing) {
-        return (*instead).to_owned();
+    if let Some(instead) = instead_of(missing) {
+        return instead.to_owned();
     }
     if missing.len() > 80 {
         return "it is not there, and not declared in the script: help() lists what is".to_owned();

@@ -9,6 +9,7 @@ use futures_util::stream::FuturesUnordered;
 use selvedge_protocol::{CallRecord, CallStatus, ErrorCode, Phase, ScriptError};
 use selvedge_sandbox::{Fault, Leash, Position, Request};
 use selvedge_tools::{Arguments, CallOutcome, CallRequest, Report, SoFar, WaitsFor, camel_case};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio_util::sync::CancellationToken;
@@ -19,7 +20,7 @@ use crate::clock::sleep_until;
 use crate::context::RunContext;
 use crate::outcome::shortened;
 use crate::run_entry::ENTRY_DELAY;
-use crate::suspension::{SuspendedCall, SuspendedCalls};
+use crate::suspension::SuspendedCalls;
 use crate::unicode::whole_unicode;
 
 /// Calls beyond the budget that fail one by one before the script is ended.
@@ -41,23 +42,54 @@ pub(crate) struct InFlightCalls<'a> {
     pub(crate) log: CallLog,
 }
 
-/// What settles a call: the guest's id, the call that produced the answer, its value or error as JSON.
+/// What settles a call: the guest's id, the call that produced the answer, its value or error as
+/// JSON.
 pub(crate) type CallAnswer = (u32, String, Result<String, String>);
 
-#[derive(Clone)]
-pub(crate) struct PendingCall {
+/// A call as the guest made it. Part of a suspended run's state.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct GuestCall {
+    /// The guest's id.
+    id: u32,
     pub(crate) call_id: String,
     pub(crate) tool: String,
-    pub(crate) at: Option<Position>,
     /// The tool's name as the script wrote it.
     pub(crate) path: String,
     /// A JSON array. Empty if the run is not recorded.
     pub(crate) args: String,
+    /// Line and column.
+    pub(crate) at: Option<(u32, u32)>,
+    /// The script itself cancelled the call: it lost a race.
+    #[serde(rename = "given_up", default)]
+    abandoned: bool,
+}
+
+impl GuestCall {
+    pub(crate) fn line(&self) -> Option<u32> {
+        self.at.map(|(line, _)| line)
+    }
+
+    /// A record for a call of which nothing more is known.
+    fn record(self, status: CallStatus) -> CallRecord {
+        CallRecord {
+            line: self.line(),
+            id: self.call_id,
+            tool: self.tool,
+            status,
+            reused: false,
+            duration_ms: 0.0,
+            args_digest: String::new(),
+            error: None,
+        }
+    }
+}
+
+/// A call that is not settled.
+pub(crate) struct PendingCall {
+    pub(crate) call: GuestCall,
     cancel: CancellationToken,
     /// The tool calls a model, so that the call may take long.
     slow: bool,
-    /// The script itself cancelled the call: it lost a race.
-    abandoned: bool,
     /// What was done of the call before a person was asked about it.
     asked: Option<SoFar>,
     /// What the running call waits for.
@@ -67,20 +99,6 @@ pub(crate) struct PendingCall {
 impl PendingCall {
     fn waits_for_person(&self) -> bool {
         self.asked.is_some() || self.waits.contains(&WaitsFor::Person)
-    }
-
-    /// A record for a call of which nothing more is known.
-    fn record(self, status: CallStatus) -> CallRecord {
-        CallRecord {
-            id: self.call_id,
-            tool: self.tool,
-            status,
-            reused: false,
-            duration_ms: 0.0,
-            args_digest: String::new(),
-            line: self.at.map(|at| at.line),
-            error: None,
-        }
     }
 }
 
@@ -99,8 +117,9 @@ impl<'a> InFlightCalls<'a> {
         }
     }
 
-    /// Lets the guest compute while calls continue. Ends at a cancellation or at the deadline: the leash stops a guest
-    /// that computes; one that still waits for a free sandbox is given up after a grace period.
+    /// Lets the guest compute while calls continue. Ends at a cancellation or at the deadline: the
+    /// leash stops a guest that computes; one that still waits for a free sandbox is given up after
+    /// a grace period.
     pub(crate) async fn while_computing<T>(
         &mut self,
         leash: &Leash,
@@ -162,7 +181,7 @@ impl<'a> InFlightCalls<'a> {
                 Request::Cancel { id } => {
                     self.remove_timer(id);
                     if let Some(pending) = self.pending.get_mut(&id) {
-                        pending.abandoned = true;
+                        pending.call.abandoned = true;
                         pending.cancel.cancel();
                     }
                 }
@@ -194,7 +213,7 @@ impl<'a> InFlightCalls<'a> {
         let list = arguments(if refused { "[]" } else { args });
         let at = at.and_then(|at| self.context.compiled.locate(at));
         let recorded = self.context.recorder().is_on();
-        let call = SuspendedCall {
+        let call = GuestCall {
             id,
             tool: self.context.tool_name(&path, &call_id),
             call_id,
@@ -206,7 +225,7 @@ impl<'a> InFlightCalls<'a> {
         self.add_pending(call, list)
     }
 
-    fn add_pending(&mut self, call: SuspendedCall, args: Arguments) -> CallRequest {
+    fn add_pending(&mut self, call: GuestCall, args: Arguments) -> CallRequest {
         let cancel = self.context.scope.cancel.child_token();
         if call.abandoned {
             cancel.cancel();
@@ -215,50 +234,30 @@ impl<'a> InFlightCalls<'a> {
             id: call.call_id.clone(),
             tool: call.path.clone(),
             args,
-            line: call.at.map(|(line, _)| line),
+            line: call.line(),
             cancel: cancel.clone(),
         };
         let tool = self.context.orchestrator.registry().get(&call.path);
         let pending = PendingCall {
             slow: tool.is_some_and(|tool| tool.tool.takes_its_time()),
-            call_id: call.call_id,
-            tool: call.tool,
-            at: call.at.map(|(line, column)| Position { line, column }),
-            path: call.path,
-            args: call.args,
             cancel,
-            abandoned: call.abandoned,
             asked: None,
             waits: Vec::new(),
+            call,
         };
-        self.pending.insert(call.id, pending);
+        self.pending.insert(pending.call.id, pending);
         request
     }
 
     /// The calls and timers as another process needs them to resume.
     pub(crate) fn suspend(&self) -> SuspendedCalls {
         let now = Instant::now();
-        let mut waiting: Vec<SuspendedCall> = self
-            .pending
-            .iter()
-            .map(|(id, pending)| SuspendedCall {
-                id: *id,
-                call_id: pending.call_id.clone(),
-                tool: pending.tool.clone(),
-                path: pending.path.clone(),
-                args: pending.args.clone(),
-                at: pending.at.map(|at| (at.line, at.column)),
-                abandoned: pending.abandoned,
-            })
-            .collect();
-        waiting.sort_by_key(|call| call_number(&call.call_id));
+        let timers = self.timers.iter();
         SuspendedCalls {
-            timers: self
-                .timers
-                .iter()
+            timers: timers
                 .map(|(at, id)| (*id, at.saturating_duration_since(now)))
                 .collect(),
-            waiting,
+            waiting: self.in_order(),
             held: self.held.iter().cloned().collect(),
             log: self.log.clone(),
         }
@@ -293,7 +292,8 @@ impl<'a> InFlightCalls<'a> {
         self.held.is_empty() && !self.pending.is_empty() && self.none_at_work()
     }
 
-    /// Whether the clock is paused: every pending call waits for a person, perhaps in the middle of its work.
+    /// Whether the clock is paused: every pending call waits for a person, perhaps in the middle of
+    /// its work.
     pub(crate) fn all_wait_for_person(&self) -> bool {
         let mut pending = self.pending.values();
         !self.pending.is_empty() && pending.all(PendingCall::waits_for_person)
@@ -314,7 +314,7 @@ impl<'a> InFlightCalls<'a> {
 
     pub(crate) fn asked(&mut self, calls: &[String], so_far: Option<SoFar>) {
         for pending in self.pending.values_mut() {
-            if calls.contains(&pending.call_id) {
+            if calls.contains(&pending.call.call_id) {
                 pending.asked = so_far;
             }
         }
@@ -322,16 +322,16 @@ impl<'a> InFlightCalls<'a> {
 
     pub(crate) fn waits(&mut self, call_id: &str) -> Option<&mut Vec<WaitsFor>> {
         let mut pending = self.pending.values_mut();
-        let call = pending.find(|pending| pending.call_id == call_id)?;
-        Some(&mut call.waits)
+        let pending = pending.find(|pending| pending.call.call_id == call_id)?;
+        Some(&mut pending.waits)
     }
 
     /// Logs a finished call and returns the guest's answer.
     pub(crate) fn finished(&mut self, outcome: CallOutcome) -> Option<CallAnswer> {
-        let settles = |pending: &PendingCall| pending.call_id == outcome.settles;
+        let settles = |pending: &PendingCall| pending.call.call_id == outcome.settles;
         let (id, _) = self.pending.iter().find(|(_, pending)| settles(pending))?;
         let id = *id;
-        let pending = self.pending.remove(&id)?;
+        let at = self.pending.remove(&id)?.call.at;
         let record = outcome.record;
         self.log.dispatched += u32::from(outcome.dispatched);
         if outcome.stubborn {
@@ -345,8 +345,7 @@ impl<'a> InFlightCalls<'a> {
             }
             Err(mut failure) => {
                 failure.message = shortened(&failure.message, 2048);
-                let (tool, call) = (&record.tool, &record.id);
-                Err(error_facts(failure.code, &failure, tool, call, pending.at))
+                Err(error_facts(&failure, &record.tool, &record.id, at))
             }
         };
         // The answer may come from a second attempt.
@@ -356,27 +355,29 @@ impl<'a> InFlightCalls<'a> {
     }
 
     /// Pending calls in the order they were made.
-    pub(crate) fn in_order(&self) -> Vec<PendingCall> {
-        let mut pending: Vec<PendingCall> = self.pending.values().cloned().collect();
-        pending.sort_by_key(|pending| call_number(&pending.call_id));
-        pending
+    pub(crate) fn in_order(&self) -> Vec<GuestCall> {
+        let pending = self.pending.values();
+        let mut calls: Vec<GuestCall> = pending.map(|pending| pending.call.clone()).collect();
+        calls.sort_by_key(|call| call_number(&call.call_id));
+        calls
     }
 
     /// Drops everything in flight; pending calls are logged with this status.
     pub(crate) fn drop_pending(&mut self, status: CallStatus) {
         self.batches.clear();
-        for pending in self.in_order() {
+        for call in self.in_order() {
             if status == CallStatus::OutcomeUnknown {
-                self.log.did_not_stop(&pending.call_id, &pending.tool);
+                self.log.did_not_stop(&call.call_id, &call.tool);
             }
-            self.log.record(pending.record(status));
+            self.log.record(call.record(status));
         }
         self.pending.clear();
         self.context.scope.end();
     }
 
-    /// Describes a call that was pending at the end of the script, unless it finished or the script abandoned it.
-    pub(crate) fn describe_unfinished(&self, call: &PendingCall) -> Option<String> {
+    /// Describes a call that was pending at the end of the script, unless it finished or the script
+    /// abandoned it.
+    pub(crate) fn describe_unfinished(&self, call: &GuestCall) -> Option<String> {
         let stopped = matches!(
             self.log.last(&call.call_id)?.status,
             CallStatus::Aborted | CallStatus::NotStarted | CallStatus::OutcomeUnknown
@@ -385,7 +386,7 @@ impl<'a> InFlightCalls<'a> {
             return None;
         }
         let (id, tool) = (&call.call_id, camel_case(&call.tool));
-        let line = call.at.map(|at| format!(" in line {}", at.line));
+        let line = call.line().map(|line| format!(" in line {line}"));
         let line = line.unwrap_or_default();
         Some(format!(
             "{id} (tools.{tool}{line}) was still running when the script ended"

@@ -47,7 +47,6 @@ mod suspension;
 mod teach;
 mod teardown;
 mod unicode;
-mod watch;
 
 pub use compile::{Compiled, Compiler};
 pub use globals::GLOBALS;

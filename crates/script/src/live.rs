@@ -22,7 +22,6 @@ use crate::harness::Harness;
 use crate::options::RunOptions;
 use crate::pragma::Pragma;
 use crate::question::{Answered, Question, QuestionKind, Reply, ThroughTheWaiting, ask};
-use crate::watch::watch;
 
 /// How many runs there may be, and how long they may overstay.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,8 +58,6 @@ pub(crate) struct Runs {
     /// The oldest first.
     pub(crate) running: Vec<Arc<Entry>>,
     ended: VecDeque<Arc<Entry>>,
-    /// Whether somebody looks for runs that overstay.
-    pub(crate) watched: bool,
 }
 
 /// One run.
@@ -82,8 +79,6 @@ pub(crate) struct Entry {
     events: OnceLock<broadcast::Sender<Event>>,
     /// How long it may work.
     longest: Duration,
-    /// Lets it go.
-    pub(crate) task: OnceLock<AbortHandle>,
 }
 
 #[derive(Default)]
@@ -160,6 +155,8 @@ fn describe(run: &LiveSummary) -> String {
     format!("{}{name}, for {} s", run.id, run.age.as_secs())
 }
 
+/// How often a run that waits for a person is checked for being overdue.
+const OVERDUE_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// Words a run may say before somebody listens.
 const MAX_WORDS: usize = 50;
 /// Events kept for a listener that is slow; older ones it misses.
@@ -207,7 +204,6 @@ impl LiveRuns {
             news: Notify::new(),
             events: OnceLock::new(),
             longest: harness.timeout(pragma.as_ref(), &options) + self.0.limits.grace,
-            task: OnceLock::new(),
         });
         {
             let mut runs = self.runs();
@@ -220,10 +216,6 @@ impl LiveRuns {
                 });
             }
             runs.running.push(entry.clone());
-            if !std::mem::replace(&mut runs.watched, true) {
-                // In a task of its own: a run that holds its thread does not hold the watch.
-                tokio::spawn(watch(Arc::downgrade(&self.0)));
-            }
         }
         options.cancel = entry.cancel.clone();
         let (events, seen) = (std::mem::take(&mut options.events), entry.clone());
@@ -247,8 +239,9 @@ impl LiveRuns {
                 .unwrap_or_else(|_| running.broken("the run broke"));
             Shared::end(&shared, &running, output);
         });
-        // Set once.
-        let _ = entry.task.set(task.abort_handle());
+        // In a task of its own: a run that blocks its thread does not block this.
+        let shared = Arc::downgrade(&self.0);
+        tokio::spawn(stop_if_overdue(shared, entry.clone(), task.abort_handle()));
         Ok(LiveRun(entry))
     }
 
@@ -320,6 +313,27 @@ impl Shared {
     }
 }
 
+/// Takes control back from a run that does not end when its time is up.
+async fn stop_if_overdue(shared: Weak<Shared>, entry: Arc<Entry>, task: AbortHandle) {
+    let overdue = async {
+        loop {
+            let left = entry.time_left();
+            if left.is_zero() {
+                return;
+            }
+            tokio::time::sleep(left.max(OVERDUE_CHECK_INTERVAL)).await;
+        }
+    };
+    tokio::select! {
+        _ = entry.ended() => return,
+        () = overdue => {}
+    }
+    task.abort();
+    entry.cancel.cancel();
+    let output = entry.broken("the run did not end when its time was up, and was let go");
+    Shared::end(&shared, &entry, output);
+}
+
 impl Drop for Shared {
     fn drop(&mut self) {
         let runs = self.runs.get_mut().unwrap_or_else(PoisonError::into_inner);
@@ -360,7 +374,7 @@ impl LiveRun {
 
     /// Waits for the end.
     pub async fn ended(&self) -> Arc<ScriptToolCallOutput> {
-        self.0.wait_for(|now| now.output.clone()).await
+        self.0.ended().await
     }
 
     /// Answers a question; says whether it still waited.
@@ -463,6 +477,10 @@ impl Entry {
         }
     }
 
+    async fn ended(&self) -> Arc<ScriptToolCallOutput> {
+        self.wait_for(|now| now.output.clone()).await
+    }
+
     fn take(&self, event: &Event) {
         let mut now = self.now();
         match event {
@@ -491,19 +509,16 @@ impl Entry {
         }
     }
 
-    /// Whether the run has worked longer than it may; time in which a person was waited for does not count.
-    pub(crate) fn is_overdue(&self) -> bool {
+    /// Time the run may still work. Time spent waiting for a person does not count.
+    fn time_left(&self) -> Duration {
         let now = self.now();
-        let waiting = now
-            .questions
-            .iter()
-            .map(|asked| asked.since.elapsed())
-            .max()
-            .unwrap_or_default();
-        self.since.elapsed().saturating_sub(now.waited + waiting) >= self.longest
+        let open = now.questions.iter().map(|asked| asked.since.elapsed());
+        let waiting = now.waited + open.max().unwrap_or_default();
+        let worked = self.since.elapsed().saturating_sub(waiting);
+        self.longest.saturating_sub(worked)
     }
 
-    pub(crate) fn broken(&self, message: &str) -> ScriptToolCallOutput {
+    fn broken(&self, message: &str) -> ScriptToolCallOutput {
         let mut output = ScriptToolCallOutput::new(self.id.clone(), self.call_id.clone());
         output.status = RunStatus::Error;
         output.error = Some(ScriptError::new(

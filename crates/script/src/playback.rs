@@ -1,16 +1,14 @@
 //! Answers a script's calls from a recording.
 
-use std::collections::{HashMap, HashSet};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::collections::HashMap;
 
 use selvedge_protocol::{CallError, CallRecord, CallStatus, ErrorCode, Phase, ScriptError};
 use serde_json::json;
 
 use crate::call_log::call_number;
-use crate::in_flight::{InFlightCalls, PendingCall};
+use crate::in_flight::{GuestCall, InFlightCalls};
 use crate::outcome::shortened;
-use crate::recording::{HostInput, Recording};
+use crate::recording::HostInput;
 use crate::run::{Answer, Wake};
 
 /// Why a call fails that is made to.
@@ -26,10 +24,6 @@ pub(crate) struct RecordedCalls {
     pub(crate) fail: Option<String>,
     /// Is told of each call.
     pub(crate) watch: Option<Watch>,
-    /// Recorded calls that have answered since the script may deviate from the recording.
-    used: Mutex<HashSet<String>>,
-    /// Whether the call in `fail` has failed.
-    failed: AtomicBool,
 }
 
 /// Observes the calls of a replay.
@@ -60,52 +54,8 @@ impl RecordedCalls {
         }
     }
 
-    /// An error if the call that was to fail was never answered.
-    pub(crate) fn unmet(&self) -> Option<ScriptError> {
-        let fail = self.fail.as_ref()?;
-        let failed = self.failed.load(Ordering::Relaxed);
-        (!failed).then(|| {
-            diverged(&format!(
-                "{fail} was never answered, so it cannot fail either"
-            ))
-        })
-    }
-
-    /// The first recorded answer not used yet that fits a pending call: the guest's id, the recorded call, its error.
-    fn take_match(
-        &self,
-        recording: &Recording,
-        pending: &HashMap<u32, PendingCall>,
-    ) -> Option<(u32, String, Option<String>)> {
-        let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
-        let made: Vec<(&str, &str)> = recording
-            .inputs
-            .iter()
-            .filter_map(|input| match input {
-                HostInput::Call { path, args } => Some((path.as_str(), args.as_str())),
-                _ => None,
-            })
-            .collect();
-        let found = recording.inputs.iter().find_map(|input| {
-            let HostInput::Settled { call, error, .. } = input else {
-                return None;
-            };
-            if used.contains(call) {
-                return None;
-            }
-            let (path, args) = made.get(call_number(call).checked_sub(1)?)?;
-            let same = |pending: &PendingCall| pending.path == *path && pending.args == *args;
-            // Of several equal calls, the one that was made first.
-            let equal = pending.iter().filter(|(_, pending)| same(pending));
-            let (id, _) = equal.min_by_key(|(_, pending)| call_number(&pending.call_id))?;
-            Some((*id, call.clone(), error.clone()))
-        });
-        used.extend(found.iter().map(|(_, call, _)| call.clone()));
-        found
-    }
-
     /// The record of a call that is made to fail.
-    fn failure(&self, pending: &PendingCall) -> CallRecord {
+    fn failure(&self, pending: &GuestCall) -> CallRecord {
         let recorded = self
             .records
             .iter()
@@ -119,7 +69,7 @@ impl RecordedCalls {
             args_digest: recorded
                 .map(|record| record.args_digest.clone())
                 .unwrap_or_default(),
-            line: pending.at.map(|at| at.line),
+            line: pending.line(),
             error: Some(CallError {
                 code: ErrorCode::ToolExecutionError,
                 message: MADE_TO_FAIL.into(),
@@ -150,19 +100,27 @@ impl InFlightCalls<'_> {
                         "{call} was answered, which the script has not made"
                     )));
                 };
-                self.answer(recorded, id, &pending, &call, error)
+                self.answer(recorded, id, &pending.call, &call, error)
             }
             Some(_) => Err(diverged("it waits, and had gone on")),
         }
     }
 
-    /// After the call that was made to fail: calls that equal recorded ones get the recorded answers.
+    /// After the call that was made to fail: calls that equal recorded ones get the recorded
+    /// answers.
     fn replay_what_if(&mut self, recorded: &RecordedCalls) -> Result<Wake, ScriptError> {
-        let found = recorded.take_match(&self.context.recorder().recording, &self.pending);
+        let found = self.context.recorder().take_answer(|path, args| {
+            let pending = self.pending.iter();
+            let equal = pending
+                .filter(|(_, pending)| pending.call.path == path && pending.call.args == args);
+            // Of several equal calls, the one that was made first.
+            let first = equal.min_by_key(|(_, pending)| call_number(&pending.call.call_id));
+            first.map(|(id, _)| *id)
+        });
         if let Some((id, call, error)) = found
             && let Some(pending) = self.pending.remove(&id)
         {
-            return self.answer(recorded, id, &pending, &call, error);
+            return self.answer(recorded, id, &pending.call, &call, error);
         }
         if let Some((_, id)) = self.timers.pop_first() {
             return Ok(Wake::Answer(Answer::Timer(id)));
@@ -181,7 +139,7 @@ impl InFlightCalls<'_> {
         &mut self,
         recorded: &RecordedCalls,
         id: u32,
-        pending: &PendingCall,
+        pending: &GuestCall,
         call: &str,
         error: Option<String>,
     ) -> Result<Wake, ScriptError> {
@@ -189,7 +147,7 @@ impl InFlightCalls<'_> {
         let fails =
             recorded.fail.as_deref().is_some_and(to_fail) && !self.context.recorder().is_what_if();
         let answer = match error {
-            _ if fails => Err(self.fail(recorded, pending)),
+            _ if fails => Err(self.fail(pending)),
             Some(error) => Err(error),
             None => match recorded.values.get(call) {
                 Some(value) => Ok(value.clone()),
@@ -216,22 +174,21 @@ impl InFlightCalls<'_> {
     }
 
     /// Makes a call fail. From here on the script may deviate from the recording.
-    fn fail(&mut self, recorded: &RecordedCalls, pending: &PendingCall) -> String {
-        recorded.failed.store(true, Ordering::Relaxed);
-        self.context.recorder().start_what_if();
-        // Calls settled before are used up. The recorded answer of this call is not: it answers a retry.
-        let mut used = recorded.used.lock().unwrap_or_else(PoisonError::into_inner);
-        used.extend(self.log.iter().map(|record| record.id.clone()));
+    fn fail(&mut self, pending: &GuestCall) -> String {
+        // Calls settled before are used up. The recorded answer of this call is not: it answers a
+        // retry.
+        let used = self.log.iter().map(|record| record.id.clone()).collect();
+        self.context.recorder().start_what_if(used);
         json!({
             "name": "ToolExecutionError", "code": "ToolExecutionError", "toolName": pending.tool,
             "callId": pending.call_id, "retryable": false, "message": MADE_TO_FAIL,
-            "at": pending.at.map(|at| format!("{}:{}", at.line, at.column)),
+            "at": pending.at.map(|(line, column)| format!("{line}:{column}")),
         })
         .to_string()
     }
 
     /// Ends pending calls as they ended in the recorded run, and returns them.
-    pub(crate) fn end_as_recorded(&mut self, recorded: &RecordedCalls) -> Vec<PendingCall> {
+    pub(crate) fn end_as_recorded(&mut self, recorded: &RecordedCalls) -> Vec<GuestCall> {
         let pending = self.in_order();
         self.pending.clear();
         for call in &pending {

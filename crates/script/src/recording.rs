@@ -1,14 +1,17 @@
 //! Record and replay of everything a script receives from its host.
 //!
-//! A script is a deterministic function of its inputs: the clock, its host's replies, and the order in which calls and
-//! timers are settled. [`Recorder`] writes these inputs to a [`Recording`] while a script runs and feeds them back on
-//! replay. Values returned by calls are stored by the ledger; the recording names the call only.
+//! A script is a deterministic function of its inputs: the clock, its host's replies, and the order
+//! in which calls and timers are settled. [`Recorder`] writes these inputs to a [`Recording`] while
+//! a script runs and feeds them back on replay. Values returned by calls are stored by the ledger;
+//! the recording names the call only.
 
+use std::collections::HashSet;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use selvedge_protocol::Limits;
 use serde::{Deserialize, Serialize};
 
+use crate::call_log::call_number;
 use crate::outcome::shortened;
 
 /// Approximate size limit of a recording. A longer run cannot be replayed.
@@ -108,8 +111,9 @@ struct Position {
     reads: u32,
     /// The first thing the script did that is not in the recording.
     divergence: Option<String>,
-    /// Whether the script may deviate from the recording, because one of its calls is made to fail.
-    what_if: bool,
+    /// Set once a call was made to fail: the script may deviate from the recording. Holds the
+    /// recorded calls whose answers are used up.
+    what_if: Option<HashSet<String>>,
     /// The time last returned.
     now: i64,
 }
@@ -151,16 +155,16 @@ impl Recorder {
         self.mode = Mode::Recording;
     }
 
-    /// Lets the script deviate from the recording from here on.
-    pub(crate) fn start_what_if(&mut self) {
+    /// Lets the script deviate from the recording from here on. The answers of these calls are used up.
+    pub(crate) fn start_what_if(&mut self, used: HashSet<String>) {
         if let Mode::Replaying(position) = &mut self.mode {
-            position.what_if = true;
+            position.what_if = Some(used);
         }
     }
 
     /// Whether the script may deviate from the recording.
     pub(crate) fn is_what_if(&self) -> bool {
-        matches!(&self.mode, Mode::Replaying(position) if position.what_if)
+        matches!(&self.mode, Mode::Replaying(position) if position.what_if.is_some())
     }
 
     /// Takes the first thing the script did that is not in the recording.
@@ -207,7 +211,7 @@ impl Recorder {
                 }
                 return *now;
             }
-            Some(_) if !position.what_if => {
+            Some(_) if position.what_if.is_none() => {
                 position.diverge(|| "it looked at the clock, which it had not done".to_owned());
             }
             _ => {}
@@ -231,14 +235,13 @@ impl Recorder {
             _ => None,
         };
         let inputs = &self.recording.inputs;
-        let recorded = match position.what_if {
+        let what_if = position.what_if.is_some();
+        let recorded = match what_if {
             true => inputs.iter().find_map(same),
             false => inputs.get(position.next).and_then(same),
         };
-        if position.what_if {
-            return Some(recorded.unwrap_or_else(|| unrecorded(channel)));
-        }
         match recorded {
+            _ if what_if => {}
             Some(_) => position.next += 1,
             None if position.next < inputs.len() => {
                 position
@@ -270,7 +273,7 @@ impl Recorder {
             }
             return;
         };
-        if position.what_if {
+        if position.what_if.is_some() {
             return;
         }
         match self.recording.inputs.get(position.next) {
@@ -307,6 +310,36 @@ impl Recorder {
             _ => position.diverge(|| "it waits, and had gone on".to_owned()),
         }
         Some(input)
+    }
+
+    /// After a deviation: the first recorded answer not used yet for which `pending`, given the
+    /// tool and the arguments of the recorded call, finds a call of the guest. Returns the guest's
+    /// id, the recorded call and its error.
+    pub(crate) fn take_answer(
+        &mut self,
+        pending: impl Fn(&str, &str) -> Option<u32>,
+    ) -> Option<(u32, String, Option<String>)> {
+        let Mode::Replaying(position) = &mut self.mode else {
+            return None;
+        };
+        let used = position.what_if.as_mut()?;
+        let inputs = &self.recording.inputs;
+        let calls: Vec<(&str, &str)> = inputs
+            .iter()
+            .filter_map(|input| match input {
+                HostInput::Call { path, args } => Some((path.as_str(), args.as_str())),
+                _ => None,
+            })
+            .collect();
+        let found = inputs.iter().find_map(|input| match input {
+            HostInput::Settled { call, error, .. } if !used.contains(call) => {
+                let (path, args) = calls.get(call_number(call).checked_sub(1)?)?;
+                Some((pending(path, args)?, call.clone(), error.clone()))
+            }
+            _ => None,
+        });
+        used.extend(found.iter().map(|(_, call, _)| call.clone()));
+        found
     }
 }
 

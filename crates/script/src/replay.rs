@@ -1,6 +1,7 @@
 //! Replays a recorded run offline.
 
 use std::collections::BTreeMap;
+use std::fmt::Debug;
 use std::time::{Duration, Instant};
 
 use selvedge_protocol::{
@@ -75,7 +76,6 @@ impl Cassette {
                 return Ok(output);
             }
         };
-        let what_if = how.fail.is_some();
         let values = self
             .values
             .iter()
@@ -104,9 +104,12 @@ impl Cassette {
             duration_ms: output.metadata.duration_ms,
             ..then.metadata.clone()
         };
-        let difference = match what_if {
-            true => recorded.unmet(),
-            false => difference(then, &output),
+        let difference = match &recorded.fail {
+            None => difference(then, &output),
+            Some(_) if launch.recorder().is_what_if() => None,
+            Some(fail) => Some(diverged(&format!(
+                "{fail} was never answered, so it cannot fail either"
+            ))),
         };
         if let Some(difference) = difference {
             output.error = Some(difference);
@@ -179,19 +182,14 @@ fn difference(then: &ScriptToolCallOutput, now: &ScriptToolCallOutput) -> Option
             .as_ref()
             .map(|error| (error.code, error.message.clone(), error.line, error.column))
     };
-    let show = |value: &dyn std::fmt::Debug| shortened(&format!("{value:?}"), 200);
+    let differs = |verb: &str, now: &dyn Debug, then: &dyn Debug| {
+        let [now, then] = [now, then].map(|value| shortened(&format!("{value:?}"), 200));
+        format!("it {verb} {now}, and had {verb} {then}")
+    };
     let words = if error(then) != error(now) {
-        format!(
-            "it ended with {}, and had ended with {}",
-            show(&error(now)),
-            show(&error(then))
-        )
+        differs("ended with", &error(now), &error(then))
     } else if then.output_json != now.output_json {
-        format!(
-            "it returned {}, and had returned {}",
-            show(&now.output_json),
-            show(&then.output_json)
-        )
+        differs("returned", &now.output_json, &then.output_json)
     } else if then.output != now.output {
         "it showed other things than it had".to_owned()
     } else if then.logs != now.logs {

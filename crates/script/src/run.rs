@@ -157,7 +157,8 @@ impl<'a> Run<'a> {
         pump.map_err(|fault| self.fault(&fault))
     }
 
-    /// Waits for the next answer to the guest. Saves snapshots meanwhile, and suspends the run if that is due.
+    /// Waits for the next answer to the guest. Saves snapshots meanwhile, and suspends the run if
+    /// that is due.
     async fn next_answer(&mut self, guest: &mut dyn Execution) -> Result<Answer, RunEnd> {
         loop {
             if self.suspender.is_enabled() && self.calls.wait_for_people() {
@@ -181,7 +182,8 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Saves a snapshot of a run that waits for people, unless there is one or the last one is too recent.
+    /// Saves a snapshot of a run that waits for people, unless there is one or the last one is too
+    /// recent.
     fn save_if_due(&mut self, guest: &mut dyn Execution) -> Result<(), RunEnd> {
         let suspending = self.state == RunState::Suspending;
         let too_soon = self.suspender.not_before() > Some(std::time::Instant::now());
@@ -213,7 +215,8 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// The recording is exhausted: the run of a suspended script continues, a mere replay ends here.
+    /// The recording is exhausted: the run of a suspended script continues, a mere replay ends
+    /// here.
     fn resume_after_replay(&mut self) -> Result<(), RunEnd> {
         let Start::ReplayThenResume(_, suspension) = self.context.start else {
             self.check_not_stuck()?;
@@ -260,7 +263,9 @@ impl<'a> Run<'a> {
                 let answer = self.take_report(report)?;
                 Ok(answer.map_or(Wake::Changed, |answer| Wake::Answer(Answer::Call(answer))))
             }
-            Some(()) = self.calls.batches.next(), if !self.calls.batches.is_empty() => Ok(Wake::Changed),
+            Some(()) = self.calls.batches.next(), if !self.calls.batches.is_empty() => {
+                Ok(Wake::Changed)
+            }
             () = sleep_until(self.clock.deadline()) => Err(self.time_up()),
             () = context.leave.cancelled() => match self.state.has_snapshot() {
                 true => Ok(Wake::Suspend),
@@ -281,7 +286,9 @@ impl<'a> Run<'a> {
         while !self.calls.none_at_work() {
             tokio::select! {
                 biased;
-                () = self.context.scope.cancel.cancelled() => return Err(self.fault(&Fault::Cancelled)),
+                () = self.context.scope.cancel.cancelled() => {
+                    return Err(self.fault(&Fault::Cancelled));
+                }
                 () = sleep_until(deadline) => return Err(self.time_up()),
                 Some(report) = self.calls.reports.recv() => {
                     let answer = self.take_report(report)?;

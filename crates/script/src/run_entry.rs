@@ -1,7 +1,8 @@
 //! A run's entry in the ledger, written before the script has any effect outside the sandbox.
 //!
-//! A script that only computes has no effect: its start and its end are one write. Any other run is entered before its
-//! first call, before it first waits, and when it computes for longer than [`ENTRY_DELAY`].
+//! A script that only computes has no effect: its start and its end are one write. Any other run is
+//! entered before its first call, before it first waits, and when it computes for longer than
+//! [`ENTRY_DELAY`].
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;

@@ -5,24 +5,28 @@ use selvedge_protocol::ScriptError;
 /// State of a run that has not ended.
 ///
 /// ```text
-/// Running ─────saved────► WaitingForPerson ──deferred──► Suspended
-///    │ ▲ ◄────progress────────┘                           │  ▲
-///    │ └─progress── Unsaved ◄─save failed─ (Running)  progress  saved
-///    │                                                    ▼  │
-///    └───────────────────deferred───────────────────► Suspending
+/// Running           saved ► WaitingForPerson   save failed ► Unsaved   deferred ► Suspending
+/// WaitingForPerson  progress ► Running         deferred ► Suspended
+/// Unsaved           progress ► Running         deferred ► Suspending
+/// Suspending        saved ► Suspended
+/// Suspended         progress ► Suspending
 /// ```
 ///
-/// "Progress" is an answer to a question, or the guest continuing; it makes a saved snapshot obsolete. Every state
-/// becomes `TakenOver` if the ledger reports that another process resumed the run.
+/// "Progress" is an answer to a question, or the guest continuing; it makes a saved snapshot
+/// obsolete. Every state becomes `TakenOver` if the ledger reports that another process resumed the
+/// run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RunState {
     /// The guest computes, or calls and timers are in flight.
     Running,
-    /// Every pending call waits for a person, and the ledger has a snapshot: another process can resume the run.
+    /// Every pending call waits for a person, and the ledger has a snapshot: another process can
+    /// resume the run.
     WaitingForPerson,
-    /// Every pending call waits for a person, but no snapshot could be saved. Only this process can continue.
+    /// Every pending call waits for a person, but no snapshot could be saved. Only this process can
+    /// continue.
     Unsaved,
-    /// A question will be answered later. The run is suspended as soon as every pending call waits for a person.
+    /// A question will be answered later. The run is suspended as soon as every pending call waits
+    /// for a person.
     Suspending,
     /// As `Suspending`, and the ledger has a snapshot.
     Suspended,
@@ -97,7 +101,8 @@ pub(crate) enum RunEnd {
     Suspended,
     /// Another process resumed the run.
     TakenOver,
-    /// The recording ended while the script waited: on replay, the point where the recorded run was stopped.
+    /// The recording ended while the script waited: on replay, the point where the recorded run was
+    /// stopped.
     RecordingEnded,
 }
 

@@ -14,6 +14,9 @@ use oxc_span::{GetSpan, Span};
 use selvedge_tools::SPAWN;
 use serde_json::{Map, Number, Value};
 
+/// What to do instead of an import.
+const NO_IMPORT: &str = "everything a script can use is already there: see help()";
+
 /// A construct that may not stand in a script.
 #[derive(Debug)]
 pub(crate) struct Banned {
@@ -63,48 +66,47 @@ pub(crate) struct Note {
     pub(crate) if_silent: bool,
 }
 
-/// Collects while it walks.
+/// Walks a script and collects what it finds.
 pub(crate) struct Survey<'s> {
     scoping: &'s Scoping,
-    pub(crate) banned: Vec<Banned>,
-    pub(crate) calls: Vec<StaticCall>,
-    /// Calls `name.<path>(…)` on a name the script does not declare: an MCP server's, perhaps. The path begins with `mcp.`.
-    pub(crate) server_calls: Vec<StaticCall>,
-    /// Names the script asks about (`in`, `typeof`, `?.`, a condition): it knows that they may be absent.
-    pub(crate) probed: Vec<String>,
-    /// What is allowed and probably not meant.
-    pub(crate) notes: Vec<Note>,
+    pub(crate) found: Findings,
     /// Names of async functions the script declares.
     async_functions: Vec<String>,
+    /// How many namespaces stand around the current node.
+    namespaces: usize,
+}
+
+/// What a survey found.
+#[derive(Default)]
+pub(crate) struct Findings {
+    pub(crate) banned: Vec<Banned>,
+    pub(crate) calls: Vec<StaticCall>,
+    /// Calls `name.<path>(…)` on a name the script does not declare: an MCP server's, perhaps. The
+    /// path begins with `mcp.`.
+    pub(crate) server_calls: Vec<StaticCall>,
+    /// Names the script tests (`in`, `typeof`, `?.`, a condition): it knows that they may be absent.
+    pub(crate) probed: Vec<String>,
+    pub(crate) notes: Vec<Note>,
     /// Functions called by a name the script does not declare, and where.
     pub(crate) bare_calls: Vec<(String, u32)>,
     /// Constants that are assigned to.
     pub(crate) constants: Vec<(String, Span)>,
     /// Fields read from a call that was not awaited: tool, field, where.
     pub(crate) unawaited: Vec<(String, String, Span)>,
-    /// How many namespaces stand around the current node.
-    namespaces: usize,
 }
 
 impl<'s> Survey<'s> {
     pub(crate) fn new(scoping: &'s Scoping) -> Self {
         Self {
             scoping,
-            banned: Vec::new(),
-            calls: Vec::new(),
-            server_calls: Vec::new(),
-            probed: Vec::new(),
-            notes: Vec::new(),
+            found: Findings::default(),
             async_functions: Vec::new(),
-            bare_calls: Vec::new(),
-            constants: Vec::new(),
-            unawaited: Vec::new(),
             namespaces: 0,
         }
     }
 
     fn ban(&mut self, what: &'static str, instead: &'static str, span: Span) {
-        self.banned.push(Banned {
+        self.found.banned.push(Banned {
             what,
             instead,
             span,
@@ -135,12 +137,12 @@ impl<'s> Survey<'s> {
             .tool_path(expression)
             .or_else(|| self.server_path(expression))
         {
-            self.probed.push(path);
+            self.found.probed.push(path);
         }
     }
 
     fn note(&mut self, offset: u32, message: impl Into<String>) {
-        self.notes.push(Note {
+        self.found.notes.push(Note {
             message: message.into(),
             offset,
             if_silent: false,
@@ -152,35 +154,26 @@ impl<'s> Survey<'s> {
         let Expression::CallExpression(call) = expression.get_inner_expression() else {
             return;
         };
-        let at = call.span.start;
-        match call.callee.get_inner_expression() {
-            Expression::Identifier(name)
-                if self
-                    .async_functions
-                    .iter()
-                    .any(|known| name.name.as_str() == known) =>
-            {
-                self.note(
-                    at,
-                    format!(
-                        "`{0}()` is not awaited: write `await {0}()`, or `return await {0}()` for its value",
-                        name.name
-                    ),
-                );
+        let is_async = match call.callee.get_inner_expression() {
+            Expression::Identifier(name) => {
+                let name = name.name.as_str();
+                if self.async_functions.iter().any(|known| known == name) {
+                    let message = format!(
+                        "`{name}()` is not awaited: write `await {name}()`, or `return await {name}()` for its value"
+                    );
+                    self.note(call.span.start, message);
+                }
+                return;
             }
-            Expression::ArrowFunctionExpression(function) if function.r#async => {
-                self.note(
-                    at,
-                    "this async function is called and not awaited: write `await` or `return await` before it",
-                );
-            }
-            Expression::FunctionExpression(function) if function.r#async => {
-                self.note(
-                    at,
-                    "this async function is called and not awaited: write `await` or `return await` before it",
-                );
-            }
-            _ => {}
+            Expression::ArrowFunctionExpression(function) => function.r#async,
+            Expression::FunctionExpression(function) => function.r#async,
+            _ => false,
+        };
+        if is_async {
+            self.note(
+                call.span.start,
+                "this async function is called and not awaited: write `await` or `return await` before it",
+            );
         }
     }
 
@@ -208,7 +201,7 @@ impl<'s> Survey<'s> {
             if !acts {
                 let message =
                     "the script returned nothing: write `return` before its last line".to_owned();
-                self.notes.push(Note {
+                self.found.notes.push(Note {
                     message,
                     offset: last.span.start,
                     if_silent: true,
@@ -226,49 +219,19 @@ impl<'s> Survey<'s> {
         }
     }
 
-    /// `tools.a.b` → `a.b`, with whether a `?.` stands on the way.
+    /// `tools.a.b` → `a.b`, and whether a `?.` is part of it.
     fn tool_path(&self, expression: &Expression<'_>) -> Option<(String, bool)> {
-        let (object, name, optional) = match expression.get_inner_expression() {
-            Expression::StaticMemberExpression(member) => (
-                &member.object,
-                member.property.name.to_string(),
-                member.optional,
-            ),
-            Expression::ComputedMemberExpression(member) => {
-                match member.expression.get_inner_expression() {
-                    Expression::StringLiteral(name) => {
-                        (&member.object, name.value.to_string(), member.optional)
-                    }
-                    _ => return None,
-                }
-            }
-            _ => return None,
-        };
+        let (object, name, optional) = member(expression)?;
         if self.global_name(object) == Some("tools") {
-            return Some((name, optional));
+            return Some((name.to_owned(), optional));
         }
         let (path, outer) = self.tool_path(object)?;
         Some((format!("{path}.{name}"), optional || outer))
     }
 
-    /// `github.createIssue` → `mcp.github.createIssue`, where `github` is no name of the script's.
+    /// `github.createIssue` → `mcp.github.createIssue`, where the script does not declare `github`.
     fn server_path(&self, expression: &Expression<'_>) -> Option<(String, bool)> {
-        let (object, name, optional) = match expression.get_inner_expression() {
-            Expression::StaticMemberExpression(member) => (
-                &member.object,
-                member.property.name.to_string(),
-                member.optional,
-            ),
-            Expression::ComputedMemberExpression(member) => {
-                match member.expression.get_inner_expression() {
-                    Expression::StringLiteral(name) => {
-                        (&member.object, name.value.to_string(), member.optional)
-                    }
-                    _ => return None,
-                }
-            }
-            _ => return None,
-        };
+        let (object, name, optional) = member(expression)?;
         match self.global_name(object) {
             Some("tools") => None,
             Some(server) => Some((format!("mcp.{server}.{name}"), optional)),
@@ -280,16 +243,30 @@ impl<'s> Survey<'s> {
     }
 }
 
+/// Object, property name and optionality of `object.name`, `object?.name` and `object["name"]`.
+fn member<'e, 'a>(expression: &'e Expression<'a>) -> Option<(&'e Expression<'a>, &'e str, bool)> {
+    match expression.get_inner_expression() {
+        Expression::StaticMemberExpression(member) => Some((
+            &member.object,
+            member.property.name.as_str(),
+            member.optional,
+        )),
+        Expression::ComputedMemberExpression(member) => {
+            match member.expression.get_inner_expression() {
+                Expression::StringLiteral(name) => {
+                    Some((&member.object, name.value.as_str(), member.optional))
+                }
+                _ => None,
+            }
+        }
+        _ => None,
+    }
+}
+
 impl<'a> Visit<'a> for Survey<'_> {
     fn visit_module_declaration(&mut self, it: &ModuleDeclaration<'a>) {
         match it {
-            ModuleDeclaration::ImportDeclaration(_) => {
-                self.ban(
-                    "import",
-                    "everything a script can use is already there: see help()",
-                    it.span(),
-                );
-            }
+            ModuleDeclaration::ImportDeclaration(_) => self.ban("import", NO_IMPORT, it.span()),
             // Inside a namespace, `export` is how its members are named.
             _ if self.namespaces > 0 => walk::walk_module_declaration(self, it),
             _ => self.ban(
@@ -307,19 +284,11 @@ impl<'a> Visit<'a> for Survey<'_> {
     }
 
     fn visit_ts_import_equals_declaration(&mut self, it: &TSImportEqualsDeclaration<'a>) {
-        self.ban(
-            "import",
-            "everything a script can use is already there: see help()",
-            it.span,
-        );
+        self.ban("import", NO_IMPORT, it.span);
     }
 
     fn visit_import_expression(&mut self, it: &ImportExpression<'a>) {
-        self.ban(
-            "import()",
-            "everything a script can use is already there: see help()",
-            it.span,
-        );
+        self.ban("import()", NO_IMPORT, it.span);
         walk::walk_import_expression(self, it);
     }
 
@@ -362,7 +331,7 @@ impl<'a> Visit<'a> for Survey<'_> {
                 .contains(SymbolFlags::ConstVariable)
         });
         if reference.is_write() && constant {
-            self.constants.push((it.name.to_string(), it.span));
+            self.found.constants.push((it.name.to_string(), it.span));
         }
     }
 
@@ -388,7 +357,8 @@ impl<'a> Visit<'a> for Survey<'_> {
             // It returns a task at once, not a promise.
             && path != SPAWN
         {
-            self.unawaited
+            self.found
+                .unawaited
                 .push((path, it.property.name.to_string(), it.span));
         }
         walk::walk_static_member_expression(self, it);
@@ -398,7 +368,8 @@ impl<'a> Visit<'a> for Survey<'_> {
         if let Expression::Identifier(callee) = it.callee.get_inner_expression()
             && self.is_global(callee)
         {
-            self.bare_calls
+            self.found
+                .bare_calls
                 .push((callee.name.to_string(), callee.span.start));
         }
         if let Expression::StaticMemberExpression(member) = it.callee.get_inner_expression()
@@ -427,26 +398,18 @@ impl<'a> Visit<'a> for Survey<'_> {
             Some("Function") => self.ban("Function()", "write the function itself", it.span),
             _ => {}
         }
-        if let Some((path, optional)) = self.tool_path(&it.callee) {
-            if it.optional || optional {
-                self.probed.push(path);
-            } else {
-                self.calls.push(StaticCall {
-                    path,
-                    offset: it.callee.span().start,
-                    args: arguments(&it.arguments),
-                });
-            }
-        } else if let Some((path, optional)) = self.server_path(&it.callee) {
-            if it.optional || optional {
-                self.probed.push(path);
-            } else {
-                let args = arguments(&it.arguments);
-                self.server_calls.push(StaticCall {
-                    path,
-                    offset: it.callee.span().start,
-                    args,
-                });
+        let tool = self.tool_path(&it.callee);
+        let is_server = tool.is_none();
+        if let Some((path, optional)) = tool.or_else(|| self.server_path(&it.callee)) {
+            let call = StaticCall {
+                path,
+                offset: it.callee.span().start,
+                args: arguments(&it.arguments),
+            };
+            match is_server {
+                _ if it.optional || optional => self.found.probed.push(call.path),
+                true => self.found.server_calls.push(call),
+                false => self.found.calls.push(call),
             }
         }
         walk::walk_call_expression(self, it);
@@ -471,16 +434,13 @@ impl<'a> Visit<'a> for Survey<'_> {
 
     fn visit_binary_expression(&mut self, it: &BinaryExpression<'a>) {
         if it.operator == BinaryOperator::In
-            && self.global_name(&it.right) == Some("tools")
+            && let Some(object) = self.global_name(&it.right)
             && let Expression::StringLiteral(name) = it.left.get_inner_expression()
         {
-            self.probed.push(name.value.to_string());
-        }
-        if it.operator == BinaryOperator::In
-            && let Some(server) = self.global_name(&it.right)
-            && let Expression::StringLiteral(name) = it.left.get_inner_expression()
-        {
-            self.probed.push(format!("mcp.{server}.{}", name.value));
+            self.found.probed.push(match object {
+                "tools" => name.value.to_string(),
+                server => format!("mcp.{server}.{}", name.value),
+            });
         }
         walk::walk_binary_expression(self, it);
     }

@@ -12,7 +12,7 @@ use serde_json::value::{RawValue, to_raw_value};
 
 use crate::call_log::CallLog;
 use crate::context::RunContext;
-use crate::in_flight::CallAnswer;
+use crate::in_flight::{CallAnswer, GuestCall};
 
 /// How often a run that waits for people and still makes progress is saved.
 const SAVE_INTERVAL: Duration = Duration::from_secs(1);
@@ -32,10 +32,17 @@ pub(crate) enum SuspendError {
     Snapshot(#[from] Fault),
     #[error("cannot save a snapshot of the script: {0}")]
     Serialize(#[from] serde_json::Error),
-    #[error("cannot save a snapshot of the script: {0}")]
-    Save(LedgerError),
-    #[error("cannot record that the script continues: {0}")]
-    Claim(LedgerError),
+    #[error("cannot update the run in the journal: {0}")]
+    Ledger(LedgerError),
+}
+
+impl From<LedgerError> for SuspendError {
+    fn from(error: LedgerError) -> Self {
+        match error {
+            LedgerError::TakenOver => Self::TakenOver,
+            other => Self::Ledger(other),
+        }
+    }
 }
 
 impl From<SuspendError> for ScriptError {
@@ -60,8 +67,8 @@ impl<'a> Suspender<'a> {
 
     /// The earliest time of the next snapshot. `None` means now.
     ///
-    /// A script whose timers fire while a question is open is not saved each time: an older snapshot is as good as long
-    /// as no call was made since.
+    /// A script whose timers fire while a question is open is not saved each time: an older
+    /// snapshot is as good as long as no call was made since.
     pub(crate) fn not_before(&self) -> Option<Instant> {
         self.last_saved.map(|saved| saved + SAVE_INTERVAL)
     }
@@ -90,21 +97,14 @@ impl<'a> Suspender<'a> {
             output: to_raw_value(&*run.output())?,
             image: image.bytes,
         };
-        match ledger.suspend(&run.scope.id, &suspension.to_bytes()?) {
-            Ok(()) => self.last_saved = Some(Instant::now()),
-            Err(LedgerError::TakenOver) => return Err(SuspendError::TakenOver),
-            Err(error) => return Err(SuspendError::Save(error)),
-        }
+        ledger.suspend(&run.scope.id, &suspension.to_bytes()?)?;
+        self.last_saved = Some(Instant::now());
         Ok(())
     }
 
     /// Claims a saved run for this process, so that no other resumes it.
     pub(crate) fn claim(&self, run_id: &str) -> Result<(), SuspendError> {
-        match self.ledger.map_or(Ok(()), |ledger| ledger.go_on(run_id)) {
-            Ok(()) => Ok(()),
-            Err(LedgerError::TakenOver) => Err(SuspendError::TakenOver),
-            Err(error) => Err(SuspendError::Claim(error)),
-        }
+        Ok(self.ledger.map_or(Ok(()), |ledger| ledger.go_on(run_id))?)
     }
 }
 
@@ -139,30 +139,12 @@ pub(crate) struct SuspendedCalls {
     /// Timers, and the time until they fire.
     pub(crate) timers: Vec<(u32, Duration)>,
     /// Calls that wait for a person.
-    pub(crate) waiting: Vec<SuspendedCall>,
+    pub(crate) waiting: Vec<GuestCall>,
     /// Settled calls whose answers the guest has not received.
     #[serde(rename = "untold")]
     pub(crate) held: Vec<CallAnswer>,
     #[serde(flatten)]
     pub(crate) log: CallLog,
-}
-
-/// A call that waits for a person.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct SuspendedCall {
-    /// The guest's id.
-    pub(crate) id: u32,
-    pub(crate) call_id: String,
-    pub(crate) tool: String,
-    /// The tool's name as the script wrote it.
-    pub(crate) path: String,
-    /// A JSON array.
-    pub(crate) args: String,
-    /// Line and column.
-    pub(crate) at: Option<(u32, u32)>,
-    /// The script itself cancelled the call: it lost a race.
-    #[serde(rename = "given_up", default)]
-    pub(crate) abandoned: bool,
 }
 
 /// Why a suspended run cannot be resumed.

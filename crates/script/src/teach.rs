@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use selvedge_tools::{Registered, Registry, signature};
 
+use crate::help::server_of;
+
 /// How scripts are written, in as few tokens as it takes.
 const LESSON: &str = "\
 Runs a TypeScript program that calls tools. One script instead of many calls: only what it returns is read by you.
@@ -64,12 +66,7 @@ pub fn description(registry: &Registry, budget: usize, uses: impl Fn(&str) -> u6
 fn servers(registry: &Registry) -> BTreeMap<&str, Vec<&Registered>> {
     let mut servers: BTreeMap<&str, Vec<&Registered>> = BTreeMap::new();
     for tool in registry.iter() {
-        if let Some(server) = tool
-            .spec
-            .js_name
-            .strip_prefix("mcp.")
-            .and_then(|rest| rest.split('.').next())
-        {
+        if let Some(server) = server_of(tool) {
             servers.entry(server).or_default().push(tool);
         }
     }

@@ -9,12 +9,13 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock::sleep_until;
 use crate::context::Start;
-use crate::in_flight::PendingCall;
+use crate::in_flight::GuestCall;
 use crate::preview::preview;
 use crate::run::Run;
 use crate::state::{RunEnd, RunState};
 
-/// Time calls have to stop after they are cancelled. Each call has a grace period of its own, which is shorter.
+/// Time calls have to stop after they are cancelled. Each call has a grace period of its own, which
+/// is shorter.
 const STOP_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A run that has ended in this process.
@@ -66,8 +67,9 @@ impl Run<'_> {
         }
     }
 
-    /// Ends every call and returns those that were pending. `wait` gives them as much time as a script has.
-    async fn stop_calls(&mut self, wait: bool) -> Vec<PendingCall> {
+    /// Ends every call and returns those that were pending. `wait` gives them as much time as a
+    /// script has.
+    async fn stop_calls(&mut self, wait: bool) -> Vec<GuestCall> {
         let pending = self.calls.in_order();
         let cancel = self.context.scope.cancel.clone();
         if wait {
@@ -96,7 +98,7 @@ impl Run<'_> {
     }
 
     /// Mentions calls that were pending at the end in the script's warnings or its error.
-    fn mention(&mut self, unfinished: &[PendingCall], end: &mut RunEnd) {
+    fn mention(&mut self, unfinished: &[GuestCall], end: &mut RunEnd) {
         let described = unfinished
             .iter()
             .filter_map(|call| self.calls.describe_unfinished(call));
@@ -107,7 +109,8 @@ impl Run<'_> {
                         "{description}, and was stopped: write `await` for what the script should wait for"
                     ));
                 }
-                // A call in the queue counts as aborted, like one that ran; its error tells them apart.
+                // A call in the queue counts as aborted, like one that ran; its error tells them
+                // apart.
                 for call in self.calls.log.records.iter_mut().flatten() {
                     if call.status == CallStatus::NotStarted {
                         call.status = CallStatus::Aborted;
@@ -123,8 +126,7 @@ impl Run<'_> {
                 if error.code == ErrorCode::ScriptTimeoutError && error.line.is_none() =>
             {
                 if let Some(first) = unfinished.first() {
-                    error.line = first.at.map(|at| at.line);
-                    error.column = first.at.map(|at| at.column);
+                    (error.line, error.column) = first.at.unzip();
                     error.call_id = Some(first.call_id.clone());
                     error.tool_name = Some(first.tool.clone());
                 }
