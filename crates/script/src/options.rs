@@ -30,9 +30,9 @@ pub struct RunOptions {
     pub author: Author,
     /// The run that this one resumes.
     pub resume: Option<Resume>,
-    /// Puts the run away at its next await, once the calls under way have ended; needs a ledger.
+    /// Suspends the run at its next await, once the calls in flight have ended. Needs a ledger.
     pub suspend: CancellationToken,
-    /// Nobody is there any more: a run that waits for people is left to whoever answers later, any other is stopped.
+    /// The caller is gone: a run that waits for a person is suspended, any other is cancelled.
     pub leave: CancellationToken,
     /// Kept with the run: what whoever assembled the tools needs to assemble them again.
     pub setting: String,
@@ -76,12 +76,12 @@ pub struct Resume {
     pub seed: Option<u64>,
 }
 
-/// A run that was put away.
+/// A suspended run.
 #[derive(Debug, Clone, Default)]
 pub struct Suspended {
-    /// What the ledger was given to keep.
+    /// The state the ledger kept.
     pub state: Vec<u8>,
-    /// What its calls returned, by their ids. Needed where the engine is another build.
+    /// Values its calls returned, by call id. Needed to replay if the engine is another build.
     pub values: HashMap<String, Value>,
 }
 

@@ -22,7 +22,7 @@ pub(crate) struct RecordedCalls {
     pub(crate) records: Vec<CallRecord>,
     /// A call that is made to fail.
     pub(crate) fail: Option<String>,
-    /// Is told of each call.
+    /// Called for each call.
     pub(crate) watch: Option<Watch>,
 }
 

@@ -40,7 +40,7 @@ pub struct Cassette {
 pub struct Replay {
     /// A call that fails this time: what would the script have done?
     pub fail: Option<String>,
-    /// Is told of each call as it is answered.
+    /// Called for each call as it is answered.
     pub watch: Option<Watch>,
 }
 
@@ -60,8 +60,8 @@ impl Cassette {
         })
     }
 
-    /// Plays it. What comes out is what came out then, or a `ReplayDivergenceError` that says where it parted; where
-    /// a call is made to fail, it is what came of that.
+    /// Replays the run. Returns the recorded output, or a `ReplayDivergenceError` that says where
+    /// the replay differs; if a call is made to fail, the output that results from it.
     pub async fn play(&self, how: Replay) -> Result<ScriptToolCallOutput, Fault> {
         let started = Instant::now();
         // No tool is there to be called.
