@@ -350,6 +350,7 @@ fn thrown_failure(failure: &CallFailure, tool: &str) -> String {
     let facts = json!({
         "name": failure.code, "code": failure.code, "message": failure.message, "toolName": tool,
         "retryable": failure.retryable, "suggestions": failure.suggestions,
+        "metadata": failure.metadata,
     });
     format!("!{facts}")
 }
