@@ -8,8 +8,8 @@ use schemars::JsonSchema;
 use selvedge_journal::Journal;
 use selvedge_models::{Client, Model, ModelEvent, Prompt};
 use selvedge_protocol::{
-    Event, EventSink, Item, Ledger, Limits, Role, RunStart, RunStatus, ScriptToolCallOutput,
-    TurnEnd, TurnError, Usage, new_id,
+    Cabinet, DocumentKind, Event, EventSink, Item, Ledger, Limits, NewDocument, Role, RunStart,
+    RunStatus, ScriptToolCallOutput, TurnEnd, TurnError, Usage, new_id,
 };
 use selvedge_tools::{
     Call, Registry, RegistryError, ToolError, camel_case, snake_case, tool_with_call,
@@ -27,14 +27,11 @@ use crate::{Agent, Allowance, Session, TurnOptions};
 #[derive(Clone, Default)]
 pub struct Agents(Arc<Shared>);
 
-/// Keeps a text under a key, as the File Cabinet does: title and text in, key out.
-pub type Keep = Arc<dyn Fn(&str, &str) -> Result<String, String> + Send + Sync>;
-
 #[derive(Default)]
 struct Shared {
     /// The newest: a conversation may go on with another model.
     template: Mutex<Option<Arc<Template>>>,
-    keep: OnceLock<Keep>,
+    cabinet: OnceLock<Arc<dyn Cabinet>>,
     /// Who is under way, by the run their calls belong to.
     under_way: Mutex<HashMap<String, Circumstances>>,
 }
@@ -205,9 +202,9 @@ impl Agents {
         )
     }
 
-    /// Results are kept this way, too.
-    pub fn keep_with(&self, keep: Keep) {
-        let _ = self.0.keep.set(keep);
+    /// Stores the results of agents in this File Cabinet, too.
+    pub fn store_results_in(&self, cabinet: Arc<dyn Cabinet>) {
+        let _ = self.0.cabinet.set(cabinet);
     }
 
     pub(crate) fn attach(&self, agent: Agent, journal: Option<Arc<Journal>>) {
@@ -501,11 +498,16 @@ impl Launch {
             .chars()
             .take(80)
             .collect();
-        let file_key = self
-            .shared
-            .keep
-            .get()
-            .and_then(|keep| keep(&title, &message).ok());
+        let file_key = self.shared.cabinet.get().and_then(|cabinet| {
+            let stored = cabinet.keep(&NewDocument {
+                kind: DocumentKind::Result,
+                title: &title,
+                source: "",
+                media_type: "text/plain",
+                content: message.as_bytes(),
+            });
+            Some(stored.ok()?.key)
+        });
         Ok(Launched {
             agent_id: self.id,
             session_id: self.session.id().to_owned(),

@@ -3,7 +3,9 @@
 use std::time::Instant;
 
 use selvedge_models::{Ability, Calls, ModelError, Prompt};
-use selvedge_protocol::{Event, Item, Mode, ModelErrorKind, OutputPart, Role, TurnItem, Usage};
+use selvedge_protocol::{
+    Event, Item, Mode, ModelErrorKind, OutputPart, Role, TurnError, TurnItem, Usage,
+};
 use tracing::Instrument;
 
 use crate::answer::{Answer, Listen, Listener, Piece, Told};
@@ -11,12 +13,12 @@ use crate::budget::Spent;
 use crate::compaction::Need;
 use crate::history::Past;
 use crate::record::StepKind;
-use crate::turn::{Fault, Turn, since_compaction};
+use crate::turn::{Turn, since_compaction};
 use crate::{compaction, counters};
 
 impl Turn<'_> {
     /// The request: system, then history, then the newest message and what has come of it.
-    pub(crate) fn assemble(&mut self) -> Result<Prompt, Fault> {
+    pub(crate) fn assemble(&mut self) -> Result<Prompt, TurnError> {
         match compaction::if_needed(self.session, self.agent) {
             Need::Not => {}
             Need::Shorter(compacted) => self.compacted(compacted)?,
@@ -58,7 +60,7 @@ impl Turn<'_> {
         self.events.emit(Event::Error { message });
     }
 
-    fn compacted(&mut self, compacted: compaction::Compacted) -> Result<(), Fault> {
+    fn compacted(&mut self, compacted: compaction::Compacted) -> Result<(), TurnError> {
         let compaction::Compacted {
             wire,
             tokens_before,
@@ -170,7 +172,7 @@ impl Turn<'_> {
     }
 
     /// Writes the answer down before anything of it is done.
-    pub(crate) fn record_answer(&mut self, answer: Answer) -> Result<Vec<Told>, Fault> {
+    pub(crate) fn record_answer(&mut self, answer: Answer) -> Result<Vec<Told>, TurnError> {
         let Answer {
             pieces,
             wire,
@@ -219,7 +221,7 @@ impl Turn<'_> {
     }
 
     /// Arranges another way to ask after a request failed; fails where there is none.
-    pub(crate) fn find_another_way(&mut self, error: ModelError) -> Result<(), Fault> {
+    pub(crate) fn find_another_way(&mut self, error: ModelError) -> Result<(), TurnError> {
         if error.lacks == Some(Ability::Tools) && self.calls != Calls::Off {
             // Scripts in text need no tools.
             self.calls = Calls::Off;

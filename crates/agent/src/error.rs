@@ -1,6 +1,7 @@
 //! Why a session cannot be used.
 
 use selvedge_journal::JournalError;
+use selvedge_protocol::{TurnError, TurnErrorKind};
 
 /// Why a session cannot be begun, read or gone on with. What goes wrong inside a turn is told in
 /// [`crate::TurnOutcome`] instead.
@@ -18,4 +19,13 @@ pub enum AgentError {
         /// What is wrong with it.
         why: String,
     },
+    /// The model of a turn did not answer a question of an MCP server.
+    #[error("{0}")]
+    NotAnswered(String),
+}
+
+impl From<AgentError> for TurnError {
+    fn from(error: AgentError) -> Self {
+        Self::new(TurnErrorKind::Journal, error.to_string())
+    }
 }

@@ -3,6 +3,7 @@
 use selvedge_models::{Calls, Client, Model, ModelEvent, Prompt};
 use selvedge_protocol::{FinishReason, Item, Role, Usage};
 
+use crate::AgentError;
 use crate::agents::{Agents, check_price, spent};
 use crate::budget::Budget;
 use crate::compaction;
@@ -35,15 +36,16 @@ impl Agents {
         &self,
         run: &str,
         prompt: ForeignPrompt,
-    ) -> Result<ForeignAnswer, String> {
-        let (template, circumstances) = self
-            .under_way(run)
-            .ok_or("no turn of an agent is under way there")?;
+    ) -> Result<ForeignAnswer, AgentError> {
+        let (template, circumstances) = self.under_way(run).ok_or_else(|| {
+            AgentError::NotAnswered("no turn of an agent is under way there".to_owned())
+        })?;
         if let Some(end) = circumstances.budget.reached() {
-            return Err(spent(end).message);
+            return Err(AgentError::NotAnswered(spent(end).message));
         }
         let (client, model) = (&template.agent.client, &template.agent.model);
-        check_price(&circumstances.budget, model).map_err(|error| error.message)?;
+        check_price(&circumstances.budget, model)
+            .map_err(|error| AgentError::NotAnswered(error.message))?;
         let prompt = Prompt {
             system: prompt.system,
             history: prompt
@@ -62,7 +64,7 @@ impl Agents {
         };
         let answered = tokio::select! {
             biased;
-            () = circumstances.stop.cancelled() => Err("the turn was stopped".to_owned()),
+            () = circumstances.stop.cancelled() => Err(AgentError::NotAnswered("the turn was stopped".to_owned())),
             answered = answer(client, &prompt, model, &mut bill) => answered,
         };
         drop(bill);
@@ -92,7 +94,7 @@ async fn answer(
     prompt: &Prompt,
     model: &Model,
     bill: &mut Bill<'_>,
-) -> Result<ForeignAnswer, String> {
+) -> Result<ForeignAnswer, AgentError> {
     let mut stream = client.stream(prompt, model);
     let mut answer = ForeignAnswer {
         text: String::new(),
@@ -105,7 +107,7 @@ async fn answer(
                 // What was never begun costs nothing.
                 bill.usage = Usage::default();
             }
-            format!("the model failed ({}): {error}", error.kind)
+            AgentError::NotAnswered(format!("the model failed ({}): {error}", error.kind))
         })?;
         match event {
             ModelEvent::Text { text, .. } => answer.text.push_str(&text),
@@ -116,7 +118,9 @@ async fn answer(
         }
     }
     match answer.finish {
-        Some(FinishReason::Refused) => Err("the model would not answer".to_owned()),
+        Some(FinishReason::Refused) => Err(AgentError::NotAnswered(
+            "the model would not answer".to_owned(),
+        )),
         _ => Ok(answer),
     }
 }

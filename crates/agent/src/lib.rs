@@ -77,7 +77,7 @@ mod small_model;
 mod turn;
 
 pub use agent::Agent;
-pub use agents::{Agents, Keep};
+pub use agents::Agents;
 pub use budget::{Budget, Spent};
 pub use changes::Changes;
 pub use companion::Companion;

@@ -9,17 +9,18 @@ use std::collections::HashMap;
 use selvedge_journal::{Call, CallState, Journal, JournalError, Run, RunState};
 use selvedge_protocol::{
     CallRecord, CallStatus, ErrorCode, FunctionCallOutput, Item, OutputPart, Phase, RunStatus,
-    ScriptError, ScriptToolCall, ScriptToolCallOutput, TurnItem,
+    ScriptError, ScriptToolCall, ScriptToolCallOutput, TurnError, TurnItem,
 };
 use selvedge_script::detect::{Segment, detect};
 use selvedge_script::{Pragma, Resume, hopeless};
 use selvedge_tools::shown_of_result;
 
+use crate::AgentError;
 use crate::acting::Results;
 use crate::answer::{Form, Piece, Told, Written, code_of, malformed, stopped};
 use crate::record::{Step, StepKind};
 use crate::resume::{later_runs, resume_from};
-use crate::turn::{Fault, Turn};
+use crate::turn::{Turn, in_use};
 
 /// What is known of calls that were made before.
 #[derive(Debug, Default)]
@@ -94,7 +95,7 @@ pub(crate) fn as_if_once(mut output: ScriptToolCallOutput) -> ScriptToolCallOutp
 
 impl Turn<'_> {
     /// The pieces of an answer whose results are missing, and what is known of them.
-    pub(crate) fn left_undone(&mut self) -> Result<Option<Vec<Told>>, Fault> {
+    pub(crate) fn left_undone(&mut self) -> Result<Option<Vec<Told>>, TurnError> {
         let Some(step) = self.session.steps().last() else {
             return Ok(None);
         };
@@ -107,7 +108,7 @@ impl Turn<'_> {
         let Some(journal) = self.session.journal().cloned() else {
             return Ok(None);
         };
-        let unreadable = |error: JournalError| Fault::journal(error.to_string());
+        let unreadable = |error: JournalError| TurnError::from(AgentError::from(error));
         let calls = run
             .as_deref()
             .map(|run| chain(&journal, run))
@@ -132,7 +133,7 @@ impl Turn<'_> {
         }
         for run in calls.into_iter().flatten() {
             if run.summary.state == RunState::Running {
-                return Err(Fault::in_use(&run.summary.id));
+                return Err(in_use(&run.summary.id));
             }
             known.run = Some(run.summary.id.clone());
             for call in run.calls {
@@ -175,14 +176,18 @@ impl Turn<'_> {
 }
 
 /// How a script was left; `None` where it never began.
-fn known_script(journal: &Journal, id: &str, call_id: &str) -> Result<Option<KnownScript>, Fault> {
-    let unreadable = |error: JournalError| Fault::journal(error.to_string());
+fn known_script(
+    journal: &Journal,
+    id: &str,
+    call_id: &str,
+) -> Result<Option<KnownScript>, TurnError> {
+    let unreadable = |error: JournalError| TurnError::from(AgentError::from(error));
     let Some(last) = chain(journal, id).map_err(unreadable)?.pop() else {
         return Ok(None);
     };
     Ok(Some(match (last.summary.state, &last.output) {
         (RunState::Running, _) => {
-            return Err(Fault::in_use(&last.summary.id));
+            return Err(in_use(&last.summary.id));
         }
         (RunState::Suspended, _) => KnownScript::Suspended(Box::new(last)),
         (_, Some(output)) => {

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use selvedge_journal::{Journal, StoredItem};
+use selvedge_journal::{Journal, JournalError, StoredItem};
 use selvedge_protocol::{
     Item, Message, OutputPart, Role, TurnEnd, TurnError, TurnItem, Usage, new_id,
 };
@@ -301,10 +301,10 @@ impl Drop for Session {
 }
 
 /// What is wrong with the items of a session from elsewhere.
-fn check(items: &[StoredItem]) -> Result<(), String> {
+fn check(items: &[StoredItem]) -> Result<(), JournalError> {
     let mut turn = 1;
     for (number, stored) in (1u32..).zip(items) {
-        let wrong = |why: &str| format!("item {number}: {why}");
+        let wrong = |why: &str| JournalError::NotASession(format!("item {number}: {why}"));
         serde_json::from_value::<Line>(stored.item.clone())
             .map_err(|error| wrong(&error.to_string()))?;
         if stored.turn != turn && stored.turn != turn + 1 {

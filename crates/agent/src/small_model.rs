@@ -2,8 +2,8 @@
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use selvedge_memory::{Batch, Later, SmallModel};
-use selvedge_models::{BatchState, Batches, Client, Model, Prompt};
+use selvedge_memory::{Batch, Later, SmallModel, SmallModelError};
+use selvedge_models::{BatchState, Batches, Client, Model, ModelError, Prompt};
 use selvedge_protocol::{Item, Role};
 
 /// Asks a model without tools or history.
@@ -43,13 +43,13 @@ impl Small {
 }
 
 impl SmallModel for Small {
-    fn ask<'a>(&'a self, prompt: &'a str) -> BoxFuture<'a, Result<String, String>> {
+    fn ask<'a>(&'a self, prompt: &'a str) -> BoxFuture<'a, Result<String, SmallModelError>> {
         async move {
             let prompt = prompt_of(prompt);
             let answered = crate::agents::answer(&self.client, &prompt, &self.model).await;
             answered
                 .map(|(text, _)| text)
-                .map_err(|error| error.message)
+                .map_err(|error| SmallModelError(error.message))
         }
         .boxed()
     }
@@ -63,28 +63,32 @@ impl Later for ByBatches {
     fn submit<'a>(
         &'a self,
         prompts: &'a [String],
-    ) -> BoxFuture<'a, Result<Option<String>, String>> {
+    ) -> BoxFuture<'a, Result<Option<String>, SmallModelError>> {
         async move {
             let prompts: Vec<Prompt> = prompts.iter().map(|prompt| prompt_of(prompt)).collect();
             match self.batches.submit(&prompts, &self.model).await {
                 Ok(batch) => Ok(Some(batch)),
                 // The provider has the name of one that has batches, and is another.
                 Err(error) if matches!(error.status, Some(404 | 405 | 501)) => Ok(None),
-                Err(error) => Err(error.to_string()),
+                Err(error) => Err(failed(&error)),
             }
         }
         .boxed()
     }
 
-    fn look<'a>(&'a self, batch: &'a str, prompts: usize) -> BoxFuture<'a, Result<Batch, String>> {
+    fn look<'a>(
+        &'a self,
+        batch: &'a str,
+        prompts: usize,
+    ) -> BoxFuture<'a, Result<Batch, SmallModelError>> {
         async move {
             let state = self.batches.look(batch, prompts, &self.model).await;
-            Ok(match state.map_err(|error| error.to_string())? {
+            Ok(match state.map_err(|error| failed(&error))? {
                 BatchState::Working => Batch::Working,
                 BatchState::Ended(answers) => Batch::Answered(
                     answers
                         .into_iter()
-                        .map(|answer| answer.map_err(|e| e.to_string()))
+                        .map(|answer| answer.map_err(|error| failed(&error)))
                         .collect(),
                 ),
                 BatchState::Lost(_) => Batch::Lost,
@@ -92,6 +96,10 @@ impl Later for ByBatches {
         }
         .boxed()
     }
+}
+
+fn failed(error: &ModelError) -> SmallModelError {
+    SmallModelError(error.to_string())
 }
 
 fn prompt_of(text: &str) -> Prompt {

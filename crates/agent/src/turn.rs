@@ -2,10 +2,10 @@
 
 use std::time::Instant;
 
-use selvedge_models::{Calls, ModelError};
+use selvedge_models::Calls;
 use selvedge_protocol::{
     CallRecord, Event, EventSink, FinishReason, Item, Message, Mode, ModelErrorKind, OutputPart,
-    TurnEnd, TurnError, TurnItem, Usage,
+    TurnEnd, TurnError, TurnErrorKind, TurnItem, Usage,
 };
 use selvedge_tools::Scope;
 use tokio_util::sync::CancellationToken;
@@ -17,7 +17,7 @@ use crate::budget::{Budget, Spent};
 use crate::kept::Kept;
 use crate::record::{Others, Step, StepKind};
 use crate::recovery::Known;
-use crate::{Agent, AgentError, Input, Session, counters};
+use crate::{Agent, Input, Session, counters};
 
 /// The circumstances of one turn.
 #[derive(Debug, Clone, Default)]
@@ -49,41 +49,12 @@ pub struct TurnOutcome {
     pub cost: Option<f64>,
 }
 
-/// Why a turn cannot go on.
-#[derive(Debug)]
-pub(crate) struct Fault(pub(crate) TurnError);
-
-impl Fault {
-    const JOURNAL: &str = "journal";
-    const IN_USE: &str = "in_use";
-
-    /// What the turn waits for goes on in another process: it stays open.
-    pub(crate) fn in_use(run: &str) -> Self {
-        let message = format!("{run} still runs in another process");
-        Self(TurnError {
-            kind: Self::IN_USE.to_owned(),
-            message,
-        })
-    }
-
-    pub(crate) fn journal(message: impl Into<String>) -> Self {
-        Self(TurnError {
-            kind: Self::JOURNAL.to_owned(),
-            message: message.into(),
-        })
-    }
-}
-
-impl From<AgentError> for Fault {
-    fn from(error: AgentError) -> Self {
-        Self::journal(error.to_string())
-    }
-}
-
-impl From<ModelError> for Fault {
-    fn from(error: ModelError) -> Self {
-        Self(TurnError::of_model(error.kind, error.message))
-    }
+/// The failure of a turn that depends on a run in another process. The turn stays open.
+pub(crate) fn in_use(run: &str) -> TurnError {
+    TurnError::new(
+        TurnErrorKind::InUse,
+        format!("{run} still runs in another process"),
+    )
 }
 
 /// A turn under way.
@@ -134,7 +105,7 @@ impl Agent {
             .and_then(|()| Ok(session.ask(input.into())?));
         match asked {
             Ok(()) => self.go_on(session, options).await,
-            Err(Fault(error)) => {
+            Err(error) => {
                 let usage = Usage::default();
                 let turn = session.turn();
                 options.events.emit(Event::TurnFailed {
@@ -175,12 +146,13 @@ impl Agent {
         let spent @ Spent { usage, cost, .. } = turn.budget.spent();
         let kept = turn.kept.take();
         drop(turn);
-        let end = end.map_err(|Fault(error)| error);
         span.record("end", tracing::field::debug(&end));
         counters::turn(&end, started.elapsed(), &usage);
         let items = session.items_of(number);
         // A turn that waits for a person is not over.
-        let elsewhere = end.as_ref().is_err_and(|error| error.kind == Fault::IN_USE);
+        let elsewhere = end
+            .as_ref()
+            .is_err_and(|error| error.kind == TurnErrorKind::InUse);
         let waits = end == Ok(TurnEnd::Suspended) || elsewhere;
         let ended = if waits {
             Ok(())
@@ -193,7 +165,7 @@ impl Agent {
                 companion.after(session);
             }
         }
-        let end = end.and_then(|end| ended.map(|()| end).map_err(|error| Fault::from(error).0));
+        let end = end.and_then(|end| ended.map(|()| end).map_err(TurnError::from));
         options.events.emit(match &end {
             Ok(end) => Event::TurnCompleted {
                 turn: number,
@@ -231,7 +203,7 @@ impl Agent {
     }
 
     /// A new turn begins although the last one was broken off: its calls get the results that are known.
-    async fn settle(&self, session: &mut Session, options: &TurnOptions) -> Result<(), Fault> {
+    async fn settle(&self, session: &mut Session, options: &TurnOptions) -> Result<(), TurnError> {
         if !session.is_open() {
             return Ok(());
         }
@@ -244,10 +216,10 @@ impl Agent {
         let settled = turn.finish_left_undone().await;
         turn.end_children().await;
         drop(turn);
-        if let Err(fault) = settled
-            && [Fault::JOURNAL, Fault::IN_USE].contains(&fault.0.kind.as_str())
+        if let Err(error) = settled
+            && matches!(error.kind, TurnErrorKind::Journal | TurnErrorKind::InUse)
         {
-            return Err(fault);
+            return Err(error);
         }
         Ok(session.end(Ok(TurnEnd::Interrupted), Others::default())?)
     }
@@ -297,7 +269,7 @@ impl<'a> Turn<'a> {
     }
 
     /// The loop: assemble, ask, record, act, record, and again. When time is up everything is told to stop.
-    async fn until_its_end(&mut self) -> Result<TurnEnd, Fault> {
+    async fn until_its_end(&mut self) -> Result<TurnEnd, TurnError> {
         let stop = self.stop.clone();
         let time_is_up = match self.budget.deadline() {
             Some(deadline) => tokio::time::sleep_until(deadline.into()),
@@ -314,7 +286,7 @@ impl<'a> Turn<'a> {
         }
     }
 
-    async fn rounds(&mut self) -> Result<TurnEnd, Fault> {
+    async fn rounds(&mut self) -> Result<TurnEnd, TurnError> {
         if let Some(end) = self.finish_left_undone().await? {
             return Ok(end);
         }
@@ -361,7 +333,7 @@ impl<'a> Turn<'a> {
     }
 
     /// What an earlier process did not get to: results it did not write down, or the end of the turn.
-    async fn finish_left_undone(&mut self) -> Result<Option<TurnEnd>, Fault> {
+    async fn finish_left_undone(&mut self) -> Result<Option<TurnEnd>, TurnError> {
         if let Some(pieces) = self.left_undone()? {
             self.last = self.budget.was_last_round();
             let results = self.act(pieces).await;
@@ -382,7 +354,7 @@ impl<'a> Turn<'a> {
         }
     }
 
-    fn record_results(&mut self, results: Results) -> Result<(), Fault> {
+    fn record_results(&mut self, results: Results) -> Result<(), TurnError> {
         let wire = results.wire();
         Ok(self.session.add(StepKind::Acted, results.items, wire)?)
     }
@@ -454,13 +426,16 @@ fn by_others(all: Spent, session: &Session) -> Others {
 }
 
 /// Whether an answer that asks for nothing ends the turn, and how.
-fn end_of(finish: Option<FinishReason>, detail: Option<String>) -> Result<Option<TurnEnd>, Fault> {
+fn end_of(
+    finish: Option<FinishReason>,
+    detail: Option<String>,
+) -> Result<Option<TurnEnd>, TurnError> {
     match finish {
         Some(FinishReason::Paused) => Ok(None),
         Some(FinishReason::Length) => Ok(Some(TurnEnd::Length)),
         Some(FinishReason::Refused) => {
             let words = detail.unwrap_or_else(|| "the model would not answer".to_owned());
-            Err(Fault(TurnError::of_model(ModelErrorKind::Refused, words)))
+            Err(TurnError::new(ModelErrorKind::Refused, words))
         }
         Some(_) => Ok(Some(TurnEnd::Stop)),
         // It was not heard to its end: the loop knows why.

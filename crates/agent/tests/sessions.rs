@@ -72,7 +72,7 @@ async fn what_somebody_else_went_on_with_is_not_gone_on_with_from_before() {
     let mut stale = Session::resume(&desk.journal, session.id()).unwrap();
     agent.turn(&mut session, "first", &desk.options()).await;
     let outcome = agent.turn(&mut stale, "second", &desk.options()).await;
-    assert_eq!(outcome.end.unwrap_err().kind, "journal");
+    assert_eq!(outcome.end.unwrap_err().kind.as_str(), "journal");
     assert!(!desk.work().join("late.txt").exists());
     assert_eq!(
         history(&Session::read(&desk.journal, session.id()).unwrap()),

@@ -145,9 +145,9 @@ async fn a_refusal_fails_the_turn_by_name() {
             .agent(&server)
             .turn(&mut desk.session(), "go", &desk.options())
             .await;
-        assert_eq!(outcome.end.unwrap_err().kind, "refused", "{api:?}");
+        assert_eq!(outcome.end.unwrap_err().kind.as_str(), "refused", "{api:?}");
         assert!(
-            matches!(desk.told().last(), Some(Event::TurnFailed { error, .. }) if error.kind == "refused")
+            matches!(desk.told().last(), Some(Event::TurnFailed { error, .. }) if error.kind.as_str() == "refused")
         );
     }
 }
@@ -171,7 +171,7 @@ async fn failures_of_the_provider_have_their_kind() {
             .agent(&server)
             .turn(&mut session, "go", &desk.options())
             .await;
-        assert_eq!(outcome.end.unwrap_err().kind, kind);
+        assert_eq!(outcome.end.unwrap_err().kind.as_str(), kind);
         assert!(!session.is_open(), "the session goes on with the next turn");
     }
 }
@@ -698,7 +698,7 @@ async fn an_answer_that_breaks_off_is_asked_for_again_and_told_once() {
     .await;
     let desk = Desk::new(WireApi::Responses);
     let mut provider = desk.client(&server).provider().clone();
-    provider.request_max_retries = 2;
+    provider.retries.request_max_retries = 2;
     let agent = desk.agent(&server);
     let model = agent.model().clone();
     let agent = agent.with_model(selvedge_models::Client::new(provider).unwrap(), model);

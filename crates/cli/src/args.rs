@@ -3,8 +3,11 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use clap::{Args, Parser, Subcommand};
+use schemars::JsonSchema;
 use selvedge_protocol::{ApprovalPolicy, Mode, SandboxPolicy};
+use serde::de::DeserializeOwned;
 
 use crate::memory::args::MemoryCommand;
 use crate::runs::args::RunsCommand;
@@ -84,7 +87,10 @@ pub(crate) enum Command {
     /// Remember conversations, and find what was said
     #[command(subcommand)]
     Memory(MemoryCommand),
-    /// Tell what this machine gives: the walls, the limits, the configuration
+    /// Describe the configuration file
+    #[command(subcommand)]
+    Config(ConfigCommand),
+    /// Check that Selvedge works on this machine
     Doctor(DoctorArgs),
 }
 
@@ -230,8 +236,8 @@ pub(crate) struct LimitArgs {
     pub(crate) max_concurrent: Option<u32>,
 
     /// Whether scripts run [default: enabled]
-    #[arg(long, value_enum, value_name = "MODE")]
-    pub(crate) mode: Option<ModeArg>,
+    #[arg(long, value_parser = choice::<Mode>(), value_name = "MODE")]
+    pub(crate) mode: Option<Mode>,
 }
 
 /// Where, and under which rules.
@@ -242,13 +248,13 @@ pub(crate) struct PlaceArgs {
     #[arg(short = 'C', long = "cd", value_name = "DIR")]
     pub(crate) directory: Option<PathBuf>,
 
-    /// When a person is asked [default: on-request]
-    #[arg(long, value_enum, value_name = "POLICY")]
-    pub(crate) approval: Option<ApprovalArg>,
+    /// When a call needs approval [default: on-request]
+    #[arg(long, value_parser = choice::<ApprovalPolicy>(), value_name = "POLICY")]
+    pub(crate) approval: Option<ApprovalPolicy>,
 
     /// What may be changed [default: workspace-write]
-    #[arg(long, value_enum, value_name = "POLICY")]
-    pub(crate) sandbox: Option<SandboxArg>,
+    #[arg(long, value_parser = choice::<SandboxPolicy>(), value_name = "POLICY")]
+    pub(crate) sandbox: Option<SandboxPolicy>,
 
     /// Offer only the tools of this pack [default: all]
     #[arg(long, value_name = "PACK")]
@@ -370,65 +376,35 @@ pub(crate) struct DoctorArgs {
     pub(crate) place: PlaceArgs,
 }
 
-#[derive(Debug, Clone, Copy, ValueEnum)]
-pub(crate) enum ModeArg {
-    /// Refuse scripts
-    Disabled,
-    /// Check and report; run nothing
-    DryRun,
-    /// Run
-    Enabled,
+#[derive(Debug, Subcommand)]
+pub(crate) enum ConfigCommand {
+    /// Print the JSON Schema of the configuration file, for editors
+    Schema,
+    /// Print the paths of the configuration files
+    Path(ConfigPathArgs),
 }
 
-#[derive(Debug, Clone, Copy, ValueEnum)]
-pub(crate) enum ApprovalArg {
-    /// Ask for whatever is not known to be harmless
-    Untrusted,
-    /// Ask when more is needed than the sandbox allows
-    OnRequest,
-    /// Run confined; ask again for what the confinement stopped
-    OnFailure,
-    /// Ask nobody; refuse what would have to be asked for
-    Never,
+#[derive(Debug, Args)]
+pub(crate) struct ConfigPathArgs {
+    /// The folder whose project file is meant, instead of the current one
+    #[arg(short = 'C', long = "cd", value_name = "DIR")]
+    pub(crate) directory: Option<PathBuf>,
 }
 
-#[derive(Debug, Clone, Copy, ValueEnum)]
-pub(crate) enum SandboxArg {
-    /// Nothing may be written
-    ReadOnly,
-    /// The workspace and temporary folders; no network
-    WorkspaceWrite,
-    /// No confinement
-    DangerFullAccess,
-}
-
-impl From<ModeArg> for Mode {
-    fn from(arg: ModeArg) -> Self {
-        match arg {
-            ModeArg::Disabled => Self::Disabled,
-            ModeArg::DryRun => Self::DryRun,
-            ModeArg::Enabled => Self::Enabled,
-        }
-    }
-}
-
-impl From<ApprovalArg> for ApprovalPolicy {
-    fn from(arg: ApprovalArg) -> Self {
-        match arg {
-            ApprovalArg::Untrusted => Self::Untrusted,
-            ApprovalArg::OnRequest => Self::OnRequest,
-            ApprovalArg::OnFailure => Self::OnFailure,
-            ApprovalArg::Never => Self::Never,
-        }
-    }
-}
-
-impl From<SandboxArg> for SandboxPolicy {
-    fn from(arg: SandboxArg) -> Self {
-        match arg {
-            SandboxArg::ReadOnly => Self::ReadOnly,
-            SandboxArg::WorkspaceWrite => Self::WorkspaceWrite,
-            SandboxArg::DangerFullAccess => Self::DangerFullAccess,
-        }
-    }
+/// Parses the values of an enumeration that is also a configuration key; its documentation is the help.
+fn choice<T>() -> impl TypedValueParser<Value = T>
+where
+    T: JsonSchema + DeserializeOwned + Clone + Send + Sync + 'static,
+{
+    let schema = schemars::schema_for!(T).to_value();
+    let values = schema["oneOf"].as_array().into_iter().flatten();
+    let values = values.filter_map(|value| {
+        let help = value["description"]
+            .as_str()?
+            .trim_end_matches('.')
+            .to_owned();
+        Some(PossibleValue::new(value["const"].as_str()?.to_owned()).help(help))
+    });
+    PossibleValuesParser::new(values)
+        .try_map(|name| serde_json::from_value::<T>(serde_json::Value::String(name)))
 }

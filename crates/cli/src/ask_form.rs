@@ -2,7 +2,9 @@
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use selvedge_mcp::{Address, AskPerson, Elicitation, Elicited, Field, Form, Shows, Wants};
+use selvedge_mcp::{
+    Address, AskError, AskPerson, Elicitation, Elicited, Field, Form, Shows, Wants,
+};
 use serde_json::Value;
 
 use crate::ask::{AtTheTerminal, EndOfLine, VIEW_LINES, one_line, say};
@@ -11,7 +13,7 @@ use crate::filling::{self, Filling};
 use crate::typed::{NoLine, Typed};
 
 impl AskPerson for AtTheTerminal {
-    fn elicit<'a>(&'a self, wanted: &'a Elicitation) -> BoxFuture<'a, Result<Elicited, String>> {
+    fn elicit<'a>(&'a self, wanted: &'a Elicitation) -> BoxFuture<'a, Result<Elicited, AskError>> {
         async move {
             let form = Form::read(&wanted.request)?;
             let mut typed = self.typed.lock().await;
@@ -28,7 +30,10 @@ impl AskPerson for AtTheTerminal {
             let answer = match form.wants {
                 Wants::Fields(fields) => fill(&wanted.server, fields, &mut typed).await,
                 Wants::Visit(address) => visit(&address, &mut typed).await,
-                _ => return Err("it wants something that cannot be shown here".to_owned()),
+                _ => {
+                    let why = "it wants something that cannot be shown here".to_owned();
+                    return Err(AskError::Unavailable(why));
+                }
             };
             if answer.is_ok() {
                 unanswered.answered();
@@ -81,7 +86,7 @@ async fn fill(server: &str, fields: Vec<Field>, typed: &mut Typed) -> Result<Eli
                 let line = typed.line().await?;
                 match filling.fill(&line) {
                     Ok(()) => break,
-                    Err(why) => say(&format!("  {}\n", one_line(&why))),
+                    Err(why) => say(&format!("  {}\n", one_line(&why.to_string()))),
                 }
             }
         }

@@ -10,7 +10,7 @@ use selvedge_agent::{
 use selvedge_mcp::{AskPerson, Asked, Servers};
 use selvedge_memory::Memory;
 use selvedge_models::Client;
-use selvedge_protocol::{DocumentKind, ModeSettings, NewDocument, WireApi};
+use selvedge_protocol::{ModeSettings, WireApi};
 use selvedge_toolbox::TurnDiff;
 use selvedge_tools::{Approver, PatchFlavour, ToolsConfig};
 
@@ -49,19 +49,8 @@ pub(crate) enum Conversation {
 /// The tools of a place, with those that launch agents among them.
 pub(crate) fn setup(place: &PlaceArgs) -> Result<Setup> {
     let mut setup = Setup::new(place)?.with_journal(place)?;
-    let (agents, cabinet) = (Agents::default(), setup.toolbox.cabinet.clone());
-    agents.keep_with(Arc::new(move |title, text| {
-        let (kind, source, media_type) = (DocumentKind::Result, "", "text/plain");
-        let kept = cabinet.keep(&NewDocument {
-            kind,
-            title,
-            source,
-            media_type,
-            content: text.as_bytes(),
-        });
-        kept.map(|entry| entry.key)
-            .map_err(|error| error.to_string())
-    }));
+    let agents = Agents::default();
+    agents.store_results_in(setup.toolbox.cabinet.clone());
     setup.agents = Some(agents);
     Ok(setup)
 }
@@ -169,7 +158,7 @@ pub(crate) fn agent_of(
         setup.config.tool_pack = Some(pack);
     }
     let modes = ModeSettings {
-        turn: wanted.limits.mode.map(Into::into),
+        turn: wanted.limits.mode,
         provider: model.script_mode.or(provider.script_mode),
         global: Some(setup.config.script_harness.mode),
     };

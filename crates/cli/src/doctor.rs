@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use anyhow::Result;
+use selvedge_config::Severity;
 use selvedge_confine::{Feature, Strength};
 use selvedge_protocol::SandboxPolicy;
 use serde::Serialize;
@@ -11,7 +12,7 @@ use crate::Exit;
 use crate::args::{DoctorArgs, LimitArgs, ModelArgs};
 use crate::out::line;
 use crate::providers;
-use crate::setup::{Setup, weaker_wall};
+use crate::setup::{Setup, lenient_configuration};
 
 /// One thing that was looked at.
 #[derive(Debug, Serialize)]
@@ -32,9 +33,23 @@ pub(crate) fn doctor(args: DoctorArgs) -> Result<Exit> {
             std::env::consts::ARCH
         ),
     }];
-    match Setup::new(&args.place) {
+    // A file with an error is left out: everything else can still be checked.
+    let setup = lenient_configuration(&args.place).and_then(|(configuration, found)| {
+        findings.extend(found.iter().map(|one| Finding {
+            what: "configuration",
+            ok: one.severity == Severity::Warning,
+            details: match one.severity {
+                Severity::Warning => format!("warning: {one}"),
+                Severity::Error => one.to_string(),
+            },
+        }));
+        Setup::of(configuration, &args.place)
+    });
+    match setup {
         Ok(setup) => {
-            findings.push(configuration(&setup));
+            if findings.iter().all(|finding| finding.ok) {
+                findings.push(configuration(&setup));
+            }
             findings.extend(walls(&setup));
             findings.extend(confinement(&setup));
             findings.push(servers(&setup));
@@ -70,7 +85,7 @@ fn servers(setup: &Setup) -> Finding {
             let names: Vec<&str> = servers.iter().map(|server| server.name.as_str()).collect();
             let faults = servers
                 .iter()
-                .filter(|server| server.enabled)
+                .filter(|server| server.options.enabled)
                 .filter_map(|server| {
                     Some(format!(
                         "; {} cannot be used: {}",
@@ -172,7 +187,7 @@ fn walls(setup: &Setup) -> Vec<Finding> {
 /// The wall around commands, as far as this kernel lets us build it and the configuration wants it.
 fn confinement(setup: &Setup) -> Vec<Finding> {
     let support = selvedge_confine::Support::probe();
-    let strength = support.strength(weaker_wall(&setup.config));
+    let strength = support.strength(setup.config.weaker_wall);
     let landlock = match &support.landlock {
         Feature::Present(version) => format!("Landlock ({version})"),
         Feature::Missing(_) => "no Landlock".to_owned(),

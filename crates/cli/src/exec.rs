@@ -5,12 +5,12 @@ use std::path::Path;
 
 use anyhow::Result;
 use selvedge_agent::{Agent, Session, TurnOptions, TurnOutcome};
-use selvedge_protocol::{Event, EventSink, TurnEnd};
+use selvedge_protocol::{Event, EventSink, Mode, ModelErrorKind, TurnEnd, TurnErrorKind};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use crate::Exit;
-use crate::args::{ExecArgs, ModeArg};
+use crate::args::ExecArgs;
 use crate::assembly::{self, Assembled, Conversation, Wanted};
 use crate::out::{harmless, line};
 use crate::problem::Problem;
@@ -32,7 +32,7 @@ enum Task {
 
 pub(crate) fn exec(mut args: ExecArgs) -> Result<Exit> {
     if args.dry_run {
-        args.limits.mode = Some(ModeArg::DryRun);
+        args.limits.mode = Some(Mode::DryRun);
     }
     let task = task(&args)?;
     let schema = args
@@ -272,9 +272,11 @@ fn conclude(
         }
         Err(error) => {
             let mut problem = Problem::new(format!("{}: {}", error.kind, error.message));
-            problem = match error.kind.as_str() {
-                "auth" => problem.hint("`selvedge models test` tries the key"),
-                "context_too_long" => {
+            problem = match error.kind {
+                TurnErrorKind::Model(ModelErrorKind::Auth) => {
+                    problem.hint("`selvedge models test` tries the key")
+                }
+                TurnErrorKind::Model(ModelErrorKind::ContextTooLong) => {
                     problem.hint("begin anew, or name a model with a larger context")
                 }
                 _ if kept => problem.hint(go_on),

@@ -1,6 +1,6 @@
 //! A server's form on its way to being filled in, and its parts in words: the same in the chat and in plain lines.
 
-use selvedge_mcp::{Choice, Field, Kind, Need};
+use selvedge_mcp::{Choice, Field, FormError, Kind, Need};
 use serde_json::{Map, Value};
 
 use crate::ask::one_line;
@@ -35,7 +35,7 @@ impl Filling {
     }
 
     /// Fills in the next field; the error says what is wrong with it.
-    pub(crate) fn fill(&mut self, typed: &str) -> Result<(), String> {
+    pub(crate) fn fill(&mut self, typed: &str) -> Result<(), FormError> {
         if let Some(field) = self.next() {
             let value = field.read(typed)?;
             self.filled.push(value);

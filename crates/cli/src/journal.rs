@@ -3,10 +3,10 @@
 use std::path::Path;
 
 use anyhow::Result;
-use selvedge_config::JournalKeeping;
-use selvedge_journal::{Durability, Journal, Keeping};
+use selvedge_config::JournalSettings;
+use selvedge_journal::{Journal, Keeping};
 
-pub(crate) fn open(home: &Path, config: &JournalKeeping) -> Result<Journal> {
+pub(crate) fn open(home: &Path, config: &JournalSettings) -> Result<Journal> {
     Ok(
         Journal::open_with(home, &keeping(config)?)
             .map_err(|error| crate::runs::problem(&error))?,
@@ -14,21 +14,20 @@ pub(crate) fn open(home: &Path, config: &JournalKeeping) -> Result<Journal> {
 }
 
 /// To look at, also where nothing may be written.
-pub(crate) fn open_to_read(home: &Path, config: &JournalKeeping) -> Result<Journal> {
+pub(crate) fn open_to_read(home: &Path, config: &JournalSettings) -> Result<Journal> {
     Ok(Journal::open_to_read(home, &keeping(config)?)
         .map_err(|error| crate::runs::problem(&error))?)
 }
 
-fn keeping(config: &JournalKeeping) -> Result<Keeping> {
-    let durability = match config.durability {
-        selvedge_config::Durability::Normal => Durability::Normal,
-        selvedge_config::Durability::Full => Durability::Full,
-    };
+fn keeping(config: &JournalSettings) -> Result<Keeping> {
     // Without its key nothing is written rather than written plainly.
     let key = if config.encrypt {
         Some(crate::keyring::journal_key()?)
     } else {
         None
     };
-    Ok(Keeping { durability, key })
+    Ok(Keeping {
+        durability: config.durability,
+        key,
+    })
 }

@@ -12,6 +12,7 @@ mod ask_form;
 mod assembly;
 mod chat;
 mod check;
+mod config;
 mod doctor;
 mod ends;
 mod exec;
@@ -108,6 +109,7 @@ fn main() -> ExitCode {
         Command::Mcp(command) => mcp::mcp(command),
         Command::Models(command) => models::models(command),
         Command::Memory(command) => memory::memory(command),
+        Command::Config(command) => config::config(command),
         Command::Doctor(args) => doctor::doctor(args),
     })
 }

@@ -7,8 +7,8 @@ use std::time::Duration;
 use anyhow::Result;
 use selvedge_journal::Journal;
 use selvedge_mcp::{
-    AskPerson, Asked, Elicitation, Elicited, Entrance, HttpServer, Login, LoginError, Offer,
-    ServeError, ServerStatus, serve_stdio,
+    AskError, AskPerson, Asked, Elicitation, Elicited, Entrance, HttpServer, Login, LoginError,
+    Offer, ServeError, ServerState, ServerStatus, serve_stdio,
 };
 use selvedge_script::{LiveLimits, LiveRuns, QuestionKind, Reply};
 
@@ -56,7 +56,10 @@ fn serve(args: ServeArgs) -> Result<Exit> {
         live: live.clone(),
         facts: setup.facts(),
         setting: serde_json::to_string(&Setting::new(&setup, &args.limits, Vec::new()))?,
-        earlier: Box::new(move |run| earlier.resume_whole(run).map_err(|error| error.to_string())),
+        earlier: Box::new(move |run| {
+            let found = earlier.resume_whole(run);
+            found.map_err(|error| ServeError::NotResumable(error.to_string()))
+        }),
         uses: Box::new(move |tool| used.get(tool).copied().unwrap_or(0)),
         patience: args.patience,
         budget: args.description_tokens,
@@ -127,12 +130,13 @@ impl AskPerson for ThroughTheClient {
     fn elicit<'a>(
         &'a self,
         wanted: &'a Elicitation,
-    ) -> futures_util::future::BoxFuture<'a, Result<Elicited, String>> {
+    ) -> futures_util::future::BoxFuture<'a, Result<Elicited, AskError>> {
+        let unavailable = |why: &str| AskError::Unavailable(why.to_owned());
         Box::pin(async move {
             let run = wanted
                 .run
                 .as_ref()
-                .ok_or("it cannot be told on whose behalf")?;
+                .ok_or_else(|| unavailable("it cannot be told on whose behalf"))?;
             let form = QuestionKind::Form {
                 from: wanted.server.clone(),
                 form: wanted.request.clone(),
@@ -143,7 +147,7 @@ impl AskPerson for ThroughTheClient {
                     Some("cancel") => Elicited::Cancelled,
                     _ => Elicited::Declined,
                 },
-                _ => return Err("nobody waits for this script".to_owned()),
+                _ => return Err(unavailable("nobody waits for this script")),
             })
         })
     }
@@ -200,20 +204,20 @@ fn list(args: ListArgs) -> Result<Exit> {
     }
     let well = status
         .iter()
-        .all(|server| server.state == "ready" || server.state == "disabled");
+        .all(|server| matches!(server.state, ServerState::Ready | ServerState::Disabled));
     Ok(if well { Exit::Done } else { Exit::Failed })
 }
 
 fn show(server: &ServerStatus, every_tool: bool) -> Result<()> {
     let mark = match server.state {
-        "ready" => "✓",
-        "disabled" => "–",
+        ServerState::Ready => "✓",
+        ServerState::Disabled => "–",
         _ => "✗",
     };
     let ms = |time: Option<f64>| time.map(|time| format!("{time:.0} ms"));
     let facts: Vec<String> = [
-        Some(server.state.to_owned()),
-        (server.state == "ready").then(|| format!("{} tools", server.tools.len())),
+        Some(server.state.as_str().to_owned()),
+        (server.state == ServerState::Ready).then(|| format!("{} tools", server.tools.len())),
         ms(server.start_ms).map(|time| format!("started in {time}")),
         ms(server.latency_ms).map(|time| format!("answers in {time}")),
         server.identity.clone(),

@@ -1,10 +1,8 @@
 //! From configuration, environment and keyring to the provider and the model that are asked.
 
-use std::time::Duration;
-
 use anyhow::Result;
-use selvedge_config::{Config, ModelProvider, ReasoningEffort, ThinkingStyle};
-use selvedge_models::{Effort, Model, Prices, Provider, Secret, Thinking, discover};
+use selvedge_config::{Config, ModelProvider};
+use selvedge_models::{Effort, Model, Provider, Secret, discover};
 use selvedge_protocol::WireApi;
 
 use crate::args::ModelArgs;
@@ -52,7 +50,7 @@ pub(crate) async fn choose(config: &Config, args: &ModelArgs) -> Result<Choice> 
     Ok(Choice {
         provider,
         model,
-        effort: config.model_reasoning_effort.map(effort),
+        effort: config.model_reasoning_effort,
     })
 }
 
@@ -128,23 +126,11 @@ pub(crate) fn known(config: &Config, name: &str) -> Model {
         max_output_tokens: settings
             .max_output_tokens
             .unwrap_or(model.max_output_tokens),
-        thinking: settings
-            .thinking
-            .map_or(model.thinking, |style| match style {
-                ThinkingStyle::Unsaid => Thinking::Unsaid,
-                ThinkingStyle::Effort => Thinking::Effort,
-                ThinkingStyle::Adaptive => Thinking::Adaptive,
-                ThinkingStyle::Budget => Thinking::Budget,
-            }),
+        thinking: settings.thinking.unwrap_or(model.thinking),
         tools: settings.tools.unwrap_or(model.tools),
         freeform_tools: settings.freeform_tools.unwrap_or(model.freeform_tools),
         images: settings.images.unwrap_or(model.images),
-        prices: settings.prices.map(|prices| Prices {
-            input: prices.input,
-            cached_input: prices.cached_input,
-            cache_write: prices.cache_write,
-            output: prices.output,
-        }),
+        prices: settings.prices,
         script_mode: settings.script_harness,
         tool_pack: settings.tool_pack.clone(),
     }
@@ -241,15 +227,7 @@ fn configured(name: &str, base: Option<Provider>, settings: &ModelProvider) -> R
         wire: settings.wire_api.unwrap_or(base.wire),
         env_key: settings.env_key.clone().or(base.env_key),
         key_header: settings.key_header.clone().or(base.key_header),
-        request_max_retries: settings
-            .request_max_retries
-            .unwrap_or(base.request_max_retries),
-        stream_max_retries: settings
-            .stream_max_retries
-            .unwrap_or(base.stream_max_retries),
-        stream_idle_timeout: settings
-            .stream_idle_timeout_ms
-            .map_or(base.stream_idle_timeout, Duration::from_millis),
+        retries: settings.retries,
         default_model: settings.model.clone().or(base.default_model),
         script_mode: settings.script_harness.or(base.script_mode),
         tool_pack: settings.tool_pack.clone().or(base.tool_pack),
@@ -295,17 +273,6 @@ fn ollama_url(host: &str) -> String {
         host
     };
     format!("{scheme}://{host}:{port}/v1")
-}
-
-fn effort(effort: ReasoningEffort) -> Effort {
-    match effort {
-        ReasoningEffort::None => Effort::None,
-        ReasoningEffort::Minimal => Effort::Minimal,
-        ReasoningEffort::Low => Effort::Low,
-        ReasoningEffort::Medium => Effort::Medium,
-        ReasoningEffort::High => Effort::High,
-        ReasoningEffort::Xhigh => Effort::Max,
-    }
 }
 
 #[cfg(test)]

@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use selvedge_mcp::Asked;
-use selvedge_protocol::{CallStatus, OutputPart, RunStatus, ScriptError, ScriptToolCallOutput};
+use selvedge_protocol::{
+    CallStatus, Mode, OutputPart, RunStatus, ScriptError, ScriptToolCallOutput,
+};
 use selvedge_script::{Author, RunOptions};
 use selvedge_toolbox::Diff;
 use selvedge_tools::AskLater;
@@ -14,7 +16,7 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use crate::Exit;
-use crate::args::{ModeArg, RunArgs};
+use crate::args::RunArgs;
 use crate::ask::AtTheTerminal;
 use crate::out::{harmless, line, talk};
 use crate::problem::Problem;
@@ -24,7 +26,7 @@ use crate::show::Show;
 
 pub(crate) fn run(mut args: RunArgs) -> Result<Exit> {
     if args.dry_run {
-        args.limits.mode = Some(ModeArg::DryRun);
+        args.limits.mode = Some(Mode::DryRun);
     }
     let setup = Setup::new(&args.place)?.with_session(args.session.as_deref().unwrap_or_default());
     let setup = setup.with_journal(&args.place)?;

@@ -1,10 +1,8 @@
 //! MCP servers as the configuration has them.
 
-use std::time::Duration;
-
 use anyhow::Result;
-use selvedge_config::{McpApproval, McpSampling, McpServer};
-use selvedge_mcp::{Approval, Asked, NESTED, Reach, SamplingApproval, ServerSettings, Servers};
+use selvedge_config::McpServer;
+use selvedge_mcp::{Asked, NESTED, Reach, ServerSettings, Servers};
 
 use crate::problem::Problem;
 use crate::setup::Setup;
@@ -82,31 +80,8 @@ fn settings(name: String, server: McpServer) -> Result<ServerSettings> {
             }
         }
     };
-    let seconds = |key: &str, value: f64| {
-        let duration = Duration::try_from_secs_f64(value)
-            .ok()
-            .filter(|duration| !duration.is_zero());
-        duration.ok_or_else(|| problem(&format!("has a `{key}` that is no time")))
-    };
-    let startup_timeout = seconds("startup_timeout_sec", server.startup_timeout_sec)?;
-    let tool_timeout = seconds("tool_timeout_sec", server.tool_timeout_sec)?;
     Ok(ServerSettings {
-        enabled: server.enabled,
-        startup_timeout,
-        tool_timeout,
-        allow: server.enabled_tools,
-        deny: server.disabled_tools,
-        max_concurrent: server.max_concurrent,
-        approval: match server.default_tools_approval_mode {
-            McpApproval::Auto => Approval::Auto,
-            McpApproval::Prompt => Approval::Prompt,
-            McpApproval::Approve => Approval::Approve,
-        },
-        sampling: match server.sampling {
-            McpSampling::Prompt => SamplingApproval::Prompt,
-            McpSampling::Approve => SamplingApproval::Approve,
-            McpSampling::Never => SamplingApproval::Never,
-        },
+        options: server.options,
         fault: lacks.map(|variable| format!("it needs the variable {variable}, which is not set")),
         ..ServerSettings::new(name, reach)
     })

@@ -4,17 +4,16 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use selvedge_agent::{Agents, ResumeTarget, resume_target, task_outcome};
-use selvedge_config::{Config, McpServer, Project, SavedRules, ToolPack};
-use selvedge_confine::{NamedSockets, Rlimits, WeakerWall};
-use selvedge_journal::{Journal, Retention};
+use selvedge_config::{Config, Diagnostic, McpServer, Project, SavedRules, Severity};
+use selvedge_confine::NamedSockets;
+use selvedge_journal::Journal;
 use selvedge_memory::Memory;
 use selvedge_protocol::{Limits, ModeSettings, ToolSpec};
 use selvedge_script::{Facts, Harness, Resume, Session};
-use selvedge_toolbox::{CommandSettings, EnvironmentPolicy, Inherit, Rules, Toolbox, Workspace};
-use selvedge_tools::{
-    Approver, NobodyToAsk, Orchestrator, Pack, PackError, Packs, Registry, Tasks,
-};
+use selvedge_toolbox::{CommandSettings, Rules, Toolbox, Workspace};
+use selvedge_tools::{Approver, NobodyToAsk, Orchestrator, PackError, Packs, Registry, Tasks};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::args::{LimitArgs, PlaceArgs};
 use crate::problem::Problem;
@@ -54,33 +53,81 @@ pub(crate) struct Configuration {
     pub(crate) project: Option<Project>,
 }
 
-/// Reads the user's configuration, and the project's if it is trusted.
+/// Reads the user's configuration, and the project's if it is trusted. Prints warnings; the first error ends it.
 pub(crate) fn configuration(place: &PlaceArgs) -> Result<Configuration> {
+    let (configuration, found) = lenient_configuration(place)?;
+    refuse_errors(&found)?;
+    Ok(configuration)
+}
+
+/// The same without the files that have an error, and everything that is wrong with the files.
+pub(crate) fn lenient_configuration(place: &PlaceArgs) -> Result<(Configuration, Vec<Diagnostic>)> {
     let directory = working_directory(place.directory.as_deref())?;
     let home = selvedge_config::home();
-    let project = crate::trust::project(&directory, home.as_deref(), place.trust)?;
-    let config = selvedge_config::load(home.as_deref(), project.as_ref()).map_err(|error| {
-        Problem::new(error.to_string()).hint("docs/configuration.md lists every key")
-    })?;
-    Ok(Configuration {
+    let (project, unreadable) = match Project::read(&directory) {
+        Ok(project) => (
+            crate::trust::project(project, home.as_deref(), place.trust)?,
+            None,
+        ),
+        Err(error) => (None, Some(Diagnostic::from(error))),
+    };
+    let (config, mut found) = selvedge_config::load(home.as_deref(), project.as_ref());
+    found.extend(unreadable);
+    let configuration = Configuration {
         config,
         directory,
         project,
-    })
+    };
+    Ok((configuration, found))
+}
+
+/// The user's configuration alone, for commands about all folders.
+pub(crate) fn user_configuration(home: Option<&Path>) -> Result<Config> {
+    let (config, found) = selvedge_config::load(home, None);
+    refuse_errors(&found)?;
+    Ok(config)
+}
+
+/// Prints each warning once per process, and all errors but the last, which is returned.
+fn refuse_errors(found: &[Diagnostic]) -> Result<(), Problem> {
+    static WARNED: AtomicBool = AtomicBool::new(false);
+    let warned = WARNED.swap(true, Ordering::Relaxed);
+    let mut last: Option<Problem> = None;
+    for one in found {
+        match one.severity {
+            Severity::Warning if warned => {}
+            Severity::Warning => tell!("warning: {one}"),
+            Severity::Error => {
+                last.iter().for_each(Problem::print);
+                last = Some(Problem::new(one.to_string()));
+            }
+        }
+    }
+    match last {
+        Some(problem) => {
+            Err(problem.hint("run `selvedge config schema` to see every key and its type"))
+        }
+        None => Ok(()),
+    }
 }
 
 impl Setup {
     pub(crate) fn new(place: &PlaceArgs) -> Result<Self> {
+        Self::of(configuration(place)?, place)
+    }
+
+    /// Everything, with this configuration as the flags change it.
+    pub(crate) fn of(configuration: Configuration, place: &PlaceArgs) -> Result<Self> {
         let Configuration {
             mut config,
             directory,
             project,
-        } = configuration(place)?;
+        } = configuration;
         if let Some(policy) = place.approval {
-            config.approval_policy = policy.into();
+            config.approval_policy = policy;
         }
         if let Some(policy) = place.sandbox {
-            config.sandbox_mode = policy.into();
+            config.sandbox_mode = policy;
         }
         if let Some(pack) = &place.pack {
             config.tool_pack = Some(pack.clone());
@@ -113,8 +160,7 @@ impl Setup {
         let saved = saved_rules(home.as_deref())?;
         let mut settings = command_settings(&config, &saved, home.as_deref());
         settings
-            .environment
-            .never
+            .never_inherit
             .extend(project.as_ref().map(keys_of_project).unwrap_or_default());
         let mut toolbox = Toolbox::with_commands(workspace, settings);
         toolbox.web = crate::web::web(&config, &saved, home.as_deref());
@@ -277,11 +323,7 @@ impl Setup {
             )
         };
         if fresh(&mark) != Some(true) && std::fs::write(&mark, "").is_ok() {
-            let keeping = &self.config.journal;
-            let _ = journal.tidy(&Retention {
-                days: keeping.days,
-                megabytes: keeping.megabytes,
-            });
+            let _ = journal.tidy(&self.config.journal.retention);
         }
     }
 
@@ -342,22 +384,7 @@ impl Setup {
     }
 
     fn packs(&self) -> Packs {
-        let own = self.config.tool_packs.iter().map(|(name, pack)| {
-            let ToolPack {
-                extends,
-                tools,
-                without,
-            } = pack.clone();
-            (
-                name.clone(),
-                Pack {
-                    extends,
-                    tools,
-                    without,
-                },
-            )
-        });
-        Packs::with(own)
+        Packs::with(self.config.tool_packs.clone())
     }
 
     /// How far scripts may go.
@@ -387,7 +414,7 @@ impl Setup {
     ) -> Result<Harness> {
         let limits = self.limits(args);
         let modes = ModeSettings {
-            turn: args.mode.map(Into::into),
+            turn: args.mode,
             provider: None,
             global: Some(self.config.script_harness.mode),
         };
@@ -422,7 +449,7 @@ impl Setup {
     }
 }
 
-fn working_directory(asked: Option<&Path>) -> Result<PathBuf> {
+pub(crate) fn working_directory(asked: Option<&Path>) -> Result<PathBuf> {
     let directory = match asked {
         Some(directory) => directory.to_owned(),
         None => std::env::current_dir().map_err(|error| {
@@ -440,13 +467,6 @@ fn working_directory(asked: Option<&Path>) -> Result<PathBuf> {
 /// Keys of other model providers people have: commands never get them either, whatever the configuration says.
 const MORE_KEYS: [&str; 3] = ["GEMINI_API_KEY", "MISTRAL_API_KEY", "GROQ_API_KEY"];
 
-pub(crate) fn weaker_wall(config: &Config) -> Option<WeakerWall> {
-    config.weaker_wall.map(|wall| match wall {
-        selvedge_config::WeakerWall::SharedProc => WeakerWall::SharedProc,
-        selvedge_config::WeakerWall::Landlock => WeakerWall::Landlock,
-    })
-}
-
 /// What was allowed before.
 fn saved_rules(home: Option<&Path>) -> Result<SavedRules> {
     match home {
@@ -459,32 +479,17 @@ fn saved_rules(home: Option<&Path>) -> Result<SavedRules> {
 
 /// How commands run, as the configuration and what was allowed before have it.
 fn command_settings(config: &Config, saved: &SavedRules, home: Option<&Path>) -> CommandSettings {
-    let environment = &config.shell_environment_policy;
     let home = home.map(Path::to_owned);
     CommandSettings {
-        environment: EnvironmentPolicy {
-            inherit: match environment.inherit {
-                selvedge_config::Inherit::All => Inherit::All,
-                selvedge_config::Inherit::Core => Inherit::Core,
-                selvedge_config::Inherit::None => Inherit::None,
-            },
-            ignore_default_excludes: environment.ignore_default_excludes,
-            exclude: environment.exclude.clone(),
-            set: environment.set.clone(),
-            include_only: environment.include_only.clone(),
-            never: never_handed_on(config),
-        },
+        environment: config.shell_environment_policy.clone(),
+        never_inherit: never_handed_on(config),
         network: config.sandbox_workspace_write.network_access,
         named_sockets: match config.sandbox_workspace_write.unix_sockets {
             true => NamedSockets::On,
             false => NamedSockets::Off,
         },
-        weaker_wall: weaker_wall(config),
-        limits: Rlimits {
-            processes: config.command_limits.processes,
-            file_bytes: config.command_limits.file_mb << 20,
-            memory_bytes: config.command_limits.memory_mb.map(|mb| mb << 20),
-        },
+        weaker_wall: config.weaker_wall,
+        limits: config.command_limits.clone(),
         rules: Rules {
             confined: [config.allow_commands.clone(), saved.allow.clone()].concat(),
             unconfined: [

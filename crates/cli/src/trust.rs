@@ -11,12 +11,11 @@ use crate::problem::Problem;
 
 /// The folder, if its own files may be followed. Asked once where there is a terminal.
 pub(crate) fn project(
-    directory: &Path,
+    project: Project,
     home: Option<&Path>,
     trust_now: bool,
 ) -> Result<Option<Project>> {
-    let project = Project::read(directory)
-        .map_err(|error| Problem::new(error.to_string()).hint("mend the file, or run elsewhere"))?;
+    let directory = project.folder.clone();
     let files: Vec<&str> = project.files().map(|(name, _)| name).collect();
     if files.is_empty() {
         return Ok(None);
@@ -39,7 +38,7 @@ pub(crate) fn project(
         return Ok(Some(project));
     }
     if let (Some(home), Trust::Unknown | Trust::Changed, true) = (home, before, can_ask()) {
-        if ask(directory, &files, before) {
+        if ask(&directory, &files, before) {
             selvedge_config::trust(home, &project).map_err(cannot_remember)?;
             return Ok(Some(project));
         }

@@ -3,14 +3,14 @@
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use selvedge_agent::{Agents, ForeignPrompt};
-use selvedge_mcp::{AskModel, Sampled, SampledEnd, Sampling};
+use selvedge_mcp::{AskError, AskModel, Sampled, SampledEnd, Sampling};
 use selvedge_protocol::FinishReason;
 
 /// The model of whichever turn is under way.
 pub(crate) struct TurnsModel(pub(crate) Agents);
 
 impl AskModel for TurnsModel {
-    fn sample<'a>(&'a self, asked: &'a Sampling) -> BoxFuture<'a, Result<Sampled, String>> {
+    fn sample<'a>(&'a self, asked: &'a Sampling) -> BoxFuture<'a, Result<Sampled, AskError>> {
         async move {
             let prompt = ForeignPrompt {
                 system: asked.system.clone(),
@@ -21,7 +21,8 @@ impl AskModel for TurnsModel {
                     .collect(),
                 max_tokens: asked.max_tokens,
             };
-            let answer = self.0.answer_foreign(&asked.run, prompt).await?;
+            let answer = self.0.answer_foreign(&asked.run, prompt).await;
+            let answer = answer.map_err(|error| AskError::Failed(error.to_string()))?;
             let end = match answer.finish {
                 Some(FinishReason::Length) => SampledEnd::Cut,
                 _ => SampledEnd::Whole,

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use selvedge_protocol::Limits;
+
 /// `500ms`, `30s`, `5m`, or a bare number of seconds.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let (number, unit) = split(text);
@@ -36,7 +38,7 @@ pub(crate) fn megabytes(text: &str) -> Result<u64, String> {
         _ => return Err(format!("`{unit}` is not a unit of size: write 96MB or 1GB")),
     };
     megabytes
-        .filter(|size| (1..=2048).contains(size))
+        .filter(|size| (1..=Limits::MAX_MEMORY_MB).contains(size))
         .ok_or_else(|| format!("`{text}` is out of range: 1MB to 2GB"))
 }
 

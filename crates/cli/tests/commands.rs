@@ -277,12 +277,117 @@ fn limits_come_from_flags_over_config() {
 #[test]
 fn a_broken_config_is_named() {
     let place = Place::new();
+    let file = place
+        .dir
+        .path()
+        .join("home/config.toml")
+        .display()
+        .to_string();
     place.write("home/config.toml", "[script_harness]\nmood = 'good'\n");
-    let seen = place.run(&["run", "-e", "1"]);
-    assert_eq!(seen.status, 2);
-    for part in ["config.toml", "unknown field `mood`", "hint:"] {
-        assert!(seen.err.contains(part), "{}", seen.err);
+    let seen = place.run(&["run", "-e", "return 1"]);
+    let warning =
+        format!("warning: {file}:2: unknown key `script_harness.mood`; did you mean `mode`?\n");
+    assert_eq!(
+        (seen.status, seen.out.as_str(), seen.err),
+        (0, "1\n", warning)
+    );
+    place.write(
+        "home/config.toml",
+        "model = 3\n[script_harness.limits]\ntimeout_ms = '30s'\n",
+    );
+    for command in [
+        &["run", "-e", "1"][..],
+        &["runs", "list"],
+        &["memory", "stats"],
+    ] {
+        let seen = place.run(command);
+        let errors = format!(
+            "error: {file}:1: model must be a string, got 3\n\
+             error: {file}:3: script_harness.limits.timeout_ms must be a whole number of milliseconds, got '30s'\n\
+             hint: run `selvedge config schema` to see every key and its type\n"
+        );
+        assert_eq!((seen.status, seen.err), (2, errors), "{command:?}");
     }
+}
+
+#[test]
+fn a_broken_config_of_a_project_does_not_stop_doctor_and_config() {
+    let place = Place::new();
+    place.write(
+        "home/config.toml",
+        "[script_harness.limits]\nmemory_mb = 64\n",
+    );
+    place.write(
+        "project/.selvedge/config.toml",
+        "modle = 'x'\n[shell_environment_policy]\nexclude = ['[a']\n",
+    );
+    let seen = place.run(&["doctor", "--trust", "--json"]);
+    let findings = seen.json();
+    let findings = findings.as_array().unwrap();
+    let about = |what: &str| {
+        let about = findings.iter().filter(|finding| finding["what"] == what);
+        about
+            .map(|finding| (finding["ok"] == true, finding["details"].as_str().unwrap()))
+            .collect::<Vec<_>>()
+    };
+    let configuration = about("configuration");
+    assert!(
+        configuration[0].0
+            && configuration[0]
+                .1
+                .contains("config.toml:1: unknown key `modle`; did you mean `model`?"),
+        "{configuration:?}"
+    );
+    assert!(
+        !configuration[1].0
+            && configuration[1]
+                .1
+                .contains("config.toml:3: invalid glob \"[a\""),
+        "{configuration:?}"
+    );
+    assert!(
+        about("sandbox")[0].0 && about("wall one")[0].0,
+        "{findings:?}"
+    );
+    assert_eq!(seen.status, 1);
+    // The same for a file that cannot even be read.
+    std::fs::create_dir(place.dir.path().join("project/.mcp.json")).unwrap();
+    let seen = place.run(&["doctor", "--json"]);
+    assert!(
+        seen.out.contains("wall two") && seen.out.contains(".mcp.json: it is no file"),
+        "{}",
+        seen.out
+    );
+    assert_eq!(place.run(&["config", "schema"]).status, 0);
+    let paths = place.run(&["config", "path"]).out;
+    assert_eq!(paths.lines().count(), 2);
+    assert!(
+        paths.contains("home/config.toml\n") && paths.contains("project/.selvedge/config.toml\n"),
+        "{paths}"
+    );
+}
+
+#[test]
+fn the_schema_of_the_configuration_is_printed() {
+    let seen = Place::new().run(&["config", "schema"]);
+    let schema = seen.json();
+    assert_eq!(
+        schema["$schema"],
+        "https://json-schema.org/draft/2020-12/schema"
+    );
+    let timeout =
+        &schema["properties"]["script_harness"]["properties"]["limits"]["properties"]["timeout_ms"];
+    assert_eq!(
+        (&timeout["type"], &timeout["default"]),
+        (&json!("integer"), &json!(30_000))
+    );
+    assert!(
+        timeout["description"]
+            .as_str()
+            .unwrap()
+            .starts_with("Time limit of a script")
+    );
+    assert!(jsonschema::draft202012::meta::is_valid(&schema));
 }
 
 #[test]

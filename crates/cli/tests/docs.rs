@@ -22,12 +22,6 @@ fn docs_do_not_drift() {
         ),
         ("docs/commands.md", "help", help()),
         ("docs/tools.md", "tools", tools()),
-        ("docs/mcp.md", "keys", mcp_keys()),
-        (
-            "docs/models.md",
-            "models",
-            selvedge_config::reference_of_models(),
-        ),
         ("docs/models.md", "kinds", kinds()),
         ("docs/agent.md", "ends", ends()),
         ("docs/terminal.md", "keys", keys()),
@@ -187,13 +181,6 @@ fn help() -> String {
     text
 }
 
-fn mcp_keys() -> String {
-    format!(
-        "The keys of `[mcp_servers.name]`:\n\n{}",
-        selvedge_config::mcp_reference()
-    )
-}
-
 fn tools() -> String {
     let specs: Vec<selvedge_protocol::ToolSpec> =
         serde_json::from_str(&selvedge(&["tools", "--json"])).unwrap();
@@ -207,7 +194,8 @@ fn tools() -> String {
         let reads = if spec.read_only { "yes" } else { "no" };
         table.push_str(&format!(
             "| `tools.{}` | {first} | {reads} | {} |\n",
-            spec.js_name, spec.approval
+            spec.js_name,
+            spec.approval.as_str()
         ));
     }
     format!("{table}\n```ts\n{}```\n", selvedge(&["tools", "--ts"]))

@@ -161,7 +161,7 @@ fn a_server_that_cannot_be_is_said() {
         ),
         (
             "[mcp_servers.x]\ncommand = 'a'\ntool_timeout_sec = -1\n",
-            "`tool_timeout_sec` that is no time",
+            "config.toml:3: mcp_servers.x.tool_timeout_sec must be a number of seconds greater than 0, got -1",
         ),
     ] {
         place.config(config);

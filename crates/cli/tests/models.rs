@@ -335,7 +335,7 @@ fn mistakes_are_told_before_anything_is_asked() {
         ),
         (
             "[model_providers.x]\nbase_url = \"http://x\"\nwire_api = \"grpc\"",
-            "unknown variant `grpc`",
+            "wire_api must be \"responses\", \"chat\" or \"messages\", got \"grpc\"",
         ),
         (
             "model_provider = \"openrouter\"",

@@ -1,37 +1,28 @@
-//! Configuration: `$SELVEDGE_HOME/config.toml`, under a trusted project's `.selvedge/config.toml`,
-//! under flags. Read once and handed down as plain values.
+//! Configuration: `$SELVEDGE_HOME/config.toml`, overridden by a trusted project's `.selvedge/config.toml`, overridden by
+//! flags. Read once and handed down as plain values.
+//!
+//! [`Config`] is the only definition of a key. The check of files, the JSON Schema and the reference in
+//! docs/configuration.md are derived from it.
 // Standard streams belong to whoever runs this.
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 
+mod check;
 mod keys;
 mod load;
 mod mcp;
 mod project;
 mod rules;
+mod schema;
 mod trust;
 
+pub use check::{Diagnostic, Severity};
 pub use keys::{
-    CommandLimits, Config, Durability, Expose, Inherit, JournalKeeping, MemoryBatch, MemoryKeys,
-    MemoryStrategy, ModelProvider, ModelSettings, ReasoningEffort, ScriptHarness,
-    ShellEnvironmentPolicy, ThinkingStyle, TokenPrices, ToolPack, WeakerWall, Web, WorkspaceWrite,
+    AgentSettings, Config, Expose, JournalSettings, McpServer, MemoryBatch, MemorySettings,
+    MemoryStrategy, ModelProvider, ModelSettings, ScriptHarness, Web, WorkspaceWrite,
 };
 pub use load::{ConfigError, home, load};
-pub use mcp::{McpApproval, McpSampling, McpServer, project_servers};
+pub use mcp::project_servers;
 pub use project::{PROJECT_FILES, Project};
 pub use rules::{SavedRules, save_host, save_rule, saved_rules};
+pub use schema::{reference, schema};
 pub use trust::{Trust, distrust, trust, trusted};
-
-/// Every key, its default and its meaning, as a Markdown table.
-pub fn reference() -> String {
-    keys::reference()
-}
-
-/// Every key of an MCP server, its default and its meaning, as a Markdown table.
-pub fn mcp_reference() -> String {
-    keys::mcp_reference()
-}
-
-/// Every key of a provider and of a model, as two Markdown tables.
-pub fn reference_of_models() -> String {
-    keys::reference_of_models()
-}

@@ -1,14 +1,15 @@
-//! Reading the files and laying one over the other.
+//! Reads the configuration files and merges them.
 
 use std::path::{Path, PathBuf};
 
+use crate::check::{Diagnostic, Severity, check};
 use crate::{Config, PROJECT_FILES, Project};
 
-/// Why there is no configuration.
+/// Why a file that Selvedge manages cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
-    /// A file is there and cannot be read.
+    /// The file exists and cannot be read.
     #[error("cannot read {path}: {error}")]
     Unreadable {
         /// The file.
@@ -16,7 +17,7 @@ pub enum ConfigError {
         /// Why.
         error: std::io::Error,
     },
-    /// A file cannot be written.
+    /// The file cannot be written.
     #[error("cannot write {path}: {error}")]
     Unwritable {
         /// The file.
@@ -24,7 +25,7 @@ pub enum ConfigError {
         /// Why.
         error: std::io::Error,
     },
-    /// A file is not TOML, or says something no key allows.
+    /// The content of the file is not valid.
     #[error("{path}: {message}")]
     Invalid {
         /// The file.
@@ -32,6 +33,22 @@ pub enum ConfigError {
         /// What is wrong and where, in one line.
         message: String,
     },
+}
+
+impl From<ConfigError> for Diagnostic {
+    fn from(error: ConfigError) -> Self {
+        let (path, message) = match error {
+            ConfigError::Unreadable { path, error } => (path, format!("cannot read it: {error}")),
+            ConfigError::Unwritable { path, error } => (path, format!("cannot write it: {error}")),
+            ConfigError::Invalid { path, message } => (path, message),
+        };
+        Self {
+            severity: Severity::Error,
+            path,
+            line: None,
+            message,
+        }
+    }
 }
 
 /// Where Selvedge keeps its files: `$SELVEDGE_HOME`, else `~/.selvedge`.
@@ -42,75 +59,42 @@ pub fn home() -> Option<PathBuf> {
     }
 }
 
-/// The user's configuration under the project's, where one is given. A missing file says nothing.
-pub fn load(home: Option<&Path>, project: Option<&Project>) -> Result<Config, ConfigError> {
-    let user = home.map(|home| home.join("config.toml"));
-    let user = user
-        .map(|path| read(&path).map(|table| Some((path, table?))))
-        .transpose()?
-        .flatten();
+/// The user's configuration, overridden by the project's if one is given. A missing file sets nothing. A file with an
+/// error is left out, so that the result can always be used; the caller decides whether to go on without it.
+pub fn load(home: Option<&Path>, project: Option<&Project>) -> (Config, Vec<Diagnostic>) {
+    let mut found = Vec::new();
+    let user = home.map(|home| home.join("config.toml")).and_then(|path| {
+        match std::fs::read_to_string(&path) {
+            Ok(text) => Some((path, text)),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+            Err(error) => {
+                found.push(ConfigError::Unreadable { path, error }.into());
+                None
+            }
+        }
+    });
     let own = project.and_then(|project| {
         Some((
             project.folder.join(PROJECT_FILES[0]),
-            project.config.as_deref()?,
+            project.config.clone()?,
         ))
     });
-    let own = own
-        .map(|(path, text)| table(&path, text).map(|table| (path, table)))
-        .transpose()?;
     let mut merged = toml::Table::new();
-    for (path, table) in user.into_iter().chain(own) {
-        // Checked one by one, so that an error names the file it is in.
-        parse(&path, table.clone())?;
-        merge(&mut merged, table);
+    for (path, text) in user.into_iter().chain(own) {
+        let wrong = check(&path, &text);
+        if wrong.iter().all(|one| one.severity == Severity::Warning) {
+            // `check` reports a file that cannot be parsed.
+            merge(&mut merged, text.parse().unwrap_or_default());
+        }
+        found.extend(wrong);
     }
-    parse(Path::new("config.toml"), merged)
-}
-
-pub(crate) fn read(path: &Path) -> Result<Option<toml::Table>, ConfigError> {
-    match std::fs::read_to_string(path) {
-        Ok(text) => table(path, &text).map(Some),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(ConfigError::Unreadable {
-            path: path.to_owned(),
-            error,
-        }),
-    }
-}
-
-fn table(path: &Path, text: &str) -> Result<toml::Table, ConfigError> {
-    text.parse()
-        .map_err(|error: toml::de::Error| invalid(path, &error, Some(text)))
-}
-
-fn parse(path: &Path, table: toml::Table) -> Result<Config, ConfigError> {
-    toml::Value::Table(table)
-        .try_into()
-        .map_err(|error| invalid(path, &error, None))
-}
-
-pub(crate) fn invalid(path: &Path, error: &toml::de::Error, text: Option<&str>) -> ConfigError {
-    let line = error
-        .span()
-        .zip(text)
-        .map(|(span, text)| text[..span.start.min(text.len())].matches('\n').count() + 1);
-    let place = line
-        .map(|line| format!("line {line}: "))
-        .unwrap_or_default();
-    let message = error.message().lines().next().unwrap_or_default();
-    let key = error
-        .to_string()
-        .lines()
-        .find_map(|line| {
-            line.trim()
-                .strip_prefix("in ")
-                .map(|key| format!(" in {key}"))
-        })
-        .unwrap_or_default();
-    ConfigError::Invalid {
-        path: path.to_owned(),
-        message: format!("{place}{message}{key}"),
-    }
+    let config = merged.try_into().unwrap_or_else(|error: toml::de::Error| {
+        let path = PathBuf::from("config.toml");
+        let message = format!("the files contradict each other: {}", error.message());
+        found.push(ConfigError::Invalid { path, message }.into());
+        Config::default()
+    });
+    (config, found)
 }
 
 /// Lays `over` over `under`, table by table.
@@ -126,7 +110,7 @@ fn merge(under: &mut toml::Table, over: toml::Table) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use selvedge_protocol::{ApprovalPolicy, Mode};
+    use selvedge_protocol::{ApprovalPolicy, Effort, Mode};
 
     fn write(dir: &Path, name: &str, text: &str) {
         let path = dir.join(name);
@@ -148,7 +132,8 @@ mod tests {
             ".selvedge/config.toml",
             "[script_harness.limits]\nmax_tool_calls = 3\n",
         );
-        let config = load(Some(&home), Some(&Project::read(&project).unwrap())).unwrap();
+        let (config, found) = load(Some(&home), Some(&Project::read(&project).unwrap()));
+        assert_eq!(found, []);
         assert_eq!(config.approval_policy, ApprovalPolicy::Never);
         assert_eq!(config.script_harness.mode, Mode::DryRun);
         assert_eq!(
@@ -158,7 +143,7 @@ mod tests {
             ),
             (10, 3)
         );
-        assert_eq!(load(None, None).unwrap(), Config::default());
+        assert_eq!(load(None, None), (Config::default(), Vec::new()));
     }
 
     /// A file as people have it for Codex.
@@ -186,50 +171,146 @@ mod tests {
             prices = { input = 2.0, output = 8.0 }
         "#;
         write(dir.path(), "config.toml", text);
-        let config = load(Some(dir.path()), None).unwrap();
+        let (config, found) = load(Some(dir.path()), None);
+        // Codex has a key that Selvedge does not.
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].message.contains("requires_openai_auth"));
         let provider = &config.model_providers["proxy"];
         assert_eq!(
             (config.model.as_deref(), config.model_provider.as_deref()),
             (Some("o3"), Some("proxy"))
         );
-        assert_eq!(
-            config.model_reasoning_effort,
-            Some(crate::ReasoningEffort::Xhigh)
-        );
+        assert_eq!(config.model_reasoning_effort, Some(Effort::Max));
         assert_eq!(provider.wire_api, Some(selvedge_protocol::WireApi::Chat));
         assert_eq!(provider.query_params["api-version"], "2026-01-01");
         assert_eq!(
-            (provider.request_max_retries, provider.script_harness),
-            (Some(1), Some(Mode::DryRun))
+            (
+                provider.retries.request_max_retries,
+                provider.script_harness
+            ),
+            (1, Some(Mode::DryRun))
         );
         assert_eq!(config.models["o3"].prices.unwrap().output, 8.0);
     }
 
-    #[test]
-    fn errors_name_the_file_and_the_place() {
+    /// What is wrong with a user's file, without the folder it is in.
+    fn messages(text: &str) -> Vec<String> {
         let dir = tempfile::tempdir().unwrap();
-        for (text, part) in [
-            ("a = \n", "line 1"),
+        write(dir.path(), "config.toml", text);
+        let (_, found) = load(Some(dir.path()), None);
+        let folder = format!("{}/", dir.path().display());
+        let shown = |one: &Diagnostic| {
+            let word = match one.severity {
+                Severity::Warning => "warning",
+                Severity::Error => "error",
+            };
+            format!("{word}: {}", one.to_string().replace(&folder, ""))
+        };
+        found.iter().map(shown).collect()
+    }
+
+    #[test]
+    fn errors_name_the_file_the_line_and_the_expected_form() {
+        for (text, message) in [
             (
-                "approval_policy = \"sometimes\"\n",
-                "unknown variant `sometimes`",
+                "a = \n",
+                "error: config.toml:1: string values must be quoted, expected literal string",
             ),
             (
-                "[script_harness.limits]\nmemory = 3\n",
-                "unknown field `memory`",
+                "\n[script_harness.limits]\ntimeout_ms = \"30s\"\n",
+                "error: config.toml:3: script_harness.limits.timeout_ms must be a whole number of milliseconds, got \"30s\"",
+            ),
+            (
+                "approval_policy = \"sometimes\"\n",
+                "error: config.toml:1: approval_policy must be \"untrusted\", \"on-request\", \"on-failure\" or \"never\", got \"sometimes\"",
+            ),
+            (
+                "[script_harness.limits]\nmemory_mb = 4096\n",
+                "error: config.toml:2: script_harness.limits.memory_mb must be a whole number of megabytes from 1 to 2048, got 4096",
+            ),
+            (
+                "[script_harness.limits]\nmax_tool_calls = 4294967296\n",
+                "error: config.toml:2: invalid value: integer `4294967296`, expected u32",
+            ),
+            (
+                "[web]\nmax_mb = -1\n",
+                "error: config.toml:2: web.max_mb must be a whole number of megabytes of at least 0, got -1",
             ),
             (
                 "[model_providers.x]\nwire_api = \"grpc\"\n",
-                "unknown variant `grpc`",
+                "error: config.toml:2: model_providers.x.wire_api must be \"responses\", \"chat\" or \"messages\", got \"grpc\"",
             ),
-            ("[models.x]\ncontext = 3\n", "unknown field `context`"),
+            (
+                "[models.\"a/b\"]\nprices = { input = 1 }\n",
+                "error: config.toml:2: models.\"a/b\".prices must have the key `output`",
+            ),
+            (
+                "[shell_environment_policy]\nexclude = [\n  \"AWS_*\",\n  \"[a\",\n]\n",
+                "error: config.toml:4: invalid glob \"[a\" in shell_environment_policy.exclude: unclosed character class; missing ']'",
+            ),
+            (
+                "[memory]\nbands = [1, 2]\n",
+                "error: config.toml:2: memory.bands must be a list of 4 whole numbers, got a list",
+            ),
+            (
+                "allow_commands = [\"npm test\"]\n",
+                "error: config.toml:1: allow_commands must be a list of strings, got \"npm test\"",
+            ),
+            (
+                "[mcp_servers.x]\ncommand = \"x\"\ntool_timeout_sec = 0\n",
+                "error: config.toml:3: mcp_servers.x.tool_timeout_sec must be a number of seconds greater than 0, got 0",
+            ),
+            (
+                "journal = true\n",
+                "error: config.toml:1: journal must be a table, got true",
+            ),
+            (
+                "model = 3\n",
+                "error: config.toml:1: model must be a string, got 3",
+            ),
         ] {
-            write(dir.path(), "config.toml", text);
-            let error = load(Some(dir.path()), None).unwrap_err().to_string();
-            assert!(
-                error.contains("config.toml") && error.contains(part),
-                "{error}"
-            );
+            assert_eq!(messages(text), [message]);
         }
+        assert_eq!(messages("model_reasoning_effort = \"max\"\n"), [""; 0]);
+    }
+
+    #[test]
+    fn unknown_keys_are_warnings_with_a_suggestion() {
+        for (text, message) in [
+            (
+                "[script_harness.limits]\nmemory = 3\n",
+                "warning: config.toml:2: unknown key `script_harness.limits.memory`; did you mean `memory_mb`?",
+            ),
+            (
+                "aproval_policy = \"never\"\n",
+                "warning: config.toml:1: unknown key `aproval_policy`; did you mean `approval_policy`?",
+            ),
+            (
+                "\ntimeout_ms = 3\n",
+                "warning: config.toml:2: unknown key `timeout_ms`; did you mean `web.timeout_ms`?",
+            ),
+            (
+                "[tui.theme]\nname = \"x\"\n",
+                "warning: config.toml:1: unknown key `tui`",
+            ),
+        ] {
+            assert_eq!(messages(text), [message]);
+        }
+    }
+
+    #[test]
+    fn a_file_with_an_error_is_left_out() {
+        let dir = tempfile::tempdir().unwrap();
+        write(dir.path(), "config.toml", "model = \"x\"\n");
+        write(
+            dir.path(),
+            ".selvedge/config.toml",
+            "model = \"y\"\nallow_commands = 3\n",
+        );
+        let project = Project::read(dir.path()).unwrap();
+        let (config, found) = load(Some(dir.path()), Some(&project));
+        assert_eq!(config.model.as_deref(), Some("x"));
+        assert_eq!((found.len(), found[0].line), (1, Some(2)));
+        assert!(found[0].path.ends_with(".selvedge/config.toml"));
     }
 }

@@ -1,109 +1,12 @@
-//! MCP servers, from `[mcp_servers.*]` and from a project's `.mcp.json`.
+//! MCP servers from a project's `.mcp.json`.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use selvedge_protocol::McpServerOptions;
 use serde_json::Value;
 
-use crate::{ConfigError, PROJECT_FILES, Project};
-
-/// An MCP server.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default)]
-pub struct McpServer {
-    /// The program to start. This, or `url`.
-    pub command: Option<String>,
-    /// Its arguments.
-    pub args: Vec<String>,
-    /// Environment variables it gets, besides the few every program needs.
-    pub env: BTreeMap<String, String>,
-    /// Names of variables that are handed on to it.
-    pub env_vars: Vec<String>,
-    /// The folder it runs in.
-    pub cwd: Option<PathBuf>,
-    /// Address of a server that speaks streamable HTTP.
-    pub url: Option<String>,
-    /// The environment variable that holds its bearer token.
-    pub bearer_token_env_var: Option<String>,
-    /// Headers of every request.
-    pub http_headers: BTreeMap<String, String>,
-    /// Headers whose values stand in environment variables.
-    pub env_http_headers: BTreeMap<String, String>,
-    /// Whether it is used.
-    pub enabled: bool,
-    /// Seconds it may take to start.
-    pub startup_timeout_sec: f64,
-    /// Seconds a call may take without a sign of life.
-    pub tool_timeout_sec: f64,
-    /// Its tools that scripts can call; all of them where it is not set.
-    pub enabled_tools: Option<Vec<String>>,
-    /// Its tools that scripts cannot call.
-    pub disabled_tools: Vec<String>,
-    /// Calls it takes at the same time; more wait.
-    pub max_concurrent: usize,
-    /// When a person is asked: `auto` (where a tool says that it destroys; under `untrusted` always), `prompt` (always) or
-    /// `approve` (never: you trust the server, and what it says about its tools).
-    pub default_tools_approval_mode: McpApproval,
-    /// Whether it may ask your model (sampling), where an agent runs: `prompt` (where you agree each time), `approve`
-    /// (always: it is paid from the turn's budget) or `never`.
-    pub sampling: McpSampling,
-    /// A variable that it needs and that is not set.
-    #[serde(skip)]
-    pub lacks: Option<String>,
-}
-
-/// When a person is asked before a server's tools run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum McpApproval {
-    /// By what the tool says, and the policy.
-    #[default]
-    Auto,
-    /// Always.
-    Prompt,
-    /// Never.
-    Approve,
-}
-
-/// When a server may ask the model.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum McpSampling {
-    /// Where a person agrees.
-    #[default]
-    Prompt,
-    /// Always.
-    Approve,
-    /// Never.
-    Never,
-}
-
-impl Default for McpServer {
-    fn default() -> Self {
-        Self {
-            command: None,
-            args: Vec::new(),
-            env: BTreeMap::new(),
-            env_vars: Vec::new(),
-            cwd: None,
-            url: None,
-            bearer_token_env_var: None,
-            http_headers: BTreeMap::new(),
-            env_http_headers: BTreeMap::new(),
-            enabled: true,
-            startup_timeout_sec: 20.0,
-            tool_timeout_sec: 60.0,
-            enabled_tools: None,
-            disabled_tools: Vec::new(),
-            max_concurrent: 8,
-            default_tools_approval_mode: McpApproval::default(),
-            sampling: McpSampling::default(),
-            lacks: None,
-        }
-    }
-}
+use crate::{ConfigError, McpServer, PROJECT_FILES, Project};
 
 /// The servers of a project's `.mcp.json`; `${NAME}` and `${NAME:-default}` are looked up with `variable`. One whose
 /// variable is not set says so in [`McpServer::lacks`]: that is its own trouble, not that of the others.
@@ -153,8 +56,12 @@ fn server(name: &str, entry: &Value) -> Result<McpServer, String> {
         cwd: text("cwd").map(PathBuf::from),
         url: text("url"),
         http_headers: pairs("headers"),
-        // Programs that share the file say it one way or the other.
-        enabled: entry["disabled"] != Value::Bool(true) && entry["enabled"] != Value::Bool(false),
+        options: McpServerOptions {
+            // Programs that share the file use one key or the other.
+            enabled: entry["disabled"] != Value::Bool(true)
+                && entry["enabled"] != Value::Bool(false),
+            ..McpServerOptions::default()
+        },
         ..McpServer::default()
     };
     match (&server.command, &server.url) {
@@ -247,7 +154,7 @@ mod tests {
                 r#"{{"mcpServers": {{"x": {{"command": "x", {said}}}}}}}"#
             ))
             .unwrap();
-            assert_eq!(servers["x"].enabled, enabled, "{said}");
+            assert_eq!(servers["x"].options.enabled, enabled, "{said}");
         }
     }
 

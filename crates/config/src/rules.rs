@@ -5,7 +5,8 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use crate::load::{ConfigError, invalid, read};
+use crate::ConfigError;
+use crate::check::line_of;
 
 const FILE: &str = "rules.toml";
 const HEAD: &str = "# Commands that run without a question, by the words they begin with, and hosts. Delete a line to be asked again.\n";
@@ -25,12 +26,19 @@ pub struct SavedRules {
 /// The rules that were saved.
 pub fn saved_rules(home: &Path) -> Result<SavedRules, ConfigError> {
     let path = home.join(FILE);
-    match read(&path)? {
-        Some(table) => toml::Value::Table(table)
-            .try_into()
-            .map_err(|error| invalid(&path, &error, None)),
-        None => Ok(SavedRules::default()),
-    }
+    let text = match std::fs::read_to_string(&path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(SavedRules::default()),
+        Err(error) => return Err(ConfigError::Unreadable { path, error }),
+    };
+    toml::from_str(&text).map_err(|error| ConfigError::Invalid {
+        path,
+        message: format!(
+            "line {}: {}",
+            line_of(&text, error.span().map_or(0, |span| span.start)),
+            error.message()
+        ),
+    })
 }
 
 /// Adds a rule. Another process that does the same at the same time waits.

@@ -1,5 +1,6 @@
 //! What a command may do.
 
+use selvedge_protocol::{CommandLimits, WeakerWall};
 use std::path::PathBuf;
 
 /// Whether there is a wall, and which.
@@ -26,7 +27,7 @@ pub struct Confinement {
     /// Whether it may make sockets that have a name in the file system.
     pub named_sockets: NamedSockets,
     /// How much it may use.
-    pub limits: Rlimits,
+    pub limits: CommandLimits,
     /// A weaker wall that will do where the whole one cannot be built.
     pub weaker: Option<WeakerWall>,
 }
@@ -50,35 +51,4 @@ pub enum NamedSockets {
     Off,
     /// Any, but those that others listen on when it starts are covered.
     On,
-}
-
-/// Walls that keep less than was asked, accepted by name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WeakerWall {
-    /// The whole wall but for /proc, which shows the names of other processes: for containers that hide parts of it.
-    SharedProc,
-    /// Landlock and seccomp alone: writes are confined and sockets refused, but what is protected inside a
-    /// writable folder can be written, what is hidden can be read, and other processes can be seen.
-    Landlock,
-}
-
-/// How much a command may use, for each of its processes but `processes`, which counts them all.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Rlimits {
-    /// Processes and threads.
-    pub processes: u64,
-    /// Bytes of one file it writes.
-    pub file_bytes: u64,
-    /// Bytes of address space.
-    pub memory_bytes: Option<u64>,
-}
-
-impl Default for Rlimits {
-    fn default() -> Self {
-        Self {
-            processes: 4096,
-            file_bytes: 16 << 30,
-            memory_bytes: None,
-        }
-    }
 }

@@ -46,8 +46,9 @@ mod watched;
 
 pub use child::{Child, End, Exit};
 pub use command::{Command, Stdio};
-pub use confinement::{Confinement, NamedSockets, Network, Rlimits, Wall, WeakerWall};
+pub use confinement::{Confinement, NamedSockets, Network, Wall};
 pub use error::ConfineError;
+pub use selvedge_protocol::{CommandLimits, WeakerWall};
 pub use support::{Feature, Strength, Support};
 pub use watched::watch;
 

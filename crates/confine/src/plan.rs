@@ -228,12 +228,13 @@ impl Plan {
 
 pub(crate) fn rlimits(confinement: &Confinement) -> Vec<(u32, libc::rlimit)> {
     let limits = &confinement.limits;
+    let bytes = |megabytes: u64| megabytes.saturating_mul(1 << 20);
     let mut all = vec![
         (libc::RLIMIT_CORE, 0),
         (libc::RLIMIT_NPROC, limits.processes),
-        (libc::RLIMIT_FSIZE, limits.file_bytes),
+        (libc::RLIMIT_FSIZE, bytes(limits.file_mb)),
     ];
-    all.extend(limits.memory_bytes.map(|bytes| (libc::RLIMIT_AS, bytes)));
+    all.extend(limits.memory_mb.map(|mb| (libc::RLIMIT_AS, bytes(mb))));
     all.into_iter()
         .map(|(resource, most)| (resource, at_most(resource, most)))
         .collect()

@@ -10,8 +10,9 @@ use std::time::Duration;
 use rusqlite::Connection;
 use selvedge_protocol::{RunStart, ScriptToolCallOutput};
 
+use crate::Durability;
 use crate::JournalError;
-use crate::journal::{Durability, Journal, RunEnd, in_one_piece};
+use crate::journal::{Journal, RunEnd, in_one_piece};
 
 /// The moment.
 const A_MOMENT: Duration = Duration::from_millis(5);

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
 use selvedge_protocol::{
-    ApprovalRequest, CallStatus, Intent, Ledger, LedgerError, RunStart, RunStatus,
+    ApprovalRequest, CallStatus, Durability, Intent, Ledger, LedgerError, RunStart, RunStatus,
     ScriptToolCallOutput, Settled, new_id,
 };
 
@@ -40,16 +40,6 @@ pub struct Keeping {
     pub durability: Durability,
     /// Seals payloads; names of tools, times and states stay plain.
     pub key: Option<[u8; 32]>,
-}
-
-/// What a write has survived when it is done.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Durability {
-    /// The death of the process.
-    #[default]
-    Normal,
-    /// The loss of power too; each write waits for the disk.
-    Full,
 }
 
 impl Journal {

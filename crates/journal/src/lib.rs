@@ -30,11 +30,12 @@ mod uses;
 
 pub use error::JournalError;
 pub use forget::{Forgotten, Rewrite};
-pub use journal::{Durability, Journal, Keeping};
+pub use journal::{Journal, Keeping};
 pub use read::{Call, CallState, Filter, Run, RunState, RunSummary};
 pub use redact::Redactor;
-pub use retention::{Removed, Retention};
+pub use retention::Removed;
 pub use seal::Seal;
+pub use selvedge_protocol::{Durability, Retention};
 pub use sessions::{SessionSummary, StoredItem};
 pub use shelf::SessionShelf;
 pub use tables::Tables;

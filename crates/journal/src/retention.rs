@@ -1,20 +1,12 @@
 //! How long things are kept.
 
 use rusqlite::{Connection, params};
+use selvedge_protocol::Retention;
 
 use crate::live::Owner;
 use crate::sum::{SUM, called};
 use crate::time::now_ms;
 use crate::{Journal, JournalError};
-
-/// How much is kept. A run that goes on is never touched.
-#[derive(Debug, Clone, Copy)]
-pub struct Retention {
-    /// Runs that ended longer ago are removed.
-    pub days: u32,
-    /// The oldest runs are removed until the file is no larger.
-    pub megabytes: u64,
-}
 
 /// What was removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -311,7 +311,7 @@ impl Journal {
     pub fn import_session(
         &self,
         lines: &[Value],
-        check: impl FnOnce(&[StoredItem]) -> Result<(), String>,
+        check: impl FnOnce(&[StoredItem]) -> Result<(), JournalError>,
     ) -> Result<String, JournalError> {
         let foreign = |error: serde_json::Error| JournalError::NotASession(error.to_string());
         let (head, rest) = lines
@@ -323,7 +323,7 @@ impl Journal {
             .map(|line| serde_json::from_value(line.clone()))
             .collect::<Result<_, _>>()
             .map_err(foreign)?;
-        check(&items).map_err(JournalError::NotASession)?;
+        check(&items)?;
         let id = new_id("ses");
         self.write(|connection| {
             insert(connection, &id, &head.directory, head.started_ms, None)?;

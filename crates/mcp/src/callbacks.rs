@@ -14,17 +14,17 @@ use rmcp::model::{
 };
 use rmcp::service::{NotificationContext, RequestContext};
 use rmcp::{ClientHandler, RoleClient};
-use selvedge_protocol::{Event, LogLevel};
+use selvedge_protocol::{Event, LogLevel, McpSampling};
 use selvedge_tools::WaitsFor;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
+use crate::AskError;
 use crate::calls::{Calls, InHand, Question};
 use crate::form::{Form, with_defaults};
 use crate::link::short;
 use crate::sampling::{PATIENCE, Sampled, Sampling};
 use crate::server::Server;
-use crate::settings::SamplingApproval;
 
 /// Whom servers can turn to. What is not there is not offered, and declined where it is asked for all the same.
 #[derive(Clone, Default)]
@@ -37,14 +37,14 @@ pub struct Asked {
 
 impl Asked {
     /// The model, for a server that may ask it.
-    fn model_for(&self, sampling: SamplingApproval) -> Option<&Arc<dyn AskModel>> {
+    fn model_for(&self, sampling: McpSampling) -> Option<&Arc<dyn AskModel>> {
         self.model
             .as_ref()
-            .filter(|_| sampling != SamplingApproval::Never)
+            .filter(|_| sampling != McpSampling::Never)
     }
 
     /// Names what such a server is offered: it may have other tools for those who offer less.
-    pub(crate) fn mark(&self, sampling: SamplingApproval) -> &'static str {
+    pub(crate) fn mark(&self, sampling: McpSampling) -> &'static str {
         match (&self.person, self.model_for(sampling)) {
             (None, None) => "",
             (Some(_), None) => "-person",
@@ -57,7 +57,7 @@ impl Asked {
 /// Shows a server's form to a person. Dropped when nobody needs the answer any more.
 pub trait AskPerson: Send + Sync {
     /// Resolves to the person's answer; an error is the reason why nobody was asked.
-    fn elicit<'a>(&'a self, wanted: &'a Elicitation) -> BoxFuture<'a, Result<Elicited, String>>;
+    fn elicit<'a>(&'a self, wanted: &'a Elicitation) -> BoxFuture<'a, Result<Elicited, AskError>>;
 
     /// Which forms it can show.
     fn shows(&self) -> Shows {
@@ -88,7 +88,7 @@ pub struct Elicitation {
 /// Puts a server's question to a model. The gate has agreed to it. Dropped when nobody needs the answer any more.
 pub trait AskModel: Send + Sync {
     /// Resolves to the model's answer; an error is the reason why there is none.
-    fn sample<'a>(&'a self, asked: &'a Sampling) -> BoxFuture<'a, Result<Sampled, String>>;
+    fn sample<'a>(&'a self, asked: &'a Sampling) -> BoxFuture<'a, Result<Sampled, AskError>>;
 }
 
 /// What a person made of a form.
@@ -107,7 +107,7 @@ pub(crate) struct Callbacks {
     pub(crate) server: Weak<Server>,
     pub(crate) name: String,
     pub(crate) asked: Asked,
-    pub(crate) sampling: SamplingApproval,
+    pub(crate) sampling: McpSampling,
     pub(crate) calls: Arc<Calls>,
 }
 
@@ -190,7 +190,7 @@ impl Callbacks {
         let answer = tokio::select! {
             biased;
             () = open.pointless() => Elicited::Cancelled,
-            answer = person.elicit(&wanted) => answer?,
+            answer = person.elicit(&wanted) => answer.map_err(|error| error.to_string())?,
         };
         let Elicited::Accepted(content) = answer else {
             return Ok(answer);
@@ -244,26 +244,24 @@ impl Callbacks {
             .ok_or("it cannot be told on whose behalf")?;
         let request = serde_json::to_value(request).map_err(|error| error.to_string())?;
         let sampling = Sampling::read(&self.name, run, &request)?;
-        if self.sampling == SamplingApproval::Prompt {
+        if self.sampling == McpSampling::Prompt {
             let _held = question.waits(WaitsFor::Person);
             question
                 .by
                 .call
                 .gate
                 .agree(sampling.wish(), open.pointless())
-                .await?;
+                .await
+                .map_err(|error| error.message)?;
         }
         let _held = question.waits(WaitsFor::Model);
-        let too_late = |_| {
-            Err(format!(
-                "the model did not answer within {} s",
-                PATIENCE.as_secs()
-            ))
-        };
         tokio::select! {
             biased;
             () = open.pointless() => Err("nobody waits for the answer any more".to_owned()),
-            answer = tokio::time::timeout(PATIENCE, model.sample(&sampling)) => answer.unwrap_or_else(too_late),
+            answer = tokio::time::timeout(PATIENCE, model.sample(&sampling)) => match answer {
+                Ok(answer) => answer.map_err(|error| error.to_string()),
+                Err(_) => Err(format!("the model did not answer within {} s", PATIENCE.as_secs())),
+            },
         }
     }
 

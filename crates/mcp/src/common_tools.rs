@@ -2,6 +2,7 @@
 
 use rmcp::model::{GetPromptRequestParams, PaginatedRequestParams, ReadResourceRequestParams};
 use schemars::JsonSchema;
+use selvedge_protocol::McpApproval;
 use selvedge_tools::{Call, Registry, Risk, ToolError, tool, tool_with_call};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -9,7 +10,6 @@ use serde_json::{Map, Value, json};
 use crate::answer::value_of;
 use crate::error::ServerError;
 use crate::servers::Servers;
-use crate::settings::Approval;
 use crate::tool::{name_of, shown, tool_error};
 
 /// Pages of a list that are fetched at once when no cursor is given for one server.
@@ -180,10 +180,10 @@ fn risk(servers: &Servers, args: &Value) -> Risk {
     let listed = catalogue
         .as_ref()
         .and_then(|catalogue| catalogue.tools.iter().find(|tool| tool.name == name));
-    match server.settings.approval {
-        Approval::Approve => Risk::Harmless,
-        Approval::Prompt => Risk::Ask { reason },
-        Approval::Auto => match listed {
+    match server.settings.options.default_tools_approval_mode {
+        McpApproval::Approve => Risk::Harmless,
+        McpApproval::Prompt => Risk::Ask { reason },
+        McpApproval::Auto => match listed {
             Some(tool) if tool.destructive == Some(true) && !tool.read_only => Risk::Ask {
                 reason: format!(
                     "`{name}` of the server {} says that it can destroy",

@@ -98,6 +98,43 @@ impl ServerError {
     }
 }
 
+/// Why a server's form cannot be shown, or a value cannot be sent with it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum FormError {
+    /// The form is too large, or contains something that cannot be shown.
+    #[error("{0}")]
+    Unshowable(String),
+    /// The value does not fit the field or the form.
+    #[error("{0}")]
+    Misfit(String),
+}
+
+impl FormError {
+    pub(crate) fn unshowable(why: impl Into<String>) -> Self {
+        Self::Unshowable(why.into())
+    }
+
+    pub(crate) fn misfit(why: impl Into<String>) -> Self {
+        Self::Misfit(why.into())
+    }
+}
+
+/// Why a server's question to a person or to the model was not answered.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AskError {
+    /// The form cannot be shown.
+    #[error(transparent)]
+    Form(#[from] FormError),
+    /// There is no person or model to ask.
+    #[error("{0}")]
+    Unavailable(String),
+    /// The model did not answer.
+    #[error("{0}")]
+    Failed(String),
+}
+
 fn words(why: &str) -> String {
     if why.is_empty() {
         String::new()

@@ -1,6 +1,7 @@
 //! A server's form as a person fills it in: fields with their kinds and choices, what was typed as values, and whether
 //! the whole fits what the server asked for.
 
+use crate::FormError;
 use jsonschema::Validator;
 use serde_json::{Map, Value};
 
@@ -99,9 +100,9 @@ const MAX_NAME: usize = 120;
 
 impl Form {
     /// Reads the `params` of `elicitation/create`; the error is why nobody can be shown it.
-    pub fn read(request: &Value) -> Result<Self, String> {
+    pub fn read(request: &Value) -> Result<Self, FormError> {
         if request.to_string().len() > MAX_BYTES {
-            return Err("the form is too large to be shown".to_owned());
+            return Err(FormError::unshowable("the form is too large to be shown"));
         }
         let message = both_ends(request["message"].as_str().unwrap_or_default(), MAX_MESSAGE);
         if request["mode"] == "url" {
@@ -111,9 +112,12 @@ impl Form {
         let schema = &request["requestedSchema"];
         let fields = schema["properties"]
             .as_object()
-            .ok_or("the form has no fields")?;
+            .ok_or_else(|| FormError::unshowable("the form has no fields"))?;
         if fields.len() > MAX_FIELDS {
-            return Err(format!("the form has {} fields", fields.len()));
+            return Err(FormError::unshowable(format!(
+                "the form has {} fields",
+                fields.len()
+            )));
         }
         let required = |name: &str| {
             schema["required"]
@@ -135,21 +139,21 @@ impl Form {
     }
 
     /// Whether what was filled in fits; the error is the first thing that does not.
-    pub fn check(&self, content: &Value) -> Result<(), String> {
+    pub fn check(&self, content: &Value) -> Result<(), FormError> {
         let Wants::Fields(fields) = &self.wants else {
             return Ok(());
         };
         let Value::Object(content) = content else {
-            return Err("what was filled in is no form".to_owned());
+            return Err(FormError::misfit("what was filled in is no form"));
         };
         for field in fields {
             match content.get(&field.name) {
                 // What was typed is told to nobody but the server.
                 Some(value) => field
                     .check(value)
-                    .map_err(|_| format!("{} does not fit", field.name))?,
+                    .map_err(|_| FormError::misfit(format!("{} does not fit", field.name)))?,
                 None if field.need == Need::Required => {
-                    return Err(format!("{} is missing", field.name));
+                    return Err(FormError::misfit(format!("{} is missing", field.name)));
                 }
                 None => {}
             }
@@ -158,7 +162,7 @@ impl Form {
             .keys()
             .find(|name| fields.iter().all(|field| field.name != **name))
         {
-            Some(name) => Err(format!("{name} is no field of the form")),
+            Some(name) => Err(FormError::misfit(format!("{name} is no field of the form"))),
             None => Ok(()),
         }
     }
@@ -166,13 +170,13 @@ impl Form {
 
 impl Field {
     /// What was typed as a value; `None` where the field is left out. The error says what is wrong with it.
-    pub fn read(&self, typed: &str) -> Result<Option<Value>, String> {
+    pub fn read(&self, typed: &str) -> Result<Option<Value>, FormError> {
         let typed = typed.trim();
         if typed.is_empty() {
             return match (&self.default, self.need) {
                 (Some(default), _) => Ok(Some(default.clone())),
                 (None, Need::Optional) => Ok(None),
-                (None, Need::Required) => Err("this has to be filled in".to_owned()),
+                (None, Need::Required) => Err(FormError::misfit("this has to be filled in")),
             };
         }
         let value = match &self.kind {
@@ -180,17 +184,17 @@ impl Field {
             Kind::Integer => typed
                 .parse::<i64>()
                 .map(Value::from)
-                .map_err(|_| "this is not a whole number")?,
+                .map_err(|_| FormError::misfit("this is not a whole number"))?,
             Kind::Number => {
-                let number: f64 = typed.parse().map_err(|_| "this is not a number")?;
-                serde_json::Number::from_f64(number)
+                let number = typed.parse().ok().and_then(serde_json::Number::from_f64);
+                number
                     .map(Value::from)
-                    .ok_or("this is not a number")?
+                    .ok_or_else(|| FormError::misfit("this is not a number"))?
             }
             Kind::YesNo => match typed.to_lowercase().as_str() {
                 "y" | "yes" | "true" => Value::from(true),
                 "n" | "no" | "false" => Value::from(false),
-                _ => return Err("this is neither yes nor no".to_owned()),
+                _ => return Err(FormError::misfit("this is neither yes nor no")),
             },
             Kind::One(choices) => Value::from(chosen(choices, typed)?),
             Kind::Several(choices) => {
@@ -225,25 +229,30 @@ impl Field {
         }
     }
 
-    fn check(&self, value: &Value) -> Result<(), String> {
-        let validator = validator(&self.schema)
-            .map_err(|_| "what the server wants there cannot be understood")?;
+    fn check(&self, value: &Value) -> Result<(), FormError> {
+        let validator = validator(&self.schema).ok_or_else(|| {
+            FormError::unshowable("what the server wants there cannot be understood")
+        })?;
         match validator.iter_errors(value).next() {
             None => Ok(()),
-            Some(error) => Err(error.to_string().chars().take(300).collect()),
+            Some(error) => Err(FormError::Misfit(
+                error.to_string().chars().take(300).collect(),
+            )),
         }
     }
 }
 
 /// A checker that knows formats, too.
-fn validator(schema: &Value) -> Result<Validator, String> {
+fn validator(schema: &Value) -> Option<Validator> {
     let options = jsonschema::options().should_validate_formats(true);
-    options.build(schema).map_err(|error| error.to_string())
+    options.build(schema).ok()
 }
 
-fn field(name: &str, schema: &Value, need: Need) -> Result<Field, String> {
+fn field(name: &str, schema: &Value, need: Need) -> Result<Field, FormError> {
     if name.is_empty() || name.chars().count() > MAX_NAME {
-        return Err("the form has a field whose name cannot be shown".to_owned());
+        return Err(FormError::unshowable(
+            "the form has a field whose name cannot be shown",
+        ));
     }
     let words = |key: &str, most: usize| {
         schema[key]
@@ -259,20 +268,20 @@ fn field(name: &str, schema: &Value, need: Need) -> Result<Field, String> {
         Some("boolean") => Kind::YesNo,
         Some("array") => Kind::Several(choices(&schema["items"], "anyOf")),
         _ => {
-            return Err(format!(
+            return Err(FormError::unshowable(format!(
                 "nobody can be shown the field `{}`",
                 crate::link::short(name)
-            ));
+            )));
         }
     };
     if let Kind::One(choices) | Kind::Several(choices) = &kind
         && !(1..=MAX_CHOICES).contains(&choices.len())
     {
-        return Err(format!(
+        return Err(FormError::unshowable(format!(
             "the field `{}` has {} choices",
             crate::link::short(name),
             choices.len()
-        ));
+        )));
     }
     let default = schema
         .get("default")
@@ -287,11 +296,11 @@ fn field(name: &str, schema: &Value, need: Need) -> Result<Field, String> {
         default: None,
         schema: schema.clone(),
     };
-    validator(schema).map_err(|_| {
-        format!(
+    validator(schema).ok_or_else(|| {
+        FormError::unshowable(format!(
             "the field `{}` cannot be understood",
             crate::link::short(name)
-        )
+        ))
     })?;
     // What does not fit is no default.
     let default = default.filter(|default| field.check(default).is_ok());
@@ -324,7 +333,7 @@ fn choices(schema: &Value, titled: &str) -> Vec<Choice> {
 }
 
 /// What was meant: the words of a choice, or its number.
-fn chosen<'a>(choices: &'a [Choice], typed: &str) -> Result<&'a str, String> {
+fn chosen<'a>(choices: &'a [Choice], typed: &str) -> Result<&'a str, FormError> {
     let named = choices
         .iter()
         .find(|choice| choice.value == typed || choice.title == typed);
@@ -342,18 +351,21 @@ fn chosen<'a>(choices: &'a [Choice], typed: &str) -> Result<&'a str, String> {
     };
     let choice = named
         .or_else(numbered)
-        .ok_or("this is none of the choices")?;
+        .ok_or_else(|| FormError::misfit("this is none of the choices"))?;
     Ok(&choice.value)
 }
 
-fn address(url: &str) -> Result<Address, String> {
-    let parsed = reqwest::Url::parse(url).map_err(|_| "the address it gives is none")?;
+fn address(url: &str) -> Result<Address, FormError> {
+    let parsed = reqwest::Url::parse(url)
+        .map_err(|_| FormError::unshowable("the address it gives is none"))?;
     if !matches!(parsed.scheme(), "http" | "https") {
-        return Err("the address it gives is not one of the web".to_owned());
+        return Err(FormError::unshowable(
+            "the address it gives is not one of the web",
+        ));
     }
     let host = parsed
         .host_str()
-        .ok_or("the address it gives leads nowhere")?
+        .ok_or_else(|| FormError::unshowable("the address it gives leads nowhere"))?
         .to_owned();
     Ok(Address {
         url: parsed.to_string(),
@@ -412,6 +424,7 @@ mod tests {
             .find(|field| field.name == name)
             .unwrap()
             .read(words)
+            .map_err(|error| error.to_string())
     }
 
     #[test]
@@ -457,11 +470,11 @@ mod tests {
         );
         assert_eq!(
             form.check(&json!({"age": 3})),
-            Err("name is missing".to_owned())
+            Err(FormError::misfit("name is missing"))
         );
         assert_eq!(
             form.check(&json!({"name": "Ada", "key": 1})),
-            Err("key is no field of the form".to_owned())
+            Err(FormError::misfit("key is no field of the form"))
         );
         assert!(form.check(&json!({"name": "Ada", "age": "old"})).is_err());
     }

@@ -32,7 +32,7 @@ mod settings;
 mod tool;
 
 pub use callbacks::{AskModel, AskPerson, Asked, Elicitation, Elicited, Shows};
-pub use error::ServerError;
+pub use error::{AskError, FormError, ServerError};
 pub use form::{Address, Choice, Field, Form, Kind, Need, Wants};
 pub use login::{Login, LoginError};
 pub use program::NESTED;
@@ -40,9 +40,9 @@ pub use sampling::{Said, Sampled, SampledEnd, Sampling};
 pub use serve::{FindEarlier, Offer, ScriptServer};
 pub use serve_http::{Entrance, HttpServer, ServeError};
 pub use serve_stdio::serve_stdio;
-pub use server::ServerStatus;
+pub use server::{ServerState, ServerStatus};
 pub use servers::Servers;
-pub use settings::{Approval, Reach, SamplingApproval, ServerSettings};
+pub use settings::{Reach, ServerSettings};
 
 /// What we call ourselves.
 pub const NAME: &str = "selvedge";

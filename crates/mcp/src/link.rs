@@ -51,7 +51,7 @@ impl Link {
             server: server.clone(),
             name: settings.name.clone(),
             asked: asked.clone(),
-            sampling: settings.sampling,
+            sampling: settings.options.sampling,
             calls: calls.clone(),
         };
         let not_started = |why: String| ServerError::NotStarted {

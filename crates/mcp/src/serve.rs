@@ -23,6 +23,7 @@ use tokio::sync::broadcast;
 
 use crate::elicitation::{self, Form};
 use crate::render;
+use crate::serve_http::ServeError;
 use crate::servers::Servers;
 
 /// How long a first list of tools waits for servers nobody knows yet.
@@ -37,7 +38,7 @@ const PER_SESSION: usize = 8;
 const MAX_PATIENCE: Duration = Duration::from_secs(30 * 60);
 
 /// Finds what a run recorded, by its id; or says why it cannot be resumed.
-pub type FindEarlier = dyn Fn(&str) -> Result<Resume, String> + Send + Sync;
+pub type FindEarlier = dyn Fn(&str) -> Result<Resume, ServeError> + Send + Sync;
 
 /// What is served.
 pub struct Offer {
@@ -148,7 +149,7 @@ impl ScriptServer {
             .transpose()
         {
             Ok(resume) => resume,
-            Err(why) => return Ok(render::problem(&why)),
+            Err(error) => return Ok(render::problem(&error.to_string())),
         };
         let topic = help_topic(&args.code);
         let preparing = async {

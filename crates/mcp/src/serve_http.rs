@@ -45,6 +45,12 @@ pub enum ServeError {
     /// It broke.
     #[error("cannot serve: {0}")]
     Broken(std::io::Error),
+    /// The client did not complete the handshake.
+    #[error("{0}")]
+    NotInitialized(String),
+    /// The earlier run that a client names cannot be resumed.
+    #[error("{0}")]
+    NotResumable(String),
 }
 
 /// A place where clients are waited for.

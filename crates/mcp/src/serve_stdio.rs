@@ -2,10 +2,14 @@
 
 use std::sync::Arc;
 
+use crate::ServeError;
 use crate::serve::{Offer, ScriptServer};
 
 /// Serves until the client closes our input, or `end` comes.
-pub async fn serve_stdio(offer: Arc<Offer>, end: impl Future<Output = ()>) -> Result<(), String> {
+pub async fn serve_stdio(
+    offer: Arc<Offer>,
+    end: impl Future<Output = ()>,
+) -> Result<(), ServeError> {
     let server = rmcp::serve_server(ScriptServer::new(offer), rmcp::transport::io::stdio_pipes());
     tokio::pin!(end);
     let service = tokio::select! {
@@ -16,7 +20,7 @@ pub async fn serve_stdio(offer: Arc<Offer>, end: impl Future<Output = ()>) -> Re
         Ok(service) => service,
         // Nobody ever spoke to us.
         Err(rmcp::service::ServerInitializeError::ConnectionClosed(_)) => return Ok(()),
-        Err(error) => return Err(error.to_string()),
+        Err(error) => return Err(ServeError::NotInitialized(error.to_string())),
     };
     let stop = service.cancellation_token();
     let waiting = service.waiting();

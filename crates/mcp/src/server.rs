@@ -47,7 +47,7 @@ impl Common {
         format!(
             "{}{}",
             settings.fingerprint(),
-            self.asked.mark(settings.sampling)
+            self.asked.mark(settings.options.sampling)
         )
     }
 
@@ -88,8 +88,8 @@ enum State {
 pub struct ServerStatus {
     /// Its name.
     pub name: String,
-    /// `not started`, `starting`, `ready`, `failed` or `disabled`.
-    pub state: &'static str,
+    /// Whether it can be used.
+    pub state: ServerState,
     /// Why, where it failed.
     pub why: Option<String>,
     /// What it calls itself.
@@ -104,6 +104,40 @@ pub struct ServerStatus {
     pub notes: Vec<String>,
 }
 
+/// Whether a server can be used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[non_exhaustive]
+pub enum ServerState {
+    /// No call has needed it yet.
+    #[serde(rename = "not started")]
+    NotStarted,
+    /// It has been started and has not listed its tools yet.
+    #[serde(rename = "starting")]
+    Starting,
+    /// It answers calls.
+    #[serde(rename = "ready")]
+    Ready,
+    /// It cannot be started, or it ended.
+    #[serde(rename = "failed")]
+    Failed,
+    /// The configuration or a login that is missing rules it out.
+    #[serde(rename = "disabled")]
+    Disabled,
+}
+
+impl ServerState {
+    /// The state as JSON spells it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::NotStarted => "not started",
+            Self::Starting => "starting",
+            Self::Ready => "ready",
+            Self::Failed => "failed",
+            Self::Disabled => "disabled",
+        }
+    }
+}
+
 impl Server {
     pub(crate) fn new(settings: ServerSettings, common: Arc<Common>) -> Arc<Self> {
         let kept = common
@@ -111,7 +145,7 @@ impl Server {
             .as_ref()
             .and_then(|folder| Catalogue::load(folder, &common.kept_as(&settings)));
         Arc::new_cyclic(|me| Self {
-            places: Semaphore::new(settings.max_concurrent.max(1)),
+            places: Semaphore::new(settings.options.max_concurrent.max(1)),
             inner: Mutex::new(Inner {
                 state: State::Idle,
                 failures: 0,
@@ -138,14 +172,16 @@ impl Server {
         inner
             .catalogue
             .clone()
-            .filter(|_| self.settings.enabled && inner.barred.is_none())
+            .filter(|_| self.settings.options.enabled && inner.barred.is_none())
     }
 
     /// Why it has nothing to offer right now, where that is so.
     pub(crate) fn trouble(&self) -> Option<ServerError> {
         let inner = self.inner();
         match (&inner.barred, &inner.state) {
-            _ if !self.settings.enabled => Some(ServerError::Disabled(self.settings.name.clone())),
+            _ if !self.settings.options.enabled => {
+                Some(ServerError::Disabled(self.settings.name.clone()))
+            }
             (Some(barred), _) => Some(barred.clone()),
             // Once it has rested it is tried again.
             (None, State::Resting { why, until }) if *until > Instant::now() => {
@@ -157,7 +193,7 @@ impl Server {
 
     /// The connection, made where there is none. Whoever gives up waiting does not stop the others' start.
     pub(crate) async fn link(&self) -> Result<Arc<Link>, ServerError> {
-        if !self.settings.enabled {
+        if !self.settings.options.enabled {
             return Err(ServerError::Disabled(self.settings.name.clone()));
         }
         let starting = {
@@ -247,7 +283,7 @@ impl Server {
 
     async fn start_now(self: Arc<Self>) -> Result<Arc<Link>, ServerError> {
         let began = Instant::now();
-        let limit = self.settings.startup_timeout;
+        let limit = self.settings.startup_timeout();
         let connecting = async {
             let link = Link::connect(
                 &self.settings,
@@ -378,7 +414,7 @@ impl Server {
             let sent = link.peer().send_request_with_option(request, options).await;
             let handle = sent.map_err(|error| self.explain(&link, error))?;
             entered.sent(handle.progress_token.clone());
-            let (id, timeout) = (handle.id.clone(), self.settings.tool_timeout);
+            let (id, timeout) = (handle.id.clone(), self.settings.tool_timeout());
             let let_go = async |id| {
                 _ = tokio::time::timeout(Duration::from_millis(100), link.cancel(id)).await
             };
@@ -436,7 +472,7 @@ impl Server {
         link: &Arc<Link>,
         asked: impl Future<Output = Result<T, ServiceError>>,
     ) -> Result<T, ServerError> {
-        let timeout = self.settings.tool_timeout;
+        let timeout = self.settings.tool_timeout();
         let answer = tokio::time::timeout(timeout, asked)
             .await
             .unwrap_or(Err(ServiceError::Timeout { timeout }));
@@ -454,25 +490,27 @@ impl Server {
                 }
             });
         }
-        link.told(&self.settings.name, &error, self.settings.tool_timeout)
+        link.told(&self.settings.name, &error, self.settings.tool_timeout())
     }
 
     pub(crate) async fn status(&self) -> ServerStatus {
         let (state, why, link) = {
             let inner = self.inner();
             match (&inner.barred, &inner.state) {
-                _ if !self.settings.enabled => ("disabled", None, None),
+                _ if !self.settings.options.enabled => (ServerState::Disabled, None, None),
                 (Some(ServerError::Misconfigured { why, .. }), _) => {
-                    ("failed", Some(why.clone()), None)
+                    (ServerState::Failed, Some(why.clone()), None)
                 }
-                (Some(barred), _) => ("disabled", Some(barred.to_string()), None),
-                (None, State::Idle) => ("not started", None, None),
-                (None, State::Starting(_)) => ("starting", None, None),
+                (Some(barred), _) => (ServerState::Disabled, Some(barred.to_string()), None),
+                (None, State::Idle) => (ServerState::NotStarted, None, None),
+                (None, State::Starting(_)) => (ServerState::Starting, None, None),
                 (None, State::Ready(link)) if link.is_closed() => {
-                    ("failed", Some(link.last_words()), None)
+                    (ServerState::Failed, Some(link.last_words()), None)
                 }
-                (None, State::Ready(link)) => ("ready", None, Some(link.clone())),
-                (None, State::Resting { why, .. }) => ("failed", Some(why.clone()), None),
+                (None, State::Ready(link)) => (ServerState::Ready, None, Some(link.clone())),
+                (None, State::Resting { why, .. }) => {
+                    (ServerState::Failed, Some(why.clone()), None)
+                }
             }
         };
         let latency_ms = match &link {

@@ -186,7 +186,9 @@ impl Servers {
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<Server>> {
-        self.list.iter().filter(|server| server.settings.enabled)
+        self.list
+            .iter()
+            .filter(|server| server.settings.options.enabled)
     }
 
     pub(crate) fn find(&self, name: &str) -> Result<&Arc<Server>, ServerError> {

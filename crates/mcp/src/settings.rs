@@ -4,31 +4,18 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use selvedge_protocol::McpServerOptions;
 use sha2::{Digest, Sha256};
 
 /// A server somebody configured.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct ServerSettings {
     /// What scripts call it.
     pub name: String,
     /// How it is reached.
     pub reach: Reach,
-    /// Whether it is used at all.
-    pub enabled: bool,
-    /// How long it may take to start and to say what it has.
-    pub startup_timeout: Duration,
-    /// How long a call may stay without a sign of life.
-    pub tool_timeout: Duration,
-    /// Tools it has, by their own names; all where it is not set.
-    pub allow: Option<Vec<String>>,
-    /// Tools it does not have, whatever else says so.
-    pub deny: Vec<String>,
-    /// Calls at the same time; more wait.
-    pub max_concurrent: usize,
-    /// When a person is asked before its tools run.
-    pub approval: Approval,
-    /// When it may ask our model.
-    pub sampling: SamplingApproval,
+    /// How its tools are offered and called.
+    pub options: McpServerOptions,
     /// Why it cannot be used as it is configured, where that is so.
     pub fault: Option<String>,
 }
@@ -60,56 +47,30 @@ pub enum Reach {
     },
 }
 
-/// When a person is asked before a server's tools run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Approval {
-    /// Where the tool itself says that it destroys, and under the policy `untrusted` always: what a server says of
-    /// itself can make it stricter, never laxer.
-    #[default]
-    Auto,
-    /// Always.
-    Prompt,
-    /// Never: the user trusts the server, and what it says about its tools.
-    Approve,
-}
-
-/// When a server may ask our model something.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum SamplingApproval {
-    /// Where a person agrees.
-    #[default]
-    Prompt,
-    /// Always: the user has agreed to what that costs.
-    Approve,
-    /// Never.
-    Never,
-}
-
 impl ServerSettings {
     /// A server with everything else as it is by default.
     pub fn new(name: impl Into<String>, reach: Reach) -> Self {
         Self {
             name: name.into(),
             reach,
-            enabled: true,
-            startup_timeout: Duration::from_secs(20),
-            tool_timeout: Duration::from_secs(60),
-            allow: None,
-            deny: Vec::new(),
-            max_concurrent: 8,
-            approval: Approval::default(),
-            sampling: SamplingApproval::default(),
+            options: McpServerOptions::default(),
             fault: None,
         }
     }
 
     /// Whether scripts get the tool of this name.
     pub(crate) fn has(&self, tool: &str) -> bool {
-        let allowed = self
-            .allow
-            .as_ref()
-            .is_none_or(|list| list.iter().any(|name| name == tool));
-        allowed && !self.deny.iter().any(|name| name == tool)
+        let listed = |list: &Vec<String>| list.iter().any(|name| name == tool);
+        self.options.enabled_tools.as_ref().is_none_or(listed)
+            && !listed(&self.options.disabled_tools)
+    }
+
+    pub(crate) fn startup_timeout(&self) -> Duration {
+        seconds(self.options.startup_timeout_sec)
+    }
+
+    pub(crate) fn tool_timeout(&self) -> Duration {
+        seconds(self.options.tool_timeout_sec)
     }
 
     /// Names what this server is, so that what another one said is never taken for its word.
@@ -121,4 +82,10 @@ impl ServerSettings {
             .map(|byte| format!("{byte:02x}"))
             .collect()
     }
+}
+
+/// A limit in seconds. A number that is no time, such as a negative one, limits nothing.
+fn seconds(seconds: f64) -> Duration {
+    const LONGEST: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
+    Duration::try_from_secs_f64(seconds).map_or(LONGEST, |time| time.min(LONGEST))
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use selvedge_protocol::{Preview, ToolSpec};
+use selvedge_protocol::{Approval, McpApproval, Preview, ToolSpec};
 use selvedge_tools::{Call, FieldCase, Risk, Tool, ToolError, ToolOutput};
 use serde_json::{Map, Value, json};
 
@@ -12,7 +12,6 @@ use crate::answer::{raw_schema, value_of, whole};
 use crate::catalogue::Listed;
 use crate::error::ServerError;
 use crate::server::Server;
-use crate::settings::Approval;
 
 /// A tool of a server.
 #[derive(Clone)]
@@ -38,7 +37,7 @@ enum Form {
 impl McpTool {
     /// `js_name` is how scripts write it.
     pub(crate) fn new(server: Arc<Server>, listed: &Listed, js_name: String) -> Self {
-        let mode = server.settings.approval;
+        let mode = server.settings.options.default_tools_approval_mode;
         let name = name_of(&server.settings.name, &listed.name);
         let description = match listed.description.trim() {
             "" => format!("`{}` of the server {}.", listed.name, server.settings.name),
@@ -51,12 +50,14 @@ impl McpTool {
             input_schema: listed.input_schema.clone(),
             output_schema: listed.output_schema.clone(),
             // What a server says of itself counts where the user trusts it.
-            read_only: listed.read_only && mode == Approval::Approve,
+            read_only: listed.read_only && mode == McpApproval::Approve,
             approval: match mode {
-                Approval::Prompt => "always",
-                Approval::Approve => "never",
-                Approval::Auto if listed.destructive == Some(true) && !listed.read_only => "always",
-                Approval::Auto => "by-arguments",
+                McpApproval::Prompt => Approval::Always,
+                McpApproval::Approve => Approval::Never,
+                McpApproval::Auto if listed.destructive == Some(true) && !listed.read_only => {
+                    Approval::Always
+                }
+                McpApproval::Auto => Approval::ByArguments,
             }
             .to_owned(),
         };
@@ -83,18 +84,18 @@ impl Tool for McpTool {
 
     fn risk(&self, _: &Value) -> Risk {
         let server = &self.server.settings.name;
-        match self.server.settings.approval {
-            Approval::Approve => Risk::Harmless,
-            Approval::Prompt => Risk::Ask {
+        match self.server.settings.options.default_tools_approval_mode {
+            McpApproval::Approve => Risk::Harmless,
+            McpApproval::Prompt => Risk::Ask {
                 reason: format!("calls `{}` of the server {server}", self.name),
             },
-            Approval::Auto if self.destructive => Risk::Ask {
+            McpApproval::Auto if self.destructive => Risk::Ask {
                 reason: format!(
                     "`{}` of the server {server} says that it can destroy",
                     self.name
                 ),
             },
-            Approval::Auto => Risk::Guarded {
+            McpApproval::Auto => Risk::Guarded {
                 reason: format!("calls `{}` of the server {server}", self.name),
             },
         }
@@ -179,7 +180,7 @@ impl Tool for Missing {
             input_schema: json!({"type": "object"}),
             output_schema: None,
             read_only: true,
-            approval: "never".to_owned(),
+            approval: Approval::Never,
         }
     }
 

@@ -10,11 +10,11 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use selvedge_mcp::{
-    AskModel, AskPerson, Asked, Elicitation, Elicited, Sampled, SampledEnd, Sampling,
-    SamplingApproval, Servers,
+    AskError, AskModel, AskPerson, Asked, Elicitation, Elicited, Sampled, SampledEnd, Sampling,
+    Servers,
 };
 use selvedge_protocol::{
-    Answer, ApprovalDecision, ApprovalPolicy, ApprovalRequest, Event, EventSink,
+    Answer, ApprovalDecision, ApprovalPolicy, ApprovalRequest, Event, EventSink, McpSampling,
     ScriptToolCallOutput, View,
 };
 use selvedge_script::{Harness, RunOptions};
@@ -26,7 +26,7 @@ use tokio_util::sync::CancellationToken;
 
 /// A person who makes this of every form, once they have looked at it for so long.
 struct Person {
-    makes: Result<Elicited, String>,
+    makes: Result<Elicited, AskError>,
     after: Duration,
     seen: Mutex<Vec<Elicitation>>,
 }
@@ -40,7 +40,7 @@ fn person(makes: Elicited) -> Arc<Person> {
 }
 
 impl AskPerson for Person {
-    fn elicit<'a>(&'a self, wanted: &'a Elicitation) -> BoxFuture<'a, Result<Elicited, String>> {
+    fn elicit<'a>(&'a self, wanted: &'a Elicitation) -> BoxFuture<'a, Result<Elicited, AskError>> {
         self.seen.lock().unwrap().push(wanted.clone());
         async { tokio::time::sleep(self.after).await }
             .map(|()| self.makes.clone())
@@ -53,7 +53,7 @@ impl AskPerson for Person {
 struct Model(Mutex<Vec<Sampling>>);
 
 impl AskModel for Model {
-    fn sample<'a>(&'a self, asked: &'a Sampling) -> BoxFuture<'a, Result<Sampled, String>> {
+    fn sample<'a>(&'a self, asked: &'a Sampling) -> BoxFuture<'a, Result<Sampled, AskError>> {
         self.0.lock().unwrap().push(asked.clone());
         let answer = Sampled {
             text: "forty-two".into(),
@@ -78,7 +78,7 @@ struct Scene {
     asked: Asked,
     gate: Arc<Gate>,
     policy: ApprovalPolicy,
-    sampling: SamplingApproval,
+    sampling: McpSampling,
     tool_timeout: Duration,
     options: RunOptions,
     told: Arc<Mutex<Vec<String>>>,
@@ -101,7 +101,7 @@ impl Scene {
             asked: Asked { person, model },
             gate: Arc::new(Gate(answer, Mutex::default())),
             policy: ApprovalPolicy::OnRequest,
-            sampling: SamplingApproval::Prompt,
+            sampling: McpSampling::Prompt,
             tool_timeout: Duration::from_secs(60),
             options: RunOptions {
                 events,
@@ -124,7 +124,8 @@ impl Scene {
         state: &Path,
     ) -> ScriptToolCallOutput {
         let mut settings = odd_with("odd", "asking", state);
-        (settings.sampling, settings.tool_timeout) = (self.sampling, self.tool_timeout);
+        settings.options.sampling = self.sampling;
+        settings.options.tool_timeout_sec = self.tool_timeout.as_secs_f64();
         let servers = Servers::new(vec![settings], self.asked.clone(), None);
         servers.prepare_all().await;
         let orchestrator = Orchestrator::new(servers.onto(&Registry::new()))
@@ -283,7 +284,7 @@ struct Undecided {
 }
 
 impl AskPerson for Undecided {
-    fn elicit<'a>(&'a self, _: &'a Elicitation) -> BoxFuture<'a, Result<Elicited, String>> {
+    fn elicit<'a>(&'a self, _: &'a Elicitation) -> BoxFuture<'a, Result<Elicited, AskError>> {
         struct Went(Arc<Notify>);
         impl Drop for Went {
             fn drop(&mut self) {
@@ -378,13 +379,13 @@ async fn the_model_is_asked_where_the_gate_agrees() {
         "declined: too dear"
     );
     let mut scene = Scene::new(None, Some(model.clone()), Answer::No(None));
-    scene.sampling = SamplingApproval::Approve;
+    scene.sampling = McpSampling::Approve;
     assert_eq!(
         scene.value("return (await odd.think()).model").await,
         "mock"
     );
     assert!(scene.questions().is_empty(), "the user had agreed before");
-    scene.sampling = SamplingApproval::Never;
+    scene.sampling = McpSampling::Never;
     assert!(
         scene
             .value("return (await odd.think()).message")

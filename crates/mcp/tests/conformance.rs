@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use selvedge_mcp::{
-    AskPerson, Asked, Elicitation, Elicited, Login, Reach, ServerSettings, Servers,
+    AskError, AskPerson, Asked, Elicitation, Elicited, Login, Reach, ServerSettings, Servers,
 };
 use serde_json::json;
 use support::{peers, value};
@@ -67,7 +67,7 @@ fn the_conformance_suite_passes_for_our_client() {
 struct Agreeable;
 
 impl AskPerson for Agreeable {
-    fn elicit<'a>(&'a self, _: &'a Elicitation) -> BoxFuture<'a, Result<Elicited, String>> {
+    fn elicit<'a>(&'a self, _: &'a Elicitation) -> BoxFuture<'a, Result<Elicited, AskError>> {
         Box::pin(async { Ok(Elicited::Accepted(json!({}))) })
     }
 }

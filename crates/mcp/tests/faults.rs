@@ -6,8 +6,10 @@ mod support;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use selvedge_mcp::{Approval, Asked, Servers};
-use selvedge_protocol::{ApprovalPolicy, CallStatus, ErrorCode, Event, EventSink, RunStatus};
+use selvedge_mcp::{Asked, ServerState, Servers};
+use selvedge_protocol::{
+    ApprovalPolicy, CallStatus, ErrorCode, Event, EventSink, McpApproval, RunStatus,
+};
 use selvedge_script::{Harness, RunOptions};
 use selvedge_tools::{Orchestrator, Registry};
 use serde_json::json;
@@ -19,7 +21,7 @@ const TRY: &str = "const attempt = async (f) => { try { return { value: await f(
 #[tokio::test]
 async fn a_call_that_is_never_answered_is_an_error_of_its_own_and_the_server_lives_on() {
     let mut hanging = odd("odd", "good");
-    hanging.tool_timeout = Duration::from_millis(300);
+    hanging.options.tool_timeout_sec = 0.3;
     let servers = servers(vec![hanging, odd("other", "good")]);
     let script = format!(
         "{TRY} return await Promise.all([attempt(() => odd.hang()), other.echo({{ x: 1 }}), odd.echo({{ x: 2 }})]).then(async all => [...all, await odd.echo({{ x: 3 }})]);"
@@ -46,7 +48,7 @@ async fn a_call_that_is_never_answered_is_an_error_of_its_own_and_the_server_liv
 #[tokio::test]
 async fn a_server_that_never_answers_anything_delays_nobody_else() {
     let mut silent = odd("silent", "silent");
-    silent.startup_timeout = Duration::from_millis(500);
+    silent.options.startup_timeout_sec = 0.5;
     let servers = servers(vec![silent, odd("other", "good")]);
     // It is not even started for a script that does not name it.
     let began = Instant::now();
@@ -59,7 +61,7 @@ async fn a_server_that_never_answers_anything_delays_nobody_else() {
             .status()
             .await
             .iter()
-            .any(|status| status.name == "silent" && status.state == "not started")
+            .any(|status| status.name == "silent" && status.state == ServerState::NotStarted)
     );
     let script = format!(
         "{TRY} return [await attempt(() => silent.anything({{ a: 1 }})), (await other.echo({{ x: 2 }})).x]"
@@ -82,7 +84,7 @@ async fn a_server_that_never_answers_anything_delays_nobody_else() {
 #[tokio::test]
 async fn a_server_that_hangs_for_good_is_replaced() {
     let mut hanging = odd("odd", "hangs-all");
-    hanging.tool_timeout = Duration::from_millis(200);
+    hanging.options.tool_timeout_sec = 0.2;
     let servers = servers(vec![hanging]);
     let script = format!("{TRY} return await attempt(() => odd.echo())");
     assert!(
@@ -92,12 +94,12 @@ async fn a_server_that_hangs_for_good_is_replaced() {
             .contains("did not answer")
     );
     // No ping comes back either: the connection is given up, and the next call makes a new one.
-    while servers.status().await[0].state == "ready" {}
+    while servers.status().await[0].state == ServerState::Ready {}
     let status = servers.status().await;
     assert_eq!(
         (status[0].state, status[0].why.as_deref()),
         (
-            "failed",
+            ServerState::Failed,
             Some("it answered nothing any more, not even a ping")
         )
     );
@@ -123,7 +125,7 @@ async fn garbage_on_standard_output_is_skipped_and_said() {
 #[tokio::test]
 async fn a_flood_is_no_server_and_holds_nobody_up() {
     let mut flood = odd("flood", "flood");
-    flood.startup_timeout = Duration::from_secs(2);
+    flood.options.startup_timeout_sec = 2.0;
     let servers = servers(vec![flood, odd("other", "good")]);
     let script =
         format!("{TRY} return [await attempt(() => flood.x()), (await other.echo({{ x: 2 }})).x]");
@@ -205,7 +207,7 @@ async fn a_server_that_recovers_is_tried_again() {
 #[tokio::test]
 async fn a_call_that_waits_for_its_turn_can_be_stopped() {
     let mut busy = odd("odd", "good");
-    busy.max_concurrent = 1;
+    busy.options.max_concurrent = 1;
     let servers = servers(vec![busy]);
     servers.prepare_all().await;
     let output = run(
@@ -403,7 +405,7 @@ async fn tools_that_come_while_it_runs_are_there_for_the_next_script() {
 #[tokio::test]
 async fn progress_keeps_a_slow_call_alive_and_is_passed_on() {
     let mut slow = odd("odd", "good");
-    slow.tool_timeout = Duration::from_millis(900);
+    slow.options.tool_timeout_sec = 0.9;
     let servers = servers(vec![slow]);
     let seen = Arc::new(Mutex::new(Vec::new()));
     let kept = seen.clone();
@@ -462,14 +464,14 @@ async fn a_server_that_is_selvedge_is_not_used() {
         "{}",
         error.message
     );
-    assert_eq!(servers.status().await[0].state, "disabled");
+    assert_eq!(servers.status().await[0].state, ServerState::Disabled);
 }
 
 #[tokio::test]
 async fn what_a_server_says_of_itself_can_make_the_policy_stricter_never_laxer() {
-    async fn outcomes(approval: Approval, policy: ApprovalPolicy) -> Vec<bool> {
+    async fn outcomes(approval: McpApproval, policy: ApprovalPolicy) -> Vec<bool> {
         let mut settings = odd("odd", "annotated");
-        settings.approval = approval;
+        settings.options.default_tools_approval_mode = approval;
         let servers = servers(vec![settings]);
         let script = format!(
             "{TRY} return await Promise.all(['look', 'plain', 'wipe'].map(n => attempt(() => tools.mcp.odd[n]({{ x: 1 }}))))"
@@ -487,20 +489,23 @@ async fn what_a_server_says_of_itself_can_make_the_policy_stricter_never_laxer()
     }
     use ApprovalPolicy::{Never, OnRequest, Untrusted};
     assert_eq!(
-        outcomes(Approval::Auto, OnRequest).await,
+        outcomes(McpApproval::Auto, OnRequest).await,
         [true, true, false]
     );
     assert_eq!(
-        outcomes(Approval::Auto, Untrusted).await,
-        [false, false, false]
-    );
-    assert_eq!(outcomes(Approval::Auto, Never).await, [true, true, false]);
-    assert_eq!(
-        outcomes(Approval::Prompt, OnRequest).await,
+        outcomes(McpApproval::Auto, Untrusted).await,
         [false, false, false]
     );
     assert_eq!(
-        outcomes(Approval::Approve, Untrusted).await,
+        outcomes(McpApproval::Auto, Never).await,
+        [true, true, false]
+    );
+    assert_eq!(
+        outcomes(McpApproval::Prompt, OnRequest).await,
+        [false, false, false]
+    );
+    assert_eq!(
+        outcomes(McpApproval::Approve, Untrusted).await,
         [true, true, true]
     );
 }
@@ -508,8 +513,8 @@ async fn what_a_server_says_of_itself_can_make_the_policy_stricter_never_laxer()
 #[tokio::test]
 async fn tools_can_be_allowed_and_denied_by_name() {
     let mut settings = odd("odd", "good");
-    settings.allow = Some(vec!["echo".into(), "fail".into()]);
-    settings.deny = vec!["fail".into()];
+    settings.options.enabled_tools = Some(vec!["echo".into(), "fail".into()]);
+    settings.options.disabled_tools = vec!["fail".into()];
     let servers = servers(vec![settings]);
     assert_eq!(
         value(&servers, "return Object.keys(tools.mcp.odd)").await,
@@ -544,12 +549,12 @@ async fn a_catalogue_is_remembered_and_the_server_started_when_it_is_called() {
     first.stop().await;
     let second = fresh();
     assert_eq!(value(&second, "return 'echo' in tools.mcp.odd").await, true);
-    assert_eq!(second.status().await[0].state, "not started");
+    assert_eq!(second.status().await[0].state, ServerState::NotStarted);
     assert_eq!(
         value(&second, "return (await odd.echo({ x: 4 })).x").await,
         4
     );
-    assert_eq!(second.status().await[0].state, "ready");
+    assert_eq!(second.status().await[0].state, ServerState::Ready);
 }
 
 #[tokio::test]

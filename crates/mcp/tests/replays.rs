@@ -8,14 +8,15 @@ use std::sync::Arc;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use selvedge_mcp::{AskModel, Asked, Sampled, SampledEnd, Sampling, SamplingApproval, Servers};
+use selvedge_mcp::{AskError, AskModel, Asked, Sampled, SampledEnd, Sampling, Servers};
+use selvedge_protocol::McpSampling;
 use serde_json::{Value, json};
 use support::{program, value};
 
 struct Mock;
 
 impl AskModel for Mock {
-    fn sample<'a>(&'a self, _: &'a Sampling) -> BoxFuture<'a, Result<Sampled, String>> {
+    fn sample<'a>(&'a self, _: &'a Sampling) -> BoxFuture<'a, Result<Sampled, AskError>> {
         let answer = Sampled {
             text: "a word".into(),
             model: "mock".into(),
@@ -50,7 +51,7 @@ async fn recorded_sessions_come_to_the_recorded_results() {
         assert_eq!(calls.len(), wanted.len(), "{}", path.display());
         let replay = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/servers/replay.py");
         let mut settings = program("recorded", "python3", &[replay, path.to_str().unwrap()]);
-        settings.sampling = SamplingApproval::Approve;
+        settings.options.sampling = McpSampling::Approve;
         let asked = Asked {
             model: Some(Arc::new(Mock)),
             ..Asked::default()

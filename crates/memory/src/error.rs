@@ -2,6 +2,8 @@
 
 use selvedge_journal::JournalError;
 
+use crate::SmallModelError;
+
 /// Why something could not be remembered or recalled.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -50,11 +52,14 @@ pub enum MemoryError {
     Busy(String),
     /// A model that answers later could not be asked, or not be asked how far it is.
     #[error("the provider's batch: {0}")]
-    Batch(String),
+    Batch(SmallModelError),
     /// Somebody reads what is forgotten, so that the log cannot be emptied.
     #[error("forgotten, but another process still reads the log in which it was written")]
     StillRead,
     /// The encoder of vectors failed.
     #[error("the encoder: {0}")]
     Encoder(String),
+    /// There is no such level of detail.
+    #[error("`{0}` is not a level: R, S, C or T")]
+    NoLevel(String),
 }

@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use rusqlite::{Connection, params};
+use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ToSqlOutput, ValueRef};
+use rusqlite::{Connection, ToSql, params};
 use serde::Serialize;
 
 use crate::store::now_ms;
@@ -15,10 +16,10 @@ use crate::{Memory, MemoryError, tokens};
 pub struct Lesson {
     /// Its name.
     pub lesson_id: String,
-    /// `lesson`, `preference`, `problem` or `layer`.
-    pub kind: String,
-    /// `used`, `proposed` or `declined`; `seen` for a problem that was solved only once so far.
-    pub status: String,
+    /// What it is.
+    pub kind: LessonKind,
+    /// Whether it is used.
+    pub status: LessonStatus,
     /// What it is called in a list.
     pub title: String,
     /// What it is about.
@@ -35,11 +36,74 @@ pub struct Lesson {
     pub last_updated: i64,
 }
 
+/// An enumeration that SQLite and JSON have as its name.
+macro_rules! named {
+    ($(#[$about:meta])+ $name:ident { $($(#[doc = $doc:literal])+ $variant:ident = $text:literal,)+ }) => {
+        $(#[$about])+
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+        #[serde(rename_all = "lowercase")]
+        #[non_exhaustive]
+        pub enum $name {
+            $($(#[doc = $doc])+ $variant,)+
+        }
+
+        impl $name {
+            /// The name.
+            pub fn as_str(self) -> &'static str {
+                match self { $(Self::$variant => $text,)+ }
+            }
+        }
+
+        impl ToSql for $name {
+            fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+                Ok(self.as_str().into())
+            }
+        }
+
+        impl FromSql for $name {
+            fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
+                match value.as_str()? {
+                    $($text => Ok(Self::$variant),)+
+                    _ => Err(FromSqlError::InvalidType),
+                }
+            }
+        }
+    };
+}
+
+named! {
+    /// What a lesson is.
+    LessonKind {
+        /// What worked or did not.
+        Lesson = "lesson",
+        /// What the user wants from now on.
+        Preference = "preference",
+        /// What keeps going wrong.
+        Problem = "problem",
+        /// A longer reference text.
+        Layer = "layer",
+    }
+}
+
+named! {
+    /// Whether a lesson is used.
+    LessonStatus {
+        /// Recall finds it.
+        Used = "used",
+        /// A person has to accept it first.
+        Proposed = "proposed",
+        /// A person did not accept it.
+        Declined = "declined",
+        /// A problem that was solved only once so far.
+        Seen = "seen",
+    }
+}
+
 /// Something to be learned.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Draft {
-    pub(crate) kind: &'static str,
-    pub(crate) status: &'static str,
+    pub(crate) kind: LessonKind,
+    pub(crate) status: LessonStatus,
     pub(crate) title: String,
     pub(crate) topics: Vec<String>,
     pub(crate) keywords: Vec<String>,
@@ -62,15 +126,15 @@ const LOOKED_THROUGH: u32 = 2000;
 
 impl Memory {
     /// Lessons of a status, or all, the weightiest first.
-    pub fn lessons(&self, status: Option<&str>) -> Result<Vec<Lesson>, MemoryError> {
+    pub fn lessons(&self, status: Option<LessonStatus>) -> Result<Vec<Lesson>, MemoryError> {
         self.read(|reader| read(&reader.connection, status, u32::MAX))
     }
 
     /// Accepts or declines a proposal.
     pub fn review(&self, lesson: &str, verdict: Verdict) -> Result<(), MemoryError> {
         let status = match verdict {
-            Verdict::Accept => "used",
-            Verdict::Decline => "declined",
+            Verdict::Accept => LessonStatus::Used,
+            Verdict::Decline => LessonStatus::Declined,
         };
         let changed = self.write(|connection| {
             let sql = "UPDATE memory_lessons SET status = ?2, updated_ms = ?3 WHERE id = ?1";
@@ -102,7 +166,7 @@ impl Memory {
     /// The lessons a question is about, the best first.
     pub fn lessons_about(&self, question: &str, k: usize) -> Result<Vec<Lesson>, MemoryError> {
         self.read(|reader| {
-            let lessons = read(&reader.connection, Some("used"), LOOKED_THROUGH)?;
+            let lessons = read(&reader.connection, Some(LessonStatus::Used), LOOKED_THROUGH)?;
             let topics = topic_weights(&reader.connection)?;
             Ok(ranked(lessons, &topics, question, k))
         })
@@ -191,7 +255,7 @@ fn topic_weights(connection: &Connection) -> Result<BTreeMap<String, f64>, Memor
 
 pub(crate) fn read(
     connection: &Connection,
-    status: Option<&str>,
+    status: Option<LessonStatus>,
     most: u32,
 ) -> Result<Vec<Lesson>, MemoryError> {
     let mut read = connection.prepare_cached(
@@ -327,7 +391,7 @@ pub(crate) fn prune(connection: &Connection) -> Result<u32, MemoryError> {
 /// A name that the same thing gets each time, and that does not tell what it is where the memory is sealed.
 fn name(connection: &Connection, draft: &Draft) -> Result<String, MemoryError> {
     let mut mark = connection.prepare_cached("SELECT CAST(marked(?1) AS BLOB)")?;
-    let same = format!("{}{}", draft.kind, draft.same_as);
+    let same = format!("{}{}", draft.kind.as_str(), draft.same_as);
     let same: Vec<u8> = mark.query_row(params![same], |row| row.get(0))?;
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
     for byte in same {

@@ -5,6 +5,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::MemoryError;
+
 /// How much of a turn is told.
 #[derive(
     Debug,
@@ -50,14 +52,14 @@ impl Level {
 }
 
 impl FromStr for Level {
-    type Err = String;
+    type Err = MemoryError;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, MemoryError> {
         let found = Self::ALL.into_iter().find(|level| {
             text.eq_ignore_ascii_case(level.word())
                 || text.eq_ignore_ascii_case(level.letter().encode_utf8(&mut [0; 4]))
         });
-        found.ok_or_else(|| format!("`{text}` is not a level: R, S, C or T"))
+        found.ok_or_else(|| MemoryError::NoLevel(text.to_owned()))
     }
 }
 
@@ -179,7 +181,7 @@ mod tests {
             (turn_number("T-0"), turn_number("fifty"), turn_number("")),
             (None, None, None)
         );
-        assert_eq!("c".parse(), Ok(Level::Compressed));
+        assert_eq!("c".parse::<Level>().unwrap(), Level::Compressed);
         assert!("X".parse::<Level>().is_err());
     }
 }

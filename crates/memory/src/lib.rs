@@ -77,10 +77,10 @@ pub use error::MemoryError;
 pub use forget::Forgotten;
 pub use gradient::{Band, Gradient};
 pub use import::{Format, Imported};
-pub use lessons::{Lesson, Verdict};
+pub use lessons::{Lesson, LessonKind, LessonStatus, Verdict};
 pub use level::{Level, Span, turn_number};
 pub use levels::Written;
-pub use model::{Batch, Later, SmallModel};
+pub use model::{Batch, Later, SmallModel, SmallModelError};
 #[cfg(feature = "pocket")]
 pub use pocket::Pocket;
 pub use rank::Weights;

@@ -2,13 +2,21 @@
 
 use futures_util::future::{BoxFuture, FutureExt, join_all};
 
+/// Why a small model did not answer, in one line.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct SmallModelError(pub String);
+
 /// Answers short prompts. Whoever assembles the program brings one.
 pub trait SmallModel: Send + Sync {
-    /// Answers a prompt; what went wrong is told in a line.
-    fn ask<'a>(&'a self, prompt: &'a str) -> BoxFuture<'a, Result<String, String>>;
+    /// Answers a prompt.
+    fn ask<'a>(&'a self, prompt: &'a str) -> BoxFuture<'a, Result<String, SmallModelError>>;
 
     /// Answers many prompts, in their order.
-    fn ask_all<'a>(&'a self, prompts: &'a [String]) -> BoxFuture<'a, Vec<Result<String, String>>> {
+    fn ask_all<'a>(
+        &'a self,
+        prompts: &'a [String],
+    ) -> BoxFuture<'a, Vec<Result<String, SmallModelError>>> {
         join_all(prompts.iter().map(|prompt| self.ask(prompt))).boxed()
     }
 
@@ -21,11 +29,17 @@ pub trait SmallModel: Send + Sync {
 /// Answers many prompts later, at a lower price. What was handed over has a name, by which another process finds it.
 pub trait Later: Send + Sync {
     /// Hands prompts over and tells the batch's name; `None` where the provider turns out to take no batches.
-    fn submit<'a>(&'a self, prompts: &'a [String])
-    -> BoxFuture<'a, Result<Option<String>, String>>;
+    fn submit<'a>(
+        &'a self,
+        prompts: &'a [String],
+    ) -> BoxFuture<'a, Result<Option<String>, SmallModelError>>;
 
     /// Where the batch of this name stands, which has so many prompts.
-    fn look<'a>(&'a self, batch: &'a str, prompts: usize) -> BoxFuture<'a, Result<Batch, String>>;
+    fn look<'a>(
+        &'a self,
+        batch: &'a str,
+        prompts: usize,
+    ) -> BoxFuture<'a, Result<Batch, SmallModelError>>;
 }
 
 /// Where a batch stands.
@@ -34,7 +48,7 @@ pub enum Batch {
     /// It is being worked on.
     Working,
     /// What each prompt came to, in their order.
-    Answered(Vec<Result<String, String>>),
+    Answered(Vec<Result<String, SmallModelError>>),
     /// Nothing will come of it.
     Lost,
 }

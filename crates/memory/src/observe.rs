@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::items::Piece;
-use crate::lessons::Draft;
+use crate::lessons::{Draft, LessonKind, LessonStatus};
 use crate::smooth::{clean, sentences, shortened, stands_out};
 use crate::words::{each_term, each_word, is_stop_word};
 
@@ -65,8 +65,8 @@ pub(crate) fn preferences(turns: &[Observed]) -> Vec<Draft> {
                 });
                 if is_wish && !sentence.ends_with('?') && sentence.len() <= WISH_CHARACTERS {
                     drafts.push(draft(
-                        "preference",
-                        "used",
+                        LessonKind::Preference,
+                        LessonStatus::Used,
                         sentence,
                         sentence.to_owned(),
                         vec![turn.number],
@@ -145,7 +145,13 @@ impl Trouble {
             self.steps.join("; ")
         );
         let title = format!("{} fails: {}", shortened(what, 40), shortened(&error, 60));
-        let mut draft = draft("problem", "seen", &title, content, self.turns);
+        let mut draft = draft(
+            LessonKind::Problem,
+            LessonStatus::Seen,
+            &title,
+            content,
+            self.turns,
+        );
         draft.same_as = signature(&format!("{what} {error}"));
         Some(draft)
     }
@@ -174,8 +180,8 @@ fn signature(text: &str) -> String {
 }
 
 fn draft(
-    kind: &'static str,
-    status: &'static str,
+    kind: LessonKind,
+    status: LessonStatus,
     title: &str,
     content: String,
     turns: Vec<u32>,

@@ -1,6 +1,6 @@
 //! An encoder with its weights inside: a small sentence transformer, in this process.
 
-use crate::Encoder;
+use crate::{Encoder, MemoryError};
 
 /// Texts are read this far; the transformer takes its first 128 word pieces.
 const CHARACTERS: usize = 2_000;
@@ -37,7 +37,7 @@ impl Encoder for Pocket {
         &self.name
     }
 
-    fn encode(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>, String> {
+    fn encode(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>, MemoryError> {
         let beginning = |text: &&str| -> String {
             let beginning: String = text.chars().take(CHARACTERS).collect();
             // It takes no blank text; a turn that says nothing is like nothing in particular.
@@ -48,7 +48,10 @@ impl Encoder for Pocket {
             }
         };
         let texts: Vec<String> = texts.iter().map(beginning).collect();
-        let encoder = pocket_encoder::Encoder::new().map_err(|error| error.to_string())?;
-        encoder.embed(&texts).map_err(|error| error.to_string())
+        let failed = |why: String| MemoryError::Encoder(format!("{}: {why}", self.name));
+        let encoder = pocket_encoder::Encoder::new().map_err(|error| failed(error.to_string()))?;
+        encoder
+            .embed(&texts)
+            .map_err(|error| failed(error.to_string()))
     }
 }

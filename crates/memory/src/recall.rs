@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
 use crate::board::cut;
-use crate::lessons::Lesson;
+use crate::lessons::{Lesson, LessonKind};
 use crate::level::escape;
 use crate::model::{SmallModel, json_in};
 use crate::store::now_ms;
@@ -247,7 +247,7 @@ impl Memory {
         let (layers, lessons): (Vec<&Lesson>, Vec<&Lesson>) = recalled
             .lessons
             .iter()
-            .partition(|lesson| lesson.kind == "layer");
+            .partition(|lesson| lesson.kind == LessonKind::Layer);
         let mut for_lessons = share(LESSONS_SHARE).min(left);
         let lines = lessons
             .iter()

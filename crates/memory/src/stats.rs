@@ -3,7 +3,7 @@
 use rusqlite::params;
 use serde::Serialize;
 
-use crate::{Memory, MemoryError, columns, time};
+use crate::{LessonStatus, Memory, MemoryError, columns, time};
 
 /// The memory in numbers.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -70,7 +70,7 @@ impl Memory {
                 let days = [time::day(first), time::day(last)];
                 sessions.push(SessionStats { session, turns, waiting, this_week: week, days, tokens });
             }
-            let lessons = |status: &str| {
+            let lessons = |status: LessonStatus| {
                 let sql = "SELECT count(*) FROM memory_lessons WHERE status = ?1";
                 connection.query_row(sql, params![status], |row| row.get(0))
             };
@@ -80,7 +80,7 @@ impl Memory {
                 |row| row.get(0),
             )?;
             let bytes = bytes.max(0) as u64;
-            Ok(Stats { sessions, lessons: lessons("used")?, proposals: lessons("proposed")?, bytes })
+            Ok(Stats { sessions, lessons: lessons(LessonStatus::Used)?, proposals: lessons(LessonStatus::Proposed)?, bytes })
         })
     }
 }

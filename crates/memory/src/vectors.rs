@@ -12,8 +12,8 @@ use crate::{Level, Memory, MemoryError, items};
 pub trait Encoder: Send + Sync + std::fmt::Debug {
     /// Its name and version: vectors of another encoder are written anew.
     fn name(&self) -> &str;
-    /// One vector per text, all of the same length. What is wrong is told in a line.
-    fn encode(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>, String>;
+    /// One vector per text, all of the same length. Fails with [`MemoryError::Encoder`].
+    fn encode(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>, MemoryError>;
 }
 
 /// Turns in one row.
@@ -56,8 +56,7 @@ impl Memory {
             return Ok(0);
         }
         let vectors = encoder.encode(&texts.iter().map(String::as_str).collect::<Vec<_>>());
-        let vectors = vectors
-            .map_err(|wrong| MemoryError::Encoder(format!("{}: {wrong}", encoder.name())))?;
+        let vectors = vectors?;
         if vectors.len() != texts.len() {
             return Err(MemoryError::Encoder(format!(
                 "{} vectors for {} texts",

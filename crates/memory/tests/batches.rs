@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use selvedge_journal::Redactor;
-use selvedge_memory::{Batch, Later, Memory, MemoryError, NewTurn, SmallModel};
+use selvedge_memory::{Batch, Later, Memory, MemoryError, NewTurn, SmallModel, SmallModelError};
 use serde_json::json;
 
 /// A provider that answers when it is told to.
@@ -27,8 +27,8 @@ impl Provider {
 }
 
 impl SmallModel for Provider {
-    fn ask<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<String, String>> {
-        async { Err("nobody asks at once".to_owned()) }.boxed()
+    fn ask<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<String, SmallModelError>> {
+        async { Err(SmallModelError("nobody asks at once".to_owned())) }.boxed()
     }
 
     fn later(&self) -> Option<&dyn Later> {
@@ -40,19 +40,23 @@ impl Later for Provider {
     fn submit<'a>(
         &'a self,
         prompts: &'a [String],
-    ) -> BoxFuture<'a, Result<Option<String>, String>> {
+    ) -> BoxFuture<'a, Result<Option<String>, SmallModelError>> {
         let mut submitted = self.submitted.lock().unwrap();
         submitted.push(prompts.to_vec());
         let name = format!("batch_{}", submitted.len());
         async { Ok(Some(name)) }.boxed()
     }
 
-    fn look<'a>(&'a self, batch: &'a str, prompts: usize) -> BoxFuture<'a, Result<Batch, String>> {
+    fn look<'a>(
+        &'a self,
+        batch: &'a str,
+        prompts: usize,
+    ) -> BoxFuture<'a, Result<Batch, SmallModelError>> {
         let submitted = self.submitted.lock().unwrap();
         assert_eq!(batch, format!("batch_{}", submitted.len()));
         assert_eq!(prompts, submitted.last().unwrap().len());
         let state = self.state.lock().unwrap().clone();
-        async { state.ok_or_else(|| "unreachable".to_owned()) }.boxed()
+        async { state.ok_or_else(|| SmallModelError("unreachable".to_owned())) }.boxed()
     }
 }
 
@@ -60,7 +64,7 @@ fn open(dir: &tempfile::TempDir) -> Memory {
     Memory::open(dir.path(), Redactor::new([])).unwrap()
 }
 
-fn lesson(title: &str, turns: &[u32]) -> Result<String, String> {
+fn lesson(title: &str, turns: &[u32]) -> Result<String, SmallModelError> {
     Ok(json!({"lessons": [{"title": title, "content": format!("{title}: do it so."), "topics": ["x"], "turns": turns}]}).to_string())
 }
 
@@ -184,7 +188,7 @@ async fn rules_do_for_lines_that_failed_and_batches_that_are_lost() {
     memory.distill("s", Some(&provider)).await.unwrap();
     let prompts = provider.submitted.lock().unwrap()[0].len();
     assert!(prompts > 1, "{prompts}");
-    let mut answers = vec![Err("overloaded".to_owned()); prompts];
+    let mut answers = vec![Err(SmallModelError("overloaded".to_owned())); prompts];
     answers[0] = lesson("From the model", &[1]);
     provider.says(Batch::Answered(answers));
     let done = memory.distill("s", Some(&provider)).await.unwrap();
@@ -224,7 +228,7 @@ async fn rules_do_for_lines_that_failed_and_batches_that_are_lost() {
 struct AtOnce;
 
 impl SmallModel for AtOnce {
-    fn ask<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<String, String>> {
+    fn ask<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<String, SmallModelError>> {
         async { lesson("Asked at once", &[1]) }.boxed()
     }
 
@@ -234,12 +238,15 @@ impl SmallModel for AtOnce {
 }
 
 impl Later for AtOnce {
-    fn submit<'a>(&'a self, _: &'a [String]) -> BoxFuture<'a, Result<Option<String>, String>> {
+    fn submit<'a>(
+        &'a self,
+        _: &'a [String],
+    ) -> BoxFuture<'a, Result<Option<String>, SmallModelError>> {
         async { Ok(None) }.boxed()
     }
 
-    fn look<'a>(&'a self, _: &'a str, _: usize) -> BoxFuture<'a, Result<Batch, String>> {
-        async { Err("there is nothing to look at".to_owned()) }.boxed()
+    fn look<'a>(&'a self, _: &'a str, _: usize) -> BoxFuture<'a, Result<Batch, SmallModelError>> {
+        async { Err(SmallModelError("there is nothing to look at".to_owned())) }.boxed()
     }
 }
 

@@ -9,8 +9,8 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use selvedge_journal::Redactor;
 use selvedge_memory::{
-    Encoder, Gradient, Keep, Level, Memory, MemoryError, NewTurn, Query, SmallModel, Strategy,
-    Verdict,
+    Encoder, Gradient, Keep, LessonKind, LessonStatus, Level, Memory, MemoryError, NewTurn, Query,
+    SmallModel, SmallModelError, Strategy, Verdict,
 };
 use serde_json::json;
 
@@ -200,23 +200,26 @@ async fn distilling_reads_every_turn_once_and_one_process_at_a_time() {
         .append("s", &NewTurn::exchange(exchange(1).as_bytes()))
         .unwrap();
     distill_all(&memory, "s").await;
-    let status = |memory: &Memory, kind: &str| {
+    let status = |memory: &Memory, kind: LessonKind| {
         let all = memory.lessons(None).unwrap();
         all.iter()
             .filter(|lesson| lesson.kind == kind)
-            .map(|lesson| lesson.status.clone())
+            .map(|lesson| lesson.status)
             .collect::<Vec<_>>()
     };
     // Solved once is an accident; solved twice is a lesson.
-    assert_eq!(status(&memory, "problem"), ["seen"]);
+    assert_eq!(status(&memory, LessonKind::Problem), [LessonStatus::Seen]);
     memory
         .append("s", &NewTurn::exchange(exchange(2).as_bytes()))
         .unwrap();
     distill_all(&memory, "s").await;
     distill_all(&memory, "s").await;
     assert_eq!(
-        (status(&memory, "problem"), status(&memory, "preference")),
-        (vec!["used".into()], vec!["used".into()])
+        (
+            status(&memory, LessonKind::Problem),
+            status(&memory, LessonKind::Preference)
+        ),
+        (vec![LessonStatus::Used], vec![LessonStatus::Used])
     );
     let lessons = memory
         .lessons_about("cargo build fails, linker not found", 3)
@@ -249,10 +252,10 @@ async fn distilling_reads_every_turn_once_and_one_process_at_a_time() {
 struct Says(&'static str);
 
 impl SmallModel for Says {
-    fn ask<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<String, String>> {
+    fn ask<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<String, SmallModelError>> {
         async move {
             if self.0.is_empty() {
-                Err("overloaded".to_owned())
+                Err(SmallModelError("overloaded".to_owned()))
             } else {
                 Ok(self.0.to_owned())
             }
@@ -352,7 +355,7 @@ async fn proposals_wait_for_a_person() {
         memory.append("s", &NewTurn::text("user", &text)).unwrap();
     }
     distill_all(&memory, "s").await;
-    let waiting = memory.lessons(Some("proposed")).unwrap();
+    let waiting = memory.lessons(Some(LessonStatus::Proposed)).unwrap();
     let layer = waiting
         .iter()
         .find(|lesson| lesson.keywords.iter().any(|word| word == "migration"))
@@ -466,7 +469,7 @@ impl Encoder for Letters {
         "letters"
     }
 
-    fn encode(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>, String> {
+    fn encode(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>, MemoryError> {
         let vector = |text: &&str| {
             let mut vector = vec![0.0; 26 * 26];
             let letters: Vec<usize> = text

@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use selvedge_journal::Redactor;
-use selvedge_memory::{Level, Memory, NewTurn, Query, Recall, SmallModel, get_turn};
+use selvedge_memory::{
+    Level, Memory, NewTurn, Query, Recall, SmallModel, SmallModelError, get_turn,
+};
 use selvedge_protocol::{DocumentKind, Entry};
 
 fn memory() -> (tempfile::TempDir, Arc<Memory>) {
@@ -99,7 +101,7 @@ struct Model {
 }
 
 impl SmallModel for Model {
-    fn ask<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<String, String>> {
+    fn ask<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<String, SmallModelError>> {
         self.asked.fetch_add(1, Ordering::Relaxed);
         async move {
             if self.never {

@@ -21,7 +21,7 @@ impl Encoder for Letters {
         "letters"
     }
 
-    fn encode(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>, String> {
+    fn encode(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>, MemoryError> {
         let count =
             |text: &str, letter: u8| text.bytes().filter(|byte| *byte == letter).count() as f32;
         Ok(texts

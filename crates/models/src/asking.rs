@@ -74,8 +74,8 @@ impl Asking {
         acted: Acted,
     ) -> Self {
         let left = Attempts {
-            requests: provider.request_max_retries,
-            streams: provider.stream_max_retries,
+            requests: provider.retries.request_max_retries,
+            streams: provider.retries.stream_max_retries,
             made: 0,
         };
         let ready = VecDeque::new();
@@ -133,15 +133,15 @@ impl Asking {
             .header("accept", "text/event-stream, application/json")
             .body(self.body.clone());
         // A local server thinks about a long prompt before it says anything.
-        let response = tokio::time::timeout(provider.stream_idle_timeout, request.send()).await;
+        let response = tokio::time::timeout(provider.stream_idle_timeout(), request.send()).await;
         accepted(response.map_err(|_| silent(provider))?.map_err(broken)?).await
     }
 
     async fn read(&mut self, mut reading: Box<(reqwest::Response, Decoder)>) {
         let (response, decoder) = &mut *reading;
         let patience = match decoder.may_end() {
-            true => AFTERMATH.min(self.provider.stream_idle_timeout),
-            false => self.provider.stream_idle_timeout,
+            true => AFTERMATH.min(self.provider.stream_idle_timeout()),
+            false => self.provider.stream_idle_timeout(),
         };
         let mut events = Vec::new();
         let result = match tokio::time::timeout(patience, response.chunk()).await {
@@ -201,7 +201,7 @@ fn delay(error: &ModelError, made: u32) -> Duration {
 }
 
 fn silent(provider: &Provider) -> ModelError {
-    let seconds = provider.stream_idle_timeout.as_secs_f64();
+    let seconds = provider.stream_idle_timeout().as_secs_f64();
     ModelError::network(format!("the provider was silent for {seconds} s"))
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use selvedge_protocol::ModelErrorKind;
+use selvedge_protocol::{ModelErrorKind, TurnError};
 
 /// Why there is no answer.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -21,6 +21,12 @@ pub struct ModelError {
     pub request_id: Option<String>,
     /// What the model or server cannot do, where that is why it said no: the same without it may work.
     pub lacks: Option<Ability>,
+}
+
+impl From<ModelError> for TurnError {
+    fn from(error: ModelError) -> Self {
+        Self::new(error.kind, error.message)
+    }
 }
 
 /// Something that not every model or server can do.

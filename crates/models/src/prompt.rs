@@ -1,6 +1,6 @@
 //! What a model is asked: system text, the conversation so far, and the tools it may call.
 
-use selvedge_protocol::{CallKind, FunctionCall, Item};
+use selvedge_protocol::{CallKind, Effort, FunctionCall, Item};
 use serde_json::Value;
 
 /// One request, the same for every API.
@@ -59,55 +59,6 @@ pub enum Calls {
     Forbidden,
     /// Not at all, for a server that knows no tools: what was called before is told as text.
     Off,
-}
-
-/// How hard a model should think.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Effort {
-    /// Not at all, where it can be switched off.
-    None,
-    /// Hardly.
-    Minimal,
-    /// A little.
-    Low,
-    /// As usual.
-    Medium,
-    /// Hard.
-    High,
-    /// As hard as it can.
-    Max,
-}
-
-impl Effort {
-    /// All, in order.
-    pub const ALL: [Self; 6] = [
-        Self::None,
-        Self::Minimal,
-        Self::Low,
-        Self::Medium,
-        Self::High,
-        Self::Max,
-    ];
-
-    /// The word for it.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::Minimal => "minimal",
-            Self::Low => "low",
-            Self::Medium => "medium",
-            Self::High => "high",
-            Self::Max => "max",
-        }
-    }
-
-    /// The effort spelled `text`; `xhigh` is OpenAI's word for the highest.
-    pub fn parse(text: &str) -> Option<Self> {
-        if text == "xhigh" {
-            return Some(Self::Max);
-        }
-        Self::ALL.into_iter().find(|effort| effort.as_str() == text)
-    }
 }
 
 impl Tool {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-use selvedge_protocol::{Mode, Origin, WireApi};
+use selvedge_protocol::{Mode, Origin, RetryLimits, WireApi};
 
 /// A provider of models.
 #[derive(Debug, Clone, PartialEq)]
@@ -25,12 +25,8 @@ pub struct Provider {
     pub headers: BTreeMap<String, Secret>,
     /// What is added to the address as a query.
     pub query: BTreeMap<String, String>,
-    /// How often a request that failed is sent again.
-    pub request_max_retries: u32,
-    /// How often an answer that broke off is asked for again.
-    pub stream_max_retries: u32,
-    /// How long an answer may be silent.
-    pub stream_idle_timeout: Duration,
+    /// How often a request is repeated, and how long an answer may be silent.
+    pub retries: RetryLimits,
     /// What the limit of an answer is called (Chat).
     pub output_limit: OutputLimit,
     /// The model that is asked where none is named.
@@ -84,9 +80,7 @@ impl Provider {
             key_header: None,
             headers: BTreeMap::new(),
             query: BTreeMap::new(),
-            request_max_retries: 4,
-            stream_max_retries: 5,
-            stream_idle_timeout: Duration::from_secs(300),
+            retries: RetryLimits::default(),
             output_limit: OutputLimit::default(),
             default_model: None,
             script_mode: None,
@@ -140,6 +134,10 @@ impl Provider {
         Self::built_in()
             .into_iter()
             .find(|provider| provider.name == name)
+    }
+
+    pub(crate) fn stream_idle_timeout(&self) -> Duration {
+        Duration::from_millis(self.retries.stream_idle_timeout_ms)
     }
 
     /// The mark of what one of its models made.

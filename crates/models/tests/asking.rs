@@ -7,7 +7,9 @@ mod server;
 
 use std::time::{Duration, Instant};
 
-use selvedge_models::{Client, Model, ModelError, ModelEvent, Prompt, Provider, Secret};
+use selvedge_models::{
+    Client, Model, ModelError, ModelEvent, Prompt, Provider, RetryLimits, Secret,
+};
 use selvedge_protocol::{FinishReason, Item, ModelErrorKind, Role, WireApi};
 use serde_json::json;
 use server::{End, Reply, Server};
@@ -230,8 +232,11 @@ async fn what_does_not_pass_is_not_tried_again() {
 async fn attempts_add_up() {
     let cut = || Reply::events(HELLO).end(End::Broken);
     let settings = |server: &Server| Provider {
-        request_max_retries: 2,
-        stream_max_retries: 2,
+        retries: RetryLimits {
+            request_max_retries: 2,
+            stream_max_retries: 2,
+            ..RetryLimits::default()
+        },
         ..provider(server)
     };
     let server = Server::start([busy(), cut(), busy(), cut(), busy(), whole()]).await;
@@ -250,7 +255,10 @@ async fn attempts_add_up() {
     );
     let server = Server::start([busy(), whole()]).await;
     let found = events(Provider {
-        request_max_retries: 0,
+        retries: RetryLimits {
+            request_max_retries: 0,
+            ..RetryLimits::default()
+        },
         ..provider(&server)
     })
     .await;
@@ -302,7 +310,10 @@ async fn what_was_acted_on_is_not_asked_again() {
         // Silent, so that nothing fails before the text was seen.
         let server = Server::start([Reply::events(HELLO).end(End::Silent), whole()]).await;
         let provider = Provider {
-            stream_idle_timeout: Duration::from_millis(300),
+            retries: RetryLimits {
+                stream_idle_timeout_ms: 300,
+                ..RetryLimits::default()
+            },
             ..provider(&server)
         };
         let mut stream = Client::new(provider)
@@ -325,9 +336,11 @@ async fn what_was_acted_on_is_not_asked_again() {
 #[tokio::test]
 async fn silence_has_an_end() {
     let idle = |server: &Server| Provider {
-        stream_idle_timeout: Duration::from_millis(200),
-        request_max_retries: 0,
-        stream_max_retries: 0,
+        retries: RetryLimits {
+            stream_idle_timeout_ms: 200,
+            request_max_retries: 0,
+            stream_max_retries: 0,
+        },
         ..provider(server)
     };
     let server = Server::start([Reply::events(HELLO).end(End::Silent)]).await;
@@ -352,7 +365,7 @@ async fn places_that_are_no_api_are_told() {
     let url = gone.url.clone();
     drop(gone);
     let mut nobody = Provider::new("p", url, WireApi::Chat);
-    nobody.request_max_retries = 0;
+    nobody.retries.request_max_retries = 0;
     let found = events(nobody).await;
     assert_eq!(error(&found).kind, ModelErrorKind::Network);
     // A web page, and somewhere else: a key does not travel.

@@ -10,7 +10,7 @@ use std::process::Stdio;
 use std::sync::Arc;
 
 use rustls::pki_types::PrivateKeyDer;
-use selvedge_models::{Client, Model, Prompt, Provider};
+use selvedge_models::{Client, Model, Prompt, Provider, RetryLimits};
 use selvedge_protocol::{Item, Role, WireApi};
 use server::{Reply, Server};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -24,7 +24,10 @@ const ANSWER: &str = "data: {\"choices\":[{\"delta\":{\"content\":\"Hello\"},\"f
 async fn ask() {
     let Ok(url) = std::env::var(ASK) else { return };
     let provider = Provider {
-        request_max_retries: 0,
+        retries: RetryLimits {
+            request_max_retries: 0,
+            ..RetryLimits::default()
+        },
         ..Provider::new("p", url, WireApi::Chat)
     };
     let prompt = Prompt {

@@ -8,14 +8,14 @@ use serde_json::Value;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum ApprovalPolicy {
-    /// Whatever is not known to be harmless is asked for.
+    /// Ask before every call that is not known to be harmless.
     Untrusted,
-    /// The model asks when it needs more than the sandbox allows; dangerous calls are always asked for.
+    /// Ask when a call needs more than the sandbox allows, and before dangerous calls.
     #[default]
     OnRequest,
-    /// Calls run confined; one that the confinement stopped may be asked for again without it.
+    /// Run calls in the sandbox, and ask to run a call outside it after the sandbox blocked it.
     OnFailure,
-    /// Nothing is asked; what would have to be asked for is refused.
+    /// Never ask; deny anything that needs approval.
     Never,
 }
 
@@ -23,12 +23,12 @@ pub enum ApprovalPolicy {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum SandboxPolicy {
-    /// Nothing may be written.
+    /// Write nothing.
     ReadOnly,
-    /// The workspace and temporary folders may be written; no network.
+    /// Write the workspace and temporary folders; no network.
     #[default]
     WorkspaceWrite,
-    /// No confinement.
+    /// Change anything, without a sandbox.
     DangerFullAccess,
 }
 

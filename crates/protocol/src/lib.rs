@@ -14,6 +14,7 @@ mod id;
 mod item;
 mod ledger;
 mod limits;
+mod settings;
 mod spec;
 mod turn;
 
@@ -35,5 +36,9 @@ pub use item::{
 };
 pub use ledger::{Answered, Intent, Ledger, LedgerError, ResumeAs, RunStart, Settled, Shelf};
 pub use limits::{Limits, Mode, ModeSettings};
-pub use spec::ToolSpec;
-pub use turn::{TurnEnd, TurnError, TurnItem};
+pub use settings::{
+    CommandLimits, Durability, Effort, EnvironmentPolicy, Inherit, McpApproval, McpSampling,
+    McpServerOptions, Prices, Retention, RetryLimits, Thinking, ToolPack, WeakerWall,
+};
+pub use spec::{Approval, ToolSpec};
+pub use turn::{TurnEnd, TurnError, TurnErrorKind, TurnItem};

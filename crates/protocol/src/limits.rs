@@ -5,38 +5,44 @@ use serde::{Deserialize, Serialize};
 
 /// Limits of one script run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
+#[serde(default)]
 pub struct Limits {
-    /// Wall time of a script in milliseconds. Stands still while every pending call waits for a person or
-    /// a model.
+    /// Time limit of a script in milliseconds. The clock stops while every pending call waits for a person or a model.
+    #[schemars(range(max = Limits::DAY_MS))]
     pub timeout_ms: u64,
-    /// Longest time a call may ask for with `timeoutMs`, in milliseconds. A script waits twice as long for models.
+    /// Largest `timeoutMs` that a call may ask for, in milliseconds. A script waits twice as long for models.
+    #[schemars(range(max = Limits::DAY_MS))]
     pub max_timeout_ms: u64,
-    /// Heap of a script in megabytes, 1 to 2,048.
+    /// Heap of a script in megabytes.
+    #[schemars(range(min = 1, max = Limits::MAX_MEMORY_MB))]
     pub memory_mb: u64,
-    /// Stack of a script in bytes, 65,536 to 786,432.
+    /// Stack of a script in bytes.
+    #[schemars(range(min = Limits::MIN_STACK_BYTES, max = Limits::MAX_STACK_BYTES))]
     pub max_stack_bytes: u32,
     /// Tool calls one script may make.
     pub max_tool_calls: u32,
-    /// Tool calls of one script that run at the same time; more wait in order.
+    /// Tool calls of one script that run at the same time; further calls wait in order.
+    #[schemars(range(min = 1))]
     pub max_concurrent_tool_calls: u32,
-    /// Size of the returned value as JSON, in bytes. A larger one is cut to a preview, with an error that says so.
+    /// Size of the returned value as JSON, in bytes. A larger value is an error with a preview.
     pub max_return_bytes: usize,
-    /// Levels a value may be nested when it leaves the script.
+    /// Nesting depth of a value that leaves the script.
+    #[schemars(range(min = 1, max = Limits::MAX_DEPTH))]
     pub max_value_depth: u32,
-    /// Size of a script in bytes, up to 65,536.
+    /// Size of a script in bytes.
+    #[schemars(range(max = Limits::MAX_SOURCE_BYTES))]
     pub max_source_bytes: usize,
-    /// Lines a script may log; what comes faster than `log_rate_per_sec` is joined into one event.
+    /// Lines a script may log. Lines that exceed `log_rate_per_sec` are joined into one event.
     pub max_log_events: usize,
     /// Log events per second.
     pub log_rate_per_sec: u32,
     /// Progress messages a script may send.
     pub max_progress_events: usize,
-    /// Least time between two progress messages, in milliseconds.
+    /// Shortest time between two progress messages, in milliseconds.
     pub progress_interval_ms: u64,
-    /// How long a call may take to stop when it is aborted, in milliseconds.
+    /// How long a cancelled call may take to stop, in milliseconds.
     pub abort_grace_ms: u64,
-    /// How long a person has to answer an approval, in milliseconds; 0 waits for ever.
+    /// Time limit of an approval request, in milliseconds. `0` waits without limit.
     pub approval_timeout_ms: u64,
 }
 
@@ -63,16 +69,25 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// The same within what the sandbox can keep: 1 MB to 2 GB of heap, 64 to 768 KB of stack, 64 KB of source.
+    /// Largest heap of a script, in megabytes.
+    pub const MAX_MEMORY_MB: u64 = 2048;
+    const MIN_STACK_BYTES: u32 = 64 << 10;
+    const MAX_STACK_BYTES: u32 = 768 << 10;
+    const MAX_SOURCE_BYTES: usize = 64 << 10;
+    const MAX_DEPTH: u32 = 1000;
+    const DAY_MS: u64 = 24 * 60 * 60 * 1000;
+
+    /// The same limits, each within the range that the sandbox can enforce.
     pub fn clamped(mut self) -> Self {
-        const DAY: u64 = 24 * 60 * 60 * 1000;
-        self.memory_mb = self.memory_mb.clamp(1, 2048);
-        self.max_stack_bytes = self.max_stack_bytes.clamp(64 << 10, 768 << 10);
-        self.max_source_bytes = self.max_source_bytes.min(64 << 10);
-        self.timeout_ms = self.timeout_ms.min(DAY);
-        self.max_timeout_ms = self.max_timeout_ms.min(DAY);
+        self.memory_mb = self.memory_mb.clamp(1, Self::MAX_MEMORY_MB);
+        self.max_stack_bytes = self
+            .max_stack_bytes
+            .clamp(Self::MIN_STACK_BYTES, Self::MAX_STACK_BYTES);
+        self.max_source_bytes = self.max_source_bytes.min(Self::MAX_SOURCE_BYTES);
+        self.timeout_ms = self.timeout_ms.min(Self::DAY_MS);
+        self.max_timeout_ms = self.max_timeout_ms.min(Self::DAY_MS);
         self.max_concurrent_tool_calls = self.max_concurrent_tool_calls.max(1);
-        self.max_value_depth = self.max_value_depth.clamp(1, 1000);
+        self.max_value_depth = self.max_value_depth.clamp(1, Self::MAX_DEPTH);
         self
     }
 }
@@ -81,11 +96,11 @@ impl Limits {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
-    /// Scripts are refused.
+    /// Reject scripts.
     Disabled,
-    /// Scripts are checked and reported on; nothing runs.
+    /// Check scripts and report what they would call.
     DryRun,
-    /// Scripts run.
+    /// Run scripts.
     #[default]
     Enabled,
 }

@@ -19,6 +19,30 @@ pub struct ToolSpec {
     pub output_schema: Option<Value>,
     /// Whether it leaves the world as it was.
     pub read_only: bool,
-    /// When it asks a person: `never`, `by-arguments` or `always`.
-    pub approval: String,
+    /// When a call needs approval.
+    pub approval: Approval,
+}
+
+/// When a call of a tool needs a person's approval, apart from the approval policy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Approval {
+    /// No call does.
+    #[default]
+    Never,
+    /// It depends on the arguments.
+    ByArguments,
+    /// Every call does.
+    Always,
+}
+
+impl Approval {
+    /// The value as JSON spells it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Never => "never",
+            Self::ByArguments => "by-arguments",
+            Self::Always => "always",
+        }
+    }
 }

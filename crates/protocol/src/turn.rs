@@ -120,19 +120,56 @@ turn_ends! {
 /// Why a turn failed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TurnError {
-    /// Of what kind: one of [`ModelErrorKind`], or `journal` where the session could not be written down.
-    pub kind: String,
-    /// One line.
+    /// The class of the failure.
+    pub kind: TurnErrorKind,
+    /// One line for people.
     pub message: String,
 }
 
 impl TurnError {
-    /// A model failed.
-    pub fn of_model(kind: ModelErrorKind, message: impl Into<String>) -> Self {
+    /// A failure of this class.
+    pub fn new(kind: impl Into<TurnErrorKind>, message: impl Into<String>) -> Self {
         Self {
-            kind: kind.as_str().to_owned(),
+            kind: kind.into(),
             message: message.into(),
         }
+    }
+}
+
+/// The class of a turn's failure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum TurnErrorKind {
+    /// The session cannot be read from the journal or written to it.
+    Journal,
+    /// A run that belongs to the turn is still active in another process.
+    InUse,
+    /// A request to the model failed.
+    #[serde(untagged)]
+    Model(ModelErrorKind),
+}
+
+impl TurnErrorKind {
+    /// The class as events spell it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Journal => "journal",
+            Self::InUse => "in_use",
+            Self::Model(kind) => kind.as_str(),
+        }
+    }
+}
+
+impl From<ModelErrorKind> for TurnErrorKind {
+    fn from(kind: ModelErrorKind) -> Self {
+        Self::Model(kind)
+    }
+}
+
+impl std::fmt::Display for TurnErrorKind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.as_str())
     }
 }
 
@@ -183,9 +220,24 @@ mod tests {
     }
 
     #[test]
-    fn ends_are_spelled_as_they_are_serialised() {
+    fn ends_and_errors_are_spelled_as_they_are_serialised() {
         for end in TurnEnd::ALL {
             assert_eq!(serde_json::to_value(end).unwrap(), json!(end.as_str()));
+        }
+        let of_models = ModelErrorKind::ALL
+            .iter()
+            .copied()
+            .map(TurnErrorKind::Model);
+        for kind in [TurnErrorKind::Journal, TurnErrorKind::InUse]
+            .into_iter()
+            .chain(of_models)
+        {
+            let value = serde_json::to_value(kind).unwrap();
+            assert_eq!(value, json!(kind.as_str()));
+            assert_eq!(
+                serde_json::from_value::<TurnErrorKind>(value).unwrap(),
+                kind
+            );
         }
     }
 }

@@ -8,16 +8,16 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use selvedge_confine::{
-    Child, Command, ConfineError, Confinement, NamedSockets, Network, Rlimits, Stdio, Support,
-    Wall, WeakerWall,
+    Child, Command, ConfineError, Confinement, NamedSockets, Network, Stdio, Support, Wall,
+    WeakerWall,
 };
-use selvedge_protocol::{Preview, SandboxPolicy, View};
+use selvedge_protocol::{CommandLimits, EnvironmentPolicy, Preview, SandboxPolicy, View};
 use selvedge_tools::{Call, Risk, ToolError};
 use serde_json::{Value, json};
 
 use crate::apply_patch;
 use crate::ending::Leaving;
-use crate::environment::{Environment, EnvironmentPolicy};
+use crate::environment::Environment;
 use crate::judge::{CommandView, Safety, covered_by, judge_command, prefix_of, shown};
 use crate::patch;
 use crate::privacy::may_show_secrets;
@@ -45,6 +45,8 @@ struct Inner {
 pub struct CommandSettings {
     /// Which variables they get.
     pub environment: EnvironmentPolicy,
+    /// Names of variables that no command gets, whatever `environment` says, such as the keys of providers.
+    pub never_inherit: Vec<String>,
     /// Whether they reach the network although confined.
     pub network: bool,
     /// Whether they make sockets that have a name in the file system.
@@ -52,7 +54,7 @@ pub struct CommandSettings {
     /// A weaker wall that will do where the whole one cannot be built.
     pub weaker_wall: Option<WeakerWall>,
     /// How much they may use.
-    pub limits: Rlimits,
+    pub limits: CommandLimits,
     /// What may run without a question.
     pub rules: Rules,
     /// Told when a person adds a rule, to remember it.
@@ -96,7 +98,10 @@ impl Commands {
             .take()
             .map_or_else(OnceLock::new, OnceLock::from);
         let (workspace, turn_diff) = (workspace.clone(), turn_diff.clone());
-        let environment = Environment::new(std::mem::take(&mut settings.environment));
+        let environment = Environment::new(
+            std::mem::take(&mut settings.environment),
+            std::mem::take(&mut settings.never_inherit),
+        );
         Self {
             inner: Arc::new(Inner {
                 workspace,

@@ -4,35 +4,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
-
-/// Which variables commands get.
-#[derive(Debug, Clone, Default)]
-pub struct EnvironmentPolicy {
-    /// Where to begin.
-    pub inherit: Inherit,
-    /// Keeps variables that look like secrets by their name.
-    pub ignore_default_excludes: bool,
-    /// Patterns of names to leave out.
-    pub exclude: Vec<String>,
-    /// Variables to add.
-    pub set: BTreeMap<String, String>,
-    /// Patterns of names to keep; empty keeps all.
-    pub include_only: Vec<String>,
-    /// Names that are never handed down, whatever else is said: the keys of providers.
-    pub never: Vec<String>,
-}
-
-/// Where an environment begins.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Inherit {
-    /// With everything there is.
-    #[default]
-    All,
-    /// With what a shell cannot do without.
-    Core,
-    /// With nothing.
-    None,
-}
+use selvedge_protocol::{EnvironmentPolicy, Inherit};
 
 const CORE: [&str; 12] = [
     "HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TEMP", "TMP", "TZ",
@@ -99,19 +71,22 @@ const SECRET_VALUES: [&str; 17] = [
 #[derive(Debug)]
 pub(crate) struct Environment {
     policy: EnvironmentPolicy,
+    /// Names of variables that no command gets, whatever the policy says.
+    never: Vec<String>,
     exclude: GlobSet,
     include: GlobSet,
     secret: GlobSet,
 }
 
 impl Environment {
-    pub(crate) fn new(policy: EnvironmentPolicy) -> Self {
+    pub(crate) fn new(policy: EnvironmentPolicy, never: Vec<String>) -> Self {
         let (exclude, include) = (patterns(&policy.exclude), patterns(&policy.include_only));
         Self {
             exclude,
             include,
             secret: patterns(&SECRET_NAMES),
             policy,
+            never,
         }
     }
 
@@ -148,7 +123,7 @@ impl Environment {
                 .chain(asked)
                 .map(|(name, value)| (name.into(), value.into())),
         );
-        env.retain(|name, _| !policy.never.iter().any(|never| name == never.as_str()));
+        env.retain(|name, _| !self.never.iter().any(|never| name == never.as_str()));
         env.into_iter().collect()
     }
 }
@@ -207,7 +182,7 @@ mod tests {
             .iter()
             .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
             .collect();
-        let env = Environment::new(policy.clone())
+        let env = Environment::new(policy.clone(), vec!["PROVIDER".into()])
             .build_from(ours.iter().map(|(n, v)| (n.into(), v.into())), &asked);
         env.into_iter()
             .map(|(name, _)| name.into_string().unwrap())
@@ -217,10 +192,7 @@ mod tests {
 
     #[test]
     fn secrets_are_not_handed_down() {
-        let policy = EnvironmentPolicy {
-            never: vec!["PROVIDER".into()],
-            ..EnvironmentPolicy::default()
-        };
+        let policy = EnvironmentPolicy::default();
         assert_eq!(
             names(&policy, &[]),
             ["CARGO_HOME", "HOME", "PATH", "PLAIN_URL"]
@@ -234,10 +206,7 @@ mod tests {
     #[test]
     fn the_policy_decides_the_rest() {
         let policy = |change: fn(&mut EnvironmentPolicy)| {
-            let mut policy = EnvironmentPolicy {
-                never: vec!["PROVIDER".into()],
-                ..EnvironmentPolicy::default()
-            };
+            let mut policy = EnvironmentPolicy::default();
             change(&mut policy);
             policy
         };

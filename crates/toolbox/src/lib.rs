@@ -44,7 +44,6 @@ mod workspace;
 mod write_file;
 
 pub use commands::{CommandSettings, Commands, Rule, Rules, SaveRule};
-pub use environment::{EnvironmentPolicy, Inherit};
 pub use judge::{CommandView, Safety, covered_by, judge_command, prefix_of, shown};
 pub use turn_diff::{ChangeKind, ChangedFile, Diff, TurnDiff};
 pub use update_plan::Plan;

@@ -403,9 +403,10 @@ fn no_secret_is_in_the_environment() {
     }
     let desk = || {
         let desk = Desk::new();
-        let mut settings = CommandSettings::default();
-        settings.environment.never = vec!["SELVEDGE_TEST_PROVIDER".into()];
-        *desk.settings.lock().unwrap() = Some(settings);
+        *desk.settings.lock().unwrap() = Some(CommandSettings {
+            never_inherit: vec!["SELVEDGE_TEST_PROVIDER".into()],
+            ..CommandSettings::default()
+        });
         desk
     };
     both_ways(

@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use schemars::JsonSchema;
-use selvedge_protocol::{Preview, ResumeAs, ToolSpec};
+use selvedge_protocol::{Approval, Preview, ResumeAs, ToolSpec};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -46,7 +46,7 @@ where
         input_schema: closed(schema_of::<A>()),
         output_schema: Some(schema_of::<R>()),
         read_only: false,
-        approval: "never".to_owned(),
+        approval: Approval::Never,
     };
     FunctionTool {
         spec,
@@ -105,7 +105,7 @@ impl<A, R> FunctionTool<A, R> {
 
     /// Judges each call by its arguments.
     pub fn risk(mut self, risk: impl Fn(&Value) -> Risk + Send + Sync + 'static) -> Self {
-        self.spec.approval = "by-arguments".to_owned();
+        self.spec.approval = Approval::ByArguments;
         self.risk = Some(Box::new(risk));
         self
     }
@@ -199,7 +199,7 @@ impl<A, R> FunctionTool<A, R> {
                 reason: reason.clone(),
             })
             .agreement(|_| Some(String::new()));
-        self.spec.approval = "always".to_owned();
+        self.spec.approval = Approval::Always;
         self
     }
 }

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::asking::Decision;
 use crate::orchestrator::{Orchestrator, Report, SoFar};
-use crate::{Risk, Scope, Verdict, judge};
+use crate::{Risk, Scope, ToolError, Verdict, judge};
 
 /// Asks a person. One request carries every call that waits at the same await.
 pub trait Approver: Send + Sync {
@@ -115,9 +115,9 @@ impl Gate {
         &self,
         wish: Wish,
         given_up: impl Future<Output = ()>,
-    ) -> Result<(), String> {
+    ) -> Result<(), ToolError> {
         let Some(inside) = &self.0 else {
-            return Err("nobody can be asked here".to_owned());
+            return Err(ToolError::new("nobody can be asked here"));
         };
         let Inside {
             orchestrator,
@@ -136,10 +136,10 @@ impl Gate {
                 reason: wish.reason.clone(),
             },
         ) {
-            return Err(reason);
+            return Err(ToolError::new(reason));
         }
         let Some(reports) = reports.upgrade() else {
-            return Err("the call is over".to_owned());
+            return Err(ToolError::new("the call is over"));
         };
         let request = ApprovalRequest {
             id: new_id("apr"),
@@ -182,11 +182,11 @@ impl Gate {
                 scope.agree(wish.agreement);
                 Ok(())
             }
-            Some(Decision::Denied(Some(words))) => Err(words),
-            Some(Decision::TimedOut) => Err("nobody answered in time".to_owned()),
-            Some(Decision::Cancelled) => Err("the question was left unanswered".to_owned()),
+            Some(Decision::Denied(Some(words))) => Err(ToolError::new(words)),
+            Some(Decision::TimedOut) => Err(ToolError::new("nobody answered in time")),
+            Some(Decision::Cancelled) => Err(ToolError::new("the question was left unanswered")),
             Some(Decision::Denied(None) | Decision::TakenOver) | None => {
-                Err("it was not wanted".to_owned())
+                Err(ToolError::new("it was not wanted"))
             }
         }
     }

@@ -42,7 +42,7 @@ pub use gate::{Approver, AskLater, Gate, NobodyToAsk, Waiting, WaitsFor, Wish};
 pub use names::{camel_case, nearest, snake_case};
 pub use offer::{Offered, PatchFlavour, Shape, ShellFlavour, ToolsConfig};
 pub use orchestrator::{Arguments, CallOutcome, CallRequest, Orchestrator, Report, SoFar};
-pub use packs::{Pack, PackError, Packs, Selection};
+pub use packs::{PackError, Packs, Selection};
 pub use policy::{Risk, Verdict, judge};
 pub use prior::{
     DecisionError, PriorCall, PriorCalls, PriorOutcome, PriorProgress, ResumeDecision,

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use selvedge_protocol::ToolSpec;
+use selvedge_protocol::{ToolPack, ToolSpec};
 
 use crate::nearest;
 
@@ -46,20 +46,9 @@ const BUILT_IN: &[(&str, Option<&[&str]>)] = &[
     ("all", None),
 ];
 
-/// A set of tools somebody put together.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Pack {
-    /// Packs whose tools it has as well.
-    pub extends: Vec<String>,
-    /// Tools it has, by either spelling; `mcp.github.*` has all below.
-    pub tools: Vec<String>,
-    /// Tools it does not have, whoever else says so.
-    pub without: Vec<String>,
-}
-
 /// All packs: the built-in ones and one's own, which may take a built-in one's name.
 #[derive(Debug, Clone, Default)]
-pub struct Packs(BTreeMap<String, Pack>);
+pub struct Packs(BTreeMap<String, ToolPack>);
 
 /// The tools of a pack.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -88,7 +77,7 @@ pub enum PackError {
 
 impl Packs {
     /// The built-in packs and these.
-    pub fn with(own: impl IntoIterator<Item = (String, Pack)>) -> Self {
+    pub fn with(own: impl IntoIterator<Item = (String, ToolPack)>) -> Self {
         Self(own.into_iter().collect())
     }
 
@@ -186,9 +175,9 @@ mod tests {
         crate::Tool::spec(&crate::tool(name, "", |(): ()| async { Ok(()) }))
     }
 
-    fn pack(extends: &[&str], tools: &[&str], without: &[&str]) -> Pack {
+    fn pack(extends: &[&str], tools: &[&str], without: &[&str]) -> ToolPack {
         let own = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
-        Pack {
+        ToolPack {
             extends: own(extends),
             tools: own(tools),
             without: own(without),

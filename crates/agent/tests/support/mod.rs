@@ -71,7 +71,8 @@ impl Desk {
 
     pub fn client(&self, server: &Server) -> Client {
         let mut provider = Provider::new("mock", &server.url, self.api);
-        (provider.request_max_retries, provider.stream_max_retries) = (0, 0);
+        provider.retries.request_max_retries = 0;
+        provider.retries.stream_max_retries = 0;
         Client::new(provider).unwrap()
     }
 

@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use ratatui_core::style::Style;
 use ratatui_core::text::Span;
 use selvedge_journal::{Filter, RunState};
-use selvedge_mcp::ServerStatus;
+use selvedge_mcp::{ServerState, ServerStatus};
 use selvedge_protocol::ApprovalPolicy;
 use selvedge_toolbox::Diff;
 
@@ -309,12 +309,12 @@ impl Chat {
         let mut rows = Vec::new();
         for server in status {
             let (mark, style) = match server.state {
-                "ready" => ("✓ ", look.good()),
-                "disabled" => ("– ", look.quiet()),
+                ServerState::Ready => ("✓ ", look.good()),
+                ServerState::Disabled => ("– ", look.quiet()),
                 _ => ("✗ ", look.bad()),
             };
-            let mut words = format!("{}  {}", server.name, server.state);
-            if server.state == "ready" {
+            let mut words = format!("{}  {}", server.name, server.state.as_str());
+            if server.state == ServerState::Ready {
                 words.push_str(&format!(", {} tools", server.tools.len()));
             }
             rows.push(

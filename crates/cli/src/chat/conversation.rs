@@ -6,7 +6,7 @@ use anyhow::Result;
 use futures_util::FutureExt;
 use selvedge_agent::{Agent, Session, TurnOptions, TurnOutcome};
 use selvedge_mcp::Elicited;
-use selvedge_protocol::{ApprovalDecision, EventSink, TurnEnd};
+use selvedge_protocol::{ApprovalDecision, EventSink, ModelErrorKind, TurnEnd, TurnErrorKind};
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::app::{Chat, Running};
@@ -222,9 +222,13 @@ impl Chat {
             Err(error) => {
                 go_on = false;
                 let problem = Problem::new(format!("{}: {}", error.kind, error.message));
-                self.complain(&match error.kind.as_str() {
-                    "auth" => problem.hint("`selvedge models test` tries the key"),
-                    "context_too_long" => problem.hint("/compact makes room, /new begins anew"),
+                self.complain(&match error.kind {
+                    TurnErrorKind::Model(ModelErrorKind::Auth) => {
+                        problem.hint("`selvedge models test` tries the key")
+                    }
+                    TurnErrorKind::Model(ModelErrorKind::ContextTooLong) => {
+                        problem.hint("/compact makes room, /new begins anew")
+                    }
                     _ => problem,
                 });
             }

@@ -160,7 +160,7 @@ impl FormAsking {
                     FormPressed::Filled(Row::of(line, Style::new()).behind(Span::raw("    ")))
                 }
                 Err(why) => {
-                    self.wrong = Some(why);
+                    self.wrong = Some(why.to_string());
                     FormPressed::Taken
                 }
             },

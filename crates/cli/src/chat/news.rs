@@ -5,7 +5,7 @@ use std::sync::Arc;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use selvedge_agent::{Session, TurnOutcome};
-use selvedge_mcp::{AskPerson, Elicitation, Elicited, Form, ServerStatus, Shows};
+use selvedge_mcp::{AskError, AskPerson, Elicitation, Elicited, Form, ServerStatus, Shows};
 use selvedge_protocol::{ApprovalDecision, ApprovalRequest, CallStatus, Event};
 use selvedge_toolbox::{Diff, TurnDiff};
 use selvedge_tools::Approver;
@@ -90,7 +90,7 @@ impl Approver for InTheChat {
 }
 
 impl AskPerson for InTheChat {
-    fn elicit<'a>(&'a self, wanted: &'a Elicitation) -> BoxFuture<'a, Result<Elicited, String>> {
+    fn elicit<'a>(&'a self, wanted: &'a Elicitation) -> BoxFuture<'a, Result<Elicited, AskError>> {
         async move {
             let form = Form::read(&wanted.request)?;
             let (reply, answer) = oneshot::channel();
@@ -100,7 +100,7 @@ impl AskPerson for InTheChat {
                 reply,
             };
             // A chat that is gone answers nothing.
-            let gone = || "the chat is over".to_owned();
+            let gone = || AskError::Unavailable("the chat is over".to_owned());
             self.0.send(News::Form(question)).map_err(|_| gone())?;
             answer.await.map_err(|_| gone())
         }

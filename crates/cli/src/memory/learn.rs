@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use selvedge_config::Config;
-use selvedge_memory::{Distilled, Lesson, Memory, MemoryError, Verdict};
+use selvedge_memory::{Distilled, Lesson, LessonStatus, Memory, MemoryError, Verdict};
 use serde_json::json;
 
 use super::args::{DistillArgs, LessonsArgs, ReviewArgs};
@@ -109,7 +109,7 @@ pub(super) fn review(memory: &Memory, args: &ReviewArgs) -> Result<Exit> {
         );
         return Ok(Exit::Done);
     }
-    let waiting = memory.lessons(Some("proposed"))?;
+    let waiting = memory.lessons(Some(LessonStatus::Proposed))?;
     if args.json {
         line(&serde_json::to_string_pretty(&waiting)?)?;
         return Ok(Exit::Done);
@@ -139,7 +139,11 @@ fn short(lesson: &Lesson) -> String {
     };
     let text = format!(
         "{}  {:<10} {:<8} {:.2}  {}{from}{more}",
-        lesson.lesson_id, lesson.kind, lesson.status, lesson.weight, lesson.title
+        lesson.lesson_id,
+        lesson.kind.as_str(),
+        lesson.status.as_str(),
+        lesson.weight,
+        lesson.title
     );
     harmless(&text).into_owned()
 }

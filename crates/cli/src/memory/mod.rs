@@ -19,9 +19,7 @@ use args::MemoryCommand;
 pub(crate) fn memory(command: MemoryCommand) -> Result<Exit> {
     let home = selvedge_config::home()
         .ok_or_else(|| Problem::new("there is no home folder").hint("set SELVEDGE_HOME"))?;
-    let config = selvedge_config::load(Some(&home), None).map_err(|error| {
-        Problem::new(error.to_string()).hint("docs/configuration.md lists every key")
-    })?;
+    let config = crate::setup::user_configuration(Some(&home))?;
     let memory = crate::remember::open(&home, &config)?;
     let done = match command {
         MemoryCommand::Import(args) => import::import(&memory, &args),

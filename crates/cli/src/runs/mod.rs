@@ -50,10 +50,7 @@ pub(crate) fn redactor() -> Result<Redactor> {
 }
 
 fn config() -> Result<Config> {
-    let config = selvedge_config::load(selvedge_config::home().as_deref(), None);
-    Ok(config.map_err(|error| {
-        Problem::new(error.to_string()).hint("docs/configuration.md lists every key")
-    })?)
+    crate::setup::user_configuration(selvedge_config::home().as_deref())
 }
 
 /// A journal's error, with what to do.

@@ -52,7 +52,7 @@ pub fn odd_with(name: &str, mode: &str, state: &Path) -> ServerSettings {
         "python3",
         &[script, mode, &state.display().to_string()],
     );
-    settings.startup_timeout = Duration::from_secs(20);
+    settings.options.startup_timeout_sec = 20.0;
     settings
 }
 

@@ -1,0 +1,27 @@
+//! `selvedge config`: the schema of the configuration file, and where the files are.
+
+use anyhow::Result;
+
+use crate::Exit;
+use crate::args::ConfigCommand;
+use crate::out::line;
+use crate::setup::working_directory;
+
+/// Reads no configuration, so that it works whatever the files contain.
+pub(crate) fn config(command: ConfigCommand) -> Result<Exit> {
+    match command {
+        ConfigCommand::Schema => line(&serde_json::to_string_pretty(&selvedge_config::schema())?)?,
+        ConfigCommand::Path(args) => {
+            let project = working_directory(args.directory.as_deref())?;
+            let user = selvedge_config::home().map(|home| home.join("config.toml"));
+            for file in user
+                .into_iter()
+                .chain([project.join(selvedge_config::PROJECT_FILES[0])])
+            {
+                let missing = if file.exists() { "" } else { " (not found)" };
+                line(&format!("{}{missing}", file.display()))?;
+            }
+        }
+    }
+    Ok(Exit::Done)
+}

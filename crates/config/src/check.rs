@@ -1,0 +1,275 @@
+//! Checks one configuration file against the schema, key by key, so that every message names a line.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use crate::Config;
+use crate::schema::{keys, range, schema, values};
+
+/// Something wrong with a configuration file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Diagnostic {
+    /// Whether the file can be used all the same.
+    pub severity: Severity,
+    /// The file.
+    pub path: PathBuf,
+    /// The line, from one, if the message is about one.
+    pub line: Option<usize>,
+    /// What is wrong, in one line.
+    pub message: String,
+}
+
+/// Whether a file that has something wrong can be used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Severity {
+    /// The file is used; the key has no effect.
+    Warning,
+    /// The file is not used.
+    Error,
+}
+
+impl std::fmt::Display for Diagnostic {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}:", self.path.display())?;
+        if let Some(line) = self.line {
+            write!(f, "{line}:")?;
+        }
+        write!(f, " {}", self.message)
+    }
+}
+
+/// Everything wrong with the text of a file.
+pub(crate) fn check(path: &Path, text: &str) -> Vec<Diagnostic> {
+    let schema = schema();
+    let mut check = Check {
+        path,
+        text,
+        schema: &schema,
+        found: Vec::new(),
+    };
+    match DeTable::parse(text) {
+        Ok(table) => check.table(&schema, "", table.get_ref()),
+        Err(error) => check.syntax(&error),
+    }
+    // What the schema cannot say, such as the largest number of a type.
+    if check
+        .found
+        .iter()
+        .all(|one| one.severity == Severity::Warning)
+        && let Err(error) = toml::from_str::<Config>(text)
+    {
+        check.syntax(&error);
+    }
+    check.found
+}
+
+struct Check<'a> {
+    path: &'a Path,
+    text: &'a str,
+    schema: &'a Value,
+    found: Vec<Diagnostic>,
+}
+
+impl Check<'_> {
+    fn table(&mut self, schema: &Value, path: &str, table: &DeTable<'_>) {
+        for (name, value) in table {
+            let key = match path {
+                "" => quoted(name.get_ref()),
+                path => format!("{path}.{}", quoted(name.get_ref())),
+            };
+            let known = &schema["properties"][name.get_ref().as_ref()];
+            match (known, &schema["additionalProperties"]) {
+                (Value::Null, entry @ Value::Object(_)) => self.value(entry, &key, value),
+                (Value::Null, _) => self.unknown(schema, &key, name),
+                (known, _) => self.value(known, &key, value),
+            }
+        }
+    }
+
+    fn value(&mut self, schema: &Value, key: &str, value: &Spanned<DeValue<'_>>) {
+        let (at, got) = (value.span().start, value.get_ref());
+        let fits = match got {
+            DeValue::Table(table) if is(schema, "object") => {
+                self.table(schema, key, table);
+                let required = schema["required"].as_array().into_iter().flatten();
+                for name in required
+                    .filter_map(Value::as_str)
+                    .filter(|name| !table.contains_key(*name))
+                {
+                    self.error(at, format!("{key} must have the key `{name}`"));
+                }
+                true
+            }
+            DeValue::Array(items) if is(schema, "array") => {
+                for item in items.iter() {
+                    self.value(&schema["items"], key, item);
+                }
+                let length = |name: &str, or: u64| schema[name].as_u64().unwrap_or(or);
+                (length("minItems", 0)..=length("maxItems", u64::MAX))
+                    .contains(&(items.len() as u64))
+            }
+            DeValue::String(text) if schema["format"] == "glob" => {
+                if let Err(error) = globset::Glob::new(text) {
+                    let message = format!("invalid glob {text:?} in {key}: {}", error.kind());
+                    self.error(at, message);
+                }
+                true
+            }
+            DeValue::String(text) if schema.get("oneOf").is_some() => {
+                values(schema).any(|value| value["const"] == text.as_ref())
+            }
+            DeValue::String(_) => is(schema, "string"),
+            DeValue::Boolean(_) => is(schema, "boolean"),
+            DeValue::Integer(number) if is(schema, "integer") || is(schema, "number") => {
+                let number = i128::from_str_radix(number.as_str(), number.radix());
+                number.is_ok_and(|number| within(schema, number as f64))
+            }
+            DeValue::Float(number) if is(schema, "number") => {
+                let number: Result<f64, _> = number.as_str().parse();
+                number.is_ok_and(|number| number.is_finite() && within(schema, number))
+            }
+            _ => false,
+        };
+        if !fits {
+            let shown = self.text.get(value.span()).unwrap_or_default();
+            let shown = match got {
+                DeValue::Table(_) => "a table",
+                DeValue::Array(_) => "a list",
+                _ if shown.contains('\n') || shown.len() > 60 => got.type_str(),
+                _ => shown,
+            };
+            let bounds = match got {
+                DeValue::Integer(_) | DeValue::Float(_) => range(schema),
+                _ => None,
+            };
+            let bounds = bounds
+                .map(|bounds| format!(" {bounds}"))
+                .unwrap_or_default();
+            self.error(
+                at,
+                format!(
+                    "{key} must be {}{bounds}, got {shown}",
+                    expected(schema, key)
+                ),
+            );
+        }
+    }
+
+    fn unknown(&mut self, schema: &Value, key: &str, name: &Spanned<std::borrow::Cow<'_, str>>) {
+        let wrong = name.get_ref().as_ref();
+        let siblings = schema["properties"].as_object().into_iter().flatten();
+        let near = siblings
+            .map(|(sibling, _)| (strsim::jaro_winkler(wrong, sibling), sibling.clone()))
+            .filter(|(likeness, _)| *likeness > 0.8)
+            .max_by(|one, other| one.0.total_cmp(&other.0))
+            .map(|(_, sibling)| sibling);
+        // The right name in the wrong table.
+        let elsewhere = || {
+            let all = keys(self.schema).into_iter().map(|(key, _)| key);
+            all.into_iter()
+                .find(|key| key.rsplit('.').next() == Some(wrong))
+        };
+        let hint = near
+            .or_else(elsewhere)
+            .map(|near| format!("; did you mean `{near}`?"))
+            .unwrap_or_default();
+        self.report(
+            Severity::Warning,
+            name.span().start,
+            format!("unknown key `{key}`{hint}"),
+        );
+    }
+
+    fn syntax(&mut self, error: &toml::de::Error) {
+        let message = error.message().lines().collect::<Vec<_>>().join(" ");
+        self.error(error.span().map_or(0, |span| span.start), message);
+    }
+
+    fn error(&mut self, at: usize, message: String) {
+        self.report(Severity::Error, at, message);
+    }
+
+    fn report(&mut self, severity: Severity, at: usize, message: String) {
+        self.found.push(Diagnostic {
+            severity,
+            path: self.path.to_owned(),
+            line: Some(line_of(self.text, at)),
+            message,
+        });
+    }
+}
+
+/// The line of a byte, from one.
+pub(crate) fn line_of(text: &str, at: usize) -> usize {
+    let before = &text.as_bytes()[..at.min(text.len())];
+    before.iter().filter(|byte| **byte == b'\n').count() + 1
+}
+
+/// The form a value must have, in words.
+fn expected(schema: &Value, key: &str) -> String {
+    let values: Vec<&str> = values(schema)
+        .filter_map(|value| value["const"].as_str())
+        .collect();
+    if let [others @ .., last] = values.as_slice() {
+        let others: Vec<String> = others.iter().map(|value| format!("{value:?}")).collect();
+        return format!("{} or {last:?}", others.join(", "));
+    }
+    let unit = match key.rsplit('_').next() {
+        Some("ms") => " of milliseconds",
+        Some("sec") => " of seconds",
+        Some("mb") => " of megabytes",
+        Some("bytes") => " of bytes",
+        _ => "",
+    };
+    if is(schema, "integer") {
+        format!("a whole number{unit}")
+    } else if is(schema, "number") {
+        format!("a number{unit}")
+    } else if is(schema, "boolean") {
+        "true or false".to_owned()
+    } else if is(schema, "string") {
+        "a string".to_owned()
+    } else if is(schema, "array") {
+        let count = schema["maxItems"].as_u64();
+        let count = count.map(|count| format!("{count} ")).unwrap_or_default();
+        let item = expected(&schema["items"], key);
+        format!("a list of {count}{}", plural(&item))
+    } else {
+        "a table".to_owned()
+    }
+}
+
+/// `a string` as `strings`, `a list of strings` as `lists of strings`.
+fn plural(noun: &str) -> String {
+    let noun = noun.strip_prefix("a ").unwrap_or(noun);
+    match noun.split_once(" of ") {
+        Some((noun, rest)) => format!("{noun}s of {rest}"),
+        None => format!("{noun}s"),
+    }
+}
+
+fn is(schema: &Value, kind: &str) -> bool {
+    schema["type"] == kind
+}
+
+fn within(schema: &Value, number: f64) -> bool {
+    schema["minimum"]
+        .as_f64()
+        .is_none_or(|least| number >= least)
+        && schema["maximum"].as_f64().is_none_or(|most| number <= most)
+        && schema["exclusiveMinimum"]
+            .as_f64()
+            .is_none_or(|least| number > least)
+}
+
+/// A key as TOML spells it.
+fn quoted(name: &str) -> String {
+    let bare = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+    match !name.is_empty() && name.chars().all(bare) {
+        true => name.to_owned(),
+        false => format!("{name:?}"),
+    }
+}
