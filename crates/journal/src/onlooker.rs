@@ -5,7 +5,7 @@ use std::path::Path;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 use crate::journal::stored_key;
-use crate::tables::PATIENCE;
+use crate::tables::BUSY_TIMEOUT;
 use crate::{Journal, JournalError, Keeping, schema};
 
 impl Journal {
@@ -47,7 +47,7 @@ fn connect(folder: &Path) -> Result<Connection, JournalError> {
     let file = folder.join("journal.sqlite");
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let readable = |connection: Connection| {
-        connection.busy_timeout(PATIENCE)?;
+        connection.busy_timeout(BUSY_TIMEOUT)?;
         connection.query_row("SELECT count(*) FROM sqlite_master", [], |_| Ok(()))?;
         Ok::<_, rusqlite::Error>(connection)
     };
