@@ -24,13 +24,17 @@ pub enum JournalError {
         /// What would have to be written.
         why: &'static str,
     },
-    /// A newer Selvedge has been here.
-    #[error("the journal was written by a newer version ({steps} steps, {known} are known here)")]
-    FromTheFuture {
-        /// Steps taken.
-        steps: usize,
-        /// Steps known.
-        known: usize,
+    /// The schema is newer than this version of Selvedge.
+    #[error(
+        "the journal was written by a newer version of Selvedge (schema version {version} of {component}, this version knows {known})"
+    )]
+    NewerSchema {
+        /// Whose tables.
+        component: &'static str,
+        /// The version in the file.
+        version: u32,
+        /// The newest version known here.
+        known: u32,
     },
     /// There is no such run.
     #[error("there is no run `{0}`")]

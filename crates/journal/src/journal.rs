@@ -16,7 +16,7 @@ use crate::payloads::Payloads;
 use crate::stops::Stops;
 use crate::sum::SUM;
 use crate::time::{next_ns, now_ms};
-use crate::{JournalError, schema, tables};
+use crate::{JournalError, connection, schema};
 
 /// One journal, open for reading and writing. Several processes may have it open.
 #[derive(Debug)]
@@ -54,38 +54,27 @@ impl Journal {
             path: folder.to_owned(),
             error,
         };
-        let mut connection = tables::connect(folder)?;
+        let mut connection = connection::read_write(folder)?;
         if keeping.durability == Durability::Full {
             connection.pragma_update(None, "synchronous", "full")?;
         }
-        schema::migrate(&mut connection)?;
+        schema::JOURNAL.migrate(&mut connection)?;
         let key = key(&mut connection)?;
         let owner = Owner::new(&folder.join("live"), new_id("own")).map_err(file)?;
-        let payloads = Payloads::new(keeping.key);
-        Ok(Self {
-            connection: Mutex::new(connection),
-            folder: folder.to_owned(),
-            owner,
-            key,
-            payloads,
-            asked_before: Mutex::default(),
-            durability: keeping.durability,
-            behind: Arc::default(),
-            stops: Mutex::default(),
-        })
+        Ok(Self::new(connection, folder, owner, key, keeping))
     }
 
-    /// One that is only read.
-    pub(crate) fn only_read(
+    pub(crate) fn new(
         connection: Connection,
         folder: &Path,
+        owner: Owner,
         key: [u8; 32],
         keeping: &Keeping,
     ) -> Self {
         Self {
             connection: Mutex::new(connection),
             folder: folder.to_owned(),
-            owner: Owner::nobody(),
+            owner,
             key,
             payloads: Payloads::new(keeping.key),
             asked_before: Mutex::default(),

@@ -149,8 +149,6 @@ impl Payloads {
             }
             Some([PACKED_HERE, packed @ ..]) => unpack(packed).map(Some),
             Some([SEALED_PACKED_HERE, sealed @ ..]) => unpack(&self.open(sealed)?).map(Some),
-            // Text from before errors were payloads.
-            Some(text @ [b'{', ..]) => Ok(Some(text.to_vec())),
             Some(_) => Err(JournalError::Damaged(
                 "a payload is of no known kind".into(),
             )),

@@ -224,17 +224,11 @@ impl Journal {
             .map(|bytes| parse(&bytes))
             .transpose()?;
         let seed = row.get(1)?;
-        let setting = match row.get_ref(3)?.as_bytes() {
-            // From before it was kept.
-            Ok([]) => String::new(),
-            _ => String::from_utf8_lossy(
-                &self
-                    .payloads
-                    .get(connection, row.get_ref(3)?)?
-                    .unwrap_or_default(),
-            )
-            .into_owned(),
-        };
+        let setting = self
+            .payloads
+            .get(connection, row.get_ref(3)?)?
+            .unwrap_or_default();
+        let setting = String::from_utf8_lossy(&setting).into_owned();
         let recording = self.payloads.get(connection, row.get_ref(4)?)?;
         let alive = summary.state == RunState::Running;
         let questions = match summary.state {

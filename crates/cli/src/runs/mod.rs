@@ -59,7 +59,7 @@ pub(crate) fn problem(error: &JournalError) -> Problem {
         JournalError::NoRun(_) | JournalError::Ambiguous(_) => {
             "`selvedge runs list` shows the runs there are"
         }
-        JournalError::FromTheFuture { .. } => "use the newer version, or another SELVEDGE_HOME",
+        JournalError::NewerSchema { .. } => "use the newer version, or another SELVEDGE_HOME",
         JournalError::ReadOnly { .. } => {
             "copy the folder to where you may write, and set SELVEDGE_HOME to the copy"
         }

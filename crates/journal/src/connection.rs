@@ -1,50 +1,27 @@
-//! The journal's file for other crates' tables: opened the same way, with steps of their own.
+//! Opening connections that read and write the journal's file.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, ErrorCode};
 
-use crate::{JournalError, Seal, schema};
+use crate::JournalError;
 
+/// The name of the journal's file in its folder.
+pub(crate) const FILE: &str = "journal.sqlite";
 /// How long a connection waits for a lock that another one holds. Most writes take well under a millisecond.
 pub(crate) const BUSY_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long to wait before the switch to WAL mode is tried again.
 const WAL_RETRY_INTERVAL: Duration = Duration::from_millis(2);
 
-/// The tables of another crate in the journal's file.
-#[derive(Debug, Clone, Copy)]
-pub struct Tables {
-    /// The table in which the steps taken are written down, named by the crate.
-    pub steps_table: &'static str,
-    /// Ordered steps, each a name and its SQL. One that was released is never changed; a new one is added below it.
-    pub steps: &'static [(&'static str, &'static str)],
-}
-
-impl Tables {
-    /// A connection of one's own to the journal of a folder, with these tables in it, brought up to date, and with the
-    /// seal's functions.
-    pub fn open(&self, folder: &Path, seal: &Seal) -> Result<Connection, JournalError> {
-        let mut connection = self.connect(folder, seal)?;
-        schema::take(&mut connection, self.steps_table, self.steps)?;
-        Ok(connection)
-    }
-
-    /// One more connection, where [`Tables::open`] has been before.
-    pub fn connect(&self, folder: &Path, seal: &Seal) -> Result<Connection, JournalError> {
-        let connection = connect(folder)?;
-        seal.attach(&connection)?;
-        Ok(connection)
-    }
-}
-
-pub(crate) fn connect(folder: &Path) -> Result<Connection, JournalError> {
+/// Opens the file, and creates it with its folder if there is none.
+pub(crate) fn read_write(folder: &Path) -> Result<Connection, JournalError> {
     let file = |error| JournalError::File {
         path: folder.to_owned(),
         error,
     };
     std::fs::create_dir_all(folder).map_err(file)?;
-    let path = folder.join("journal.sqlite");
+    let path = folder.join(FILE);
     make_private(&path).map_err(file)?;
     let connection = Connection::open(&path)?;
     connection.busy_timeout(BUSY_TIMEOUT)?;
@@ -76,7 +53,7 @@ fn is_busy(error: &rusqlite::Error) -> bool {
     error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy)
 }
 
-/// Nobody else may read it, not even before it is first opened.
+/// Creates the file if there is none, and takes all permissions from other users.
 #[cfg(unix)]
 fn make_private(path: &Path) -> std::io::Result<()> {
     use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
@@ -93,7 +70,7 @@ fn make_private(path: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Nobody else may read it, as far as the folder's own rights say.
+/// The permissions of the folder apply.
 #[cfg(not(unix))]
 fn make_private(_: &Path) -> std::io::Result<()> {
     Ok(())

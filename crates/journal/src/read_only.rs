@@ -1,28 +1,30 @@
-//! A journal that is only read, where nothing may be written: on a disk that is mounted so, in somebody's copy, on a full disk.
+//! Opening a journal that cannot be written: on a read-only mount, in a copy of another user, on a full disk.
 
 use std::path::Path;
 
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
+use crate::connection::{BUSY_TIMEOUT, FILE};
 use crate::journal::stored_key;
-use crate::tables::BUSY_TIMEOUT;
-use crate::{Journal, JournalError, Keeping, schema};
+use crate::live::Owner;
+use crate::schema::JOURNAL;
+use crate::{Journal, JournalError, Keeping};
 
 impl Journal {
-    /// Opens the journal of a folder to look at it. Where nothing may be written it is read as it is; whatever would write
-    /// fails then.
+    /// Opens the journal of a folder for reading. If the folder is not writable, the journal is opened read-only, and
+    /// every write to it fails.
     pub fn open_to_read(folder: &Path, keeping: &Keeping) -> Result<Self, JournalError> {
         match Self::open_with(folder, keeping) {
             Err(error @ (JournalError::File { .. } | JournalError::Sqlite(_))) => {
-                match look(folder) {
+                match connect_to_current(folder) {
                     Ok(connection) => {
                         let key = stored_key(&connection)?.ok_or(error)?;
-                        Ok(Self::only_read(connection, folder, key, keeping))
+                        Ok(Self::new(connection, folder, Owner::nobody(), key, keeping))
                     }
                     Err(
-                        told @ (JournalError::ReadOnly { .. } | JournalError::FromTheFuture { .. }),
+                        told @ (JournalError::ReadOnly { .. } | JournalError::NewerSchema { .. }),
                     ) => Err(told),
-                    // Why it could not be opened says more.
+                    // The reason why it could not be opened for writing says more.
                     Err(_) => Err(error),
                 }
             }
@@ -31,27 +33,29 @@ impl Journal {
     }
 }
 
-/// A connection that writes nothing, not even beside the file.
-fn look(folder: &Path) -> Result<Connection, JournalError> {
+/// Opens a read-only connection to a journal that needs no migration.
+fn connect_to_current(folder: &Path) -> Result<Connection, JournalError> {
     let connection = connect(folder)?;
-    match schema::steps_missing(&connection)? {
-        0 => Ok(connection),
-        _ => Err(JournalError::ReadOnly {
-            path: folder.to_owned(),
-            why: "it is of an older version and would have to be brought up to date",
-        }),
+    if JOURNAL.missing(&connection)?.is_empty() {
+        return Ok(connection);
     }
+    Err(JournalError::ReadOnly {
+        path: folder.to_owned(),
+        why: "it is of an older version and would have to be brought up to date",
+    })
 }
 
+/// Opens a connection that writes nothing, not even beside the file.
 fn connect(folder: &Path) -> Result<Connection, JournalError> {
-    let file = folder.join("journal.sqlite");
+    let file = folder.join(FILE);
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let readable = |connection: Connection| {
         connection.busy_timeout(BUSY_TIMEOUT)?;
         connection.query_row("SELECT count(*) FROM sqlite_master", [], |_| Ok(()))?;
         Ok::<_, rusqlite::Error>(connection)
     };
-    // With the index of its log, which whoever writes has open, and whoever was killed left behind.
+    // This reads the log through its index (the `-shm` file), which exists while a process has the journal open, and
+    // after one was killed.
     let refused = match Connection::open_with_flags(&file, flags).and_then(readable) {
         Ok(connection) => return Ok(connection),
         Err(refused) => refused,
@@ -62,14 +66,14 @@ fn connect(folder: &Path) -> Result<Connection, JournalError> {
     ) {
         return Err(refused.into());
     }
-    let holds_something = |name: &str| {
+    let has_bytes = |suffix: &str| {
         folder
-            .join(name)
+            .join(format!("{FILE}{suffix}"))
             .metadata()
-            .is_ok_and(|facts| facts.len() > 0)
+            .is_ok_and(|metadata| metadata.len() > 0)
     };
-    if holds_something("journal.sqlite-wal") || holds_something("journal.sqlite-shm") {
-        // As if nobody ever wrote again, the log would be passed over, and with it what happened last.
+    if has_bytes("-wal") || has_bytes("-shm") {
+        // An immutable connection would ignore the log, and with it the latest writes.
         return Err(JournalError::ReadOnly {
             path: folder.to_owned(),
             why: "what happened last is still in its log (journal.sqlite-wal), which cannot be read without writing",
@@ -78,12 +82,12 @@ fn connect(folder: &Path) -> Result<Connection, JournalError> {
     if !file.is_file() {
         return Err(refused.into());
     }
-    let address = format!("file:{}?immutable=1", percent_encoded(&file));
-    let connection = Connection::open_with_flags(address, flags | OpenFlags::SQLITE_OPEN_URI)?;
+    let uri = format!("file:{}?immutable=1", percent_encoded(&file));
+    let connection = Connection::open_with_flags(uri, flags | OpenFlags::SQLITE_OPEN_URI)?;
     Ok(readable(connection)?)
 }
 
-/// A path as SQLite's addresses have it.
+/// Encodes a path for a URI.
 fn percent_encoded(path: &Path) -> String {
     let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"/._-~".contains(byte);
     let encoded = |byte: &u8| {

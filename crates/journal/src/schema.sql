@@ -1,0 +1,132 @@
+-- The tables of the journal.
+
+-- Keys made on first use, such as the one that call arguments are digested with.
+CREATE TABLE secrets (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
+
+-- Large payloads, each stored once. `packed` is compressed, and encrypted if the journal is.
+CREATE TABLE blobs (hash BLOB PRIMARY KEY, packed BLOB NOT NULL) WITHOUT ROWID;
+
+-- Rows are in the order in which runs were inserted, not of their ids: ids are random and rows are large, so each
+-- insert into the middle would split a page.
+CREATE TABLE runs (
+    id TEXT NOT NULL,
+    session TEXT NOT NULL,
+    -- The run whose results this run reuses.
+    resumes TEXT,
+    source BLOB NOT NULL,
+    directory TEXT NOT NULL,
+    seed TEXT NOT NULL,
+    -- The process that works on the run.
+    owner TEXT NOT NULL,
+    status TEXT NOT NULL,
+    output BLOB,
+    started_ms INTEGER NOT NULL,
+    ended_ms INTEGER,
+    setting BLOB NOT NULL,
+    recording BLOB,
+    -- Number of calls and names of tools, once the run has ended.
+    calls INTEGER,
+    tools TEXT
+);
+CREATE UNIQUE INDEX runs_by_id ON runs (id);
+CREATE INDEX open_runs ON runs (owner) WHERE ended_ms IS NULL;
+CREATE INDEX resumed_runs ON runs (resumes) WHERE resumes IS NOT NULL;
+-- Covers all columns that a list of runs shows or filters by, so that it reads neither the rows nor the calls.
+CREATE INDEX runs_listed
+    ON runs (started_ms DESC, id, owner, status, ended_ms, directory, resumes, calls, tools, session);
+
+CREATE TABLE calls (
+    run TEXT NOT NULL,
+    id TEXT NOT NULL,
+    tool TEXT NOT NULL,
+    args BLOB,
+    digest TEXT NOT NULL,
+    read_only INTEGER NOT NULL,
+    line INTEGER,
+    state TEXT NOT NULL,
+    value BLOB,
+    error BLOB,
+    reused INTEGER NOT NULL DEFAULT 0,
+    started_ms INTEGER NOT NULL,
+    duration_ms REAL,
+    -- The text a model was shown instead of the value.
+    shown BLOB,
+    -- Nanoseconds, strictly increasing within a process: the order of calls.
+    began_ns INTEGER,
+    -- The call of the resumed run that this call reuses or repeats.
+    origin TEXT,
+    -- What the call means to a run that resumes this one (`ResumeAs`); null until the call is settled.
+    resume_as TEXT,
+    PRIMARY KEY (run, id)
+) WITHOUT ROWID;
+
+CREATE TABLE approvals (
+    id TEXT PRIMARY KEY,
+    run TEXT NOT NULL,
+    request BLOB NOT NULL,
+    answers TEXT,
+    asked_ms INTEGER NOT NULL,
+    answered_ms INTEGER
+) WITHOUT ROWID;
+CREATE INDEX approvals_of_runs ON approvals (run);
+
+-- Scripts that wait for an approval. The row is deleted as soon as anything else is written for its run.
+CREATE TABLE suspensions (
+    run TEXT PRIMARY KEY,
+    state BLOB NOT NULL,
+    claimed_by TEXT,
+    written_ms INTEGER NOT NULL
+) WITHOUT ROWID;
+
+-- Requests to stop a run of another process, which polls this table.
+CREATE TABLE stops (
+    run TEXT PRIMARY KEY,
+    asked_ms INTEGER NOT NULL
+) WITHOUT ROWID;
+
+CREATE TABLE sessions (
+    id TEXT PRIMARY KEY,
+    name TEXT UNIQUE,
+    directory TEXT NOT NULL,
+    started_ms INTEGER NOT NULL,
+    touched_ms INTEGER NOT NULL,
+    forked_from TEXT,
+    -- The process that works on the session.
+    owner TEXT,
+    -- The session whose agent launched this one.
+    parent TEXT
+) WITHOUT ROWID;
+CREATE INDEX sessions_by_time ON sessions (touched_ms DESC);
+
+CREATE TABLE items (
+    session TEXT NOT NULL,
+    number INTEGER NOT NULL,
+    turn INTEGER NOT NULL,
+    item BLOB NOT NULL,
+    at_ms INTEGER NOT NULL,
+    PRIMARY KEY (session, number)
+) WITHOUT ROWID;
+
+-- Values that scripts of a session keep with `store`.
+CREATE TABLE stored (
+    session TEXT NOT NULL,
+    key TEXT NOT NULL,
+    value BLOB NOT NULL,
+    bytes INTEGER NOT NULL,
+    stored_ms INTEGER NOT NULL,
+    PRIMARY KEY (session, key)
+) WITHOUT ROWID;
+
+-- The File Cabinet.
+CREATE TABLE cabinet (
+    key TEXT PRIMARY KEY,
+    kind TEXT NOT NULL,
+    -- A keyed digest of kind and source: documents of a source are found without storing its name in plain text.
+    origin BLOB NOT NULL,
+    about BLOB NOT NULL,
+    content BLOB NOT NULL,
+    bytes INTEGER NOT NULL,
+    saved_ms INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX cabinet_by_origin ON cabinet (origin, saved_ms DESC);
+CREATE INDEX cabinet_by_time ON cabinet (kind, saved_ms DESC);
