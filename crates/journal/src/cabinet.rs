@@ -7,8 +7,8 @@ use selvedge_protocol::{
     Cabinet, DOCUMENTS_KEPT, Document, DocumentKind, Entry, LedgerError, NewDocument, new_file_key,
 };
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 
+use crate::crypto::KeyedHash;
 use crate::time::now_ms;
 use crate::{Journal, JournalError};
 
@@ -125,11 +125,9 @@ impl Journal {
 
     /// Names where documents came from without telling.
     fn origin(&self, kind: DocumentKind, source: &str) -> Vec<u8> {
-        let hash = Sha256::new()
-            .chain_update(self.key)
-            .chain_update(kind.as_str())
-            .chain_update([0]);
-        hash.chain_update(source).finalize().to_vec()
+        let hash = KeyedHash::new(&self.key, "origins of documents");
+        hash.hash(&[kind.as_str().as_bytes(), &[0], source.as_bytes()])
+            .to_vec()
     }
 
     fn find(

@@ -10,6 +10,7 @@ mod behind;
 mod blocks;
 mod cabinet;
 mod connection;
+mod crypto;
 mod error;
 mod forget;
 mod journal;

@@ -1,12 +1,11 @@
 //! Payloads: small ones where they belong, large ones once by their content; sealed where there is a key.
 
-use chacha20poly1305::aead::{Aead, KeyInit};
-use chacha20poly1305::{XChaCha20Poly1305, XNonce};
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OptionalExtension, params};
 use sha2::{Digest, Sha256};
 
 use crate::JournalError;
+use crate::crypto::{Cipher, KeyedHash, NONCE};
 
 /// Payloads up to this many bytes stand in their row.
 const INLINE: usize = 2048;
@@ -22,8 +21,6 @@ const PACKED_HERE: u8 = 4;
 const SEALED_PACKED_HERE: u8 = 5;
 /// The fastest level is three times smaller than nothing for JSON.
 const LEVEL: i32 = 1;
-/// Bytes in front of what is sealed.
-const NONCE: usize = 24;
 
 /// Writes and reads payloads.
 pub(crate) struct Payloads {
@@ -31,24 +28,17 @@ pub(crate) struct Payloads {
 }
 
 struct Key {
-    cipher: XChaCha20Poly1305,
-    /// Names a payload without telling what it is to whoever can guess it.
-    name: [u8; 32],
+    cipher: Cipher,
+    /// Names large payloads. A plain hash would tell an attacker who guesses a payload that it is stored.
+    names: KeyedHash,
 }
 
 impl Payloads {
     /// Sealed with a key, or plain.
     pub(crate) fn new(key: Option<[u8; 32]>) -> Self {
-        let key = key.map(|key| {
-            let name = Sha256::new()
-                .chain_update(b"names of payloads")
-                .chain_update(key)
-                .finalize()
-                .into();
-            Key {
-                cipher: XChaCha20Poly1305::new(&key.into()),
-                name,
-            }
+        let key = key.map(|key| Key {
+            cipher: Cipher::new(&key, "payloads: cipher"),
+            names: KeyedHash::new(&key, "payloads: names"),
         });
         Self { key }
     }
@@ -85,11 +75,7 @@ impl Payloads {
         }
         let hash: [u8; 32] = match &self.key {
             None => Sha256::digest(bytes).into(),
-            Some(key) => Sha256::new()
-                .chain_update(key.name)
-                .chain_update(bytes)
-                .finalize()
-                .into(),
+            Some(key) => key.names.hash(&[bytes]),
         };
         let there = connection
             .prepare_cached("SELECT 1 FROM blobs WHERE hash = ?1")?
@@ -157,10 +143,7 @@ impl Payloads {
 
     fn open(&self, sealed: &[u8]) -> Result<Vec<u8>, JournalError> {
         let key = self.key.as_ref().ok_or(JournalError::Sealed)?;
-        let (nonce, sealed) = sealed.split_at_checked(NONCE).ok_or(JournalError::Sealed)?;
-        key.cipher
-            .decrypt(XNonce::from_slice(nonce), sealed)
-            .map_err(|_| JournalError::Sealed)
+        key.cipher.decrypt(sealed)
     }
 }
 
@@ -185,10 +168,7 @@ impl Key {
         let mut nonce = [0; NONCE];
         getrandom::fill(&mut nonce)
             .map_err(|error| JournalError::Damaged(format!("no random numbers: {error}")))?;
-        let sealed = self.cipher.encrypt(XNonce::from_slice(&nonce), bytes);
-        let sealed =
-            sealed.map_err(|_| JournalError::Damaged("a payload cannot be sealed".into()))?;
-        Ok([&nonce[..], &sealed].concat())
+        self.cipher.encrypt(&nonce, bytes)
     }
 }
 

@@ -8,19 +8,16 @@
 
 use std::sync::Arc;
 
-use chacha20poly1305::aead::{Aead, KeyInit};
-use chacha20poly1305::{XChaCha20Poly1305, XNonce};
 use rusqlite::functions::{Context, FunctionFlags};
 use rusqlite::types::{ToSql, ToSqlOutput, Value, ValueRef};
 use rusqlite::{Connection, Error};
-use sha2::{Digest, Sha256};
 
 use crate::JournalError;
+use crate::crypto::{Cipher, KeyedHash};
 
 /// The first byte of what was sealed: bytes, or text.
 const BYTES: u8 = 2;
 const TEXT: u8 = 3;
-const NONCE: usize = 24;
 /// Bytes of a name: none is ever guessed, and no two are alike.
 const MARK: usize = 16;
 
@@ -29,9 +26,9 @@ const MARK: usize = 16;
 pub struct Seal(Option<Arc<Keys>>);
 
 struct Keys {
-    cipher: XChaCha20Poly1305,
-    nonces: [u8; 32],
-    marks: [u8; 32],
+    cipher: Cipher,
+    nonces: KeyedHash,
+    marks: KeyedHash,
 }
 
 impl Seal {
@@ -42,22 +39,10 @@ impl Seal {
 
     /// With this key, from which those in use are derived.
     pub fn new(key: &[u8; 32]) -> Self {
-        let derived = |what: &str| -> [u8; 32] {
-            Sha256::new()
-                .chain_update(what)
-                .chain_update(key)
-                .finalize()
-                .into()
-        };
-        let cipher = XChaCha20Poly1305::new(&derived("tables of others: cipher").into());
-        let (nonces, marks) = (
-            derived("tables of others: nonces"),
-            derived("tables of others: marks"),
-        );
         Self(Some(Arc::new(Keys {
-            cipher,
-            nonces,
-            marks,
+            cipher: Cipher::new(key, "sealed values: cipher"),
+            nonces: KeyedHash::new(key, "sealed values: nonces"),
+            marks: KeyedHash::new(key, "sealed values: marks"),
         })))
     }
 
@@ -114,43 +99,35 @@ fn opened(keys: Option<&Keys>, context: &Context<'_>) -> rusqlite::Result<Outcom
         (Some(keys), ValueRef::Blob([kind @ (BYTES | TEXT), sealed @ ..])) => (keys, *kind, sealed),
         _ => return Ok(Outcome::Itself),
     };
-    let closed = || Error::UserFunctionError(Box::new(JournalError::Sealed));
-    let (nonce, sealed) = sealed.split_at_checked(NONCE).ok_or_else(closed)?;
-    let bytes = keys
-        .cipher
-        .decrypt(XNonce::from_slice(nonce), sealed)
-        .map_err(|_| closed())?;
+    let failed = |error| Error::UserFunctionError(Box::new(error));
+    let bytes = keys.cipher.decrypt(sealed).map_err(failed)?;
     let value = match kind {
         BYTES => Value::Blob(bytes),
-        _ => Value::Text(String::from_utf8(bytes).map_err(|_| closed())?),
+        _ => Value::Text(String::from_utf8(bytes).map_err(|_| failed(JournalError::Sealed))?),
     };
     Ok(Outcome::Other(value))
 }
 
 impl Keys {
     fn seal(&self, kind: u8, bytes: &[u8]) -> rusqlite::Result<Outcome> {
-        let digest = Sha256::new()
-            .chain_update(self.nonces)
-            .chain_update([kind])
-            .chain_update(bytes)
-            .finalize();
-        let nonce = XNonce::from_slice(&digest[..NONCE]);
-        let failed = |_| Error::UserFunctionError("a value cannot be sealed".into());
-        let sealed = self.cipher.encrypt(nonce, bytes).map_err(failed)?;
-        Ok(Outcome::Other(Value::Blob(
-            [&[kind], &nonce[..], &sealed].concat(),
-        )))
+        // The same value is encrypted alike each time, so that stored values can be compared.
+        let nonce = leading(self.nonces.hash(&[&[kind], bytes]));
+        let sealed = self
+            .cipher
+            .encrypt(&nonce, bytes)
+            .map_err(|error| Error::UserFunctionError(Box::new(error)))?;
+        Ok(Outcome::Other(Value::Blob([&[kind], &sealed[..]].concat())))
     }
 
     fn mark(&self, bytes: &[u8]) -> [u8; MARK] {
-        let digest = Sha256::new()
-            .chain_update(self.marks)
-            .chain_update(bytes)
-            .finalize();
-        let mut mark = [0; MARK];
-        mark.copy_from_slice(&digest[..MARK]);
-        mark
+        leading(self.marks.hash(&[bytes]))
     }
+}
+
+/// The first bytes of a hash.
+fn leading<const N: usize>(hash: [u8; 32]) -> [u8; N] {
+    const { assert!(N <= 32) }
+    std::array::from_fn(|index| hash[index])
 }
 
 impl std::fmt::Debug for Seal {

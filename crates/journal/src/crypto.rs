@@ -1,0 +1,93 @@
+//! Key derivation, keyed hashes and encryption.
+
+use chacha20poly1305::aead::{Aead, KeyInit};
+use chacha20poly1305::{XChaCha20Poly1305, XNonce};
+use hkdf::Hkdf;
+use hmac::{Hmac, Mac};
+use sha2::Sha256;
+
+use crate::JournalError;
+
+pub(crate) const NONCE: usize = 24;
+
+/// Derives the key for one purpose from a key (HKDF-SHA-256).
+#[allow(clippy::expect_used)]
+fn derive(key: &[u8; 32], purpose: &str) -> [u8; 32] {
+    let mut derived = [0; 32];
+    Hkdf::<Sha256>::new(None, key)
+        .expand(purpose.as_bytes(), &mut derived)
+        .expect("HKDF-SHA-256 expands to up to 8160 bytes");
+    derived
+}
+
+/// A keyed hash (HMAC-SHA-256).
+#[derive(Clone)]
+pub(crate) struct KeyedHash(Hmac<Sha256>);
+
+impl KeyedHash {
+    #[allow(clippy::expect_used)]
+    pub(crate) fn new(key: &[u8; 32], purpose: &str) -> Self {
+        let key = derive(key, purpose);
+        Self(hmac::KeyInit::new_from_slice(&key).expect("HMAC takes a key of any length"))
+    }
+
+    /// Hashes the concatenation of some bytes.
+    pub(crate) fn hash(&self, parts: &[&[u8]]) -> [u8; 32] {
+        let mut hmac = self.0.clone();
+        for part in parts {
+            hmac.update(part);
+        }
+        hmac.finalize().into_bytes().into()
+    }
+}
+
+/// Authenticated encryption (XChaCha20-Poly1305). The nonce stands in front of the ciphertext.
+#[derive(Clone)]
+pub(crate) struct Cipher(XChaCha20Poly1305);
+
+impl Cipher {
+    pub(crate) fn new(key: &[u8; 32], purpose: &str) -> Self {
+        Self(XChaCha20Poly1305::new(&derive(key, purpose).into()))
+    }
+
+    pub(crate) fn encrypt(
+        &self,
+        nonce: &[u8; NONCE],
+        bytes: &[u8],
+    ) -> Result<Vec<u8>, JournalError> {
+        let encrypted = self.0.encrypt(XNonce::from_slice(nonce), bytes);
+        let encrypted =
+            encrypted.map_err(|_| JournalError::Damaged("a value cannot be encrypted".into()))?;
+        Ok([&nonce[..], &encrypted].concat())
+    }
+
+    /// Fails with [`JournalError::Sealed`] if the bytes were encrypted with another key or changed since.
+    pub(crate) fn decrypt(&self, encrypted: &[u8]) -> Result<Vec<u8>, JournalError> {
+        let (nonce, encrypted) = encrypted
+            .split_at_checked(NONCE)
+            .ok_or(JournalError::Sealed)?;
+        self.0
+            .decrypt(XNonce::from_slice(nonce), encrypted)
+            .map_err(|_| JournalError::Sealed)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_for_different_purposes_differ() {
+        let key = [7; 32];
+        assert_ne!(derive(&key, "one"), derive(&key, "two"));
+        let (one, two) = (Cipher::new(&key, "one"), Cipher::new(&key, "two"));
+        let encrypted = one.encrypt(&[1; NONCE], b"text").unwrap();
+        assert_eq!(one.decrypt(&encrypted).unwrap(), b"text");
+        assert!(matches!(two.decrypt(&encrypted), Err(JournalError::Sealed)));
+        for cut in [0, NONCE - 1, NONCE, encrypted.len() - 1] {
+            let decrypted = one.decrypt(&encrypted[..cut]);
+            assert!(matches!(decrypted, Err(JournalError::Sealed)), "{cut}");
+        }
+    }
+}
