@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use rusqlite::{Connection, OptionalExtension, Row, params};
+use rusqlite::{Connection, Row, params};
 use selvedge_protocol::{
     Cabinet, DOCUMENTS_KEPT, Document, DocumentKind, Entry, LedgerError, NewDocument, new_file_key,
 };
 use serde::{Deserialize, Serialize};
 
+use crate::connection::{execute, first};
 use crate::crypto::KeyedHash;
 use crate::time::now_ms;
 use crate::{Journal, JournalError};
@@ -40,13 +41,11 @@ impl Cabinet for Journal {
             source: document.source.to_owned(),
             media_type: document.media_type.to_owned(),
         };
-        let text =
-            serde_json::to_vec(&about).map_err(|error| LedgerError::Failed(error.to_string()))?;
         let bytes = document.content.len() as i64;
         let (key, saved_ms) = self.write(|connection| {
             make_room(connection, bytes)?;
             let (about, content) = (
-                self.payloads.put(connection, &text)?,
+                self.payloads.put_json(connection, &about)?,
                 self.payloads.put(connection, document.content)?,
             );
             let saved_ms = now_ms();
@@ -144,10 +143,7 @@ impl Journal {
         let Some(row) = rows.next()? else {
             return Ok(None);
         };
-        let content = self
-            .payloads
-            .get(&connection, row.get_ref(5)?)?
-            .unwrap_or_default();
+        let content = self.payloads.bytes(&connection, row.get_ref(5)?)?;
         Ok(Some(Document {
             entry: self.entry(&connection, row)?,
             content,
@@ -169,21 +165,16 @@ impl Journal {
     }
 
     fn entry(&self, connection: &Connection, row: &Row<'_>) -> Result<Entry, JournalError> {
-        let damaged = |error: serde_json::Error| JournalError::Damaged(error.to_string());
         let kind: String = row.get(1)?;
-        let about = self
-            .payloads
-            .get(connection, row.get_ref(2)?)?
-            .unwrap_or_default();
         let About {
             title,
             source,
             media_type,
-        } = serde_json::from_slice(&about).map_err(damaged)?;
+        } = self.payloads.json(connection, row.get_ref(2)?)?;
         let bytes: i64 = row.get(3)?;
         Ok(Entry {
             key: row.get(0)?,
-            kind: serde_json::from_value(kind.into()).map_err(damaged)?,
+            kind: serde_json::from_value(kind.into())?,
             title,
             source,
             media_type,
@@ -205,20 +196,17 @@ fn make_room(connection: &Connection, bytes: i64) -> Result<(), JournalError> {
         Ok(read.query_row([], |row| row.get(0))?)
     };
     while sum(connection)? + bytes > MAX_BYTES {
-        let mut read = connection.prepare_cached(
-            "SELECT key FROM cabinet WHERE kind = 'page' ORDER BY saved_ms, key LIMIT 1",
-        )?;
-        let Some(key) = read
-            .query_row([], |row| row.get::<_, String>(0))
-            .optional()?
-        else {
+        let oldest = "SELECT key FROM cabinet WHERE kind = 'page' ORDER BY saved_ms, key LIMIT 1";
+        let Some(key) = first::<String>(connection, oldest, [])? else {
             return Err(JournalError::CabinetFull {
                 megabytes: (MAX_BYTES >> 20) as u64,
             });
         };
-        connection
-            .prepare_cached("DELETE FROM cabinet WHERE key = ?1")?
-            .execute(params![key])?;
+        execute(
+            connection,
+            "DELETE FROM cabinet WHERE key = ?1",
+            params![key],
+        )?;
     }
     Ok(())
 }

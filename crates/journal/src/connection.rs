@@ -3,13 +3,15 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use rusqlite::{Connection, ErrorCode};
+use rusqlite::types::FromSql;
+use rusqlite::{Connection, ErrorCode, OptionalExtension, Params};
 
 use crate::JournalError;
 
 /// The name of the journal's file in its folder.
 pub(crate) const FILE: &str = "journal.sqlite";
-/// How long a connection waits for a lock that another one holds. Most writes take well under a millisecond.
+/// How long a connection waits for a lock that another one holds. A write usually takes well under
+/// a millisecond.
 pub(crate) const BUSY_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long to wait before the switch to WAL mode is tried again.
 const WAL_RETRY_INTERVAL: Duration = Duration::from_millis(2);
@@ -33,10 +35,11 @@ pub(crate) fn read_write(folder: &Path) -> Result<Connection, JournalError> {
 
 /// Switches the database to WAL mode. If it is in WAL mode already, this only reads.
 ///
-/// The switch upgrades a read lock to an exclusive lock. SQLite does not call the busy handler for an upgrade, because
-/// two connections that both wait would block each other: it returns `SQLITE_BUSY` at once and drops the read lock.
-/// Trying again is sufficient. One connection always gets the lock, the switch is permanent, and the next attempt of
-/// every other connection finds it done. All other locks, also those of WAL recovery, go through the busy handler.
+/// The switch upgrades a read lock to an exclusive lock. For an upgrade SQLite does not call the busy
+/// handler, because two connections that both wait would block each other: it returns `SQLITE_BUSY`
+/// at once and drops the read lock. Trying again is sufficient: one connection always gets the lock,
+/// the switch is permanent, and the next attempt of every other connection finds it done. All other
+/// locks, also those of WAL recovery, go through the busy handler.
 fn switch_to_wal(connection: &Connection) -> rusqlite::Result<()> {
     let deadline = Instant::now() + BUSY_TIMEOUT;
     loop {
@@ -74,4 +77,34 @@ fn make_private(path: &Path) -> std::io::Result<()> {
 #[cfg(not(unix))]
 fn make_private(_: &Path) -> std::io::Result<()> {
     Ok(())
+}
+
+/// Runs a statement, which is prepared once per connection.
+pub(crate) fn execute(
+    connection: &Connection,
+    sql: &str,
+    params: impl Params,
+) -> Result<usize, JournalError> {
+    Ok(connection.prepare_cached(sql)?.execute(params)?)
+}
+
+/// Reads the first column of all rows.
+pub(crate) fn column<T: FromSql>(
+    connection: &Connection,
+    sql: &str,
+    params: impl Params,
+) -> Result<Vec<T>, JournalError> {
+    let mut read = connection.prepare_cached(sql)?;
+    let rows = read.query_map(params, |row| row.get(0))?;
+    Ok(rows.collect::<Result<_, _>>()?)
+}
+
+/// Reads the first column of the first row, if there is one.
+pub(crate) fn first<T: FromSql>(
+    connection: &Connection,
+    sql: &str,
+    params: impl Params,
+) -> Result<Option<T>, JournalError> {
+    let mut read = connection.prepare_cached(sql)?;
+    Ok(read.query_row(params, |row| row.get(0)).optional()?)
 }

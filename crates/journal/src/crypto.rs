@@ -61,7 +61,7 @@ impl Cipher {
         Ok([&nonce[..], &encrypted].concat())
     }
 
-    /// Fails with [`JournalError::Sealed`] if the bytes were encrypted with another key or changed since.
+    /// Fails with [`JournalError::Sealed`] if the bytes were encrypted with another key, or changed.
     pub(crate) fn decrypt(&self, encrypted: &[u8]) -> Result<Vec<u8>, JournalError> {
         let (nonce, encrypted) = encrypted
             .split_at_checked(NONCE)

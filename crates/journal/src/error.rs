@@ -26,7 +26,8 @@ pub enum JournalError {
     },
     /// The schema is newer than this version of Selvedge.
     #[error(
-        "the journal was written by a newer version of Selvedge (schema version {version} of {component}, this version knows {known})"
+        "the journal was written by a newer version of Selvedge \
+         (schema version {version} of {component}, this version knows {known})"
     )]
     NewerSchema {
         /// Whose tables.
@@ -91,6 +92,18 @@ pub enum JournalError {
     /// SQLite says no.
     #[error("the journal: {0}")]
     Sqlite(#[from] rusqlite::Error),
+}
+
+impl From<serde_json::Error> for JournalError {
+    fn from(error: serde_json::Error) -> Self {
+        Self::Damaged(error.to_string())
+    }
+}
+
+impl From<std::string::FromUtf8Error> for JournalError {
+    fn from(error: std::string::FromUtf8Error) -> Self {
+        Self::Damaged(error.to_string())
+    }
 }
 
 impl From<JournalError> for LedgerError {

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
 
+use crate::connection::{column, execute};
 use crate::retention::sweep;
 use crate::{Journal, JournalError, RunState, StoredItem};
 
@@ -134,9 +135,7 @@ impl Forgetting<'_> {
             .filter(|item| stays.get(&item.number) != Some(item))
         {
             let sql = "DELETE FROM items WHERE session = ?1 AND number = ?2";
-            self.connection
-                .prepare_cached(sql)?
-                .execute(params![session, item.number])?;
+            execute(self.connection, sql, params![session, item.number])?;
         }
         let there: BTreeMap<u32, &StoredItem> =
             before.iter().map(|item| (item.number, item)).collect();
@@ -167,9 +166,7 @@ impl Forgetting<'_> {
             "DELETE FROM items WHERE session = ?1",
             "DELETE FROM sessions WHERE id = ?1",
         ] {
-            self.connection
-                .prepare_cached(sql)?
-                .execute(params![session])?;
+            execute(self.connection, sql, params![session])?;
         }
         self.done.sessions.insert(session.to_owned());
         Ok(())
@@ -186,9 +183,7 @@ impl Forgetting<'_> {
         for (from, to) in spans {
             let within = params![session, from, to];
             let names = |sql: &str| -> Result<Vec<String>, JournalError> {
-                let mut read = self.connection.prepare_cached(sql)?;
-                let rows = read.query_map(within, |row| row.get(0))?;
-                Ok(rows.collect::<Result<_, _>>()?)
+                column(self.connection, sql, within)
             };
             // Whatever went on from a run of the turn says the same.
             runs.extend(names(
@@ -201,7 +196,7 @@ impl Forgetting<'_> {
                 .extend(names("SELECT id FROM sessions WHERE parent = ?1 AND started_ms >= ?2 AND started_ms < ?3")?);
             let sql =
                 "DELETE FROM stored WHERE session = ?1 AND stored_ms >= ?2 AND stored_ms < ?3";
-            self.connection.prepare_cached(sql)?.execute(within)?;
+            execute(self.connection, sql, within)?;
             begun = begun.min(*from);
         }
         for run in runs.iter().collect::<BTreeSet<_>>() {
@@ -247,7 +242,7 @@ impl Forgetting<'_> {
             "DELETE FROM suspensions WHERE run = ?1",
             "DELETE FROM runs WHERE id = ?1",
         ] {
-            self.connection.prepare_cached(sql)?.execute(params![id])?;
+            execute(self.connection, sql, params![id])?;
         }
         self.done.runs += 1;
         Ok(texts)
@@ -255,12 +250,8 @@ impl Forgetting<'_> {
 
     /// Removes documents kept since then that these texts name.
     fn documents(&mut self, since_ms: i64, texts: &[String]) -> Result<(), JournalError> {
-        let mut read = self
-            .connection
-            .prepare_cached("SELECT key FROM cabinet WHERE saved_ms >= ?1")?;
-        let keys = read
-            .query_map(params![since_ms], |row| row.get(0))?
-            .collect::<Result<Vec<String>, _>>()?;
+        let sql = "SELECT key FROM cabinet WHERE saved_ms >= ?1";
+        let keys: Vec<String> = column(self.connection, sql, params![since_ms])?;
         for key in keys
             .iter()
             .filter(|key| texts.iter().any(|text| text.contains(key.as_str())))
@@ -285,16 +276,16 @@ fn exists(connection: &Connection, session: &str) -> Result<(), JournalError> {
 
 /// The session, what it was forked from, and every fork of those.
 fn family(connection: &Connection, session: &str) -> Result<Vec<String>, JournalError> {
-    let mut read = connection.prepare_cached(
+    column(
+        connection,
         "WITH RECURSIVE family(id) AS (
             SELECT ?1
             UNION SELECT sessions.id FROM sessions JOIN family ON sessions.forked_from = family.id
             UNION SELECT sessions.forked_from FROM sessions JOIN family ON sessions.id = family.id
                 WHERE sessions.forked_from IS NOT NULL)
          SELECT id FROM family WHERE id IN (SELECT id FROM sessions)",
-    )?;
-    let rows = read.query_map(params![session], |row| row.get(0))?;
-    Ok(rows.collect::<Result<_, _>>()?)
+        params![session],
+    )
 }
 
 /// The turns that two sessions have alike, or that one of them: an item of a fork keeps its place and its time.
@@ -304,13 +295,14 @@ fn shared(
     other: &str,
     turn: Option<u32>,
 ) -> Result<BTreeSet<u32>, JournalError> {
-    let mut read = connection.prepare_cached(
+    let turns = column(
+        connection,
         "SELECT DISTINCT ours.turn FROM items ours JOIN items theirs
          ON theirs.session = ?2 AND theirs.number = ours.number AND theirs.at_ms = ours.at_ms AND theirs.turn = ours.turn
          WHERE ours.session = ?1 AND (?3 IS NULL OR ours.turn = ?3)",
+        params![session, other, turn],
     )?;
-    let rows = read.query_map(params![session, other, turn], |row| row.get(0))?;
-    Ok(rows.collect::<Result<_, _>>()?)
+    Ok(turns.into_iter().collect())
 }
 
 /// When a turn was, up to the next.

@@ -11,6 +11,7 @@ use selvedge_protocol::{
 };
 
 use crate::behind::Behind;
+use crate::connection::{execute, first};
 use crate::live::Owner;
 use crate::payloads::Payloads;
 use crate::stops::Stops;
@@ -131,12 +132,7 @@ pub(crate) fn in_one_piece<T>(
     work: impl FnOnce(&Connection) -> Result<T, JournalError>,
 ) -> Result<T, JournalError> {
     // Prepared once: words that are parsed anew for each call cost as much as writing it.
-    let say = |words| {
-        connection
-            .prepare_cached(words)?
-            .execute([])
-            .map_err(JournalError::from)
-    };
+    let say = |words| execute(connection, words, []);
     if !connection.is_autocommit() {
         // Whoever wrote last broke on the way.
         say("ROLLBACK")?;
@@ -162,10 +158,8 @@ impl Journal {
     /// Takes a suspended run over, to go on with it. Of several that try at once one does.
     pub fn take_over(&self, run: &str) -> Result<(), JournalError> {
         self.write(|connection| {
-            let mut read =
-                connection.prepare_cached("SELECT claimed_by FROM suspensions WHERE run = ?1")?;
-            let claimed: Option<Option<String>> =
-                read.query_row(params![run], |row| row.get(0)).optional()?;
+            let sql = "SELECT claimed_by FROM suspensions WHERE run = ?1";
+            let claimed: Option<Option<String>> = first(connection, sql, params![run])?;
             match claimed {
                 None => return Err(JournalError::NotSuspended(run.to_owned())),
                 // One that died before it did anything with it leaves it to others.
@@ -175,16 +169,12 @@ impl Journal {
                 Some(_) => {}
             }
             // Whoever wanted it stopped wanted it before.
-            connection
-                .prepare_cached("DELETE FROM stops WHERE run = ?1")?
-                .execute(params![run])?;
+            execute(connection, "DELETE FROM stops WHERE run = ?1", params![run])?;
             for sql in [
                 "UPDATE suspensions SET claimed_by = ?2 WHERE run = ?1",
                 "UPDATE runs SET owner = ?2 WHERE id = ?1",
             ] {
-                connection
-                    .prepare_cached(sql)?
-                    .execute(params![run, self.owner.id])?;
+                execute(connection, sql, params![run, self.owner.id])?;
             }
             Ok(())
         })
@@ -194,19 +184,20 @@ impl Journal {
     pub fn give_up(&self, run: &str) -> Result<(), JournalError> {
         self.write(|connection| {
             self.goes_on(connection, run)?;
-            let over = "UPDATE approvals SET answers = '[\"cancelled\"]', answered_ms = ?2 WHERE run = ?1 AND answered_ms IS NULL";
-            connection.prepare_cached(over)?.execute(params![run, now_ms()])?;
-            connection
-                .prepare_cached(&format!("UPDATE runs SET status = 'error', ended_ms = ?2, {SUM} WHERE id = ?1"))?
-                .execute(params![run, now_ms()])?;
+            let over = "UPDATE approvals SET answers = '[\"cancelled\"]', answered_ms = ?2
+                 WHERE run = ?1 AND answered_ms IS NULL";
+            execute(connection, over, params![run, now_ms()])?;
+            let ended =
+                format!("UPDATE runs SET status = 'error', ended_ms = ?2, {SUM} WHERE id = ?1");
+            execute(connection, &ended, params![run, now_ms()])?;
             Ok(())
         })
     }
 
     /// Only its owner writes of a run. What is no run (the calls of a turn) is nobody else's.
     fn must_be_ours(&self, connection: &Connection, run: &str) -> Result<(), JournalError> {
-        let mut read = connection.prepare_cached("SELECT owner FROM runs WHERE id = ?1")?;
-        let owner: Option<String> = read.query_row(params![run], |row| row.get(0)).optional()?;
+        let sql = "SELECT owner FROM runs WHERE id = ?1";
+        let owner: Option<String> = first(connection, sql, params![run])?;
         match owner.is_none_or(|owner| owner == self.owner.id) {
             true => Ok(()),
             false => Err(JournalError::TakenOver),
@@ -222,12 +213,8 @@ impl Journal {
     ) -> Result<(), JournalError> {
         if let Some(earlier) = run.resumes {
             // Whoever else goes on from there does what is left to do.
-            let mut read =
-                connection.prepare_cached("SELECT id FROM runs WHERE resumes = ?1 LIMIT 1")?;
-            if let Some(by) = read
-                .query_row(params![earlier], |row| row.get(0))
-                .optional()?
-            {
+            let sql = "SELECT id FROM runs WHERE resumes = ?1 LIMIT 1";
+            if let Some(by) = first(connection, sql, params![earlier])? {
                 return Err(JournalError::AlreadyResumed {
                     run: earlier.to_owned(),
                     by,
@@ -250,12 +237,12 @@ impl Journal {
         let (output, recording) = kept.map_or((None, None), |(output, recording)| {
             (Some(output), recording)
         });
-        connection
-            .prepare_cached(
-                "INSERT INTO runs (id, session, resumes, source, directory, seed, owner, status, started_ms, setting, output, ended_ms, recording, calls, tools)
+        execute(
+            connection,
+            "INSERT INTO runs (id, session, resumes, source, directory, seed, owner, status,
+                 started_ms, setting, output, ended_ms, recording, calls, tools)
                  VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)",
-            )?
-            .execute(params![
+            params![
                 run.id,
                 run.session,
                 run.resumes,
@@ -271,7 +258,8 @@ impl Journal {
                 recording,
                 ended.map(|_| 0),
                 ended.map(|_| "[]")
-            ])?;
+            ],
+        )?;
         Ok(())
     }
 
@@ -284,9 +272,7 @@ impl Journal {
         let recording = recording
             .map(|recording| self.payloads.put(connection, recording))
             .transpose()?;
-        let text = serde_json::to_string(output)
-            .map_err(|error| JournalError::Damaged(error.to_string()))?;
-        Ok((self.payloads.put(connection, text.as_bytes())?, recording))
+        Ok((self.payloads.put_json(connection, output)?, recording))
     }
 
     fn end_run(
@@ -302,18 +288,35 @@ impl Journal {
             .iter()
             .filter(|call| call.status == CallStatus::NotStarted)
         {
-            connection
-                .prepare_cached(
-                    "INSERT OR IGNORE INTO calls (run, id, tool, digest, read_only, line, state, started_ms)
+            execute(
+                connection,
+                "INSERT OR IGNORE INTO calls
+                     (run, id, tool, digest, read_only, line, state, started_ms)
                      VALUES (?1, ?2, ?3, ?4, 0, ?5, 'not started', ?6)",
-                )?
-                .execute(params![output.id, record.id, record.tool, record.args_digest, record.line, now_ms()])?;
+                params![
+                    output.id,
+                    record.id,
+                    record.tool,
+                    record.args_digest,
+                    record.line,
+                    now_ms()
+                ],
+            )?;
         }
-        connection
-            .prepare_cached(&format!(
-                "UPDATE runs SET status = ?2, output = ?3, ended_ms = ?4, recording = ?5, {SUM} WHERE id = ?1"
-            ))?
-            .execute(params![output.id, status_word(output.status), stored, now_ms(), recording])?;
+        execute(
+            connection,
+            &format!(
+                "UPDATE runs SET status = ?2, output = ?3, ended_ms = ?4, recording = ?5, {SUM}
+                 WHERE id = ?1"
+            ),
+            params![
+                output.id,
+                status_word(output.status),
+                stored,
+                now_ms(),
+                recording
+            ],
+        )?;
         Ok(())
     }
 
@@ -321,9 +324,11 @@ impl Journal {
     fn goes_on(&self, connection: &Connection, run: &str) -> Result<(), JournalError> {
         self.must_be_ours(connection, run)?;
         self.close_asked_before(connection, run)?;
-        connection
-            .prepare_cached("DELETE FROM suspensions WHERE run = ?1")?
-            .execute(params![run])?;
+        execute(
+            connection,
+            "DELETE FROM suspensions WHERE run = ?1",
+            params![run],
+        )?;
         Ok(())
     }
 
@@ -335,10 +340,9 @@ impl Journal {
             .unwrap_or_else(PoisonError::into_inner)
             .remove(run);
         for question in questions.unwrap_or_default() {
-            let over = "UPDATE approvals SET answers = '[\"asked anew\"]', answered_ms = ?2 WHERE id = ?1 AND answered_ms IS NULL";
-            connection
-                .prepare_cached(over)?
-                .execute(params![question, now_ms()])?;
+            let over = "UPDATE approvals SET answers = '[\"asked anew\"]', answered_ms = ?2
+                 WHERE id = ?1 AND answered_ms IS NULL";
+            execute(connection, over, params![question, now_ms()])?;
         }
         Ok(())
     }
@@ -356,13 +360,14 @@ impl Ledger for Journal {
     fn intend(&self, intent: &Intent<'_>) -> Result<(), LedgerError> {
         Ok(self.write(|connection| {
             self.goes_on(connection, intent.run)?;
-            let args = self.payloads.put(connection, intent.args.to_string().as_bytes())?;
-            connection
-                .prepare_cached(
-                    "INSERT INTO calls (run, id, tool, args, digest, read_only, line, state, started_ms, began_ns, origin)
+            let args = self.payloads.put_json(connection, intent.args)?;
+            execute(
+                connection,
+                "INSERT INTO calls
+                     (run, id, tool, args, digest, read_only, line, state, started_ms, began_ns,
+                     origin)
                      VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, 'intended', ?8, ?9, ?10)",
-                )?
-                .execute(params![
+                params![
                     intent.run,
                     intent.id,
                     intent.tool,
@@ -373,7 +378,8 @@ impl Ledger for Journal {
                     now_ms(),
                     next_ns(),
                     intent.origin
-                ])?;
+                ],
+            )?;
             Ok(())
         })?)
     }
@@ -389,19 +395,28 @@ impl Ledger for Journal {
         } = settled;
         Ok(self.write(|connection| {
             self.goes_on(connection, run)?;
-            let value = value.map(|value| self.payloads.put(connection, value.to_string().as_bytes())).transpose()?;
-            let shown = shown.map(|shown| self.payloads.put(connection, shown.as_bytes())).transpose()?;
-            let error = record.error.as_ref().map(|error| serde_json::to_vec(error).unwrap_or_default());
-            let error = error.map(|error| self.payloads.put(connection, &error)).transpose()?;
-            let args = answered.map(|answered| self.payloads.put(connection, answered.args.to_string().as_bytes()));
-            connection
-                .prepare_cached(
-                    "INSERT INTO calls (run, id, tool, digest, read_only, line, state, value, error, reused, started_ms, duration_ms, shown, args, began_ns, resume_as, origin)
-                     VALUES (?1, ?2, ?3, ?4, ?13, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?14, ?15, ?16, ?17)
-                     ON CONFLICT (run, id) DO UPDATE SET state = ?6, value = ?7, error = ?8, reused = ?9, duration_ms = ?11, shown = ?12, resume_as = ?16
+            let value = value
+                .map(|value| self.payloads.put_json(connection, value))
+                .transpose()?;
+            let shown = shown
+                .map(|shown| self.payloads.put(connection, shown.as_bytes()))
+                .transpose()?;
+            let error = record
+                .error
+                .as_ref()
+                .map(|error| self.payloads.put_json(connection, error))
+                .transpose()?;
+            let args = answered.map(|answered| self.payloads.put_json(connection, &answered.args));
+            execute(
+                connection,
+                "INSERT INTO calls (run, id, tool, digest, read_only, line, state, value, error,
+                     reused, started_ms, duration_ms, shown, args, began_ns, resume_as, origin)
+                     VALUES (?1, ?2, ?3, ?4, ?13, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?14, ?15,
+                     ?16, ?17)
+                     ON CONFLICT (run, id) DO UPDATE SET state = ?6, value = ?7, error = ?8,
+                     reused = ?9, duration_ms = ?11, shown = ?12, resume_as = ?16
                      WHERE calls.state = 'intended'",
-                )?
-                .execute(params![
+                params![
                     run,
                     record.id,
                     record.tool,
@@ -419,7 +434,8 @@ impl Ledger for Journal {
                     next_ns(),
                     resume_as.as_str(),
                     answered.and_then(|answered| answered.origin.as_deref())
-                ])?;
+                ],
+            )?;
             Ok(())
         })?)
     }
@@ -428,26 +444,25 @@ impl Ledger for Journal {
         Ok(self.write(|connection| {
             self.must_be_ours(connection, run)?;
             self.close_asked_before(connection, run)?;
-            let text = serde_json::to_string(request)
-                .map_err(|error| JournalError::Damaged(error.to_string()))?;
-            let request_blob = self.payloads.put(connection, text.as_bytes())?;
-            connection
-                .prepare_cached(
-                    "INSERT INTO approvals (id, run, request, asked_ms) VALUES (?1, ?2, ?3, ?4)",
-                )?
-                .execute(params![request.id, run, request_blob, now_ms()])?;
+            let payload = self.payloads.put_json(connection, request)?;
+            execute(
+                connection,
+                "INSERT INTO approvals (id, run, request, asked_ms) VALUES (?1, ?2, ?3, ?4)",
+                params![request.id, run, payload, now_ms()],
+            )?;
             Ok(())
         })?)
     }
 
     fn answer(&self, request_id: &str, answers: &[String]) -> Result<(), LedgerError> {
         Ok(self.write(|connection| {
-            let answers = serde_json::to_string(answers).unwrap_or_default();
-            connection
-                .prepare_cached(
-                    "UPDATE approvals SET answers = ?2, answered_ms = ?3 WHERE id = ?1 AND answered_ms IS NULL",
-                )?
-                .execute(params![request_id, answers, now_ms()])?;
+            let answers = serde_json::to_string(answers).map_err(JournalError::from)?;
+            execute(
+                connection,
+                "UPDATE approvals SET answers = ?2, answered_ms = ?3
+                 WHERE id = ?1 AND answered_ms IS NULL",
+                params![request_id, answers, now_ms()],
+            )?;
             Ok(())
         })?)
     }
@@ -457,9 +472,11 @@ impl Ledger for Journal {
             self.must_be_ours(connection, run)?;
             // In its own row: the one before is of no use to anybody.
             let state = self.payloads.put_here(state)?;
-            connection
-                .prepare_cached("INSERT OR REPLACE INTO suspensions (run, state, written_ms) VALUES (?1, ?2, ?3)")?
-                .execute(params![run, state, now_ms()])?;
+            execute(
+                connection,
+                "INSERT OR REPLACE INTO suspensions (run, state, written_ms) VALUES (?1, ?2, ?3)",
+                params![run, state, now_ms()],
+            )?;
             Ok(())
         })?)
     }
@@ -467,9 +484,11 @@ impl Ledger for Journal {
     fn go_on(&self, run: &str) -> Result<(), LedgerError> {
         Ok(self.write(|connection| {
             self.must_be_ours(connection, run)?;
-            connection
-                .prepare_cached("UPDATE suspensions SET claimed_by = ?2 WHERE run = ?1")?
-                .execute(params![run, self.owner.id])?;
+            execute(
+                connection,
+                "UPDATE suspensions SET claimed_by = ?2 WHERE run = ?1",
+                params![run, self.owner.id],
+            )?;
             Ok(())
         })?)
     }

@@ -1,10 +1,13 @@
 //! Payloads: small ones where they belong, large ones once by their content; sealed where there is a key.
 
 use rusqlite::types::ValueRef;
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, params};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use sha2::{Digest, Sha256};
 
 use crate::JournalError;
+use crate::connection::{execute, first};
 use crate::crypto::{Cipher, KeyedHash, NONCE};
 
 /// Payloads up to this many bytes stand in their row.
@@ -29,7 +32,7 @@ pub(crate) struct Payloads {
 
 struct Key {
     cipher: Cipher,
-    /// Names large payloads. A plain hash would tell an attacker who guesses a payload that it is stored.
+    /// Names large payloads. A plain hash would confirm a guess of what a payload is.
     names: KeyedHash,
 }
 
@@ -85,9 +88,11 @@ impl Payloads {
                 None => pack(bytes)?,
                 Some(key) => key.seal(&pack(bytes)?)?,
             };
-            connection
-                .prepare_cached("INSERT OR IGNORE INTO blobs VALUES (?1, ?2)")?
-                .execute(params![hash, packed])?;
+            execute(
+                connection,
+                "INSERT OR IGNORE INTO blobs VALUES (?1, ?2)",
+                params![hash, packed],
+            )?;
         }
         let kind = if self.key.is_some() {
             SEALED_ELSEWHERE
@@ -106,7 +111,56 @@ impl Payloads {
         })
     }
 
-    /// The payload of a column.
+    /// Stores a value as JSON.
+    pub(crate) fn put_json(
+        &self,
+        connection: &Connection,
+        value: &(impl Serialize + ?Sized),
+    ) -> Result<Vec<u8>, JournalError> {
+        self.put(connection, &serde_json::to_vec(value)?)
+    }
+
+    /// The payload of a column that is never null.
+    pub(crate) fn bytes(
+        &self,
+        connection: &Connection,
+        column: ValueRef<'_>,
+    ) -> Result<Vec<u8>, JournalError> {
+        self.get(connection, column)?
+            .ok_or_else(|| JournalError::Damaged("a payload is missing".into()))
+    }
+
+    /// The same, as text.
+    pub(crate) fn text(
+        &self,
+        connection: &Connection,
+        column: ValueRef<'_>,
+    ) -> Result<String, JournalError> {
+        Ok(String::from_utf8(self.bytes(connection, column)?)?)
+    }
+
+    /// The same, as JSON.
+    pub(crate) fn json<T: DeserializeOwned>(
+        &self,
+        connection: &Connection,
+        column: ValueRef<'_>,
+    ) -> Result<T, JournalError> {
+        Ok(serde_json::from_slice(&self.bytes(connection, column)?)?)
+    }
+
+    /// The payload of a column as JSON, if there is one.
+    pub(crate) fn get_json<T: DeserializeOwned>(
+        &self,
+        connection: &Connection,
+        column: ValueRef<'_>,
+    ) -> Result<Option<T>, JournalError> {
+        let bytes = self.get(connection, column)?;
+        Ok(bytes
+            .map(|bytes| serde_json::from_slice(&bytes))
+            .transpose()?)
+    }
+
+    /// The payload of a column, if there is one.
     pub(crate) fn get(
         &self,
         connection: &Connection,
@@ -120,10 +174,8 @@ impl Payloads {
             Some([HERE, bytes @ ..]) => Ok(Some(bytes.to_vec())),
             Some([SEALED_HERE, sealed @ ..]) => self.open(sealed).map(Some),
             Some([kind @ (ELSEWHERE | SEALED_ELSEWHERE), hash @ ..]) => {
-                let mut read =
-                    connection.prepare_cached("SELECT packed FROM blobs WHERE hash = ?1")?;
-                let packed: Option<Vec<u8>> =
-                    read.query_row(params![hash], |row| row.get(0)).optional()?;
+                let sql = "SELECT packed FROM blobs WHERE hash = ?1";
+                let packed: Option<Vec<u8>> = first(connection, sql, params![hash])?;
                 let packed =
                     packed.ok_or_else(|| JournalError::Damaged("a payload is missing".into()))?;
                 let packed = if *kind == SEALED_ELSEWHERE {

@@ -3,11 +3,12 @@
 use std::collections::HashMap;
 use std::sync::PoisonError;
 
-use rusqlite::{Connection, OptionalExtension, Row, ToSql, params};
+use rusqlite::{Connection, Row, ToSql, params};
 use selvedge_protocol::{ApprovalRequest, CallError, CallStatus, ResumeAs, ScriptToolCallOutput};
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::connection::{column, first};
 use crate::payloads::Payloads;
 use crate::sum::called;
 use crate::{Journal, JournalError};
@@ -212,23 +213,10 @@ impl Journal {
         let row = rows
             .next()?
             .ok_or_else(|| JournalError::NoRun(id.to_owned()))?;
-        let source = self
-            .payloads
-            .get(connection, row.get_ref(0)?)?
-            .unwrap_or_default();
-        let source =
-            String::from_utf8(source).map_err(|error| JournalError::Damaged(error.to_string()))?;
-        let output = self
-            .payloads
-            .get(connection, row.get_ref(2)?)?
-            .map(|bytes| parse(&bytes))
-            .transpose()?;
+        let source = self.payloads.text(connection, row.get_ref(0)?)?;
+        let output = self.payloads.get_json(connection, row.get_ref(2)?)?;
         let seed = row.get(1)?;
-        let setting = self
-            .payloads
-            .get(connection, row.get_ref(3)?)?
-            .unwrap_or_default();
-        let setting = String::from_utf8_lossy(&setting).into_owned();
+        let setting = self.payloads.text(connection, row.get_ref(3)?)?;
         let recording = self.payloads.get(connection, row.get_ref(4)?)?;
         let alive = summary.state == RunState::Running;
         let questions = match summary.state {
@@ -251,21 +239,16 @@ impl Journal {
     /// The newest run that resumed this one, if any.
     pub fn resumed_by(&self, run: &str) -> Result<Option<String>, JournalError> {
         let connection = self.lock();
-        let mut read = connection.prepare_cached(
-            "SELECT id FROM runs WHERE resumes = ?1 ORDER BY started_ms DESC, id LIMIT 1",
-        )?;
-        Ok(read.query_row(params![run], |row| row.get(0)).optional()?)
+        let sql = "SELECT id FROM runs WHERE resumes = ?1 ORDER BY started_ms DESC, id LIMIT 1";
+        first(&connection, sql, params![run])
     }
 
     /// A suspended script, for whoever has claimed it. Its questions are put anew when it goes on: those of before are
     /// over then, and not earlier, so that whoever dies on the way leaves them as they were.
     pub fn take_suspension(&self, run: &str) -> Result<Option<Vec<u8>>, JournalError> {
         let connection = self.lock();
-        let mut read = connection
-            .prepare_cached("SELECT id FROM approvals WHERE run = ?1 AND answered_ms IS NULL")?;
-        let open: Vec<String> = read
-            .query_map(params![run], |row| row.get(0))?
-            .collect::<Result<_, _>>()?;
+        let open = "SELECT id FROM approvals WHERE run = ?1 AND answered_ms IS NULL";
+        let open = column(&connection, open, params![run])?;
         self.asked_before
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -317,21 +300,14 @@ fn questions(
     let mut rows = read.query(params![run])?;
     let mut questions = Vec::new();
     while let Some(row) = rows.next()? {
-        let bytes = payloads
-            .get(connection, row.get_ref(0)?)?
-            .unwrap_or_default();
-        questions.push(parse(&bytes)?);
+        questions.push(payloads.json(connection, row.get_ref(0)?)?);
     }
     Ok(questions)
 }
 
 fn full_id(connection: &Connection, id: &str) -> Result<String, JournalError> {
-    let mut read = connection.prepare_cached(
-        "SELECT id FROM runs WHERE id >= ?1 AND id < ?1 || char(1114111) LIMIT 3",
-    )?;
-    let found: Vec<String> = read
-        .query_map(params![id], |row| row.get(0))?
-        .collect::<Result<_, _>>()?;
+    let like = "SELECT id FROM runs WHERE id >= ?1 AND id < ?1 || char(1114111) LIMIT 3";
+    let found: Vec<String> = column(connection, like, params![id])?;
     match &found[..] {
         [] => Err(JournalError::NoRun(id.to_owned())),
         [one] => Ok(one.clone()),
@@ -356,23 +332,16 @@ fn calls(
         let state: String = row.get(2)?;
         let read_only = row.get(5)?;
         let resume_as: Option<String> = row.get(15)?;
-        let error = payloads.get(connection, row.get_ref(8)?)?;
         calls.push(Call {
             id: row.get(0)?,
             tool: row.get(1)?,
             state: CallState::read(&state, alive),
-            args: payloads
-                .get(connection, row.get_ref(3)?)?
-                .map(|bytes| parse(&bytes))
-                .transpose()?,
+            args: payloads.get_json(connection, row.get_ref(3)?)?,
             digest: row.get(4)?,
             read_only,
             line: row.get(6)?,
-            value: payloads
-                .get(connection, row.get_ref(7)?)?
-                .map(|bytes| parse(&bytes))
-                .transpose()?,
-            error: error.map(|error| parse(&error)).transpose()?,
+            value: payloads.get_json(connection, row.get_ref(7)?)?,
+            error: payloads.get_json(connection, row.get_ref(8)?)?,
             shown: payloads
                 .get(connection, row.get_ref(12)?)?
                 .map(|shown| String::from_utf8_lossy(&shown).into_owned()),
@@ -383,8 +352,7 @@ fn calls(
             origin: row.get(14)?,
             // A call that was recorded before it ran and never settled has no known outcome.
             resume_as: match resume_as {
-                Some(word) => serde_json::from_value(Value::from(word))
-                    .map_err(|error| JournalError::Damaged(error.to_string()))?,
+                Some(word) => serde_json::from_value(Value::from(word))?,
                 None if read_only || state != "intended" => ResumeAs::Rerun,
                 None => ResumeAs::Undecided,
             },
@@ -402,10 +370,6 @@ fn number(id: &str) -> (u64, String) {
         .take_while(char::is_ascii_digit)
         .collect();
     (digits.parse().unwrap_or(u64::MAX), id.to_owned())
-}
-
-fn parse<T: serde::de::DeserializeOwned>(bytes: &[u8]) -> Result<T, JournalError> {
-    serde_json::from_slice(bytes).map_err(|error| JournalError::Damaged(error.to_string()))
 }
 
 #[cfg(test)]

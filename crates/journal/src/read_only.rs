@@ -1,4 +1,5 @@
-//! Opening a journal that cannot be written: on a read-only mount, in a copy of another user, on a full disk.
+//! Opening a journal that cannot be written: on a read-only mount, in a copy of another user, on a
+//! full disk.
 
 use std::path::Path;
 
@@ -11,8 +12,8 @@ use crate::schema::JOURNAL;
 use crate::{Journal, JournalError, Keeping};
 
 impl Journal {
-    /// Opens the journal of a folder for reading. If the folder is not writable, the journal is opened read-only, and
-    /// every write to it fails.
+    /// Opens the journal of a folder for reading. If the folder is not writable, the journal is
+    /// opened read-only, and every write to it fails.
     pub fn open_to_read(folder: &Path, keeping: &Keeping) -> Result<Self, JournalError> {
         match Self::open_with(folder, keeping) {
             Err(error @ (JournalError::File { .. } | JournalError::Sqlite(_))) => {
@@ -54,8 +55,8 @@ fn connect(folder: &Path) -> Result<Connection, JournalError> {
         connection.query_row("SELECT count(*) FROM sqlite_master", [], |_| Ok(()))?;
         Ok::<_, rusqlite::Error>(connection)
     };
-    // This reads the log through its index (the `-shm` file), which exists while a process has the journal open, and
-    // after one was killed.
+    // This reads the log through its index (the `-shm` file), which exists while a process has the
+    // journal open, and after one was killed.
     let refused = match Connection::open_with_flags(&file, flags).and_then(readable) {
         Ok(connection) => return Ok(connection),
         Err(refused) => refused,

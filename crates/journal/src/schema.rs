@@ -1,4 +1,5 @@
-//! The schema of the journal's file, versioned per component: the journal itself, and crates that keep tables beside it.
+//! The schema of the journal's file, versioned per component: the journal itself, and crates that
+//! keep tables beside it.
 
 use std::path::Path;
 
@@ -17,14 +18,14 @@ pub(crate) const JOURNAL: Tables = Tables {
 pub struct Tables {
     /// Names the component in the table `schema_versions`.
     pub component: &'static str,
-    /// The SQL of each migration, in order. A released migration is never changed; a change to the schema is a new one
-    /// at the end.
+    /// The SQL of each migration, in order. A released migration is never changed; a change to the
+    /// schema is a new one at the end.
     pub migrations: &'static [&'static str],
 }
 
 impl Tables {
-    /// Opens a connection to the journal of a folder that has the functions of `seal`, and brings these tables up to
-    /// date.
+    /// Opens a connection to the journal of a folder that has the functions of `seal`, and brings
+    /// these tables up to date.
     pub fn open(&self, folder: &Path, seal: &Seal) -> Result<Connection, JournalError> {
         let mut connection = self.connect(folder, seal)?;
         self.migrate(&mut connection)?;
@@ -38,8 +39,8 @@ impl Tables {
         Ok(connection)
     }
 
-    /// Applies the migrations that are missing, in one transaction. If several processes try at once, one applies them
-    /// and the others find them applied.
+    /// Applies the migrations that are missing, in one transaction. If several processes try at
+    /// once, one applies them and the others find them applied.
     pub(crate) fn migrate(&self, connection: &mut Connection) -> Result<(), JournalError> {
         // A file that is up to date is only read: this does not wait for a writer.
         if self.missing(connection)?.is_empty() {
@@ -158,7 +159,8 @@ mod tests {
         let error = open(FIRST).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "the journal was written by a newer version of Selvedge (schema version 2 of test, this version knows 1)"
+            "the journal was written by a newer version of Selvedge \
+             (schema version 2 of test, this version knows 1)"
         );
     }
 

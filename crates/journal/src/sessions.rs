@@ -1,10 +1,11 @@
 //! Conversations: sessions and the items in them, kept for ever and exactly.
 
-use rusqlite::{Connection, OptionalExtension, Row, params};
+use rusqlite::{Connection, Row, params};
 use selvedge_protocol::new_id;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::connection::{execute, first};
 use crate::time::now_ms;
 use crate::{Journal, JournalError};
 
@@ -68,9 +69,7 @@ impl Journal {
         self.write(|connection| {
             insert(connection, &id, directory, now_ms(), None)?;
             let sql = "UPDATE sessions SET owner = ?2, parent = ?3 WHERE id = ?1";
-            connection
-                .prepare_cached(sql)?
-                .execute(params![id, self.owner.id, parent])?;
+            execute(connection, sql, params![id, self.owner.id, parent])?;
             Ok(())
         })?;
         Ok(id)
@@ -101,9 +100,7 @@ impl Journal {
         self.write(|connection| {
             self.must_be_free(connection, id)?;
             let sql = "UPDATE sessions SET owner = ?2 WHERE id = ?1";
-            connection
-                .prepare_cached(sql)?
-                .execute(params![id, self.owner.id])?;
+            execute(connection, sql, params![id, self.owner.id])?;
             Ok(())
         })
     }
@@ -112,9 +109,7 @@ impl Journal {
     pub fn release_session(&self, id: &str) -> Result<(), JournalError> {
         self.write(|connection| {
             let sql = "UPDATE sessions SET owner = NULL WHERE id = ?1 AND owner = ?2";
-            connection
-                .prepare_cached(sql)?
-                .execute(params![id, self.owner.id])?;
+            execute(connection, sql, params![id, self.owner.id])?;
             Ok(())
         })
     }
@@ -124,9 +119,8 @@ impl Journal {
         connection: &Connection,
         id: &str,
     ) -> Result<(), JournalError> {
-        let mut read = connection.prepare_cached("SELECT owner FROM sessions WHERE id = ?1")?;
-        let owner: Option<Option<String>> =
-            read.query_row(params![id], |row| row.get(0)).optional()?;
+        let sql = "SELECT owner FROM sessions WHERE id = ?1";
+        let owner: Option<Option<String>> = first(connection, sql, params![id])?;
         match owner {
             None => Err(JournalError::NoSession(id.to_owned())),
             Some(Some(other)) if other != self.owner.id && self.is_alive(&other) => {
@@ -181,9 +175,8 @@ impl Journal {
     pub fn fork_session(&self, id: &str, up_to_turn: Option<u32>) -> Result<String, JournalError> {
         let fork = new_id("ses");
         self.write(|connection| {
-            let directory: Option<String> = connection
-                .query_row("SELECT directory FROM sessions WHERE id = ?1", params![id], |row| row.get(0))
-                .optional()?;
+            let sql = "SELECT directory FROM sessions WHERE id = ?1";
+            let directory: Option<String> = first(connection, sql, params![id])?;
             let directory = directory.ok_or_else(|| JournalError::NoSession(id.to_owned()))?;
             insert(connection, &fork, &directory, now_ms(), Some(id))?;
             connection.execute(
@@ -243,16 +236,9 @@ impl Journal {
         let mut read = connection
             .prepare_cached("SELECT item FROM items WHERE session = ?1 ORDER BY number LIMIT 1")?;
         let mut rows = read.query(params![session])?;
-        let Some(row) = rows.next()? else {
-            return Ok(None);
-        };
-        let bytes = self
-            .payloads
-            .get(&connection, row.get_ref(0)?)?
-            .unwrap_or_default();
-        serde_json::from_slice(&bytes)
-            .map(Some)
-            .map_err(|error| JournalError::Damaged(error.to_string()))
+        let row = rows.next()?;
+        row.map(|row| self.payloads.json(&connection, row.get_ref(0)?))
+            .transpose()
     }
 
     /// The items of a session, in order.
@@ -273,12 +259,7 @@ impl Journal {
         let mut rows = read.query(params![session, turn])?;
         let mut items = Vec::new();
         while let Some(row) = rows.next()? {
-            let bytes = self
-                .payloads
-                .get(connection, row.get_ref(2)?)?
-                .unwrap_or_default();
-            let item = serde_json::from_slice(&bytes)
-                .map_err(|error| JournalError::Damaged(error.to_string()))?;
+            let item = self.payloads.json(connection, row.get_ref(2)?)?;
             items.push(StoredItem {
                 number: row.get(0)?,
                 turn: row.get(1)?,
@@ -292,16 +273,15 @@ impl Journal {
     /// A session as JSON, one line each: what it is, then its items. Exact: whoever shows it takes out secrets first.
     pub fn export_session(&self, id: &str) -> Result<Vec<Value>, JournalError> {
         let session = self.session(id)?;
-        let damaged = |error: serde_json::Error| JournalError::Damaged(error.to_string());
         let head = Head {
             session: session.id.clone(),
             name: session.name,
             directory: session.directory,
             started_ms: session.started_ms,
         };
-        let mut lines = vec![serde_json::to_value(head).map_err(damaged)?];
+        let mut lines = vec![serde_json::to_value(head)?];
         for item in self.items(&session.id)? {
-            lines.push(serde_json::to_value(item).map_err(damaged)?);
+            lines.push(serde_json::to_value(item)?);
         }
         Ok(lines)
     }
@@ -352,12 +332,12 @@ impl Journal {
         session: &str,
         item: &StoredItem,
     ) -> Result<(), JournalError> {
-        let payload = self
-            .payloads
-            .put(connection, item.item.to_string().as_bytes())?;
-        connection
-            .prepare_cached("INSERT INTO items (session, number, turn, item, at_ms) VALUES (?1, ?2, ?3, ?4, ?5)")?
-            .execute(params![session, item.number, item.turn, payload, item.at_ms])?;
+        let payload = self.payloads.put_json(connection, &item.item)?;
+        execute(
+            connection,
+            "INSERT INTO items (session, number, turn, item, at_ms) VALUES (?1, ?2, ?3, ?4, ?5)",
+            params![session, item.number, item.turn, payload, item.at_ms],
+        )?;
         Ok(())
     }
 }

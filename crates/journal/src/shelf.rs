@@ -53,20 +53,12 @@ impl Shelf for SessionShelf {
 impl SessionShelf {
     fn read(&self, key: &str) -> Result<Option<String>, JournalError> {
         let connection = self.journal.lock();
-        let mut read = connection
-            .prepare_cached("SELECT value FROM stored WHERE session = ?1 AND key = ?2")?;
+        let sql = "SELECT value FROM stored WHERE session = ?1 AND key = ?2";
+        let mut read = connection.prepare_cached(sql)?;
         let mut rows = read.query(params![self.session, key])?;
-        let Some(row) = rows.next()? else {
-            return Ok(None);
-        };
-        let value = self
-            .journal
-            .payloads
-            .get(&connection, row.get_ref(0)?)?
-            .unwrap_or_default();
-        Ok(Some(String::from_utf8(value).map_err(|error| {
-            JournalError::Damaged(error.to_string())
-        })?))
+        let row = rows.next()?;
+        row.map(|row| self.journal.payloads.text(&connection, row.get_ref(0)?))
+            .transpose()
     }
 
     fn size(&self) -> Result<usize, JournalError> {

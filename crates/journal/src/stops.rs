@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use rusqlite::params;
 
+use crate::connection::{column, execute};
 use crate::time::now_ms;
 use crate::{Journal, JournalError};
 
@@ -24,9 +25,7 @@ impl Journal {
     pub fn ask_to_stop(&self, run: &str) -> Result<(), JournalError> {
         self.write(|connection| {
             let ask = "INSERT OR REPLACE INTO stops (run, asked_ms) VALUES (?1, ?2)";
-            connection
-                .prepare_cached(ask)?
-                .execute(params![run, now_ms()])?;
+            execute(connection, ask, params![run, now_ms()])?;
             Ok(())
         })
     }
@@ -34,9 +33,7 @@ impl Journal {
     /// Takes that back: it has stopped, or need not any more.
     pub fn need_not_stop(&self, run: &str) -> Result<(), JournalError> {
         self.write(|connection| {
-            connection
-                .prepare_cached("DELETE FROM stops WHERE run = ?1")?
-                .execute(params![run])?;
+            execute(connection, "DELETE FROM stops WHERE run = ?1", params![run])?;
             Ok(())
         })
     }
@@ -46,11 +43,8 @@ impl Journal {
         let mut stops = self.stops.lock().unwrap_or_else(PoisonError::into_inner);
         if stops.seen.is_none_or(|seen| seen.elapsed() >= LOOK) {
             stops.seen = Some(Instant::now());
-            let connection = self.lock();
-            let mut read = connection.prepare_cached("SELECT run FROM stops")?;
-            stops.runs = read
-                .query_map([], |row| row.get(0))?
-                .collect::<Result<_, _>>()?;
+            let runs = column(&self.lock(), "SELECT run FROM stops", [])?;
+            stops.runs = runs.into_iter().collect();
         }
         Ok(stops.runs.contains(run))
     }
