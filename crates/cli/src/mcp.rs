@@ -84,7 +84,7 @@ fn serve(args: ServeArgs) -> Result<Exit> {
         served
     });
     runtime.shutdown_background();
-    if let Some(Err(error)) = setup.journal.as_ref().map(|journal| journal.catch_up()) {
+    if let Some(Err(error)) = setup.journal.as_ref().map(|journal| journal.flush()) {
         return Err(crate::runs::problem(&error).into());
     }
     setup.tidy_journal();

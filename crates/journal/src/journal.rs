@@ -10,13 +10,13 @@ use selvedge_protocol::{
     ScriptToolCallOutput, Settled, new_id,
 };
 
-use crate::behind::Behind;
 use crate::connection::{execute, first};
 use crate::live::Owner;
 use crate::payloads::Payloads;
 use crate::stops::Stops;
 use crate::sum::SUM;
 use crate::time::{next_ns, now_ms};
+use crate::write_behind::WriteBehind;
 use crate::{JournalError, connection, schema};
 
 /// One journal, open for reading and writing. Several processes may have it open.
@@ -30,7 +30,7 @@ pub struct Journal {
     /// Questions of runs that were taken over, to be closed when something is written of the run again.
     pub(crate) asked_before: Mutex<HashMap<String, Vec<String>>>,
     pub(crate) durability: Durability,
-    pub(crate) behind: Arc<Behind>,
+    pub(crate) behind: Arc<WriteBehind>,
     pub(crate) stops: Mutex<Stops>,
 }
 
@@ -102,7 +102,7 @@ impl Journal {
     pub(crate) fn lock(&self) -> MutexGuard<'_, Connection> {
         let connection = self.connection();
         // Where it cannot be, it waits on.
-        let _ = self.write_what_waits(&connection);
+        let _ = self.flush_through(&connection);
         connection
     }
 
@@ -121,8 +121,8 @@ impl Journal {
 
 impl Drop for Journal {
     fn drop(&mut self) {
-        let _ = self.catch_up();
-        self.behind.end();
+        let _ = self.flush();
+        self.behind.close();
     }
 }
 
@@ -520,7 +520,7 @@ impl Ledger for Journal {
             recording,
             at_ms: now_ms(),
         };
-        if self.behind.take(run, end) {
+        if self.behind.push(run, end) {
             return Ok(());
         }
         Ok(self.write(|connection| self.insert_run(connection, run, Some(end)))?)

@@ -6,7 +6,6 @@
 // Standard streams belong to whoever runs this.
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 
-mod behind;
 mod blocks;
 mod cabinet;
 mod connection;
@@ -28,6 +27,7 @@ mod stops;
 mod sum;
 mod time;
 mod uses;
+mod write_behind;
 
 pub use error::JournalError;
 pub use forget::{Forgotten, Rewrite};

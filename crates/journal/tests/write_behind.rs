@@ -135,7 +135,7 @@ fn what_cannot_be_written_waits_and_the_next_run_is_told() {
         .execute_batch("ALTER TABLE runs RENAME TO elsewhere")
         .unwrap();
     compute(&journal, "scr_a");
-    assert!(matches!(journal.catch_up(), Err(JournalError::Sqlite(_))));
+    assert!(matches!(journal.flush(), Err(JournalError::Sqlite(_))));
     let output = ScriptToolCallOutput::new("scr_b".to_owned(), "call".to_owned());
     journal
         .begin_and_end(&start("scr_b", None), &output, None)
