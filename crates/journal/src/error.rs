@@ -75,13 +75,13 @@ pub enum JournalError {
         /// Which does.
         by: String,
     },
-    /// The run waits for nobody.
+    /// The run waits for no answer.
     #[error("`{0}` does not wait for an answer")]
     NotSuspended(String),
     /// A run that would have to be removed goes on, or waits for an answer.
     #[error("`{0}` is not over")]
     NotOver(String),
-    /// What was removed may still be in the file's log, because somebody reads.
+    /// Removed content may still be in the file's log, because another process reads the file.
     #[error(
         "it is removed, but another process still reads the file, whose log could not be emptied"
     )]

@@ -1,8 +1,8 @@
-//! Forgetting: turns of a conversation, or all of it, with everything that was done for them.
+//! Deleting turns of a session, or a whole session, with everything that was done in them.
 //!
-//! What goes with a turn: its items, the runs begun in it with their calls and questions, what scripts stored in it,
-//! documents kept by it, and the conversations of agents launched in it. A fork has copies of the turns before it: they
-//! are the same turns, and go as well.
+//! Deleted with a turn: its items, the runs that began in it with their calls and approvals, the
+//! values scripts stored in it, the documents it saved, and the sessions of agents it launched. A
+//! fork has copies of the turns before it; they are deleted as well.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ use crate::connection::{column, execute};
 use crate::retention::sweep;
 use crate::{Journal, JournalError, RunState, StoredItem};
 
-/// What was forgotten.
+/// What was deleted.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Forgotten {
     /// Whole sessions.
@@ -25,14 +25,14 @@ pub struct Forgotten {
     pub documents: usize,
 }
 
-/// What stands in the place of items of a session, when these turns of it are forgotten. It gets the items from the
-/// first of the turns on, and keeps the numbers of those it leaves.
+/// Returns the items that replace a session's items when these turns are deleted. It gets the items
+/// from the first of the turns on, and keeps the numbers of items that stay.
 pub type Rewrite<'a> = &'a dyn Fn(Vec<StoredItem>, &BTreeSet<u32>) -> Vec<StoredItem>;
 
 impl Journal {
-    /// Forgets a turn of a session, or all of it where none is named: a fork of it stays, without the turns it had from
-    /// it. Others may not work on it, and nothing of it may be under way. [`Journal::scrub`] takes the last traces out of
-    /// the file.
+    /// Deletes a turn of a session, or without a turn the whole session. A fork of the session
+    /// stays, without the turns it copied. Fails if another process works on the session or one of
+    /// its runs has not ended. [`Journal::scrub`] removes what remains in free pages of the file.
     pub fn forget(
         &self,
         session: &str,
@@ -42,7 +42,7 @@ impl Journal {
         self.write(|connection| self.forgotten(connection, session, turn, rewrite))
     }
 
-    /// What [`Journal::forget`] would forget, or why it would not. Nothing changes.
+    /// Returns what [`Journal::forget`] would return, and changes nothing.
     pub fn would_forget(
         &self,
         session: &str,
@@ -83,8 +83,8 @@ impl Journal {
         Ok(work.done)
     }
 
-    /// Writes the file anew without what is not there any more, and empties its log: what was removed is gone from every
-    /// page. Waits for whoever reads, and fails where they do not end.
+    /// Rewrites the file without free pages and truncates its log, so that deleted content is gone
+    /// from the disk. Waits for readers, and fails if they do not finish.
     pub fn scrub(&self) -> Result<(), JournalError> {
         let connection = self.lock();
         connection.execute_batch("VACUUM")?;
@@ -98,7 +98,7 @@ impl Journal {
     }
 }
 
-/// Forgetting, in one transaction.
+/// The work of [`Journal::forget`] in one transaction.
 struct Forgetting<'a> {
     journal: &'a Journal,
     connection: &'a Connection,
@@ -106,11 +106,11 @@ struct Forgetting<'a> {
     done: Forgotten,
 }
 
-/// From when to when something happened, in milliseconds since 1970, the end not counted.
+/// Start and end (exclusive) in milliseconds since 1970.
 type Span = (i64, i64);
 
 impl Forgetting<'_> {
-    /// Some turns of a session that stays.
+    /// Deletes some turns of a session that stays.
     fn turns(&mut self, session: &str, turns: &BTreeSet<u32>) -> Result<(), JournalError> {
         let Some(first) = turns.first() else {
             return Ok(());
@@ -153,7 +153,7 @@ impl Forgetting<'_> {
         Ok(())
     }
 
-    /// A session with all there is of it.
+    /// Deletes a whole session.
     fn whole(&mut self, session: &str) -> Result<(), JournalError> {
         self.journal.must_be_free(self.connection, session)?;
         let items = self.journal.items_from(self.connection, session, 0)?;
@@ -172,7 +172,8 @@ impl Forgetting<'_> {
         Ok(())
     }
 
-    /// What happened in a session at some times, besides its items: these are told in `texts`.
+    /// Deletes what happened in a session during some spans, except its items. `texts` are the texts
+    /// of these items, in which keys of documents are looked for.
     fn happened(
         &mut self,
         session: &str,
@@ -185,7 +186,7 @@ impl Forgetting<'_> {
             let names = |sql: &str| -> Result<Vec<String>, JournalError> {
                 column(self.connection, sql, within)
             };
-            // Whatever went on from a run of the turn says the same.
+            // Runs that resume a run of the turn repeat its content.
             runs.extend(names(
                 "WITH RECURSIVE of_turn(id) AS (
                     SELECT id FROM runs WHERE session = ?1 AND started_ms >= ?2 AND started_ms < ?3
@@ -202,14 +203,14 @@ impl Forgetting<'_> {
         for run in runs.iter().collect::<BTreeSet<_>>() {
             texts.extend(self.run(run)?);
         }
-        // What was kept before the session began is of others.
+        // Documents from before the session belong to others.
         let sql = "SELECT started_ms FROM sessions WHERE id = ?1";
         let started: i64 = self
             .connection
             .query_row(sql, params![session], |row| row.get(0))?;
         self.documents(begun.max(started), &texts)?;
         for session in launched {
-            // One that another of these launched is gone with it.
+            // A session launched by another one of these is already deleted.
             if exists(self.connection, &session).is_ok() {
                 self.whole(&session)?;
             }
@@ -217,7 +218,7 @@ impl Forgetting<'_> {
         Ok(())
     }
 
-    /// Removes a run that is over. Tells what it and its calls said.
+    /// Deletes a run that has ended. Returns the texts of the run and of its calls.
     fn run(&mut self, id: &str) -> Result<Vec<String>, JournalError> {
         let run = self.journal.run_in(self.connection, id)?;
         if matches!(run.summary.state, RunState::Running | RunState::Suspended) {
@@ -248,7 +249,7 @@ impl Forgetting<'_> {
         Ok(texts)
     }
 
-    /// Removes documents kept since then that these texts name.
+    /// Deletes documents that were saved since then and whose keys occur in these texts.
     fn documents(&mut self, since_ms: i64, texts: &[String]) -> Result<(), JournalError> {
         let sql = "SELECT key FROM cabinet WHERE saved_ms >= ?1";
         let keys: Vec<String> = column(self.connection, sql, params![since_ms])?;
@@ -274,7 +275,7 @@ fn exists(connection: &Connection, session: &str) -> Result<(), JournalError> {
     }
 }
 
-/// The session, what it was forked from, and every fork of those.
+/// The session, the sessions it was forked from, and all their forks.
 fn family(connection: &Connection, session: &str) -> Result<Vec<String>, JournalError> {
     column(
         connection,
@@ -288,7 +289,8 @@ fn family(connection: &Connection, session: &str) -> Result<Vec<String>, Journal
     )
 }
 
-/// The turns that two sessions have alike, or that one of them: an item of a fork keeps its place and its time.
+/// The turns that two sessions share, or only `turn` if they share it. An item that a fork copied has
+/// the same number and time.
 fn shared(
     connection: &Connection,
     session: &str,
@@ -305,7 +307,7 @@ fn shared(
     Ok(turns.into_iter().collect())
 }
 
-/// When a turn was, up to the next.
+/// The span from a turn to the next one.
 fn span(connection: &Connection, session: &str, turn: u32) -> Result<Option<Span>, JournalError> {
     let mut read = connection.prepare_cached(
         "SELECT min(at_ms), (SELECT min(at_ms) FROM items WHERE session = ?1 AND turn > ?2)

@@ -27,29 +27,30 @@ pub struct Journal {
     pub(crate) owner: Owner,
     pub(crate) key: [u8; 32],
     pub(crate) payloads: Payloads,
-    /// Questions of runs that were taken over, to be closed when something is written of the run again.
+    /// Open approvals of runs that this process took over. They are closed with the next write for
+    /// the run.
     pub(crate) asked_before: Mutex<HashMap<String, Vec<String>>>,
     pub(crate) durability: Durability,
     pub(crate) behind: Arc<WriteBehind>,
     pub(crate) stops: Mutex<Stops>,
 }
 
-/// How a journal is kept.
+/// How a journal is written.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Keeping {
-    /// What a write has survived when it is done.
+    /// What a finished write survives.
     pub durability: Durability,
-    /// Seals payloads; names of tools, times and states stay plain.
+    /// Encrypts payloads. Names of tools, times and states stay in plain text.
     pub key: Option<[u8; 32]>,
 }
 
 impl Journal {
-    /// Opens the journal of a folder, making it where there is none.
+    /// Opens the journal of a folder, and creates it if there is none.
     pub fn open(folder: &Path) -> Result<Self, JournalError> {
         Self::open_with(folder, &Keeping::default())
     }
 
-    /// The same, kept in another way.
+    /// The same with settings.
     pub fn open_with(folder: &Path, keeping: &Keeping) -> Result<Self, JournalError> {
         let file = |error| JournalError::File {
             path: folder.to_owned(),
@@ -85,8 +86,8 @@ impl Journal {
         }
     }
 
-    /// A file to be kept open by whatever this process starts: as long as anybody has it open, this process's runs
-    /// count as going on.
+    /// A file that a child process keeps open: while any process has it open, this process's runs
+    /// count as alive.
     #[cfg(unix)]
     pub fn hold(&self) -> std::io::Result<std::os::fd::OwnedFd> {
         self.owner.hold()
@@ -98,10 +99,10 @@ impl Journal {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The connection, once everything is written that waits to be.
+    /// The connection, after rows that wait in write-behind were written.
     pub(crate) fn lock(&self) -> MutexGuard<'_, Connection> {
         let connection = self.connection();
-        // Where it cannot be, it waits on.
+        // If this fails, the rows wait on.
         let _ = self.flush_through(&connection);
         connection
     }
@@ -131,10 +132,10 @@ pub(crate) fn in_one_piece<T>(
     connection: &Connection,
     work: impl FnOnce(&Connection) -> Result<T, JournalError>,
 ) -> Result<T, JournalError> {
-    // Prepared once: words that are parsed anew for each call cost as much as writing it.
-    let say = |words| execute(connection, words, []);
+    // Prepared statements: parsing these takes as long as a small write.
+    let say = |sql| execute(connection, sql, []);
     if !connection.is_autocommit() {
-        // Whoever wrote last broke on the way.
+        // The last write panicked.
         say("ROLLBACK")?;
     }
     say("BEGIN IMMEDIATE")?;
@@ -145,30 +146,31 @@ pub(crate) fn in_one_piece<T>(
     done
 }
 
-/// How a run ended.
+/// The end of a run.
 #[derive(Clone, Copy)]
 pub(crate) struct RunEnd<'a> {
     pub(crate) output: &'a ScriptToolCallOutput,
-    /// What it was told from outside.
+    /// The host's inputs to the script, for replay.
     pub(crate) recording: Option<&'a [u8]>,
     pub(crate) at_ms: i64,
 }
 
 impl Journal {
-    /// Takes a suspended run over, to go on with it. Of several that try at once one does.
+    /// Claims a suspended run for this process, to resume it. If several processes try at once, one
+    /// succeeds.
     pub fn take_over(&self, run: &str) -> Result<(), JournalError> {
         self.write(|connection| {
             let sql = "SELECT claimed_by FROM suspensions WHERE run = ?1";
             let claimed: Option<Option<String>> = first(connection, sql, params![run])?;
             match claimed {
                 None => return Err(JournalError::NotSuspended(run.to_owned())),
-                // One that died before it did anything with it leaves it to others.
+                // A claim of a dead process is void.
                 Some(Some(other)) if other != self.owner.id && self.is_alive(&other) => {
                     return Err(JournalError::TakenOver);
                 }
                 Some(_) => {}
             }
-            // Whoever wanted it stopped wanted it before.
+            // A request to stop the run was meant for the process that suspended it.
             execute(connection, "DELETE FROM stops WHERE run = ?1", params![run])?;
             for sql in [
                 "UPDATE suspensions SET claimed_by = ?2 WHERE run = ?1",
@@ -180,7 +182,7 @@ impl Journal {
         })
     }
 
-    /// Ends a run of ours that was suspended.
+    /// Ends a suspended run of this process.
     pub fn give_up(&self, run: &str) -> Result<(), JournalError> {
         self.write(|connection| {
             self.goes_on(connection, run)?;
@@ -194,7 +196,8 @@ impl Journal {
         })
     }
 
-    /// Only its owner writes of a run. What is no run (the calls of a turn) is nobody else's.
+    /// Fails if the run belongs to another process. An id without a row (structured calls of a turn)
+    /// belongs to this one.
     fn must_be_ours(&self, connection: &Connection, run: &str) -> Result<(), JournalError> {
         let sql = "SELECT owner FROM runs WHERE id = ?1";
         let owner: Option<String> = first(connection, sql, params![run])?;
@@ -204,7 +207,7 @@ impl Journal {
         }
     }
 
-    /// A run that begins; or one that made no call and is over, in one row at once.
+    /// Inserts a run that begins, or one that made no call and has ended.
     pub(crate) fn insert_run(
         &self,
         connection: &Connection,
@@ -212,7 +215,7 @@ impl Journal {
         ended: Option<RunEnd<'_>>,
     ) -> Result<(), JournalError> {
         if let Some(earlier) = run.resumes {
-            // Whoever else goes on from there does what is left to do.
+            // Only one run may resume another: a second would repeat its remaining work.
             let sql = "SELECT id FROM runs WHERE resumes = ?1 LIMIT 1";
             if let Some(by) = first(connection, sql, params![earlier])? {
                 return Err(JournalError::AlreadyResumed {
@@ -282,7 +285,7 @@ impl Journal {
         recording: Option<&[u8]>,
     ) -> Result<(), JournalError> {
         let (stored, recording) = self.put_ended(connection, output, recording)?;
-        // What never got as far as an intent still belongs to the run.
+        // Calls that were never recorded as intended are part of the run, too.
         for record in output
             .calls
             .iter()
@@ -320,7 +323,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Something is written of a run: where it was suspended, it is not there any more.
+    /// Precedes every write for a run: checks the owner and deletes the suspension, which is outdated
+    /// by the write.
     fn goes_on(&self, connection: &Connection, run: &str) -> Result<(), JournalError> {
         self.must_be_ours(connection, run)?;
         self.close_asked_before(connection, run)?;
@@ -332,7 +336,7 @@ impl Journal {
         Ok(())
     }
 
-    /// The script goes on: what was asked before it was taken over is asked anew, or over.
+    /// Closes approvals that were open when the run was taken over: the script asks them anew.
     fn close_asked_before(&self, connection: &Connection, run: &str) -> Result<(), JournalError> {
         let questions = self
             .asked_before
@@ -470,7 +474,7 @@ impl Ledger for Journal {
     fn suspend(&self, run: &str, state: &[u8]) -> Result<(), LedgerError> {
         Ok(self.write(|connection| {
             self.must_be_ours(connection, run)?;
-            // In its own row: the one before is of no use to anybody.
+            // Not in `blobs`: the next state replaces this one.
             let state = self.payloads.put_here(state)?;
             execute(
                 connection,
@@ -494,7 +498,7 @@ impl Ledger for Journal {
     }
 
     fn is_to_stop(&self, run: &str) -> bool {
-        // Where it cannot be seen, nobody has asked.
+        // If the request cannot be read, the run goes on.
         self.is_asked_to_stop(run).unwrap_or(false)
     }
 
@@ -534,9 +538,10 @@ fn status_word(status: RunStatus) -> String {
         .unwrap_or_default()
 }
 
-/// The key arguments are digested with: without it, a digest in a report could be guessed from what it digests.
+/// The key for digests of arguments. Without a key, a digest in a report would confirm a guess of
+/// the arguments.
 fn key(connection: &mut Connection) -> Result<[u8; 32], JournalError> {
-    // Whoever only looks waits for nobody who writes.
+    // An existing key is only read: this does not wait for a writer.
     if let Some(stored) = stored_key(connection)? {
         return Ok(stored);
     }

@@ -1,9 +1,11 @@
-//! The journal: what happened, written before and after it happens, in one SQLite file.
+//! The journal: runs, calls, approvals and sessions, recorded before and after they happen, in one
+//! SQLite file.
 //!
-//! A run is begun before its script starts, a call is intended before its tool is entered, and settled after. So
-//! after the death of a process at any moment each call is known to be done, not started, or of unknown outcome.
-//! Payloads are exact, because going on and replaying need them; every view of them is redacted ([`Redactor`]).
-// Standard streams belong to whoever runs this.
+//! A run is recorded before its script starts, a call before its tool is called and again after it
+//! returned. If the process dies, each call is therefore known to be done, not started, or of
+//! unknown outcome. Payloads are exact, because resume and replay need them; every view of them is
+//! redacted ([`Redactor`]).
+// Standard streams belong to the program that uses this crate.
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 
 mod blocks;

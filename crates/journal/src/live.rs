@@ -1,6 +1,6 @@
-//! Who is alive. A process holds a lock on a file of its own for as long as it lives; the system lets it go when
-//! the process ends, however that happens. The commands it started hold on to it too ([`crate::Journal::hold`]): a
-//! run is over when nothing of it can do anything any more.
+//! Liveness of processes. Each process locks a file of its own in the folder `live`; the system
+//! releases the lock when the process ends, also when it is killed. The commands that it started hold
+//! the same lock ([`crate::Journal::hold`]), so a run counts as alive until its last command ended.
 
 use std::fs::{File, TryLockError};
 use std::io;
@@ -10,23 +10,22 @@ use std::path::{Path, PathBuf};
 #[derive(Debug)]
 pub(crate) struct Owner {
     pub(crate) id: String,
-    /// `None` for one who only looks: nothing is ever theirs.
-    shown: Option<Shown>,
+    /// `None` if the journal is only read.
+    lock_file: Option<LockFile>,
 }
 
-/// What shows that an owner lives.
 #[derive(Debug)]
-struct Shown {
+struct LockFile {
     path: PathBuf,
     lock: File,
 }
 
 impl Owner {
-    /// A new owner, alive from now on.
+    /// Creates and locks the file of a new owner.
     pub(crate) fn new(folder: &Path, id: String) -> io::Result<Self> {
         std::fs::create_dir_all(folder)?;
         let path = folder.join(&id);
-        // Whoever tidies may have taken the file away before it was locked.
+        // Another process that removes files of dead owners may remove this one before it is locked.
         for _ in 0..100 {
             let lock = File::create(&path)?;
             lock.lock()?;
@@ -35,38 +34,38 @@ impl Owner {
             {
                 return Ok(Self {
                     id,
-                    shown: Some(Shown { path, lock }),
+                    lock_file: Some(LockFile { path, lock }),
                 });
             }
         }
         Err(io::Error::other(
-            "the file that shows that this process lives is taken away again and again",
+            "the lock file of this process is removed again and again",
         ))
     }
 
-    /// One who writes nothing.
-    pub(crate) fn nobody() -> Self {
+    /// The owner of nothing, for a journal that is only read.
+    pub(crate) fn none() -> Self {
         Self {
             id: String::new(),
-            shown: None,
+            lock_file: None,
         }
     }
 
-    /// What shows that it lives, to be held by others as well.
+    /// A handle to the locked file for a child process.
     #[cfg(unix)]
     pub(crate) fn hold(&self) -> io::Result<std::os::fd::OwnedFd> {
-        let shown = self
-            .shown
+        let file = self
+            .lock_file
             .as_ref()
-            .ok_or_else(|| io::Error::other("the journal is only read"))?;
-        Ok(shown.lock.try_clone()?.into())
+            .ok_or_else(|| io::Error::other("the journal is read-only"))?;
+        Ok(file.lock.try_clone()?.into())
     }
 
-    /// Whether the owner of this id, or something it started, lives.
+    /// Whether the process with this id, or a command that it started, is alive.
     pub(crate) fn is_alive(folder: &Path, id: &str) -> bool {
         match File::open(folder.join(id)) {
             Ok(file) => matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)),
-            // Where it cannot be found out, nothing is taken from anybody.
+            // If this cannot be found out, the owner counts as alive and keeps its runs.
             Err(error) => error.kind() != io::ErrorKind::NotFound,
         }
     }
@@ -74,9 +73,9 @@ impl Owner {
 
 impl Drop for Owner {
     fn drop(&mut self) {
-        if let Some(shown) = &self.shown {
-            // One that is left is known to be dead by its lock.
-            let _ = std::fs::remove_file(&shown.path);
+        if let Some(file) = &self.lock_file {
+            // A file that stays is not locked, which shows that its owner is dead.
+            let _ = std::fs::remove_file(&file.path);
         }
     }
 }

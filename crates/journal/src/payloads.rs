@@ -1,4 +1,5 @@
-//! Payloads: small ones where they belong, large ones once by their content; sealed where there is a key.
+//! Payloads: small ones are stored in their row, large ones once in the table `blobs`, by their hash.
+//! With a key they are encrypted.
 
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, params};
@@ -10,19 +11,19 @@ use crate::JournalError;
 use crate::connection::{execute, first};
 use crate::crypto::{Cipher, KeyedHash, NONCE};
 
-/// Payloads up to this many bytes stand in their row.
+/// Payloads up to this many bytes are stored in their row.
 const INLINE: usize = 2048;
-/// The same for what many rows have alike: a row that holds it would not fit its page.
+/// The same for a payload that many rows share: stored in each row, rows would not fit on a page.
 const SHARED_INLINE: usize = 64;
-/// The first byte of a payload's column: what follows is the payload, or its hash, plain or sealed.
+/// The first byte of a payload's column: the payload or its hash follows, plain or encrypted.
 const HERE: u8 = 0;
 const ELSEWHERE: u8 = 1;
 const SEALED_HERE: u8 = 2;
 const SEALED_ELSEWHERE: u8 = 3;
-/// Large, and in its row all the same: packed, plain or sealed.
+/// The compressed payload follows, plain or encrypted.
 const PACKED_HERE: u8 = 4;
 const SEALED_PACKED_HERE: u8 = 5;
-/// The fastest level is three times smaller than nothing for JSON.
+/// The fastest level of zstd, which makes JSON about three times smaller.
 const LEVEL: i32 = 1;
 
 /// Writes and reads payloads.
@@ -37,7 +38,7 @@ struct Key {
 }
 
 impl Payloads {
-    /// Sealed with a key, or plain.
+    /// Encrypts with a key, or not at all.
     pub(crate) fn new(key: Option<[u8; 32]>) -> Self {
         let key = key.map(|key| Key {
             cipher: Cipher::new(&key, "payloads: cipher"),
@@ -46,7 +47,7 @@ impl Payloads {
         Self { key }
     }
 
-    /// What to put in a payload's column. A large payload is stored beside it, once.
+    /// Returns the value of a payload's column. A large payload is stored in `blobs`, once.
     pub(crate) fn put(
         &self,
         connection: &Connection,
@@ -55,7 +56,7 @@ impl Payloads {
         self.put_above(INLINE, connection, bytes)
     }
 
-    /// The same for one that many rows have alike.
+    /// The same for a payload that many rows share.
     pub(crate) fn put_shared(
         &self,
         connection: &Connection,
@@ -102,7 +103,7 @@ impl Payloads {
         Ok([&[kind], &hash[..]].concat())
     }
 
-    /// What to put in the column of a large payload that is soon replaced.
+    /// Returns the value of the column of a large payload that is soon replaced.
     pub(crate) fn put_here(&self, bytes: &[u8]) -> Result<Vec<u8>, JournalError> {
         let packed = pack(bytes)?;
         Ok(match &self.key {
@@ -199,7 +200,7 @@ impl Payloads {
     }
 }
 
-/// With a checksum, so that what is damaged is noticed.
+/// Compresses, with a checksum that detects damage.
 fn pack(bytes: &[u8]) -> Result<Vec<u8>, JournalError> {
     let packed = || -> std::io::Result<Vec<u8>> {
         let mut encoder = zstd::stream::Encoder::new(Vec::new(), LEVEL)?;

@@ -47,7 +47,7 @@ pub struct Run {
     pub output: Option<ScriptToolCallOutput>,
     /// Its calls, in the order they were made.
     pub calls: Vec<Call>,
-    /// What whoever assembled its tools needs to assemble them again.
+    /// The configuration its tools were created from, for a resume or replay.
     pub setting: String,
     /// What it was told from outside, once it has ended.
     pub recording: Option<Vec<u8>>,
@@ -113,7 +113,7 @@ pub enum RunState {
 pub enum CallState {
     /// It runs.
     Running,
-    /// It is over, or nobody will ever know.
+    /// It ended, or its outcome is unknown for good.
     Ended(CallStatus),
 }
 
@@ -243,8 +243,9 @@ impl Journal {
         first(&connection, sql, params![run])
     }
 
-    /// A suspended script, for whoever has claimed it. Its questions are put anew when it goes on: those of before are
-    /// over then, and not earlier, so that whoever dies on the way leaves them as they were.
+    /// The state of a suspended script that this process has claimed. The script asks its approvals
+    /// anew when it resumes; the earlier ones are closed with the next write for the run, so that
+    /// they stay open if this process dies before.
     pub fn take_suspension(&self, run: &str) -> Result<Option<Vec<u8>>, JournalError> {
         let connection = self.lock();
         let open = "SELECT id FROM approvals WHERE run = ?1 AND answered_ms IS NULL";

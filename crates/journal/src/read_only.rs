@@ -20,7 +20,7 @@ impl Journal {
                 match connect_to_current(folder) {
                     Ok(connection) => {
                         let key = stored_key(&connection)?.ok_or(error)?;
-                        Ok(Self::new(connection, folder, Owner::nobody(), key, keeping))
+                        Ok(Self::new(connection, folder, Owner::none(), key, keeping))
                     }
                     Err(
                         told @ (JournalError::ReadOnly { .. } | JournalError::NewerSchema { .. }),

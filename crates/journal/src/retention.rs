@@ -17,7 +17,7 @@ pub struct Removed {
     pub documents: usize,
 }
 
-/// Runs removed in one write, so that nobody who writes beside it waits for long.
+/// How many runs one transaction removes, so that other writers do not wait for long.
 const AT_A_TIME: i64 = 200;
 /// How often it is weighed again whether enough was removed.
 const WEIGHINGS: usize = 6;
@@ -66,7 +66,7 @@ impl Journal {
             }
         }
         if removed.runs + swept > 0 {
-            // Gives the room back. It waits for nobody: where others write, the next time will do.
+            // Returns free pages to the file system. If other processes write, the next time will do.
             let connection = self.lock();
             let _ = connection.execute_batch(
                 "PRAGMA wal_checkpoint(TRUNCATE); VACUUM; PRAGMA wal_checkpoint(TRUNCATE);",

@@ -1,10 +1,10 @@
-//! Sealing for other crates' tables: SQL functions of a connection, so that every statement says what it seals.
+//! Encryption of columns in other crates' tables, as SQL functions of a connection.
 //!
-//! `sealed(x)` is what to store of a text or bytes, `opened(x)` what it was, and `marked(x)` a name for it that tells
-//! nothing and can be looked up. Without a key each of them is `x` itself.
+//! `sealed(x)` encrypts a text or bytes, `opened(x)` decrypts them, and `marked(x)` is a keyed hash
+//! by which a value can be looked up. Without a key each of them is `x` itself.
 //!
-//! The same value is sealed alike each time, so that it can be compared where it is stored: its nonce is a keyed
-//! digest of it. Whoever has only the file sees which values are equal, and about how long they are.
+//! Encryption is deterministic, so that stored values can be compared: the nonce is a keyed hash of
+//! the value. A reader of the file without the key sees which values are equal and how long they are.
 
 use std::sync::Arc;
 
@@ -15,13 +15,13 @@ use rusqlite::{Connection, Error};
 use crate::JournalError;
 use crate::crypto::{Cipher, KeyedHash};
 
-/// The first byte of what was sealed: bytes, or text.
+/// The first byte of a sealed value: the value was bytes, or text.
 const BYTES: u8 = 2;
 const TEXT: u8 = 3;
-/// Bytes of a name: none is ever guessed, and no two are alike.
+/// Bytes of a mark: enough that two values never have the same one.
 const MARK: usize = 16;
 
-/// Seals with a key, or not at all.
+/// Encrypts with a key, or not at all.
 #[derive(Clone)]
 pub struct Seal(Option<Arc<Keys>>);
 
@@ -32,12 +32,12 @@ struct Keys {
 }
 
 impl Seal {
-    /// Everything stays as it is.
+    /// Stores everything in plain text.
     pub const fn none() -> Self {
         Self(None)
     }
 
-    /// With this key, from which those in use are derived.
+    /// Encrypts with keys that are derived from this one.
     pub fn new(key: &[u8; 32]) -> Self {
         Self(Some(Arc::new(Keys {
             cipher: Cipher::new(key, "sealed values: cipher"),
@@ -46,12 +46,12 @@ impl Seal {
         })))
     }
 
-    /// What shows that a file was sealed with this key; `None` where there is none.
+    /// A value that identifies the key; `None` without a key.
     pub fn proof(&self) -> Option<Vec<u8>> {
         self.0.as_ref().map(|keys| keys.mark(b"this key").to_vec())
     }
 
-    /// Gives a connection the functions.
+    /// Adds the functions to a connection.
     pub(crate) fn attach(&self, connection: &Connection) -> rusqlite::Result<()> {
         let flags = FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_DETERMINISTIC;
         let keys = self.0.clone();
@@ -78,9 +78,9 @@ impl Seal {
     }
 }
 
-/// What a function comes to.
+/// The result of a function.
 enum Outcome {
-    /// What it was given, uncopied.
+    /// The argument, not copied.
     Itself,
     Other(Value),
 }
@@ -110,7 +110,6 @@ fn opened(keys: Option<&Keys>, context: &Context<'_>) -> rusqlite::Result<Outcom
 
 impl Keys {
     fn seal(&self, kind: u8, bytes: &[u8]) -> rusqlite::Result<Outcome> {
-        // The same value is encrypted alike each time, so that stored values can be compared.
         let nonce = leading(self.nonces.hash(&[&[kind], bytes]));
         let sealed = self
             .cipher

@@ -192,8 +192,9 @@ impl Journal {
         Ok(fork)
     }
 
-    /// Adds items to a turn of a session behind the item of number `after`, all or none, and returns the number of the
-    /// last. Where it is not the last one any more, somebody else has gone on with the session.
+    /// Appends items to a turn of a session after the item with number `after`, all or none, and
+    /// returns the number of the last one. Fails with [`JournalError::SessionInUse`] if `after` is not
+    /// the last item, because another process appended items.
     pub fn append_items(
         &self,
         session: &str,
@@ -270,7 +271,7 @@ impl Journal {
         Ok(items)
     }
 
-    /// A session as JSON, one line each: what it is, then its items. Exact: whoever shows it takes out secrets first.
+    /// Exports a session as JSON lines: a header, then its items. Nothing is redacted.
     pub fn export_session(&self, id: &str) -> Result<Vec<Value>, JournalError> {
         let session = self.session(id)?;
         let head = Head {

@@ -1,4 +1,4 @@
-//! What scripts of a session keep for each other.
+//! Values that scripts of a session store for each other.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ pub struct SessionShelf {
 }
 
 impl Journal {
-    /// Where the scripts of this session keep values for each other.
+    /// The values of a session.
     pub fn shelf(self: &Arc<Self>, session: &str) -> SessionShelf {
         SessionShelf {
             journal: self.clone(),

@@ -1,4 +1,4 @@
-//! Runs that somebody in another process wants stopped. Whoever wants it leaves a line, the process that runs it looks.
+//! Requests to stop a run of another process: a row in the table `stops`, which that process polls.
 
 use std::collections::HashSet;
 use std::sync::PoisonError;
@@ -10,10 +10,10 @@ use crate::connection::{column, execute};
 use crate::time::now_ms;
 use crate::{Journal, JournalError};
 
-/// How often a process looks, however many runs it has.
-const LOOK: Duration = Duration::from_millis(500);
+/// How often a process polls the table, for all its runs together.
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
-/// The runs that are to stop, as they were seen last.
+/// The runs that are to stop, as of the last poll.
 #[derive(Debug, Default)]
 pub(crate) struct Stops {
     seen: Option<Instant>,
@@ -21,7 +21,7 @@ pub(crate) struct Stops {
 }
 
 impl Journal {
-    /// Asks the process that runs it to stop a run. That it has, its state will tell.
+    /// Asks the process that owns a run to stop it. The state of the run shows when it has.
     pub fn ask_to_stop(&self, run: &str) -> Result<(), JournalError> {
         self.write(|connection| {
             let ask = "INSERT OR REPLACE INTO stops (run, asked_ms) VALUES (?1, ?2)";
@@ -30,7 +30,7 @@ impl Journal {
         })
     }
 
-    /// Takes that back: it has stopped, or need not any more.
+    /// Withdraws the request: the run has stopped, or need not any more.
     pub fn need_not_stop(&self, run: &str) -> Result<(), JournalError> {
         self.write(|connection| {
             execute(connection, "DELETE FROM stops WHERE run = ?1", params![run])?;
@@ -38,10 +38,13 @@ impl Journal {
         })
     }
 
-    /// Whether somebody wants this run stopped, as far as was seen lately.
+    /// Whether another process wants this run stopped, as of the last poll.
     pub(crate) fn is_asked_to_stop(&self, run: &str) -> Result<bool, JournalError> {
         let mut stops = self.stops.lock().unwrap_or_else(PoisonError::into_inner);
-        if stops.seen.is_none_or(|seen| seen.elapsed() >= LOOK) {
+        if stops
+            .seen
+            .is_none_or(|seen| seen.elapsed() >= POLL_INTERVAL)
+        {
             stops.seen = Some(Instant::now());
             let runs = column(&self.lock(), "SELECT run FROM stops", [])?;
             stops.runs = runs.into_iter().collect();
@@ -49,7 +52,7 @@ impl Journal {
         Ok(stops.runs.contains(run))
     }
 
-    /// What was asked of runs that are over.
+    /// Removes requests for runs that have ended.
     pub(crate) fn forget_stops(&self) -> Result<(), JournalError> {
         self.write(|connection| {
             let open = "SELECT id FROM runs WHERE ended_ms IS NULL";

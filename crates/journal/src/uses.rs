@@ -1,4 +1,4 @@
-//! How often tools were called.
+//! Counting calls per tool.
 
 use std::collections::HashMap;
 
