@@ -84,8 +84,9 @@ pub(crate) fn execute(
     connection: &Connection,
     sql: &str,
     params: impl Params,
-) -> Result<usize, JournalError> {
-    Ok(connection.prepare_cached(sql)?.execute(params)?)
+) -> Result<(), JournalError> {
+    connection.prepare_cached(sql)?.execute(params)?;
+    Ok(())
 }
 
 /// Reads the first column of all rows.

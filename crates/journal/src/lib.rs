@@ -15,6 +15,7 @@ mod crypto;
 mod error;
 mod forget;
 mod journal;
+mod ledger;
 mod live;
 mod payloads;
 mod read;

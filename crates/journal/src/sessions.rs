@@ -69,8 +69,7 @@ impl Journal {
         self.write(|connection| {
             insert(connection, &id, directory, now_ms(), None)?;
             let sql = "UPDATE sessions SET owner = ?2, parent = ?3 WHERE id = ?1";
-            execute(connection, sql, params![id, self.owner.id, parent])?;
-            Ok(())
+            execute(connection, sql, params![id, self.owner.id, parent])
         })?;
         Ok(id)
     }
@@ -100,8 +99,7 @@ impl Journal {
         self.write(|connection| {
             self.must_be_free(connection, id)?;
             let sql = "UPDATE sessions SET owner = ?2 WHERE id = ?1";
-            execute(connection, sql, params![id, self.owner.id])?;
-            Ok(())
+            execute(connection, sql, params![id, self.owner.id])
         })
     }
 
@@ -109,8 +107,7 @@ impl Journal {
     pub fn release_session(&self, id: &str) -> Result<(), JournalError> {
         self.write(|connection| {
             let sql = "UPDATE sessions SET owner = NULL WHERE id = ?1 AND owner = ?2";
-            execute(connection, sql, params![id, self.owner.id])?;
-            Ok(())
+            execute(connection, sql, params![id, self.owner.id])
         })
     }
 
@@ -338,8 +335,7 @@ impl Journal {
             connection,
             "INSERT INTO items (session, number, turn, item, at_ms) VALUES (?1, ?2, ?3, ?4, ?5)",
             params![session, item.number, item.turn, payload, item.at_ms],
-        )?;
-        Ok(())
+        )
     }
 }
 

@@ -25,16 +25,14 @@ impl Journal {
     pub fn ask_to_stop(&self, run: &str) -> Result<(), JournalError> {
         self.write(|connection| {
             let ask = "INSERT OR REPLACE INTO stops (run, asked_ms) VALUES (?1, ?2)";
-            execute(connection, ask, params![run, now_ms()])?;
-            Ok(())
+            execute(connection, ask, params![run, now_ms()])
         })
     }
 
     /// Withdraws the request: the run has stopped, or need not any more.
     pub fn need_not_stop(&self, run: &str) -> Result<(), JournalError> {
         self.write(|connection| {
-            execute(connection, "DELETE FROM stops WHERE run = ?1", params![run])?;
-            Ok(())
+            execute(connection, "DELETE FROM stops WHERE run = ?1", params![run])
         })
     }
 

@@ -16,7 +16,8 @@ use selvedge_protocol::{RunStart, ScriptToolCallOutput};
 
 use crate::JournalError;
 use crate::Durability;
-use crate::journal::{Journal, RunEnd, in_one_piece};
+use crate::journal::{Journal, in_one_piece};
+use crate::ledger::RunEnd;
 
 /// How long a row waits for others that can be written with it.
 const FLUSH_INTERVAL: Duration = Duration::from_millis(5);
