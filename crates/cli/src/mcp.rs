@@ -35,7 +35,7 @@ pub(crate) fn mcp(command: McpCommand) -> Result<Exit> {
 fn serve(args: ServeArgs) -> Result<Exit> {
     let setup = Setup::new(&args.place)?.without_variable(&args.token_env)?;
     let setup = Arc::new(setup.with_journal(&args.place)?);
-    // A client waits for each answer: what changed nothing is written down behind it.
+    // A client waits for each answer, so runs that made no call are recorded after it.
     setup.journal.iter().for_each(Journal::write_behind);
     let live = LiveRuns::new(LiveLimits::default());
     let forms = Arc::new(ThroughTheClient(live.clone()));

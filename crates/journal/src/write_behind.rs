@@ -5,8 +5,10 @@
 //! killed before the row is written loses the row, and nothing that was done. Every read and write
 //! through this journal writes the waiting rows first.
 //!
-//! Measured gain: recording the run takes 2 µs instead of 160 µs (median of 3,000 runs, debug build
-//! with optimised SQLite, other processes keep the disk busy).
+//! Measured gain: recording such a run takes 2 µs instead of 160 µs, and `return 1+1` through
+//! `mcp serve` is answered in 0.9 ms instead of 1.1 ms (medians; debug build with optimised SQLite,
+//! on a busy machine). In an earlier measurement of a release build the answer took 0.35 ms, a quarter
+//! less than without write-behind.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
