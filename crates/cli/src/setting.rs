@@ -21,7 +21,6 @@ pub(crate) struct Setting {
     args: Vec<String>,
     session: String,
     /// The folder whose own files were followed, as they were.
-    #[serde(default)]
     project_files: Option<Project>,
 }
 

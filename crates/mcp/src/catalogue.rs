@@ -17,7 +17,6 @@ const MAX_SCHEMA: usize = 128 << 10;
 
 /// What a server has.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-#[serde(default)]
 pub(crate) struct Catalogue {
     /// What it calls itself, and its version.
     pub(crate) identity: Option<(String, String)>,
