@@ -15,12 +15,12 @@ use crate::{Journal, JournalError};
 
 /// The largest document.
 const MAX_DOCUMENT: usize = 64 << 20;
-/// Bytes of all documents; the oldest pages make room.
+/// Bytes of all documents. The oldest web pages are removed to make room.
 const MAX_BYTES: i64 = 512 << 20;
-/// Keys tried before giving up. The second is not needed in a lifetime.
-const TRIES: usize = 8;
+/// How many random keys are tried. A second one is practically never needed.
+const MAX_KEY_ATTEMPTS: usize = 8;
 
-/// What a document is known by: sealed like its content, where payloads are.
+/// The description of a document, a payload like its content.
 #[derive(Serialize, Deserialize)]
 struct About {
     title: String,
@@ -54,7 +54,7 @@ impl Cabinet for Journal {
                  VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
             )?;
             let origin = self.origin(document.kind, document.source);
-            for _ in 0..TRIES {
+            for _ in 0..MAX_KEY_ATTEMPTS {
                 let key = new_file_key();
                 let kind = document.kind.as_str();
                 if insert.execute(params![key, kind, origin, about, content, bytes, saved_ms])? == 1
@@ -112,7 +112,7 @@ impl Cabinet for Journal {
 }
 
 impl Journal {
-    /// Documents that were kept long enough go.
+    /// Removes expired documents.
     pub(crate) fn empty_cabinet(&self) -> Result<usize, JournalError> {
         self.write(|connection| {
             Ok(connection.execute(
@@ -122,7 +122,7 @@ impl Journal {
         })
     }
 
-    /// Names where documents came from without telling.
+    /// A keyed hash of the source, by which documents are found.
     fn origin(&self, kind: DocumentKind, source: &str) -> Vec<u8> {
         let hash = KeyedHash::new(&self.key, "origins of documents");
         hash.hash(&[kind.as_str().as_bytes(), &[0], source.as_bytes()])
@@ -184,12 +184,12 @@ impl Journal {
     }
 }
 
-/// When something that is so old now was kept.
+/// The time that was this long ago.
 fn oldest(age: Duration) -> i64 {
     now_ms() - age.as_millis() as i64
 }
 
-/// Pages can be fetched again: the oldest of them go where there is too much.
+/// Removes the oldest web pages, which can be fetched again, until there is room.
 fn make_room(connection: &Connection, bytes: i64) -> Result<(), JournalError> {
     let sum = |connection: &Connection| -> Result<i64, JournalError> {
         let mut read = connection.prepare_cached("SELECT ifnull(sum(bytes), 0) FROM cabinet")?;

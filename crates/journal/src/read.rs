@@ -1,4 +1,4 @@
-//! Reading the journal: runs, their calls, and what is known of them.
+//! Reading runs and their calls.
 
 use std::collections::HashMap;
 use std::sync::PoisonError;
@@ -49,9 +49,9 @@ pub struct Run {
     pub calls: Vec<Call>,
     /// The configuration its tools were created from, for a resume or replay.
     pub setting: String,
-    /// What it was told from outside, once it has ended.
+    /// The host's inputs to the script, once it has ended.
     pub recording: Option<Vec<u8>>,
-    /// The questions it waits for an answer to.
+    /// The approvals it waits for.
     pub questions: Vec<ApprovalRequest>,
 }
 
@@ -84,7 +84,7 @@ pub struct Call {
     pub started_ms: i64,
     /// From its start to its end.
     pub duration_ms: Option<f64>,
-    /// When it began, in nanoseconds since 1970; unique within a process.
+    /// When it began, in nanoseconds since 1970, strictly increasing within a process.
     pub began_ns: Option<i64>,
     /// The call of the resumed run whose result answered this one, or which this one repeats.
     pub origin: Option<String>,
@@ -102,7 +102,7 @@ pub enum RunState {
     Completed,
     /// It failed.
     Failed,
-    /// It waits for a person's answer; any process can go on with it.
+    /// It waits for an approval; any process can resume it.
     Suspended,
     /// Its process is gone and it had not ended.
     Died,
@@ -129,7 +129,7 @@ impl CallState {
     fn read(word: &str, alive: bool) -> Self {
         match serde_json::from_value(Value::from(word)) {
             Ok(status) => Self::Ended(status),
-            // Written before it was handed to its tool, and never settled.
+            // Recorded before its tool was called, and never settled.
             Err(_) if alive => Self::Running,
             Err(_) => Self::Ended(CallStatus::OutcomeUnknown),
         }
@@ -157,7 +157,7 @@ const SUMMARY: &str = "SELECT id, owner, status, started_ms, ended_ms, directory
     ifnull(calls, (SELECT count(*) FROM calls WHERE run = runs.id)),
     (SELECT ifnull(claimed_by, '') FROM suspensions WHERE run = runs.id), session FROM runs";
 
-/// The question a list asks: from when, how many, and, where that is asked for, of which tool.
+/// The query of a list: `?1` is the earliest start, `?2` the limit, `?3` the tool if the filter has one.
 fn listing(filter: &Filter) -> String {
     let of_tool = filter
         .tool
@@ -198,7 +198,7 @@ impl Journal {
         self.run_in(&connection, &id)
     }
 
-    /// The run of this very id.
+    /// The run with exactly this id.
     pub(crate) fn run_in(&self, connection: &Connection, id: &str) -> Result<Run, JournalError> {
         let mut read = connection.prepare_cached(&format!("{SUMMARY} WHERE id = ?1"))?;
         let mut rows = read.query(params![id])?;
@@ -236,7 +236,7 @@ impl Journal {
         })
     }
 
-    /// The newest run that resumed this one, if any.
+    /// The newest run that resumes this one, if there is one.
     pub fn resumed_by(&self, run: &str) -> Result<Option<String>, JournalError> {
         let connection = self.lock();
         let sql = "SELECT id FROM runs WHERE resumes = ?1 ORDER BY started_ms DESC, id LIMIT 1";

@@ -1,4 +1,4 @@
-//! How long things are kept.
+//! Retention: removing old runs, and the payloads, documents and lock files that are no longer used.
 
 use rusqlite::{Connection, params};
 use selvedge_protocol::Retention;
@@ -18,11 +18,11 @@ pub struct Removed {
 }
 
 /// How many runs one transaction removes, so that other writers do not wait for long.
-const AT_A_TIME: i64 = 200;
-/// How often it is weighed again whether enough was removed.
-const WEIGHINGS: usize = 6;
+const MAX_RUNS_PER_WRITE: i64 = 200;
+/// How often the size is measured again after runs were removed.
+const MAX_PASSES: usize = 6;
 
-/// Where runs refer to payloads: table and column.
+/// Columns in which runs refer to payloads.
 const OF_RUNS: [(&str, &str); 10] = [
     ("calls", "args"),
     ("calls", "value"),
@@ -35,7 +35,7 @@ const OF_RUNS: [(&str, &str); 10] = [
     ("suspensions", "state"),
     ("approvals", "request"),
 ];
-/// Where others do.
+/// Other columns that refer to payloads.
 const NOT_OF_RUNS: [(&str, &str); 4] = [
     ("items", "item"),
     ("stored", "value"),
@@ -44,14 +44,14 @@ const NOT_OF_RUNS: [(&str, &str); 4] = [
 ];
 
 impl Journal {
-    /// Removes what is too old or too much.
+    /// Removes what is older or larger than the limits.
     pub fn tidy(&self, retention: &Retention) -> Result<Removed, JournalError> {
         let oldest = now_ms() - i64::from(retention.days) * 24 * 3600 * 1000;
         let mut removed = Removed {
             documents: self.empty_cabinet()?,
             ..Removed::default()
         };
-        // Pages that made room for others have left something behind as well.
+        // Documents that were removed to make room left payloads, too.
         let swept = self.write(sweep)?;
         self.close_the_dead(oldest)?;
         self.forget_stops()?;
@@ -59,7 +59,7 @@ impl Journal {
         if removed.runs > 0 {
             self.write(sweep)?;
         }
-        for _ in 0..WEIGHINGS {
+        for _ in 0..MAX_PASSES {
             match self.remove_excess(retention.megabytes << 20)? {
                 0 => break,
                 runs => removed.runs += runs,
@@ -76,7 +76,7 @@ impl Journal {
         Ok(removed)
     }
 
-    /// A run whose process is long gone is over; one that waits for a person is not.
+    /// Ends old runs whose process is dead, except suspended ones.
     fn close_the_dead(&self, before_ms: i64) -> Result<(), JournalError> {
         self.write(|connection| {
             let mut read = connection.prepare(
@@ -96,22 +96,25 @@ impl Journal {
 
     fn remove(&self, which: &str, value: i64) -> Result<usize, JournalError> {
         let removed = self.write(|connection| {
-            // Runs that went on from one another are kept or forgotten together, with the tasks they started, which are
-            // runs of their own: what one did is not known without the others.
+            // Runs that resume each other are kept or removed together, with the tasks they started
+            // (which are runs, too): a resume needs the results of all of them.
             let starts_tasks = called("'spawn.exec'");
             let which = format!(
                 "ended_ms IS NOT NULL AND {which} AND id NOT IN (
                     WITH RECURSIVE kept(id) AS (
                         SELECT id FROM runs WHERE (ended_ms IS NULL OR NOT ({which}))
-                            AND (resumes IS NOT NULL OR EXISTS (SELECT 1 FROM runs AS later WHERE later.resumes = runs.id)
-                                OR {starts_tasks})
-                        UNION SELECT calls.id FROM calls JOIN kept ON calls.run = kept.id WHERE calls.tool = 'spawn.exec'
-                        UNION SELECT runs.resumes FROM runs JOIN kept ON runs.id = kept.id WHERE runs.resumes IS NOT NULL
+                            AND (resumes IS NOT NULL OR {starts_tasks}
+                                OR EXISTS (SELECT 1 FROM runs AS later WHERE later.resumes = runs.id))
+                        UNION SELECT calls.id FROM calls JOIN kept ON calls.run = kept.id
+                            WHERE calls.tool = 'spawn.exec'
+                        UNION SELECT runs.resumes FROM runs JOIN kept ON runs.id = kept.id
+                            WHERE runs.resumes IS NOT NULL
                         UNION SELECT runs.id FROM runs JOIN kept ON runs.resumes = kept.id)
                     SELECT id FROM kept)"
             );
             for table in ["calls", "approvals"] {
-                let sql = format!("DELETE FROM {table} WHERE run IN (SELECT id FROM runs WHERE {which})");
+                let sql =
+                    format!("DELETE FROM {table} WHERE run IN (SELECT id FROM runs WHERE {which})");
                 connection.execute(&sql, params![value])?;
             }
             Ok(connection.execute(&format!("DELETE FROM runs WHERE {which}"), params![value])?)
@@ -119,7 +122,7 @@ impl Journal {
         Ok(removed)
     }
 
-    /// Removes as many of the oldest runs as are too much if all are of one size.
+    /// Removes as many of the oldest runs as exceed the limit, assuming that all have the same size.
     fn remove_excess(&self, limit: u64) -> Result<usize, JournalError> {
         let bytes = self.bytes_of_runs()?;
         let ended = "SELECT count(*) FROM runs WHERE ended_ms IS NOT NULL";
@@ -130,17 +133,18 @@ impl Journal {
         let share = (bytes - limit) as f64 / bytes as f64;
         let mut left = ((ended as f64 * share).ceil() as i64).max(1);
         let mut removed = 0;
-        let mut reach = left.min(AT_A_TIME);
+        let mut reach = left.min(MAX_RUNS_PER_WRITE);
         while left > 0 {
-            let oldest = "id IN (SELECT id FROM runs WHERE ended_ms IS NOT NULL ORDER BY started_ms LIMIT ?1)";
+            let oldest = "id IN
+                (SELECT id FROM runs WHERE ended_ms IS NOT NULL ORDER BY started_ms LIMIT ?1)";
             match self.remove(oldest, reach)? {
-                // All of these belong to younger ones.
+                // All of these are kept for newer runs that resume them.
                 0 if reach < ended => reach *= 2,
                 0 => break,
                 runs => {
                     removed += runs;
                     left -= runs as i64;
-                    reach = left.min(AT_A_TIME);
+                    reach = left.min(MAX_RUNS_PER_WRITE);
                 }
             }
         }
@@ -148,12 +152,14 @@ impl Journal {
         Ok(removed)
     }
 
-    /// How much of the file is of runs: what is of sessions and of others' tables stays, and is no reason to forget runs.
+    /// The size of all runs in the file. Sessions and tables of other crates do not count, because
+    /// removing runs does not make them smaller.
     fn bytes_of_runs(&self) -> Result<u64, JournalError> {
         let connection = self.lock();
         let tables: i64 = connection.query_row(
             "SELECT ifnull(sum(pgsize), 0) FROM dbstat WHERE aggregate = TRUE
-             AND name IN ('runs', 'calls', 'approvals', 'blobs', 'runs_by_id', 'runs_listed', 'open_runs')",
+             AND name IN
+             ('runs', 'calls', 'approvals', 'blobs', 'runs_by_id', 'runs_listed', 'open_runs')",
             [],
             |row| row.get(0),
         )?;

@@ -1,4 +1,4 @@
-//! Conversations: sessions and the items in them, kept for ever and exactly.
+//! Sessions and their items, stored exactly and without expiry.
 
 use rusqlite::{Connection, Row, params};
 use selvedge_protocol::new_id;
@@ -55,7 +55,8 @@ struct Head {
 const SUMMARY: &str = "SELECT id, name, directory, started_ms, touched_ms, forked_from,
     (SELECT count(*) FROM items WHERE session = sessions.id), parent FROM sessions";
 
-/// The time in `?2`, or a little more: two sessions touched within a millisecond are still one before the other.
+/// The time in `?2`, or one millisecond after the last touched session, so that sessions have a total
+/// order.
 const NOW: &str = "max(?2, (SELECT ifnull(max(touched_ms), 0) + 1 FROM sessions))";
 
 impl Journal {
@@ -94,7 +95,7 @@ impl Journal {
         Ok(sessions)
     }
 
-    /// Claims a session for this process. Where another one that lives works on it, it stays that one's.
+    /// Claims a session for this process. Fails if another live process works on it.
     pub fn claim_session(&self, id: &str) -> Result<(), JournalError> {
         self.write(|connection| {
             self.must_be_free(connection, id)?;
@@ -103,7 +104,7 @@ impl Journal {
         })
     }
 
-    /// Leaves a session of this process to others.
+    /// Releases a session of this process.
     pub fn release_session(&self, id: &str) -> Result<(), JournalError> {
         self.write(|connection| {
             let sql = "UPDATE sessions SET owner = NULL WHERE id = ?1 AND owner = ?2";
@@ -127,7 +128,7 @@ impl Journal {
         }
     }
 
-    /// One session, by its id, the beginning of it, or its name.
+    /// Finds a session by its id, a prefix of its id, or its name.
     pub fn session(&self, id: &str) -> Result<SessionSummary, JournalError> {
         let connection = self.lock();
         let sql = format!(
@@ -150,7 +151,7 @@ impl Journal {
         }
     }
 
-    /// Gives a session a name of its own.
+    /// Names a session. Fails if another session has the name.
     pub fn rename_session(&self, id: &str, name: &str) -> Result<(), JournalError> {
         self.write(|connection| {
             let taken = "SELECT 1 FROM sessions WHERE name = ?1 AND id <> ?2";
@@ -168,7 +169,7 @@ impl Journal {
         })
     }
 
-    /// A new session that begins like another, up to and with a turn; all of it where none is named.
+    /// Creates a session with copies of the turns of another one, up to and including a turn or all.
     pub fn fork_session(&self, id: &str, up_to_turn: Option<u32>) -> Result<String, JournalError> {
         let fork = new_id("ses");
         self.write(|connection| {
@@ -177,11 +178,13 @@ impl Journal {
             let directory = directory.ok_or_else(|| JournalError::NoSession(id.to_owned()))?;
             insert(connection, &fork, &directory, now_ms(), Some(id))?;
             connection.execute(
-                "INSERT INTO items SELECT ?1, number, turn, item, at_ms FROM items WHERE session = ?2 AND turn <= ?3",
+                "INSERT INTO items SELECT ?1, number, turn, item, at_ms FROM items
+                 WHERE session = ?2 AND turn <= ?3",
                 params![fork, id, up_to_turn.unwrap_or(u32::MAX)],
             )?;
             connection.execute(
-                "INSERT INTO stored SELECT ?1, key, value, bytes, stored_ms FROM stored WHERE session = ?2",
+                "INSERT INTO stored SELECT ?1, key, value, bytes, stored_ms FROM stored
+                 WHERE session = ?2",
                 params![fork, id],
             )?;
             Ok(())
@@ -228,7 +231,7 @@ impl Journal {
         })
     }
 
-    /// What a session began with.
+    /// The first item of a session.
     pub fn first_item(&self, session: &str) -> Result<Option<Value>, JournalError> {
         let connection = self.lock();
         let mut read = connection
@@ -284,8 +287,8 @@ impl Journal {
         Ok(lines)
     }
 
-    /// Takes in an exported session under a new id, and under its name where that is free. `check` says what is wrong
-    /// with its items.
+    /// Imports an exported session under a new id, and under its name if that is free. `check`
+    /// validates the items.
     pub fn import_session(
         &self,
         lines: &[Value],
