@@ -12,17 +12,16 @@ use crate::connection::{execute, first};
 use crate::crypto::{Cipher, KeyedHash, NONCE};
 
 /// Payloads up to this many bytes are stored in their row.
-const INLINE: usize = 2048;
+const MAX_INLINE: usize = 2048;
 /// The same for a payload that many rows share: stored in each row, rows would not fit on a page.
-const SHARED_INLINE: usize = 64;
-/// The first byte of a payload's column: the payload or its hash follows, plain or encrypted.
-const HERE: u8 = 0;
-const ELSEWHERE: u8 = 1;
-const SEALED_HERE: u8 = 2;
-const SEALED_ELSEWHERE: u8 = 3;
-/// The compressed payload follows, plain or encrypted.
-const PACKED_HERE: u8 = 4;
-const SEALED_PACKED_HERE: u8 = 5;
+const MAX_SHARED_INLINE: usize = 64;
+/// The first byte of a payload's column says what follows: the payload, the hash of its blob, or the
+/// compressed payload.
+const INLINE: u8 = 0;
+const BLOB: u8 = 2;
+const PACKED: u8 = 4;
+/// Added to the first byte if the payload is encrypted.
+const ENCRYPTED: u8 = 1;
 /// The fastest level of zstd, which makes JSON about three times smaller.
 const LEVEL: i32 = 1;
 
@@ -53,7 +52,7 @@ impl Payloads {
         connection: &Connection,
         bytes: &[u8],
     ) -> Result<Vec<u8>, JournalError> {
-        self.put_above(INLINE, connection, bytes)
+        self.put_above(MAX_INLINE, connection, bytes)
     }
 
     /// The same for a payload that many rows share.
@@ -62,7 +61,7 @@ impl Payloads {
         connection: &Connection,
         bytes: &[u8],
     ) -> Result<Vec<u8>, JournalError> {
-        self.put_above(SHARED_INLINE, connection, bytes)
+        self.put_above(MAX_SHARED_INLINE, connection, bytes)
     }
 
     fn put_above(
@@ -72,10 +71,7 @@ impl Payloads {
         bytes: &[u8],
     ) -> Result<Vec<u8>, JournalError> {
         if bytes.len() <= inline {
-            return Ok(match &self.key {
-                None => [&[HERE], bytes].concat(),
-                Some(key) => [&[SEALED_HERE], &key.seal(bytes)?[..]].concat(),
-            });
+            return self.column(INLINE, bytes);
         }
         let hash: [u8; 32] = match &self.key {
             None => Sha256::digest(bytes).into(),
@@ -85,31 +81,35 @@ impl Payloads {
             .prepare_cached("SELECT 1 FROM blobs WHERE hash = ?1")?
             .exists(params![hash])?;
         if !there {
-            let packed = match &self.key {
-                None => pack(bytes)?,
-                Some(key) => key.seal(&pack(bytes)?)?,
-            };
-            execute(
-                connection,
-                "INSERT OR IGNORE INTO blobs VALUES (?1, ?2)",
-                params![hash, packed],
-            )?;
+            let packed = self.seal(pack(bytes)?)?;
+            let sql = "INSERT OR IGNORE INTO blobs VALUES (?1, ?2)";
+            execute(connection, sql, params![hash, packed])?;
         }
-        let kind = if self.key.is_some() {
-            SEALED_ELSEWHERE
-        } else {
-            ELSEWHERE
-        };
-        Ok([&[kind], &hash[..]].concat())
+        Ok([&[BLOB | self.flag()], &hash[..]].concat())
     }
 
     /// Returns the value of the column of a large payload that is soon replaced.
     pub(crate) fn put_here(&self, bytes: &[u8]) -> Result<Vec<u8>, JournalError> {
-        let packed = pack(bytes)?;
-        Ok(match &self.key {
-            None => [&[PACKED_HERE], &packed[..]].concat(),
-            Some(key) => [&[SEALED_PACKED_HERE], &key.seal(&packed)?[..]].concat(),
-        })
+        self.column(PACKED, &pack(bytes)?)
+    }
+
+    fn column(&self, kind: u8, bytes: &[u8]) -> Result<Vec<u8>, JournalError> {
+        Ok([&[kind | self.flag()], &self.seal(bytes.to_vec())?[..]].concat())
+    }
+
+    fn flag(&self) -> u8 {
+        if self.key.is_some() { ENCRYPTED } else { 0 }
+    }
+
+    /// Encrypts, if there is a key.
+    fn seal(&self, bytes: Vec<u8>) -> Result<Vec<u8>, JournalError> {
+        let Some(key) = &self.key else {
+            return Ok(bytes);
+        };
+        let mut nonce = [0; NONCE];
+        getrandom::fill(&mut nonce)
+            .map_err(|error| JournalError::Damaged(format!("no random numbers: {error}")))?;
+        key.cipher.encrypt(&nonce, &bytes)
     }
 
     /// Stores a value as JSON.
@@ -170,34 +170,39 @@ impl Payloads {
         let column = column
             .as_bytes_or_null()
             .map_err(|error| JournalError::Damaged(error.to_string()))?;
-        match column {
-            None => Ok(None),
-            Some([HERE, bytes @ ..]) => Ok(Some(bytes.to_vec())),
-            Some([SEALED_HERE, sealed @ ..]) => self.open(sealed).map(Some),
-            Some([kind @ (ELSEWHERE | SEALED_ELSEWHERE), hash @ ..]) => {
+        let Some(column) = column else {
+            return Ok(None);
+        };
+        let damaged = |what: &str| JournalError::Damaged(what.to_owned());
+        let (kind, rest) = column
+            .split_first()
+            .ok_or_else(|| damaged("a payload is empty"))?;
+        let open = |bytes: Vec<u8>| match (kind & ENCRYPTED, &self.key) {
+            (0, _) => Ok(bytes),
+            (_, Some(key)) => key.cipher.decrypt(&bytes),
+            (_, None) => Err(JournalError::Sealed),
+        };
+        match kind & !ENCRYPTED {
+            INLINE => open(rest.to_vec()).map(Some),
+            PACKED => unpack(&open(rest.to_vec())?).map(Some),
+            BLOB => {
                 let sql = "SELECT packed FROM blobs WHERE hash = ?1";
-                let packed: Option<Vec<u8>> = first(connection, sql, params![hash])?;
-                let packed =
-                    packed.ok_or_else(|| JournalError::Damaged("a payload is missing".into()))?;
-                let packed = if *kind == SEALED_ELSEWHERE {
-                    self.open(&packed)?
-                } else {
-                    packed
-                };
-                unpack(&packed).map(Some)
+                let packed = first(connection, sql, params![rest])?
+                    .ok_or_else(|| damaged("a payload is missing"))?;
+                unpack(&open(packed)?).map(Some)
             }
-            Some([PACKED_HERE, packed @ ..]) => unpack(packed).map(Some),
-            Some([SEALED_PACKED_HERE, sealed @ ..]) => unpack(&self.open(sealed)?).map(Some),
-            Some(_) => Err(JournalError::Damaged(
-                "a payload is of no known kind".into(),
-            )),
+            _ => Err(damaged("a payload is of no known kind")),
         }
     }
+}
 
-    fn open(&self, sealed: &[u8]) -> Result<Vec<u8>, JournalError> {
-        let key = self.key.as_ref().ok_or(JournalError::Sealed)?;
-        key.cipher.decrypt(sealed)
-    }
+/// Selects the hashes of blobs that a column refers to.
+pub(crate) fn select_blobs(table: &str, column: &str) -> String {
+    let encrypted = BLOB | ENCRYPTED;
+    format!(
+        "SELECT substr({column}, 2) FROM {table}
+         WHERE substr({column}, 1, 1) IN (x'{BLOB:02x}', x'{encrypted:02x}')"
+    )
 }
 
 /// Compresses, with a checksum that detects damage.
@@ -214,15 +219,6 @@ fn pack(bytes: &[u8]) -> Result<Vec<u8>, JournalError> {
 
 fn unpack(packed: &[u8]) -> Result<Vec<u8>, JournalError> {
     zstd::stream::decode_all(packed).map_err(|error| JournalError::Damaged(error.to_string()))
-}
-
-impl Key {
-    fn seal(&self, bytes: &[u8]) -> Result<Vec<u8>, JournalError> {
-        let mut nonce = [0; NONCE];
-        getrandom::fill(&mut nonce)
-            .map_err(|error| JournalError::Damaged(format!("no random numbers: {error}")))?;
-        self.cipher.encrypt(&nonce, bytes)
-    }
 }
 
 impl std::fmt::Debug for Payloads {

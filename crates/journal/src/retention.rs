@@ -4,6 +4,7 @@ use rusqlite::{Connection, params};
 use selvedge_protocol::Retention;
 
 use crate::live::Owner;
+use crate::payloads::select_blobs;
 use crate::sum::{SUM, called};
 use crate::time::now_ms;
 use crate::{Journal, JournalError};
@@ -194,10 +195,8 @@ pub(crate) fn sweep(connection: &Connection) -> Result<usize, JournalError> {
 
 /// Payloads that these columns refer to.
 fn referred(columns: &[(&str, &str)]) -> String {
-    let each = columns.iter().map(|(table, column)| {
-        format!(
-            "SELECT substr({column}, 2) FROM {table} WHERE substr({column}, 1, 1) IN (x'01', x'03')"
-        )
-    });
+    let each = columns
+        .iter()
+        .map(|(table, column)| select_blobs(table, column));
     each.collect::<Vec<_>>().join(" UNION ")
 }
