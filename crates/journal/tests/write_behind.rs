@@ -120,7 +120,7 @@ fn what_others_go_on_from_and_what_must_survive_a_loss_of_power_is_written_at_on
         .begin_and_end(&start("scr_c", Some("scr_a")), &output, None)
         .unwrap_err();
     assert!(
-        refused.to_string().contains("scr_b has gone on from scr_a"),
+        refused.to_string().contains("scr_a was resumed by scr_b"),
         "{refused}"
     );
 }
