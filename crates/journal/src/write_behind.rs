@@ -16,8 +16,8 @@ use std::time::Duration;
 use rusqlite::Connection;
 use selvedge_protocol::{RunStart, ScriptToolCallOutput};
 
-use crate::JournalError;
 use crate::Durability;
+use crate::JournalError;
 use crate::journal::{Journal, in_one_piece};
 use crate::ledger::RunEnd;
 
