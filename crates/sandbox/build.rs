@@ -49,8 +49,20 @@ const CFLAGS: &[&str] = &[
     "-Werror=implicit-function-declaration",
 ];
 
+macro_rules! error_codes {
+    ($($(#[doc = $doc:literal])+ $code:ident, $retry:ident;)+) => {
+        /// Names of the error classes of scripts: one for each error code of the protocol. The table
+        /// is included as text, because a build dependency on the protocol would compile the guest
+        /// again after every change there.
+        const ERROR_CLASSES: &[&str] = &[$(stringify!($code),)+];
+    };
+}
+
+include!("../protocol/src/error_codes.rs");
+
 fn main() {
     for input in [
+        "../protocol/src/error_codes.rs",
         "guest/guest.c",
         "guest/prelude.js",
         "guest/vocabulary.js",
@@ -138,6 +150,7 @@ fn compile_guest(package: &Path, out: &Path) -> Vec<u8> {
         );
     let prelude = format!(
         "(() => {{
+const ERROR_CLASSES = {ERROR_CLASSES:?};
 {parts}
 return (
 {})

@@ -23,7 +23,7 @@ pub(crate) fn tools(args: ToolsArgs) -> Result<Exit> {
         let specs: Vec<_> = registry.iter().map(|tool| &tool.spec).collect();
         line(&serde_json::to_string_pretty(&specs)?)?;
     } else if args.ts {
-        line(format!("{}{}", declarations(&registry), selvedge_script::GLOBALS).trim_end())?;
+        line(format!("{}{}", declarations(&registry), *selvedge_script::GLOBALS).trim_end())?;
     } else {
         let width = registry
             .iter()

@@ -1,4 +1,4 @@
-//! What can go wrong with a script, as one list of codes.
+//! Error codes of scripts and their calls. The rows are in `error_codes.rs`.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -16,8 +16,29 @@ pub enum Phase {
     Finalizing,
 }
 
+/// Whether trying again can help.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Retry {
+    /// It can, after a change the message names.
+    Yes,
+    /// It depends on the cause.
+    Maybe,
+    /// It cannot.
+    No,
+}
+
+impl std::fmt::Display for Retry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Yes => "yes",
+            Self::Maybe => "maybe",
+            Self::No => "no",
+        })
+    }
+}
+
 macro_rules! error_codes {
-    ($($(#[doc = $doc:literal])+ $code:ident, $retry:literal;)+) => {
+    ($($(#[doc = $doc:literal])+ $code:ident, $retry:ident;)+) => {
         /// Every error a script, or a call inside it, can end with.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
         #[non_exhaustive]
@@ -39,59 +60,20 @@ macro_rules! error_codes {
                 match self { $(Self::$code => concat!($($doc,)+).trim_ascii(),)+ }
             }
 
-            /// Whether trying again, perhaps after a change, can help: `yes`, `maybe` or `no`.
-            pub fn retry(self) -> &'static str {
-                match self { $(Self::$code => $retry,)+ }
+            /// Whether trying again, perhaps after a change, can help.
+            pub fn retry(self) -> Retry {
+                match self { $(Self::$code => Retry::$retry,)+ }
             }
         }
     };
 }
 
-error_codes! {
-    /// The text is not TypeScript, or uses TypeScript that has no JavaScript equivalent here. The error has line and column.
-    ScriptSyntaxError, "yes";
-    /// The script was refused before it ran: too large, not UTF-8, a banned construct, a malformed block, or scripts are disabled.
-    ScriptRejectedError, "yes";
-    /// The script threw and nothing caught it. The name it threw is in `metadata.name`.
-    ScriptRuntimeError, "yes";
-    /// The script ran past its time limit. What its calls returned until then is in `partialResults`.
-    ScriptTimeoutError, "maybe";
-    /// The script reached its memory limit.
-    ScriptMemoryError, "maybe";
-    /// The script recursed too deeply.
-    ScriptStackError, "maybe";
-    /// Somebody stopped the script from outside.
-    ScriptCancelledError, "maybe";
-    /// The resumed run left calls whose outcome is unknown. The script must decide each one with `resume.repeat` or `resume.skip` before a call that may change something runs.
-    OutcomeUnknownError, "no";
-    /// A replay left what was recorded: the script, the engine or the recording is another.
-    ReplayDivergenceError, "no";
-    /// A person said no to this call.
-    ApprovalDeniedError, "no";
-    /// Nobody answered in time whether this call may run.
-    ApprovalTimeoutError, "no";
-    /// The tool ran and failed. Its own words are in the message.
-    ToolExecutionError, "maybe";
-    /// There is no tool of this name. `suggestions` holds the nearest ones.
-    ToolNotFoundError, "yes";
-    /// The arguments do not fit the tool's schema.
-    ToolValidationError, "yes";
-    /// The script made more calls than it may.
-    ToolBudgetExceededError, "maybe";
-    /// The call was stopped: the script ended, a race was decided, or somebody cancelled it.
-    ToolAbortedError, "maybe";
-    /// The script ended while a call was running, and the tool did not stop when asked.
-    DetachedPromiseError, "maybe";
-    /// The returned value cannot be written as JSON, or is too large. The message names the path.
-    SerializationError, "yes";
-    /// Selvedge itself failed. Tried again once by itself when no call had been dispatched.
-    HarnessInternalError, "yes";
-}
+include!("error_codes.rs");
 
 impl ErrorCode {
     /// Whether a caller may simply try again after changing something.
     pub fn is_retryable(self) -> bool {
-        self.retry() == "yes"
+        self.retry() == Retry::Yes
     }
 
     /// The code spelled `text`.

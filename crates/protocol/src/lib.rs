@@ -27,7 +27,7 @@ pub use conversation::{
     CallKind, FinishReason, FunctionCall, FunctionCallOutput, Item, Message, ModelErrorKind,
     Native, Origin, Reasoning, Role, Usage, WireApi,
 };
-pub use error::{ErrorCode, Phase, ScriptError};
+pub use error::{ErrorCode, Phase, Retry, ScriptError};
 pub use event::{Event, EventSink, LogLevel, OutputStream, PlanStep, StepStatus};
 pub use id::{new_file_key, new_id};
 pub use item::{

@@ -10,12 +10,9 @@ const vocabulary = (host) => {
   const define = (object, name, value, enumerable = false) =>
     Object.defineProperty(object, name, { value, enumerable, writable: true, configurable: true });
 
-  // The errors a script can meet, as classes, so that `instanceof` works.
+  // One class per error code, so that `instanceof` works. build.rs defines ERROR_CLASSES.
   const errors = {};
-  for (const name of [
-    "ApprovalDeniedError", "ApprovalTimeoutError", "ToolExecutionError", "ToolNotFoundError", "ToolValidationError",
-    "ToolBudgetExceededError", "ToolAbortedError", "SerializationError",
-  ]) errors[name] = { [name]: class extends Error {} }[name];
+  for (const name of ERROR_CLASSES) errors[name] = { [name]: class extends Error {} }[name];
 
   // Name and message are enumerable: whoever writes {...error} or JSON.stringify(error) keeps them.
   const makeError = (facts) => {

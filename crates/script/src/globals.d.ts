@@ -64,21 +64,5 @@ interface ToolError extends Error {
   readonly retryable: boolean;
   readonly suggestions: readonly string[];
 }
-declare class ApprovalDeniedError extends Error {}
-interface ApprovalDeniedError extends ToolError {}
-declare class ApprovalTimeoutError extends Error {}
-interface ApprovalTimeoutError extends ToolError {}
-declare class ToolExecutionError extends Error {}
-interface ToolExecutionError extends ToolError {}
-declare class ToolNotFoundError extends Error {}
-interface ToolNotFoundError extends ToolError {}
-declare class ToolValidationError extends Error {}
-interface ToolValidationError extends ToolError {}
-declare class ToolBudgetExceededError extends Error {}
-interface ToolBudgetExceededError extends ToolError {}
-declare class ToolAbortedError extends Error {}
-interface ToolAbortedError extends ToolError {}
-declare class SerializationError extends Error {}
-interface SerializationError extends ToolError {}
 /** Milliseconds since the script first asked. */
 declare const performance: { now(): number };

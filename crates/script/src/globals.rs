@@ -1,10 +1,21 @@
 //! Names a script has without declaring them.
 
 use std::collections::HashSet;
-use std::sync::OnceLock;
+use std::sync::LazyLock;
+
+use selvedge_protocol::ErrorCode;
 
 /// TypeScript declarations of everything a script can use besides `tools`.
-pub const GLOBALS: &str = include_str!("globals.d.ts");
+pub static GLOBALS: LazyLock<String> = LazyLock::new(|| {
+    let classes = ErrorCode::ALL.iter().map(|code| {
+        format!(
+            "declare class {code} extends Error {{}}\ninterface {code} extends ToolError {{}}\n"
+        )
+    });
+    std::iter::once(include_str!("globals.d.ts").to_owned())
+        .chain(classes)
+        .collect()
+});
 
 /// Lower-case names of ECMAScript itself; those in capitals are told by their first letter.
 const STANDARD: [&str; 14] = [
@@ -26,8 +37,7 @@ const STANDARD: [&str; 14] = [
 
 /// Whether a name means something without being declared, whatever tools there are.
 pub(crate) fn is_global(name: &str) -> bool {
-    static DECLARED: OnceLock<HashSet<&'static str>> = OnceLock::new();
-    let declared = DECLARED.get_or_init(|| {
+    static DECLARED: LazyLock<HashSet<&'static str>> = LazyLock::new(|| {
         let words = ["declare const ", "declare function ", "declare class "];
         let lines = GLOBALS
             .lines()
@@ -38,5 +48,5 @@ pub(crate) fn is_global(name: &str) -> bool {
     });
     name.starts_with(|c: char| c.is_uppercase())
         || STANDARD.contains(&name)
-        || declared.contains(name)
+        || DECLARED.contains(name)
 }

@@ -7,6 +7,8 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
+use selvedge_protocol::ErrorCode;
+
 const USE: &str = r#"
 async function main() {
   const file = await tools.readFile({ path: "a", limit: 3 });
@@ -47,7 +49,7 @@ fn tsc_accepts_the_declarations() {
     let text = format!(
         "{}{}",
         selvedge_tools::declarations(&registry),
-        selvedge_script::GLOBALS
+        *selvedge_script::GLOBALS
     );
     std::fs::write(dir.path().join("selvedge.d.ts"), text).unwrap();
     std::fs::write(dir.path().join("use.ts"), USE).unwrap();
@@ -109,4 +111,35 @@ fn every_global_is_declared() {
             "globals.d.ts does not know `{name}`"
         );
     }
+}
+
+/// The enum, the classes of the guest, the declarations and the reference name the same codes.
+#[test]
+fn every_error_code_is_a_class_a_declaration_and_a_row_of_the_reference() {
+    let codes: Vec<&str> = ErrorCode::ALL.iter().map(|code| code.as_str()).collect();
+    let bench = support::Bench::new();
+    let mut classes = bench.value(
+        "return Reflect.ownKeys(globalThis).filter(n => globalThis[n]?.prototype instanceof Error && /class/.test(String(globalThis[n])))",
+    );
+    let mut sorted = codes.clone();
+    sorted.sort_unstable();
+    classes
+        .as_array_mut()
+        .unwrap()
+        .sort_by_key(|name| name.to_string());
+    assert_eq!(classes, serde_json::json!(sorted));
+    let between = |text: &str, before: &str, after: &str| -> Vec<String> {
+        let rows = text
+            .lines()
+            .filter_map(|line| line.strip_prefix(before)?.split_once(after));
+        rows.map(|(name, _)| name.to_owned()).collect()
+    };
+    assert_eq!(
+        between(&selvedge_script::GLOBALS, "declare class ", " "),
+        codes
+    );
+    assert_eq!(
+        between(include_str!("../../../docs/errors.md"), "| `", "`"),
+        codes
+    );
 }
