@@ -8,7 +8,6 @@
 // Standard streams belong to the program that uses this crate.
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 
-mod blocks;
 mod cabinet;
 mod connection;
 mod crypto;
@@ -20,7 +19,6 @@ mod live;
 mod payloads;
 mod read;
 mod read_only;
-mod redact;
 mod retention;
 mod schema;
 mod seal;
@@ -36,10 +34,10 @@ pub use error::JournalError;
 pub use forget::{Forgotten, Rewrite};
 pub use journal::{Journal, Keeping};
 pub use read::{Call, CallState, Filter, Run, RunState, RunSummary};
-pub use redact::Redactor;
 pub use retention::Removed;
 pub use schema::Tables;
 pub use seal::Seal;
 pub use selvedge_protocol::{Durability, Retention};
+pub use selvedge_text::Redactor;
 pub use sessions::{SessionSummary, StoredItem};
 pub use shelf::SessionShelf;

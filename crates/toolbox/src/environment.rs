@@ -21,52 +21,6 @@ const TAME_GIT: [(&str, &str); 6] = [
     ("GIT_CONFIG_VALUE_0", "false"),
 ];
 
-/// Names of variables that hold secrets, or lead to somebody who answers for us.
-const SECRET_NAMES: [&str; 21] = [
-    "*KEY*",
-    "*SECRET*",
-    "*TOKEN*",
-    "*PASS",
-    "*PASSW*",
-    "*PASSPHRASE*",
-    "*_PWD",
-    "*WEBHOOK*",
-    "*CONNECTION_STRING*",
-    "*_DSN",
-    "*AUTH_CONFIG*",
-    "*CREDS*",
-    "*JWT*",
-    "*CREDENTIAL*",
-    "*PRIVATE*",
-    "*_AUTH",
-    "*_PAT",
-    "*COOKIE*",
-    "SSH_AUTH_SOCK",
-    "GPG_AGENT_INFO",
-    "DBUS_SESSION_BUS_ADDRESS",
-];
-
-/// How well-known secrets begin.
-const SECRET_VALUES: [&str; 17] = [
-    "sk-",
-    "sk_live_",
-    "sk_test_",
-    "rk_live_",
-    "ghp_",
-    "gho_",
-    "ghs_",
-    "github_pat_",
-    "glpat-",
-    "xoxb-",
-    "xoxp-",
-    "AKIA",
-    "ASIA",
-    "AIza",
-    "npm_",
-    "hf_",
-    "eyJhbGciOi",
-];
-
 /// Makes environments after a policy.
 #[derive(Debug)]
 pub(crate) struct Environment {
@@ -75,7 +29,6 @@ pub(crate) struct Environment {
     never: Vec<String>,
     exclude: GlobSet,
     include: GlobSet,
-    secret: GlobSet,
 }
 
 impl Environment {
@@ -84,7 +37,6 @@ impl Environment {
         Self {
             exclude,
             include,
-            secret: patterns(&SECRET_NAMES),
             policy,
             never,
         }
@@ -107,7 +59,7 @@ impl Environment {
                 Inherit::Core => CORE.contains(&name),
                 Inherit::None => false,
             }) && (policy.ignore_default_excludes
-                || !(self.secret.is_match(name) || holds_secret(value)))
+                || !selvedge_text::is_secret_variable(name, value))
                 && !self.exclude.is_match(name)
                 && (policy.include_only.is_empty() || self.include.is_match(name))
         };
@@ -128,29 +80,11 @@ impl Environment {
     }
 }
 
-/// Whether a value is a secret by its looks, whatever it is called.
-fn holds_secret(value: &str) -> bool {
-    let long = value.len() >= 16;
-    let known = SECRET_VALUES.iter().any(|start| value.starts_with(start));
-    let password_in_url = value
-        .split_once("://")
-        .and_then(|(_, rest)| rest.split(['/', '?', '#']).next())
-        .is_some_and(|authority| authority.contains('@'));
-    (long && known)
-        || password_in_url
-        || ["-----BEGIN", "AccountKey=", "hooks.slack.com/"]
-            .iter()
-            .any(|mark| value.contains(mark))
-}
-
 /// A pattern that is none matches nothing: a variable too many is left out, never one too few.
-fn patterns(patterns: &[impl AsRef<str>]) -> GlobSet {
+fn patterns(patterns: &[String]) -> GlobSet {
     let mut set = GlobSetBuilder::new();
     for pattern in patterns {
-        if let Ok(glob) = GlobBuilder::new(pattern.as_ref())
-            .case_insensitive(true)
-            .build()
-        {
+        if let Ok(glob) = GlobBuilder::new(pattern).case_insensitive(true).build() {
             set.add(glob);
         }
     }
@@ -169,6 +103,9 @@ mod tests {
             ("my_secret", "x"),
             ("GITHUB_TOKEN", "x"),
             ("INNOCENT", "sk-proj-abcdefghijklmnop"),
+            ("UPLOAD", "pypi-AgEIcHlwaS5vcmcCJDAwMDA"),
+            ("HOOK", "whsec_abcdefghijklmnopqrstuv"),
+            ("MAIL", "SG.abcdefghijklmnop1234.abcdefghijklmnopqrstuv"),
             ("DATABASE_URL", "postgres://me:pw@host/db"),
             ("PLAIN_URL", "https://host/path@x:y"),
             ("SSH_AUTH_SOCK", "/tmp/agent"),

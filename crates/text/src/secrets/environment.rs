@@ -1,0 +1,56 @@
+//! Environment variables that are not handed to commands.
+
+use std::sync::LazyLock;
+
+use super::Redactor;
+
+/// Parts of the names of variables that hold secrets.
+const PARTS: [&str; 13] = [
+    "KEY",
+    "SECRET",
+    "TOKEN",
+    "PASSW",
+    "PASSPHRASE",
+    "WEBHOOK",
+    "CONNECTION_STRING",
+    "AUTH_CONFIG",
+    "CREDS",
+    "JWT",
+    "CREDENTIAL",
+    "PRIVATE",
+    "COOKIE",
+];
+
+/// How such names end.
+const ENDINGS: [&str; 5] = ["PASS", "_PWD", "_DSN", "_AUTH", "_PAT"];
+
+/// Variables that lead to a program that answers for the user.
+const AGENTS: [&str; 3] = [
+    "SSH_AUTH_SOCK",
+    "GPG_AGENT_INFO",
+    "DBUS_SESSION_BUS_ADDRESS",
+];
+
+/// Parts of values whose rest opens a door.
+const MARKS: [&str; 4] = [
+    "-----BEGIN",
+    "AccountKey=",
+    "SharedAccessKey=",
+    "hooks.slack.com/",
+];
+
+/// Whether a variable is a secret, by its name or by its value.
+pub fn is_secret_variable(name: &str, value: &str) -> bool {
+    static REDACTOR: LazyLock<Redactor> = LazyLock::new(|| Redactor::new([]));
+    let name = name.to_ascii_uppercase();
+    let has_login = value
+        .split_once("://")
+        .and_then(|(_, rest)| rest.split(['/', '?', '#']).next())
+        .is_some_and(|authority| authority.contains('@'));
+    AGENTS.contains(&name.as_str())
+        || PARTS.iter().any(|part| name.contains(part))
+        || ENDINGS.iter().any(|ending| name.ends_with(ending))
+        || has_login
+        || MARKS.iter().any(|mark| value.contains(mark))
+        || !REDACTOR.find(value).is_empty()
+}

@@ -1,0 +1,125 @@
+//! Names that say that a value is secret.
+
+/// Parts of such names, without the signs between their words.
+const SECRET_PARTS: [&str; 13] = [
+    "accesskey",
+    "accountkey",
+    "apikey",
+    "authorization",
+    "authtoken",
+    "cookie",
+    "credential",
+    "passphrase",
+    "passw",
+    "pgpass",
+    "privatekey",
+    "secret",
+    "token",
+];
+
+/// Last words of names that tell something about a secret and do not hold it.
+const ABOUT: [&str; 38] = [
+    "alg",
+    "algorithm",
+    "budget",
+    "class",
+    "count",
+    "description",
+    "dir",
+    "enabled",
+    "endpoint",
+    "error",
+    "expires",
+    "expiry",
+    "field",
+    "file",
+    "format",
+    "hint",
+    "index",
+    "kind",
+    "label",
+    "len",
+    "length",
+    "limit",
+    "name",
+    "path",
+    "pattern",
+    "placeholder",
+    "policy",
+    "position",
+    "ref",
+    "required",
+    "rules",
+    "size",
+    "status",
+    "ttl",
+    "type",
+    "uri",
+    "url",
+    "version",
+];
+
+/// Marks of such names, in every spelling, as an automaton finds them.
+pub(super) const MARKS: [&str; 18] = [
+    "api_key",
+    "api-key",
+    "apikey",
+    "access_key",
+    "access-key",
+    "accesskey",
+    "account_key",
+    "accountkey",
+    "authorization",
+    "cookie",
+    "credential",
+    "pass",
+    "private_key",
+    "private-key",
+    "privatekey",
+    "pwd",
+    "secret",
+    "token",
+];
+
+/// Whether a field or variable of this name holds a secret.
+pub(super) fn is_secret(name: &str) -> bool {
+    let lower = name.to_ascii_lowercase();
+    let plain = lower.replace(['_', '-', '.'], "");
+    let last = last_word(name).to_ascii_lowercase();
+    if ABOUT.contains(&last.as_str()) {
+        return false;
+    }
+    let of_tokens = counts_tokens(name) || plain.contains("maxtoken") || plain.contains("tokeniz");
+    let has = |part: &&str| plain.contains(*part) && !(*part == "token" && of_tokens);
+    SECRET_PARTS.iter().any(|part| has(&part))
+        || last == "pass"
+        || last == "pwd"
+        || plain.ends_with("pwd")
+}
+
+/// Whether a name speaks of a number of tokens.
+fn counts_tokens(name: &str) -> bool {
+    name.to_ascii_lowercase()
+        .match_indices("tokens")
+        .any(|(at, word)| {
+            let after = name[at + word.len()..].chars().next();
+            let all_capitals = name[at..].starts_with("TOKENS");
+            !after.is_some_and(|c| {
+                if all_capitals {
+                    c.is_alphabetic()
+                } else {
+                    c.is_lowercase()
+                }
+            })
+        })
+}
+
+/// The last word of a name in any spelling: `file` of `token_file`, `tokenFile` and `TOKEN-FILE`.
+fn last_word(name: &str) -> &str {
+    let part = name.rsplit(['_', '-', '.']).next().unwrap_or(name);
+    let camel = part.rfind(|c: char| c.is_ascii_uppercase());
+    match camel {
+        Some(at) if part[..at].ends_with(|c: char| c.is_ascii_lowercase()) => &part[at..],
+        _ => part,
+    }
+}
