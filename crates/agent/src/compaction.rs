@@ -6,6 +6,7 @@
 use crate::size::estimate as tokens_of;
 use selvedge_journal::{Journal, RunState};
 use selvedge_protocol::{Item, OutputPart, Role, RunStatus, TurnItem};
+use selvedge_text::shortened;
 use serde_json::Value;
 
 use crate::record::{Step, StepKind};
@@ -192,25 +193,25 @@ fn summary(session: &Session, before: &[Step], bytes: usize) -> String {
         section(
             &mut text,
             "The task, as it was first asked",
-            &head(first, share),
+            &shortened(first, share),
         );
     }
     if let [_, .., (turn, last)] = &asked[..] {
         section(
             &mut text,
             &format!("Asked last (T-{turn})"),
-            &head(last, share),
+            &shortened(last, share),
         );
     }
     if let Some(plan) = plan(session, before) {
-        section(&mut text, "The plan", &head(&plan, share));
+        section(&mut text, "The plan", &shortened(&plan, share));
     }
     let open = open_runs(session, before);
     if !open.is_empty() {
         section(
             &mut text,
             "Not over, or not known how it ended",
-            &head(&open.join("\n"), share),
+            &shortened(&open.join("\n"), share),
         );
     }
     let mut lines = Vec::new();
@@ -382,17 +383,6 @@ fn said(item: &Item) -> String {
     }
 }
 
-fn head(text: &str, bytes: usize) -> String {
-    match text.len() <= bytes {
-        true => text.to_owned(),
-        false => format!(
-            "{}… ({} more bytes)",
-            &text[..text.floor_char_boundary(bytes)],
-            text.len() - bytes
-        ),
-    }
-}
-
 fn first_line(text: &str, bytes: usize) -> String {
-    head(text.trim().lines().next().unwrap_or_default(), bytes)
+    shortened(text.trim().lines().next().unwrap_or_default(), bytes)
 }

@@ -1,7 +1,6 @@
 //! `selvedge sessions`: conversations with agents, and what to do with them.
 
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
 use selvedge_agent::{AgentError, Session};
@@ -56,9 +55,7 @@ fn list(journal: &Journal, args: &SessionsListArgs) -> Result<Exit> {
         return Ok(Exit::Done);
     }
     let redactor = redactor()?;
-    let now = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
+    let now = selvedge_protocol::since_epoch();
     for session in &sessions {
         let (name, when) = (
             title(journal, session, &redactor),
@@ -168,11 +165,7 @@ fn words(item: &TurnItem, redactor: &Redactor) -> String {
 }
 
 fn short(text: &str) -> String {
-    let mut shown: String = text.chars().take(400).collect();
-    if shown.len() < text.len() {
-        shown.push('…');
-    }
-    shown
+    selvedge_text::with_ellipsis(text, 400).into_owned()
 }
 
 fn fork(journal: &Arc<Journal>, args: &SessionsForkArgs) -> Result<Exit> {

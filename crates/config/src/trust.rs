@@ -84,10 +84,7 @@ fn fingerprint(project: &Project) -> String {
         hash.update((text.len() as u64).to_le_bytes());
         hash.update(text);
     }
-    hash.finalize()
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect()
+    selvedge_text::hex(&hash.finalize())
 }
 
 #[cfg(test)]

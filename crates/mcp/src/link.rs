@@ -329,8 +329,5 @@ impl Link {
 
 /// Foreign words in one line.
 pub(crate) fn short(text: &str) -> String {
-    text.chars()
-        .map(|c| if c.is_control() { ' ' } else { c })
-        .take(300)
-        .collect()
+    selvedge_text::one_line(text, 300)
 }

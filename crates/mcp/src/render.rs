@@ -130,10 +130,7 @@ pub(crate) fn help(tools: &Registry, topic: &str) -> ScriptToolCallOutput {
 
 /// Foreign words in one short line.
 pub(crate) fn short(text: &str) -> String {
-    text.chars()
-        .map(|c| if c.is_control() { ' ' } else { c })
-        .take(80)
-        .collect()
+    selvedge_text::one_line(text, 80)
 }
 
 fn empty() -> ScriptToolCallOutput {

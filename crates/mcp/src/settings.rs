@@ -76,11 +76,7 @@ impl ServerSettings {
     /// Names what this server is, so that what another one said is never taken for its word.
     pub(crate) fn fingerprint(&self) -> String {
         let words = format!("1\n{}\n{:?}", self.name, self.reach);
-        Sha256::digest(words)
-            .iter()
-            .take(12)
-            .map(|byte| format!("{byte:02x}"))
-            .collect()
+        selvedge_text::hex(&Sha256::digest(words)[..12])
     }
 }
 

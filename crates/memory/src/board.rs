@@ -135,10 +135,7 @@ pub(crate) fn cut(text: &str, most: u32) -> String {
             return format!("{}{mark}", told.trim_end());
         }
         let shorter = (end as f64 * f64::from(most) / f64::from(count) * 0.97) as usize;
-        end = shorter.min(end - 1);
-        while !ahead.is_char_boundary(end) {
-            end -= 1;
-        }
+        end = ahead.floor_char_boundary(shorter.min(end - 1));
     }
 }
 

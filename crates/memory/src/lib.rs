@@ -60,7 +60,6 @@ mod seal;
 mod search;
 mod smooth;
 mod stats;
-mod stem;
 mod store;
 mod summarise;
 mod time;

@@ -15,13 +15,9 @@
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
-use crate::columns::{Brief, Role};
+use selvedge_text::bm25::{frequency, idf};
 
-/// BM25 as FTS5 has it.
-const K1: f64 = 1.2;
-const B: f64 = 0.75;
-/// What a term is worth that more than half of all turns have.
-const LEAST_IDF: f64 = 1e-6;
+use crate::columns::{Brief, Role};
 
 /// How much each feature counts.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -230,15 +226,6 @@ fn bm25_of_sittings(turns: &Turns, asked: &Asked) -> Vec<f64> {
         }
     }
     scores
-}
-
-fn idf(all: usize, with: usize) -> f64 {
-    let idf = ((all as f64 - with as f64 + 0.5) / (with as f64 + 0.5)).ln();
-    if idf > 0.0 { idf } else { LEAST_IDF }
-}
-
-fn frequency(times: f64, length: f64, average: f64) -> f64 {
-    times * (K1 + 1.0) / (times + K1 * (1.0 - B + B * length / average.max(1e-9)))
 }
 
 fn scale(scores: &mut [f64]) {

@@ -2,10 +2,10 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
 use selvedge_journal::{JournalError, Redactor, Seal};
+pub(crate) use selvedge_protocol::now_ms;
 
 use crate::append::Batch;
 use crate::schema::TABLES;
@@ -324,11 +324,4 @@ fn unpack(mut packed: Vec<u8>) -> Result<Vec<u8>, MemoryError> {
             .map_err(|error| MemoryError::Damaged(error.to_string())),
         _ => Err(MemoryError::Damaged("a turn is of no known kind".into())),
     }
-}
-
-/// Milliseconds since 1970.
-pub(crate) fn now_ms() -> i64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |since| since.as_millis() as i64)
 }

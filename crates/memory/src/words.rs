@@ -4,7 +4,7 @@
 use unicode_normalization::UnicodeNormalization;
 use unicode_normalization::char::is_combining_mark;
 
-use crate::stem::stem;
+use selvedge_text::stem;
 
 /// Hands out each word of a text, folded and stemmed, in order.
 pub(crate) fn each_term(text: &str, mut take: impl FnMut(&str)) {

@@ -1,4 +1,6 @@
-//! Names for runs, calls, requests and documents.
+//! Names for runs, calls, requests and documents, and the clock.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 const ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
 
@@ -24,10 +26,18 @@ fn random() -> [u8; 16] {
     let mut bytes = [0u8; 16];
     if getrandom::fill(&mut bytes).is_err() {
         // Without a source of randomness the clock still tells two ids apart.
-        let now = std::time::SystemTime::now()
-            .duration_since(std::time::UNIX_EPOCH)
-            .unwrap_or_default();
-        bytes = now.as_nanos().to_le_bytes();
+        bytes = since_epoch().as_nanos().to_le_bytes();
     }
     bytes
+}
+
+/// The time since 1970.
+pub fn since_epoch() -> Duration {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.unwrap_or_default()
+}
+
+/// Milliseconds since 1970.
+pub fn now_ms() -> i64 {
+    since_epoch().as_millis() as i64
 }

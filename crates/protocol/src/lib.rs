@@ -29,7 +29,7 @@ pub use conversation::{
 };
 pub use error::{ErrorCode, Phase, Retry, ScriptError};
 pub use event::{Event, EventSink, LogLevel, OutputStream, PlanStep, StepStatus};
-pub use id::{new_file_key, new_id};
+pub use id::{new_file_key, new_id, now_ms, since_epoch};
 pub use item::{
     CallError, CallRecord, CallStatus, LogEntry, OutputPart, RunMetadata, RunStatus,
     ScriptToolCall, ScriptToolCallOutput,

@@ -103,7 +103,7 @@ impl Compiler {
         if let Some(hit) = self.lock().get(&key) {
             return Ok((hit.clone(), true));
         }
-        let sha256 = hex(&key);
+        let sha256 = selvedge_text::hex(&key);
         let stack = (1 << 20) + source.len() * STACK_PER_BYTE;
         let compiled = Arc::new(stacker::grow(stack, || compile(source, sha256))?);
         self.lock().put(key, compiled.clone());
@@ -299,11 +299,7 @@ fn compile(source: &str, sha256: String) -> Result<Compiled, ScriptError> {
 
 /// SHA-256 of a text, in hex.
 pub(crate) fn sha256_hex(text: &str) -> String {
-    hex(&Sha256::digest(text))
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    selvedge_text::hex(&Sha256::digest(text))
 }
 
 /// The program as the body of an async function, which is what the sandbox runs.

@@ -2,6 +2,7 @@
 
 use selvedge_protocol::{ErrorCode, Limits, Phase, ScriptError};
 use selvedge_sandbox::{Fault, Position};
+pub(crate) use selvedge_text::shortened;
 use selvedge_tools::Registry;
 use serde_json::{Map, Value};
 
@@ -204,15 +205,4 @@ fn strings(value: Option<&Value>) -> Vec<String> {
         .map(|text| shortened(text, 300))
         .take(10)
         .collect()
-}
-
-pub(crate) fn shortened(text: &str, max: usize) -> String {
-    if text.len() <= max {
-        return text.to_owned();
-    }
-    let mut end = max;
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    format!("{}… ({} more bytes)", &text[..end], text.len() - end)
 }

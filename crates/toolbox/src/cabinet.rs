@@ -2,11 +2,11 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use selvedge_protocol::{
     Cabinet, DOCUMENTS_KEPT, Document, DocumentKind, Entry, Event, LedgerError, NewDocument,
-    new_file_key,
+    new_file_key, now_ms,
 };
 use selvedge_tools::{Call, ToolError};
 
@@ -125,12 +125,6 @@ pub(crate) fn tell(call: &Call, document: &Entry) {
         call_id: call.id.clone(),
         document: document.clone(),
     });
-}
-
-fn now_ms() -> i64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |since| since.as_millis() as i64)
 }
 
 #[cfg(test)]

@@ -400,10 +400,7 @@ impl Wanted {
 
     pub(crate) fn in_one_line(&self) -> String {
         let words = shown(&self.argv).lines().collect::<Vec<_>>().join(" ");
-        match words.char_indices().nth(120) {
-            Some((end, _)) => format!("{}…", &words[..end]),
-            None => words,
-        }
+        selvedge_text::with_ellipsis(&words, 120).into_owned()
     }
 
     /// Where it runs and with what, where that is not as usual.

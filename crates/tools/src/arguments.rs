@@ -2,6 +2,7 @@
 
 use jsonschema::error::ValidationErrorKind;
 use selvedge_protocol::ToolSpec;
+use selvedge_text::with_ellipsis;
 use serde_json::{Map, Value, json};
 
 use crate::{Registered, Tool, camel_case, nearest, snake_case};
@@ -205,10 +206,7 @@ impl Checker {
                 })
                 .collect(),
             _ => {
-                let mut said = error.to_string();
-                if said.len() > 200 {
-                    said = said.chars().take(200).chain("…".chars()).collect();
-                }
+                let said = with_ellipsis(&error.to_string(), 200).into_owned();
                 let message = if path.is_empty() {
                     said
                 } else {

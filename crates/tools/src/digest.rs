@@ -21,10 +21,7 @@ pub(crate) fn digest(key: &[u8; 32], tool: &str, args: &Value) -> String {
     };
     mac.update(format!("{tool}\n{args}").as_bytes());
     let hash = mac.finalize().into_bytes();
-    hash.iter()
-        .take(16)
-        .map(|byte| format!("{byte:02x}"))
-        .collect()
+    selvedge_text::hex(&hash[..16])
 }
 
 fn sorted(value: &Value) -> Value {

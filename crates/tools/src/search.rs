@@ -4,14 +4,12 @@ use std::collections::HashMap;
 
 use schemars::JsonSchema;
 use selvedge_protocol::ToolSpec;
+use selvedge_text::{bm25, stem};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::{FunctionTool, Registry, signature, tool};
 
-/// How much a second mention of a word adds, and how much a long text is held against it.
-const K1: f64 = 1.2;
-const B: f64 = 0.75;
 /// A word in the name says more than one in the description.
 const NAME_WEIGHT: f64 = 3.0;
 /// Bytes of description and of parameters that are looked at.
@@ -71,11 +69,9 @@ impl Index {
             let Some(list) = self.postings.get(word) else {
                 continue;
             };
-            let (all, having) = (self.names.len() as f64, list.len() as f64);
-            let rare = (1.0 + (all - having + 0.5) / (having + 0.5)).ln();
+            let rare = bm25::idf_of_few(self.names.len(), list.len());
             for (id, count) in list {
-                let length = self.lengths[*id as usize] / self.mean.max(1.0);
-                let weight = count * (K1 + 1.0) / (count + K1 * (1.0 - B + B * length));
+                let weight = bm25::frequency(*count, self.lengths[*id as usize], self.mean);
                 *scores.entry(*id).or_default() += trust * rare * weight;
             }
         }
@@ -113,11 +109,7 @@ fn gather(schema: &Value, out: &mut String, depth: usize) {
 }
 
 fn head(text: &str) -> &str {
-    let mut end = text.len().min(MAX_TEXT);
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    &text[..end]
+    &text[..text.floor_char_boundary(MAX_TEXT)]
 }
 
 /// The words of a text in lower case: `createPullRequests` → create, pull, request.
@@ -128,7 +120,8 @@ fn words(text: &str) -> Vec<String> {
     for c in text.chars().chain(" ".chars()) {
         let ends = !c.is_alphanumeric() || (c.is_uppercase() && previous_lower);
         if ends && !word.is_empty() {
-            words.push(stem(std::mem::take(&mut word)));
+            stem(&mut word);
+            words.push(std::mem::take(&mut word));
         }
         if c.is_alphanumeric() {
             word.extend(c.to_lowercase());
@@ -160,43 +153,15 @@ const DEEDS: [&[&str]; 8] = [
     &["run", "execute", "start", "invoke", "call"],
 ];
 
-/// Other names of the deed that a word names, each in its one form.
+/// The stems of the other names of the deed that a stem names.
 fn same_deed(word: &str) -> Vec<String> {
-    let forms = DEEDS.iter().map(|names| {
-        names
-            .iter()
-            .map(|name| stem((*name).to_owned()))
-            .collect::<Vec<_>>()
-    });
-    let mut same = forms
+    let stems = DEEDS.map(|names| words(&names.join(" ")));
+    let same = stems
         .into_iter()
-        .find(|names| names.iter().any(|name| name == word))
-        .unwrap_or_default();
+        .find(|names| names.iter().any(|name| name == word));
+    let mut same = same.unwrap_or_default();
     same.retain(|name| name != word);
     same
-}
-
-/// One form for a word's plural and its verb's endings.
-fn stem(word: String) -> String {
-    let cut = |ending: &str, put: &str, least: usize| {
-        word.strip_suffix(ending)
-            .filter(|rest| rest.len() >= least)
-            .map(|rest| format!("{rest}{put}"))
-    };
-    if word.ends_with("ss") {
-        return word;
-    }
-    let stem = cut("ies", "y", 2)
-        .or_else(|| cut("ches", "ch", 2))
-        .or_else(|| cut("ing", "", 3))
-        .or_else(|| cut("ed", "", 3))
-        .or_else(|| cut("s", "", 3))
-        .unwrap_or(word);
-    // `create` and `creating` are one.
-    stem.strip_suffix('e')
-        .filter(|rest| rest.len() >= 3)
-        .map(str::to_owned)
-        .unwrap_or(stem)
 }
 
 /// What to look for.
@@ -250,11 +215,11 @@ mod tests {
     fn words_are_cut_and_made_alike() {
         assert_eq!(
             words("createPullRequests for the repository"),
-            ["creat", "pull", "request", "repository"]
+            ["creat", "pull", "request", "repositori"]
         );
         assert_eq!(
             words("list_directory_with_sizes"),
-            ["list", "directory", "siz"]
+            ["list", "directori", "size"]
         );
         assert_eq!(words("searching branches"), ["search", "branch"]);
     }

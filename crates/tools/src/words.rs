@@ -1,5 +1,6 @@
 //! A call in a few words, for people.
 
+use selvedge_text::{one_line, with_ellipsis};
 use serde_json::Value;
 
 /// Arguments in a few words, for a line on a terminal.
@@ -23,14 +24,5 @@ pub(crate) fn about(args: &Value) -> String {
             .join(" "),
         None => args.to_string(),
     };
-    let line: String = words
-        .chars()
-        .map(|c| if c.is_control() { ' ' } else { c })
-        .take(80)
-        .collect();
-    if words.chars().count() > 80 {
-        format!("{line}…")
-    } else {
-        line
-    }
+    with_ellipsis(&one_line(&words, 81), 80).into_owned()
 }

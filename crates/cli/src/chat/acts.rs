@@ -1,7 +1,5 @@
 //! What the words behind a slash do.
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
 use ratatui_core::style::Style;
 use ratatui_core::text::Span;
 use selvedge_journal::{Filter, RunState};
@@ -203,9 +201,7 @@ impl Chat {
             return self.nothing_kept();
         };
         let here = self.setup.directory.display().to_string();
-        let now = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap_or_default();
+        let now = selvedge_protocol::since_epoch();
         let sessions = journal.sessions(100).unwrap_or_default();
         let redactor = self.setup.redactor();
         let mut rows: Vec<Row> = sessions
@@ -247,9 +243,7 @@ impl Chat {
                 limit: Some(500),
             })
             .unwrap_or_default();
-        let now = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap_or_default();
+        let now = selvedge_protocol::since_epoch();
         let mut rows: Vec<Row> = all
             .iter()
             .filter(|run| !session.is_empty() && run.session == session)

@@ -1,10 +1,10 @@
 //! `selvedge runs list` and `show`: what ran before, without its secrets.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use anyhow::Result;
 use selvedge_journal::{Call, Filter, Journal, Redactor, Run, RunState};
-use selvedge_protocol::ResumeAs;
+use selvedge_protocol::{ResumeAs, since_epoch};
 use selvedge_tools::snake_case;
 use serde_json::json;
 
@@ -14,7 +14,7 @@ use crate::runs::args::{RunsListArgs, RunsShowArgs};
 use crate::runs::{problem, redactor};
 
 pub(crate) fn list(journal: &Journal, args: &RunsListArgs) -> Result<Exit> {
-    let now = now();
+    let now = since_epoch();
     let since_ms = args
         .since
         .map(|since| now.saturating_sub(since).as_millis() as i64);
@@ -63,7 +63,7 @@ pub(crate) fn show(journal: &Journal, args: &RunsShowArgs) -> Result<Exit> {
         "{}  {}, begun {} ago in {}",
         summary.id,
         state(summary.state),
-        ago(now(), summary.started_ms),
+        ago(since_epoch(), summary.started_ms),
         summary.directory
     ))?;
     if let Some(earlier) = &summary.resumes {
@@ -219,12 +219,6 @@ fn state(state: RunState) -> &'static str {
         RunState::Suspended => "suspended",
         RunState::Died => "died",
     }
-}
-
-fn now() -> Duration {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default()
 }
 
 pub(crate) fn ago(now: Duration, then_ms: i64) -> String {

@@ -1,5 +1,7 @@
 //! A command the way a person reads it.
 
+use selvedge_text::with_ellipsis;
+
 use super::cut::{Token, cut};
 use super::shell::Script;
 use super::shells::{ShellCall, shell_call};
@@ -32,16 +34,14 @@ pub fn shown(argv: &[String]) -> String {
 /// A word as it may stand in a sentence.
 pub(super) fn in_a_sentence(word: &str) -> String {
     const LONGEST: usize = 60;
-    let shown: String = word.chars().take(LONGEST).collect();
-    visible(&shown) + if shown.len() < word.len() { "…" } else { "" }
+    visible(&with_ellipsis(word, LONGEST))
 }
 
 /// A command as it may stand in a sentence, with room for more than a word.
 pub(super) fn in_one_line(command: &str) -> String {
     const LONGEST: usize = 200;
     let words = command.lines().collect::<Vec<_>>().join(" ");
-    let shown: String = words.chars().take(LONGEST).collect();
-    visible(&shown) + if shown.len() < words.len() { "…" } else { "" }
+    visible(&with_ellipsis(&words, LONGEST))
 }
 
 /// A script by its commands; by its own lines if there is more to it.

@@ -429,7 +429,10 @@ fn differs(shown: &str, there: &[u8], original: &[u8]) -> ToolError {
     let shown_line = |bytes: &[u8]| match text::split(bytes).get(line) {
         Some(line) => {
             let bytes = [line.text, line.ending.bytes()].concat();
-            format!("{:?}", super::cut(&String::from_utf8_lossy(&bytes), 120))
+            format!(
+                "{:?}",
+                selvedge_text::with_ellipsis(&String::from_utf8_lossy(&bytes), 120)
+            )
         }
         None => "nothing".to_owned(),
     };

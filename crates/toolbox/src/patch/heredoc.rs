@@ -83,7 +83,7 @@ fn command(text: &str) -> Result<Option<Script>, ToolError> {
     {
         return Err(ToolError::new(format!(
             "nothing may follow the patch in a command, but `{}` does",
-            super::cut(more, 80)
+            selvedge_text::with_ellipsis(more, 80)
         ))
         .suggest("apply the patch alone, and do the rest in calls of its own"));
     }
@@ -105,7 +105,7 @@ fn heredoc<'a>(line: &str, body: &'a str) -> Result<(String, &'a str), ToolError
     if end.is_empty() || !more.trim().is_empty() {
         return Err(ToolError::new(format!(
             "expected `<<'EOF'` at the end of the line, found `{}`",
-            super::cut(line, 80)
+            selvedge_text::with_ellipsis(line, 80)
         )));
     }
     let mut patch = String::new();

@@ -235,7 +235,7 @@ impl<'a> Numbered<'a> {
     fn quote(&self, at: usize) -> String {
         self.get(at).map_or_else(
             || "its end".to_owned(),
-            |line| format!("`{}`", cut(line, 80)),
+            |line| format!("`{}`", selvedge_text::with_ellipsis(line, 80)),
         )
     }
 
@@ -253,14 +253,6 @@ impl<'a> Numbered<'a> {
             .iter()
             .position(|line| !line.trim().is_empty())
             .unwrap_or(self.lines.len())
-    }
-}
-
-/// At most so many characters of a line.
-fn cut(line: &str, most: usize) -> String {
-    match line.char_indices().nth(most) {
-        Some((end, _)) => format!("{}…", &line[..end]),
-        None => line.to_owned(),
     }
 }
 

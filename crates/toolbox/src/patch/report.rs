@@ -2,9 +2,11 @@
 
 use std::collections::HashMap;
 
+use selvedge_text::with_ellipsis;
+
 use super::seek::{Likeness, Lost, Progress};
 use super::text::TextLine;
-use super::{Hunk, Line, Role, Style, cut};
+use super::{Hunk, Line, Role, Style};
 
 /// Lines shown of the hunk and of the file.
 const SHOWN: usize = 6;
@@ -26,7 +28,7 @@ pub(crate) fn lost(
         Lost::Above(line) => format!(
             "hunk {number} of {of} (line {} of the patch) says it stands below `{}`, which is not there; searched {searched}",
             hunk.line,
-            cut(line, WIDTH)
+            with_ellipsis(line, WIDTH)
         ),
         Lost::Lines => {
             format!(
@@ -42,7 +44,7 @@ pub(crate) fn lost(
             Role::Remove => '-',
             Role::Add => '+',
         };
-        text.push_str(&format!("\n  {sign}{}", cut(&line.text, WIDTH)));
+        text.push_str(&format!("\n  {sign}{}", with_ellipsis(&line.text, WIDTH)));
     }
     match nearest(file, &old, hint(hunk, progress)) {
         Some(at) => {
@@ -155,13 +157,19 @@ fn compare(text: &mut String, file: &[TextLine<'_>], old: &[&Line], at: usize) {
         match file.get(at + index) {
             Some(there) => {
                 let there = String::from_utf8_lossy(there.text);
-                text.push_str(&format!("\n  file {number}: {}", cut(&there, WIDTH)));
+                text.push_str(&format!(
+                    "\n  file {number}: {}",
+                    with_ellipsis(&there, WIDTH)
+                ));
             }
             None => text.push_str(&format!("\n  file {number}: (past the end)")),
         }
         if differs(index) {
             let pad = " ".repeat(number.to_string().len());
-            text.push_str(&format!("\n  patch{pad}: {}", cut(&line.text, WIDTH)));
+            text.push_str(&format!(
+                "\n  patch{pad}: {}",
+                with_ellipsis(&line.text, WIDTH)
+            ));
         }
     }
 }

@@ -369,12 +369,7 @@ fn proxies() -> Vec<String> {
 
 /// An address for people to read.
 pub(crate) fn shown(url: &Url) -> String {
-    let text = url.as_str();
-    if text.len() <= 300 {
-        text.to_owned()
-    } else {
-        format!("{}…", &text[..text.floor_char_boundary(300)])
-    }
+    selvedge_text::with_ellipsis(url.as_str(), 300).into_owned()
 }
 
 fn broken(shown: &str, error: reqwest::Error) -> ToolError {

@@ -1,4 +1,4 @@
-//! Porter's stemmer, with the rules in the order SQLite's FTS5 has them: `tests/like_fts5.rs` holds one against the
+//! Porter's stemmer, with the rules in the order SQLite's FTS5 has them: `like_fts5.rs` of `memory` holds one against the
 //! other, so that a ranking here can be compared with FTS5's.
 
 /// Words longer than this are names of something: they are left as they are.
@@ -7,7 +7,7 @@ const LONGEST: usize = 64;
 type Condition = fn(&[u8]) -> bool;
 
 /// Reduces a lower-case word to its stem.
-pub(crate) fn stem(word: &mut String) {
+pub fn stem(word: &mut String) {
     if !(3..=LONGEST).contains(&word.len()) {
         return;
     }
