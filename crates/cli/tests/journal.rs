@@ -278,14 +278,14 @@ fn views_show_no_secrets_and_nothing_is_kept_where_nobody_wants_it() {
     let place = Place::new();
     let key = "sk-proj-abcdefghijklmnopqrstuvwxyz123456";
     let script = format!(
-        "await tools.exec({{command: ['echo', '{key}'], env: {{API_TOKEN: 'plain-but-named'}}}}); throw new Error('{key}')"
+        "await tools.exec({{command: ['echo', '{key}'], env: {{API_TOKEN: 'hunter22'}}}}); throw new Error('{key}')"
     );
     place.run(&["run", "-q", "-e", &script]);
     let id = place.runs()[0]["id"].as_str().unwrap().to_owned();
     for args in [&["runs", "show", &id][..], &["runs", "show", &id, "--json"]] {
         let (_, out, _) = place.run(args);
         assert!(
-            !out.contains(key) && !out.contains("plain-but-named") && out.contains("[redacted]"),
+            !out.contains(key) && !out.contains("hunter22") && out.contains("[redacted]"),
             "{out}"
         );
     }

@@ -1,9 +1,7 @@
 //! What is kept, how long, and what is shown of it.
 #![allow(clippy::unwrap_used, missing_docs)]
 
-use selvedge_journal::{
-    CallState, Filter, Journal, JournalError, Keeping, Redactor, Retention, RunState,
-};
+use selvedge_journal::{CallState, Filter, Journal, JournalError, Keeping, Retention, RunState};
 use selvedge_protocol::{
     CallRecord, CallStatus, Intent, Ledger, LedgerError, ResumeAs, RunMetadata, RunStart,
     RunStatus, ScriptToolCallOutput, Settled,

@@ -91,10 +91,7 @@ pub(super) fn is_secret(name: &str) -> bool {
     }
     let of_tokens = counts_tokens(name) || plain.contains("maxtoken") || plain.contains("tokeniz");
     let has = |part: &&str| plain.contains(*part) && !(*part == "token" && of_tokens);
-    SECRET_PARTS.iter().any(|part| has(&part))
-        || last == "pass"
-        || last == "pwd"
-        || plain.ends_with("pwd")
+    SECRET_PARTS.iter().any(has) || last == "pass" || last == "pwd" || plain.ends_with("pwd")
 }
 
 /// Whether a name speaks of a number of tokens.
