@@ -5,24 +5,12 @@ use std::sync::LazyLock;
 use super::Redactor;
 
 /// Parts of the names of variables that hold secrets.
-const PARTS: [&str; 13] = [
-    "KEY",
-    "SECRET",
-    "TOKEN",
-    "PASSW",
-    "PASSPHRASE",
-    "WEBHOOK",
-    "CONNECTION_STRING",
-    "AUTH_CONFIG",
-    "CREDS",
-    "JWT",
-    "CREDENTIAL",
-    "PRIVATE",
-    "COOKIE",
-];
+const PARTS: &str = "\
+    KEY SECRET TOKEN PASSW PASSPHRASE WEBHOOK CONNECTION_STRING AUTH_CONFIG CREDS JWT CREDENTIAL \
+    PRIVATE COOKIE";
 
 /// How such names end.
-const ENDINGS: [&str; 5] = ["PASS", "_PWD", "_DSN", "_AUTH", "_PAT"];
+const ENDINGS: &str = "PASS _PWD _DSN _AUTH _PAT";
 
 /// Variables that lead to a program that answers for the user.
 const AGENTS: [&str; 3] = [
@@ -48,8 +36,8 @@ pub fn is_secret_variable(name: &str, value: &str) -> bool {
         .and_then(|(_, rest)| rest.split(['/', '?', '#']).next())
         .is_some_and(|authority| authority.contains('@'));
     AGENTS.contains(&name.as_str())
-        || PARTS.iter().any(|part| name.contains(part))
-        || ENDINGS.iter().any(|ending| name.ends_with(ending))
+        || PARTS.split(' ').any(|part| name.contains(part))
+        || ENDINGS.split(' ').any(|ending| name.ends_with(ending))
         || has_login
         || MARKS.iter().any(|mark| value.contains(mark))
         || !REDACTOR.find(value).is_empty()

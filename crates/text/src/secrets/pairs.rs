@@ -50,7 +50,10 @@ pub(super) struct Finder {
 impl Finder {
     #[allow(clippy::expect_used)] // Marks beyond what an automaton holds would take gigabytes.
     pub(super) fn new(configured: &[String]) -> Self {
-        let marks = MARKS.iter().map(|(mark, _)| *mark).chain(names::MARKS);
+        let marks = MARKS
+            .iter()
+            .map(|(mark, _)| *mark)
+            .chain(names::MARKS.split(' '));
         let marks = marks.chain(configured.iter().map(String::as_str));
         Self {
             marks: AhoCorasick::builder()
