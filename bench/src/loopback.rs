@@ -17,7 +17,7 @@ use selvedge_journal::Journal;
 use selvedge_models::{Client, Model, Provider};
 use selvedge_protocol::{Limits, SandboxPolicy, WireApi};
 use selvedge_script::Harness;
-use selvedge_toolbox::{Toolbox, Workspace};
+use selvedge_toolbox::{Toolbox, ToolsConfig, Workspace};
 use selvedge_tools::{Orchestrator, Registry};
 
 /// An agent that works in this folder, with its journal in another.
@@ -43,10 +43,6 @@ pub(crate) fn agent(
         directory: work.display().to_string(),
         ..settings
     };
-    Ok(Agent::new(
-        client,
-        Model::known("gpt-4o"),
-        harness,
-        settings,
-    ))
+    let agent = Agent::new(client, Model::known("gpt-4o"), harness, settings);
+    Ok(agent.with_offer(|registry, _| ToolsConfig::default().offer(registry)))
 }

@@ -6,7 +6,7 @@ use selvedge_journal::Journal;
 use selvedge_models::{Client, Model, Tool};
 use selvedge_protocol::Mode;
 use selvedge_script::Harness;
-use selvedge_tools::{Orchestrator, ToolRouter, ToolsConfig};
+use selvedge_tools::{Offered, Orchestrator, Registry, ToolRouter, offerable};
 
 use crate::agents::Agents;
 use crate::budget::Budget;
@@ -14,6 +14,9 @@ use crate::compaction::{self, Compacted};
 use crate::history::{Regular, Strategy};
 use crate::record::StepKind;
 use crate::{AgentError, Changes, Companion, Remembering, Session, Settings, prompt};
+
+/// Decides what a model is offered of these tools for structured calls.
+type OfferTools = dyn Fn(&Registry, &Model) -> Vec<Offered> + Send + Sync;
 
 /// Takes turns. Cheap to clone; scripts, structured calls and sub-agents go through one orchestrator: one gate, one
 /// journal.
@@ -33,7 +36,7 @@ pub struct Agent {
     pub(crate) depth: u32,
     /// What is known of models by their names.
     pub(crate) models: Arc<dyn Fn(&str) -> Model + Send + Sync>,
-    config: ToolsConfig,
+    offer: Arc<OfferTools>,
     /// What the model may call.
     pub(crate) tools: Vec<Tool>,
     /// About how many tokens the tools take of every request.
@@ -44,11 +47,7 @@ pub struct Agent {
 impl Agent {
     /// An agent that asks this model and runs what it writes with this harness.
     pub fn new(client: Client, model: Model, harness: Harness, settings: Settings) -> Self {
-        let config = ToolsConfig {
-            view_image: model.images,
-            ..ToolsConfig::default()
-        };
-        let router = ToolRouter::new(harness.orchestrator().clone(), &config);
+        let router = ToolRouter::new(harness.orchestrator().clone(), Vec::new());
         let agent = Self {
             client,
             model,
@@ -62,7 +61,10 @@ impl Agent {
             budget: None,
             depth: 0,
             models: Arc::new(Model::known),
-            config,
+            offer: Arc::new(|registry, _| {
+                let tools = offerable(registry);
+                tools.map(Offered::as_it_is).collect()
+            }),
             tools: Vec::new(),
             tool_tokens: 0,
             systems: Arc::default(),
@@ -70,9 +72,13 @@ impl Agent {
         agent.told()
     }
 
-    /// The same with structured calls in other flavours.
-    pub fn with_tools_config(mut self, config: ToolsConfig) -> Self {
-        self.config = config;
+    /// The same with structured calls in the form that `offer` gives them for a model; without this,
+    /// each tool is offered as it is.
+    pub fn with_offer(
+        mut self,
+        offer: impl Fn(&Registry, &Model) -> Vec<Offered> + Send + Sync + 'static,
+    ) -> Self {
+        self.offer = Arc::new(offer);
         self.told()
     }
 
@@ -173,7 +179,7 @@ impl Agent {
     }
 
     /// The same with other tools, for the turns to come.
-    pub fn with_tools(self, registry: selvedge_tools::Registry) -> Self {
+    pub fn with_tools(self, registry: Registry) -> Self {
         let orchestrator = self.harness.orchestrator().clone().with_registry(registry);
         self.over(orchestrator)
     }
@@ -187,7 +193,8 @@ impl Agent {
     /// What the model is told and offered, made anew.
     fn told(mut self) -> Self {
         let orchestrator = self.harness.orchestrator();
-        self.router = ToolRouter::new(orchestrator.clone(), &self.config);
+        let offered = (self.offer)(orchestrator.registry(), &self.model);
+        self.router = ToolRouter::new(orchestrator.clone(), offered);
         let wire = self.client.provider().wire;
         self.tools = prompt::offered(
             &self.settings,

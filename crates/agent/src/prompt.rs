@@ -126,9 +126,12 @@ pub(crate) fn offered(
             description: offered.description.clone(),
             input: match &offered.shape {
                 Shape::Function { parameters, .. } => ToolInput::Schema(parameters.clone()),
-                Shape::Freeform => ToolInput::Freeform {
-                    argument: "patch".to_owned(),
-                    description: "The patch.".to_owned(),
+                Shape::Freeform {
+                    argument,
+                    description,
+                } => ToolInput::Freeform {
+                    argument: argument.clone(),
+                    description: description.clone(),
                 },
             },
         });

@@ -8,9 +8,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use selvedge_journal::{Call, Journal, JournalError, Run, RunState};
-use selvedge_protocol::ResumeAs;
+use selvedge_protocol::{ResumeAs, SPAWN};
 use selvedge_script::Resume;
-use selvedge_tools::{PriorCall, PriorCalls, PriorOutcome, SPAWN};
+use selvedge_tools::{PriorCall, PriorCalls, PriorOutcome};
 use serde_json::Value;
 
 /// The run that a `resume` of some run continues: the newest of its chain.

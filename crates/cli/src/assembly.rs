@@ -9,10 +9,10 @@ use selvedge_agent::{
 };
 use selvedge_mcp::{AskPerson, Asked, Servers};
 use selvedge_memory::Memory;
-use selvedge_models::Client;
+use selvedge_models::{Client, Model};
 use selvedge_protocol::{ModeSettings, WireApi};
-use selvedge_toolbox::TurnDiff;
-use selvedge_tools::{Approver, PatchFlavour, ToolsConfig};
+use selvedge_toolbox::{PatchFlavour, ToolsConfig, TurnDiff};
+use selvedge_tools::{Approver, Registry};
 
 use crate::args::{LimitArgs, ModelArgs, PlaceArgs, TurnArgs};
 use crate::problem::Problem;
@@ -186,21 +186,23 @@ pub(crate) fn agent_of(
         instructions: wanted.instructions,
         ..Settings::default()
     };
-    let freeform = provider.wire == WireApi::Responses && model.freeform_tools;
-    let patch = if freeform {
-        PatchFlavour::Freeform
-    } else {
-        PatchFlavour::Text
+    let wire = provider.wire;
+    let offer = move |registry: &Registry, model: &Model| {
+        let freeform = wire == WireApi::Responses && model.freeform_tools;
+        let config = ToolsConfig {
+            patch: Some(match freeform {
+                true => PatchFlavour::Freeform,
+                false => PatchFlavour::Text,
+            }),
+            view_image: model.images,
+            ..ToolsConfig::default()
+        };
+        config.offer(registry)
     };
-    let config = ToolsConfig {
-        patch: Some(patch),
-        view_image: model.images,
-        ..ToolsConfig::default()
-    };
-    let harness = setup.harness(wanted.limits, wanted.approver)?;
+    let harness = setup.harness(wanted.limits, wanted.approver);
     let harness = harness.with_tools(servers.onto(&setup.all_tools()?));
     let client = Client::new(provider).map_err(|error| Problem::new(error.to_string()))?;
-    let mut agent = Agent::new(client, model, harness, settings).with_tools_config(config);
+    let mut agent = Agent::new(client, model, harness, settings).with_offer(offer);
     agent = agent.with_changes(Arc::new(InTheWorkspace(setup.toolbox.turn_diff.clone())));
     let config = setup.config.clone();
     agent = agent.with_models(move |name| providers::known(&config, name));

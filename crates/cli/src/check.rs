@@ -19,7 +19,7 @@ pub(crate) fn check(args: CheckArgs) -> Result<Exit> {
     let (name, source) = read_source(args.file.as_deref(), None)?;
     let servers = setup.servers(Asked::default())?;
     let tools = setup.all_tools()?;
-    let harness = setup.harness(&LimitArgs::default(), None)?;
+    let harness = setup.harness(&LimitArgs::default(), None);
     let report = crate::run::runtime()?.block_on(async {
         servers.prepare_for(&String::from_utf8_lossy(&source)).await;
         let report = harness.with_tools(servers.onto(&tools)).check(&source);

@@ -113,30 +113,23 @@ fn servers(setup: &Setup) -> Finding {
 
 fn configuration(setup: &Setup) -> Finding {
     let file = setup.home.as_ref().map(|home| home.join("config.toml"));
-    let details = match file {
-        Some(file) if file.exists() => format!("{}", file.display()),
-        Some(file) => format!("defaults ({} is not there)", file.display()),
-        None => "defaults (no home folder)".to_owned(),
+    let unknown_pack = setup.offers().err();
+    let details = match (&unknown_pack, file) {
+        (Some(error), _) => format!("{error:#}"),
+        (None, Some(file)) if file.exists() => format!("{}", file.display()),
+        (None, Some(file)) => format!("defaults ({} is not there)", file.display()),
+        (None, None) => "defaults (no home folder)".to_owned(),
     };
     Finding {
         what: "configuration",
-        ok: true,
+        ok: unknown_pack.is_none(),
         details,
     }
 }
 
 /// Both walls, each tried with a script that runs into it.
 fn walls(setup: &Setup) -> Vec<Finding> {
-    let harness = match setup.harness(&LimitArgs::default(), None) {
-        Ok(harness) => harness,
-        Err(error) => {
-            return vec![Finding {
-                what: "sandbox",
-                ok: false,
-                details: format!("{error:#}"),
-            }];
-        }
-    };
+    let harness = setup.harness(&LimitArgs::default(), None);
     let Ok(runtime) = crate::run::runtime() else {
         return vec![Finding {
             what: "sandbox",

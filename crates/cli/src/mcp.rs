@@ -50,7 +50,7 @@ fn serve(args: ServeArgs) -> Result<Exit> {
         .unwrap_or_default();
     let earlier = setup.clone();
     let offer = Arc::new(Offer {
-        harness: setup.harness(&args.limits, None)?,
+        harness: setup.harness(&args.limits, None),
         tools: setup.all_tools()?,
         servers: servers.clone(),
         live: live.clone(),

@@ -52,7 +52,7 @@ pub(crate) fn run(mut args: RunArgs) -> Result<Exit> {
         Some(person) => Some(person.clone() as _),
         None => args.suspend.then(|| Arc::new(AskLater) as _),
     };
-    let harness = setup.harness(&args.limits, approver)?.for_one_script();
+    let harness = setup.harness(&args.limits, approver).for_one_script();
     // Without an agent there is no model that servers could ask.
     let servers = setup.servers(Asked {
         person: person.map(|person| person as _),

@@ -16,8 +16,7 @@ impl Setup {
             .as_ref()
             .filter(|_| !self.ephemeral)
             .map(|home| home.join("mcp"));
-        let keep = self.selection()?;
-        Ok(Servers::new(settings, asked, cache).keeping(keep))
+        Ok(Servers::new(settings, asked, cache).keeping(self.offers()?))
     }
 
     /// The same as plain values.

@@ -10,8 +10,10 @@ use selvedge_journal::Journal;
 use selvedge_memory::Memory;
 use selvedge_protocol::{Limits, ModeSettings, ToolSpec};
 use selvedge_script::{Facts, Harness, Resume, Session};
-use selvedge_toolbox::{CommandSettings, Rules, Toolbox, Workspace};
-use selvedge_tools::{Approver, NobodyToAsk, Orchestrator, PackError, Packs, Registry, Tasks};
+use selvedge_toolbox::{
+    CommandSettings, PackError, Packs, Rules, Toolbox, Workspace, command_tasks,
+};
+use selvedge_tools::{Approver, NobodyToAsk, Orchestrator, Registry, Tasks};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -169,7 +171,7 @@ impl Setup {
             .script_harness
             .expose
             .enable_spawn
-            .then(Tasks::default);
+            .then(command_tasks);
         Ok(Self {
             config,
             directory,
@@ -200,13 +202,8 @@ impl Setup {
         })
     }
 
-    /// The built-in tools, as far as the pack and the configuration have them.
-    pub(crate) fn registry(&self) -> Result<Registry> {
-        let keep = self.selection()?;
-        Ok(self.all_tools()?.filtered(keep))
-    }
-
-    /// The built-in tools, all of them.
+    /// The built-in tools, all of them; [`Self::servers`] adds those of MCP servers and leaves out what
+    /// [`Self::offers`] denies.
     pub(crate) fn all_tools(&self) -> Result<Registry> {
         let mut all = Registry::new();
         self.toolbox.register(&mut all)?;
@@ -233,23 +230,22 @@ impl Setup {
         Ok(all)
     }
 
-    /// Whether the pack and the configuration have a tool.
-    pub(crate) fn selection(&self) -> Result<impl Fn(&ToolSpec) -> bool + Send + Sync + use<>> {
+    /// Decides which tools are offered: those that the tool pack and the configuration have. Applied in
+    /// one place, [`Servers::onto`](selvedge_mcp::Servers::onto), through which every command gets its
+    /// tools.
+    pub(crate) fn offers(&self) -> Result<impl Fn(&ToolSpec) -> bool + Send + Sync + use<>> {
+        let packs = self.packs();
         let pack = match &self.config.tool_pack {
             None => None,
-            Some(name) => Some(self.packs().open(name).map_err(|error| {
+            Some(name) => Some(packs.open(name).map_err(|error| {
                 let hint = match &error {
                     PackError::Unknown { near, .. } if !near.is_empty() => {
                         format!("did you mean {}?", near.join(" or "))
                     }
-                    _ => format!(
-                        "there are {}",
-                        self.packs()
-                            .names()
-                            .into_iter()
-                            .collect::<Vec<_>>()
-                            .join(", ")
-                    ),
+                    _ => {
+                        let names: Vec<&str> = packs.names().into_iter().collect();
+                        format!("there are {}", names.join(", "))
+                    }
                 };
                 Problem::new(error.to_string()).hint(hint)
             })?),
@@ -406,12 +402,8 @@ impl Setup {
         limits
     }
 
-    /// A harness that asks this approver; `None` asks nobody.
-    pub(crate) fn harness(
-        &self,
-        args: &LimitArgs,
-        approver: Option<Arc<dyn Approver>>,
-    ) -> Result<Harness> {
+    /// A harness without tools that asks this approver; `None` asks nobody.
+    pub(crate) fn harness(&self, args: &LimitArgs, approver: Option<Arc<dyn Approver>>) -> Harness {
         let limits = self.limits(args);
         let modes = ModeSettings {
             turn: args.mode,
@@ -423,7 +415,7 @@ impl Setup {
                 because: "there is no terminal to ask at".to_owned(),
             }) as _
         };
-        let orchestrator = Orchestrator::new(self.registry()?)
+        let orchestrator = Orchestrator::new(Registry::new())
             .with_policy(self.config.approval_policy)
             .with_approver(approver.unwrap_or_else(nobody));
         let orchestrator = match &self.journal {
@@ -434,10 +426,10 @@ impl Setup {
             .with_limits(limits)
             .with_mode(modes.effective())
             .allow_detached_promises(self.config.script_harness.allow_detached_promises);
-        Ok(match &self.tasks {
+        match &self.tasks {
             Some(tasks) => harness.with_tasks(tasks),
             None => harness,
-        })
+        }
     }
 
     pub(crate) fn facts(&self) -> Facts {

@@ -2,8 +2,10 @@
 
 use rmcp::model::{GetPromptRequestParams, PaginatedRequestParams, ReadResourceRequestParams};
 use schemars::JsonSchema;
-use selvedge_protocol::McpApproval;
-use selvedge_tools::{Call, Registry, Risk, ToolError, tool, tool_with_call};
+use selvedge_protocol::{McpApproval, Preview, ToolSpec};
+use selvedge_tools::{
+    Call, CallFuture, Registry, Risk, Tool, ToolError, spec_of, tool, typed_call,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
@@ -148,80 +150,78 @@ pub(crate) fn register(registry: &mut Registry, servers: &Servers) {
         },
     );
     let _ = registry.register(prompt.read_only());
-    let [callers, judges, readers, viewers] = [(); 4].map(|()| servers.clone());
-    let call = tool_with_call(
-        "mcp_call_tool",
-        "Calls a tool of an MCP server by name. In scripts write tools.mcp.<server>.<tool>(args) instead.",
-        move |args: CallTool, call: Call| {
-            let servers = callers.clone();
-            async move { call_tool(&servers, args, &call).await }
-        },
-    );
-    let call = call
-        .risk(move |args| risk(&judges, args))
-        .reads_only(move |args| reads_only(&readers, args));
-    let _ = registry.register(call.preview(move |args| {
-        let (tool, args) = called(&viewers, args);
-        shown(&tool, &args)
-    }));
+    let _ = registry.register(McpCallTool(servers.clone()));
 }
 
-/// The same that the tool itself would say.
-fn risk(servers: &Servers, args: &Value) -> Risk {
-    let (server, name) = (
-        args["server"].as_str().unwrap_or_default(),
-        args["tool"].as_str().unwrap_or_default(),
-    );
-    let reason = format!("calls `{name}` of the server {server}");
-    let Ok(server) = servers.find(server) else {
-        return Risk::Harmless;
-    };
-    let catalogue = server.catalogue();
-    let listed = catalogue
-        .as_ref()
-        .and_then(|catalogue| catalogue.tools.iter().find(|tool| tool.name == name));
-    match server.settings.options.default_tools_approval_mode {
-        McpApproval::Approve => Risk::Harmless,
-        McpApproval::Prompt => Risk::Ask { reason },
-        McpApproval::Auto => match listed {
-            Some(tool) if tool.destructive == Some(true) && !tool.read_only => Risk::Ask {
-                reason: format!(
-                    "`{name}` of the server {} says that it can destroy",
-                    server.settings.name
-                ),
-            },
-            Some(_) => Risk::Guarded { reason },
-            // Nobody knows what it does.
-            None => Risk::Ask { reason },
-        },
+/// The tool `mcp_call_tool`.
+struct McpCallTool(Servers);
+
+impl Tool for McpCallTool {
+    fn spec(&self) -> ToolSpec {
+        let description = "Calls a tool of an MCP server by name. In scripts write tools.mcp.<server>.<tool>(args) instead.";
+        spec_of::<CallTool, Value>("mcp_call_tool", description).judged_by_arguments()
     }
-}
 
-/// The tool that is called, by its canonical name, and its arguments.
-fn called(servers: &Servers, args: &Value) -> (String, Value) {
-    let word = |name: &str| args[name].as_str().unwrap_or_default();
-    // A server answers to more than one spelling.
-    let server = servers
-        .find(word("server"))
-        .map_or(word("server").to_owned(), |server| {
-            server.settings.name.clone()
-        });
-    let arguments = args.get("arguments").cloned().unwrap_or_else(|| json!({}));
-    (name_of(&server, word("tool")), arguments)
-}
+    /// The same that the tool itself would say.
+    fn risk(&self, args: &Value) -> Risk {
+        let (server, name) = (
+            args["server"].as_str().unwrap_or_default(),
+            args["tool"].as_str().unwrap_or_default(),
+        );
+        let reason = format!("calls `{name}` of the server {server}");
+        let Ok(server) = self.0.find(server) else {
+            return Risk::Harmless;
+        };
+        let catalogue = server.catalogue();
+        let listed = catalogue
+            .as_ref()
+            .and_then(|catalogue| catalogue.tools.iter().find(|tool| tool.name == name));
+        match server.settings.options.default_tools_approval_mode {
+            McpApproval::Approve => Risk::Harmless,
+            McpApproval::Prompt => Risk::Ask { reason },
+            McpApproval::Auto => match listed {
+                Some(tool) if tool.destructive == Some(true) && !tool.read_only => Risk::Ask {
+                    reason: format!(
+                        "`{name}` of the server {} says that it can destroy",
+                        server.settings.name
+                    ),
+                },
+                Some(_) => Risk::Guarded { reason },
+                // Nobody knows what it does.
+                None => Risk::Ask { reason },
+            },
+        }
+    }
 
-/// Whether the server lists the tool as one that only reads.
-fn reads_only(servers: &Servers, args: &Value) -> bool {
-    let server = args["server"]
-        .as_str()
-        .and_then(|name| servers.find(name).ok());
-    let catalogue = server.and_then(|server| server.catalogue());
-    catalogue.is_some_and(|catalogue| {
-        catalogue
-            .tools
-            .iter()
-            .any(|tool| args["tool"] == tool.name && tool.read_only)
-    })
+    /// Whether the server lists the tool as one that only reads.
+    fn reads_only(&self, args: &Value) -> bool {
+        let server = args["server"]
+            .as_str()
+            .and_then(|name| self.0.find(name).ok());
+        let catalogue = server.and_then(|server| server.catalogue());
+        catalogue.is_some_and(|catalogue| {
+            catalogue
+                .tools
+                .iter()
+                .any(|tool| args["tool"] == tool.name && tool.read_only)
+        })
+    }
+
+    fn preview(&self, args: &Value) -> Preview {
+        let word = |name: &str| args[name].as_str().unwrap_or_default();
+        // A server answers to more than one spelling.
+        let server = match self.0.find(word("server")) {
+            Ok(server) => &server.settings.name,
+            Err(_) => word("server"),
+        };
+        let arguments = args.get("arguments").cloned().unwrap_or_else(|| json!({}));
+        shown(&name_of(server, word("tool")), &arguments)
+    }
+
+    fn call(&self, args: Value, call: Call) -> CallFuture<'_> {
+        let run = async move |args| call_tool(&self.0, args, &call).await;
+        typed_call(args, run, |_: &Value| None)
+    }
 }
 
 async fn call_tool(servers: &Servers, args: CallTool, call: &Call) -> Result<Value, ToolError> {

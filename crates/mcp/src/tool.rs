@@ -3,9 +3,8 @@
 use std::sync::Arc;
 
 use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
 use selvedge_protocol::{Approval, McpApproval, Preview, ToolSpec};
-use selvedge_tools::{Call, FieldCase, Risk, Tool, ToolError, ToolOutput};
+use selvedge_tools::{Call, CallFuture, FieldCase, Risk, Tool, ToolError};
 use serde_json::{Map, Value, json};
 
 use crate::answer::{raw_schema, value_of, whole};
@@ -58,8 +57,9 @@ impl McpTool {
                     Approval::Always
                 }
                 McpApproval::Auto => Approval::ByArguments,
-            }
-            .to_owned(),
+            },
+            aliases: Vec::new(),
+            positional: &[],
         };
         let destructive = listed.destructive == Some(true) && !listed.read_only;
         Self {
@@ -121,7 +121,7 @@ impl Tool for McpTool {
         Some(Box::new(raw))
     }
 
-    fn call<'a>(&'a self, args: Value, call: Call) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
+    fn call(&self, args: Value, call: Call) -> CallFuture<'_> {
         async move {
             let args = match args {
                 Value::Object(args) => args,
@@ -181,10 +181,12 @@ impl Tool for Missing {
             output_schema: None,
             read_only: true,
             approval: Approval::Never,
+            aliases: Vec::new(),
+            positional: &[],
         }
     }
 
-    fn call<'a>(&'a self, _: Value, call: Call) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
+    fn call(&self, _: Value, call: Call) -> CallFuture<'_> {
         async move {
             let started = tokio::select! {
                 started = self.0.link() => started.map_err(tool_error)?,

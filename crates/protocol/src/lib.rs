@@ -40,5 +40,5 @@ pub use settings::{
     CommandLimits, Durability, Effort, EnvironmentPolicy, Inherit, McpApproval, McpSampling,
     McpServerOptions, Prices, Retention, RetryLimits, Thinking, ToolPack, WeakerWall,
 };
-pub use spec::{Approval, ToolSpec};
+pub use spec::{Approval, SPAWN, ToolSpec};
 pub use turn::{TurnEnd, TurnError, TurnErrorKind, TurnItem};

@@ -3,6 +3,9 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+/// Name of the tool by which a script starts a task.
+pub const SPAWN: &str = "spawn.exec";
+
 /// Name, purpose and shape of a tool: what `selvedge tools --json` lists.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -21,6 +24,27 @@ pub struct ToolSpec {
     pub read_only: bool,
     /// When a call needs approval.
     pub approval: Approval,
+    /// Other names that are accepted for fields: `(alias, field)`. Those of fields that the tool does
+    /// not have are ignored.
+    #[serde(skip)]
+    pub aliases: Vec<(&'static str, &'static str)>,
+    /// Fields that may be given by position instead of in an object.
+    #[serde(skip)]
+    pub positional: &'static [&'static str],
+}
+
+impl ToolSpec {
+    /// The same for a tool that leaves the world as it was.
+    pub fn as_read_only(mut self) -> Self {
+        self.read_only = true;
+        self
+    }
+
+    /// The same for a tool that judges each call by its arguments.
+    pub fn judged_by_arguments(mut self) -> Self {
+        self.approval = Approval::ByArguments;
+        self
+    }
 }
 
 /// When a call of a tool needs a person's approval, apart from the approval policy.

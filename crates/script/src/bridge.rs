@@ -2,10 +2,10 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use selvedge_protocol::{Event, LogLevel, OutputPart};
+use selvedge_protocol::{Event, LogLevel, OutputPart, SPAWN};
 use selvedge_sandbox::{Host, Position};
 use selvedge_tools::{
-    CallFailure, DecisionError, Found, Means, Orchestrator, ResumeDecision, SPAWN, Scope, Tasks,
+    CallFailure, DecisionError, Found, Means, Orchestrator, ResumeDecision, Scope, Tasks,
     declarations,
 };
 use serde_json::{Value, json};

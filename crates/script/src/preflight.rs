@@ -76,7 +76,7 @@ pub(crate) fn check(compiled: &Compiled, orchestrator: &Orchestrator) -> Preflig
         };
         let object = match &seen.args {
             StaticArgs::Object(object) => object,
-            StaticArgs::Literal(value) if tool.tool.positional().is_empty() && !value.is_null() => {
+            StaticArgs::Literal(value) if tool.spec.positional.is_empty() && !value.is_null() => {
                 report
                     .errors
                     .push(not_an_object(tool, value).at(at.line, at.column));

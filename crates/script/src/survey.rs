@@ -11,7 +11,7 @@ use oxc_ast::ast::{
 use oxc_ast_visit::{Visit, walk};
 use oxc_semantic::{ScopeFlags, Scoping, SymbolFlags, SymbolId};
 use oxc_span::{GetSpan, Span};
-use selvedge_tools::SPAWN;
+use selvedge_protocol::SPAWN;
 use serde_json::{Map, Number, Value};
 
 /// What to do instead of an import.

@@ -13,7 +13,7 @@ use selvedge_script::{
     Answered, Facts, Harness, LiveLimits, LiveRun, LiveRuns, QuestionKind, Reply, Report,
     RunOptions,
 };
-use selvedge_tools::{Orchestrator, Registry, tool};
+use selvedge_tools::{Orchestrator, Registry, Risk, tool};
 use serde::Deserialize;
 use serde_json::json;
 use tokio::sync::Semaphore;
@@ -46,7 +46,13 @@ fn bench(limits: LiveLimits) -> Bench {
     let registry = Registry::new()
         .with(tool("wait", "Waits for the door.", wait))
         .unwrap()
-        .with(tool("wipe", "Wipes.", |_: Nothing| async { Ok("wiped") }).ask_always("it wipes"))
+        .with(
+            tool("wipe", "Wipes.", |_: Nothing| async { Ok("wiped") })
+                .risk(|_| Risk::Ask {
+                    reason: "it wipes".into(),
+                })
+                .agreement(|_| Some(String::new())),
+        )
         .unwrap();
     let harness = Harness::new(Orchestrator::new(registry).with_approver(live.approver())).unwrap();
     Bench {

@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use selvedge_protocol::{
     Answer, ApprovalPolicy, CallStatus, ErrorCode, Event, EventSink, Limits, ScriptToolCallOutput,
+    ToolSpec,
 };
 use selvedge_script::{Cassette, Harness, Replay, RunOptions};
-use selvedge_tools::{Again, Orchestrator, Registry, tool};
+use selvedge_tools::{Again, Call, CallFuture, Orchestrator, Registry, Tool, ToolOutput, spec_of};
 use serde_json::json;
 use support::{Bench, Notebook, Says, on_a_thread};
 
@@ -150,26 +151,39 @@ fn what_ended_it_from_outside_is_not_taken_for_another_end() {
     );
 }
 
-#[derive(serde::Deserialize, schemars::JsonSchema)]
+#[derive(schemars::JsonSchema)]
 struct Push {
     /// Without the wall.
+    #[allow(dead_code)]
     free: Option<bool>,
+}
+
+/// Pushes only at the second attempt.
+struct PushTool;
+
+impl Tool for PushTool {
+    fn spec(&self) -> ToolSpec {
+        spec_of::<Push, serde_json::Value>("push", "Pushes.")
+    }
+
+    fn call(&self, args: serde_json::Value, _: Call) -> CallFuture<'_> {
+        Box::pin(async move {
+            let pushed = args["free"] == json!(true);
+            Ok(ToolOutput {
+                again: (!pushed).then(|| Again {
+                    args: json!({"free": true}),
+                    reason: "the wall stopped it".into(),
+                }),
+                ..json!({"pushed": pushed}).into()
+            })
+        })
+    }
 }
 
 #[test]
 fn a_second_attempt_is_what_the_script_is_told_again() {
-    let push = |args: Push| async move { Ok(json!({"pushed": args.free == Some(true)})) };
-    let again = |output: &serde_json::Value, _: &serde_json::Value| {
-        let stopped = output["pushed"] == json!(false);
-        stopped.then(|| Again {
-            args: json!({"free": true}),
-            reason: "the wall stopped it".into(),
-        })
-    };
     let notebook = Arc::new(Notebook::default());
-    let registry = Registry::new()
-        .with(tool("push", "Pushes.", push).again(again))
-        .unwrap();
+    let registry = Registry::new().with(PushTool).unwrap();
     let orchestrator = Orchestrator::new(registry)
         .with_policy(ApprovalPolicy::OnFailure)
         .with_approver(Arc::new(Says::new(Answer::Once)))

@@ -1,58 +1,47 @@
-//! One table for the names that callers use for the same field.
+//! The names that callers use for the same field or the same tool.
 
-/// `(tool, alias, field)`; a tool of `*` means every tool that has the field.
-const ALIASES: &[(&str, &str, &str)] = &[
-    ("*", "file_path", "path"),
-    ("*", "dir_path", "path"),
-    ("*", "filename", "path"),
-    ("read_file", "start_line", "offset"),
-    ("read_file", "max_lines", "limit"),
-    ("list_dir", "max_depth", "depth"),
-    ("grep_files", "file_pattern", "include"),
-    ("grep_files", "glob", "include"),
-    ("grep_files", "max_results", "limit"),
-    ("file_search", "query", "pattern"),
-    ("file_search", "exclude", "exclude_patterns"),
-    ("file_search", "path", "search_directory"),
-    ("file_search", "dir_path", "search_directory"),
-    ("file_search", "max_results", "limit"),
-    ("write_file", "text", "content"),
-    ("write_file", "contents", "content"),
-    ("update_plan", "steps", "plan"),
-    ("apply_patch", "input", "patch"),
-    ("apply_patch", "diff", "patch"),
-    ("apply_patch", "patch_text", "patch"),
-    ("apply_patch", "workdir", "cwd"),
-    ("apply_patch", "working_directory", "cwd"),
-    ("apply_patch", "original", "original_content"),
-    ("apply_patch", "old_content", "original_content"),
-    ("apply_patch", "updated", "updated_content"),
-    ("apply_patch", "new_content", "updated_content"),
-    ("exec", "workdir", "cwd"),
-    ("exec", "working_directory", "cwd"),
-    ("exec", "timeout", "timeout_ms"),
-    ("exec", "argv", "command"),
-    ("exec", "args", "command"),
-    ("exec_command", "command", "cmd"),
-    ("exec_command", "cwd", "workdir"),
-    ("write_stdin", "input", "chars"),
-    ("write_stdin", "text", "chars"),
-    ("web_search", "queries", "query"),
-    ("web_search", "q", "query"),
-    ("web_search", "limit", "max_results"),
-    ("web_search", "count", "max_results"),
-    ("fetch_url", "url", "urls"),
-    ("fetch_url", "max_bytes", "max_length"),
-    ("save_to_fc", "text", "content"),
-    ("save_to_fc", "name", "title"),
-    ("fetch_from_fc", "key", "file_key"),
-    ("write_file", "key", "file_key"),
-    ("prompts.save", "prompt", "prompts"),
-    ("prompts.get", "key", "keys"),
+use schemars::JsonSchema;
+use selvedge_protocol::ToolSpec;
+use selvedge_tools::{Registry, spec_of};
+
+/// Other names of fields, `alias=field`, by tool; a tool of `*` means every tool that has the field.
+const ALIASES: &[(&str, &str)] = &[
+    ("*", "file_path=path dir_path=path filename=path"),
+    ("read_file", "start_line=offset max_lines=limit"),
+    ("list_dir", "max_depth=depth"),
+    (
+        "grep_files",
+        "file_pattern=include glob=include max_results=limit",
+    ),
+    (
+        "file_search",
+        "query=pattern exclude=exclude_patterns path=search_directory dir_path=search_directory max_results=limit",
+    ),
+    ("write_file", "text=content contents=content key=file_key"),
+    ("update_plan", "steps=plan"),
+    (
+        "apply_patch",
+        "input=patch diff=patch patch_text=patch workdir=cwd working_directory=cwd original=original_content old_content=original_content updated=updated_content new_content=updated_content",
+    ),
+    (
+        "exec",
+        "workdir=cwd working_directory=cwd timeout=timeout_ms argv=command args=command",
+    ),
+    ("exec_command", "command=cmd cwd=workdir"),
+    ("write_stdin", "input=chars text=chars"),
+    (
+        "web_search",
+        "queries=query q=query limit=max_results count=max_results",
+    ),
+    ("fetch_url", "url=urls max_bytes=max_length"),
+    ("save_to_fc", "text=content name=title"),
+    ("fetch_from_fc", "key=file_key"),
+    ("prompts.save", "prompt=prompts"),
+    ("prompts.get", "key=keys"),
 ];
 
 /// Other names of tools: `(alias, tool)`.
-pub(crate) const TOOL_ALIASES: &[(&str, &str)] = &[
+const TOOL_ALIASES: &[(&str, &str)] = &[
     ("shell", "exec"),
     ("local_shell", "exec"),
     ("search_files", "file_search"),
@@ -62,12 +51,55 @@ pub(crate) const TOOL_ALIASES: &[(&str, &str)] = &[
     ("fetch_from_file_cabinet", "fetch_from_fc"),
 ];
 
-/// The aliases of one tool.
-pub(crate) fn aliases_of(tool: &str) -> impl Iterator<Item = (&'static str, &'static str)> {
-    let mine: Vec<_> = ALIASES
-        .iter()
-        .filter(|(of, ..)| *of == tool || *of == "*")
-        .map(|(_, alias, field)| (*alias, *field))
-        .collect();
-    mine.into_iter()
+/// Names that other harnesses give to what some of these tools do: suggestions for a script that calls
+/// one.
+const SYNONYMS: &[(&str, &str)] = &[
+    (
+        "bash shell sh run run_command execute terminal cmd command exec_shell",
+        "exec exec_command",
+    ),
+    (
+        "read cat open_file view get_file file_read read_files",
+        "read_file",
+    ),
+    (
+        "write create_file save_file file_write edit edit_file str_replace replace_in_file",
+        "write_file apply_patch",
+    ),
+    ("ls dir list list_files list_directory readdir", "list_dir"),
+    (
+        "grep search search_files ripgrep rg find_in_files",
+        "grep_files file_search",
+    ),
+    ("find glob find_files locate", "file_search"),
+    ("patch apply_diff diff", "apply_patch"),
+    ("http get fetch curl browse", "fetch_url"),
+    ("google search_web web", "web_search"),
+];
+
+/// The spec of a built-in tool, with the names that the table above has for its fields. `positional` are
+/// the fields that may be given by position.
+pub(crate) fn spec<A: JsonSchema, R: JsonSchema>(
+    name: &str,
+    positional: &'static [&'static str],
+    description: &str,
+) -> ToolSpec {
+    let rows = ALIASES.iter();
+    let mine = rows.filter(|(tool, _)| *tool == name || *tool == "*");
+    let mine = mine.flat_map(|(_, aliases)| aliases.split(' '));
+    ToolSpec {
+        aliases: mine.filter_map(|pair| pair.split_once('=')).collect(),
+        positional,
+        ..spec_of::<A, R>(name, description)
+    }
+}
+
+/// Adds the other names of tools to a registry.
+pub(crate) fn register(registry: &mut Registry) {
+    for (alias, name) in TOOL_ALIASES {
+        registry.alias(alias, name);
+    }
+    for (names, tools) in SYNONYMS {
+        registry.synonyms(names, tools);
+    }
 }

@@ -4,13 +4,13 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use schemars::JsonSchema;
-use selvedge_protocol::{Preview, View};
-use selvedge_tools::{Call, Risk, Tool, ToolError, tool_with_call};
+use selvedge_protocol::{Preview, ToolSpec, View};
+use selvedge_tools::{Call, CallFuture, Risk, Tool, ToolError, read_args, typed_call};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
-use crate::aliases::aliases_of;
+use crate::aliases::spec;
 use crate::blocking::blocking;
 use crate::patch::{self, Action, Draft, Net, Operation, Source};
 use crate::preview::{bounded, file_diff};
@@ -87,20 +87,31 @@ enum Kind {
     Rename,
 }
 
-pub(crate) fn apply_patch(workspace: &Workspace, turn_diff: &TurnDiff) -> impl Tool + use<> {
-    let [judging, agreeing, showing] = [(); 3].map(|()| workspace.clone());
-    let (workspace, turn_diff) = (workspace.clone(), turn_diff.clone());
-    let run = move |args: Args, call: Call| {
-        let (workspace, turn_diff) = (workspace.clone(), turn_diff.clone());
-        blocking(move || apply(&workspace, &turn_diff, &args, &call.cancel))
-    };
-    tool_with_call("apply_patch", DESCRIPTION, run)
-        .risk(move |args| risk(&judging, args))
-        .agreement(move |args| agreement(&agreeing, args))
-        .preview(move |args| preview(&showing, args))
-        .render(|output: &Output| output.stdout.clone())
-        .positional(&["patch"])
-        .aliases(aliases_of("apply_patch"))
+/// The tool `apply_patch`.
+pub(crate) struct ApplyPatch(pub(crate) Workspace, pub(crate) TurnDiff);
+
+impl Tool for ApplyPatch {
+    fn spec(&self) -> ToolSpec {
+        spec::<Args, Output>("apply_patch", &["patch"], DESCRIPTION).judged_by_arguments()
+    }
+
+    fn risk(&self, args: &Value) -> Risk {
+        risk(&self.0, args)
+    }
+
+    fn preview(&self, args: &Value) -> Preview {
+        preview(&self.0, args)
+    }
+
+    fn agreement(&self, args: &Value) -> Option<String> {
+        agreement(&self.0, args)
+    }
+
+    fn call(&self, args: Value, call: Call) -> CallFuture<'_> {
+        let (workspace, turn_diff) = (self.0.clone(), self.1.clone());
+        let run = |args: Args| blocking(move || apply(&workspace, &turn_diff, &args, &call.cancel));
+        typed_call(args, run, |output: &Output| Some(output.stdout.clone()))
+    }
 }
 
 /// What a call risks.
@@ -153,18 +164,13 @@ pub(crate) async fn apply_from_command(
 ) -> Result<String, ToolError> {
     let (workspace, turn_diff, cancel) =
         (workspace.clone(), turn_diff.clone(), call.cancel.clone());
-    let args = understood(args)?;
+    let args = read_args(args)?;
     blocking(move || apply(&workspace, &turn_diff, &args, &cancel).map(|output| output.stdout))
         .await
 }
 
-fn understood(args: Value) -> Result<Args, ToolError> {
-    serde_json::from_value(args)
-        .map_err(|error| ToolError::new(format!("cannot read the arguments: {error}")))
-}
-
 fn unified(workspace: &Workspace, args: &Value) -> Result<String, ToolError> {
-    let args = understood(args.clone())?;
+    let args = read_args(args.clone())?;
     Ok(bounded(
         draft(workspace, &args)?.net().map(|net| diff(&net)),
     ))

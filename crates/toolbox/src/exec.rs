@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 
 use schemars::JsonSchema;
 use selvedge_confine::{Child, Stdio};
-use selvedge_protocol::{Event, OutputStream, ResumeAs};
-use selvedge_tools::{Again, Call, Tool, ToolError, tool_with_call};
+use selvedge_protocol::{Event, OutputStream, Preview, ResumeAs, ToolSpec};
+use selvedge_tools::{Again, Call, CallFuture, Risk, Tool, ToolError, ToolOutput, read_args};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::net::unix::pipe::Receiver;
 
-use crate::aliases::aliases_of;
+use crate::aliases::spec;
 use crate::blocking::blocking;
 use crate::capture::{Capture, KEPT};
 use crate::commands::{Commands, DEFAULT_TIMEOUT, LONGEST_TIMEOUT, Wanted};
@@ -65,38 +65,54 @@ const MOST_IN_A_PIPE: usize = 1 << 20;
 /// The status that `timeout` gives.
 const TIMED_OUT: i32 = 124;
 
-pub(crate) fn exec(commands: &Commands) -> impl Tool + use<> {
-    let [
-        running,
-        judging,
-        reading,
-        showing,
-        agreeing,
-        allowing,
-        confined,
-    ] = [(); 7].map(|()| commands.clone());
-    let description = "Runs a command in the sandbox and waits for its end, whatever its exit status. \
-        Processes it leaves in the background end with the script.";
-    tool_with_call("exec", description, move |args: Args, call| {
-        let commands = running.clone();
-        async move { run(&commands, args, &call).await }
-    })
-    .risk(move |args| judging.risk(&wanted(args)))
-    .reads_only(move |args| reading.reads_only(&wanted(args)))
-    .resume_as(resume_as)
-    .preview(move |args| showing.preview(&wanted(args)))
-    .agreement(move |args| agreeing.agreement(&wanted(args)))
-    .allow_always(move |args| allowing.allow_always(&wanted(args)))
-    .again(move |output: &Output, args| again(output, args, confined.are_confined()))
-    .render(render)
-    .aliases(aliases_of("exec"))
-}
+const DESCRIPTION: &str = "Runs a command in the sandbox and waits for its end, whatever its exit status. \
+    Processes it leaves in the background end with the script.";
 
-/// A command that failed or was stopped at its time limit runs again in a resumed run.
-fn resume_as(value: &Value) -> ResumeAs {
-    match value["exitCode"] == 0 && value["timedOut"] != true {
-        true => ResumeAs::Answer,
-        false => ResumeAs::Rerun,
+/// The tool `exec`.
+pub(crate) struct Exec(pub(crate) Commands);
+
+impl Tool for Exec {
+    fn spec(&self) -> ToolSpec {
+        spec::<Args, Output>("exec", &[], DESCRIPTION).judged_by_arguments()
+    }
+
+    fn risk(&self, args: &Value) -> Risk {
+        self.0.risk(&wanted(args))
+    }
+
+    fn reads_only(&self, args: &Value) -> bool {
+        self.0.reads_only(&wanted(args))
+    }
+
+    /// A command that failed or was stopped at its time limit runs again in a resumed run.
+    fn resume_as(&self, value: &Value) -> ResumeAs {
+        match value["exitCode"] == 0 && value["timedOut"] != true {
+            true => ResumeAs::Answer,
+            false => ResumeAs::Rerun,
+        }
+    }
+
+    fn preview(&self, args: &Value) -> Preview {
+        self.0.preview(&wanted(args))
+    }
+
+    fn agreement(&self, args: &Value) -> Option<String> {
+        self.0.agreement(&wanted(args))
+    }
+
+    fn allow_always(&self, args: &Value) {
+        self.0.allow_always(&wanted(args));
+    }
+
+    fn call(&self, args: Value, call: Call) -> CallFuture<'_> {
+        Box::pin(async move {
+            let output = run(&self.0, read_args(args.clone())?, &call).await?;
+            Ok(ToolOutput {
+                rendering: Some(render(&output)),
+                again: again(&output, &args, self.0.are_confined()),
+                ..ToolOutput::of(&output)?
+            })
+        })
     }
 }
 

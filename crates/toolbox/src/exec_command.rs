@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use schemars::JsonSchema;
-use selvedge_protocol::ResumeAs;
-use selvedge_tools::{Call, Risk, Tool, ToolError, tool_with_call};
+use selvedge_protocol::{Preview, ResumeAs, ToolSpec};
+use selvedge_tools::{Call, CallFuture, Risk, Tool, ToolError, typed_call};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::aliases::aliases_of;
+use crate::aliases::spec;
 use crate::commands::{Commands, Wanted};
 use crate::judge::{Safety, judge_command};
 use crate::terminals::{Glance, Terminals};
@@ -66,48 +66,76 @@ pub(crate) struct Output {
 
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
 
-pub(crate) fn exec_command(commands: &Commands, terminals: &Terminals) -> impl Tool + use<> {
-    let [running, judging, reading, showing, agreeing, allowing] =
-        [(); 6].map(|()| commands.clone());
-    let terminals = terminals.clone();
-    let description = "Runs a shell command in a terminal. Where it has not ended in time, it goes on and can be \
-        typed to with write_stdin, until the script ends.";
-    tool_with_call("exec_command", description, move |args: Args, call| {
-        let (commands, terminals) = (running.clone(), terminals.clone());
-        async move { run(&commands, &terminals, args, &call).await }
-    })
-    .risk(move |args| judging.risk(&wanted(args)))
-    .reads_only(move |args| reading.reads_only(&wanted(args)))
-    .resume_as(resume_as)
-    .preview(move |args| showing.preview(&wanted(args)))
-    .agreement(move |args| agreeing.agreement(&wanted(args)))
-    .allow_always(move |args| allowing.allow_always(&wanted(args)))
-    .render(render)
-    .aliases(aliases_of("exec_command"))
-    .positional(&["cmd"])
-}
+const DESCRIPTION: &str = "Runs a shell command in a terminal. Where it has not ended in time, it goes on and can be \
+    typed to with write_stdin, until the script ends.";
 
-/// Nothing is known of the end of a command that was left running in its terminal.
-fn resume_as(value: &Value) -> ResumeAs {
-    match value["exitCode"].as_i64() {
-        Some(0) => ResumeAs::Answer,
-        Some(_) => ResumeAs::Rerun,
-        None => ResumeAs::Undecided,
+/// The tool `exec_command`.
+pub(crate) struct ExecCommand(pub(crate) Commands, pub(crate) Terminals);
+
+impl Tool for ExecCommand {
+    fn spec(&self) -> ToolSpec {
+        spec::<Args, Output>("exec_command", &["cmd"], DESCRIPTION).judged_by_arguments()
+    }
+
+    fn risk(&self, args: &Value) -> Risk {
+        self.0.risk(&wanted(args))
+    }
+
+    fn reads_only(&self, args: &Value) -> bool {
+        self.0.reads_only(&wanted(args))
+    }
+
+    /// Nothing is known of the end of a command that was left running in its terminal.
+    fn resume_as(&self, value: &Value) -> ResumeAs {
+        match value["exitCode"].as_i64() {
+            Some(0) => ResumeAs::Answer,
+            Some(_) => ResumeAs::Rerun,
+            None => ResumeAs::Undecided,
+        }
+    }
+
+    fn preview(&self, args: &Value) -> Preview {
+        self.0.preview(&wanted(args))
+    }
+
+    fn agreement(&self, args: &Value) -> Option<String> {
+        self.0.agreement(&wanted(args))
+    }
+
+    fn allow_always(&self, args: &Value) {
+        self.0.allow_always(&wanted(args));
+    }
+
+    fn call(&self, args: Value, call: Call) -> CallFuture<'_> {
+        let Self(commands, terminals) = self;
+        let run = async move |args| run(commands, terminals, args, &call).await;
+        typed_call(args, run, |output: &Output| Some(render(output)))
     }
 }
 
-pub(crate) fn write_stdin(terminals: &Terminals) -> impl Tool + use<> {
-    let terminals = terminals.clone();
-    let description = "Types into a terminal that exec_command opened, and shows what it answered.";
-    tool_with_call("write_stdin", description, move |args: Input, call| {
-        let terminals = terminals.clone();
-        async move { type_in(&terminals, args, &call).await }
-    })
-    .risk(risk_of_typing)
-    // The terminal ends with its script: a resumed run has to type again, into another one.
-    .resume_as(|_| ResumeAs::Rerun)
-    .render(render)
-    .aliases(aliases_of("write_stdin"))
+/// The tool `write_stdin`.
+pub(crate) struct WriteStdin(pub(crate) Terminals);
+
+impl Tool for WriteStdin {
+    fn spec(&self) -> ToolSpec {
+        let description =
+            "Types into a terminal that exec_command opened, and shows what it answered.";
+        spec::<Input, Output>("write_stdin", &[], description).judged_by_arguments()
+    }
+
+    fn risk(&self, args: &Value) -> Risk {
+        risk_of_typing(args)
+    }
+
+    /// The terminal ends with its script: a resumed run has to type again, into another one.
+    fn resume_as(&self, _: &Value) -> ResumeAs {
+        ResumeAs::Rerun
+    }
+
+    fn call(&self, args: Value, call: Call) -> CallFuture<'_> {
+        let run = async move |args| type_in(&self.0, args, &call).await;
+        typed_call(args, run, |output: &Output| Some(render(output)))
+    }
 }
 
 async fn run(

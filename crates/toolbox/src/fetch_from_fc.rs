@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use schemars::JsonSchema;
-use selvedge_protocol::Cabinet;
-use selvedge_tools::{Tool, ToolError, tool_with_call};
+use selvedge_protocol::{Cabinet, Document, ToolSpec};
+use selvedge_tools::{Call, CallFuture, Tool, ToolError, typed_call};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
-use crate::aliases::aliases_of;
+use crate::aliases::spec;
 use crate::blocking::blocking;
 use crate::cabinet::{open, tell};
 
@@ -43,59 +44,59 @@ pub(crate) struct Output {
     truncated: bool,
 }
 
-pub(crate) fn fetch_from_fc(cabinet: &Arc<dyn Cabinet>) -> impl Tool + use<> {
-    let cabinet = cabinet.clone();
-    let description = "Reads a document of the File Cabinet by its key. write_file({fileKey, path}) saves one without reading it.";
-    tool_with_call("fetch_from_fc", description, move |args: Args, call| {
-        let cabinet = cabinet.clone();
-        async move {
-            let (entry, output) = blocking(move || {
-                let document = open(&cabinet, &args.file_key)?;
-                let key = &document.entry.key;
-                let text = String::from_utf8(document.content).map_err(|_| {
-                    ToolError::new(format!(
-                        "{key} is no text but {}",
-                        document.entry.media_type
-                    ))
-                    .suggest(format!(
-                        "writeFile({{ fileKey: \"{key}\", path: … }}) saves it as it is"
-                    ))
-                })?;
-                let total = text.chars().count();
-                let (offset, limit) = (
-                    args.offset.unwrap_or(0),
-                    args.limit.unwrap_or(DEFAULT_LIMIT).min(MOST),
-                );
-                let content: String = text.chars().skip(offset).take(limit).collect();
-                let entry = document.entry;
-                let output = Output {
-                    file_key: entry.key.clone(),
-                    title: entry.title.clone(),
-                    source: entry.source.clone(),
-                    media_type: entry.media_type.clone(),
-                    content,
-                    total,
-                    truncated: offset.saturating_add(limit) < total,
-                };
-                Ok((entry, output))
-            })
-            .await?;
+const DESCRIPTION: &str = "Reads a document of the File Cabinet by its key. write_file({fileKey, path}) saves one without reading it.";
+
+/// The tool `fetch_from_fc`.
+pub(crate) struct FetchFromFc(pub(crate) Arc<dyn Cabinet>);
+
+impl Tool for FetchFromFc {
+    fn spec(&self) -> ToolSpec {
+        spec::<Args, Output>(
+            "fetch_from_fc",
+            &["file_key", "offset", "limit"],
+            DESCRIPTION,
+        )
+        .as_read_only()
+    }
+
+    fn call(&self, args: Value, call: Call) -> CallFuture<'_> {
+        let cabinet = self.0.clone();
+        let run = async move |args: Args| {
+            let key = args.file_key.clone();
+            let document = blocking(move || open(&cabinet, &key)).await?;
+            let entry = document.entry.clone();
+            let output = read(document, &args)?;
             tell(&call, &entry);
             Ok(output)
-        }
-    })
-    .read_only()
-    .render(|output: &Output| {
-        let more = if output.truncated {
-            format!(", {} characters in all", output.total)
-        } else {
-            String::new()
         };
-        format!(
-            "# {} ({}{more})\n\n{}",
-            output.title, output.file_key, output.content
-        )
+        typed_call(args, run, |output: &Output| {
+            let more = match output.truncated {
+                true => format!(", {} characters in all", output.total),
+                false => String::new(),
+            };
+            let (title, key) = (&output.title, &output.file_key);
+            Some(format!("# {title} ({key}{more})\n\n{}", output.content))
+        })
+    }
+}
+
+/// The part of a document that is asked for.
+fn read(Document { entry, content }: Document, args: &Args) -> Result<Output, ToolError> {
+    let key = &entry.key;
+    let text = String::from_utf8(content).map_err(|_| {
+        let hint = format!("writeFile({{ fileKey: \"{key}\", path: … }}) saves it as it is");
+        ToolError::new(format!("{key} is no text but {}", entry.media_type)).suggest(hint)
+    })?;
+    let total = text.chars().count();
+    let offset = args.offset.unwrap_or(0);
+    let limit = args.limit.unwrap_or(DEFAULT_LIMIT).min(MOST);
+    Ok(Output {
+        content: text.chars().skip(offset).take(limit).collect(),
+        file_key: entry.key,
+        title: entry.title,
+        source: entry.source,
+        media_type: entry.media_type,
+        total,
+        truncated: offset.saturating_add(limit) < total,
     })
-    .aliases(aliases_of("fetch_from_fc"))
-    .positional(&["file_key", "offset", "limit"])
 }

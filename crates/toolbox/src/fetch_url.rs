@@ -6,12 +6,12 @@ use std::sync::Arc;
 use futures_util::StreamExt;
 use futures_util::stream;
 use schemars::JsonSchema;
-use selvedge_protocol::Cabinet;
-use selvedge_tools::{Call, Tool, ToolError, tool_with_call};
+use selvedge_protocol::{Cabinet, Preview, ToolSpec};
+use selvedge_tools::{Call, CallFuture, Risk, Tool, ToolError, typed_call};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::aliases::aliases_of;
+use crate::aliases::spec;
 use crate::cabinet::tell;
 use crate::one_or_many::OneOrMany;
 use crate::web::{Freshness, Got, Web, parse};
@@ -76,27 +76,41 @@ pub(crate) struct Failed {
     error: String,
 }
 
-pub(crate) fn fetch_url(web: &Web, cabinet: &Arc<dyn Cabinet>) -> impl Tool + use<> {
-    let [running, judging, showing, agreeing, allowing] = [(); 5].map(|()| web.clone());
-    let cabinet = cabinet.clone();
-    let description = "Fetches web pages as Markdown, without navigation and advertisements. \
-        Each is kept under a fileKey: write_file({fileKey, path}) saves it without its passing through here.";
-    tool_with_call("fetch_url", description, move |args: Args, call| {
-        let (web, cabinet) = (running.clone(), cabinet.clone());
-        async move { fetch(&web, &cabinet, args, &call).await }
-    })
-    .read_only()
-    .risk(move |args| judging.risk(&addresses(args), "fetches"))
-    .preview(move |args| {
+const DESCRIPTION: &str = "Fetches web pages as Markdown, without navigation and advertisements. \
+    Each is kept under a fileKey: write_file({fileKey, path}) saves it without its passing through here.";
+
+/// The tool `fetch_url`.
+pub(crate) struct FetchUrl(pub(crate) Web, pub(crate) Arc<dyn Cabinet>);
+
+impl Tool for FetchUrl {
+    fn spec(&self) -> ToolSpec {
+        let spec = spec::<Args, Output>("fetch_url", &["urls"], DESCRIPTION);
+        spec.as_read_only().judged_by_arguments()
+    }
+
+    fn risk(&self, args: &Value) -> Risk {
+        self.0.risk(&addresses(args), "fetches")
+    }
+
+    fn preview(&self, args: &Value) -> Preview {
         let urls = addresses(args);
         let lines: Vec<&str> = urls.iter().map(reqwest::Url::as_str).collect();
-        showing.preview(&urls, lines.join("\n"))
-    })
-    .agreement(move |args| agreeing.agreement(&addresses(args)))
-    .allow_always(move |args| allowing.allow_always(&addresses(args)))
-    .render(render)
-    .aliases(aliases_of("fetch_url"))
-    .positional(&["urls"])
+        self.0.preview(&urls, lines.join("\n"))
+    }
+
+    fn agreement(&self, args: &Value) -> Option<String> {
+        self.0.agreement(&addresses(args))
+    }
+
+    fn allow_always(&self, args: &Value) {
+        self.0.allow_always(&addresses(args));
+    }
+
+    fn call(&self, args: Value, call: Call) -> CallFuture<'_> {
+        let Self(web, cabinet) = self;
+        let run = async move |args| fetch(web, cabinet, args, &call).await;
+        typed_call(args, run, |output: &Output| Some(render(output)))
+    }
 }
 
 /// The addresses in a call's arguments; those that are none are told when the call runs.

@@ -6,14 +6,16 @@ use ignore::WalkState;
 use nucleo_matcher::pattern::{CaseMatching, Normalization, Pattern};
 use nucleo_matcher::{Config, Matcher, Utf32Str};
 use schemars::JsonSchema;
-use selvedge_tools::{Tool, ToolError, tool_with_call};
+use selvedge_protocol::ToolSpec;
+use selvedge_tools::{Call, CallFuture, Tool, ToolError, typed_call};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use crate::Workspace;
-use crate::aliases::aliases_of;
+use crate::aliases::spec;
 use crate::blocking::blocking;
-use crate::walk::{Gather, globs, walk};
+use crate::walk::{Gather, globs, here, hundred, walk};
 
 /// What to look for.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -32,14 +34,6 @@ pub(crate) struct Args {
     exclude_patterns: Vec<String>,
 }
 
-fn here() -> String {
-    ".".to_owned()
-}
-
-fn hundred() -> usize {
-    100
-}
-
 /// A file whose name fits.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
 pub(crate) struct Found {
@@ -51,28 +45,30 @@ pub(crate) struct Found {
     indices: Vec<u32>,
 }
 
-pub(crate) fn file_search(workspace: &Workspace) -> impl Tool + use<> {
-    let workspace = workspace.clone();
-    let run = move |args: Args, call: selvedge_tools::Call| {
-        let workspace = workspace.clone();
-        blocking(move || search(&workspace, &args, &call.cancel))
-    };
-    tool_with_call(
-        "file_search",
-        "Finds files by name; skips what .gitignore names.",
-        run,
-    )
-    .read_only()
-    .render(|found: &Vec<Found>| {
-        if found.is_empty() {
-            return "no files".to_owned();
-        }
-        found
+/// The tool `file_search`.
+pub(crate) struct FileSearch(pub(crate) Workspace);
+
+impl Tool for FileSearch {
+    fn spec(&self) -> ToolSpec {
+        let description = "Finds files by name; skips what .gitignore names.";
+        spec::<Args, Vec<Found>>("file_search", &[], description).as_read_only()
+    }
+
+    fn call(&self, args: Value, call: Call) -> CallFuture<'_> {
+        let workspace = self.0.clone();
+        let run = |args: Args| blocking(move || search(&workspace, &args, &call.cancel));
+        typed_call(args, run, |found: &Vec<Found>| Some(render(found)))
+    }
+}
+
+fn render(found: &[Found]) -> String {
+    match found {
+        [] => "no files".to_owned(),
+        _ => found
             .iter()
             .map(|found| format!("{}\n", found.path))
-            .collect()
-    })
-    .aliases(aliases_of("file_search"))
+            .collect(),
+    }
 }
 
 fn search(

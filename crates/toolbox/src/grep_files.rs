@@ -9,14 +9,16 @@ use grep_searcher::sinks::Lossy;
 use grep_searcher::{BinaryDetection, MmapChoice, SearcherBuilder};
 use ignore::WalkState;
 use schemars::JsonSchema;
-use selvedge_tools::{Tool, ToolError, tool_with_call};
+use selvedge_protocol::ToolSpec;
+use selvedge_tools::{Call, CallFuture, Tool, ToolError, typed_call};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use crate::Workspace;
-use crate::aliases::aliases_of;
+use crate::aliases::spec;
 use crate::blocking::blocking;
-use crate::walk::{globs, walk};
+use crate::walk::{globs, here, hundred, walk};
 
 /// The longest line that is held, in bytes; a file with a longer one is left.
 const MAX_HEAP: usize = 16 << 20;
@@ -46,14 +48,6 @@ pub(crate) struct Args {
     case_sensitive: bool,
 }
 
-fn here() -> String {
-    ".".to_owned()
-}
-
-fn hundred() -> usize {
-    100
-}
-
 fn yes() -> bool {
     true
 }
@@ -72,29 +66,32 @@ pub(crate) struct Match {
     skipped: Option<String>,
 }
 
-pub(crate) fn grep_files(workspace: &Workspace) -> impl Tool + use<> {
-    let workspace = workspace.clone();
-    let run = move |args: Args, call: selvedge_tools::Call| {
-        let workspace = workspace.clone();
-        blocking(move || grep(&workspace, &args, &call.cancel))
+/// The tool `grep_files`.
+pub(crate) struct GrepFiles(pub(crate) Workspace);
+
+impl Tool for GrepFiles {
+    fn spec(&self) -> ToolSpec {
+        let description =
+            "Finds lines in files with a regular expression; skips what .gitignore names.";
+        spec::<Args, Vec<Match>>("grep_files", &[], description).as_read_only()
+    }
+
+    fn call(&self, args: Value, call: Call) -> CallFuture<'_> {
+        let workspace = self.0.clone();
+        let run = |args: Args| blocking(move || grep(&workspace, &args, &call.cancel));
+        typed_call(args, run, |matches: &Vec<Match>| Some(render(matches)))
+    }
+}
+
+fn render(matches: &[Match]) -> String {
+    if matches.is_empty() {
+        return "no matches".to_owned();
+    }
+    let shown = |found: &Match| match &found.skipped {
+        Some(why) => format!("{} was not searched to its end: {why}\n", found.path),
+        None => format!("{}:{}: {}\n", found.path, found.line, found.text),
     };
-    tool_with_call(
-        "grep_files",
-        "Finds lines in files with a regular expression; skips what .gitignore names.",
-        run,
-    )
-    .read_only()
-    .render(|matches: &Vec<Match>| {
-        if matches.is_empty() {
-            return "no matches".to_owned();
-        }
-        let shown = |found: &Match| match &found.skipped {
-            Some(why) => format!("{} was not searched to its end: {why}\n", found.path),
-            None => format!("{}:{}: {}\n", found.path, found.line, found.text),
-        };
-        matches.iter().map(shown).collect()
-    })
-    .aliases(aliases_of("grep_files"))
+    matches.iter().map(shown).collect()
 }
 
 fn grep(

@@ -8,12 +8,12 @@ use base64::engine::general_purpose::STANDARD;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Method, Url};
 use schemars::JsonSchema;
-use selvedge_protocol::{Preview, ResumeAs};
-use selvedge_tools::{Call, Risk, Tool, ToolError, tool_with_call};
+use selvedge_protocol::{Preview, ResumeAs, ToolSpec};
+use selvedge_tools::{Call, CallFuture, Risk, Tool, ToolError, typed_call};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::aliases::aliases_of;
+use crate::aliases::spec;
 use crate::web::{Ask, Peer, Web, parse, text_of};
 
 /// Bytes of a body that are returned.
@@ -69,45 +69,71 @@ pub(crate) struct Output {
     truncated: bool,
 }
 
-pub(crate) fn http(web: &Web) -> impl Tool + use<> {
-    let [running, judging, showing, agreeing, allowing] = [(); 5].map(|()| web.clone());
-    let description =
-        "Makes one HTTP request and returns the answer as it is. fetch_url reads pages better.";
-    tool_with_call("http", description, move |args: Args, call| {
-        let web = running.clone();
-        async move { run(&web, args, &call).await }
-    })
-    .risk(move |args| risk(&judging, args))
-    .reads_only(|args| method(args).is_some_and(|method| only_reads(&method)))
-    .resume_as(|value| match value["ok"] == true {
-        true => ResumeAs::Answer,
-        false => ResumeAs::Rerun,
-    })
-    .preview(move |args| preview(&showing, args))
-    .agreement(move |args| {
-        Some(format!(
-            "{} {}",
-            method(args)?,
-            agreeing.agreement(&address(args))?
-        ))
-    })
-    .allow_always(move |args| {
-        if method(args).is_some_and(|method| only_reads(&method)) {
-            allowing.allow_always(&address(args));
+/// The tool `http`.
+pub(crate) struct Http(pub(crate) Web);
+
+impl Tool for Http {
+    fn spec(&self) -> ToolSpec {
+        let description =
+            "Makes one HTTP request and returns the answer as it is. fetch_url reads pages better.";
+        spec::<Args, Output>("http", &["url"], description).judged_by_arguments()
+    }
+
+    /// A host that may be read is not one that may be written to.
+    fn risk(&self, args: &Value) -> Risk {
+        let (urls, Some(method)) = (address(args), method(args)) else {
+            return Risk::Harmless;
+        };
+        let doing = format!("sends {method} to");
+        match only_reads(&method) {
+            true => self.0.risk(&urls, &doing),
+            false => self.0.risk_without_rules(&urls, &doing),
         }
-    })
-    .render(|output: &Output| {
-        let Output {
-            status,
-            body,
-            base64,
-            ..
-        } = output;
-        let rest = if base64.is_some() { "[no text]" } else { body };
-        format!("{status}\n\n{rest}")
-    })
-    .aliases(aliases_of("http"))
-    .positional(&["url"])
+    }
+
+    fn reads_only(&self, args: &Value) -> bool {
+        method(args).is_some_and(|method| only_reads(&method))
+    }
+
+    fn resume_as(&self, value: &Value) -> ResumeAs {
+        match value["ok"] == true {
+            true => ResumeAs::Answer,
+            false => ResumeAs::Rerun,
+        }
+    }
+
+    fn preview(&self, args: &Value) -> Preview {
+        let (urls, method) = (address(args), method(args).unwrap_or_default());
+        let url = urls.first().map(Url::as_str).unwrap_or_default();
+        let body = args["body"]
+            .as_str()
+            .map(|body| format!("\n{}", &body[..body.floor_char_boundary(4096)]));
+        let mut preview = self
+            .0
+            .preview(&urls, format!("{method} {url}{}", body.unwrap_or_default()));
+        preview.rule = preview.rule.filter(|_| only_reads(&method));
+        preview
+    }
+
+    fn agreement(&self, args: &Value) -> Option<String> {
+        let (method, host) = (method(args)?, self.0.agreement(&address(args))?);
+        Some(format!("{method} {host}"))
+    }
+
+    fn allow_always(&self, args: &Value) {
+        if self.reads_only(args) {
+            self.0.allow_always(&address(args));
+        }
+    }
+
+    fn call(&self, args: Value, call: Call) -> CallFuture<'_> {
+        let run = async move |args| run(&self.0, args, &call).await;
+        typed_call(args, run, |output: &Output| {
+            let no_text = output.base64.is_some();
+            let rest = if no_text { "[no text]" } else { &output.body };
+            Some(format!("{}\n\n{rest}", output.status))
+        })
+    }
 }
 
 fn address(args: &Value) -> Vec<Url> {
@@ -129,29 +155,6 @@ fn method(args: &Value) -> Option<Method> {
 
 fn only_reads(method: &Method) -> bool {
     matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS)
-}
-
-/// A host that may be read is not one that may be written to.
-fn risk(web: &Web, args: &Value) -> Risk {
-    let (urls, Some(method)) = (address(args), method(args)) else {
-        return Risk::Harmless;
-    };
-    let doing = format!("sends {method} to");
-    match only_reads(&method) {
-        true => web.risk(&urls, &doing),
-        false => web.risk_without_rules(&urls, &doing),
-    }
-}
-
-fn preview(web: &Web, args: &Value) -> Preview {
-    let (urls, method) = (address(args), method(args).unwrap_or_default());
-    let url = urls.first().map(Url::as_str).unwrap_or_default();
-    let body = args["body"]
-        .as_str()
-        .map(|body| format!("\n{}", &body[..body.floor_char_boundary(4096)]));
-    let mut preview = web.preview(&urls, format!("{method} {url}{}", body.unwrap_or_default()));
-    preview.rule = preview.rule.filter(|_| only_reads(&method));
-    preview
 }
 
 async fn run(web: &Web, args: Args, call: &Call) -> Result<Output, ToolError> {

@@ -22,7 +22,9 @@ mod grep_files;
 mod http;
 mod judge;
 mod list_dir;
+mod offer;
 mod one_or_many;
+mod packs;
 mod patch;
 mod preview;
 mod privacy;
@@ -45,6 +47,8 @@ mod write_file;
 
 pub use commands::{CommandSettings, Commands, Rule, Rules, SaveRule};
 pub use judge::{CommandView, Safety, covered_by, judge_command, prefix_of, shown};
+pub use offer::{PatchFlavour, ShellFlavour, ToolsConfig};
+pub use packs::{PackError, Packs, Selection};
 pub use turn_diff::{ChangeKind, ChangedFile, Diff, TurnDiff};
 pub use update_plan::Plan;
 #[cfg(feature = "web")]
@@ -55,7 +59,12 @@ use std::sync::Arc;
 
 use crate::terminals::Terminals;
 use selvedge_protocol::Cabinet;
-use selvedge_tools::{Registry, RegistryError};
+use selvedge_tools::{Registry, RegistryError, Tasks};
+
+/// Work in the background: a task runs a command unless the script names another tool.
+pub fn command_tasks() -> Tasks {
+    Tasks::with_default_tool("exec", "\"exec\", { command: [\"make\"] }")
+}
 
 /// The built-in tools, and what they share with whoever registers them.
 #[derive(Clone)]
@@ -103,41 +112,35 @@ impl Toolbox {
 
     /// Registers them all.
     pub fn register(&self, registry: &mut Registry) -> Result<(), RegistryError> {
-        let Self {
-            workspace,
-            plan,
-            turn_diff,
-            commands,
-            cabinet,
-            ..
-        } = self;
+        let workspace = || self.workspace.clone();
+        let (commands, cabinet) = (|| self.commands.clone(), || self.cabinet.clone());
+        let turn_diff = || self.turn_diff.clone();
         let terminals = Terminals::default();
-        registry.register(apply_patch::apply_patch(workspace, turn_diff))?;
-        registry.register(exec::exec(commands))?;
-        registry.register(exec_command::exec_command(commands, &terminals))?;
-        registry.register(exec_command::write_stdin(&terminals))?;
-        registry.register(fetch_from_fc::fetch_from_fc(cabinet))?;
-        registry.register(file_search::file_search(workspace))?;
-        registry.register(grep_files::grep_files(workspace))?;
-        registry.register(list_dir::list_dir(workspace))?;
-        registry.register(prompts::get(cabinet))?;
-        registry.register(prompts::save(cabinet))?;
-        registry.register(read_file::read_file(workspace))?;
-        registry.register(save_to_fc::save_to_fc(workspace, cabinet))?;
-        registry.register(update_plan::update_plan(plan))?;
-        registry.register(view_image::view_image(workspace))?;
-        registry.register(write_file::write_file(workspace, turn_diff, cabinet))?;
+        registry.register(apply_patch::ApplyPatch(workspace(), turn_diff()))?;
+        registry.register(exec::Exec(commands()))?;
+        registry.register(exec_command::ExecCommand(commands(), terminals.clone()))?;
+        registry.register(exec_command::WriteStdin(terminals))?;
+        registry.register(fetch_from_fc::FetchFromFc(cabinet()))?;
+        registry.register(file_search::FileSearch(workspace()))?;
+        registry.register(grep_files::GrepFiles(workspace()))?;
+        registry.register(list_dir::ListDir(workspace()))?;
+        registry.register(prompts::PromptsGet(cabinet()))?;
+        registry.register(prompts::PromptsSave(cabinet()))?;
+        registry.register(read_file::ReadFile(workspace()))?;
+        registry.register(save_to_fc::SaveToFc(workspace(), cabinet()))?;
+        registry.register(update_plan::UpdatePlan(self.plan.clone()))?;
+        registry.register(view_image::ViewImage(workspace()))?;
+        registry.register(write_file::WriteFile(workspace(), turn_diff(), cabinet()))?;
         #[cfg(feature = "web")]
         {
-            registry.register(fetch_url::fetch_url(&self.web, cabinet))?;
-            registry.register(web_search::web_search(&self.web, cabinet))?;
+            let web = || self.web.clone();
+            registry.register(fetch_url::FetchUrl(web(), cabinet()))?;
+            registry.register(web_search::WebSearch(web(), cabinet()))?;
             if self.offer_http {
-                registry.register(http::http(&self.web))?;
+                registry.register(http::Http(web()))?;
             }
         }
-        for (alias, name) in aliases::TOOL_ALIASES {
-            registry.alias(alias, name);
-        }
+        aliases::register(registry);
         Ok(())
     }
 }

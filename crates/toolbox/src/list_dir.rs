@@ -4,12 +4,15 @@ use std::path::Path;
 
 use globset::Glob;
 use schemars::JsonSchema;
-use selvedge_tools::{Tool, ToolError, tool};
+use selvedge_protocol::ToolSpec;
+use selvedge_tools::{Call, CallFuture, Tool, ToolError, typed_call};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::Workspace;
-use crate::aliases::aliases_of;
+use crate::aliases::spec;
 use crate::blocking::blocking;
+use crate::walk::here;
 use crate::workspace::is_below_proc;
 
 /// Entries looked at before giving up on counting.
@@ -52,10 +55,6 @@ impl Args {
     }
 }
 
-fn here() -> String {
-    ".".to_owned()
-}
-
 fn one() -> usize {
     1
 }
@@ -94,16 +93,19 @@ enum Kind {
     Other,
 }
 
-pub(crate) fn list_dir(workspace: &Workspace) -> impl Tool + use<> {
-    let workspace = workspace.clone();
-    let run = move |args: Args| {
-        let workspace = workspace.clone();
-        blocking(move || list(&workspace, &args))
-    };
-    tool("list_dir", "Lists what a folder holds.", run)
-        .read_only()
-        .render(|output: &Output| output.content.clone())
-        .aliases(aliases_of("list_dir"))
+/// The tool `list_dir`.
+pub(crate) struct ListDir(pub(crate) Workspace);
+
+impl Tool for ListDir {
+    fn spec(&self) -> ToolSpec {
+        spec::<Args, Output>("list_dir", &[], "Lists what a folder holds.").as_read_only()
+    }
+
+    fn call(&self, args: Value, _: Call) -> CallFuture<'_> {
+        let workspace = self.0.clone();
+        let run = |args: Args| blocking(move || list(&workspace, &args));
+        typed_call(args, run, |output: &Output| Some(output.content.clone()))
+    }
 }
 
 fn list(workspace: &Workspace, args: &Args) -> Result<Output, ToolError> {

@@ -4,11 +4,12 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use schemars::JsonSchema;
-use selvedge_protocol::{Cabinet, DOCUMENTS_KEPT, DocumentKind, NewDocument};
-use selvedge_tools::{Tool, ToolError, tool};
+use selvedge_protocol::{Cabinet, DOCUMENTS_KEPT, DocumentKind, NewDocument, ToolSpec};
+use selvedge_tools::{Call, CallFuture, Tool, ToolError, typed_call};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
-use crate::aliases::aliases_of;
+use crate::aliases::spec;
 use crate::blocking::blocking;
 use crate::cabinet::{keep, open};
 use crate::one_or_many::OneOrMany;
@@ -44,52 +45,57 @@ pub(crate) struct Prompts {
     prompts: Vec<String>,
 }
 
-pub(crate) fn save(cabinet: &Arc<dyn Cabinet>) -> impl Tool + use<> {
-    let cabinet = cabinet.clone();
-    tool(
-        "prompts.save",
-        "Keeps prompts for 30 days and returns their keys.",
-        move |args: SaveArgs| {
-            let cabinet = cabinet.clone();
+/// The tool `prompts.save`.
+pub(crate) struct PromptsSave(pub(crate) Arc<dyn Cabinet>);
+
+impl Tool for PromptsSave {
+    fn spec(&self) -> ToolSpec {
+        let description = "Keeps prompts for 30 days and returns their keys.";
+        spec::<SaveArgs, Saved>("prompts.save", &["prompts"], description)
+    }
+
+    fn call(&self, args: Value, _: Call) -> CallFuture<'_> {
+        let cabinet = self.0.clone();
+        let run = |args: SaveArgs| {
             blocking(move || {
                 let prompts = bounded(args.prompts)?;
-                let keys = prompts
-                    .iter()
-                    .map(|prompt| save_one(&cabinet, prompt))
-                    .collect::<Result<_, _>>()?;
-                Ok(Saved { keys })
-            })
-        },
-    )
-    .aliases(aliases_of("prompts.save"))
-    .positional(&["prompts"])
-}
-
-pub(crate) fn get(cabinet: &Arc<dyn Cabinet>) -> impl Tool + use<> {
-    let cabinet = cabinet.clone();
-    tool(
-        "prompts.get",
-        "Reads prompts by their keys.",
-        move |args: GetArgs| {
-            let cabinet = cabinet.clone();
-            blocking(move || {
-                let read = |key: &String| {
-                    let document = open(&cabinet, key)?;
-                    String::from_utf8(document.content)
-                        .map_err(|_| ToolError::new(format!("{key} is no text")))
-                };
-                Ok(Prompts {
-                    prompts: bounded(args.keys)?
-                        .iter()
-                        .map(read)
-                        .collect::<Result<_, _>>()?,
+                let keys = prompts.iter().map(|prompt| save_one(&cabinet, prompt));
+                Ok(Saved {
+                    keys: keys.collect::<Result<_, _>>()?,
                 })
             })
-        },
-    )
-    .read_only()
-    .aliases(aliases_of("prompts.get"))
-    .positional(&["keys"])
+        };
+        typed_call(args, run, |_: &Saved| None)
+    }
+}
+
+/// The tool `prompts.get`.
+pub(crate) struct PromptsGet(pub(crate) Arc<dyn Cabinet>);
+
+impl Tool for PromptsGet {
+    fn spec(&self) -> ToolSpec {
+        spec::<GetArgs, Prompts>("prompts.get", &["keys"], "Reads prompts by their keys.")
+            .as_read_only()
+    }
+
+    fn call(&self, args: Value, _: Call) -> CallFuture<'_> {
+        let cabinet = self.0.clone();
+        let read = move |key: &String| {
+            let document = open(&cabinet, key)?;
+            String::from_utf8(document.content)
+                .map_err(|_| ToolError::new(format!("{key} is no text")))
+        };
+        let run = |args: GetArgs| {
+            blocking(move || {
+                let prompts = bounded(args.keys)?
+                    .iter()
+                    .map(read)
+                    .collect::<Result<_, _>>()?;
+                Ok(Prompts { prompts })
+            })
+        };
+        typed_call(args, run, |_: &Prompts| None)
+    }
 }
 
 fn bounded(some: OneOrMany) -> Result<Vec<String>, ToolError> {

@@ -1,12 +1,14 @@
 //! `read_file`: a slice of a text file, or the block around a line by its indentation.
 
 use schemars::JsonSchema;
-use selvedge_tools::{Tool, ToolError, tool_with_call};
+use selvedge_protocol::ToolSpec;
+use selvedge_tools::{Call, CallFuture, Tool, ToolError, typed_call};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use crate::Workspace;
-use crate::aliases::aliases_of;
+use crate::aliases::spec;
 use crate::blocking::blocking;
 use crate::text_file::{Line, TextFile};
 
@@ -86,16 +88,19 @@ pub(crate) struct Output {
     lossy: bool,
 }
 
-pub(crate) fn read_file(workspace: &Workspace) -> impl Tool + use<> {
-    let workspace = workspace.clone();
-    let run = move |args: Args, call: selvedge_tools::Call| {
-        let workspace = workspace.clone();
-        blocking(move || read(&workspace, &args, &call.cancel))
-    };
-    tool_with_call("read_file", "Reads a text file, or part of it.", run)
-        .read_only()
-        .render(|output: &Output| output.content.clone())
-        .aliases(aliases_of("read_file"))
+/// The tool `read_file`.
+pub(crate) struct ReadFile(pub(crate) Workspace);
+
+impl Tool for ReadFile {
+    fn spec(&self) -> ToolSpec {
+        spec::<Args, Output>("read_file", &[], "Reads a text file, or part of it.").as_read_only()
+    }
+
+    fn call(&self, args: Value, call: Call) -> CallFuture<'_> {
+        let workspace = self.0.clone();
+        let run = |args: Args| blocking(move || read(&workspace, &args, &call.cancel));
+        typed_call(args, run, |output: &Output| Some(output.content.clone()))
+    }
 }
 
 fn read(

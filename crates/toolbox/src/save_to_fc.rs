@@ -4,12 +4,13 @@ use std::io::Read;
 use std::sync::Arc;
 
 use schemars::JsonSchema;
-use selvedge_protocol::{Cabinet, DocumentKind, NewDocument};
-use selvedge_tools::{Tool, ToolError, tool_with_call};
+use selvedge_protocol::{Cabinet, DocumentKind, Entry, NewDocument, ToolSpec};
+use selvedge_tools::{Call, CallFuture, Tool, ToolError, typed_call};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::Workspace;
-use crate::aliases::aliases_of;
+use crate::aliases::spec;
 use crate::blocking::blocking;
 use crate::cabinet::{keep, tell};
 
@@ -37,39 +38,45 @@ pub(crate) struct Output {
     bytes: u64,
 }
 
-pub(crate) fn save_to_fc(workspace: &Workspace, cabinet: &Arc<dyn Cabinet>) -> impl Tool + use<> {
-    let (workspace, cabinet) = (workspace.clone(), cabinet.clone());
-    let description = "Keeps a text or a file in the File Cabinet for 30 days, under a key that other sessions know, too.";
-    tool_with_call("save_to_fc", description, move |args: Args, call| {
-        let (workspace, cabinet) = (workspace.clone(), cabinet.clone());
-        async move {
-            let entry = blocking(move || {
-                let (content, name, media_type) = taken(&workspace, &args)?;
-                let title = args.title.unwrap_or(name);
-                let (kind, source) = (DocumentKind::Saved, args.path.unwrap_or_default());
-                keep(
-                    &cabinet,
-                    &NewDocument {
-                        kind,
-                        title: &title,
-                        source: &source,
-                        media_type,
-                        content: &content,
-                    },
-                )
-            })
-            .await?;
+/// The tool `save_to_fc`.
+pub(crate) struct SaveToFc(pub(crate) Workspace, pub(crate) Arc<dyn Cabinet>);
+
+impl Tool for SaveToFc {
+    fn spec(&self) -> ToolSpec {
+        let description = "Keeps a text or a file in the File Cabinet for 30 days, under a key that other sessions know, too.";
+        spec::<Args, Output>("save_to_fc", &["content", "title"], description)
+    }
+
+    fn call(&self, args: Value, call: Call) -> CallFuture<'_> {
+        let (workspace, cabinet) = (self.0.clone(), self.1.clone());
+        let run = async move |args| {
+            let entry = blocking(move || save(&workspace, &cabinet, args)).await?;
             tell(&call, &entry);
             Ok(Output {
                 file_key: entry.key,
                 title: entry.title,
                 bytes: entry.bytes,
             })
-        }
-    })
-    .render(|output: &Output| format!("kept as {} ({} bytes)", output.file_key, output.bytes))
-    .aliases(aliases_of("save_to_fc"))
-    .positional(&["content", "title"])
+        };
+        typed_call(args, run, |output: &Output| {
+            Some(format!(
+                "kept as {} ({} bytes)",
+                output.file_key, output.bytes
+            ))
+        })
+    }
+}
+
+fn save(workspace: &Workspace, cabinet: &Arc<dyn Cabinet>, args: Args) -> Result<Entry, ToolError> {
+    let (content, name, media_type) = taken(workspace, &args)?;
+    let document = NewDocument {
+        kind: DocumentKind::Saved,
+        title: &args.title.unwrap_or(name),
+        source: &args.path.unwrap_or_default(),
+        media_type,
+        content: &content,
+    };
+    keep(cabinet, &document)
 }
 
 /// The bytes, what they may be called, and what they are.

@@ -3,9 +3,12 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use schemars::JsonSchema;
-use selvedge_protocol::{Event, PlanStep, StepStatus};
-use selvedge_tools::{Call, Tool, ToolError, tool_with_call};
+use selvedge_protocol::{Event, PlanStep, StepStatus, ToolSpec};
+use selvedge_tools::{Call, CallFuture, Tool, ToolError, typed_call};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::aliases::spec;
 
 /// The plan.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -66,20 +69,19 @@ pub(crate) struct Output {
     success: bool,
 }
 
-pub(crate) fn update_plan(plan: &Plan) -> impl Tool + use<> {
-    let plan = plan.clone();
-    let run = move |args: Args, call: Call| {
-        let result = update(&plan, args, &call);
-        async move { result }
-    };
-    tool_with_call(
-        "update_plan",
-        "Tells people the steps of the task and how far each is.",
-        run,
-    )
-    .read_only()
-    .render(|output: &Output| output.content.clone())
-    .aliases(crate::aliases::aliases_of("update_plan"))
+/// The tool `update_plan`.
+pub(crate) struct UpdatePlan(pub(crate) Plan);
+
+impl Tool for UpdatePlan {
+    fn spec(&self) -> ToolSpec {
+        let description = "Tells people the steps of the task and how far each is.";
+        spec::<Args, Output>("update_plan", &[], description).as_read_only()
+    }
+
+    fn call(&self, args: Value, call: Call) -> CallFuture<'_> {
+        let run = async move |args| update(&self.0, args, &call);
+        typed_call(args, run, |output: &Output| Some(output.content.clone()))
+    }
 }
 
 fn update(plan: &Plan, args: Args, call: &Call) -> Result<Output, ToolError> {

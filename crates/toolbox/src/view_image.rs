@@ -1,18 +1,19 @@
 //! `view_image`: an image for the model to look at, made smaller where it is too large.
 
 use std::io::{Cursor, Read};
-use std::sync::Arc;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use image::{DynamicImage, ImageFormat, ImageReader, Limits};
 use schemars::JsonSchema;
-use selvedge_tools::{Tool, ToolError, tool};
+use selvedge_protocol::ToolSpec;
+use selvedge_tools::{Call, CallFuture, Tool, ToolError, typed_call};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use tokio::sync::Semaphore;
 
 use crate::Workspace;
-use crate::aliases::aliases_of;
+use crate::aliases::spec;
 use crate::blocking::blocking;
 
 /// Bytes of a file that are looked at.
@@ -23,8 +24,10 @@ const MAX_SENT: usize = 3_500_000;
 const MAX_SIDE: u32 = 2048;
 /// Sides beyond this are not even decoded.
 const MAX_DECODED_SIDE: u32 = 20_000;
-/// Bytes an image may take while it is decoded. One is decoded at a time.
+/// Bytes an image may take while it is decoded.
 const MAX_DECODED: u64 = 512 << 20;
+/// Taken while an image is decoded, because of the memory that takes.
+static ONE_AT_A_TIME: Semaphore = Semaphore::const_new(1);
 
 /// Which image.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -50,29 +53,33 @@ pub(crate) struct Output {
     scaled: bool,
 }
 
-pub(crate) fn view_image(workspace: &Workspace) -> impl Tool + use<> {
-    let workspace = workspace.clone();
-    let one_at_a_time = Arc::new(Semaphore::new(1));
-    let run = move |args: Args| {
-        let (workspace, one_at_a_time) = (workspace.clone(), one_at_a_time.clone());
-        async move {
-            let turn = one_at_a_time.acquire_owned().await;
+/// The tool `view_image`.
+pub(crate) struct ViewImage(pub(crate) Workspace);
+
+impl Tool for ViewImage {
+    fn spec(&self) -> ToolSpec {
+        let description = "Reads an image, so that it can be shown with image().";
+        spec::<Args, Output>("view_image", &[], description).as_read_only()
+    }
+
+    fn call(&self, args: Value, _: Call) -> CallFuture<'_> {
+        let run = async |args: Args| {
+            let workspace = self.0.clone();
+            let turn = ONE_AT_A_TIME.acquire().await;
             blocking(move || {
-                // Kept until the work is done, even if nobody waits for it any more.
+                // Kept until the work is done, even if the call was cancelled meanwhile.
                 let _turn = turn;
                 view(&workspace, &args)
             })
             .await
-        }
-    };
-    tool(
-        "view_image",
-        "Reads an image, so that it can be shown with image().",
-        run,
-    )
-    .read_only()
-    .render(|output: &Output| format!("{} × {} {}", output.width, output.height, output.mime_type))
-    .aliases(aliases_of("view_image"))
+        };
+        typed_call(args, run, |image: &Output| {
+            Some(format!(
+                "{} × {} {}",
+                image.width, image.height, image.mime_type
+            ))
+        })
+    }
 }
 
 fn view(workspace: &Workspace, args: &Args) -> Result<Output, ToolError> {

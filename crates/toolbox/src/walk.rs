@@ -10,6 +10,16 @@ use selvedge_tools::ToolError;
 use crate::Workspace;
 use crate::workspace::is_protected;
 
+/// The folder that is searched where a call names none.
+pub(crate) fn here() -> String {
+    ".".to_owned()
+}
+
+/// How much a search returns where a call does not say.
+pub(crate) fn hundred() -> usize {
+    100
+}
+
 /// A parallel walk below `folder`; secrets, processes, and `.git` itself, are not entered.
 pub(crate) fn walk(workspace: &Workspace, folder: &Path) -> WalkParallel {
     let workspace = workspace.clone();

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use futures_util::future::try_join_all;
 use futures_util::{StreamExt, stream};
 use schemars::JsonSchema;
-use selvedge_protocol::Cabinet;
-use selvedge_tools::{Call, Tool, ToolError, tool_with_call};
+use selvedge_protocol::{Cabinet, Preview, ToolSpec};
+use selvedge_tools::{Call, CallFuture, Risk, Tool, ToolError, typed_call};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::task::AbortHandle;
 
-use crate::aliases::aliases_of;
+use crate::aliases::spec;
 use crate::one_or_many::OneOrMany;
 use crate::web::{Freshness, Hit, Web, parse};
 
@@ -64,31 +64,51 @@ pub(crate) struct Found {
     query: Option<String>,
 }
 
-pub(crate) fn web_search(web: &Web, cabinet: &Arc<dyn Cabinet>) -> impl Tool + use<> {
-    let [running, judging, showing, agreeing, allowing] = [(); 5].map(|()| web.clone());
-    let cabinet = cabinet.clone();
-    let description = "Searches the web. fetch_url reads what was found.";
-    tool_with_call("web_search", description, move |args: Args, call| {
-        let (web, cabinet) = (running.clone(), cabinet.clone());
-        async move { search(&web, &cabinet, args, &call).await }
-    })
-    .read_only()
-    .costs_money()
-    .risk(move |args| judging.risk(&judging.search_addresses(&queries(args)), "searches at"))
-    .preview(move |args| {
-        let queries = queries(args);
-        let urls = showing.search_addresses(&queries);
-        let asked = urls
-            .iter()
-            .zip(&queries)
-            .map(|(url, query)| format!("{url}\n  search for: {query}"));
-        showing.preview(&urls, asked.collect::<Vec<_>>().join("\n"))
-    })
-    .agreement(move |args| agreeing.agreement(&agreeing.search_addresses(&queries(args))))
-    .allow_always(move |args| allowing.allow_always(&allowing.search_addresses(&queries(args))))
-    .render(render)
-    .aliases(aliases_of("web_search"))
-    .positional(&["query"])
+/// The tool `web_search`.
+pub(crate) struct WebSearch(pub(crate) Web, pub(crate) Arc<dyn Cabinet>);
+
+impl WebSearch {
+    /// The addresses that the queries in a call's arguments are sent to.
+    fn addresses(&self, args: &Value) -> Vec<reqwest::Url> {
+        self.0.search_addresses(&queries(args))
+    }
+}
+
+impl Tool for WebSearch {
+    fn spec(&self) -> ToolSpec {
+        let description = "Searches the web. fetch_url reads what was found.";
+        let spec = spec::<Args, Output>("web_search", &["query"], description);
+        spec.as_read_only().judged_by_arguments()
+    }
+
+    fn costs_money(&self) -> bool {
+        true
+    }
+
+    fn risk(&self, args: &Value) -> Risk {
+        self.0.risk(&self.addresses(args), "searches at")
+    }
+
+    fn preview(&self, args: &Value) -> Preview {
+        let (urls, queries) = (self.addresses(args), queries(args));
+        let asked = urls.iter().zip(&queries);
+        let asked = asked.map(|(url, query)| format!("{url}\n  search for: {query}"));
+        self.0.preview(&urls, asked.collect::<Vec<_>>().join("\n"))
+    }
+
+    fn agreement(&self, args: &Value) -> Option<String> {
+        self.0.agreement(&self.addresses(args))
+    }
+
+    fn allow_always(&self, args: &Value) {
+        self.0.allow_always(&self.addresses(args));
+    }
+
+    fn call(&self, args: Value, call: Call) -> CallFuture<'_> {
+        let Self(web, cabinet) = self;
+        let run = async move |args| search(web, cabinet, args, &call).await;
+        typed_call(args, run, |output: &Output| Some(render(output)))
+    }
 }
 
 /// The queries in a call's arguments.

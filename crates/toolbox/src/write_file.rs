@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use schemars::JsonSchema;
-use selvedge_protocol::{Cabinet, Preview, View};
-use selvedge_tools::{Risk, Tool, ToolError, tool};
+use selvedge_protocol::{Cabinet, Preview, ToolSpec, View};
+use selvedge_tools::{Call, CallFuture, Risk, Tool, ToolError, read_args, typed_call};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::aliases::aliases_of;
+use crate::aliases::spec;
 use crate::blocking::blocking;
 use crate::cabinet::open;
 use crate::commit::{Write, commit};
@@ -39,38 +39,69 @@ pub(crate) struct Output {
     created: bool,
 }
 
-pub(crate) fn write_file(
-    workspace: &Workspace,
-    turn_diff: &TurnDiff,
-    cabinet: &Arc<dyn Cabinet>,
-) -> impl Tool + use<> {
-    let (workspace, turn_diff, cabinet) = (workspace.clone(), turn_diff.clone(), cabinet.clone());
-    let ([showing, agreeing], documents) = ([(); 2].map(|()| workspace.clone()), cabinet.clone());
-    let run = move |args: Args| {
+/// The tool `write_file`.
+pub(crate) struct WriteFile(
+    pub(crate) Workspace,
+    pub(crate) TurnDiff,
+    pub(crate) Arc<dyn Cabinet>,
+);
+
+impl Tool for WriteFile {
+    fn spec(&self) -> ToolSpec {
+        let description =
+            "Writes a file as a whole, from a text or from a document of the File Cabinet.";
+        spec::<Args, Output>("write_file", &["file_key", "path"], description).judged_by_arguments()
+    }
+
+    fn risk(&self, args: &Value) -> Risk {
+        Risk::Guarded {
+            reason: format!("writes {}", args["path"].as_str().unwrap_or_default()),
+        }
+    }
+
+    /// What the file is now against what it would be; nothing where it cannot be read or written.
+    fn preview(&self, args: &Value) -> Preview {
+        let Self(workspace, _, cabinet) = self;
+        let Ok(args) = read_args::<Args>(args.clone()) else {
+            return Preview::default();
+        };
+        let slot = workspace.slot(&workspace.absolute(&args.path, None), Links::Follow);
+        let view = slot.and_then(|slot| {
+            let (old, new) = (
+                slot.read()?.map(|(bytes, _)| bytes),
+                content(cabinet, args)?,
+            );
+            Ok(View::Diff(bounded([file_diff(
+                &slot.shown,
+                &slot.shown,
+                old.as_deref(),
+                Some(&new),
+            )])))
+        });
+        Preview {
+            view: view.ok(),
+            rule: None,
+        }
+    }
+
+    /// The same file, wherever a link leads now.
+    fn agreement(&self, args: &Value) -> Option<String> {
+        let path = self.0.absolute(args["path"].as_str()?, None);
+        let slot = self.0.slot(&path, Links::Follow);
+        let real = slot.map_or(path, |slot| slot.real());
+        Some(real.to_string_lossy().into_owned())
+    }
+
+    fn call(&self, args: Value, _: Call) -> CallFuture<'_> {
+        let Self(workspace, turn_diff, cabinet) = self;
         let (workspace, turn_diff, cabinet) =
             (workspace.clone(), turn_diff.clone(), cabinet.clone());
-        blocking(move || write(&workspace, &turn_diff, &cabinet, args))
-    };
-    tool(
-        "write_file",
-        "Writes a file as a whole, from a text or from a document of the File Cabinet.",
-        run,
-    )
-    .risk(|args| Risk::Guarded {
-        reason: format!("writes {}", args["path"].as_str().unwrap_or_default()),
-    })
-    .preview(move |args| preview(&showing, &documents, args))
-    .agreement(move |args| agreement(&agreeing, args))
-    .render(|output: &Output| {
-        format!(
-            "{} {} ({} bytes)",
-            if output.created { "created" } else { "wrote" },
-            output.path,
-            output.bytes
-        )
-    })
-    .aliases(aliases_of("write_file"))
-    .positional(&["file_key", "path"])
+        let run = |args| blocking(move || write(&workspace, &turn_diff, &cabinet, args));
+        typed_call(args, run, |output: &Output| {
+            let done = if output.created { "created" } else { "wrote" };
+            Some(format!("{done} {} ({} bytes)", output.path, output.bytes))
+        })
+    }
 }
 
 /// What the file is to be.
@@ -112,37 +143,4 @@ fn write(
         bytes: content.len(),
         created: mode.is_none(),
     })
-}
-
-/// What "for this script" covers: the same file, wherever a link leads now.
-fn agreement(workspace: &Workspace, args: &Value) -> Option<String> {
-    let path = workspace.absolute(args["path"].as_str()?, None);
-    let real = workspace
-        .slot(&path, Links::Follow)
-        .map_or(path, |slot| slot.real());
-    Some(real.to_string_lossy().into_owned())
-}
-
-/// What the file is now against what it would be; nothing where it cannot be read or written.
-fn preview(workspace: &Workspace, cabinet: &Arc<dyn Cabinet>, args: &Value) -> Preview {
-    let Ok(args) = serde_json::from_value::<Args>(args.clone()) else {
-        return Preview::default();
-    };
-    let slot = workspace.slot(&workspace.absolute(&args.path, None), Links::Follow);
-    let view = slot.and_then(|slot| {
-        let (old, new) = (
-            slot.read()?.map(|(bytes, _)| bytes),
-            content(cabinet, args)?,
-        );
-        Ok(View::Diff(bounded([file_diff(
-            &slot.shown,
-            &slot.shown,
-            old.as_deref(),
-            Some(&new),
-        )])))
-    });
-    Preview {
-        view: view.ok(),
-        rule: None,
-    }
 }

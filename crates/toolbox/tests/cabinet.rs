@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex};
 use selvedge_protocol::{
     Answer, ApprovalPolicy, DocumentKind, ErrorCode, Event, EventSink, NewDocument, View,
 };
-use selvedge_tools::{Scope, ScopeLimits, StructuredCall, ToolRouter, ToolsConfig};
+use selvedge_toolbox::ToolsConfig;
+use selvedge_tools::{Scope, ScopeLimits, StructuredCall};
 use serde_json::{Value, json};
 use support::{BOTH, Desk, Person, Way};
 
@@ -120,7 +121,7 @@ fn nothing_of_a_document_reaches_a_model_that_saves_it() {
         .enable_all()
         .build()
         .unwrap();
-    let router = ToolRouter::new(desk.orchestrator(&desk.toolbox()), &ToolsConfig::default());
+    let router = support::router(desk.orchestrator(&desk.toolbox()), &ToolsConfig::default());
     let scope = Scope::new(
         "turn".into(),
         ScopeLimits::from(&desk.limits),

@@ -4,15 +4,15 @@
 mod support;
 
 use selvedge_protocol::ErrorCode;
+use selvedge_toolbox::{PatchFlavour, ShellFlavour, ToolsConfig};
 use selvedge_tools::{
-    Offered, PatchFlavour, Scope, ScopeLimits, Shape, ShellFlavour, StructuredCall,
-    StructuredOutput, ToolRouter, ToolsConfig,
+    Found, Offered, Scope, ScopeLimits, Shape, StructuredCall, StructuredOutput, ToolRouter,
 };
 use serde_json::{Value, json};
 use support::Desk;
 
 fn router(desk: &Desk, config: &ToolsConfig) -> ToolRouter {
-    ToolRouter::new(desk.orchestrator(&desk.toolbox()), config)
+    support::router(desk.orchestrator(&desk.toolbox()), config)
 }
 
 fn route(desk: &Desk, config: &ToolsConfig, calls: &[(&str, &str)]) -> Vec<StructuredOutput> {
@@ -49,7 +49,7 @@ fn names(config: &ToolsConfig) -> Vec<String> {
 fn parameters(offered: &[Offered], name: &str) -> Value {
     match &offered.iter().find(|tool| tool.name == name).unwrap().shape {
         Shape::Function { parameters, .. } => parameters.clone(),
-        Shape::Freeform => panic!("{name} is freeform"),
+        Shape::Freeform { .. } => panic!("{name} is freeform"),
     }
 }
 
@@ -285,4 +285,16 @@ fn a_model_reads_ten_kilobytes_of_a_result_at_most() {
             .len()
             > 200_000
     );
+}
+
+#[test]
+fn a_tool_by_another_harness_s_name_is_suggested() {
+    let desk = Desk::new();
+    let orchestrator = desk.orchestrator(&desk.toolbox());
+    let near = |name: &str| match orchestrator.registry().find(name) {
+        Found::Nothing(near) => near,
+        Found::Tool(_) | Found::Namespace => panic!("{name} is there"),
+    };
+    assert_eq!(near("bash"), ["exec", "execCommand"]);
+    assert_eq!(near("strReplace"), ["writeFile", "applyPatch"]);
 }

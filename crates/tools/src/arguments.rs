@@ -5,7 +5,7 @@ use selvedge_protocol::ToolSpec;
 use selvedge_text::with_ellipsis;
 use serde_json::{Map, Value, json};
 
-use crate::{Registered, Tool, camel_case, nearest, snake_case};
+use crate::{Registered, camel_case, nearest, snake_case};
 
 /// What is wrong with arguments.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,12 +37,12 @@ pub enum ArgumentErrorKind {
 pub(crate) struct Checker {
     validator: jsonschema::Validator,
     schema: Value,
-    aliases: Vec<(String, String)>,
-    positional: Vec<String>,
+    aliases: Vec<(&'static str, &'static str)>,
+    positional: &'static [&'static str],
 }
 
 impl Checker {
-    pub(crate) fn new(spec: &ToolSpec, tool: &dyn Tool) -> Result<Self, String> {
+    pub(crate) fn new(spec: &ToolSpec) -> Result<Self, String> {
         let schema = match &spec.input_schema {
             Value::Object(schema) => Value::Object(schema.clone()),
             _ => json!({"type": "object"}),
@@ -53,21 +53,11 @@ impl Checker {
                 spec.name
             )
         })?;
-        let own = |pairs: &[(&str, &str)]| {
-            pairs
-                .iter()
-                .map(|(a, b)| ((*a).to_owned(), (*b).to_owned()))
-                .collect()
-        };
         Ok(Self {
             validator,
             schema,
-            aliases: own(tool.field_aliases()),
-            positional: tool
-                .positional()
-                .iter()
-                .map(|field| (*field).to_owned())
-                .collect(),
+            aliases: spec.aliases.clone(),
+            positional: spec.positional,
         })
     }
 
@@ -80,8 +70,8 @@ impl Checker {
             _ => {}
         }
         if list.len() <= self.positional.len() {
-            let fields = self.positional.iter().cloned().zip(list);
-            return Ok(self.canonical(Value::Object(fields.collect())));
+            let fields = self.positional.iter().map(|field| (*field).to_owned());
+            return Ok(self.canonical(Value::Object(fields.zip(list).collect())));
         }
         let given = match &list[0] {
             Value::String(_) => "a string",
@@ -135,7 +125,7 @@ impl Checker {
                         .aliases
                         .iter()
                         .find(|(alias, _)| alias == key || *alias == spelled)?;
-                    (!object.contains_key(field)).then(|| (key.clone(), field.clone()))
+                    (!object.contains_key(*field)).then(|| (key.clone(), (*field).to_owned()))
                 })
                 .collect();
             for (key, field) in taken {

@@ -21,7 +21,6 @@ mod gate;
 mod names;
 mod offer;
 mod orchestrator;
-mod packs;
 mod policy;
 mod prior;
 mod registry;
@@ -40,9 +39,8 @@ pub use failure::CallFailure;
 pub use function::{FunctionTool, tool, tool_with_call};
 pub use gate::{Approver, AskLater, Gate, NobodyToAsk, Waiting, WaitsFor, Wish};
 pub use names::{camel_case, nearest, snake_case};
-pub use offer::{Offered, PatchFlavour, Shape, ShellFlavour, ToolsConfig};
+pub use offer::{Offered, Shape, offerable};
 pub use orchestrator::{Arguments, CallOutcome, CallRequest, Orchestrator, Report, SoFar};
-pub use packs::{PackError, Packs, Selection};
 pub use policy::{Risk, Verdict, judge};
 pub use prior::{
     DecisionError, PriorCall, PriorCalls, PriorOutcome, PriorProgress, ResumeDecision,
@@ -52,6 +50,8 @@ pub use router::{StructuredCall, StructuredOutput, ToolRouter, shown_of_result};
 pub use scope::{Belongings, Rest, Scope, ScopeLimits, Source, Standing};
 pub use search::{FoundTool, search_tool};
 pub use stop::{Stopped, heeding};
-pub use tasks::{Means, SPAWN, Tasks};
-pub use tool::{Again, Call, FieldCase, Tool, ToolError, ToolOutput};
+pub use tasks::{Means, Tasks};
+pub use tool::{
+    Again, Call, CallFuture, FieldCase, Tool, ToolError, ToolOutput, read_args, spec_of, typed_call,
+};
 pub use typescript::{declarations, signature, signatures};

@@ -1,6 +1,6 @@
 //! Spellings of names, and which known name a wrong one may have meant.
 
-/// `read_file` → `readFile`; dots separate parts that are converted each by itself.
+/// `create_issue` → `createIssue`; dots separate parts that are converted each by itself.
 pub fn camel_case(name: &str) -> String {
     let mut out = String::with_capacity(name.len());
     let mut chars = name.chars().peekable();
@@ -18,7 +18,7 @@ pub fn camel_case(name: &str) -> String {
     out
 }
 
-/// `readFile` → `read_file`.
+/// `createIssue` → `create_issue`.
 pub fn snake_case(name: &str) -> String {
     let mut out = String::with_capacity(name.len() + 4);
     let mut previous_lower = false;
@@ -73,108 +73,29 @@ pub fn nearest<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Vec
         .collect()
 }
 
-/// Names other harnesses give to what a tool here does.
-const SYNONYMS: &[(&[&str], &[&str])] = &[
-    (
-        &[
-            "bash",
-            "shell",
-            "sh",
-            "run",
-            "run_command",
-            "execute",
-            "terminal",
-            "cmd",
-            "command",
-            "exec_shell",
-        ],
-        &["exec", "exec_command", "shell"],
-    ),
-    (
-        &[
-            "read",
-            "cat",
-            "open_file",
-            "view",
-            "get_file",
-            "file_read",
-            "read_files",
-        ],
-        &["read_file"],
-    ),
-    (
-        &[
-            "write",
-            "create_file",
-            "save_file",
-            "file_write",
-            "edit",
-            "edit_file",
-            "str_replace",
-            "replace_in_file",
-        ],
-        &["write_file", "apply_patch"],
-    ),
-    (
-        &[
-            "ls",
-            "dir",
-            "list",
-            "list_files",
-            "list_directory",
-            "readdir",
-        ],
-        &["list_dir"],
-    ),
-    (
-        &[
-            "grep",
-            "search",
-            "search_files",
-            "ripgrep",
-            "rg",
-            "find_in_files",
-        ],
-        &["grep_files", "file_search"],
-    ),
-    (&["find", "glob", "find_files", "locate"], &["file_search"]),
-    (&["patch", "apply_diff", "diff"], &["apply_patch"]),
-    (&["http", "get", "fetch", "curl", "browse"], &["fetch_url"]),
-    (&["google", "search_web", "web"], &["web_search"]),
-];
-
-/// Which of the tools there are does what `wrong` does elsewhere.
-pub(crate) fn synonyms(wrong: &str) -> impl Iterator<Item = &'static str> {
-    let wanted = snake_case(wrong);
-    let row = SYNONYMS
-        .iter()
-        .find(|(names, _)| names.contains(&wanted.as_str()));
-    row.into_iter().flat_map(|(_, tools)| tools.iter().copied())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn spellings() {
-        assert_eq!(camel_case("read_file"), "readFile");
+        assert_eq!(camel_case("create_issue"), "createIssue");
         assert_eq!(
             camel_case("mcp.git-hub.create_pull_request"),
             "mcp.gitHub.createPullRequest"
         );
         assert_eq!(camel_case("__proto__"), "__proto__");
-        assert_eq!(snake_case("readFile"), "read_file");
+        assert_eq!(snake_case("createIssue"), "create_issue");
         assert_eq!(snake_case("timeoutMs"), "timeout_ms");
         assert_eq!(snake_case("saveToFC"), "save_to_fc");
     }
 
     #[test]
     fn near_names() {
-        let known = ["readFile", "listDir", "grepFiles", "exec"];
-        assert_eq!(nearest("redFile", known), ["readFile"]);
-        assert_eq!(nearest("read_file", known), ["readFile"]);
-        assert_eq!(nearest("grep", known), ["grepFiles"]);
+        let known = ["createIssue", "listIssues", "weatherToday", "pay"];
+        assert_eq!(nearest("creatIssue", known), ["createIssue"]);
+        assert_eq!(nearest("create_issue", known), ["createIssue"]);
+        assert_eq!(nearest("weather", known), ["weatherToday"]);
         assert!(nearest("zzzzzz", known).is_empty());
     }
 }

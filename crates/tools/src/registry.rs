@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use selvedge_protocol::ToolSpec;
 
 use crate::arguments::Checker;
-use crate::names::{nearest, synonyms};
+use crate::names::nearest;
 use crate::search::Index;
 use crate::{Tool, snake_case};
 
@@ -23,6 +23,8 @@ struct Set {
     js_names: HashMap<String, String>,
     /// Other canonical names to the one that is.
     aliases: HashMap<String, String>,
+    /// Names that are no tools here, and the tools to suggest to a script that calls one.
+    synonyms: HashMap<&'static str, &'static str>,
     /// Dotted prefixes of script names and of canonical ones.
     namespaces: BTreeSet<String>,
     /// Prefixes below which nobody knows what there is, and the tool that stands for all of it.
@@ -96,6 +98,13 @@ impl Registry {
             .insert(alias.to_owned(), name.to_owned());
     }
 
+    /// Suggests these tools, as far as they are registered, to a script that calls an unknown tool by
+    /// one of these names. Both are in snake_case, separated by spaces.
+    pub fn synonyms(&mut self, names: &'static str, tools: &'static str) {
+        let synonyms = names.split(' ').map(|name| (name, tools));
+        Arc::make_mut(&mut self.0).synonyms.extend(synonyms);
+    }
+
     /// Adds a tool and returns the set, for building one in a single expression.
     pub fn with(mut self, tool: impl Tool + 'static) -> Result<Self, RegistryError> {
         self.register(tool)?;
@@ -134,10 +143,7 @@ impl Registry {
         let names = [spec.js_name.clone(), spec.name.clone()];
         let tool = Arc::new(Registered::new(Box::new(tool), spec));
         for name in names {
-            let above = name
-                .match_indices('.')
-                .map(|(dot, _)| name[..dot].to_owned());
-            set.namespaces.extend(above);
+            set.namespaces.extend(namespaces_of(&name));
             set.namespaces.insert(name.clone());
             set.stand_ins.insert(name, tool.clone());
         }
@@ -146,11 +152,7 @@ impl Registry {
     /// Makes a prefix known although nothing is below it yet.
     pub fn reserve(&mut self, namespace: &str) {
         let set = Arc::make_mut(&mut self.0);
-        set.namespaces.extend(
-            namespace
-                .match_indices('.')
-                .map(|(dot, _)| namespace[..dot].to_owned()),
-        );
+        set.namespaces.extend(namespaces_of(namespace));
         set.namespaces.insert(namespace.to_owned());
     }
 
@@ -178,7 +180,10 @@ impl Registry {
             Some(tool) => Found::Tool(tool),
             None if self.0.namespaces.contains(path) => Found::Namespace,
             None => {
-                let same = synonyms(path)
+                let same = self.0.synonyms.get(snake_case(path).as_str());
+                let same = same
+                    .into_iter()
+                    .flat_map(|names| names.split(' '))
                     .filter_map(|name| self.0.tools.get(name))
                     .map(|tool| tool.spec.js_name.clone());
                 let mut near: Vec<String> = same
@@ -224,15 +229,13 @@ impl Registry {
     pub fn filtered(&self, keep: impl Fn(&ToolSpec) -> bool) -> Self {
         let mut kept = Set {
             aliases: self.0.aliases.clone(),
+            synonyms: self.0.synonyms.clone(),
             stand_ins: self.0.stand_ins.clone(),
             ..Set::default()
         };
         for name in self.0.stand_ins.keys() {
-            kept.namespaces.extend(
-                name.match_indices('.')
-                    .map(|(dot, _)| name[..dot].to_owned())
-                    .chain([name.clone()]),
-            );
+            kept.namespaces
+                .extend(namespaces_of(name).chain([name.clone()]));
         }
         self.0
             .tools
@@ -243,13 +246,17 @@ impl Registry {
     }
 }
 
+/// The dotted prefixes of a name.
+fn namespaces_of(name: &str) -> impl Iterator<Item = String> {
+    let dots = name.match_indices('.');
+    dots.map(|(dot, _)| name[..dot].to_owned())
+}
+
 impl Set {
     fn insert(&mut self, tool: Arc<Registered>) {
         let spec = &tool.spec;
         for name in [&spec.js_name, &spec.name] {
-            for (dot, _) in name.match_indices('.') {
-                self.namespaces.insert(name[..dot].to_owned());
-            }
+            self.namespaces.extend(namespaces_of(name));
         }
         self.js_names
             .insert(spec.js_name.clone(), spec.name.clone());
@@ -281,7 +288,7 @@ impl Registered {
     /// Checks arguments; made on first use, because most tools of a large catalogue are never called.
     pub(crate) fn checker(&self) -> Result<&Checker, &str> {
         self.checker
-            .get_or_init(|| Checker::new(&self.spec, self.tool.as_ref()))
+            .get_or_init(|| Checker::new(&self.spec))
             .as_ref()
             .map_err(String::as_str)
     }

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc::unbounded_channel;
 
 use crate::offer::{Offered, Shape};
-use crate::{Arguments, CallOutcome, CallRequest, Orchestrator, Report, Scope, ToolsConfig};
+use crate::{Arguments, CallOutcome, CallRequest, Orchestrator, Report, Scope};
 
 /// What a model sees of one result, in bytes.
 const SHOWN: usize = 10 * 1024;
@@ -49,9 +49,8 @@ impl StructuredOutput {
 }
 
 impl ToolRouter {
-    /// A router for one model.
-    pub fn new(orchestrator: Orchestrator, config: &ToolsConfig) -> Self {
-        let offered = config.offer(orchestrator.registry());
+    /// A router for a model that is offered these tools.
+    pub fn new(orchestrator: Orchestrator, offered: Vec<Offered>) -> Self {
         // What was not offered cannot be called, by whatever name.
         let orchestrator =
             orchestrator.only(|spec| offered.iter().any(|offered| offered.tool == spec.name));
@@ -115,11 +114,10 @@ impl ToolRouter {
             .iter()
             .find(|offered| offered.name == call.name);
         let tool = offered.map_or_else(|| call.name.clone(), |offered| offered.tool.clone());
-        let args = match offered {
-            Some(Offered {
-                shape: Shape::Freeform,
-                ..
-            }) => Arguments::Object(json!({"patch": call.arguments})),
+        let args = match offered.map(|offered| &offered.shape) {
+            Some(Shape::Freeform { argument, .. }) => {
+                Arguments::Object(json!({argument: call.arguments}))
+            }
             _ => parse(&call.arguments, offered),
         };
         CallRequest {
@@ -141,17 +139,11 @@ fn parse(text: &str, offered: Option<&Offered>) -> Arguments {
             return Arguments::Unreadable(format!("the arguments are not valid JSON: {error}"));
         }
     };
-    if let Some(Offered {
-        shape: Shape::Function { strict: true, .. },
-        ..
-    }) = offered
-    {
-        drop_nulls(&mut args);
-    }
-    if offered.is_some_and(|offered| offered.name == "shell_command")
-        && let Some(line) = args["command"].as_str()
-    {
-        args["command"] = json!(["bash", "-lc", line]);
+    if let Some(Offered { shape, adapt, .. }) = offered {
+        if let Shape::Function { strict: true, .. } = shape {
+            drop_nulls(&mut args);
+        }
+        adapt(&mut args);
     }
     Arguments::Object(args)
 }

@@ -11,7 +11,7 @@ use futures_util::future::join_all;
 use schemars::JsonSchema;
 use selvedge_protocol::{
     Answered, CallRecord, CallStatus, ErrorCode, EventSink, ResumeAs, RunMetadata, RunStart,
-    RunStatus, ScriptError, ScriptToolCallOutput, Settled, new_id,
+    RunStatus, SPAWN, ScriptError, ScriptToolCallOutput, Settled, new_id,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -23,7 +23,7 @@ use crate::prior::{Effect, Lookup};
 use crate::stop::heeding;
 use crate::{
     Arguments, CallFailure, CallOutcome, CallRequest, Found, Orchestrator, PriorOutcome, Registry,
-    RegistryError, Report, Scope, ScopeLimits, ToolError, tool, tool_with_call,
+    RegistryError, Report, Scope, ScopeLimits, ToolError, read_args, tool, tool_with_call,
 };
 
 /// Tasks at a time.
@@ -32,8 +32,6 @@ const MOST: usize = 8;
 const TIME_TO_STOP: Duration = Duration::from_secs(2);
 /// Tasks that are over and can still be asked about.
 const REMEMBERED: usize = 64;
-/// The tool that starts a task.
-pub const SPAWN: &str = "spawn.exec";
 
 /// The tasks of a session. Clones share them.
 #[derive(Clone, Default)]
@@ -44,6 +42,8 @@ struct Inner {
     all: Mutex<VecDeque<Task>>,
     cancel: CancellationToken,
     recall: OnceLock<Box<Recall>>,
+    /// The tool that a task calls if the script names none, and the arguments of a call that starts one.
+    default_task: Option<(String, String)>,
 }
 
 /// What is recorded of a task that is not of this session, by its id; `None` if it failed or does
@@ -83,19 +83,36 @@ struct Task {
 type CameOut = Result<Value, CallFailure>;
 
 impl Tasks {
+    /// Tasks that call `tool` if the script names none. `example` is what stands between the
+    /// parentheses of a call that starts one, for descriptions and hints.
+    pub fn with_default_tool(tool: &str, example: &str) -> Self {
+        Self(Arc::new(Inner {
+            default_task: Some((tool.to_owned(), example.to_owned())),
+            ..Inner::default()
+        }))
+    }
+
+    /// A call that starts a task, for descriptions and hints.
+    fn example(&self) -> String {
+        let default = self.0.default_task.as_ref();
+        let args = default.map_or("\"name\", { … }", |(_, example)| example);
+        format!("tools.{SPAWN}({args})")
+    }
+
     /// Adds the tools that start tasks, wait for them and stop them.
     pub fn register(&self, registry: &mut Registry) -> Result<(), RegistryError> {
         let [waiting, stopping] = [(); 2].map(|()| self.clone());
-        let description = "Starts another tool in the background and returns at once; the work goes on when the \
-            script has ended, until the session ends.\nIn scripts: const task = tools.spawn.exec(\"exec\", { command: [\"make\"] }); \
-            later `await task.done`, `await task.cancel()`, or from another script tools.spawn.wait({ id }).";
+        let example = format!("const task = {}", self.example());
+        let description = format!(
+            "Starts another tool in the background and returns at once; the work goes on when the \
+            script has ended, until the session ends.\nIn scripts: {example}; \
+            later `await task.done`, `await task.cancel()`, or from another script tools.spawn.wait({{ id }})."
+        );
         registry.register(
-            // A script's `tools.spawn.exec` never comes here: it is answered at once, with the script's own means.
-            tool(SPAWN, description, |_: StartArgs| {
+            // A script's call never comes here: it is answered at once, with the script's own means.
+            tool(SPAWN, &description, move |_: StartArgs| {
                 let error = ToolError::new("a task is started in a script");
-                std::future::ready(Err::<Started, _>(
-                    error.suggest("const task = tools.spawn.exec(\"exec\", { … })"),
-                ))
+                std::future::ready(Err::<Started, _>(error.suggest(&example)))
             })
             .positional(&["tool", "args"]),
         )?;
@@ -169,7 +186,7 @@ impl Tasks {
         means: Means,
     ) -> Result<String, CallFailure> {
         scope.take_call()?;
-        let (tool, args) = read(list).map_err(CallFailure::from)?;
+        let (tool, args) = self.read(list)?;
         let spawn = SpawnCall::new(&means.orchestrator, scope, &tool, &args);
         let id = new_id("tsk");
         let (origin, idempotency_key) = match spawn.look_up(&id) {
@@ -203,6 +220,26 @@ impl Tasks {
         self.start(new, means.clone(), |id| {
             spawn.record(id, SpawnRecord::Started { repeats: origin })
         })
+    }
+
+    /// The tool that a script wants started, and its arguments.
+    fn read(&self, list: Vec<Value>) -> Result<(String, Map<String, Value>), ToolError> {
+        let mut list = list.into_iter();
+        let (tool, args) = match (list.next(), list.next()) {
+            (Some(Value::String(tool)), None) => (Some(tool), Map::new()),
+            (Some(Value::String(tool)), Some(Value::Object(args))) => (Some(tool), args),
+            (Some(first @ Value::Object(_)), None) => {
+                let StartArgs { tool, args, rest } = read_args(first)?;
+                let default = self.0.default_task.as_ref().map(|(tool, _)| tool.clone());
+                (tool.or(default), args.unwrap_or(rest))
+            }
+            _ => (None, Map::new()),
+        };
+        let tool = tool.ok_or_else(|| {
+            ToolError::new(format!("{SPAWN} takes a tool's name and its arguments"))
+                .suggest(self.example())
+        })?;
+        Ok((tool, args))
     }
 
     /// A task that is over before it began, because the script said what it returns.
@@ -363,35 +400,6 @@ fn of_a_task(failure: CallFailure) -> ToolError {
     error
 }
 
-/// The tool that a script wants started, and its arguments.
-fn read(list: Vec<Value>) -> Result<(String, Map<String, Value>), ToolError> {
-    let mut list = list.into_iter();
-    let args = match (list.next(), list.next()) {
-        (Some(Value::String(tool)), None) => StartArgs {
-            tool: Some(tool),
-            ..StartArgs::default()
-        },
-        (Some(Value::String(tool)), Some(Value::Object(args))) => StartArgs {
-            tool: Some(tool),
-            args: Some(args),
-            ..StartArgs::default()
-        },
-        (Some(first @ Value::Object(_)), None) => serde_json::from_value(first)
-            .map_err(|error| ToolError::new(format!("cannot read the arguments: {error}")))?,
-        _ => {
-            return Err(
-                ToolError::new("spawn.exec takes a tool's name and its arguments")
-                    .suggest("tools.spawn.exec(\"exec\", { command: [\"make\"] })"),
-            );
-        }
-    };
-    // Where no tool is named, it is a command's arguments.
-    Ok((
-        args.tool.unwrap_or_else(|| "exec".to_owned()),
-        args.args.unwrap_or(args.rest),
-    ))
-}
-
 /// The call by which a script starts a task, recorded among the script's calls.
 struct SpawnCall<'a> {
     orchestrator: &'a Orchestrator,
@@ -495,9 +503,9 @@ impl<'a> SpawnCall<'a> {
 }
 
 /// What to start.
-#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[derive(Debug, Deserialize, JsonSchema)]
 struct StartArgs {
-    /// The tool; `exec` where it is not said.
+    /// The tool; without it, the arguments are those of the tool that runs commands.
     tool: Option<String>,
     /// Its arguments, which may also stand here directly.
     args: Option<Map<String, Value>>,

@@ -1,13 +1,21 @@
 //! What a tool is.
 
+use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use selvedge_protocol::{EventSink, Preview, ResumeAs, ToolSpec};
+use schemars::JsonSchema;
+use selvedge_protocol::{Approval, EventSink, Preview, ResumeAs, ToolSpec};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
-use crate::{Belongings, Gate, Risk};
+use crate::{Belongings, Gate, Risk, camel_case};
 
-/// Something a script or a model can call.
+/// A call on its way to its result.
+pub type CallFuture<'a> = BoxFuture<'a, Result<ToolOutput, ToolError>>;
+
+/// Something a script or a model can call. [`spec_of`] and [`typed_call`] implement `spec` and `call`
+/// for a tool whose arguments and result are Rust types.
 pub trait Tool: Send + Sync {
     /// Name, purpose and shape.
     fn spec(&self) -> ToolSpec;
@@ -61,17 +69,7 @@ pub trait Tool: Send + Sync {
     }
 
     /// Runs it. The arguments fit the schema. Must stop soon after `call.cancel` says so.
-    fn call<'a>(&'a self, args: Value, call: Call) -> BoxFuture<'a, Result<ToolOutput, ToolError>>;
-
-    /// Other names of fields: `(alias, field)`.
-    fn field_aliases(&self) -> &[(&str, &str)] {
-        &[]
-    }
-
-    /// Fields that may be given by position instead of in an object.
-    fn positional(&self) -> &[&str] {
-        &[]
-    }
+    fn call(&self, args: Value, call: Call) -> CallFuture<'_>;
 
     /// The same tool, giving back everything it was told instead of the value that matters. Scripts call it as
     /// `tools.x.raw(…)`.
@@ -131,6 +129,78 @@ pub struct Again {
     pub args: Value,
     /// What it looks like, for the person who is asked.
     pub reason: String,
+}
+
+impl ToolOutput {
+    /// A result as JSON.
+    pub fn of(result: &impl Serialize) -> Result<Self, ToolError> {
+        serde_json::to_value(result)
+            .map(Self::from)
+            .map_err(|error| ToolError::new(format!("cannot write the result: {error}")))
+    }
+}
+
+/// The spec of a tool with these types of arguments and result, which asks for no approval.
+pub fn spec_of<A: JsonSchema, R: JsonSchema>(name: &str, description: &str) -> ToolSpec {
+    ToolSpec {
+        name: name.to_owned(),
+        js_name: camel_case(name),
+        description: description.to_owned(),
+        input_schema: closed(schema_of::<A>()),
+        output_schema: Some(schema_of::<R>()),
+        read_only: false,
+        approval: Approval::Never,
+        aliases: Vec::new(),
+        positional: &[],
+    }
+}
+
+/// Arguments that fit the schema as the type that gave the schema.
+pub fn read_args<A: DeserializeOwned>(args: Value) -> Result<A, ToolError> {
+    serde_json::from_value(args)
+        .map_err(|error| ToolError::new(format!("cannot read the arguments: {error}")))
+}
+
+/// Implements [`Tool::call`] with a function over typed arguments. `render` says what a model reads;
+/// `None` is the result as JSON.
+pub fn typed_call<'a, A, R, Fut>(
+    args: Value,
+    run: impl FnOnce(A) -> Fut + Send + 'a,
+    render: impl FnOnce(&R) -> Option<String> + Send + 'a,
+) -> CallFuture<'a>
+where
+    A: DeserializeOwned + Send,
+    R: Serialize,
+    Fut: Future<Output = Result<R, ToolError>> + Send + 'a,
+{
+    async move {
+        let result = run(read_args(args)?).await?;
+        Ok(ToolOutput {
+            rendering: render(&result),
+            ..ToolOutput::of(&result)?
+        })
+    }
+    .boxed()
+}
+
+fn schema_of<T: JsonSchema>() -> Value {
+    let settings = schemars::generate::SchemaSettings::draft2020_12()
+        .with(|settings| settings.meta_schema = None);
+    settings
+        .into_generator()
+        .into_root_schema_for::<T>()
+        .to_value()
+}
+
+/// Arguments say so when a field is unknown, unless their type decided otherwise.
+fn closed(mut schema: Value) -> Value {
+    if let Some(object) = schema.as_object_mut() {
+        object.remove("title");
+        if object.contains_key("properties") && !object.contains_key("additionalProperties") {
+            object.insert("additionalProperties".into(), Value::Bool(false));
+        }
+    }
+    schema
 }
 
 impl From<Value> for ToolOutput {

@@ -18,7 +18,7 @@ use selvedge_protocol::{
 };
 use selvedge_sandbox::Runtime;
 use selvedge_script::Harness;
-use selvedge_toolbox::{Toolbox, Workspace};
+use selvedge_toolbox::{Toolbox, ToolsConfig, Workspace};
 use selvedge_tools::{Approver, Orchestrator, Registry, tool};
 use tempfile::TempDir;
 use tokio::sync::Notify;
@@ -115,6 +115,13 @@ impl Desk {
             ..Prices::default()
         });
         Agent::new(self.client(server), self.model.clone(), harness, settings)
+            .with_offer(|registry, model| {
+                let config = ToolsConfig {
+                    view_image: model.images,
+                    ..ToolsConfig::default()
+                };
+                config.offer(registry)
+            })
             .with_models(move |name| Model {
                 prices: priced.filter(|_| name == "priced"),
                 ..Model::known(name)

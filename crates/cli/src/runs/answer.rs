@@ -66,7 +66,7 @@ pub(crate) fn answer(args: &RunsAnswerArgs) -> Result<Exit> {
         },
     });
     let harness = setup
-        .harness(&LimitArgs::default(), Some(first.clone()))?
+        .harness(&LimitArgs::default(), Some(first.clone()))
         .for_one_script();
     let earlier = run
         .summary

@@ -225,6 +225,7 @@ pub fn registry(seen: &Arc<Seen>) -> Registry {
                 .agreement(|args| args["command"][0].as_str().map(str::to_owned)),
         )
         .unwrap();
+    tools.synonyms("bash shell", "exec");
     let log = seen.clone();
     let patch = move |args: Patch| {
         log.patches.lock().unwrap().push(args.patch.clone());

@@ -11,16 +11,21 @@ use selvedge_protocol::{
     Limits, SandboxPolicy,
 };
 use selvedge_script::{Harness, RunOptions};
-use selvedge_toolbox::{CommandSettings, Toolbox, Workspace};
+use selvedge_toolbox::{CommandSettings, ShellFlavour, Toolbox, ToolsConfig, Workspace};
 use selvedge_tools::{
-    Approver, Orchestrator, Registry, Scope, ScopeLimits, ShellFlavour, StructuredCall, ToolRouter,
-    ToolsConfig,
+    Approver, Orchestrator, Registry, Scope, ScopeLimits, StructuredCall, ToolRouter,
 };
 use serde_json::Value;
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 
 const LAST: &str = "\"sessionId\":\"last\"";
+
+/// A router for a model that is offered the tools in these flavours.
+pub fn router(orchestrator: Orchestrator, config: &ToolsConfig) -> ToolRouter {
+    let offered = config.offer(orchestrator.registry());
+    ToolRouter::new(orchestrator, offered)
+}
 
 /// How a call is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -176,7 +181,7 @@ impl Desk {
                 } else {
                     ShellFlavour::Words
                 };
-                let router = ToolRouter::new(
+                let router = router(
                     orchestrator,
                     &ToolsConfig {
                         shell,
@@ -292,7 +297,7 @@ impl Desk {
             ShellFlavour::Words
         };
         let orchestrator = self.orchestrator(&self.toolbox());
-        let router = ToolRouter::new(
+        let router = router(
             orchestrator,
             &ToolsConfig {
                 shell,

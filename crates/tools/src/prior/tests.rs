@@ -95,10 +95,10 @@ fn changes_wait_until_each_unknown_outcome_is_decided() {
 #[test]
 fn the_error_names_the_run_each_call_and_the_two_lines() {
     let prior = prior(vec![unknown("scr_1/tool_2", "b"), unknown("tsk_9", "c")]);
-    let failure = prior.undecided("write_file");
+    let failure = prior.undecided("create_issue");
     assert_eq!(failure.code, ErrorCode::OutcomeUnknownError);
     for part in [
-        "writeFile did not run",
+        "createIssue did not run",
         "scr_1 left",
         "scr_1/tool_2 pay {\"to\":\"b\"}",
         "tsk_9 pay",

@@ -3,47 +3,24 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use selvedge_protocol::{ToolPack, ToolSpec};
+use selvedge_tools::nearest;
 
-use crate::nearest;
-
-/// The packs there always are. A pack without a list has everything.
-const BUILT_IN: &[(&str, Option<&[&str]>)] = &[
+/// The packs there always are, and their tools.
+const BUILT_IN: &[(&str, &str)] = &[
     (
         "core-codex",
-        Some(&[
-            "exec",
-            "apply_patch",
-            "read_file",
-            "list_dir",
-            "grep_files",
-            "file_search",
-        ]),
+        "exec apply_patch read_file list_dir grep_files file_search",
     ),
-    (
-        "anthropic-standard",
-        Some(&["exec", "read_file", "update_plan", "list_dir"]),
-    ),
+    ("anthropic-standard", "exec read_file update_plan list_dir"),
     (
         "file-ops",
-        Some(&[
-            "read_file",
-            "list_dir",
-            "grep_files",
-            "apply_patch",
-            "file_search",
-        ]),
+        "read_file list_dir grep_files apply_patch file_search",
     ),
     (
         "research",
-        Some(&[
-            "web_search",
-            "fetch_url",
-            "save_to_fc",
-            "fetch_from_fc",
-            "write_file",
-        ]),
+        "web_search fetch_url save_to_fc fetch_from_fc write_file",
     ),
-    ("all", None),
+    ("all", "*"),
 ];
 
 /// All packs: the built-in ones and one's own, which may take a built-in one's name.
@@ -51,10 +28,9 @@ const BUILT_IN: &[(&str, Option<&[&str]>)] = &[
 pub struct Packs(BTreeMap<String, ToolPack>);
 
 /// The tools of a pack.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Selection {
-    /// `None` has all.
-    tools: Option<BTreeSet<String>>,
+    tools: BTreeSet<String>,
     without: BTreeSet<String>,
 }
 
@@ -104,24 +80,13 @@ impl Packs {
             return self.built_in(name, above);
         };
         above.push(name.to_owned());
-        let mut selection = Selection {
-            tools: Some(BTreeSet::new()),
-            without: BTreeSet::new(),
-        };
+        let mut selection = Selection::default();
         for extended in &pack.extends {
             let below = self.open_within(extended, above)?;
-            selection.tools = match (selection.tools, below.tools) {
-                (Some(mut mine), Some(theirs)) => {
-                    mine.extend(theirs);
-                    Some(mine)
-                }
-                _ => None,
-            };
+            selection.tools.extend(below.tools);
             selection.without.extend(below.without);
         }
-        if let Some(tools) = &mut selection.tools {
-            tools.extend(pack.tools.iter().cloned());
-        }
+        selection.tools.extend(pack.tools.iter().cloned());
         // What a pack names itself it has, whatever those it extends leave out.
         selection.without.retain(|name| !pack.tools.contains(name));
         selection.without.extend(pack.without.iter().cloned());
@@ -131,10 +96,9 @@ impl Packs {
 
     fn built_in(&self, name: &str, above: &[String]) -> Result<Selection, PackError> {
         if let Some((_, tools)) = BUILT_IN.iter().find(|(pack, _)| *pack == name) {
-            let tools = tools.map(|tools| tools.iter().map(|tool| (*tool).to_owned()).collect());
             return Ok(Selection {
-                tools,
-                without: BTreeSet::new(),
+                tools: tools.split(' ').map(str::to_owned).collect(),
+                ..Selection::default()
             });
         }
         if above.iter().any(|open| open == name) {
@@ -153,17 +117,14 @@ impl Selection {
         let named = |name: &String| {
             let below = name
                 .strip_suffix('*')
-                .filter(|prefix| prefix.ends_with('.'));
+                .filter(|prefix| prefix.is_empty() || prefix.ends_with('.'));
             *name == spec.name
                 || *name == spec.js_name
                 || below.is_some_and(|prefix| {
                     spec.js_name.starts_with(prefix) || spec.name.starts_with(prefix)
                 })
         };
-        self.tools
-            .as_ref()
-            .is_none_or(|tools| tools.iter().any(named))
-            && !self.without.iter().any(named)
+        self.tools.iter().any(named) && !self.without.iter().any(named)
     }
 }
 
@@ -172,7 +133,7 @@ mod tests {
     use super::*;
 
     fn spec(name: &str) -> ToolSpec {
-        crate::Tool::spec(&crate::tool(name, "", |(): ()| async { Ok(()) }))
+        selvedge_tools::spec_of::<(), ()>(name, "")
     }
 
     fn pack(extends: &[&str], tools: &[&str], without: &[&str]) -> ToolPack {
