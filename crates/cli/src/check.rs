@@ -21,7 +21,7 @@ pub(crate) fn check(args: CheckArgs) -> Result<Exit> {
     let tools = setup.all_tools()?;
     let harness = setup.harness(&LimitArgs::default(), None);
     let report = crate::run::runtime()?.block_on(async {
-        servers.prepare_for(&String::from_utf8_lossy(&source)).await;
+        servers.prepare_for(&harness, &source).await;
         let report = harness.with_tools(servers.onto(&tools)).check(&source);
         servers.stop().await;
         report

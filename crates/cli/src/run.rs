@@ -84,7 +84,7 @@ pub(crate) fn run(mut args: RunArgs) -> Result<Exit> {
         setup.toolbox.turn_diff.before_command();
     }
     let script = async {
-        servers.prepare_for(&String::from_utf8_lossy(&source)).await;
+        servers.prepare_for(&harness, &source).await;
         let output = harness
             .with_tools(servers.onto(&tools))
             .run_with(&source, options)

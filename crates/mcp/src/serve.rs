@@ -155,7 +155,11 @@ impl ScriptServer {
         let preparing = async {
             match topic {
                 Some(_) => self.offer.servers.prepare_all().await,
-                None => self.offer.servers.prepare_for(&args.code).await,
+                None => {
+                    let source = args.code.as_bytes();
+                    let servers = &self.offer.servers;
+                    servers.prepare_for(&self.offer.harness, source).await;
+                }
             }
         };
         tokio::select! {

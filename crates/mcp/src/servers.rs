@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use futures_util::future::join_all;
 use selvedge_protocol::ToolSpec;
+use selvedge_script::{Harness, Mentions};
 use selvedge_tools::{Registry, Tool, search_tool};
 
 use crate::callbacks::Asked;
@@ -35,20 +36,8 @@ struct Built {
     registry: Registry,
 }
 
-/// Words in a script that mean: I want to know what there is.
-const ASKS_WHAT_THERE_IS: [&str; 11] = [
-    "ALL_TOOLS",
-    "search(",
-    "help(",
-    "keys(tools",
-    "entries(tools",
-    "in tools",
-    "tools.mcp[",
-    "tools.mcp)",
-    "tools.mcp,",
-    "tools.mcp;",
-    "capabilities",
-];
+/// Tools that need to know what all servers have.
+const NEED_ALL_SERVERS: [&str; 3] = ["search", "mcpCallTool", "mcp_call_tool"];
 
 impl Servers {
     /// These servers. Catalogues are kept in `cache`, where one is given.
@@ -82,17 +71,16 @@ impl Servers {
         self.list.is_empty()
     }
 
-    /// Learns what the servers have that this script may call, side by side, starting those nobody knows yet. A server that
-    /// fails takes no longer than it may to start, and is an error for whoever calls it.
-    pub async fn prepare_for(&self, script: &str) {
-        let all = ASKS_WHAT_THERE_IS
-            .iter()
-            .any(|words| script.contains(words));
-        let wanted = self
-            .list
-            .iter()
-            .filter(|server| all || mentions(script, &server.settings.name));
-        learn(wanted).await;
+    /// Learns what the servers have that a script may call, side by side, starting those that are not
+    /// known yet. A server that fails takes no longer than it may to start, and is an error for the
+    /// script that calls it.
+    pub async fn prepare_for(&self, harness: &Harness, source: &[u8]) {
+        if self.is_empty() {
+            return;
+        }
+        let mentions = harness.mentions(source);
+        let needed = |server: &&Arc<Server>| needs(&mentions, &server.settings.name);
+        learn(self.list.iter().filter(needed)).await;
     }
 
     /// Learns what all servers have.
@@ -209,15 +197,23 @@ async fn learn<'a>(servers: impl Iterator<Item = &'a Arc<Server>>) {
     join_all(unknown.map(|server| server.link())).await;
 }
 
-/// Whether a script names the server, by either spelling.
-fn mentions(script: &str, server: &str) -> bool {
+/// Whether a script may call tools of the server, by either spelling of its name.
+fn needs(mentions: &Mentions, server: &str) -> bool {
     let spelled = identifier(server);
-    [server, spelled.as_str()].iter().any(|name| {
-        script.match_indices(name).any(|(at, _)| {
-            let part = |c: char| c.is_alphanumeric() || c == '_' || c == '$';
-            !script[..at].ends_with(part) && !script[at + name.len()..].starts_with(part)
-        })
-    })
+    let below = |path: &str, name: &str| {
+        let rest = path
+            .strip_prefix("mcp.")
+            .and_then(|path| path.strip_prefix(name));
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    };
+    let reaches = |path: &String| {
+        let first = path.split('.').next().unwrap_or_default();
+        path == "mcp"
+            || NEED_ALL_SERVERS.contains(&first)
+            || below(path, server)
+            || below(path, &spelled)
+    };
+    mentions.dynamic || mentions.globals.contains(&spelled) || mentions.paths.iter().any(reaches)
 }
 
 fn add(registry: &mut Registry, server: &Arc<Server>, catalogue: &Catalogue, space: &str) {
@@ -242,19 +238,5 @@ fn add(registry: &mut Registry, server: &Arc<Server>, catalogue: &Catalogue, spa
             listed,
             format!("mcp.{space}.{unique}"),
         ));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_server_is_needed_when_it_is_named() {
-        assert!(mentions("await tools.mcp.git.gitStatus()", "git"));
-        assert!(mentions("git.gitStatus()", "git"));
-        assert!(mentions("tools.mcp['my-server'].x()", "my-server"));
-        assert!(mentions("myServer.x()", "my-server"));
-        assert!(!mentions("const digit = github.x; gitStatus()", "git"));
     }
 }

@@ -476,9 +476,11 @@ async fn what_a_server_says_of_itself_can_make_the_policy_stricter_never_laxer()
         let script = format!(
             "{TRY} return await Promise.all(['look', 'plain', 'wipe'].map(n => attempt(() => tools.mcp.odd[n]({{ x: 1 }}))))"
         );
-        servers.prepare_for(&script).await;
-        let orchestrator = Orchestrator::new(servers.onto(&Registry::new())).with_policy(policy);
-        let output = Harness::new(orchestrator).unwrap().run(&script).await;
+        let orchestrator = Orchestrator::new(Registry::new()).with_policy(policy);
+        let harness = Harness::new(orchestrator).unwrap();
+        servers.prepare_for(&harness, script.as_bytes()).await;
+        let harness = harness.with_tools(servers.onto(&Registry::new()));
+        let output = harness.run(&script).await;
         let value = output.value().unwrap();
         value
             .as_array()
@@ -619,4 +621,60 @@ async fn a_cancelled_script_stops_its_call() {
         value(&servers, "return (await odd.echo({ x: 1 })).x").await,
         1
     );
+}
+
+#[tokio::test]
+async fn only_the_servers_that_a_script_may_call_are_started() {
+    let prepared = async |script: &str| {
+        let servers = servers(vec![odd("odd", "good"), odd("my-other", "good")]);
+        let harness = Harness::new(Orchestrator::new(Registry::new())).unwrap();
+        servers.prepare_for(&harness, script.as_bytes()).await;
+        let status = servers.status().await;
+        servers.stop().await;
+        let ready = |server: &selvedge_mcp::ServerStatus| server.state == ServerState::Ready;
+        status.iter().map(ready).collect::<Vec<_>>()
+    };
+    for (script, started) in [
+        ("return 'odd' // or tools.mcp.odd", [false, false]),
+        (
+            "const odd = 1; return odd + context.sessionId",
+            [false, false],
+        ),
+        ("this does not compile: odd.echo()", [false, false]),
+        ("return await tools.mcp.odd.echo({ x: 1 })", [true, false]),
+        ("return await odd.echo({ x: 1 })", [true, false]),
+        ("return tools['mcp']['my-other']['echo']", [false, true]),
+        (
+            "const name = 'echo'; return tools.mcp.myOther[name]",
+            [false, true],
+        ),
+        (
+            "return tools.spawn.exec('mcp.odd.echo', { x: 1 }).id",
+            [true, false],
+        ),
+        (
+            "return tools.spawn.exec({ command: ['odd'] }).id",
+            [false, false],
+        ),
+        ("const name = 'odd'; return tools.mcp[name]", [true, true]),
+        ("const t = tools; return t.mcp.odd", [true, true]),
+        ("const { mcp } = tools; return mcp", [true, true]),
+        (
+            "const name = 'x'; return tools.spawn.exec(name, {}).id",
+            [true, true],
+        ),
+        (
+            "const start = tools.spawn.exec; return start('mcp.odd.echo').id",
+            [true, true],
+        ),
+        (
+            "return await tools.mcpCallTool({ server: 'odd', tool: 'echo' })",
+            [true, true],
+        ),
+        ("return context.capabilities.tools", [true, true]),
+        ("return help('mcp.odd')", [true, true]),
+        ("return await tools.search('echo')", [true, true]),
+    ] {
+        assert_eq!(prepared(script).await, started, "{script}");
+    }
 }

@@ -23,7 +23,7 @@ use sha2::{Digest, Sha256};
 use crate::nesting::too_much;
 use crate::positions::{Lines, PositionMap};
 use crate::pragma::Pragma;
-use crate::survey::{Note, StaticCall, Survey, calls_in_place};
+use crate::survey::{Mentions, Note, StaticCall, Survey, calls_in_place};
 
 /// Compiled scripts kept at hand.
 const CACHE_SIZE: NonZeroUsize = NonZeroUsize::new(1000).unwrap();
@@ -47,6 +47,7 @@ pub struct Compiled {
     pub(crate) server_calls: Vec<StaticCall>,
     pub(crate) probed: Vec<String>,
     pub(crate) notes: Vec<Note>,
+    pub(crate) mentions: Mentions,
     /// Functions called by a name the script does not declare, and where.
     pub(crate) bare_calls: Vec<(String, u32)>,
     /// Names the script declares.
@@ -289,6 +290,7 @@ fn compile(source: &str, sha256: String) -> Result<Compiled, ScriptError> {
         server_calls: survey.server_calls,
         probed: survey.probed,
         notes: survey.notes,
+        mentions: survey.mentions,
         bare_calls: survey.bare_calls,
         names,
         unresolved,

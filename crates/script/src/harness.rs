@@ -11,6 +11,7 @@ use selvedge_tools::{Approver, Orchestrator, Registry, Tasks};
 use crate::compile::{Compiled, Compiler};
 use crate::options::RunOptions;
 use crate::preflight::{self, Preflight};
+use crate::survey::Mentions;
 
 /// Runs scripts against a set of tools.
 ///
@@ -144,6 +145,15 @@ impl Harness {
                 )
             }
         }
+    }
+
+    /// The tools that a script may reach; none if it does not compile. Whether a later run finds the
+    /// script compiled already is not affected.
+    pub fn mentions(&self, source: &[u8]) -> Mentions {
+        Compiler::default()
+            .compile_bytes(source, self.limits.max_source_bytes)
+            .map(|(compiled, _)| compiled.mentions.clone())
+            .unwrap_or_default()
     }
 
     /// The conversation item of a script about to run.

@@ -63,5 +63,6 @@ pub use question::{Answered, Question, QuestionKind, Reply};
 pub use recording::Recording;
 pub use replay::{Cassette, Replay};
 pub use session::Session;
+pub use survey::Mentions;
 pub use suspension::ResumeError;
 pub use teach::description;

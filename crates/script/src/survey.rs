@@ -1,12 +1,14 @@
 //! One walk over the syntax tree: what must not be there, and which tool calls can be seen.
 
+use std::collections::BTreeSet;
+
 use oxc_ast::ast::{
     Argument, ArrayExpressionElement, BinaryExpression, BinaryOperator, CallExpression,
     ConditionalExpression, Decorator, Expression, ExpressionStatement, Function,
     IdentifierReference, IfStatement, ImportExpression, ImportMeta, LogicalExpression,
-    ModuleDeclaration, NewExpression, ObjectExpression, ObjectPropertyKind, Program, PropertyKind,
-    Statement, StaticMemberExpression, TSImportEqualsDeclaration, TSModuleBlock, UnaryExpression,
-    UnaryOperator, VariableDeclarator,
+    MemberExpression, ModuleDeclaration, NewExpression, ObjectExpression, ObjectPropertyKind,
+    Program, PropertyKind, Statement, StaticMemberExpression, TSImportEqualsDeclaration,
+    TSModuleBlock, UnaryExpression, UnaryOperator, VariableDeclarator,
 };
 use oxc_ast_visit::{Visit, walk};
 use oxc_semantic::{ScopeFlags, Scoping, SymbolFlags, SymbolId};
@@ -66,6 +68,21 @@ pub(crate) struct Note {
     pub(crate) if_silent: bool,
 }
 
+/// The tools that a script may reach, as far as that is known before it runs.
+#[derive(Debug, Clone, Default)]
+pub struct Mentions {
+    /// Paths below `tools`, such as `mcp.github.createIssue`; `mcp` is the namespace as a value.
+    pub paths: BTreeSet<String>,
+    /// Names that the script uses and does not declare.
+    pub globals: BTreeSet<String>,
+    /// Whether it can reach a tool under a name that only the run will know, such as `tools[name]`.
+    pub dynamic: bool,
+}
+
+/// Globals that lead to any tool. `tools` itself and `context` count where they are not merely the root
+/// of a known path.
+const REACH_ANY_TOOL: [&str; 5] = ["tools", "context", "globalThis", "ALL_TOOLS", "help"];
+
 /// Walks a script and collects what it finds.
 pub(crate) struct Survey<'s> {
     scoping: &'s Scoping,
@@ -93,6 +110,7 @@ pub(crate) struct Findings {
     pub(crate) constants: Vec<(String, Span)>,
     /// Fields read from a call that was not awaited: tool, field, where.
     pub(crate) unawaited: Vec<(String, String, Span)>,
+    pub(crate) mentions: Mentions,
 }
 
 impl<'s> Survey<'s> {
@@ -219,47 +237,54 @@ impl<'s> Survey<'s> {
         }
     }
 
+    /// `root.a.b` → `root` and `a.b`, where the script does not declare `root`, and whether a `?.` is
+    /// part of it.
+    fn global_path(&self, member: &MemberExpression<'_>) -> Option<(String, String, bool)> {
+        let name = member.static_property_name()?;
+        if let Some(root) = self.global_name(member.object()) {
+            return Some((root.to_owned(), name.to_owned(), member.optional()));
+        }
+        let object = member.object().get_inner_expression();
+        let (root, path, optional) = self.global_path(object.as_member_expression()?)?;
+        let path = format!("{path}.{name}");
+        Some((root, path, optional || member.optional()))
+    }
+
     /// `tools.a.b` → `a.b`, and whether a `?.` is part of it.
     fn tool_path(&self, expression: &Expression<'_>) -> Option<(String, bool)> {
-        let (object, name, optional) = member(expression)?;
-        if self.global_name(object) == Some("tools") {
-            return Some((name.to_owned(), optional));
-        }
-        let (path, outer) = self.tool_path(object)?;
-        Some((format!("{path}.{name}"), optional || outer))
+        let member = expression.get_inner_expression().as_member_expression()?;
+        let (root, path, optional) = self.global_path(member)?;
+        (root == "tools").then_some((path, optional))
     }
 
     /// `github.createIssue` → `mcp.github.createIssue`, where the script does not declare `github`.
     fn server_path(&self, expression: &Expression<'_>) -> Option<(String, bool)> {
-        let (object, name, optional) = member(expression)?;
-        match self.global_name(object) {
-            Some("tools") => None,
-            Some(server) => Some((format!("mcp.{server}.{name}"), optional)),
-            None => {
-                let (path, outer) = self.server_path(object)?;
-                Some((format!("{path}.{name}"), optional || outer))
-            }
-        }
+        let member = expression.get_inner_expression().as_member_expression()?;
+        let (root, path, optional) = self.global_path(member)?;
+        (root != "tools").then(|| (format!("mcp.{root}.{path}"), optional))
     }
-}
 
-/// Object, property name and optionality of `object.name`, `object?.name` and `object["name"]`.
-fn member<'e, 'a>(expression: &'e Expression<'a>) -> Option<(&'e Expression<'a>, &'e str, bool)> {
-    match expression.get_inner_expression() {
-        Expression::StaticMemberExpression(member) => Some((
-            &member.object,
-            member.property.name.as_str(),
-            member.optional,
-        )),
-        Expression::ComputedMemberExpression(member) => {
-            match member.expression.get_inner_expression() {
-                Expression::StringLiteral(name) => {
-                    Some((&member.object, name.value.as_str(), member.optional))
-                }
-                _ => None,
+    /// The tool that a task calls: it is named by a string.
+    fn task_mention(&mut self, call: &CallExpression<'_>) {
+        let Some(first) = call.arguments.first() else {
+            return;
+        };
+        let mentions = &mut self.found.mentions;
+        let tool = match first.as_expression().map(Expression::get_inner_expression) {
+            Some(Expression::ObjectExpression(object)) => {
+                let mut fields = object_fields(object);
+                mentions.dynamic |= fields.open || fields.dynamic.iter().any(|name| name == "tool");
+                fields.known.remove("tool")
             }
+            first => {
+                let first = first.and_then(literal);
+                mentions.dynamic |= first.is_none();
+                first
+            }
+        };
+        if let Some(Value::String(path)) = tool {
+            mentions.paths.insert(path);
         }
-        _ => None,
     }
 }
 
@@ -320,7 +345,25 @@ impl<'a> Visit<'a> for Survey<'_> {
         );
     }
 
+    fn visit_member_expression(&mut self, it: &MemberExpression<'a>) {
+        match self.global_path(it) {
+            Some((root, path, _)) if root == "tools" => {
+                // Where it is called is seen in `visit_call_expression`: this is the function as a value.
+                self.found.mentions.dynamic |= path == SPAWN || path == "spawn";
+                self.found.mentions.paths.insert(path);
+            }
+            // The rest of `context` names no tool.
+            Some((root, path, _)) if root == "context" && !path.starts_with("capabilities") => {}
+            _ => walk::walk_member_expression(self, it),
+        }
+    }
+
     fn visit_identifier_reference(&mut self, it: &IdentifierReference<'a>) {
+        if self.is_global(it) {
+            let mentions = &mut self.found.mentions;
+            mentions.dynamic |= REACH_ANY_TOOL.contains(&it.name.as_str());
+            mentions.globals.insert(it.name.to_string());
+        }
         let Some(id) = it.reference_id.get() else {
             return;
         };
@@ -399,6 +442,7 @@ impl<'a> Visit<'a> for Survey<'_> {
             _ => {}
         }
         let tool = self.tool_path(&it.callee);
+        let starts_task = tool.as_ref().is_some_and(|(path, _)| path == SPAWN);
         let is_server = tool.is_none();
         if let Some((path, optional)) = tool.or_else(|| self.server_path(&it.callee)) {
             let call = StaticCall {
@@ -412,7 +456,13 @@ impl<'a> Visit<'a> for Survey<'_> {
                 false => self.found.calls.push(call),
             }
         }
-        walk::walk_call_expression(self, it);
+        match starts_task {
+            true => {
+                self.task_mention(it);
+                self.visit_arguments(&it.arguments);
+            }
+            false => walk::walk_call_expression(self, it),
+        }
     }
 
     fn visit_new_expression(&mut self, it: &NewExpression<'a>) {

@@ -111,7 +111,7 @@ pub(crate) fn answer(args: &RunsAnswerArgs) -> Result<Exit> {
     })?;
     let tools = setup.all_tools()?;
     let script = async {
-        servers.prepare_for(&run.source).await;
+        servers.prepare_for(&harness, run.source.as_bytes()).await;
         let output = harness
             .with_tools(servers.onto(&tools))
             .resume(&run.source, &suspended, options)

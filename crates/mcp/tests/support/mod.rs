@@ -72,9 +72,9 @@ pub async fn run_with(
     script: &str,
     options: RunOptions,
 ) -> ScriptToolCallOutput {
-    servers.prepare_for(script).await;
-    let registry = servers.onto(&Registry::new());
-    let harness = Harness::new(Orchestrator::new(registry)).unwrap();
+    let harness = Harness::new(Orchestrator::new(Registry::new())).unwrap();
+    servers.prepare_for(&harness, script.as_bytes()).await;
+    let harness = harness.with_tools(servers.onto(&Registry::new()));
     let options = RunOptions {
         timeout: options.timeout.or(Some(Duration::from_secs(60))),
         ..options
