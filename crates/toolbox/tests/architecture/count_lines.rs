@@ -1,0 +1,47 @@
+//! `count_lines`: how many lines a file has.
+
+use schemars::JsonSchema;
+use selvedge_protocol::ToolSpec;
+use selvedge_toolbox::Workspace;
+use selvedge_tools::{Call, CallFuture, Tool, ToolError, spec_of, typed_call};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// What to count.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(crate) struct Args {
+    /// File to count, relative to the workspace.
+    path: String,
+}
+
+/// The count.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Output {
+    total_lines: usize,
+}
+
+/// The tool `count_lines`.
+pub(crate) struct CountLines(pub(crate) Workspace);
+
+impl Tool for CountLines {
+    fn spec(&self) -> ToolSpec {
+        spec_of::<Args, Output>("count_lines", "Counts the lines of a file.").as_read_only()
+    }
+
+    fn call(&self, args: Value, _: Call) -> CallFuture<'_> {
+        let run = async |args: Args| count(&self.0, &args);
+        typed_call(args, run, |output: &Output| {
+            Some(format!("{} lines", output.total_lines))
+        })
+    }
+}
+
+fn count(workspace: &Workspace, args: &Args) -> Result<Output, ToolError> {
+    let path = workspace.root().join(&args.path);
+    let text = std::fs::read_to_string(&path)
+        .map_err(|error| ToolError::new(format!("cannot read {}: {error}", args.path)))?;
+    Ok(Output {
+        total_lines: text.lines().count(),
+    })
+}
