@@ -274,7 +274,7 @@ fn a_script_can_look_and_decide_by_itself() {
     let (place, id) = interrupted("", PAY);
     let careful = format!(
         "try {{ await {PAY} }} catch (e) {{
-            if (!(e instanceof Error) || e.name !== 'OutcomeUnknownError') throw e;
+            if (!(e instanceof OutcomeUnknownError)) throw e;
             for (const call of e.metadata.undecided) {{
                 const {{ text }} = await tools.readFile({{path: 'effects'}});
                 if (text.includes('one')) resume.skip(call.callId, 'paid'); else resume.repeat(call.callId);

@@ -200,6 +200,8 @@ fn a_second_attempt_is_what_the_script_is_told_again() {
             .collect::<Vec<_>>(),
         ["tool_1", "tool_1.again"]
     );
+    // To a run that resumes this one they are attempts at the same call.
+    assert_eq!(output.calls[0].args_digest, output.calls[1].args_digest);
     let cassette = notebook.cassette(source, &output).unwrap();
     let again = play(cassette, None);
     assert_eq!(
