@@ -8,7 +8,7 @@ use std::path::Path;
 use seccompiler::BpfProgram;
 
 use crate::filter::{self, Keeper};
-use crate::mounts::{folders_above, outermost};
+use crate::mounts::{folders_above, is_below, outermost};
 use crate::plan::{Plan, rlimits};
 use crate::{Command, ConfineError, Confinement, Network, sockets};
 
@@ -90,6 +90,9 @@ pub(crate) fn plan(
         }
     }
     for path in sockets::listening() {
+        if is_below(&path, &confinement.hidden) {
+            continue;
+        }
         say(&[&"--ro-bind-try", &"/dev/null", &path]);
     }
     for filter in &filters {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::bubblewrap;
 use crate::child::{Child, bury};
 use crate::inside::{self, Ends, Report, Stage};
-use crate::mounts::Proc;
+use crate::mounts::{Proc, without_covered_paths};
 use crate::placeholder::{Placeholder, is_placeholder};
 use crate::plan::Plan;
 use crate::stack::Stack;
@@ -138,6 +138,7 @@ fn first_word(command: &Command) -> String {
 /// Sees to it that everything protected or hidden can be mounted over: what is missing there has a placeholder for a
 /// while, lest the command make it. Returns what is to be protected in the end.
 fn protect(confinement: &Confinement) -> Result<(Confinement, Vec<Placeholder>), ConfineError> {
+    let confinement = without_covered_paths(confinement);
     let mut ready = confinement.clone();
     let mut placeholders = Vec::new();
     ready.protected.clear();

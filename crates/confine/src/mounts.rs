@@ -153,6 +153,9 @@ pub(crate) fn steps(confinement: &Confinement, proc: Proc) -> Result<Vec<Step>, 
         }
     }
     for path in sockets::listening() {
+        if is_below(&path, &confinement.hidden) {
+            continue;
+        }
         pin_above(&path, &writable, &mut steps)?;
         steps.push(cover(&path)?);
     }
@@ -236,6 +239,42 @@ pub(crate) fn outermost(folders: &[PathBuf]) -> Vec<PathBuf> {
     outermost
 }
 
+/// The same policy with one entry per hidden subtree. A hidden folder looks empty and cannot be
+/// written, so a hidden or protected path below it needs no mount, and has no place to be mounted on.
+pub(crate) fn without_covered_paths(confinement: &Confinement) -> Confinement {
+    let resolved: Vec<PathBuf> = confinement
+        .hidden
+        .iter()
+        .map(|path| resolve_existing(path))
+        .collect();
+    let hidden = outermost(&resolved);
+    let protected = confinement
+        .protected
+        .iter()
+        .filter(|path| !is_below(&resolve_existing(path), &hidden))
+        .cloned()
+        .collect();
+    Confinement {
+        hidden,
+        protected,
+        ..confinement.clone()
+    }
+}
+
+/// Whether a path is one of these folders or lies below one.
+pub(crate) fn is_below(path: &Path, folders: &[PathBuf]) -> bool {
+    folders.iter().any(|folder| path.starts_with(folder))
+}
+
+/// The path with the symbolic links of its existing part resolved.
+fn resolve_existing(path: &Path) -> PathBuf {
+    path.canonicalize()
+        .unwrap_or_else(|_| match (path.parent(), path.file_name()) {
+            (Some(parent), Some(name)) => resolve_existing(parent).join(name),
+            _ => path.to_owned(),
+        })
+}
+
 fn fresh(
     kind: &'static std::ffi::CStr,
     path: &Path,
@@ -265,4 +304,55 @@ pub(crate) fn c_string(text: impl AsRef<std::ffi::OsStr>) -> Result<CString, Con
             text.to_string_lossy().replace('\0', "\\0")
         ))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn paths(root: &Path, names: &[&str]) -> Vec<PathBuf> {
+        names.iter().map(|name| root.join(name)).collect()
+    }
+
+    #[test]
+    fn a_path_below_a_hidden_folder_is_dropped() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().canonicalize().unwrap();
+        std::fs::create_dir_all(root.join("home/.aws")).unwrap();
+        std::os::unix::fs::symlink(root.join("home"), root.join("link")).unwrap();
+        let confinement = Confinement {
+            hidden: paths(
+                &root,
+                &[
+                    "home/.aws",
+                    "home",
+                    "link/.aws",
+                    "link/missing/key",
+                    "homework",
+                    "home",
+                ],
+            ),
+            protected: paths(&root, &["home/work/.git", "work/.git"]),
+            writable: paths(&root, &["work", "home/work"]),
+            ..Confinement::default()
+        };
+        let normalized = without_covered_paths(&confinement);
+        assert_eq!(normalized.hidden, paths(&root, &["home", "homework"]));
+        assert_eq!(normalized.protected, paths(&root, &["work/.git"]));
+        assert_eq!(normalized.writable, confinement.writable);
+    }
+
+    #[test]
+    fn separate_hidden_paths_are_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().canonicalize().unwrap();
+        let confinement = Confinement {
+            hidden: paths(&root, &["home/.aws", "home/.ssh"]),
+            protected: paths(&root, &["home/.git"]),
+            ..Confinement::default()
+        };
+        let normalized = without_covered_paths(&confinement);
+        assert_eq!(normalized.hidden, confinement.hidden);
+        assert_eq!(normalized.protected, confinement.protected);
+    }
 }

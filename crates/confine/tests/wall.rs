@@ -471,6 +471,51 @@ fn bubblewrap_builds_the_same_wall() {
     assert!(!place.work.join(".selvedge").exists());
 }
 
+/// A hidden folder with a hidden folder, a hidden file, a protected folder and a socket in it.
+#[test]
+fn paths_below_a_hidden_folder_are_hidden_with_it() {
+    let place = place();
+    let home = place.root.join("home");
+    std::fs::create_dir_all(home.join(".aws")).unwrap();
+    std::fs::create_dir_all(home.join("repository/.git")).unwrap();
+    std::fs::write(home.join(".aws/key"), "hunter2").unwrap();
+    std::fs::write(home.join(".netrc"), "hunter2").unwrap();
+    let _listener = std::os::unix::net::UnixListener::bind(home.join("socket")).unwrap();
+    let wall = Wall::Confined(Confinement {
+        writable: vec![place.work.clone(), home.clone()],
+        protected: vec![place.work.join(".git"), home.join("repository/.git")],
+        hidden: vec![
+            home.clone(),
+            home.join(".aws"),
+            home.join(".netrc"),
+            home.join(".ssh"),
+        ],
+        ..Confinement::default()
+    });
+    let script = "echo ok > fine; ls -A ../home; cat ../home/.aws/key ../home/.netrc; mkdir ../home/.ssh; touch .git/x";
+    let mut supports = vec![Support::probe()];
+    let bwrap = PathBuf::from("/usr/bin/bwrap");
+    if bwrap.exists() {
+        supports.push(Support {
+            namespaces: Feature::Missing("forbidden".into()),
+            bubblewrap: Some(bwrap),
+            ..Support::probe()
+        });
+    }
+    for support in supports {
+        let ran = finish(start_with(
+            &["sh", "-c", script],
+            &place.work,
+            &wall,
+            &support,
+        ));
+        assert!(place.work.join("fine").exists(), "{}", ran.out);
+        assert!(!ran.out.contains("hunter2"), "{}", ran.out);
+        assert!(!home.join(".ssh").exists() && !place.work.join(".git/x").exists());
+        std::fs::remove_file(place.work.join("fine")).unwrap();
+    }
+}
+
 #[test]
 fn what_is_hidden_and_missing_cannot_be_made() {
     let place = place();
