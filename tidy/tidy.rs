@@ -1,0 +1,344 @@
+//! Mechanical rules for the files of this repository: one test per rule, no dependencies, so that
+//! `cargo test -p selvedge-tidy` takes seconds. A failure names file, line and rule.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Names that hold no source: build output, downloads, version control.
+const SKIPPED: &[&str] = &[
+    ".git",
+    ".tools",
+    "artifacts",
+    "corpus",
+    "node_modules",
+    "target",
+    "__pycache__",
+];
+
+/// The most lines a Rust file may have.
+const MAX_LINES: usize = 600;
+
+/// Files that were longer when the limit was introduced. Shorten a file, then remove its line.
+const LONG_FILES: &[&str] = &[
+    "crates/agent/src/agents.rs",
+    "crates/agent/tests/turns.rs",
+    "crates/cli/src/chat/turn.rs",
+    "crates/cli/tests/commands.rs",
+    "crates/cli/tests/exec.rs",
+    "crates/cli/tests/journal.rs",
+    "crates/confine/src/inside.rs",
+    "crates/confine/tests/wall.rs",
+    "crates/journal/tests/keeping.rs",
+    "crates/mcp/src/serve.rs",
+    "crates/mcp/tests/faults.rs",
+    "crates/models/tests/answers.rs",
+    "crates/models/tests/requests.rs",
+    "crates/script/src/live.rs",
+    "crates/script/src/survey.rs",
+    "crates/script/src/traffic.rs",
+    "crates/script/tests/functional.rs",
+    "crates/toolbox/tests/approvals.rs",
+    "crates/toolbox/tests/turn_diff.rs",
+    "crates/toolbox/tests/web.rs",
+    "crates/tools/src/orchestrator.rs",
+    "crates/tools/src/tasks.rs",
+];
+
+/// Files with public functions whose error is a bare `String`. Give them an error type, then remove
+/// the line.
+const STRING_ERRORS: &[&str] = &[
+    "crates/agent/src/foreign.rs",
+    "crates/mcp/src/form.rs",
+    "crates/mcp/src/serve_stdio.rs",
+    "crates/script/src/harness.rs",
+    "crates/tools/src/gate.rs",
+];
+
+/// Text that must not occur in files whose path starts and ends like this. To add a rule, add a row.
+struct Ban {
+    starts: &'static str,
+    ends: &'static str,
+    /// What a line must not contain.
+    texts: &'static [&'static str],
+    reason: &'static str,
+}
+
+// Each text is written in two parts, so that this file does not contain it.
+const BANS: &[Ban] = &[
+    Ban {
+        starts: "",
+        ends: "",
+        texts: &[
+            concat!("/ro", "ot/"),
+            concat!("\"/wo", "rk/"),
+            concat!(" /wo", "rk/"),
+        ],
+        reason: "paths of one machine do not belong into the repository",
+    },
+    Ban {
+        starts: "",
+        ends: "",
+        texts: &[
+            concat!("arti", "factory"),
+            concat!("index.", "crates.io"),
+            concat!("static.", "crates.io"),
+            concat!("registry.", "npmjs.org"),
+            concat!("files.", "pythonhosted.org"),
+            concat!("pypi.", "org/simple"),
+        ],
+        reason: "packages are named, not the registry host they come from",
+    },
+];
+
+#[test]
+fn forbidden_text_does_not_occur() {
+    let mut problems = Vec::new();
+    for (path, text) in sources() {
+        for ban in BANS {
+            if !path.starts_with(ban.starts) || !path.ends_with(ban.ends) {
+                continue;
+            }
+            for (number, line) in numbered(&text) {
+                for found in ban.texts.iter().filter(|text| line.contains(**text)) {
+                    problems.push(format!("{path}:{number}: `{found}`: {}", ban.reason));
+                }
+            }
+        }
+    }
+    report(problems);
+}
+
+#[test]
+fn every_rust_file_begins_with_a_description() {
+    let without = sources()
+        .into_iter()
+        .filter(|(path, text)| path.ends_with(".rs") && !text.starts_with("//! "));
+    report(without.map(|(path, _)| {
+        format!("{path}:1: begin with `//! ` and one sentence that says what the file is for")
+    }));
+}
+
+#[test]
+fn rust_files_are_short_enough() {
+    let mut problems = Vec::new();
+    for (path, text) in sources() {
+        if !path.ends_with(".rs") {
+            continue;
+        }
+        let lines = text.lines().count();
+        match LONG_FILES.contains(&path.as_str()) {
+            false if lines > MAX_LINES => problems.push(format!(
+                "{path}:{MAX_LINES}: {lines} lines, the limit is {MAX_LINES}: split the file by topic"
+            )),
+            true if lines <= MAX_LINES => problems.push(format!(
+                "{path}:1: {lines} lines: remove the file from LONG_FILES in tidy/tidy.rs"
+            )),
+            _ => {}
+        }
+    }
+    for path in LONG_FILES {
+        if !root().join(path).exists() {
+            problems.push(format!(
+                "{path}:1: does not exist: remove it from LONG_FILES in tidy/tidy.rs"
+            ));
+        }
+    }
+    report(problems);
+}
+
+#[test]
+fn public_functions_return_error_types() {
+    let mut problems = Vec::new();
+    for (path, text) in sources() {
+        if !path.starts_with("crates/") || !path.contains("/src/") || !path.ends_with(".rs") {
+            continue;
+        }
+        let found: Vec<usize> = public_signatures(&text)
+            .filter(|(_, signature)| {
+                signature.contains("Result<") && signature.trim_end().ends_with(", String>")
+            })
+            .map(|(number, _)| number)
+            .collect();
+        match STRING_ERRORS.contains(&path.as_str()) {
+            false => problems.extend(found.iter().map(|number| {
+                format!("{path}:{number}: a public function returns an error type, not `String`")
+            })),
+            true if found.is_empty() => problems.push(format!(
+                "{path}:1: remove the file from STRING_ERRORS in tidy/tidy.rs"
+            )),
+            true => {}
+        }
+    }
+    report(problems);
+}
+
+/// The signatures of public functions, each on one line, with the number of their first line.
+fn public_signatures(text: &str) -> impl Iterator<Item = (usize, String)> {
+    let starts = numbered(text).filter(|(_, line)| {
+        let line = line.trim_start();
+        line.starts_with("pub fn ") || line.starts_with("pub async fn ")
+    });
+    starts.map(|(number, _)| {
+        let rest = text.lines().skip(number - 1).collect::<Vec<_>>().join(" ");
+        let end = rest.find(['{', ';']).unwrap_or(rest.len());
+        (number, rest[..end].to_owned())
+    })
+}
+
+/// The table in ARCHITECTURE.md and the manifests agree, in both directions.
+#[test]
+fn crates_depend_on_each_other_as_documented() {
+    let documented = documented_dependencies();
+    let mut problems = Vec::new();
+    for (name, manifest) in manifests() {
+        let path = format!("crates/{name}/Cargo.toml");
+        match documented.get(&name) {
+            None => problems.push(format!("{path}:1: `{name}` has no row in ARCHITECTURE.md")),
+            Some(row) if row.0 != manifest => problems.push(format!(
+                "{path}:1: uses {manifest:?}, but ARCHITECTURE.md:{} says {:?}",
+                row.1, row.0
+            )),
+            Some(_) => {}
+        }
+    }
+    for (name, (_, number)) in &documented {
+        if !root().join("crates").join(name).is_dir() {
+            problems.push(format!(
+                "ARCHITECTURE.md:{number}: there is no crate `{name}`"
+            ));
+        }
+    }
+    report(problems);
+}
+
+/// What a crate uses of the others, and what its tests use besides.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Dependencies {
+    uses: Vec<String>,
+    tests: Vec<String>,
+}
+
+/// The rows `| crate | uses | in tests also |` below the heading "Who may use whom", with their
+/// line numbers.
+fn documented_dependencies() -> BTreeMap<String, (Dependencies, usize)> {
+    let text = fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
+    let names = |cell: &str| sorted(cell.split('`').skip(1).step_by(2));
+    let rows = numbered(&text)
+        .skip_while(|(_, line)| *line != "### Who may use whom")
+        .skip_while(|(_, line)| !line.starts_with('|'))
+        .take_while(|(_, line)| line.starts_with('|'))
+        .skip(2);
+    rows.map(|(number, line)| {
+        let cells: Vec<&str> = line.trim_matches('|').split('|').collect();
+        assert_eq!(
+            cells.len(),
+            3,
+            "ARCHITECTURE.md:{number}: a row has three cells"
+        );
+        let name = names(cells[0]).join("");
+        let (uses, tests) = (names(cells[1]), names(cells[2]));
+        (name, (Dependencies { uses, tests }, number))
+    })
+    .collect()
+}
+
+/// What each manifest below `crates/` says about crates of this workspace.
+fn manifests() -> Vec<(String, Dependencies)> {
+    let mut all = Vec::new();
+    for (path, text) in sources() {
+        let Some(name) = path
+            .strip_prefix("crates/")
+            .and_then(|rest| rest.strip_suffix("/Cargo.toml"))
+        else {
+            continue;
+        };
+        let (mut uses, mut tests) = (Vec::new(), Vec::new());
+        let mut section = "";
+        for line in text.lines() {
+            if line.starts_with('[') {
+                section = line.trim_matches(['[', ']']);
+            } else if let Some(rest) = line.strip_prefix("selvedge-") {
+                let used = rest.split(['.', ' ', '=']).next().unwrap_or_default();
+                if section.ends_with("dev-dependencies") {
+                    tests.push(used);
+                } else if section.ends_with("dependencies") {
+                    uses.push(used);
+                }
+            }
+        }
+        all.push((
+            name.to_owned(),
+            Dependencies {
+                uses: sorted(uses),
+                tests: sorted(tests),
+            },
+        ));
+    }
+    all
+}
+
+fn sorted<'a>(names: impl IntoIterator<Item = &'a str>) -> Vec<String> {
+    let mut names: Vec<String> = names.into_iter().map(str::to_owned).collect();
+    names.sort();
+    names.dedup();
+    names
+}
+
+/// Every text file of the repository: its path from the root, with `/`, and its content.
+fn sources() -> Vec<(String, String)> {
+    let mut files = Vec::new();
+    let mut folders = vec![root()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).unwrap() {
+            let entry = entry.unwrap();
+            let kind = entry.file_type().unwrap();
+            if SKIPPED.iter().any(|name| entry.file_name() == *name) {
+                continue;
+            }
+            if kind.is_dir() {
+                folders.push(entry.path());
+            } else if kind.is_file() {
+                // What is not UTF-8 is data for a test.
+                files.extend(
+                    fs::read_to_string(entry.path()).map(|text| (shown(&entry.path()), text)),
+                );
+            }
+        }
+    }
+    files.sort();
+    files
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("..")
+        .canonicalize()
+        .unwrap()
+}
+
+fn shown(path: &Path) -> String {
+    let path = path.strip_prefix(root()).unwrap_or(path);
+    path.components()
+        .map(|part| part.as_os_str().to_string_lossy())
+        .collect::<Vec<_>>()
+        .join("/")
+}
+
+fn numbered(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    text.lines()
+        .enumerate()
+        .map(|(index, line)| (index + 1, line))
+}
+
+/// Fails with all problems of a rule, one per line.
+fn report(problems: impl IntoIterator<Item = String>) {
+    let problems: Vec<String> = problems.into_iter().collect();
+    assert!(
+        problems.is_empty(),
+        "{} problems:\n{}",
+        problems.len(),
+        problems.join("\n")
+    );
+}
