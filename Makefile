@@ -19,12 +19,16 @@ FUZZ_SECONDS ?= 300
 setup:
 	@scripts/setup
 
+# The tour is an example of the same package, and `make test` selects the same features: every
+# dependency is compiled once for all three.
 demo: setup
-	@scripts/with-compiler $(CARGO) build --quiet -p selvedge
+	@echo "building selvedge and the tour: about 9 minutes on two cores the first time"
+	@scripts/with-compiler $(CARGO) build -p selvedge --bin selvedge --example tour
 	@scripts/demo
 
 test: setup
 	@scripts/setup-tests
+	@echo "building and running every test: about 25 minutes on two cores the first time"
 ifeq ($(NEXTEST),yes)
 	scripts/with-compiler $(CARGO) nextest run --workspace
 else
@@ -36,10 +40,10 @@ test-otlp: setup
 	scripts/with-compiler $(CARGO) test --workspace --features selvedge/otlp --test otlp
 
 test-pocket: setup
-	scripts/with-compiler $(CARGO) test -p selvedge-memory --features pocket --test pocket
+	scripts/with-compiler $(CARGO) test --workspace --features selvedge-memory/pocket --test pocket
 
 test-llama: setup
-	python=$$(scripts/setup-llama) && SELVEDGE_LLAMA_PYTHON=$$python $(CARGO) test -p selvedge-models --test llama
+	python=$$(scripts/setup-llama) && SELVEDGE_LLAMA_PYTHON=$$python $(CARGO) test --workspace --test llama
 
 lint: setup
 	$(CARGO) fmt --all --check
