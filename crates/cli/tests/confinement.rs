@@ -31,3 +31,23 @@ fn a_command_runs_when_the_home_folder_is_also_selvedges_own() {
     );
     assert!(!place.home().join(".ssh").exists(), "{seen}");
 }
+
+#[test]
+fn a_workspace_inside_selvedges_own_folder_is_refused_with_the_reason() {
+    let place = Place::new();
+    let project = place.home().join("project");
+    std::fs::create_dir(&project).unwrap();
+    let output = place
+        .command(&["run", "-q", "-e", "await tools.exec({ command: ['pwd'] })"])
+        .env("HOME", place.home())
+        .current_dir(project)
+        .output()
+        .unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{errors}");
+    assert!(
+        errors.contains("project: it is hidden from commands")
+            && errors.contains("hint: set SELVEDGE_HOME to a folder of its own"),
+        "{errors}"
+    );
+}

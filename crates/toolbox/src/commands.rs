@@ -309,6 +309,15 @@ impl Commands {
                 .suggest("a command is a program and its arguments: [\"ls\", \"-l\"]"));
         }
         let cwd = self.cwd(wanted);
+        if wanted.unconfined.is_none() && self.hides_secrets() && inner.workspace.is_secret(&cwd) {
+            let message = format!(
+                "cannot start in {}: it is hidden from commands",
+                cwd.display()
+            );
+            return Err(ToolError::new(message)
+                .suggest("work in a folder that is not inside SELVEDGE_HOME")
+                .suggest("set SELVEDGE_HOME to a folder of its own, such as ~/.selvedge"));
+        }
         if self.judge(wanted) != Safety::ReadOnly {
             inner.turn_diff.before_command();
         }
