@@ -8,13 +8,15 @@
 # make bench-tokens  the README's tasks as scripts and as structured calls: requests and tokens
 # make fuzz    fuzz the detector, the compiler front, the wall and the decoders of answers for five minutes
 # make docs    write the generated parts of docs/ anew
-# make lint    formatting and clippy, as CI runs them
+# make lint    formatting, clippy and the documentation of the crates, without a warning
+# make check   what no test compiles: the features otlp and pocket, and the fuzz targets
+# make deny    licences, duplicate packages and their sources, as deny.toml says
 
 CARGO ?= cargo
 NEXTEST := $(shell $(CARGO) nextest --version >/dev/null 2>&1 && echo yes)
 FUZZ_SECONDS ?= 300
 
-.PHONY: demo test test-otlp test-pocket test-llama bench bench-memory bench-tokens fuzz docs lint setup
+.PHONY: demo test test-otlp test-pocket test-llama bench bench-memory bench-tokens fuzz docs lint check deny setup
 
 setup:
 	@scripts/setup
@@ -28,7 +30,7 @@ demo: setup
 
 test: setup
 	@scripts/setup-tests
-	@echo "building and running every test: about 25 minutes on two cores the first time"
+	@echo "building and running every test: the first time takes longer than \`make demo\`"
 ifeq ($(NEXTEST),yes)
 	scripts/with-compiler $(CARGO) nextest run --workspace
 else
@@ -48,6 +50,16 @@ test-llama: setup
 lint: setup
 	$(CARGO) fmt --all --check
 	scripts/with-compiler $(CARGO) clippy --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" scripts/with-compiler $(CARGO) doc --workspace --no-deps
+
+check: setup
+	scripts/with-compiler $(CARGO) check --workspace --all-targets --features selvedge/otlp,selvedge/pocket
+	CARGO_TARGET_DIR=target scripts/with-compiler $(CARGO) check --manifest-path fuzz/Cargo.toml
+
+deny:
+	@scripts/setup-deny
+	.tools/bin/cargo-deny --workspace check bans
+	.tools/bin/cargo-deny --workspace --all-features check licenses sources
 
 bench: setup
 	@scripts/setup-mcp-peers
