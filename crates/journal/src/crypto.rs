@@ -55,7 +55,7 @@ impl Cipher {
         nonce: &[u8; NONCE],
         bytes: &[u8],
     ) -> Result<Vec<u8>, JournalError> {
-        let encrypted = self.0.encrypt(XNonce::from_slice(nonce), bytes);
+        let encrypted = self.0.encrypt(&XNonce::from(*nonce), bytes);
         let encrypted =
             encrypted.map_err(|_| JournalError::Damaged("a value cannot be encrypted".into()))?;
         Ok([&nonce[..], &encrypted].concat())
@@ -64,10 +64,10 @@ impl Cipher {
     /// Fails with [`JournalError::Sealed`] if the bytes were encrypted with another key, or changed.
     pub(crate) fn decrypt(&self, encrypted: &[u8]) -> Result<Vec<u8>, JournalError> {
         let (nonce, encrypted) = encrypted
-            .split_at_checked(NONCE)
+            .split_first_chunk::<NONCE>()
             .ok_or(JournalError::Sealed)?;
         self.0
-            .decrypt(XNonce::from_slice(nonce), encrypted)
+            .decrypt(&XNonce::from(*nonce), encrypted)
             .map_err(|_| JournalError::Sealed)
     }
 }
