@@ -14,13 +14,13 @@ use crate::session::Session;
 /// The circumstances of one run.
 #[derive(Debug, Clone, Default)]
 pub struct RunOptions {
-    /// The run's id, where its item was made before; see [`Harness::item`].
+    /// The run's id, where its item was made before; see [`Harness::item`](crate::Harness::item).
     pub id: Option<String>,
     /// The model's own name for the call.
     pub call_id: Option<String>,
     /// Overrides the harness's mode for this run.
     pub mode: Option<Mode>,
-    /// Time limit for this run; at most [`Limits::max_timeout_ms`].
+    /// Time limit for this run; at most [`Limits::max_timeout_ms`](selvedge_protocol::Limits::max_timeout_ms).
     pub timeout: Option<Duration>,
     /// Seed of `Math.random`; a fresh one where none is given.
     pub seed: Option<u64>,
