@@ -140,6 +140,45 @@ fn rust_files_are_short_enough() {
     report(problems);
 }
 
+/// Built-in tools, which only `toolbox` and the crates above it know by name.
+const BUILT_IN_TOOLS: &[&str] = &[
+    "exec",
+    "exec_command",
+    "write_stdin",
+    "read_file",
+    "readFile",
+    "write_file",
+    "writeFile",
+    "apply_patch",
+    "applyPatch",
+    "grep_files",
+    "list_dir",
+    "file_search",
+    "update_plan",
+    "view_image",
+    "web_search",
+    "fetch_url",
+    "http",
+    "shell",
+];
+
+#[test]
+fn the_crate_of_the_tool_system_names_no_tool() {
+    let mut problems = Vec::new();
+    for (path, text) in sources() {
+        if !path.starts_with("crates/tools/src/") {
+            continue;
+        }
+        for (number, line) in numbered(&text) {
+            let mut words = line.split(|c: char| !c.is_alphanumeric() && c != '_');
+            if let Some(name) = words.find(|word| BUILT_IN_TOOLS.contains(word)) {
+                problems.push(format!("{path}:{number}: names the tool `{name}`"));
+            }
+        }
+    }
+    report(problems);
+}
+
 #[test]
 fn public_functions_return_error_types() {
     let mut problems = Vec::new();
