@@ -88,8 +88,15 @@ fn record_of(call: &Call) -> CallRecord {
 }
 
 /// An output as if the script had run once: to the conversation it did.
+/// The call that waited for a decision is the one that was interrupted.
 pub(crate) fn as_if_once(mut output: ScriptToolCallOutput) -> ScriptToolCallOutput {
-    output.calls.iter_mut().for_each(|call| call.reused = false);
+    for call in &mut output.calls {
+        call.reused = false;
+        let code = call.error.as_ref().map(|error| error.code);
+        if code == Some(ErrorCode::OutcomeUnknownError) {
+            call.status = CallStatus::OutcomeUnknown;
+        }
+    }
     output
 }
 
@@ -198,7 +205,10 @@ fn known_script(
             KnownScript::Ended(Box::new(as_if_once(output)))
         }
         (_, None) => KnownScript::Died {
-            resume: resume_from(journal, &last).map_err(unreadable)?,
+            resume: Resume {
+                is_recovery: true,
+                ..resume_from(journal, &last).map_err(unreadable)?
+            },
         },
     }))
 }

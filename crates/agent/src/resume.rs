@@ -58,6 +58,7 @@ pub fn resume_from(journal: &Journal, run: &Run) -> Result<Resume, JournalError>
         calls: Arc::new(PriorCalls::new(id.clone(), chain.calls, chain.settled)),
         run: id,
         seed: run.seed.parse().ok(),
+        is_recovery: false,
     })
 }
 

@@ -236,7 +236,7 @@ fn runs_that_died_are_told_from_those_that_go_on() {
         advice[0]
             .as_str()
             .unwrap()
-            .contains("tool_2 (exec) was started and nobody knows how it ended"),
+            .contains("the outcome of tool_2 (exec) is unknown"),
         "{advice}"
     );
 }

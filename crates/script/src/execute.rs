@@ -195,7 +195,7 @@ impl Harness {
         if let Some(resume) = options
             .resume
             .as_ref()
-            .filter(|_| output.status != RunStatus::Suspended)
+            .filter(|resume| output.status != RunStatus::Suspended && !resume.is_recovery)
         {
             output.warnings.extend(resume.calls.reuse_warning());
         }

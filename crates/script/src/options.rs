@@ -74,6 +74,9 @@ pub struct Resume {
     pub calls: Arc<PriorCalls>,
     /// Its seed of `Math.random`, which the script continues with.
     pub seed: Option<u64>,
+    /// Whether the same script runs again after a crash. Then no warning names the reused calls,
+    /// because its author knows of one run only.
+    pub is_recovery: bool,
 }
 
 /// A suspended run.

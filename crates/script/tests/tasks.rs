@@ -255,6 +255,7 @@ async fn a_task_of_unknown_outcome_is_decided_like_any_call() {
                     Default::default(),
                 )),
                 seed: None,
+                is_recovery: false,
             }),
             ..Default::default()
         };
