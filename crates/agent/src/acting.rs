@@ -12,7 +12,7 @@ use tracing::Instrument;
 
 use crate::answer::{Form, Piece, Told, Written};
 use crate::recovery::{self, KnownScript};
-use crate::resume::{ResumeTarget, resume_target};
+use crate::resume::{ResumeTarget, resume_from, resume_target};
 use crate::shown::script_result;
 use crate::turn::Turn;
 
@@ -286,7 +286,6 @@ impl Turn<'_> {
     fn resume_target(&self, run: &str) -> Result<Resume, ScriptError> {
         let refuse = |message: String| {
             ScriptError::new(ErrorCode::ScriptRejectedError, Phase::Parsing, message)
-                .suggest("leave out `resume` to start from the beginning")
         };
         let Some(journal) = self.session.journal() else {
             let message = "`resume` needs the journal, which is turned off here";
@@ -301,7 +300,7 @@ impl Turn<'_> {
     }
 
     /// Goes on with a script that was put away.
-    async fn thaw(&self, run: Run, call_id: &str, options: RunOptions) -> ScriptToolCallOutput {
+    async fn thaw(&self, run: Run, call_id: &str, mut options: RunOptions) -> ScriptToolCallOutput {
         let id = run.summary.id.clone();
         let failed = |message: String| {
             rejected(
@@ -320,6 +319,12 @@ impl Turn<'_> {
         {
             Ok(Some(state)) => state,
             Ok(None) => return failed("what was put away is not there".to_owned()),
+            Err(error) => return failed(error.to_string()),
+        };
+        let resumed = run.summary.resumes.as_deref();
+        let resume = resumed.map(|resumed| resume_from(journal, &journal.run(resumed)?));
+        options.resume = match resume.transpose() {
+            Ok(resume) => resume,
             Err(error) => return failed(error.to_string()),
         };
         let values = run

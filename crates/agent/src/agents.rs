@@ -481,12 +481,14 @@ impl Launch {
             })?;
         }
         let status = match outcome.end {
-            Ok(TurnEnd::Interrupted) => return Err(ToolError::new("the agent was stopped")),
+            // It may have changed something before.
+            Ok(TurnEnd::Interrupted) => {
+                return Err(ToolError::new("the agent was stopped").outcome_unknown());
+            }
             Ok(end) => end.as_str().to_owned(),
             Err(TurnError { kind, message }) => {
-                return Err(ToolError::new(format!(
-                    "the agent failed ({kind}): {message}"
-                )));
+                let message = format!("the agent failed ({kind}): {message}");
+                return Err(ToolError::new(message).outcome_unknown());
             }
         };
         let message = outcome.message.unwrap_or_default();

@@ -55,7 +55,7 @@ pub fn resume_from(journal: &Journal, run: &Run) -> Result<Resume, JournalError>
     }
     let id = run.summary.id.clone();
     Ok(Resume {
-        calls: Arc::new(PriorCalls::new(id.clone(), chain.calls, chain.settled)),
+        calls: Arc::new(PriorCalls::new(id.clone(), chain.calls, chain.repeated)),
         run: id,
         seed: run.seed.parse().ok(),
         is_recovery: false,
@@ -97,7 +97,7 @@ fn earlier_runs(journal: &Journal, run: &Run) -> Result<Vec<Run>, JournalError> 
 struct Chain {
     calls: Vec<PriorCall>,
     /// Calls that a later run of the chain repeated.
-    settled: BTreeSet<String>,
+    repeated: BTreeSet<String>,
 }
 
 impl Chain {
@@ -119,10 +119,14 @@ impl Chain {
                 continue;
             };
             let repeated = self.calls.remove(at);
-            if let Some(prior) = &mut prior {
+            // A completed call that was repeated on purpose had a key of its own.
+            if let Some(prior) = prior
+                .as_mut()
+                .filter(|_| repeated.outcome == PriorOutcome::Unknown)
+            {
                 prior.idempotency_key = repeated.idempotency_key;
             }
-            self.settled.insert(repeated.id);
+            self.repeated.insert(repeated.id);
             self.calls.splice(at..at, prior);
         }
         Ok(())

@@ -9,7 +9,7 @@ use selvedge_mcp::Asked;
 use selvedge_protocol::{
     CallStatus, Mode, OutputPart, RunStatus, ScriptError, ScriptToolCallOutput,
 };
-use selvedge_script::{Author, RunOptions};
+use selvedge_script::{Author, Pragma, RunOptions};
 use selvedge_toolbox::Diff;
 use selvedge_tools::AskLater;
 use serde_json::Value;
@@ -30,12 +30,9 @@ pub(crate) fn run(mut args: RunArgs) -> Result<Exit> {
     }
     let setup = Setup::new(&args.place)?.with_session(args.session.as_deref().unwrap_or_default());
     let setup = setup.with_journal(&args.place)?;
-    let resume = args
-        .resume
-        .as_deref()
-        .map(|run| setup.resume(run))
-        .transpose()?;
     let (name, source) = read_source(args.file.as_deref(), args.code.as_deref())?;
+    let resume = args.resume.clone().or_else(|| named_in(&source));
+    let resume = resume.map(|run| setup.resume(&run)).transpose()?;
     let setting = Setting::new(&setup, &args.limits, args.args.clone());
     let runtime = runtime()?;
     let show = if args.quiet || args.json {
@@ -225,6 +222,12 @@ pub(crate) fn runtime() -> Result<tokio::runtime::Runtime> {
     Ok(tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?)
+}
+
+/// The run that the first line of a script (`// @exec: {"resume": …}`) resumes.
+fn named_in(source: &[u8]) -> Option<String> {
+    let pragma = Pragma::read(std::str::from_utf8(source).ok()?).ok()??;
+    pragma.resume
 }
 
 /// The script and the name errors call it by.

@@ -335,6 +335,15 @@ fn wrong_decisions_say_what_is_wrong() {
 }
 
 #[test]
+fn the_first_line_of_a_script_can_name_the_run() {
+    let place = place_with("", "");
+    let id = failed(&place, &format!("await {PAY}"));
+    let script = format!("// @exec: {{\"resume\": \"{id}\"}}\nawait {PAY}");
+    let (status, said) = told(&run(&place, &["-e", &script]));
+    assert_eq!((status, done(&place)), (0, 1), "{said}");
+}
+
+#[test]
 fn random_numbers_continue_with_the_recorded_seed() {
     let place = place_with("", "");
     let draw = "const n = Math.random(); await tools.writeFile({path: 'n', content: String(n)});";

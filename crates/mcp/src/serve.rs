@@ -13,8 +13,8 @@ use rmcp::{RoleServer, ServerHandler};
 use schemars::JsonSchema;
 use selvedge_protocol::{ApprovalDecision, Event, new_id};
 use selvedge_script::{
-    Facts, Harness, LiveRun, LiveRuns, Question, QuestionKind, Reply, Report, Resume, RunOptions,
-    Session, description,
+    Facts, Harness, LiveRun, LiveRuns, Pragma, Question, QuestionKind, Reply, Report, Resume,
+    RunOptions, Session, description,
 };
 use selvedge_tools::Registry;
 use serde::Deserialize;
@@ -142,12 +142,12 @@ impl ScriptServer {
                 )
                 .await;
         }
-        let resume = match args
+        let pragma = Pragma::read(&args.code).ok().flatten();
+        let resume = args
             .resume
-            .as_deref()
-            .map(|run| (self.offer.earlier)(run))
-            .transpose()
-        {
+            .clone()
+            .or(pragma.and_then(|pragma| pragma.resume));
+        let resume = match resume.map(|run| (self.offer.earlier)(&run)).transpose() {
             Ok(resume) => resume,
             Err(error) => return Ok(render::problem(&error.to_string())),
         };

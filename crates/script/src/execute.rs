@@ -197,7 +197,7 @@ impl Harness {
             .as_ref()
             .filter(|resume| output.status != RunStatus::Suspended && !resume.is_recovery)
         {
-            output.warnings.extend(resume.calls.reuse_warning());
+            output.warnings.extend(resume.calls.warnings());
         }
         if let Some(ledger) = self.orchestrator.ledger()
             && output.status != RunStatus::Suspended

@@ -96,9 +96,11 @@ impl Tool for Http {
     }
 
     fn resume_as(&self, value: &Value) -> ResumeAs {
-        match value["ok"] == true {
-            true => ResumeAs::Answer,
-            false => ResumeAs::Rerun,
+        match value["status"].as_u64() {
+            Some(..400) => ResumeAs::Answer,
+            Some(400..500) => ResumeAs::Rerun,
+            // The server failed, perhaps after it had done something.
+            _ => ResumeAs::Undecided,
         }
     }
 

@@ -4,16 +4,18 @@ use hmac::{Hmac, KeyInit, Mac};
 use serde_json::Value;
 use sha2::Sha256;
 
-/// Fields that only explain a call to a person. They are not part of what it does.
+use crate::FieldCase;
+
+/// Fields of our own tools that only explain a call to a person. They are not part of what it does.
 const EXPLANATORY_FIELDS: [&str; 2] = ["approval_context", "justification"];
 
 /// A keyed digest of a tool's canonical name and a call's canonical arguments.
 ///
 /// The order of object fields and the explanatory fields do not count. Without the key the
 /// arguments cannot be guessed from the digest.
-pub(crate) fn digest(key: &[u8; 32], tool: &str, args: &Value) -> String {
+pub(crate) fn digest(key: &[u8; 32], tool: &str, args: &Value, fields: FieldCase) -> String {
     let mut args = sorted(args);
-    if let Value::Object(fields) = &mut args {
+    if let (Value::Object(fields), FieldCase::Camel) = (&mut args, fields) {
         fields.retain(|name, _| !EXPLANATORY_FIELDS.contains(&name.as_str()));
     }
     let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(key) else {
@@ -47,7 +49,7 @@ mod tests {
 
     #[test]
     fn identical_calls_have_equal_digests() {
-        let of = |tool: &str, args: Value| digest(&[7; 32], tool, &args);
+        let of = |tool: &str, args: Value| digest(&[7; 32], tool, &args, FieldCase::Camel);
         let call = of("pay", json!({"to": "a", "cents": {"x": 1, "y": [2]}}));
         assert_eq!(call.len(), 32);
         let reordered = json!({"cents": {"y": [2], "x": 1}, "to": "a", "justification": "rent"});
@@ -60,6 +62,9 @@ mod tests {
             call,
             of("owe", json!({"to": "a", "cents": {"x": 1, "y": [2]}}))
         );
-        assert_ne!(of("pay", json!({})), digest(&[8; 32], "pay", &json!({})));
+        assert_ne!(
+            of("pay", json!({})),
+            digest(&[8; 32], "pay", &json!({}), FieldCase::Camel)
+        );
     }
 }

@@ -132,7 +132,10 @@ impl Prepared {
     /// What "for this script" covers: this very call, and what its tool says is the same.
     pub(crate) fn agreement(&self) -> String {
         let agreement = self.tool.tool.agreement(&self.args);
-        let words = agreement.unwrap_or_else(|| digest(&[0; 32], &self.tool.spec.name, &self.args));
+        let words = agreement.unwrap_or_else(|| {
+            let fields = self.tool.tool.field_case();
+            digest(&[0; 32], &self.tool.spec.name, &self.args, fields)
+        });
         format!("{}\n{words}", self.tool.spec.name)
     }
 }
@@ -189,8 +192,8 @@ impl Orchestrator {
     }
 
     /// The digest that identifies calls of a tool with these canonical arguments.
-    pub(crate) fn digest_of(&self, tool: &str, args: &Value) -> String {
-        digest(&self.digest_key, tool, args)
+    pub(crate) fn digest_of(&self, tool: &str, args: &Value, fields: FieldCase) -> String {
+        digest(&self.digest_key, tool, args, fields)
     }
 
     /// The tools there are.
@@ -276,7 +279,7 @@ impl Orchestrator {
         let args = std::mem::replace(&mut request.args, Arguments::List(Vec::new()));
         match tool.accept(args) {
             Ok(args) => {
-                let digest = self.digest_of(&name, &args);
+                let digest = self.digest_of(&name, &args, tool.tool.field_case());
                 let read_only = reads_only(&tool, &args);
                 Ok(Prepared {
                     request,
@@ -507,6 +510,10 @@ impl Orchestrator {
         reports: &UnboundedSender<Report>,
         mut outcome: Box<CallOutcome>,
     ) {
+        let was_refused = !outcome.dispatched && !outcome.record.reused;
+        if let Some(prior) = scope.prior.as_ref().filter(|_| was_refused) {
+            prior.release(&outcome.settles);
+        }
         let written = self.write_down(scope, &outcome);
         if written == Err(LedgerError::TakenOver) {
             let _ = reports.send(Report::TakenOver);

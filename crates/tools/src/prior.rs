@@ -26,8 +26,8 @@ const MAX_ARGS_SHOWN: usize = 300;
 pub struct PriorCalls {
     run: String,
     calls: Vec<PriorCall>,
-    /// Recorded calls that a later run of the chain reused or repeated.
-    settled: BTreeSet<String>,
+    /// Recorded calls that a later run of the chain repeated.
+    repeated: BTreeSet<String>,
     progress: Mutex<PriorProgress>,
 }
 
@@ -90,6 +90,9 @@ pub enum DecisionError {
         /// The ids there are, as a sentence.
         known: String,
     },
+    /// A run of the chain has repeated it.
+    #[error("`{0}` was repeated by a later run: remove this line, or decide about the repetition")]
+    Repeated(String),
     /// An identical call was answered or repeated already.
     #[error("`{id}` cannot be decided any more: {by} has used it")]
     Used {
@@ -137,12 +140,12 @@ pub(crate) enum Lookup {
 
 impl PriorCalls {
     /// The calls of `run` and of the runs it resumed, in recorded order, and the ids of those that
-    /// were reused or repeated on the way.
-    pub fn new(run: impl Into<String>, calls: Vec<PriorCall>, settled: BTreeSet<String>) -> Self {
+    /// were repeated on the way.
+    pub fn new(run: impl Into<String>, calls: Vec<PriorCall>, repeated: BTreeSet<String>) -> Self {
         Self {
             run: run.into(),
             calls,
-            settled,
+            repeated,
             progress: Mutex::default(),
         }
     }
@@ -159,11 +162,19 @@ impl PriorCalls {
         *self.progress() = progress.clone();
     }
 
-    /// Records what the script decided about a recorded call. If an earlier run of the chain has
-    /// carried the decision out, nothing is left to decide.
+    /// Frees the recorded call that this call was to repeat: it was refused and never ran.
+    pub(crate) fn release(&self, call_id: &str) {
+        self.progress().used.retain(|_, by| by != call_id);
+    }
+
+    /// Records what the script decided about a recorded call. If a run of the chain has repeated
+    /// the call already, it is not repeated once more.
     pub fn decide(&self, id: &str, decision: ResumeDecision) -> Result<(), DecisionError> {
-        if self.settled.contains(id) {
-            return Ok(());
+        if self.repeated.contains(id) {
+            return match decision {
+                ResumeDecision::Repeat => Ok(()),
+                ResumeDecision::Skip(_) => Err(DecisionError::Repeated(id.to_owned())),
+            };
         }
         if !self.calls.iter().any(|call| call.id == id) {
             let ids: Vec<&str> = self.calls.iter().map(|call| call.id.as_str()).collect();
@@ -265,8 +276,27 @@ impl PriorCalls {
         failure
     }
 
-    /// A warning that names each recorded call that answered a call of this run.
-    pub fn reuse_warning(&self) -> Option<String> {
+    /// Warnings that name each recorded call that answered a call of this run, and each decision
+    /// that no call was identical to.
+    pub fn warnings(&self) -> Vec<String> {
+        self.reuse_warning()
+            .into_iter()
+            .chain(self.unused_decisions())
+            .collect()
+    }
+
+    fn unused_decisions(&self) -> Vec<String> {
+        let progress = self.progress();
+        let unused = progress
+            .decisions
+            .keys()
+            .filter(|id| !progress.used.contains_key(*id));
+        unused
+            .map(|id| format!("the decision about {id} was not used: no identical call was made"))
+            .collect()
+    }
+
+    fn reuse_warning(&self) -> Option<String> {
         let progress = self.progress();
         let is_reused = |call: &&PriorCall| {
             let decision = progress.decisions.get(&call.id);

@@ -22,8 +22,9 @@ use crate::orchestrator::reads_only;
 use crate::prior::{Effect, Lookup};
 use crate::stop::heeding;
 use crate::{
-    Arguments, CallFailure, CallOutcome, CallRequest, Found, Orchestrator, PriorOutcome, Registry,
-    RegistryError, Report, Scope, ScopeLimits, ToolError, read_args, tool, tool_with_call,
+    Arguments, CallFailure, CallOutcome, CallRequest, FieldCase, Found, Orchestrator, PriorOutcome,
+    Registry, RegistryError, Report, Scope, ScopeLimits, ToolError, read_args, tool,
+    tool_with_call,
 };
 
 /// Tasks at a time.
@@ -217,9 +218,14 @@ impl Tasks {
             events: scope.events.clone(),
             idempotency_key,
         };
-        self.start(new, means.clone(), |id| {
+        let call_id = new.id.clone();
+        let started = self.start(new, means.clone(), |id| {
             spawn.record(id, SpawnRecord::Started { repeats: origin })
-        })
+        });
+        if let (Err(_), Some(prior)) = (&started, &scope.prior) {
+            prior.release(&call_id);
+        }
+        started
     }
 
     /// The tool that a script wants started, and its arguments.
@@ -442,7 +448,7 @@ impl<'a> SpawnCall<'a> {
         });
         let (tool, effect, args) = accepted.unwrap_or((tool, Effect::MayChange, given));
         let args = json!({"tool": tool, "args": args});
-        let digest = orchestrator.digest_of(SPAWN, &args);
+        let digest = orchestrator.digest_of(SPAWN, &args, FieldCase::Camel);
         Self {
             orchestrator,
             scope,

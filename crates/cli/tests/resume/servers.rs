@@ -100,6 +100,11 @@ fn a_request_whose_answer_cannot_be_read_is_not_sent_again() {
     not_sent_again("HTTP/1.1 200 OK\r\ncontent-encoding: br\r\ncontent-length: 2\r\n\r\nxx");
 }
 
+#[test]
+fn a_request_that_the_server_failed_at_is_not_sent_again() {
+    not_sent_again("HTTP/1.1 504 Gateway Timeout\r\ncontent-length: 0\r\n\r\n");
+}
+
 fn not_sent_again(answer: &'static str) {
     let place = Place::new();
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

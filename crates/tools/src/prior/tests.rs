@@ -135,8 +135,13 @@ fn decisions_name_recorded_calls() {
     let error = calls.decide("tool_1", ResumeDecision::Repeat).unwrap_err();
     let words = "there is no recorded call `tool_1`: there are scr_1/tool_1";
     assert_eq!(error.to_string(), words);
-    // A run of the chain has carried this one out.
+    // A run of the chain has repeated this one.
     assert_eq!(calls.decide("scr_0/tool_1", ResumeDecision::Repeat), Ok(()));
+    let skip = calls.decide("scr_0/tool_1", ResumeDecision::Skip(json!(1)));
+    assert_eq!(
+        skip,
+        Err(DecisionError::Repeated("scr_0/tool_1".to_owned()))
+    );
     let none = prior(Vec::new())
         .decide("x", ResumeDecision::Repeat)
         .unwrap_err();
@@ -165,4 +170,29 @@ fn a_restored_script_makes_its_open_calls_again() {
     after.restore(&serde_json::from_str(&saved).unwrap());
     assert_eq!(after.look_up("tool_2", "b", Effect::MayChange), repeat);
     assert_eq!(after.look_up("tool_3", "a", Effect::MayChange), Lookup::New);
+}
+
+#[test]
+fn a_refused_repetition_leaves_the_decision_to_the_next_identical_call() {
+    let prior = prior(vec![unknown("scr_1/tool_1", "a")]);
+    prior
+        .decide("scr_1/tool_1", ResumeDecision::Repeat)
+        .unwrap();
+    let first = prior.look_up("tool_1", "a", Effect::MayChange);
+    prior.release("tool_1");
+    assert_eq!(prior.look_up("tool_2", "a", Effect::MayChange), first);
+}
+
+#[test]
+fn a_decision_that_no_call_used_is_named() {
+    let prior = prior(vec![unknown("scr_1/tool_1", "a")]);
+    prior
+        .decide("scr_1/tool_1", ResumeDecision::Repeat)
+        .unwrap();
+    assert_eq!(prior.look_up("tool_1", "b", Effect::MayChange), Lookup::New);
+    let warnings = prior.warnings();
+    assert!(
+        warnings[0].contains("scr_1/tool_1 was not used"),
+        "{warnings:?}"
+    );
 }
