@@ -20,7 +20,7 @@ use crate::gate::{Approver, Gate, NobodyToAsk, WaitsFor};
 use crate::registry::{Found, Registered, Registry};
 use crate::supervise::supervise;
 use crate::words::about;
-use crate::{ArgumentError, Call, Risk, Scope, ToolOutput, Verdict, judge};
+use crate::{ArgumentError, Call, FieldCase, Risk, Scope, ToolOutput, Verdict, judge};
 
 /// A call somebody wants made.
 #[derive(Debug)]
