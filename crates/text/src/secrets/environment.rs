@@ -3,6 +3,7 @@
 use std::sync::LazyLock;
 
 use super::Redactor;
+use super::formats::FORMATS;
 
 /// Parts of the names of variables that hold secrets.
 const PARTS: &str = "\
@@ -40,5 +41,16 @@ pub fn is_secret_variable(name: &str, value: &str) -> bool {
         || ENDINGS.split(' ').any(|ending| name.ends_with(ending))
         || has_login
         || MARKS.iter().any(|mark| value.contains(mark))
+        || begins_like_a_secret(value)
         || !REDACTOR.find(value).is_empty()
+}
+
+/// Whether a value begins as the secrets of some service do. Unlike in text, that is enough.
+fn begins_like_a_secret(value: &str) -> bool {
+    let is_one_word = value.len() >= 16 && !value.contains([' ', '/', '\n']);
+    let mut prefixes = FORMATS.iter().flat_map(|(prefixes, _)| *prefixes);
+    is_one_word
+        && prefixes.any(|prefix| {
+            prefix.len() >= 3 && prefix.ends_with(['-', '_', '.']) && value.starts_with(prefix)
+        })
 }

@@ -9,7 +9,7 @@ use regex_lite::Regex;
 use super::evidence::entropy;
 
 /// How secrets begin, and the whole format. `\b` at the front: only where no word goes on.
-const FORMATS: &[(&[&str], &str)] = &[
+pub(super) const FORMATS: &[(&[&str], &str)] = &[
     // One part without a sign is long: `sk-container-id-1` is the class of an HTML element.
     (
         &["sk-"],
