@@ -122,6 +122,36 @@ fn a_structured_call_that_was_left_at_its_question_is_asked_for_anew() {
 }
 
 #[test]
+fn a_resumed_script_that_was_left_at_its_question_still_reuses_what_was_done() {
+    use std::sync::{Arc, Mutex};
+    const NOTE: &str = "await tools.exec({ command: ['sh', '-c', 'echo one >> notes'] });";
+    let resumed = Arc::new(Mutex::new(String::new()));
+    let named = resumed.clone();
+    let desk = Desk::new(move |asked| {
+        let run = named.lock().unwrap();
+        let code = format!("// @exec: {{\"resume\": \"{run}\"}}\n{DOOM}").replace("return", NOTE);
+        script(&code)(asked)
+    });
+    std::fs::create_dir(desk.work().join("doomed")).unwrap();
+    desk.selvedge(&["run", "-q", "-e", &format!("{NOTE} throw 'later'")]);
+    let runs = desk.selvedge(&["runs", "list", "--json"]).stdout;
+    let runs: serde_json::Value = serde_json::from_slice(&runs).unwrap();
+    *resumed.lock().unwrap() = runs[0]["id"].as_str().unwrap().to_owned();
+    let mut person = desk.chat();
+    person.asks("Clean up");
+    person.wait_for(KEYS);
+    person.types("\x04");
+    assert_eq!(person.end().0, 0);
+    let mut person = desk.sit_down(&["continue"], 80, 24, &[]);
+    person.wait_for(KEYS);
+    person.types("y");
+    person.wait_for("Done.");
+    assert!(!desk.work().join("doomed").exists());
+    let notes = std::fs::read_to_string(desk.work().join("notes")).unwrap();
+    assert_eq!(notes, "one\n");
+}
+
+#[test]
 fn escape_answers_nothing_and_nothing_runs() {
     let desk = desk(DOOM);
     let mut person = desk.chat();
