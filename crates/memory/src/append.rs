@@ -1,13 +1,15 @@
 //! Storing turns: a batch is one transaction, whether it is one turn or a thousand.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, params};
 use selvedge_journal::Redactor;
 
 use crate::columns::{ColumnWriter, Numbers, Role};
 use crate::postings::PostingWriter;
-use crate::store::{Appended, now_ms, pack, turn_id};
+use crate::search::speakers;
+use crate::store::{Appended, create_session, execute, now_ms, number_of, pack, row, turn_id};
 use crate::{MemoryError, items, time};
 
 /// A turn to be stored.
@@ -32,7 +34,6 @@ pub struct NewTurn<'a> {
 impl<'a> NewTurn<'a> {
     /// Text somebody says now.
     pub fn text(role: &'a str, text: &'a str) -> Self {
-        let raw = text.as_bytes();
         Self {
             key: None,
             role,
@@ -40,20 +41,16 @@ impl<'a> NewTurn<'a> {
             ts: None,
             part: None,
             form: Form::Text,
-            raw,
+            raw: text.as_bytes(),
         }
     }
 
     /// An exchange that ends now: items as JSON, one per line, from a user's message to the next.
     pub fn exchange(raw: &'a [u8]) -> Self {
         Self {
-            key: None,
-            role: "exchange",
-            speaker: None,
-            ts: None,
-            part: None,
             form: Form::Items,
             raw,
+            ..Self::text("exchange", "")
         }
     }
 }
@@ -115,13 +112,12 @@ struct Part {
 
 impl<'c> Batch<'c> {
     pub(crate) fn new(connection: &'c Connection, redactor: &'c Redactor) -> Self {
-        let (postings, columns) = (PostingWriter::default(), ColumnWriter::default());
         Self {
             connection,
             redactor,
             sessions: HashMap::new(),
-            postings,
-            columns,
+            postings: PostingWriter::default(),
+            columns: ColumnWriter::default(),
         }
     }
 
@@ -130,44 +126,43 @@ impl<'c> Batch<'c> {
         session: &str,
         turn: &NewTurn<'_>,
     ) -> Result<Appended, MemoryError> {
-        if !self.sessions.contains_key(session) {
-            let growing = Growing::load(self.connection, session)?;
-            self.sessions.insert(session.to_owned(), growing);
-        }
-        let Some(growing) = self.sessions.get_mut(session) else {
-            return Err(MemoryError::NoSession(session.to_owned()));
+        let growing = match self.sessions.entry(session.to_owned()) {
+            Entry::Occupied(growing) => growing.into_mut(),
+            Entry::Vacant(place) => place.insert(Growing::load(self.connection, session)?),
         };
-        if let Some(number) = already(self.connection, growing.id, turn.key)? {
+        if let Some(key) = turn.key
+            && let Some(number) = number_of(self.connection, growing.id, key)?
+        {
             return Ok(Appended::Before(number));
         }
         let number = growing.turns + 1;
         let told_ms = turn.ts.and_then(time::milliseconds);
         let at_ms = told_ms.unwrap_or_else(now_ms);
-        self.connection
-            .prepare_cached(
-                "INSERT INTO memory_turns VALUES (?1, ?2, sealed(?3), ?4, sealed(?5), ?6, ?7, ?8, sealed(?9))",
-            )?
-            .execute(params![
-                turn_id(growing.id, number),
-                growing.id,
-                turn.key,
-                turn.role,
-                turn.speaker,
-                turn.ts,
-                at_ms,
-                turn.form.word(),
-                pack(turn.raw)?
-            ])?;
+        let NewTurn {
+            key,
+            role,
+            speaker,
+            ts,
+            ..
+        } = *turn;
+        let (id, form, raw) = (
+            turn_id(growing.id, number),
+            turn.form.word(),
+            pack(turn.raw)?,
+        );
+        execute(
+            self.connection,
+            "INSERT INTO memory_turns
+             VALUES (?1, ?2, sealed(?3), ?4, sealed(?5), ?6, ?7, ?8, sealed(?9))",
+            params![id, growing.id, key, role, speaker, ts, at_ms, form, raw],
+        )?;
         let text = items::readable(turn.form, turn.raw);
-        let words = self
-            .postings
-            .add(growing.id, number, &self.redactor.text(&text));
-        let speaker = growing.speaker(self.connection, turn.speaker)?;
-        let role = Role::named(turn.role);
+        let text = self.redactor.text(&text);
+        let words = self.postings.add(growing.id, number, &text);
         let numbers = Numbers {
             words: words.min(u32::from(u16::MAX)) as u16,
-            speaker,
-            role,
+            speaker: growing.speaker(self.connection, speaker)?,
+            role: Role::named(role),
             tokens: [0; 4],
         };
         self.columns
@@ -182,76 +177,48 @@ impl<'c> Batch<'c> {
         self.columns.finish(self.connection)?;
         for growing in self.sessions.values() {
             growing.write_part(self.connection)?;
-            self.connection
-                .prepare_cached("UPDATE memory_sessions SET turns = ?2, words = ?3 WHERE id = ?1")?
-                .execute(params![growing.id, growing.turns, growing.words])?;
+            let sql = "UPDATE memory_sessions SET turns = ?2, words = ?3 WHERE id = ?1";
+            let counts = params![growing.id, growing.turns, growing.words];
+            execute(self.connection, sql, counts)?;
         }
         Ok(())
     }
 }
 
-fn already(
-    connection: &Connection,
-    session: i64,
-    key: Option<&str>,
-) -> Result<Option<u32>, MemoryError> {
-    let Some(key) = key else { return Ok(None) };
-    let mut read = connection
-        .prepare_cached("SELECT id FROM memory_turns WHERE session = ?1 AND key = sealed(?2)")?;
-    let id: Option<i64> = read
-        .query_row(params![session, key], |row| row.get(0))
-        .optional()?;
-    Ok(id.map(|id| id as u32))
-}
-
 /// Whether a speaker goes by what they do instead of by a name.
 fn is_a_role(name: &str) -> bool {
-    let roles = [
-        "",
-        "user",
-        "human",
-        "assistant",
-        "model",
-        "ai",
-        "bot",
-        "system",
-        "tool",
-        "agent",
-    ];
-    roles.iter().any(|role| name.eq_ignore_ascii_case(role))
+    name.is_empty()
+        || "user human assistant model ai bot system tool agent"
+            .split(' ')
+            .any(|role| name.eq_ignore_ascii_case(role))
 }
 
 impl Growing {
     fn load(connection: &Connection, name: &str) -> Result<Self, MemoryError> {
-        connection
-            .prepare_cached(
-                "INSERT OR IGNORE INTO memory_sessions (name, created_ms) VALUES (?1, ?2)",
-            )?
-            .execute(params![name, now_ms()])?;
+        create_session(connection, name)?;
         let (id, turns, words) = connection
             .prepare_cached("SELECT id, turns, words FROM memory_sessions WHERE name = ?1")?
-            .query_row(params![name], |row| {
-                Ok((row.get(0)?, row.get(1)?, row.get(2)?))
-            })?;
-        let part = connection
-            .prepare_cached(
-                "SELECT first, opened(label), words FROM memory_parts WHERE session = ?1 ORDER BY first DESC LIMIT 1",
-            )?
-            .query_row(params![id], |row| Ok(Part { first: row.get(0)?, label: row.get(1)?, words: row.get(2)? }))
-            .optional()?;
-        let last_ms = connection
-            .prepare_cached("SELECT at_ms FROM memory_turns WHERE id = ?1")?
-            .query_row(params![turn_id(id, turns)], |row| row.get(0))
-            .optional()?
-            .unwrap_or(0);
-        let speakers = crate::search::speakers(connection, id)?;
+            .query_row(params![name], |row| row.try_into())?;
+        let sql = "SELECT first, opened(label), words FROM memory_parts
+             WHERE session = ?1 ORDER BY first DESC LIMIT 1";
+        let part = row(connection, sql, params![id], |row| {
+            Ok(Part {
+                first: row.get(0)?,
+                label: row.get(1)?,
+                words: row.get(2)?,
+            })
+        })?;
+        let sql = "SELECT at_ms FROM memory_turns WHERE id = ?1";
+        let last_ms = row(connection, sql, params![turn_id(id, turns)], |row| {
+            row.get(0)
+        })?;
         Ok(Self {
             id,
             turns,
             words,
-            speakers,
+            speakers: speakers(connection, id)?,
             part,
-            last_ms,
+            last_ms: last_ms.unwrap_or(0),
         })
     }
 
@@ -267,10 +234,10 @@ impl Growing {
             return Ok(0);
         }
         self.speakers.push(name.to_owned());
-        connection
-            .prepare_cached("INSERT INTO memory_speakers VALUES (?1, ?2, sealed(?3))")?
-            .execute(params![self.id, self.speakers.len() as i64, name])?;
-        Ok(self.speakers.len() as u8)
+        let number = self.speakers.len() as u8;
+        let sql = "INSERT INTO memory_speakers VALUES (?1, ?2, sealed(?3))";
+        execute(connection, sql, params![self.id, number, name])?;
+        Ok(number)
     }
 
     fn enter_part(
@@ -280,14 +247,11 @@ impl Growing {
         label: Option<&str>,
         at_ms: i64,
     ) -> Result<(), MemoryError> {
-        let same = self
-            .part
-            .as_ref()
-            .is_some_and(|part| match (part.label.as_deref(), label) {
-                (None, None) => at_ms - self.last_ms < PAUSE_MS,
-                (before, now) => before == now,
-            });
-        if !same {
+        let goes_on = |part: &Part| match (part.label.as_deref(), label) {
+            (None, None) => at_ms - self.last_ms < PAUSE_MS,
+            (before, now) => before == now,
+        };
+        if !self.part.as_ref().is_some_and(goes_on) {
             self.write_part(connection)?;
             self.part = Some(Part {
                 first: number,
@@ -309,11 +273,9 @@ impl Growing {
 
     fn write_part(&self, connection: &Connection) -> Result<(), MemoryError> {
         if let Some(part) = &self.part {
-            connection
-                .prepare_cached(
-                    "INSERT OR REPLACE INTO memory_parts VALUES (?1, ?2, sealed(?3), ?4)",
-                )?
-                .execute(params![self.id, part.first, part.label, part.words])?;
+            let sql = "INSERT OR REPLACE INTO memory_parts VALUES (?1, ?2, sealed(?3), ?4)";
+            let row = params![self.id, part.first, part.label, part.words];
+            execute(connection, sql, row)?;
         }
         Ok(())
     }

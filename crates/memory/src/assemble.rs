@@ -1,14 +1,13 @@
 //! The gradient as text: what a prompt has of a session.
 
-use std::fmt::Write;
-
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, params};
 
 use crate::columns::{self, Numbers};
 use crate::eras::{self, EraTokens};
 use crate::gradient::{Band, Gradient, PERIOD, Plan, cost_alone, plan};
 use crate::level::{Level, Span, escape};
-use crate::store::{Session, find, stored, turn_id};
+use crate::levels::level_text;
+use crate::store::{Session, execute, find, row, rows, stored, turn_id};
 use crate::{Memory, MemoryError};
 
 /// How much of a session a prompt gets.
@@ -79,28 +78,22 @@ impl Memory {
     fn newest(&self, session: &str, budget: u32) -> Result<Assembled, MemoryError> {
         self.finish_levels(session)?;
         self.read(|reader| {
-            let session = find(&reader.connection, session)?;
+            let connection = &reader.connection;
+            let session = find(connection, session)?;
             let mut numbers = Vec::new();
-            columns::read(
-                &reader.connection,
-                session.id,
-                1,
-                session.turns,
-                &mut numbers,
-            )?;
+            columns::read(connection, session.id, 1, session.turns, &mut numbers)?;
+            let mut assembled = Assembled {
+                planned: session.turns,
+                ..Assembled::default()
+            };
             let mut left = budget;
-            let mut first = session.turns + 1;
             for (number, numbers) in (1..=session.turns).rev().zip(numbers.iter().rev()) {
                 let Some(rest) = left.checked_sub(cost_alone(number, numbers, Level::Raw)) else {
                     break;
                 };
-                (left, first) = (rest, number);
+                (left, assembled.planned) = (rest, number - 1);
             }
-            let mut assembled = Assembled {
-                planned: first - 1,
-                ..Assembled::default()
-            };
-            assembled.append(&reader.connection, &session, &numbers, session.turns)?;
+            assembled.append(connection, &session, &numbers)?;
             Ok(assembled)
         })
     }
@@ -120,25 +113,19 @@ impl Pin {
         session: i64,
         gradient: &Gradient,
     ) -> Result<Option<Self>, MemoryError> {
-        let mut read = connection.prepare_cached(
-            "SELECT planned, reserve, bands, opened(text) FROM memory_gradients WHERE session = ?1 AND budget = ?2 AND shares = ?3",
-        )?;
-        let found = read.query_row(params![session, gradient.budget, shares(gradient)], |row| {
-            Ok((
-                row.get(0)?,
-                row.get(1)?,
-                row.get::<_, String>(2)?,
-                row.get(3)?,
-            ))
-        });
-        let Some((planned, reserve, bands, text)) = found.optional()? else {
-            return Ok(None);
-        };
-        Ok(unfold(&bands).map(|bands| Self {
-            planned,
-            reserve,
-            bands,
-            text,
+        let sql = "SELECT planned, reserve, bands, opened(text) FROM memory_gradients
+             WHERE session = ?1 AND budget = ?2 AND shares = ?3";
+        let key = params![session, gradient.budget, shares(gradient)];
+        let found: Option<(u32, u32, String, String)> =
+            row(connection, sql, key, |row| row.try_into())?;
+        Ok(found.and_then(|(planned, reserve, bands, text)| {
+            let bands = unfold(&bands)?;
+            Some(Self {
+                planned,
+                reserve,
+                bands,
+                text,
+            })
         }))
     }
 
@@ -148,17 +135,21 @@ impl Pin {
         session: i64,
         gradient: &Gradient,
     ) -> Result<(), MemoryError> {
-        connection
-            .prepare_cached("INSERT OR REPLACE INTO memory_gradients VALUES (?1, ?2, ?3, ?4, ?5, ?6, sealed(?7))")?
-            .execute(params![
+        let Gradient { budget, .. } = gradient;
+        let (shares, bands) = (shares(gradient), fold(&self.bands));
+        execute(
+            connection,
+            "INSERT OR REPLACE INTO memory_gradients VALUES (?1, ?2, ?3, ?4, ?5, ?6, sealed(?7))",
+            params![
                 session,
-                gradient.budget,
-                shares(gradient),
+                budget,
+                shares,
                 self.planned,
                 self.reserve,
-                fold(&self.bands),
+                bands,
                 self.text
-            ])?;
+            ],
+        )?;
         Ok(())
     }
 }
@@ -170,14 +161,9 @@ fn shares(gradient: &Gradient) -> String {
 /// Bands as one line of numbers.
 fn fold(bands: &[Band]) -> String {
     let band = |band: &Band| {
-        format!(
-            "{}-{}{}{}{}",
-            band.span.first,
-            band.span.last,
-            band.span.level.letter(),
-            u8::from(band.era),
-            band.tokens
-        )
+        let Span { first, last, level } = band.span;
+        let (era, tokens) = (u8::from(band.era), band.tokens);
+        format!("{first}-{last}{}{era}{tokens}", level.letter())
     };
     bands.iter().map(band).collect::<Vec<_>>().join(" ")
 }
@@ -187,13 +173,8 @@ fn unfold(line: &str) -> Option<Vec<Band>> {
         let at = text.find(|c: char| c.is_ascii_uppercase())?;
         let (first, last) = text[..at].split_once('-')?;
         let level = text.get(at..at + 1)?.parse().ok()?;
-        let span = Span {
-            first: first.parse().ok()?,
-            last: last.parse().ok()?,
-            level,
-        };
         Some(Band {
-            span,
+            span: Span::new(first.parse().ok()?, last.parse().ok()?, level),
             era: text.get(at + 1..at + 2)? == "1",
             tokens: text.get(at + 2..)?.parse().ok()?,
         })
@@ -218,7 +199,8 @@ fn assembled(
     let (mut fresh, mut assembled) = (None, Assembled::default());
     match pin {
         Some(pin) => {
-            numbers.resize(pin.planned as usize, NOT_READ);
+            // The turns a pinned plan has told already are not read.
+            numbers.resize(pin.planned as usize, Numbers::default());
             columns::read(connection, session.id, pin.planned + 1, turns, &mut numbers)?;
             assembled = Assembled::from_pin(&pin);
         }
@@ -228,38 +210,26 @@ fn assembled(
             fresh = Some(assembled.plan(connection, &session, &numbers, planned, gradient)?);
         }
     }
-    while assembled.planned_through(turns, &numbers, gradient.budget) < turns {
-        let next = assembled.planned_through(turns, &numbers, gradient.budget) + 1;
-        if numbers.first() == Some(&NOT_READ) {
+    while let Some(next) = assembled.first_too_large(&numbers, gradient.budget) {
+        if numbers.first() == Some(&Numbers::default()) {
             numbers.clear();
             columns::read(connection, session.id, 1, turns, &mut numbers)?;
         }
         fresh = Some(assembled.plan(connection, &session, &numbers, next, gradient)?);
     }
-    assembled.append(connection, &session, &numbers, turns)?;
+    assembled.append(connection, &session, &numbers)?;
     Ok((assembled, fresh, session.id))
 }
 
-/// Stands for the turns a pinned plan has told already.
-const NOT_READ: Numbers = Numbers {
-    words: 0,
-    speaker: 0,
-    role: columns::Role::Other,
-    tokens: [0; 4],
-};
-
 impl Assembled {
     fn from_pin(pin: &Pin) -> Self {
-        let tokens = pin.bands.iter().map(|band| band.tokens).sum();
-        let (text, bands) = (pin.text.clone(), pin.bands.clone());
-        let pinned = text.len();
         Self {
-            text,
-            bands,
-            tokens,
+            text: pin.text.clone(),
+            bands: pin.bands.clone(),
+            tokens: pin.bands.iter().map(|band| band.tokens).sum(),
             reserve: pin.reserve,
             planned: pin.planned,
-            pinned,
+            pinned: pin.text.len(),
         }
     }
 
@@ -287,16 +257,14 @@ impl Assembled {
         Ok(pin)
     }
 
-    /// The last turn that fits behind the plan, raw.
-    fn planned_through(&self, turns: u32, numbers: &[Numbers], budget: u32) -> u32 {
+    /// The first turn that does not fit behind the plan.
+    fn first_too_large(&self, numbers: &[Numbers], budget: u32) -> Option<u32> {
         let mut tokens = self.tokens;
-        for number in self.planned + 1..=turns {
-            tokens += cost_alone(number, &numbers[number as usize - 1], Level::Raw);
-            if tokens > budget {
-                return number - 1;
-            }
-        }
-        turns
+        let large = after(self.planned, numbers).find(|band| {
+            tokens += band.tokens;
+            tokens > budget
+        });
+        large.map(|band| band.span.first)
     }
 
     fn append(
@@ -304,22 +272,25 @@ impl Assembled {
         connection: &Connection,
         session: &Session,
         numbers: &[Numbers],
-        turns: u32,
     ) -> Result<(), MemoryError> {
-        for number in self.planned + 1..=turns {
-            let tokens = cost_alone(number, &numbers[number as usize - 1], Level::Raw);
-            let band = Band {
-                span: Span::one(number, Level::Raw),
-                era: false,
-                tokens,
-            };
+        for band in after(self.planned, numbers) {
             tell(connection, session, &band, &mut self.text)?;
-            self.tokens += tokens;
-            self.reserve = self.reserve.saturating_sub(tokens);
+            self.tokens += band.tokens;
+            self.reserve = self.reserve.saturating_sub(band.tokens);
             self.bands.push(band);
         }
         Ok(())
     }
+}
+
+/// The turns after the planned ones, raw.
+fn after(planned: u32, numbers: &[Numbers]) -> impl Iterator<Item = Band> {
+    (planned + 1..)
+        .zip(&numbers[planned as usize..])
+        .map(|(number, numbers)| {
+            let tokens = cost_alone(number, numbers, Level::Raw);
+            Band::new(Span::one(number, Level::Raw), tokens)
+        })
 }
 
 fn tell(
@@ -336,33 +307,17 @@ fn tell(
                 .unwrap_or_default()
         }
         _ if band.era => eras::text(connection, session.id, band.span)?,
-        Level::Smoothed => {
-            crate::levels::level_text(connection, session.id, first, level)?.unwrap_or_default()
-        }
-        _ => {
-            let column = if level == Level::Tiny {
-                "tiny"
-            } else {
-                "compressed"
-            };
+        Level::Smoothed => level_text(connection, session.id, first, level)?.unwrap_or_default(),
+        Level::Compressed | Level::Tiny => {
             let sql = format!(
-                "SELECT id, opened({column}) FROM memory_levels WHERE id BETWEEN ?1 AND ?2 ORDER BY id"
+                "SELECT id, opened({}) FROM memory_levels WHERE id BETWEEN ?1 AND ?2 ORDER BY id",
+                level.word()
             );
-            let mut read = connection.prepare_cached(&sql)?;
-            let mut rows = read.query(params![
-                turn_id(session.id, first),
-                turn_id(session.id, last)
-            ])?;
-            let mut lines = String::new();
-            while let Some(row) = rows.next()? {
-                let (id, text): (i64, String) = (row.get(0)?, row.get(1)?);
-                if !text.is_empty() {
-                    let separator = if lines.is_empty() { "" } else { "\n" };
-                    // Writing to a string cannot fail.
-                    let _ = write!(lines, "{separator}{}: {}", id as u32, text);
-                }
-            }
-            lines
+            let ids = params![turn_id(session.id, first), turn_id(session.id, last)];
+            let texts: Vec<(i64, String)> = rows(connection, &sql, ids, |row| row.try_into())?;
+            let told = texts.iter().filter(|(_, text)| !text.is_empty());
+            let lines = told.map(|(id, text)| format!("{}: {text}", *id as u32));
+            lines.collect::<Vec<_>>().join("\n")
         }
     };
     band.span.wrap(&escape(&text), out);

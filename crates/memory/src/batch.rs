@@ -3,11 +3,11 @@
 //! The batch's name is written down as soon as the provider has told it. A process that dies leaves it to the next one,
 //! which asks for the same batch instead of paying for another.
 
-use rusqlite::{OptionalExtension, params};
+use rusqlite::params;
 
 use crate::model::{Batch, Later};
 use crate::observe::Observed;
-use crate::store::{Session, find, now_ms};
+use crate::store::{Session, find, now_ms, row};
 use crate::{Memory, MemoryError};
 
 /// A batch that comes to nothing is handed over once more; then rules have to do.
@@ -46,19 +46,15 @@ impl Memory {
     pub(crate) fn handed_over(&self, session: &str) -> Result<Option<HandedOver>, MemoryError> {
         self.read(|reader| {
             let found = find(&reader.connection, session)?;
-            let mut read = reader.connection.prepare_cached(
-                "SELECT batch, spans, attempt FROM memory_batches WHERE session = ?1",
-            )?;
-            let row = read.query_row(params![found.id], |row| {
+            let sql = "SELECT batch, spans, attempt FROM memory_batches WHERE session = ?1";
+            let there = row(&reader.connection, sql, params![found.id], |row| {
                 Ok(HandedOver {
                     batch: row.get(0)?,
                     spans: unfold(&row.get::<_, String>(1)?),
                     attempt: row.get(2)?,
                 })
-            });
-            Ok(row
-                .optional()?
-                .filter(|there| there.last() > found.distilled))
+            })?;
+            Ok(there.filter(|there| there.last() > found.distilled))
         })
     }
 
@@ -73,38 +69,28 @@ impl Memory {
     ) -> Result<Answers, MemoryError> {
         let mut attempt = 1;
         if let Some(there) = handed_over {
-            match later
-                .look(&there.batch, there.spans.len())
-                .await
-                .map_err(MemoryError::Batch)?
-            {
+            let looked = later.look(&there.batch, there.spans.len()).await;
+            let answers = match looked.map_err(MemoryError::Batch)? {
                 Batch::Working => return Ok(Answers::Later),
-                Batch::Answered(answers) => {
-                    let answers = answers
-                        .into_iter()
-                        .map(Result::ok)
-                        .chain(std::iter::repeat(None));
-                    return Ok(Answers::There(
-                        there.spans.into_iter().zip(answers).collect(),
-                    ));
-                }
-                Batch::Lost if there.attempt >= ATTEMPTS => {
-                    return Ok(Answers::There(
-                        there.spans.into_iter().map(|span| (span, None)).collect(),
-                    ));
-                }
-                Batch::Lost => attempt = there.attempt + 1,
+                Batch::Answered(answers) => Some(answers),
+                Batch::Lost if there.attempt >= ATTEMPTS => Some(Vec::new()),
+                Batch::Lost => None,
+            };
+            if let Some(answers) = answers {
+                let answers = answers.into_iter().map(Result::ok);
+                let answers = answers.chain(std::iter::repeat(None));
+                return Ok(Answers::There(
+                    there.spans.into_iter().zip(answers).collect(),
+                ));
             }
+            attempt = there.attempt + 1;
         }
         let prompts = self.prompts(session, turns)?;
         if prompts.is_empty() {
             // Everything that waited was forgotten.
             return Ok(Answers::There(Vec::new()));
         }
-        let (texts, spans): (Vec<String>, Vec<Span>) = prompts
-            .into_iter()
-            .map(|prompt| (prompt.text, prompt.span))
-            .unzip();
+        let (texts, spans): (Vec<String>, Vec<Span>) = prompts.into_iter().unzip();
         let Some(batch) = later.submit(&texts).await.map_err(MemoryError::Batch)? else {
             return Ok(Answers::Never);
         };
@@ -119,11 +105,8 @@ impl Memory {
 }
 
 fn fold(spans: &[Span]) -> String {
-    spans
-        .iter()
-        .map(|(first, last)| format!("{first}-{last}"))
-        .collect::<Vec<_>>()
-        .join(" ")
+    let spans = spans.iter().map(|(first, last)| format!("{first}-{last}"));
+    spans.collect::<Vec<_>>().join(" ")
 }
 
 fn unfold(spans: &str) -> Vec<Span> {

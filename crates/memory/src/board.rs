@@ -3,7 +3,8 @@
 use rusqlite::{Connection, params};
 use selvedge_protocol::{DocumentKind, Entry};
 
-use crate::store::find;
+use crate::smooth::one_line;
+use crate::store::{create_session, execute, find, find_if_any, rows};
 use crate::{Level, Memory, MemoryError, tokens, turn_number};
 
 /// Turns an announcement stays.
@@ -40,13 +41,7 @@ impl Memory {
         };
         let Entry { key, title, .. } = document;
         // What others wrote stays on its line: it could look like a word of ours.
-        let title: String = title
-            .split_whitespace()
-            .collect::<Vec<_>>()
-            .join(" ")
-            .chars()
-            .take(TITLE)
-            .collect();
+        let title: String = one_line(title).chars().take(TITLE).collect();
         let title = title.replace('"', "'");
         let how = match document.kind {
             DocumentKind::Prompt => format!("tools.prompts.get(\"{key}\") reads it"),
@@ -59,15 +54,10 @@ impl Memory {
 
     /// A turn of a session at a level, by any of its names, as text. It stays on the board for five turns.
     pub fn get_turn(&self, session: &str, turn: &str, level: Level) -> Result<String, MemoryError> {
-        let missing = || MemoryError::NoTurn {
-            session: session.to_owned(),
-            turn: turn.to_owned(),
-        };
-        let number = turn_number(turn).ok_or_else(missing)?;
-        if number > self.turns(session)? {
-            return Err(missing());
-        }
-        let text = String::from_utf8_lossy(&self.level(session, number, level)?).into_owned();
+        let turns = self.turns(session)?;
+        let number = turn_number(turn).filter(|number| *number <= turns);
+        let number = number.ok_or_else(|| MemoryError::no_turn(session, turn))?;
+        let text = self.level_told(session, number, level)?;
         self.write(|connection| {
             let told = format!("T-{number} at {}: {text}", level.letter());
             announce(connection, session, "turn", number, &told)
@@ -78,18 +68,19 @@ impl Memory {
     /// What is on the board of a session now, the newest last.
     pub fn board(&self, session: &str) -> Result<Vec<Announcement>, MemoryError> {
         self.read(|reader| {
-            let session = match find(&reader.connection, session) {
-                Ok(session) => session,
-                Err(MemoryError::NoSession(_)) => return Ok(Vec::new()),
-                Err(error) => return Err(error),
+            let Some(session) = find_if_any(&reader.connection, session)? else {
+                return Ok(Vec::new());
             };
-            let mut read = reader.connection.prepare_cached(
-                "SELECT kind, opened(text), until FROM memory_board WHERE session = ?1 AND until >= ?2 ORDER BY id",
-            )?;
-            let rows = read.query_map(params![session.id, session.turns], |row| {
-                Ok(Announcement { kind: row.get(0)?, text: row.get(1)?, until: row.get(2)? })
-            })?;
-            Ok(rows.collect::<Result<_, _>>()?)
+            let sql = "SELECT kind, opened(text), until FROM memory_board
+                 WHERE session = ?1 AND until >= ?2 ORDER BY id";
+            let shown = params![session.id, session.turns];
+            rows(&reader.connection, sql, shown, |row| {
+                Ok(Announcement {
+                    kind: row.get(0)?,
+                    text: row.get(1)?,
+                    until: row.get(2)?,
+                })
+            })
         })
     }
 }
@@ -102,22 +93,22 @@ fn announce(
     text: &str,
 ) -> Result<(), MemoryError> {
     // Something may be fetched in the very first turn, before that is stored.
-    connection
-        .prepare_cached("INSERT OR IGNORE INTO memory_sessions (name, created_ms) VALUES (?1, ?2)")?
-        .execute(params![session, crate::store::now_ms()])?;
+    create_session(connection, session)?;
     let found = find(connection, session)?;
     let text = cut(text, TOKENS);
-    connection
-        .prepare_cached(
-            "DELETE FROM memory_board WHERE session = ?1 AND (until < ?2 OR (kind = ?3 AND text = sealed(?4)))",
-        )?
-        .execute(params![found.id, found.turns, kind, text])?;
-    connection
-        .prepare_cached(
-            "INSERT INTO memory_board (session, id, kind, turn, text, until)
-             SELECT ?1, coalesce(max(id), 0) + 1, ?2, ?3, sealed(?4), ?5 FROM memory_board WHERE session = ?1",
-        )?
-        .execute(params![found.id, kind, turn, text, found.turns + BOARD_TURNS])?;
+    execute(
+        connection,
+        "DELETE FROM memory_board
+         WHERE session = ?1 AND (until < ?2 OR (kind = ?3 AND text = sealed(?4)))",
+        params![found.id, found.turns, kind, text],
+    )?;
+    execute(
+        connection,
+        "INSERT INTO memory_board (session, id, kind, turn, text, until)
+         SELECT ?1, coalesce(max(id), 0) + 1, ?2, ?3, sealed(?4), ?5
+         FROM memory_board WHERE session = ?1",
+        params![found.id, kind, turn, text, found.turns + BOARD_TURNS],
+    )?;
     Ok(())
 }
 

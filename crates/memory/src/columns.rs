@@ -4,8 +4,9 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, params};
 
+use crate::store::{blob, row};
 use crate::{Level, MemoryError};
 
 /// Turns in one row.
@@ -13,8 +14,9 @@ pub(crate) const PER_BLOCK: u32 = 128;
 const WIDTH: usize = 20;
 
 /// Who speaks, as far as ranking cares.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Role {
+    #[default]
     Other,
     User,
     Assistant,
@@ -31,7 +33,7 @@ impl Role {
 }
 
 /// The numbers of one turn.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Numbers {
     /// Words of its text.
     pub(crate) words: u16,
@@ -59,9 +61,7 @@ impl Numbers {
     }
 
     fn unpack(packed: &[u8; WIDTH]) -> Self {
-        let word = |at: usize| {
-            u32::from_le_bytes([packed[at], packed[at + 1], packed[at + 2], packed[at + 3]])
-        };
+        let (words, _) = packed.as_chunks::<4>();
         Self {
             words: u16::from_le_bytes([packed[0], packed[1]]),
             speaker: packed[2],
@@ -70,7 +70,7 @@ impl Numbers {
                 2 => Role::Assistant,
                 _ => Role::Other,
             },
-            tokens: [word(4), word(8), word(12), word(16)],
+            tokens: std::array::from_fn(|level| u32::from_le_bytes(words[level + 1])),
         }
     }
 }
@@ -83,18 +83,12 @@ pub(crate) struct Brief {
     pub(crate) role: Role,
 }
 
-impl Brief {
-    fn unpack(packed: &[u8; WIDTH]) -> Self {
-        let Numbers {
-            words,
-            speaker,
-            role,
-            ..
-        } = Numbers::unpack(packed);
+impl From<Numbers> for Brief {
+    fn from(numbers: Numbers) -> Self {
         Self {
-            words,
-            speaker,
-            role,
+            words: numbers.words,
+            speaker: numbers.speaker,
+            role: numbers.role,
         }
     }
 }
@@ -151,9 +145,8 @@ impl ColumnWriter {
         Ok(match self.rows.entry(id) {
             Entry::Occupied(row) => row.into_mut(),
             Entry::Vacant(place) => {
-                let mut read =
-                    connection.prepare_cached("SELECT data FROM memory_columns WHERE id = ?1")?;
-                let stored = read.query_row(params![id], |row| row.get(0)).optional()?;
+                let sql = "SELECT data FROM memory_columns WHERE id = ?1";
+                let stored = row(connection, sql, params![id], |row| row.get(0))?;
                 place.insert(stored.unwrap_or_default())
             }
         })
@@ -170,61 +163,38 @@ impl ColumnWriter {
     }
 }
 
-/// The numbers of a session's turns from one on, appended to what is there.
-pub(crate) fn read(
-    connection: &Connection,
-    session: i64,
-    first: u32,
-    turns: u32,
-    into: &mut Vec<Numbers>,
-) -> Result<(), MemoryError> {
-    read_as(connection, session, first, turns, into, Numbers::unpack)
-}
-
-/// The same, as far as ranking needs them.
-pub(crate) fn read_brief(
-    connection: &Connection,
-    session: i64,
-    first: u32,
-    turns: u32,
-    into: &mut Vec<Brief>,
-) -> Result<(), MemoryError> {
-    read_as(connection, session, first, turns, into, Brief::unpack)
-}
-
-fn read_as<T>(
+/// The numbers of a session's turns from one on, or what ranking needs of them, appended to what is there.
+pub(crate) fn read<T: From<Numbers>>(
     connection: &Connection,
     session: i64,
     first: u32,
     turns: u32,
     into: &mut Vec<T>,
-    unpack: impl Fn(&[u8; WIDTH]) -> T,
 ) -> Result<(), MemoryError> {
     if first > turns {
         return Ok(());
     }
-    let (from, skip) = place(session, first);
+    let (from, mut skip) = place(session, first);
     let (to, _) = place(session, turns);
     let mut read = connection
         .prepare_cached("SELECT data FROM memory_columns WHERE id BETWEEN ?1 AND ?2 ORDER BY id")?;
     let mut rows = read.query(params![from, to])?;
-    let (before, mut skip) = (into.len(), skip);
+    let expected = into.len() + (turns + 1 - first) as usize;
     while let Some(row) = rows.next()? {
-        let data = row
-            .get_ref(0)?
-            .as_blob()
-            .map_err(|error| MemoryError::Damaged(error.to_string()))?;
-        let (packed, _) = data.as_chunks::<WIDTH>();
-        into.extend(packed.iter().skip(skip).map(&unpack));
+        let (packed, _) = blob(row, 0)?.as_chunks::<WIDTH>();
+        into.extend(
+            packed
+                .iter()
+                .skip(skip)
+                .map(|packed| T::from(Numbers::unpack(packed))),
+        );
         skip = 0;
     }
-    let expected = (turns + 1 - first) as usize;
-    if into.len() - before < expected {
+    if let lacking @ 1.. = expected.saturating_sub(into.len()) {
         return Err(MemoryError::Damaged(format!(
-            "{} turns lack their numbers",
-            expected - (into.len() - before)
+            "{lacking} turns lack their numbers"
         )));
     }
-    into.truncate(before + expected);
+    into.truncate(expected);
     Ok(())
 }

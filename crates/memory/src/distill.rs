@@ -4,6 +4,7 @@
 //! dies loses nothing and doubles nothing. A session is distilled by one process at a time, which holds a lock on a
 //! file that the system lets go when the process ends, however that happens.
 
+use std::collections::BTreeMap;
 use std::fs::{File, TryLockError};
 
 use rusqlite::{Connection, params};
@@ -14,8 +15,9 @@ use crate::items::{Piece, pieces};
 use crate::lessons::{Draft, LessonKind, LessonStatus, learn, prune};
 use crate::model::{Later, SmallModel, json_in};
 use crate::observe::{Observed, category, cures, keywords, preferences, topics};
-use crate::store::{Session, find, stored};
-use crate::{Level, Memory, MemoryError, tokens};
+use crate::smooth::shortened;
+use crate::store::{Session, execute, find, rows, stored};
+use crate::{Level, Memory, MemoryError, Turn, tokens};
 
 /// Turns read in one transaction.
 const AT_A_TIME: u32 = 200;
@@ -29,7 +31,7 @@ const DROPPED_BELOW: f64 = 0.02;
 /// The size of a reference layer, in tokens.
 const LAYER: std::ops::RangeInclusive<u32> = 500..=5000;
 /// Turns a topic must have before a layer about it is proposed.
-const LAYER_TURNS: usize = 12;
+const LAYER_TURNS: u32 = 12;
 
 /// What was learned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -58,13 +60,11 @@ impl Memory {
         self.finish_levels(session)?;
         let _lease = self.lease(session)?;
         let later = model.and_then(|model| model.later());
-        match self.distill_some(session, model, later).await? {
-            Some(done) => Ok(done),
-            None => Ok(self
-                .distill_some(session, model, None)
-                .await?
-                .unwrap_or_default()),
+        if let Some(done) = self.distill_some(session, model, later).await? {
+            return Ok(done);
         }
+        let done = self.distill_some(session, model, None).await?;
+        Ok(done.unwrap_or_default())
     }
 
     /// One step of it; `None` where the model cannot answer later after all.
@@ -74,29 +74,19 @@ impl Memory {
         model: Option<&dyn SmallModel>,
         later: Option<&dyn Later>,
     ) -> Result<Option<Distilled>, MemoryError> {
-        let handed_over = later
-            .map(|_| self.handed_over(session))
-            .transpose()?
-            .flatten();
-        let most = if later.is_some() {
-            AT_A_TIME_LATER
-        } else {
-            AT_A_TIME
+        let (handed_over, most) = match later {
+            Some(_) => (self.handed_over(session)?, AT_A_TIME_LATER),
+            None => (None, AT_A_TIME),
         };
         let (found, last, turns) = self.read(|reader| {
             let found = find(&reader.connection, session)?;
-            let last = handed_over
-                .as_ref()
-                .map_or(found.distilled + most, HandedOver::last)
-                .min(found.turns);
+            let last = handed_over.as_ref().map(HandedOver::last);
+            let last = last.unwrap_or(found.distilled + most).min(found.turns);
             let mut turns = Vec::new();
             for number in found.distilled + 1..=last {
                 if let Some(turn) = stored(&reader.connection, found.id, number)? {
-                    let pieces = pieces(turn.form, &turn.role, &turn.raw);
-                    turns.push(Observed {
-                        number,
-                        pieces: pieces.into_iter().map(|piece| self.hidden(piece)).collect(),
-                    });
+                    let pieces = self.hidden_pieces(&turn);
+                    turns.push(Observed { number, pieces });
                 }
             }
             Ok((found, last, turns))
@@ -105,28 +95,24 @@ impl Memory {
             return Ok(Some(Distilled::default()));
         }
         let answers = match (model, later) {
-            (_, Some(later)) => match self
-                .answered_later(&found, session, &turns, handed_over, later)
-                .await?
-            {
-                Answers::There(answers) => answers,
-                Answers::Later => {
-                    return Ok(Some(Distilled {
-                        handed_over: turns.len() as u32,
-                        ..Distilled::default()
-                    }));
+            (_, Some(later)) => {
+                let answered = self.answered_later(&found, session, &turns, handed_over, later);
+                match answered.await? {
+                    Answers::There(answers) => answers,
+                    Answers::Later => {
+                        return Ok(Some(Distilled {
+                            handed_over: turns.len() as u32,
+                            ..Distilled::default()
+                        }));
+                    }
+                    Answers::Never => return Ok(None),
                 }
-                Answers::Never => return Ok(None),
-            },
+            }
             (Some(model), None) => {
-                let prompts = self.prompts(session, &turns)?;
-                let texts: Vec<String> = prompts.iter().map(|prompt| prompt.text.clone()).collect();
-                let answers = model.ask_all(&texts).await;
-                prompts
-                    .into_iter()
-                    .zip(answers)
-                    .map(|(prompt, answer)| (prompt.span, answer.ok()))
-                    .collect()
+                let (texts, spans): (Vec<String>, Vec<Span>) =
+                    self.prompts(session, &turns)?.into_iter().unzip();
+                let answers = model.ask_all(&texts).await.into_iter().map(Result::ok);
+                spans.into_iter().zip(answers).collect()
             }
             (None, None) => vec![((found.distilled + 1, last), None)],
         };
@@ -138,30 +124,23 @@ impl Memory {
             about.push((topics, some.len()));
         }
         self.write(|connection| {
-            let marked = connection.execute(
-                "UPDATE memory_sessions SET distilled = ?3 WHERE id = ?1 AND distilled = ?2",
-                params![found.id, found.distilled, last],
-            )?;
-            if marked == 0 {
+            let sql = "UPDATE memory_sessions SET distilled = ?3 WHERE id = ?1 AND distilled = ?2";
+            if execute(connection, sql, params![found.id, found.distilled, last])? == 0 {
                 return Err(MemoryError::Busy(session.to_owned()));
             }
-            connection.execute(
-                "DELETE FROM memory_batches WHERE session = ?1",
-                params![found.id],
-            )?;
+            let sql = "DELETE FROM memory_batches WHERE session = ?1";
+            execute(connection, sql, params![found.id])?;
             for draft in &drafts {
                 learn(connection, found.id, draft)?;
             }
             for (topics, turns) in &about {
                 weigh(connection, &found, topics, *turns)?;
             }
-            let dropped = prune(connection)?;
-            let (turns, waiting) = (last - found.distilled, found.turns - last);
             Ok(Some(Distilled {
-                turns,
+                turns: last - found.distilled,
                 learned: drafts.len() as u32,
-                dropped,
-                waiting,
+                dropped: prune(connection)?,
+                waiting: found.turns - last,
                 handed_over: 0,
             }))
         })
@@ -171,25 +150,22 @@ impl Memory {
     pub fn topics(&self, session: &str) -> Result<Vec<Topic>, MemoryError> {
         self.read(|reader| {
             let found = find(&reader.connection, session)?;
-            let mut read = reader.connection.prepare_cached(
-                "SELECT opened(name), category, weight, turns FROM memory_topics WHERE session = ?1
-                 ORDER BY weight DESC, opened(name)",
-            )?;
-            let rows = read.query_map(params![found.id], |row| {
+            let sql = "SELECT opened(name), category, weight, turns FROM memory_topics
+                 WHERE session = ?1 ORDER BY weight DESC, opened(name)";
+            rows(&reader.connection, sql, params![found.id], |row| {
                 Ok(Topic {
                     name: row.get(0)?,
                     category: row.get(1)?,
                     weight: row.get(2)?,
                     turns: row.get(3)?,
                 })
-            })?;
-            Ok(rows.collect::<Result<_, _>>()?)
+            })
         })
     }
 
     /// Keeps others from distilling a session as long as it is held.
     pub(crate) fn lease(&self, session: &str) -> Result<File, MemoryError> {
-        let folder = self.folder().join("live");
+        let folder = self.folder.join("live");
         let id = self.read(|reader| Ok(find(&reader.connection, session)?.id))?;
         let path = folder.join(format!("memory-distill-{id}"));
         let wrong = |error| MemoryError::File {
@@ -197,11 +173,8 @@ impl Memory {
             error,
         };
         std::fs::create_dir_all(&folder).map_err(wrong)?;
-        let file = File::options()
-            .create(true)
-            .append(true)
-            .open(&path)
-            .map_err(wrong)?;
+        let file = File::options().create(true).append(true).open(&path);
+        let file = file.map_err(wrong)?;
         match file.try_lock() {
             Ok(()) => Ok(file),
             Err(TryLockError::WouldBlock) => Err(MemoryError::Busy(session.to_owned())),
@@ -214,25 +187,22 @@ impl Memory {
         &self,
         session: &str,
         turns: &[Observed],
-    ) -> Result<Vec<TurnsPrompt>, MemoryError> {
-        let mut prompts: Vec<TurnsPrompt> = Vec::new();
+    ) -> Result<Vec<(String, Span)>, MemoryError> {
+        let mut prompts: Vec<(String, Span)> = Vec::new();
         let mut used = 0;
         for turn in turns {
-            let told = self.level(session, turn.number, Level::Compressed)?;
-            let told = format!("T-{}: {}\n", turn.number, String::from_utf8_lossy(&told));
+            let told = self.level_told(session, turn.number, Level::Compressed)?;
+            let told = format!("T-{}: {told}\n", turn.number);
             let cost = tokens::count(&told);
-            match prompts.last_mut().filter(|_| used + cost <= PROMPT_TOKENS) {
-                Some(prompt) => {
-                    prompt.text.push_str(&told);
-                    prompt.span.1 = turn.number;
-                    used += cost;
+            used += cost;
+            match prompts.last_mut().filter(|_| used <= PROMPT_TOKENS) {
+                Some((text, (_, last))) => {
+                    text.push_str(&told);
+                    *last = turn.number;
                 }
                 None => {
-                    let span = (turn.number, turn.number);
-                    prompts.push(TurnsPrompt {
-                        text: format!("{INSTRUCTIONS}\n\n{told}"),
-                        span,
-                    });
+                    let text = format!("{INSTRUCTIONS}\n\n{told}");
+                    prompts.push((text, (turn.number, turn.number)));
                     used = cost;
                 }
             }
@@ -244,13 +214,10 @@ impl Memory {
     fn layers(
         &self,
         session: &str,
-        topics: &std::collections::BTreeMap<String, u32>,
+        topics: &BTreeMap<String, u32>,
     ) -> Result<Vec<Draft>, MemoryError> {
         let mut drafts = Vec::new();
-        for (topic, _) in topics
-            .iter()
-            .filter(|(_, turns)| **turns as usize >= LAYER_TURNS)
-        {
+        for (topic, _) in topics.iter().filter(|(_, turns)| **turns >= LAYER_TURNS) {
             let query = crate::Query {
                 k: 40,
                 weights: crate::Weights::BM25,
@@ -260,11 +227,8 @@ impl Memory {
             numbers.sort_unstable();
             let (mut content, mut used, mut turns) = (String::new(), 0, Vec::new());
             for number in numbers {
-                let told = self.level(session, number, Level::Compressed)?;
-                let line = format!(
-                    "- {} (T-{number})\n",
-                    String::from_utf8_lossy(&told).replace('\n', " ")
-                );
+                let told = self.level_told(session, number, Level::Compressed)?;
+                let line = format!("- {} (T-{number})\n", told.replace('\n', " "));
                 let cost = tokens::count(&line);
                 if used + cost > *LAYER.end() / 2 {
                     break;
@@ -292,12 +256,6 @@ impl Memory {
     }
 }
 
-/// What a model is asked about some turns, from the first to the last.
-pub(crate) struct TurnsPrompt {
-    pub(crate) text: String,
-    pub(crate) span: (u32, u32),
-}
-
 /// What is learned from turns: by the model's answers about them, by rules where it gave none that can be read.
 fn drawn(turns: &[Observed], answers: Vec<(Span, Option<String>)>) -> Vec<Draft> {
     let mut drafts = Vec::new();
@@ -310,9 +268,8 @@ fn drawn(turns: &[Observed], answers: Vec<(Span, Option<String>)>) -> Vec<Draft>
             continue;
         };
         for mut draft in drafts_in(&value) {
-            draft
-                .turns
-                .retain(|turn| shown.iter().any(|shown| shown.number == *turn));
+            let is_shown = |turn: &u32| shown.iter().any(|shown| shown.number == *turn);
+            draft.turns.retain(is_shown);
             if draft.turns.is_empty() {
                 // It does not say which: it may be any of them, and is forgotten with any of them.
                 draft.turns = shown.iter().map(|turn| turn.number).collect();
@@ -340,27 +297,25 @@ pub struct Topic {
 fn weigh(
     connection: &Connection,
     session: &Session,
-    topics: &std::collections::BTreeMap<String, u32>,
+    topics: &BTreeMap<String, u32>,
     turns: usize,
 ) -> Result<(), MemoryError> {
-    connection.execute(
-        "UPDATE memory_topics SET weight = weight * ?2 WHERE session = ?1",
-        params![session.id, FADING],
-    )?;
+    let sql = "UPDATE memory_topics SET weight = weight * ?2 WHERE session = ?1";
+    execute(connection, sql, params![session.id, FADING])?;
     let most = topics.values().copied().max().unwrap_or(1).max(1);
     for (name, count) in topics {
         let weight = (1.0 - FADING) * f64::from(*count) / f64::from(most);
-        connection
-            .prepare_cached(
-                "INSERT INTO memory_topics VALUES (?1, sealed(?2), ?3, ?4, ?5) ON CONFLICT (session, name)
-                 DO UPDATE SET weight = min(1.0, weight + ?4), turns = turns + ?5",
-            )?
-            .execute(params![session.id, name, category(name), weight, (*count).min(turns as u32)])?;
+        let turns = (*count).min(turns as u32);
+        execute(
+            connection,
+            "INSERT INTO memory_topics VALUES (?1, sealed(?2), ?3, ?4, ?5)
+             ON CONFLICT (session, name)
+             DO UPDATE SET weight = min(1.0, weight + ?4), turns = turns + ?5",
+            params![session.id, name, category(name), weight, turns],
+        )?;
     }
-    connection.execute(
-        "DELETE FROM memory_topics WHERE session = ?1 AND weight < ?2",
-        params![session.id, DROPPED_BELOW],
-    )?;
+    let sql = "DELETE FROM memory_topics WHERE session = ?1 AND weight < ?2";
+    execute(connection, sql, params![session.id, DROPPED_BELOW])?;
     Ok(())
 }
 
@@ -380,79 +335,58 @@ fn drafts_in(value: &Value) -> Vec<Draft> {
         ("problems", LessonKind::Problem, LessonStatus::Used),
         ("layers", LessonKind::Layer, LessonStatus::Proposed),
     ] {
-        for item in value[field].as_array().into_iter().flatten() {
+        for item in array(&value[field]) {
             let words = |field: &str| {
-                let words = item[field]
-                    .as_array()
-                    .into_iter()
-                    .flatten()
-                    .filter_map(Value::as_str);
-                words
-                    .map(|word| word.replace('\n', " "))
-                    .collect::<Vec<_>>()
+                let words = array(&item[field]).filter_map(Value::as_str);
+                let words = words.map(|word| word.replace('\n', " "));
+                words.collect::<Vec<_>>()
             };
-            let content = item["content"]
-                .as_str()
-                .unwrap_or_default()
-                .trim()
-                .to_owned();
-            let size = tokens::count(&content);
+            let content = item["content"].as_str().unwrap_or_default().trim();
+            let size = tokens::count(content);
             if content.is_empty()
                 || size > *LAYER.end()
                 || (kind == LessonKind::Layer && size < *LAYER.start())
             {
                 continue;
             }
-            let turns =
-                item["turns"]
-                    .as_array()
-                    .into_iter()
-                    .flatten()
-                    .filter_map(|turn| match turn {
-                        Value::String(name) => crate::turn_number(name),
-                        number => number.as_u64().map(|number| number as u32),
-                    });
-            let title = item["title"].as_str().unwrap_or(&content);
-            let title = crate::smooth::shortened(title, 100).into_owned();
+            let turns = array(&item["turns"]).filter_map(|turn| match turn {
+                Value::String(name) => crate::turn_number(name),
+                number => number.as_u64().map(|number| number as u32),
+            });
             let mut found = words("keywords");
             if found.is_empty() {
-                found = keywords(&content);
+                found = keywords(content);
             }
-            let same_as = content.to_lowercase();
-            let turns = turns.collect();
             drafts.push(Draft {
                 kind,
                 status,
-                title,
+                title: shortened(item["title"].as_str().unwrap_or(content), 100).into_owned(),
                 topics: words("topics"),
                 keywords: found,
-                content,
-                turns,
-                same_as,
+                content: content.to_owned(),
+                turns: turns.collect(),
+                same_as: content.to_lowercase(),
             });
         }
     }
     drafts
 }
 
+fn array(value: &Value) -> impl Iterator<Item = &Value> {
+    value.as_array().into_iter().flatten()
+}
+
 impl Memory {
-    /// A piece without its secrets.
-    pub(crate) fn hidden(&self, piece: Piece) -> Piece {
-        let hidden = |text: String| self.redacted(&text).into_owned();
-        match piece {
-            Piece::Said { role, text } => Piece::Said {
-                role,
-                text: hidden(text),
-            },
-            Piece::Thought(text) => Piece::Thought(hidden(text)),
-            Piece::Called { name, args } => Piece::Called {
-                name,
-                args: hidden(args),
-            },
-            Piece::Came { text, failed } => Piece::Came {
-                text: hidden(text),
-                failed,
-            },
+    /// The pieces of a turn without their secrets.
+    pub(crate) fn hidden_pieces(&self, turn: &Turn) -> Vec<Piece> {
+        let mut pieces = pieces(turn.form, &turn.role, &turn.raw);
+        for piece in &mut pieces {
+            let (Piece::Said { text, .. }
+            | Piece::Thought(text)
+            | Piece::Called { args: text, .. }
+            | Piece::Came { text, .. }) = piece;
+            *text = self.redacted(text).into_owned();
         }
+        pieces
     }
 }

@@ -6,14 +6,14 @@ use std::collections::BTreeMap;
 use rusqlite::{Connection, params};
 
 use crate::extract::{Language, best_lines};
-use crate::gradient::Eras;
+use crate::gradient::{Band, Eras};
 use crate::level::{Level, Span};
 use crate::levels::Rarity;
-use crate::store::{Session, turn_id};
+use crate::store::{Session, execute, rows, turn_id};
 use crate::{MemoryError, tokens};
 
 /// Turns in the shortest era, eras in a longer one, and how many lengths there are.
-const SHORTEST: u32 = 32;
+pub(crate) const SHORTEST: u32 = 32;
 const FOLD: u32 = 8;
 const LENGTHS: u32 = 6;
 /// Tokens of an era's text.
@@ -46,7 +46,12 @@ fn write_one(
 ) -> Result<(), MemoryError> {
     let (first, last) = (era * size(length) + 1, (era + 1) * size(length));
     let lines = match length {
-        0 => tiny_lines(connection, session.id, first, last)?,
+        0 => {
+            let ids = params![turn_id(session.id, first), turn_id(session.id, last)];
+            let sql =
+                "SELECT opened(tiny) FROM memory_levels WHERE id BETWEEN ?1 AND ?2 ORDER BY id";
+            rows(connection, sql, ids, |row| row.get(0))?
+        }
         _ => era_lines(connection, session.id, length - 1, first, last)?,
     };
     let rarity = Rarity::of(connection, session);
@@ -55,16 +60,13 @@ fn write_one(
         count: &tokens::count,
     };
     let text = best_lines(&lines, TOKENS, &language);
-    let tokens = tokens::count(&text)
-        + Span {
-            first,
-            last,
-            level: Level::Tiny,
-        }
-        .tokens();
-    connection
-        .prepare_cached("INSERT OR REPLACE INTO memory_eras VALUES (?1, ?2, ?3, sealed(?4), ?5)")?
-        .execute(params![session.id, length, first, text, tokens])?;
+    let tokens = tokens::count(&text) + Span::new(first, last, Level::Tiny).tokens();
+    let sql = "INSERT OR REPLACE INTO memory_eras VALUES (?1, ?2, ?3, sealed(?4), ?5)";
+    execute(
+        connection,
+        sql,
+        params![session.id, length, first, text, tokens],
+    )?;
     Ok(())
 }
 
@@ -83,22 +85,6 @@ pub(crate) fn rewrite(
     Ok(())
 }
 
-fn tiny_lines(
-    connection: &Connection,
-    session: i64,
-    first: u32,
-    last: u32,
-) -> Result<Vec<String>, MemoryError> {
-    let mut read = connection.prepare_cached(
-        "SELECT opened(tiny) FROM memory_levels WHERE id BETWEEN ?1 AND ?2 ORDER BY id",
-    )?;
-    let rows = read.query_map(
-        params![turn_id(session, first), turn_id(session, last)],
-        |row| row.get(0),
-    )?;
-    Ok(rows.collect::<Result<_, _>>()?)
-}
-
 fn era_lines(
     connection: &Connection,
     session: i64,
@@ -106,12 +92,14 @@ fn era_lines(
     first: u32,
     last: u32,
 ) -> Result<Vec<String>, MemoryError> {
-    let mut read = connection.prepare_cached(
-        "SELECT opened(text) FROM memory_eras
-         WHERE session = ?1 AND length = ?2 AND first BETWEEN ?3 AND ?4 ORDER BY first",
-    )?;
-    let rows = read.query_map(params![session, length, first, last], |row| row.get(0))?;
-    Ok(rows.collect::<Result<_, _>>()?)
+    let sql = "SELECT opened(text) FROM memory_eras
+         WHERE session = ?1 AND length = ?2 AND first BETWEEN ?3 AND ?4 ORDER BY first";
+    rows(
+        connection,
+        sql,
+        params![session, length, first, last],
+        |row| row.get(0),
+    )
 }
 
 /// The text of the era that begins and ends at these turns.
@@ -121,11 +109,11 @@ pub(crate) fn text(
     span: Span,
 ) -> Result<String, MemoryError> {
     let length = (0..LENGTHS).find(|length| size(*length) == span.last + 1 - span.first);
-    let found = match length {
-        Some(length) => era_lines(connection, session, length, span.first, span.first)?.pop(),
-        None => None,
+    let Some(length) = length else {
+        return Ok(String::new());
     };
-    Ok(found.unwrap_or_default())
+    let mut found = era_lines(connection, session, length, span.first, span.first)?;
+    Ok(found.pop().unwrap_or_default())
 }
 
 /// The tokens of a session's eras.
@@ -152,7 +140,7 @@ impl EraTokens {
 }
 
 impl Eras for EraTokens {
-    fn cover(&self, turns: u32) -> Option<Vec<(u32, u32, u32)>> {
+    fn cover(&self, turns: u32) -> Option<Vec<Band>> {
         let mut cover = Vec::new();
         let mut at = 0;
         for length in (0..LENGTHS).rev() {
@@ -160,18 +148,10 @@ impl Eras for EraTokens {
                 let Some(tokens) = self.tokens[length as usize].get(&(at + 1)) else {
                     break;
                 };
-                cover.push((at + 1, at + size(length), *tokens));
+                cover.push(Band::era(at + 1, at + size(length), *tokens));
                 at += size(length);
             }
         }
         (at == turns).then_some(cover)
-    }
-
-    fn boundary(&self, turns: u32) -> u32 {
-        turns / SHORTEST * SHORTEST
-    }
-
-    fn step(&self) -> u32 {
-        SHORTEST
     }
 }

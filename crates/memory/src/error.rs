@@ -63,3 +63,12 @@ pub enum MemoryError {
     #[error("`{0}` is not a level: R, S, C or T")]
     NoLevel(String),
 }
+
+impl MemoryError {
+    pub(crate) fn no_turn(session: &str, turn: &str) -> Self {
+        Self::NoTurn {
+            session: session.to_owned(),
+            turn: turn.to_owned(),
+        }
+    }
+}

@@ -30,21 +30,16 @@ impl Memory {
                 else {
                     continue;
                 };
-                let key = turn
-                    .key
-                    .as_ref()
-                    .and_then(|key| serde_json::from_str(key).ok());
+                let key = turn.key.and_then(|key| serde_json::from_str(&key).ok());
                 let text = String::from_utf8_lossy(&turn.raw);
                 let mut line = json!({
                     "session": name, "turn": key.unwrap_or_else(|| json!(format!("T-{number}"))), "role": turn.role,
                     "text": self.redacted(&text),
                 });
-                let more = [("part", part), ("speaker", turn.speaker), ("ts", turn.ts)];
-                for (field, value) in more
-                    .into_iter()
-                    .filter_map(|(field, value)| Some((field, value?)))
-                {
-                    line[field] = json!(value);
+                for (field, value) in [("part", part), ("speaker", turn.speaker), ("ts", turn.ts)] {
+                    if let Some(value) = value {
+                        line[field] = json!(value);
+                    }
                 }
                 if turn.form == Form::Items {
                     line["form"] = json!("items");

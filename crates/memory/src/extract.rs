@@ -4,8 +4,12 @@
 //! the target goes, the best first; the one that does not fit any more is squeezed word by word. So every length of
 //! turn meets its target, and what is kept stays in order.
 
+use std::collections::HashSet;
+
 use crate::items::Piece;
-use crate::smooth::{clean, sentences};
+use crate::smooth::{
+    arguments, clean, lines_kept, one_line, sentences, shortened, stands_out, telling_line,
+};
 use crate::words::{each_word, is_stop_word};
 
 /// Shares of the raw tokens that are aimed at. What may be kept is 75 %, 45 % and 8 %.
@@ -34,36 +38,27 @@ pub(crate) fn lower(pieces: &[Piece], raw_tokens: u32, language: &Language<'_>) 
     let units = units(pieces, language);
     let raw = f64::from(raw_tokens);
     let whole: u32 = units.iter().map(|unit| unit.tokens).sum();
+    let target = |share: f64| ((raw * share) as u32).max(1);
     let smoothed = match f64::from(whole) <= raw * SMOOTH_ENOUGH {
-        true => join(units.iter().map(|unit| (unit, unit.text.clone())).collect()),
-        false => fit(&units, ((raw * SMOOTHED) as u32).max(1), language),
+        true => join(units.iter().map(|unit| (unit, unit.text.clone()))),
+        false => fit(&units, target(SMOOTHED), language),
     };
     let shorts: Vec<Unit> = units.iter().map(|unit| unit.shortened(language)).collect();
-    let compressed = fit(&shorts, ((raw * COMPRESSED) as u32).max(1), language);
-    let tiny = fit(&tellings(&shorts), ((raw * TINY) as u32).max(1), language);
     Lower {
         smoothed,
-        compressed,
-        tiny,
+        compressed: fit(&shorts, target(COMPRESSED), language),
+        tiny: fit(&tellings(&shorts), target(TINY), language),
     }
 }
 
 /// The lines that say most, within so many tokens, on one line.
 pub(crate) fn best_lines(lines: &[String], target: u32, language: &Language<'_>) -> String {
-    let units = lines.iter().filter(|line| !line.is_empty()).map(|line| {
-        let text = line.split_whitespace().collect::<Vec<_>>().join(" ");
-        Unit {
-            tokens: (language.count)(&text).max(1),
-            worth: worth(&text, language),
-            text,
-            short: None,
-            piece: 0,
-            line: 0,
-        }
-    });
-    let mut seen = std::collections::HashSet::new();
-    let units: Vec<Unit> = units
-        .filter(|unit| seen.insert(unit.text.to_lowercase()))
+    let mut seen = HashSet::new();
+    let lines = lines.iter().filter(|line| !line.is_empty());
+    let lines = lines.map(|line| one_line(line));
+    let fresh = lines.filter(|line| seen.insert(line.to_lowercase()));
+    let units: Vec<Unit> = fresh
+        .map(|line| Unit::new(line, (0, 0), 1.0, language))
         .collect();
     fit(&units, target, language)
 }
@@ -76,12 +71,21 @@ struct Unit {
     short: Option<String>,
     tokens: u32,
     worth: f64,
-    /// Units of one line are joined by a space, lines and pieces by a line break.
-    piece: usize,
-    line: usize,
+    /// Its piece and line. Units of one line are joined by a space, lines and pieces by a line break.
+    place: (usize, usize),
 }
 
 impl Unit {
+    fn new(text: String, place: (usize, usize), factor: f64, language: &Language<'_>) -> Self {
+        Self {
+            short: None,
+            tokens: (language.count)(&text).max(1),
+            worth: factor * worth(&text, language),
+            text,
+            place,
+        }
+    }
+
     fn shortened(&self, language: &Language<'_>) -> Self {
         match &self.short {
             Some(short) => Self {
@@ -108,9 +112,8 @@ const LINES_KEPT: usize = 400;
 
 fn units(pieces: &[Piece], language: &Language<'_>) -> Vec<Unit> {
     let mut units: Vec<Unit> = Vec::new();
-    let last_said = pieces
-        .iter()
-        .rposition(|piece| matches!(piece, Piece::Said { .. }));
+    let is_said = |piece: &Piece| matches!(piece, Piece::Said { .. });
+    let last_said = pieces.iter().rposition(is_said);
     let mut at = 0;
     while at < pieces.len() {
         let before = units.len();
@@ -124,21 +127,16 @@ fn units(pieces: &[Piece], language: &Language<'_>) -> Vec<Unit> {
             }
             Piece::Thought(text) => say(text, OF_A_THOUGHT, at, language, &mut units),
             Piece::Called { name, args } => {
-                let came = match pieces.get(at + 1) {
-                    Some(Piece::Came { text, failed }) => Some((text, *failed)),
-                    _ => None,
-                };
-                call(name, args, came, at, language, &mut units);
-                at += usize::from(came.is_some());
+                let (piece, mut came) = (at, ("", false));
+                if let Some(Piece::Came { text, failed }) = pieces.get(at + 1) {
+                    came = (text, *failed);
+                    at += 1;
+                }
+                call(name, args, came, piece, language, &mut units);
             }
-            Piece::Came { text, failed } => call(
-                "result",
-                "",
-                Some((text, *failed)),
-                at,
-                language,
-                &mut units,
-            ),
+            Piece::Came { text, failed } => {
+                call("result", "", (text, *failed), at, language, &mut units);
+            }
         }
         if let Some(first) = units.get_mut(before) {
             first.worth *= OF_THE_FIRST_SENTENCE;
@@ -150,20 +148,16 @@ fn units(pieces: &[Piece], language: &Language<'_>) -> Vec<Unit> {
 
 fn say(text: &str, factor: f64, piece: usize, language: &Language<'_>, units: &mut Vec<Unit>) {
     let cleaned = clean(text);
-    let mut seen = std::collections::HashSet::new();
+    let mut seen = HashSet::new();
     for (line, said) in cleaned.lines().enumerate() {
         for sentence in sentences(said) {
             if seen.insert(sentence.to_lowercase()) {
-                let tokens = (language.count)(sentence).max(1);
-                let worth = factor * worth(sentence, language);
-                units.push(Unit {
-                    text: sentence.to_owned(),
-                    short: None,
-                    tokens,
-                    worth,
-                    piece,
-                    line,
-                });
+                units.push(Unit::new(
+                    sentence.to_owned(),
+                    (piece, line),
+                    factor,
+                    language,
+                ));
             }
         }
     }
@@ -172,54 +166,41 @@ fn say(text: &str, factor: f64, piece: usize, language: &Language<'_>, units: &m
 fn call(
     name: &str,
     args: &str,
-    came: Option<(&String, bool)>,
+    (output, failed): (&str, bool),
     piece: usize,
     language: &Language<'_>,
     units: &mut Vec<Unit>,
 ) {
-    let about = crate::smooth::arguments(args);
-    let title = format!("{name} {}", crate::smooth::shortened(&about, 80))
-        .trim_end()
-        .to_owned();
-    let (output, failed) = came.map_or(("", false), |(text, failed)| (text.as_str(), failed));
-    let telling = crate::smooth::telling_line(output);
+    let about = arguments(args);
+    let head = |characters| {
+        format!("{name} {}", shortened(&about, characters))
+            .trim_end()
+            .to_owned()
+    };
+    let title = head(80);
+    let telling = telling_line(output);
     let short = match telling.is_empty() {
         true => format!("{{{title}}}"),
-        false => format!("{{{title}: {}}}", crate::smooth::shortened(&telling, 100)),
+        false => format!("{{{title}: {}}}", shortened(&telling, 100)),
     };
-    let full = crate::smooth::shortened(&about, 400);
-    let head = format!("{name} {full}").trim_end().to_owned();
     let factor = if failed { OF_A_FAILURE } else { OF_A_CALL };
-    let worth_of = |text: &str| factor * worth(text, language);
-    let tokens = (language.count)(&head).max(1);
+    let text = head(400);
     units.push(Unit {
-        worth: worth_of(&short),
-        text: head,
+        worth: factor * worth(&short, language),
         short: Some(short),
-        tokens,
-        piece,
-        line: 0,
+        tokens: (language.count)(&text).max(1),
+        text,
+        place: (piece, 0),
     });
-    for (at, line) in crate::smooth::lines_kept(output, LINES_KEPT)
-        .into_iter()
-        .enumerate()
-    {
-        let text = clean(line);
+    let lines = lines_kept(output, LINES_KEPT).into_iter().map(clean);
+    for (line, text) in (1..).zip(lines) {
         if !text.trim().is_empty() {
             // The short form of a call tells its output already.
-            let stands_out = if crate::smooth::stands_out(&text) {
-                OF_A_FAILURE
-            } else {
-                0.5
-            };
-            let tokens = (language.count)(&text).max(1);
+            let factor = if stands_out(&text) { OF_A_FAILURE } else { 0.5 };
+            let unit = Unit::new(text, (piece, line), factor, language);
             units.push(Unit {
-                worth: stands_out * worth(&text, language) * 0.5,
-                tokens,
-                text,
-                short: None,
-                piece,
-                line: at + 1,
+                worth: unit.worth * 0.5,
+                ..unit
             });
         }
     }
@@ -228,22 +209,18 @@ fn call(
 /// What a text says for its length: rare words, names, numbers.
 fn worth(text: &str, language: &Language<'_>) -> f64 {
     let (mut sum, mut words) = (0.0, 0.0);
-    let mut seen = std::collections::HashSet::new();
+    let mut seen = HashSet::new();
     each_word(text, |word| {
         words += 1.0;
         if !is_stop_word(word) && seen.insert(word.to_owned()) {
-            sum += if is_number(word) {
-                OF_A_NUMBER
-            } else {
-                (language.rarity)(word)
+            sum += match is_number(word) {
+                true => OF_A_NUMBER,
+                false => (language.rarity)(word),
             };
         }
     });
-    let names = text
-        .split_whitespace()
-        .skip(1)
-        .filter(|word| word.starts_with(char::is_uppercase))
-        .count();
+    let is_name = |word: &&str| word.starts_with(char::is_uppercase);
+    let names = text.split_whitespace().skip(1).filter(is_name).count();
     (sum + names as f64) / (words + 3.0_f64).sqrt()
 }
 
@@ -254,15 +231,9 @@ fn is_number(word: &str) -> bool {
 /// What a single line is made of: the best of what was asked and of what came of it, and how many calls there were.
 fn tellings(units: &[Unit]) -> Vec<Unit> {
     let calls = units.iter().filter(|unit| unit.short.is_some()).count();
-    let mut kept: Vec<Unit> = units
-        .iter()
-        .filter(|unit| unit.short.is_none() || calls == 1)
-        .cloned()
-        .collect();
-    if kept.is_empty() {
-        kept = units.to_vec();
-    }
-    kept
+    let all_calls = calls == units.len();
+    let is_kept = |unit: &&Unit| unit.short.is_none() || calls == 1 || all_calls;
+    units.iter().filter(is_kept).cloned().collect()
 }
 
 /// The best units within so many tokens, in order. The one that does not fit is squeezed.
@@ -293,23 +264,18 @@ fn fit(units: &[Unit], target: u32, language: &Language<'_>) -> String {
         }
     }
     kept.sort_by_key(|(at, _)| *at);
-    join(
-        kept.into_iter()
-            .map(|(at, text)| (&units[at], text))
-            .collect(),
-    )
+    join(kept.into_iter().map(|(at, text)| (&units[at], text)))
 }
 
-fn join(kept: Vec<(&Unit, String)>) -> String {
+fn join<'a>(kept: impl Iterator<Item = (&'a Unit, String)>) -> String {
     let mut text = String::new();
     let mut before = None;
     for (unit, part) in kept {
-        let place = (unit.piece, unit.line);
         if let Some(before) = before {
-            text.push(if before == place { ' ' } else { '\n' });
+            text.push(if before == unit.place { ' ' } else { '\n' });
         }
         text.push_str(&part);
-        before = Some(place);
+        before = Some(unit.place);
     }
     text
 }
@@ -333,11 +299,8 @@ fn squeeze(text: &str, target: u32, language: &Language<'_>) -> String {
             let worth = worth_of_word(text, at, language);
             // Among so few words there is nothing to punctuate.
             let bare = text.trim_matches(|c: char| !c.is_alphanumeric());
-            let text = if target <= FEW && !bare.is_empty() {
-                bare
-            } else {
-                text
-            };
+            let is_bare = target <= FEW && !bare.is_empty();
+            let text = if is_bare { bare } else { text };
             let tokens = (language.count)(&format!(" {text}")).max(1);
             Word {
                 text,
@@ -363,26 +326,18 @@ fn squeeze(text: &str, target: u32, language: &Language<'_>) -> String {
     if kept.is_empty() {
         // Not one word fits: the shortest that says something has to.
         let telling = (0..words.len()).filter(|at| words[*at].worth > SAYS_SOMETHING);
-        kept.extend(
-            telling
-                .min_by_key(|at| words[*at].tokens)
-                .or(if words.is_empty() { None } else { Some(0) }),
-        );
+        let shortest = telling.min_by_key(|at| words[*at].tokens);
+        kept.extend(shortest.or((!words.is_empty()).then_some(0)));
     }
     // A word at the beginning has no space to be one token with: the least of them may have to go.
     loop {
         let mut in_order = kept.clone();
         in_order.sort_unstable();
-        let text = in_order
-            .into_iter()
-            .map(|at| words[at].text)
-            .collect::<Vec<_>>()
-            .join(" ");
-        let text = text
-            .trim_matches(|c: char| matches!(c, ',' | ';' | ':' | '(' | ')' | '"'))
-            .to_owned();
-        if kept.len() <= 1 || (language.count)(&text) <= target {
-            return text;
+        let in_order: Vec<&str> = in_order.into_iter().map(|at| words[at].text).collect();
+        let text = in_order.join(" ");
+        let text = text.trim_matches([',', ';', ':', '(', ')', '"']);
+        if kept.len() <= 1 || (language.count)(text) <= target {
+            return text.to_owned();
         }
         kept.pop();
     }
@@ -408,12 +363,10 @@ fn worth_of_word(word: &str, at: usize, language: &Language<'_>) -> f64 {
     }
     let mut worth: f64 = 0.0;
     each_word(bare, |part| {
-        let part = if is_stop_word(part) {
-            0.5
-        } else {
-            1.0 + (language.rarity)(part)
-        };
-        worth = worth.max(part);
+        worth = worth.max(match is_stop_word(part) {
+            true => 0.5,
+            false => 1.0 + (language.rarity)(part),
+        });
     });
     if is_number(bare) {
         return 1.0 + OF_A_NUMBER;

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use rusqlite::{Connection, params};
 
-use crate::columns::{ColumnWriter, Numbers, Role};
-use crate::store::{Session, find, stored, turn_id};
+use crate::columns::{ColumnWriter, Numbers};
+use crate::store::{Session, find, rows, stored, turn_id};
 use crate::words::each_term;
 use crate::{BOARD_TURNS, Memory, MemoryError, eras, items, postings};
 
@@ -25,31 +25,14 @@ impl Memory {
         let forgotten = self.write(|connection| {
             let Session { id, turns, .. } = find(connection, session)?;
             let lessons = forget_lessons(connection, id, 1, turns)?;
-            let (first, last) = (id << 32, (id + 1) << 32);
-            for table in [
-                "memory_turns",
-                "memory_levels",
-                "memory_columns",
-                "memory_vectors",
-            ] {
-                let sql = format!("DELETE FROM {table} WHERE id >= ?1 AND id < ?2");
-                connection.execute(&sql, params![first, last])?;
+            for table in ["turns", "levels", "columns", "vectors"] {
+                let sql = format!("DELETE FROM memory_{table} WHERE id >= ?1 AND id < ?2");
+                connection.execute(&sql, params![id << 32, (id + 1) << 32])?;
             }
-            for table in [
-                "memory_parts",
-                "memory_speakers",
-                "memory_postings",
-                "memory_eras",
-                "memory_gradients",
-                "memory_board",
-                "memory_topics",
-                "memory_encoders",
-                "memory_batches",
-            ] {
-                connection.execute(
-                    &format!("DELETE FROM {table} WHERE session = ?1"),
-                    params![id],
-                )?;
+            let by_session = "parts speakers postings eras gradients board topics encoders batches";
+            for table in by_session.split(' ') {
+                let sql = format!("DELETE FROM memory_{table} WHERE session = ?1");
+                connection.execute(&sql, params![id])?;
             }
             connection.execute("DELETE FROM memory_sessions WHERE id = ?1", params![id])?;
             Ok(Forgotten { turns, lessons })
@@ -65,7 +48,7 @@ impl Memory {
         let forgotten = self.write(|connection| {
             let found = find(connection, session)?;
             if !(1..=found.turns).contains(&number) {
-                return Err(MemoryError::NoTurn { session: session.to_owned(), turn: format!("T-{number}") });
+                return Err(MemoryError::no_turn(session, &format!("T-{number}")));
             }
             let Some(turn) = stored(connection, found.id, number)? else { return Ok(Forgotten::default()) };
             let text = items::readable(turn.form, &turn.raw);
@@ -106,11 +89,9 @@ impl Memory {
 
     /// Free pages are overwritten as they are freed; what the write-ahead log still has goes here.
     pub(crate) fn empty_log(&self) -> Result<(), MemoryError> {
-        let connection = self.writer();
-        let busy: i64 =
-            connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0))?;
-        match busy {
-            0 => Ok(()),
+        let sql = "PRAGMA wal_checkpoint(TRUNCATE)";
+        match self.writer().query_row(sql, [], |row| row.get(0))? {
+            0_i64 => Ok(()),
             _ => Err(MemoryError::StillRead),
         }
     }
@@ -120,13 +101,7 @@ impl Memory {
 fn blank(connection: &Connection, session: &Session, number: u32) -> Result<(), MemoryError> {
     let mut columns = ColumnWriter::default();
     let words = columns.get(connection, session.id, number)?.words;
-    let nothing = Numbers {
-        words: 0,
-        speaker: 0,
-        role: Role::Other,
-        tokens: [0; 4],
-    };
-    columns.put(connection, session.id, number, &nothing)?;
+    columns.put(connection, session.id, number, &Numbers::default())?;
     columns.finish(connection)?;
     let sql =
         "UPDATE memory_sessions SET words = words - ?2, forgotten = forgotten + 1 WHERE id = ?1";
@@ -167,11 +142,8 @@ fn forget_topics(
     session: i64,
     terms: &BTreeSet<String>,
 ) -> Result<(), MemoryError> {
-    let mut read =
-        connection.prepare_cached("SELECT opened(name) FROM memory_topics WHERE session = ?1")?;
-    let names = read
-        .query_map(params![session], |row| row.get(0))?
-        .collect::<Result<Vec<String>, _>>()?;
+    let sql = "SELECT opened(name) FROM memory_topics WHERE session = ?1";
+    let names: Vec<String> = rows(connection, sql, params![session], |row| row.get(0))?;
     for name in names {
         let mut said = false;
         each_term(&name, |term| said |= terms.contains(term));
@@ -191,13 +163,11 @@ fn forget_lessons(
     last: u32,
 ) -> Result<u32, MemoryError> {
     let which = "SELECT lesson FROM memory_sources WHERE session = ?1 AND turn BETWEEN ?2 AND ?3";
-    let lessons = connection.execute(
-        &format!("DELETE FROM memory_lessons WHERE id IN ({which})"),
-        params![session, first, last],
-    )?;
-    connection.execute(
-        &format!("DELETE FROM memory_sources WHERE lesson IN ({which})"),
-        params![session, first, last],
-    )?;
+    let remove = |table: &str, column: &str| {
+        let sql = format!("DELETE FROM {table} WHERE {column} IN ({which})");
+        connection.execute(&sql, params![session, first, last])
+    };
+    let lessons = remove("memory_lessons", "id")?;
+    remove("memory_sources", "lesson")?;
     Ok(lessons as u32)
 }

@@ -6,6 +6,7 @@
 use serde::Serialize;
 
 use crate::columns::Numbers;
+use crate::eras::SHORTEST;
 use crate::level::{Level, Span};
 
 /// How a session is fitted into a budget.
@@ -44,6 +45,23 @@ pub struct Band {
     pub tokens: u32,
 }
 
+impl Band {
+    pub(crate) fn new(span: Span, tokens: u32) -> Self {
+        Self {
+            span,
+            era: false,
+            tokens,
+        }
+    }
+
+    pub(crate) fn era(first: u32, last: u32, tokens: u32) -> Self {
+        Self {
+            era: true,
+            ..Self::new(Span::new(first, last, Level::Tiny), tokens)
+        }
+    }
+}
+
 /// How the first turns of a session are told.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Plan {
@@ -66,12 +84,8 @@ const TYPICAL: usize = 50;
 
 /// The eras of a session that can stand for its oldest turns.
 pub(crate) trait Eras {
-    /// Eras that cover exactly this many turns from the first on, with their tokens. `None` where they are not written.
-    fn cover(&self, turns: u32) -> Option<Vec<(u32, u32, u32)>>;
-    /// The number of turns eras end at, at or before this one.
-    fn boundary(&self, turns: u32) -> u32;
-    /// Turns in the smallest era.
-    fn step(&self) -> u32;
+    /// Eras that cover exactly this many turns from the first on. `None` where they are not written.
+    fn cover(&self, turns: u32) -> Option<Vec<Band>>;
 }
 
 /// What a turn costs by itself.
@@ -96,22 +110,20 @@ pub(crate) fn plan(turns: &[Numbers], gradient: &Gradient, eras: &dyn Eras) -> P
         };
     }
     let reserve = reserve(turns, gradient.budget);
-    let room = gradient.budget - reserve;
-    let sums = Sums::of(turns);
-    let cuts = match sums.raw[turns.len()] <= room.into() {
+    let sums = Sums::of(turns, gradient.budget - reserve, eras);
+    let cuts = match sums.costs[0][turns.len()] <= sums.room.into() {
         true => Cuts {
             raw: turns.len(),
             smoothed: turns.len(),
             compressed: turns.len(),
             eras: 0,
         },
-        false => Cuts::chosen(&sums, gradient, room, eras),
+        false => Cuts::chosen(&sums, gradient),
     };
-    let bands = cuts.bands(&sums, eras, room);
-    let tokens = bands.iter().map(|band| band.tokens).sum();
+    let bands = cuts.bands(&sums);
     Plan {
+        tokens: bands.iter().map(|band| band.tokens).sum(),
         bands,
-        tokens,
         reserve,
     }
 }
@@ -119,52 +131,66 @@ pub(crate) fn plan(turns: &[Numbers], gradient: &Gradient, eras: &dyn Eras) -> P
 /// Room for nine more turns like the last ones.
 fn reserve(turns: &[Numbers], budget: u32) -> u32 {
     let last = turns.len().saturating_sub(TYPICAL);
-    let costs = turns[last..].iter().enumerate();
-    let costs: Vec<f64> = costs
-        .map(|(at, numbers)| f64::from(cost_alone((last + at + 1) as u32, numbers, Level::Raw)))
+    let costs: Vec<f64> = (last as u32 + 1..)
+        .zip(&turns[last..])
+        .map(|(number, numbers)| f64::from(cost_alone(number, numbers, Level::Raw)))
         .collect();
-    let mean = costs.iter().sum::<f64>() / costs.len().max(1) as f64;
-    let spread = (costs.iter().map(|cost| (cost - mean).powi(2)).sum::<f64>()
-        / costs.len().max(1) as f64)
-        .sqrt();
+    let count = costs.len().max(1) as f64;
+    let mean = costs.iter().sum::<f64>() / count;
+    let spread = (costs.iter().map(|cost| (cost - mean).powi(2)).sum::<f64>() / count).sqrt();
     // The sum of nine spreads three times as far as one: twice that is room enough nearly always.
     let wanted = f64::from(PERIOD - 1) * mean + 6.0 * spread;
     wanted.min(f64::from(budget) * RESERVE_SHARE) as u32
 }
 
-/// What the newest turns cost at each level: sums from the newest backwards.
-struct Sums {
+/// What the newest turns cost at each level, as sums from the newest backwards, and what they have to fit into.
+struct Sums<'a> {
     turns: usize,
-    raw: Vec<u64>,
-    smoothed: Vec<u64>,
-    compressed: Vec<u64>,
-    tiny: Vec<u64>,
+    costs: [Vec<u64>; 4],
+    room: u32,
+    eras: &'a dyn Eras,
 }
 
-impl Sums {
-    fn of(turns: &[Numbers]) -> Self {
-        let sum = |cost: &dyn Fn(u32, &Numbers) -> u32| {
+impl<'a> Sums<'a> {
+    fn of(turns: &[Numbers], room: u32, eras: &'a dyn Eras) -> Self {
+        let costs = Level::ALL.map(|level| {
+            let cost = match level {
+                Level::Raw | Level::Smoothed => cost_alone,
+                Level::Compressed | Level::Tiny => cost_in_block,
+            };
             let mut sums = Vec::with_capacity(turns.len() + 1);
             let mut sum = 0_u64;
             sums.push(0);
             for (at, numbers) in turns.iter().enumerate().rev() {
-                sum += u64::from(cost(at as u32 + 1, numbers));
+                sum += u64::from(cost(at as u32 + 1, numbers, level));
                 sums.push(sum);
             }
             sums
-        };
+        });
         Self {
             turns: turns.len(),
-            raw: sum(&|number, numbers| cost_alone(number, numbers, Level::Raw)),
-            smoothed: sum(&|number, numbers| cost_alone(number, numbers, Level::Smoothed)),
-            compressed: sum(&|number, numbers| cost_in_block(number, numbers, Level::Compressed)),
-            tiny: sum(&|number, numbers| cost_in_block(number, numbers, Level::Tiny)),
+            costs,
+            room,
+            eras,
         }
+    }
+
+    /// What turns cost at a level, counted from the newest.
+    fn cost(&self, from: usize, to: usize, level: Level) -> u64 {
+        self.costs[level as usize][to] - self.costs[level as usize][from]
     }
 
     /// The number of a turn, counted from the newest, which is 0.
     fn number(&self, from_newest: usize) -> u32 {
         (self.turns - from_newest) as u32
+    }
+
+    /// Turns that are told as one block, tags included.
+    fn block(&self, from: usize, to: usize, level: Level) -> Option<(Span, u64)> {
+        (to > from).then(|| {
+            let span = Span::new(self.number(to - 1), self.number(from), level);
+            (span, self.cost(from, to, level) + u64::from(span.tokens()))
+        })
     }
 }
 
@@ -178,90 +204,75 @@ struct Cuts {
 }
 
 impl Cuts {
-    fn chosen(sums: &Sums, gradient: &Gradient, room: u32, eras: &dyn Eras) -> Self {
-        let fits = |cuts: &Self| {
-            cuts.cost(sums, eras)
-                .is_some_and(|cost| cost <= u64::from(room))
-        };
-        let usual = Self::scaled(sums, gradient, room, 1.0);
-        let mut cuts = usual;
-        if fits(&usual) {
+    fn chosen(sums: &Sums<'_>, gradient: &Gradient) -> Self {
+        let mut cuts = Self::scaled(sums, gradient, 1.0);
+        if cuts.fit(sums) {
             // Everything is told: the bands grow together as long as that holds.
             let (mut low, mut high) = (1.0, 4.0);
             for _ in 0..24 {
                 let middle = (low + high) / 2.0;
-                let tried = Self::scaled(sums, gradient, room, middle);
-                if fits(&tried) {
+                let tried = Self::scaled(sums, gradient, middle);
+                if tried.fit(sums) {
                     (low, cuts) = (middle, tried);
                 } else {
                     high = middle;
                 }
             }
         } else {
-            cuts = Self::with_eras(usual, sums, room, eras);
+            cuts.make_eras(sums);
         }
-        cuts.grow(sums, room, eras);
+        cuts.grow(sums);
         cuts
     }
 
     /// Each band as long as its share, times a factor, lets it be.
-    fn scaled(sums: &Sums, gradient: &Gradient, room: u32, factor: f64) -> Self {
-        let until = |sums: &[u64], from: usize, share: f64| {
-            let limit = sums[from] as f64 + share * factor;
-            (sums.partition_point(|sum| *sum as f64 <= limit) - 1).max(from)
+    fn scaled(sums: &Sums<'_>, gradient: &Gradient, factor: f64) -> Self {
+        let until = |level: Level, from: usize| {
+            let costs = &sums.costs[level as usize];
+            let limit = costs[from] as f64 + gradient.share(level, sums.room) * factor;
+            (costs.partition_point(|sum| *sum as f64 <= limit) - 1).max(from)
         };
-        let mut raw = until(&sums.raw, 0, gradient.share(Level::Raw, room));
+        let mut raw = until(Level::Raw, 0);
         let newest = NEWEST.min(sums.turns);
-        if raw < newest && sums.raw[newest] as f64 <= f64::from(room) * NEWEST_SHARE {
+        let of_newest = sums.cost(0, newest, Level::Raw) as f64;
+        if raw < newest && of_newest <= f64::from(sums.room) * NEWEST_SHARE {
             raw = newest;
         }
-        let smoothed = until(&sums.smoothed, raw, gradient.share(Level::Smoothed, room));
-        let compressed = until(
-            &sums.compressed,
-            smoothed,
-            gradient.share(Level::Compressed, room),
-        );
+        let smoothed = until(Level::Smoothed, raw);
         Self {
             raw,
             smoothed,
-            compressed,
+            compressed: until(Level::Compressed, smoothed),
             eras: 0,
         }
     }
 
     /// The oldest turns become eras, as few as must; the bands above give way only if even that is too much.
-    fn with_eras(mut cuts: Self, sums: &Sums, room: u32, eras: &dyn Eras) -> Self {
-        let fits = |cuts: &Self| {
-            cuts.cost(sums, eras)
-                .is_some_and(|cost| cost <= u64::from(room))
-        };
+    fn make_eras(&mut self, sums: &Sums<'_>) {
         loop {
-            let most = eras.boundary((sums.turns - cuts.compressed) as u32) / eras.step();
-            let (mut low, mut high) = (0, most);
+            let (mut low, mut high) = (0, (sums.turns - self.compressed) as u32 / SHORTEST);
             while low < high {
                 let middle = (low + high) / 2;
-                if fits(&Self {
-                    eras: middle * eras.step(),
-                    ..cuts
-                }) {
+                self.eras = middle * SHORTEST;
+                if self.fit(sums) {
                     high = middle
                 } else {
                     low = middle + 1
                 }
             }
-            cuts.eras = low * eras.step();
-            if fits(&cuts) || cuts.compressed == 0 {
-                return cuts;
+            self.eras = low * SHORTEST;
+            if self.fit(sums) || self.compressed == 0 {
+                return;
             }
             // Not even eras fit beside these bands.
-            cuts.compressed = cuts.compressed * 3 / 4;
-            cuts.smoothed = cuts.smoothed.min(cuts.compressed);
-            cuts.raw = cuts.raw.min(cuts.compressed);
+            self.compressed = self.compressed * 3 / 4;
+            self.smoothed = self.smoothed.min(self.compressed);
+            self.raw = self.raw.min(self.compressed);
         }
     }
 
     /// What is left over makes single turns fuller, the newest first.
-    fn grow(&mut self, sums: &Sums, room: u32, eras: &dyn Eras) {
+    fn grow(&mut self, sums: &Sums<'_>) {
         let told = sums.turns - self.eras as usize;
         loop {
             let mut tries = [*self; 3];
@@ -269,12 +280,7 @@ impl Cuts {
             tries[1].smoothed += 1;
             tries[2].compressed += 1;
             let may = |cuts: &Self| {
-                cuts.raw <= cuts.smoothed
-                    && cuts.smoothed <= cuts.compressed
-                    && cuts.compressed <= told
-                    && cuts
-                        .cost(sums, eras)
-                        .is_some_and(|cost| cost <= u64::from(room))
+                [cuts.raw, cuts.smoothed, cuts.compressed, told].is_sorted() && cuts.fit(sums)
             };
             match tries.into_iter().find(may) {
                 Some(better) => *self = better,
@@ -283,95 +289,49 @@ impl Cuts {
         }
     }
 
-    fn cost(&self, sums: &Sums, eras: &dyn Eras) -> Option<u64> {
+    /// Whether all of it fits into the room. Eras that are not written do not.
+    fn fit(&self, sums: &Sums<'_>) -> bool {
+        let Some(eras) = self.era_bands(sums) else {
+            return false;
+        };
         let told = sums.turns - self.eras as usize;
-        let block = |from: usize, to: usize, sums_of: &[u64], level| match to > from {
-            false => 0,
-            true => {
-                sums_of[to] - sums_of[from] + u64::from(self.block(sums, from, to, level).tokens())
-            }
-        };
-        let of_eras: u64 = match self.eras {
-            0 => 0,
-            turns => eras
-                .cover(turns)?
-                .iter()
-                .map(|(.., tokens)| u64::from(*tokens))
-                .sum(),
-        };
         let compressed = self.compressed.min(told);
-        Some(
-            sums.raw[self.raw] + sums.smoothed[self.smoothed] - sums.smoothed[self.raw]
-                + block(
-                    self.smoothed,
-                    compressed,
-                    &sums.compressed,
-                    Level::Compressed,
-                )
-                + block(compressed, told, &sums.tiny, Level::Tiny)
-                + of_eras,
-        )
+        let block = |from, to, level| sums.block(from, to, level).map_or(0, |(_, cost)| cost);
+        let cost = sums.cost(0, self.raw, Level::Raw)
+            + sums.cost(self.raw, self.smoothed, Level::Smoothed)
+            + block(self.smoothed, compressed, Level::Compressed)
+            + block(compressed, told, Level::Tiny)
+            + eras.iter().map(|era| u64::from(era.tokens)).sum::<u64>();
+        cost <= u64::from(sums.room)
     }
 
-    fn block(&self, sums: &Sums, from: usize, to: usize, level: Level) -> Span {
-        Span {
-            first: sums.number(to - 1),
-            last: sums.number(from),
-            level,
+    fn era_bands(&self, sums: &Sums<'_>) -> Option<Vec<Band>> {
+        match self.eras {
+            0 => Some(Vec::new()),
+            turns => sums.eras.cover(turns),
         }
     }
 
-    fn bands(&self, sums: &Sums, eras: &dyn Eras, room: u32) -> Vec<Band> {
-        let mut bands = Vec::new();
+    fn bands(&self, sums: &Sums<'_>) -> Vec<Band> {
         let told = sums.turns - self.eras as usize;
-        let of_eras = if self.eras > 0 {
-            eras.cover(self.eras).unwrap_or_default()
-        } else {
-            Vec::new()
-        };
-        for (first, last, tokens) in of_eras {
-            bands.push(Band {
-                span: Span {
-                    first,
-                    last,
-                    level: Level::Tiny,
-                },
-                era: true,
-                tokens,
-            });
-        }
-        let mut block = |from: usize, to: usize, costs: &[u64], level| {
-            if to > from {
-                let span = self.block(sums, from, to, level);
-                let tokens = (costs[to] - costs[from]) as u32 + span.tokens();
-                bands.push(Band {
-                    span,
-                    era: false,
-                    tokens,
-                });
-            }
-        };
-        block(self.compressed, told, &sums.tiny, Level::Tiny);
-        block(
-            self.smoothed,
-            self.compressed,
-            &sums.compressed,
-            Level::Compressed,
-        );
-        for (from, to, costs, level) in [
-            (self.raw, self.smoothed, &sums.smoothed, Level::Smoothed),
-            (0, self.raw, &sums.raw, Level::Raw),
+        let mut bands = self.era_bands(sums).unwrap_or_default();
+        for (from, to, level) in [
+            (self.compressed, told, Level::Tiny),
+            (self.smoothed, self.compressed, Level::Compressed),
         ] {
-            for at in (from..to).rev() {
-                let tokens = (costs[at + 1] - costs[at]) as u32;
-                bands.push(Band {
-                    span: Span::one(sums.number(at), level),
-                    era: false,
-                    tokens,
-                });
-            }
+            let block = sums.block(from, to, level);
+            bands.extend(block.map(|(span, cost)| Band::new(span, cost as u32)));
         }
-        merged(bands, room)
+        for (from, to, level) in [
+            (self.raw, self.smoothed, Level::Smoothed),
+            (0, self.raw, Level::Raw),
+        ] {
+            bands.extend((from..to).rev().map(|at| {
+                let span = Span::one(sums.number(at), level);
+                Band::new(span, sums.cost(at, at + 1, level) as u32)
+            }));
+        }
+        merged(bands, sums.room)
     }
 }
 
@@ -380,24 +340,16 @@ fn merged(mut bands: Vec<Band>, room: u32) -> Vec<Band> {
     let mut tokens: u32 = bands.iter().map(|band| band.tokens).sum();
     while tokens > room && bands.len() > 1 {
         let next = bands.remove(1);
-        let span = Span {
-            last: next.span.last,
-            level: Level::Tiny,
-            ..bands[0].span
-        };
-        tokens = tokens - next.tokens - bands[0].tokens + span.tokens();
-        bands[0] = Band {
-            span,
-            era: true,
-            tokens: span.tokens(),
-        };
+        let (first, last) = (bands[0].span.first, next.span.last);
+        let tags = Span::new(first, last, Level::Tiny).tokens();
+        tokens = tokens - next.tokens - bands[0].tokens + tags;
+        bands[0] = Band::era(first, last, tags);
     }
     if let [only] = &mut bands[..]
         && tokens > room
     {
-        only.span.level = Level::Tiny;
-        only.era = true;
-        only.tokens = only.span.tokens();
+        let Span { first, last, .. } = only.span;
+        *only = Band::era(first, last, Span::new(first, last, Level::Tiny).tokens());
     }
     bands
 }
@@ -411,24 +363,16 @@ mod tests {
     struct Forty;
 
     impl Eras for Forty {
-        fn cover(&self, turns: u32) -> Option<Vec<(u32, u32, u32)>> {
+        fn cover(&self, turns: u32) -> Option<Vec<Band>> {
             let mut cover = Vec::new();
             let mut at = 0;
             for size in [32 * 8 * 8 * 8 * 8, 32 * 8 * 8 * 8, 32 * 8 * 8, 32 * 8, 32] {
                 while at + size <= turns {
-                    cover.push((at + 1, at + size, 60));
+                    cover.push(Band::era(at + 1, at + size, 60));
                     at += size;
                 }
             }
             (at == turns).then_some(cover)
-        }
-
-        fn boundary(&self, turns: u32) -> u32 {
-            turns / 32 * 32
-        }
-
-        fn step(&self) -> u32 {
-            32
         }
     }
 
@@ -471,7 +415,7 @@ mod tests {
         );
         assert!(
             plan.bands
-                .is_sorted_by_key(|band| std::cmp::Reverse(band.span.level))
+                .is_sorted_by_key(|band| std::cmp::Reverse(band.span.level as u8))
         );
         plan
     }

@@ -8,6 +8,7 @@ mod lines;
 
 use std::io::BufRead;
 
+use agents::Exchanges;
 use serde_json::Value;
 
 use crate::{Appended, Form, Memory, MemoryError, NewTurn};
@@ -74,8 +75,8 @@ impl Memory {
         let mut reader: Option<Reader> = None;
         let mut wrong = None;
         loop {
-            let (line, value) = match source.next() {
-                Ok(Some(read)) => read,
+            let value = match source.next() {
+                Ok(Some(value)) => value,
                 Ok(None) => break,
                 Err(error) => {
                     wrong = Some(error);
@@ -87,12 +88,11 @@ impl Memory {
                 (Some(reader), _) => reader,
                 (none, Some(format)) => none.insert(Reader::new(format, session, name)),
                 (None, None) => {
-                    return Err(source.wrong(
-                        "this is no conversation: a line has session, turn, role and text",
-                    ));
+                    let why = "this is no conversation: a line has session, turn, role and text";
+                    return Err(source.wrong(why));
                 }
             };
-            if let Err(message) = reader.read(&line, value, &mut batch) {
+            if let Err(message) = reader.read(value, &mut batch) {
                 wrong = Some(source.wrong(&message));
                 break;
             }
@@ -101,16 +101,13 @@ impl Memory {
                 progress(source.bytes);
             }
         }
-        if let Some(reader) = reader {
-            reader.finish(&mut batch);
+        if let Some(Reader::Agent(exchanges)) = reader {
+            batch.extend(exchanges.open);
         }
         // What came before a line that cannot be read is imported all the same.
         self.store(&mut batch, &mut imported)?;
         progress(source.bytes);
-        match wrong {
-            Some(error) => Err(error),
-            None => Ok(imported),
-        }
+        wrong.map_or(Ok(imported), Err)
     }
 
     fn store(&self, batch: &mut Vec<Read>, imported: &mut Imported) -> Result<(), MemoryError> {
@@ -159,32 +156,25 @@ impl Format {
 
 enum Reader {
     Lines,
-    Agent(Box<agents::Exchanges>),
+    Agent(Box<Exchanges>),
 }
 
 impl Reader {
     fn new(format: Format, session: Option<&str>, name: &str) -> Self {
-        match format {
-            Format::Lines => Self::Lines,
-            Format::Codex => Self::Agent(Box::new(agents::Exchanges::codex(session, name))),
-            Format::ClaudeCode => {
-                Self::Agent(Box::new(agents::Exchanges::claude_code(session, name)))
-            }
-        }
+        let understand = match format {
+            Format::Lines => return Self::Lines,
+            Format::Codex => agents::codex,
+            Format::ClaudeCode => agents::claude_code,
+        };
+        Self::Agent(Box::new(Exchanges::new(session, name, understand)))
     }
 
-    fn read(&mut self, line: &str, value: Value, into: &mut Vec<Read>) -> Result<(), String> {
+    fn read(&mut self, value: Value, into: &mut Vec<Read>) -> Result<(), String> {
         match self {
             Self::Lines => into.push(lines::read(&value)?),
-            Self::Agent(exchanges) => exchanges.read(line, &value, into),
+            Self::Agent(exchanges) => exchanges.read(&value, into),
         }
         Ok(())
-    }
-
-    fn finish(self, into: &mut Vec<Read>) {
-        if let Self::Agent(exchanges) = self {
-            exchanges.finish(into);
-        }
     }
 }
 
@@ -197,7 +187,7 @@ struct Source<'a, F> {
 }
 
 impl<F: BufRead> Source<'_, F> {
-    fn next(&mut self) -> Result<Option<(String, Value)>, MemoryError> {
+    fn next(&mut self) -> Result<Option<Value>, MemoryError> {
         loop {
             let mut line = Vec::new();
             let read =
@@ -216,9 +206,8 @@ impl<F: BufRead> Source<'_, F> {
             if line.is_empty() {
                 continue;
             }
-            let value = serde_json::from_str(line)
-                .map_err(|error| self.wrong(&format!("it is not JSON: {error}")))?;
-            return Ok(Some((line.to_owned(), value)));
+            let value = serde_json::from_str(line);
+            return value.map_err(|error| self.wrong(&format!("it is not JSON: {error}")));
         }
     }
 

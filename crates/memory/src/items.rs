@@ -22,23 +22,19 @@ pub(crate) enum Piece {
 /// The pieces of a turn. Text is one piece; a line that is no item is one, too.
 pub(crate) fn pieces(form: Form, role: &str, raw: &[u8]) -> Vec<Piece> {
     let text = String::from_utf8_lossy(raw);
+    let said = |text: &str| Piece::Said {
+        role: role.to_owned(),
+        text: text.to_owned(),
+    };
     if form == Form::Text {
-        return vec![Piece::Said {
-            role: role.to_owned(),
-            text: text.into_owned(),
-        }];
+        return vec![said(&text)];
     }
-    let mut pieces = Vec::new();
-    for line in text.lines().filter(|line| !line.trim().is_empty()) {
-        match serde_json::from_str::<Value>(line) {
-            Ok(item) if item.is_object() => read(&item, &mut pieces),
-            _ => pieces.push(Piece::Said {
-                role: role.to_owned(),
-                text: line.to_owned(),
-            }),
-        }
-    }
-    pieces
+    let lines = text.lines().filter(|line| !line.trim().is_empty());
+    let piece = |line| match serde_json::from_str::<Value>(line) {
+        Ok(item) if item.is_object() => read(&item),
+        _ => Some(said(line)),
+    };
+    lines.filter_map(piece).collect()
 }
 
 /// The turn as one text, for the index.
@@ -62,51 +58,32 @@ pub(crate) fn readable(form: Form, raw: &[u8]) -> Cow<'_, str> {
     Cow::Owned(all)
 }
 
-fn read(item: &Value, pieces: &mut Vec<Piece>) {
-    let text_of = |field: &str| text(&item[field]);
+fn read(item: &Value) -> Option<Piece> {
+    let first = |fields: &[&str]| {
+        let mut texts = fields.iter().map(|field| text(&item[field]));
+        texts.find(|text| !text.is_empty())
+    };
     match item["type"].as_str().unwrap_or("message") {
-        "reasoning" => {
-            let thought = [text_of("summary"), text_of("content"), text_of("text")]
-                .into_iter()
-                .find(|t| !t.is_empty());
-            pieces.extend(thought.map(Piece::Thought));
-        }
+        "reasoning" => first(&["summary", "content", "text"]).map(Piece::Thought),
         "function_call" | "custom_tool_call" | "local_shell_call" | "script_tool_call" => {
-            let name = item["name"].as_str().unwrap_or("script").to_owned();
-            let args = ["arguments", "input", "source_code", "action"]
-                .iter()
-                .map(|field| text_of(field));
-            pieces.push(Piece::Called {
-                name,
-                args: args.into_iter().find(|t| !t.is_empty()).unwrap_or_default(),
-            });
+            let args = first(&["arguments", "input", "source_code", "action"]);
+            Some(Piece::Called {
+                name: item["name"].as_str().unwrap_or("script").to_owned(),
+                args: args.unwrap_or_default(),
+            })
         }
         "function_call_output" | "custom_tool_call_output" | "script_tool_call_output" => {
             let error = text(&item["error"]["message"]);
-            let status = item["status"].as_str().unwrap_or_default();
-            let failed =
-                !error.is_empty() || status == "error" || item["success"] == Value::Bool(false);
-            let parts = [
-                error,
-                text_of("output"),
-                text_of("output_json"),
-                text_of("content"),
-            ];
-            let parts: Vec<String> = parts.into_iter().filter(|part| !part.is_empty()).collect();
-            pieces.push(Piece::Came {
-                text: parts.join("\n"),
-                failed,
-            });
+            let failed = !error.is_empty() || item["status"] == "error" || item["success"] == false;
+            let mut parts = vec![error];
+            parts.extend(["output", "output_json", "content"].map(|field| text(&item[field])));
+            parts.retain(|part| !part.is_empty());
+            let text = parts.join("\n");
+            Some(Piece::Came { text, failed })
         }
         _ => {
-            let said = [text_of("content"), text_of("text")]
-                .into_iter()
-                .find(|t| !t.is_empty())
-                .unwrap_or_default();
             let role = item["role"].as_str().unwrap_or("assistant").to_owned();
-            if !said.is_empty() {
-                pieces.push(Piece::Said { role, text: said });
-            }
+            first(&["content", "text"]).map(|text| Piece::Said { role, text })
         }
     }
 }
@@ -118,18 +95,20 @@ fn text(value: &Value) -> String {
         Value::String(text) => text.clone(),
         Value::Array(parts) => {
             let parts = parts.iter().map(|part| match part {
-                Value::Object(fields) if fields.contains_key("text") => text(&fields["text"]),
-                Value::Object(fields)
-                    if fields.contains_key("image_url") || fields.contains_key("data") =>
-                {
-                    "[image]".to_owned()
-                }
+                Value::Object(fields) => match fields.get("text") {
+                    Some(part) => text(part),
+                    None if ["image_url", "data"]
+                        .iter()
+                        .any(|at| fields.contains_key(*at)) =>
+                    {
+                        "[image]".to_owned()
+                    }
+                    None => text(part),
+                },
                 other => text(other),
             });
-            parts
-                .filter(|part| !part.is_empty())
-                .collect::<Vec<_>>()
-                .join("\n")
+            let parts = parts.filter(|part| !part.is_empty());
+            parts.collect::<Vec<_>>().join("\n")
         }
         Value::Object(fields) if fields.contains_key("output") => text(&fields["output"]),
         Value::Object(fields) if fields.contains_key("text") => text(&fields["text"]),

@@ -6,7 +6,7 @@ use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ToSqlOutput, ValueRe
 use rusqlite::{Connection, ToSql, params};
 use serde::Serialize;
 
-use crate::store::now_ms;
+use crate::store::{execute, now_ms, rows};
 use crate::words::{each_term, query_terms};
 use crate::{Memory, MemoryError, tokens};
 
@@ -140,26 +140,17 @@ impl Memory {
             let sql = "UPDATE memory_lessons SET status = ?2, updated_ms = ?3 WHERE id = ?1";
             Ok(connection.execute(sql, params![lesson, status, now_ms()])?)
         })?;
-        if changed == 0 {
-            Err(MemoryError::NoLesson(lesson.to_owned()))
-        } else {
-            Ok(())
+        match changed {
+            0 => Err(MemoryError::NoLesson(lesson.to_owned())),
+            _ => Ok(()),
         }
     }
 
     /// Forgets a lesson.
     pub fn forget_lesson(&self, lesson: &str) -> Result<(), MemoryError> {
-        let removed = self.write(|connection| {
-            connection.execute(
-                "DELETE FROM memory_sources WHERE lesson = ?1",
-                params![lesson],
-            )?;
-            Ok(connection.execute("DELETE FROM memory_lessons WHERE id = ?1", params![lesson])?)
-        })?;
-        if removed == 0 {
-            Err(MemoryError::NoLesson(lesson.to_owned()))
-        } else {
-            self.empty_log()
+        match self.write(|connection| remove(connection, lesson))? {
+            0 => Err(MemoryError::NoLesson(lesson.to_owned())),
+            _ => self.empty_log(),
         }
     }
 
@@ -196,47 +187,32 @@ fn ranked(
         (1.0 + lessons.len() as f64 / (1.0 + with as f64)).ln()
     };
     let idfs: Vec<f64> = asked.iter().map(idf).collect();
+    let all: f64 = idfs.iter().sum();
     let now = now_ms();
-    let mut scored: Vec<(f64, usize)> = Vec::new();
-    for (at, lesson) in lessons.iter().enumerate() {
-        let matched: f64 = asked
+    let mut scored: Vec<(f64, Lesson)> = Vec::new();
+    for (lesson, terms) in lessons.into_iter().zip(&terms) {
+        let shared = asked
             .iter()
             .zip(&idfs)
-            .filter(|(term, _)| terms[at].contains(*term))
-            .map(|(_, idf)| idf)
-            .sum();
-        let all: f64 = idfs.iter().sum();
+            .filter(|(term, _)| terms.contains(*term));
+        let matched: f64 = shared.map(|(_, idf)| idf).sum();
         // One common word in many is a coincidence.
         if matched > 0.0 && matched >= 0.3 * all {
-            let topic = lesson
-                .topic
-                .iter()
-                .filter_map(|topic| topics.get(topic))
-                .copied()
-                .fold(0.0, f64::max);
-            scored.push((
-                matched * faded(lesson.weight, lesson.last_updated, now) * (1.0 + topic),
-                at,
-            ));
+            let weights = lesson.topic.iter().filter_map(|topic| topics.get(topic));
+            let topic = weights.copied().fold(0.0, f64::max);
+            let weight = faded(lesson.weight, lesson.last_updated, now);
+            scored.push((matched * weight * (1.0 + topic), lesson));
         }
     }
-    scored.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
-    let mut lessons: Vec<Option<Lesson>> = lessons.into_iter().map(Some).collect();
-    scored
-        .into_iter()
-        .take(k)
-        .filter_map(|(_, at)| lessons[at].take())
-        .collect()
+    scored.sort_by(|a, b| b.0.total_cmp(&a.0));
+    let best = scored.into_iter().take(k);
+    best.map(|(_, lesson)| lesson).collect()
 }
 
 fn terms_of(lesson: &Lesson) -> BTreeSet<String> {
     let mut terms = BTreeSet::new();
-    for text in lesson
-        .keywords
-        .iter()
-        .chain(&lesson.topic)
-        .chain([&lesson.title, &lesson.content])
-    {
+    let words = lesson.keywords.iter().chain(&lesson.topic);
+    for text in words.chain([&lesson.title, &lesson.content]) {
         each_term(text, |term| _ = terms.insert(term.to_owned()));
     }
     terms
@@ -247,10 +223,8 @@ fn faded(weight: f64, updated_ms: i64, now_ms: i64) -> f64 {
 }
 
 fn topic_weights(connection: &Connection) -> Result<BTreeMap<String, f64>, MemoryError> {
-    let mut read = connection
-        .prepare_cached("SELECT opened(name), max(weight) FROM memory_topics GROUP BY name")?;
-    let rows = read.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
-    Ok(rows.collect::<Result<_, _>>()?)
+    let sql = "SELECT opened(name), max(weight) FROM memory_topics GROUP BY name";
+    rows(connection, sql, [], |row| row.try_into())
 }
 
 pub(crate) fn read(
@@ -258,18 +232,14 @@ pub(crate) fn read(
     status: Option<LessonStatus>,
     most: u32,
 ) -> Result<Vec<Lesson>, MemoryError> {
-    let mut read = connection.prepare_cached(
-        "SELECT id, kind, status, opened(title), opened(topics), opened(keywords), opened(content), weight, updated_ms
-         FROM memory_lessons
-         WHERE ?1 IS NULL OR status = ?1 ORDER BY weight DESC, updated_ms DESC, id LIMIT ?2",
-    )?;
+    let sql = "SELECT id, kind, status, opened(title), opened(topics), opened(keywords),
+         opened(content), weight, updated_ms FROM memory_lessons
+         WHERE ?1 IS NULL OR status = ?1 ORDER BY weight DESC, updated_ms DESC, id LIMIT ?2";
     let list = |text: String| {
-        text.split('\n')
-            .filter(|word| !word.is_empty())
-            .map(str::to_owned)
-            .collect()
+        let words = text.split('\n').filter(|word| !word.is_empty());
+        words.map(str::to_owned).collect()
     };
-    let rows = read.query_map(params![status, most], |row| {
+    let mut lessons: Vec<Lesson> = rows(connection, sql, params![status, most], |row| {
         Ok(Lesson {
             lesson_id: row.get(0)?,
             kind: row.get(1)?,
@@ -283,14 +253,11 @@ pub(crate) fn read(
             last_updated: row.get(8)?,
         })
     })?;
-    let mut lessons = rows.collect::<Result<Vec<_>, _>>()?;
-    let mut sources = connection.prepare_cached(
-        "SELECT name || '/T-' || turn FROM memory_sources JOIN memory_sessions ON id = session
-         WHERE lesson = ?1 ORDER BY session, turn",
-    )?;
+    let sql = "SELECT name || '/T-' || turn FROM memory_sources
+         JOIN memory_sessions ON id = session WHERE lesson = ?1 ORDER BY session, turn";
     for lesson in &mut lessons {
-        let rows = sources.query_map(params![lesson.lesson_id], |row| row.get(0))?;
-        lesson.source_turns = rows.collect::<Result<_, _>>()?;
+        let id = params![lesson.lesson_id];
+        lesson.source_turns = rows(connection, sql, id, |row| row.get(0))?;
     }
     Ok(lessons)
 }
@@ -303,40 +270,36 @@ pub(crate) fn learn(
 ) -> Result<(), MemoryError> {
     let id = match alike(connection, draft)? {
         Some(id) => {
-            connection
-                .prepare_cached(
-                    "UPDATE memory_lessons SET weight = min(1.0, weight + ?2), updated_ms = ?3,
-                     status = CASE status WHEN 'seen' THEN 'used' ELSE status END WHERE id = ?1",
-                )?
-                .execute(params![id, AGAIN, now_ms()])?;
+            let sql = "UPDATE memory_lessons SET weight = min(1.0, weight + ?2), updated_ms = ?3,
+                 status = CASE status WHEN 'seen' THEN 'used' ELSE status END WHERE id = ?1";
+            execute(connection, sql, params![id, AGAIN, now_ms()])?;
             id
         }
         None => {
             let id = name(connection, draft)?;
-            connection
-                .prepare_cached(
-                    "INSERT OR REPLACE INTO memory_lessons
-                     VALUES (?1, ?2, ?3, sealed(?4), sealed(?5), sealed(?6), sealed(?7), ?8, ?9, ?10)",
-                )?
-                .execute(params![
-                    id,
-                    draft.kind,
-                    draft.status,
-                    draft.title,
-                    draft.topics.join("\n"),
-                    draft.keywords.join("\n"),
-                    draft.content,
-                    tokens::count(&draft.content),
-                    NEW,
-                    now_ms()
-                ])?;
+            let Draft {
+                kind,
+                status,
+                title,
+                content,
+                ..
+            } = draft;
+            let (topics, keywords) = (draft.topics.join("\n"), draft.keywords.join("\n"));
+            let (size, now) = (tokens::count(content), now_ms());
+            execute(
+                connection,
+                "INSERT OR REPLACE INTO memory_lessons
+                 VALUES (?1, ?2, ?3, sealed(?4), sealed(?5), sealed(?6), sealed(?7), ?8, ?9, ?10)",
+                params![
+                    id, kind, status, title, topics, keywords, content, size, NEW, now
+                ],
+            )?;
             id
         }
     };
     for turn in &draft.turns {
-        connection
-            .prepare_cached("INSERT OR IGNORE INTO memory_sources VALUES (?1, ?2, ?3)")?
-            .execute(params![id, session, turn])?;
+        let sql = "INSERT OR IGNORE INTO memory_sources VALUES (?1, ?2, ?3)";
+        execute(connection, sql, params![id, session, turn])?;
     }
     Ok(())
 }
@@ -369,23 +332,21 @@ fn alike(connection: &Connection, draft: &Draft) -> Result<Option<String>, Memor
 /// Removes what weighs nothing any more. What a person decided stays.
 pub(crate) fn prune(connection: &Connection) -> Result<u32, MemoryError> {
     let now = now_ms();
-    let mut read = connection.prepare_cached(
-        "SELECT id, weight, updated_ms FROM memory_lessons WHERE status IN ('used', 'seen')",
-    )?;
-    let rows = read.query_map([], |row| {
-        Ok((row.get::<_, String>(0)?, row.get(1)?, row.get(2)?))
-    })?;
-    let rows = rows.collect::<Result<Vec<_>, _>>()?;
-    let old = rows
-        .into_iter()
-        .filter(|(_, weight, updated)| faded(*weight, *updated, now) < FORGOTTEN_BELOW);
+    let sql = "SELECT id, weight, updated_ms FROM memory_lessons WHERE status IN ('used', 'seen')";
+    let mut old: Vec<(String, f64, i64)> = rows(connection, sql, [], |row| row.try_into())?;
+    old.retain(|(_, weight, updated)| faded(*weight, *updated, now) < FORGOTTEN_BELOW);
     let mut removed = 0;
     for (id, ..) in old {
-        connection.execute("DELETE FROM memory_sources WHERE lesson = ?1", params![id])?;
-        removed +=
-            connection.execute("DELETE FROM memory_lessons WHERE id = ?1", params![id])? as u32;
+        removed += remove(connection, &id)?;
     }
-    Ok(removed)
+    Ok(removed as u32)
+}
+
+fn remove(connection: &Connection, lesson: &str) -> Result<usize, MemoryError> {
+    let sql = "DELETE FROM memory_sources WHERE lesson = ?1";
+    execute(connection, sql, params![lesson])?;
+    let sql = "DELETE FROM memory_lessons WHERE id = ?1";
+    execute(connection, sql, params![lesson])
 }
 
 /// A name that the same thing gets each time, and that does not tell what it is where the memory is sealed.

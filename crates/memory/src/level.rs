@@ -1,26 +1,16 @@
 //! The four fidelities of a turn, its name, and the tags both are told by in a prompt.
 
 use std::borrow::Cow;
+use std::fmt::Write;
 use std::str::FromStr;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::MemoryError;
 
 /// How much of a turn is told.
-#[derive(
-    Debug,
-    Clone,
-    Copy,
-    PartialEq,
-    Eq,
-    PartialOrd,
-    Ord,
-    Hash,
-    Serialize,
-    Deserialize,
-    schemars::JsonSchema,
-)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Level {
     /// Everything, byte for byte.
     #[serde(rename = "R", alias = "raw", alias = "r")]
@@ -66,12 +56,13 @@ impl FromStr for Level {
 /// The number of a turn from its name: `T-50`, `50`, or a whole tag such as `<T-50-R>`.
 pub fn turn_number(name: &str) -> Option<u32> {
     let name = name.trim().trim_start_matches('<').trim_end_matches('>');
-    let digits = name
-        .strip_prefix("T-")
-        .or_else(|| name.strip_prefix("t-"))
-        .unwrap_or(name);
+    let digits = after_prefix(name).unwrap_or(name);
     let digits = digits.split('-').next().unwrap_or(digits);
     digits.parse().ok().filter(|number| *number > 0)
+}
+
+fn after_prefix(name: &str) -> Option<&str> {
+    name.strip_prefix("T-").or_else(|| name.strip_prefix("t-"))
 }
 
 /// The turns a tag covers, both included.
@@ -86,12 +77,12 @@ pub struct Span {
 }
 
 impl Span {
+    pub(crate) fn new(first: u32, last: u32, level: Level) -> Self {
+        Self { first, last, level }
+    }
+
     pub(crate) fn one(turn: u32, level: Level) -> Self {
-        Self {
-            first: turn,
-            last: turn,
-            level,
-        }
+        Self::new(turn, turn, level)
     }
 
     fn name(self) -> String {
@@ -105,13 +96,8 @@ impl Span {
     /// The tag, the text and the closing tag, each on lines of their own. The text is escaped already.
     pub(crate) fn wrap(self, text: &str, out: &mut String) {
         let name = self.name();
-        out.push('<');
-        out.push_str(&name);
-        out.push_str(">\n");
-        out.push_str(text);
-        out.push_str("\n</");
-        out.push_str(&name);
-        out.push_str(">\n");
+        // Writing to a string cannot fail.
+        let _ = write!(out, "<{name}>\n{text}\n</{name}>\n");
     }
 
     /// Tokens of the tags and the line breaks around a text. What they and the text merge into is never more.
@@ -146,10 +132,7 @@ pub(crate) fn escape(text: &str) -> Cow<'_, str> {
 
 fn is_tag(rest: &str) -> bool {
     let rest = rest.strip_prefix('/').unwrap_or(rest);
-    let Some(rest) = rest.strip_prefix("T-").or_else(|| rest.strip_prefix("t-")) else {
-        return false;
-    };
-    rest.starts_with(|c: char| c.is_ascii_digit())
+    after_prefix(rest).is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
 }
 
 #[cfg(test)]

@@ -4,14 +4,13 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, params};
 
 use crate::columns::ColumnWriter;
 use crate::extract::{Language, Lower, lower};
-use crate::items::{Piece, pieces};
 use crate::level::Span;
 use crate::postings::turns_with;
-use crate::store::{Session, Turn, find, stored, turn_id};
+use crate::store::{Session, Turn, execute, find, row, rows, stored, turn_id};
 use crate::words::each_term;
 use crate::{Level, Memory, MemoryError, tokens};
 
@@ -32,12 +31,11 @@ impl Memory {
     /// again while turns wait.
     pub fn write_levels(&self, session: Option<&str>) -> Result<Written, MemoryError> {
         let waiting: Vec<(String, u32)> = self.read(|reader| {
-            let mut read = reader.connection.prepare_cached(
-                "SELECT name, turns - written FROM memory_sessions
-                 WHERE written < turns AND (?1 IS NULL OR name = ?1) ORDER BY id",
-            )?;
-            let rows = read.query_map(params![session], |row| Ok((row.get(0)?, row.get(1)?)))?;
-            Ok(rows.collect::<Result<_, _>>()?)
+            let sql = "SELECT name, turns - written FROM memory_sessions
+                 WHERE written < turns AND (?1 IS NULL OR name = ?1) ORDER BY id";
+            rows(&reader.connection, sql, params![session], |row| {
+                row.try_into()
+            })
         })?;
         let all: u32 = waiting.iter().map(|(_, turns)| turns).sum();
         let now = match waiting.first() {
@@ -61,21 +59,29 @@ impl Memory {
         if level == Level::Raw {
             return Ok(self.turn(session, number)?.raw);
         }
-        let text = self.read(|reader| {
-            let id = find(&reader.connection, session)?.id;
-            level_text(&reader.connection, id, number, level)
-        })?;
-        match text {
-            Some(text) => Ok(text.into_bytes()),
-            None => {
-                let turn = self.turn(session, number)?;
-                self.finish_levels(session)?;
-                let id = self.read(|reader| Ok(find(&reader.connection, session)?.id))?;
-                let text =
-                    self.read(|reader| level_text(&reader.connection, id, turn.number, level))?;
-                Ok(text.unwrap_or_default().into_bytes())
-            }
+        let written = || {
+            self.read(|reader| {
+                let id = find(&reader.connection, session)?.id;
+                level_text(&reader.connection, id, number, level)
+            })
+        };
+        if let Some(text) = written()? {
+            return Ok(text.into_bytes());
         }
+        self.turn(session, number)?;
+        self.finish_levels(session)?;
+        Ok(written()?.unwrap_or_default().into_bytes())
+    }
+
+    /// The same as text.
+    pub(crate) fn level_told(
+        &self,
+        session: &str,
+        number: u32,
+        level: Level,
+    ) -> Result<String, MemoryError> {
+        let told = self.level(session, number, level)?;
+        Ok(String::from_utf8_lossy(&told).into_owned())
     }
 
     /// Tokens of a raw turn whose levels are not written yet, tags included.
@@ -85,7 +91,7 @@ impl Memory {
     }
 
     fn write_some(&self, name: &str) -> Result<u32, MemoryError> {
-        let (session, made) = self.read(|reader| {
+        let (session, last, made) = self.read(|reader| {
             let session = find(&reader.connection, name)?;
             let last = session.turns.min(session.written + AT_A_TIME);
             let mut made = Vec::new();
@@ -95,16 +101,11 @@ impl Memory {
                     made.push((number, self.made(&turn, &rarity)));
                 }
             }
-            Ok((session, made))
+            Ok((session, last, made))
         })?;
-        let last = session.turns.min(session.written + AT_A_TIME);
         self.write(|connection| {
-            let marked = connection
-                .prepare_cached(
-                    "UPDATE memory_sessions SET written = ?3 WHERE id = ?1 AND written = ?2",
-                )?
-                .execute(params![session.id, session.written, last])?;
-            if marked == 0 {
+            let sql = "UPDATE memory_sessions SET written = ?3 WHERE id = ?1 AND written = ?2";
+            if execute(connection, sql, params![session.id, session.written, last])? == 0 {
                 // Another process was here.
                 return Ok(0);
             }
@@ -120,16 +121,11 @@ impl Memory {
 
     fn made(&self, turn: &Turn, rarity: &Rarity<'_>) -> Made {
         let raw = tokens::count(&String::from_utf8_lossy(&turn.raw));
-        let pieces: Vec<Piece> = pieces(turn.form, &turn.role, &turn.raw)
-            .into_iter()
-            .map(|p| self.hidden(p))
-            .collect();
         let language = Language {
             rarity: &|word| rarity.of_word(word),
             count: &tokens::count,
         };
-        let lower = lower(&pieces, raw, &language);
-        Made::new(raw, lower)
+        Made::new(raw, lower(&self.hidden_pieces(turn), raw, &language))
     }
 }
 
@@ -141,13 +137,12 @@ pub(crate) struct Made {
 
 impl Made {
     pub(crate) fn new(raw: u32, lower: Lower) -> Self {
-        let tokens = [
-            raw,
-            tokens::count(&lower.smoothed),
-            tokens::count(&lower.compressed),
-            tokens::count(&lower.tiny),
-        ];
-        Self { lower, tokens }
+        let [smoothed, compressed, tiny] =
+            [&lower.smoothed, &lower.compressed, &lower.tiny].map(|text| tokens::count(text));
+        Self {
+            lower,
+            tokens: [raw, smoothed, compressed, tiny],
+        }
     }
 }
 
@@ -159,22 +154,14 @@ pub(crate) fn put(
     made: &Made,
     made_by: &str,
 ) -> Result<(), MemoryError> {
-    let there = "SELECT 1 FROM memory_turns WHERE id = ?1";
-    if !connection
-        .prepare_cached(there)?
-        .exists(params![turn_id(session, number)])?
-    {
+    let (id, lower) = (turn_id(session, number), &made.lower);
+    let sql = "INSERT OR REPLACE INTO memory_levels
+         SELECT id, sealed(?2), sealed(?3), sealed(?4), ?5 FROM memory_turns WHERE id = ?1";
+    let row = params![id, lower.smoothed, lower.compressed, lower.tiny, made_by];
+    if execute(connection, sql, row)? == 0 {
         // It was forgotten while its levels were made.
         return Ok(());
     }
-    let Lower {
-        smoothed,
-        compressed,
-        tiny,
-    } = &made.lower;
-    connection
-        .prepare_cached("INSERT OR REPLACE INTO memory_levels VALUES (?1, sealed(?2), sealed(?3), sealed(?4), ?5)")?
-        .execute(params![turn_id(session, number), smoothed, compressed, tiny, made_by])?;
     let mut numbers = columns.get(connection, session, number)?;
     numbers.tokens = made.tokens;
     columns.put(connection, session, number, &numbers)
@@ -186,12 +173,15 @@ pub(crate) fn level_text(
     number: u32,
     level: Level,
 ) -> Result<Option<String>, MemoryError> {
-    let mut read = connection.prepare_cached("SELECT opened(CASE ?2 WHEN 0 THEN smoothed WHEN 1 THEN compressed ELSE tiny END) FROM memory_levels WHERE id = ?1",
-    )?;
+    let sql = "SELECT opened(CASE ?2 WHEN 0 THEN smoothed WHEN 1 THEN compressed ELSE tiny END)
+         FROM memory_levels WHERE id = ?1";
     let column = (level as usize).saturating_sub(1) as i64;
-    Ok(read
-        .query_row(params![turn_id(session, number), column], |row| row.get(0))
-        .optional()?)
+    row(
+        connection,
+        sql,
+        params![turn_id(session, number), column],
+        |row| row.get(0),
+    )
 }
 
 /// How rare words are in a session.

@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::columns::Role;
 use crate::items::Piece;
 use crate::lessons::{Draft, LessonKind, LessonStatus};
-use crate::smooth::{clean, sentences, shortened, stands_out};
+use crate::smooth::{arguments, clean, sentences, shortened, stands_out, telling_line};
 use crate::words::{each_term, each_word, is_stop_word};
 
 /// A turn, as far as learning needs it.
@@ -14,32 +15,10 @@ pub(crate) struct Observed {
 }
 
 /// Words that begin what a user wants from now on.
-const WISHES: &[&str] = &[
-    "i prefer",
-    "i'd prefer",
-    "always ",
-    "never ",
-    "from now on",
-    "please use",
-    "please don't",
-    "please always",
-    "don't ever",
-    "i like",
-    "i don't like",
-    "i hate",
-    "i love",
-    "i want you to",
-    "remember that",
-    "remember to",
-    "my name is",
-    "call me ",
-    "we use ",
-    "we never",
-    "we always",
-    "our convention",
-    "make sure to",
-    "in this project",
-];
+const WISHES: &str = "\
+    i prefer|i'd prefer|always |never |from now on|please use|please don't|please always|\
+    don't ever|i like|i don't like|i hate|i love|i want you to|remember that|remember to|\
+    my name is|call me |we use |we never|we always|our convention|make sure to|in this project";
 /// A sentence longer than this is not a wish.
 const WISH_CHARACTERS: usize = 240;
 /// Keywords of a lesson.
@@ -53,24 +32,20 @@ pub(crate) fn preferences(turns: &[Observed]) -> Vec<Draft> {
             let Piece::Said { role, text } = piece else {
                 continue;
             };
-            if !matches!(role.as_str(), "user" | "human") {
+            if Role::named(role) != Role::User {
                 continue;
             }
             for sentence in sentences(&clean(text)) {
                 let lower = sentence.to_lowercase();
-                let is_wish = WISHES.iter().any(|wish| {
+                let is_wish = WISHES.split('|').any(|wish| {
                     lower.find(wish).is_some_and(|at| {
                         at == 0 || !lower.as_bytes()[at - 1].is_ascii_alphanumeric()
                     })
                 });
                 if is_wish && !sentence.ends_with('?') && sentence.len() <= WISH_CHARACTERS {
-                    drafts.push(draft(
-                        LessonKind::Preference,
-                        LessonStatus::Used,
-                        sentence,
-                        sentence.to_owned(),
-                        vec![turn.number],
-                    ));
+                    let (kind, status) = (LessonKind::Preference, LessonStatus::Used);
+                    let content = sentence.to_owned();
+                    drafts.push(draft(kind, status, sentence, content, vec![turn.number]));
                 }
             }
         }
@@ -83,13 +58,11 @@ pub(crate) fn cures(turns: &[Observed]) -> Vec<Draft> {
     let mut open: BTreeMap<String, Trouble> = BTreeMap::new();
     let mut drafts = Vec::new();
     for turn in turns {
-        let mut at = 0;
-        while at < turn.pieces.len() {
-            let Piece::Called { name, args } = &turn.pieces[at] else {
-                at += 1;
+        for (at, piece) in turn.pieces.iter().enumerate() {
+            let Piece::Called { name, args } = piece else {
                 continue;
             };
-            let told = crate::smooth::arguments(args);
+            let told = arguments(args);
             let (output, failed) = match turn.pieces.get(at + 1) {
                 Some(Piece::Came { text, failed }) => {
                     (text.as_str(), *failed || looks_failed(text))
@@ -98,13 +71,11 @@ pub(crate) fn cures(turns: &[Observed]) -> Vec<Draft> {
             };
             let what = format!("{name} {}", shortened(&told, 120));
             if failed {
-                let error = crate::smooth::telling_line(output);
-                let trouble = Trouble {
-                    error,
-                    steps: Vec::new(),
-                    turns: vec![turn.number],
-                };
-                open.entry(what).or_insert(trouble).turns.push(turn.number);
+                let trouble = open.entry(what).or_insert_with(|| Trouble {
+                    error: telling_line(output),
+                    ..Trouble::default()
+                });
+                trouble.turns.push(turn.number);
             } else if let Some(trouble) = open.remove(&what) {
                 drafts.extend(trouble.cured(&what, turn.number));
             } else {
@@ -112,12 +83,12 @@ pub(crate) fn cures(turns: &[Observed]) -> Vec<Draft> {
                     trouble.step(&what, turn.number);
                 }
             }
-            at += 1;
         }
     }
     drafts
 }
 
+#[derive(Default)]
 struct Trouble {
     error: String,
     steps: Vec<String>,
@@ -140,20 +111,14 @@ impl Trouble {
         self.turns.sort_unstable();
         self.turns.dedup();
         let error = shortened(&self.error, 200).into_owned();
-        let content = format!(
-            "{what} failed with: {error}\nWhat helped: {}",
-            self.steps.join("; ")
-        );
+        let steps = self.steps.join("; ");
+        let content = format!("{what} failed with: {error}\nWhat helped: {steps}");
         let title = format!("{} fails: {}", shortened(what, 40), shortened(&error, 60));
-        let mut draft = draft(
-            LessonKind::Problem,
-            LessonStatus::Seen,
-            &title,
-            content,
-            self.turns,
-        );
-        draft.same_as = signature(&format!("{what} {error}"));
-        Some(draft)
+        let (kind, status) = (LessonKind::Problem, LessonStatus::Seen);
+        Some(Draft {
+            same_as: signature(&format!("{what} {error}")),
+            ..draft(kind, status, &title, content, self.turns)
+        })
     }
 }
 
@@ -187,17 +152,15 @@ fn draft(
     turns: Vec<u32>,
 ) -> Draft {
     let keywords = keywords(&content);
-    let topics = keywords.iter().take(3).cloned().collect();
-    let (title, same_as) = (shortened(title, 100).into_owned(), signature(&content));
     Draft {
         kind,
         status,
-        title,
-        topics,
+        title: shortened(title, 100).into_owned(),
+        topics: keywords.iter().take(3).cloned().collect(),
         keywords,
+        same_as: signature(&content),
         content,
         turns,
-        same_as,
     }
 }
 
@@ -228,7 +191,7 @@ pub(crate) fn topics(turns: &[Observed]) -> BTreeMap<String, u32> {
             each_word(&clean(text), |word| {
                 if word.len() < 4
                     || is_stop_word(word)
-                    || COMMON.contains(&word)
+                    || COMMON.split(' ').any(|common| common == word)
                     || word.starts_with(|c: char| c.is_ascii_digit())
                 {
                     return;
@@ -261,165 +224,40 @@ pub(crate) fn topics(turns: &[Observed]) -> BTreeMap<String, u32> {
 /// Topics of one batch of turns.
 const TOPICS: usize = 24;
 /// Frequent in talk, and about nothing.
-const COMMON: &[&str] = &[
-    "back",
-    "been",
-    "come",
-    "could",
-    "doing",
-    "done",
-    "even",
-    "every",
-    "feel",
-    "find",
-    "first",
-    "from",
-    "getting",
-    "give",
-    "going",
-    "good",
-    "great",
-    "have",
-    "help",
-    "here",
-    "it's",
-    "keep",
-    "kind",
-    "know",
-    "last",
-    "like",
-    "little",
-    "long",
-    "look",
-    "looking",
-    "lot",
-    "love",
-    "made",
-    "make",
-    "many",
-    "maybe",
-    "mean",
-    "much",
-    "need",
-    "never",
-    "next",
-    "nice",
-    "part",
-    "people",
-    "really",
-    "right",
-    "said",
-    "same",
-    "should",
-    "since",
-    "some",
-    "something",
-    "soon",
-    "still",
-    "such",
-    "sure",
-    "take",
-    "tell",
-    "than",
-    "thank",
-    "thanks",
-    "that",
-    "them",
-    "then",
-    "there",
-    "these",
-    "they",
-    "thing",
-    "things",
-    "think",
-    "this",
-    "thought",
-    "time",
-    "today",
-    "told",
-    "took",
-    "true",
-    "used",
-    "using",
-    "very",
-    "want",
-    "wanted",
-    "well",
-    "were",
-    "what",
-    "when",
-    "will",
-    "with",
-    "work",
-    "would",
-    "yeah",
-    "year",
-    "yesterday",
-    "your",
-];
+const COMMON: &str = "\
+    back been come could doing done even every feel find first from getting give going good \
+    great have help here it's keep kind know last like little long look looking lot love made \
+    make many maybe mean much need never next nice part people really right said same should \
+    since some something soon still such sure take tell than thank thanks that them then there \
+    these they thing things think this thought time today told took true used using very want \
+    wanted well were what when will with work would yeah year yesterday your";
 
 /// Which area a topic belongs to.
 pub(crate) fn category(topic: &str) -> &'static str {
-    const AREAS: &[(&str, &[&str])] = &[
-        (
-            "auth",
-            &[
-                "auth",
-                "login",
-                "token",
-                "password",
-                "oauth",
-                "session",
-                "permission",
-            ],
-        ),
-        (
-            "tests",
-            &["test", "spec", "assert", "coverage", "fixture", "mock"],
-        ),
+    const AREAS: [(&str, &str); 7] = [
+        ("auth", "auth login token password oauth session permission"),
+        ("tests", "test spec assert coverage fixture mock"),
         (
             "build",
-            &[
-                "build", "compil", "cargo", "webpack", "docker", "deploy", "release", "pipeline",
-            ],
+            "build compil cargo webpack docker deploy release pipeline",
         ),
         (
             "data",
-            &[
-                "database",
-                "sql",
-                "query",
-                "schema",
-                "migration",
-                "table",
-                "index",
-                "cache",
-            ],
+            "database sql query schema migration table index cache",
         ),
         (
             "api",
-            &[
-                "api", "endpoint", "request", "response", "server", "client", "route", "http",
-            ],
+            "api endpoint request response server client route http",
         ),
         (
             "ui",
-            &[
-                "button",
-                "page",
-                "layout",
-                "style",
-                "react",
-                "component",
-                "screen",
-                "theme",
-            ],
+            "button page layout style react component screen theme",
         ),
-        ("docs", &["docs", "readme", "document", "guide", "comment"]),
+        ("docs", "docs readme document guide comment"),
     ];
     let found = AREAS
         .iter()
-        .find(|(_, marks)| marks.iter().any(|mark| topic.contains(mark)));
+        .find(|(_, marks)| marks.split(' ').any(|mark| topic.contains(mark)));
     found.map_or("general", |(area, _)| area)
 }
 

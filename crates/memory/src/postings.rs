@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use rusqlite::{Connection, OptionalExtension, params};
 
 use crate::MemoryError;
+use crate::store::{blob, execute, row};
 
 /// A row of a table without row ids spills over beyond about a thousand bytes.
 const BLOCK_BYTES: usize = 800;
@@ -18,41 +19,34 @@ const BLOCK_BYTES: usize = 800;
 #[derive(Debug, Default)]
 pub(crate) struct PostingWriter {
     lists: BTreeMap<(String, i64), Vec<(u32, u32)>>,
-    scratch: BTreeMap<String, u32>,
 }
 
 impl PostingWriter {
     /// Notes the terms of a turn. Tells how many words it has.
     pub(crate) fn add(&mut self, session: i64, turn: u32, text: &str) -> u32 {
         let mut words = 0;
+        let mut counts: BTreeMap<String, u32> = BTreeMap::new();
         crate::words::each_term(text, |term| {
             words += 1;
-            match self.scratch.get_mut(term) {
+            match counts.get_mut(term) {
                 Some(count) => *count += 1,
-                None => _ = self.scratch.insert(term.to_owned(), 1),
+                None => _ = counts.insert(term.to_owned(), 1),
             }
         });
-        for (term, count) in std::mem::take(&mut self.scratch) {
-            self.lists
-                .entry((term, session))
-                .or_default()
-                .push((turn, count));
-        }
+        self.add_terms(session, turn, counts);
         words
     }
 
-    /// Notes terms a turn has besides, once each.
+    /// Notes terms of a turn, and how often it has them.
     pub(crate) fn add_terms(
         &mut self,
         session: i64,
         turn: u32,
-        terms: impl IntoIterator<Item = String>,
+        terms: impl IntoIterator<Item = (String, u32)>,
     ) {
-        for term in terms {
-            self.lists
-                .entry((term, session))
-                .or_default()
-                .push((turn, 1));
+        for (term, count) in terms {
+            let list = self.lists.entry((term, session)).or_default();
+            list.push((turn, count));
         }
     }
 
@@ -74,7 +68,11 @@ impl PostingWriter {
             for (turn, count) in list {
                 if block.data.len() >= BLOCK_BYTES {
                     block.write(&mut write, &term, session)?;
-                    block = block.next();
+                    block = Block {
+                        number: block.number + 1,
+                        before: block.before + block.docs,
+                        ..Block::default()
+                    };
                 }
                 block.push(turn, count);
             }
@@ -105,14 +103,6 @@ impl Block {
         })
     }
 
-    fn next(&self) -> Self {
-        Self {
-            number: self.number + 1,
-            before: self.before + self.docs,
-            ..Self::default()
-        }
-    }
-
     fn push(&mut self, turn: u32, count: u32) {
         // Turns mostly come in order; a summary written later may add to an earlier one.
         let step = i64::from(turn) - i64::from(self.last);
@@ -131,15 +121,14 @@ impl Block {
         term: &str,
         session: i64,
     ) -> Result<(), MemoryError> {
-        statement.execute(params![
-            term,
-            session,
-            self.number,
-            self.before,
-            self.docs,
-            self.last,
-            self.data
-        ])?;
+        let Self {
+            number,
+            before,
+            docs,
+            last,
+            data,
+        } = self;
+        statement.execute(params![term, session, number, before, docs, last, data])?;
         Ok(())
     }
 }
@@ -151,11 +140,10 @@ pub(crate) fn each_posting(
     session: Option<i64>,
     mut take: impl FnMut(i64, u32, u32),
 ) -> Result<(), MemoryError> {
+    let all = "SELECT session, data FROM memory_postings WHERE term = marked(?1)";
     let mut read = match session {
-        Some(_) => connection.prepare_cached(
-            "SELECT session, data FROM memory_postings WHERE term = marked(?1) AND session = ?2 ORDER BY block",
-        ),
-        None => connection.prepare_cached("SELECT session, data FROM memory_postings WHERE term = marked(?1)"),
+        Some(_) => connection.prepare_cached(&format!("{all} AND session = ?2 ORDER BY block")),
+        None => connection.prepare_cached(all),
     }?;
     let mut rows = match session {
         Some(session) => read.query(params![term, session]),
@@ -163,11 +151,7 @@ pub(crate) fn each_posting(
     }?;
     while let Some(row) = rows.next()? {
         let session = row.get(0)?;
-        let data = row
-            .get_ref(1)?
-            .as_blob()
-            .map_err(|error| MemoryError::Damaged(error.to_string()))?;
-        for (turn, count) in (Postings { data, last: 0 }) {
+        for (turn, count) in Postings::new(blob(row, 1)?) {
             take(session, turn, count);
         }
     }
@@ -180,13 +164,9 @@ pub(crate) fn turns_with(
     term: &str,
     session: i64,
 ) -> Result<u32, MemoryError> {
-    let mut read = connection.prepare_cached(
-        "SELECT before + docs FROM memory_postings WHERE term = marked(?1) AND session = ?2 ORDER BY block DESC LIMIT 1",
-    )?;
-    Ok(read
-        .query_row(params![term, session], |row| row.get(0))
-        .optional()?
-        .unwrap_or(0))
+    let sql = "SELECT before + docs FROM memory_postings
+         WHERE term = marked(?1) AND session = ?2 ORDER BY block DESC LIMIT 1";
+    Ok(row(connection, sql, params![term, session], |row| row.get(0))?.unwrap_or(0))
 }
 
 /// Removes a turn from the lists of these terms.
@@ -197,30 +177,17 @@ pub(crate) fn remove<'a>(
     terms: impl IntoIterator<Item = &'a str>,
 ) -> Result<(), MemoryError> {
     for term in terms {
-        let mut read = connection.prepare_cached(
-            "SELECT data FROM memory_postings WHERE term = marked(?1) AND session = ?2 ORDER BY block",
-        )?;
-        let rows = read.query_map(params![term, session], |row| row.get::<_, Vec<u8>>(0))?;
         let mut kept = Vec::new();
-        for data in rows {
-            kept.extend(
-                Postings {
-                    data: &data?,
-                    last: 0,
-                }
-                .filter(|(found, _)| *found != turn),
-            );
-        }
-        connection
-            .prepare_cached("DELETE FROM memory_postings WHERE term = marked(?1) AND session = ?2")?
-            .execute(params![term, session])?;
+        each_posting(connection, term, Some(session), |_, found, count| {
+            if found != turn {
+                kept.push((found, count));
+            }
+        })?;
+        let sql = "DELETE FROM memory_postings WHERE term = marked(?1) AND session = ?2";
+        execute(connection, sql, params![term, session])?;
         if !kept.is_empty() {
             let lists = BTreeMap::from([((term.to_owned(), session), kept)]);
-            PostingWriter {
-                lists,
-                ..PostingWriter::default()
-            }
-            .finish(connection)?;
+            PostingWriter { lists }.finish(connection)?;
         }
     }
     Ok(())
@@ -231,20 +198,24 @@ struct Postings<'a> {
     last: i64,
 }
 
+impl<'a> Postings<'a> {
+    fn new(data: &'a [u8]) -> Self {
+        Self { data, last: 0 }
+    }
+}
+
 impl Iterator for Postings<'_> {
     type Item = (u32, u32);
 
     fn next(&mut self) -> Option<(u32, u32)> {
         let value = take(&mut self.data)?;
-        let count = if value & 1 == 1 {
-            take(&mut self.data)? as u32
-        } else {
-            1
+        let count = match value & 1 {
+            1 => take(&mut self.data)? as u32,
+            _ => 1,
         };
         let folded = value >> 1;
-        self.last = self
-            .last
-            .wrapping_add((folded >> 1) as i64 ^ -((folded & 1) as i64));
+        let step = (folded >> 1) as i64 ^ -((folded & 1) as i64);
+        self.last = self.last.wrapping_add(step);
         Some((u32::try_from(self.last).ok()?, count))
     }
 }

@@ -116,14 +116,10 @@ pub(crate) fn scores(turns: &Turns, asked: &Asked, weights: &Weights) -> Vec<f64
         if run.speakers.is_empty() && run.role.is_none() && !run.assisted {
             continue;
         }
-        let end = asked
-            .named
-            .get(at + 1)
-            .map_or(turns.numbers.len(), |next| next.from);
-        for (numbers, score) in turns.numbers[run.from..end]
-            .iter()
-            .zip(&mut scores[run.from..end])
-        {
+        let next = asked.named.get(at + 1);
+        let range = run.from..next.map_or(turns.numbers.len(), |next| next.from);
+        let numbers = turns.numbers[range.clone()].iter();
+        for (numbers, score) in numbers.zip(&mut scores[range]) {
             let by_name = numbers.speaker != 0 && run.speakers.contains(&numbers.speaker);
             if by_name || run.role == Some(numbers.role) {
                 *score += weights.named;
@@ -140,30 +136,19 @@ pub(crate) fn scores(turns: &Turns, asked: &Asked, weights: &Weights) -> Vec<f64
 pub(crate) fn best(scores: &[f64], related: impl Fn(usize) -> bool, k: usize) -> Vec<usize> {
     // Of a million turns nearly all lose against the worst that is kept: one comparison each.
     let mut kept: BinaryHeap<Worst> = BinaryHeap::with_capacity(k.min(scores.len()) + 1);
-    let mut least = if k == 0 {
-        f64::INFINITY
-    } else {
-        f64::NEG_INFINITY
-    };
-    for (at, score) in scores.iter().enumerate() {
+    for (at, &score) in scores.iter().enumerate() {
         // What comes later is not better where it is as good.
-        if *score <= least || !related(at) {
+        let is_full = kept.len() >= k;
+        if is_full && kept.peek().is_none_or(|worst| score <= worst.score) || !related(at) {
             continue;
         }
-        kept.push(Worst { score: *score, at });
-        if kept.len() > k {
+        kept.push(Worst { score, at });
+        if is_full {
             kept.pop();
         }
-        if kept.len() == k
-            && let Some(worst) = kept.peek()
-        {
-            least = worst.score;
-        }
     }
-    kept.into_sorted_vec()
-        .into_iter()
-        .map(|kept| kept.at)
-        .collect()
+    let sorted = kept.into_sorted_vec();
+    sorted.into_iter().map(|kept| kept.at).collect()
 }
 
 /// A turn among the best; the largest is the worst of them.
@@ -177,10 +162,8 @@ impl Eq for Worst {}
 
 impl Ord for Worst {
     fn cmp(&self, other: &Self) -> Ordering {
-        other
-            .score
-            .total_cmp(&self.score)
-            .then(self.at.cmp(&other.at))
+        let better = other.score.total_cmp(&self.score);
+        better.then(self.at.cmp(&other.at))
     }
 }
 
@@ -238,12 +221,8 @@ fn scale(scores: &mut [f64]) {
 fn add_likeness(scores: &mut [f64], likeness: &[f32], weight: f64) {
     let count = likeness.len().max(1) as f64;
     let mean = likeness.iter().map(|x| f64::from(*x)).sum::<f64>() / count;
-    let spread = (likeness
-        .iter()
-        .map(|x| (f64::from(*x) - mean).powi(2))
-        .sum::<f64>()
-        / count)
-        .sqrt();
+    let squares = likeness.iter().map(|x| (f64::from(*x) - mean).powi(2));
+    let spread = (squares.sum::<f64>() / count).sqrt();
     if spread > 1e-9 {
         for (score, x) in scores.iter_mut().zip(likeness) {
             *score += weight * (f64::from(*x) - mean) / spread / 6.0;

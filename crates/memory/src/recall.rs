@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde_json::Value;
 use tokio::time::{Instant, timeout_at};
 
 use crate::board::cut;
@@ -69,6 +70,7 @@ pub struct Recalled {
     pub missing: Vec<String>,
 }
 
+const TIME_WAS_UP: &str = "time was up";
 /// Turns looked at, and turns and lessons told at most.
 const CANDIDATES: usize = 30;
 const TURNS_TOLD: usize = 12;
@@ -81,45 +83,50 @@ const PER_QUESTION: usize = 10;
 const TURNS_SHARE: f64 = 0.6;
 const LESSONS_SHARE: f64 = 0.25;
 
+impl Recalled {
+    /// What arrived; nothing, and a note of what is missing, where it did not.
+    fn arrived<T: Default>(&mut self, what: &str, result: Result<T, String>) -> T {
+        result.unwrap_or_else(|wrong| {
+            self.missing.push(format!("{what}: {wrong}"));
+            T::default()
+        })
+    }
+}
+
 impl Memory {
     /// Recalls what matters now. Never later than the deadline, give or take the composing of the text.
     pub async fn recall(self: &Arc<Self>, wanted: &Recall<'_>) -> Recalled {
         let deadline = Instant::now() + wanted.deadline.saturating_sub(COMPOSING);
         let mut recalled = Recalled::default();
-        let hits = self.beside(wanted, |memory, session, text, told_from| {
+        let told_from = wanted.told_from;
+        let hits = self.beside(deadline, wanted, move |memory, session, text| {
             memory.candidates(&session, &text, told_from)
         });
-        let lessons = self.beside(wanted, |memory, _, text, _| {
-            match words::is_telling(&text) {
+        let lessons = self.beside(
+            deadline,
+            wanted,
+            |memory, _, text| match words::is_telling(&text) {
                 true => memory.lessons_about(&text, LESSONS_TOLD),
                 false => Ok(Vec::new()),
-            }
-        });
-        let board = self.beside(wanted, |memory, session, _, _| memory.board(&session));
-        let (hits, lessons, board) = tokio::join!(
-            timeout_at(deadline, hits),
-            timeout_at(deadline, lessons),
-            timeout_at(deadline, board)
+            },
         );
-        recalled.hits = arrived("turns", hits, &mut recalled.missing);
-        recalled.lessons = arrived("lessons", lessons, &mut recalled.missing);
-        recalled.board = arrived("the board", board, &mut recalled.missing);
+        let board = self.beside(deadline, wanted, |memory, session, _| {
+            memory.board(&session)
+        });
+        let (hits, lessons, board) = tokio::join!(hits, lessons, board);
+        recalled.hits = recalled.arrived("turns", hits);
+        recalled.lessons = recalled.arrived("lessons", lessons);
+        recalled.board = recalled.arrived("the board", board);
         if let Some(model) = &wanted.model
             && !recalled.hits.is_empty()
         {
-            match timeout_at(
-                deadline,
-                self.judged(wanted, &recalled.hits, model.as_ref()),
-            )
-            .await
-            {
-                Ok(Some(kept)) => recalled.hits = kept,
-                Ok(None) => recalled
-                    .missing
-                    .push("the model's judgement: it did not answer as asked".to_owned()),
-                Err(_) => recalled
-                    .missing
-                    .push("the model's judgement: time was up".to_owned()),
+            let judged = self.judged(wanted, &recalled.hits, model.as_ref());
+            let judged = match timeout_at(deadline, judged).await {
+                Ok(judged) => judged.ok_or_else(|| "it did not answer as asked".to_owned()),
+                Err(_) => Err(TIME_WAS_UP.to_owned()),
+            };
+            if let Some(kept) = recalled.arrived("the model's judgement", judged.map(Some)) {
+                recalled.hits = kept;
             }
         }
         recalled.hits.truncate(TURNS_TOLD);
@@ -127,22 +134,20 @@ impl Memory {
         recalled
     }
 
-    /// Does blocking work on a thread of its own, which nobody waits for longer than they want to.
+    /// Does blocking work on a thread of its own, which is waited for until the deadline.
     async fn beside<T: Send + 'static>(
         self: &Arc<Self>,
+        deadline: Instant,
         wanted: &Recall<'_>,
-        work: impl FnOnce(Arc<Self>, String, String, u32) -> Result<T, MemoryError> + Send + 'static,
+        work: impl FnOnce(Arc<Self>, String, String) -> Result<T, MemoryError> + Send + 'static,
     ) -> Result<T, String> {
-        let (memory, session, text, told) = (
-            self.clone(),
-            wanted.session.to_owned(),
-            wanted.text.to_owned(),
-            wanted.told_from,
-        );
-        let done = tokio::task::spawn_blocking(move || work(memory, session, text, told)).await;
-        match done {
-            Ok(done) => done.map_err(|error| error.to_string()),
-            Err(_) => Err("it was given up".to_owned()),
+        let (session, text) = (wanted.session.to_owned(), wanted.text.to_owned());
+        let memory = self.clone();
+        let working = tokio::task::spawn_blocking(move || work(memory, session, text));
+        match timeout_at(deadline, working).await {
+            Ok(Ok(done)) => done.map_err(|error| error.to_string()),
+            Ok(Err(_)) => Err("it was given up".to_owned()),
+            Err(_) => Err(TIME_WAS_UP.to_owned()),
         }
     }
 
@@ -174,14 +179,9 @@ impl Memory {
     ) -> Option<Vec<Hit>> {
         let question = |hits: &[Hit]| {
             let lines = hits.iter().map(|hit| {
-                let told = self
-                    .level(&hit.session, hit.number, Level::Compressed)
-                    .unwrap_or_default();
-                format!(
-                    "{}: {}\n",
-                    hit.number,
-                    cut(&String::from_utf8_lossy(&told).replace('\n', " "), 60)
-                )
+                let told = self.level_told(&hit.session, hit.number, Level::Compressed);
+                let told = told.unwrap_or_default().replace('\n', " ");
+                format!("{}: {}\n", hit.number, cut(&told, 60))
             });
             format!(
                 "A user says:\n{}\n\nEarlier turns:\n{}\nWhich of them help to answer? Answer with a JSON array of their \
@@ -193,34 +193,17 @@ impl Memory {
         let prompts: Vec<String> = hits.chunks(PER_QUESTION).map(question).collect();
         let mut kept = Vec::new();
         let mut answered = false;
-        for (answer, hits) in model
-            .ask_all(&prompts)
-            .await
-            .into_iter()
-            .zip(hits.chunks(PER_QUESTION))
-        {
-            let numbers = answer
-                .ok()
-                .and_then(|answer| json_in(&answer))
-                .and_then(|value| {
-                    let numbers = value
-                        .as_array()?
-                        .iter()
-                        .filter_map(|number| number.as_u64())
-                        .collect::<Vec<_>>();
-                    Some(numbers)
-                });
-            match numbers {
+        let answers = model.ask_all(&prompts).await;
+        for (answer, hits) in answers.into_iter().zip(hits.chunks(PER_QUESTION)) {
+            let answer = answer.ok().and_then(|answer| json_in(&answer));
+            match answer.as_ref().and_then(Value::as_array) {
                 Some(numbers) => {
                     answered = true;
-                    kept.extend(
-                        hits.iter()
-                            .filter(|hit| numbers.contains(&u64::from(hit.number)))
-                            .cloned(),
-                    );
+                    let matters = |hit: &&Hit| numbers.iter().any(|number| *number == hit.number);
+                    kept.extend(hits.iter().filter(matters).cloned());
                 }
                 // Those nobody judged stay.
-                None => kept.extend(hits.iter().cloned()),
+                None => kept.extend_from_slice(hits),
             }
         }
         answered.then_some(kept)
@@ -231,49 +214,32 @@ impl Memory {
         if recalled.hits.is_empty() && recalled.lessons.is_empty() && recalled.board.is_empty() {
             return;
         }
-        let room = wanted
-            .tokens
-            .saturating_sub(tokens::count("<recalled>\n</recalled>\n") + 2);
-        let mut text = String::new();
-        let mut left = room;
+        let tags = tokens::count("<recalled>\n</recalled>\n") + 2;
+        let room = wanted.tokens.saturating_sub(tags);
+        let mut block = Block {
+            text: String::new(),
+            left: room,
+        };
         let share = |share: f64| (f64::from(room) * share) as u32;
-        let turns = self.turns_told(wanted, &recalled.hits, share(TURNS_SHARE));
-        add(
-            &mut text,
-            &mut left,
-            "This may matter; history.getTurn(\"T-n\", \"R\") tells a turn in full:",
-            turns,
-        );
+        let (for_turns, for_lessons) = (share(TURNS_SHARE), share(LESSONS_SHARE));
+        let turns = self.turns_told(wanted, &recalled.hits, for_turns);
+        let heading = "This may matter; history.getTurn(\"T-n\", \"R\") tells a turn in full:";
+        block.add(heading, turns, room);
+        let after_turns = block.left;
         let (layers, lessons): (Vec<&Lesson>, Vec<&Lesson>) = recalled
             .lessons
             .iter()
             .partition(|lesson| lesson.kind == LessonKind::Layer);
-        let mut for_lessons = share(LESSONS_SHARE).min(left);
-        let lines = lessons
-            .iter()
-            .map(|lesson| lesson.content.clone())
-            .collect();
-        let before = left;
-        add_within(
-            &mut text,
-            &mut left,
-            &mut for_lessons,
-            "Learned before:",
-            lines,
-        );
-        let mut for_layers = (share(LESSONS_SHARE) + share(TURNS_SHARE))
-            .saturating_sub(room - before)
-            .min(left);
-        let lines = layers
-            .iter()
-            .map(|layer| format!("{}\n{}", layer.title, layer.content))
-            .collect();
-        add_within(&mut text, &mut left, &mut for_layers, "References:", lines);
-        let board = recalled
-            .board
-            .iter()
-            .map(|entry| format!("{} (until turn {})", entry.text, entry.until));
-        add(&mut text, &mut left, "On the board:", board.collect());
+        let lines = lessons.iter().map(|lesson| lesson.content.clone());
+        block.add("Learned before:", lines, for_lessons);
+        let lines = layers.iter();
+        let lines = lines.map(|layer| format!("{}\n{}", layer.title, layer.content));
+        let for_layers = (for_lessons + for_turns).saturating_sub(room - after_turns);
+        block.add("References:", lines, for_layers);
+        let board = recalled.board.iter();
+        let board = board.map(|entry| format!("{} (until turn {})", entry.text, entry.until));
+        block.add("On the board:", board, room);
+        let text = block.text;
         if !text.is_empty() {
             recalled.text = format!("<recalled>\n{}</recalled>\n", text);
             recalled.tokens = tokens::count(&recalled.text);
@@ -291,30 +257,22 @@ impl Memory {
             let Ok(turn) = self.turn(wanted.session, hit.number) else {
                 continue;
             };
+            let at_level = |level| self.level_told(wanted.session, hit.number, level);
             let levels = [Level::Raw, Level::Smoothed, Level::Compressed];
             let told = levels.into_iter().find_map(|level| {
-                let told =
-                    String::from_utf8_lossy(&self.level(wanted.session, hit.number, level).ok()?)
-                        .into_owned();
+                let told = at_level(level).ok()?;
                 (tokens::count(&told) + 16 <= most).then_some((level, told))
             });
             let (level, told) = match told {
                 Some(told) => told,
                 None if most > 24 => {
-                    let told = self
-                        .level(wanted.session, hit.number, Level::Compressed)
-                        .unwrap_or_default();
-                    (
-                        Level::Compressed,
-                        cut(&String::from_utf8_lossy(&told), most - 16),
-                    )
+                    let told = at_level(Level::Compressed).unwrap_or_default();
+                    (Level::Compressed, cut(&told, most - 16))
                 }
                 None => break,
             };
-            let who = turn
-                .speaker
-                .map(|name| format!(", {name}"))
-                .unwrap_or_default();
+            let who = turn.speaker.map(|name| format!(", {name}"));
+            let who = who.unwrap_or_default();
             // A time nobody here can read is told as it was told.
             let when = match &turn.ts {
                 Some(ts) if time::milliseconds(ts).is_none() => ts.clone(),
@@ -328,64 +286,41 @@ impl Memory {
     }
 }
 
-fn arrived<T: Default, E>(
-    what: &str,
-    result: Result<Result<T, String>, E>,
-    missing: &mut Vec<String>,
-) -> T {
-    match result {
-        Ok(Ok(arrived)) => arrived,
-        Ok(Err(wrong)) => {
-            missing.push(format!("{what}: {wrong}"));
-            T::default()
-        }
-        Err(_) => {
-            missing.push(format!("{what}: time was up"));
-            T::default()
-        }
-    }
+/// The lines of the block, and the tokens that are left for it.
+struct Block {
+    text: String,
+    left: u32,
 }
 
-fn add(text: &mut String, left: &mut u32, heading: &str, lines: Vec<String>) {
-    let mut share = *left;
-    add_within(text, left, &mut share, heading, lines);
-}
-
-/// Adds what fits: whole lines, then the beginning of one.
-fn add_within(
-    text: &mut String,
-    left: &mut u32,
-    share: &mut u32,
-    heading: &str,
-    lines: Vec<String>,
-) {
-    let mut block = String::new();
-    let heading_cost = tokens::count(heading) + 1;
-    let Some(mut room) = (*share).min(*left).checked_sub(heading_cost) else {
-        return;
-    };
-    for line in lines {
-        let mut line = format!("- {}\n", harmless(&line));
-        let mut cost = tokens::count(&line);
-        if cost > room {
-            if room < 24 {
-                break;
-            }
-            line = format!("{}\n", cut(line.trim_end(), room - 2));
-            cost = tokens::count(&line);
+impl Block {
+    /// Adds what fits within a share of the tokens: whole lines, then the beginning of one.
+    fn add(&mut self, heading: &str, lines: impl IntoIterator<Item = String>, share: u32) {
+        let heading_cost = tokens::count(heading) + 1;
+        let Some(mut room) = share.min(self.left).checked_sub(heading_cost) else {
+            return;
+        };
+        let mut block = String::new();
+        for line in lines {
+            let mut line = format!("- {}\n", harmless(&line));
+            let mut cost = tokens::count(&line);
             if cost > room {
-                break;
+                if room < 24 {
+                    break;
+                }
+                line = format!("{}\n", cut(line.trim_end(), room - 2));
+                cost = tokens::count(&line);
+                if cost > room {
+                    break;
+                }
             }
+            room -= cost;
+            block.push_str(&line);
         }
-        room -= cost;
-        block.push_str(&line);
-    }
-    if !block.is_empty() {
-        let all = format!("{heading}\n{block}");
-        let cost = tokens::count(&all);
-        *left = left.saturating_sub(cost);
-        *share = share.saturating_sub(cost);
-        text.push_str(&all);
+        if !block.is_empty() {
+            let all = format!("{heading}\n{block}");
+            self.left = self.left.saturating_sub(tokens::count(&all));
+            self.text.push_str(&all);
+        }
     }
 }
 

@@ -8,20 +8,17 @@ use rusqlite::params;
 use crate::{Memory, MemoryError};
 
 /// What is sealed, table by table.
-const SEALED: &[(&str, &[&str])] = &[
-    ("memory_turns", &["key", "speaker", "raw"]),
-    ("memory_levels", &["smoothed", "compressed", "tiny"]),
-    ("memory_parts", &["label"]),
-    ("memory_speakers", &["name"]),
-    ("memory_eras", &["text"]),
-    ("memory_gradients", &["text"]),
-    (
-        "memory_lessons",
-        &["title", "topics", "keywords", "content"],
-    ),
-    ("memory_topics", &["name"]),
-    ("memory_board", &["text"]),
-    ("memory_vectors", &["data"]),
+const SEALED: [(&str, &str); 10] = [
+    ("memory_turns", "key speaker raw"),
+    ("memory_levels", "smoothed compressed tiny"),
+    ("memory_parts", "label"),
+    ("memory_speakers", "name"),
+    ("memory_eras", "text"),
+    ("memory_gradients", "text"),
+    ("memory_lessons", "title topics keywords content"),
+    ("memory_topics", "name"),
+    ("memory_board", "text"),
+    ("memory_vectors", "data"),
 ];
 
 impl Memory {
@@ -35,10 +32,8 @@ impl Memory {
                 transaction.query_row("SELECT count(*) FROM memory_seal", [], |row| row.get(0))?;
             if there == 0 {
                 for (table, columns) in SEALED {
-                    let each: Vec<String> = columns
-                        .iter()
-                        .map(|column| format!("{column} = sealed({column})"))
-                        .collect();
+                    let seal = |column| format!("{column} = sealed({column})");
+                    let each: Vec<String> = columns.split(' ').map(seal).collect();
                     transaction.execute(&format!("UPDATE {table} SET {}", each.join(", ")), [])?;
                 }
                 transaction.execute("UPDATE memory_postings SET term = marked(term)", [])?;

@@ -1,15 +1,15 @@
 //! Finding turns: the index and the ranking together.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, params};
 
 use crate::columns::{self, ColumnWriter, Role};
 use crate::pack::{Candidate, pack};
 use crate::postings::each_posting;
 use crate::rank::{self, Asked, Named, Turns, Weights};
-use crate::store::{Reader, find, turn_id};
-use crate::vectors::{self, quantised};
+use crate::store::{Reader, find, row, rows, turn_id};
+use crate::vectors::{likeness, quantised};
 use crate::words::{each_word, is_stop_word, query_terms};
 use crate::{Level, Memory, MemoryError};
 
@@ -69,33 +69,24 @@ pub struct Hit {
 impl Memory {
     /// The turns a question is about, the best first.
     pub fn search(&self, query: &Query<'_>) -> Result<Vec<Hit>, MemoryError> {
-        let likeness = match (&self.encoder, query.weights.vectors != 0.0) {
-            (Some(encoder), true) => {
-                let encoded = encoder.encode(&[&self.redacted(query.text)]);
-                // Without vectors the keywords still find what they find.
-                encoded
-                    .ok()
-                    .and_then(|mut vectors| vectors.pop())
-                    .map(|vector| (encoder.name(), quantised(&vector)))
-            }
-            _ => None,
-        };
-        let likeness = likeness
-            .as_ref()
-            .map(|(name, vector)| (*name, vector.as_slice()));
-        let mut hits = self.read(|reader| look_up(reader, query, likeness))?;
+        let encoder = self.encoder.as_ref();
+        let encoder = encoder.filter(|_| query.weights.vectors != 0.0);
+        let question = encoder.and_then(|encoder| {
+            // Without vectors the keywords still find what they find.
+            let vectors = encoder.encode(&[&self.redacted(query.text)]).ok()?;
+            Some((encoder.name(), quantised(vectors.last()?)))
+        });
+        let mut hits = self.read(|reader| look_up(reader, query, question.as_ref()))?;
         for hit in hits.iter_mut().filter(|hit| hit.tokens == 0) {
             // Its levels are not written yet.
             hit.tokens = self.count_now(&hit.session, hit.number)?;
         }
         if let Some(budget) = query.budget {
             let mut left = budget;
-            hits.retain(|hit| match left.checked_sub(hit.tokens) {
-                Some(rest) => {
-                    left = rest;
-                    true
-                }
-                None => false,
+            hits.retain(|hit| {
+                let fits = hit.tokens <= left;
+                left -= if fits { hit.tokens } else { 0 };
+                fits
             });
         }
         Ok(hits)
@@ -111,7 +102,7 @@ pub(crate) struct Scope {
     turns: Turns,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct InScope {
     id: i64,
     name: String,
@@ -128,31 +119,30 @@ struct InScope {
     answered: bool,
 }
 
-/// A question as a vector, and who made it.
-type Likeness<'a> = Option<(&'a str, &'a [i8])>;
+/// A question as a vector, and the name of the encoder that made it.
+type Likeness<'a> = Option<&'a (&'a str, Vec<i8>)>;
 
 fn look_up(
     reader: &mut Reader,
     query: &Query<'_>,
     question: Likeness<'_>,
 ) -> Result<Vec<Hit>, MemoryError> {
-    let only = query
-        .session
-        .map(|name| find(&reader.connection, name))
-        .transpose()?
-        .map(|session| session.id);
-    let mut kept = reader.scope.take().filter(|scope| scope.only == only);
-    let holds = kept
-        .as_mut()
-        .map(|scope| scope.is_current(&reader.connection))
-        .transpose()?;
-    let scope = match kept {
-        Some(scope) if holds == Some(true) => scope,
-        _ => Scope::load(&reader.connection, only)?,
+    let connection = &reader.connection;
+    let only = match query.session {
+        Some(name) => Some(find(connection, name)?.id),
+        None => None,
     };
-    let hits = scope.rank(&reader.connection, query, question);
-    reader.scope = Some(scope);
-    hits
+    let mut kept = reader.scope.take().filter(|scope| scope.only == only);
+    if let Some(scope) = &mut kept
+        && !scope.is_current(connection)?
+    {
+        kept = None;
+    }
+    let scope = match kept {
+        Some(scope) => scope,
+        None => Scope::load(connection, only)?,
+    };
+    reader.scope.insert(scope).rank(connection, query, question)
 }
 
 /// Changes whenever another connection has written.
@@ -163,33 +153,28 @@ fn version(connection: &Connection) -> Result<i64, MemoryError> {
 impl Scope {
     fn load(connection: &Connection, only: Option<i64>) -> Result<Self, MemoryError> {
         let version = version(connection)?;
-        let mut read = connection.prepare_cached(
-            "SELECT id, name, created_ms, forgotten FROM memory_sessions WHERE ?1 IS NULL OR id = ?1 ORDER BY id",
-        )?;
-        let mut rows = read.query(params![only])?;
-        let mut scope = Self {
-            version,
-            only,
-            sessions: Vec::new(),
-            turns: Turns::default(),
-        };
-        while let Some(row) = rows.next()? {
-            let mut session = InScope {
+        let sql = "SELECT id, name, created_ms, forgotten FROM memory_sessions
+             WHERE ?1 IS NULL OR id = ?1 ORDER BY id";
+        let mut sessions: Vec<InScope> = rows(connection, sql, params![only], |row| {
+            Ok(InScope {
                 id: row.get(0)?,
                 name: row.get(1)?,
                 created_ms: row.get(2)?,
                 forgotten: row.get(3)?,
-                offset: scope.turns.numbers.len(),
-                turns: 0,
-                speakers: Vec::new(),
-                sittings: Sittings::default(),
-                asked: false,
-                answered: false,
-            };
-            session.grow(connection, &mut scope.turns)?;
-            scope.sessions.push(session);
+                ..InScope::default()
+            })
+        })?;
+        let mut turns = Turns::default();
+        for session in &mut sessions {
+            session.offset = turns.numbers.len();
+            session.grow(connection, &mut turns)?;
         }
-        Ok(scope)
+        Ok(Self {
+            version,
+            only,
+            sessions,
+            turns,
+        })
     }
 
     /// Whether it holds, with the turns that came since: those of one session are added.
@@ -201,10 +186,9 @@ impl Scope {
         let (Some(_), [session]) = (self.only, &mut self.sessions[..]) else {
             return Ok(false);
         };
-        let mut read = connection
-            .prepare_cached("SELECT created_ms, forgotten FROM memory_sessions WHERE id = ?1")?;
-        let same = read.query_row(params![session.id], |row| Ok((row.get(0)?, row.get(1)?)));
-        if same.optional()? != Some((session.created_ms, session.forgotten)) {
+        let sql = "SELECT created_ms, forgotten FROM memory_sessions WHERE id = ?1";
+        let same = row(connection, sql, params![session.id], |row| row.try_into())?;
+        if same != Some((session.created_ms, session.forgotten)) {
             return Ok(false);
         }
         session.grow(connection, &mut self.turns)?;
@@ -227,17 +211,14 @@ impl Scope {
             let mut at = 0;
             each_posting(connection, &term, self.only, |session, turn, count| {
                 // Postings come in the order of sessions.
-                while self
-                    .sessions
-                    .get(at)
-                    .is_some_and(|known| known.id < session)
+                while let Some(known) = self.sessions.get(at)
+                    && known.id < session
                 {
                     at += 1;
                 }
-                if let Some(known) = self
-                    .sessions
-                    .get(at)
-                    .filter(|known| known.id == session && turn <= known.turns)
+                if let Some(known) = self.sessions.get(at)
+                    && known.id == session
+                    && turn <= known.turns
                 {
                     list.push(((known.offset + turn as usize - 1) as u32, count));
                 }
@@ -248,14 +229,8 @@ impl Scope {
         if let Some((encoder, question)) = question {
             let (mut alike, mut any) = (Vec::with_capacity(self.turns.numbers.len()), false);
             for session in &self.sessions {
-                any |= vectors::likeness(
-                    connection,
-                    session.id,
-                    session.turns,
-                    question,
-                    encoder,
-                    &mut alike,
-                )?;
+                let InScope { id, turns, .. } = *session;
+                any |= likeness(connection, id, turns, question, encoder, &mut alike)?;
             }
             asked.likeness = any.then_some(alike);
         }
@@ -265,10 +240,10 @@ impl Scope {
         let scores = rank::scores(&self.turns, &asked, &query.weights);
         let related = |at: usize| scores[at] > 0.0 && self.turns.numbers[at].words > 0;
         // The cheapest turn has its tags.
-        let k = query
+        let most = query
             .budget
-            .map_or(query.k, |budget| query.k.min(budget as usize / 12 + 1));
-        let best = rank::best(&scores, related, k);
+            .map_or(usize::MAX, |budget| budget as usize / 12 + 1);
+        let best = rank::best(&scores, related, query.k.min(most));
         self.told(connection, query, &scores, &best)
     }
 
@@ -286,46 +261,38 @@ impl Scope {
         let mut hits = Vec::with_capacity(best.len());
         let mut candidates = Vec::with_capacity(best.len());
         for at in best {
-            let session = self
+            let after = self
                 .sessions
-                .partition_point(|session| session.offset <= *at)
-                - 1;
-            let session = &self.sessions[session];
+                .partition_point(|session| session.offset <= *at);
+            let session = &self.sessions[after - 1];
             let number = (at - session.offset + 1) as u32;
-            candidates.push(Candidate {
-                number,
-                tokens: columns.get(connection, session.id, number)?.tokens,
-            });
-            let key = key.query_row(params![turn_id(session.id, number)], |row| row.get(0))?;
-            let (session, score) = (session.name.clone(), scores[*at]);
+            let tokens = columns.get(connection, session.id, number)?.tokens;
+            candidates.push(Candidate { number, tokens });
             hits.push(Hit {
-                session,
+                session: session.name.clone(),
                 number,
-                key,
-                score,
+                key: key.query_row(params![turn_id(session.id, number)], |row| row.get(0))?,
+                score: scores[*at],
                 level: Level::Raw,
                 tokens: 0,
             });
         }
-        let told = pack(&candidates, query.budget);
-        Ok(hits
-            .into_iter()
-            .zip(told)
-            .filter_map(|(hit, told)| {
-                told.map(|(level, tokens)| Hit {
-                    level,
-                    tokens,
-                    ..hit
-                })
-            })
-            .collect())
+        let mut told = pack(&candidates, query.budget).into_iter();
+        hits.retain_mut(|hit| match told.next().flatten() {
+            Some(told) => {
+                (hit.level, hit.tokens) = told;
+                true
+            }
+            None => false,
+        });
+        Ok(hits)
     }
 
     /// Who is named in a question, session by session.
     fn named(&self, question: &str) -> Vec<Named> {
-        let mut words = Vec::new();
-        each_word(question, |word| words.push(word.to_owned()));
-        let has = |word: &str| words.iter().any(|known| known == word);
+        let mut words = HashSet::new();
+        each_word(question, |word| _ = words.insert(word.to_owned()));
+        let has = |word: &str| words.contains(word);
         let role = match (has("user"), has("assistant")) {
             (true, false) => Some(Role::User),
             (false, true) => Some(Role::Assistant),
@@ -355,21 +322,21 @@ impl Scope {
 
 /// What most turns have tells none of them apart: it only counts where there is nothing else.
 fn drop_common(postings: &mut Vec<Vec<(u32, u32)>>, turns: usize) {
+    let is_rare = |list: &Vec<_>| list.len() <= turns / 2;
     if postings
         .iter()
-        .any(|list| !list.is_empty() && list.len() <= turns / 2)
+        .any(|list| !list.is_empty() && is_rare(list))
     {
-        postings.retain(|list| list.len() <= turns / 2);
+        postings.retain(is_rare);
     }
 }
 
 impl InScope {
     /// Reads the turns that are not read yet.
     fn grow(&mut self, connection: &Connection, all: &mut Turns) -> Result<(), MemoryError> {
-        let mut read =
-            connection.prepare_cached("SELECT turns FROM memory_sessions WHERE id = ?1")?;
-        let turns = read.query_row(params![self.id], |row| row.get(0))?;
-        columns::read_brief(connection, self.id, self.turns + 1, turns, &mut all.numbers)?;
+        let sql = "SELECT turns FROM memory_sessions WHERE id = ?1";
+        let turns = row(connection, sql, params![self.id], |row| row.get(0))?.unwrap_or(0);
+        columns::read(connection, self.id, self.turns + 1, turns, &mut all.numbers)?;
         let fresh = &all.numbers[self.offset + self.turns as usize..];
         self.asked |= fresh.iter().any(|turn| turn.role == Role::User);
         self.answered |= fresh
@@ -402,31 +369,20 @@ impl Sittings {
         turns: &mut Turns,
     ) -> Result<(), MemoryError> {
         let from = self.last.map_or(0, |(first, ..)| first);
-        let mut read = connection.prepare_cached(
-            "SELECT first, opened(label), words FROM memory_parts WHERE session = ?1 AND first >= ?2 ORDER BY first",
-        )?;
-        let rows = read.query_map(params![session, from], |row| {
-            Ok((
-                row.get::<_, u32>(0)?,
-                row.get::<_, Option<String>>(1)?,
-                row.get::<_, i64>(2)?,
-            ))
-        })?;
-        let parts = rows.collect::<Result<Vec<_>, _>>()?;
-        let ends: Vec<u32> = parts
-            .iter()
-            .skip(1)
-            .map(|(next, ..)| *next)
-            .chain([count + 1])
-            .collect();
+        let sql = "SELECT first, opened(label), words FROM memory_parts
+             WHERE session = ?1 AND first >= ?2 ORDER BY first";
+        let parts: Vec<(u32, Option<String>, i64)> =
+            rows(connection, sql, params![session, from], |row| {
+                row.try_into()
+            })?;
+        let ends = parts.iter().skip(1).map(|(next, ..)| *next);
+        let ends: Vec<u32> = ends.chain([count + 1]).collect();
         for ((first, label, words), end) in parts.into_iter().zip(ends) {
             let fresh = turns.sitting_words.len() as u32;
+            let mut labelled = |label| *self.labels.entry(label).or_insert(fresh);
             let (sitting, counted) = match self.last {
                 Some((known, sitting, words)) if known == first => (sitting, words),
-                _ => (
-                    label.map_or(fresh, |label| *self.labels.entry(label).or_insert(fresh)),
-                    0,
-                ),
+                _ => (label.map_or(fresh, &mut labelled), 0),
             };
             if sitting == fresh {
                 turns.sitting_words.push(0);
@@ -435,10 +391,8 @@ impl Sittings {
             *sum = sum.saturating_add_signed(words.max(0) - counted.max(0));
             self.last = Some((first, sitting, words));
             let covered = (turns.sitting.len() - offset) as u32 + 1;
-            turns.sitting.extend(std::iter::repeat_n(
-                sitting,
-                end.saturating_sub(first.max(covered)) as usize,
-            ));
+            let more = end.saturating_sub(first.max(covered)) as usize;
+            turns.sitting.extend(std::iter::repeat_n(sitting, more));
         }
         if turns.sitting.len() != turns.numbers.len() {
             return Err(MemoryError::Damaged(format!(
@@ -451,9 +405,6 @@ impl Sittings {
 
 /// The speakers of a session, in the order of their numbers, which begin at one.
 pub(crate) fn speakers(connection: &Connection, session: i64) -> Result<Vec<String>, MemoryError> {
-    let mut read = connection.prepare_cached(
-        "SELECT opened(name) FROM memory_speakers WHERE session = ?1 ORDER BY id",
-    )?;
-    let names = read.query_map(params![session], |row| row.get(0))?;
-    Ok(names.collect::<Result<_, _>>()?)
+    let sql = "SELECT opened(name) FROM memory_speakers WHERE session = ?1 ORDER BY id";
+    rows(connection, sql, params![session], |row| row.get(0))
 }

@@ -5,46 +5,10 @@ use std::borrow::Cow;
 use serde_json::Value;
 
 /// Words that can go anywhere without being missed. Lower case; a comma after them goes with them.
-const FILLERS: &[&str] = &[
-    "um",
-    "uh",
-    "uhm",
-    "hmm",
-    "hm",
-    "er",
-    "erm",
-    "ah",
-    "oh",
-    "wow",
-    "haha",
-    "hahaha",
-    "lol",
-    "yeah",
-    "yep",
-    "okay",
-    "well",
-    "anyway",
-    "basically",
-    "actually",
-    "literally",
-    "really",
-    "just",
-    "totally",
-    "definitely",
-    "honestly",
-    "simply",
-    "very",
-    "quite",
-    "pretty",
-    "please",
-    "kindly",
-    "hey",
-    "hi",
-    "hello",
-    "thanks",
-    "certainly",
-    "absolutely",
-];
+const FILLERS: &str = "\
+    um uh uhm hmm hm er erm ah oh wow haha hahaha lol yeah yep okay well anyway basically \
+    actually literally really just totally definitely honestly simply very quite pretty please \
+    kindly hey hi hello thanks certainly absolutely";
 
 /// The text without what nobody misses. Lines stay lines.
 pub(crate) fn clean(text: &str) -> String {
@@ -71,14 +35,10 @@ fn clean_line(line: &str) -> String {
     for word in calm.split_whitespace() {
         let bare = word.trim_matches(|c: char| matches!(c, ',' | '.' | '!' | '…' | '?'));
         let ends = word.ends_with(['.', '!', '?']);
-        let is_filler = !bare.is_empty()
-            && FILLERS
-                .iter()
-                .any(|filler| filler.eq_ignore_ascii_case(bare));
-        if is_filler && !ends {
-            continue;
-        }
-        if is_filler && (out.is_empty() || out.ends_with(['.', '!', '?'])) {
+        let mut fillers = FILLERS.split(' ');
+        if fillers.any(|filler| filler.eq_ignore_ascii_case(bare))
+            && (!ends || out.is_empty() || out.ends_with(['.', '!', '?']))
+        {
             continue;
         }
         let word = shorter(word);
@@ -114,26 +74,22 @@ fn calm(line: &str) -> Cow<'_, str> {
     let shouted = letters >= 12
         && line.chars().all(|c| !c.is_lowercase())
         && line.split_whitespace().count() >= 3;
-    if shouted {
-        Cow::Owned(line.to_lowercase())
-    } else {
-        Cow::Borrowed(line)
+    match shouted {
+        true => line.to_lowercase().into(),
+        false => line.into(),
     }
 }
 
 /// `sooooo` is `so`, `!!!!` is `!`.
 fn shorter(word: &str) -> Cow<'_, str> {
-    let mut run = 0;
-    let mut last = None;
-    let longest = word.chars().fold(0, |longest, c| {
-        run = if last == Some(c) { run + 1 } else { 1 };
-        last = Some(c);
-        longest.max(run)
-    });
     // Rulers and code (`====`, `000000`) are left to the lines they are in.
     let is_code =
         word.contains(|c: char| c.is_numeric() || matches!(c, '=' | '_' | '/' | '-' | ':'));
-    if longest < 3 || is_code {
+    let mut repeats = word
+        .chars()
+        .zip(word.chars().skip(1))
+        .zip(word.chars().skip(2));
+    if is_code || !repeats.any(|((a, b), c)| a == b && b == c) {
         return Cow::Borrowed(word);
     }
     let mut out = String::with_capacity(word.len());
@@ -141,11 +97,8 @@ fn shorter(word: &str) -> Cow<'_, str> {
     for c in word.chars() {
         run = if last == Some(c) { run + 1 } else { 1 };
         last = Some(c);
-        let most = if c.is_alphabetic() || matches!(c, '!' | '?') {
-            1
-        } else {
-            3
-        };
+        let is_once = c.is_alphabetic() || matches!(c, '!' | '?');
+        let most = if is_once { 1 } else { 3 };
         // `tree` keeps its letters; `treee` is not worth three.
         if run <= most || !word.contains(&c.to_string().repeat(3)) {
             out.push(c);
@@ -175,6 +128,9 @@ pub(crate) fn sentences(text: &str) -> Vec<&str> {
     found
 }
 
+/// Arguments that are told without their names.
+const UNNAMED: &str = "command cmd path file_path filePath query pattern code url";
+
 /// Arguments as people say them: the words of a command, a path, the values of other fields.
 pub(crate) fn arguments(args: &str) -> String {
     match serde_json::from_str::<Value>(args) {
@@ -182,29 +138,33 @@ pub(crate) fn arguments(args: &str) -> String {
             let told = fields
                 .iter()
                 .map(|(name, value)| match (name.as_str(), value) {
-                    ("command" | "cmd" | "argv", Value::Array(words)) => {
-                        words.iter().map(plain).collect::<Vec<_>>().join(" ")
+                    ("command" | "cmd" | "argv", Value::Array(words)) => spoken(words),
+                    (name, value) if UNNAMED.split(' ').any(|unnamed| unnamed == name) => {
+                        plain(value)
                     }
-                    (
-                        "command" | "cmd" | "path" | "file_path" | "filePath" | "query" | "pattern"
-                        | "code" | "url",
-                        value,
-                    ) => plain(value),
                     (name, value) => format!("{name}={}", plain(value)),
                 });
             told.collect::<Vec<_>>().join(" ")
         }
-        Ok(Value::Array(words)) => words.iter().map(plain).collect::<Vec<_>>().join(" "),
+        Ok(Value::Array(words)) => spoken(&words),
         Ok(value) => plain(&value),
-        Err(_) => args.split_whitespace().collect::<Vec<_>>().join(" "),
+        Err(_) => one_line(args),
     }
 }
 
+fn spoken(words: &[Value]) -> String {
+    words.iter().map(plain).collect::<Vec<_>>().join(" ")
+}
+
 fn plain(value: &Value) -> String {
-    let text = match value {
-        Value::String(text) => text.clone(),
-        other => other.to_string(),
-    };
+    match value {
+        Value::String(text) => one_line(text),
+        other => one_line(&other.to_string()),
+    }
+}
+
+/// The words of a text with one space between them.
+pub(crate) fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
@@ -225,19 +185,9 @@ pub(crate) fn shortened(text: &str, characters: usize) -> Cow<'_, str> {
 /// Whether a line of output is one people look for.
 pub(crate) fn stands_out(line: &str) -> bool {
     let line = line.to_lowercase();
-    let words = [
-        "error",
-        "fail",
-        "panic",
-        "exception",
-        "warning",
-        "denied",
-        "not found",
-        "cannot",
-        "refused",
-        "timed out",
-    ];
-    words.iter().any(|word| line.contains(word))
+    "error|fail|panic|exception|warning|denied|not found|cannot|refused|timed out"
+        .split('|')
+        .any(|word| line.contains(word))
 }
 
 /// The one line that tells what came of a call: how many failed, the error, else the last line.

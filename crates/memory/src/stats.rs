@@ -3,6 +3,7 @@
 use rusqlite::params;
 use serde::Serialize;
 
+use crate::columns::Numbers;
 use crate::{LessonStatus, Memory, MemoryError, columns, time};
 
 /// The memory in numbers.
@@ -61,7 +62,7 @@ impl Memory {
                     params![id << 32, (id + 1) << 32, crate::store::now_ms() - A_WEEK_MS],
                     |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)),
                 )?;
-                let mut numbers = Vec::new();
+                let mut numbers: Vec<Numbers> = Vec::new();
                 columns::read(connection, id, 1, turns, &mut numbers)?;
                 let mut tokens = [0; 4];
                 for turn in &numbers {

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
+use rusqlite::{Connection, OptionalExtension, Params, Row, TransactionBehavior, params};
 use selvedge_journal::{JournalError, Redactor, Seal};
 pub(crate) use selvedge_protocol::now_ms;
 
@@ -19,7 +19,7 @@ const READERS_KEPT: usize = 4;
 /// What was said and done, in one SQLite file. Several processes may have it open.
 #[derive(Debug)]
 pub struct Memory {
-    folder: PathBuf,
+    pub(crate) folder: PathBuf,
     writer: Mutex<Connection>,
     readers: Mutex<Vec<Reader>>,
     seal: Seal,
@@ -104,11 +104,12 @@ impl Memory {
     /// Stores a turn of a session, and makes it findable. Its other levels are written later, by
     /// [`Memory::write_levels`]. Tells its number.
     pub fn append(&self, session: &str, turn: &NewTurn<'_>) -> Result<u32, MemoryError> {
-        let numbers = self.append_all([(session, turn.clone())])?;
-        match numbers.first() {
-            Some(number) => Ok(number.number()),
-            None => Err(MemoryError::Damaged("a turn got no number".into())),
-        }
+        self.write(|connection| {
+            let mut batch = Batch::new(connection, &self.redactor);
+            let appended = batch.append(session, turn)?;
+            batch.finish()?;
+            Ok(appended.number())
+        })
     }
 
     /// Stores turns in this order, all or none. One whose key its session has already is left as it is.
@@ -131,10 +132,8 @@ impl Memory {
     pub fn turn(&self, session: &str, number: u32) -> Result<Turn, MemoryError> {
         self.read(|reader| {
             let id = find(&reader.connection, session)?.id;
-            stored(&reader.connection, id, number)?.ok_or_else(|| MemoryError::NoTurn {
-                session: session.to_owned(),
-                turn: format!("T-{number}"),
-            })
+            stored(&reader.connection, id, number)?
+                .ok_or_else(|| MemoryError::no_turn(session, &format!("T-{number}")))
         })
     }
 
@@ -142,43 +141,26 @@ impl Memory {
     pub fn number_of(&self, session: &str, key: &str) -> Result<Option<u32>, MemoryError> {
         self.read(|reader| {
             let session = find(&reader.connection, session)?.id;
-            let mut read = reader.connection.prepare_cached(
-                "SELECT id FROM memory_turns WHERE session = ?1 AND key = sealed(?2)",
-            )?;
-            let id: Option<i64> = read
-                .query_row(params![session, key], |row| row.get(0))
-                .optional()?;
-            Ok(id.map(|id| id as u32))
+            number_of(&reader.connection, session, key)
         })
     }
 
     /// How many turns a session has; none where there is no such session.
     pub fn turns(&self, session: &str) -> Result<u32, MemoryError> {
-        self.read(|reader| match find(&reader.connection, session) {
-            Ok(session) => Ok(session.turns),
-            Err(MemoryError::NoSession(_)) => Ok(0),
-            Err(error) => Err(error),
-        })
+        self.read(|reader| Ok(find_if_any(&reader.connection, session)?.map_or(0, |it| it.turns)))
     }
 
     /// The names of all sessions, the newest last.
     pub fn sessions(&self) -> Result<Vec<String>, MemoryError> {
         self.read(|reader| {
-            let mut read = reader
-                .connection
-                .prepare_cached("SELECT name FROM memory_sessions ORDER BY id")?;
-            let names = read.query_map([], |row| row.get(0))?;
-            Ok(names.collect::<Result<_, _>>()?)
+            let sql = "SELECT name FROM memory_sessions ORDER BY id";
+            rows(&reader.connection, sql, [], |row| row.get(0))
         })
     }
 
     /// A text as people may see it.
     pub fn redacted<'a>(&self, text: &'a str) -> std::borrow::Cow<'a, str> {
         self.redactor.text(text)
-    }
-
-    pub(crate) fn folder(&self) -> &Path {
-        &self.folder
     }
 
     /// Writes, all or nothing.
@@ -245,26 +227,88 @@ impl Appended {
 
 /// What shows with which key the memory is sealed, where it is.
 fn sealed_with(connection: &Connection) -> Result<Option<Vec<u8>>, MemoryError> {
-    let mut read = connection.prepare_cached("SELECT proof FROM memory_seal")?;
-    Ok(read.query_row([], |row| row.get(0)).optional()?)
+    row(connection, "SELECT proof FROM memory_seal", [], |row| {
+        row.get(0)
+    })
+}
+
+/// The rows of a cached query.
+pub(crate) fn rows<T, C: FromIterator<T>>(
+    connection: &Connection,
+    sql: &str,
+    params: impl Params,
+    read: impl FnMut(&Row<'_>) -> rusqlite::Result<T>,
+) -> Result<C, MemoryError> {
+    let mut statement = connection.prepare_cached(sql)?;
+    let rows = statement.query_map(params, read)?;
+    Ok(rows.collect::<Result<_, _>>()?)
+}
+
+/// The first row of a cached query.
+pub(crate) fn row<T>(
+    connection: &Connection,
+    sql: &str,
+    params: impl Params,
+    read: impl FnOnce(&Row<'_>) -> rusqlite::Result<T>,
+) -> Result<Option<T>, MemoryError> {
+    let mut statement = connection.prepare_cached(sql)?;
+    Ok(statement.query_row(params, read).optional()?)
+}
+
+/// Executes a cached statement and returns the number of changed rows.
+pub(crate) fn execute(
+    connection: &Connection,
+    sql: &str,
+    params: impl Params,
+) -> Result<usize, MemoryError> {
+    Ok(connection.prepare_cached(sql)?.execute(params)?)
+}
+
+/// The bytes in a column of a row.
+pub(crate) fn blob<'r>(row: &'r Row<'_>, column: usize) -> Result<&'r [u8], MemoryError> {
+    row.get_ref(column)?.as_blob().map_err(damaged)
+}
+
+fn damaged(error: impl std::fmt::Display) -> MemoryError {
+    MemoryError::Damaged(error.to_string())
+}
+
+/// The number of the turn of a session that came with this key.
+pub(crate) fn number_of(
+    connection: &Connection,
+    session: i64,
+    key: &str,
+) -> Result<Option<u32>, MemoryError> {
+    let sql = "SELECT id FROM memory_turns WHERE session = ?1 AND key = sealed(?2)";
+    let id: Option<i64> = row(connection, sql, params![session, key], |row| row.get(0))?;
+    Ok(id.map(|id| id as u32))
 }
 
 /// The session of a name.
 pub(crate) fn find(connection: &Connection, name: &str) -> Result<Session, MemoryError> {
-    let mut read = connection.prepare_cached(
-        "SELECT id, turns, written, distilled FROM memory_sessions WHERE name = ?1",
-    )?;
-    let found = read.query_row(params![name], |row| {
+    find_if_any(connection, name)?.ok_or_else(|| MemoryError::NoSession(name.to_owned()))
+}
+
+/// Makes the session of a name where there is none.
+pub(crate) fn create_session(connection: &Connection, name: &str) -> Result<(), MemoryError> {
+    let sql = "INSERT OR IGNORE INTO memory_sessions (name, created_ms) VALUES (?1, ?2)";
+    execute(connection, sql, params![name, now_ms()])?;
+    Ok(())
+}
+
+pub(crate) fn find_if_any(
+    connection: &Connection,
+    name: &str,
+) -> Result<Option<Session>, MemoryError> {
+    let sql = "SELECT id, turns, written, distilled FROM memory_sessions WHERE name = ?1";
+    row(connection, sql, params![name], |row| {
         Ok(Session {
             id: row.get(0)?,
             turns: row.get(1)?,
             written: row.get(2)?,
             distilled: row.get(3)?,
         })
-    });
-    found
-        .optional()?
-        .ok_or_else(|| MemoryError::NoSession(name.to_owned()))
+    })
 }
 
 pub(crate) fn turn_id(session: i64, number: u32) -> i64 {
@@ -276,10 +320,9 @@ pub(crate) fn stored(
     session: i64,
     number: u32,
 ) -> Result<Option<Turn>, MemoryError> {
-    let mut read = connection.prepare_cached(
-        "SELECT opened(key), role, opened(speaker), ts, at_ms, form, opened(raw) FROM memory_turns WHERE id = ?1",
-    )?;
-    let found = read.query_row(params![turn_id(session, number)], |row| {
+    let sql = "SELECT opened(key), role, opened(speaker), ts, at_ms, form, opened(raw)
+         FROM memory_turns WHERE id = ?1";
+    let found = row(connection, sql, params![turn_id(session, number)], |row| {
         Ok(Turn {
             number,
             key: row.get(0)?,
@@ -290,12 +333,12 @@ pub(crate) fn stored(
             form: Form::stored(&row.get::<_, String>(5)?),
             raw: row.get(6)?,
         })
-    });
-    let Some(mut turn) = found.optional()? else {
-        return Ok(None);
+    })?;
+    let unpacked = |turn: Turn| {
+        let raw = unpack(turn.raw)?;
+        Ok(Turn { raw, ..turn })
     };
-    turn.raw = unpack(turn.raw)?;
-    Ok(Some(turn))
+    found.map(unpacked).transpose()
 }
 
 /// Raw text is packed where that pays.
@@ -305,8 +348,7 @@ const PACKING: i32 = 1;
 
 pub(crate) fn pack(raw: &[u8]) -> Result<Vec<u8>, MemoryError> {
     if raw.len() >= PACKED_FROM {
-        let packed = zstd::bulk::compress(raw, PACKING)
-            .map_err(|error| MemoryError::Damaged(error.to_string()))?;
+        let packed = zstd::bulk::compress(raw, PACKING).map_err(damaged)?;
         if packed.len() < raw.len() {
             return Ok([&[1], &packed[..]].concat());
         }
@@ -320,8 +362,7 @@ fn unpack(mut packed: Vec<u8>) -> Result<Vec<u8>, MemoryError> {
             packed.remove(0);
             Ok(packed)
         }
-        Some(1) => zstd::stream::decode_all(&packed[1..])
-            .map_err(|error| MemoryError::Damaged(error.to_string())),
+        Some(1) => zstd::stream::decode_all(&packed[1..]).map_err(damaged),
         _ => Err(MemoryError::Damaged("a turn is of no known kind".into())),
     }
 }

@@ -1,6 +1,6 @@
 //! The lower levels by a small model: many turns to a prompt, and what rules wrote stays wherever it does not answer.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use rusqlite::params;
 use serde_json::Value;
@@ -53,21 +53,18 @@ impl Memory {
                 continue;
             };
             for wanted in *batch {
-                let told = told
+                let is_about = |told: &&Value| told["turn"].as_u64() == Some(wanted.number.into());
+                let lower = told
                     .iter()
-                    .find(|told| told["turn"].as_u64() == Some(wanted.number.into()));
-                made.extend(
-                    told.and_then(|told| accepted(wanted, told))
-                        .map(|lower| (wanted, lower)),
-                );
+                    .find(is_about)
+                    .and_then(|told| accepted(wanted, told));
+                made.extend(lower.map(|lower| (wanted, lower)));
             }
         }
         self.write(|connection| {
-            let marked = connection.execute(
-                "UPDATE memory_sessions SET summarised = ?3 WHERE id = ?1 AND summarised = ?2",
-                params![id, from, last],
-            )?;
-            if marked == 0 {
+            let sql =
+                "UPDATE memory_sessions SET summarised = ?3 WHERE id = ?1 AND summarised = ?2";
+            if connection.execute(sql, params![id, from, last])? == 0 {
                 // Another process was here.
                 return Ok(0);
             }
@@ -77,26 +74,15 @@ impl Memory {
                     // It was forgotten while the model was asked.
                     continue;
                 }
-                let mut said = BTreeSet::new();
-                each_term(&wanted.text, |term| _ = said.insert(term.to_owned()));
                 // Words of the summary find the turn as well.
-                let mut fresh = BTreeSet::new();
+                let mut fresh = BTreeMap::new();
                 for text in [&lower.smoothed, &lower.compressed, &lower.tiny] {
-                    each_term(text, |term| {
-                        if !said.contains(term) {
-                            fresh.insert(term.to_owned());
-                        }
-                    });
+                    each_term(text, |term| _ = fresh.insert(term.to_owned(), 1));
                 }
+                each_term(&wanted.text, |term| _ = fresh.remove(term));
                 postings.add_terms(id, wanted.number, fresh);
-                put(
-                    connection,
-                    &mut columns,
-                    id,
-                    wanted.number,
-                    &Made::new(wanted.raw_tokens, lower),
-                    "model",
-                )?;
+                let made = Made::new(wanted.raw_tokens, lower);
+                put(connection, &mut columns, id, wanted.number, &made, "model")?;
             }
             columns.finish(connection)?;
             postings.finish(connection)?;
@@ -108,37 +94,24 @@ impl Memory {
         self.read(|reader| {
             let connection = &reader.connection;
             let found = find(connection, session)?;
-            let from: u32 = connection.query_row(
-                "SELECT summarised FROM memory_sessions WHERE id = ?1",
-                params![found.id],
-                |row| row.get(0),
-            )?;
+            let sql = "SELECT summarised FROM memory_sessions WHERE id = ?1";
+            let from: u32 = connection.query_row(sql, params![found.id], |row| row.get(0))?;
             let last = found.written.min(from + (TURNS * PROMPTS) as u32);
             let mut wanted = Vec::new();
             for number in from + 1..=last {
-                let level = |level| {
-                    Ok::<_, MemoryError>(
-                        level_text(connection, found.id, number, level)?.unwrap_or_default(),
-                    )
-                };
+                let level = |level| level_text(connection, found.id, number, level);
                 let by_rules = Lower {
-                    smoothed: level(Level::Smoothed)?,
-                    compressed: level(Level::Compressed)?,
-                    tiny: level(Level::Tiny)?,
+                    smoothed: level(Level::Smoothed)?.unwrap_or_default(),
+                    compressed: level(Level::Compressed)?.unwrap_or_default(),
+                    tiny: level(Level::Tiny)?.unwrap_or_default(),
                 };
-                let Some(turn) = stored(connection, found.id, number)? else {
-                    // A turn that was forgotten still counts as gone through.
-                    wanted.push(Wanted {
-                        number,
-                        raw_tokens: 0,
-                        text: String::new(),
-                        by_rules,
-                    });
-                    continue;
-                };
-                let raw_tokens = tokens::count(&String::from_utf8_lossy(&turn.raw));
-                let text = items::readable(turn.form, &turn.raw);
-                let text = cut(&self.redacted(&text), TOKENS);
+                // A turn that was forgotten still counts as gone through.
+                let (mut raw_tokens, mut text) = (0, String::new());
+                if let Some(turn) = stored(connection, found.id, number)? {
+                    raw_tokens = tokens::count(&String::from_utf8_lossy(&turn.raw));
+                    let readable = items::readable(turn.form, &turn.raw);
+                    text = cut(&self.redacted(&readable), TOKENS);
+                }
                 wanted.push(Wanted {
                     number,
                     raw_tokens,
@@ -184,12 +157,10 @@ fn accepted(wanted: &Wanted, told: &Value) -> Option<Lower> {
     let mut any = false;
     let mut choose = |field: &str, at: usize, by_rules: &String| {
         let text = told[field].as_str().unwrap_or_default().trim();
-        let most = (f64::from(wanted.raw_tokens) * MOST[at]) as u32;
-        let most = if at == 2 {
-            most.max(TINY_MAY.min(wanted.raw_tokens / 4))
-        } else {
-            most
-        };
+        let mut most = (f64::from(wanted.raw_tokens) * MOST[at]) as u32;
+        if at == 2 {
+            most = most.max(TINY_MAY.min(wanted.raw_tokens / 4));
+        }
         if text.is_empty() || tokens::count(text) > most {
             return by_rules.clone();
         }

@@ -3,9 +3,10 @@
 
 use std::sync::Arc;
 
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, params};
 
-use crate::store::{Session, find, stored};
+use crate::levels::level_text;
+use crate::store::{Session, blob, execute, find, row, stored};
 use crate::{Level, Memory, MemoryError, items};
 
 /// Makes vectors of texts. May be slow: it is never asked on a turn's path, except for the question itself.
@@ -55,14 +56,10 @@ impl Memory {
         if texts.is_empty() {
             return Ok(0);
         }
-        let vectors = encoder.encode(&texts.iter().map(String::as_str).collect::<Vec<_>>());
-        let vectors = vectors?;
+        let vectors = encoder.encode(&texts.iter().map(String::as_str).collect::<Vec<_>>())?;
         if vectors.len() != texts.len() {
-            return Err(MemoryError::Encoder(format!(
-                "{} vectors for {} texts",
-                vectors.len(),
-                texts.len()
-            )));
+            let counts = format!("{} vectors for {} texts", vectors.len(), texts.len());
+            return Err(MemoryError::Encoder(counts));
         }
         let vectors: Vec<Vec<i8>> = vectors.iter().map(|vector| quantised(vector)).collect();
         self.write(|connection| {
@@ -94,9 +91,8 @@ impl Memory {
         if text.chars().nth(CHARACTERS).is_none() {
             return Ok(self.redacted(&text).into_owned());
         }
-        let told = crate::levels::level_text(connection, session.id, number, Level::Compressed)?
-            .unwrap_or_default();
-        Ok(told.chars().take(CHARACTERS).collect())
+        let told = level_text(connection, session.id, number, Level::Compressed)?;
+        Ok(told.unwrap_or_default().chars().take(CHARACTERS).collect())
     }
 }
 
@@ -111,16 +107,13 @@ pub(crate) fn likeness(
 ) -> Result<bool, MemoryError> {
     let end = into.len() + turns as usize;
     let mut read = connection.prepare_cached(
-        "SELECT opened(data) FROM memory_vectors WHERE id >= ?1 AND id < ?2 AND encoder = ?3 ORDER BY id",
+        "SELECT opened(data) FROM memory_vectors
+         WHERE id >= ?1 AND id < ?2 AND encoder = ?3 ORDER BY id",
     )?;
     let mut rows = read.query(params![session << 32, (session + 1) << 32, encoder])?;
     let mut any = false;
     while let Some(row) = rows.next()? {
-        let data = row
-            .get_ref(0)?
-            .as_blob()
-            .map_err(|error| MemoryError::Damaged(error.to_string()))?;
-        for vector in data.chunks_exact(question.len().max(1)) {
+        for vector in blob(row, 0)?.chunks_exact(question.len().max(1)) {
             into.push(dot(question, vector) as f32 / (127.0 * 127.0));
             any = true;
         }
@@ -132,15 +125,10 @@ pub(crate) fn likeness(
 /// A vector of length one in steps of 1/127.
 pub(crate) fn quantised(vector: &[f32]) -> Vec<i8> {
     let length = vector.iter().map(|x| x * x).sum::<f32>().sqrt();
-    let scale = if length > 0.0 && length.is_finite() {
-        127.0 / length
-    } else {
-        0.0
-    };
-    vector
-        .iter()
-        .map(|x| (x * scale).round().clamp(-127.0, 127.0) as i8)
-        .collect()
+    let is_usable = length > 0.0 && length.is_finite();
+    let scale = if is_usable { 127.0 / length } else { 0.0 };
+    let scaled = vector.iter().map(|x| (x * scale).round());
+    scaled.map(|x| x.clamp(-127.0, 127.0) as i8).collect()
 }
 
 fn dot(a: &[i8], b: &[u8]) -> i32 {
@@ -152,17 +140,11 @@ fn dot(a: &[i8], b: &[u8]) -> i32 {
 
 /// How many turns of a session have a vector of this encoder.
 fn embedded(connection: &Connection, session: i64, encoder: &str) -> Result<u32, MemoryError> {
-    let mut read = connection.prepare_cached(
-        "SELECT id, encoder, length(opened(data)) FROM memory_vectors WHERE id >= ?1 AND id < ?2 ORDER BY id DESC LIMIT 1",
-    )?;
-    let last = read.query_row(params![session << 32, (session + 1) << 32], |row| {
-        Ok((
-            row.get::<_, i64>(0)?,
-            row.get::<_, String>(1)?,
-            row.get::<_, u32>(2)?,
-        ))
-    });
-    match last.optional()? {
+    let sql = "SELECT id, encoder, length(opened(data)) FROM memory_vectors
+         WHERE id >= ?1 AND id < ?2 ORDER BY id DESC LIMIT 1";
+    let ids = params![session << 32, (session + 1) << 32];
+    let last: Option<(i64, String, u32)> = row(connection, sql, ids, |row| row.try_into())?;
+    match last {
         Some((id, name, bytes)) if name == encoder => {
             let width = width(connection, session)?.max(1);
             Ok((id as u32) * PER_BLOCK + bytes / width)
@@ -173,12 +155,14 @@ fn embedded(connection: &Connection, session: i64, encoder: &str) -> Result<u32,
 
 /// Bytes of a vector: the first row of a session has either a whole block or all there are.
 fn width(connection: &Connection, session: i64) -> Result<u32, MemoryError> {
-    let mut read =
-        connection.prepare_cached("SELECT width FROM memory_encoders WHERE session = ?1")?;
-    Ok(read
-        .query_row(params![session], |row| row.get(0))
-        .optional()?
-        .unwrap_or(0))
+    let sql = "SELECT width FROM memory_encoders WHERE session = ?1";
+    Ok(row(connection, sql, params![session], |row| row.get(0))?.unwrap_or(0))
+}
+
+/// The vectors of a row.
+fn vectors_in(connection: &Connection, id: i64) -> Result<Option<Vec<u8>>, MemoryError> {
+    let sql = "SELECT opened(data) FROM memory_vectors WHERE id = ?1";
+    row(connection, sql, params![id], |row| row.get(0))
 }
 
 fn store(
@@ -199,57 +183,40 @@ fn store(
             params![session, width as i64],
         )?;
     }
-    let mut read =
-        connection.prepare_cached("SELECT opened(data) FROM memory_vectors WHERE id = ?1")?;
-    let mut write = connection
-        .prepare_cached("INSERT OR REPLACE INTO memory_vectors VALUES (?1, ?2, sealed(?3))")?;
+    let sql = "INSERT OR REPLACE INTO memory_vectors VALUES (?1, ?2, sealed(?3))";
+    let mut rest = vectors;
     let mut at = from;
-    for vectors in by_block(from, vectors) {
+    while !rest.is_empty() {
+        // One row after the other is filled.
+        let room = (PER_BLOCK - at % PER_BLOCK) as usize;
+        let (vectors, after) = rest.split_at(room.min(rest.len()));
         let id = session << 32 | i64::from(at / PER_BLOCK);
-        let mut data: Vec<u8> = read
-            .query_row(params![id], |row| row.get(0))
-            .optional()?
-            .unwrap_or_default();
+        let mut data = vectors_in(connection, id)?.unwrap_or_default();
         for vector in vectors {
             if vector.len() != width {
-                return Err(MemoryError::Encoder(
-                    "its vectors are of different lengths".to_owned(),
-                ));
+                let why = "its vectors are of different lengths";
+                return Err(MemoryError::Encoder(why.to_owned()));
             }
             data.extend(vector.iter().map(|x| *x as u8));
-            at += 1;
         }
-        write.execute(params![id, encoder, data])?;
+        execute(connection, sql, params![id, encoder, data])?;
+        (rest, at) = (after, at + vectors.len() as u32);
     }
     Ok(())
-}
-
-/// The vectors cut where one row ends and the next begins.
-fn by_block(from: u32, vectors: &[Vec<i8>]) -> impl Iterator<Item = &[Vec<i8>]> {
-    let first = ((PER_BLOCK - from % PER_BLOCK) as usize).min(vectors.len());
-    let (head, rest) = vectors.split_at(first);
-    std::iter::once(head).chain(rest.chunks(PER_BLOCK as usize))
 }
 
 /// Blanks the vector of a turn.
 pub(crate) fn forget(connection: &Connection, session: i64, turn: u32) -> Result<(), MemoryError> {
     let id = session << 32 | i64::from((turn - 1) / PER_BLOCK);
-    let mut read =
-        connection.prepare_cached("SELECT opened(data) FROM memory_vectors WHERE id = ?1")?;
-    let Some(mut data) = read
-        .query_row(params![id], |row| row.get::<_, Vec<u8>>(0))
-        .optional()?
-    else {
+    let Some(mut data) = vectors_in(connection, id)? else {
         return Ok(());
     };
     let width = width(connection, session)? as usize;
     let at = ((turn - 1) % PER_BLOCK) as usize * width;
     if let Some(vector) = data.get_mut(at..at + width) {
         vector.fill(0);
-        connection.execute(
-            "UPDATE memory_vectors SET data = sealed(?2) WHERE id = ?1",
-            params![id, data],
-        )?;
+        let sql = "UPDATE memory_vectors SET data = sealed(?2) WHERE id = ?1";
+        execute(connection, sql, params![id, data])?;
     }
     Ok(())
 }

@@ -1,12 +1,15 @@
 //! The session files of other agents. An exchange, from a user's message to the next, becomes one turn of items.
 
+use std::borrow::Cow;
+use std::path::Path;
+
 use serde_json::{Value, json};
 
 use super::Read;
 use crate::Form;
 
 /// What a line of a session file is.
-enum Line {
+pub(super) enum Line {
     /// It names the session.
     Session(String),
     /// An item; a user's message begins another exchange.
@@ -24,29 +27,19 @@ pub(super) struct Exchanges {
     session: String,
     is_named: bool,
     understand: fn(&Value) -> Line,
-    open: Option<Read>,
+    /// The exchange that is being read.
+    pub(super) open: Option<Read>,
     count: u32,
 }
 
 impl Exchanges {
-    pub(super) fn codex(session: Option<&str>, file: &str) -> Self {
-        Self::new(session, file, codex)
-    }
-
-    pub(super) fn claude_code(session: Option<&str>, file: &str) -> Self {
-        Self::new(session, file, claude_code)
-    }
-
-    fn new(session: Option<&str>, file: &str, understand: fn(&Value) -> Line) -> Self {
-        let stem = std::path::Path::new(file)
+    pub(super) fn new(session: Option<&str>, file: &str, understand: fn(&Value) -> Line) -> Self {
+        let stem = Path::new(file)
             .file_stem()
-            .map(|stem| stem.to_string_lossy().into_owned());
-        let name = session
-            .map(str::to_owned)
-            .or(stem)
-            .unwrap_or_else(|| "imported".to_owned());
+            .map(|stem| stem.to_string_lossy());
+        let name = session.map(Cow::Borrowed).or(stem);
         Self {
-            session: name,
+            session: name.unwrap_or("imported".into()).into_owned(),
             is_named: session.is_some(),
             understand,
             open: None,
@@ -54,7 +47,7 @@ impl Exchanges {
         }
     }
 
-    pub(super) fn read(&mut self, _line: &str, value: &Value, into: &mut Vec<Read>) {
+    pub(super) fn read(&mut self, value: &Value, into: &mut Vec<Read>) {
         match (self.understand)(value) {
             Line::Session(name) if !self.is_named => {
                 self.session = name;
@@ -79,35 +72,28 @@ impl Exchanges {
                 let open = self.open.get_or_insert_with(|| {
                     *count += 1;
                     let key = key.unwrap_or_else(|| format!("exchange {count}"));
-                    let (role, key) = ("exchange".to_owned(), Value::String(key).to_string());
-                    let (speaker, part, raw) = (None, None, String::new());
                     Read {
                         session: session.clone(),
-                        key,
-                        role,
-                        speaker,
+                        key: Value::String(key).to_string(),
+                        role: "exchange".to_owned(),
+                        speaker: None,
                         ts,
-                        part,
+                        part: None,
                         form: Form::Items,
-                        raw,
+                        raw: String::new(),
                     }
                 });
                 for item in items {
-                    open.raw.push_str(&item.to_string());
-                    open.raw.push('\n');
+                    open.raw.push_str(&format!("{item}\n"));
                 }
             }
             _ => {}
         }
     }
-
-    pub(super) fn finish(self, into: &mut Vec<Read>) {
-        into.extend(self.open);
-    }
 }
 
 /// Codex: `{"timestamp","type":"response_item","payload":{…}}`; older files have the bare items.
-fn codex(line: &Value) -> Line {
+pub(super) fn codex(line: &Value) -> Line {
     let (kind, item) = match line.get("payload") {
         Some(payload) => (line["type"].as_str().unwrap_or_default(), payload),
         None if line.get("type").is_some() => ("response_item", line),
@@ -144,35 +130,26 @@ fn is_circumstance(item: &Value) -> bool {
         .or(item["content"].as_str())
         .unwrap_or_default()
         .trim_start();
-    [
-        "<environment_context>",
-        "<user_instructions>",
-        "# AGENTS.md",
-        "<permissions",
-    ]
-    .iter()
-    .any(|mark| text.starts_with(mark))
+    "<environment_context>|<user_instructions>|# AGENTS.md|<permissions"
+        .split('|')
+        .any(|mark| text.starts_with(mark))
 }
 
 /// Claude Code: `{"type":"user"|"assistant","message":{"role","content"},"uuid","sessionId","timestamp"}`.
-fn claude_code(line: &Value) -> Line {
+pub(super) fn claude_code(line: &Value) -> Line {
     let role = match line["type"].as_str() {
         Some(role @ ("user" | "assistant")) => role,
         _ => return Line::Nothing,
     };
-    if line["isMeta"] == true || line["isSidechain"] == true {
-        return Line::Nothing;
-    }
-    let content = &line["message"]["content"];
-    let mut items = Vec::new();
-    match content {
-        Value::String(text) => items.push(message(role, text)),
+    let items: Vec<Value> = match &line["message"]["content"] {
+        Value::String(text) => vec![message(role, text)],
         Value::Array(blocks) => blocks
             .iter()
-            .for_each(|block| items.extend(block_item(role, block))),
-        _ => {}
-    }
-    if items.is_empty() {
+            .filter_map(|block| block_item(role, block))
+            .collect(),
+        _ => Vec::new(),
+    };
+    if items.is_empty() || line["isMeta"] == true || line["isSidechain"] == true {
         return Line::Nothing;
     }
     let begins = role == "user" && items.iter().any(|item| item["type"] == "message");
