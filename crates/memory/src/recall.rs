@@ -216,7 +216,7 @@ impl Memory {
         }
         let tags = tokens::count("<recalled>\n</recalled>\n") + 2;
         let room = wanted.tokens.saturating_sub(tags);
-        let mut block = Block {
+        let mut block = RecallBlock {
             text: String::new(),
             left: room,
         };
@@ -287,12 +287,12 @@ impl Memory {
 }
 
 /// The lines of the block, and the tokens that are left for it.
-struct Block {
+struct RecallBlock {
     text: String,
     left: u32,
 }
 
-impl Block {
+impl RecallBlock {
     /// Adds what fits within a share of the tokens: whole lines, then the beginning of one.
     fn add(&mut self, heading: &str, lines: impl IntoIterator<Item = String>, share: u32) {
         let heading_cost = tokens::count(heading) + 1;

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use selvedge_protocol::{FunctionCall, FunctionCallOutput, Item, Message, OutputPart, Role};
+use selvedge_protocol::{FunctionCallOutput, Item, Message, OutputPart, Role};
 
 use crate::pairing::paired;
 
@@ -14,18 +14,13 @@ pub(crate) fn without_calls(history: &[Item]) -> Vec<Cow<'_, Item>> {
         told.push(match item.as_ref() {
             Item::FunctionCall(call) => {
                 names.push((call.call_id.clone(), call.name.clone()));
-                Cow::Owned(Item::message(Role::Assistant, call_in_words(call)))
+                let text = format!("[called {} with {}]", call.name, call.arguments);
+                Cow::Owned(Item::message(Role::Assistant, text))
             }
             Item::FunctionCallOutput(output) => {
-                let name = names
-                    .iter()
-                    .rev()
-                    .find(|(id, _)| *id == output.call_id)
-                    .map(|(_, name)| name.as_str());
-                Cow::Owned(Item::Message(result_in_words(
-                    name.unwrap_or("the call"),
-                    output,
-                )))
+                let named = names.iter().rev().find(|(id, _)| *id == output.call_id);
+                let name = named.map_or("the call", |(_, name)| name);
+                Cow::Owned(Item::Message(result_in_words(name, output)))
             }
             _ => item,
         });
@@ -33,22 +28,13 @@ pub(crate) fn without_calls(history: &[Item]) -> Vec<Cow<'_, Item>> {
     told
 }
 
-fn call_in_words(call: &FunctionCall) -> String {
-    format!("[called {} with {}]", call.name, call.arguments)
-}
-
 fn result_in_words(name: &str, output: &FunctionCallOutput) -> Message {
     let verb = if output.failed { "failed" } else { "returned" };
     let mut content = vec![OutputPart::Text {
         text: format!("[{name} {verb}]\n{}", output.text()),
     }];
-    content.extend(
-        output
-            .output
-            .iter()
-            .filter(|part| matches!(part, OutputPart::Image { .. }))
-            .cloned(),
-    );
+    let is_image = |part: &&OutputPart| matches!(part, OutputPart::Image { .. });
+    content.extend(output.output.iter().filter(is_image).cloned());
     Message {
         role: Role::User,
         content,

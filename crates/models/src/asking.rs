@@ -73,21 +73,19 @@ impl Asking {
         body: String,
         acted: Acted,
     ) -> Self {
-        let left = Attempts {
-            requests: provider.retries.request_max_retries,
-            streams: provider.retries.stream_max_retries,
-            made: 0,
-        };
-        let ready = VecDeque::new();
         Self {
             http,
+            left: Attempts {
+                requests: provider.retries.request_max_retries,
+                streams: provider.retries.stream_max_retries,
+                made: 0,
+            },
             provider,
             model: model.to_owned(),
             body,
             acted,
-            left,
             step: Step::Send,
-            ready,
+            ready: VecDeque::new(),
         }
     }
 
@@ -139,10 +137,10 @@ impl Asking {
 
     async fn read(&mut self, mut reading: Box<(reqwest::Response, Decoder)>) {
         let (response, decoder) = &mut *reading;
-        let patience = match decoder.may_end() {
-            true => AFTERMATH.min(self.provider.stream_idle_timeout()),
-            false => self.provider.stream_idle_timeout(),
-        };
+        let mut patience = self.provider.stream_idle_timeout();
+        if decoder.may_end() {
+            patience = patience.min(AFTERMATH);
+        }
         let mut events = Vec::new();
         let result = match tokio::time::timeout(patience, response.chunk()).await {
             Ok(Ok(Some(bytes))) => match decoder.feed(&bytes, &mut events) {
@@ -209,25 +207,22 @@ impl Provider {
     /// Nothing is asked without the key the provider wants.
     pub(crate) fn check_key(&self) -> Result<(), ModelError> {
         match &self.env_key {
-            Some(name) if self.key.is_none() => Err(ModelError::new(
-                ModelErrorKind::Auth,
-                format!("{name} is not set, and provider `{}` wants it", self.name),
-            )),
+            Some(name) if self.key.is_none() => {
+                let message = format!("{name} is not set, and provider `{}` wants it", self.name);
+                Err(ModelError::new(ModelErrorKind::Auth, message))
+            }
             _ => Ok(()),
         }
     }
 
     /// An error that does not tell the key, which some providers repeat.
     pub(crate) fn discreet(&self, mut error: ModelError) -> ModelError {
-        for secret in self
-            .key
-            .iter()
-            .chain(self.headers.values())
+        let secrets = self.key.iter().chain(self.headers.values());
+        for secret in secrets
             .map(Secret::reveal)
+            .filter(|secret| secret.len() >= 4)
         {
-            if secret.len() >= 4 {
-                error.message = error.message.replace(secret, "[secret]");
-            }
+            error.message = error.message.replace(secret, "[secret]");
         }
         error
     }

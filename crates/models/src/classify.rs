@@ -11,103 +11,56 @@ use serde_json::Value;
 use crate::{Ability, ModelError};
 
 /// Words that tell a kind whatever the status: in `type`, `code` or the message, lower case.
-const WORDS: &[(ModelErrorKind, &[&str])] = &[
+const WORDS: &[(ModelErrorKind, &str)] = &[
     (
         ContextTooLong,
-        &[
-            "context_length_exceeded",
-            "too_many_prompt_tokens",
-            "exceed_context_size",
-            "request_too_large",
-            "prompt is too long",
-            "prompt too long",
-            "input is too long",
-            "maximum context length",
-            "exceeds the context window",
-            "exceeds the available context size",
-            "exceed context limit",
-            "context length exceeded",
-            "larger than the maximum context",
-            "reduce the length of the messages",
-        ],
+        "context_length_exceeded|too_many_prompt_tokens|exceed_context_size|\
+        request_too_large|prompt is too long|prompt too long|input is too long|\
+        maximum context length|exceeds the context window|\
+        exceeds the available context size|exceed context limit|context length exceeded|\
+        larger than the maximum context|reduce the length of the messages",
     ),
     (
         Quota,
-        &[
-            "insufficient_quota",
-            "insufficient_credits",
-            "billing_hard_limit",
-            "billing_not_active",
-            "billing_error",
-            "usage_limit_reached",
-            "credit balance is too low",
-            "insufficient balance",
-            "exceeded your current quota",
-        ],
+        "insufficient_quota|insufficient_credits|billing_hard_limit|billing_not_active|\
+        billing_error|usage_limit_reached|credit balance is too low|insufficient balance|\
+        exceeded your current quota",
     ),
     (
         Refused,
-        &[
-            "content_filter",
-            "content_policy",
-            "responsibleaipolicyviolation",
-            "invalid_prompt",
-            "cyber_policy",
-            "flagged as potentially violating",
-        ],
+        "content_filter|content_policy|responsibleaipolicyviolation|invalid_prompt|\
+        cyber_policy|flagged as potentially violating",
     ),
     (
         Auth,
-        &[
-            "invalid_api_key",
-            "authentication_error",
-            "permission_error",
-            "invalid x-api-key",
-            "unauthorized",
-        ],
+        "invalid_api_key|authentication_error|permission_error|invalid x-api-key|\
+        unauthorized",
     ),
-    (RateLimit, &["rate_limit", "too_many_requests"]),
+    (RateLimit, "rate_limit|too_many_requests"),
     (
         Overloaded,
-        &[
-            "overloaded",
-            "slow_down",
-            "engine_overloaded",
-            "insufficient_system_resource",
-        ],
+        "overloaded|slow_down|engine_overloaded|insufficient_system_resource",
     ),
 ];
 
 /// Sentences of servers that cannot do something.
-const LACKS: &[(Ability, &[&str])] = &[
+const LACKS: &[(Ability, &str)] = &[
     (
         Ability::Tools,
-        &[
-            "does not support tools",
-            "tools are not supported",
-            "does not support function",
-            "tools param requires --jinja",
-            "enable-auto-tool-choice",
-            "no endpoints found that support tool use",
-        ],
+        "does not support tools|tools are not supported|does not support function|\
+        tools param requires --jinja|enable-auto-tool-choice|\
+        no endpoints found that support tool use",
     ),
     (
         Ability::Images,
-        &[
-            "does not support image",
-            "image input is not supported",
-            "no endpoints found that support image",
-        ],
+        "does not support image|image input is not supported|\
+        no endpoints found that support image",
     ),
     (
         Ability::Reasoning,
-        &[
-            "does not support thinking",
-            "thinking is not supported",
-            "encrypted content is not supported",
-            "'reasoning.effort' is not supported",
-            "reasoning_effort is not supported",
-        ],
+        "does not support thinking|thinking is not supported|\
+        encrypted content is not supported|'reasoning.effort' is not supported|\
+        reasoning_effort is not supported",
     ),
 ];
 
@@ -119,10 +72,9 @@ pub fn of_status(status: u16, body: &[u8]) -> ModelError {
         let text = String::from_utf8_lossy(body);
         let text = text.trim();
         // Pages made for browsers tell nothing in one line.
-        if text.is_empty() || text.starts_with('<') {
-            format!("HTTP status {status}")
-        } else {
-            text.to_owned()
+        match text.is_empty() || text.starts_with('<') {
+            true => format!("HTTP status {status}"),
+            false => text.to_owned(),
         }
     };
     let mut error = told.error(Some(status), fallback);
@@ -133,11 +85,8 @@ pub fn of_status(status: u16, body: &[u8]) -> ModelError {
 /// The error that stands in a stream or in a body that was sent as a success.
 pub(crate) fn of_json(json: &Value) -> ModelError {
     let told = Told::of(json);
-    let status = told
-        .code
-        .parse()
-        .ok()
-        .filter(|code| (400..600).contains(code));
+    let status = told.code.parse().ok();
+    let status = status.filter(|code| (400..600).contains(code));
     told.error(status, || {
         "the provider failed and did not say why".to_owned()
     })
@@ -165,9 +114,9 @@ impl Told {
             _ => json,
         };
         let message = match (&json["error"], &error["message"], &json["detail"]) {
-            (_, Value::String(message), _) => message.clone(),
-            (Value::String(message), ..) => message.clone(),
-            (.., Value::String(message)) => message.clone(),
+            (_, Value::String(message), _)
+            | (Value::String(message), ..)
+            | (.., Value::String(message)) => message.clone(),
             (.., Value::Null) => text(&json["message"]),
             (.., detail) => detail.to_string(),
         };
@@ -192,36 +141,31 @@ impl Told {
     }
 
     fn error(self, status: Option<u16>, fallback: impl FnOnce() -> String) -> ModelError {
-        let message = if self.message.trim().is_empty() {
-            fallback()
-        } else {
-            self.message.clone()
+        let message = match self.message.trim() {
+            "" => fallback(),
+            _ => self.message,
         };
         let all = format!("{} {} {message}", self.kind, self.code).to_lowercase();
-        let kind = self.kind_of(status, &all);
-        let find = |lack: &(Ability, &[&str])| lack.1.iter().any(|words| all.contains(words));
-        let lacks = LACKS
-            .iter()
-            .find(|lack| kind == InvalidRequest && find(lack))
-            .map(|lack| lack.0);
+        let kind = Self::kind_of(status, &all);
+        let lacks = match kind {
+            InvalidRequest => find(LACKS, &all),
+            _ => None,
+        };
         ModelError {
             kind,
             message: one_line(&message),
             status,
-            retry_after: self
-                .retry_after
-                .filter(|_| matches!(kind, RateLimit | Overloaded)),
+            retry_after: match kind {
+                RateLimit | Overloaded => self.retry_after,
+                _ => None,
+            },
             request_id: self.request_id,
             lacks,
         }
     }
 
-    fn kind_of(&self, status: Option<u16>, all: &str) -> ModelErrorKind {
-        let by_words = WORDS
-            .iter()
-            .find(|(_, words)| words.iter().any(|word| all.contains(word)))
-            .map(|row| row.0);
-        match (status, by_words) {
+    fn kind_of(status: Option<u16>, all: &str) -> ModelErrorKind {
+        match (status, find(WORDS, all)) {
             (Some(401 | 403), Some(kind @ (Quota | Refused))) => kind,
             (Some(401 | 403), _) => Auth,
             (Some(402), _) => Quota,
@@ -232,15 +176,16 @@ impl Told {
             (Some(503 | 529), _) => Overloaded,
             (Some(408 | 409 | 500..), _) => Server,
             (Some(300..500), _) => InvalidRequest,
-            _ if ["invalid_request", "not_found", "model_not_found"]
-                .iter()
-                .any(|word| all.contains(word)) =>
-            {
-                InvalidRequest
-            }
+            _ if all.contains("invalid_request") || all.contains("not_found") => InvalidRequest,
             _ => Server,
         }
     }
+}
+
+/// The first row one of whose words, which `|` separates, is in a text.
+fn find<T: Copy>(rows: &[(T, &str)], text: &str) -> Option<T> {
+    let is_in = |(_, words): &&(T, &str)| words.split('|').any(|word| text.contains(word));
+    rows.iter().find(is_in).map(|row| row.0)
 }
 
 /// `try again in 1.5s`, `in 20ms`, `in 6m0s`: some say it only in the sentence.
@@ -248,26 +193,21 @@ fn in_words(message: &str) -> Option<Duration> {
     let lower = message.to_lowercase();
     let rest = lower.split_once("try again in ")?.1;
     let word = rest.split_whitespace().next()?.trim_end_matches(['.', ',']);
-    let digits = |text: &str| {
-        text.find(|c: char| !c.is_ascii_digit() && c != '.')
-            .unwrap_or(text.len())
-    };
+    let is_number = |c: char| c.is_ascii_digit() || c == '.';
     let (mut seconds, mut rest) = (0.0, word);
     while !rest.is_empty() {
-        let (number, after) = rest.split_at(digits(rest));
-        let number: f64 = number.parse().ok()?;
-        let unit = &after[..after
-            .find(|c: char| c.is_ascii_digit())
-            .unwrap_or(after.len())];
-        seconds += number
-            * match unit {
-                "ms" => 0.001,
-                "s" | "" => 1.0,
-                "m" => 60.0,
-                "h" => 3600.0,
-                _ => return None,
-            };
-        rest = &after[unit.len()..];
+        let (number, after) = rest.split_at(rest.find(|c| !is_number(c)).unwrap_or(rest.len()));
+        let end = after.find(|c: char| c.is_ascii_digit());
+        let (unit, after) = after.split_at(end.unwrap_or(after.len()));
+        let factor = match unit {
+            "ms" => 0.001,
+            "s" | "" => 1.0,
+            "m" => 60.0,
+            "h" => 3600.0,
+            _ => return None,
+        };
+        seconds += number.parse::<f64>().ok()? * factor;
+        rest = after;
     }
     Duration::try_from_secs_f64(seconds).ok()
 }

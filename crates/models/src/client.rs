@@ -6,7 +6,6 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::stream::{BoxStream, Stream, StreamExt, unfold};
-use selvedge_protocol::ModelErrorKind;
 use serde_json::Value;
 
 use crate::asking::{Acted, Asking};
@@ -57,13 +56,8 @@ impl Client {
     pub fn stream(&self, prompt: &Prompt, model: &Model) -> ModelStream {
         let body = request(prompt, model, &self.provider).to_string();
         let acted = Acted::default();
-        let asking = Asking::new(
-            self.http.clone(),
-            self.provider.clone(),
-            &model.name,
-            body,
-            acted.clone(),
-        );
+        let (http, provider) = (self.http.clone(), self.provider.clone());
+        let asking = Asking::new(http, provider, &model.name, body, acted.clone());
         let events = unfold(asking, |mut asking| async {
             asking.next().await.map(|event| (event, asking))
         });
@@ -78,28 +72,22 @@ impl Client {
         let provider = &*self.provider;
         provider.check_key()?;
         let asked = async {
-            let request = self
-                .http
-                .get(address(provider, "models")?)
-                .headers(headers(provider)?);
+            let request = self.http.get(address(provider, "models")?);
+            let request = request.headers(headers(provider)?);
             let response = accepted(request.send().await.map_err(broken)?).await?;
             response.bytes().await.map_err(broken)
         };
-        let body = tokio::time::timeout(LIST, asked)
-            .await
-            .map_err(|_| ModelError::network("no answer in time"));
+        let body = tokio::time::timeout(LIST, asked).await;
+        let body = body.map_err(|_| ModelError::network("no answer in time"));
         let body = body.flatten().map_err(|error| provider.discreet(error))?;
-        let list: Value = serde_json::from_slice(&body).map_err(|_| {
-            ModelError::new(ModelErrorKind::Protocol, "the list of models is not JSON")
-        })?;
+        let list: Value = serde_json::from_slice(&body)
+            .map_err(|_| ModelError::protocol("the list of models is not JSON"))?;
         let names = list["data"].as_array().or(list["models"].as_array());
         let names = names
             .ok_or_else(|| ModelError::protocol("there is no list of models in the answer"))?;
         let name = |model: &Value| {
-            model["id"]
-                .as_str()
-                .or(model["name"].as_str())
-                .map(str::to_owned)
+            let name = model["id"].as_str().or(model["name"].as_str());
+            name.map(str::to_owned)
         };
         Ok(names.iter().filter_map(name).collect())
     }

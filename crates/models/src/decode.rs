@@ -1,9 +1,9 @@
 //! From an answer's bytes to events. No I/O: whoever has bytes, live or recorded, feeds them.
 
-use selvedge_protocol::{Origin, WireApi};
+use selvedge_protocol::{CallKind, Item, Origin, WireApi};
 
 use crate::sse::{Events, MAX_EVENT_BYTES};
-use crate::{ModelError, ModelEvent, chat, messages, responses};
+use crate::{ModelError, ModelEvent, ReasoningView, chat, messages, responses};
 
 /// The most text an answer may have in all.
 const MAX_ANSWER_BYTES: usize = 64 << 20;
@@ -28,7 +28,7 @@ const MAX_ITEMS: usize = 4096;
 #[derive(Debug)]
 pub struct Decoder {
     framing: Framing,
-    answer: Answer,
+    answer: Box<dyn AnswerDecoder>,
     allowance: Allowance,
 }
 
@@ -41,57 +41,112 @@ enum Framing {
     Body(Vec<u8>),
 }
 
-#[derive(Debug)]
-enum Answer {
-    Responses(responses::Answer),
-    Chat(Box<chat::Answer>),
-    Messages(Box<messages::Answer>),
+/// An answer of one API as far as it came.
+pub(crate) trait AnswerDecoder: std::fmt::Debug + Send + Sync {
+    /// Takes one event of a stream.
+    fn event(&mut self, name: &[u8], data: &[u8], out: &mut Emitter<'_>) -> Result<(), ModelError>;
+    /// Takes an answer that was not streamed.
+    fn body(&mut self, body: &[u8], out: &mut Emitter<'_>) -> Result<(), ModelError>;
+    /// There is no more. An answer that is not complete is an error.
+    fn end(&mut self, out: &mut Emitter<'_>) -> Result<(), ModelError>;
+    fn is_finished(&self) -> bool;
+    fn may_end(&self) -> bool {
+        self.is_finished()
+    }
 }
 
-/// How much more an answer may hold: what arrives must not fill the memory.
-#[derive(Debug)]
-pub(crate) struct Allowance {
-    bytes: usize,
-    items: usize,
+/// Takes the events of an answer, and checks how much it holds.
+pub(crate) struct Emitter<'a> {
+    events: &'a mut Vec<ModelEvent>,
+    allowance: &'a mut Allowance,
 }
 
-impl Allowance {
+impl Emitter<'_> {
+    pub(crate) fn push(&mut self, event: ModelEvent) {
+        self.events.push(event);
+    }
+
+    pub(crate) fn started(&mut self, id: Option<&str>, model: Option<&str>) {
+        let (id, model) = (id.map(str::to_owned), model.map(str::to_owned));
+        self.push(ModelEvent::Started { id, model });
+    }
+
+    /// Tells a piece of text; an empty one is not told. The same holds for those below.
+    pub(crate) fn text(&mut self, item: u32, text: &str) {
+        if !text.is_empty() {
+            let text = text.to_owned();
+            self.push(ModelEvent::Text { item, text });
+        }
+    }
+
+    pub(crate) fn reasoning(&mut self, item: u32, view: ReasoningView, text: &str) {
+        if !text.is_empty() {
+            let text = text.to_owned();
+            self.push(ModelEvent::Reasoning { item, view, text });
+        }
+    }
+
+    pub(crate) fn call_delta(&mut self, item: u32, text: &str) {
+        if !text.is_empty() {
+            let text = text.to_owned();
+            self.push(ModelEvent::CallDelta { item, text });
+        }
+    }
+
+    pub(crate) fn call_started(&mut self, item: u32, call_id: &str, name: &str, kind: CallKind) {
+        self.push(ModelEvent::CallStarted {
+            item,
+            call_id: call_id.to_owned(),
+            name: name.to_owned(),
+            kind,
+        });
+    }
+
+    pub(crate) fn done(&mut self, item: u32, done: Item) {
+        self.push(ModelEvent::ItemDone { item, done });
+    }
+
     /// Takes note of text that is kept.
     pub(crate) fn keep(&mut self, bytes: usize) -> Result<(), ModelError> {
-        self.bytes = self.bytes.checked_sub(bytes).ok_or_else(|| {
-            ModelError::protocol(format!(
-                "the answer is larger than {} MB",
-                MAX_ANSWER_BYTES >> 20
-            ))
+        let left = self.allowance.bytes.checked_sub(bytes);
+        self.allowance.bytes = left.ok_or_else(|| {
+            let most = MAX_ANSWER_BYTES >> 20;
+            ModelError::protocol(format!("the answer is larger than {most} MB"))
         })?;
         Ok(())
     }
 
     /// Takes note of one more item.
     pub(crate) fn item(&mut self) -> Result<(), ModelError> {
-        self.items = self.items.checked_sub(1).ok_or_else(|| {
+        let left = self.allowance.items.checked_sub(1);
+        self.allowance.items = left.ok_or_else(|| {
             ModelError::protocol(format!("the answer has more than {MAX_ITEMS} items"))
         })?;
         Ok(())
     }
 }
 
+/// How much more an answer may hold: what arrives must not fill the memory.
+#[derive(Debug)]
+struct Allowance {
+    bytes: usize,
+    items: usize,
+}
+
 impl Decoder {
     /// A decoder for an answer from there.
     pub fn new(origin: Origin) -> Self {
-        let answer = match origin.wire {
-            WireApi::Responses => Answer::Responses(responses::Answer::new(origin)),
-            WireApi::Chat => Answer::Chat(Box::new(chat::Answer::new(origin))),
-            WireApi::Messages => Answer::Messages(Box::new(messages::Answer::new(origin))),
-        };
-        let allowance = Allowance {
-            bytes: MAX_ANSWER_BYTES,
-            items: MAX_ITEMS,
-        };
         Self {
             framing: Framing::Unknown,
-            answer,
-            allowance,
+            answer: match origin.wire {
+                WireApi::Responses => Box::new(responses::Answer::new(origin)),
+                WireApi::Chat => Box::new(chat::Answer::new(origin)),
+                WireApi::Messages => Box::new(messages::Answer::new(origin)),
+            },
+            allowance: Allowance {
+                bytes: MAX_ANSWER_BYTES,
+                items: MAX_ITEMS,
+            },
         }
     }
 
@@ -106,16 +161,13 @@ impl Decoder {
                 Some(_) => Framing::Events(Events::default()),
             };
         }
-        let Self {
-            framing,
-            answer,
-            allowance,
-        } = self;
-        match framing {
+        let (answer, allowance) = (&mut self.answer, &mut self.allowance);
+        let mut out = Emitter { events, allowance };
+        match &mut self.framing {
             Framing::Unknown => Ok(()),
-            Framing::Events(parser) => parser.feed(bytes, |name, data| {
-                answer.event(name, data, events, allowance)
-            }),
+            Framing::Events(parser) => {
+                parser.feed(bytes, |name, data| event(answer, name, data, &mut out))
+            }
             Framing::Body(body) if body.len() + bytes.len() > MAX_EVENT_BYTES => {
                 Err(crate::sse::TooLarge.into())
             }
@@ -128,79 +180,39 @@ impl Decoder {
 
     /// There are no more bytes. An answer that is not complete is an error.
     pub fn finish(&mut self, events: &mut Vec<ModelEvent>) -> Result<(), ModelError> {
-        let Self {
-            framing,
-            answer,
-            allowance,
-        } = self;
-        match framing {
+        let (answer, allowance) = (&mut self.answer, &mut self.allowance);
+        let mut out = Emitter { events, allowance };
+        match &mut self.framing {
             Framing::Unknown => {}
             Framing::Events(parser) => {
-                parser.finish(|name, data| answer.event(name, data, events, allowance))?;
+                parser.finish(|name, data| event(answer, name, data, &mut out))?;
             }
-            Framing::Body(body) => answer.body(body, events, allowance)?,
+            Framing::Body(body) => answer.body(body, &mut out)?,
         }
-        answer.end(events)
+        answer.end(&mut out)
     }
 
     /// Whether the answer is complete, and nothing that still comes is waited for.
     pub fn is_finished(&self) -> bool {
-        match &self.answer {
-            Answer::Responses(answer) => answer.is_finished(),
-            Answer::Chat(answer) => answer.is_finished(),
-            Answer::Messages(answer) => answer.is_finished(),
-        }
+        self.answer.is_finished()
     }
 
     /// Whether the answer would be complete if nothing more came: only numbers about it may be missing.
     pub fn may_end(&self) -> bool {
-        match &self.answer {
-            Answer::Responses(answer) => answer.is_finished(),
-            Answer::Chat(answer) => answer.may_end(),
-            Answer::Messages(answer) => answer.may_end(),
-        }
+        self.answer.may_end()
     }
 }
 
-impl Answer {
-    fn event(
-        &mut self,
-        name: &[u8],
-        data: &[u8],
-        events: &mut Vec<ModelEvent>,
-        allowance: &mut Allowance,
-    ) -> Result<(), ModelError> {
-        let data = data.trim_ascii();
-        // What a comment would have done.
-        if data.is_empty() {
-            return Ok(());
-        }
-        match self {
-            Self::Responses(answer) => answer.event(data, events, allowance),
-            Self::Chat(answer) => answer.event(name, data, events, allowance),
-            Self::Messages(answer) => answer.event(data, events, allowance),
-        }
-    }
-
-    fn body(
-        &mut self,
-        body: &[u8],
-        events: &mut Vec<ModelEvent>,
-        allowance: &mut Allowance,
-    ) -> Result<(), ModelError> {
-        match self {
-            Self::Responses(answer) => answer.body(body, events, allowance),
-            Self::Chat(answer) => answer.body(body, events, allowance),
-            Self::Messages(answer) => answer.body(body, events, allowance),
-        }
-    }
-
-    fn end(&mut self, events: &mut Vec<ModelEvent>) -> Result<(), ModelError> {
-        match self {
-            Self::Responses(answer) => answer.end(),
-            Self::Chat(answer) => answer.end(events),
-            Self::Messages(answer) => answer.end(events),
-        }
+/// Hands an event on, unless it is empty, as a comment would be.
+fn event(
+    answer: &mut Box<dyn AnswerDecoder>,
+    name: &[u8],
+    data: &[u8],
+    out: &mut Emitter<'_>,
+) -> Result<(), ModelError> {
+    match data.trim_ascii() {
+        b"" => Ok(()),
+        data => answer.event(name, data, out),
     }
 }
 

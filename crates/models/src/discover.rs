@@ -24,10 +24,8 @@ pub async fn discover(candidates: impl IntoIterator<Item = Provider>) -> Vec<Fou
     let local = candidates.into_iter().filter(Provider::is_local);
     let asked = local.map(|provider| async {
         let client = Client::new(provider).ok()?;
-        let models = tokio::time::timeout(PATIENCE, client.models())
-            .await
-            .ok()?
-            .ok()?;
+        let models = tokio::time::timeout(PATIENCE, client.models()).await;
+        let models = models.ok()?.ok()?;
         let provider = client.provider().clone();
         (!models.is_empty()).then_some(Found { provider, models })
     });

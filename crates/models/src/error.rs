@@ -58,34 +58,27 @@ impl ModelError {
         Self::new(ModelErrorKind::Protocol, message)
     }
 
+    pub(crate) fn invalid(message: impl Into<String>) -> Self {
+        Self::new(ModelErrorKind::InvalidRequest, message)
+    }
+
     pub(crate) fn network(message: impl Into<String>) -> Self {
         Self::new(ModelErrorKind::Network, message)
     }
 
     /// Whether the same request may work a little later.
     pub fn is_passing(&self) -> bool {
-        match self.kind {
-            ModelErrorKind::RateLimit
-            | ModelErrorKind::Overloaded
-            | ModelErrorKind::Server
-            | ModelErrorKind::Network
-            | ModelErrorKind::Protocol => true,
-            ModelErrorKind::Auth
-            | ModelErrorKind::Quota
-            | ModelErrorKind::ContextTooLong
-            | ModelErrorKind::Refused
-            | ModelErrorKind::InvalidRequest => false,
-            // Kinds that come later are not tried again until somebody thought about them.
-            _ => false,
-        }
+        use ModelErrorKind::{Network, Overloaded, Protocol, RateLimit, Server};
+        matches!(
+            self.kind,
+            RateLimit | Overloaded | Server | Network | Protocol
+        )
     }
 }
 
 impl From<crate::sse::TooLarge> for ModelError {
     fn from(_: crate::sse::TooLarge) -> Self {
-        Self::protocol(format!(
-            "an event is larger than {} MB",
-            crate::sse::MAX_EVENT_BYTES >> 20
-        ))
+        let most = crate::sse::MAX_EVENT_BYTES >> 20;
+        Self::protocol(format!("an event is larger than {most} MB"))
     }
 }

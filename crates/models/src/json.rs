@@ -30,24 +30,20 @@ impl Text<'_> {
 
 impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer
-            .deserialize_any(Lenient)
-            .map(|found| match found {
-                Found::Text(text) => Self(Some(text)),
-                Found::Number(_) | Found::Nothing => Self(None),
-            })
+        Ok(match deserializer.deserialize_any(Lenient)? {
+            Found::Text(text) => Self(Some(text)),
+            Found::Number(_) | Found::Nothing => Self(None),
+        })
     }
 }
 
 impl<'de> Deserialize<'de> for Number {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer
-            .deserialize_any(Lenient)
-            .map(|found| match found {
-                Found::Number(number) => Self(Some(number)),
-                Found::Text(text) => Self(text.parse().ok()),
-                Found::Nothing => Self(None),
-            })
+        Ok(match deserializer.deserialize_any(Lenient)? {
+            Found::Number(number) => Self(Some(number)),
+            Found::Text(text) => Self(text.parse().ok()),
+            Found::Nothing => Self(None),
+        })
     }
 }
 
@@ -85,10 +81,9 @@ impl<'de> Visitor<'de> for Lenient {
     fn visit_f64<E>(self, number: f64) -> Result<Self::Value, E> {
         // Some count tokens in floating point.
         let whole = number >= 0.0 && number.fract() == 0.0 && number < 9e15;
-        Ok(if whole {
-            Found::Number(number as u64)
-        } else {
-            Found::Nothing
+        Ok(match whole {
+            true => Found::Number(number as u64),
+            false => Found::Nothing,
         })
     }
 
@@ -127,20 +122,22 @@ pub(crate) fn read<'a, T: Deserialize<'a>>(data: &'a [u8]) -> Result<T, ModelErr
 /// Reads a part of an event that was kept for later.
 pub(crate) fn part<'a, T: Deserialize<'a>>(raw: &'a RawValue) -> Result<T, ModelError> {
     serde_json::from_str(raw.get()).map_err(|error| {
-        ModelError::protocol(format!(
-            "a part of an event is not what it should be: {error}"
-        ))
+        let why = format!("a part of an event is not what it should be: {error}");
+        ModelError::protocol(why)
     })
+}
+
+/// Reads such a part where there is one.
+pub(crate) fn optional_part<'a, T: Deserialize<'a> + Default>(
+    raw: Option<&'a RawValue>,
+) -> Result<T, ModelError> {
+    raw.map_or_else(|| Ok(T::default()), part)
 }
 
 /// The fields of an object that are not among those named, if there are any.
 pub(crate) fn others(object: &Value, known: &[&str]) -> Option<Map<String, Value>> {
-    let object = object.as_object()?;
-    let rest: Map<String, Value> = object
-        .iter()
-        .filter(|(key, value)| !known.contains(&key.as_str()) && !value.is_null())
-        .map(|(key, value)| (key.clone(), value.clone()))
-        .collect();
+    let mut rest = object.as_object()?.clone();
+    rest.retain(|key, value| !known.contains(&key.as_str()) && !value.is_null());
     (!rest.is_empty()).then_some(rest)
 }
 

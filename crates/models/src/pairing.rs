@@ -20,11 +20,9 @@ pub(crate) fn paired(history: &[Item]) -> Vec<Cow<'_, Item>> {
         match item {
             Item::FunctionCall(call) => open.push((at, call)),
             Item::FunctionCallOutput(output) => {
-                let found = open
-                    .iter()
-                    .position(|(_, call)| call.call_id == output.call_id);
-                if let Some((call, _)) = found.map(|found| open.remove(found)) {
-                    results[call] = Some(output);
+                let answers = |(_, call): &(usize, &FunctionCall)| call.call_id == output.call_id;
+                if let Some(found) = open.iter().position(answers) {
+                    results[open.remove(found).0] = Some(output);
                 }
             }
             Item::Message(_) | Item::Reasoning(_) | Item::Native(_) => {}
@@ -36,24 +34,21 @@ pub(crate) fn paired(history: &[Item]) -> Vec<Cow<'_, Item>> {
         if matches!(item, Item::FunctionCallOutput(_)) {
             continue;
         }
-        if !belongs_to_an_answer(item) {
-            ordered.append(&mut waiting);
-        } else if !waiting.is_empty() && results_came_before(history, at) {
-            // A new answer begins.
+        // What follows a result is a new answer.
+        let after_result = at > 0 && matches!(history[at - 1], Item::FunctionCallOutput(_));
+        if !belongs_to_an_answer(item) || after_result {
             ordered.append(&mut waiting);
         }
         ordered.push(Cow::Borrowed(item));
         if let Item::FunctionCall(call) = item {
-            waiting.push(match results[at] {
-                Some(output) => Cow::Owned(Item::FunctionCallOutput(output.clone())),
-                None => Cow::Owned(Item::FunctionCallOutput(FunctionCallOutput {
-                    call_id: call.call_id.clone(),
-                    output: vec![OutputPart::Text {
-                        text: NO_RESULT.to_owned(),
-                    }],
-                    failed: true,
-                })),
+            let output = results[at].cloned().unwrap_or_else(|| FunctionCallOutput {
+                call_id: call.call_id.clone(),
+                output: vec![OutputPart::Text {
+                    text: NO_RESULT.to_owned(),
+                }],
+                failed: true,
             });
+            waiting.push(Cow::Owned(Item::FunctionCallOutput(output)));
         }
     }
     ordered.append(&mut waiting);
@@ -67,12 +62,6 @@ pub(crate) fn belongs_to_an_answer(item: &Item) -> bool {
         Item::Reasoning(_) | Item::FunctionCall(_) | Item::Native(_) => true,
         Item::FunctionCallOutput(_) => false,
     }
-}
-
-/// Whether a result stands right before this item: what follows it is the next answer.
-fn results_came_before(history: &[Item], at: usize) -> bool {
-    at.checked_sub(1)
-        .is_some_and(|before| matches!(history[before], Item::FunctionCallOutput(_)))
 }
 
 #[cfg(test)]

@@ -90,38 +90,24 @@ impl Provider {
 
     /// The providers that need no configuration, in the order they are listed.
     pub fn built_in() -> Vec<Self> {
-        let with_key = |name, url, wire, key: &str, model: Option<&str>| Self {
-            env_key: Some(key.to_owned()),
-            default_model: model.map(str::to_owned),
-            ..Self::new(name, url, wire)
+        // OPENAI_API_KEY, ANTHROPIC_API_KEY, OPENROUTER_API_KEY.
+        let with_key = |name: &str, url, wire| Self {
+            env_key: Some(format!("{}_API_KEY", name.to_uppercase())),
+            ..Self::new(name, format!("https://{url}"), wire)
         };
         let local =
             |name, port: u16| Self::new(name, format!("http://127.0.0.1:{port}/v1"), WireApi::Chat);
         vec![
             Self {
                 output_limit: OutputLimit::MaxCompletionTokens,
-                ..with_key(
-                    "openai",
-                    "https://api.openai.com/v1",
-                    WireApi::Responses,
-                    "OPENAI_API_KEY",
-                    Some("gpt-5.5"),
-                )
+                default_model: Some("gpt-5.5".to_owned()),
+                ..with_key("openai", "api.openai.com/v1", WireApi::Responses)
             },
-            with_key(
-                "anthropic",
-                "https://api.anthropic.com/v1",
-                WireApi::Messages,
-                "ANTHROPIC_API_KEY",
-                Some("claude-sonnet-5"),
-            ),
-            with_key(
-                "openrouter",
-                "https://openrouter.ai/api/v1",
-                WireApi::Chat,
-                "OPENROUTER_API_KEY",
-                None,
-            ),
+            Self {
+                default_model: Some("claude-sonnet-5".to_owned()),
+                ..with_key("anthropic", "api.anthropic.com/v1", WireApi::Messages)
+            },
+            with_key("openrouter", "openrouter.ai/api/v1", WireApi::Chat),
             local("ollama", 11434),
             local("lmstudio", 1234),
             local("llamacpp", 8080),
@@ -131,9 +117,8 @@ impl Provider {
 
     /// The built-in provider of this name.
     pub fn named(name: &str) -> Option<Self> {
-        Self::built_in()
-            .into_iter()
-            .find(|provider| provider.name == name)
+        let mut built_in = Self::built_in().into_iter();
+        built_in.find(|provider| provider.name == name)
     }
 
     pub(crate) fn stream_idle_timeout(&self) -> Duration {
@@ -155,10 +140,8 @@ impl Provider {
             return false;
         };
         let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
-        host == "localhost"
-            || host
-                .parse::<std::net::IpAddr>()
-                .is_ok_and(|address| address.is_loopback())
+        let address = host.parse::<std::net::IpAddr>();
+        host == "localhost" || address.is_ok_and(|address| address.is_loopback())
     }
 }
 

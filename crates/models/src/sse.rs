@@ -82,10 +82,9 @@ impl Events {
             false => line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line),
         };
         if line.is_empty() {
-            let result = if self.has_data {
-                on(&self.name, &self.data)
-            } else {
-                Ok(())
+            let result = match self.has_data {
+                true => on(&self.name, &self.data),
+                false => Ok(()),
             };
             self.data.clear();
             self.has_data = false;
@@ -117,10 +116,9 @@ impl Events {
     }
 
     fn check<E: From<TooLarge>>(&self) -> Result<(), E> {
-        if self.line.len() + self.data.len() > MAX_EVENT_BYTES {
-            Err(TooLarge.into())
-        } else {
-            Ok(())
+        match self.line.len() + self.data.len() {
+            ..=MAX_EVENT_BYTES => Ok(()),
+            _ => Err(TooLarge.into()),
         }
     }
 }

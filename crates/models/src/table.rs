@@ -77,19 +77,12 @@ impl Model {
     /// What is known about the model of this name, or what most models have.
     pub fn known(name: &str) -> Self {
         // Gateways put the maker in front, servers a path, and both something behind.
-        let bare = name
-            .rsplit('/')
-            .next()
-            .unwrap_or(name)
-            .to_lowercase()
-            .replace("claude-opus-4.", "claude-opus-4-");
-        let bare = bare
-            .replace("claude-sonnet-4.", "claude-sonnet-4-")
-            .replace("claude-haiku-4.", "claude-haiku-4-");
-        let Row(_, window, output, thinking, can) = TABLE
-            .iter()
-            .find(|row| bare.starts_with(row.0))
-            .unwrap_or(&UNKNOWN);
+        let mut bare = name.rsplit('/').next().unwrap_or(name).to_lowercase();
+        for line in ["claude-opus-4", "claude-sonnet-4", "claude-haiku-4"] {
+            bare = bare.replace(&format!("{line}."), &format!("{line}-"));
+        }
+        let row = TABLE.iter().find(|row| bare.starts_with(row.0));
+        let Row(_, window, output, thinking, can) = row.unwrap_or(&UNKNOWN);
         Self {
             name: name.to_owned(),
             context_window: *window,

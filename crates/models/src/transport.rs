@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
-use selvedge_protocol::{ModelErrorKind, WireApi};
+use selvedge_protocol::WireApi;
 
 use crate::{ModelError, Provider, Secret, classify};
 
@@ -47,12 +47,7 @@ fn certificates() -> Vec<reqwest::Certificate> {
 /// The address of one of the API's resources.
 pub(crate) fn address(provider: &Provider, resource: &str) -> Result<reqwest::Url, ModelError> {
     let base = &provider.base_url;
-    let invalid = |why: String| {
-        ModelError::new(
-            ModelErrorKind::InvalidRequest,
-            format!("`{base}` is no address: {why}"),
-        )
-    };
+    let invalid = |why: String| ModelError::invalid(format!("`{base}` is no address: {why}"));
     let mut url = reqwest::Url::parse(base).map_err(|error| invalid(error.to_string()))?;
     if !matches!(url.scheme(), "http" | "https") {
         return Err(invalid("it must begin with http:// or https://".to_owned()));
@@ -85,11 +80,8 @@ pub(crate) fn headers(provider: &Provider) -> Result<HeaderMap, ModelError> {
             insert(&mut headers, "x-api-key", key)?
         }
         (Some(key), None) => {
-            insert(
-                &mut headers,
-                "authorization",
-                &Secret::new(format!("Bearer {}", key.reveal())),
-            )?;
+            let bearer = Secret::new(format!("Bearer {}", key.reveal()));
+            insert(&mut headers, "authorization", &bearer)?;
         }
         (None, _) => {}
     }
@@ -101,10 +93,8 @@ pub(crate) fn headers(provider: &Provider) -> Result<HeaderMap, ModelError> {
 
 fn insert(headers: &mut HeaderMap, name: &str, value: &Secret) -> Result<(), ModelError> {
     let invalid = |what: &str| {
-        ModelError::new(
-            ModelErrorKind::InvalidRequest,
-            format!("the {what} of header `{name}` has characters no header may have"),
-        )
+        let why = format!("the {what} of header `{name}` has characters no header may have");
+        ModelError::invalid(why)
     };
     let header: HeaderName = name.parse().map_err(|_| invalid("name"))?;
     let mut value = HeaderValue::from_str(value.reveal().trim()).map_err(|_| invalid("value"))?;
@@ -117,32 +107,23 @@ fn insert(headers: &mut HeaderMap, name: &str, value: &Secret) -> Result<(), Mod
 pub(crate) async fn accepted(response: reqwest::Response) -> Result<reqwest::Response, ModelError> {
     let status = response.status().as_u16();
     if response.status().is_success() {
-        let kind = response
-            .headers()
-            .get("content-type")
-            .and_then(|kind| kind.to_str().ok())
-            .unwrap_or_default();
-        if kind.starts_with("text/html") {
+        let kind = response.headers().get("content-type");
+        if kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/html")) {
             let message = "the server answered with a web page: the address is not that of an API";
-            return Err(ModelError::new(ModelErrorKind::InvalidRequest, message));
+            return Err(ModelError::invalid(message));
         }
         return Ok(response);
     }
     let told = response.headers().clone();
-    let body = tokio::time::timeout(CONNECT, beginning(response))
-        .await
-        .unwrap_or_default();
-    let mut error = classify::of_status(status, &body);
+    let body = tokio::time::timeout(CONNECT, beginning(response)).await;
+    let mut error = classify::of_status(status, &body.unwrap_or_default());
     if let (300..400, Some(place)) = (status, told.get("location")) {
-        error.message = format!(
-            "the server sends to {}: name that address instead",
-            place.to_str().unwrap_or("elsewhere")
-        );
+        let place = place.to_str().unwrap_or("elsewhere");
+        error.message = format!("the server sends to {place}: name that address instead");
     }
     error.retry_after = delay(&told, SystemTime::now()).or(error.retry_after);
-    let id = ["x-request-id", "request-id"]
-        .iter()
-        .find_map(|name| told.get(*name)?.to_str().ok());
+    let mut names = ["x-request-id", "request-id"].iter();
+    let id = names.find_map(|name| told.get(*name)?.to_str().ok());
     error.request_id = id.map(str::to_owned).or(error.request_id);
     Err(error)
 }
@@ -167,10 +148,10 @@ fn delay(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
     let after = text("retry-after")?;
     match after.parse::<f64>() {
         Ok(seconds) => Duration::try_from_secs_f64(seconds).ok(),
-        Err(_) => httpdate::parse_http_date(after)
-            .ok()?
-            .duration_since(now)
-            .ok(),
+        Err(_) => {
+            let date = httpdate::parse_http_date(after).ok()?;
+            date.duration_since(now).ok()
+        }
     }
 }
 
@@ -185,12 +166,10 @@ fn why(error: &reqwest::Error) -> String {
     while let Some(deeper) = cause.source() {
         cause = deeper;
     }
-    let outer = if error.is_connect() {
-        "cannot connect: "
-    } else {
-        ""
-    };
-    format!("{outer}{cause}")
+    match error.is_connect() {
+        true => format!("cannot connect: {cause}"),
+        false => cause.to_string(),
+    }
 }
 
 #[cfg(test)]

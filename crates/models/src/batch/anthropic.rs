@@ -4,7 +4,7 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
 
-use super::{BatchApi, Exchange, Line, Looked, checked, json_lines, refused};
+use super::{BatchApi, Exchange, Line, Looked, checked, json_lines, refused, status};
 use crate::ModelError;
 
 /// The `/messages/batches` of the API.
@@ -18,16 +18,12 @@ impl BatchApi for Anthropic {
         bodies: Vec<(String, Value)>,
     ) -> BoxFuture<'a, Result<String, ModelError>> {
         async move {
-            let requests: Vec<Value> = bodies
-                .into_iter()
+            let requests = bodies.into_iter();
+            let requests: Value = requests
                 .map(|(id, params)| json!({"custom_id": id, "params": params}))
                 .collect();
-            let body = json!({"requests": requests}).to_string();
-            let batch = super::json(
-                &wire
-                    .post("messages/batches", "application/json", body.into())
-                    .await?,
-            )?;
+            let body = json!({"requests": requests});
+            let batch = wire.post_json("messages/batches", &body).await?;
             Ok(checked(&batch["id"])?.to_owned())
         }
         .boxed()
@@ -39,23 +35,16 @@ impl BatchApi for Anthropic {
         batch: &'a str,
     ) -> BoxFuture<'a, Result<Looked, ModelError>> {
         async move {
-            let state = super::json(&wire.get(&format!("messages/batches/{batch}")).await?)?;
-            match state["processing_status"].as_str() {
-                Some("ended") => {}
-                Some(_) => return Ok(Looked::Working),
-                None => {
-                    return Err(ModelError::protocol(
-                        "the answer does not tell where the batch stands",
-                    ));
-                }
+            let resource = format!("messages/batches/{batch}");
+            let state = super::json(&wire.get(&resource).await?)?;
+            if status(&state["processing_status"])? != "ended" {
+                return Ok(Looked::Working);
             }
             // Not from the address it names: a key does not travel to another host.
-            let results = wire
-                .get(&format!("messages/batches/{batch}/results"))
-                .await?;
+            let results = wire.get(&format!("{resource}/results")).await?;
             let lines: Vec<Line> = json_lines(&results).filter_map(line).collect();
             let expired = state["request_counts"]["expired"].as_u64().unwrap_or(0) > 0;
-            if lines.iter().all(|line| line.answer.is_err()) && expired {
+            if lines.iter().all(|(_, answer)| answer.is_err()) && expired {
                 return Ok(Looked::Lost("it is expired".to_owned()));
             }
             Ok(Looked::Ended(lines))
@@ -70,10 +59,7 @@ fn line(mut line: Value) -> Option<Line> {
     let answer = match result["type"].as_str().unwrap_or_default() {
         "succeeded" => Ok(result["message"].take()),
         "errored" => Err(refused(&result["error"], "the provider refused it")),
-        other => Err(ModelError::new(
-            selvedge_protocol::ModelErrorKind::Server,
-            format!("it is {other}"),
-        )),
+        other => Err(refused(&Value::Null, &format!("it is {other}"))),
     };
-    Some(Line { id, answer })
+    Some((id, answer))
 }

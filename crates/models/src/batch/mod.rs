@@ -69,14 +69,9 @@ impl Batches {
             }
             body
         });
-        let bodies = bodies
-            .enumerate()
-            .map(|(at, body)| (id_of(at), body))
-            .collect();
-        self.api
-            .submit(&self.wire, bodies)
-            .await
-            .map_err(|error| provider.discreet(error))
+        let named = bodies.enumerate().map(|(at, body)| (id_of(at), body));
+        let batch = self.api.submit(&self.wire, named.collect()).await;
+        batch.map_err(|error| provider.discreet(error))
     }
 
     /// Where the batch of this name stands, which has so many prompts for this model.
@@ -92,16 +87,12 @@ impl Batches {
             Ok(Looked::Lost(why)) => return Ok(BatchState::Lost(why)),
             Ok(Looked::Ended(lines)) => lines,
             Err(error) if error.status == Some(404) => {
-                return Ok(BatchState::Lost(format!(
-                    "the provider does not know it: {error}"
-                )));
+                let why = format!("the provider does not know it: {error}");
+                return Ok(BatchState::Lost(why));
             }
             Err(error) => return Err(provider.discreet(error)),
         };
-        let mut answers: HashMap<String, Result<Value, ModelError>> = lines
-            .into_iter()
-            .map(|line| (line.id, line.answer))
-            .collect();
+        let mut answers: HashMap<_, _> = lines.into_iter().collect();
         let answer = |at: usize| match answers.remove(&id_of(at)) {
             Some(answer) => answer.and_then(|body| text_of(&body, provider, model)),
             None => Err(ModelError::protocol("the batch has no answer to it")),
@@ -121,13 +112,11 @@ fn text_of(body: &Value, provider: &Provider, model: &Model) -> Result<String, M
     let mut events = Vec::new();
     decoder.feed(body.to_string().as_bytes(), &mut events)?;
     decoder.finish(&mut events)?;
-    Ok(events
-        .into_iter()
-        .filter_map(|event| match event {
-            ModelEvent::Text { text, .. } => Some(text),
-            _ => None,
-        })
-        .collect())
+    let texts = events.into_iter().filter_map(|event| match event {
+        ModelEvent::Text { text, .. } => Some(text),
+        _ => None,
+    });
+    Ok(texts.collect())
 }
 
 /// One API's way with batches.
@@ -154,11 +143,8 @@ enum Looked {
     Lost(String),
 }
 
-/// What became of one prompt: the answer's body, or why there is none.
-struct Line {
-    id: String,
-    answer: Result<Value, ModelError>,
-}
+/// What became of one prompt: its name, and the answer's body or why there is none.
+type Line = (String, Result<Value, ModelError>);
 
 /// Requests to one provider that are not streamed.
 #[derive(Debug, Clone)]
@@ -169,14 +155,19 @@ pub(crate) struct Exchange {
 
 impl Exchange {
     async fn get(&self, resource: &str) -> Result<Vec<u8>, ModelError> {
-        self.send(self.http.get(address(&self.provider, resource)?))
-            .await
+        let request = self.http.get(address(&self.provider, resource)?);
+        self.send(request).await
     }
 
-    async fn post(&self, resource: &str, kind: &str, body: Vec<u8>) -> Result<Vec<u8>, ModelError> {
+    async fn post(&self, resource: &str, kind: &str, body: Vec<u8>) -> Result<Value, ModelError> {
         let request = self.http.post(address(&self.provider, resource)?);
-        self.send(request.header("content-type", kind).body(body))
-            .await
+        let request = request.header("content-type", kind).body(body);
+        json(&self.send(request).await?)
+    }
+
+    async fn post_json(&self, resource: &str, body: &Value) -> Result<Value, ModelError> {
+        let body = body.to_string().into();
+        self.post(resource, "application/json", body).await
     }
 
     async fn send(&self, request: reqwest::RequestBuilder) -> Result<Vec<u8>, ModelError> {
@@ -187,10 +178,9 @@ impl Exchange {
             let mut body = Vec::new();
             while let Some(chunk) = response.chunk().await.map_err(broken)? {
                 if body.len() + chunk.len() > MAX_BYTES {
-                    return Err(ModelError::protocol(format!(
-                        "the answers are larger than {} MB",
-                        MAX_BYTES >> 20
-                    )));
+                    let most = MAX_BYTES >> 20;
+                    let why = format!("the answers are larger than {most} MB");
+                    return Err(ModelError::protocol(why));
                 }
                 body.extend_from_slice(&chunk);
             }
@@ -203,15 +193,15 @@ impl Exchange {
 
 /// A name that can stand in an address.
 fn checked(name: &Value) -> Result<&str, ModelError> {
-    let is_name = |name: &&str| {
-        !name.is_empty()
-            && name
-                .bytes()
-                .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'))
-    };
-    name.as_str()
-        .filter(is_name)
-        .ok_or_else(|| ModelError::protocol("the answer names no batch or file"))
+    let may_be = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
+    let is_name = |name: &&str| !name.is_empty() && name.bytes().all(may_be);
+    let name = name.as_str().filter(is_name);
+    name.ok_or_else(|| ModelError::protocol("the answer names no batch or file"))
+}
+
+fn status(status: &Value) -> Result<&str, ModelError> {
+    let unsaid = || ModelError::protocol("the answer does not tell where the batch stands");
+    status.as_str().ok_or_else(unsaid)
 }
 
 fn json(body: &[u8]) -> Result<Value, ModelError> {
@@ -226,9 +216,7 @@ fn json_lines(body: &[u8]) -> impl Iterator<Item = Value> {
 
 /// Why a prompt has no answer, in the provider's words where it had any.
 fn refused(error: &Value, otherwise: &str) -> ModelError {
-    let message = error["message"]
-        .as_str()
-        .or(error["error"]["message"].as_str())
-        .unwrap_or(otherwise);
-    ModelError::new(ModelErrorKind::Server, message)
+    let told = [&error["message"], &error["error"]["message"]];
+    let message = told.into_iter().find_map(Value::as_str);
+    ModelError::new(ModelErrorKind::Server, message.unwrap_or(otherwise))
 }

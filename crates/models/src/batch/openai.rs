@@ -4,8 +4,9 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
 
-use super::{BatchApi, Exchange, Line, Looked, checked, json_lines, refused};
+use super::{BatchApi, Exchange, Line, Looked, checked, json_lines, refused, status};
 use crate::ModelError;
+use crate::json::text_at;
 use crate::transport::resource;
 
 /// The `/files` and `/batches` of the API.
@@ -24,11 +25,11 @@ impl BatchApi for OpenAi {
         async move {
             let endpoint = format!("/v1/{}", resource(wire.provider.wire));
             let kind = format!("multipart/form-data; boundary={BOUNDARY}");
-            let file = super::json(&wire.post("files", &kind, upload(&endpoint, bodies)).await?)?;
+            let file = wire.post("files", &kind, upload(&endpoint, bodies)).await?;
             let batch = json!({
                 "input_file_id": checked(&file["id"])?, "endpoint": endpoint, "completion_window": "24h",
             });
-            let batch = super::json(&wire.post("batches", "application/json", batch.to_string().into()).await?)?;
+            let batch = wire.post_json("batches", &batch).await?;
             Ok(checked(&batch["id"])?.to_owned())
         }
         .boxed()
@@ -41,15 +42,10 @@ impl BatchApi for OpenAi {
     ) -> BoxFuture<'a, Result<Looked, ModelError>> {
         async move {
             let batch = super::json(&wire.get(&format!("batches/{batch}")).await?)?;
-            let status = match batch["status"].as_str() {
-                Some(status @ ("completed" | "expired" | "cancelled" | "failed")) => status,
-                Some(_) => return Ok(Looked::Working),
-                None => {
-                    return Err(ModelError::protocol(
-                        "the answer does not tell where the batch stands",
-                    ));
-                }
-            };
+            let status = status(&batch["status"])?;
+            if !matches!(status, "completed" | "expired" | "cancelled" | "failed") {
+                return Ok(Looked::Working);
+            }
             let mut lines = Vec::new();
             for file in ["output_file_id", "error_file_id"] {
                 if batch[file].is_string() {
@@ -59,15 +55,12 @@ impl BatchApi for OpenAi {
                 }
             }
             // A batch that expired has what was done by then.
-            if status == "completed" || lines.iter().any(|line| line.answer.is_ok()) {
+            if status == "completed" || lines.iter().any(|(_, answer)| answer.is_ok()) {
                 return Ok(Looked::Ended(lines));
             }
-            let why = batch["errors"]["data"][0]["message"]
-                .as_str()
-                .unwrap_or_default();
-            Ok(Looked::Lost(
-                format!("it is {status} {why}").trim_end().to_owned(),
-            ))
+            let why = text_at(&batch["errors"]["data"][0], "message");
+            let why = format!("it is {status} {why}").trim_end().to_owned();
+            Ok(Looked::Lost(why))
         }
         .boxed()
     }
@@ -95,7 +88,7 @@ fn line(mut line: Value) -> Option<Line> {
         Some(_) => Err(refused(&response["body"], "the provider refused it")),
         None => Err(refused(&line["error"], "the provider did not answer it")),
     };
-    Some(Line { id, answer })
+    Some((id, answer))
 }
 
 #[cfg(test)]

@@ -5,28 +5,24 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use crate::decode::Allowance;
+use crate::decode::Emitter;
 use crate::json::{Number, Text, part};
 use crate::{ModelError, ModelEvent};
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
+#[serde(default, bound(deserialize = "'de: 'a"))]
 pub(super) struct CallPiece<'a> {
-    #[serde(default)]
     index: Number,
-    #[serde(borrow, default)]
     id: Text<'a>,
-    #[serde(borrow, default)]
     function: Option<FunctionPiece<'a>>,
     /// Gemini's signature of the thought behind the call: without it the next request is refused.
-    #[serde(borrow, default)]
     extra_content: Option<&'a RawValue>,
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
+#[serde(default, bound(deserialize = "'de: 'a"))]
 pub(super) struct FunctionPiece<'a> {
-    #[serde(borrow, default)]
     name: Text<'a>,
-    #[serde(borrow, default)]
     arguments: Option<&'a RawValue>,
 }
 
@@ -34,7 +30,7 @@ pub(super) struct FunctionPiece<'a> {
 #[derive(Debug, Default)]
 pub(super) struct Calls(Vec<Call>);
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Call {
     item: u32,
     index: Option<u64>,
@@ -51,26 +47,20 @@ impl Calls {
         &mut self,
         piece: &CallPiece<'_>,
         items: &mut u32,
-        events: &mut Vec<ModelEvent>,
-        allowance: &mut Allowance,
+        out: &mut Emitter<'_>,
     ) -> Result<(), ModelError> {
-        let name = piece
-            .function
-            .as_ref()
-            .and_then(|function| function.name.get());
+        let function = piece.function.as_ref();
+        let name = function.and_then(|function| function.name.get());
         let at = match self.find(piece.index.0, piece.id.get(), name) {
             Some(at) => at,
-            None => self.begin(piece.index.0, piece.id.or_empty(), items, allowance)?,
+            None => self.begin(piece.index.0, piece.id.or_empty(), items, out)?,
         };
         let call = &mut self.0[at];
         if let Some(extra) = piece.extra_content {
-            allowance.keep(extra.get().len())?;
+            out.keep(extra.get().len())?;
             call.extra = Some(part(extra)?);
         }
-        match &piece.function {
-            Some(function) => call.take(function, events, allowance),
-            None => Ok(()),
-        }
+        function.map_or(Ok(()), |function| call.take(function, out))
     }
 
     /// Takes a piece of the one call that could be made before there were several.
@@ -78,16 +68,13 @@ impl Calls {
         &mut self,
         function: &FunctionPiece<'_>,
         items: &mut u32,
-        events: &mut Vec<ModelEvent>,
-        allowance: &mut Allowance,
+        out: &mut Emitter<'_>,
     ) -> Result<(), ModelError> {
         if self.0.is_empty() {
-            self.begin(None, "", items, allowance)?;
+            self.begin(None, "", items, out)?;
         }
-        match self.0.last_mut() {
-            Some(call) => call.take(function, events, allowance),
-            None => Ok(()),
-        }
+        let call = self.0.last_mut();
+        call.map_or(Ok(()), |call| call.take(function, out))
     }
 
     /// Ends them all; says whether any is whole.
@@ -95,7 +82,7 @@ impl Calls {
         &mut self,
         origin: &Origin,
         last_is_cut: bool,
-        events: &mut Vec<ModelEvent>,
+        out: &mut Emitter<'_>,
     ) -> bool {
         let count = self.0.len();
         let mut whole = false;
@@ -110,25 +97,21 @@ impl Calls {
                 true if !cut => "{}".to_owned(),
                 _ => call.arguments,
             };
-            let native = call.extra.map(|extra| Native {
-                origin: origin.clone(),
-                json: json!({"extra_content": extra}),
-            });
             let call = FunctionCall {
                 call_id: call.call_id,
                 name: call.name,
                 arguments,
                 kind: CallKind::Function,
-                native,
+                native: call.extra.map(|extra| Native {
+                    origin: origin.clone(),
+                    json: json!({"extra_content": extra}),
+                }),
             };
             if cut {
-                events.push(ModelEvent::CallCut { item, call });
+                out.push(ModelEvent::CallCut { item, call });
             } else {
                 whole = true;
-                events.push(ModelEvent::ItemDone {
-                    item,
-                    done: Item::FunctionCall(call),
-                });
+                out.done(item, Item::FunctionCall(call));
             }
         }
         whole
@@ -157,23 +140,20 @@ impl Calls {
         index: Option<u64>,
         id: &str,
         items: &mut u32,
-        allowance: &mut Allowance,
+        out: &mut Emitter<'_>,
     ) -> Result<usize, ModelError> {
-        allowance.item()?;
-        allowance.keep(id.len())?;
+        out.item()?;
+        out.keep(id.len())?;
         let taken = id.is_empty() || self.0.iter().any(|call| call.call_id == id);
         let call_id = if taken { new_id("call") } else { id.to_owned() };
-        let item = *items;
-        *items += 1;
         self.0.push(Call {
-            item,
+            item: *items,
             index,
             given_id: id.to_owned(),
             call_id,
-            name: String::new(),
-            arguments: String::new(),
-            extra: None,
+            ..Call::default()
         });
+        *items += 1;
         Ok(self.0.len() - 1)
     }
 }
@@ -182,21 +162,13 @@ impl Call {
     fn take(
         &mut self,
         function: &FunctionPiece<'_>,
-        events: &mut Vec<ModelEvent>,
-        allowance: &mut Allowance,
+        out: &mut Emitter<'_>,
     ) -> Result<(), ModelError> {
-        let item = self.item;
         let mut unshown = String::new();
         if let (true, Some(name)) = (self.name.is_empty(), function.name.get()) {
-            allowance.keep(name.len())?;
+            out.keep(name.len())?;
             self.name = name.to_owned();
-            let (call_id, name) = (self.call_id.clone(), self.name.clone());
-            events.push(ModelEvent::CallStarted {
-                item,
-                call_id,
-                name,
-                kind: CallKind::Function,
-            });
+            out.call_started(self.item, &self.call_id, name, CallKind::Function);
             unshown = self.arguments.clone();
         }
         if let Some(raw) = function.arguments {
@@ -205,15 +177,12 @@ impl Call {
                 // Some send the object itself.
                 false => raw.get().to_owned(),
             };
-            allowance.keep(piece.len())?;
+            out.keep(piece.len())?;
             self.arguments.push_str(&piece);
             unshown.push_str(&piece);
         }
-        if !self.name.is_empty() && !unshown.is_empty() {
-            events.push(ModelEvent::CallDelta {
-                item,
-                text: unshown,
-            });
+        if !self.name.is_empty() {
+            out.call_delta(self.item, &unshown);
         }
         Ok(())
     }

@@ -10,56 +10,39 @@ use serde_json::value::RawValue;
 use super::call::{CallPiece, FunctionPiece};
 use crate::json::{Number, Text};
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
+#[serde(default, bound(deserialize = "'de: 'a"))]
 pub(super) struct Chunk<'a> {
-    #[serde(borrow, default)]
     pub(super) id: Text<'a>,
-    #[serde(borrow, default)]
     pub(super) model: Text<'a>,
-    #[serde(borrow, default)]
     pub(super) choices: Option<Vec<Choice<'a>>>,
-    #[serde(borrow, default)]
     pub(super) usage: Option<&'a RawValue>,
-    #[serde(borrow, default)]
     pub(super) x_groq: Option<&'a RawValue>,
-    #[serde(borrow, default)]
     pub(super) error: Option<&'a RawValue>,
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
+#[serde(default, bound(deserialize = "'de: 'a"))]
 pub(super) struct Choice<'a> {
-    #[serde(default)]
     pub(super) index: Number,
-    #[serde(borrow, default)]
     pub(super) delta: Option<Delta<'a>>,
     /// Where the server did not stream.
-    #[serde(borrow, default)]
     pub(super) message: Option<Delta<'a>>,
-    #[serde(borrow, default)]
     pub(super) finish_reason: Text<'a>,
-    #[serde(borrow, default)]
     pub(super) usage: Option<&'a RawValue>,
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
+#[serde(default, bound(deserialize = "'de: 'a"))]
 pub(super) struct Delta<'a> {
-    #[serde(borrow, default)]
     pub(super) content: Content<'a>,
-    #[serde(borrow, default)]
     pub(super) reasoning_content: Text<'a>,
-    #[serde(borrow, default)]
     pub(super) reasoning: Text<'a>,
-    #[serde(borrow, default)]
     pub(super) reasoning_details: Option<&'a RawValue>,
-    #[serde(borrow, default)]
     pub(super) extra_content: Option<&'a RawValue>,
-    #[serde(borrow, default)]
     pub(super) thought_signature: Text<'a>,
-    #[serde(borrow, default)]
     pub(super) refusal: Text<'a>,
-    #[serde(borrow, default)]
     pub(super) tool_calls: Option<Vec<CallPiece<'a>>>,
-    #[serde(borrow, default)]
     pub(super) function_call: Option<FunctionPiece<'a>>,
 }
 
@@ -109,11 +92,10 @@ impl<'de> Visitor<'de> for ContentVisitor {
 }
 
 /// A part of content that is a list.
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
+#[serde(default, bound(deserialize = "'de: 'a"))]
 pub(super) struct Part<'a> {
-    #[serde(borrow, default)]
     pub(super) text: Text<'a>,
-    #[serde(borrow, default)]
     pub(super) thinking: Option<&'a RawValue>,
 }
 
@@ -142,11 +124,10 @@ pub(super) struct CompletionDetails {
     pub(super) reasoning_tokens: Number,
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
+#[serde(default, bound(deserialize = "'de: 'a"))]
 pub(super) struct Groq<'a> {
-    #[serde(borrow, default)]
     pub(super) usage: Option<&'a RawValue>,
-    #[serde(borrow, default)]
     pub(super) error: Option<&'a RawValue>,
 }
 
@@ -155,15 +136,12 @@ impl Counted {
         let known = |number: Number| number.0.unwrap_or(0);
         let input = known(self.prompt_tokens);
         let prompt = self.prompt_tokens_details.unwrap_or_default();
-        let cached = [
-            prompt.cached_tokens,
-            self.prompt_cache_hit_tokens,
-            self.cached_tokens,
-        ];
+        let cached = prompt.cached_tokens.0.or(self.prompt_cache_hit_tokens.0);
+        let cached = cached.or(self.cached_tokens.0);
         let completion = self.completion_tokens_details.unwrap_or_default();
         Usage {
             input_tokens: input,
-            cached_input_tokens: cached.into_iter().find_map(|number| number.0).unwrap_or(0),
+            cached_input_tokens: cached.unwrap_or(0),
             cache_write_input_tokens: known(prompt.cache_write_tokens),
             // Some leave reasoning out of the completion, but never out of the total.
             output_tokens: known(self.completion_tokens)

@@ -1,13 +1,14 @@
 //! What a Chat server answers.
 
-use selvedge_protocol::{FinishReason, Item, Message, Origin, OutputPart, Role, Usage};
+use selvedge_protocol::{FinishReason, Item, Origin, Role, Usage};
 use serde_json::value::RawValue;
 
 use super::call::Calls;
 use super::chunk::{Chunk, Content, Counted, Delta, Groq, Part};
 use super::thought::Thought;
-use crate::decode::{Allowance, DONE, broke_off};
-use crate::json::{Text, part, read};
+use crate::classify::of_json;
+use crate::decode::{AnswerDecoder, DONE, Emitter, broke_off};
+use crate::json::{Text, optional_part, part, read};
 use crate::{ModelError, ModelEvent, ReasoningView};
 
 /// An answer as far as it came. Nothing is complete before its end: some servers go on after they said they stop.
@@ -42,22 +43,18 @@ impl Answer {
             finished: false,
         }
     }
+}
 
-    pub(crate) fn is_finished(&self) -> bool {
+impl AnswerDecoder for Answer {
+    fn is_finished(&self) -> bool {
         self.finished || self.done
     }
 
-    pub(crate) fn may_end(&self) -> bool {
-        self.finished || self.done || self.reason.is_some()
+    fn may_end(&self) -> bool {
+        self.is_finished() || self.reason.is_some()
     }
 
-    pub(crate) fn event(
-        &mut self,
-        name: &[u8],
-        data: &[u8],
-        events: &mut Vec<ModelEvent>,
-        allowance: &mut Allowance,
-    ) -> Result<(), ModelError> {
+    fn event(&mut self, name: &[u8], data: &[u8], out: &mut Emitter<'_>) -> Result<(), ModelError> {
         if self.finished || self.done {
             return Ok(());
         }
@@ -66,21 +63,16 @@ impl Answer {
             return Ok(());
         }
         if name == b"error" {
-            return Err(crate::classify::of_json(&read(data)?));
+            return Err(of_json(&read(data)?));
         }
-        self.chunk(data, events, allowance)
+        self.chunk(data, out)
     }
 
-    pub(crate) fn body(
-        &mut self,
-        body: &[u8],
-        events: &mut Vec<ModelEvent>,
-        allowance: &mut Allowance,
-    ) -> Result<(), ModelError> {
-        self.chunk(body, events, allowance)
+    fn body(&mut self, body: &[u8], out: &mut Emitter<'_>) -> Result<(), ModelError> {
+        self.chunk(body, out)
     }
 
-    pub(crate) fn end(&mut self, events: &mut Vec<ModelEvent>) -> Result<(), ModelError> {
+    fn end(&mut self, out: &mut Emitter<'_>) -> Result<(), ModelError> {
         if std::mem::replace(&mut self.finished, true) {
             return Ok(());
         }
@@ -89,22 +81,13 @@ impl Answer {
         }
         let mut reason = self.reason.take().unwrap_or(FinishReason::Stop);
         if let Some((item, thought)) = self.thought.take() {
-            events.push(ModelEvent::ItemDone {
-                item,
-                done: Item::Reasoning(thought.into_item(&self.origin)),
-            });
+            out.done(item, Item::Reasoning(thought.into_item(&self.origin)));
         }
         if let Some((item, text)) = self.text.take() {
-            let content = vec![OutputPart::Text { text }];
-            let done = Item::Message(Message {
-                role: Role::Assistant,
-                content,
-                native: None,
-            });
-            events.push(ModelEvent::ItemDone { item, done });
+            out.done(item, Item::message(Role::Assistant, text));
         }
         let last_is_cut = reason == FinishReason::Length;
-        let whole = self.calls.finish(&self.origin, last_is_cut, events);
+        let whole = self.calls.finish(&self.origin, last_is_cut, out);
         if whole && reason == FinishReason::Stop {
             // Some say "stop" although they wait for results.
             reason = FinishReason::ToolCalls;
@@ -114,28 +97,23 @@ impl Answer {
         if detail.is_some() {
             reason = FinishReason::Refused;
         }
-        events.extend(self.usage.map(ModelEvent::Usage));
-        events.push(ModelEvent::Finished { reason, detail });
+        if let Some(usage) = self.usage {
+            out.push(ModelEvent::Usage(usage));
+        }
+        out.push(ModelEvent::Finished { reason, detail });
         Ok(())
     }
+}
 
-    fn chunk(
-        &mut self,
-        data: &[u8],
-        events: &mut Vec<ModelEvent>,
-        allowance: &mut Allowance,
-    ) -> Result<(), ModelError> {
+impl Answer {
+    fn chunk(&mut self, data: &[u8], out: &mut Emitter<'_>) -> Result<(), ModelError> {
         let chunk: Chunk<'_> = read(data)?;
         let groq = chunk.x_groq.map(part::<Groq<'_>>).transpose()?;
         if chunk.error.is_some() || groq.as_ref().is_some_and(|groq| groq.error.is_some()) {
-            return Err(crate::classify::of_json(&read(data)?));
+            return Err(of_json(&read(data)?));
         }
         if !std::mem::replace(&mut self.begun, true) {
-            let text = |text: &Text<'_>| text.get().map(str::to_owned);
-            events.push(ModelEvent::Started {
-                id: text(&chunk.id),
-                model: text(&chunk.model),
-            });
+            out.started(chunk.id.get(), chunk.model.get());
         }
         for choice in chunk.choices.iter().flatten() {
             // Alternatives nobody asked for.
@@ -143,7 +121,7 @@ impl Answer {
                 continue;
             }
             if let Some(delta) = choice.delta.as_ref().or(choice.message.as_ref()) {
-                self.delta(delta, events, allowance)?;
+                self.delta(delta, out)?;
             }
             if let Some(usage) = choice.usage {
                 self.count(usage);
@@ -158,75 +136,55 @@ impl Answer {
         Ok(())
     }
 
-    fn delta(
-        &mut self,
-        delta: &Delta<'_>,
-        events: &mut Vec<ModelEvent>,
-        allowance: &mut Allowance,
-    ) -> Result<(), ModelError> {
+    fn delta(&mut self, delta: &Delta<'_>, out: &mut Emitter<'_>) -> Result<(), ModelError> {
         let thinks = delta.reasoning_content.get().is_some()
             || delta.reasoning.get().is_some()
             || delta.thought_signature.get().is_some()
             || delta.reasoning_details.is_some_and(|raw| raw.get() != "[]")
             || delta.extra_content.is_some();
         if thinks {
-            let (item, thought) = open(&mut self.thought, &mut self.items, allowance)?;
-            let details = delta.reasoning_details.map(part).transpose()?;
+            let (item, thought) = open(&mut self.thought, &mut self.items, out)?;
             let shown = [
                 thought.words("reasoning_content", delta.reasoning_content.or_empty()),
                 thought.words("reasoning", delta.reasoning.or_empty()),
-                details
-                    .map(|details| thought.details(details))
-                    .unwrap_or_default(),
+                match delta.reasoning_details {
+                    Some(details) => thought.details(part(details)?),
+                    None => String::new(),
+                },
             ];
             // The same words under three names.
-            let text = shown
-                .into_iter()
-                .find(|words| !words.is_empty())
-                .unwrap_or_default();
-            let extra = delta.extra_content.map(part).transpose()?;
-            thought.extra("extra_content", extra.unwrap_or_default());
+            let text = shown.into_iter().find(|words| !words.is_empty());
+            let text = text.unwrap_or_default();
+            thought.extra("extra_content", optional_part(delta.extra_content)?);
             thought.extra("thought_signature", delta.thought_signature.get().into());
-            allowance
-                .keep(2 * text.len() + delta.reasoning_details.map_or(0, |raw| raw.get().len()))?;
-            if !text.is_empty() {
-                thought.text.push_str(&text);
-                events.push(ModelEvent::Reasoning {
-                    item,
-                    view: ReasoningView::Raw,
-                    text,
-                });
-            }
+            let details = delta.reasoning_details.map_or(0, |raw| raw.get().len());
+            out.keep(2 * text.len() + details)?;
+            thought.text.push_str(&text);
+            out.reasoning(item, ReasoningView::Raw, &text);
         }
         match &delta.content {
             Content::Nothing => {}
             Content::Text(text) if text.is_empty() => {}
-            Content::Text(text) => self.say(text, events, allowance)?,
-            Content::Parts(parts) => self.parts(parts, events, allowance)?,
+            Content::Text(text) => self.say(text, out)?,
+            Content::Parts(parts) => self.parts(parts, out)?,
         }
         if let Some(refusal) = delta.refusal.get() {
             self.refusal.push_str(refusal);
-            self.say(refusal, events, allowance)?;
+            self.say(refusal, out)?;
         }
         for piece in delta.tool_calls.iter().flatten() {
-            self.calls.take(piece, &mut self.items, events, allowance)?;
+            self.calls.take(piece, &mut self.items, out)?;
         }
         if let Some(function) = &delta.function_call {
-            self.calls
-                .take_function(function, &mut self.items, events, allowance)?;
+            self.calls.take_function(function, &mut self.items, out)?;
         }
         Ok(())
     }
 
-    fn parts(
-        &mut self,
-        parts: &[Part<'_>],
-        events: &mut Vec<ModelEvent>,
-        allowance: &mut Allowance,
-    ) -> Result<(), ModelError> {
+    fn parts(&mut self, parts: &[Part<'_>], out: &mut Emitter<'_>) -> Result<(), ModelError> {
         for piece in parts {
             if let Some(text) = piece.text.get() {
-                self.say(text, events, allowance)?;
+                self.say(text, out)?;
             }
             let thinking = piece.thinking.map(RawValue::get).unwrap_or_default();
             let words = match thinking.starts_with('[') {
@@ -238,32 +196,20 @@ impl Answer {
                     .unwrap_or_default(),
             };
             if !words.is_empty() {
-                allowance.keep(words.len())?;
-                let (item, thought) = open(&mut self.thought, &mut self.items, allowance)?;
+                out.keep(words.len())?;
+                let (item, thought) = open(&mut self.thought, &mut self.items, out)?;
                 thought.text.push_str(&words);
-                events.push(ModelEvent::Reasoning {
-                    item,
-                    view: ReasoningView::Raw,
-                    text: words,
-                });
+                out.reasoning(item, ReasoningView::Raw, &words);
             }
         }
         Ok(())
     }
 
-    fn say(
-        &mut self,
-        text: &str,
-        events: &mut Vec<ModelEvent>,
-        allowance: &mut Allowance,
-    ) -> Result<(), ModelError> {
-        allowance.keep(text.len())?;
-        let (item, said) = open(&mut self.text, &mut self.items, allowance)?;
+    fn say(&mut self, text: &str, out: &mut Emitter<'_>) -> Result<(), ModelError> {
+        out.keep(text.len())?;
+        let (item, said) = open(&mut self.text, &mut self.items, out)?;
         said.push_str(text);
-        events.push(ModelEvent::Text {
-            item,
-            text: text.to_owned(),
-        });
+        out.text(item, text);
         Ok(())
     }
 
@@ -282,10 +228,10 @@ impl Answer {
 fn open<'a, T: Default>(
     place: &'a mut Option<(u32, T)>,
     items: &mut u32,
-    allowance: &mut Allowance,
+    out: &mut Emitter<'_>,
 ) -> Result<(u32, &'a mut T), ModelError> {
     if place.is_none() {
-        allowance.item()?;
+        out.item()?;
     }
     let (item, thing) = place.get_or_insert_with(|| {
         *items += 1;
@@ -301,7 +247,7 @@ fn finish_reason(reason: &str) -> Result<FinishReason, ModelError> {
         "length" | "max_tokens" | "model_length" => FinishReason::Length,
         "content_filter" | "refusal" => FinishReason::Refused,
         "error" | "insufficient_system_resource" => {
-            return Err(crate::classify::of_json(&serde_json::json!({"error": {
+            return Err(of_json(&serde_json::json!({"error": {
                 "code": reason,
                 "message": format!("the provider stopped with `{reason}`"),
             }})));

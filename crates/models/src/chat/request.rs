@@ -3,10 +3,9 @@
 use selvedge_protocol::{FunctionCall, FunctionCallOutput, Item, Message, OutputPart, Role};
 use serde_json::{Map, Value, json};
 
-use crate::content::{image_url, not_shown, ours};
-use crate::pairing::paired;
+use crate::content::{effort_word, history, image_url, not_shown, ours};
 use crate::prompt::Calls;
-use crate::{Effort, Model, OutputLimit, Prompt, Provider, Thinking, Tool, as_text};
+use crate::{Model, OutputLimit, Prompt, Provider, Thinking, Tool};
 
 /// The body of a request.
 pub(crate) fn request(prompt: &Prompt, model: &Model, provider: &Provider) -> Value {
@@ -28,12 +27,7 @@ pub(crate) fn request(prompt: &Prompt, model: &Model, provider: &Provider) -> Va
         }
     }
     if let (true, Some(effort)) = (model.thinking != Thinking::Unsaid, prompt.effort) {
-        let word = if effort == Effort::Max {
-            "xhigh"
-        } else {
-            effort.as_str()
-        };
-        set("reasoning_effort", word.into());
+        set("reasoning_effort", effort_word(effort).into());
     }
     if let Some(limit) = prompt.max_output_tokens {
         let key = match provider.output_limit {
@@ -43,9 +37,8 @@ pub(crate) fn request(prompt: &Prompt, model: &Model, provider: &Provider) -> Va
         set(key, limit.into());
     }
     // Only OpenAI itself knows both.
-    if let (OutputLimit::MaxCompletionTokens, Some(key)) =
-        (provider.output_limit, &prompt.cache_key)
-    {
+    let is_openai = provider.output_limit == OutputLimit::MaxCompletionTokens;
+    if let (true, Some(key)) = (is_openai, &prompt.cache_key) {
         set("prompt_cache_key", key.as_str().into());
     }
     body
@@ -61,10 +54,7 @@ fn definition(tool: &Tool) -> Value {
 
 fn messages(prompt: &Prompt, model: &Model, provider: &Provider) -> Vec<Value> {
     let origin = provider.origin(&model.name);
-    let history = match prompt.calls {
-        Calls::Off => as_text::without_calls(&prompt.history),
-        Calls::Parallel | Calls::Single | Calls::Forbidden => paired(&prompt.history),
-    };
+    let history = history(prompt);
     let mut messages = Vec::with_capacity(history.len() + 1);
     if !prompt.system.is_empty() {
         messages.push(json!({"role": "system", "content": prompt.system}));
@@ -91,13 +81,8 @@ fn messages(prompt: &Prompt, model: &Model, provider: &Provider) -> Vec<Value> {
             Item::FunctionCallOutput(output) => {
                 answer.end(&mut messages);
                 messages.push(result(output));
-                images.extend(
-                    output
-                        .output
-                        .iter()
-                        .filter(|part| matches!(part, OutputPart::Image { .. }))
-                        .map(shown),
-                );
+                let is_image = |part: &&OutputPart| matches!(part, OutputPart::Image { .. });
+                images.extend(output.output.iter().filter(is_image).map(shown));
             }
             Item::Native(_) => {}
         }
@@ -140,10 +125,8 @@ impl Answer {
             "name": call.name,
             "arguments": prompt.arguments_as_json(call),
         }});
-        if let Some(Value::Object(extra)) = extra {
-            for (key, value) in extra {
-                json[key] = value.clone();
-            }
+        for (key, value) in extra.and_then(Value::as_object).into_iter().flatten() {
+            json[key] = value.clone();
         }
         self.calls.push(json);
     }
@@ -157,11 +140,7 @@ impl Answer {
         if text.is_empty() && calls.is_empty() {
             return;
         }
-        let content = if text.is_empty() {
-            Value::Null
-        } else {
-            text.into()
-        };
+        let content = Some(text).filter(|text| !text.is_empty());
         let mut message = json!({"role": "assistant", "content": content});
         if !calls.is_empty() {
             // Thoughts go back with the calls they came with; some servers refuse them anywhere else.
@@ -175,22 +154,18 @@ impl Answer {
 }
 
 fn said(message: &Message) -> Option<Value> {
+    let text = |part: &OutputPart| match part {
+        OutputPart::Text { text } => Some(text.clone()),
+        _ => None,
+    };
     let content = match &message.content[..] {
         [] => return None,
         [OutputPart::Text { text }] if text.is_empty() => return None,
         // Many servers take nothing but a string.
-        parts
-            if parts
-                .iter()
-                .all(|part| matches!(part, OutputPart::Text { .. })) =>
-        {
-            let texts = parts.iter().filter_map(|part| match part {
-                OutputPart::Text { text } => Some(text.as_str()),
-                _ => None,
-            });
-            texts.collect::<Vec<_>>().join("\n\n").into()
-        }
-        parts => parts.iter().map(shown).collect::<Value>(),
+        parts => match parts.iter().map(text).collect::<Option<Vec<_>>>() {
+            Some(texts) => texts.join("\n\n").into(),
+            None => parts.iter().map(shown).collect::<Value>(),
+        },
     };
     Some(json!({"role": "user", "content": content}))
 }

@@ -16,11 +16,7 @@ impl Thought {
     /// Takes a piece of a text field, and gives it back to be shown.
     pub(crate) fn words(&mut self, field: &str, piece: &str) -> String {
         if !piece.is_empty() {
-            match self
-                .fields
-                .entry(field)
-                .or_insert_with(|| Value::String(String::new()))
-            {
+            match self.fields.entry(field).or_insert_with(|| "".into()) {
                 Value::String(text) => text.push_str(piece),
                 other => *other = piece.into(),
             }
@@ -37,11 +33,8 @@ impl Thought {
 
     /// Takes pieces of `reasoning_details`, and gives their words back to be shown.
     pub(crate) fn details(&mut self, pieces: Vec<Value>) -> String {
-        let Value::Array(details) = self
-            .fields
-            .entry("reasoning_details")
-            .or_insert_with(|| Value::Array(Vec::new()))
-        else {
+        let place = self.fields.entry("reasoning_details");
+        let Value::Array(details) = place.or_insert_with(|| Value::Array(Vec::new())) else {
             return String::new();
         };
         let mut words = String::new();
@@ -58,19 +51,13 @@ impl Thought {
     }
 
     pub(crate) fn into_item(self, origin: &Origin) -> Reasoning {
-        let content = if self.text.is_empty() {
-            Vec::new()
-        } else {
-            vec![self.text]
-        };
-        let native = (!self.fields.is_empty()).then(|| Native {
-            origin: origin.clone(),
-            json: Value::Object(self.fields),
-        });
         Reasoning {
             summary: Vec::new(),
-            content,
-            native,
+            content: Vec::from_iter(Some(self.text).filter(|text| !text.is_empty())),
+            native: (!self.fields.is_empty()).then(|| Native {
+                origin: origin.clone(),
+                json: Value::Object(self.fields),
+            }),
         }
     }
 }

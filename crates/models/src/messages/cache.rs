@@ -11,16 +11,10 @@ const CACHEABLE: [&str; 5] = ["text", "image", "tool_use", "tool_result", "docum
 
 /// Puts the marks into a body.
 pub(super) fn mark(body: &mut Value) {
-    let fixed = if body["system"].is_array() {
-        "system"
-    } else {
-        "tools"
-    };
-    if let Some(last) = body
-        .get_mut(fixed)
-        .and_then(Value::as_array_mut)
-        .and_then(|list| list.last_mut())
-    {
+    let has_system = body["system"].is_array();
+    let fixed = if has_system { "system" } else { "tools" };
+    let list = body.get_mut(fixed).and_then(Value::as_array_mut);
+    if let Some(last) = list.and_then(|list| list.last_mut()) {
         last["cache_control"] = json!({"type": "ephemeral"});
     }
     let Some(messages) = body["messages"].as_array_mut() else {
@@ -32,17 +26,11 @@ pub(super) fn mark(body: &mut Value) {
         message["role"] == "user" && !message["content"].as_array().is_some_and(results_only)
     });
     let last = messages.len().checked_sub(1);
-    for at in [newest.and_then(|newest| newest.checked_sub(1)), last]
-        .into_iter()
-        .flatten()
-    {
-        let blocks = messages[at]["content"].as_array_mut();
-        let block = blocks.into_iter().flatten().rev().find(|block| {
-            block["type"]
-                .as_str()
-                .is_some_and(|kind| CACHEABLE.contains(&kind))
-        });
-        if let Some(block) = block {
+    let before_newest = newest.and_then(|newest| newest.checked_sub(1));
+    for at in before_newest.into_iter().chain(last) {
+        let mut blocks = messages[at]["content"].as_array_mut().into_iter().flatten();
+        let is_cacheable = |block: &&mut Value| CACHEABLE.iter().any(|kind| block["type"] == *kind);
+        if let Some(block) = blocks.rfind(is_cacheable) {
             block["cache_control"] = json!({"type": "ephemeral"});
         }
     }

@@ -8,8 +8,8 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use super::event::{Counted, Delta, Event};
-use crate::decode::{Allowance, DONE, broke_off};
-use crate::json::{others, part, read, text_at};
+use crate::decode::{AnswerDecoder, DONE, Emitter, broke_off};
+use crate::json::{optional_part, others, read, text_at};
 use crate::{ModelError, ModelEvent, ReasoningView};
 
 /// An answer as far as it came.
@@ -64,20 +64,14 @@ impl Answer {
             finished: false,
         }
     }
+}
 
-    pub(crate) fn is_finished(&self) -> bool {
-        self.finished
-    }
-
-    pub(crate) fn may_end(&self) -> bool {
-        self.finished || self.stop.is_some()
-    }
-
-    pub(crate) fn event(
+impl AnswerDecoder for Answer {
+    fn event(
         &mut self,
+        _name: &[u8],
         data: &[u8],
-        events: &mut Vec<ModelEvent>,
-        allowance: &mut Allowance,
+        out: &mut Emitter<'_>,
     ) -> Result<(), ModelError> {
         if self.finished || data == DONE {
             return Ok(());
@@ -88,112 +82,107 @@ impl Answer {
                 if let (Some(delta), Some(block)) = (event.delta, &mut self.open) {
                     // Another block's piece would be a server's mistake that nothing here can mend.
                     if event.index.0.is_none() || event.index.0 == block.index {
-                        allowance.keep(data.len())?;
-                        block.take(&delta, data, events)?;
+                        out.keep(data.len())?;
+                        block.take(&delta, data, out)?;
                     }
                 }
             }
             "content_block_start" => {
-                let start = event
-                    .content_block
-                    .map(part::<Value>)
-                    .transpose()?
-                    .unwrap_or_default();
-                allowance.item()?;
-                allowance.keep(event.content_block.map_or(0, |raw| raw.get().len()))?;
-                self.start_block(event.index.0, start, events);
+                let start = optional_part(event.content_block)?;
+                out.item()?;
+                out.keep(event.content_block.map_or(0, |raw| raw.get().len()))?;
+                self.start_block(event.index.0, start, out);
             }
-            "content_block_stop" => self.stop_block(events),
-            "message_start" => self.start(event.message, events)?,
+            "content_block_stop" => self.stop_block(out),
+            "message_start" => self.start(event.message, out)?,
             "message_delta" => {
                 self.usage.update(event.usage);
-                if let Some(reason) = event
-                    .delta
-                    .as_ref()
-                    .and_then(|delta| delta.stop_reason.get())
-                {
-                    self.stopped(
-                        reason,
-                        &read::<Value>(data)?["delta"]["stop_details"],
-                        events,
-                    );
+                let delta = event.delta.unwrap_or_default();
+                if let Some(reason) = delta.stop_reason.get() {
+                    let details = &read::<Value>(data)?["delta"]["stop_details"];
+                    self.stopped(reason, details, out);
                 }
             }
-            "message_stop" => self.finish(events),
+            "message_stop" => self.finish(out),
             "error" => return Err(crate::classify::of_json(&read(data)?)),
             _ => {}
         }
         Ok(())
     }
 
-    pub(crate) fn body(
-        &mut self,
-        body: &[u8],
-        events: &mut Vec<ModelEvent>,
-        allowance: &mut Allowance,
-    ) -> Result<(), ModelError> {
+    fn body(&mut self, body: &[u8], out: &mut Emitter<'_>) -> Result<(), ModelError> {
         let message: Value = read(body)?;
         if message["error"].is_object() {
             return Err(crate::classify::of_json(&message));
         }
-        events.push(started(&message));
-        self.usage.update(Counted::of(&message["usage"]));
+        self.started(&message, out);
         for block in message["content"].as_array().into_iter().flatten() {
-            allowance.item()?;
-            self.start_block(None, block.clone(), events);
-            self.stop_block(events);
+            out.item()?;
+            self.start_block(None, block.clone(), out);
+            self.stop_block(out);
         }
         if let Some(reason) = message["stop_reason"].as_str() {
-            self.stopped(reason, &message["stop_details"], events);
-            self.finish(events);
+            self.stopped(reason, &message["stop_details"], out);
+            self.finish(out);
         }
         Ok(())
     }
 
-    pub(crate) fn end(&mut self, events: &mut Vec<ModelEvent>) -> Result<(), ModelError> {
+    fn end(&mut self, out: &mut Emitter<'_>) -> Result<(), ModelError> {
         if !self.finished {
             if self.stop.is_none() {
                 return Err(broke_off());
             }
-            self.finish(events);
+            self.finish(out);
         }
         Ok(())
     }
 
+    fn is_finished(&self) -> bool {
+        self.finished
+    }
+
+    fn may_end(&self) -> bool {
+        self.finished || self.stop.is_some()
+    }
+}
+
+impl Answer {
     fn start(
         &mut self,
         message: Option<&RawValue>,
-        events: &mut Vec<ModelEvent>,
+        out: &mut Emitter<'_>,
     ) -> Result<(), ModelError> {
         if std::mem::replace(&mut self.begun, true) {
             // A gateway that lost its upstream begins again in the same stream.
             if self.any_call {
-                return Err(ModelError::protocol(
-                    "the provider began a second answer after calls of the first",
-                ));
+                let why = "the provider began a second answer after calls of the first";
+                return Err(ModelError::protocol(why));
             }
             *self = Self {
                 begun: true,
                 ..Self::new(self.origin.clone())
             };
-            events.push(ModelEvent::Restarted);
+            out.push(ModelEvent::Restarted);
         }
-        let message = message.map(part::<Value>).transpose()?.unwrap_or_default();
-        self.usage.update(Counted::of(&message["usage"]));
-        events.push(started(&message));
+        self.started(&optional_part(message)?, out);
         Ok(())
     }
 
-    fn start_block(&mut self, index: Option<u64>, start: Value, events: &mut Vec<ModelEvent>) {
+    fn started(&mut self, message: &Value, out: &mut Emitter<'_>) {
+        self.usage.update(Counted::of(&message["usage"]));
+        out.started(message["id"].as_str(), message["model"].as_str());
+    }
+
+    fn start_block(&mut self, index: Option<u64>, start: Value, out: &mut Emitter<'_>) {
         // What nobody ended ends where the next begins.
-        self.stop_block(events);
-        self.settle_call(events);
+        self.stop_block(out);
+        self.settle_call(out);
         let item = self.count;
         self.count += 1;
-        let start = if start.is_object() {
-            start
-        } else {
-            Value::Object(Map::new())
+        let mut start = match start {
+            Value::Object(_) => start,
+            _ => json!({}),
         };
         let (kind, text) = match start["type"].as_str() {
             Some("text") => (BlockKind::Text, text_at(&start, "text")),
@@ -202,60 +191,30 @@ impl Answer {
             _ => (BlockKind::Other, String::new()),
         };
         match kind {
-            BlockKind::Text if !text.is_empty() => events.push(ModelEvent::Text {
-                item,
-                text: text.clone(),
-            }),
-            BlockKind::Thinking if !text.is_empty() => {
-                events.push(ModelEvent::Reasoning {
-                    item,
-                    view: ReasoningView::Raw,
-                    text: text.clone(),
-                });
-            }
+            BlockKind::Text => out.text(item, &text),
+            BlockKind::Thinking => out.reasoning(item, ReasoningView::Raw, &text),
             BlockKind::Call => {
-                let (call_id, name) = (text_at(&start, "id"), text_at(&start, "name"));
-                let call_id = if call_id.is_empty() {
-                    selvedge_protocol::new_id("call")
-                } else {
-                    call_id
+                let call_id = match text_at(&start, "id") {
+                    id if id.is_empty() => selvedge_protocol::new_id("call"),
+                    id => id,
                 };
-                events.push(ModelEvent::CallStarted {
-                    item,
-                    call_id: call_id.clone(),
-                    name,
-                    kind: CallKind::Function,
-                });
-                let signature = String::new();
-                let mut start = start;
+                out.call_started(item, &call_id, &text_at(&start, "name"), CallKind::Function);
                 start["id"] = call_id.into();
-                self.open = Some(Block {
-                    item,
-                    index,
-                    start,
-                    kind,
-                    text,
-                    signature,
-                    citations: Vec::new(),
-                });
-                return;
             }
-            _ => {}
+            BlockKind::Other => {}
         }
-        let signature = text_at(&start, "signature");
-        let citations = start["citations"].as_array().cloned().unwrap_or_default();
         self.open = Some(Block {
             item,
             index,
-            start,
             kind,
             text,
-            signature,
-            citations,
+            signature: text_at(&start, "signature"),
+            citations: start["citations"].as_array().cloned().unwrap_or_default(),
+            start,
         });
     }
 
-    fn stop_block(&mut self, events: &mut Vec<ModelEvent>) {
+    fn stop_block(&mut self, out: &mut Emitter<'_>) {
         let Some(block) = self.open.take() else {
             return;
         };
@@ -267,12 +226,12 @@ impl Answer {
         let done = match block.kind {
             BlockKind::Text if block.text.is_empty() => return,
             BlockKind::Text => {
-                let citations = (!block.citations.is_empty())
-                    .then(|| native(json!({"citations": block.citations})));
+                let citations = block.citations;
                 Item::Message(Message {
                     role: Role::Assistant,
                     content: vec![OutputPart::Text { text: block.text }],
-                    native: citations,
+                    native: (!citations.is_empty())
+                        .then(|| native(json!({"citations": citations}))),
                 })
             }
             BlockKind::Thinking => {
@@ -281,19 +240,14 @@ impl Answer {
                 if !block.signature.is_empty() {
                     json["signature"] = block.signature.into();
                 }
-                let content = if block.text.is_empty() {
-                    Vec::new()
-                } else {
-                    vec![block.text]
-                };
                 Item::Reasoning(Reasoning {
                     summary: Vec::new(),
-                    content,
+                    content: Vec::from_iter(Some(block.text).filter(|text| !text.is_empty())),
                     native: Some(native(json)),
                 })
             }
             BlockKind::Call => {
-                let arguments = block.arguments(events);
+                let arguments = block.arguments(out);
                 let extra = others(&block.start, &["type", "id", "name", "input"]);
                 let call = FunctionCall {
                     call_id: text_at(&block.start, "id"),
@@ -311,32 +265,28 @@ impl Answer {
                     json["input"] = serde_json::from_str(&block.text)
                         .unwrap_or_else(|_| block.text.clone().into());
                 }
-                if json["type"] == "redacted_thinking" {
-                    Item::Reasoning(Reasoning {
+                match json["type"] == "redacted_thinking" {
+                    true => Item::Reasoning(Reasoning {
                         native: Some(native(json)),
                         ..Reasoning::default()
-                    })
-                } else {
-                    Item::Native(native(json))
+                    }),
+                    false => Item::Native(native(json)),
                 }
             }
         };
-        events.push(ModelEvent::ItemDone { item, done });
+        out.done(item, done);
     }
 
     /// A written call is complete once something else follows it.
-    fn settle_call(&mut self, events: &mut Vec<ModelEvent>) {
+    fn settle_call(&mut self, out: &mut Emitter<'_>) {
         if let Some((item, call)) = self.written.take() {
             self.any_call = true;
-            events.push(ModelEvent::ItemDone {
-                item,
-                done: Item::FunctionCall(call),
-            });
+            out.done(item, Item::FunctionCall(call));
         }
     }
 
-    fn stopped(&mut self, reason: &str, details: &Value, events: &mut Vec<ModelEvent>) {
-        self.stop_block(events);
+    fn stopped(&mut self, reason: &str, details: &Value, out: &mut Emitter<'_>) {
+        self.stop_block(out);
         let reason = match reason {
             "end_turn" | "stop_sequence" => FinishReason::Stop,
             "tool_use" => FinishReason::ToolCalls,
@@ -348,32 +298,29 @@ impl Answer {
         match reason {
             FinishReason::Length => {
                 if let Some((item, call)) = self.written.take() {
-                    events.push(ModelEvent::CallCut { item, call });
+                    out.push(ModelEvent::CallCut { item, call });
                 }
             }
-            _ => self.settle_call(events),
+            _ => self.settle_call(out),
         }
-        let detail = details["explanation"]
-            .as_str()
-            .or(details["category"].as_str())
-            .map(str::to_owned);
-        self.stop = Some((reason, detail));
+        let detail = details["explanation"].as_str();
+        let detail = detail.or(details["category"].as_str());
+        self.stop = Some((reason, detail.map(str::to_owned)));
     }
 
-    fn finish(&mut self, events: &mut Vec<ModelEvent>) {
-        self.stop_block(events);
-        self.settle_call(events);
+    fn finish(&mut self, out: &mut Emitter<'_>) {
+        self.stop_block(out);
+        self.settle_call(out);
         self.finished = true;
         if let Some(usage) = self.usage.total() {
-            events.push(ModelEvent::Usage(usage));
+            out.push(ModelEvent::Usage(usage));
         }
-        let unsaid = if self.any_call {
-            FinishReason::ToolCalls
-        } else {
-            FinishReason::Stop
+        let unsaid = match self.any_call {
+            true => FinishReason::ToolCalls,
+            false => FinishReason::Stop,
         };
         let (reason, detail) = self.stop.take().unwrap_or((unsaid, None));
-        events.push(ModelEvent::Finished { reason, detail });
+        out.push(ModelEvent::Finished { reason, detail });
     }
 }
 
@@ -383,41 +330,24 @@ impl Block {
         &mut self,
         delta: &Delta<'_>,
         data: &[u8],
-        events: &mut Vec<ModelEvent>,
+        out: &mut Emitter<'_>,
     ) -> Result<(), ModelError> {
         let whole = || read::<Value>(data).map(|mut event| event["delta"].take());
-        let item = self.item;
         match (self.kind, delta.kind.or_empty()) {
             (BlockKind::Text, "text_delta") => {
-                if let Some(text) = delta.text.get() {
-                    self.text.push_str(text);
-                    events.push(ModelEvent::Text {
-                        item,
-                        text: text.to_owned(),
-                    });
-                }
+                self.text.push_str(delta.text.or_empty());
+                out.text(self.item, delta.text.or_empty());
             }
             (BlockKind::Thinking, "thinking_delta") => {
-                if let Some(text) = delta.thinking.get() {
-                    self.text.push_str(text);
-                    events.push(ModelEvent::Reasoning {
-                        item,
-                        view: ReasoningView::Raw,
-                        text: text.to_owned(),
-                    });
-                }
+                self.text.push_str(delta.thinking.or_empty());
+                out.reasoning(self.item, ReasoningView::Raw, delta.thinking.or_empty());
             }
             (BlockKind::Thinking, "signature_delta") => {
                 self.signature.push_str(delta.signature.or_empty())
             }
             (BlockKind::Call, "input_json_delta") => {
-                if let Some(text) = delta.partial_json.get() {
-                    self.text.push_str(text);
-                    events.push(ModelEvent::CallDelta {
-                        item,
-                        text: text.to_owned(),
-                    });
-                }
+                self.text.push_str(delta.partial_json.or_empty());
+                out.call_delta(self.item, delta.partial_json.or_empty());
             }
             (BlockKind::Other, "input_json_delta") => {
                 self.text.push_str(delta.partial_json.or_empty())
@@ -447,28 +377,17 @@ impl Block {
     }
 
     /// The arguments, told in one piece where they were not streamed.
-    fn arguments(&self, events: &mut Vec<ModelEvent>) -> String {
+    fn arguments(&self, out: &mut Emitter<'_>) -> String {
         if !self.text.is_empty() {
             return self.text.clone();
         }
         match &self.start["input"] {
             Value::Object(input) if !input.is_empty() => {
                 let text = Value::Object(input.clone()).to_string();
-                events.push(ModelEvent::CallDelta {
-                    item: self.item,
-                    text: text.clone(),
-                });
+                out.call_delta(self.item, &text);
                 text
             }
             _ => "{}".to_owned(),
         }
-    }
-}
-
-fn started(message: &Value) -> ModelEvent {
-    let at = |key: &str| message[key].as_str().map(str::to_owned);
-    ModelEvent::Started {
-        id: at("id"),
-        model: at("model"),
     }
 }

@@ -24,35 +24,28 @@ pub(super) struct Details {
     pub(super) thinking_tokens: Number,
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
+#[serde(default, bound(deserialize = "'de: 'a"))]
 pub(super) struct Event<'a> {
-    #[serde(borrow, default, rename = "type")]
+    #[serde(rename = "type")]
     pub(super) kind: Text<'a>,
-    #[serde(default)]
     pub(super) index: Number,
-    #[serde(borrow, default)]
     pub(super) delta: Option<Delta<'a>>,
-    #[serde(borrow, default)]
     pub(super) content_block: Option<&'a RawValue>,
-    #[serde(borrow, default)]
     pub(super) message: Option<&'a RawValue>,
-    #[serde(default, deserialize_with = "lenient_usage")]
+    #[serde(deserialize_with = "lenient_usage")]
     pub(super) usage: Counted,
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
+#[serde(default, bound(deserialize = "'de: 'a"))]
 pub(super) struct Delta<'a> {
-    #[serde(borrow, default, rename = "type")]
+    #[serde(rename = "type")]
     pub(super) kind: Text<'a>,
-    #[serde(borrow, default)]
     pub(super) text: Text<'a>,
-    #[serde(borrow, default)]
     pub(super) thinking: Text<'a>,
-    #[serde(borrow, default)]
     pub(super) signature: Text<'a>,
-    #[serde(borrow, default)]
     pub(super) partial_json: Text<'a>,
-    #[serde(borrow, default)]
     pub(super) stop_reason: Text<'a>,
 }
 
@@ -60,57 +53,43 @@ fn lenient_usage<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Co
     Ok(Counted::of(&Value::deserialize(deserializer)?))
 }
 
-fn without_nulls(mut value: Value) -> Value {
-    if let Value::Object(fields) = &mut value {
-        fields.retain(|_, field| !field.is_null());
-    }
-    value
-}
-
 impl Counted {
     /// What a message says about itself; what cannot be read counts as unsaid.
     pub(super) fn of(usage: &Value) -> Self {
-        serde_json::from_value(without_nulls(usage.clone())).unwrap_or_default()
+        let mut usage = usage.clone();
+        if let Value::Object(fields) = &mut usage {
+            fields.retain(|_, field| !field.is_null());
+        }
+        serde_json::from_value(usage).unwrap_or_default()
     }
 
     /// Takes over what is said anew: later counts include earlier ones.
-    pub(super) fn update(&mut self, newer: Self) {
-        let take = |old: &mut Number, new: Number| old.0 = new.0.or(old.0);
-        take(&mut self.input_tokens, newer.input_tokens);
-        take(
-            &mut self.cache_read_input_tokens,
-            newer.cache_read_input_tokens,
-        );
-        take(
-            &mut self.cache_creation_input_tokens,
-            newer.cache_creation_input_tokens,
-        );
-        take(&mut self.output_tokens, newer.output_tokens);
-        take(
-            &mut self.output_tokens_details.thinking_tokens,
-            newer.output_tokens_details.thinking_tokens,
-        );
+    pub(super) fn update(&mut self, mut newer: Self) {
+        for (old, new) in self.numbers().into_iter().zip(newer.numbers()) {
+            old.0 = new.0.or(old.0);
+        }
     }
 
-    pub(super) fn total(&self) -> Option<Usage> {
-        let [input, read, written, output, thought] = [
-            self.input_tokens,
-            self.cache_read_input_tokens,
-            self.cache_creation_input_tokens,
-            self.output_tokens,
-            self.output_tokens_details.thinking_tokens,
+    fn numbers(&mut self) -> [&mut Number; 5] {
+        [
+            &mut self.input_tokens,
+            &mut self.cache_read_input_tokens,
+            &mut self.cache_creation_input_tokens,
+            &mut self.output_tokens,
+            &mut self.output_tokens_details.thinking_tokens,
         ]
-        .map(|number| number.0);
-        input.or(output)?;
-        let known = |number: Option<u64>| number.unwrap_or(0);
+    }
+
+    pub(super) fn total(mut self) -> Option<Usage> {
+        self.input_tokens.0.or(self.output_tokens.0)?;
+        let numbers = self.numbers().map(|number| number.0.unwrap_or(0));
+        let [input, read, written, output, thought] = numbers;
         Some(Usage {
-            input_tokens: known(input)
-                .saturating_add(known(read))
-                .saturating_add(known(written)),
-            cached_input_tokens: known(read),
-            cache_write_input_tokens: known(written),
-            output_tokens: known(output),
-            reasoning_output_tokens: known(thought),
+            input_tokens: input.saturating_add(read).saturating_add(written),
+            cached_input_tokens: read,
+            cache_write_input_tokens: written,
+            output_tokens: output,
+            reasoning_output_tokens: thought,
         })
     }
 }

@@ -4,21 +4,17 @@ use selvedge_protocol::{FunctionCall, FunctionCallOutput, Item, Message, OutputP
 use serde_json::{Map, Value, json};
 
 use super::cache;
-use crate::content::{not_shown, ours};
-use crate::pairing::{belongs_to_an_answer, paired};
+use crate::content::{history, not_shown, ours, role_name};
+use crate::pairing::belongs_to_an_answer;
 use crate::prompt::Calls;
-use crate::{Effort, Model, Prompt, Provider, Thinking, Tool, as_text};
+use crate::{Effort, Model, Prompt, Provider, Thinking, Tool};
 
 /// The body of a request.
 pub(crate) fn request(prompt: &Prompt, model: &Model, provider: &Provider) -> Value {
     let limit = prompt.max_output_tokens.unwrap_or(model.max_output_tokens);
     let turns = turns(prompt, model, provider);
-    let mut body = json!({
-        "model": model.name,
-        "max_tokens": limit,
-        "messages": turns,
-        "stream": true,
-    });
+    let mut body =
+        json!({"model": model.name, "max_tokens": limit, "messages": turns, "stream": true});
     let mut set = |key: &str, value: Value| body[key] = value;
     if !prompt.system.is_empty() {
         set("system", json!([{"type": "text", "text": prompt.system}]));
@@ -26,10 +22,10 @@ pub(crate) fn request(prompt: &Prompt, model: &Model, provider: &Provider) -> Va
     if prompt.calls != Calls::Off && !prompt.tools.is_empty() {
         set("tools", prompt.tools.iter().map(definition).collect());
         match prompt.calls {
-            Calls::Single => set(
-                "tool_choice",
-                json!({"type": "auto", "disable_parallel_tool_use": true}),
-            ),
+            Calls::Single => {
+                let choice = json!({"type": "auto", "disable_parallel_tool_use": true});
+                set("tool_choice", choice);
+            }
             Calls::Forbidden => set("tool_choice", json!({"type": "none"})),
             Calls::Parallel | Calls::Off => {}
         }
@@ -79,14 +75,12 @@ fn thinking(
                 _ => 8_192,
             };
             // The budget is part of the limit, and at least 1,024.
-            let budget = wanted.min(limit.saturating_sub(1024));
-            if budget < 1024 {
-                Vec::new()
-            } else {
-                vec![(
-                    "thinking",
-                    json!({"type": "enabled", "budget_tokens": budget}),
-                )]
+            match wanted.min(limit.saturating_sub(1024)) {
+                ..1024 => Vec::new(),
+                budget => {
+                    let thinking = json!({"type": "enabled", "budget_tokens": budget});
+                    vec![("thinking", thinking)]
+                }
             }
         }
         Thinking::Budget | Thinking::Effort | Thinking::Unsaid => Vec::new(),
@@ -100,82 +94,62 @@ fn answers_without_thought(prompt: &Prompt, model: &Model, provider: &Provider) 
     let from_calls = matches!(prompt.history.last(), Some(Item::FunctionCallOutput(_)));
     let last_user =
         |item: &Item| matches!(item, Item::Message(message) if message.role == Role::User);
-    let turn = prompt
-        .history
-        .iter()
-        .rposition(last_user)
-        .map_or(0, |at| at + 1);
-    let thought_of_ours = |item: &Item| matches!(item, Item::Reasoning(thought) if thought.native.as_ref().is_some_and(|native| native.origin == origin));
-    let first = prompt.history[turn..]
-        .iter()
-        .find(|item| belongs_to_an_answer(item));
-    from_calls && !first.is_some_and(thought_of_ours)
+    let turn = prompt.history.iter().rposition(last_user);
+    let mut turn = prompt.history[turn.map_or(0, |at| at + 1)..].iter();
+    let first = turn.find(|item| belongs_to_an_answer(item));
+    let is_ours =
+        |item: &Item| matches!(item, Item::Reasoning(it) if ours(&it.native, &origin).is_some());
+    from_calls && !first.is_some_and(is_ours)
 }
 
 /// Messages, in which users and the model take turns.
 fn turns(prompt: &Prompt, model: &Model, provider: &Provider) -> Vec<Value> {
     let origin = provider.origin(&model.name);
-    let history = match prompt.calls {
-        Calls::Off => as_text::without_calls(&prompt.history),
-        Calls::Parallel | Calls::Single | Calls::Forbidden => paired(&prompt.history),
-    };
+    let history = history(prompt);
     let mut turns: Vec<(Role, Vec<Value>)> = Vec::new();
     for item in &history {
         let (role, blocks) = match item.as_ref() {
             Item::Message(message) => (message.role, said(message, ours(&message.native, &origin))),
-            Item::Reasoning(reasoning) => (
-                Role::Assistant,
-                ours(&reasoning.native, &origin)
-                    .cloned()
-                    .into_iter()
-                    .collect(),
-            ),
-            Item::FunctionCall(call) => (
-                Role::Assistant,
-                vec![called(prompt, call, ours(&call.native, &origin))],
-            ),
+            Item::Reasoning(reasoning) => {
+                let thought = ours(&reasoning.native, &origin).cloned();
+                (Role::Assistant, Vec::from_iter(thought))
+            }
+            Item::FunctionCall(call) => {
+                let block = called(prompt, call, ours(&call.native, &origin));
+                (Role::Assistant, vec![block])
+            }
             Item::FunctionCallOutput(output) => (Role::User, vec![result(output)]),
             Item::Native(native) if native.origin == origin => {
                 (Role::Assistant, vec![native.json.clone()])
             }
             Item::Native(_) => continue,
         };
-        match turns.last_mut() {
-            Some((last, all)) if *last == role => all.extend(blocks),
-            _ => turns.push((role, blocks)),
-        }
+        add(&mut turns, role, blocks);
     }
-    let turns = turns
-        .into_iter()
-        .map(|(role, blocks)| (role, ending_in_more_than_a_thought(blocks)));
     let mut shown: Vec<(Role, Vec<Value>)> = Vec::new();
-    for (role, blocks) in turns.filter(|(_, blocks)| !blocks.is_empty()) {
-        match shown.last_mut() {
-            Some((last, all)) if *last == role => all.extend(blocks),
-            _ => shown.push((role, blocks)),
+    for (role, blocks) in turns {
+        let blocks = ending_in_more_than_a_thought(blocks);
+        if !blocks.is_empty() {
+            add(&mut shown, role, blocks);
         }
     }
-    shown
-        .into_iter()
-        .map(|(role, blocks)| {
-            let role = match role {
-                Role::User => "user",
-                Role::Assistant => "assistant",
-            };
-            json!({"role": role, "content": blocks})
-        })
-        .collect()
+    let message = |(role, blocks): (Role, _)| json!({"role": role_name(role), "content": blocks});
+    shown.into_iter().map(message).collect()
+}
+
+/// Adds blocks to the last turn where that is of the same role, else as another turn.
+fn add(turns: &mut Vec<(Role, Vec<Value>)>, role: Role, blocks: Vec<Value>) {
+    match turns.last_mut() {
+        Some((last, all)) if *last == role => all.extend(blocks),
+        _ => turns.push((role, blocks)),
+    }
 }
 
 /// A message that ends in a thought is refused, as when an answer was stopped while the model still thought.
 fn ending_in_more_than_a_thought(mut blocks: Vec<Value>) -> Vec<Value> {
-    let thought = |block: &Value| {
-        matches!(
-            block["type"].as_str(),
-            Some("thinking" | "redacted_thinking")
-        )
-    };
-    while blocks.last().is_some_and(thought) {
+    let is_thought =
+        |block: &Value| block["type"] == "thinking" || block["type"] == "redacted_thinking";
+    while blocks.last().is_some_and(is_thought) {
         blocks.pop();
     }
     blocks
@@ -220,15 +194,7 @@ fn result(output: &FunctionCallOutput) -> Value {
 
 /// Ids here have letters, digits, `_` and `-` alone; those of other providers may have more.
 fn call_id(id: &str) -> String {
-    id.chars()
-        .map(|c| {
-            if c.is_ascii_alphanumeric() || c == '_' || c == '-' {
-                c
-            } else {
-                '_'
-            }
-        })
-        .collect()
+    id.replace(|c: char| !c.is_ascii_alphanumeric() && c != '-', "_")
 }
 
 fn shown(part: &OutputPart) -> Option<Value> {

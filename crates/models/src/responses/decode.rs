@@ -6,8 +6,9 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::item::{Done, Kind, Partial};
-use crate::decode::{Allowance, DONE, broke_off};
-use crate::json::{Number, Text, part, read, text_at};
+use crate::classify::of_json;
+use crate::decode::{AnswerDecoder, DONE, Emitter, broke_off};
+use crate::json::{Number, Text, optional_part, part, read, text_at};
 use crate::{ModelError, ModelEvent, ReasoningView};
 
 /// An answer as far as it came.
@@ -21,41 +22,29 @@ pub(crate) struct Answer {
     finished: bool,
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
+#[serde(default, bound(deserialize = "'de: 'a"))]
 struct Event<'a> {
-    #[serde(borrow, default, rename = "type")]
+    #[serde(rename = "type")]
     kind: Text<'a>,
-    #[serde(borrow, default)]
     delta: Text<'a>,
-    #[serde(borrow, default)]
     item_id: Text<'a>,
-    #[serde(default)]
     output_index: Number,
-    #[serde(default)]
     summary_index: Number,
-    #[serde(default)]
     content_index: Number,
-    #[serde(borrow, default)]
     item: Option<&'a RawValue>,
-    #[serde(borrow, default)]
     response: Option<&'a RawValue>,
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
+#[serde(default, bound(deserialize = "'de: 'a"))]
 struct Response<'a> {
-    #[serde(borrow, default)]
     id: Text<'a>,
-    #[serde(borrow, default)]
     model: Text<'a>,
-    #[serde(borrow, default)]
     status: Text<'a>,
-    #[serde(borrow, default)]
     output: Option<&'a RawValue>,
-    #[serde(borrow, default)]
     usage: Option<&'a RawValue>,
-    #[serde(default)]
     error: Option<Value>,
-    #[serde(default)]
     incomplete_details: Option<Value>,
 }
 
@@ -93,24 +82,14 @@ impl Answer {
             finished: false,
         }
     }
+}
 
-    pub(crate) fn is_finished(&self) -> bool {
-        self.finished
-    }
-
-    pub(crate) fn end(&self) -> Result<(), ModelError> {
-        if self.finished {
-            Ok(())
-        } else {
-            Err(broke_off())
-        }
-    }
-
-    pub(crate) fn event(
+impl AnswerDecoder for Answer {
+    fn event(
         &mut self,
+        _name: &[u8],
         data: &[u8],
-        events: &mut Vec<ModelEvent>,
-        allowance: &mut Allowance,
+        out: &mut Emitter<'_>,
     ) -> Result<(), ModelError> {
         if self.finished || data == DONE {
             return Ok(());
@@ -118,47 +97,42 @@ impl Answer {
         let event: Event<'_> = read(data)?;
         match event.kind.or_empty() {
             "response.output_text.delta" | "response.refusal.delta" => {
-                self.piece(&event, Kind::Message, events, allowance)?;
+                self.piece(&event, Kind::Message, out)?;
             }
             "response.reasoning_summary_text.delta" | "response.reasoning_text.delta" => {
-                self.piece(&event, Kind::Reasoning, events, allowance)?;
+                self.piece(&event, Kind::Reasoning, out)?;
             }
             "response.function_call_arguments.delta" => {
-                self.piece(&event, Kind::Call(CallKind::Function), events, allowance)?;
+                self.piece(&event, Kind::Call(CallKind::Function), out)?;
             }
             "response.custom_tool_call_input.delta" => {
-                self.piece(&event, Kind::Call(CallKind::Freeform), events, allowance)?;
+                self.piece(&event, Kind::Call(CallKind::Freeform), out)?;
             }
             "response.output_item.added" => {
-                let item: Value = event.item.map(part).transpose()?.unwrap_or_default();
-                let at = self.begin(event.output_index.0, &item, allowance)?;
-                self.items[at].announce(at as u32, events);
+                let item: Value = optional_part(event.item)?;
+                let at = self.begin(event.output_index.0, &item, out)?;
+                self.items[at].announce(at as u32, out);
             }
             "response.output_item.done" => {
-                let item: Value = event.item.map(part).transpose()?.unwrap_or_default();
-                allowance.keep(event.item.map_or(0, |raw| raw.get().len()))?;
+                let item: Value = optional_part(event.item)?;
+                out.keep(event.item.map_or(0, |raw| raw.get().len()))?;
                 let (id, call_id) = (text_at(&item, "id"), text_at(&item, "call_id"));
-                let by_call = || {
-                    self.items
-                        .iter()
-                        .position(|open| !open.done && open.call_id == call_id)
+                let index = event.output_index.0;
+                let by_call = |open: &Partial| !open.done && open.call_id == call_id;
+                let unnumbered_call = match index {
+                    Some(_) => None,
+                    None => self.items.iter().position(by_call),
                 };
-                let unnumbered_call = if event.output_index.0.is_none() {
-                    by_call()
-                } else {
-                    None
-                };
-                let at = match unnumbered_call
-                    .or_else(|| self.find(event.output_index.0, &id, Kind::of(&item)))
-                {
+                let found = unnumbered_call.or_else(|| self.find(index, &id, Kind::of(&item)));
+                let at = match found {
                     Some(at) => at,
-                    None => self.begin(event.output_index.0, &item, allowance)?,
+                    None => self.begin(index, &item, out)?,
                 };
-                self.complete(at, item, events);
+                self.complete(at, item, out);
             }
             "response.created" => {
                 if let Some(response) = event.response {
-                    self.start(&part(response)?, events);
+                    self.start(&part(response)?, out);
                 }
             }
             "response.completed"
@@ -168,14 +142,14 @@ impl Answer {
                 let Some(raw) = event.response else {
                     return Err(ModelError::protocol("the answer ended without a result"));
                 };
-                self.finish(&part(raw)?, events, allowance)?;
+                self.finish(&part(raw)?, out)?;
             }
-            "error" => return Err(crate::classify::of_json(&read(data)?)),
+            "error" => return Err(of_json(&read(data)?)),
             // Servers that are not this API, but speak of failure the same way.
             "" => {
                 let value: Value = read(data)?;
                 if !value["error"].is_null() {
-                    return Err(crate::classify::of_json(&value));
+                    return Err(of_json(&value));
                 }
             }
             _ => {}
@@ -183,44 +157,37 @@ impl Answer {
         Ok(())
     }
 
-    pub(crate) fn body(
-        &mut self,
-        body: &[u8],
-        events: &mut Vec<ModelEvent>,
-        allowance: &mut Allowance,
-    ) -> Result<(), ModelError> {
-        let response: Response<'_> = read(body)?;
-        self.start(&response, events);
-        self.finish(&response, events, allowance)
+    fn body(&mut self, body: &[u8], out: &mut Emitter<'_>) -> Result<(), ModelError> {
+        self.finish(&read(body)?, out)
     }
 
-    fn start(&mut self, response: &Response<'_>, events: &mut Vec<ModelEvent>) {
+    fn end(&mut self, _: &mut Emitter<'_>) -> Result<(), ModelError> {
+        match self.finished {
+            true => Ok(()),
+            false => Err(broke_off()),
+        }
+    }
+
+    fn is_finished(&self) -> bool {
+        self.finished
+    }
+}
+
+impl Answer {
+    fn start(&mut self, response: &Response<'_>, out: &mut Emitter<'_>) {
         if !std::mem::replace(&mut self.begun, true) {
-            let text = |text: &Text<'_>| text.get().map(str::to_owned);
-            events.push(ModelEvent::Started {
-                id: text(&response.id),
-                model: text(&response.model),
-            });
+            out.started(response.id.get(), response.model.get());
         }
     }
 
     /// Where an item stands, by its index, else its id, else because it is the last one of its kind that is open. Ids
     /// alone are not enough: some servers make up a new one for every event.
     fn find(&self, index: Option<u64>, id: &str, kind: Kind) -> Option<usize> {
-        let by_index = || self.items.iter().rposition(|item| item.index == index);
-        let by_id = || {
-            self.items
-                .iter()
-                .rposition(|item| !id.is_empty() && item.id == id)
-        };
-        let by_kind = || {
-            self.items
-                .iter()
-                .rposition(|item| !item.done && item.kind == kind)
-        };
+        let last = |is_it: &dyn Fn(&Partial) -> bool| self.items.iter().rposition(is_it);
         match index {
-            Some(_) => by_index(),
-            None => by_id().or_else(by_kind),
+            Some(_) => last(&|item| item.index == index),
+            None => last(&|item| !id.is_empty() && item.id == id)
+                .or_else(|| last(&|item| !item.done && item.kind == kind)),
         }
     }
 
@@ -228,9 +195,9 @@ impl Answer {
         &mut self,
         index: Option<u64>,
         item: &Value,
-        allowance: &mut Allowance,
+        out: &mut Emitter<'_>,
     ) -> Result<usize, ModelError> {
-        allowance.item()?;
+        out.item()?;
         let call_id = match text_at(item, "call_id") {
             id if id.is_empty() => new_id("call"),
             id => id,
@@ -250,34 +217,33 @@ impl Answer {
         &mut self,
         event: &Event<'_>,
         kind: Kind,
-        events: &mut Vec<ModelEvent>,
-        allowance: &mut Allowance,
+        out: &mut Emitter<'_>,
     ) -> Result<(), ModelError> {
         let Some(text) = event.delta.get() else {
             return Ok(());
         };
-        allowance.keep(text.len())?;
+        out.keep(text.len())?;
         let at = match self.find(event.output_index.0, event.item_id.or_empty(), kind) {
             Some(at) => at,
             None => {
                 // Nobody announced it.
-                let at = self.begin(event.output_index.0, &Value::Null, allowance)?;
+                let at = self.begin(event.output_index.0, &Value::Null, out)?;
                 self.items[at].kind = kind;
                 self.items[at].id = event.item_id.or_empty().to_owned();
                 at
             }
         };
         let (partial, item) = (&mut self.items[at], at as u32);
-        let text = text.to_owned();
         match kind {
             Kind::Reasoning => {
-                let (view, list, part) = match event.kind.or_empty() {
-                    "response.reasoning_text.delta" => (
+                let is_raw = event.kind.or_empty() == "response.reasoning_text.delta";
+                let (view, list, part) = match is_raw {
+                    true => (
                         ReasoningView::Raw,
                         &mut partial.content,
                         event.content_index.0,
                     ),
-                    _ => (
+                    false => (
                         ReasoningView::Summary,
                         &mut partial.summary,
                         event.summary_index.0,
@@ -288,21 +254,21 @@ impl Answer {
                     list.push(String::new());
                 }
                 if let Some(last) = list.last_mut() {
-                    last.push_str(&text);
+                    last.push_str(text);
                 }
-                events.push(ModelEvent::Reasoning { item, view, text });
+                out.reasoning(item, view, text);
             }
             Kind::Message => {
-                partial.text.push_str(&text);
+                partial.text.push_str(text);
                 if event.kind.or_empty() == "response.refusal.delta" {
-                    partial.refusal.push_str(&text);
+                    partial.refusal.push_str(text);
                 }
-                events.push(ModelEvent::Text { item, text });
+                out.text(item, text);
             }
             Kind::Call(_) => {
-                partial.text.push_str(&text);
-                partial.announce(item, events);
-                events.push(ModelEvent::CallDelta { item, text });
+                partial.text.push_str(text);
+                partial.announce(item, out);
+                out.call_delta(item, text);
             }
             Kind::Other => {}
         }
@@ -310,12 +276,12 @@ impl Answer {
     }
 
     /// An item is there whole.
-    fn complete(&mut self, at: usize, value: Value, events: &mut Vec<ModelEvent>) {
+    fn complete(&mut self, at: usize, value: Value, out: &mut Emitter<'_>) {
         let (partial, item) = (&mut self.items[at], at as u32);
         if std::mem::replace(&mut partial.done, true) {
             return;
         }
-        partial.show_unstreamed(item, &value, events);
+        partial.show_unstreamed(item, &value, out);
         if let Some(refusal) = partial.refusal_of(&value) {
             self.refusal = Some(refusal);
         }
@@ -325,33 +291,23 @@ impl Answer {
             Done::Item(Item::FunctionCall(call)) | Done::CutCall(call) if call.name.is_empty() => {}
             Done::Item(done) => {
                 self.any_call |= matches!(done, Item::FunctionCall(_));
-                events.push(ModelEvent::ItemDone { item, done });
+                out.done(item, done);
             }
-            Done::CutCall(call) => events.push(ModelEvent::CallCut { item, call }),
+            Done::CutCall(call) => out.push(ModelEvent::CallCut { item, call }),
         }
     }
 
-    fn finish(
-        &mut self,
-        response: &Response<'_>,
-        events: &mut Vec<ModelEvent>,
-        allowance: &mut Allowance,
-    ) -> Result<(), ModelError> {
-        self.start(response, events);
+    fn finish(&mut self, response: &Response<'_>, out: &mut Emitter<'_>) -> Result<(), ModelError> {
+        self.start(response, out);
         if let Some(error) = response.error.as_ref().filter(|error| !error.is_null()) {
-            return Err(crate::classify::of_json(
-                &serde_json::json!({"error": error}),
-            ));
+            return Err(of_json(&serde_json::json!({"error": error})));
         }
         if matches!(response.status.or_empty(), "failed" | "cancelled") {
-            return Err(crate::classify::of_json(&Value::Null));
+            return Err(of_json(&Value::Null));
         }
-        self.complete_the_rest(response, events, allowance)?;
-        let incomplete = response
-            .incomplete_details
-            .as_ref()
-            .and_then(|details| details["reason"].as_str());
-        let reason = match incomplete {
+        self.complete_the_rest(response, out)?;
+        let details = response.incomplete_details.as_ref();
+        let reason = match details.and_then(|details| details["reason"].as_str()) {
             Some("max_output_tokens" | "max_tokens") => FinishReason::Length,
             Some("content_filter") => FinishReason::Refused,
             Some(other) => FinishReason::Other(other.to_owned()),
@@ -360,11 +316,11 @@ impl Answer {
             None if self.any_call => FinishReason::ToolCalls,
             None => FinishReason::Stop,
         };
-        events.extend(response.usage.and_then(count).map(ModelEvent::Usage));
-        events.push(ModelEvent::Finished {
-            reason,
-            detail: self.refusal.take(),
-        });
+        if let Some(usage) = response.usage.and_then(count) {
+            out.push(ModelEvent::Usage(usage));
+        }
+        let detail = self.refusal.take();
+        out.push(ModelEvent::Finished { reason, detail });
         self.finished = true;
         Ok(())
     }
@@ -373,10 +329,9 @@ impl Answer {
     fn complete_the_rest(
         &mut self,
         response: &Response<'_>,
-        events: &mut Vec<ModelEvent>,
-        allowance: &mut Allowance,
+        out: &mut Emitter<'_>,
     ) -> Result<(), ModelError> {
-        let output: Vec<&RawValue> = response.output.map(part).transpose()?.unwrap_or_default();
+        let output: Vec<&RawValue> = optional_part(response.output)?;
         if output.len() > self.items.len() || self.items.iter().any(|item| !item.done) {
             let indexed = self.items.iter().any(|known| known.index.is_some());
             for (at, raw) in output.into_iter().enumerate() {
@@ -388,22 +343,20 @@ impl Answer {
                 };
                 let at = match found {
                     Some(at) => at,
-                    None => self.begin(Some(index).filter(|_| indexed), &item, allowance)?,
+                    None => self.begin(Some(index).filter(|_| indexed), &item, out)?,
                 };
-                allowance.keep(raw.get().len())?;
-                self.complete(at, item, events);
+                out.keep(raw.get().len())?;
+                self.complete(at, item, out);
             }
         }
         for at in 0..self.items.len() {
             // Of what the provider does by itself, only its own words count.
             if !self.items[at].done && self.items[at].kind != Kind::Other {
-                let status = response.status.or_empty();
-                let rebuilt = self.items[at].rebuild(if status == "incomplete" {
-                    status
-                } else {
-                    "completed"
-                });
-                self.complete(at, rebuilt, events);
+                let status = match response.status.or_empty() {
+                    "incomplete" => "incomplete",
+                    _ => "completed",
+                };
+                self.complete(at, self.items[at].rebuild(status), out);
             }
         }
         Ok(())
@@ -412,24 +365,16 @@ impl Answer {
 
 fn count(raw: &RawValue) -> Option<Usage> {
     let counted: Counted = serde_json::from_str(raw.get()).ok()?;
+    counted.input_tokens.0.or(counted.output_tokens.0)?;
     let known = |number: Number| number.0.unwrap_or(0);
-    let input = counted
-        .input_tokens
-        .0
-        .or(counted.output_tokens.0)
-        .map(|_| known(counted.input_tokens))?;
+    let (input, output) = (known(counted.input_tokens), known(counted.output_tokens));
     let details = counted.input_tokens_details.unwrap_or_default();
+    let output_details = counted.output_tokens_details.unwrap_or_default();
     Some(Usage {
         input_tokens: input,
         cached_input_tokens: known(details.cached_tokens),
         cache_write_input_tokens: known(details.cache_write_tokens),
-        output_tokens: known(counted.output_tokens)
-            .max(known(counted.total_tokens).saturating_sub(input)),
-        reasoning_output_tokens: known(
-            counted
-                .output_tokens_details
-                .unwrap_or_default()
-                .reasoning_tokens,
-        ),
+        output_tokens: output.max(known(counted.total_tokens).saturating_sub(input)),
+        reasoning_output_tokens: known(output_details.reasoning_tokens),
     })
 }

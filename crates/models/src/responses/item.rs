@@ -5,8 +5,8 @@ use selvedge_protocol::{
 };
 use serde_json::{Value, json};
 
-use crate::ModelEvent;
 use crate::ReasoningView;
+use crate::decode::Emitter;
 use crate::json::{others, text_at};
 
 /// An item as far as it came.
@@ -56,45 +56,27 @@ impl Kind {
 
 impl Partial {
     /// Says that a call begins, once its name is known.
-    pub(super) fn announce(&mut self, item: u32, events: &mut Vec<ModelEvent>) {
+    pub(super) fn announce(&mut self, item: u32, out: &mut Emitter<'_>) {
         let Kind::Call(kind) = self.kind else { return };
         if self.name.is_empty() || std::mem::replace(&mut self.announced, true) {
             return;
         }
-        let (call_id, name) = (self.call_id.clone(), self.name.clone());
-        events.push(ModelEvent::CallStarted {
-            item,
-            call_id,
-            name,
-            kind,
-        });
+        out.call_started(item, &self.call_id, &self.name, kind);
     }
 
     /// Tells what the final form says and no piece said before.
-    pub(super) fn show_unstreamed(
-        &mut self,
-        item: u32,
-        value: &Value,
-        events: &mut Vec<ModelEvent>,
-    ) {
+    pub(super) fn show_unstreamed(&mut self, item: u32, value: &Value, out: &mut Emitter<'_>) {
         self.kind = Kind::of(value);
         match self.kind {
-            Kind::Message if self.text.is_empty() => {
-                let text = message_text(value);
-                if !text.is_empty() {
-                    events.push(ModelEvent::Text { item, text });
-                }
-            }
+            Kind::Message if self.text.is_empty() => out.text(item, &message_text(value)),
             Kind::Reasoning => {
-                let summary = texts(&value["summary"]);
-                if self.summary.is_empty() && !summary.is_empty() {
-                    let (view, text) = (ReasoningView::Summary, summary.join("\n"));
-                    events.push(ModelEvent::Reasoning { item, view, text });
-                }
-                let content = texts(&value["content"]);
-                if self.content.is_empty() && !content.is_empty() {
-                    let (view, text) = (ReasoningView::Raw, content.join("\n"));
-                    events.push(ModelEvent::Reasoning { item, view, text });
+                for (streamed, view, whole) in [
+                    (&self.summary, ReasoningView::Summary, &value["summary"]),
+                    (&self.content, ReasoningView::Raw, &value["content"]),
+                ] {
+                    if streamed.is_empty() {
+                        out.reasoning(item, view, &texts(whole).join("\n"));
+                    }
                 }
             }
             Kind::Call(kind) => {
@@ -105,13 +87,9 @@ impl Partial {
                 if !call_id.is_empty() {
                     self.call_id = call_id;
                 }
-                self.announce(item, events);
-                let arguments = arguments(value, kind);
-                if self.text.is_empty() && !arguments.is_empty() {
-                    events.push(ModelEvent::CallDelta {
-                        item,
-                        text: arguments,
-                    });
+                self.announce(item, out);
+                if self.text.is_empty() {
+                    out.call_delta(item, &arguments(value, kind));
                 }
             }
             Kind::Message | Kind::Other => {}
@@ -122,9 +100,8 @@ impl Partial {
     pub(super) fn refusal_of(&self, value: &Value) -> Option<String> {
         let parts = value["content"].as_array().into_iter().flatten();
         let told: String = parts.filter_map(|part| part["refusal"].as_str()).collect();
-        [told, self.refusal.clone()]
-            .into_iter()
-            .find(|text| !text.is_empty())
+        let mut both = [told, self.refusal.clone()].into_iter();
+        both.find(|text| !text.is_empty())
     }
 
     /// The item, from its final form; what that leaves out is taken from the pieces.
@@ -141,17 +118,12 @@ impl Partial {
                     text if text.is_empty() => std::mem::take(&mut self.text),
                     text => text,
                 };
-                let content = if text.is_empty() {
-                    Vec::new()
-                } else {
-                    vec![OutputPart::Text { text }]
-                };
+                let text = Some(text).filter(|text| !text.is_empty());
                 let extra = others(&value, &["type", "id", "status", "role", "content"]);
-                let native = extra.and_then(|extra| native(Value::Object(extra)));
                 Item::Message(Message {
                     role: Role::Assistant,
-                    content,
-                    native,
+                    content: Vec::from_iter(text.map(|text| OutputPart::Text { text })),
+                    native: extra.and_then(|extra| native(Value::Object(extra))),
                 })
             }
             Kind::Reasoning => {
@@ -186,7 +158,7 @@ impl Partial {
                     "status",
                 ];
                 let extra = others(&value, &known);
-                let call = FunctionCall {
+                let mut call = FunctionCall {
                     call_id: self.call_id.clone(),
                     name: self.name.clone(),
                     arguments,
@@ -196,13 +168,10 @@ impl Partial {
                 if value["status"] == "incomplete" {
                     return Done::CutCall(call);
                 }
-                let empty = kind == CallKind::Function && call.arguments.trim().is_empty();
-                let arguments = if empty {
-                    "{}".to_owned()
-                } else {
-                    call.arguments
-                };
-                Item::FunctionCall(FunctionCall { arguments, ..call })
+                if kind == CallKind::Function && call.arguments.trim().is_empty() {
+                    call.arguments = "{}".to_owned();
+                }
+                Item::FunctionCall(call)
             }
             Kind::Other => Item::Native(Native {
                 origin: origin.clone(),
@@ -217,8 +186,8 @@ impl Partial {
             Kind::Message => json!({"type": "message", "status": status, "content": []}),
             Kind::Reasoning => {
                 let part = |kind: &str, texts: &[String]| -> Value {
-                    texts
-                        .iter()
+                    let parts = texts.iter();
+                    parts
                         .map(|text| json!({"type": kind, "text": text}))
                         .collect()
                 };
@@ -258,9 +227,6 @@ fn message_text(value: &Value) -> String {
 
 fn texts(list: &Value) -> Vec<String> {
     let parts = list.as_array().into_iter().flatten();
-    parts
-        .filter_map(|part| part["text"].as_str())
-        .filter(|text| !text.is_empty())
-        .map(str::to_owned)
-        .collect()
+    let texts = parts.map(|part| text_at(part, "text"));
+    texts.filter(|text| !text.is_empty()).collect()
 }

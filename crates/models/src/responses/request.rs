@@ -3,12 +3,12 @@
 use selvedge_protocol::{
     CallKind, FunctionCall, FunctionCallOutput, Item, Message, OutputPart, Role,
 };
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
-use crate::content::{image_url, not_shown, ours};
-use crate::pairing::{belongs_to_an_answer, paired};
+use crate::content::{effort_word, history, image_url, not_shown, ours, role_name};
+use crate::pairing::belongs_to_an_answer;
 use crate::prompt::Calls;
-use crate::{Effort, Model, Prompt, Provider, Thinking, Tool, ToolInput, as_text};
+use crate::{Model, Prompt, Provider, Thinking, Tool, ToolInput};
 
 /// The body of a request.
 pub(crate) fn request(prompt: &Prompt, model: &Model, provider: &Provider) -> Value {
@@ -18,34 +18,20 @@ pub(crate) fn request(prompt: &Prompt, model: &Model, provider: &Provider) -> Va
         set("instructions", prompt.system.as_str().into());
     }
     if prompt.calls != Calls::Off && !prompt.tools.is_empty() {
-        set(
-            "tools",
-            prompt
-                .tools
-                .iter()
-                .map(|tool| definition(tool, model))
-                .collect(),
-        );
-        set(
-            "tool_choice",
-            if prompt.calls == Calls::Forbidden {
-                "none"
-            } else {
-                "auto"
-            }
-            .into(),
-        );
-        set(
-            "parallel_tool_calls",
-            (prompt.calls != Calls::Single).into(),
-        );
+        let tools = prompt.tools.iter().map(|tool| definition(tool, model));
+        set("tools", tools.collect());
+        let is_forbidden = prompt.calls == Calls::Forbidden;
+        let choice = if is_forbidden { "none" } else { "auto" };
+        set("tool_choice", choice.into());
+        let is_parallel = prompt.calls != Calls::Single;
+        set("parallel_tool_calls", is_parallel.into());
     }
     if model.thinking != Thinking::Unsaid {
         // With nothing stored at the provider, the thought itself has to come along.
         set("include", json!(["reasoning.encrypted_content"]));
         let mut reasoning = json!({"summary": "auto"});
         if let Some(effort) = prompt.effort {
-            reasoning["effort"] = word(effort).into();
+            reasoning["effort"] = effort_word(effort).into();
         }
         set("reasoning", reasoning);
     }
@@ -56,13 +42,6 @@ pub(crate) fn request(prompt: &Prompt, model: &Model, provider: &Provider) -> Va
         set("max_output_tokens", limit.into());
     }
     body
-}
-
-fn word(effort: Effort) -> &'static str {
-    match effort {
-        Effort::Max => "xhigh",
-        other => other.as_str(),
-    }
 }
 
 fn definition(tool: &Tool, model: &Model) -> Value {
@@ -80,19 +59,15 @@ fn definition(tool: &Tool, model: &Model) -> Value {
 
 fn input(prompt: &Prompt, model: &Model, provider: &Provider) -> Vec<Value> {
     let origin = provider.origin(&model.name);
-    let history = match prompt.calls {
-        Calls::Off => as_text::without_calls(&prompt.history),
-        Calls::Parallel | Calls::Single | Calls::Forbidden => paired(&prompt.history),
-    };
+    let history = history(prompt);
     let mut input = Vec::with_capacity(history.len());
     for (at, item) in history.iter().enumerate() {
         match item.as_ref() {
             Item::Message(message) => input.extend(said(message, ours(&message.native, &origin))),
             Item::Reasoning(reasoning) => {
                 // A thought that nothing followed is refused.
-                let followed = history
-                    .get(at + 1)
-                    .is_some_and(|next| belongs_to_an_answer(next));
+                let next = history.get(at + 1);
+                let followed = next.is_some_and(|next| belongs_to_an_answer(next));
                 if let (true, Some(json)) = (followed, ours(&reasoning.native, &origin)) {
                     let mut json = json.clone();
                     // With its content it needs no name, and a name the server did not store is refused.
@@ -125,16 +100,9 @@ fn said(message: &Message, extra: Option<&Value>) -> Option<Value> {
             text => vec![json!({"type": "output_text", "text": text})],
         },
     };
-    let role = match message.role {
-        Role::User => "user",
-        Role::Assistant => "assistant",
-    };
-    (!parts.is_empty()).then(|| {
-        with(
-            json!({"type": "message", "role": role, "content": parts}),
-            extra,
-        )
-    })
+    let role = role_name(message.role);
+    let item = json!({"type": "message", "role": role, "content": parts});
+    (!parts.is_empty()).then(|| with(item, extra))
 }
 
 fn called(prompt: &Prompt, call: &FunctionCall, model: &Model, extra: Option<&Value>) -> Value {
@@ -165,11 +133,8 @@ fn freeform_call(
 }
 
 fn result(output: &FunctionCallOutput, kind: CallKind) -> Value {
-    let content: Value = match output
-        .output
-        .iter()
-        .all(|part| matches!(part, OutputPart::Text { .. }))
-    {
+    let is_text = |part: &OutputPart| matches!(part, OutputPart::Text { .. });
+    let content: Value = match output.output.iter().all(is_text) {
         true => output.text().into(),
         false => output.output.iter().map(shown).collect(),
     };
@@ -194,12 +159,9 @@ fn shown(part: &OutputPart) -> Value {
 
 fn with(mut item: Value, extra: Option<&Value>) -> Value {
     if let (Some(fields), Some(Value::Object(extra))) = (item.as_object_mut(), extra) {
-        let fresh: Map<String, Value> = extra
-            .clone()
-            .into_iter()
-            .filter(|(key, _)| !fields.contains_key(key))
-            .collect();
-        fields.extend(fresh);
+        for (key, value) in extra {
+            fields.entry(key).or_insert_with(|| value.clone());
+        }
     }
     item
 }
