@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use selvedge_models::{ModelEvent, Tool};
 use selvedge_protocol::{
-    CallKind, ErrorCode, Event, EventSink, FinishReason, FunctionCall, Item, Mode, Phase,
-    Reasoning, Role, RunStatus, ScriptError, ScriptToolCall, TurnItem, Usage, new_id,
+    CallKind, ErrorCode, Event, EventSink, FinishReason, FunctionCall, Item, Phase, Reasoning,
+    Role, RunStatus, ScriptError, ScriptToolCall, TurnItem, Usage, new_id,
 };
 use selvedge_script::detect::{Detector, Segment};
-use selvedge_script::{Harness, Pragma, hopeless};
+use selvedge_script::{Harness, Pragma};
 use serde_json::Value;
 
 use crate::AfterBlock;
@@ -88,7 +88,6 @@ pub(crate) struct Listener<'a> {
     pub(crate) harness: &'a Harness,
     /// The tool `script`, where it was offered.
     pub(crate) script: Option<&'a Tool>,
-    pub(crate) mode: Mode,
     pub(crate) after_block: AfterBlock,
     pub(crate) events: &'a EventSink,
     pub(crate) name: &'a mut (dyn FnMut() -> String + Send),
@@ -199,13 +198,9 @@ impl Listener<'_> {
             if let Piece::Script(Written {
                 form: Form::OpenBlock,
                 item,
-                trouble,
                 ..
             }) = &mut told.piece
                 && cut
-                && trouble
-                    .as_ref()
-                    .is_none_or(|trouble| trouble.code != ErrorCode::ScriptSyntaxError)
             {
                 told.piece = Piece::Said(std::mem::take(&mut item.source_code));
             }
@@ -217,38 +212,7 @@ impl Listener<'_> {
         let part = self.parts.entry(item).or_default();
         part.raw.push_str(text);
         let segments = part.detector.push(text);
-        if self.segments(item, segments, Form::Block) == Listen::NoMore {
-            return Listen::NoMore;
-        }
-        let code = self
-            .parts
-            .get(&item)
-            .and_then(|part| part.detector.partial());
-        // Lines are counted from the one behind the marker.
-        let code = code.map(|code| {
-            code.strip_prefix("\r\n")
-                .or(code.strip_prefix('\n'))
-                .unwrap_or(code)
-        });
-        if self.mode != Mode::Disabled
-            && text.contains('\n')
-            && let Some(error) = code.and_then(hopeless)
-        {
-            let error = stopped(error);
-            let raw = code.unwrap_or_default().to_owned();
-            if let Some(part) = self.parts.get_mut(&item) {
-                // Nothing of it is text.
-                part.detector = Detector::default();
-                part.done = true;
-                self.answer
-                    .wire
-                    .push(Item::message(Role::Assistant, part.raw.clone()));
-            }
-            self.close(item);
-            self.script(item, raw, Form::OpenBlock, Some(error));
-            return Listen::NoMore;
-        }
-        Listen::On
+        self.segments(item, segments, Form::Block)
     }
 
     fn segments(&mut self, item: u32, segments: Vec<Segment>, form: Form) -> Listen {
@@ -547,9 +511,4 @@ pub(crate) fn code_of(call: &FunctionCall) -> Option<Wishes> {
 /// The error of something that looks like a script block and is not one.
 pub(crate) fn malformed(problem: String) -> ScriptError {
     ScriptError::new(ErrorCode::ScriptRejectedError, Phase::Parsing, problem)
-}
-
-/// The error of a block that was given up while it came.
-pub(crate) fn stopped(error: ScriptError) -> ScriptError {
-    error.suggest("the answer was stopped here: write the whole block again, corrected")
 }

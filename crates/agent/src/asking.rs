@@ -124,7 +124,6 @@ impl Turn<'_> {
                 .tools
                 .iter()
                 .find(|tool| tool.name == crate::prompt::SCRIPT),
-            mode: self.mode,
             after_block: agent.settings.after_block,
             events: &self.events,
             name: &mut name,

@@ -12,12 +12,12 @@ use selvedge_protocol::{
     ScriptError, ScriptToolCall, ScriptToolCallOutput, TurnError, TurnItem,
 };
 use selvedge_script::detect::{Segment, detect};
-use selvedge_script::{Pragma, Resume, hopeless};
+use selvedge_script::{Pragma, Resume};
 use selvedge_tools::shown_of_result;
 
 use crate::AgentError;
 use crate::acting::Results;
-use crate::answer::{Form, Piece, Told, Written, code_of, malformed, stopped};
+use crate::answer::{Form, Piece, Told, Written, code_of, malformed};
 use crate::record::{Step, StepKind};
 use crate::resume::{later_runs, resume_from};
 use crate::turn::{Turn, in_use};
@@ -236,9 +236,7 @@ fn written_again(item: ScriptToolCall, wire: &[Item]) -> Written {
             Segment::Malformed { raw, problem } if raw == item.source_code => Some(problem),
             _ => None,
         });
-        trouble = hopeless(&item.source_code)
-            .map(stopped)
-            .or_else(|| problem.map(malformed));
+        trouble = problem.map(malformed);
     }
     let resume = Pragma::read(&item.source_code)
         .ok()

