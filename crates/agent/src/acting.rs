@@ -32,21 +32,16 @@ impl Results {
     /// How it goes back: results directly behind the answer, those of blocks last, as one message of the user.
     pub(crate) fn wire(&self) -> Vec<Item> {
         let mut wire = self.calls.clone();
-        let many = self.blocks.len();
         let mut content = Vec::new();
         for (at, block) in self.blocks.iter().enumerate() {
-            let head = if many == 1 {
-                "Result of the script:".to_owned()
-            } else {
-                format!("Result of script {}:", at + 1)
+            let head = match self.blocks.len() {
+                1 => "Result of the script:".to_owned(),
+                _ => format!("Result of script {}:", at + 1),
             };
-            for (place, part) in block.iter().enumerate() {
-                content.push(match part {
-                    OutputPart::Text { text } if place == 0 => OutputPart::Text {
-                        text: format!("{head}\n{text}"),
-                    },
-                    other => other.clone(),
-                });
+            let first = content.len();
+            content.extend(block.iter().cloned());
+            if let Some(OutputPart::Text { text }) = content.get_mut(first) {
+                *text = format!("{head}\n{text}");
             }
         }
         if !content.is_empty() {
@@ -62,13 +57,14 @@ impl Results {
     pub(crate) fn script(&mut self, form: Form, output: ScriptToolCallOutput, max_tokens: usize) {
         let shown = script_result(&output, max_tokens);
         match form {
-            Form::Call => self
-                .calls
-                .push(Item::FunctionCallOutput(FunctionCallOutput {
-                    call_id: output.call_id.clone(),
-                    output: shown,
-                    failed: output.error.is_some(),
-                })),
+            Form::Call => {
+                self.calls
+                    .push(Item::FunctionCallOutput(FunctionCallOutput {
+                        call_id: output.call_id.clone(),
+                        output: shown,
+                        failed: output.error.is_some(),
+                    }));
+            }
             Form::Block | Form::OpenBlock => self.blocks.push(shown),
         }
         self.suspended |= output.status == RunStatus::Suspended;
@@ -100,9 +96,9 @@ impl Turn<'_> {
                         .await;
                     self.tell(id, TurnItem::ScriptToolCall(written.item.clone()));
                     let form = written.form;
+                    let most = self.most_tokens(&written.item.source_code);
                     let output = self.run_script(written).await;
-                    let most = self.most_tokens(&output.source);
-                    results.script(form, output.output, most);
+                    results.script(form, output, most);
                     self.tell_result(&results);
                 }
             }
@@ -125,109 +121,68 @@ impl Turn<'_> {
 
     /// Tells an item that was not told while it came.
     fn tell(&mut self, told: Option<String>, item: TurnItem) {
-        if told.is_some() || !shows(&item) {
-            return;
+        if told.is_none() && shows(&item) {
+            self.tell_item(item.shown());
         }
-        let item_id = self.session.item_id();
-        self.events.emit(Event::ItemStarted {
-            item_id: item_id.clone(),
-            item: item.shown(),
-        });
-        self.events.emit(Event::ItemCompleted {
-            item_id,
-            item: item.shown(),
-        });
     }
 
     fn tell_result(&mut self, results: &Results) {
         if let Some(item) = results.items.last() {
-            let item_id = self.session.item_id();
-            self.events.emit(Event::ItemStarted {
-                item_id: item_id.clone(),
-                item: item.shown(),
-            });
-            self.events.emit(Event::ItemCompleted {
-                item_id,
-                item: item.shown(),
-            });
+            self.tell_item(item.shown());
         }
     }
 
-    async fn run_script(&mut self, written: Written) -> Ran {
-        let Written {
-            item,
-            trouble,
-            timeout,
-            resume,
-            ..
-        } = written;
-        let source = item.source_code.clone();
-        if let Some(error) = trouble {
-            return Ran {
-                output: rejected(&item.id, &item.call_id, error),
-                source,
-            };
+    fn tell_item(&mut self, item: TurnItem) {
+        let item_id = self.session.item_id();
+        self.events.emit(Event::ItemStarted {
+            item_id: item_id.clone(),
+            item: item.clone(),
+        });
+        self.events.emit(Event::ItemCompleted { item_id, item });
+    }
+
+    async fn run_script(&mut self, written: Written) -> ScriptToolCallOutput {
+        let item = written.item;
+        let source = &item.source_code;
+        if let Some(error) = written.trouble {
+            return rejected(&item.id, &item.call_id, error);
         }
         let mut options = self.run_options(&item.id, &item.call_id);
-        options.timeout = timeout;
+        options.timeout = written.timeout;
         match self.known.scripts.remove(&item.id) {
-            Some(KnownScript::Ended(output)) => {
-                return Ran {
-                    output: *output,
-                    source,
-                };
-            }
+            Some(KnownScript::Ended(output)) => return *output,
             Some(KnownScript::Died { resume }) => {
-                // Where the turn is only closed, nothing is done any more: it is told how far the script came.
+                // A turn that is only being closed runs nothing: report how far the script came.
                 if self.options.cancel.is_cancelled()
-                    && let Some(run) = self
-                        .session
-                        .journal()
-                        .and_then(|journal| journal.run(&resume.run).ok())
+                    && let Some(journal) = self.session.journal()
+                    && let Ok(run) = journal.run(&resume.run)
                 {
-                    return Ran {
-                        output: recovery::as_it_was_left(&run, &item),
-                        source,
-                    };
+                    return recovery::as_it_was_left(&run, &item);
                 }
                 options.id = Some(new_id("scr"));
                 options.resume = Some(resume);
-                return Ran {
-                    output: recovery::as_if_once(self.run_with(&source, options).await),
-                    source,
-                };
+                return recovery::as_if_once(self.run_with(source, options).await);
             }
             Some(KnownScript::Suspended(run)) => {
                 options.id = Some(run.summary.id.clone());
-                return Ran {
-                    output: self.thaw(*run, &item.call_id, options).await,
-                    source,
-                };
+                return self.thaw(*run, &item.call_id, options).await;
             }
             None => {}
         }
         if self.last {
             let error =
                 ScriptError::new(ErrorCode::ScriptRejectedError, Phase::Parsing, LAST_ANSWER);
-            return Ran {
-                output: rejected(&item.id, &item.call_id, error),
-                source,
-            };
+            return rejected(&item.id, &item.call_id, error);
         }
-        match resume.map(|run| self.resume_target(&run)) {
-            Some(Ok(resume)) => options.resume = Some(resume),
-            Some(Err(error)) => {
-                return Ran {
-                    output: rejected(&item.id, &item.call_id, error),
-                    source,
-                };
-            }
-            None => {}
+        match written
+            .resume
+            .map(|run| self.resume_target(&run))
+            .transpose()
+        {
+            Ok(resume) => options.resume = resume,
+            Err(error) => return rejected(&item.id, &item.call_id, error),
         }
-        Ran {
-            output: self.run_with(&source, options).await,
-            source,
-        }
+        self.run_with(source, options).await
     }
 
     pub(crate) async fn run_with(&self, source: &str, options: RunOptions) -> ScriptToolCallOutput {
@@ -303,20 +258,19 @@ impl Turn<'_> {
     async fn thaw(&self, run: Run, call_id: &str, mut options: RunOptions) -> ScriptToolCallOutput {
         let id = run.summary.id.clone();
         let failed = |message: String| {
+            let code = ErrorCode::HarnessInternalError;
             rejected(
                 &id,
                 call_id,
-                ScriptError::new(ErrorCode::HarnessInternalError, Phase::Executing, message),
+                ScriptError::new(code, Phase::Executing, message),
             )
         };
         let Some(journal) = self.session.journal() else {
             return failed("what was put away is not there".to_owned());
         };
         // Of several processes one goes on.
-        let state = match journal
-            .take_over(&id)
-            .and_then(|()| journal.take_suspension(&id))
-        {
+        let taken = journal.take_over(&id);
+        let state = match taken.and_then(|()| journal.take_suspension(&id)) {
             Ok(Some(state)) => state,
             Ok(None) => return failed("what was put away is not there".to_owned()),
             Err(error) => return failed(error.to_string()),
@@ -327,12 +281,12 @@ impl Turn<'_> {
             Ok(resume) => resume,
             Err(error) => return failed(error.to_string()),
         };
-        let values = run
-            .calls
-            .into_iter()
-            .filter_map(|call| Some((call.id, call.value?)))
-            .collect();
-        let suspended = Suspended { state, values };
+        let values = run.calls.into_iter();
+        let values = values.filter_map(|call| Some((call.id, call.value?)));
+        let suspended = Suspended {
+            state,
+            values: values.collect(),
+        };
         self.agent.agents.enter(&id, self.circumstances());
         let output = self
             .agent
@@ -353,12 +307,8 @@ impl Turn<'_> {
         for call in &calls {
             let call_id = self.unique(&call.call_id);
             self.used.push(call_id.clone());
-            let known = self
-                .known
-                .calls
-                .remove(&call_id)
-                .or_else(|| self.unreadable_script(call));
-            let known = known.or_else(|| self.last.then(|| came_too_late(call)));
+            let known = self.known.calls.remove(&call_id);
+            let known = known.or_else(|| self.refused(call));
             if known.is_none() {
                 structured.push(StructuredCall {
                     call_id,
@@ -371,18 +321,13 @@ impl Turn<'_> {
                 ..known
             }));
         }
-        let made = match structured.is_empty() {
-            true => Vec::new(),
-            false => {
-                let scope = self.scope();
-                let span = tracing::info_span!("calls", run = scope.id, count = structured.len());
-                self.agent
-                    .router
-                    .route(&scope, structured)
-                    .instrument(span)
-                    .await
-            }
-        };
+        let mut made = Vec::new();
+        if !structured.is_empty() {
+            let scope = self.scope();
+            let span = tracing::info_span!("calls", run = scope.id, count = structured.len());
+            let calls = self.agent.router.route(&scope, structured);
+            made = calls.instrument(span).await;
+        }
         let mut made = made.into_iter();
         for (call, known) in calls.iter().zip(outputs) {
             let output = known.or_else(|| {
@@ -390,14 +335,7 @@ impl Turn<'_> {
                 output.records.iter().for_each(crate::counters::call);
                 let failed = !output.success();
                 self.records.extend(output.records);
-                let output = vec![OutputPart::Text {
-                    text: output.content,
-                }];
-                Some(FunctionCallOutput {
-                    call_id: call.call_id.clone(),
-                    output,
-                    failed,
-                })
+                Some(text_output(&call.call_id, output.content, failed))
             });
             if let Some(output) = output {
                 results.call(output);
@@ -406,32 +344,26 @@ impl Turn<'_> {
         }
     }
 
-    /// What a model is told that calls `script` without one.
-    fn unreadable_script(&self, call: &FunctionCall) -> Option<FunctionCallOutput> {
+    /// The result of a call that is not made: of `script` without a readable script, or in a last answer.
+    fn refused(&self, call: &FunctionCall) -> Option<FunctionCallOutput> {
         let text = match self.mode {
-            Mode::Disabled => "error: scripts are disabled here\nhint: make structured calls",
-            _ => "error: the arguments cannot be read\nhint: pass {\"code\": \"…\"}",
+            _ if call.name != crate::prompt::SCRIPT => {
+                self.last.then(|| format!("error: {LAST_ANSWER}"))?
+            }
+            Mode::Disabled => {
+                "error: scripts are disabled here\nhint: make structured calls".to_owned()
+            }
+            _ => "error: the arguments cannot be read\nhint: pass {\"code\": \"…\"}".to_owned(),
         };
-        let output = vec![OutputPart::Text {
-            text: text.to_owned(),
-        }];
-        let output = FunctionCallOutput {
-            call_id: call.call_id.clone(),
-            output,
-            failed: true,
-        };
-        (call.name == crate::prompt::SCRIPT).then_some(output)
+        Some(text_output(&call.call_id, text, true))
     }
 
     /// Some servers give every call the same id: in the ledger each has its own.
     pub(crate) fn unique(&self, id: &str) -> String {
-        let mut unique = id.to_owned();
-        let mut number = 2;
-        while self.used.contains(&unique) {
-            unique = format!("{id}.{number}");
-            number += 1;
-        }
-        unique
+        let numbered = (2..).map(|number| format!("{id}.{number}"));
+        let mut ids = std::iter::once(id.to_owned()).chain(numbered);
+        ids.find(|id| !self.used.contains(id))
+            .unwrap_or_else(|| id.to_owned())
     }
 
     /// What the structured calls of this turn belong to. It ends with the turn.
@@ -482,16 +414,11 @@ impl Turn<'_> {
         self.agent.agents.leave(&scope.id);
         if let Some(ledger) = self.agent.harness.orchestrator().ledger() {
             let mut output = ScriptToolCallOutput::new(&scope.id, "");
-            let stopped = |call: &CallRecord| {
-                matches!(
-                    call.status,
-                    CallStatus::Aborted | CallStatus::OutcomeUnknown
-                )
-            };
-            output.status = if self.records.iter().any(stopped) {
-                RunStatus::Error
-            } else {
-                RunStatus::Completed
+            let stopped = [CallStatus::Aborted, CallStatus::OutcomeUnknown];
+            let ended = |call: &CallRecord| !stopped.contains(&call.status);
+            output.status = match self.records.iter().all(ended) {
+                true => RunStatus::Completed,
+                false => RunStatus::Error,
             };
             output.calls = std::mem::take(&mut self.records);
             if let Err(error) = ledger.end(&output, None) {
@@ -507,18 +434,6 @@ impl Turn<'_> {
 const LAST_ANSWER: &str =
     "it was not run: this was the last answer of the turn, in which nothing is called any more";
 
-/// What a call in a last answer comes to.
-fn came_too_late(call: &FunctionCall) -> FunctionCallOutput {
-    let output = vec![OutputPart::Text {
-        text: format!("error: {LAST_ANSWER}"),
-    }];
-    FunctionCallOutput {
-        call_id: call.call_id.clone(),
-        output,
-        failed: true,
-    }
-}
-
 /// Whether there is something to see: not in what only its maker understands, nor in a thought that was kept secret.
 fn shows(item: &TurnItem) -> bool {
     match item {
@@ -530,16 +445,19 @@ fn shows(item: &TurnItem) -> bool {
     }
 }
 
-/// A script that ran, and its text.
-struct Ran {
-    output: ScriptToolCallOutput,
-    source: String,
-}
-
 /// The output of a script that never ran.
 fn rejected(id: &str, call_id: &str, error: ScriptError) -> ScriptToolCallOutput {
     ScriptToolCallOutput {
         error: Some(error),
         ..ScriptToolCallOutput::new(id, call_id)
+    }
+}
+
+/// The result of a structured call, as one text.
+pub(crate) fn text_output(call_id: &str, text: String, failed: bool) -> FunctionCallOutput {
+    FunctionCallOutput {
+        call_id: call_id.to_owned(),
+        output: vec![OutputPart::Text { text }],
+        failed,
     }
 }

@@ -10,10 +10,9 @@ use selvedge_tools::{Offered, Orchestrator, Registry, ToolRouter, offerable};
 
 use crate::agents::Agents;
 use crate::budget::Budget;
-use crate::compaction::{self, Compacted};
 use crate::history::{Regular, Strategy};
 use crate::record::StepKind;
-use crate::{AgentError, Changes, Companion, Remembering, Session, Settings, prompt};
+use crate::{AgentError, Changes, Companion, Remembering, Session, Settings, compaction, prompt};
 
 /// Decides what a model is offered of these tools for structured calls.
 type OfferTools = dyn Fn(&Registry, &Model) -> Vec<Offered> + Send + Sync;
@@ -165,17 +164,12 @@ impl Agent {
     /// Makes a session shorter, whether or not it is full: about how many tokens it had before and has now. `None` where
     /// it would not become much shorter. Not while a turn is open.
     pub fn compact(&self, session: &mut Session) -> Result<Option<(u64, u64)>, AgentError> {
-        match compaction::harder(session, self) {
-            Some(Compacted {
-                wire,
-                tokens_before,
-                tokens_after,
-            }) if !session.is_open() => {
-                session.add(StepKind::Compacted, Vec::new(), wire)?;
-                Ok(Some((tokens_before, tokens_after)))
-            }
-            _ => Ok(None),
-        }
+        let compacted = compaction::harder(session, self).filter(|_| !session.is_open());
+        let Some(compacted) = compacted else {
+            return Ok(None);
+        };
+        session.add(StepKind::Compacted, Vec::new(), compacted.wire)?;
+        Ok(Some((compacted.tokens_before, compacted.tokens_after)))
     }
 
     /// The same with other tools, for the turns to come.

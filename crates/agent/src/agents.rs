@@ -2,7 +2,7 @@
 //! `agents.wait`. They use the same gate and journal as whoever launched them, and spend from its budget.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use schemars::JsonSchema;
 use selvedge_journal::Journal;
@@ -105,7 +105,7 @@ struct LaunchArgs {
 }
 
 /// What an agent came to.
-#[derive(Debug, Clone, Serialize, JsonSchema)]
+#[derive(Debug, Clone, Default, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 struct Launched {
     /// Names the agent.
@@ -142,64 +142,54 @@ struct WaitArgs {
 impl Agents {
     /// Puts the tools into a registry.
     pub fn register(&self, registry: &mut Registry) -> Result<(), RegistryError> {
-        let shared = Arc::downgrade(&self.0);
-        let own = shared.clone();
-        registry.register(
-            tool_with_call(
-                "agents.llm.chat",
-                "Asks a model one question, without tools or history.",
-                move |args: ChatArgs, call| {
-                    let shared = own.clone();
-                    async move { strong(&shared)?.chat(args, &call).await }
-                },
-            )
-            .positional(&["prompt"])
-            .takes_its_time(),
-        )?;
-        let own = shared.clone();
-        registry.register(
-            tool_with_call(
-                "agents.launch.sync",
-                "Launches an agent with a task of its own and waits until it is done. Several run side by side with Promise.all.",
-                move |args: LaunchArgs, call| {
-                    let shared = own.clone();
-                    async move {
-                        let launch = strong(&shared)?.prepare(args, &call)?;
-                        launch.run(call.cancel.clone(), call.events.clone()).await
-                    }
-                },
-            )
-            .positional(&["prompt"])
-            .takes_its_time(),
-        )?;
-        let own = shared.clone();
-        registry.register(
-            tool_with_call(
-                "agents.launch.async",
-                "Launches an agent that goes on by itself until this turn ends; agents.wait gets what it came to.",
-                move |args: LaunchArgs, call| {
-                    let shared = own.clone();
-                    async move { strong(&shared)?.launch_aside(args, &call) }
-                },
-            )
-            .positional(&["prompt"]),
-        )?;
-        registry.register(
-            tool_with_call(
-                "agents.wait",
-                "Waits for an agent that goes on by itself.",
-                move |args: WaitArgs, call| {
-                    let shared = shared.clone();
-                    async move {
-                        let shared = strong(&shared)?;
-                        wait(&shared, &args.agent_id, &call).await
-                    }
-                },
-            )
-            .positional(&["agent_id"])
-            .takes_its_time()
-            .read_only(),
-        )
+        let shared = || {
+            let shared = Arc::downgrade(&self.0);
+            move || strong(&shared)
+        };
+        let own = shared();
+        let chat = tool_with_call(
+            "agents.llm.chat",
+            "Asks a model one question, without tools or history.",
+            move |args: ChatArgs, call| {
+                let shared = own();
+                async move { shared?.chat(args, &call).await }
+            },
+        );
+        registry.register(chat.positional(&["prompt"]).takes_its_time())?;
+        let own = shared();
+        let launch = tool_with_call(
+            "agents.launch.sync",
+            "Launches an agent with a task of its own and waits until it is done. Several run side by side with Promise.all.",
+            move |args: LaunchArgs, call| {
+                let shared = own();
+                async move {
+                    let launch = shared?.prepare(args, &call)?;
+                    launch.run(call.cancel.clone(), call.events.clone()).await
+                }
+            },
+        );
+        registry.register(launch.positional(&["prompt"]).takes_its_time())?;
+        let own = shared();
+        let launch = tool_with_call(
+            "agents.launch.async",
+            "Launches an agent that goes on by itself until this turn ends; agents.wait gets what it came to.",
+            move |args: LaunchArgs, call| {
+                let shared = own();
+                async move { shared?.launch_aside(args, &call) }
+            },
+        );
+        registry.register(launch.positional(&["prompt"]))?;
+        let own = shared();
+        let wait = tool_with_call(
+            "agents.wait",
+            "Waits for an agent that goes on by itself.",
+            move |args: WaitArgs, call| {
+                let shared = own();
+                async move { shared?.wait(&args.agent_id, &call).await }
+            },
+        );
+        let wait = wait.positional(&["agent_id"]);
+        registry.register(wait.takes_its_time().read_only())
     }
 
     /// Stores the results of agents in this File Cabinet, too.
@@ -208,19 +198,15 @@ impl Agents {
     }
 
     pub(crate) fn attach(&self, agent: Agent, journal: Option<Arc<Journal>>) {
-        *self
-            .0
-            .template
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(Template { agent, journal }));
+        *lock(&self.0.template) = Some(Arc::new(Template { agent, journal }));
     }
 
     pub(crate) fn enter(&self, run: &str, circumstances: Circumstances) {
-        self.0.lock().insert(run.to_owned(), circumstances);
+        lock(&self.0.under_way).insert(run.to_owned(), circumstances);
     }
 
     pub(crate) fn leave(&self, run: &str) {
-        self.0.lock().remove(run);
+        lock(&self.0.under_way).remove(run);
     }
 
     /// What agents are made of, and the circumstances of the turn that a run belongs to.
@@ -244,9 +230,13 @@ impl Background {
         self.lock().running.is_empty()
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Tasks> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Tasks> {
+        lock(&self.0)
     }
+}
+
+fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn strong(shared: &Weak<Shared>) -> Result<Arc<Shared>, ToolError> {
@@ -256,19 +246,9 @@ fn strong(shared: &Weak<Shared>) -> Result<Arc<Shared>, ToolError> {
 }
 
 impl Shared {
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, Circumstances>> {
-        self.under_way
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn under_way(&self, run: &str) -> Option<(Arc<Template>, Circumstances)> {
-        let template = self
-            .template
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone();
-        template.zip(self.lock().get(run).cloned())
+        let template = lock(&self.template).clone();
+        template.zip(lock(&self.under_way).get(run).cloned())
     }
 
     fn of(&self, call: &Call) -> Result<(Arc<Template>, Circumstances), ToolError> {
@@ -322,13 +302,12 @@ impl Shared {
         if let Some(end) = circumstances.budget.reached() {
             return Err(spent(end));
         }
-        let limits = Allowance {
+        let mut agent = template.agent.clone();
+        agent.settings.turn_limits = Allowance {
             rounds: args.max_rounds.or(Some(50)),
             tokens: args.max_tokens,
             ..Allowance::default()
         };
-        let mut agent = template.agent.clone();
-        agent.settings.turn_limits = limits;
         agent.budget = Some(circumstances.budget.clone());
         agent.depth = circumstances.depth + 1;
         agent.agents = Agents(self.clone());
@@ -344,16 +323,12 @@ impl Shared {
         }
         check_price(&circumstances.budget, &agent.model)?;
         if let Some(tools) = &args.tools {
-            let wanted = |name: &str| {
+            let orchestrator = agent.harness.orchestrator().clone().only(|spec| {
+                let (name, camel) = (&spec.name, camel_case(&spec.name));
                 tools
                     .iter()
-                    .any(|tool| snake_case(tool) == name || camel_case(name) == *tool)
-            };
-            let orchestrator = agent
-                .harness
-                .orchestrator()
-                .clone()
-                .only(|spec| wanted(&spec.name));
+                    .any(|tool| snake_case(tool) == *name || camel == *tool)
+            });
             if orchestrator.registry().iter().next().is_none() {
                 return Err(ToolError::new("none of these tools is there")
                     .suggest("leave out `tools` for all of them"));
@@ -362,24 +337,20 @@ impl Shared {
         }
         let session = match &template.journal {
             Some(journal) => {
-                Session::begin_under(journal, &agent.settings.directory, &circumstances.session)
+                let parent = Some(circumstances.session.as_str());
+                Session::begin_under(journal, &agent.settings.directory, parent)
             }
             None => Ok(Session::in_memory()),
         };
         let session = session.map_err(|error| ToolError::new(error.to_string()))?;
-        let (leave, shared, by) = (
-            circumstances.leave,
-            self.clone(),
-            (call.scope_id.clone(), call.id.clone()),
-        );
         Ok(Launch {
             id: new_id("agt"),
             agent,
             session,
             prompt: args.prompt,
-            leave,
-            shared,
-            by,
+            leave: circumstances.leave,
+            shared: self.clone(),
+            by: (call.scope_id.clone(), call.id.clone()),
         })
     }
 
@@ -393,21 +364,28 @@ impl Shared {
         tasks.results.insert(agent_id.clone(), result);
         let failed = agent_id.clone();
         tasks.running.spawn(async move {
-            let launched = launch
-                .run(cancel, events)
-                .await
-                .unwrap_or_else(|error| Launched {
-                    agent_id: failed,
-                    session_id: String::new(),
-                    status: "failed".to_owned(),
-                    message: error.message,
-                    file_key: None,
-                    input_tokens: 0,
-                    output_tokens: 0,
-                });
-            let _ = done.send(Some(launched));
+            let launched = launch.run(cancel, events).await;
+            let _ = done.send(Some(launched.unwrap_or_else(|error| Launched {
+                agent_id: failed,
+                status: "failed".to_owned(),
+                message: error.message,
+                ..Launched::default()
+            })));
         });
         Ok(Handle { agent_id })
+    }
+
+    async fn wait(&self, id: &str, call: &Call) -> Result<Launched, ToolError> {
+        let (_, circumstances) = self.of(call)?;
+        let result = circumstances.background.lock().results.get(id).cloned();
+        let mut result = result
+            .ok_or_else(|| ToolError::new(format!("no agent `{id}` was launched in this turn")))?;
+        let done = tokio::select! {
+            biased;
+            () = call.cancel.cancelled() => return Err(ToolError::new("it was stopped")),
+            done = result.wait_for(Option::is_some) => done.ok().and_then(|done| done.clone()),
+        };
+        done.ok_or_else(|| ToolError::new("the agent was stopped"))
     }
 }
 
@@ -463,17 +441,15 @@ impl Launch {
             id: self.id.clone(),
         };
         // Boxed, because an agent can launch agents.
-        let outcome = Box::pin(
-            self.agent
-                .turn(&mut self.session, self.prompt.as_str(), &options),
-        )
-        .await;
+        let turn = self
+            .agent
+            .turn(&mut self.session, self.prompt.as_str(), &options);
+        let outcome = Box::pin(turn).await;
         if let Some(ledger) = ending.ledger.take() {
             let mut output = ScriptToolCallOutput::new(&self.id, "");
-            output.status = if outcome.end == Ok(TurnEnd::Stop) {
-                RunStatus::Completed
-            } else {
-                RunStatus::Error
+            output.status = match outcome.end {
+                Ok(TurnEnd::Stop) => RunStatus::Completed,
+                _ => RunStatus::Error,
             };
             output.output_json = serde_json::to_string(&outcome.message).ok();
             ledger.end(&output, None).map_err(|error| {
@@ -492,14 +468,8 @@ impl Launch {
             }
         };
         let message = outcome.message.unwrap_or_default();
-        let title: String = self
-            .prompt
-            .lines()
-            .next()
-            .unwrap_or_default()
-            .chars()
-            .take(80)
-            .collect();
+        let title = self.prompt.lines().next().unwrap_or_default();
+        let title: String = title.chars().take(80).collect();
         let file_key = self.shared.cabinet.get().and_then(|cabinet| {
             let stored = cabinet.keep(&NewDocument {
                 kind: DocumentKind::Result,
@@ -536,19 +506,6 @@ impl Drop for Ending {
             let _ = ledger.end(&output, None);
         }
     }
-}
-
-async fn wait(shared: &Shared, id: &str, call: &Call) -> Result<Launched, ToolError> {
-    let (_, circumstances) = shared.of(call)?;
-    let result = circumstances.background.lock().results.get(id).cloned();
-    let mut result = result
-        .ok_or_else(|| ToolError::new(format!("no agent `{id}` was launched in this turn")))?;
-    let done = tokio::select! {
-        biased;
-        () = call.cancel.cancelled() => return Err(ToolError::new("it was stopped")),
-        done = result.wait_for(Option::is_some) => done.ok().and_then(|done| done.clone()),
-    };
-    done.ok_or_else(|| ToolError::new("the agent was stopped"))
 }
 
 pub(crate) async fn answer(

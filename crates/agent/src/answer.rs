@@ -17,18 +17,13 @@ use crate::AfterBlock;
 /// A piece of an answer.
 #[derive(Debug)]
 pub(crate) enum Piece {
-    /// A thought, or something only its maker understands.
     Kept(Item),
-    /// Words.
     Said(String),
-    /// A script to run.
     Script(Written),
-    /// A call to make.
     Call(FunctionCall),
 }
 
 impl Piece {
-    /// Whether something is to be done.
     pub(crate) fn asks(&self) -> bool {
         matches!(self, Self::Script(_) | Self::Call(_))
     }
@@ -49,11 +44,9 @@ pub(crate) struct Written {
 /// How a script was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Form {
-    /// As a block in the text.
     Block,
     /// As a block that the text does not close.
     OpenBlock,
-    /// As a call of the tool `script`.
     Call,
 }
 
@@ -94,7 +87,6 @@ pub(crate) struct Listener<'a> {
     pub(crate) parts: BTreeMap<u32, Part>,
     /// Whether pieces are told as they come. Behind a script they wait for its result.
     pub(crate) live: bool,
-    /// Everything told of this answer.
     pub(crate) told: Vec<String>,
     pub(crate) answer: Answer,
 }
@@ -104,7 +96,6 @@ pub(crate) struct Listener<'a> {
 pub(crate) struct Part {
     pieces: Vec<Told>,
     detector: Detector,
-    /// All text so far.
     raw: String,
     /// The words being said, and the name they are told under.
     saying: String,
@@ -117,7 +108,6 @@ pub(crate) struct Part {
 }
 
 impl Listener<'_> {
-    /// Takes in one event.
     pub(crate) fn hear(&mut self, event: ModelEvent) -> Listen {
         match event {
             ModelEvent::Text { item, text } => return self.text(item, &text),
@@ -168,18 +158,9 @@ impl Listener<'_> {
 
     /// The answer is over, or is not listened to any more.
     pub(crate) fn conclude(mut self) -> Answer {
-        let open: Vec<u32> = self
-            .parts
-            .iter()
-            .filter(|(_, part)| !part.done)
-            .map(|(item, _)| *item)
-            .collect();
-        for item in open {
-            let raw = self
-                .parts
-                .get(&item)
-                .map(|part| part.raw.clone())
-                .unwrap_or_default();
+        let open = self.parts.iter().filter(|(_, part)| !part.done);
+        let open: Vec<_> = open.map(|(item, part)| (*item, part.raw.clone())).collect();
+        for (item, raw) in open {
             self.finish_text(item);
             if !raw.trim().is_empty() {
                 self.answer.wire.push(Item::message(Role::Assistant, raw));
@@ -253,13 +234,12 @@ impl Listener<'_> {
         if !live || part.saying.trim().is_empty() {
             return;
         }
-        if part.id.is_some() {
-            self.update(item, text.to_owned());
-        } else {
-            let said = part.saying.clone();
+        let mut delta = text.to_owned();
+        if part.id.is_none() {
+            delta = part.saying.clone();
             self.start(item, Item::message(Role::Assistant, "").into());
-            self.update(item, said);
         }
+        self.update(item, delta);
     }
 
     /// The words being said are said.
@@ -273,12 +253,9 @@ impl Listener<'_> {
             }
             return;
         }
-        if let Some(id) = &id {
+        if let Some(item_id) = id.clone() {
             let item = Item::message(Role::Assistant, said.clone()).into();
-            self.events.emit(Event::ItemCompleted {
-                item_id: id.clone(),
-                item,
-            });
+            self.events.emit(Event::ItemCompleted { item_id, item });
         }
         part.pieces.push(Told {
             piece: Piece::Said(said),
@@ -290,11 +267,8 @@ impl Listener<'_> {
         let call_id = new_id("call");
         let piece = Piece::Script(self.written(code, &call_id, form, trouble));
         self.live = false;
-        self.parts
-            .entry(item)
-            .or_default()
-            .pieces
-            .push(Told { piece, id: None });
+        let part = self.parts.entry(item).or_default();
+        part.pieces.push(Told { piece, id: None });
     }
 
     fn written(
@@ -304,10 +278,6 @@ impl Listener<'_> {
         form: Form,
         trouble: Option<ScriptError>,
     ) -> Written {
-        let resume = Pragma::read(&code)
-            .ok()
-            .flatten()
-            .and_then(|pragma| pragma.resume);
         let mut item = self.harness.item(&code, call_id);
         if trouble.is_some() {
             item.status = RunStatus::Rejected;
@@ -317,7 +287,7 @@ impl Listener<'_> {
             form,
             trouble,
             timeout: None,
-            resume,
+            resume: resume_of(&code),
         }
     }
 
@@ -336,22 +306,13 @@ impl Listener<'_> {
 
     /// Other words begin: where an API says only at the very end that a thought is over, it is told now.
     fn end_thoughts(&mut self, but: u32) {
-        for (_, part) in self
-            .parts
-            .iter_mut()
-            .filter(|(item, part)| **item != but && !part.thinking.is_empty())
-        {
-            let Some(item_id) = part.id.clone() else {
-                continue;
-            };
-            let content = vec![std::mem::take(&mut part.thinking)];
-            part.told_early = true;
-            let item = Item::Reasoning(Reasoning {
-                content,
-                ..Reasoning::default()
-            })
-            .into();
-            self.events.emit(Event::ItemCompleted { item_id, item });
+        let others = self.parts.iter_mut().filter(|(item, _)| **item != but);
+        for (_, part) in others.filter(|(_, part)| !part.thinking.is_empty()) {
+            if let Some(item_id) = part.id.clone() {
+                let item = thought(std::mem::take(&mut part.thinking));
+                part.told_early = true;
+                self.events.emit(Event::ItemCompleted { item_id, item });
+            }
         }
     }
 
@@ -393,14 +354,18 @@ impl Listener<'_> {
                 self.answer.wire.push(kept.clone());
                 let blank = matches!(&kept, Item::Reasoning(thought) if thought.summary.is_empty() && thought.content.is_empty());
                 let shows = matches!(kept, Item::Reasoning(_)) && !blank;
-                if shows && self.live && self.parts.get(&item).is_none_or(|part| part.id.is_none())
-                {
+                if shows && self.untold(item) {
                     self.start(item, Item::Reasoning(Reasoning::default()).into());
                 }
                 self.complete(item, kept.clone().into(), Piece::Kept(kept));
             }
         }
         Listen::On
+    }
+
+    /// Whether the item is to be told live, and was not yet.
+    fn untold(&self, item: u32) -> bool {
+        self.live && self.parts.get(&item).is_none_or(|part| part.id.is_none())
     }
 
     fn finish_text(&mut self, item: u32) {
@@ -427,14 +392,11 @@ impl Listener<'_> {
                 });
             }
             None => {
-                if self.live && self.parts.get(&item).is_none_or(|part| part.id.is_none()) {
-                    self.start(item, Item::FunctionCall(call.clone()).into());
+                let whole = TurnItem::from(Item::FunctionCall(call.clone()));
+                if self.untold(item) {
+                    self.start(item, whole.clone());
                 }
-                self.complete(
-                    item,
-                    Item::FunctionCall(call.clone()).into(),
-                    Piece::Call(call),
-                );
+                self.complete(item, whole, Piece::Call(call));
             }
         }
     }
@@ -446,20 +408,11 @@ impl Listener<'_> {
         let whole = match part.told_early {
             false => Some(whole),
             // The rest of it, where there is any.
-            true if rest.is_empty() => None,
-            true => Some(
-                Item::Reasoning(Reasoning {
-                    content: vec![rest],
-                    ..Reasoning::default()
-                })
-                .into(),
-            ),
+            true => (!rest.is_empty()).then(|| thought(rest)),
         };
-        if let (Some(id), Some(whole)) = (&id, whole) {
-            self.events.emit(Event::ItemCompleted {
-                item_id: id.clone(),
-                item: whole.shown(),
-            });
+        if let (Some(item_id), Some(whole)) = (id.clone(), whole) {
+            let item = whole.shown();
+            self.events.emit(Event::ItemCompleted { item_id, item });
         }
         part.pieces.push(Told { piece, id });
     }
@@ -506,6 +459,19 @@ pub(crate) fn code_of(call: &FunctionCall) -> Option<Wishes> {
         timeout,
         resume,
     })
+}
+
+/// The run that a script's pragma resumes.
+pub(crate) fn resume_of(code: &str) -> Option<String> {
+    Pragma::read(code).ok().flatten()?.resume
+}
+
+fn thought(text: String) -> TurnItem {
+    Item::Reasoning(Reasoning {
+        content: vec![text],
+        ..Reasoning::default()
+    })
+    .into()
 }
 
 /// The error of something that looks like a script block and is not one.

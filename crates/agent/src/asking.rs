@@ -9,7 +9,6 @@ use selvedge_protocol::{
 use tracing::Instrument;
 
 use crate::answer::{Answer, Listen, Listener, Piece, Told};
-use crate::budget::Spent;
 use crate::compaction::Need;
 use crate::history::Past;
 use crate::record::StepKind;
@@ -31,10 +30,10 @@ impl Turn<'_> {
             tools.retain(|tool| tool.name != crate::prompt::SCRIPT);
         }
         // In its last round a model can only say what it has found. All else stays as it was, so that caches hold.
-        let calls = if self.last && self.calls != Calls::Off {
-            Calls::Forbidden
-        } else {
-            self.calls
+        let calls = match self.calls {
+            Calls::Off => Calls::Off,
+            _ if self.last => Calls::Forbidden,
+            calls => calls,
         };
         Ok(Prompt {
             system: self.agent.system(self.mode),
@@ -61,15 +60,11 @@ impl Turn<'_> {
     }
 
     fn compacted(&mut self, compacted: compaction::Compacted) -> Result<(), TurnError> {
-        let compaction::Compacted {
-            wire,
-            tokens_before,
-            tokens_after,
-        } = compacted;
-        self.session.add(StepKind::Compacted, Vec::new(), wire)?;
+        self.session
+            .add(StepKind::Compacted, Vec::new(), compacted.wire)?;
         self.events.emit(Event::ThreadCompacted {
-            tokens_before,
-            tokens_after,
+            tokens_before: compacted.tokens_before,
+            tokens_after: compacted.tokens_after,
         });
         Ok(())
     }
@@ -77,19 +72,14 @@ impl Turn<'_> {
     fn history(&self) -> Vec<Item> {
         let turn = self.session.turn();
         let steps = since_compaction(self.session.steps());
-        let now = steps
-            .iter()
-            .position(|step| step.turn == turn)
-            .unwrap_or(steps.len());
-        let (past, now) = steps.split_at(now);
-        let room = self.agent.model.context_window;
-        let past = Past {
+        let now = steps.iter().position(|step| step.turn == turn);
+        let (past, now) = steps.split_at(now.unwrap_or(steps.len()));
+        let mut history = self.agent.strategy.before(&Past {
             session: self.session.id(),
             turn,
             steps: past,
-            room,
-        };
-        let mut history = self.agent.strategy.before(&past);
+            room: self.agent.model.context_window,
+        });
         let newest = history.len();
         history.extend(now.iter().flat_map(|step| step.wire.iter().cloned()));
         if let (Some(rides), Some(Item::Message(message))) = (&self.rides, history.get_mut(newest))
@@ -141,14 +131,11 @@ impl Turn<'_> {
                     () = stop.cancelled() => return Ok(()),
                     event = stream.next() => event,
                 };
-                match event {
-                    None => return Ok(()),
-                    Some(Ok(event)) => {
-                        if listener.hear(event) == Listen::NoMore {
-                            return Ok(());
-                        }
-                    }
-                    Some(Err(error)) => return Err(error),
+                let Some(event) = event.transpose()? else {
+                    return Ok(());
+                };
+                if listener.hear(event) == Listen::NoMore {
+                    return Ok(());
                 }
             }
         };
@@ -162,7 +149,10 @@ impl Turn<'_> {
         // An answer that was not heard to its end has no numbers: about as many as it seems to have.
         let usage = *answer.usage.get_or_insert_with(|| match answer.finish {
             Some(_) => Usage::default(),
-            None => estimated(prompt, &answer.wire),
+            None => Usage {
+                output_tokens: compaction::estimate(&answer.wire),
+                ..estimated(prompt)
+            },
         });
         span.record("input_tokens", usage.input_tokens);
         span.record("output_tokens", usage.output_tokens);
@@ -182,37 +172,26 @@ impl Turn<'_> {
         let usage = usage.unwrap_or_default();
         let cost = self.agent.model.prices.map(|prices| prices.cost(&usage));
         self.budget.spend(usage, cost);
-        let scripts = pieces
-            .iter()
-            .any(|told| matches!(told.piece, Piece::Script(_)));
+        let any = |is: fn(&Piece) -> bool| pieces.iter().any(|told| is(&told.piece));
+        let scripts = any(|piece| matches!(piece, Piece::Script(_)));
         let items = match scripts || pieces.len() != wire.len() {
             // Nothing had to be taken apart.
             false => wire.iter().cloned().map(TurnItem::from).collect(),
             true => pieces.iter().map(|told| item_of(&told.piece)).collect(),
         };
-        let calls = pieces
-            .iter()
-            .any(|told| matches!(told.piece, Piece::Call(_)));
-        let run = calls.then(|| self.run_of_calls());
-        self.session.add(
-            StepKind::Answered {
-                run,
-                usage,
-                cost,
-                finish,
-            },
-            items,
-            wire,
-        )?;
-        let Spent {
-            usage: so_far,
+        let calls = any(|piece| matches!(piece, Piece::Call(_)));
+        let answered = StepKind::Answered {
+            run: calls.then(|| self.run_of_calls()),
+            usage,
             cost,
-            ..
-        } = self.budget.spent();
+            finish,
+        };
+        self.session.add(answered, items, wire)?;
+        let spent = self.budget.spent();
         self.events.emit(Event::UsageUpdated {
             turn: self.session.turn(),
-            usage: so_far,
-            cost,
+            usage: spent.usage,
+            cost: spent.cost,
             context_tokens: usage.input_tokens + usage.output_tokens,
             context_window: self.agent.model.context_window,
         });
@@ -250,13 +229,11 @@ fn item_of(piece: &Piece) -> TurnItem {
     }
 }
 
-/// About what an answer took, where nobody says.
-fn estimated(prompt: &Prompt, wire: &[Item]) -> Usage {
-    let input =
-        compaction::estimate(&prompt.history) + crate::size::estimate(&prompt.system) as u64;
+/// About what a request takes, for an answer that does not say.
+pub(crate) fn estimated(prompt: &Prompt) -> Usage {
+    let system = crate::size::estimate(&prompt.system) as u64;
     Usage {
-        input_tokens: input,
-        output_tokens: compaction::estimate(wire),
+        input_tokens: compaction::estimate(&prompt.history) + system,
         ..Usage::default()
     }
 }

@@ -9,7 +9,7 @@ use crate::Allowance;
 
 /// Counts against limits. Clones count together.
 #[derive(Debug, Clone)]
-pub struct Budget(Arc<Inner>);
+pub(crate) struct Budget(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
@@ -21,34 +21,25 @@ struct Inner {
 
 /// What was spent.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Spent {
-    /// Requests.
-    pub rounds: u32,
-    /// Tokens.
-    pub usage: Usage,
+pub(crate) struct Spent {
+    pub(crate) rounds: u32,
+    pub(crate) usage: Usage,
     /// Money, where prices are known.
-    pub cost: Option<f64>,
+    pub(crate) cost: Option<f64>,
 }
 
 impl Budget {
     /// A budget of its own, with something spent already.
-    pub fn new(allowed: Allowance, spent: Spent) -> Self {
-        Self(Arc::new(Inner {
-            allowed,
-            began: Instant::now(),
-            spent: Mutex::new(spent),
-            above: None,
-        }))
-    }
-
-    /// A budget inside this one.
-    pub fn within(&self, allowed: Allowance) -> Self {
-        self.going_on_within(allowed, Spent::default())
+    pub(crate) fn new(allowed: Allowance, spent: Spent) -> Self {
+        Self::under(None, allowed, spent)
     }
 
     /// A budget inside this one, with something spent already that this one knows of.
-    pub fn going_on_within(&self, allowed: Allowance, spent: Spent) -> Self {
-        let above = Some(self.clone());
+    pub(crate) fn within(&self, allowed: Allowance, spent: Spent) -> Self {
+        Self::under(Some(self.clone()), allowed, spent)
+    }
+
+    fn under(above: Option<Self>, allowed: Allowance, spent: Spent) -> Self {
         Self(Arc::new(Inner {
             allowed,
             began: Instant::now(),
@@ -58,7 +49,7 @@ impl Budget {
     }
 
     /// One more request was made, and took this.
-    pub fn spend(&self, usage: Usage, cost: Option<f64>) {
+    pub(crate) fn spend(&self, usage: Usage, cost: Option<f64>) {
         let mut spent = self.0.spent.lock().unwrap_or_else(PoisonError::into_inner);
         spent.rounds += 1;
         spent.usage += usage;
@@ -72,27 +63,26 @@ impl Budget {
     }
 
     /// What was spent so far.
-    pub fn spent(&self) -> Spent {
+    pub(crate) fn spent(&self) -> Spent {
         *self.0.spent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The limit that is reached, here or above.
-    pub fn reached(&self) -> Option<TurnEnd> {
+    pub(crate) fn reached(&self) -> Option<TurnEnd> {
         let (allowed, spent) = (&self.0.allowed, self.spent());
-        let tokens = spent
-            .usage
-            .input_tokens
-            .saturating_add(spent.usage.output_tokens);
+        let usage = &spent.usage;
+        let tokens = usage.input_tokens.saturating_add(usage.output_tokens);
+        let cost = spent.cost.unwrap_or(0.0);
         if allowed.rounds.is_some_and(|rounds| spent.rounds >= rounds) {
             Some(TurnEnd::MaxRounds)
         } else if allowed.tokens.is_some_and(|most| tokens >= most) {
             Some(TurnEnd::MaxTokens)
-        } else if allowed
-            .cost
-            .is_some_and(|most| spent.cost.unwrap_or(0.0) >= most)
-        {
+        } else if allowed.cost.is_some_and(|most| cost >= most) {
             Some(TurnEnd::MaxCost)
-        } else if self.time_is_up() {
+        } else if allowed
+            .time
+            .is_some_and(|most| self.0.began.elapsed() >= most)
+        {
             Some(TurnEnd::MaxTime)
         } else {
             self.0.above.as_ref().and_then(Self::reached)
@@ -100,38 +90,28 @@ impl Budget {
     }
 
     /// Whether money is limited, here or above.
-    pub fn limits_cost(&self) -> bool {
+    pub(crate) fn limits_cost(&self) -> bool {
         self.0.allowed.cost.is_some() || self.0.above.as_ref().is_some_and(Self::limits_cost)
     }
 
     /// Whether only one more request may be made.
-    pub fn is_last_round(&self) -> bool {
-        let here = self
-            .0
-            .allowed
-            .rounds
-            .is_some_and(|rounds| self.spent().rounds + 1 >= rounds);
+    pub(crate) fn is_last_round(&self) -> bool {
+        let next = self.spent().rounds + 1;
+        let here = self.0.allowed.rounds.is_some_and(|most| next >= most);
         here || self.0.above.as_ref().is_some_and(Self::is_last_round)
     }
 
     /// Whether the last request that could be made was made, and not as the only one.
-    pub fn was_last_round(&self) -> bool {
+    pub(crate) fn was_last_round(&self) -> bool {
         let spent = self.spent().rounds;
         spent > 1 && self.0.allowed.rounds.is_some_and(|rounds| spent >= rounds)
     }
 
     /// When time is up, here or above.
-    pub fn deadline(&self) -> Option<Instant> {
+    pub(crate) fn deadline(&self) -> Option<Instant> {
         let here = self.0.allowed.time.map(|time| self.0.began + time);
         let above = self.0.above.as_ref().and_then(Self::deadline);
         here.into_iter().chain(above).min()
-    }
-
-    fn time_is_up(&self) -> bool {
-        self.0
-            .allowed
-            .time
-            .is_some_and(|time| self.0.began.elapsed() >= time)
     }
 }
 
@@ -156,14 +136,16 @@ mod tests {
             },
             Spent::default(),
         );
-        let turn = session.within(Allowance {
+        let three_rounds = Allowance {
             rounds: Some(3),
             ..Allowance::default()
-        });
-        let child = turn.within(Allowance {
+        };
+        let turn = session.within(three_rounds, Spent::default());
+        let one_coin = Allowance {
             cost: Some(1.0),
             ..Allowance::default()
-        });
+        };
+        let child = turn.within(one_coin, Spent::default());
         child.spend(usage(10), Some(0.5));
         assert_eq!(child.reached(), None);
         child.spend(usage(10), Some(0.5));

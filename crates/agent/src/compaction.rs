@@ -5,7 +5,7 @@
 
 use crate::size::estimate as tokens_of;
 use selvedge_journal::{Journal, RunState};
-use selvedge_protocol::{Item, OutputPart, Role, RunStatus, TurnItem};
+use selvedge_protocol::{CallStatus, Item, OutputPart, Role, RunStatus, TurnItem, Usage};
 use selvedge_text::shortened;
 use serde_json::Value;
 
@@ -85,46 +85,39 @@ fn shorter(session: &Session, fixed: u64, room: u64) -> Option<Compacted> {
 /// About how many tokens the next request has: what the provider counted last, and what has come since.
 pub(crate) fn in_use(session: &Session, agent: &Agent) -> u64 {
     let steps = since_compaction(session.steps());
-    let counted = steps
-        .iter()
-        .enumerate()
-        .rev()
-        .find_map(|(at, step)| match &step.kind {
-            StepKind::Answered { usage, .. } if usage.input_tokens > 0 => {
-                Some((at, usage.input_tokens + usage.output_tokens))
-            }
-            _ => None,
-        });
-    let (from, counted) = match counted {
-        Some((at, counted)) => (at + 1, counted),
-        None => (0, fixed(session, agent)),
-    };
-    counted
-        + steps[from..]
-            .iter()
-            .map(|step| estimate(&step.wire))
-            .sum::<u64>()
+    let mut newest_first = steps.iter().enumerate().rev();
+    let counted = newest_first.find_map(|(at, step)| {
+        let usage = counted(step)?;
+        Some((at + 1, usage.input_tokens + usage.output_tokens))
+    });
+    let (from, counted) = counted.unwrap_or_else(|| (0, fixed(session, agent)));
+    counted + estimate_steps(&steps[from..])
 }
 
 /// About how many tokens every request has besides the conversation: the system text and what the model may call.
 fn fixed(session: &Session, agent: &Agent) -> u64 {
     let estimated = tokens_of(&agent.system(agent.settings.mode)) as u64 + agent.tool_tokens;
     // What a provider counted had all of it, and more.
-    let counted = session.steps().iter().filter_map(|step| match &step.kind {
-        StepKind::Answered { usage, .. } if usage.input_tokens > 0 => Some(usage.input_tokens),
+    let counted = session.steps().iter().filter_map(counted);
+    let least = counted.map(|usage| usage.input_tokens).min();
+    least.map_or(estimated, |least| estimated.min(least))
+}
+
+/// What the provider counted for an answer, if it did.
+fn counted(step: &Step) -> Option<&Usage> {
+    match &step.kind {
+        StepKind::Answered { usage, .. } if usage.input_tokens > 0 => Some(usage),
         _ => None,
-    });
-    counted
-        .min()
-        .map_or(estimated, |least| estimated.min(least))
+    }
 }
 
 /// About how many tokens the conversation has by itself.
 fn conversation(session: &Session) -> u64 {
-    since_compaction(session.steps())
-        .iter()
-        .map(|step| estimate(&step.wire))
-        .sum()
+    estimate_steps(since_compaction(session.steps()))
+}
+
+fn estimate_steps(steps: &[Step]) -> u64 {
+    steps.iter().map(|step| estimate(&step.wire)).sum()
 }
 
 /// About how many tokens these items have.
@@ -186,40 +179,29 @@ fn summary(session: &Session, before: &[Step], bytes: usize) -> String {
     let asked: Vec<(u32, String)> = before
         .iter()
         .filter(|step| step.kind == StepKind::Asked)
-        .map(|step| (step.turn, step.wire.iter().map(said).collect()))
+        .map(|step| (step.turn, step.wire.iter().filter_map(said).collect()))
         .collect();
     let share = bytes / 4;
+    let mut section = |title: &str, body: &str| {
+        text.push_str(&format!("\n## {title}\n{}\n", shortened(body, share)));
+    };
     if let Some((_, first)) = asked.first() {
-        section(
-            &mut text,
-            "The task, as it was first asked",
-            &shortened(first, share),
-        );
+        section("The task, as it was first asked", first);
     }
     if let [_, .., (turn, last)] = &asked[..] {
-        section(
-            &mut text,
-            &format!("Asked last (T-{turn})"),
-            &shortened(last, share),
-        );
+        section(&format!("Asked last (T-{turn})"), last);
     }
     if let Some(plan) = plan(session, before) {
-        section(&mut text, "The plan", &shortened(&plan, share));
+        section("The plan", &plan);
     }
     let open = open_runs(session, before);
     if !open.is_empty() {
-        section(
-            &mut text,
-            "Not over, or not known how it ended",
-            &shortened(&open.join("\n"), share),
-        );
+        section("Not over, or not known how it ended", &open.join("\n"));
     }
-    let mut lines = Vec::new();
-    for step in before {
-        for item in &step.items {
-            lines.extend(line(step.turn, item));
-        }
-    }
+    let items = before
+        .iter()
+        .flat_map(|step| step.items.iter().map(|item| (step.turn, item)));
+    let lines: Vec<String> = items.filter_map(|(turn, item)| line(turn, item)).collect();
     let left = bytes.saturating_sub(text.len() + 200);
     let mut kept = Vec::new();
     let mut used = 0;
@@ -236,58 +218,36 @@ fn summary(session: &Session, before: &[Step], bytes: usize) -> String {
     if cut > 0 {
         done.insert_str(0, &format!("({cut} earlier lines left out)\n"));
     }
-    section(
-        &mut text,
-        "What happened, oldest first (`await tools.recall({ handle: \"scr_…\" })` reads a result whole)",
-        &done,
-    );
-    text
-}
-
-fn section(text: &mut String, title: &str, body: &str) {
-    text.push_str(&format!("\n## {title}\n{body}\n"));
+    text + "\n## What happened, oldest first (`await tools.recall({ handle: \"scr_…\" })` reads a result whole)\n"
+        + &done
+        + "\n"
 }
 
 /// One line of what happened.
 fn line(turn: u32, item: &TurnItem) -> Option<String> {
     let words = match item {
-        TurnItem::Item(Item::Message(message)) if message.role == Role::User => {
-            format!("asked: {}", first_line(&message.text(), 200))
-        }
         TurnItem::Item(Item::Message(message)) => {
-            format!("said: {}", first_line(&message.text(), 200))
+            let asked = message.role == Role::User;
+            let how = if asked { "asked" } else { "said" };
+            format!("{how}: {}", first_line(&message.text(), 200))
         }
         TurnItem::Item(Item::FunctionCall(call)) => {
-            format!(
-                "called {} {} ({})",
-                call.name,
-                first_line(&call.arguments, 100),
-                call.call_id
-            )
+            let arguments = first_line(&call.arguments, 100);
+            format!("called {} {arguments} ({})", call.name, call.call_id)
         }
         TurnItem::Item(Item::FunctionCallOutput(output)) => {
             let how = if output.failed { "failed" } else { "returned" };
-            format!(
-                "{} {how}: {}",
-                output.call_id,
-                first_line(&output.text(), 100)
-            )
+            let text = first_line(&output.text(), 100);
+            format!("{} {how}: {text}", output.call_id)
         }
         TurnItem::ScriptToolCallOutput(output) => {
-            let value = output
-                .error
-                .as_ref()
-                .map(|error| format!("{}: {}", error.code, error.message));
-            let value = value
-                .or_else(|| output.output_json.clone())
-                .unwrap_or_default();
-            format!(
-                "{} {} after {} calls: {}",
-                output.id,
-                word(output.status),
-                output.calls.len(),
-                first_line(&value, 160)
-            )
+            let value = match &output.error {
+                Some(error) => format!("{}: {}", error.code, error.message),
+                None => output.output_json.clone().unwrap_or_default(),
+            };
+            let (id, status, calls) = (&output.id, word(output.status), output.calls.len());
+            let value = first_line(&value, 160);
+            format!("{id} {status} after {calls} calls: {value}")
         }
         _ => return None,
     };
@@ -319,16 +279,11 @@ fn plan(session: &Session, steps: &[Step]) -> Option<String> {
             }
             _ => None,
         };
-        let steps = args
-            .as_ref()
-            .and_then(|args: &Value| args["plan"].as_array());
-        if let Some(steps) = steps {
+        let args: Value = args.unwrap_or_default();
+        if let Some(steps) = args["plan"].as_array() {
             let one = |step: &Value| {
-                format!(
-                    "[{}] {}",
-                    step["status"].as_str().unwrap_or("pending"),
-                    step["step"].as_str().unwrap_or_default()
-                )
+                let status = step["status"].as_str().unwrap_or("pending");
+                format!("[{status}] {}", step["step"].as_str().unwrap_or_default())
             };
             return Some(steps.iter().map(one).collect::<Vec<_>>().join("\n"));
         }
@@ -337,12 +292,8 @@ fn plan(session: &Session, steps: &[Step]) -> Option<String> {
 }
 
 fn plan_of_run(journal: &Journal, run: &str) -> Option<Value> {
-    let run = journal.run(run).ok()?;
-    run.calls
-        .into_iter()
-        .rev()
-        .find(|call| call.tool == "update_plan")?
-        .args
+    let mut calls = journal.run(run).ok()?.calls.into_iter().rev();
+    calls.find(|call| call.tool == "update_plan")?.args
 }
 
 /// Runs that wait or go on, and calls nobody knows the end of.
@@ -352,34 +303,30 @@ fn open_runs(session: &Session, steps: &[Step]) -> Vec<String> {
         let TurnItem::ScriptToolCallOutput(output) = item else {
             continue;
         };
-        let unknown = output
-            .calls
-            .iter()
-            .filter(|call| call.status == selvedge_protocol::CallStatus::OutcomeUnknown);
-        open.extend(unknown.map(|call| {
-            format!(
-                "{} of {} ({}): outcome unknown",
-                call.id, output.id, call.tool
+        let run = &output.id;
+        let calls = output.calls.iter();
+        let unknown = calls.filter(|call| call.status == CallStatus::OutcomeUnknown);
+        open.extend(
+            unknown.map(|call| format!("{} of {run} ({}): outcome unknown", call.id, call.tool)),
+        );
+        if matches!(output.status, RunStatus::Suspended | RunStatus::Running)
+            && let Some(journal) = session.journal()
+            && let Ok(stored) = journal.run(run)
+            && matches!(
+                stored.summary.state,
+                RunState::Running | RunState::Suspended
             )
-        }));
-        let waits = matches!(output.status, RunStatus::Suspended | RunStatus::Running);
-        let state = session
-            .journal()
-            .filter(|_| waits)
-            .and_then(|journal| journal.run(&output.id).ok());
-        if state
-            .is_some_and(|run| matches!(run.summary.state, RunState::Running | RunState::Suspended))
         {
-            open.push(format!("{} {}", output.id, word(output.status)));
+            open.push(format!("{run} {}", word(output.status)));
         }
     }
     open
 }
 
-fn said(item: &Item) -> String {
+fn said(item: &Item) -> Option<String> {
     match item {
-        Item::Message(message) => message.text(),
-        _ => String::new(),
+        Item::Message(message) => Some(message.text()),
+        _ => None,
     }
 }
 

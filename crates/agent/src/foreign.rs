@@ -5,8 +5,8 @@ use selvedge_protocol::{FinishReason, Item, Role, Usage};
 
 use crate::AgentError;
 use crate::agents::{Agents, check_price, spent};
+use crate::asking::estimated;
 use crate::budget::Budget;
-use crate::compaction;
 
 /// A question to the model of a turn. Nothing of the turn goes with it: no tools, no memory, no conversation.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,20 +37,19 @@ impl Agents {
         run: &str,
         prompt: ForeignPrompt,
     ) -> Result<ForeignAnswer, AgentError> {
-        let (template, circumstances) = self.under_way(run).ok_or_else(|| {
-            AgentError::NotAnswered("no turn of an agent is under way there".to_owned())
-        })?;
+        let refused = |why: &str| AgentError::NotAnswered(why.to_owned());
+        let (template, circumstances) = self
+            .under_way(run)
+            .ok_or_else(|| refused("no turn of an agent is under way there"))?;
         if let Some(end) = circumstances.budget.reached() {
-            return Err(AgentError::NotAnswered(spent(end).message));
+            return Err(refused(&spent(end).message));
         }
         let (client, model) = (&template.agent.client, &template.agent.model);
-        check_price(&circumstances.budget, model)
-            .map_err(|error| AgentError::NotAnswered(error.message))?;
+        check_price(&circumstances.budget, model).map_err(|error| refused(&error.message))?;
+        let messages = prompt.messages.into_iter();
         let prompt = Prompt {
             system: prompt.system,
-            history: prompt
-                .messages
-                .into_iter()
+            history: messages
                 .map(|(role, text)| Item::message(role, text))
                 .collect(),
             calls: Calls::Off,
@@ -64,7 +63,7 @@ impl Agents {
         };
         let answered = tokio::select! {
             biased;
-            () = circumstances.stop.cancelled() => Err(AgentError::NotAnswered("the turn was stopped".to_owned())),
+            () = circumstances.stop.cancelled() => Err(refused("the turn was stopped")),
             answered = answer(client, &prompt, model, &mut bill) => answered,
         };
         drop(bill);
@@ -82,10 +81,8 @@ struct Bill<'a> {
 
 impl Drop for Bill<'_> {
     fn drop(&mut self) {
-        self.budget.spend(
-            self.usage,
-            self.model.prices.map(|prices| prices.cost(&self.usage)),
-        );
+        let cost = self.model.prices.map(|prices| prices.cost(&self.usage));
+        self.budget.spend(self.usage, cost);
     }
 }
 
@@ -118,18 +115,10 @@ async fn answer(
         }
     }
     match answer.finish {
-        Some(FinishReason::Refused) => Err(AgentError::NotAnswered(
-            "the model would not answer".to_owned(),
-        )),
+        Some(FinishReason::Refused) => {
+            let why = "the model would not answer".to_owned();
+            Err(AgentError::NotAnswered(why))
+        }
         _ => Ok(answer),
-    }
-}
-
-fn estimated(prompt: &Prompt) -> Usage {
-    let input =
-        compaction::estimate(&prompt.history) + crate::size::estimate(&prompt.system) as u64;
-    Usage {
-        input_tokens: input,
-        ..Usage::default()
     }
 }

@@ -35,9 +35,7 @@ impl Session {
 }
 
 fn rewritten(items: Vec<StoredItem>, turns: &BTreeSet<u32>) -> Vec<StoredItem> {
-    let last = items
-        .last()
-        .map(|item| (item.number, item.turn, item.at_ms));
+    let last = items.last().cloned();
     let mut left: Vec<StoredItem> = Vec::new();
     let (mut asked, mut answered, mut ended) = (None, None, None);
     for mut item in items {
@@ -66,13 +64,9 @@ fn rewritten(items: Vec<StoredItem>, turns: &BTreeSet<u32>) -> Vec<StoredItem> {
                 ..
             }) => {
                 let said = Item::message(Role::Assistant, ANSWERED);
-                let wire = Some(if first(&mut answered) {
-                    vec![said]
-                } else {
-                    Vec::new()
-                });
+                let said = first(&mut answered).then_some(said);
                 Line::Mark(Mark::Answer {
-                    wire,
+                    wire: Some(said.into_iter().collect()),
                     run: None,
                     usage,
                     cost,
@@ -104,8 +98,9 @@ fn rewritten(items: Vec<StoredItem>, turns: &BTreeSet<u32>) -> Vec<StoredItem> {
         }
     }
     // Nothing is left of it to go on with.
-    if let Some((number, turn, at_ms)) =
-        last.filter(|(_, turn, _)| turns.contains(turn) && ended != Some(*turn))
+    if let Some(last) = last
+        && turns.contains(&last.turn)
+        && ended != Some(last.turn)
     {
         let end = Line::Mark(Mark::TurnEnd {
             finish_reason: Some(TurnEnd::Interrupted),
@@ -114,10 +109,9 @@ fn rewritten(items: Vec<StoredItem>, turns: &BTreeSet<u32>) -> Vec<StoredItem> {
         });
         if let Ok(item) = serde_json::to_value(end) {
             left.push(StoredItem {
-                number: number + 1,
-                turn,
-                at_ms,
+                number: last.number + 1,
                 item,
+                ..last
             });
         }
     }

@@ -78,7 +78,6 @@ mod turn;
 
 pub use agent::Agent;
 pub use agents::Agents;
-pub use budget::{Budget, Spent};
 pub use changes::Changes;
 pub use companion::Companion;
 pub use error::AgentError;

@@ -59,32 +59,26 @@ pub(crate) fn system(
 /// The tools as TypeScript; where that is too much, their names and what they do.
 fn tools(registry: &Registry, most_tokens: usize) -> String {
     let whole = signatures(registry);
-    let (text, note) = match crate::size::estimate(&whole) <= most_tokens {
-        true => (
-            whole,
-            "`return help(\"name\")` tells what a tool's fields mean.\n\n",
-        ),
-        false => {
-            let line = |tool: &std::sync::Arc<selvedge_tools::Registered>| {
-                let first = tool.spec.description.lines().next().unwrap_or_default();
-                format!("tools.{}  // {first}\n", tool.spec.js_name)
-            };
-            let mut list: String = registry.iter().map(line).collect();
-            let most = most_tokens * 3;
-            if list.len() > most {
-                let cut = list[..list.floor_char_boundary(most)]
-                    .rfind('\n')
-                    .map_or(0, |end| end + 1);
-                let left = list[cut..].lines().count();
-                list.truncate(cut);
-                list.push_str(&format!(
-                    "// and {left} more: `await tools.search(\"what it does\")` finds them\n"
-                ));
-            }
-            (list, "`return help(\"name\")` gives a tool's types.\n\n")
-        }
+    if crate::size::estimate(&whole) <= most_tokens {
+        let note = "`return help(\"name\")` tells what a tool's fields mean.";
+        return format!("# The tools\n\n{note}\n\n```ts\n{whole}```");
+    }
+    let line = |tool: &std::sync::Arc<selvedge_tools::Registered>| {
+        let first = tool.spec.description.lines().next().unwrap_or_default();
+        format!("tools.{}  // {first}\n", tool.spec.js_name)
     };
-    format!("# The tools\n\n{note}```ts\n{text}```")
+    let mut list: String = registry.iter().map(line).collect();
+    let most = list.floor_char_boundary(most_tokens * 3);
+    if list.len() > most {
+        let cut = list[..most].rfind('\n').map_or(0, |end| end + 1);
+        let left = list[cut..].lines().count();
+        list.truncate(cut);
+        list.push_str(&format!(
+            "// and {left} more: `await tools.search(\"what it does\")` finds them\n"
+        ));
+    }
+    let note = "`return help(\"name\")` gives a tool's types.";
+    format!("# The tools\n\n{note}\n\n```ts\n{list}```")
 }
 
 /// What the model may call: the tool that runs scripts, and the others where they are offered.

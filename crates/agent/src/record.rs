@@ -106,12 +106,9 @@ pub enum StepKind {
 impl Step {
     /// The lines this step is stored as.
     pub(crate) fn lines(&self) -> Vec<Line> {
+        let mut pairs = self.items.iter().zip(&self.wire);
         let same = self.items.len() == self.wire.len()
-            && self
-                .items
-                .iter()
-                .zip(&self.wire)
-                .all(|(item, wire)| matches!(item, TurnItem::Item(item) if item == wire));
+            && pairs.all(|(item, wire)| matches!(item, TurnItem::Item(item) if item == wire));
         let wire = (!same).then(|| self.wire.clone());
         let mark = match &self.kind {
             StepKind::Asked => None,
@@ -120,27 +117,20 @@ impl Step {
                 usage,
                 cost,
                 finish,
-            } => {
-                let finish_reason = finish.clone();
-                Some(Mark::Answer {
-                    wire,
-                    run: run.clone(),
-                    usage: *usage,
-                    cost: *cost,
-                    finish_reason,
-                })
-            }
+            } => Some(Mark::Answer {
+                wire,
+                run: run.clone(),
+                usage: *usage,
+                cost: *cost,
+                finish_reason: finish.clone(),
+            }),
             StepKind::Acted => Some(Mark::Results { wire }),
             StepKind::Compacted => Some(Mark::Compaction {
                 wire: self.wire.clone(),
             }),
         };
-        self.items
-            .iter()
-            .cloned()
-            .map(Line::Item)
-            .chain(mark.map(Line::Mark))
-            .collect()
+        let items = self.items.iter().cloned().map(Line::Item);
+        items.chain(mark.map(Line::Mark)).collect()
     }
 }
 
@@ -174,17 +164,14 @@ impl Reader {
                 cost,
                 finish_reason: finish,
             }) => {
+                let answered = StepKind::Answered {
+                    run,
+                    usage,
+                    cost,
+                    finish,
+                };
                 let items = std::mem::take(&mut self.waiting);
-                self.push(
-                    StepKind::Answered {
-                        run,
-                        usage,
-                        cost,
-                        finish,
-                    },
-                    items,
-                    wire,
-                );
+                self.push(answered, items, wire);
             }
             Line::Mark(Mark::Results { wire }) => {
                 let items = std::mem::take(&mut self.waiting);

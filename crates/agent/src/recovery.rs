@@ -8,16 +8,16 @@ use std::collections::HashMap;
 
 use selvedge_journal::{Call, CallState, Journal, JournalError, Run, RunState};
 use selvedge_protocol::{
-    CallRecord, CallStatus, ErrorCode, FunctionCallOutput, Item, OutputPart, Phase, RunStatus,
-    ScriptError, ScriptToolCall, ScriptToolCallOutput, TurnError, TurnItem,
+    CallRecord, CallStatus, ErrorCode, FunctionCallOutput, Item, Phase, RunStatus, ScriptError,
+    ScriptToolCall, ScriptToolCallOutput, TurnError, TurnItem,
 };
+use selvedge_script::Resume;
 use selvedge_script::detect::{Segment, detect};
-use selvedge_script::{Pragma, Resume};
 use selvedge_tools::shown_of_result;
 
 use crate::AgentError;
-use crate::acting::Results;
-use crate::answer::{Form, Piece, Told, Written, code_of, malformed};
+use crate::acting::{Results, text_output};
+use crate::answer::{Form, Piece, Told, Written, code_of, malformed, resume_of};
 use crate::record::{Step, StepKind};
 use crate::resume::{later_runs, resume_from};
 use crate::turn::{Turn, in_use};
@@ -103,24 +103,22 @@ pub(crate) fn as_if_once(mut output: ScriptToolCallOutput) -> ScriptToolCallOutp
 impl Turn<'_> {
     /// The pieces of an answer whose results are missing, and what is known of them.
     pub(crate) fn left_undone(&mut self) -> Result<Option<Vec<Told>>, TurnError> {
-        let Some(step) = self.session.steps().last() else {
+        let Some(Step {
+            kind: StepKind::Answered { run, .. },
+            items,
+            wire,
+            ..
+        }) = self.session.steps().last().cloned()
+        else {
             return Ok(None);
         };
-        let StepKind::Answered { run, .. } = &step.kind else {
-            return Ok(None);
-        };
-        let (run, items, wire) = (run.clone(), step.items.clone(), step.wire.clone());
-        let mut pieces = Vec::new();
-        let mut known = Known::default();
         let Some(journal) = self.session.journal().cloned() else {
             return Ok(None);
         };
-        let unreadable = |error: JournalError| TurnError::from(AgentError::from(error));
-        let calls = run
-            .as_deref()
-            .map(|run| chain(&journal, run))
-            .transpose()
-            .map_err(unreadable)?;
+        let mut pieces = Vec::new();
+        let mut known = Known::default();
+        let calls = run.as_deref().map(|run| chain(&journal, run));
+        let calls = calls.transpose().map_err(unreadable)?;
         if calls.as_ref().is_some_and(Vec::is_empty) {
             // It never began: it begins now, under the name by which whoever comes next looks for it.
             self.run = run.clone();
@@ -150,9 +148,10 @@ impl Turn<'_> {
             }
         }
         self.known = known;
+        let id = Some(String::new());
         let told = |piece| Told {
             piece,
-            id: Some(String::new()),
+            id: id.clone(),
         };
         Ok((!pieces.is_empty()).then(|| pieces.into_iter().map(told).collect()))
     }
@@ -166,20 +165,21 @@ impl Turn<'_> {
             step.turn == turn
                 && matches!(&step.kind, StepKind::Answered { run: Some(own), .. } if Some(own.as_str()) == run)
         });
-        let calls = same
-            .flat_map(|step| step.items.iter())
-            .filter_map(|item| match item {
-                TurnItem::Item(Item::FunctionCall(call)) => Some(call.call_id.clone()),
-                _ => None,
-            });
-        let ids: Vec<String> = calls.collect();
+        let calls = same.flat_map(|step| &step.items);
+        let calls = calls.filter_map(|item| match item {
+            TurnItem::Item(Item::FunctionCall(call)) => Some(call.call_id.clone()),
+            _ => None,
+        });
         self.used.clear();
-        for id in ids {
-            let unique = self.unique(&id);
-            self.used.push(unique);
+        for id in calls.collect::<Vec<_>>() {
+            self.used.push(self.unique(&id));
         }
         std::mem::take(&mut self.used)
     }
+}
+
+fn unreadable(error: JournalError) -> TurnError {
+    AgentError::from(error).into()
 }
 
 /// How a script was left; `None` where it never began.
@@ -188,14 +188,11 @@ fn known_script(
     id: &str,
     call_id: &str,
 ) -> Result<Option<KnownScript>, TurnError> {
-    let unreadable = |error: JournalError| TurnError::from(AgentError::from(error));
     let Some(last) = chain(journal, id).map_err(unreadable)?.pop() else {
         return Ok(None);
     };
     Ok(Some(match (last.summary.state, &last.output) {
-        (RunState::Running, _) => {
-            return Err(in_use(&last.summary.id));
-        }
+        (RunState::Running, _) => return Err(in_use(&last.summary.id)),
         (RunState::Suspended, _) => KnownScript::Suspended(Box::new(last)),
         (_, Some(output)) => {
             let output = ScriptToolCallOutput {
@@ -219,12 +216,7 @@ fn written_again(item: ScriptToolCall, wire: &[Item]) -> Written {
         Item::FunctionCall(call) if call.call_id == item.call_id => Some(call),
         _ => None,
     });
-    let form = if call.is_some() {
-        Form::Call
-    } else {
-        Form::Block
-    };
-    let wishes = call.and_then(code_of);
+    let form = call.map_or(Form::Block, |_| Form::Call);
     let mut trouble = None;
     if item.status == RunStatus::Rejected {
         let texts = wire.iter().filter_map(|sent| match sent {
@@ -238,19 +230,14 @@ fn written_again(item: ScriptToolCall, wire: &[Item]) -> Written {
         });
         trouble = problem.map(malformed);
     }
-    let resume = Pragma::read(&item.source_code)
-        .ok()
-        .flatten()
-        .and_then(|pragma| pragma.resume);
-    let (timeout, asked) = wishes
-        .map(|wishes| (wishes.timeout, wishes.resume))
-        .unwrap_or_default();
+    let wishes = call.and_then(code_of);
+    let (timeout, asked) = wishes.map_or((None, None), |wishes| (wishes.timeout, wishes.resume));
     Written {
+        resume: asked.or_else(|| resume_of(&item.source_code)),
         item,
         form,
         trouble,
         timeout,
-        resume: asked.or(resume),
     }
 }
 
@@ -259,39 +246,24 @@ fn known_call(run: &str, call: &Call) -> Option<FunctionCallOutput> {
     let CallState::Ended(status) = call.state else {
         return None;
     };
-    let handle = format!("{run}/{}", call.id);
-    let handle = Some(handle.as_str());
     let (text, failed) = match status {
-        CallStatus::Done => {
-            let value = call.value.as_ref().map(ToString::to_string);
-            (
-                shown_of_result(call.shown.clone().or(value).unwrap_or_default(), handle),
-                false,
-            )
-        }
+        CallStatus::Done => (call.value.as_ref().map(ToString::to_string), false),
         CallStatus::Failed => {
-            let words = call
-                .error
-                .as_ref()
-                .map(|error| format!("error: {}", error.message));
-            (
-                shown_of_result(call.shown.clone().or(words).unwrap_or_default(), handle),
-                true,
-            )
+            let error = call.error.as_ref();
+            (error.map(|error| format!("error: {}", error.message)), true)
         }
-        CallStatus::OutcomeUnknown if !call.read_only => (nobody_knows(&call.tool), true),
-        // It was stopped on its way: nobody knows how far it came.
-        CallStatus::Aborted if !call.read_only && call.args.is_some() => {
-            (nobody_knows(&call.tool), true)
+        // An aborted call that had begun may have taken effect.
+        CallStatus::OutcomeUnknown | CallStatus::Aborted
+            if !call.read_only && (status == CallStatus::OutcomeUnknown || call.args.is_some()) =>
+        {
+            return Some(text_output(&call.id, nobody_knows(&call.tool), true));
         }
         CallStatus::OutcomeUnknown | CallStatus::Aborted | CallStatus::NotStarted => return None,
     };
-    let output = vec![OutputPart::Text { text }];
-    Some(FunctionCallOutput {
-        call_id: call.id.clone(),
-        output,
-        failed,
-    })
+    let shown = call.shown.clone().or(text).unwrap_or_default();
+    let handle = format!("{run}/{}", call.id);
+    let shown = shown_of_result(shown, Some(&handle));
+    Some(text_output(&call.id, shown, failed))
 }
 
 fn nobody_knows(tool: &str) -> String {
@@ -307,14 +279,8 @@ pub(crate) fn unknown(step: &Step) -> Results {
     for item in &step.items {
         match item {
             TurnItem::Item(Item::FunctionCall(call)) => {
-                let output = vec![OutputPart::Text {
-                    text: nobody_knows(&call.name),
-                }];
-                results.call(FunctionCallOutput {
-                    call_id: call.call_id.clone(),
-                    output,
-                    failed: true,
-                });
+                let text = nobody_knows(&call.name);
+                results.call(text_output(&call.call_id, text, true));
             }
             TurnItem::ScriptToolCall(script) => {
                 let written = written_again(script.clone(), &step.wire);

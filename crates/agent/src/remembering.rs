@@ -90,45 +90,29 @@ impl Remembering {
 
     /// What prompts begin with in this turn.
     async fn prepare(&self, session: &Session, missing: Vec<Vec<u8>>) -> Result<Told, MemoryError> {
-        let (memory, id, telling) = (
-            self.0.memory.clone(),
-            session.id().to_owned(),
-            self.0.settings.telling,
-        );
-        let (turn, whole_from) = (session.turn(), whole_from(session));
+        let (memory, telling) = (self.0.memory.clone(), self.0.settings.telling);
+        let (id, turn) = (session.id().to_owned(), session.turn());
+        let whole_from = since_compaction(session.steps())
+            .first()
+            .map_or(turn, |step| step.turn);
         let prepared = tokio::task::spawn_blocking(move || {
             store(&memory, &id, &missing)?;
             let Telling::Gradient(gradient) = telling else {
-                let full_from = if telling == Telling::Regular {
-                    whole_from
-                } else {
-                    turn
-                };
+                let regular = telling == Telling::Regular;
                 return Ok(Told {
-                    full_from,
+                    full_from: if regular { whole_from } else { turn },
                     ..Told::default()
                 });
             };
-            let assembled = memory.assemble(
-                &id,
-                selvedge_memory::Strategy::Gradient(gradient),
-                Keep::Pinned,
-            )?;
-            let raw = assembled
-                .bands
-                .iter()
-                .rev()
-                .take_while(|band| band.span.level == Level::Raw);
-            let full_from = raw.last().map_or(turn, |band| band.span.first);
-            let text = assembled
-                .text
-                .get(..assembled.pinned)
-                .unwrap_or_default()
-                .to_owned();
+            let strategy = selvedge_memory::Strategy::Gradient(gradient);
+            let assembled = memory.assemble(&id, strategy, Keep::Pinned)?;
+            let bands = assembled.bands.iter().rev();
+            let raw = bands.take_while(|band| band.span.level == Level::Raw);
+            let text = assembled.text.get(..assembled.pinned);
             Ok(Told {
-                text,
+                text: text.unwrap_or_default().to_owned(),
                 through: assembled.planned,
-                full_from,
+                full_from: raw.last().map_or(turn, |band| band.span.first),
             })
         });
         prepared
@@ -199,11 +183,11 @@ impl Companion for Remembering {
             if let Some(idle) = self.idle().take() {
                 idle.abort();
             }
-            let told = match self.missing(session, session.turn().saturating_sub(1)) {
-                Ok(missing) => self.prepare(session, missing).await,
-                Err(error) => Err(error),
+            let told = async {
+                let missing = self.missing(session, session.turn().saturating_sub(1))?;
+                self.prepare(session, missing).await
             };
-            let told = match told {
+            let told = match told.await {
                 Ok(told) => told,
                 Err(error) => {
                     // The turn goes on with what the session has.
@@ -214,18 +198,14 @@ impl Companion for Remembering {
             };
             let full_from = told.full_from;
             self.told().insert(session.id().to_owned(), told);
-            let deadline = self.0.settings.recall?;
-            let recalled = self
-                .0
-                .memory
-                .recall(&Recall {
-                    told_from: full_from,
-                    deadline,
-                    tokens: self.0.settings.recall_tokens,
-                    model: self.0.small.clone(),
-                    ..Recall::new(session.id(), prompt)
-                })
-                .await;
+            let recall = Recall {
+                told_from: full_from,
+                deadline: self.0.settings.recall?,
+                tokens: self.0.settings.recall_tokens,
+                model: self.0.small.clone(),
+                ..Recall::new(session.id(), prompt)
+            };
+            let recalled = self.0.memory.recall(&recall).await;
             for missing in &recalled.missing {
                 tracing::info!(target: "selvedge::memory", %missing, "recall went on without it");
             }
@@ -282,13 +262,6 @@ impl Strategy for Remembering {
     }
 }
 
-/// The first turn that is told as it was.
-fn whole_from(session: &Session) -> u32 {
-    since_compaction(session.steps())
-        .first()
-        .map_or(session.turn(), |step| step.turn)
-}
-
 fn store(memory: &Memory, session: &str, turns: &[Vec<u8>]) -> Result<(), MemoryError> {
     if !turns.is_empty() {
         memory.append_all(turns.iter().map(|raw| (session, NewTurn::exchange(raw))))?;
@@ -307,15 +280,9 @@ fn exchange(items: &[TurnItem]) -> Vec<u8> {
             for field in ["metadata", "logs", "id", "native"] {
                 fields.remove(field);
             }
-            for call in fields
-                .get_mut("calls")
-                .and_then(Value::as_array_mut)
-                .into_iter()
-                .flatten()
-            {
-                if let Value::Object(call) = call {
-                    call.retain(|field, _| matches!(field.as_str(), "tool" | "status" | "error"));
-                }
+            let calls = fields.get_mut("calls").and_then(Value::as_array_mut);
+            for call in calls.into_iter().flatten().filter_map(Value::as_object_mut) {
+                call.retain(|field, _| matches!(field.as_str(), "tool" | "status" | "error"));
             }
         }
         without_pictures(&mut value);

@@ -40,9 +40,7 @@ pub struct Input(
 
 impl From<&str> for Input {
     fn from(text: &str) -> Self {
-        Self(vec![OutputPart::Text {
-            text: text.to_owned(),
-        }])
+        Self::from(text.to_owned())
     }
 }
 
@@ -60,17 +58,16 @@ impl Session {
 
     /// A new conversation, kept in the journal.
     pub fn begin(journal: &Arc<Journal>, directory: &str) -> Result<Self, AgentError> {
-        let id = journal.begin_session(directory, None)?;
-        Ok(Self::new(id, Some(journal.clone()), Reader::default(), 0))
+        Self::begin_under(journal, directory, None)
     }
 
-    /// A new conversation of an agent that another one launched.
+    /// A new conversation, of an agent that another one launched if there is a parent.
     pub(crate) fn begin_under(
         journal: &Arc<Journal>,
         directory: &str,
-        parent: &str,
+        parent: Option<&str>,
     ) -> Result<Self, AgentError> {
-        let id = journal.begin_session(directory, Some(parent))?;
+        let id = journal.begin_session(directory, parent)?;
         Ok(Self::new(id, Some(journal.clone()), Reader::default(), 0))
     }
 
@@ -89,12 +86,8 @@ impl Session {
         let written = items.last().map_or(0, |item| item.number);
         let mut reader = Reader::default();
         for stored in items {
-            let number = stored.number;
-            let line: Line =
-                serde_json::from_value(stored.item).map_err(|error| AgentError::Damaged {
-                    number,
-                    why: error.to_string(),
-                })?;
+            let line = serde_json::from_value(stored.item)
+                .map_err(|error| damaged(stored.number, &error))?;
             reader.read(stored.turn, line);
         }
         Ok(Self::new(id, Some(journal.clone()), reader, written))
@@ -107,33 +100,29 @@ impl Session {
         up_to_turn: Option<u32>,
     ) -> Result<Self, AgentError> {
         let fork = journal.fork_session(&journal.session(id)?.id, up_to_turn)?;
-        let mut session = Self::resume(journal, &fork)?;
-        session.close()?;
-        Ok(session)
+        Self::resume(journal, &fork)?.closed()
     }
 
     /// Takes in an exported conversation. What was under way when it was exported is not done here.
     pub fn import(journal: &Arc<Journal>, lines: &[serde_json::Value]) -> Result<Self, AgentError> {
         let id = journal.import_session(lines, check)?;
-        let mut session = Self::resume(journal, &id)?;
-        session.close()?;
-        Ok(session)
+        Self::resume(journal, &id)?.closed()
     }
 
     /// Ends a turn that was broken off elsewhere: whoever made its calls may know how they ended, here nobody does.
-    fn close(&mut self) -> Result<(), AgentError> {
+    fn closed(mut self) -> Result<Self, AgentError> {
         if !self.is_open() {
-            return Ok(());
+            return Ok(self);
         }
-        let undone = self
-            .steps
-            .last()
-            .filter(|step| matches!(step.kind, StepKind::Answered { .. }));
-        if let Some(results) = undone.map(crate::recovery::unknown) {
+        if let Some(step) = self.steps.last()
+            && matches!(step.kind, StepKind::Answered { .. })
+        {
+            let results = crate::recovery::unknown(step);
             let wire = results.wire();
             self.add(StepKind::Acted, results.items, wire)?;
         }
-        self.end(Ok(TurnEnd::Interrupted), Others::default())
+        self.end(Ok(TurnEnd::Interrupted), Others::default())?;
+        Ok(self)
     }
 
     fn new(id: String, journal: Option<Arc<Journal>>, reader: Reader, written: u32) -> Self {
@@ -209,13 +198,9 @@ impl Session {
 
     /// The last thing the model said.
     pub fn last_message(&self) -> Option<String> {
-        let answers = self
-            .steps
-            .iter()
-            .rev()
-            .filter(|step| matches!(step.kind, StepKind::Answered { .. }));
-        let last = answers.take(1).flat_map(|step| step.items.iter().rev());
-        last.filter_map(TurnItem::said).next()
+        let mut steps = self.steps.iter().rev();
+        let answer = steps.find(|step| matches!(step.kind, StepKind::Answered { .. }))?;
+        answer.items.iter().rev().find_map(TurnItem::said)
     }
 
     /// A new turn begins.
@@ -272,14 +257,8 @@ impl Session {
         let Some(journal) = &self.journal else {
             return Ok(());
         };
-        let values = lines
-            .iter()
-            .map(serde_json::to_value)
-            .collect::<Result<Vec<_>, _>>();
-        let values = values.map_err(|error| AgentError::Damaged {
-            number: 0,
-            why: error.to_string(),
-        })?;
+        let values: Result<Vec<_>, _> = lines.iter().map(serde_json::to_value).collect();
+        let values = values.map_err(|error| damaged(0, &error))?;
         self.written = journal.append_items(&self.id, self.written, self.turn, &values)?;
         Ok(())
     }
@@ -297,6 +276,13 @@ impl Drop for Session {
             // Where that fails it is left to others when this process ends.
             let _ = journal.release_session(&self.id);
         }
+    }
+}
+
+fn damaged(number: u32, error: &serde_json::Error) -> AgentError {
+    AgentError::Damaged {
+        number,
+        why: error.to_string(),
     }
 }
 

@@ -7,16 +7,12 @@ use serde_json::{Map, Value, json};
 
 /// What a model reads of a run: one JSON text, and the images the script showed.
 pub(crate) fn script_result(output: &ScriptToolCallOutput, max_tokens: usize) -> Vec<OutputPart> {
-    let images = output
-        .output
-        .iter()
-        .filter(|part| matches!(part, OutputPart::Image { .. }))
-        .cloned();
-    std::iter::once(OutputPart::Text {
-        text: result_text(output, max_tokens),
-    })
-    .chain(images)
-    .collect()
+    let text = result_text(output, max_tokens);
+    let images = output.output.iter();
+    let images = images.filter(|part| matches!(part, OutputPart::Image { .. }));
+    let mut parts = vec![OutputPart::Text { text }];
+    parts.extend(images.cloned());
+    parts
 }
 
 fn result_text(output: &ScriptToolCallOutput, max_tokens: usize) -> String {
@@ -36,9 +32,8 @@ fn result_text(output: &ScriptToolCallOutput, max_tokens: usize) -> String {
 
 fn facts(output: &ScriptToolCallOutput) -> Map<String, Value> {
     let mut facts = Map::new();
-    let ran = !matches!(output.status, RunStatus::Completed);
     facts.insert("status".into(), json!(output.status));
-    if ran {
+    if output.status != RunStatus::Completed {
         facts.insert("run".into(), json!(output.id));
     }
     if let Some(error) = &output.error {
@@ -53,25 +48,20 @@ fn facts(output: &ScriptToolCallOutput) -> Map<String, Value> {
     if let Some(value) = output.value() {
         facts.insert("value".into(), value);
     }
-    let texts: Vec<&str> = output
-        .output
-        .iter()
-        .filter_map(|part| match part {
-            OutputPart::Text { text } => Some(text.as_str()),
-            _ => None,
-        })
-        .collect();
-    if !texts.is_empty() {
-        facts.insert("output".into(), json!(texts));
-    }
-    if !output.logs.is_empty() {
-        facts.insert(
-            "logs".into(),
-            output.logs.iter().map(|log| json!(log.message)).collect(),
-        );
-    }
-    if !output.warnings.is_empty() {
-        facts.insert("warnings".into(), json!(output.warnings));
+    let texts = output.output.iter().filter_map(|part| match part {
+        OutputPart::Text { text } => Some(json!(text)),
+        _ => None,
+    });
+    let logs = output.logs.iter().map(|log| json!(log.message));
+    let warnings = output.warnings.iter().map(|warning| json!(warning));
+    for (key, values) in [
+        ("output", texts.collect::<Vec<_>>()),
+        ("logs", logs.collect()),
+        ("warnings", warnings.collect()),
+    ] {
+        if !values.is_empty() {
+            facts.insert(key.into(), Value::Array(values));
+        }
     }
     // After a failure the model must know what was done.
     if output.error.is_some() && !output.calls.is_empty() {
@@ -97,29 +87,19 @@ fn cut(output: &ScriptToolCallOutput, bytes: usize) -> String {
     let value = facts.remove("value");
     let mut left = bytes.saturating_sub(note.len() + 40);
     let mut shorter = Map::new();
-    for (key, share) in [
-        ("status", 8),
-        ("run", 8),
-        ("error", 3),
-        ("calls", 3),
-        ("warnings", 4),
-        ("output", 2),
-        ("logs", 3),
-    ] {
+    let keys = "status run error calls warnings output logs".split(' ');
+    for (key, share) in keys.zip([8, 8, 3, 3, 4, 2, 3]) {
         if let Some(fact) = facts.get(key) {
             let text = preview(fact, (left / share).max(48));
             left = left.saturating_sub(text.len());
-            shorter.insert(
-                key.to_owned(),
-                serde_json::from_str(&text).unwrap_or_default(),
-            );
+            let fact = serde_json::from_str(&text).unwrap_or_default();
+            shorter.insert(key.to_owned(), fact);
         }
     }
     if let Some(value) = value {
-        shorter.insert(
-            "value".into(),
-            serde_json::from_str(&preview(&value, left.max(32))).unwrap_or_default(),
-        );
+        let text = preview(&value, left.max(32));
+        let value = serde_json::from_str(&text).unwrap_or_default();
+        shorter.insert("value".into(), value);
     }
     shorter.insert("truncated".into(), json!(note));
     Value::Object(shorter).to_string()

@@ -4,8 +4,8 @@ use std::time::Instant;
 
 use selvedge_models::Calls;
 use selvedge_protocol::{
-    CallRecord, Event, EventSink, FinishReason, Item, Message, Mode, ModelErrorKind, OutputPart,
-    TurnEnd, TurnError, TurnErrorKind, TurnItem, Usage,
+    CallRecord, Event, EventSink, FinishReason, Item, Mode, ModelErrorKind, TurnEnd, TurnError,
+    TurnErrorKind, TurnItem, Usage,
 };
 use selvedge_tools::Scope;
 use tokio_util::sync::CancellationToken;
@@ -49,6 +49,28 @@ pub struct TurnOutcome {
     pub cost: Option<f64>,
 }
 
+impl TurnOutcome {
+    /// Tells the end of the turn as an event.
+    fn told(self, events: &EventSink) -> Self {
+        let (turn, usage, cost) = (self.turn, self.usage, self.cost);
+        events.emit(match self.end.clone() {
+            Ok(finish_reason) => Event::TurnCompleted {
+                turn,
+                finish_reason,
+                usage,
+                cost,
+            },
+            Err(error) => Event::TurnFailed {
+                turn,
+                error,
+                usage,
+                cost,
+            },
+        });
+        self
+    }
+}
+
 /// The failure of a turn that depends on a run in another process. The turn stays open.
 pub(crate) fn in_use(run: &str) -> TurnError {
     TurnError::new(
@@ -63,7 +85,6 @@ pub(crate) struct Turn<'a> {
     pub(crate) session: &'a mut Session,
     pub(crate) options: &'a TurnOptions,
     pub(crate) events: EventSink,
-    /// Documents of the File Cabinet.
     pub(crate) kept: Kept,
     /// Stops everything the turn started.
     pub(crate) stop: CancellationToken,
@@ -105,23 +126,14 @@ impl Agent {
             .and_then(|()| Ok(session.ask(input.into())?));
         match asked {
             Ok(()) => self.go_on(session, options).await,
-            Err(error) => {
-                let usage = Usage::default();
-                let turn = session.turn();
-                options.events.emit(Event::TurnFailed {
-                    turn,
-                    error: error.clone(),
-                    usage,
-                    cost: None,
-                });
-                TurnOutcome {
-                    turn,
-                    end: Err(error),
-                    message: None,
-                    usage,
-                    cost: None,
-                }
+            Err(error) => TurnOutcome {
+                turn: session.turn(),
+                end: Err(error),
+                message: None,
+                usage: Usage::default(),
+                cost: None,
             }
+            .told(&options.events),
         }
     }
 
@@ -150,14 +162,13 @@ impl Agent {
         counters::turn(&end, started.elapsed(), &usage);
         let items = session.items_of(number);
         // A turn that waits for a person is not over.
-        let elsewhere = end
-            .as_ref()
-            .is_err_and(|error| error.kind == TurnErrorKind::InUse);
-        let waits = end == Ok(TurnEnd::Suspended) || elsewhere;
-        let ended = if waits {
-            Ok(())
-        } else {
-            session.end(end.clone(), by_others(spent, session))
+        let waits = match &end {
+            Ok(end) => *end == TurnEnd::Suspended,
+            Err(error) => error.kind == TurnErrorKind::InUse,
+        };
+        let ended = match waits {
+            true => Ok(()),
+            false => session.end(end.clone(), by_others(spent, session)),
         };
         if let Some(companion) = self.companion.as_ref() {
             companion.kept(session, &kept);
@@ -166,38 +177,22 @@ impl Agent {
             }
         }
         let end = end.and_then(|end| ended.map(|()| end).map_err(TurnError::from));
-        options.events.emit(match &end {
-            Ok(end) => Event::TurnCompleted {
-                turn: number,
-                finish_reason: *end,
-                usage,
-                cost,
-            },
-            Err(error) => Event::TurnFailed {
-                turn: number,
-                error: error.clone(),
-                usage,
-                cost,
-            },
-        });
-        let message = items.iter().rev().find_map(TurnItem::said);
         TurnOutcome {
             turn: number,
             end,
-            message,
+            message: items.iter().rev().find_map(TurnItem::said),
             usage,
             cost,
         }
+        .told(&options.events)
     }
 
     async fn tell_changes(&self, events: &EventSink) {
         let Some(changes) = self.changes.clone() else {
             return;
         };
-        let diff = tokio::task::spawn_blocking(move || changes.diff())
-            .await
-            .unwrap_or_default();
-        if !diff.is_empty() {
+        let diff = tokio::task::spawn_blocking(move || changes.diff()).await;
+        if let Some(diff) = diff.ok().filter(|diff| !diff.is_empty()) {
             events.emit(Event::DiffUpdated { diff });
         }
     }
@@ -228,17 +223,15 @@ impl Agent {
 impl<'a> Turn<'a> {
     fn new(agent: &'a Agent, session: &'a mut Session, options: &'a TurnOptions) -> Self {
         let (usage, cost) = session.spent();
-        let budget = match &agent.budget {
-            Some(above) => above.clone(),
-            None => Budget::new(
-                agent.settings.session_limits,
-                Spent {
-                    rounds: 0,
-                    usage,
-                    cost: Some(cost),
-                },
-            ),
+        let spent = Spent {
+            rounds: 0,
+            usage,
+            cost: Some(cost),
         };
+        let budget = agent
+            .budget
+            .clone()
+            .unwrap_or_else(|| Budget::new(agent.settings.session_limits, spent));
         let so_far = spent_in(session.steps(), session.turn());
         let kept = Kept::default();
         Self {
@@ -249,12 +242,11 @@ impl<'a> Turn<'a> {
             kept,
             stop: options.cancel.child_token(),
             mode: options.mode.unwrap_or(agent.settings.mode),
-            budget: budget.going_on_within(agent.settings.turn_limits, so_far),
+            budget: budget.within(agent.settings.turn_limits, so_far),
             rides: None,
-            calls: if agent.model.tools {
-                Calls::Parallel
-            } else {
-                Calls::Off
+            calls: match agent.model.tools {
+                true => Calls::Parallel,
+                false => Calls::Off,
             },
             last: false,
             shortened: false,
@@ -344,12 +336,9 @@ impl<'a> Turn<'a> {
             return Ok(None);
         }
         let turn = self.session.turn();
-        match self.session.steps().last() {
-            Some(Step {
-                turn: last,
-                kind: StepKind::Answered { finish, .. },
-                ..
-            }) if *last == turn => end_of(finish.clone(), None),
+        let last = self.session.steps().last().filter(|step| step.turn == turn);
+        match last.map(|step| &step.kind) {
+            Some(StepKind::Answered { finish, .. }) => end_of(finish.clone(), None),
             _ => Ok(None),
         }
     }
@@ -365,16 +354,12 @@ impl<'a> Turn<'a> {
             return;
         };
         let turn = self.session.turn();
-        let asked = self
-            .session
-            .steps()
-            .iter()
-            .rev()
-            .find(|step| step.turn == turn && step.kind == StepKind::Asked);
-        let prompt = asked
-            .and_then(|step| step.items.first())
-            .map(text_of)
-            .unwrap_or_default();
+        let mut steps = self.session.steps().iter().rev();
+        let asked = steps.find(|step| step.turn == turn && step.kind == StepKind::Asked);
+        let prompt = match asked.and_then(|step| step.items.first()) {
+            Some(TurnItem::Item(Item::Message(message))) => message.text(),
+            _ => String::new(),
+        };
         self.rides = companion.before(self.session, &prompt).await;
     }
 
@@ -431,15 +416,14 @@ fn end_of(
     detail: Option<String>,
 ) -> Result<Option<TurnEnd>, TurnError> {
     match finish {
-        Some(FinishReason::Paused) => Ok(None),
+        // Without a reason it was not heard to its end: the loop knows why.
+        Some(FinishReason::Paused) | None => Ok(None),
         Some(FinishReason::Length) => Ok(Some(TurnEnd::Length)),
         Some(FinishReason::Refused) => {
             let words = detail.unwrap_or_else(|| "the model would not answer".to_owned());
             Err(TurnError::new(ModelErrorKind::Refused, words))
         }
         Some(_) => Ok(Some(TurnEnd::Stop)),
-        // It was not heard to its end: the loop knows why.
-        None => Ok(None),
     }
 }
 
@@ -457,17 +441,4 @@ pub(crate) fn since_compaction(steps: &[Step]) -> &[Step] {
         .iter()
         .rposition(|step| step.kind == StepKind::Compacted);
     &steps[last.unwrap_or(0)..]
-}
-
-fn text_of(item: &TurnItem) -> String {
-    match item {
-        TurnItem::Item(Item::Message(Message { content, .. })) => {
-            let texts = content.iter().filter_map(|part| match part {
-                OutputPart::Text { text } => Some(text.as_str()),
-                _ => None,
-            });
-            texts.collect()
-        }
-        _ => String::new(),
-    }
 }
