@@ -10,9 +10,8 @@ const MAX_WORDS: usize = 2048;
 /// blocks. A result that says it is an error is one.
 pub(crate) fn value_of(result: Value) -> Result<ToolOutput, ToolError> {
     let Value::Object(mut result) = result else {
-        return Err(ToolError::new(
-            "the server answered with something that is no result",
-        ));
+        let why = "the server answered with something that is no result";
+        return Err(ToolError::new(why));
     };
     let content = match result.remove("content") {
         Some(Value::Array(blocks)) => blocks,
@@ -33,11 +32,6 @@ pub(crate) fn value_of(result: Value) -> Result<ToolOutput, ToolError> {
     })
 }
 
-/// The whole result, as the server gave it. That it is an error is for the script to see.
-pub(crate) fn whole(result: Value) -> ToolOutput {
-    ToolOutput::from(result)
-}
-
 fn plain(mut content: Vec<Value>) -> Value {
     match content.as_slice() {
         [] => Value::Null,
@@ -45,10 +39,8 @@ fn plain(mut content: Vec<Value>) -> Value {
             let Value::String(text) = content[0]["text"].take() else {
                 return Value::Null;
             };
-            let looks_like_json = matches!(
-                text.trim_ascii().as_bytes(),
-                [b'{', .., b'}'] | [b'[', .., b']']
-            );
+            let bytes = text.trim_ascii().as_bytes();
+            let looks_like_json = matches!(bytes, [b'{', .., b'}'] | [b'[', .., b']']);
             match serde_json::from_str::<Value>(&text) {
                 Ok(value) if looks_like_json => value,
                 _ => Value::String(text),
@@ -59,30 +51,20 @@ fn plain(mut content: Vec<Value>) -> Value {
 }
 
 fn words(content: &[Value]) -> String {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let resource = |it: &Value| format!("[resource {}]", text(&it["uri"]));
     let shown = |block: &Value| match block["type"].as_str() {
-        Some("text") => block["text"].as_str().unwrap_or_default().to_owned(),
-        Some(kind @ ("image" | "audio")) => format!(
-            "[{kind} {}]",
-            block["mimeType"].as_str().unwrap_or_default()
-        ),
-        Some("resource_link") => {
-            format!("[resource {}]", block["uri"].as_str().unwrap_or_default())
-        }
+        Some("text") => text(&block["text"]),
+        Some(kind @ ("image" | "audio")) => format!("[{kind} {}]", text(&block["mimeType"])),
+        Some("resource_link") => resource(block),
         Some("resource") => match block["resource"]["text"].as_str() {
             Some(text) => text.to_owned(),
-            None => format!(
-                "[resource {}]",
-                block["resource"]["uri"].as_str().unwrap_or_default()
-            ),
+            None => resource(&block["resource"]),
         },
         _ => String::new(),
     };
-    content
-        .iter()
-        .map(shown)
-        .filter(|text| !text.is_empty())
-        .collect::<Vec<_>>()
-        .join("\n")
+    let words = content.iter().map(shown).filter(|text| !text.is_empty());
+    words.collect::<Vec<_>>().join("\n")
 }
 
 fn failure(content: &[Value], structured: Option<Value>) -> ToolError {

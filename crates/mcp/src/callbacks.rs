@@ -15,7 +15,7 @@ use rmcp::model::{
 use rmcp::service::{NotificationContext, RequestContext};
 use rmcp::{ClientHandler, RoleClient};
 use selvedge_protocol::{Event, LogLevel, McpSampling};
-use selvedge_tools::WaitsFor;
+use selvedge_tools::{Call, WaitsFor};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
@@ -38,9 +38,8 @@ pub struct Asked {
 impl Asked {
     /// The model, for a server that may ask it.
     fn model_for(&self, sampling: McpSampling) -> Option<&Arc<dyn AskModel>> {
-        self.model
-            .as_ref()
-            .filter(|_| sampling != McpSampling::Never)
+        let model = self.model.as_ref();
+        model.filter(|_| sampling != McpSampling::Never)
     }
 
     /// Names what such a server is offered: it may have other tools for those who offer less.
@@ -145,19 +144,23 @@ impl Callbacks {
         asker: Asker<'_>,
         taken_back: &CancellationToken,
     ) -> ElicitResult {
-        match self.filled_in(&request, asker, taken_back).await {
-            Ok(Elicited::Accepted(content))
-                if matches!(request, ElicitRequestParams::FormElicitationParams { .. }) =>
-            {
-                ElicitResult::new(ElicitationAction::Accept).with_content(content)
+        let filled_in = self.filled_in(&request, asker, taken_back).await;
+        let filled_in = filled_in.unwrap_or_else(|why| {
+            self.declined("a person", &why);
+            Elicited::Declined
+        });
+        match filled_in {
+            Elicited::Accepted(content) => {
+                let accepted = ElicitResult::new(ElicitationAction::Accept);
+                match request {
+                    ElicitRequestParams::FormElicitationParams { .. } => {
+                        accepted.with_content(content)
+                    }
+                    _ => accepted,
+                }
             }
-            Ok(Elicited::Accepted(_)) => ElicitResult::new(ElicitationAction::Accept),
-            Ok(Elicited::Declined) => ElicitResult::new(ElicitationAction::Decline),
-            Ok(Elicited::Cancelled) => ElicitResult::new(ElicitationAction::Cancel),
-            Err(why) => {
-                self.declined("a person", &why);
-                ElicitResult::new(ElicitationAction::Decline)
-            }
+            Elicited::Declined => ElicitResult::new(ElicitationAction::Decline),
+            Elicited::Cancelled => ElicitResult::new(ElicitationAction::Cancel),
         }
     }
 
@@ -167,11 +170,8 @@ impl Callbacks {
         asker: Asker<'_>,
         taken_back: &CancellationToken,
     ) -> Result<Elicited, String> {
-        let person = self
-            .asked
-            .person
-            .as_ref()
-            .ok_or("there is no terminal to ask at")?;
+        let person = self.asked.person.as_ref();
+        let person = person.ok_or("there is no terminal to ask at")?;
         let open = Open {
             question: self.question(asker)?,
             taken_back,
@@ -211,12 +211,10 @@ impl Callbacks {
         asker: Asker<'_>,
         taken_back: &CancellationToken,
     ) -> Result<CreateMessageResult, ErrorData> {
-        let answered = match self.answered(&request, asker, taken_back).await {
-            Ok(sampled) => {
-                serde_json::from_value(sampled.result()).map_err(|error| error.to_string())
-            }
-            Err(why) => Err(why),
-        };
+        let answered = self.answered(&request, asker, taken_back).await;
+        let answered = answered.and_then(|sampled| {
+            serde_json::from_value(sampled.result()).map_err(|error| error.to_string())
+        });
         answered.map_err(|why| {
             self.declined("your model", &why);
             ErrorData::new(rmcp::model::ErrorCode(-1), format!("declined: {why}"), None)
@@ -229,30 +227,22 @@ impl Callbacks {
         asker: Asker<'_>,
         taken_back: &CancellationToken,
     ) -> Result<Sampled, String> {
-        let model = self
-            .asked
-            .model_for(self.sampling)
-            .ok_or("there is no model to ask here")?;
+        let model = self.asked.model_for(self.sampling);
+        let model = model.ok_or("there is no model to ask here")?;
         let open = Open {
             question: self.question(asker)?,
             taken_back,
         };
         let question = &open.question;
-        let run = question
-            .run
-            .clone()
-            .ok_or("it cannot be told on whose behalf")?;
+        let run = question.run.clone();
+        let run = run.ok_or("it cannot be told on whose behalf")?;
         let request = serde_json::to_value(request).map_err(|error| error.to_string())?;
         let sampling = Sampling::read(&self.name, run, &request)?;
         if self.sampling == McpSampling::Prompt {
             let _held = question.waits(WaitsFor::Person);
-            question
-                .by
-                .call
-                .gate
-                .agree(sampling.wish(), open.pointless())
-                .await
-                .map_err(|error| error.message)?;
+            let gate = &question.by.call.gate;
+            let agreed = gate.agree(sampling.wish(), open.pointless()).await;
+            agreed.map_err(|error| error.message)?;
         }
         let _held = question.waits(WaitsFor::Model);
         tokio::select! {
@@ -274,20 +264,21 @@ impl Callbacks {
 
     /// Says that a server was declined something, and why.
     fn declined(&self, whom: &str, why: &str) {
-        let message = format!(
-            "{} asked {whom} something and was declined: {}",
-            self.name,
-            short(why)
-        );
-        tracing::info!(server = self.name, whom, why, "declined");
+        let (name, short) = (&self.name, short(why));
+        let message = format!("{name} asked {whom} something and was declined: {short}");
+        tracing::info!(server = name, whom, why, "declined");
         if let Some(call) = self.calls.any() {
-            call.events.emit(Event::Progress {
-                script_id: call.scope_id,
-                level: LogLevel::Warn,
-                message,
-            });
+            progress(call, LogLevel::Warn, message);
         }
     }
+}
+
+fn progress(call: Call, level: LogLevel, message: String) {
+    call.events.emit(Event::Progress {
+        script_id: call.scope_id,
+        level,
+        message,
+    });
 }
 
 impl ClientHandler for Callbacks {
@@ -304,12 +295,9 @@ impl ClientHandler for Callbacks {
         if self.asked.model_for(self.sampling).is_some() {
             capabilities.sampling = Some(Default::default());
         }
-        ClientConfig::new(
-            capabilities,
-            Implementation::new(crate::NAME, env!("CARGO_PKG_VERSION")),
-        )
+        let us = Implementation::new(crate::NAME, env!("CARGO_PKG_VERSION"));
         // The newest version that begins with a handshake.
-        .with_protocol_version(ProtocolVersion::V_2025_11_25)
+        ClientConfig::new(capabilities, us).with_protocol_version(ProtocolVersion::V_2025_11_25)
     }
 
     async fn create_elicitation(
@@ -330,30 +318,20 @@ impl ClientHandler for Callbacks {
 
     async fn on_progress(
         &self,
-        progress: ProgressNotificationParam,
+        told: ProgressNotificationParam,
         _: NotificationContext<RoleClient>,
     ) {
-        let Some(call) = self.calls.progress(&progress.progress_token) else {
+        let Some(call) = self.calls.progress(&told.progress_token) else {
             return;
         };
-        let far = match progress.total {
-            Some(total) => format!("{} of {total}", progress.progress),
-            None => progress.progress.to_string(),
+        let far = match told.total {
+            Some(total) => format!("{} of {total}", told.progress),
+            None => told.progress.to_string(),
         };
-        let words: String = progress
-            .message
-            .unwrap_or_default()
-            .chars()
-            .take(200)
-            .collect();
-        let message = format!("{}: {far} {words}", self.name)
-            .trim_end()
-            .to_owned();
-        call.events.emit(Event::Progress {
-            script_id: call.scope_id,
-            level: LogLevel::Log,
-            message,
-        });
+        let words = told.message.unwrap_or_default();
+        let words: String = words.chars().take(200).collect();
+        let message = format!("{}: {far} {words}", self.name);
+        progress(call, LogLevel::Log, message.trim_end().to_owned());
     }
 
     async fn on_tool_list_changed(&self, _: NotificationContext<RoleClient>) {

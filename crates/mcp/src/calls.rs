@@ -1,12 +1,14 @@
 //! The calls a server has in hand: whose they are, whether it still gives signs of life, and what it asks on their way.
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use rmcp::model::ProgressToken;
 use selvedge_tools::{Call, Waiting, WaitsFor};
 use tokio::sync::Notify;
+
+use crate::link::lock;
 
 /// The calls of one server. It may ask something before we know that it has a call: they are here from before they are
 /// sent.
@@ -66,7 +68,7 @@ impl Calls {
     }
 
     fn list(&self) -> MutexGuard<'_, Vec<Arc<InHand>>> {
-        self.in_hand.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.in_hand)
     }
 
     /// The server asks something of its own accord; the error is why it may not.
@@ -76,21 +78,11 @@ impl Calls {
             return Err("it has no call of ours in hand");
         };
         let run = &first.call.scope_id;
-        let run = on_the_way_of
-            .iter()
+        let mut all = on_the_way_of.iter();
+        let run = all
             .all(|other| other.call.scope_id == *run)
             .then(|| run.clone());
-        let by = on_the_way_of
-            .iter()
-            .find(|in_hand| in_hand.may_ask())
-            .cloned();
-        let by = by.ok_or("it has asked too often on the way of one call")?;
-        Ok(Question {
-            calls: self.clone(),
-            run,
-            by,
-            on_the_way_of,
-        })
+        self.question(run, on_the_way_of)
     }
 
     /// The server asks something on the way of this call, which it says itself.
@@ -98,14 +90,22 @@ impl Calls {
         self: &Arc<Self>,
         in_hand: &Arc<InHand>,
     ) -> Result<Question, &'static str> {
-        if !in_hand.may_ask() {
-            return Err("it has asked too often on the way of one call");
-        }
+        let run = in_hand.call.scope_id.clone();
+        self.question(Some(run), vec![in_hand.clone()])
+    }
+
+    fn question(
+        self: &Arc<Self>,
+        run: Option<String>,
+        on_the_way_of: Vec<Arc<InHand>>,
+    ) -> Result<Question, &'static str> {
+        let by = on_the_way_of.iter().find(|in_hand| in_hand.may_ask());
+        let by = by.ok_or("it has asked too often on the way of one call")?;
         Ok(Question {
             calls: self.clone(),
-            run: Some(in_hand.call.scope_id.clone()),
-            by: in_hand.clone(),
-            on_the_way_of: vec![in_hand.clone()],
+            run,
+            by: by.clone(),
+            on_the_way_of,
         })
     }
 
@@ -116,16 +116,10 @@ impl Calls {
 
     /// Takes note of a sign of life; the call it is of, unless progress was told just now.
     pub(crate) fn progress(&self, token: &ProgressToken) -> Option<Call> {
-        let in_hand = self
-            .list()
-            .iter()
-            .find(|in_hand| in_hand.has(token))
-            .cloned()?;
+        let with_token = |in_hand: &&Arc<InHand>| lock(&in_hand.token).as_ref() == Some(token);
+        let in_hand = self.list().iter().find(with_token).cloned()?;
         in_hand.heard();
-        let mut last = self
-            .last_progress
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut last = lock(&self.last_progress);
         if last.is_some_and(|last| last.elapsed() < PROGRESS_INTERVAL) {
             return None;
         }
@@ -136,15 +130,7 @@ impl Calls {
 
 impl InHand {
     fn clock(&self) -> MutexGuard<'_, Clock> {
-        self.clock.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn has(&self, token: &ProgressToken) -> bool {
-        self.token
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .as_ref()
-            == Some(token)
+        lock(&self.clock)
     }
 
     fn heard(&self) {
@@ -189,13 +175,8 @@ impl InHand {
             let until = {
                 let clock = self.clock();
                 let longest = clock.began + most;
-                (clock.open == 0).then(|| {
-                    clock
-                        .heard
-                        .checked_add(limit)
-                        .unwrap_or(longest)
-                        .min(longest)
-                })
+                let silent = clock.heard.checked_add(limit).unwrap_or(longest);
+                (clock.open == 0).then(|| silent.min(longest))
             };
             match until {
                 None => news.await,
@@ -215,11 +196,7 @@ pub(crate) struct Entered {
 impl Entered {
     /// It is sent, and its progress comes with this.
     pub(crate) fn sent(&self, token: ProgressToken) {
-        *self
-            .in_hand
-            .token
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner) = Some(token);
+        *lock(&self.in_hand.token) = Some(token);
         self.in_hand.heard();
     }
 }
@@ -261,11 +238,8 @@ impl Question {
             tokio::pin!(left);
             left.as_mut().enable();
             let going_on = |in_hand: &&Arc<InHand>| {
-                let there = self
-                    .calls
-                    .list()
-                    .iter()
-                    .any(|other| Arc::ptr_eq(other, in_hand));
+                let list = self.calls.list();
+                let there = list.iter().any(|other| Arc::ptr_eq(other, in_hand));
                 there && !in_hand.call.cancel.is_cancelled()
             };
             let Some(one) = self.on_the_way_of.iter().find(going_on) else {

@@ -41,8 +41,8 @@ impl Catalogue {
     pub(crate) fn add(&mut self, tools: Vec<rmcp::model::Tool>) -> bool {
         let room = MAX_TOOLS.saturating_sub(self.tools.len());
         let more = tools.len() > room;
-        self.tools
-            .extend(tools.into_iter().take(room).map(Listed::from));
+        let tools = tools.into_iter().take(room);
+        self.tools.extend(tools.map(Listed::from));
         !more
     }
 
@@ -79,32 +79,23 @@ impl From<rmcp::model::Tool> for Listed {
     fn from(tool: rmcp::model::Tool) -> Self {
         let bounded = |schema: &rmcp::model::JsonObject| {
             let value = Value::Object(schema.clone());
-            if value.to_string().len() <= MAX_SCHEMA {
-                value
-            } else {
-                json!({"type": "object"})
+            match value.to_string().len() <= MAX_SCHEMA {
+                true => value,
+                false => json!({"type": "object"}),
             }
         };
         let annotations = tool.annotations.as_ref();
-        let title = || {
-            tool.title
-                .clone()
-                .or_else(|| annotations.and_then(|notes| notes.title.clone()))
-        };
-        let description = tool
-            .description
-            .as_ref()
-            .map(ToString::to_string)
-            .or_else(title)
+        let description = tool.description.as_deref();
+        let description = description
+            .or(tool.title.as_deref())
+            .or_else(|| annotations?.title.as_deref())
             .unwrap_or_default();
         Self {
             name: tool.name.to_string(),
             description: description.chars().take(MAX_DESCRIPTION).collect(),
             input_schema: bounded(&tool.input_schema),
             output_schema: tool.output_schema.as_ref().map(|schema| bounded(schema)),
-            read_only: annotations
-                .and_then(|notes| notes.read_only_hint)
-                .unwrap_or(false),
+            read_only: annotations.and_then(|notes| notes.read_only_hint) == Some(true),
             destructive: annotations.and_then(|notes| notes.destructive_hint),
         }
     }
@@ -112,17 +103,8 @@ impl From<rmcp::model::Tool> for Listed {
 
 /// A foreign name as scripts can write it: `get-sum` → `getSum`, `2fa` → `_2fa`.
 pub(crate) fn identifier(name: &str) -> String {
-    let plain: String = name
-        .chars()
-        .map(|c| {
-            if c.is_alphanumeric() || c == '_' || c == '$' {
-                c
-            } else {
-                '-'
-            }
-        })
-        .collect();
-    let mut out = camel_case(&plain);
+    let foreign = |c: char| !(c.is_alphanumeric() || c == '_' || c == '$');
+    let mut out = camel_case(&name.replace(foreign, "-"));
     if out.starts_with(|c: char| c.is_ascii_digit()) || out.is_empty() {
         out.insert(0, '_');
     }

@@ -64,25 +64,25 @@ pub(crate) fn reply(question: &Question, result: &Value) -> Reply {
     let QuestionKind::Approval(request) = &question.kind else {
         return Reply::Form(result.clone());
     };
-    let no = |words: Option<String>| {
-        ApprovalDecision::Answered(vec![Answer::No(words); request.calls.len()])
-    };
-    let all = |answer: Answer| ApprovalDecision::Answered(vec![answer; request.calls.len()]);
-    let decision = match result["action"].as_str() {
-        Some("accept") => match result["content"]["answer"].as_str() {
-            Some(ONCE) => all(Answer::Once),
-            Some(THIS_SCRIPT) => all(Answer::ThisScript),
-            Some(ALWAYS) if may_be_always(request) => all(Answer::Always),
-            Some(NO) => no(result["content"]["reason"]
-                .as_str()
-                .filter(|why| !why.is_empty())
-                .map(str::to_owned)),
-            _ => no(Some("the answer was not understood".to_owned())),
+    let content = &result["content"];
+    let answer = match result["action"].as_str() {
+        Some("accept") => match content["answer"].as_str() {
+            Some(ONCE) => Answer::Once,
+            Some(THIS_SCRIPT) => Answer::ThisScript,
+            Some(ALWAYS) if may_be_always(request) => Answer::Always,
+            Some(NO) => {
+                let why = content["reason"].as_str().filter(|why| !why.is_empty());
+                Answer::No(why.map(str::to_owned))
+            }
+            _ => Answer::No(Some("the answer was not understood".to_owned())),
         },
-        Some("cancel") => ApprovalDecision::Cancelled,
-        _ => no(None),
+        Some("cancel") => return Reply::Approval(ApprovalDecision::Cancelled),
+        _ => Answer::No(None),
     };
-    Reply::Approval(decision)
+    Reply::Approval(ApprovalDecision::Answered(vec![
+        answer;
+        request.calls.len()
+    ]))
 }
 
 /// A polite no.
@@ -111,11 +111,9 @@ fn words(request: &ApprovalRequest) -> String {
     for call in &request.calls {
         let described = describe(call);
         text.extend(described.chars().take(each));
-        text.push_str(if described.chars().nth(each).is_some() {
-            "…\n"
-        } else {
-            ""
-        });
+        if described.chars().nth(each).is_some() {
+            text.push_str("…\n");
+        }
     }
     text
 }
@@ -137,13 +135,12 @@ pub(crate) fn both_ends(text: &str, most: usize) -> String {
 
 fn describe(call: &GatedCall) -> String {
     let mut text = format!("{}: {}\n", call.tool, call.reason.replace('\n', " "));
-    match &call.preview.view {
-        Some(View::Diff(view)) => text.push_str(&format!("{}\n", both_ends(view, MAX_VIEW))),
-        Some(View::Commands(view)) if !call.reason.contains(view.as_str()) => {
-            text.push_str(&format!("{}\n", both_ends(view, MAX_VIEW)));
-        }
-        _ => {}
-    }
+    let view = match &call.preview.view {
+        Some(View::Commands(view)) if call.reason.contains(view.as_str()) => None,
+        Some(View::Diff(view) | View::Commands(view)) => Some(both_ends(view, MAX_VIEW)),
+        _ => None,
+    };
+    text.extend(view.map(|view| view + "\n"));
     text.push_str(call.snippet.as_deref().unwrap_or_default());
     if let Some(context) = &call.context {
         text.push_str(&format!("it says: {}\n", context.replace('\n', " ")));

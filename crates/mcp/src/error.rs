@@ -80,21 +80,17 @@ pub enum ServerError {
 impl ServerError {
     /// Whether the same may work later, with nothing done about it.
     pub fn is_retryable(&self) -> bool {
+        use ServerError::{Gone, NotStarted, Resting, Silent};
         matches!(
             self,
-            Self::NotStarted { .. }
-                | Self::Resting { .. }
-                | Self::Gone { .. }
-                | Self::Silent { .. }
+            NotStarted { .. } | Resting { .. } | Gone { .. } | Silent { .. }
         )
     }
 
     /// Whether a call that met with it may have had its effect all the same.
     pub(crate) fn leaves_in_doubt(&self) -> bool {
-        matches!(
-            self,
-            Self::Gone { .. } | Self::Silent { .. } | Self::Nonsense { .. }
-        )
+        use ServerError::{Gone, Nonsense, Silent};
+        matches!(self, Gone { .. } | Silent { .. } | Nonsense { .. })
     }
 }
 
@@ -136,9 +132,8 @@ pub enum AskError {
 }
 
 fn words(why: &str) -> String {
-    if why.is_empty() {
-        String::new()
-    } else {
-        format!(": {why}")
+    match why {
+        "" => String::new(),
+        why => format!(": {why}"),
     }
 }

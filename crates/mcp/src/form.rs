@@ -3,7 +3,7 @@
 
 use crate::FormError;
 use jsonschema::Validator;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use crate::elicitation::both_ends;
 
@@ -110,25 +110,18 @@ impl Form {
             return Ok(Self { message, wants });
         }
         let schema = &request["requestedSchema"];
-        let fields = schema["properties"]
-            .as_object()
-            .ok_or_else(|| FormError::unshowable("the form has no fields"))?;
-        if fields.len() > MAX_FIELDS {
-            return Err(FormError::unshowable(format!(
-                "the form has {} fields",
-                fields.len()
-            )));
-        }
-        let required = |name: &str| {
-            schema["required"]
-                .as_array()
-                .is_some_and(|all| all.iter().any(|one| one == name))
+        let Some(fields) = schema["properties"].as_object() else {
+            return Err(FormError::unshowable("the form has no fields"));
         };
+        if fields.len() > MAX_FIELDS {
+            let why = format!("the form has {} fields", fields.len());
+            return Err(FormError::unshowable(why));
+        }
+        let required = schema["required"].as_array().into_iter().flatten();
         let fields = fields.iter().map(|(name, schema)| {
-            let need = if required(name) {
-                Need::Required
-            } else {
-                Need::Optional
+            let need = match required.clone().any(|one| one == name) {
+                true => Need::Required,
+                false => Need::Optional,
             };
             field(name, schema, need)
         });
@@ -158,13 +151,10 @@ impl Form {
                 None => {}
             }
         }
-        match content
-            .keys()
-            .find(|name| fields.iter().all(|field| field.name != **name))
-        {
-            Some(name) => Err(FormError::misfit(format!("{name} is no field of the form"))),
-            None => Ok(()),
-        }
+        let unknown = |name: &&String| fields.iter().all(|field| field.name != **name);
+        content.keys().find(unknown).map_or(Ok(()), |name| {
+            Err(FormError::misfit(format!("{name} is no field of the form")))
+        })
     }
 }
 
@@ -181,15 +171,13 @@ impl Field {
         }
         let value = match &self.kind {
             Kind::Text(_) => Value::from(typed),
-            Kind::Integer => typed
-                .parse::<i64>()
-                .map(Value::from)
-                .map_err(|_| FormError::misfit("this is not a whole number"))?,
+            Kind::Integer => {
+                let number = typed.parse::<i64>();
+                Value::from(number.map_err(|_| FormError::misfit("this is not a whole number"))?)
+            }
             Kind::Number => {
                 let number = typed.parse().ok().and_then(serde_json::Number::from_f64);
-                number
-                    .map(Value::from)
-                    .ok_or_else(|| FormError::misfit("this is not a number"))?
+                Value::from(number.ok_or_else(|| FormError::misfit("this is not a number"))?)
             }
             Kind::YesNo => match typed.to_lowercase().as_str() {
                 "y" | "yes" | "true" => Value::from(true),
@@ -198,12 +186,9 @@ impl Field {
             },
             Kind::One(choices) => Value::from(chosen(choices, typed)?),
             Kind::Several(choices) => {
-                let words = typed
-                    .split(',')
-                    .map(str::trim)
-                    .filter(|word| !word.is_empty());
+                let words = typed.split(',').map(str::trim);
                 let mut all: Vec<&str> = Vec::new();
-                for word in words {
+                for word in words.filter(|word| !word.is_empty()) {
                     let one = chosen(choices, word)?;
                     if !all.contains(&one) {
                         all.push(one);
@@ -219,24 +204,22 @@ impl Field {
     pub fn shown(&self, value: &Value) -> String {
         match (&self.kind, value) {
             (Kind::YesNo, Value::Bool(yes)) => if *yes { "yes" } else { "no" }.to_owned(),
-            (Kind::Several(_), Value::Array(all)) => all
-                .iter()
-                .map(|one| one.as_str().unwrap_or_default())
-                .collect::<Vec<_>>()
-                .join(", "),
+            (Kind::Several(_), Value::Array(all)) => {
+                let all = all.iter().map(|one| one.as_str().unwrap_or_default());
+                all.collect::<Vec<_>>().join(", ")
+            }
             (_, Value::String(text)) => text.clone(),
             (_, other) => other.to_string(),
         }
     }
 
     fn check(&self, value: &Value) -> Result<(), FormError> {
-        let validator = validator(&self.schema).ok_or_else(|| {
-            FormError::unshowable("what the server wants there cannot be understood")
-        })?;
+        let why = "what the server wants there cannot be understood";
+        let validator = validator(&self.schema).ok_or_else(|| FormError::unshowable(why))?;
         match validator.iter_errors(value).next() {
             None => Ok(()),
-            Some(error) => Err(FormError::Misfit(
-                error.to_string().chars().take(300).collect(),
+            Some(error) => Err(FormError::misfit(
+                error.to_string().chars().take(300).collect::<String>(),
             )),
         }
     }
@@ -250,15 +233,14 @@ fn validator(schema: &Value) -> Option<Validator> {
 
 fn field(name: &str, schema: &Value, need: Need) -> Result<Field, FormError> {
     if name.is_empty() || name.chars().count() > MAX_NAME {
-        return Err(FormError::unshowable(
-            "the form has a field whose name cannot be shown",
-        ));
+        let why = "the form has a field whose name cannot be shown";
+        return Err(FormError::unshowable(why));
     }
     let words = |key: &str, most: usize| {
-        schema[key]
-            .as_str()
-            .map(|text| text.chars().take(most).collect())
+        let text = schema[key].as_str()?;
+        Some(text.chars().take(most).collect())
     };
+    let shown_name = crate::link::short(name);
     let one = choices(schema, "oneOf");
     let kind = match schema["type"].as_str() {
         Some("string") if !one.is_empty() => Kind::One(one),
@@ -268,25 +250,17 @@ fn field(name: &str, schema: &Value, need: Need) -> Result<Field, FormError> {
         Some("boolean") => Kind::YesNo,
         Some("array") => Kind::Several(choices(&schema["items"], "anyOf")),
         _ => {
-            return Err(FormError::unshowable(format!(
-                "nobody can be shown the field `{}`",
-                crate::link::short(name)
-            )));
+            let why = format!("nobody can be shown the field `{shown_name}`");
+            return Err(FormError::unshowable(why));
         }
     };
     if let Kind::One(choices) | Kind::Several(choices) = &kind
         && !(1..=MAX_CHOICES).contains(&choices.len())
     {
-        return Err(FormError::unshowable(format!(
-            "the field `{}` has {} choices",
-            crate::link::short(name),
-            choices.len()
-        )));
+        let why = format!("the field `{shown_name}` has {} choices", choices.len());
+        return Err(FormError::unshowable(why));
     }
-    let default = schema
-        .get("default")
-        .filter(|default| !default.is_null())
-        .cloned();
+    let default = schema.get("default").filter(|default| !default.is_null());
     let field = Field {
         name: name.to_owned(),
         title: words("title", MAX_NAME),
@@ -296,34 +270,30 @@ fn field(name: &str, schema: &Value, need: Need) -> Result<Field, FormError> {
         default: None,
         schema: schema.clone(),
     };
-    validator(schema).ok_or_else(|| {
-        FormError::unshowable(format!(
-            "the field `{}` cannot be understood",
-            crate::link::short(name)
-        ))
-    })?;
+    if validator(schema).is_none() {
+        let why = format!("the field `{shown_name}` cannot be understood");
+        return Err(FormError::unshowable(why));
+    }
     // What does not fit is no default.
     let default = default.filter(|default| field.check(default).is_ok());
-    Ok(Field { default, ..field })
+    Ok(Field {
+        default: default.cloned(),
+        ..field
+    })
 }
 
 /// Choices in each of the ways there are to write them.
 fn choices(schema: &Value, titled: &str) -> Vec<Choice> {
     let choice = |value: &Value, title: &Value| {
         let value = value.as_str()?.to_owned();
-        let title = title
-            .as_str()
-            .unwrap_or(&value)
-            .chars()
-            .take(MAX_NAME)
-            .collect();
+        let title = title.as_str().unwrap_or(&value);
+        let title = title.chars().take(MAX_NAME).collect();
         Some(Choice { title, value })
     };
     if let Some(all) = schema[titled].as_array().or(schema["oneOf"].as_array()) {
-        return all
-            .iter()
-            .filter_map(|one| choice(&one["const"], &one["title"]))
-            .collect();
+        let all = all.iter();
+        let all = all.filter_map(|one| choice(&one["const"], &one["title"]));
+        return all.collect();
     }
     let names = schema["enumNames"].as_array().cloned().unwrap_or_default();
     let values = schema["enum"].as_array().into_iter().flatten().enumerate();
@@ -334,24 +304,15 @@ fn choices(schema: &Value, titled: &str) -> Vec<Choice> {
 
 /// What was meant: the words of a choice, or its number.
 fn chosen<'a>(choices: &'a [Choice], typed: &str) -> Result<&'a str, FormError> {
-    let named = choices
-        .iter()
-        .find(|choice| choice.value == typed || choice.title == typed);
-    let named = named.or_else(|| {
-        let like = |word: &str| word.to_lowercase() == typed.to_lowercase();
-        choices
-            .iter()
-            .find(|choice| like(&choice.value) || like(&choice.title))
-    });
-    let numbered = || {
-        typed
-            .parse::<usize>()
-            .ok()
-            .and_then(|number| choices.get(number.checked_sub(1)?))
+    let named = |is: &dyn Fn(&str) -> bool| {
+        let mut choices = choices.iter();
+        choices.find(|choice| is(&choice.value) || is(&choice.title))
     };
-    let choice = named
-        .or_else(numbered)
-        .ok_or_else(|| FormError::misfit("this is none of the choices"))?;
+    let numbered = || choices.get(typed.parse::<usize>().ok()?.checked_sub(1)?);
+    let choice = named(&|word| word == typed)
+        .or_else(|| named(&|word| word.to_lowercase() == typed.to_lowercase()))
+        .or_else(numbered);
+    let choice = choice.ok_or_else(|| FormError::misfit("this is none of the choices"))?;
     Ok(&choice.value)
 }
 
@@ -359,28 +320,22 @@ fn address(url: &str) -> Result<Address, FormError> {
     let parsed = reqwest::Url::parse(url)
         .map_err(|_| FormError::unshowable("the address it gives is none"))?;
     if !matches!(parsed.scheme(), "http" | "https") {
-        return Err(FormError::unshowable(
-            "the address it gives is not one of the web",
-        ));
+        let why = "the address it gives is not one of the web";
+        return Err(FormError::unshowable(why));
     }
-    let host = parsed
-        .host_str()
-        .ok_or_else(|| FormError::unshowable("the address it gives leads nowhere"))?
-        .to_owned();
+    let host = parsed.host_str();
+    let host = host.ok_or_else(|| FormError::unshowable("the address it gives leads nowhere"))?;
     Ok(Address {
         url: parsed.to_string(),
-        host,
+        host: host.to_owned(),
     })
 }
 
 /// What was filled in, and for the rest what the form says where nothing is.
 pub(crate) fn with_defaults(mut content: Value, request: &Value) -> Value {
-    let empty = Map::new();
-    let fields = request["requestedSchema"]["properties"]
-        .as_object()
-        .unwrap_or(&empty);
+    let fields = request["requestedSchema"]["properties"].as_object();
     if let Value::Object(content) = &mut content {
-        for (name, field) in fields {
+        for (name, field) in fields.into_iter().flatten() {
             if let (Some(default), false) = (field.get("default"), content.contains_key(name)) {
                 content.insert(name.clone(), default.clone());
             }
@@ -392,7 +347,7 @@ pub(crate) fn with_defaults(mut content: Value, request: &Value) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+    use serde_json::{Map, json};
 
     fn form() -> Form {
         Form::read(&json!({

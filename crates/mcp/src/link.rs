@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use rmcp::model::{
@@ -65,32 +65,24 @@ impl Link {
                     .map_err(|error| not_started(format!("cannot run `{command}`: {error}")))?;
                 let transport =
                     AsyncRwTransport::new_client(read, write).with_max_line_length(MAX_MESSAGE + 1);
-                match serve_client_with_lifecycle(
-                    callbacks(),
-                    transport,
-                    ClientLifecycleMode::Initialize,
-                )
-                .await
-                {
+                let mode = ClientLifecycleMode::Initialize;
+                match serve_client_with_lifecycle(callbacks(), transport, mode).await {
                     Ok(service) => (service, Some(program)),
                     Err(error) => {
                         // Its complaints may still be on their way.
                         tokio::time::sleep(Duration::from_millis(50)).await;
-                        let words = program.last_words();
-                        return Err(not_started(if words.is_empty() {
-                            short(&error.to_string())
-                        } else {
-                            words
-                        }));
+                        let mut why = program.last_words();
+                        if why.is_empty() {
+                            why = short(&error.to_string());
+                        }
+                        return Err(not_started(why));
                     }
                 }
             }
-            Reach::Http { .. } => (
-                crate::http::greet(callbacks, settings, folder)
-                    .await
-                    .map_err(not_started)?,
-                None,
-            ),
+            Reach::Http { .. } => {
+                let service = crate::http::greet(callbacks, settings, folder).await;
+                (service.map_err(not_started)?, None)
+            }
         };
         let peer = service.peer().clone();
         Ok(Self {
@@ -146,63 +138,53 @@ impl Link {
 
     /// The same once more, unless that is under way already: then it is done again afterwards.
     pub(crate) async fn list_again(&self) -> Option<Result<Catalogue, ServiceError>> {
-        let quiet =
-            self.listing
-                .compare_exchange(QUIET, LISTING, Ordering::AcqRel, Ordering::Acquire);
-        if quiet.is_err() {
+        let change = |from, to| {
+            let (success, failure) = (Ordering::AcqRel, Ordering::Acquire);
+            self.listing.compare_exchange(from, to, success, failure)
+        };
+        if change(QUIET, LISTING).is_err() {
             self.listing.store(LISTING_AND_MORE, Ordering::Release);
             return None;
         }
         loop {
             let limit = Duration::from_secs(20);
-            let listed = match tokio::time::timeout(limit, self.catalogue()).await {
-                Ok(listed) => listed,
-                Err(_) => Err(ServiceError::Timeout { timeout: limit }),
-            };
-            if self
-                .listing
-                .compare_exchange(LISTING, QUIET, Ordering::AcqRel, Ordering::Acquire)
-                .is_ok()
-            {
-                return Some(listed);
+            let listed = tokio::time::timeout(limit, self.catalogue()).await;
+            if change(LISTING, QUIET).is_ok() {
+                let silent = Err(ServiceError::Timeout { timeout: limit });
+                return Some(listed.unwrap_or(silent));
             }
             self.listing.store(LISTING, Ordering::Release);
         }
     }
 
     pub(crate) fn is_one_of_us(&self) -> bool {
-        let info = self.peer.peer_info();
-        info.and_then(|info| Some(info.server_info.as_ref()?.name == crate::NAME))
-            .unwrap_or(false)
+        self.peer.peer_info().is_some_and(|info| {
+            info.server_info
+                .as_ref()
+                .is_some_and(|us| us.name == crate::NAME)
+        })
     }
 
     /// Tells the server that nobody waits for an answer any more.
     pub(crate) async fn cancel(&self, id: RequestId) -> Result<(), ServiceError> {
-        let params = CancelledNotificationParam::new(
-            Some(id),
-            Some("the script stopped the call".to_owned()),
-        );
+        let why = "the script stopped the call".to_owned();
+        let params = CancelledNotificationParam::new(Some(id), Some(why));
         self.peer.notify_cancelled(params).await
     }
 
     /// What a server wants to know before it answers this call.
     pub(crate) async fn answer(&self, wanted: InputRequests, call: &Arc<InHand>) -> InputResponses {
         let mut answers = InputResponses::new();
+        let (callbacks, asker) = (&self.callbacks, Asker::Of(call));
         // What it wants to know belongs to the call, and is taken back with it alone.
         let never = CancellationToken::new();
         for (key, request) in wanted {
             let answer = match request {
-                InputRequest::Elicitation(request) => serde_json::to_value(
-                    self.callbacks
-                        .elicit(request.params, Asker::Of(call), &never)
-                        .await,
-                ),
+                InputRequest::Elicitation(request) => {
+                    serde_json::to_value(callbacks.elicit(request.params, asker, &never).await)
+                }
                 InputRequest::CreateMessage(request) => {
-                    match self
-                        .callbacks
-                        .sample(request.params, Asker::Of(call), &never)
-                        .await
-                    {
+                    match callbacks.sample(request.params, asker, &never).await {
                         Ok(answer) => serde_json::to_value(answer),
                         Err(_) => continue,
                     }
@@ -220,15 +202,13 @@ impl Link {
         match error {
             ServiceError::McpError(error) => {
                 let message: String = error.message.chars().take(2048).collect();
+                let (code, why) = (error.code.0, message.clone());
                 match error.data == Some(too_large()) {
-                    true => ServerError::Nonsense {
-                        server,
-                        why: message,
-                    },
+                    true => ServerError::Nonsense { server, why },
                     false => ServerError::Refused {
                         server,
                         message,
-                        code: error.code.0,
+                        code,
                     },
                 }
             }
@@ -236,18 +216,18 @@ impl Link {
                 server,
                 after: limit,
             },
-            ServiceError::UnexpectedResponse => ServerError::Nonsense {
-                server,
-                why: "it is not what was asked for".to_owned(),
-            },
-            ServiceError::TransportSend(error) => ServerError::Gone {
-                server,
-                why: short(&error.to_string()),
-            },
-            _ => ServerError::Gone {
-                server,
-                why: self.last_words(),
-            },
+            ServiceError::UnexpectedResponse => {
+                let why = "it is not what was asked for".to_owned();
+                ServerError::Nonsense { server, why }
+            }
+            ServiceError::TransportSend(error) => {
+                let why = short(&error.to_string());
+                ServerError::Gone { server, why }
+            }
+            _ => {
+                let why = self.last_words();
+                ServerError::Gone { server, why }
+            }
         }
     }
 
@@ -255,76 +235,55 @@ impl Link {
         if self.given_up.load(Ordering::Acquire) {
             return "it answered nothing any more, not even a ping".to_owned();
         }
-        let mut program = self.program.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut program = lock(&self.program);
         program
             .as_mut()
-            .map(Program::last_words)
-            .unwrap_or_default()
+            .map_or_else(String::new, Program::last_words)
     }
 
     pub(crate) fn notes(&self) -> Vec<String> {
-        let program = self.program.lock().unwrap_or_else(PoisonError::into_inner);
-        program.as_ref().map(Program::notes).unwrap_or_default()
+        lock(&self.program)
+            .as_ref()
+            .map_or_else(Vec::new, Program::notes)
     }
 
     /// How long a ping takes; `None` where nothing comes back.
     pub(crate) async fn round_trip(&self, limit: Duration) -> Option<Duration> {
         let began = Instant::now();
         let ping = ClientRequest::PingRequest(PingRequest::default());
-        let sent = self
-            .peer
-            .send_request_with_option(ping, PeerRequestOptions::with_timeout(limit))
-            .await
-            .ok()?;
-        match sent.await_response().await {
+        let options = PeerRequestOptions::with_timeout(limit);
+        let sent = self.peer.send_request_with_option(ping, options).await;
+        match sent.ok()?.await_response().await {
             // A server that knows no ping has answered as well.
             Ok(_) | Err(ServiceError::McpError(_)) => Some(began.elapsed()),
             Err(_) => None,
         }
     }
 
-    pub(crate) async fn has_pulse(&self, limit: Duration) -> bool {
-        self.round_trip(limit).await.is_some()
-    }
-
     /// Lets go of a server that does not answer: the next call starts another.
     pub(crate) fn give_up(&self) {
         self.given_up.store(true, Ordering::Release);
-        let service = self
-            .service
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
-        if let Some(service) = service {
+        if let Some(service) = lock(&self.service).take() {
             service.cancellation_token().cancel();
         }
-        drop(
-            self.program
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .take(),
-        );
+        drop(lock(&self.program).take());
     }
 
     /// Says goodbye.
     pub(crate) async fn stop(&self) {
-        let service = self
-            .service
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+        let service = lock(&self.service).take();
         if let Some(mut service) = service {
             let _ = service.close_with_timeout(Duration::from_secs(1)).await;
         }
-        let program = self
-            .program
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+        let program = lock(&self.program).take();
         if let Some(program) = program {
             program.stop().await;
         }
     }
+}
+
+pub(crate) fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Foreign words in one line.

@@ -51,20 +51,13 @@ impl Login {
             server: settings.name.clone(),
             why,
         };
-        let challenge = match crate::http::challenge(&settings.reach)
-            .await
-            .map_err(failed)?
-        {
-            Some(challenge) => challenge,
-            None => return Err(LoginError::NotWanted(server)),
+        let challenge = crate::http::challenge(&settings.reach).await;
+        let Some(challenge) = challenge.map_err(failed)? else {
+            return Err(LoginError::NotWanted(server));
         };
-        let listener = TcpListener::bind("127.0.0.1:0")
-            .await
-            .map_err(|error| failed(error.to_string()))?;
-        let port = listener
-            .local_addr()
-            .map_err(|error| failed(error.to_string()))?
-            .port();
+        let unbound = |error: std::io::Error| failed(error.to_string());
+        let listener = TcpListener::bind("127.0.0.1:0").await.map_err(unbound)?;
+        let port = listener.local_addr().map_err(unbound)?.port();
         let wrong = |error: AuthError| failed(error.to_string());
         let mut manager = manager(url).await.map_err(wrong)?;
         manager.set_credential_store(InFile(file(folder, settings)));
@@ -100,17 +93,11 @@ impl Login {
         let back = back
             .map_err(|_| failed("nobody did in time"))?
             .map_err(|error| failed(&error.to_string()))?;
-        let port = self
-            .listener
-            .local_addr()
-            .map_err(|error| failed(&error.to_string()))?
-            .port();
-        let url = format!("http://127.0.0.1:{port}{back}");
+        let address = self.listener.local_addr();
+        let address = address.map_err(|error| failed(&error.to_string()))?;
+        let url = format!("http://127.0.0.1:{}{back}", address.port());
         let done = self.state.handle_callback_url(&url).await;
-        done.map_err(|error| LoginError::Failed {
-            server: self.server,
-            why: error.to_string(),
-        })
+        done.map_err(|error| failed(&error.to_string()))
     }
 }
 
@@ -128,11 +115,8 @@ pub(crate) async fn remembered(
     }
     let mut manager = manager(url).await.ok()?;
     manager.set_credential_store(InFile(file));
-    manager
-        .initialize_from_store()
-        .await
-        .ok()?
-        .then_some(manager)
+    let initialized = manager.initialize_from_store().await;
+    initialized.ok()?.then_some(manager)
 }
 
 async fn manager(url: &str) -> Result<AuthorizationManager, AuthError> {
@@ -151,11 +135,8 @@ async fn callback(listener: &TcpListener) -> std::io::Result<String> {
         let (mut stream, _) = listener.accept().await?;
         // Whoever comes and says nothing does not keep the user waiting.
         let line = tokio::time::timeout(Duration::from_secs(5), first_line(&mut stream)).await;
-        let target = line
-            .ok()
-            .flatten()
-            .and_then(|line| line.split(' ').nth(1).map(str::to_owned))
-            .unwrap_or_default();
+        let line = line.ok().flatten().unwrap_or_default();
+        let target = line.split(' ').nth(1).unwrap_or_default();
         let (status, words) = match target.starts_with("/callback?") {
             true => ("200 OK", "You are logged in. This page can be closed.\n"),
             false => ("404 Not Found", "There is nothing here.\n"),
@@ -167,7 +148,7 @@ async fn callback(listener: &TcpListener) -> std::io::Result<String> {
         // The browser may have left already.
         let _ = stream.write_all(answer.as_bytes()).await;
         if target.starts_with("/callback?") {
-            return Ok(target);
+            return Ok(target.to_owned());
         }
     }
 }
@@ -185,10 +166,8 @@ struct InFile(PathBuf);
 #[async_trait::async_trait]
 impl CredentialStore for InFile {
     async fn load(&self) -> Result<Option<StoredCredentials>, AuthError> {
-        match std::fs::read(&self.0) {
-            Ok(text) => Ok(serde_json::from_slice(&text).ok()),
-            Err(_) => Ok(None),
-        }
+        let text = std::fs::read(&self.0).unwrap_or_default();
+        Ok(serde_json::from_slice(&text).ok())
     }
 
     async fn save(&self, credentials: StoredCredentials) -> Result<(), AuthError> {

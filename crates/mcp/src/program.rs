@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::process::Stdio;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -12,6 +12,7 @@ use tokio::io::{
 use tokio::process::{Child, ChildStdin, Command};
 use tokio::task::AbortHandle;
 
+use crate::link::lock;
 use crate::settings::Reach;
 
 /// Bytes one message may have.
@@ -26,30 +27,9 @@ const ENDS: usize = 512;
 const GRACE: Duration = Duration::from_millis(800);
 
 /// Variables a program cannot do without.
-const CORE_VARIABLES: [&str; 22] = [
-    "HOME",
-    "LANG",
-    "LC_ALL",
-    "LC_CTYPE",
-    "LOGNAME",
-    "PATH",
-    "SHELL",
-    "TERM",
-    "TMPDIR",
-    "TZ",
-    "USER",
-    "XDG_CACHE_HOME",
-    "XDG_CONFIG_HOME",
-    "XDG_DATA_HOME",
-    "XDG_RUNTIME_DIR",
-    "SSL_CERT_FILE",
-    "SSL_CERT_DIR",
-    "NODE_EXTRA_CA_CERTS",
-    "SYSTEMROOT",
-    "APPDATA",
-    "LOCALAPPDATA",
-    "USERPROFILE",
-];
+const CORE_VARIABLES: &str = "HOME LANG LC_ALL LC_CTYPE LOGNAME PATH SHELL TERM TMPDIR TZ USER \
+    XDG_CACHE_HOME XDG_CONFIG_HOME XDG_DATA_HOME XDG_RUNTIME_DIR SSL_CERT_FILE SSL_CERT_DIR \
+    NODE_EXTRA_CA_CERTS SYSTEMROOT APPDATA LOCALAPPDATA USERPROFILE";
 
 /// The variable that tells a program that it was started from scripts.
 pub const NESTED: &str = "SELVEDGE_MCP_NESTED";
@@ -95,10 +75,8 @@ impl Program {
             .stderr(Stdio::piped())
             .kill_on_drop(true);
         program.env_clear();
-        let handed_on = CORE_VARIABLES
-            .iter()
-            .copied()
-            .chain(env_vars.iter().map(String::as_str));
+        let handed_on = CORE_VARIABLES.split_whitespace();
+        let handed_on = handed_on.chain(env_vars.iter().map(String::as_str));
         program.envs(handed_on.filter_map(|name| Some((name, std::env::var_os(name)?))));
         program.env(NESTED, "1").envs(env);
         if let Some(cwd) = cwd {
@@ -133,54 +111,34 @@ impl Program {
 
     /// What it said last, and how it ended, in one line.
     pub(crate) fn last_words(&mut self) -> String {
-        let status = self
-            .child
-            .try_wait()
-            .ok()
-            .flatten()
-            .map(|status| status.to_string());
-        let heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
-        let said = heard
-            .stderr
-            .iter()
-            .rev()
-            .find(|line| !line.trim().is_empty())
-            .map(|line| format!("it said: {line}"));
+        let status = self.child.try_wait().ok().flatten();
+        let status = status.map(|status| status.to_string());
+        let heard = lock(&self.heard);
+        let mut lines = heard.stderr.iter().rev();
+        let said = lines.find(|line| !line.trim().is_empty());
+        let said = said.map(|line| format!("it said: {line}"));
         let garbage = heard.first_garbage.as_ref().filter(|_| said.is_none());
         let printed = garbage.map(|line| format!("it printed `{line}` instead of messages"));
-        [status, said, printed]
-            .into_iter()
-            .flatten()
-            .collect::<Vec<_>>()
-            .join("; ")
+        let words: Vec<_> = [status, said, printed].into_iter().flatten().collect();
+        words.join("; ")
     }
 
     /// What it does that it should not, for `mcp list`.
     pub(crate) fn notes(&self) -> Vec<String> {
-        let heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut notes = Vec::new();
-        if let Some(line) = &heard.first_garbage {
-            notes.push(format!(
-                "{} lines on standard output are no messages, such as `{line}`",
-                heard.garbage
-            ));
-        }
-        if heard.oversized > 0 {
-            notes.push(format!(
-                "{} answers had more than {} MB",
-                heard.oversized,
-                MAX_MESSAGE >> 20
-            ));
-        }
-        notes
+        let heard = lock(&self.heard);
+        let (garbage, oversized, most) = (heard.garbage, heard.oversized, MAX_MESSAGE >> 20);
+        let garbage = heard.first_garbage.as_ref().map(|line| {
+            format!("{garbage} lines on standard output are no messages, such as `{line}`")
+        });
+        let oversized =
+            (oversized > 0).then(|| format!("{oversized} answers had more than {most} MB"));
+        garbage.into_iter().chain(oversized).collect()
     }
 
     /// Waits for its end after its input was closed, then tells it to end, then ends it.
     pub(crate) async fn stop(mut self) {
-        if tokio::time::timeout(GRACE, self.child.wait())
-            .await
-            .is_err()
-        {
+        let ended = tokio::time::timeout(GRACE, self.child.wait()).await;
+        if ended.is_err() {
             #[cfg(unix)]
             self.signal(rustix::process::Signal::TERM);
             let _ = tokio::time::timeout(GRACE, self.child.wait()).await;
@@ -231,10 +189,7 @@ async fn pass_messages(
             if line.len() <= MAX_MESSAGE {
                 return;
             }
-            heard
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .oversized += 1;
+            lock(&heard).oversized += 1;
             let Some(tail) = skip_line(&mut from).await else {
                 return;
             };
@@ -252,7 +207,7 @@ async fn pass_messages(
         }
         if !(text.starts_with(b"{") && text.ends_with(b"}")) {
             garbage += line.len();
-            let mut heard = heard.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut heard = lock(&heard);
             heard.garbage += 1;
             heard.first_garbage.get_or_insert_with(|| shown(text));
             if garbage > MAX_GARBAGE {
@@ -271,11 +226,8 @@ async fn pass_messages(
 async fn skip_line(from: &mut (impl AsyncBufReadExt + Unpin)) -> Option<Vec<u8>> {
     let mut tail: Vec<u8> = Vec::new();
     loop {
-        let piece = from
-            .fill_buf()
-            .await
-            .ok()
-            .filter(|piece| !piece.is_empty())?;
+        let piece = from.fill_buf().await.ok();
+        let piece = piece.filter(|piece| !piece.is_empty())?;
         let end = piece.iter().position(|byte| *byte == b'\n');
         let used = end.map_or(piece.len(), |end| end + 1);
         tail.extend_from_slice(&piece[used.saturating_sub(ENDS)..used]);
@@ -310,13 +262,11 @@ async fn keep_tail(from: impl AsyncRead + Unpin, heard: Arc<Mutex<Heard>>) {
     loop {
         line.clear();
         // A line without end is cut into pieces.
-        if !matches!(
-            (&mut from).take(4096).read_until(b'\n', &mut line).await,
-            Ok(1..)
-        ) {
+        let mut piece = (&mut from).take(4096);
+        if !matches!(piece.read_until(b'\n', &mut line).await, Ok(1..)) {
             return;
         }
-        let mut heard = heard.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut heard = lock(&heard);
         if heard.stderr.len() >= TAIL_LINES {
             heard.stderr.pop_front();
         }

@@ -4,7 +4,9 @@ use std::sync::{Arc, OnceLock};
 
 use rmcp::model::{CallToolResponse, CallToolResult, ContentBlock, JsonObject, Tool};
 use schemars::JsonSchema;
-use selvedge_protocol::{CallStatus, OutputPart, RunStatus, ScriptToolCallOutput, new_id};
+use selvedge_protocol::{
+    CallStatus, ErrorCode, OutputPart, Phase, RunStatus, ScriptError, ScriptToolCallOutput, new_id,
+};
 use selvedge_script::{LiveRun, overview};
 use selvedge_tools::{Found, Registry, declarations};
 use serde_json::Value;
@@ -27,18 +29,12 @@ enum Words {
 fn schema<T: JsonSchema>(words: Words) -> JsonObject {
     let settings = schemars::generate::SchemaSettings::draft2020_12()
         .with(|settings| settings.meta_schema = None);
-    let mut schema = settings
-        .into_generator()
-        .into_root_schema_for::<T>()
-        .to_value();
+    let schema = settings.into_generator().into_root_schema_for::<T>();
+    let mut schema = schema.to_value();
     trim(&mut schema, words);
-    match schema {
-        Value::Object(mut schema) => {
-            schema.remove("description");
-            schema
-        }
-        _ => JsonObject::new(),
-    }
+    let mut schema = schema.as_object().cloned().unwrap_or_default();
+    schema.remove("description");
+    schema
 }
 
 /// Takes out what only costs tokens.
@@ -73,10 +69,9 @@ pub(crate) fn output(output: &ScriptToolCallOutput, said: &[String]) -> CallTool
     }
     content.push(ContentBlock::text(words(output)));
     let failed = output.error.is_some() && output.status != RunStatus::DryRun;
-    let mut result = if failed {
-        CallToolResult::error(content)
-    } else {
-        CallToolResult::success(content)
+    let mut result = match failed {
+        true => CallToolResult::error(content),
+        false => CallToolResult::success(content),
     };
     result.structured_content = serde_json::to_value(output).ok();
     CallToolResponse::Complete(result)
@@ -94,13 +89,9 @@ pub(crate) fn handle(run: &LiveRun, said: Vec<String>) -> CallToolResponse {
 
 /// What stands in the way, where nothing ran.
 pub(crate) fn problem(message: &str) -> CallToolResponse {
-    let mut item = empty();
-    item.status = RunStatus::Rejected;
-    item.error = Some(selvedge_protocol::ScriptError::new(
-        selvedge_protocol::ErrorCode::ScriptRejectedError,
-        selvedge_protocol::Phase::Parsing,
-        message,
-    ));
+    let mut item = rejected();
+    let code = ErrorCode::ScriptRejectedError;
+    item.error = Some(ScriptError::new(code, Phase::Parsing, message));
     output(&item, &[])
 }
 
@@ -114,15 +105,12 @@ pub(crate) fn help(tools: &Registry, topic: &str) -> ScriptToolCallOutput {
             declarations(&tools.filtered(|spec| spec.js_name.starts_with(&format!("{name}."))))
         }
         Found::Nothing(_) => {
-            let found: Vec<String> = tools
-                .search(name, 5)
-                .iter()
-                .map(|tool| tool.spec.name.clone())
-                .collect();
-            declarations(&tools.filtered(|spec| found.contains(&spec.name)))
+            let found = tools.search(name, 5);
+            let is_found = |name: &str| found.iter().any(|tool| tool.spec.name == name);
+            declarations(&tools.filtered(|spec| is_found(&spec.name)))
         }
     };
-    let mut item = empty();
+    let mut item = rejected();
     item.status = RunStatus::Completed;
     item.output_json = Some(Value::from(text).to_string());
     item
@@ -133,12 +121,9 @@ pub(crate) fn short(text: &str) -> String {
     selvedge_text::one_line(text, 80)
 }
 
-fn empty() -> ScriptToolCallOutput {
-    let output = ScriptToolCallOutput::new(new_id("scr"), new_id("call"));
-    ScriptToolCallOutput {
-        status: RunStatus::Pending,
-        ..output
-    }
+/// The item of a run that never began.
+fn rejected() -> ScriptToolCallOutput {
+    ScriptToolCallOutput::new(new_id("scr"), new_id("call"))
 }
 
 /// The value, or what went wrong and what was done by then, for a model to read.
@@ -149,31 +134,20 @@ fn words(output: &ScriptToolCallOutput) -> String {
         (None, None) if output.status == RunStatus::Running => format!("{} is running", output.id),
         (None, None) => "(no value)".to_owned(),
         (Some(error), _) => {
-            let place = error
-                .line
-                .map(|line| format!(" (line {line})"))
-                .unwrap_or_default();
+            let place = error.line.map(|line| format!(" (line {line})"));
+            let place = place.unwrap_or_default();
             let mut text = format!("{}{place}: {}", error.code, error.message);
             for suggestion in &error.suggestions {
                 text.push_str(&format!("\nhint: {suggestion}"));
             }
             for call in &output.calls {
-                text.push_str(&format!(
-                    "\n{} {}: {}",
-                    call.id,
-                    call.tool,
-                    call.status.as_str()
-                ));
+                let status = call.status.as_str();
+                text.push_str(&format!("\n{} {}: {status}", call.id, call.tool));
             }
-            if output
-                .calls
-                .iter()
-                .any(|call| call.status == CallStatus::Done)
-            {
-                text.push_str(&format!(
-                    "\nresults so far: {}",
-                    output.output_json.as_deref().unwrap_or("none")
-                ));
+            let mut calls = output.calls.iter();
+            if calls.any(|call| call.status == CallStatus::Done) {
+                let results = output.output_json.as_deref().unwrap_or("none");
+                text.push_str(&format!("\nresults so far: {results}"));
             }
             text
         }

@@ -62,10 +62,8 @@ const MAX_SHOWN: usize = 4000;
 impl Sampling {
     /// Reads the `params` of `sampling/createMessage`; the error is why that is not asked.
     pub(crate) fn read(server: &str, run: String, request: &Value) -> Result<Self, String> {
-        if request["tools"]
-            .as_array()
-            .is_some_and(|tools| !tools.is_empty())
-        {
+        let tools = request["tools"].as_array();
+        if tools.is_some_and(|tools| !tools.is_empty()) {
             return Err("the model is asked without tools".to_owned());
         }
         let mut messages = Vec::new();
@@ -74,54 +72,38 @@ impl Sampling {
                 Some("assistant") => Role::Assistant,
                 _ => Role::User,
             };
-            messages.push(Said {
-                role,
-                text: text_of(&message["content"])?,
-            });
+            let text = text_of(&message["content"])?;
+            messages.push(Said { role, text });
         }
         if messages.is_empty() {
             return Err("nothing is asked".to_owned());
         }
-        let system = request["systemPrompt"]
-            .as_str()
-            .unwrap_or_default()
-            .to_owned();
+        let max_tokens = request["maxTokens"].as_u64().unwrap_or(MAX_TOKENS);
         let sampling = Self {
             server: server.to_owned(),
             run,
-            system,
+            system: request["systemPrompt"]
+                .as_str()
+                .unwrap_or_default()
+                .to_owned(),
             messages,
-            max_tokens: request["maxTokens"]
-                .as_u64()
-                .unwrap_or(MAX_TOKENS)
-                .clamp(1, MAX_TOKENS),
+            max_tokens: max_tokens.clamp(1, MAX_TOKENS),
         };
-        match sampling.bytes() {
+        match sampling.texts().map(str::len).sum() {
             0..=MAX_BYTES => Ok(sampling),
             bytes => Err(format!("{bytes} bytes are too much to ask at once")),
         }
     }
 
-    fn bytes(&self) -> usize {
-        self.system.len()
-            + self
-                .messages
-                .iter()
-                .map(|said| said.text.len())
-                .sum::<usize>()
+    fn texts(&self) -> impl Iterator<Item = &str> {
+        let messages = self.messages.iter().map(|said| said.text.as_str());
+        std::iter::once(self.system.as_str()).chain(messages)
     }
 
     /// What a person is asked before the model is.
     pub(crate) fn wish(&self) -> Wish {
-        let characters = self.system.chars().count()
-            + self
-                .messages
-                .iter()
-                .map(|said| said.text.chars().count())
-                .sum::<usize>();
-        let Self {
-            server, max_tokens, ..
-        } = self;
+        let characters: usize = self.texts().map(|text| text.chars().count()).sum();
+        let (server, max_tokens) = (&self.server, self.max_tokens);
         let reason = format!(
             "the server {server} asks your model: {characters} characters, for an answer of at most {max_tokens} tokens"
         );
@@ -130,10 +112,9 @@ impl Sampling {
             text.push_str(&format!("system: {}\n", self.system));
         }
         for said in &self.messages {
-            let who = if said.role == Role::Assistant {
-                "assistant"
-            } else {
-                "user"
+            let who = match said.role {
+                Role::Assistant => "assistant",
+                _ => "user",
             };
             text.push_str(&format!("{who}: {}\n", said.text));
         }

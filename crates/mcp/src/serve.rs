@@ -127,26 +127,18 @@ impl ScriptServer {
         if let Some(id) = &answers.run {
             let Some(run) = self.offer.live.find(id) else {
                 // Started again it would do twice what it did.
+                let id = render::short(id);
                 return Ok(render::problem(&format!(
-                    "the script `{}` is over and forgotten",
-                    render::short(id)
+                    "the script `{id}` is over and forgotten"
                 )));
             };
             answers.give(&run);
-            return self
-                .wait(
-                    &run,
-                    self.patience(&args, &run, began),
-                    Cancelled::StopIt,
-                    context,
-                )
-                .await;
+            let patience = self.patience(&args, &run, began);
+            return self.wait(&run, patience, Cancelled::StopIt, context).await;
         }
         let pragma = Pragma::read(&args.code).ok().flatten();
-        let resume = args
-            .resume
-            .clone()
-            .or(pragma.and_then(|pragma| pragma.resume));
+        let resume = args.resume.clone();
+        let resume = resume.or_else(|| pragma?.resume);
         let resume = match resume.map(|run| (self.offer.earlier)(&run)).transpose() {
             Ok(resume) => resume,
             Err(error) => return Ok(render::problem(&error.to_string())),
@@ -170,28 +162,17 @@ impl ScriptServer {
         if let Some(topic) = topic {
             return Ok(render::output(&render::help(&tools, topic), &[]));
         }
-        let mine: Vec<_> = self
-            .offer
-            .live
-            .list()
-            .into_iter()
-            .filter(|run| run.session == self.session_id)
-            .collect();
+        let mine = self.running();
         if mine.len() >= PER_SESSION
             && let Some(oldest) = mine.first()
         {
             let why = format!(
-                "{PER_SESSION} scripts of this session are running: wait for {} first, or terminate it",
-                oldest.id
+                "{PER_SESSION} scripts of this session are running: wait for {oldest} first, or terminate it"
             );
             return Ok(render::problem(&why));
         }
-        let harness = self
-            .offer
-            .harness
-            .clone()
-            .with_tools(tools)
-            .with_approver(self.offer.live.approver());
+        let harness = self.offer.harness.clone().with_tools(tools);
+        let harness = harness.with_approver(self.offer.live.approver());
         let options = RunOptions {
             timeout: args.timeout_ms.map(Duration::from_millis),
             resume,
@@ -203,43 +184,33 @@ impl ScriptServer {
             setting: self.offer.setting.clone(),
             ..RunOptions::default()
         };
-        let name = args
-            .code
-            .lines()
-            .map(str::trim)
-            .find(|line| !line.is_empty())
-            .map(|line| line.chars().take(60).collect());
-        let run =
-            match self
-                .offer
-                .live
-                .start(&harness, args.code.clone().into_bytes(), options, name)
-            {
-                Ok(run) => run,
-                Err(full) => {
-                    return Ok(render::problem(&format!(
-                        "{full}: wait for it with script_wait, or terminate it"
-                    )));
-                }
-            };
-        self.wait(
-            &run,
-            self.patience(&args, &run, began),
-            Cancelled::StopIt,
-            context,
-        )
-        .await
+        let mut lines = args.code.lines().map(str::trim);
+        let name = lines.find(|line| !line.is_empty());
+        let name = name.map(|line| line.chars().take(60).collect());
+        let code = args.code.clone().into_bytes();
+        let run = match self.offer.live.start(&harness, code, options, name) {
+            Ok(run) => run,
+            Err(full) => {
+                return Ok(render::problem(&format!(
+                    "{full}: wait for it with script_wait, or terminate it"
+                )));
+            }
+        };
+        let patience = self.patience(&args, &run, began);
+        self.wait(&run, patience, Cancelled::StopIt, context).await
     }
 
     fn patience(&self, args: &ScriptArgs, run: &LiveRun, began: Instant) -> Duration {
-        let wished = args
-            .yield_after_ms
-            .map(Duration::from_millis)
-            .or(run.yield_after());
-        wished
-            .unwrap_or(self.offer.patience)
-            .min(MAX_PATIENCE)
-            .saturating_sub(began.elapsed())
+        let wished = args.yield_after_ms.map(Duration::from_millis);
+        let patience = wished.or(run.yield_after()).unwrap_or(self.offer.patience);
+        patience.min(MAX_PATIENCE).saturating_sub(began.elapsed())
+    }
+
+    /// The ids of this session's scripts that run.
+    fn running(&self) -> Vec<String> {
+        let runs = self.offer.live.list().into_iter();
+        let mine = runs.filter(|run| run.session == self.session_id);
+        mine.map(|run| run.id).collect()
     }
 
     async fn script_wait(
@@ -249,39 +220,23 @@ impl ScriptServer {
         context: &RequestContext<RoleServer>,
     ) -> Outcome {
         let Some(run) = self.offer.live.find(&args.id) else {
-            let mine = self
-                .offer
-                .live
-                .list()
-                .into_iter()
-                .filter(|run| run.session == self.session_id);
-            let ids: Vec<String> = mine.map(|run| run.id).collect();
-            let running = if ids.is_empty() {
-                "none runs".to_owned()
-            } else {
-                format!("these run: {}", ids.join(", "))
+            let running = match self.running() {
+                ids if ids.is_empty() => "none runs".to_owned(),
+                ids => format!("these run: {}", ids.join(", ")),
             };
-            return Ok(render::problem(&format!(
-                "there is no script `{}`: {running}",
-                render::short(&args.id)
-            )));
+            let id = render::short(&args.id);
+            let why = format!("there is no script `{id}`: {running}");
+            return Ok(render::problem(&why));
         };
         answers.give(&run);
         if args.terminate == Some(true) {
             run.cancel();
             return Ok(self.farewell(&run).await);
         }
-        let patience = args
-            .timeout_ms
-            .map_or(self.offer.patience, Duration::from_millis);
-        // Whoever gives up waiting has not given up the script: `terminate` does that.
-        self.wait(
-            &run,
-            patience.min(MAX_PATIENCE),
-            Cancelled::LeaveIt,
-            context,
-        )
-        .await
+        let patience = args.timeout_ms.map(Duration::from_millis);
+        let patience = patience.unwrap_or(self.offer.patience).min(MAX_PATIENCE);
+        // Cancelling the wait does not stop the script: `terminate` does that.
+        self.wait(&run, patience, Cancelled::LeaveIt, context).await
     }
 
     /// Waits for a run within the client's patience, telling of its progress and putting its questions.
@@ -353,28 +308,22 @@ impl ScriptServer {
         let form = capability
             .and_then(|can| elicitation::form(&question).filter(|form| form.can_be_shown(&can)));
         let Some(form) = form else {
-            let because =
-                "this client shows no questions to a person (it has no elicitation)".to_owned();
-            run.answer(
-                &question.id,
-                match question.kind {
-                    QuestionKind::Approval(_) => {
-                        Reply::Approval(ApprovalDecision::Unavailable(because))
-                    }
-                    _ => Reply::Form(elicitation::declined()),
-                },
-            );
+            let because = "this client shows no questions to a person (it has no elicitation)";
+            let reply = match question.kind {
+                QuestionKind::Approval(_) => {
+                    Reply::Approval(ApprovalDecision::Unavailable(because.to_owned()))
+                }
+                _ => Reply::Form(elicitation::declined()),
+            };
+            run.answer(&question.id, reply);
             return None;
         };
         let modern = context
             .protocol_version()
             .is_some_and(|version| version >= ProtocolVersion::V_2026_07_28);
         if modern {
-            let requests = [(
-                question.id.clone(),
-                InputRequest::Elicitation(form.request()),
-            )]
-            .into();
+            let request = InputRequest::Elicitation(form.request());
+            let requests = [(question.id.clone(), request)].into();
             // Until the answer comes, whoever else waits may be asked, too.
             run.give_back_later(&question.id);
             let wanted = InputRequiredResult::new(Some(requests), Some(run.id().to_owned()));
@@ -393,11 +342,9 @@ impl ScriptServer {
         context: &RequestContext<RoleServer>,
     ) {
         let request = rmcp::model::ServerRequest::ElicitRequest(form.request());
-        let sent = context
-            .peer
-            .send_request_with_option(request, PeerRequestOptions::no_options())
-            .await;
-        let Ok(handle) = sent else {
+        let options = PeerRequestOptions::no_options();
+        let sent = context.peer.send_request_with_option(request, options);
+        let Ok(handle) = sent.await else {
             run.give_back(&question.id);
             return;
         };
@@ -416,8 +363,7 @@ impl ScriptServer {
                 Ok(rmcp::model::ClientResult::ElicitResult(result)) => {
                     serde_json::to_value(result).ok()
                 }
-                Ok(_) => Some(elicitation::declined()),
-                Err(rmcp::ServiceError::McpError(_)) => Some(elicitation::declined()),
+                Ok(_) | Err(rmcp::ServiceError::McpError(_)) => Some(elicitation::declined()),
                 // The client went away; another may come.
                 Err(_) => None,
             };
@@ -433,12 +379,8 @@ impl ScriptServer {
 
 impl Drop for ScriptServer {
     fn drop(&mut self) {
-        if let Some(watch) = self
-            .watch
-            .get_mut()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take()
-        {
+        let watch = self.watch.get_mut();
+        if let Some(watch) = watch.unwrap_or_else(PoisonError::into_inner).take() {
             watch.abort();
         }
     }
@@ -526,18 +468,11 @@ impl Progress {
 /// `help`, `help()`, `help("name")` in place of a script.
 fn help_topic(code: &str) -> Option<&str> {
     let rest = code.trim().trim_end_matches(';').strip_prefix("help")?;
-    let topic = rest
-        .trim()
-        .trim_start_matches('(')
-        .trim_end_matches(')')
-        .trim()
-        .trim_matches(['"', '\'', '`']);
+    let topic = rest.trim().trim_start_matches('(').trim_end_matches(')');
+    let topic = topic.trim().trim_matches(['"', '\'', '`']);
     let plain = |c: char| c.is_alphanumeric() || "._-$ ".contains(c);
-    topic
-        .chars()
-        .all(plain)
-        .then_some(topic)
-        .filter(|_| !rest.starts_with(|c: char| c.is_alphanumeric() || c == '.'))
+    let longer_word = rest.starts_with(|c: char| c.is_alphanumeric() || c == '.');
+    (topic.chars().all(plain) && !longer_word).then_some(topic)
 }
 
 impl ServerHandler for ScriptServer {
@@ -612,10 +547,9 @@ impl ServerHandler for ScriptServer {
                 Err(error) => Ok(render::problem(&format!("script_wait: {error}"))),
             },
             other => {
-                let message = format!(
-                    "there is no tool `{}`: there are script and script_wait",
-                    render::short(other)
-                );
+                let other = render::short(other);
+                let message =
+                    format!("there is no tool `{other}`: there are script and script_wait");
                 Err(ErrorData::invalid_params(message, None))
             }
         }

@@ -44,11 +44,7 @@ pub(crate) struct Common {
 impl Common {
     /// Under which name a server's catalogue is kept.
     fn kept_as(&self, settings: &ServerSettings) -> String {
-        format!(
-            "{}{}",
-            settings.fingerprint(),
-            self.asked.mark(settings.options.sampling)
-        )
+        settings.fingerprint() + self.asked.mark(settings.options.sampling)
     }
 
     fn change(&self) {
@@ -106,22 +102,19 @@ pub struct ServerStatus {
 
 /// Whether a server can be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum ServerState {
     /// No call has needed it yet.
     #[serde(rename = "not started")]
     NotStarted,
     /// It has been started and has not listed its tools yet.
-    #[serde(rename = "starting")]
     Starting,
     /// It answers calls.
-    #[serde(rename = "ready")]
     Ready,
     /// It cannot be started, or it ended.
-    #[serde(rename = "failed")]
     Failed,
     /// The configuration or a login that is missing rules it out.
-    #[serde(rename = "disabled")]
     Disabled,
 }
 
@@ -140,10 +133,8 @@ impl ServerState {
 
 impl Server {
     pub(crate) fn new(settings: ServerSettings, common: Arc<Common>) -> Arc<Self> {
-        let kept = common
-            .cache
-            .as_ref()
-            .and_then(|folder| Catalogue::load(folder, &common.kept_as(&settings)));
+        let folder = common.cache.as_ref();
+        let kept = folder.and_then(|folder| Catalogue::load(folder, &common.kept_as(&settings)));
         Arc::new_cyclic(|me| Self {
             places: Semaphore::new(settings.options.max_concurrent.max(1)),
             inner: Mutex::new(Inner {
@@ -169,10 +160,8 @@ impl Server {
     /// What it has, as far as anybody knows without asking it.
     pub(crate) fn catalogue(&self) -> Option<Arc<Catalogue>> {
         let inner = self.inner();
-        inner
-            .catalogue
-            .clone()
-            .filter(|_| self.settings.options.enabled && inner.barred.is_none())
+        let usable = self.settings.options.enabled && inner.barred.is_none();
+        inner.catalogue.clone().filter(|_| usable)
     }
 
     /// Why it has nothing to offer right now, where that is so.
@@ -222,11 +211,10 @@ impl Server {
 
     /// Takes note of a death; the error where it should rest now.
     fn died(&self, inner: &mut Inner, why: &str, lived: Duration) -> Option<ServerError> {
-        inner.failures = if lived >= RECOVERED {
-            1
-        } else {
-            inner.failures + 1
-        };
+        if lived >= RECOVERED {
+            inner.failures = 0;
+        }
+        inner.failures += 1;
         // Once it is started again at once: it may have been an accident.
         if inner.failures <= 1 {
             return None;
@@ -246,36 +234,43 @@ impl Server {
     }
 
     fn resting(&self, why: &str, until: Instant) -> ServerError {
-        let seconds = until
-            .saturating_duration_since(Instant::now())
-            .as_secs_f64()
-            .ceil() as u64;
+        let rest = until.saturating_duration_since(Instant::now());
         ServerError::Resting {
             server: self.settings.name.clone(),
             why: why.to_owned(),
-            seconds,
+            seconds: rest.as_secs_f64().ceil() as u64,
+        }
+    }
+
+    fn gone(&self, why: &str) -> ServerError {
+        ServerError::Gone {
+            server: self.settings.name.clone(),
+            why: why.to_owned(),
+        }
+    }
+
+    fn not_started(&self, why: String) -> ServerError {
+        ServerError::NotStarted {
+            server: self.settings.name.clone(),
+            why,
+        }
+    }
+
+    fn nonsense(&self, why: String) -> ServerError {
+        ServerError::Nonsense {
+            server: self.settings.name.clone(),
+            why,
         }
     }
 
     fn start(&self, inner: &mut Inner) -> Starting {
         let Some(me) = self.me.upgrade() else {
-            let gone = ServerError::Gone {
-                server: self.settings.name.clone(),
-                why: String::new(),
-            };
-            return std::future::ready(Err(gone)).boxed().shared();
+            let gone = Err(self.gone(""));
+            return std::future::ready(gone).boxed().shared();
         };
         let task = tokio::spawn(async move { me.start_now().await });
-        let server = self.settings.name.clone();
-        let starting = async move {
-            let broke = |_| {
-                Err(ServerError::NotStarted {
-                    server,
-                    why: "its start broke".to_owned(),
-                })
-            };
-            task.await.unwrap_or_else(broke)
-        };
+        let broke = self.not_started("its start broke".to_owned());
+        let starting = async move { task.await.unwrap_or(Err(broke)) };
         let starting = starting.boxed().shared();
         inner.state = State::Starting(starting.clone());
         starting
@@ -285,26 +280,18 @@ impl Server {
         let began = Instant::now();
         let limit = self.settings.startup_timeout();
         let connecting = async {
-            let link = Link::connect(
-                &self.settings,
-                Arc::downgrade(&self),
-                self.common.asked.clone(),
-                self.common.cache.as_deref(),
-            )
-            .await?;
-            let catalogue = match link.catalogue().await {
-                Ok(catalogue) => catalogue,
-                Err(error) => return Err(link.told(&self.settings.name, &error, limit)),
-            };
-            Ok((link, catalogue))
+            let (asked, folder) = (self.common.asked.clone(), self.common.cache.as_deref());
+            let link = Link::connect(&self.settings, Arc::downgrade(&self), asked, folder).await?;
+            match link.catalogue().await {
+                Ok(catalogue) => Ok((link, catalogue)),
+                Err(error) => Err(link.told(&self.settings.name, &error, limit)),
+            }
         };
-        let connected = match tokio::time::timeout(limit, connecting).await {
-            Ok(connected) => connected,
-            Err(_) => Err(ServerError::NotStarted {
-                server: self.settings.name.clone(),
-                why: format!("it did not answer within {} s", limit.as_secs_f64()),
-            }),
-        };
+        let connected = tokio::time::timeout(limit, connecting).await;
+        let connected = connected.unwrap_or_else(|_| {
+            let seconds = limit.as_secs_f64();
+            Err(self.not_started(format!("it did not answer within {seconds} s")))
+        });
         let mut inner = self.inner();
         match connected {
             Ok((link, catalogue)) => {
@@ -334,10 +321,7 @@ impl Server {
                 self.rest(&mut inner, &why);
                 drop(inner);
                 self.common.change();
-                Err(ServerError::NotStarted {
-                    server: self.settings.name.clone(),
-                    why,
-                })
+                Err(self.not_started(why))
             }
         }
     }
@@ -376,12 +360,8 @@ impl Server {
 
     /// A place among the calls it takes at once, and the connection.
     async fn enter(&self) -> Result<(SemaphorePermit<'_>, Arc<Link>), ServerError> {
-        let gone = |_| ServerError::Gone {
-            server: self.settings.name.clone(),
-            why: String::new(),
-        };
-        let place = self.places.acquire().await.map_err(gone)?;
-        Ok((place, self.link().await?))
+        let place = self.places.acquire().await;
+        Ok((place.map_err(|_| self.gone(""))?, self.link().await?))
     }
 
     /// Calls a tool. The answer is a `CallToolResult` as JSON.
@@ -391,11 +371,7 @@ impl Server {
         args: JsonObject,
         call: &Call,
     ) -> Result<Value, ServerError> {
-        let server = || self.settings.name.clone();
-        let stopped = || ServerError::Gone {
-            server: server(),
-            why: "the call was stopped".to_owned(),
-        };
+        let stopped = || self.gone("the call was stopped");
         let (_place, link) = tokio::select! {
             biased;
             () = call.cancel.cancelled() => return Err(stopped()),
@@ -406,10 +382,8 @@ impl Server {
         for _ in 0..MAX_ROUNDS {
             let request = ClientRequest::CallToolRequest(CallToolRequest::new(params.clone()));
             let mut meta = rmcp::model::RequestMetaObject::default();
-            meta.insert(
-                "selvedge/idempotencyKey".to_owned(),
-                Value::from(call.idempotency_key.clone()),
-            );
+            let key = Value::from(call.idempotency_key.clone());
+            meta.insert("selvedge/idempotencyKey".to_owned(), key);
             let options = PeerRequestOptions::no_options().with_meta(meta);
             let sent = link.peer().send_request_with_option(request, options).await;
             let handle = sent.map_err(|error| self.explain(&link, error))?;
@@ -431,7 +405,7 @@ impl Server {
                 }
             };
             let result = answer.map_err(|error| self.explain(&link, error))?;
-            let written = match result {
+            match result {
                 ServerResult::InputRequiredResult(wanted) => {
                     let requests = wanted.input_requests.unwrap_or_default();
                     params.input_responses = Some(link.answer(requests, &entered.in_hand).await);
@@ -439,31 +413,19 @@ impl Server {
                         return Err(stopped());
                     }
                     params.request_state = wanted.request_state;
-                    continue;
                 }
-                ServerResult::CallToolResult(result) => serde_json::to_value(result),
+                ServerResult::CallToolResult(result) => {
+                    let written = serde_json::to_value(result);
+                    return written.map_err(|error| self.nonsense(error.to_string()));
+                }
                 // A content block of a kind nobody knows yet: the script may.
                 ServerResult::CustomResult(result) if result.0.get("content").is_some() => {
-                    Ok(result.0)
+                    return Ok(result.0);
                 }
-                _ => {
-                    let why = "it is no result of a tool".to_owned();
-                    return Err(ServerError::Nonsense {
-                        server: server(),
-                        why,
-                    });
-                }
-            };
-            return written.map_err(|error| ServerError::Nonsense {
-                server: server(),
-                why: error.to_string(),
-            });
+                _ => return Err(self.nonsense("it is no result of a tool".to_owned())),
+            }
         }
-        let why = format!("it asked for more input {MAX_ROUNDS} times");
-        Err(ServerError::Nonsense {
-            server: server(),
-            why,
-        })
+        Err(self.nonsense(format!("it asked for more input {MAX_ROUNDS} times")))
     }
 
     /// Waits for an answer as long as one may take.
@@ -485,7 +447,7 @@ impl Server {
             // Slow, or dead? A server that lives answers a ping.
             let link = link.clone();
             tokio::spawn(async move {
-                if !link.has_pulse(PULSE).await {
+                if link.round_trip(PULSE).await.is_none() {
                     link.give_up();
                 }
             });
@@ -498,7 +460,8 @@ impl Server {
             let inner = self.inner();
             match (&inner.barred, &inner.state) {
                 _ if !self.settings.options.enabled => (ServerState::Disabled, None, None),
-                (Some(ServerError::Misconfigured { why, .. }), _) => {
+                (Some(ServerError::Misconfigured { why, .. }), _)
+                | (None, State::Resting { why, .. }) => {
                     (ServerState::Failed, Some(why.clone()), None)
                 }
                 (Some(barred), _) => (ServerState::Disabled, Some(barred.to_string()), None),
@@ -508,35 +471,24 @@ impl Server {
                     (ServerState::Failed, Some(link.last_words()), None)
                 }
                 (None, State::Ready(link)) => (ServerState::Ready, None, Some(link.clone())),
-                (None, State::Resting { why, .. }) => {
-                    (ServerState::Failed, Some(why.clone()), None)
-                }
             }
         };
-        let latency_ms = match &link {
-            Some(link) => link
-                .round_trip(PULSE)
-                .await
-                .map(|time| time.as_secs_f64() * 1000.0),
-            None => None,
-        };
+        let (mut latency, mut notes) = (None, Vec::new());
+        if let Some(link) = link {
+            latency = link.round_trip(PULSE).await;
+            notes = link.notes();
+        }
         let catalogue = self.catalogue();
-        let mut notes = link.as_ref().map(|link| link.notes()).unwrap_or_default();
-        let tools: Vec<String> = catalogue
-            .iter()
-            .flat_map(|catalogue| &catalogue.tools)
-            .filter(|tool| self.settings.has(&tool.name))
-            .map(|tool| tool.name.clone())
-            .collect();
-        if catalogue
-            .as_ref()
-            .is_some_and(|catalogue| crate::recursion::runs_code(catalogue))
-        {
+        let known = catalogue.as_deref();
+        let tools = known.iter().flat_map(|catalogue| &catalogue.tools);
+        let tools = tools.filter(|tool| self.settings.has(&tool.name));
+        let tools = tools.map(|tool| tool.name.clone()).collect();
+        if known.is_some_and(crate::recursion::runs_code) {
             notes.push(
                 "it runs code that calls tools, too: call the servers behind it directly where you can".to_owned(),
             );
         }
-        let identity = catalogue.and_then(|catalogue| catalogue.identity.clone());
+        let identity = known.and_then(|catalogue| catalogue.identity.as_ref());
         ServerStatus {
             name: self.settings.name.clone(),
             state,
@@ -544,7 +496,7 @@ impl Server {
             identity: identity.map(|(name, version)| format!("{name} {version}")),
             tools,
             start_ms: self.inner().start_ms,
-            latency_ms,
+            latency_ms: latency.map(|time| time.as_secs_f64() * 1000.0),
             notes,
         }
     }

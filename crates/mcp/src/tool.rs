@@ -7,7 +7,7 @@ use selvedge_protocol::{Approval, McpApproval, Preview, ToolSpec};
 use selvedge_tools::{Call, CallFuture, FieldCase, Risk, Tool, ToolError};
 use serde_json::{Map, Value, json};
 
-use crate::answer::{raw_schema, value_of, whole};
+use crate::answer::{raw_schema, value_of};
 use crate::catalogue::Listed;
 use crate::error::ServerError;
 use crate::server::Server;
@@ -42,6 +42,7 @@ impl McpTool {
             "" => format!("`{}` of the server {}.", listed.name, server.settings.name),
             text => text.to_owned(),
         };
+        let destructive = listed.destructive == Some(true) && !listed.read_only;
         let spec = ToolSpec {
             name,
             js_name,
@@ -53,15 +54,12 @@ impl McpTool {
             approval: match mode {
                 McpApproval::Prompt => Approval::Always,
                 McpApproval::Approve => Approval::Never,
-                McpApproval::Auto if listed.destructive == Some(true) && !listed.read_only => {
-                    Approval::Always
-                }
+                McpApproval::Auto if destructive => Approval::Always,
                 McpApproval::Auto => Approval::ByArguments,
             },
             aliases: Vec::new(),
             positional: &[],
         };
-        let destructive = listed.destructive == Some(true) && !listed.read_only;
         Self {
             server,
             name: listed.name.clone(),
@@ -83,21 +81,18 @@ impl Tool for McpTool {
     }
 
     fn risk(&self, _: &Value) -> Risk {
-        let server = &self.server.settings.name;
+        let tool = format!(
+            "`{}` of the server {}",
+            self.name, self.server.settings.name
+        );
+        let reason = format!("calls {tool}");
         match self.server.settings.options.default_tools_approval_mode {
             McpApproval::Approve => Risk::Harmless,
-            McpApproval::Prompt => Risk::Ask {
-                reason: format!("calls `{}` of the server {server}", self.name),
-            },
+            McpApproval::Prompt => Risk::Ask { reason },
             McpApproval::Auto if self.destructive => Risk::Ask {
-                reason: format!(
-                    "`{}` of the server {server} says that it can destroy",
-                    self.name
-                ),
+                reason: format!("{tool} says that it can destroy"),
             },
-            McpApproval::Auto => Risk::Guarded {
-                reason: format!("calls `{}` of the server {server}", self.name),
-            },
+            McpApproval::Auto => Risk::Guarded { reason },
         }
     }
 
@@ -127,14 +122,12 @@ impl Tool for McpTool {
                 Value::Object(args) => args,
                 _ => Map::new(),
             };
-            let result = self
-                .server
-                .call(&self.name, args, &call)
-                .await
-                .map_err(tool_error)?;
+            let result = self.server.call(&self.name, args, &call).await;
+            let result = result.map_err(tool_error)?;
             match self.form {
                 Form::Value => value_of(result),
-                Form::Raw => Ok(whole(result)),
+                // That it may be an error is for the script to see.
+                Form::Raw => Ok(result.into()),
             }
         }
         .boxed()
@@ -157,9 +150,8 @@ pub(crate) fn name_of(server: &str, tool: &str) -> String {
 
 /// What scripts are told of a server's failure.
 pub(crate) fn tool_error(error: ServerError) -> ToolError {
-    let retryable = error.is_retryable();
     let mut told = ToolError::new(error.to_string());
-    told.retryable = retryable;
+    told.retryable = error.is_retryable();
     told.outcome_unknown = error.leaves_in_doubt();
     if let ServerError::Refused { code, .. } = error {
         told.metadata = Map::from_iter([("code".to_owned(), json!(code))]);
@@ -194,10 +186,10 @@ impl Tool for Missing {
             };
             drop(started);
             let server = &self.0.settings.name;
-            Err(ToolError::new(format!(
+            let why = format!(
                 "the MCP server `{server}` has only just started: the next script has its tools"
-            ))
-            .retryable())
+            );
+            Err(ToolError::new(why).retryable())
         }
         .boxed()
     }
