@@ -73,12 +73,8 @@ impl Bridge {
             "names" => Some(json!(self.orchestrator.registry().names_below(text)).to_string()),
             "tools" => Some(self.catalogue()),
             "context" => {
-                let tools: Vec<&String> = self
-                    .orchestrator
-                    .registry()
-                    .iter()
-                    .map(|tool| &tool.spec.js_name)
-                    .collect();
+                let tools = self.orchestrator.registry().iter();
+                let tools: Vec<_> = tools.map(|tool| &tool.spec.js_name).collect();
                 let mut context = self.context.clone();
                 context["capabilities"] = json!({"tools": tools});
                 Some(context.to_string())
@@ -89,14 +85,11 @@ impl Bridge {
             "help" => Some(self.help(text)),
             "spawn" => Some(self.spawn(text)),
             "resume" => self.decide(text),
-            "load" => match self
-                .output()
-                .session
-                .load(&serde_json::from_str::<String>(text).ok()?)
-            {
-                Ok(value) => value,
-                Err(message) => Some(thrown("Error", &message)),
-            },
+            "load" => {
+                let key: String = serde_json::from_str(text).ok()?;
+                let loaded = self.output().session.load(&key);
+                loaded.unwrap_or_else(|message| Some(thrown("Error", &message)))
+            }
             _ => None,
         }
     }
@@ -128,17 +121,12 @@ impl Bridge {
                 let (id, facts) = text.split_once('\n')?;
                 let facts: Value = serde_json::from_str(facts).unwrap_or_default();
                 let part = |key: &str| facts[key].as_str().unwrap_or_default().to_owned();
-                let place = crate::outcome::first_position(&part("stack"))
-                    .map(|at| format!(" (line {})", at.line));
-                let words = format!(
-                    "nobody awaited it{}: {}: {}",
-                    place.unwrap_or_default(),
-                    part("name"),
-                    part("message")
-                );
-                self.output()
-                    .rejections
-                    .insert(id.parse().ok()?, shortened(&words, 500));
+                let place = crate::outcome::first_position(&part("stack"));
+                let place = place.map(|at| format!(" (line {})", at.line));
+                let (place, name) = (place.unwrap_or_default(), part("name"));
+                let words = format!("nobody awaited it{place}: {name}: {}", part("message"));
+                let (id, words) = (id.parse().ok()?, shortened(&words, 500));
+                self.output().rejections.insert(id, words);
                 None
             }
             "handled" => {

@@ -92,13 +92,11 @@ impl Compiler {
         let source = unwrapped(source.strip_prefix('\u{feff}').unwrap_or(source));
         let source = source.as_ref();
         if source.len() > max_bytes {
-            let message = format!(
-                "the script has {} bytes, and may have {max_bytes}",
-                source.len()
-            );
+            let bytes = source.len();
+            let message = format!("the script has {bytes} bytes, and may have {max_bytes}");
             return Err(rejected(message)
                 .suggest("split it into several scripts")
-                .with("bytes", source.len()));
+                .with("bytes", bytes));
         }
         let key: [u8; 32] = Sha256::digest(source).into();
         if let Some(hit) = self.lock().get(&key) {
@@ -121,15 +119,10 @@ impl Compiler {
             Ok(text) => self.compile(text, max_bytes),
             Err(error) => {
                 let before = &source[..error.valid_up_to()];
-                let line = before.iter().filter(|byte| **byte == b'\n').count() as u32 + 1;
-                let column = before
-                    .iter()
-                    .rev()
-                    .take_while(|byte| **byte != b'\n')
-                    .count() as u32
-                    + 1;
+                let lines: Vec<_> = before.split(|byte| *byte == b'\n').collect();
+                let column = lines.last().map_or(0, |line| line.len()) + 1;
                 Err(rejected("the script is not UTF-8")
-                    .at(line, column)
+                    .at(lines.len() as u32, column as u32)
                     .suggest("save the file as UTF-8"))
             }
         }
@@ -148,10 +141,8 @@ fn unwrapped(source: &str) -> Cow<'_, str> {
     let Some((info, rest)) = rest.split_once('\n') else {
         return source.into();
     };
-    let plain_info = info
-        .trim()
-        .chars()
-        .all(|c| c.is_ascii_alphanumeric() || " -_".contains(c));
+    let plain = |c: char| c.is_ascii_alphanumeric() || " -_".contains(c);
+    let plain_info = info.trim().chars().all(plain);
     match rest.trim_end().strip_suffix("```") {
         Some(body) if plain_info && (body.is_empty() || body.ends_with('\n')) => {
             let before = source.len() - source.trim_start().len();
@@ -165,27 +156,25 @@ fn unwrapped(source: &str) -> Cow<'_, str> {
 fn compile(source: &str, sha256: String) -> Result<Compiled, ScriptError> {
     let lines = Lines::of(source);
     let pragma = Pragma::read(source)?;
+    let at = |error: ScriptError, offset: u32| {
+        let at = lines.position(source, offset);
+        error.at(at.line, at.column)
+    };
+    let invalid =
+        |message: String| ScriptError::new(ErrorCode::ScriptSyntaxError, Phase::Parsing, message);
     let syntax_error = |diagnostic: &OxcDiagnostic| {
-        let mut error = ScriptError::new(
-            ErrorCode::ScriptSyntaxError,
-            Phase::Parsing,
-            sentence(&diagnostic.message),
-        );
+        let mut error = invalid(sentence(&diagnostic.message));
         if let Some(label) = diagnostic.labels.first() {
-            let at = lines.position(source, label.offset());
-            error = error.at(at.line, at.column);
+            error = at(error, label.offset());
         }
-        error
-            .suggestions
-            .extend(diagnostic.help.as_ref().map(|help| sentence(help)));
+        let help = diagnostic.help.as_ref();
+        error.suggestions.extend(help.map(|help| sentence(help)));
         error
     };
 
     if let Some((what, offset)) = too_much(source) {
-        let at = lines.position(source, offset);
-        return Err(rejected(format!("the script is too complicated: {what}"))
-            .at(at.line, at.column)
-            .suggest("write it with more statements and fewer levels"));
+        let error = rejected(format!("the script is too complicated: {what}"));
+        return Err(at(error, offset).suggest("write it with more statements and fewer levels"));
     }
     let allocator = Allocator::default();
     let options = ParseOptions {
@@ -194,23 +183,21 @@ fn compile(source: &str, sha256: String) -> Result<Compiled, ScriptError> {
         ..ParseOptions::default()
     };
     let source_type = SourceType::ts().with_module(true);
-    let parsed = Parser::new(&allocator, source, source_type)
-        .with_options(options)
-        .parse();
+    let parse = |source_type| {
+        let parser = Parser::new(&allocator, source, source_type);
+        parser.with_options(options).parse()
+    };
+    let parsed = parse(source_type);
     if let Some(diagnostic) = parsed.diagnostics.errors().next() {
         let error = syntax_error(diagnostic);
-        let jsx = Parser::new(&allocator, source, source_type.with_jsx(true))
-            .with_options(options)
-            .parse();
-        return Err(if jsx.diagnostics.has_errors() {
-            error
-        } else {
-            ScriptError {
-                message: "JSX cannot be used in a script".to_owned(),
-                ..error
-            }
-            .suggest("return data or a string")
-        });
+        if parse(source_type.with_jsx(true)).diagnostics.has_errors() {
+            return Err(error);
+        }
+        let error = ScriptError {
+            message: "JSX cannot be used in a script".to_owned(),
+            ..error
+        };
+        return Err(error.suggest("return data or a string"));
     }
     let mut program = parsed.program;
     program.hashbang = None;
@@ -226,29 +213,19 @@ fn compile(source: &str, sha256: String) -> Result<Compiled, ScriptError> {
     survey.visit_program(&program);
     let survey = survey.found;
     if let Some(banned) = survey.banned.first() {
-        let at = lines.position(source, banned.span.start);
-        let message = format!("`{}` cannot be used in a script", banned.what);
-        return Err(rejected(message)
-            .at(at.line, at.column)
-            .suggest(banned.instead));
+        let error = rejected(format!("`{}` cannot be used in a script", banned.what));
+        return Err(at(error, banned.span.start).suggest(banned.instead));
     }
     if let Some((name, span)) = survey.constants.first() {
-        let at = lines.position(source, span.start);
-        let error = ScriptError::new(
-            ErrorCode::ScriptSyntaxError,
-            Phase::Parsing,
-            format!("`{name}` is a const and cannot be changed"),
-        );
-        return Err(error
-            .at(at.line, at.column)
-            .suggest(format!("declare it with `let {name}`")));
+        let error = invalid(format!("`{name}` is a const and cannot be changed"));
+        return Err(at(error, span.start).suggest(format!("declare it with `let {name}`")));
     }
     if let Some((tool, field, span)) = survey.unawaited.first() {
-        let at = lines.position(source, span.start);
-        let message = format!("`.{field}` is read from a call that is not awaited yet");
-        return Err(rejected(message)
-            .at(at.line, at.column)
-            .suggest(format!("write (await tools.{tool}(…)).{field}")));
+        let error = rejected(format!(
+            "`.{field}` is read from a call that is not awaited yet"
+        ));
+        let instead = format!("write (await tools.{tool}(…)).{field}");
+        return Err(at(error, span.start).suggest(instead));
     }
     let declared = |name: &str| {
         let known = |symbol| {
@@ -259,26 +236,17 @@ fn compile(source: &str, sha256: String) -> Result<Compiled, ScriptError> {
     };
     let race_is_global = !declared("Promise") && !declared("tools");
     let names = scoping.symbol_names().map(str::to_owned).collect();
-    let unresolved = scoping
-        .root_unresolved_references()
-        .keys()
-        .map(|name| name.to_string())
-        .collect();
+    let unresolved = scoping.root_unresolved_references().keys();
+    let unresolved = unresolved.map(|name| name.to_string()).collect();
 
-    let transformed = Transformer::new(
-        &allocator,
-        Path::new("script.ts"),
-        &TransformOptions::default(),
-    )
-    .build_with_scoping(scoping, &mut program);
+    let (path, options) = (Path::new("script.ts"), TransformOptions::default());
+    let transformer = Transformer::new(&allocator, path, &options);
+    let transformed = transformer.build_with_scoping(scoping, &mut program);
     if let Some(diagnostic) = transformed.diagnostics.errors().next() {
         return Err(syntax_error(diagnostic));
     }
     if race_is_global {
-        MarkRaces {
-            builder: AstBuilder::new(&allocator),
-        }
-        .visit_program(&mut program);
+        MarkRaces(AstBuilder::new(&allocator)).visit_program(&mut program);
     }
     let (javascript, map) = generate(source, &program);
     Ok(Compiled {
@@ -317,17 +285,14 @@ fn generate(source: &str, program: &Program<'_>) -> (String, PositionMap) {
         .with_options(options)
         .with_source_text(source)
         .build(program);
-    let map = generated
-        .map
-        .map(|map| PositionMap::new(map.get_tokens(), WRAPPER_LINES))
-        .unwrap_or_default();
+    let map = generated.map.as_ref();
+    let map = map.map(|map| PositionMap::new(map.get_tokens(), WRAPPER_LINES));
+    let map = map.unwrap_or_default();
     (format!("(async () => {{\n{}\n}})", generated.code), map)
 }
 
 /// Turns `Promise.race([tools.a(), …])` into a race that stops its losers: nobody else holds them.
-struct MarkRaces<'a> {
-    builder: AstBuilder<'a>,
-}
+struct MarkRaces<'a>(AstBuilder<'a>);
 
 impl<'a> VisitMut<'a> for MarkRaces<'a> {
     fn visit_call_expression(&mut self, call: &mut CallExpression<'a>) {
@@ -340,15 +305,10 @@ impl<'a> VisitMut<'a> for MarkRaces<'a> {
         };
         let mask = calls_in_place(&array.elements);
         if mask != 0 {
-            let mask = Expression::new_numeric_literal(
-                SPAN,
-                f64::from(mask),
-                None,
-                NumberBase::Decimal,
-                &self.builder,
-            );
+            let (mask, base) = (f64::from(mask), NumberBase::Decimal);
+            let mask = Expression::new_numeric_literal(SPAN, mask, None, base, &self.0);
             call.arguments.push(Argument::from(mask));
-            call.callee = Expression::new_identifier(SPAN, "__race", &self.builder);
+            call.callee = Expression::new_identifier(SPAN, "__race", &self.0);
         }
     }
 }

@@ -27,13 +27,11 @@ pub struct Block {
     pub code: String,
     /// The block as it stood in the message, markers included.
     pub raw: String,
-    /// How it was marked.
-    pub format: BlockFormat,
 }
 
 /// How a block is marked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum BlockFormat {
+enum BlockFormat {
     /// `<tool-calls>`.
     Tag,
     /// ```` ```ts tool-calls ````.
@@ -110,6 +108,24 @@ enum Mark {
     Close,
 }
 
+impl Mark {
+    fn open(format: BlockFormat, len: usize) -> Self {
+        Self::Open {
+            format,
+            len,
+            problem: None,
+        }
+    }
+
+    fn unknown_if(unknown: bool) -> Self {
+        if unknown {
+            Self::Unknown
+        } else {
+            Self::Nothing
+        }
+    }
+}
+
 impl Detector {
     /// Takes the next piece of text.
     pub fn push(&mut self, delta: &str) -> Vec<Segment> {
@@ -143,16 +159,10 @@ impl Detector {
         let mut segments = Vec::new();
         while let Some(step) = self.text[self.seen..].find(['<', '`', '\n']) {
             let at = self.seen + step;
-            let mark = match self.inside {
+            let mark = match self.inside.as_ref().map(|inside| inside.format) {
                 None => self.mark_outside(at, last),
-                Some(Inside {
-                    format: BlockFormat::Tag,
-                    ..
-                }) => self.mark_tag(at, last),
-                Some(Inside {
-                    format: BlockFormat::Fence,
-                    ..
-                }) => self.mark_in_fence(at, last),
+                Some(BlockFormat::Tag) => self.mark_tag(at, last),
+                Some(BlockFormat::Fence) => self.mark_in_fence(at, last),
             };
             match mark {
                 Mark::Unknown => {
@@ -169,26 +179,16 @@ impl Detector {
             }
         }
         if self.inside.is_none() {
-            let safe = if last {
-                self.text.len()
-            } else {
-                self.undecided()
-            };
+            let mut safe = self.text.len();
+            if !last {
+                // Up to the first byte that may still turn out to be part of a marker.
+                let undecided = self.text[self.seen..].find(['<', '`', '\n']);
+                safe = undecided.map_or(safe, |step| self.seen + step);
+                self.seen = safe;
+            }
             self.take_text(safe, &mut segments);
         }
         segments
-    }
-
-    /// The first byte that may still turn out to be part of a marker.
-    fn undecided(&mut self) -> usize {
-        let rest = &self.text[self.seen..];
-        match rest.find(['<', '`', '\n']) {
-            Some(step) => self.seen + step,
-            None => {
-                self.seen = self.text.len();
-                self.seen
-            }
-        }
     }
 
     fn mark_outside(&self, at: usize, last: bool) -> Mark {
@@ -217,11 +217,7 @@ impl Detector {
         }
         match rest.as_bytes().get(OPEN.len()) {
             None => Mark::Unknown,
-            Some(b'>') => Mark::Open {
-                format: BlockFormat::Tag,
-                len: OPEN.len() + 1,
-                problem: None,
-            },
+            Some(b'>') => Mark::open(BlockFormat::Tag, OPEN.len() + 1),
             Some(byte) if byte.is_ascii_whitespace() || *byte == b'/' => Mark::Open {
                 format: BlockFormat::Tag,
                 len: OPEN.len(),
@@ -233,32 +229,17 @@ impl Detector {
 
     fn mark_fence(&self, at: usize, last: bool) -> Mark {
         let rest = &self.text[at..];
-        if !rest.starts_with(FENCE) {
-            return if !last && FENCE.starts_with(rest) {
-                Mark::Unknown
-            } else {
-                Mark::Nothing
-            };
-        }
-        let info = &rest[FENCE.len()..];
-        let Some(end) = info.find('\n') else {
-            let possible = FENCE_INFO
-                .iter()
-                .any(|word| word.starts_with(info.trim_end()) || info.trim_end() == *word);
-            return if !last && possible {
-                Mark::Unknown
-            } else {
-                Mark::Nothing
-            };
+        let Some(info) = rest.strip_prefix(FENCE) else {
+            return Mark::unknown_if(!last && FENCE.starts_with(rest));
         };
-        if FENCE_INFO.contains(&info[..end].trim_end()) {
-            Mark::Open {
-                format: BlockFormat::Fence,
-                len: FENCE.len() + end + 1,
-                problem: None,
-            }
-        } else {
-            Mark::Nothing
+        let Some(end) = info.find('\n') else {
+            let mut words = FENCE_INFO.iter();
+            let possible = words.any(|word| word.starts_with(info.trim_end()));
+            return Mark::unknown_if(!last && possible);
+        };
+        match FENCE_INFO.contains(&info[..end].trim_end()) {
+            true => Mark::open(BlockFormat::Fence, FENCE.len() + end + 1),
+            false => Mark::Nothing,
         }
     }
 
@@ -267,25 +248,16 @@ impl Detector {
         let rest = &self.text[at..];
         match rest.as_bytes()[0] {
             b'`' if self.at_line_start(at) => {
-                if !rest.starts_with(FENCE) {
-                    return if !last && FENCE.starts_with(rest) {
-                        Mark::Unknown
-                    } else {
-                        Mark::Nothing
-                    };
-                }
-                let line = &rest[FENCE.len()..];
+                let Some(line) = rest.strip_prefix(FENCE) else {
+                    return Mark::unknown_if(!last && FENCE.starts_with(rest));
+                };
                 match line.find('\n') {
                     Some(end) if line[..end].trim().is_empty() => Mark::Close,
-                    Some(end) if FENCE_INFO.contains(&line[..end].trim_end()) => Mark::Open {
-                        format: BlockFormat::Fence,
-                        len: FENCE.len() + end + 1,
-                        problem: None,
-                    },
-                    Some(_) => Mark::Nothing,
+                    Some(end) if FENCE_INFO.contains(&line[..end].trim_end()) => {
+                        Mark::open(BlockFormat::Fence, FENCE.len() + end + 1)
+                    }
                     None if last && line.trim().is_empty() => Mark::Close,
-                    None if last => Mark::Nothing,
-                    None => Mark::Unknown,
+                    found => Mark::unknown_if(!last && found.is_none()),
                 }
             }
             b'<' => match self.mark_tag(at, last) {
@@ -331,11 +303,10 @@ impl Detector {
             self.take_text(at, segments);
             self.seen = at + CLOSE.len();
             self.taken = self.seen;
-            let problem =
-                "`</tool-calls>` closes nothing: no `<tool-calls>` stands before it".to_owned();
+            let problem = "`</tool-calls>` closes nothing: no `<tool-calls>` stands before it";
             segments.push(Segment::Malformed {
                 raw: CLOSE.to_owned(),
-                problem,
+                problem: problem.to_owned(),
             });
             return;
         };
@@ -357,7 +328,6 @@ impl Detector {
             None => Segment::Script(Block {
                 code: code(&self.text[inside.body..at]),
                 raw,
-                format: inside.format,
             }),
         });
         self.taken = self.seen;

@@ -50,10 +50,8 @@ impl<'a> Launch<'a> {
     fn start_over(&self) {
         let mut recorder = self.recorder();
         if recorder.is_on() {
-            let Recording {
-                limits, timeout, ..
-            } = &recorder.recording;
-            *recorder = Recorder::recording(Recording::new(limits, *timeout));
+            let earlier = &recorder.recording;
+            *recorder = Recorder::recording(Recording::new(&earlier.limits, earlier.timeout));
         }
     }
 
@@ -192,23 +190,20 @@ impl Harness {
         launch: &Launch<'_>,
         options: &RunOptions,
     ) -> ScriptToolCallOutput {
-        if let Some(resume) = options
-            .resume
-            .as_ref()
-            .filter(|resume| output.status != RunStatus::Suspended && !resume.is_recovery)
+        let suspended = output.status == RunStatus::Suspended;
+        if let Some(resume) = &options.resume
+            && !suspended
+            && !resume.is_recovery
         {
             output.warnings.extend(resume.calls.warnings());
         }
         if let Some(ledger) = self.orchestrator.ledger()
-            && output.status != RunStatus::Suspended
+            && !suspended
         {
             // Calls that may have had an effect must not be repeated.
-            let may_have_effect = |call: &CallRecord| {
-                matches!(
-                    call.status,
-                    CallStatus::Done | CallStatus::OutcomeUnknown | CallStatus::Aborted
-                )
-            };
+            use CallStatus::{Aborted, Done, OutcomeUnknown};
+            let may_have_effect =
+                |call: &CallRecord| matches!(call.status, Done | OutcomeUnknown | Aborted);
             if output.calls.iter().any(may_have_effect)
                 && let Some(error) = &mut output.error
             {
@@ -284,8 +279,15 @@ impl Harness {
             None => OutputBuffer::new(&self.limits, &options.session),
         };
         let buffer = Arc::new(Mutex::new(buffer));
-        let tasks = self.tasks.as_ref();
-        let tasks = tasks.map(|tasks| (tasks.clone(), self.task_means(options)));
+        let tasks = self.tasks.as_ref().map(|tasks| {
+            let means = Means {
+                orchestrator: self.orchestrator.clone(),
+                limits: ScopeLimits::from(&self.limits),
+                directory: options.facts.working_directory.clone(),
+                session: options.facts.session_id.clone(),
+            };
+            (tasks.clone(), means)
+        });
         let context = RunContext {
             runtime: self.runtime.as_ref(),
             orchestrator: &self.orchestrator,
@@ -346,14 +348,12 @@ impl Harness {
         conclude(output, self.limits.max_return_bytes, ended);
         let silent =
             output.output_json.is_none() && output.output.is_empty() && output.logs.is_empty();
-        for note in &compiled.notes {
-            if silent || !note.if_silent {
-                let line = compiled.position(note.offset).line;
-                output
-                    .warnings
-                    .push(format!("line {line}: {}", note.message));
-            }
-        }
+        let notes = compiled.notes.iter();
+        let notes = notes.filter(|note| silent || !note.if_silent);
+        output.warnings.extend(notes.map(|note| {
+            let line = compiled.position(note.offset).line;
+            format!("line {line}: {}", note.message)
+        }));
     }
 
     fn scope(
@@ -378,15 +378,6 @@ impl Harness {
             scope.stand_in(&suspension.standing);
         }
         scope
-    }
-
-    fn task_means(&self, options: &RunOptions) -> Means {
-        Means {
-            orchestrator: self.orchestrator.clone(),
-            limits: ScopeLimits::from(&self.limits),
-            directory: options.facts.working_directory.clone(),
-            session: options.facts.session_id.clone(),
-        }
     }
 
     /// The time limit of a script: the caller's, the script's own, or the default.
@@ -430,12 +421,10 @@ fn write_end(
     output: &ScriptToolCallOutput,
     launch: &Launch<'_>,
 ) -> Result<(), LedgerError> {
-    let recorder = launch.recorder();
-    let recording = match recorder.recording.truncated {
-        true => None,
-        false => serde_json::to_vec(&recorder.recording).ok(),
+    let recording = match &launch.recorder().recording {
+        recording if recording.truncated => None,
+        recording => serde_json::to_vec(recording).ok(),
     };
-    drop(recorder);
     match launch.start {
         Start::Fresh(Some(entry)) => entry.end(output, recording.as_deref()),
         _ => ledger.end(output, recording.as_deref()),

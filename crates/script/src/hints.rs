@@ -44,10 +44,8 @@ Function: write the function itself
 fn instead_of(name: &str) -> Option<&'static str> {
     ABSENT.lines().find_map(|line| {
         let (names, instead) = line.split_once(": ")?;
-        names
-            .split(' ')
-            .any(|absent| absent == name)
-            .then_some(instead)
+        let mut names = names.split(' ');
+        names.any(|absent| absent == name).then_some(instead)
     })
 }
 
@@ -98,26 +96,20 @@ fn for_missing_name(missing: &str, compiled: &Compiled, registry: &Registry) -> 
 }
 
 fn for_type_error(message: &str, at: Option<(u32, u32)>, compiled: &Compiled) -> Option<String> {
+    let has = |parts: [&str; 3]| parts.iter().any(|part| message.contains(part));
     if message.contains("not extensible")
         && at.is_some_and(|at| written(compiled, at).starts_with("globalThis"))
     {
-        return Some(
-            "the global object is frozen: declare a variable with `let` or `const`".to_owned(),
-        );
+        let hint = "the global object is frozen: declare a variable with `let` or `const`";
+        return Some(hint.to_owned());
     }
-    if ["read-only", "not extensible", "could not delete"]
-        .iter()
-        .any(|part| message.contains(part))
-    {
-        return Some(
-            "tool results, `context`, `tools` and built-ins are frozen: copy first, as in {...x, field: value}, [...list] or structuredClone(x)"
-                .to_owned(),
-        );
+    if has(["read-only", "not extensible", "could not delete"]) {
+        let hint = "tool results, `context`, `tools` and built-ins are frozen: copy first, as in {...x, field: value}, [...list] or structuredClone(x)";
+        return Some(hint.to_owned());
     }
     if message.contains("not a function") {
-        let what = at
-            .map(|at| written(compiled, at))
-            .filter(|what| !what.is_empty());
+        let what = at.map(|at| written(compiled, at));
+        let what = what.filter(|what| !what.is_empty());
         let what = what.map_or_else(|| "it".to_owned(), |what| format!("`{what}`"));
         return Some(format!(
             "{what} is not a function: look at the value with console.log, or at a tool's result with help(\"name\")"
@@ -126,10 +118,7 @@ fn for_type_error(message: &str, at: Option<(u32, u32)>, compiled: &Compiled) ->
     if message.contains("not iterable") {
         return Some("a list was expected: was a call not awaited? Use Object.entries(x) for an object, Promise.all([a, b]) for several promises".to_owned());
     }
-    if ["of undefined", "of null", "undefined or null"]
-        .iter()
-        .any(|part| message.contains(part))
-    {
+    if has(["of undefined", "of null", "undefined or null"]) {
         return Some("a value is missing: was a call not awaited, or does the result have another shape? help(\"name\") shows it".to_owned());
     }
     None
@@ -140,19 +129,14 @@ fn written(compiled: &Compiled, (line, column): (u32, u32)) -> String {
     let text = compiled
         .source
         .lines()
-        .nth((line as usize).saturating_sub(1))
-        .unwrap_or_default();
-    let chars: Vec<char> = text.chars().collect();
+        .nth((line as usize).saturating_sub(1));
+    let chars: Vec<char> = text.unwrap_or_default().chars().collect();
     let part = |c: &char| c.is_alphanumeric() || "_$.?".contains(*c);
     let at = (column as usize).saturating_sub(1).min(chars.len());
-    let start = chars[..at]
-        .iter()
-        .rposition(|c| !part(c))
-        .map_or(0, |before| before + 1);
-    let end = chars[at..]
-        .iter()
-        .position(|c| !part(c))
-        .map_or(chars.len(), |after| at + after);
+    let before = chars[..at].iter().rposition(|c| !part(c));
+    let start = before.map_or(0, |before| before + 1);
+    let after = chars[at..].iter().position(|c| !part(c));
+    let end = after.map_or(chars.len(), |after| at + after);
     chars[start..end]
         .iter()
         .collect::<String>()

@@ -147,11 +147,8 @@ pub struct TooManyRuns {
 }
 
 fn describe(run: &LiveSummary) -> String {
-    let name = run
-        .name
-        .as_ref()
-        .map(|name| format!(" ({name})"))
-        .unwrap_or_default();
+    let name = run.name.as_ref().map(|name| format!(" ({name})"));
+    let name = name.unwrap_or_default();
     format!("{}{name}, for {} s", run.id, run.age.as_secs())
 }
 
@@ -181,24 +178,19 @@ impl LiveRuns {
         mut options: RunOptions,
         name: Option<String>,
     ) -> Result<LiveRun, TooManyRuns> {
-        let pragma = std::str::from_utf8(&source)
-            .ok()
-            .and_then(|text| Pragma::read(text).ok().flatten());
+        let text = std::str::from_utf8(&source).unwrap_or_default();
+        let pragma = Pragma::read(text).ok().flatten();
+        let yield_ms = pragma.as_ref().and_then(|pragma| pragma.yield_time_ms);
         let id = options.id.get_or_insert_with(|| new_id("scr")).clone();
-        let call_id = options
-            .call_id
-            .get_or_insert_with(|| new_id("call"))
-            .clone();
+        let call_id = options.call_id.get_or_insert_with(|| new_id("call"));
+        let call_id = call_id.clone();
         let entry = Arc::new(Entry {
             id,
             call_id,
             name,
             session: options.facts.session_id.clone(),
             since: Instant::now(),
-            yield_after: pragma
-                .as_ref()
-                .and_then(|pragma| pragma.yield_time_ms)
-                .map(Duration::from_millis),
+            yield_after: yield_ms.map(Duration::from_millis),
             cancel: options.cancel.child_token(),
             now: Mutex::default(),
             news: Notify::new(),
@@ -221,22 +213,19 @@ impl LiveRuns {
         let (events, seen) = (std::mem::take(&mut options.events), entry.clone());
         options.events = EventSink::new(move |event| {
             seen.take(&event);
-            if let Some(listened) = seen
-                .events
-                .get()
-                .filter(|listened| listened.receiver_count() > 0)
+            if let Some(listeners) = seen.events.get()
+                && listeners.receiver_count() > 0
             {
-                // Whoever left since needs no word.
-                let _ = listened.send(event.clone());
+                // A listener may have left since.
+                let _ = listeners.send(event.clone());
             }
             events.emit(event);
         });
         let (harness, running, shared) = (harness.clone(), entry.clone(), Arc::downgrade(&self.0));
         let task = tokio::spawn(async move {
             let run = AssertUnwindSafe(harness.run_with(&source, options)).catch_unwind();
-            let output = run
-                .await
-                .unwrap_or_else(|_| running.broken("the run broke"));
+            let output = run.await;
+            let output = output.unwrap_or_else(|_| running.broken("the run broke"));
             Shared::end(&shared, &running, output);
         });
         // In a task of its own: a run that blocks its thread does not block this.
@@ -248,21 +237,14 @@ impl LiveRuns {
     /// The run of this id, also when it is over but not forgotten.
     pub fn find(&self, id: &str) -> Option<LiveRun> {
         let runs = self.runs();
-        runs.running
-            .iter()
-            .chain(&runs.ended)
-            .find(|entry| entry.id == id)
-            .cloned()
-            .map(LiveRun)
+        let mut all = runs.running.iter().chain(&runs.ended);
+        all.find(|entry| entry.id == id).cloned().map(LiveRun)
     }
 
     /// The runs that go on, the oldest first.
     pub fn list(&self) -> Vec<LiveSummary> {
-        self.runs()
-            .running
-            .iter()
-            .map(|entry| entry.summary())
-            .collect()
+        let runs = self.runs();
+        runs.running.iter().map(|entry| entry.summary()).collect()
     }
 
     /// Tells all runs to stop, and waits until they have.
@@ -359,10 +341,9 @@ impl LiveRun {
 
     /// What happens from now on.
     pub fn events(&self) -> broadcast::Receiver<Event> {
-        self.0
-            .events
-            .get_or_init(|| broadcast::Sender::new(EVENTS))
-            .subscribe()
+        let events = &self.0.events;
+        let sender = events.get_or_init(|| broadcast::Sender::new(EVENTS));
+        sender.subscribe()
     }
 
     /// Waits until there is something to report, at most for this long.
@@ -395,11 +376,8 @@ impl LiveRun {
     /// The same, quietly: the next who comes is asked, but nobody who waits now.
     pub fn give_back_later(&self, question: &str) {
         let mut now = self.0.now();
-        if let Some(asked) = now
-            .questions
-            .iter_mut()
-            .find(|asked| asked.question.id == question)
-        {
+        let mut questions = now.questions.iter_mut();
+        if let Some(asked) = questions.find(|asked| asked.question.id == question) {
             asked.taken = false;
         }
     }
@@ -413,12 +391,9 @@ impl LiveRun {
 
     /// The questions that wait.
     pub fn questions(&self) -> Vec<Question> {
-        self.0
-            .now()
-            .questions
-            .iter()
-            .map(|asked| asked.question.clone())
-            .collect()
+        let now = self.0.now();
+        let questions = now.questions.iter();
+        questions.map(|asked| asked.question.clone()).collect()
     }
 
     /// The run as an item of status `running`: what it did so far, and what it says.
@@ -426,35 +401,22 @@ impl LiveRun {
         let mut output = ScriptToolCallOutput::new(self.0.id.clone(), self.0.call_id.clone());
         let now = self.0.now();
         output.status = RunStatus::Running;
-        output.output = words
-            .into_iter()
-            .map(|text| OutputPart::Text { text })
-            .collect();
+        let words = words.into_iter();
+        output.output = words.map(|text| OutputPart::Text { text }).collect();
         output.calls = now.done.clone();
         output.logs = now.logs.clone();
         output.metadata.tool_calls_made = (now.done.len() + now.under_way.len()) as u32;
         output.metadata.duration_ms = (self.0.since.elapsed().as_secs_f64() * 1e6).round() / 1e3;
-        if !now.under_way.is_empty() {
-            let tools: Vec<&str> = now
-                .under_way
-                .iter()
-                .map(|(_, tool)| tool.as_str())
-                .collect();
-            output
-                .warnings
-                .push(format!("at work: {}", tools.join(", ")));
+        let tools = now.under_way.iter().map(|(_, tool)| tool.as_str());
+        let tools: Vec<&str> = tools.collect();
+        let warnings = &mut output.warnings;
+        if !tools.is_empty() {
+            warnings.push(format!("at work: {}", tools.join(", ")));
         }
         if !now.questions.is_empty() {
-            output
-                .warnings
-                .push("it waits for a person's answer".to_owned());
+            warnings.push("it waits for a person's answer".to_owned());
         }
         output
-    }
-
-    /// The run in a few words.
-    pub fn summary(&self) -> LiveSummary {
-        self.0.summary()
     }
 }
 
@@ -521,11 +483,8 @@ impl Entry {
     fn broken(&self, message: &str) -> ScriptToolCallOutput {
         let mut output = ScriptToolCallOutput::new(self.id.clone(), self.call_id.clone());
         output.status = RunStatus::Error;
-        output.error = Some(ScriptError::new(
-            ErrorCode::HarnessInternalError,
-            Phase::Executing,
-            message,
-        ));
+        let code = ErrorCode::HarnessInternalError;
+        output.error = Some(ScriptError::new(code, Phase::Executing, message));
         output.calls = self.now().done.clone();
         output
     }
@@ -562,10 +521,8 @@ impl Now {
     }
 
     pub(crate) fn close(&mut self, question: &str) -> Option<Asked> {
-        let at = self
-            .questions
-            .iter()
-            .position(|asked| asked.question.id == question)?;
+        let mut questions = self.questions.iter();
+        let at = questions.position(|asked| asked.question.id == question)?;
         let asked = self.questions.remove(at);
         if self.questions.is_empty() {
             self.waited += asked.since.elapsed();

@@ -49,10 +49,8 @@ pub(crate) fn check(compiled: &Compiled, orchestrator: &Orchestrator) -> Preflig
     // `github.createIssue(…)` is a call where there is such a server, and the name is free.
     let by_server = compiled.server_calls.iter().filter(|seen| {
         let server = seen.path.split('.').nth(1).unwrap_or_default();
-        !is_global(server)
-            && orchestrator
-                .registry()
-                .is_namespace(&format!("mcp.{server}"))
+        let namespace = format!("mcp.{server}");
+        !is_global(server) && orchestrator.registry().is_namespace(&namespace)
     });
     let mut calls: Vec<_> = compiled.calls.iter().chain(by_server).collect();
     calls.sort_by_key(|seen| seen.offset);
@@ -77,26 +75,21 @@ pub(crate) fn check(compiled: &Compiled, orchestrator: &Orchestrator) -> Preflig
         let object = match &seen.args {
             StaticArgs::Object(object) => object,
             StaticArgs::Literal(value) if tool.spec.positional.is_empty() && !value.is_null() => {
-                report
-                    .errors
-                    .push(not_an_object(tool, value).at(at.line, at.column));
+                let error = not_an_object(tool, value).at(at.line, at.column);
+                report.errors.push(error);
                 continue;
             }
             StaticArgs::Literal(_) | StaticArgs::Other => {
-                report
-                    .calls
-                    .push(planned(&tool.spec, at.line, &StaticObject::default()));
+                let unknown = StaticObject::default();
+                report.calls.push(planned(&tool.spec, at.line, &unknown));
                 continue;
             }
         };
         for problem in check_partial(tool, object.known.clone(), &object.dynamic, object.open) {
             let offset = problem.field.as_ref().and_then(|field| {
                 let same = |name: &str| name == field || camel_case(&snake_case(name)) == *field;
-                object
-                    .offsets
-                    .iter()
-                    .find(|(name, _)| same(name))
-                    .map(|(_, offset)| *offset)
+                let mut offsets = object.offsets.iter();
+                Some(offsets.find(|(name, _)| same(name))?.1)
             });
             let place = match problem.kind {
                 ArgumentErrorKind::Missing => at,
@@ -112,10 +105,8 @@ pub(crate) fn check(compiled: &Compiled, orchestrator: &Orchestrator) -> Preflig
         }
         report.calls.push(planned(&tool.spec, at.line, object));
     }
-    let bare = compiled
-        .bare_calls
-        .iter()
-        .filter_map(|(name, at)| bare_name(name, *at, compiled, orchestrator));
+    let bare = compiled.bare_calls.iter();
+    let bare = bare.filter_map(|(name, at)| bare_name(name, *at, compiled, orchestrator));
     report.errors.extend(bare);
     report.valid = report.errors.is_empty();
     report
@@ -136,36 +127,23 @@ fn bare_name(
     let at = compiled.position(offset);
     let right = format!("tools.{}", tool.spec.js_name);
     let message = format!("`{name}` is not defined: did you mean `{right}`?");
-    Some(
-        ScriptError::new(ErrorCode::ToolNotFoundError, Phase::Parsing, message)
-            .at(at.line, at.column)
-            .suggest(right),
-    )
+    let error = ScriptError::new(ErrorCode::ToolNotFoundError, Phase::Parsing, message);
+    Some(error.at(at.line, at.column).suggest(right))
 }
 
 /// A literal where an object belongs, and the object that was probably meant.
 fn not_an_object(tool: &Registered, value: &Value) -> ScriptError {
     let schema = &tool.spec.input_schema;
     let first = schema["required"][0].as_str().or_else(|| {
-        schema["properties"]
-            .as_object()?
-            .keys()
-            .next()
-            .map(String::as_str)
+        let mut names = schema["properties"].as_object()?.keys();
+        names.next().map(String::as_str)
     });
     let name = &tool.spec.js_name;
-    let error = ScriptError::new(
-        ErrorCode::ToolValidationError,
-        Phase::Parsing,
-        format!("{name}: takes one object with named fields"),
-    );
-    let mut error = match first {
-        Some(field) => error.suggest(format!(
-            "write tools.{name}({{ {}: {value} }})",
-            camel_case(field)
-        )),
-        None => error.suggest(format!("write tools.{name}()")),
-    };
+    let arguments = first.map(|field| format!("{{ {}: {value} }}", camel_case(field)));
+    let arguments = arguments.unwrap_or_default();
+    let message = format!("{name}: takes one object with named fields");
+    let mut error = ScriptError::new(ErrorCode::ToolValidationError, Phase::Parsing, message)
+        .suggest(format!("write tools.{name}({arguments})"));
     error.tool_name = Some(tool.spec.name.clone());
     error
 }
@@ -181,12 +159,8 @@ fn planned(spec: &selvedge_protocol::ToolSpec, line: u32, object: &StaticObject)
 }
 
 fn below_a_tool(path: &str, orchestrator: &Orchestrator) -> bool {
-    let mut rest = path;
-    while let Some((above, _)) = rest.rsplit_once('.') {
-        if matches!(orchestrator.registry().find(above), Found::Tool(_)) {
-            return true;
-        }
-        rest = above;
-    }
-    false
+    path.match_indices('.').any(|(at, _)| {
+        let above = &path[..at];
+        matches!(orchestrator.registry().find(above), Found::Tool(_))
+    })
 }

@@ -136,25 +136,23 @@ impl<'s> Survey<'s> {
         match self.symbol_of(identifier) {
             None => true,
             // `declare const tools: …` says what is there, it makes nothing.
-            Some(symbol) => self
-                .scoping
-                .symbol_flags(symbol)
-                .contains(SymbolFlags::Ambient),
+            Some(symbol) => self.has_flags(symbol, SymbolFlags::Ambient),
         }
     }
 
+    fn has_flags(&self, symbol: SymbolId, flags: SymbolFlags) -> bool {
+        self.scoping.symbol_flags(symbol).contains(flags)
+    }
+
     fn symbol_of(&self, identifier: &IdentifierReference<'_>) -> Option<SymbolId> {
-        self.scoping
-            .get_reference(identifier.reference_id.get()?)
-            .symbol_id()
+        let id = identifier.reference_id.get()?;
+        self.scoping.get_reference(id).symbol_id()
     }
 
     /// `tools.x` where only its being there matters.
     fn probe(&mut self, expression: &Expression<'_>) {
-        if let Some((path, _)) = self
-            .tool_path(expression)
-            .or_else(|| self.server_path(expression))
-        {
+        let path = self.tool_path(expression);
+        if let Some((path, _)) = path.or_else(|| self.server_path(expression)) {
             self.found.probed.push(path);
         }
     }
@@ -188,10 +186,8 @@ impl<'s> Survey<'s> {
             _ => false,
         };
         if is_async {
-            self.note(
-                call.span.start,
-                "this async function is called and not awaited: write `await` or `return await` before it",
-            );
+            let message = "this async function is called and not awaited: write `await` or `return await` before it";
+            self.note(call.span.start, message);
         }
     }
 
@@ -201,10 +197,8 @@ impl<'s> Survey<'s> {
             if let Statement::ReturnStatement(early) = &pair[0]
                 && early.argument.is_none()
             {
-                self.note(
-                    early.span.start,
-                    "`return` ends at the line break: put the value on the same line",
-                );
+                let message = "`return` ends at the line break: put the value on the same line";
+                self.note(early.span.start, message);
             }
         }
         if let Some(Statement::ExpressionStatement(last)) = statements.last() {
@@ -217,10 +211,9 @@ impl<'s> Survey<'s> {
                     | Expression::NewExpression(_)
             );
             if !acts {
-                let message =
-                    "the script returned nothing: write `return` before its last line".to_owned();
+                let message = "the script returned nothing: write `return` before its last line";
                 self.found.notes.push(Note {
-                    message,
+                    message: message.to_owned(),
                     offset: last.span.start,
                     if_silent: true,
                 });
@@ -294,11 +287,10 @@ impl<'a> Visit<'a> for Survey<'_> {
             ModuleDeclaration::ImportDeclaration(_) => self.ban("import", NO_IMPORT, it.span()),
             // Inside a namespace, `export` is how its members are named.
             _ if self.namespaces > 0 => walk::walk_module_declaration(self, it),
-            _ => self.ban(
-                "export",
-                "write `return value` to give a value back",
-                it.span(),
-            ),
+            _ => {
+                let instead = "write `return value` to give a value back";
+                self.ban("export", instead, it.span());
+            }
         }
     }
 
@@ -330,19 +322,13 @@ impl<'a> Visit<'a> for Survey<'_> {
     }
 
     fn visit_decorator(&mut self, it: &Decorator<'a>) {
-        self.ban(
-            "@decorator",
-            "call the function yourself: `const A = decorate(class { … })`",
-            it.span,
-        );
+        let instead = "call the function yourself: `const A = decorate(class { … })`";
+        self.ban("@decorator", instead, it.span);
     }
 
     fn visit_import_meta(&mut self, it: &ImportMeta) {
-        self.ban(
-            "import.meta",
-            "a script is no module: `context` tells where it runs",
-            it.span,
-        );
+        let instead = "a script is no module: `context` tells where it runs";
+        self.ban("import.meta", instead, it.span);
     }
 
     fn visit_member_expression(&mut self, it: &MemberExpression<'a>) {
@@ -368,12 +354,10 @@ impl<'a> Visit<'a> for Survey<'_> {
             return;
         };
         let reference = self.scoping.get_reference(id);
-        let constant = reference.symbol_id().is_some_and(|symbol| {
-            self.scoping
-                .symbol_flags(symbol)
-                .contains(SymbolFlags::ConstVariable)
-        });
-        if reference.is_write() && constant {
+        if reference.is_write()
+            && let Some(symbol) = reference.symbol_id()
+            && self.has_flags(symbol, SymbolFlags::ConstVariable)
+        {
             self.found.constants.push((it.name.to_string(), it.span));
         }
     }
@@ -400,9 +384,8 @@ impl<'a> Visit<'a> for Survey<'_> {
             // It returns a task at once, not a promise.
             && path != SPAWN
         {
-            self.found
-                .unawaited
-                .push((path, it.property.name.to_string(), it.span));
+            let field = it.property.name.to_string();
+            self.found.unawaited.push((path, field, it.span));
         }
         walk::walk_static_member_expression(self, it);
     }
@@ -411,16 +394,12 @@ impl<'a> Visit<'a> for Survey<'_> {
         if let Expression::Identifier(callee) = it.callee.get_inner_expression()
             && self.is_global(callee)
         {
-            self.found
-                .bare_calls
-                .push((callee.name.to_string(), callee.span.start));
+            let call = (callee.name.to_string(), callee.span.start);
+            self.found.bare_calls.push(call);
         }
+        let first = it.arguments.first().and_then(Argument::as_expression);
         if let Expression::StaticMemberExpression(member) = it.callee.get_inner_expression()
-            && it
-                .arguments
-                .first()
-                .and_then(Argument::as_expression)
-                .is_some_and(is_async_function)
+            && first.is_some_and(is_async_function)
         {
             let at = member.property.span.start;
             match member.property.name.as_str() {
@@ -432,11 +411,10 @@ impl<'a> Visit<'a> for Survey<'_> {
             }
         }
         match self.global_name(&it.callee) {
-            Some("require") => self.ban(
-                "require()",
-                "there are no modules here: everything a script can use is in help()",
-                it.span,
-            ),
+            Some("require") => {
+                let instead = "there are no modules here: everything a script can use is in help()";
+                self.ban("require()", instead, it.span);
+            }
             Some("eval") => self.ban("eval()", "write the code itself", it.span),
             Some("Function") => self.ban("Function()", "write the function itself", it.span),
             _ => {}
@@ -473,10 +451,7 @@ impl<'a> Visit<'a> for Survey<'_> {
     }
 
     fn visit_unary_expression(&mut self, it: &UnaryExpression<'a>) {
-        if matches!(
-            it.operator,
-            UnaryOperator::Typeof | UnaryOperator::LogicalNot
-        ) {
+        if [UnaryOperator::Typeof, UnaryOperator::LogicalNot].contains(&it.operator) {
             self.probe(&it.argument);
         }
         walk::walk_unary_expression(self, it);
@@ -509,8 +484,8 @@ impl<'a> Visit<'a> for AsyncNames<'_> {
 
     fn visit_variable_declarator(&mut self, it: &VariableDeclarator<'a>) {
         if it.init.as_ref().is_some_and(is_async_function) {
-            self.0
-                .extend(it.id.get_identifier_name().map(|name| name.to_string()));
+            let name = it.id.get_identifier_name();
+            self.0.extend(name.map(|name| name.to_string()));
         }
         walk::walk_variable_declarator(self, it);
     }
@@ -527,14 +502,16 @@ fn is_async_function(expression: &Expression<'_>) -> bool {
 fn arguments(arguments: &[Argument<'_>]) -> StaticArgs {
     match arguments {
         [] => StaticArgs::Object(StaticObject::default()),
-        [argument] => match argument
-            .as_expression()
-            .map(Expression::get_inner_expression)
-        {
-            Some(Expression::ObjectExpression(object)) => StaticArgs::Object(object_fields(object)),
-            Some(other) => literal(other).map_or(StaticArgs::Other, StaticArgs::Literal),
-            None => StaticArgs::Other,
-        },
+        [argument] => {
+            let argument = argument.as_expression();
+            match argument.map(Expression::get_inner_expression) {
+                Some(Expression::ObjectExpression(object)) => {
+                    StaticArgs::Object(object_fields(object))
+                }
+                Some(other) => literal(other).map_or(StaticArgs::Other, StaticArgs::Literal),
+                None => StaticArgs::Other,
+            }
+        }
         _ => StaticArgs::Other,
     }
 }
@@ -546,13 +523,12 @@ fn object_fields(object: &ObjectExpression<'_>) -> StaticObject {
             fields.open = true;
             continue;
         };
-        let name = match property.key.static_name() {
-            Some(name) if property.kind == PropertyKind::Init => name.into_owned(),
-            _ => {
-                fields.open = true;
-                continue;
-            }
+        let name = property.key.static_name();
+        let Some(name) = name.filter(|_| property.kind == PropertyKind::Init) else {
+            fields.open = true;
+            continue;
         };
+        let name = name.into_owned();
         fields.offsets.push((name.clone(), property.span.start));
         match literal(&property.value) {
             Some(value) => _ = fields.known.insert(name, value),
@@ -567,10 +543,7 @@ fn literal(expression: &Expression<'_>) -> Option<Value> {
     match expression.get_inner_expression() {
         Expression::StringLiteral(text) => Some(Value::String(text.value.to_string())),
         Expression::TemplateLiteral(template) if template.expressions.is_empty() => {
-            let text = template
-                .quasis
-                .first()
-                .and_then(|quasi| quasi.value.cooked)?;
+            let text = template.quasis.first()?.value.cooked?;
             Some(Value::String(text.to_string()))
         }
         Expression::BooleanLiteral(boolean) => Some(Value::Bool(boolean.value)),
@@ -582,12 +555,11 @@ fn literal(expression: &Expression<'_>) -> Option<Value> {
                 _ => None,
             }
         }
-        Expression::ArrayExpression(array) => array
-            .elements
-            .iter()
-            .map(|element| literal(element.as_expression()?))
-            .collect::<Option<Vec<_>>>()
-            .map(Value::Array),
+        Expression::ArrayExpression(array) => {
+            let elements = array.elements.iter();
+            let values = elements.map(|element| literal(element.as_expression()?));
+            values.collect::<Option<_>>().map(Value::Array)
+        }
         Expression::ObjectExpression(object) => {
             let fields = object_fields(object);
             (fields.dynamic.is_empty() && !fields.open).then_some(Value::Object(fields.known))
@@ -620,18 +592,12 @@ pub(crate) fn calls_in_place(elements: &[ArrayExpressionElement<'_>]) -> u32 {
         false
     }
     // Where entries are spread in, places in the text are not places in the list.
-    if elements.len() > 31
-        || elements
-            .iter()
-            .any(|element| matches!(element, ArrayExpressionElement::SpreadElement(_)))
-    {
+    let spread = |element: &_| matches!(element, ArrayExpressionElement::SpreadElement(_));
+    if elements.len() > 31 || elements.iter().any(spread) {
         return 0;
     }
-    let mut mask = 0;
-    for (index, element) in elements.iter().enumerate() {
-        if element.as_expression().is_some_and(is_tool_call) {
-            mask |= 1 << index;
-        }
-    }
-    mask
+    let bit = |(index, element): (usize, &ArrayExpressionElement<'_>)| {
+        u32::from(element.as_expression().is_some_and(is_tool_call)) << index
+    };
+    elements.iter().enumerate().map(bit).sum()
 }

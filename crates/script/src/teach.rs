@@ -77,20 +77,15 @@ fn spaces(servers: &BTreeMap<&str, Vec<&Registered>>) -> String {
     if servers.is_empty() {
         return String::new();
     }
-    let named = servers
-        .iter()
-        .take(MAX_SERVERS)
-        .map(|(name, tools)| format!("{name} ({})", tools.len()));
-    let more = servers.len().saturating_sub(MAX_SERVERS);
-    let more = if more > 0 {
-        format!(", {more} more")
-    } else {
-        String::new()
+    let named = servers.iter().take(MAX_SERVERS);
+    let named = named.map(|(name, tools)| format!("{name} ({})", tools.len()));
+    let more = match servers.len().saturating_sub(MAX_SERVERS) {
+        0 => None,
+        more => Some(format!("{more} more")),
     };
-    format!(
-        "Servers, as `tools.mcp.<server>.<tool>`: {}{more}\n",
-        named.collect::<Vec<_>>().join(", ")
-    )
+    let named: Vec<_> = named.chain(more).collect();
+    let named = named.join(", ");
+    format!("Servers, as `tools.mcp.<server>.<tool>`: {named}\n")
 }
 
 /// The tools, the most useful first.
@@ -99,11 +94,9 @@ fn in_order<'a>(
     servers: &BTreeMap<&str, Vec<&'a Registered>>,
     uses: impl Fn(&str) -> u64,
 ) -> Vec<&'a Registered> {
-    let mut built_in: Vec<&Registered> = registry
-        .iter()
-        .map(AsRef::as_ref)
-        .filter(|tool: &&Registered| !tool.spec.js_name.starts_with("mcp."))
-        .collect();
+    let all = registry.iter().map(AsRef::as_ref);
+    let built_in = all.filter(|tool: &&Registered| !tool.spec.js_name.starts_with("mcp."));
+    let mut built_in: Vec<&Registered> = built_in.collect();
     let longest = servers.values().map(Vec::len).max().unwrap_or(0);
     for turn in 0..longest {
         built_in.extend(servers.values().filter_map(|tools| tools.get(turn)));
@@ -117,35 +110,20 @@ fn in_order<'a>(
 fn declaration(tool: &Registered) -> String {
     let mut line = signature(tool);
     if line.chars().count() > MAX_SIGNATURE {
-        let required = tool.spec.input_schema["required"]
-            .as_array()
+        let required = tool.spec.input_schema["required"].as_array();
+        let required = required
             .into_iter()
-            .flatten();
-        let fields: Vec<&str> = required
-            .filter_map(serde_json::Value::as_str)
-            .take(8)
-            .collect();
-        line = format!(
-            "{}({{ {} … }})",
-            tool.spec.js_name,
-            fields
-                .iter()
-                .map(|field| format!("{field}, "))
-                .collect::<String>()
-        );
+            .flatten()
+            .filter_map(|name| name.as_str());
+        let fields: String = required.take(8).map(|field| format!("{field}, ")).collect();
+        line = format!("{}({{ {fields} … }})", tool.spec.js_name);
     }
-    let first = tool
-        .spec
-        .description
-        .split(['\n', '.'])
-        .next()
-        .unwrap_or_default()
-        .trim();
+    let first = tool.spec.description.split(['\n', '.']).next();
+    let first = first.unwrap_or_default().trim();
     let words: String = first.chars().take(80).collect();
-    if words.is_empty() {
-        format!("{line}\n")
-    } else {
-        format!("{line} // {words}\n")
+    match words.as_str() {
+        "" => format!("{line}\n"),
+        words => format!("{line} // {words}\n"),
     }
 }
 
