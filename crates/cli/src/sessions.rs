@@ -143,17 +143,8 @@ fn words(item: &TurnItem, redactor: &Redactor) -> String {
             Role::Assistant => message.text(),
         },
         TurnItem::Item(Item::Reasoning(thought)) => {
-            format!(
-                "(thinks) {}",
-                short(
-                    &thought
-                        .summary
-                        .iter()
-                        .chain(&thought.content)
-                        .cloned()
-                        .collect::<String>()
-                )
-            )
+            let whole = thought.summary.concat() + &thought.content.concat();
+            format!("(thinks) {}", short(&whole))
         }
         TurnItem::Item(Item::FunctionCall(call)) => {
             format!("call {} {}", call.name, short(&call.arguments))

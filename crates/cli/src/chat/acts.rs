@@ -1,6 +1,5 @@
 //! What the words behind a slash do.
 
-use ratatui_core::style::Style;
 use ratatui_core::text::Span;
 use selvedge_journal::{Filter, RunState};
 use selvedge_mcp::{ServerState, ServerStatus};
@@ -8,15 +7,15 @@ use selvedge_protocol::ApprovalPolicy;
 use selvedge_toolbox::Diff;
 
 use super::app::Chat;
-use super::commands::{self, ALL, Command, KEYS, policy_name};
+use super::commands::{self, ALL, Command, KEYS, about_policy};
 use super::diff;
 use super::news::News;
-use super::rows::{Fit, Row, one_line};
+use super::rows::{Row, one_line};
 use super::turn::thought_rows;
 use crate::args::ModelArgs;
 use crate::problem::Problem;
 use crate::providers;
-use crate::runs::ago;
+use crate::runs::{ago, count_of_calls};
 
 /// Runs that are listed.
 const RUNS: usize = 20;
@@ -29,17 +28,13 @@ impl Chat {
             Ok(command) => command,
             Err((message, hint)) => return self.complain(&Problem::new(message).hint(hint)),
         };
-        self.say(vec![Row::of(one_line(text), self.look.quiet())]);
+        self.say([Row::quiet(one_line(text))]);
         let busy = self.running.is_some();
         match command {
             Command::Model(None) => self.tell_model(),
             Command::Approvals(None) => {
-                let policy = self.setup.config.approval_policy;
-                let meaning = commands::POLICIES
-                    .iter()
-                    .find(|(.., own)| *own == policy)
-                    .map_or("", |(_, what, _)| what);
-                self.tell(format!("{}: {meaning}", policy_name(policy)));
+                let (name, meaning) = about_policy(self.setup.config.approval_policy);
+                self.tell(format!("{name}: {meaning}"));
             }
             Command::Diff => self.look_for_changes(),
             Command::Resume(None) => self.list_sessions(),
@@ -49,55 +44,45 @@ impl Chat {
             Command::Help => self.help(),
             Command::Quit => self.leaving = true,
             _ if busy => {
-                let problem =
-                    Problem::new(format!("{} waits until the turn is over", first_word(text)));
+                let name = text.split_whitespace().next().unwrap_or_default();
+                let problem = Problem::new(format!("{name} waits until the turn is over"));
                 self.complain(&problem.hint("Ctrl-C stops the turn"));
             }
-            Command::Model(Some(name)) => self.choose_model(name),
+            Command::Model(Some(name)) => self.choose_model(&name),
             Command::Approvals(Some(policy)) => self.choose_policy(policy),
             Command::Compact => self.compact(),
             Command::Resume(Some(id)) => {
                 if let Err(error) = self.open(Some(&id)) {
-                    self.complain(&Problem::from_error(&error));
+                    self.complain_of(&error);
                 }
             }
             Command::New => self.begin_anew(),
         }
     }
 
-    fn tell(&mut self, words: String) {
-        self.say(vec![
-            Row::of(words, Style::new()).behind(Span::raw("  ")),
-            Row::blank(),
-        ]);
+    fn tell(&mut self, words: impl Into<String>) {
+        self.say_block([Row::text(words).indent(2)]);
+    }
+
+    fn complain_of(&mut self, error: &anyhow::Error) {
+        self.complain(&Problem::from_error(error));
     }
 
     fn tell_model(&mut self) {
         let (model, provider) = (self.agent.model(), &self.agent.client().provider().name);
-        let words = format!(
-            "{} of {provider}, {} tokens of context",
-            model.name, model.context_window
-        );
-        self.tell(words);
+        let (name, window) = (&model.name, model.context_window);
+        self.tell(format!("{name} of {provider}, {window} tokens of context"));
     }
 
-    fn choose_model(&mut self, name: String) {
+    fn choose_model(&mut self, name: &str) {
         // `provider/model` names both, where there is such a provider.
-        let args = match name
+        let both = name
             .split_once('/')
-            .filter(|(provider, _)| self.is_provider(provider))
-        {
-            Some((provider, model)) => ModelArgs {
-                model: Some(model.to_owned()),
-                provider: Some(provider.to_owned()),
-            },
-            None => {
-                let provider = Some(self.agent.client().provider().name.clone());
-                ModelArgs {
-                    model: Some(name),
-                    provider,
-                }
-            }
+            .filter(|(provider, _)| self.is_provider(provider));
+        let (provider, model) = both.unwrap_or((&self.agent.client().provider().name, name));
+        let args = ModelArgs {
+            model: Some(model.to_owned()),
+            provider: Some(provider.to_owned()),
         };
         // Both are named: nothing has to be asked for over the network.
         let chosen =
@@ -105,12 +90,9 @@ impl Chat {
         let chosen = chosen.unwrap_or_else(|| {
             Err(Problem::new("the provider does not say which models it has").into())
         });
-        match chosen {
-            Ok(choice) => match self.choose(choice) {
-                Ok(()) => self.tell_model(),
-                Err(error) => self.complain(&Problem::from_error(&error)),
-            },
-            Err(error) => self.complain(&Problem::from_error(&error)),
+        match chosen.and_then(|choice| self.choose(choice)) {
+            Ok(()) => self.tell_model(),
+            Err(error) => self.complain_of(&error),
         }
     }
 
@@ -122,17 +104,17 @@ impl Chat {
     fn choose_policy(&mut self, policy: ApprovalPolicy) {
         let before = std::mem::replace(&mut self.setup.config.approval_policy, policy);
         match self.rebuild() {
-            Ok(()) => self.tell(format!("{} from now on", policy_name(policy))),
+            Ok(()) => self.tell(format!("{} from now on", about_policy(policy).0)),
             Err(error) => {
                 self.setup.config.approval_policy = before;
-                self.complain(&Problem::from_error(&error));
+                self.complain_of(&error);
             }
         }
     }
 
     fn compact(&mut self) {
         let Some(session) = &mut self.session else {
-            return self.tell("there is nothing to make shorter".to_owned());
+            return self.tell("there is nothing to make shorter");
         };
         match self.agent.compact(session) {
             Ok(Some((before, after))) => {
@@ -141,7 +123,7 @@ impl Chat {
                     "from about {before} to {after} tokens; the originals stay in the journal"
                 ));
             }
-            Ok(None) => self.tell("it would not become much shorter".to_owned()),
+            Ok(None) => self.tell("it would not become much shorter"),
             Err(error) => self.complain(&Problem::new(error.to_string())),
         }
     }
@@ -152,48 +134,36 @@ impl Chat {
         self.setup.session.clear();
         self.setup.toolbox.turn_diff.begin_session();
         self.refresh_status();
-        self.tell("a new session".to_owned());
+        self.tell("a new session");
     }
 
     fn tell_thought(&mut self) {
         match self.last_thought.clone() {
-            Some(thought) => {
-                let mut rows = thought_rows(&thought, self.look);
-                rows.push(Row::blank());
-                self.say(rows);
-            }
-            None => self.tell("nothing was thought yet that shows".to_owned()),
+            Some(thought) => self.say_block(thought_rows(&thought)),
+            None => self.tell("nothing was thought yet that shows"),
         }
     }
 
     fn help(&mut self) {
         let look = self.look;
-        let width = ALL
-            .iter()
-            .map(|about| about.name.len() + 1 + about.takes.len())
-            .max()
-            .unwrap_or(0);
-        let row = |name: String, what: &str| {
+        let width = ALL.iter().map(|(usage, _)| usage.len()).max().unwrap_or(0);
+        let row = |name: &str, what: &str| {
             let lead = Span::styled(format!("  {name:<width$}  "), look.code());
-            Row::of(what.to_owned(), Style::new()).behind(lead)
+            Row::text(what).behind(lead)
         };
-        let mut rows: Vec<Row> = ALL
-            .iter()
-            .map(|about| row(format!("{} {}", about.name, about.takes), about.what))
-            .collect();
+        let mut rows: Vec<Row> = ALL.iter().map(|(usage, what)| row(usage, what)).collect();
         rows.push(Row::blank());
         for (keys, what) in KEYS {
             rows.push(match keys.len() <= width {
-                true => row(keys.to_owned(), what),
+                true => row(keys, what),
                 false => Row::spans(vec![
                     Span::styled(keys, look.code()),
                     Span::raw(format!("  {what}")),
                 ])
-                .behind(Span::raw("  ")),
+                .indent(2),
             });
         }
-        rows.push(Row::blank());
-        self.say(rows);
+        self.say_block(rows);
     }
 
     fn list_sessions(&mut self) {
@@ -204,31 +174,22 @@ impl Chat {
         let now = selvedge_protocol::since_epoch();
         let sessions = journal.sessions(100).unwrap_or_default();
         let redactor = self.setup.redactor();
-        let mut rows: Vec<Row> = sessions
+        let rows: Vec<Row> = sessions
             .iter()
             .filter(|session| session.directory == here)
             .take(RUNS)
             .map(|session| {
                 let name = crate::sessions::title(&journal, session, &redactor);
-                let words = format!(
-                    "{}  {:>7}  {name}",
-                    session.id,
-                    ago(now, session.touched_ms)
-                );
-                Row::of(one_line(&words), Style::new())
-                    .fit(Fit::Cut)
-                    .behind(Span::raw("  "))
+                let when = ago(now, session.touched_ms);
+                let words = format!("{}  {when:>7}  {name}", session.id);
+                Row::text(one_line(&words)).cut().indent(2)
             })
             .collect();
-        match rows.is_empty() {
-            true => rows.push(Row::of(
-                "  there is no session of this folder",
-                Style::new(),
-            )),
-            false => rows.push(Row::of("  /resume ID goes on with one", self.look.quiet())),
-        }
-        rows.push(Row::blank());
-        self.say(rows);
+        self.say_list(
+            rows,
+            "there is no session of this folder",
+            "/resume ID goes on with one",
+        );
     }
 
     fn list_runs(&mut self) {
@@ -236,15 +197,14 @@ impl Chat {
             return self.nothing_kept();
         };
         let session = self.session_id.clone().unwrap_or_default();
-        let all = journal
-            .runs(&Filter {
-                since_ms: None,
-                tool: None,
-                limit: Some(500),
-            })
-            .unwrap_or_default();
+        let filter = Filter {
+            since_ms: None,
+            tool: None,
+            limit: Some(500),
+        };
+        let all = journal.runs(&filter).unwrap_or_default();
         let now = selvedge_protocol::since_epoch();
-        let mut rows: Vec<Row> = all
+        let rows: Vec<Row> = all
             .iter()
             .filter(|run| !session.is_empty() && run.session == session)
             .take(RUNS)
@@ -256,39 +216,37 @@ impl Chat {
                     RunState::Suspended => ("waits", self.look.asks()),
                     RunState::Died => ("died", self.look.bad()),
                 };
+                let when = ago(now, run.started_ms);
                 let body = vec![
                     Span::raw(format!("{}  ", run.id)),
                     Span::styled(format!("{state:<9}"), style),
-                    Span::raw(format!(
-                        "  {:>6}  {}",
-                        ago(now, run.started_ms),
-                        calls(run.calls)
-                    )),
+                    Span::raw(format!("  {when:>6}  {}", count_of_calls(run.calls))),
                 ];
-                Row::spans(body).fit(Fit::Cut).behind(Span::raw("  "))
+                Row::spans(body).cut().indent(2)
             })
             .collect();
-        match rows.is_empty() {
-            true => rows.push(Row::of("  nothing ran in this session yet", Style::new())),
-            false => rows.push(Row::of(
-                "  `selvedge runs show ID` shows one of them",
-                self.look.quiet(),
-            )),
-        }
-        rows.push(Row::blank());
-        self.say(rows);
+        let hint = "`selvedge runs show ID` shows one of them";
+        self.say_list(rows, "nothing ran in this session yet", hint);
+    }
+
+    /// Prints a list with a hint, or that it is empty.
+    fn say_list(&mut self, rows: Vec<Row>, empty: &str, hint: &str) {
+        let last = if rows.is_empty() {
+            Row::text(empty)
+        } else {
+            Row::quiet(hint)
+        };
+        self.say_block(rows.into_iter().chain([last.indent(2)]));
     }
 
     fn nothing_kept(&mut self) {
-        self.complain(
-            &Problem::new("nothing is written down in this chat").hint("leave out --ephemeral"),
-        );
+        let problem = Problem::new("nothing is written down in this chat");
+        self.complain(&problem.hint("leave out --ephemeral"));
     }
 
     fn look_after_servers(&mut self) {
         if self.parts.servers.is_empty() {
-            return self
-                .tell("no MCP servers are configured; docs/mcp.md says how to add one".to_owned());
+            return self.tell("no MCP servers are configured; docs/mcp.md says how to add one");
         }
         let (servers, sender) = (self.parts.servers.clone(), self.sender.clone());
         tokio::spawn(async move {
@@ -312,17 +270,14 @@ impl Chat {
                 words.push_str(&format!(", {} tools", server.tools.len()));
             }
             rows.push(
-                Row::of(one_line(&words), Style::new())
+                Row::text(one_line(&words))
                     .behind(Span::styled(mark, style))
-                    .behind(Span::raw("  ")),
+                    .indent(2),
             );
             let notes = server.why.iter().chain(&server.notes);
-            rows.extend(
-                notes.map(|note| Row::of(one_line(note), look.quiet()).behind(Span::raw("      "))),
-            );
+            rows.extend(notes.map(|note| Row::quiet(one_line(note)).indent(6)));
         }
-        rows.push(Row::blank());
-        self.say(rows);
+        self.say_block(rows);
     }
 
     fn look_for_changes(&self) {
@@ -340,29 +295,13 @@ impl Chat {
             .flat_map(|file| file.rows(DIFF_LINES, look))
             .collect();
         if rows.is_empty() {
-            rows.push(Row::of(
-                "  nothing was changed in this session",
-                Style::new(),
-            ));
+            rows.push(Row::text("  nothing was changed in this session"));
         }
         rows.extend(
             diff.notes
                 .iter()
-                .map(|note| Row::of(format!("note: {}", one_line(note)), look.quiet())),
+                .map(|note| Row::quiet(format!("note: {}", one_line(note)))),
         );
-        rows.push(Row::blank());
-        self.say(rows);
+        self.say_block(rows);
     }
-}
-
-fn calls(number: u32) -> String {
-    if number == 1 {
-        "1 call".to_owned()
-    } else {
-        format!("{number} calls")
-    }
-}
-
-fn first_word(text: &str) -> &str {
-    text.split_whitespace().next().unwrap_or_default()
 }

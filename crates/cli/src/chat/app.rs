@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use crossterm::event::Event as Typed;
+use ratatui_core::text::Span;
 use selvedge_agent::{Agent, Session, TurnOptions};
 use selvedge_memory::SmallModel;
 use selvedge_protocol::Event;
@@ -278,23 +279,27 @@ impl Chat {
     }
 
     /// Prints rows above the live part, for good.
-    pub(super) fn say(&mut self, rows: Vec<Row>) {
+    pub(super) fn say(&mut self, rows: impl IntoIterator<Item = Row>) {
         self.finished.extend(rows);
+    }
+
+    /// Prints rows and a blank line.
+    pub(super) fn say_block(&mut self, rows: impl IntoIterator<Item = Row>) {
+        self.say(rows);
+        self.say([Row::blank()]);
     }
 
     /// One line that says what is wrong, and what to do.
     pub(super) fn complain(&mut self, problem: &Problem) {
-        let rows = problem.lines().into_iter().map(|(word, text)| {
+        let look = self.look;
+        self.say_block(problem.lines().into_iter().map(|(word, text)| {
             let style = if word == "error" {
-                self.look.bad()
+                look.bad()
             } else {
-                self.look.busy()
+                look.busy()
             };
-            let lead = ratatui_core::text::Span::styled(format!("{word}: "), style);
-            Row::of(one_line(&text), ratatui_core::style::Style::new()).behind(lead)
-        });
-        let rows: Vec<Row> = rows.chain([Row::blank()]).collect();
-        self.say(rows);
+            Row::text(one_line(&text)).behind(Span::styled(format!("{word}: "), style))
+        }));
     }
 
     fn hear(&mut self, news: News) {
@@ -340,7 +345,7 @@ impl Chat {
                 let (session, outcome) = *over;
                 self.over(session, &outcome, now);
             }
-            News::Broke(why) => self.broke(&why, now),
+            News::Broke => self.broke(now),
             News::Files { letters, paths } => self.found(&letters, paths),
             News::Prepared => {
                 self.prepared = true;
@@ -373,7 +378,7 @@ impl Chat {
             let waits = leaving != Leaving::LeaveAsItIs;
             let ended = async {
                 while waits && let Some(news) = self.receiver.recv().await {
-                    let over = matches!(news, News::Over(_) | News::Broke(_));
+                    let over = matches!(news, News::Over(_) | News::Broke);
                     self.queue.clear();
                     self.hear(news);
                     if over {

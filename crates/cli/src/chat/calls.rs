@@ -4,7 +4,9 @@ use std::time::{Duration, Instant};
 
 use ratatui_core::style::Style;
 use ratatui_core::text::Span;
-use selvedge_protocol::{CallRecord, CallStatus, Event, GatedCall};
+use selvedge_protocol::{CallRecord, CallStatus, Event};
+
+use serde_json::Value;
 
 use super::look::Look;
 use super::rows::{Fit, Row, one_line, short};
@@ -66,18 +68,14 @@ impl Calls {
     /// A model made this call; it has not begun.
     pub(crate) fn wanted(&mut self, id: &str, tool: &str, arguments: &str) {
         let about = about(arguments);
-        if let Some(line) = self
-            .lines
-            .iter_mut()
-            .find(|line| line.id == id && line.standing == Standing::Wanted)
-        {
-            line.about = about;
-            return;
+        let is_same = |line: &&mut CallLine| line.id == id && line.standing == Standing::Wanted;
+        match self.lines.iter_mut().find(is_same) {
+            Some(line) => line.about = about,
+            None => self.lines.push(CallLine {
+                about,
+                ..CallLine::new(id, tool)
+            }),
         }
-        self.lines.push(CallLine {
-            about,
-            ..CallLine::new(id, tool)
-        });
     }
 
     /// The model did not want this call after all.
@@ -88,11 +86,8 @@ impl Calls {
 
     /// Shows what a call returned below it.
     pub(crate) fn returned(&mut self, id: &str, rows: Vec<Row>) {
-        if let Some(line) = self
-            .lines
-            .iter_mut()
-            .find(|line| line.id == id && line.result.is_empty())
-        {
+        let mut lines = self.lines.iter_mut();
+        if let Some(line) = lines.find(|line| line.id == id && line.result.is_empty()) {
             line.result = rows;
         }
     }
@@ -120,14 +115,9 @@ impl Calls {
                 ..
             } => {
                 let last = text.lines().rev().find(|line| !line.trim().is_empty());
-                let line = self.find(parent_id, call_id);
-                if let (
-                    Some(CallLine {
-                        standing: Standing::Running { last_words, .. },
-                        ..
-                    }),
-                    Some(last),
-                ) = (line, last)
+                if let Some(last) = last
+                    && let Some(line) = self.find(parent_id, call_id)
+                    && let Standing::Running { last_words, .. } = &mut line.standing
                 {
                     *last_words = last.trim().to_owned();
                 }
@@ -140,15 +130,9 @@ impl Calls {
                 let run = request.script_id.clone().unwrap_or_default();
                 // What comes up on the way of a call has no arguments: that call has its line already.
                 let before = request.calls.iter().filter(|call| !call.args.is_null());
-                for GatedCall {
-                    call_id,
-                    tool,
-                    args,
-                    ..
-                } in before
-                {
-                    let line = self.line(&run, call_id, tool);
-                    line.about = about(&args.to_string());
+                for call in before {
+                    let line = self.line(&run, &call.call_id, &call.tool);
+                    line.about = about(&call.args.to_string());
                     line.standing = Standing::Asked;
                 }
             }
@@ -157,17 +141,14 @@ impl Calls {
     }
 
     fn find(&mut self, parent: &str, id: &str) -> Option<&mut CallLine> {
-        self.lines
-            .iter_mut()
-            .find(|line| line.id == id && line.parent.as_deref().is_none_or(|own| own == parent))
+        self.lines.iter_mut().find(|line| line.is_of(parent, id))
     }
 
     fn line(&mut self, parent: &str, id: &str, tool: &str) -> &mut CallLine {
-        let at = self.lines.iter().position(|line| {
-            line.id == id
-                && line.parent.as_deref().is_none_or(|own| own == parent)
-                && line.tool_fits(tool)
-        });
+        let at = self
+            .lines
+            .iter()
+            .position(|line| line.is_of(parent, id) && line.tool_fits(tool));
         let at = at.unwrap_or_else(|| {
             self.lines.push(CallLine::new(id, tool));
             self.lines.len() - 1
@@ -190,20 +171,17 @@ impl Calls {
         let over = |line: &&CallLine| matches!(line.standing, Standing::Over(_));
         let done = self.lines.iter().filter(over).count();
         let open: Vec<&CallLine> = self.lines.iter().filter(|line| !over(line)).collect();
-        let mut rows = vec![Row::of(
-            format!("  {done} of {} calls are over", self.lines.len()),
-            look.quiet(),
-        )];
+        let mut rows = vec![Row::quiet(format!(
+            "  {done} of {} calls are over",
+            self.lines.len()
+        ))];
         rows.extend(
             open.iter()
                 .take(MOST_LIVE)
                 .map(|line| self.row(line, now, look)),
         );
         if open.len() > MOST_LIVE {
-            rows.push(Row::of(
-                format!("  … {} more", open.len() - MOST_LIVE),
-                look.quiet(),
-            ));
+            rows.push(Row::quiet(format!("  … {} more", open.len() - MOST_LIVE)));
         }
         rows
     }
@@ -215,13 +193,10 @@ impl Calls {
             .flat_map(|line| self.with_result(line, now, look))
             .collect();
         if self.lines.len() > MOST {
-            rows.push(Row::of(
-                format!(
-                    "  … {} more calls; /runs names the run",
-                    self.lines.len() - MOST
-                ),
-                look.quiet(),
-            ));
+            rows.push(Row::quiet(format!(
+                "  … {} more calls; /runs names the run",
+                self.lines.len() - MOST
+            )));
         }
         rows
     }
@@ -238,20 +213,16 @@ impl Calls {
         let (mark, style, words) = line.told(now, look);
         let mut body = vec![Span::raw(one_line(&line.tool))];
         if !line.about.is_empty() {
-            body.push(Span::styled(
-                format!(" {}", one_line(&line.about)),
-                look.quiet(),
-            ));
+            let about = format!(" {}", one_line(&line.about));
+            body.push(Span::styled(about, look.quiet()));
         }
         if !words.is_empty() {
-            body.push(Span::styled(
-                format!("  {words}"),
-                if style == look.bad() {
-                    style
-                } else {
-                    look.quiet()
-                },
-            ));
+            let style = if style == look.bad() {
+                style
+            } else {
+                look.quiet()
+            };
+            body.push(Span::styled(format!("  {words}"), style));
         }
         let fit = match &line.standing {
             Standing::Over(record) if record.error.is_some() => Fit::Words,
@@ -277,6 +248,10 @@ impl CallLine {
         }
     }
 
+    fn is_of(&self, parent: &str, id: &str) -> bool {
+        self.id == id && self.parent.as_deref().is_none_or(|own| own == parent)
+    }
+
     fn tool_fits(&self, tool: &str) -> bool {
         self.parent.is_none() || self.tool == tool
     }
@@ -289,15 +264,9 @@ impl CallLine {
             Standing::Running { since, last_words } => {
                 let time = now.saturating_duration_since(*since);
                 let turn = SPINNER[(time.as_millis() / 100) as usize % SPINNER.len()];
-                let mut words = if time.as_secs() > 0 {
-                    took(time)
-                } else {
-                    String::new()
-                };
-                if !last_words.is_empty() {
-                    words.push_str(&format!(" {}", short(&one_line(last_words), 60)));
-                }
-                (turn, look.busy(), words.trim_start().to_owned())
+                let time = (time.as_secs() > 0).then(|| took(time)).unwrap_or_default();
+                let words = format!("{time} {}", short(&one_line(last_words), 60));
+                (turn, look.busy(), words.trim().to_owned())
             }
             Standing::Over(record) => {
                 let (mark, style) = match record.status {
@@ -307,18 +276,12 @@ impl CallLine {
                     CallStatus::Aborted | CallStatus::NotStarted => ("–", look.quiet()),
                     CallStatus::OutcomeUnknown => ("!", look.bad()),
                 };
-                let time = took(Duration::from_secs_f64(
-                    record.duration_ms.max(0.0) / 1000.0,
-                ));
                 let words = match (&record.error, record.status) {
                     (_, CallStatus::Done) if record.reused => "reused".to_owned(),
-                    (_, CallStatus::Done) => time,
+                    (_, CallStatus::Done) => took_ms(record.duration_ms),
                     (Some(error), status) => {
-                        format!(
-                            "{}: {}",
-                            status.as_str(),
-                            short(&one_line(&error.message), 300)
-                        )
+                        let message = short(&one_line(&error.message), 300);
+                        format!("{}: {message}", status.as_str())
                     }
                     (None, status) => status.as_str().to_owned(),
                 };
@@ -337,32 +300,27 @@ pub(crate) fn took(time: Duration) -> String {
     }
 }
 
+pub(crate) fn took_ms(milliseconds: f64) -> String {
+    took(Duration::from_secs_f64(milliseconds.max(0.0) / 1000.0))
+}
+
 /// Arguments in a few words, before a tool has looked at them.
 fn about(arguments: &str) -> String {
-    let Ok(value) = serde_json::from_str::<serde_json::Value>(arguments) else {
+    let Ok(value) = serde_json::from_str::<Value>(arguments) else {
         // Still on its way, or a text by itself.
-        return short(
-            arguments
-                .trim_start_matches(['{', '"'])
-                .lines()
-                .next()
-                .unwrap_or_default(),
-            80,
-        );
+        let mut lines = arguments.trim_start_matches(['{', '"']).lines();
+        return short(lines.next().unwrap_or_default(), 80);
     };
     let Some(fields) = value.as_object() else {
         return short(&one_line(&value.to_string()), 80);
     };
     let words = fields.values().filter_map(|value| match value {
-        serde_json::Value::String(text) => Some(text.clone()),
-        serde_json::Value::Array(items) if items.iter().all(serde_json::Value::is_string) => Some(
-            items
-                .iter()
-                .filter_map(|item| item.as_str())
-                .collect::<Vec<_>>()
-                .join(" "),
-        ),
-        serde_json::Value::Number(number) => Some(number.to_string()),
+        Value::String(text) => Some(text.clone()),
+        Value::Array(items) => {
+            let words: Option<Vec<&str>> = items.iter().map(Value::as_str).collect();
+            Some(words?.join(" "))
+        }
+        Value::Number(number) => Some(number.to_string()),
         _ => None,
     });
     short(&one_line(&words.collect::<Vec<_>>().join(" ")), 80)
@@ -371,7 +329,9 @@ fn about(arguments: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use selvedge_protocol::{ApprovalRequest, CallError, ErrorCode, OutputStream, Preview};
+    use selvedge_protocol::{
+        ApprovalRequest, CallError, ErrorCode, GatedCall, OutputStream, Preview,
+    };
 
     fn record(id: &str, tool: &str, status: CallStatus) -> CallRecord {
         CallRecord {

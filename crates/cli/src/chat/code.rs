@@ -14,35 +14,27 @@ const MOST_BYTES: usize = 64 << 10;
 
 static GRAMMARS: LazyLock<SyntaxSet> = LazyLock::new(SyntaxSet::load_defaults_newlines);
 
-/// What a piece of code is.
-#[derive(Debug, Clone, Copy)]
-enum Kind {
-    Comment,
-    Text,
-    Constant,
-    Keyword,
-    Function,
-}
+type StyleOf = fn(Look) -> Style;
 
-/// Which scopes of the grammars are what; the innermost that is known counts.
-static KINDS: LazyLock<Vec<(Scope, Kind)>> = LazyLock::new(|| {
-    let kinds = [
-        ("comment", Kind::Comment),
-        ("string", Kind::Text),
-        ("constant", Kind::Constant),
-        ("keyword.operator.assignment", Kind::Keyword),
-        ("keyword.control", Kind::Keyword),
-        ("keyword.other", Kind::Keyword),
-        ("storage", Kind::Keyword),
-        ("variable.language", Kind::Constant),
-        ("entity.name", Kind::Function),
-        ("support.function", Kind::Function),
-        ("variable.function", Kind::Function),
-        ("entity.other.attribute-name", Kind::Function),
+/// How scopes of the grammars are drawn; the innermost that is known counts.
+static STYLES: LazyLock<Vec<(Scope, StyleOf)>> = LazyLock::new(|| {
+    let styles: [(&str, StyleOf); 12] = [
+        ("comment", Look::quiet),
+        ("string", Look::good),
+        ("constant", Look::constant),
+        ("keyword.operator.assignment", Look::keyword),
+        ("keyword.control", Look::keyword),
+        ("keyword.other", Look::keyword),
+        ("storage", Look::keyword),
+        ("variable.language", Look::constant),
+        ("entity.name", Look::code),
+        ("support.function", Look::code),
+        ("variable.function", Look::code),
+        ("entity.other.attribute-name", Look::code),
     ];
-    kinds
-        .iter()
-        .filter_map(|(name, kind)| Some((Scope::new(name).ok()?, *kind)))
+    styles
+        .into_iter()
+        .filter_map(|(name, style)| Some((Scope::new(name).ok()?, style)))
         .collect()
 });
 
@@ -117,19 +109,12 @@ fn coloured(grammar: &SyntaxReference, text: &str, look: Look) -> Vec<Vec<Span<'
 
 fn style(scopes: &ScopeStack, look: Look) -> Style {
     let known = |scope: &Scope| {
-        KINDS
+        STYLES
             .iter()
             .find(|(prefix, _)| prefix.is_prefix_of(*scope))
-            .map(|(_, kind)| *kind)
     };
-    match scopes.as_slice().iter().rev().find_map(known) {
-        Some(Kind::Comment) => look.quiet(),
-        Some(Kind::Text) => look.text(),
-        Some(Kind::Constant) => look.constant(),
-        Some(Kind::Keyword) => look.keyword(),
-        Some(Kind::Function) => look.function(),
-        None => Style::new(),
-    }
+    let innermost = scopes.as_slice().iter().rev().find_map(known);
+    innermost.map_or_else(Style::new, |(_, style)| style(look))
 }
 
 #[cfg(test)]

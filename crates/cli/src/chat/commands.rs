@@ -18,72 +18,31 @@ pub(crate) enum Command {
     Quit,
 }
 
-/// One command, for help and completion.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct About {
-    pub(crate) name: &'static str,
-    pub(crate) takes: &'static str,
-    pub(crate) what: &'static str,
-}
-
-/// All of them.
-pub(crate) const ALL: [About; 11] = [
-    About {
-        name: "/model",
-        takes: "[NAME]",
-        what: "which model is asked, or another one from now on",
-    },
-    About {
-        name: "/approvals",
-        takes: "[POLICY]",
-        what: "when you are asked, or another policy from now on",
-    },
-    About {
-        name: "/diff",
-        takes: "",
-        what: "what this session changed in the folder",
-    },
-    About {
-        name: "/compact",
-        takes: "",
-        what: "make the conversation shorter, to have room",
-    },
-    About {
-        name: "/resume",
-        takes: "[ID]",
-        what: "go on with an earlier session",
-    },
-    About {
-        name: "/new",
-        takes: "",
-        what: "begin a new session",
-    },
-    About {
-        name: "/runs",
-        takes: "",
-        what: "what ran in this session",
-    },
-    About {
-        name: "/mcp",
-        takes: "",
-        what: "the MCP servers, and how they are doing",
-    },
-    About {
-        name: "/thinking",
-        takes: "",
-        what: "what was thought last",
-    },
-    About {
-        name: "/help",
-        takes: "",
-        what: "the keys and commands",
-    },
-    About {
-        name: "/quit",
-        takes: "",
-        what: "leave; the session stays",
-    },
+/// How each command is used, and what it does.
+pub(crate) const ALL: [(&str, &str); 11] = [
+    (
+        "/model [NAME]",
+        "which model is asked, or another one from now on",
+    ),
+    (
+        "/approvals [POLICY]",
+        "when you are asked, or another policy from now on",
+    ),
+    ("/diff", "what this session changed in the folder"),
+    ("/compact", "make the conversation shorter, to have room"),
+    ("/resume [ID]", "go on with an earlier session"),
+    ("/new", "begin a new session"),
+    ("/runs", "what ran in this session"),
+    ("/mcp", "the MCP servers, and how they are doing"),
+    ("/thinking", "what was thought last"),
+    ("/help", "the keys and commands"),
+    ("/quit", "leave; the session stays"),
 ];
+
+/// The name of a command, of how it is used.
+pub(crate) fn name_of(usage: &str) -> &str {
+    usage.split(' ').next().unwrap_or_default()
+}
 
 /// The policies, for completion.
 pub(crate) const POLICIES: [(&str, &str, ApprovalPolicy); 4] = [
@@ -122,12 +81,10 @@ pub(crate) const KEYS: [(&str, &str); 9] = [
     ("Ctrl-A E K U W Y, Alt-B F D", "as in a shell"),
 ];
 
-/// A policy by its name.
-pub(crate) fn policy_name(policy: ApprovalPolicy) -> &'static str {
-    POLICIES
-        .iter()
-        .find(|(.., own)| *own == policy)
-        .map_or("", |(name, ..)| name)
+/// The name of a policy, and what it means.
+pub(crate) fn about_policy(policy: ApprovalPolicy) -> (&'static str, &'static str) {
+    let known = POLICIES.iter().find(|(.., own)| *own == policy);
+    known.map_or(("", ""), |(name, meaning, _)| (name, meaning))
 }
 
 /// Whether a text is meant for the chat: a path is not.
@@ -136,36 +93,31 @@ pub(crate) fn is_command(text: &str) -> bool {
     text.starts_with('/') && !first[1..].contains('/') && !text.trim_end().contains('\n')
 }
 
+fn policy(word: String) -> Result<ApprovalPolicy, (String, String)> {
+    let named = POLICIES.iter().find(|(name, ..)| *name == word);
+    named.map(|(.., policy)| *policy).ok_or_else(|| {
+        let names = POLICIES.map(|(name, ..)| name).join(", ");
+        (
+            format!("there is no policy `{word}`"),
+            format!("there are {names}"),
+        )
+    })
+}
+
 /// What a text asks of the chat; else one line that says what is wrong, and what to do.
 pub(crate) fn parse(text: &str) -> Result<Command, (String, String)> {
     let mut words = text.split_whitespace();
     let name = words.next().unwrap_or_default();
     let argument = words.next().map(str::to_owned);
-    let takes = ALL.iter().find(|about| about.name == name);
-    if words.next().is_some()
-        || (argument.is_some() && takes.is_some_and(|about| about.takes.is_empty()))
-    {
-        let takes = takes.map_or("", |about| about.takes);
-        return Err((
-            format!("too many words behind {name}"),
-            format!("{name} {takes}").trim_end().to_owned(),
-        ));
+    let usage = ALL.iter().find(|(usage, _)| name_of(usage) == name);
+    let usage = usage.map(|(usage, _)| *usage);
+    if words.next().is_some() || (argument.is_some() && usage == Some(name)) {
+        let usage = usage.unwrap_or(name).to_owned();
+        return Err((format!("too many words behind {name}"), usage));
     }
     Ok(match name {
         "/model" => Command::Model(argument),
-        "/approvals" => match argument {
-            None => Command::Approvals(None),
-            Some(word) => match POLICIES.iter().find(|(name, ..)| *name == word) {
-                Some((.., policy)) => Command::Approvals(Some(*policy)),
-                None => {
-                    let names: Vec<&str> = POLICIES.iter().map(|(name, ..)| *name).collect();
-                    return Err((
-                        format!("there is no policy `{word}`"),
-                        format!("there are {}", names.join(", ")),
-                    ));
-                }
-            },
-        },
+        "/approvals" => Command::Approvals(argument.map(policy).transpose()?),
         "/diff" => Command::Diff,
         "/compact" => Command::Compact,
         "/resume" => Command::Resume(argument),
@@ -176,11 +128,9 @@ pub(crate) fn parse(text: &str) -> Result<Command, (String, String)> {
         "/help" => Command::Help,
         "/quit" | "/exit" => Command::Quit,
         other => {
-            let near = ALL
-                .iter()
-                .find(|about| about.name.starts_with(other) || other.starts_with(about.name));
-            let hint = match near {
-                Some(about) => format!("did you mean {}? /help lists all", about.name),
+            let mut names = ALL.iter().map(|(usage, _)| name_of(usage));
+            let hint = match names.find(|name| name.starts_with(other) || other.starts_with(name)) {
+                Some(name) => format!("did you mean {name}? /help lists all"),
                 None => "/help lists what there is".to_owned(),
             };
             return Err((format!("there is no command {other}"), hint));
@@ -206,8 +156,8 @@ mod tests {
             is_command("/diff") && is_command("/nonsense") && !is_command("/etc/passwd is odd")
         );
         assert!(!is_command("/diff\nand more") && !is_command("a /diff"));
-        for about in ALL {
-            assert!(parse(about.name).is_ok(), "{}", about.name);
+        for (usage, _) in ALL {
+            assert!(parse(name_of(usage)).is_ok(), "{usage}");
         }
     }
 

@@ -3,9 +3,9 @@
 use crossterm::event::{KeyCode, KeyEvent};
 use ratatui_core::text::Span;
 
-use super::commands::{ALL, POLICIES};
+use super::commands::{ALL, POLICIES, name_of};
 use super::look::Look;
-use super::rows::{Fit, Row, one_line, short};
+use super::rows::{Row, one_line, short};
 
 /// Lines that are offered at once.
 const SHOWN: usize = 6;
@@ -15,6 +15,15 @@ const SHOWN: usize = 6;
 pub(crate) struct Offer {
     pub(crate) text: String,
     pub(crate) about: String,
+}
+
+impl Offer {
+    pub(crate) fn new(text: impl Into<String>, about: impl Into<String>) -> Self {
+        Self {
+            text: text.into(),
+            about: about.into(),
+        }
+    }
 }
 
 /// What the letters before the cursor ask for.
@@ -64,22 +73,18 @@ pub(crate) fn wish(text: &str, at: usize) -> Option<(Wish, usize)> {
 
 /// The commands that begin like this.
 pub(crate) fn commands(word: &str) -> Vec<Offer> {
-    let fits = ALL.iter().filter(|about| about.name.starts_with(word));
-    fits.map(|about| Offer {
-        text: about.name.to_owned(),
-        about: about.what.to_owned(),
-    })
-    .collect()
+    let all = ALL
+        .iter()
+        .map(|(usage, what)| Offer::new(name_of(usage), *what));
+    all.filter(|offer| offer.text.starts_with(word)).collect()
 }
 
 /// The policies that begin like this.
 pub(crate) fn policies(word: &str) -> Vec<Offer> {
-    let fits = POLICIES.iter().filter(|(name, ..)| name.starts_with(word));
-    fits.map(|(name, what, _)| Offer {
-        text: (*name).to_owned(),
-        about: (*what).to_owned(),
-    })
-    .collect()
+    let all = POLICIES
+        .iter()
+        .map(|(name, what, _)| Offer::new(*name, *what));
+    all.filter(|offer| offer.text.starts_with(word)).collect()
 }
 
 impl Offers {
@@ -102,18 +107,12 @@ impl Offers {
 
     /// Moves the choice; says whether the key was for it.
     pub(crate) fn press(&mut self, key: KeyEvent) -> bool {
-        let last = self.list.len() - 1;
-        self.chosen = match key.code {
-            KeyCode::Up => self.chosen.checked_sub(1).unwrap_or(last),
-            KeyCode::Down => {
-                if self.chosen == last {
-                    0
-                } else {
-                    self.chosen + 1
-                }
-            }
+        let step = match key.code {
+            KeyCode::Up => self.list.len() - 1,
+            KeyCode::Down => 1,
             _ => return false,
         };
+        self.chosen = (self.chosen + step) % self.list.len();
         true
     }
 
@@ -122,39 +121,30 @@ impl Offers {
             .chosen
             .saturating_sub(SHOWN - 1)
             .min(self.list.len().saturating_sub(SHOWN));
-        let width = self
-            .list
-            .iter()
-            .map(|offer| offer.text.chars().count())
-            .max()
-            .unwrap_or(0)
-            .min(40);
+        let lengths = self.list.iter().map(|offer| offer.text.chars().count());
+        let width = lengths.max().unwrap_or(0).min(40);
         let shown = self.list.iter().enumerate().skip(first).take(SHOWN);
         let mut rows: Vec<Row> = shown
             .map(|(at, offer)| {
-                let style = if at == self.chosen {
-                    look.chosen()
-                } else {
-                    ratatui_core::style::Style::new()
+                let (mark, style) = match at == self.chosen {
+                    true => ("▸ ", look.chosen()),
+                    false => ("  ", Default::default()),
                 };
                 let mut body = vec![Span::styled(one_line(&offer.text), style)];
                 if !offer.about.is_empty() {
                     let room = " ".repeat(width.saturating_sub(offer.text.chars().count()) + 2);
-                    body.push(Span::styled(
-                        format!("{room}{}", short(&one_line(&offer.about), 80)),
-                        look.quiet(),
-                    ));
+                    let about = short(&one_line(&offer.about), 80);
+                    body.push(Span::styled(format!("{room}{about}"), look.quiet()));
                 }
-                Row::spans(body)
-                    .fit(Fit::Cut)
-                    .behind(Span::raw(if at == self.chosen { "▸ " } else { "  " }))
+                Row::spans(body).cut().behind(Span::raw(mark))
             })
             .collect();
         if self.list.len() > SHOWN {
-            rows.push(Row::of(
-                format!("  {} of {}", self.chosen + 1, self.list.len()),
-                look.quiet(),
-            ));
+            rows.push(Row::quiet(format!(
+                "  {} of {}",
+                self.chosen + 1,
+                self.list.len()
+            )));
         }
         rows
     }

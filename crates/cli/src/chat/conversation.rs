@@ -1,5 +1,6 @@
 //! The conversation: what is asked when, of whom, and how a turn ends.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::Result;
@@ -11,7 +12,7 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use super::app::{Chat, Running};
 use super::form::elicited;
-use super::news::{News, approver};
+use super::news::{InTheChat, News};
 use super::past::{asked, past};
 use super::pending::Pending;
 use super::question::decided;
@@ -44,22 +45,13 @@ impl Chat {
         self.session_id = Some(session.id().to_owned());
         self.setup.toolbox.turn_diff.begin_session();
         self.refresh_status();
-        self.say(vec![
-            Row::of(format!("session {}", session.id()), self.look.quiet()),
-            Row::blank(),
-        ]);
+        self.say_block([Row::quiet(format!("session {}", session.id()))]);
         let rows = past(&session, self.screen.width(), self.look);
         self.say(rows);
         let broken_off = session.is_open();
         self.session = Some(session);
         if broken_off {
-            self.say(vec![
-                Row::of(
-                    "the last turn was broken off, and goes on",
-                    self.look.quiet(),
-                ),
-                Row::blank(),
-            ]);
+            self.say_block([Row::quiet("the last turn was broken off, and goes on")]);
             self.go_on = true;
             self.next_turn();
         }
@@ -87,10 +79,8 @@ impl Chat {
 
     /// Begins the next turn, where there is one to begin.
     pub(super) fn next_turn(&mut self) {
-        if self.running.is_some() || self.leaving {
-            return;
-        }
-        if !self.go_on && self.queue.is_empty() {
+        let nothing_to_do = !self.go_on && self.queue.is_empty();
+        if nothing_to_do || self.running.is_some() || self.leaving {
             return;
         }
         if !self.prepared {
@@ -108,8 +98,7 @@ impl Chat {
         let Some(text) = self.queue.pop_front() else {
             return;
         };
-        self.say(asked(&text, self.look));
-        self.say(vec![Row::blank()]);
+        self.say_block(asked(&text, self.look));
         self.begin(Task::Ask(text));
     }
 
@@ -139,18 +128,14 @@ impl Chat {
 
     /// Asks another model from now on.
     pub(super) fn choose(&mut self, choice: Choice) -> Result<()> {
+        let config = &self.setup.config;
         let memory = self.setup.memory.clone();
-        let memory = memory.map(|memory| {
-            remembering(
-                &self.setup.config,
-                memory,
-                &choice.model,
-                self.small.clone(),
-            )
-        });
+        let memory =
+            memory.map(|memory| remembering(config, memory, &choice.model, self.small.clone()));
+        let servers = self.parts.servers.clone();
         let parts = Parts {
             choice,
-            servers: self.parts.servers.clone(),
+            servers,
             memory,
         };
         let before = std::mem::replace(&mut self.parts, parts);
@@ -169,12 +154,11 @@ impl Chat {
             ..TurnOptions::default()
         };
         self.before = session.spent();
-        let running = Running {
+        self.running = Some(Running {
             turn: Turn::new(self.look, Instant::now()),
             options: options.clone(),
             stopping: false,
-        };
-        self.running = Some(running);
+        });
         let (agent, sender) = (self.agent.clone(), self.sender.clone());
         tokio::spawn(async move {
             let turn = async {
@@ -186,9 +170,7 @@ impl Chat {
             };
             let news = match std::panic::AssertUnwindSafe(turn).catch_unwind().await {
                 Ok(over) => News::Over(Box::new(over)),
-                Err(_) => {
-                    News::Broke("the turn broke off, which is a mistake of this program".to_owned())
-                }
+                Err(_) => News::Broke,
             };
             // The chat may be over.
             let _ = sender.send(news);
@@ -201,26 +183,19 @@ impl Chat {
         self.status.usage = self.before.0;
         self.status.context = self.agent.context_in_use(&session);
         self.session = Some(session);
-        let mut go_on = true;
         match &outcome.end {
-            Ok(TurnEnd::Stop) => {}
-            Ok(TurnEnd::Interrupted) => {
-                go_on = false;
-                self.say(vec![Row::of("– stopped", self.look.quiet()), Row::blank()]);
-            }
+            Ok(TurnEnd::Stop) => return self.next_turn(),
+            Ok(TurnEnd::Interrupted) => self.say_block([Row::quiet("– stopped")]),
             Ok(TurnEnd::Length) => {
-                self.say(vec![
-                    Row::of("the answer was cut by the limit of tokens", self.look.bad()),
-                    Row::blank(),
-                ]);
+                let words = "the answer was cut by the limit of tokens";
+                self.say_block([Row::of(words, self.look.bad())]);
+                return self.next_turn();
             }
             Ok(end) => {
-                go_on = false;
                 let problem = Problem::new(format!("the turn ended early: {}", end.as_str()));
                 self.complain(&problem.hint("say \"go on\" to go on"));
             }
             Err(error) => {
-                go_on = false;
                 let problem = Problem::new(format!("{}: {}", error.kind, error.message));
                 self.complain(&match error.kind {
                     TurnErrorKind::Model(ModelErrorKind::Auth) => {
@@ -233,16 +208,14 @@ impl Chat {
                 });
             }
         }
-        if go_on {
-            self.next_turn();
-        } else {
-            self.give_back_queue();
-        }
+        self.give_back_queue();
     }
 
-    pub(super) fn broke(&mut self, why: &str, now: Instant) {
+    pub(super) fn broke(&mut self, now: Instant) {
         self.end_turn(now);
-        self.complain(&Problem::new(why));
+        self.complain(&Problem::new(
+            "the turn broke off, which is a mistake of this program",
+        ));
         // What was written down before is where it goes on.
         let id = self.session_id.clone();
         match assembly::session(&mut self.setup, &Conversation::Old(id)) {
@@ -296,8 +269,7 @@ impl Chat {
             return;
         };
         if self.put {
-            asking.open_if_quiet(now);
-            return;
+            return asking.open_if_quiet(now);
         }
         asking.disturbed(now);
         let told = asking.told(self.look);
@@ -309,7 +281,7 @@ impl Chat {
     pub(super) fn decide(&mut self, decision: ApprovalDecision) {
         if let Some(Pending::Gate(asking)) = self.asking.pop_front() {
             self.put = false;
-            self.say(vec![decided(&decision, self.look), Row::blank()]);
+            self.say_block([decided(&decision, self.look)]);
             asking.decide(decision);
         }
     }
@@ -319,7 +291,7 @@ impl Chat {
         self.why.clear();
         if let Some(Pending::Form(asking)) = self.asking.pop_front() {
             self.put = false;
-            self.say(vec![elicited(&filled, self.look), Row::blank()]);
+            self.say_block([elicited(&filled, self.look)]);
             asking.decide(filled);
         }
     }
@@ -336,7 +308,7 @@ pub(super) fn make_agent(
         model: &args.model,
         limits: &args.limits,
         turn: &args.turn,
-        approver: Some(approver(sender)),
+        approver: Some(Arc::new(InTheChat(sender.clone()))),
         // The servers are there already.
         person: None,
         instructions: None,

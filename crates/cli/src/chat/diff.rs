@@ -3,11 +3,11 @@
 use ratatui_core::text::Span;
 
 use super::look::Look;
-use super::rows::{Fit, Row, clean, one_line};
+use super::rows::{Fit, Row, clean, folded, one_line};
 use crate::ends::{Shown, ends};
 
 /// The part of a unified diff that is about one file.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct FileDiff {
     pub(crate) path: String,
     pub(crate) text: String,
@@ -19,15 +19,13 @@ pub(crate) fn files(diff: &str) -> Vec<FileDiff> {
     for line in diff.lines() {
         if let Some(names) = line.strip_prefix("diff --git ") {
             let path = names.rsplit_once(" b/").map_or(names, |(_, path)| path);
+            let path = path.trim_matches('"').to_owned();
             files.push(FileDiff {
-                path: path.trim_matches('"').to_owned(),
+                path,
                 text: String::new(),
             });
         } else if files.is_empty() {
-            files.push(FileDiff {
-                path: String::new(),
-                text: String::new(),
-            });
+            files.push(FileDiff::default());
         }
         if let Some(file) = files.last_mut() {
             file.text.push_str(line);
@@ -56,7 +54,7 @@ impl FileDiff {
                     Span::styled(format!("  +{added}"), look.good()),
                     Span::styled(format!(" -{removed}"), look.bad()),
                 ])
-                .fit(Fit::Cut),
+                .cut(),
             );
         }
         let lines: Vec<&str> = self.text.lines().collect();
@@ -71,19 +69,11 @@ impl FileDiff {
             .position(|line| line.starts_with("@@"))
             .unwrap_or(lines.len());
         let (head, body) = lines.split_at(if self.path.is_empty() { 0 } else { start });
-        let told: Vec<&str> = head
-            .iter()
-            .filter(|line| !heads(line))
-            .chain(body)
-            .copied()
-            .collect();
-        rows.extend(told.iter().take(most).map(|line| line_row(line, look)));
-        if told.len() > most {
-            rows.push(Row::of(
-                format!("… {} more lines", told.len() - most),
-                look.quiet(),
-            ));
-        }
+        let told = head.iter().filter(|line| !heads(line)).chain(body);
+        rows.extend(folded(
+            told.map(|line| line_row(line, look)).collect(),
+            most,
+        ));
         rows
     }
 }
@@ -92,7 +82,7 @@ impl FileDiff {
 pub(crate) fn rows(diff: &str, most: usize, look: Look) -> Vec<Row> {
     let row = |line: &Shown<'_>| match line {
         Shown::Line(line) => line_row(line, look),
-        Shown::LeftOut(_) => Row::of(line.text(), look.quiet()),
+        Shown::LeftOut(_) => Row::quiet(line.text()),
     };
     ends(diff, most).iter().map(row).collect()
 }

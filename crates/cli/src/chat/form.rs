@@ -5,15 +5,14 @@
 use std::time::Instant;
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
-use ratatui_core::style::Style;
 use ratatui_core::text::Span;
-use selvedge_mcp::{Address, Elicited, Form, Wants};
+use selvedge_mcp::{Address, Elicited, Field, Form, Wants};
 use serde_json::Value;
 use tokio::sync::oneshot;
 
 use super::editor::Editor;
 use super::look::Look;
-use super::question::QUIET;
+use super::question::{QUIET, keys_row};
 use super::rows::{Fit, Row, clean, one_line};
 use crate::ends::ends;
 use crate::filling::{self, Filling};
@@ -157,7 +156,7 @@ impl FormAsking {
                         self.state = State::Review;
                     }
                     let line = one_line(&filling.last().unwrap_or_default());
-                    FormPressed::Filled(Row::of(line, Style::new()).behind(Span::raw("    ")))
+                    FormPressed::Filled(Row::text(line).indent(4))
                 }
                 Err(why) => {
                     self.wrong = Some(why.to_string());
@@ -190,26 +189,23 @@ impl FormAsking {
             (KeyCode::Char('y' | 'Y'), Wanted::Visit(_)) => {
                 FormPressed::Decided(Elicited::Accepted(Value::Null))
             }
-            (KeyCode::Char('y' | 'Y'), Wanted::Fields(filling)) => match self.state {
-                State::Review => FormPressed::Decided(Elicited::Accepted(filling.content())),
-                _ => {
-                    words.clear();
-                    // One without fields only wants to be agreed to.
-                    self.state = if filling.next().is_some() {
-                        State::Field
-                    } else {
-                        State::Review
-                    };
-                    FormPressed::Taken
+            (KeyCode::Char('y' | 'Y'), Wanted::Fields(filling)) if self.state == State::Review => {
+                FormPressed::Decided(Elicited::Accepted(filling.content()))
+            }
+            (KeyCode::Char(key), Wanted::Fields(filling))
+                if matches!(
+                    (key, self.state),
+                    ('y' | 'Y', _) | ('e' | 'E', State::Review)
+                ) =>
+            {
+                if self.state == State::Review {
+                    filling.again();
                 }
-            },
-            (KeyCode::Char('e' | 'E'), Wanted::Fields(filling)) if self.state == State::Review => {
-                filling.again();
                 words.clear();
-                self.state = if filling.next().is_some() {
-                    State::Field
-                } else {
-                    State::Review
+                // A form without fields only wants to be agreed to.
+                self.state = match filling.next() {
+                    Some(_) => State::Field,
+                    None => State::Review,
                 };
                 FormPressed::Taken
             }
@@ -227,7 +223,7 @@ impl FormAsking {
             Row::of(head, look.asks()).behind(Span::styled("? ", look.asks())),
         ];
         // Its words are indented: they cannot look like a question of ours.
-        let foreign = |text: String| Row::of(text, Style::new()).behind(Span::raw("      "));
+        let foreign = |text: String| Row::text(text).indent(6);
         let message = clean(&self.message);
         rows.extend(
             ends(&message, MESSAGE_LINES)
@@ -242,13 +238,7 @@ impl FormAsking {
                             .behind(Span::raw("  · ")),
                     );
                     rows.extend(field.about.iter().map(|words| foreign(one_line(words))));
-                    let choices: Vec<String> = filling::choices(field)
-                        .iter()
-                        .map(|line| one_line(line))
-                        .collect();
-                    if !choices.is_empty() {
-                        rows.push(foreign(choices.join("  ")));
-                    }
+                    rows.extend(choices(field).map(foreign));
                 }
             }
             Wanted::Visit(address) => {
@@ -256,7 +246,7 @@ impl FormAsking {
                     "it wants you to open this address, which leads to {}; it is not opened for you:",
                     one_line(&address.host)
                 );
-                rows.push(Row::of(words, look.strong()).behind(Span::raw("  ")));
+                rows.push(Row::of(words, look.strong()).indent(2));
                 rows.push(foreign(one_line(&address.url)).fit(Fit::Letters));
             }
         }
@@ -267,36 +257,18 @@ impl FormAsking {
     /// What is asked for right now, and the keys.
     pub(crate) fn rows(&self, look: Look) -> Vec<Row> {
         let server = one_line(&self.server);
-        let keys = |keys: Vec<(&'static str, String)>| {
-            let mut body = Vec::new();
-            for (at, (key, meaning)) in keys.into_iter().enumerate() {
-                if at > 0 {
-                    body.push(Span::styled(" · ", look.quiet()));
-                }
-                body.push(Span::styled(key, look.asks()));
-                body.push(Span::raw(format!(" {meaning}")));
-            }
-            Row::spans(body).behind(Span::raw("  "))
-        };
+        let keys = |keys: Vec<(&'static str, String)>| vec![keys_row(keys, look)];
         let (no, leave) = (("n", "no".to_owned()), ("Esc", "leave it".to_owned()));
         match (&self.wants, self.state) {
-            (_, State::NotYet) => vec![Row::of("  …", look.quiet())],
-            (Wanted::Visit(_), _) => vec![keys(vec![("y", "I open it".to_owned()), no, leave])],
+            (_, State::NotYet) => vec![Row::quiet("  …")],
+            (Wanted::Visit(_), _) => keys(vec![("y", "I open it".to_owned()), no, leave]),
             (Wanted::Fields(_), State::Open) => {
-                vec![keys(vec![
-                    ("y", format!("fill it in for {server}")),
-                    no,
-                    leave,
-                ])]
+                let fill = ("y", format!("fill it in for {server}"));
+                keys(vec![fill, no, leave])
             }
             (Wanted::Fields(_), State::Review) => {
-                let again = ("e", "fill it in again".to_owned());
-                vec![keys(vec![
-                    ("y", format!("send this to {server}")),
-                    again,
-                    no,
-                    leave,
-                ])]
+                let send = ("y", format!("send this to {server}"));
+                keys(vec![send, ("e", "fill it in again".to_owned()), no, leave])
             }
             (Wanted::Fields(filling), State::Field) => {
                 let Some(field) = filling.next() else {
@@ -308,28 +280,22 @@ impl FormAsking {
                     Span::styled(one_line(&filling::about(field)), look.strong()),
                 ];
                 let mut rows = vec![Row::spans(body).behind(Span::styled("? ", look.asks()))];
-                let choices: Vec<String> = filling::choices(field)
-                    .iter()
-                    .map(|line| one_line(line))
-                    .collect();
-                if !choices.is_empty() {
-                    rows.push(
-                        Row::of(choices.join("  "), Style::new())
-                            .behind(Span::raw("      "))
-                            .fit(Fit::Cut),
-                    );
-                }
-                if let Some(why) = &self.wrong {
-                    rows.push(Row::of(one_line(why), look.bad()).behind(Span::raw("  ")));
-                }
-                rows.push(Row::of(
-                    format!("  for {server}; Enter goes on, Esc goes back"),
-                    look.quiet(),
-                ));
+                rows.extend(choices(field).map(|line| Row::text(line).indent(6).cut()));
+                let wrong = self.wrong.iter();
+                rows.extend(wrong.map(|why| Row::of(one_line(why), look.bad()).indent(2)));
+                rows.push(Row::quiet(format!(
+                    "  for {server}; Enter goes on, Esc goes back"
+                )));
                 rows
             }
         }
     }
+}
+
+/// The choices of a field in one line, where it has any.
+fn choices(field: &Field) -> Option<String> {
+    let choices = filling::choices(field);
+    (!choices.is_empty()).then(|| one_line(&choices.join("  ")))
 }
 
 /// What became of a form, in a row.

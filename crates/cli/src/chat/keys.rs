@@ -1,5 +1,6 @@
 //! What keys do.
 
+use std::collections::BTreeSet;
 use std::time::Instant;
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
@@ -34,7 +35,7 @@ impl Chat {
             },
             Some(Pending::Form(asking)) => match asking.press(key, &mut self.why, Instant::now()) {
                 FormPressed::Taken => return,
-                FormPressed::Filled(row) => return self.say(vec![row]),
+                FormPressed::Filled(row) => return self.say([row]),
                 FormPressed::Decided(elicited) => return self.fill(elicited),
                 FormPressed::NotMine => {}
             },
@@ -43,16 +44,14 @@ impl Chat {
         match key.code {
             KeyCode::Char('d') if control && self.editor.is_empty() => self.leaving = true,
             KeyCode::Char('t') if control => {
-                self.thoughts = match self.thoughts {
-                    Thoughts::Folded => Thoughts::Unfolded,
-                    Thoughts::Unfolded => Thoughts::Folded,
+                let (thoughts, words) = match self.thoughts {
+                    Thoughts::Folded => (
+                        Thoughts::Unfolded,
+                        "thoughts are shown from now on; /thinking shows the last one",
+                    ),
+                    Thoughts::Unfolded => (Thoughts::Folded, "thoughts are folded from now on"),
                 };
-                let words = match self.thoughts {
-                    Thoughts::Folded => "thoughts are folded from now on",
-                    Thoughts::Unfolded => {
-                        "thoughts are shown from now on; /thinking shows the last one"
-                    }
-                };
+                self.thoughts = thoughts;
                 self.notice = Some(words.to_owned());
             }
             KeyCode::Char('l') if control => self.redraw(),
@@ -70,31 +69,23 @@ impl Chat {
                     return;
                 }
                 KeyCode::Enter if key.modifiers.is_empty() => {
-                    let runs = matches!(
-                        offers.wish,
-                        Wish::Command(_) | Wish::Policy(_) | Wish::Model(_) | Wish::Session(_)
-                    );
+                    let is_file = matches!(offers.wish, Wish::File(_));
                     self.accept();
-                    if !runs {
+                    if is_file {
                         return;
                     }
                 }
                 _ => {}
             }
         }
-        if key.code == KeyCode::Enter
-            && !key
-                .modifiers
-                .intersects(KeyModifiers::ALT | KeyModifiers::SHIFT)
-        {
+        let new_line = KeyModifiers::ALT | KeyModifiers::SHIFT;
+        if key.code == KeyCode::Enter && !key.modifiers.intersects(new_line) {
             let (text, at) = self.editor.typed();
             // A backslash at the end of a line is a new line.
-            if text[..at].ends_with('\\') {
-                let from = at - 1;
-                self.editor.replace_from(from, "\n");
-                return;
-            }
-            return self.send();
+            return match text[..at].ends_with('\\') {
+                true => self.editor.replace_from(at - 1, "\n"),
+                false => self.send(),
+            };
         }
         match self.editor.press(key) {
             Edit::Changed => {
@@ -176,18 +167,11 @@ impl Chat {
             return;
         };
         let Some(offer) = offers.chosen() else { return };
+        // A command that takes nothing is used by its name alone.
+        let takes_a_word = |name: &str| !commands::ALL.iter().any(|(usage, _)| *usage == name);
         let text = match &offers.wish {
             Wish::File(_) => format!("@{} ", offer.text),
-            Wish::Command(_) => {
-                let takes = commands::ALL
-                    .iter()
-                    .any(|about| about.name == offer.text && !about.takes.is_empty());
-                if takes {
-                    format!("{} ", offer.text)
-                } else {
-                    offer.text.clone()
-                }
-            }
+            Wish::Command(_) if takes_a_word(&offer.text) => format!("{} ", offer.text),
             _ => offer.text.clone(),
         };
         self.editor.replace_from(offers.from, &text);
@@ -216,13 +200,7 @@ impl Chat {
         let (text, at) = self.editor.typed();
         match complete::wish(text, at) {
             Some((Wish::File(wished), from)) if wished == letters => {
-                let list = paths
-                    .into_iter()
-                    .map(|text| Offer {
-                        text,
-                        about: String::new(),
-                    })
-                    .collect();
+                let list = paths.into_iter().map(|path| Offer::new(path, "")).collect();
                 self.offers = Offers::new(Wish::File(wished), from, list);
             }
             // More was typed meanwhile.
@@ -233,21 +211,13 @@ impl Chat {
 
     fn models(&self, word: &str) -> Vec<Offer> {
         let config = &self.setup.config;
-        let mut names: Vec<String> = config
+        let names = config
             .models
             .keys()
-            .cloned()
-            .chain(config.model.clone())
-            .collect();
-        names.push(self.agent.model().name.clone());
-        names.sort();
-        names.dedup();
-        let fits = names.into_iter().filter(|name| name.starts_with(word));
-        fits.map(|text| Offer {
-            text,
-            about: String::new(),
-        })
-        .collect()
+            .chain(&config.model)
+            .chain([&self.agent.model().name]);
+        let fits: BTreeSet<&String> = names.filter(|name| name.starts_with(word)).collect();
+        fits.into_iter().map(|name| Offer::new(name, "")).collect()
     }
 
     fn sessions(&self, word: &str) -> Vec<Offer> {
@@ -262,10 +232,7 @@ impl Chat {
             .take(SESSIONS as usize)
             .map(|session| {
                 let about = crate::sessions::title(journal, &session, &redactor);
-                Offer {
-                    text: session.id,
-                    about,
-                }
+                Offer::new(session.id, about)
             })
             .collect()
     }

@@ -39,7 +39,7 @@ impl Look {
         self.coloured(Color::Cyan).add_modifier(Modifier::BOLD)
     }
 
-    /// Code among words.
+    /// Code among words, and the names of functions in code.
     pub(crate) fn code(self) -> Style {
         self.coloured(Color::Cyan)
     }
@@ -80,15 +80,7 @@ impl Look {
         self.coloured(Color::Blue)
     }
 
-    pub(crate) fn text(self) -> Style {
-        self.coloured(Color::Green)
-    }
-
     pub(crate) fn constant(self) -> Style {
         self.coloured(Color::Magenta)
-    }
-
-    pub(crate) fn function(self) -> Style {
-        self.coloured(Color::Cyan)
     }
 }

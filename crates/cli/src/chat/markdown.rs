@@ -105,7 +105,7 @@ impl Page {
             Event::Rule => {
                 self.between_blocks();
                 self.rows
-                    .push(Row::of("─".repeat(self.width.min(40)), self.look.quiet()).fit(Fit::Cut));
+                    .push(Row::quiet("─".repeat(self.width.min(40))).cut());
             }
             Event::TaskListMarker(done) => {
                 self.say(if done { "[x] " } else { "[ ] " }, self.style())

@@ -36,7 +36,7 @@ use ratatui_core::text::Span;
 
 use self::app::Chat;
 pub(crate) use self::history::forget_asked;
-use self::rows::{Fit, Row, one_line};
+use self::rows::{Row, one_line};
 use crate::Exit;
 use crate::args::{ChatArgs, ContinueArgs};
 use crate::assembly;
@@ -87,17 +87,12 @@ fn open(args: ChatArgs, opening: Opening) -> Result<Exit> {
 
 fn greet(chat: &mut Chat) {
     let look = look::Look::of_environment();
+    let directory = one_line(&chat.setup().directory.display().to_string());
     let body = vec![
         Span::styled("selvedge", look.strong()),
         Span::styled(format!(" {}  ", env!("CARGO_PKG_VERSION")), look.quiet()),
         Span::styled("/help", look.code()),
-        Span::styled(
-            format!(
-                "  {}",
-                one_line(&chat.setup().directory.display().to_string())
-            ),
-            look.quiet(),
-        ),
+        Span::styled(format!("  {directory}"), look.quiet()),
     ];
-    chat.say(vec![Row::spans(body).fit(Fit::Cut), Row::blank()]);
+    chat.say_block([Row::spans(body).cut()]);
 }

@@ -1,7 +1,5 @@
 //! What the chat hears of the turn that runs beside it. Everything comes the same way, so that it comes in order.
 
-use std::sync::Arc;
-
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use selvedge_agent::{Session, TurnOutcome};
@@ -23,8 +21,8 @@ pub(crate) enum News {
     Form(FormQuestion),
     /// The turn is over, and the session is free again.
     Over(Box<(Session, TurnOutcome)>),
-    /// The turn ended as nothing should.
-    Broke(String),
+    /// The turn panicked.
+    Broke,
     /// Files whose names have these letters.
     Files {
         letters: String,
@@ -51,12 +49,8 @@ pub(crate) fn news(turn_diff: TurnDiff) -> (UnboundedSender<News>, UnboundedRece
                 let turn_diff = turn_diff.clone();
                 let diff = tokio::task::spawn_blocking(move || turn_diff.diff().text).await;
                 let diff = diff.unwrap_or_default();
-                if forward
-                    .send(News::Event(Event::DiffUpdated { diff }))
-                    .is_err()
-                {
-                    return;
-                }
+                // The next message ends the loop if the chat is over.
+                let _ = forward.send(News::Event(Event::DiffUpdated { diff }));
             }
         }
     });
@@ -110,9 +104,4 @@ impl AskPerson for InTheChat {
     fn shows(&self) -> Shows {
         Shows::Addresses
     }
-}
-
-/// The approver of a chat.
-pub(crate) fn approver(sender: &UnboundedSender<News>) -> Arc<dyn Approver> {
-    Arc::new(InTheChat(sender.clone()))
 }

@@ -6,7 +6,7 @@ use selvedge_protocol::{FunctionCall, FunctionCallOutput, Item, Role, ScriptTool
 
 use super::look::Look;
 use super::markdown::markdown;
-use super::rows::{Fit, Row, clean, one_line, short};
+use super::rows::{Row, clean, folded, one_line, short};
 use super::script::{script_head, script_result};
 
 /// Turns that are shown.
@@ -20,10 +20,7 @@ pub(crate) fn past(session: &Session, width: usize, look: Look) -> Vec<Row> {
     let from = session.turn().saturating_sub(TURNS - 1).max(1);
     let mut rows = Vec::new();
     if from > 1 {
-        rows.push(Row::of(
-            format!("… {} earlier turns", from - 1),
-            look.quiet(),
-        ));
+        rows.push(Row::quiet(format!("… {} earlier turns", from - 1)));
         rows.push(Row::blank());
     }
     let shown: Vec<&TurnItem> = history
@@ -60,7 +57,7 @@ fn item_rows(item: &TurnItem, width: usize, look: Look) -> Vec<Row> {
             asked(&message.text(), look)
         }
         TurnItem::Item(Item::Message(message)) => markdown(&message.text(), width, look),
-        TurnItem::Item(Item::Reasoning(_)) => vec![Row::of("· thought", look.quiet())],
+        TurnItem::Item(Item::Reasoning(_)) => vec![Row::quiet("· thought")],
         TurnItem::Item(Item::FunctionCall(FunctionCall {
             name, arguments, ..
         })) => {
@@ -71,7 +68,7 @@ fn item_rows(item: &TurnItem, width: usize, look: Look) -> Vec<Row> {
                     look.quiet(),
                 ),
             ];
-            vec![Row::spans(body).fit(Fit::Cut).behind(Span::raw("  · "))]
+            vec![Row::spans(body).cut().behind(Span::raw("  · "))]
         }
         TurnItem::Item(Item::FunctionCallOutput(output)) => call_result(output, look),
         TurnItem::Item(Item::Native(_)) => Vec::new(),
@@ -84,9 +81,7 @@ fn item_rows(item: &TurnItem, width: usize, look: Look) -> Vec<Row> {
         TurnItem::ScriptToolCallOutput(output) => {
             let call = |call: &selvedge_protocol::CallRecord| {
                 let words = format!("{}  {}", one_line(&call.tool), call.status.as_str());
-                Row::of(words, look.quiet())
-                    .fit(Fit::Cut)
-                    .behind(Span::raw("  · "))
+                Row::quiet(words).cut().behind(Span::raw("  · "))
             };
             output
                 .calls
@@ -108,8 +103,8 @@ fn call_result(output: &FunctionCallOutput, look: Look) -> Vec<Row> {
     let text = output.text();
     let first = short(&one_line(text.lines().next().unwrap_or_default()), 200);
     vec![
-        Row::of(first, look.quiet())
-            .fit(Fit::Cut)
+        Row::quiet(first)
+            .cut()
             .behind(Span::styled(format!("    {mark} "), style)),
     ]
 }
@@ -117,21 +112,14 @@ fn call_result(output: &FunctionCallOutput, look: Look) -> Vec<Row> {
 /// What a person asked.
 pub(crate) fn asked(text: &str, look: Look) -> Vec<Row> {
     let text = clean(text.trim_end());
-    let lines: Vec<&str> = text.lines().collect();
-    let row = |(at, line): (usize, &&str)| {
-        let mark = if at == 0 {
-            Span::styled("› ", look.person())
-        } else {
-            Span::raw("  ")
-        };
-        Row::of((*line).to_owned(), look.strong()).behind(mark)
-    };
-    let mut rows: Vec<Row> = lines.iter().take(LINES).enumerate().map(row).collect();
-    if lines.len() > LINES {
-        rows.push(Row::of(
-            format!("  … {} more lines", lines.len() - LINES),
-            look.quiet(),
-        ));
-    }
-    rows
+    let rows = text
+        .lines()
+        .map(|line| Row::of(line, look.strong()))
+        .collect();
+    let rows = folded(rows, LINES).into_iter().enumerate();
+    rows.map(|(at, row)| match at {
+        0 => row.behind(Span::styled("› ", look.person())),
+        _ => row.indent(2),
+    })
+    .collect()
 }

@@ -6,7 +6,6 @@
 use std::time::{Duration, Instant};
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
-use ratatui_core::style::Style;
 use ratatui_core::text::Span;
 use selvedge_protocol::{Answer, ApprovalDecision, ApprovalRequest, GatedCall, View};
 use tokio::sync::oneshot;
@@ -249,8 +248,8 @@ impl Asking {
             }));
         }
         rows.push(match self.state {
-            State::NotYet => Row::of("  …", look.quiet()),
-            State::Why => Row::of("  no; why? Enter sends, Esc goes back", look.quiet()),
+            State::NotYet => Row::quiet("  …"),
+            State::Why => Row::quiet("  no; why? Enter sends, Esc goes back"),
             State::Open => self.keys(look),
         });
         rows
@@ -270,16 +269,21 @@ impl Asking {
             keys.push(("e", "each by itself".to_owned()));
         }
         keys.push(("Esc", "none of it".to_owned()));
-        let mut body = Vec::new();
-        for (at, (key, meaning)) in keys.into_iter().enumerate() {
-            if at > 0 {
-                body.push(Span::styled(" · ", look.quiet()));
-            }
-            body.push(Span::styled(key, look.asks()));
-            body.push(Span::raw(format!(" {meaning}")));
-        }
-        Row::spans(body).behind(Span::raw("  "))
+        keys_row(keys, look)
     }
+}
+
+/// Keys and what they mean, in a row.
+pub(super) fn keys_row(keys: Vec<(&'static str, String)>, look: Look) -> Row {
+    let mut body = Vec::new();
+    for (key, meaning) in keys {
+        if !body.is_empty() {
+            body.push(Span::styled(" · ", look.quiet()));
+        }
+        body.push(Span::styled(key, look.asks()));
+        body.push(Span::raw(format!(" {meaning}")));
+    }
+    Row::spans(body).indent(2)
 }
 
 /// What a decision was, in a row.
@@ -308,13 +312,13 @@ fn answered(answer: &Answer) -> String {
 }
 
 fn describe(call: &GatedCall, look: Look) -> Vec<Row> {
-    let indent = |row: Row| row.behind(Span::raw("      "));
+    let indent = |row: Row| row.indent(6);
     // What a script says stays on its line: it could look like a question of ours.
     let body = vec![
         Span::styled(one_line(&call.tool), look.strong()),
         Span::raw(format!(": {}", one_line(&call.reason))),
     ];
-    let mut rows = vec![Row::spans(body).behind(Span::raw("  "))];
+    let mut rows = vec![Row::spans(body).indent(2)];
     match &call.preview.view {
         Some(View::Diff(text)) => {
             rows.extend(diff::rows(text, VIEW_LINES, look).into_iter().map(indent))
@@ -335,10 +339,7 @@ fn describe(call: &GatedCall, look: Look) -> Vec<Row> {
         rows.extend(block(snippet).into_iter().map(quiet).map(indent));
     }
     if let Some(context) = &call.context {
-        rows.push(
-            Row::of(format!("it says: {}", one_line(context)), look.quiet())
-                .behind(Span::raw("    ")),
-        );
+        rows.push(Row::quiet(format!("it says: {}", one_line(context))).indent(4));
     }
     rows
 }
@@ -347,7 +348,7 @@ fn block(text: &str) -> Vec<Row> {
     let text = clean(text);
     ends(&text, VIEW_LINES)
         .iter()
-        .map(|line| Row::of(line.text(), Style::new()))
+        .map(|line| Row::text(line.text()))
         .collect()
 }
 

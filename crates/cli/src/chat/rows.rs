@@ -7,6 +7,7 @@ use ratatui_core::text::{Line, Span};
 use unicode_segmentation::UnicodeSegmentation;
 use unicode_width::UnicodeWidthStr;
 
+use super::look::Look;
 use crate::out::harmless;
 
 /// How a row is made to fit.
@@ -42,6 +43,15 @@ impl Row {
         Self::spans(vec![Span::styled(text.into(), style)])
     }
 
+    pub(crate) fn text(text: impl Into<String>) -> Self {
+        Self::of(text, Style::new())
+    }
+
+    /// Dimmed text, which every look draws the same.
+    pub(crate) fn quiet(text: impl Into<String>) -> Self {
+        Self::of(text, Look::Plain.quiet())
+    }
+
     pub(crate) fn spans(body: Vec<Span<'static>>) -> Self {
         Self {
             body,
@@ -55,6 +65,14 @@ impl Row {
         self.lead.insert(0, lead);
         self.hang.insert(0, Span::raw(room));
         self
+    }
+
+    pub(crate) fn indent(self, columns: usize) -> Self {
+        self.behind(Span::raw(" ".repeat(columns)))
+    }
+
+    pub(crate) fn cut(self) -> Self {
+        self.fit(Fit::Cut)
     }
 
     pub(crate) fn fit(mut self, fit: Fit) -> Self {
@@ -109,6 +127,16 @@ pub(crate) fn fitted(rows: &[Row], width: usize) -> Vec<Line<'static>> {
     rows.iter().flat_map(|row| row.fitted(width)).collect()
 }
 
+/// The first rows, and how many lines are left out where there are more.
+pub(crate) fn folded(mut rows: Vec<Row>, most: usize) -> Vec<Row> {
+    let more = rows.len().saturating_sub(most);
+    rows.truncate(most);
+    if more > 0 {
+        rows.push(Row::quiet(format!("… {more} more lines")));
+    }
+    rows
+}
+
 /// Text that a terminal shows as it is: nothing in it steers, tabs have a width.
 pub(crate) fn clean(text: &str) -> Cow<'_, str> {
     match harmless(text) {
@@ -157,17 +185,18 @@ impl Letter {
 }
 
 fn letters(spans: &[Span<'_>]) -> Vec<Letter> {
-    let mut letters = Vec::new();
-    for span in spans {
-        for text in span.content.graphemes(true) {
-            letters.push(Letter {
-                text: text.to_owned(),
-                width: text.width(),
-                style: span.style,
-            });
-        }
-    }
-    letters
+    let letter = |text: &str, style| Letter {
+        text: text.to_owned(),
+        width: text.width(),
+        style,
+    };
+    let of_span = |span: &Span<'_>| -> Vec<Letter> {
+        span.content
+            .graphemes(true)
+            .map(|text| letter(text, span.style))
+            .collect()
+    };
+    spans.iter().flat_map(of_span).collect()
 }
 
 fn joined(letters: &[Letter]) -> Vec<Span<'static>> {

@@ -1,14 +1,14 @@
 //! A script: its source before it runs, what it says while it does, and what it came to.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use ratatui_core::text::Span;
 use selvedge_protocol::{OutputPart, PlanStep, RunStatus, ScriptToolCallOutput, StepStatus};
 
-use super::calls::{Calls, took};
+use super::calls::{Calls, took_ms};
 use super::code::code;
 use super::look::Look;
-use super::rows::{Fit, Row, one_line, short};
+use super::rows::{Row, folded, one_line, short};
 
 /// More lines of a script are folded.
 const SCRIPT_LINES: usize = 12;
@@ -49,13 +49,13 @@ impl Script {
     }
 
     /// What it said and changed.
-    pub(crate) fn notes(&self, look: Look) -> Vec<Row> {
+    pub(crate) fn notes(&self) -> Vec<Row> {
         let mut rows = self.logs.clone();
         if self.logged > self.logs.len() {
-            rows.push(Row::of(
-                format!("  … {} more lines logged", self.logged - self.logs.len()),
-                look.quiet(),
-            ));
+            rows.push(Row::quiet(format!(
+                "  … {} more lines logged",
+                self.logged - self.logs.len()
+            )));
         }
         rows.extend(self.plan.iter().chain(&self.diffs).cloned());
         rows
@@ -72,7 +72,7 @@ pub(crate) fn plan_rows(plan: &[PlanStep], look: Look) -> Vec<Row> {
         };
         Row::of(one_line(&step.step), style)
             .behind(Span::styled(mark, style))
-            .behind(Span::raw("    "))
+            .indent(4)
     };
     plan.iter().map(row).collect()
 }
@@ -85,25 +85,18 @@ pub(crate) fn script_head(id: &str, language: &str, source: &str, look: Look) ->
         Span::styled("▶ script", look.busy()),
         Span::styled(format!("  {id}"), look.quiet()),
     ];
-    let mut rows = vec![Row::spans(head).fit(Fit::Cut)];
-    let indent = |row: Row| row.behind(Span::raw("    "));
-    let folded = if lines > SCRIPT_LINES {
+    let mut rows = vec![Row::spans(head).cut()];
+    let indent = |row: Row| row.indent(4);
+    let most = if lines > SCRIPT_LINES {
         SCRIPT_LINES - 1
     } else {
         lines
     };
     rows.extend(
-        code(language, source, look)
+        folded(code(language, source, look), most)
             .into_iter()
-            .take(folded)
             .map(indent),
     );
-    if lines > folded {
-        rows.push(indent(Row::of(
-            format!("… {} more lines", lines - folded),
-            look.quiet(),
-        )));
-    }
     rows
 }
 
@@ -117,39 +110,28 @@ pub(crate) fn script_result(output: &ScriptToolCallOutput, look: Look) -> Vec<Ro
                 format!("[{mime_type}]")
             }
         };
-        rows.push(Row::of(text, look.quiet()).behind(Span::raw("  ")));
+        rows.push(Row::quiet(text).indent(2));
     }
-    let time = took(Duration::from_secs_f64(
-        output.metadata.duration_ms.max(0.0) / 1000.0,
-    ));
+    let time = took_ms(output.metadata.duration_ms);
     let (mark, style, words) = match (&output.error, output.status) {
         (Some(error), _) => {
-            let place = error
-                .line
-                .map(|line| format!(" (line {line})"))
-                .unwrap_or_default();
+            let place = error.line.map(|line| format!(" (line {line})"));
+            let place = place.unwrap_or_default();
+            let message = short(&one_line(&error.message), 400);
             (
                 "✗ ",
                 look.bad(),
-                format!(
-                    "{}: {}{place}",
-                    error.code,
-                    short(&one_line(&error.message), 400)
-                ),
+                format!("{}: {message}{place}", error.code),
             )
         }
-        (None, RunStatus::Suspended) => (
-            "? ",
-            look.asks(),
-            "put away until somebody answers".to_owned(),
-        ),
+        (None, RunStatus::Suspended) => {
+            let words = "put away until somebody answers".to_owned();
+            ("? ", look.asks(), words)
+        }
         (None, _) => {
-            let value = output
-                .summary
-                .clone()
-                .or_else(|| output.output_json.clone());
-            let value = value.unwrap_or_else(|| "nothing".to_owned());
-            ("◀ ", look.good(), short(&one_line(&value), 200))
+            let value = output.summary.as_ref().or(output.output_json.as_ref());
+            let value = value.map_or("nothing", String::as_str);
+            ("◀ ", look.good(), short(&one_line(value), 200))
         }
     };
     let body = vec![
@@ -158,9 +140,7 @@ pub(crate) fn script_result(output: &ScriptToolCallOutput, look: Look) -> Vec<Ro
     ];
     rows.push(Row::spans(body).behind(Span::styled(mark, style)));
     for warning in &output.warnings {
-        rows.push(
-            Row::of(format!("warning: {}", one_line(warning)), look.bad()).behind(Span::raw("  ")),
-        );
+        rows.push(Row::of(format!("warning: {}", one_line(warning)), look.bad()).indent(2));
     }
     rows
 }

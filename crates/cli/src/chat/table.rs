@@ -5,7 +5,7 @@ use ratatui_core::style::Style;
 use ratatui_core::text::{Line, Span};
 
 use super::look::Look;
-use super::rows::{Fit, Row};
+use super::rows::Row;
 
 /// Between two columns.
 const GAP: &str = " │ ";
@@ -40,7 +40,7 @@ impl Table {
             Some(widths) => {
                 let mut rows = line_rows(head, &widths, look.strong(), look);
                 let rule: Vec<String> = widths.iter().map(|width| "─".repeat(*width)).collect();
-                rows.push(Row::of(rule.join("─┼─"), look.quiet()).fit(Fit::Cut));
+                rows.push(Row::quiet(rule.join("─┼─")).cut());
                 rows.extend(
                     self.lines[1..]
                         .iter()
@@ -129,7 +129,7 @@ fn line_rows(cells: &[Cell], widths: &[usize], style: Style, look: Look) -> Vec<
                     body.push(Span::raw(" ".repeat(room)));
                 }
             }
-            Row::spans(body).fit(Fit::Cut)
+            Row::spans(body).cut()
         })
         .collect()
 }

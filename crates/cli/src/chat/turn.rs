@@ -110,14 +110,12 @@ impl Turn {
             | Event::CallOutput { .. }
             | Event::ApprovalRequested { .. } => self.call(&event, now),
             Event::ScriptStarted { script_id } => self.script_goes_on(script_id, now),
-            Event::Log { level, message, .. } => {
-                let style = if level == LogLevel::Log {
-                    self.look.quiet()
-                } else {
-                    self.look.bad()
-                };
-                self.log(&message, style);
-            }
+            Event::Log {
+                level: LogLevel::Log,
+                message,
+                ..
+            } => self.log(&message, self.look.quiet()),
+            Event::Log { message, .. } => self.log(&message, self.look.bad()),
             Event::Progress { message, .. } => self.log(&format!("… {message}"), self.look.quiet()),
             Event::Notify { message, .. } => self.log(&format!("! {message}"), self.look.strong()),
             Event::PlanUpdated { plan, .. } => self.plan(&plan),
@@ -129,7 +127,7 @@ impl Turn {
                 let words = format!(
                     "the conversation was made shorter: from about {tokens_before} to {tokens_after} tokens"
                 );
-                self.note(Row::of(words, self.look.quiet()));
+                self.note(Row::quiet(words));
             }
             Event::Error { message } => self.note(Row::of(one_line(&message), self.look.bad())),
             _ => {}
@@ -192,9 +190,7 @@ impl Turn {
                     over: false,
                 });
             }
-            TurnItem::Item(Item::FunctionCall(call)) => {
-                self.wanted(Some(&id), call);
-            }
+            TurnItem::Item(Item::FunctionCall(call)) => self.wanted(Some(&id), call),
             _ => {}
         }
     }
@@ -241,12 +237,7 @@ impl Turn {
                 }
             }
             TurnItem::Item(Item::Reasoning(thought)) => {
-                let whole: String = thought
-                    .summary
-                    .iter()
-                    .chain(&thought.content)
-                    .cloned()
-                    .collect();
+                let whole = thought.summary.concat() + &thought.content.concat();
                 for part in &mut self.parts {
                     if let Part::Thought {
                         id,
@@ -264,9 +255,7 @@ impl Turn {
                     }
                 }
             }
-            TurnItem::Item(Item::FunctionCall(call)) => {
-                self.wanted(None, &call);
-            }
+            TurnItem::Item(Item::FunctionCall(call)) => self.wanted(None, &call),
             TurnItem::Item(Item::FunctionCallOutput(output)) => self.call_result(&output),
             TurnItem::ScriptToolCall(call) => self.script(call, now),
             TurnItem::ScriptToolCallOutput(output) => self.script_result(&output),
@@ -294,28 +283,18 @@ impl Turn {
             _ => true,
         });
         if told {
-            self.note(Row::of(
-                "the answer broke off, and is asked for again",
-                self.look.quiet(),
-            ));
+            self.note(Row::quiet("the answer broke off, and is asked for again"));
         }
     }
 
     /// A call that a model makes, among those it makes side by side; known under this name where it is new.
     fn wanted(&mut self, item: Option<&str>, call: &FunctionCall) {
-        let FunctionCall {
-            call_id,
-            name,
-            arguments,
-            ..
-        } = call;
-        let side_by_side = item.is_none() || matches!(self.parts.back(), Some(Part::Calls { .. }));
-        if !side_by_side
-            || !self
-                .parts
-                .iter()
-                .any(|part| matches!(part, Part::Calls { .. }))
-        {
+        let is_calls = |part: &Part| matches!(part, Part::Calls { .. });
+        let has_place = match item {
+            Some(_) => self.parts.back().is_some_and(is_calls),
+            None => self.parts.iter().any(is_calls),
+        };
+        if !has_place {
             self.parts.push_back(Part::calls());
         }
         for part in self.parts.iter_mut().rev() {
@@ -323,9 +302,9 @@ impl Turn {
                 calls, open, items, ..
             } = part
             {
-                calls.wanted(call_id, name, arguments);
+                calls.wanted(&call.call_id, &call.name, &call.arguments);
                 if let Some(item) = item {
-                    items.push((item.to_owned(), call_id.clone()));
+                    items.push((item.to_owned(), call.call_id.clone()));
                     *open += 1;
                 }
                 return;
@@ -360,14 +339,13 @@ impl Turn {
     }
 
     fn call_result(&mut self, output: &FunctionCallOutput) {
-        let look = self.look;
         for part in &mut self.parts {
             if let Part::Calls { calls, open, .. } = part
                 && *open > 0
             {
                 *open -= 1;
                 if !output.failed {
-                    calls.returned(&output.call_id, result_of_call(output, look));
+                    calls.returned(&output.call_id, result_of_call(output));
                 }
                 return;
             }
@@ -376,9 +354,13 @@ impl Turn {
 
     fn script(&mut self, call: ScriptToolCall, now: Instant) {
         let rows = script_head(&call.id, &call.language, &call.source_code, self.look);
-        self.parts.push_back(Part::Note(rows));
+        self.begin_script(rows, call.id, now);
+    }
+
+    fn begin_script(&mut self, head: Vec<Row>, id: String, now: Instant) {
+        self.parts.push_back(Part::Note(head));
         self.parts
-            .push_back(Part::Script(Box::new(Script::new(call.id, now))));
+            .push_back(Part::Script(Box::new(Script::new(id, now))));
     }
 
     /// A script runs whose source was not told: an earlier process had begun it.
@@ -393,21 +375,13 @@ impl Turn {
                 Span::styled("▶ script", self.look.busy()),
                 Span::styled(format!("  {id} goes on"), self.look.quiet()),
             ];
-            self.parts
-                .push_back(Part::Note(vec![Row::spans(head).fit(Fit::Cut)]));
-            self.parts
-                .push_back(Part::Script(Box::new(Script::new(id, now))));
+            self.begin_script(vec![Row::spans(head).cut()], id, now);
         }
     }
 
     fn script_result(&mut self, output: &ScriptToolCallOutput) {
-        let look = self.look;
-        let rows = script_result(output, look);
-        let open = self.parts.iter_mut().find_map(|part| match part {
-            Part::Script(script) if script.result.is_none() => Some(script),
-            _ => None,
-        });
-        match open {
+        let rows = script_result(output, self.look);
+        match self.open_script() {
             Some(script) => script.result = Some(rows),
             None => self.parts.push_back(Part::Note(rows)),
         }
@@ -423,11 +397,7 @@ impl Turn {
     fn log(&mut self, message: &str, style: Style) {
         let rows: Vec<Row> = clean(message)
             .lines()
-            .map(|line| {
-                Row::of(line.to_owned(), style)
-                    .behind(Span::raw("  "))
-                    .fit(Fit::Letters)
-            })
+            .map(|line| Row::of(line, style).indent(2).fit(Fit::Letters))
             .collect();
         match self.open_script() {
             Some(script) => script.log(rows),
@@ -453,11 +423,8 @@ impl Turn {
         let mut rows = Vec::new();
         for file in diff::files(text) {
             if self.diffs.get(&file.path) != Some(&file.text) {
-                rows.extend(
-                    file.rows(DIFF_LINES, look)
-                        .into_iter()
-                        .map(|row| row.behind(Span::raw("    "))),
-                );
+                let changes = file.rows(DIFF_LINES, look).into_iter();
+                rows.extend(changes.map(|row| row.indent(4)));
                 self.diffs.insert(file.path, file.text);
             }
         }

@@ -20,15 +20,8 @@ impl Chat {
         let now = Instant::now();
         let mut below: Vec<Line<'static>> = Vec::new();
         for text in &self.queue {
-            let row = Row::of(
-                format!("next: {}", short(&one_line(text), 200)),
-                look.quiet(),
-            );
-            below.extend(
-                row.fit(super::rows::Fit::Cut)
-                    .behind(Span::raw("  "))
-                    .fitted(width),
-            );
+            let row = Row::quiet(format!("next: {}", short(&one_line(text), 200)));
+            below.extend(row.cut().indent(2).fitted(width));
         }
         if let Some(asking) = self.asking.front() {
             below.extend(fitted(&asking.rows(look), width));
@@ -65,12 +58,12 @@ impl Chat {
             .saturating_duration_since(running.turn.started)
             .as_secs();
         if running.stopping {
-            rows.push(Row::of("  stopping…", self.look.quiet()));
+            rows.push(Row::quiet("  stopping…"));
         } else if running.turn.is_idle() && self.asking.is_empty() {
-            rows.push(Row::of(
-                format!("  waiting for {}… {seconds} s", self.status.model),
-                self.look.quiet(),
-            ));
+            rows.push(Row::quiet(format!(
+                "  waiting for {}… {seconds} s",
+                self.status.model
+            )));
         }
         if !rows.is_empty() {
             rows.push(Row::blank());

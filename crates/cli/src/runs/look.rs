@@ -32,11 +32,7 @@ pub(crate) fn list(journal: &Journal, args: &RunsListArgs) -> Result<Exit> {
         let took = run.ended_ms.map_or_else(String::new, |ended| {
             format!("{} ms", (ended - run.started_ms).max(0))
         });
-        let calls = if run.calls == 1 {
-            "1 call".to_owned()
-        } else {
-            format!("{} calls", run.calls)
-        };
+        let calls = count_of_calls(run.calls);
         let ago = ago(now, run.started_ms);
         line(&harmless(&format!(
             "{}  {:<9}  {ago:>8}  {took:>9}  {calls:>9}  {}",
@@ -219,6 +215,10 @@ fn state(state: RunState) -> &'static str {
         RunState::Suspended => "suspended",
         RunState::Died => "died",
     }
+}
+
+pub(crate) fn count_of_calls(calls: u32) -> String {
+    format!("{calls} call{}", if calls == 1 { "" } else { "s" })
 }
 
 pub(crate) fn ago(now: Duration, then_ms: i64) -> String {

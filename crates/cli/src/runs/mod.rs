@@ -6,7 +6,7 @@ mod cancel;
 mod look;
 mod replay;
 
-pub(crate) use look::ago;
+pub(crate) use look::{ago, count_of_calls};
 
 use std::path::PathBuf;
 

@@ -2,15 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use ratatui_core::style::Style;
-use ratatui_core::text::Span;
 use selvedge_protocol::FunctionCallOutput;
 
 use super::{Part, Thoughts, Turn};
 use crate::chat::calls::took;
-use crate::chat::look::Look;
 use crate::chat::markdown::{last_block, markdown};
-use crate::chat::rows::{Fit, Row, clean};
+use crate::chat::rows::{Row, clean, folded};
 
 /// Bytes of a block that still comes.
 const MOST_LIVE: usize = 8 << 10;
@@ -48,18 +45,14 @@ impl Turn {
                 }
                 Part::Thought { text, took, .. } => {
                     let Some(time) = took else { break };
-                    rows.extend(thought(
-                        text,
-                        &format!("thought for {}", told(*time)),
-                        thoughts,
-                        look,
-                    ));
+                    let head = format!("thought for {}", told(*time));
+                    rows.extend(thought(text, &head, thoughts));
                     rows.push(Row::blank());
                 }
                 Part::Script(script) => {
                     let Some(result) = &script.result else { break };
                     rows.extend(script.calls.rows(now, look));
-                    rows.extend(script.notes(look));
+                    rows.extend(script.notes());
                     rows.extend(result.iter().cloned());
                     rows.push(Row::blank());
                 }
@@ -99,29 +92,20 @@ impl Turn {
                 // Drawn again with every word: of much, only what is in sight, and plainly until it is complete.
                 long if long.len() > MOST_LIVE => {
                     let tail = &long[long.ceil_char_boundary(long.len() - MOST_LIVE)..];
-                    clean(tail)
-                        .lines()
-                        .map(|line| Row::of(line.to_owned(), Style::new()))
-                        .collect()
+                    clean(tail).lines().map(|line| Row::text(line)).collect()
                 }
                 short => markdown(short, width, look),
             },
             Part::Thought { text, since, .. } => {
                 let time = now.saturating_duration_since(*since);
-                thought(text, &format!("thinking… {}", told(time)), thoughts, look)
+                thought(text, &format!("thinking… {}", told(time)), thoughts)
             }
             Part::Script(script) => {
                 let mut rows = script.calls.live_rows(now, look);
-                rows.extend(script.notes(look));
+                rows.extend(script.notes());
                 if script.calls.is_empty() {
                     let time = now.saturating_duration_since(script.since);
-                    rows.push(
-                        Row::of(
-                            format!("  {} runs… {}", script.id, told(time)),
-                            look.quiet(),
-                        )
-                        .fit(Fit::Cut),
-                    );
+                    rows.push(Row::quiet(format!("  {} runs… {}", script.id, told(time))).cut());
                 }
                 rows
             }
@@ -143,43 +127,33 @@ fn told(time: Duration) -> String {
     }
 }
 
-fn thought(text: &str, head: &str, thoughts: Thoughts, look: Look) -> Vec<Row> {
-    let mut rows = vec![Row::of(format!("· {head}"), look.quiet()).fit(Fit::Cut)];
+fn thought(text: &str, head: &str, thoughts: Thoughts) -> Vec<Row> {
+    let mut rows = vec![Row::quiet(format!("· {head}")).cut()];
     if thoughts == Thoughts::Unfolded {
-        rows.extend(thought_rows(text, look));
+        rows.extend(thought_rows(text));
     }
     rows
 }
 
 /// All of a thought.
-pub(crate) fn thought_rows(text: &str, look: Look) -> Vec<Row> {
+pub(crate) fn thought_rows(text: &str) -> Vec<Row> {
     let lines = clean(text.trim());
     lines
         .lines()
-        .map(|line| Row::of(line.to_owned(), look.quiet()).behind(Span::raw("  ")))
+        .map(|line| Row::quiet(line).indent(2))
         .collect()
 }
 
 /// The first lines of what a call returned.
-pub(super) fn result_of_call(output: &FunctionCallOutput, look: Look) -> Vec<Row> {
+pub(super) fn result_of_call(output: &FunctionCallOutput) -> Vec<Row> {
     const LINES: usize = 3;
     let text = output.text();
-    let text = clean(text.trim_end());
-    let lines: Vec<&str> = text.lines().collect();
-    let mut rows: Vec<Row> = lines
-        .iter()
-        .take(LINES)
-        .map(|line| {
-            Row::of((*line).to_owned(), look.quiet())
-                .fit(Fit::Cut)
-                .behind(Span::raw("    "))
-        })
+    let rows = clean(text.trim_end())
+        .lines()
+        .map(|line| Row::quiet(line).cut())
         .collect();
-    if lines.len() > LINES {
-        rows.push(Row::of(
-            format!("    … {} more lines", lines.len() - LINES),
-            look.quiet(),
-        ));
-    }
-    rows
+    folded(rows, LINES)
+        .into_iter()
+        .map(|row| row.indent(4))
+        .collect()
 }
