@@ -99,12 +99,10 @@ impl Approver for AtTheTerminal {
 pub(crate) struct EndOfLine(bool);
 
 impl EndOfLine {
-    /// For a question that is about to be put.
     pub(crate) fn behind_a_question() -> Self {
         Self(true)
     }
 
-    /// Whoever answered ended the line.
     pub(crate) fn answered(&mut self) {
         self.0 = false;
     }
@@ -118,7 +116,6 @@ impl Drop for EndOfLine {
     }
 }
 
-/// What was typed, understood.
 #[derive(Debug, PartialEq)]
 enum Reply {
     All(Answer),
@@ -157,10 +154,7 @@ pub(crate) fn question(request: &ApprovalRequest) -> String {
         [_] => "? the script asks for this:\n".to_owned(),
         calls => format!("? the script asks for these {} calls:\n", calls.len()),
     };
-    request
-        .calls
-        .iter()
-        .for_each(|call| text.push_str(&describe(call)));
+    text.extend(request.calls.iter().map(describe));
     text
 }
 
@@ -174,11 +168,10 @@ fn describe(call: &GatedCall) -> String {
     match &call.preview.view {
         Some(View::Diff(diff)) => block(diff),
         // What the reason says already is not said twice.
-        Some(View::Commands(commands)) if !call.reason.contains(commands.as_str()) => {
-            block(commands)
-        }
-        Some(View::Addresses(addresses)) if !call.reason.contains(addresses.as_str()) => {
-            block(addresses)
+        Some(View::Commands(text) | View::Addresses(text))
+            if !call.reason.contains(text.as_str()) =>
+        {
+            block(text)
         }
         _ => {}
     }

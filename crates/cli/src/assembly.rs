@@ -24,7 +24,6 @@ use crate::turns_model::TurnsModel;
 /// What an agent is told of a project, at most.
 const PROJECT_BYTES: usize = 32 << 10;
 
-/// What an agent is assembled from.
 pub(crate) struct Wanted<'a> {
     pub(crate) model: &'a ModelArgs,
     pub(crate) limits: &'a LimitArgs,
@@ -90,16 +89,12 @@ pub(crate) async fn agent(
     };
     let servers = setup.servers(asked(setup, wanted.person.clone()))?;
     servers.prepare_all().await;
-    let agent = agent_of(
-        setup,
-        place,
-        wanted,
-        Parts {
-            choice,
-            servers: servers.clone(),
-            memory,
-        },
-    )?;
+    let parts = Parts {
+        choice,
+        servers: servers.clone(),
+        memory,
+    };
+    let agent = agent_of(setup, place, wanted, parts)?;
     Ok(Assembled {
         agent,
         session,
@@ -132,7 +127,6 @@ pub(crate) fn memory(setup: &mut Setup) -> Result<Option<Arc<Memory>>> {
     Ok(setup.memory.clone())
 }
 
-/// An agent of these parts.
 pub(crate) fn agent_of(
     setup: &mut Setup,
     place: &PlaceArgs,
@@ -176,10 +170,9 @@ pub(crate) fn agent_of(
             cost: setup.config.agent.session_max_cost,
             ..Allowance::default()
         },
-        after_block: if setup.config.agent.stop_after_block {
-            AfterBlock::Stop
-        } else {
-            AfterBlock::Listen
+        after_block: match setup.config.agent.stop_after_block {
+            true => AfterBlock::Stop,
+            false => AfterBlock::Listen,
         },
         effort,
         project: project(&setup.directory),
@@ -241,7 +234,6 @@ fn check_costs(setup: &Setup, turn: &TurnArgs, choice: &Choice) -> Result<()> {
         .into())
 }
 
-/// What a turn changes in the workspace.
 struct InTheWorkspace(TurnDiff);
 
 impl Changes for InTheWorkspace {
@@ -262,7 +254,6 @@ fn new_session(setup: &Setup) -> Result<Session> {
     })
 }
 
-/// An earlier conversation.
 fn old_session(setup: &Setup, id: Option<&str>) -> Result<Session> {
     let Some(journal) = &setup.journal else {
         return Err(

@@ -14,7 +14,6 @@ use crate::out::line;
 use crate::providers;
 use crate::setup::{Setup, lenient_configuration};
 
-/// One thing that was looked at.
 #[derive(Debug, Serialize)]
 struct Finding {
     what: &'static str,
@@ -22,26 +21,38 @@ struct Finding {
     details: String,
 }
 
+impl Finding {
+    fn new(what: &'static str, ok: bool, details: impl Into<String>) -> Self {
+        Self {
+            what,
+            ok,
+            details: details.into(),
+        }
+    }
+}
+
 pub(crate) fn doctor(args: DoctorArgs) -> Result<Exit> {
-    let mut findings = vec![Finding {
-        what: "version",
-        ok: true,
-        details: format!(
+    let mut findings = vec![Finding::new(
+        "version",
+        true,
+        format!(
             "selvedge {} on {} {}",
             env!("CARGO_PKG_VERSION"),
             std::env::consts::OS,
             std::env::consts::ARCH
         ),
-    }];
+    )];
     // A file with an error is left out: everything else can still be checked.
     let setup = lenient_configuration(&args.place).and_then(|(configuration, found)| {
-        findings.extend(found.iter().map(|one| Finding {
-            what: "configuration",
-            ok: one.severity == Severity::Warning,
-            details: match one.severity {
-                Severity::Warning => format!("warning: {one}"),
-                Severity::Error => one.to_string(),
-            },
+        findings.extend(found.iter().map(|one| {
+            Finding::new(
+                "configuration",
+                one.severity == Severity::Warning,
+                match one.severity {
+                    Severity::Warning => format!("warning: {one}"),
+                    Severity::Error => one.to_string(),
+                },
+            )
         }));
         Setup::of(configuration, &args.place)
     });
@@ -55,11 +66,7 @@ pub(crate) fn doctor(args: DoctorArgs) -> Result<Exit> {
             findings.push(servers(&setup));
             findings.push(model(&setup));
         }
-        Err(error) => findings.push(Finding {
-            what: "configuration",
-            ok: false,
-            details: format!("{error:#}"),
-        }),
+        Err(error) => findings.push(Finding::new("configuration", false, format!("{error:#}"))),
     }
     findings.push(memory());
     let well = findings.iter().all(|finding| finding.ok);
@@ -104,11 +111,7 @@ fn servers(setup: &Setup) -> Finding {
         }
         Err(error) => (false, format!("{error:#}")),
     };
-    Finding {
-        what: "MCP servers",
-        ok,
-        details,
-    }
+    Finding::new("MCP servers", ok, details)
 }
 
 fn configuration(setup: &Setup) -> Finding {
@@ -120,22 +123,18 @@ fn configuration(setup: &Setup) -> Finding {
         (None, Some(file)) => format!("defaults ({} is not there)", file.display()),
         (None, None) => "defaults (no home folder)".to_owned(),
     };
-    Finding {
-        what: "configuration",
-        ok: unknown_pack.is_none(),
-        details,
-    }
+    Finding::new("configuration", unknown_pack.is_none(), details)
 }
 
 /// Both walls, each tried with a script that runs into it.
 fn walls(setup: &Setup) -> Vec<Finding> {
     let harness = setup.harness(&LimitArgs::default(), None);
     let Ok(runtime) = crate::run::runtime() else {
-        return vec![Finding {
-            what: "sandbox",
-            ok: false,
-            details: "cannot start a runtime".to_owned(),
-        }];
+        return vec![Finding::new(
+            "sandbox",
+            false,
+            "cannot start a runtime".to_owned(),
+        )];
     };
     let started = Instant::now();
     let value = runtime.block_on(harness.run("return 1 + 1")).output_json;
@@ -151,29 +150,29 @@ fn walls(setup: &Setup) -> Vec<Finding> {
     let endless = runtime.block_on(harness.run("[].reverse.call({ length: 2 ** 53 - 1 })"));
     let stopped = started.elapsed();
     vec![
-        Finding {
-            what: "sandbox",
-            ok: value.as_deref() == Some("2"),
-            details: format!(
+        Finding::new(
+            "sandbox",
+            value.as_deref() == Some("2"),
+            format!(
                 "the first script took {:.1} ms, loading the engine included",
                 first.as_secs_f64() * 1e3
             ),
-        },
-        Finding {
-            what: "wall one",
-            ok: realm.output_json.as_deref() == Some("0"),
-            details: "the realm is frozen, and no code comes from strings".to_owned(),
-        },
-        Finding {
-            what: "wall two",
-            ok: endless.error.is_some_and(|error| {
+        ),
+        Finding::new(
+            "wall one",
+            realm.output_json.as_deref() == Some("0"),
+            "the realm is frozen, and no code comes from strings".to_owned(),
+        ),
+        Finding::new(
+            "wall two",
+            endless.error.is_some_and(|error| {
                 error.code == selvedge_protocol::ErrorCode::ScriptTimeoutError
             }),
-            details: format!(
+            format!(
                 "a builtin that never ends was stopped {:.0} ms after its deadline",
                 (stopped.as_secs_f64() * 1e3 - 50.0).max(0.0)
             ),
-        },
+        ),
     ]
 }
 
@@ -197,21 +196,17 @@ fn confinement(setup: &Setup) -> Vec<Finding> {
         Ok(Strength::Landlock) => format!("confined by {landlock} and seccomp alone"),
         Err(error) => format!("{error}; `weaker_wall` in the configuration accepts less"),
     };
-    let mut findings = vec![Finding {
-        what: "commands",
-        ok: strength.is_ok(),
-        details: words,
-    }];
+    let mut findings = vec![Finding::new("commands", strength.is_ok(), words)];
     for (what, feature) in [
         ("namespaces", &support.namespaces),
         ("own /proc", &support.proc),
     ] {
         if let Feature::Missing(why) = feature {
-            findings.push(Finding {
+            findings.push(Finding::new(
                 what,
-                ok: strength.is_ok(),
-                details: format!("missing: {why}"),
-            });
+                strength.is_ok(),
+                format!("missing: {why}"),
+            ));
         }
     }
     findings
@@ -231,11 +226,7 @@ fn model(setup: &Setup) -> Finding {
         }
         Err(error) => format!("none: {error}"),
     };
-    Finding {
-        what: "model",
-        ok: true,
-        details,
-    }
+    Finding::new("model", true, details)
 }
 
 fn memory() -> Finding {
@@ -244,9 +235,5 @@ fn memory() -> Finding {
         Some(bytes) => format!("{} MB, half of it for scripts", bytes >> 20),
         None => "unknown; scripts share 2048 MB".to_owned(),
     };
-    Finding {
-        what: "memory",
-        ok: true,
-        details,
-    }
+    Finding::new("memory", true, details)
 }

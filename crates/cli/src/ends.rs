@@ -49,7 +49,6 @@ fn told<'a>(lines: &[&'a str]) -> Vec<Shown<'a>> {
 }
 
 impl Shown<'_> {
-    /// As a line of its own.
     pub(crate) fn text(&self) -> String {
         match self {
             Self::Line(line) => (*line).to_owned(),

@@ -1,6 +1,6 @@
 //! `selvedge exec`: one task for an agent, without questions.
 
-use std::io::{IsTerminal, Read};
+use std::io::IsTerminal;
 use std::path::Path;
 
 use anyhow::Result;
@@ -14,13 +14,12 @@ use crate::args::ExecArgs;
 use crate::assembly::{self, Assembled, Conversation, Wanted};
 use crate::out::{harmless, line};
 use crate::problem::Problem;
-use crate::run::{Signals, drive, end_tasks, person, runtime};
+use crate::run::{Signals, drive, end, person, runtime};
 use crate::show::Show;
 
 /// How often a model may correct an answer that does not fit the schema.
 const CORRECTIONS: u32 = 2;
 
-/// What is asked of which conversation.
 enum Task {
     New(String),
     /// Without a prompt it finishes a turn that was interrupted.
@@ -42,7 +41,7 @@ pub(crate) fn exec(mut args: ExecArgs) -> Result<Exit> {
         .transpose()?;
     if let Some(file) = &args.output_last_message {
         // Before anything is spent.
-        let opened = std::fs::OpenOptions::new()
+        let opened = std::fs::File::options()
             .append(true)
             .create(true)
             .open(file);
@@ -51,11 +50,7 @@ pub(crate) fn exec(mut args: ExecArgs) -> Result<Exit> {
     let mut setup = assembly::setup(&args.place)?;
     let runtime = runtime()?;
     let (cancel, leave) = (CancellationToken::new(), CancellationToken::new());
-    let show = if args.json || args.quiet {
-        Show::nothing()
-    } else {
-        Show::on_stderr()
-    };
+    let show = Show::on_stderr_unless(args.json || args.quiet);
     let events = if args.json {
         as_lines()
     } else {
@@ -69,10 +64,8 @@ pub(crate) fn exec(mut args: ExecArgs) -> Result<Exit> {
     };
     // Nobody is asked whether calls may run. A server's form is shown, for only a person can fill it in; and only where
     // one sits before the terminal for sure.
-    let person = std::io::stdin()
-        .is_terminal()
-        .then(|| person(&runtime, &show))
-        .flatten();
+    let is_terminal = std::io::stdin().is_terminal();
+    let person = is_terminal.then(|| person(&runtime, &show)).flatten();
     // Whoever wants the process to end ends the turn.
     let signals = Signals {
         cancel: cancel.clone(),
@@ -129,20 +122,17 @@ pub(crate) fn exec(mut args: ExecArgs) -> Result<Exit> {
         anyhow::Ok((outcome, session.id().to_owned()))
     };
     let done = drive(&runtime, signals, work);
-    end_tasks(&runtime, &setup);
-    runtime.shutdown_background();
-    show.finish();
+    end(runtime, &setup, &show);
     let (outcome, session) = done?;
-    let fits = schema
-        .as_ref()
-        .is_none_or(|schema| schema.value_of(&outcome).is_ok());
+    let value = schema.map(|schema| schema.value_of(&outcome));
+    let fits = !matches!(value, Some(Err(_)));
     if !args.json {
-        conclude(&outcome, &session, schema.as_ref(), setup.journal.is_some())?;
-    } else if let Some(Err(why)) = schema.as_ref().map(|schema| schema.value_of(&outcome))
+        conclude(&outcome, &session, value, setup.journal.is_some())?;
+    } else if let Some(Err(why)) = &value
         && outcome.end == Ok(TurnEnd::Stop)
     {
         events.emit(Event::Error {
-            message: does_not_fit(&why),
+            message: does_not_fit(why),
         });
     }
     let mut written = true;
@@ -160,10 +150,6 @@ pub(crate) fn exec(mut args: ExecArgs) -> Result<Exit> {
 }
 
 fn task(args: &ExecArgs) -> Result<Task> {
-    let too_many = || {
-        Problem::new("the prompt is one argument")
-            .hint("put it in quotes: selvedge exec \"do this\"")
-    };
     let mut words = args.words.iter().peekable();
     let mut id = args.session.clone();
     // `exec resume ID PROMPT`, the older spelling.
@@ -178,7 +164,10 @@ fn task(args: &ExecArgs) -> Result<Task> {
     }
     let prompt = words.next();
     if words.next().is_some() {
-        return Err(too_many().into());
+        let problem = Problem::new("the prompt is one argument");
+        return Err(problem
+            .hint("put it in quotes: selvedge exec \"do this\"")
+            .into());
     }
     match id.is_some() || args.last {
         true => {
@@ -193,19 +182,12 @@ fn task(args: &ExecArgs) -> Result<Task> {
 fn given(word: &str) -> Result<String> {
     let prompt = match word {
         "-" if std::io::stdin().is_terminal() => String::new(),
-        "-" => {
-            let mut text = String::new();
-            std::io::stdin()
-                .lock()
-                .read_to_string(&mut text)
-                .map_err(|error| {
-                    Problem::new(format!(
-                        "cannot read the prompt from standard input: {error}"
-                    ))
-                    .hint("it must be UTF-8")
-                })?;
-            text
-        }
+        "-" => std::io::read_to_string(std::io::stdin().lock()).map_err(|error| {
+            Problem::new(format!(
+                "cannot read the prompt from standard input: {error}"
+            ))
+            .hint("it must be UTF-8")
+        })?,
         word => word.to_owned(),
     };
     if prompt.trim().is_empty() {
@@ -246,10 +228,10 @@ fn with_errors(shown: EventSink) -> EventSink {
 fn conclude(
     outcome: &TurnOutcome,
     session: &str,
-    schema: Option<&Schema>,
+    value: Option<Result<Value, String>>,
     kept: bool,
 ) -> Result<()> {
-    match schema.map(|schema| schema.value_of(outcome)) {
+    match value {
         Some(Ok(value)) => line(&serde_json::to_string(&value)?)?,
         Some(Err(why)) if outcome.end == Ok(TurnEnd::Stop) => {
             Problem::new(does_not_fit(&why))
@@ -271,8 +253,8 @@ fn conclude(
             if kept { problem.hint(go_on) } else { problem }.print();
         }
         Err(error) => {
-            let mut problem = Problem::new(format!("{}: {}", error.kind, error.message));
-            problem = match error.kind {
+            let problem = Problem::new(format!("{}: {}", error.kind, error.message));
+            let problem = match error.kind {
                 TurnErrorKind::Model(ModelErrorKind::Auth) => {
                     problem.hint("`selvedge models test` tries the key")
                 }
@@ -297,7 +279,6 @@ fn cannot_write(file: &Path, error: &std::io::Error) -> Problem {
         .hint("-o takes a file that can be written")
 }
 
-/// What the last answer must look like.
 struct Schema {
     text: String,
     validator: jsonschema::Validator,
@@ -336,16 +317,13 @@ impl Schema {
             .and_then(|rest| rest.strip_suffix("```"));
         let value: Value = serde_json::from_str(bare.unwrap_or(text))
             .map_err(|error| format!("it is not JSON: {error}"))?;
-        let problems: Vec<String> = self
-            .validator
-            .iter_errors(&value)
-            .take(4)
+        let problems = self.validator.iter_errors(&value).take(4);
+        let problems: Vec<String> = problems
             .map(|error| format!("{}: {error}", error.instance_path()))
             .collect();
-        if problems.is_empty() {
-            Ok(value)
-        } else {
-            Err(problems.join("; "))
+        match problems.is_empty() {
+            true => Ok(value),
+            false => Err(problems.join("; ")),
         }
     }
 

@@ -5,7 +5,6 @@ use serde_json::{Map, Value};
 
 use crate::ask::one_line;
 
-/// A form, field by field.
 pub(crate) struct Filling {
     fields: Vec<Field>,
     /// What was filled in so far; `None` where a field was left out.
@@ -48,7 +47,6 @@ impl Filling {
         self.filled.pop().map(drop)
     }
 
-    /// Begins anew.
     pub(crate) fn again(&mut self) {
         self.filled.clear();
     }

@@ -21,11 +21,10 @@ pub(crate) fn open_to_read(home: &Path, config: &JournalSettings) -> Result<Jour
 
 fn keeping(config: &JournalSettings) -> Result<Keeping> {
     // Without its key nothing is written rather than written plainly.
-    let key = if config.encrypt {
-        Some(crate::keyring::journal_key()?)
-    } else {
-        None
-    };
+    let key = config
+        .encrypt
+        .then(crate::keyring::journal_key)
+        .transpose()?;
     Ok(Keeping {
         durability: config.durability,
         key,

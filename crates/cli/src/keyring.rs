@@ -16,7 +16,6 @@ pub(crate) fn key(provider: &str) -> Option<Secret> {
         .map(Secret::new)
 }
 
-/// Keeps a key.
 pub(crate) fn keep(provider: &str, key: &str) -> Result<(), Problem> {
     Entry::new(SERVICE, provider)
         .and_then(|entry| entry.set_password(key))

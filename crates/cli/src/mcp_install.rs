@@ -21,13 +21,9 @@ pub(crate) fn install(args: InstallArgs) -> Result<Exit> {
     let before = std::fs::read_to_string(&place).unwrap_or_default();
     let after = match args.client {
         Client::Codex => in_toml(&place, &before, &command, &words)?,
-        Client::ClaudeCode | Client::Cursor => {
-            in_json(&place, &before, "mcpServers", entry(&command, &words))?
-        }
-        Client::Vscode => {
-            let mut entry = entry(&command, &words);
-            entry["type"] = json!("stdio");
-            in_json(&place, &before, "servers", entry)?
+        client => {
+            let (key, entry) = entry(client, &command, &words);
+            in_json(&place, &before, key, entry)?
         }
     };
     if !args.write {
@@ -65,24 +61,24 @@ fn place(client: Client) -> Result<PathBuf> {
     })
 }
 
-fn entry(command: &str, words: &[String]) -> Value {
-    json!({"command": command, "args": words})
+/// The key of the servers in a JSON file, and what is below it.
+fn entry(client: Client, command: &str, words: &[String]) -> (&'static str, Value) {
+    match client {
+        Client::Vscode => (
+            "servers",
+            json!({"command": command, "args": words, "type": "stdio"}),
+        ),
+        _ => ("mcpServers", json!({"command": command, "args": words})),
+    }
 }
 
 /// What is printed: the part that is new.
 fn snippet(client: Client, command: &str, words: &[String]) -> String {
-    let pretty = |value: Value| serde_json::to_string_pretty(&value).unwrap_or_default();
-    match client {
-        Client::Codex => section(command, words),
-        Client::ClaudeCode | Client::Cursor => {
-            pretty(json!({"mcpServers": {"selvedge": entry(command, words)}}))
-        }
-        Client::Vscode => {
-            let mut entry = entry(command, words);
-            entry["type"] = json!("stdio");
-            pretty(json!({"servers": {"selvedge": entry}}))
-        }
+    if client == Client::Codex {
+        return section(command, words);
     }
+    let (key, entry) = entry(client, command, words);
+    serde_json::to_string_pretty(&json!({key: {"selvedge": entry}})).unwrap_or_default()
 }
 
 fn section(command: &str, words: &[String]) -> String {

@@ -32,7 +32,6 @@ pub(crate) fn models(command: ModelsCommand) -> Result<Exit> {
     }
 }
 
-/// A provider, as it is listed.
 #[derive(Debug, Serialize)]
 struct Listed {
     provider: String,
@@ -81,13 +80,7 @@ async fn list(args: &ModelsListArgs) -> Result<Exit> {
     }
     for provider in &listed {
         let state = match (&provider.key, &provider.error, provider.models.len()) {
-            (
-                Some(Key {
-                    variable,
-                    state: "missing",
-                }),
-                ..,
-            ) => format!("{variable} is not set"),
+            (Some(key), ..) if key.state == "missing" => format!("{} is not set", key.variable),
             (_, Some(error), _) => error.clone(),
             (_, None, 1) => "1 model".to_owned(),
             (_, None, count) => format!("{count} models"),
@@ -97,23 +90,16 @@ async fn list(args: &ModelsListArgs) -> Result<Exit> {
             provider.provider, provider.wire_api, provider.base_url
         )))?;
         for model in &provider.models {
-            let mut words = vec![format!("{}k context", model.context_window / 1000)];
-            words.extend(
-                [
-                    (model.tools, "tools"),
-                    (model.images, "images"),
-                    (model.reasoning, "reasoning"),
-                ]
-                .iter()
-                .filter(|(has, _)| *has)
-                .map(|(_, word)| (*word).to_owned()),
-            );
+            let mut words = format!("{}k context", model.context_window / 1000);
+            for (has, word) in [
+                (model.tools, ", tools"),
+                (model.images, ", images"),
+                (model.reasoning, ", reasoning"),
+            ] {
+                words += if has { word } else { "" };
+            }
             let guess = if model.known { "" } else { " (a guess)" };
-            line(&harmless(&format!(
-                "  {:<40} {}{guess}",
-                model.name,
-                words.join(", ")
-            )))?;
+            line(&harmless(&format!("  {:<40} {words}{guess}", model.name)))?;
         }
     }
     Ok(Exit::Done)
@@ -139,10 +125,8 @@ async fn describe(provider: Provider, config: &selvedge_config::Config, asked_fo
     let asked = async { Client::new(provider)?.models().await };
     match tokio::time::timeout(PATIENCE, asked).await {
         Ok(Ok(names)) => {
-            listed.models = names
-                .iter()
-                .map(|name| listed_model(name, config))
-                .collect()
+            let models = names.iter().map(|name| listed_model(name, config));
+            listed.models = models.collect();
         }
         Ok(Err(error)) if local && !asked_for && error.kind == ModelErrorKind::Network => {
             listed.error = Some("does not run".to_owned());
@@ -166,7 +150,6 @@ fn listed_model(name: &str, config: &selvedge_config::Config) -> ListedModel {
     }
 }
 
-/// What one request told.
 #[derive(Debug, Default, Serialize)]
 struct Learned {
     provider: String,
@@ -179,7 +162,6 @@ struct Learned {
     total_ms: f64,
     /// `called`, `offered` (it answered without a call), or `not supported`.
     tools: &'static str,
-    /// Whether it showed thoughts.
     reasoning: bool,
     text: String,
     finish_reason: Option<selvedge_protocol::FinishReason>,
@@ -195,15 +177,14 @@ async fn test(args: &ModelsTestArgs) -> Result<Exit> {
     let choice = providers::choose(&config, &args.model).await?;
     let client =
         Client::new(choice.provider.clone()).map_err(|error| problem(&choice.provider, &error))?;
-    let mut calls = if choice.model.tools {
+    let calls = if choice.model.tools {
         Calls::Parallel
     } else {
         Calls::Off
     };
     let outcome = match ask(&client, &choice, calls).await {
         Err(error) if error.lacks == Some(Ability::Tools) => {
-            calls = Calls::Off;
-            ask(&client, &choice, calls).await
+            ask(&client, &choice, Calls::Off).await
         }
         outcome => outcome,
     };
@@ -248,10 +229,9 @@ async fn ask(client: &Client, choice: &Choice, calls: Calls) -> Result<Learned, 
         provider: choice.provider.name.clone(),
         wire_api: choice.provider.wire.as_str(),
         model: choice.model.name.clone(),
-        tools: if calls == Calls::Off {
-            "not supported"
-        } else {
-            "offered"
+        tools: match calls {
+            Calls::Off => "not supported",
+            _ => "offered",
         },
         ..Learned::default()
     };
@@ -271,14 +251,11 @@ async fn ask(client: &Client, choice: &Choice, calls: Calls) -> Result<Learned, 
             ModelEvent::Started { model, .. } => learned.answered_by = model,
             ModelEvent::Text { text, .. } => learned.text.push_str(&text),
             ModelEvent::Reasoning { .. } => learned.reasoning = true,
-            ModelEvent::ItemDone {
-                done: Item::FunctionCall(_),
-                ..
-            } => learned.tools = "called",
-            ModelEvent::ItemDone {
-                done: Item::Reasoning(_),
-                ..
-            } => learned.reasoning = true,
+            ModelEvent::ItemDone { done, .. } => match done {
+                Item::FunctionCall(_) => learned.tools = "called",
+                Item::Reasoning(_) => learned.reasoning = true,
+                _ => {}
+            },
             ModelEvent::Usage(usage) => learned.usage = Some(usage),
             ModelEvent::Finished { reason, .. } => learned.finish_reason = Some(reason),
             ModelEvent::Retrying { error, .. } => {
@@ -289,74 +266,58 @@ async fn ask(client: &Client, choice: &Choice, calls: Calls) -> Result<Learned, 
         }
     }
     learned.total_ms = since(start);
-    learned.cost = choice
-        .model
-        .prices
-        .zip(learned.usage)
-        .map(|(prices, usage)| prices.cost(&usage));
+    let priced = choice.model.prices.zip(learned.usage);
+    learned.cost = priced.map(|(prices, usage)| prices.cost(&usage));
     Ok(learned)
 }
 
 fn show(learned: &Learned) -> Result<()> {
-    let say = |what: &str, value: String| line(&harmless(&format!("{what:<12} {value}")));
+    let say = |what: &str, value: &str| line(&harmless(&format!("{what:<12} {value}")));
+    let model = &learned.model;
     say(
         "provider",
-        format!("{} ({})", learned.provider, learned.wire_api),
+        &format!("{} ({})", learned.provider, learned.wire_api),
     )?;
-    let by = learned
-        .answered_by
-        .as_ref()
-        .filter(|by| **by != learned.model);
-    say(
-        "model",
-        format!(
-            "{}{}",
-            learned.model,
-            by.map_or_else(String::new, |by| format!(", answered by {by}"))
-        ),
-    )?;
-    let first = learned
-        .first_token_ms
-        .map_or_else(|| "nothing came".to_owned(), |ms| format!("{ms:.0} ms"));
+    match &learned.answered_by {
+        Some(by) if by != model => say("model", &format!("{model}, answered by {by}"))?,
+        _ => say("model", model)?,
+    }
+    let first = learned.first_token_ms.map(|ms| format!("{ms:.0} ms"));
+    let first = first.as_deref().unwrap_or("nothing came");
     say(
         "first token",
-        format!("{first} (all after {:.0} ms)", learned.total_ms),
+        &format!("{first} (all after {:.0} ms)", learned.total_ms),
     )?;
-    say("tools", learned.tools.to_owned())?;
+    say("tools", learned.tools)?;
     say(
         "reasoning",
         if learned.reasoning {
             "yes"
         } else {
             "none seen"
-        }
-        .to_owned(),
+        },
     )?;
+    let part = |tokens: u64, word: &str| match tokens {
+        0 => String::new(),
+        some => format!(" ({some} {word})"),
+    };
     match learned.usage {
         Some(usage) => {
-            let cached = match usage.cached_input_tokens {
-                0 => String::new(),
-                cached => format!(" ({cached} cached)"),
-            };
-            let thought = match usage.reasoning_output_tokens {
-                0 => String::new(),
-                thought => format!(" ({thought} reasoning)"),
-            };
+            let cached = part(usage.cached_input_tokens, "cached");
+            let thought = part(usage.reasoning_output_tokens, "reasoning");
+            let (tokens_in, tokens_out) = (usage.input_tokens, usage.output_tokens);
             say(
                 "usage",
-                format!(
-                    "{} in{cached}, {} out{thought}",
-                    usage.input_tokens, usage.output_tokens
-                ),
+                &format!("{tokens_in} in{cached}, {tokens_out} out{thought}"),
             )?;
         }
-        None => say("usage", "not told".to_owned())?,
+        None => say("usage", "not told")?,
     }
     if let Some(cost) = learned.cost {
-        say("cost", format!("{cost:.6}"))?;
+        say("cost", &format!("{cost:.6}"))?;
     }
     for retry in &learned.retries {
-        say("retried", retry.clone())?;
+        say("retried", retry)?;
     }
     Ok(())
 }
@@ -395,14 +356,11 @@ fn login(args: &ModelsLoginArgs) -> Result<Exit> {
     let config = configuration(&args.place)?.config;
     let provider = providers::find(&providers::all(&config)?, &args.provider)?;
     if provider.env_key.is_none() {
-        return Err(
-            Problem::new(format!("provider `{}` wants no key", provider.name))
-                .hint(format!(
-                    "[model_providers.{}] env_key says that it does",
-                    provider.name
-                ))
-                .into(),
-        );
+        let name = &provider.name;
+        let hint = format!("[model_providers.{name}] env_key says that it does");
+        return Err(Problem::new(format!("provider `{name}` wants no key"))
+            .hint(hint)
+            .into());
     }
     let key = read_key(&provider.name)?;
     crate::keyring::keep(&provider.name, &key)?;
@@ -411,15 +369,10 @@ fn login(args: &ModelsLoginArgs) -> Result<Exit> {
 }
 
 fn logout(args: &ModelsLoginArgs) -> Result<Exit> {
-    let was = crate::keyring::forget(&args.provider)?;
-    tell!(
-        "{}",
-        if was {
-            "the key is forgotten"
-        } else {
-            "there was no key"
-        }
-    );
+    match crate::keyring::forget(&args.provider)? {
+        true => tell!("the key is forgotten"),
+        false => tell!("there was no key"),
+    }
     Ok(Exit::Done)
 }
 

@@ -76,14 +76,12 @@ impl Collector {
         }))
     }
 
-    /// Takes spans.
     pub(crate) fn spans<S: Subscriber + for<'a> LookupSpan<'a>>(
         &self,
     ) -> OpenTelemetryLayer<S, SdkTracer> {
         tracing_opentelemetry::layer().with_tracer(self.spans.tracer("selvedge"))
     }
 
-    /// Takes counters.
     pub(crate) fn counters(&self) -> Counters {
         Counters {
             meter: self.metrics.meter("selvedge"),
@@ -134,7 +132,6 @@ impl<S: Subscriber> Layer<S> for Counters {
     }
 }
 
-/// An event that counts.
 #[derive(Default)]
 struct Told {
     metric: String,

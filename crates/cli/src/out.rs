@@ -6,11 +6,7 @@ use std::io::{self, IsTerminal, Write};
 /// Prints a line on standard output. That nobody reads it any more is no failure of ours.
 pub(crate) fn line(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
-    let shown = if out.is_terminal() {
-        harmless(text)
-    } else {
-        Cow::Borrowed(text)
-    };
+    let shown = for_reader(text, out.is_terminal());
     match writeln!(out, "{shown}") {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         Err(error) => Err(io::Error::new(
@@ -31,13 +27,17 @@ macro_rules! tell {
 /// Prints a text on standard error, byte for byte unless a terminal would obey it.
 pub(crate) fn talk(text: &str) {
     let mut out = io::stderr().lock();
-    let shown = if out.is_terminal() {
-        harmless(text)
-    } else {
-        Cow::Borrowed(text)
-    };
+    let shown = for_reader(text, out.is_terminal());
     // Nobody is left to tell if standard error is gone.
     let _ = out.write_all(shown.as_bytes());
+}
+
+fn for_reader(text: &str, is_terminal: bool) -> Cow<'_, str> {
+    if is_terminal {
+        harmless(text)
+    } else {
+        text.into()
+    }
 }
 
 /// The text without what a terminal would obey: control characters but line breaks and tabs become visible.

@@ -19,7 +19,6 @@ pub(crate) fn create(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Writes a whole file.
 pub(crate) fn write(path: &Path, text: &str) -> io::Result<()> {
     create(path)?.write_all(text.as_bytes())
 }

@@ -35,7 +35,6 @@ impl Problem {
         self
     }
 
-    /// Points at a line of a text.
     pub(crate) fn at(mut self, file: &str, source: &str, line: u32, column: u32) -> Self {
         let text: String = source
             .lines()

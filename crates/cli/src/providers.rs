@@ -13,7 +13,6 @@ const LOCAL: [&str; 3] = ["ollama", "lmstudio", "llamacpp"];
 /// The providers whose key is looked for, in this order.
 const REMOTE: [&str; 3] = ["openai", "anthropic", "openrouter"];
 
-/// Who is asked, and what.
 #[derive(Debug, Clone)]
 pub(crate) struct Choice {
     /// With its key.
@@ -73,7 +72,6 @@ pub(crate) fn all(config: &Config) -> Result<Vec<Provider>> {
     Ok(all)
 }
 
-/// The provider of this name.
 pub(crate) fn find(all: &[Provider], name: &str) -> Result<Provider> {
     let found = all.iter().find(|provider| provider.name == name).cloned();
     Ok(found.ok_or_else(|| {
@@ -92,20 +90,21 @@ pub(crate) fn with_key(provider: Provider) -> Result<Provider> {
     };
     let key = from_environment(&variable).or_else(|| crate::keyring::key(&provider.name));
     let Some(key) = key else {
-        return Err(Problem::new(format!(
-            "{variable} is not set, and provider `{}` wants it",
-            provider.name
-        ))
-        .hint(format!(
-            "export {variable}=…, or keep the key: selvedge models login {}",
-            provider.name
-        ))
-        .into());
+        let name = &provider.name;
+        let problem = Problem::new(format!(
+            "{variable} is not set, and provider `{name}` wants it"
+        ));
+        let hint = format!("export {variable}=…, or keep the key: selvedge models login {name}");
+        return Err(problem.hint(hint).into());
     };
-    Ok(Provider {
+    Ok(keyed(provider, key))
+}
+
+fn keyed(provider: Provider, key: Secret) -> Provider {
+    Provider {
         key: Some(key),
         ..provider
-    })
+    }
 }
 
 /// What is known about a model: the table, as the configuration changes it.
@@ -157,13 +156,7 @@ async fn somebody(all: &[Provider]) -> Result<(Provider, Vec<String>)> {
     for name in REMOTE {
         let provider = find(all, name)?;
         if let Some(key) = provider.env_key.as_deref().and_then(from_environment) {
-            return Ok((
-                Provider {
-                    key: Some(key),
-                    ..provider
-                },
-                Vec::new(),
-            ));
+            return Ok((keyed(provider, key), Vec::new()));
         }
     }
     let local = LOCAL.iter().filter_map(|name| find(all, name).ok());
@@ -173,13 +166,7 @@ async fn somebody(all: &[Provider]) -> Result<(Provider, Vec<String>)> {
     for name in REMOTE {
         let provider = find(all, name)?;
         if let Some(key) = crate::keyring::key(name) {
-            return Ok((
-                Provider {
-                    key: Some(key),
-                    ..provider
-                },
-                Vec::new(),
-            ));
+            return Ok((keyed(provider, key), Vec::new()));
         }
     }
     Err(Problem::new("there is no model to ask: no key is set, and no server runs on this machine")
@@ -189,25 +176,19 @@ async fn somebody(all: &[Provider]) -> Result<(Provider, Vec<String>)> {
 
 async fn first_of(provider: &Provider) -> Result<String> {
     let nameless = |why: String| {
-        Problem::new(format!(
-            "no model is named for provider `{}`{why}",
-            provider.name
-        ))
-        .hint("name one with --model")
+        let name = &provider.name;
+        Problem::new(format!("no model is named for provider `{name}`{why}"))
+            .hint("name one with --model")
     };
     if !provider.is_local() {
         return Err(nameless(String::new()).into());
     }
     let client = selvedge_models::Client::new(provider.clone())
         .map_err(|error| nameless(format!(": {error}")))?;
-    let models = client
-        .models()
-        .await
-        .map_err(|error| nameless(format!(", and it lists none: {error}")))?;
-    Ok(models
-        .into_iter()
-        .next()
-        .ok_or_else(|| nameless(", and it has none".to_owned()))?)
+    let models = client.models().await;
+    let models = models.map_err(|error| nameless(format!(", and it lists none: {error}")))?;
+    let first = models.into_iter().next();
+    Ok(first.ok_or_else(|| nameless(", and it has none".to_owned()))?)
 }
 
 fn configured(name: &str, base: Option<Provider>, settings: &ModelProvider) -> Result<Provider> {

@@ -91,9 +91,10 @@ pub(crate) async fn small_model(config: &Config) -> Result<Option<Arc<dyn SmallM
     };
     let client = Client::new(provider).map_err(|error| Problem::new(error.to_string()))?;
     let small = Small::new(client, model);
-    Ok(Some(Arc::new(if by_batches {
+    let small = if by_batches {
         small.with_batches()
     } else {
         small
-    })))
+    };
+    Ok(Some(Arc::new(small)))
 }

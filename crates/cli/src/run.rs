@@ -7,12 +7,12 @@ use std::sync::Arc;
 use anyhow::Result;
 use selvedge_mcp::Asked;
 use selvedge_protocol::{
-    CallStatus, Mode, OutputPart, RunStatus, ScriptError, ScriptToolCallOutput,
+    CallRecord, CallStatus, Mode, OutputPart, RunStatus, ScriptError, ScriptToolCallOutput,
 };
 use selvedge_script::{Author, Pragma, RunOptions};
-use selvedge_toolbox::Diff;
 use selvedge_tools::AskLater;
 use serde_json::Value;
+use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
 
 use crate::Exit;
@@ -35,16 +35,8 @@ pub(crate) fn run(mut args: RunArgs) -> Result<Exit> {
     let resume = resume.map(|run| setup.resume(&run)).transpose()?;
     let setting = Setting::new(&setup, &args.limits, args.args.clone());
     let runtime = runtime()?;
-    let show = if args.quiet || args.json {
-        Show::nothing()
-    } else {
-        Show::on_stderr()
-    };
-    let person = if args.suspend {
-        None
-    } else {
-        person(&runtime, &show)
-    };
+    let show = Show::on_stderr_unless(args.json || args.quiet);
+    let person = (!args.suspend).then(|| person(&runtime, &show)).flatten();
     let approver = match &person {
         Some(person) => Some(person.clone() as _),
         None => args.suspend.then(|| Arc::new(AskLater) as _),
@@ -66,14 +58,14 @@ pub(crate) fn run(mut args: RunArgs) -> Result<Exit> {
         setting: serde_json::to_string(&setting)?,
         ..RunOptions::default()
     };
-    let end = if args.suspend {
+    let at_end = if args.suspend {
         &options.suspend
     } else {
         &options.leave
     };
     let signals = Signals {
         cancel: options.cancel.clone(),
-        end: end.clone(),
+        end: at_end.clone(),
     };
     if args.diff {
         // Whatever tool a script calls, even one that cannot tell what it will change.
@@ -90,42 +82,42 @@ pub(crate) fn run(mut args: RunArgs) -> Result<Exit> {
         output
     };
     let output = drive(&runtime, signals, script);
-    end_tasks(&runtime, &setup);
-    // A tool that hangs in the system is not waited for.
-    runtime.shutdown_background();
-    show.finish();
-    let kept = if setup.journal.is_some() {
-        Kept::InTheJournal
-    } else {
-        Kept::Nowhere
+    end(runtime, &setup, &show);
+    let kept = match setup.journal {
+        Some(_) => Kept::InTheJournal,
+        None => Kept::Nowhere,
     };
     let exit = conclude(&output, args.json, kept, &name, &source)?;
     if args.diff {
-        print_diff(&setup.toolbox.turn_diff.diff());
+        let diff = setup.toolbox.turn_diff.diff();
+        talk(&diff.text);
+        diff.notes.iter().for_each(|note| tell!("note: {note}"));
     }
     setup.tidy_journal();
     Ok(exit)
 }
 
 /// The person at the terminal, where there is one.
-pub(crate) fn person(runtime: &tokio::runtime::Runtime, show: &Show) -> Option<Arc<AtTheTerminal>> {
+pub(crate) fn person(runtime: &Runtime, show: &Show) -> Option<Arc<AtTheTerminal>> {
     let _inside = runtime.enter();
     AtTheTerminal::new(show.clone()).map(Arc::new)
 }
 
-/// What still runs in the background ends with the command.
-pub(crate) fn end_tasks(runtime: &tokio::runtime::Runtime, setup: &Setup) {
-    let Some(tasks) = &setup.tasks else { return };
-    match runtime.block_on(tasks.end()) {
+/// Ends what still runs in the background, and takes down what is shown.
+pub(crate) fn end(runtime: Runtime, setup: &Setup, show: &Show) {
+    let tasks = setup.tasks.as_ref();
+    match tasks.map_or(0, |tasks| runtime.block_on(tasks.end())) {
         0 => {}
-        1 => talk("note: a task was still running in the background, and was stopped\n"),
-        running => talk(&format!(
-            "note: {running} tasks were still running in the background, and were stopped\n"
-        )),
+        1 => tell!("note: a task was still running in the background, and was stopped"),
+        running => {
+            tell!("note: {running} tasks were still running in the background, and were stopped");
+        }
     }
+    // A tool that hangs in the system is not waited for.
+    runtime.shutdown_background();
+    show.finish();
 }
 
-/// What happens at a signal.
 pub(crate) struct Signals {
     /// A person interrupts.
     pub(crate) cancel: CancellationToken,
@@ -134,11 +126,7 @@ pub(crate) struct Signals {
 }
 
 /// Lets a script run; the first signal reaches it, the second ends everything.
-pub(crate) fn drive<T>(
-    runtime: &tokio::runtime::Runtime,
-    signals: Signals,
-    script: impl Future<Output = T>,
-) -> T {
+pub(crate) fn drive<T>(runtime: &Runtime, signals: Signals, script: impl Future<Output = T>) -> T {
     runtime.block_on(async {
         tokio::spawn(async move {
             match told_to_stop().await {
@@ -152,7 +140,6 @@ pub(crate) fn drive<T>(
     })
 }
 
-/// What the outside says.
 pub(crate) enum Told {
     /// A person interrupts.
     Interrupt,
@@ -191,7 +178,6 @@ pub(crate) enum Kept {
     Nowhere,
 }
 
-/// Prints what a run came to.
 pub(crate) fn conclude(
     output: &ScriptToolCallOutput,
     json: bool,
@@ -218,7 +204,7 @@ pub(crate) fn conclude(
 }
 
 /// One thread: scripts wait far more than they compute, and threads cost start-up time.
-pub(crate) fn runtime() -> Result<tokio::runtime::Runtime> {
+pub(crate) fn runtime() -> Result<Runtime> {
     Ok(tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?)
@@ -278,8 +264,7 @@ fn print_value(output: &ScriptToolCallOutput) -> Result<()> {
             }
         }
     }
-    let report = output.status == RunStatus::DryRun;
-    if output.error.is_none() || report {
+    if output.error.is_none() || output.status == RunStatus::DryRun {
         match output.value() {
             Some(Value::String(text)) => line(&text)?,
             Some(value) => line(&serde_json::to_string_pretty(&value)?)?,
@@ -301,28 +286,18 @@ fn tell_the_rest(output: &ScriptToolCallOutput, kept: Kept, name: &str, source: 
     }
     if let Some(error) = &output.error {
         script_problem(error, name, source).print();
-        let done = output
-            .calls
-            .iter()
-            .filter(|call| call.status == CallStatus::Done)
-            .count();
+        let is_done = |call: &&CallRecord| call.status == CallStatus::Done;
+        let (done, all) = (
+            output.calls.iter().filter(is_done).count(),
+            output.calls.len(),
+        );
         let more = match kept {
             Kept::InTheJournal => format!("; `selvedge runs show {}` shows them", output.id),
             Kept::Nowhere => String::new(),
         };
         if done > 0 {
-            tell!(
-                "note: {done} of {} calls had finished{more}",
-                output.calls.len()
-            );
+            tell!("note: {done} of {all} calls had finished{more}");
         }
-    }
-}
-
-fn print_diff(diff: &Diff) {
-    talk(&diff.text);
-    for note in &diff.notes {
-        talk(&format!("note: {note}\n"));
     }
 }
 
@@ -331,12 +306,8 @@ pub(crate) fn script_problem(error: &ScriptError, name: &str, source: &[u8]) -> 
     let mut problem = Problem::new(format!("{}: {}", error.code, error.message));
     if let (Some(line), Some(column)) = (error.line, error.column) {
         let text = String::from_utf8_lossy(source);
-        problem = problem.at(
-            name,
-            text.strip_prefix('\u{feff}').unwrap_or(&text),
-            line,
-            column,
-        );
+        let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
+        problem = problem.at(name, text, line, column);
     }
     for suggestion in &error.suggestions {
         if !error.message.contains(suggestion.as_str()) {

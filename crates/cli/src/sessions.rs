@@ -28,13 +28,9 @@ pub(crate) fn sessions(command: SessionsCommand) -> Result<Exit> {
         SessionsCommand::List(args) => list(&journal, &args),
         SessionsCommand::Show(args) => show(&journal, &args),
         SessionsCommand::Rename(args) => {
-            let id = journal
-                .session(&args.session)
-                .map_err(|error| problem(&error))?
-                .id;
-            journal
-                .rename_session(&id, &args.name)
-                .map_err(|error| problem(&error))?;
+            let found = journal.session(&args.session);
+            let renamed = found.and_then(|found| journal.rename_session(&found.id, &args.name));
+            renamed.map_err(|error| problem(&error))?;
             Ok(Exit::Done)
         }
         SessionsCommand::Fork(args) => fork(&journal, &args),
@@ -44,10 +40,9 @@ pub(crate) fn sessions(command: SessionsCommand) -> Result<Exit> {
 }
 
 fn list(journal: &Journal, args: &SessionsListArgs) -> Result<Exit> {
-    let sessions = if args.all {
-        journal.all_sessions(args.limit)
-    } else {
-        journal.sessions(args.limit)
+    let sessions = match args.all {
+        true => journal.all_sessions(args.limit),
+        false => journal.sessions(args.limit),
     };
     let sessions = sessions.map_err(|error| problem(&error))?;
     if args.json {
@@ -57,10 +52,8 @@ fn list(journal: &Journal, args: &SessionsListArgs) -> Result<Exit> {
     let redactor = redactor()?;
     let now = selvedge_protocol::since_epoch();
     for session in &sessions {
-        let (name, when) = (
-            title(journal, session, &redactor),
-            ago(now, session.touched_ms),
-        );
+        let name = title(journal, session, &redactor);
+        let when = ago(now, session.touched_ms);
         line(&harmless(&format!(
             "{}  {when:>8}  {name:<40}  {}",
             session.id, session.directory
@@ -111,11 +104,8 @@ fn show(journal: &Arc<Journal>, args: &SessionArgs) -> Result<Exit> {
         return Ok(Exit::Done);
     }
     for (turn, item) in &items {
-        let text = words(item, &redactor);
-        line(&harmless(&format!(
-            "T-{turn}  {}",
-            text.replace('\n', "\n      ")
-        )))?;
+        let text = words(item, &redactor).replace('\n', "\n      ");
+        line(&harmless(&format!("T-{turn}  {text}")))?;
     }
     if session.is_open() {
         tell!(
@@ -133,10 +123,10 @@ fn words(item: &TurnItem, redactor: &Redactor) -> String {
         TurnItem::ScriptToolCall(call) => format!("script {}\n{}", call.id, call.source_code),
         TurnItem::ScriptToolCallOutput(output) => match &output.error {
             Some(error) => format!("  failed: {}: {}", error.code, error.message),
-            None => format!(
-                "  returned {}",
-                short(output.output_json.as_deref().unwrap_or("nothing"))
-            ),
+            None => {
+                let value = output.output_json.as_deref().unwrap_or("nothing");
+                format!("  returned {}", short(value))
+            }
         },
         TurnItem::Item(Item::Message(message)) => match message.role {
             Role::User => format!("> {}", message.text()),
@@ -198,11 +188,8 @@ fn import(journal: &Arc<Journal>, args: &SessionsImportArgs) -> Result<Exit> {
         .map(serde_json::from_str)
         .collect::<Result<Vec<Value>, _>>();
     let lines = lines.map_err(|error| bad(format!("not JSON lines: {error}")))?;
-    line(
-        Session::import(journal, &lines)
-            .map_err(|error| bad(error.to_string()))?
-            .id(),
-    )?;
+    let session = Session::import(journal, &lines).map_err(|error| bad(error.to_string()))?;
+    line(session.id())?;
     Ok(Exit::Done)
 }
 

@@ -44,7 +44,6 @@ impl Setting {
         })?)
     }
 
-    /// Everything the run had.
     pub(crate) fn setup(&self, directory: PathBuf) -> Result<Setup> {
         let setup = Setup::under(self.config.clone(), directory, self.project_files.clone())?
             .with_session(&self.session);

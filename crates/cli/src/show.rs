@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::io::IsTerminal;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::ask::one_line;
@@ -10,7 +10,6 @@ use crate::out::harmless;
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use selvedge_protocol::{CallRecord, CallStatus, Event, EventSink, LogLevel, StepStatus};
 
-/// Shows events to a person.
 #[derive(Clone)]
 pub(crate) struct Show {
     screen: Option<Arc<Mutex<Screen>>>,
@@ -25,49 +24,47 @@ struct Screen {
 }
 
 impl Show {
-    pub(crate) fn nothing() -> Self {
-        Self { screen: None }
-    }
-
-    pub(crate) fn on_stderr() -> Self {
-        let screen = Screen {
+    /// Lines on standard error, or none.
+    pub(crate) fn on_stderr_unless(quiet: bool) -> Self {
+        let screen = || Screen {
             lines: MultiProgress::new(),
             running: HashMap::new(),
             live: std::io::stderr().is_terminal(),
             held: None,
         };
         Self {
-            screen: Some(Arc::new(Mutex::new(screen))),
+            screen: (!quiet).then(|| Arc::new(Mutex::new(screen()))),
         }
     }
 
+    fn screen(&self) -> Option<MutexGuard<'_, Screen>> {
+        let screen = self.screen.as_ref()?;
+        Some(screen.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
     pub(crate) fn sink(&self) -> EventSink {
-        match self.screen.clone() {
-            None => EventSink::silent(),
-            Some(screen) => EventSink::new(move |event| {
-                screen
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .take(event)
-            }),
+        if self.screen.is_none() {
+            return EventSink::silent();
         }
+        let show = self.clone();
+        EventSink::new(move |event| {
+            if let Some(mut screen) = show.screen() {
+                screen.take(event);
+            }
+        })
     }
 
     /// Keeps the screen still until the returned value is dropped.
     pub(crate) fn pause(&self) -> Pause {
-        if let Some(screen) = &self.screen {
-            screen
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .pause();
+        if let Some(mut screen) = self.screen() {
+            screen.pause();
         }
         Pause(self.clone())
     }
 
     /// Takes down what is still on the screen.
     pub(crate) fn finish(&self) {
-        if let Some(screen) = &self.screen {
-            let mut screen = screen.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(mut screen) = self.screen() {
             for (bar, _) in std::mem::take(&mut screen.running).into_values() {
                 bar.finish_and_clear();
             }
@@ -80,11 +77,8 @@ pub(crate) struct Pause(Show);
 
 impl Drop for Pause {
     fn drop(&mut self) {
-        if let Some(screen) = &self.0.screen {
-            screen
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .resume();
+        if let Some(mut screen) = self.0.screen() {
+            screen.resume();
         }
     }
 }
@@ -169,18 +163,14 @@ impl Screen {
             CallStatus::Failed => "✗",
             CallStatus::Aborted | CallStatus::NotStarted | CallStatus::OutcomeUnknown => "–",
         };
-        let about = about
-            .filter(|about| !about.is_empty())
-            .map(|about| format!(" {about}"))
-            .unwrap_or_default();
+        let about = about.filter(|about| !about.is_empty());
+        let about = about.map(|about| format!(" {about}")).unwrap_or_default();
         let outcome = match &call.error {
             Some(error) => format!("{}: {}", call.status.as_str(), one_line(&error.message)),
             None => format!("{:.1} ms", call.duration_ms),
         };
-        self.say(
-            "",
-            &format!("{mark} {}{about}  {outcome}", one_line(&call.tool)),
-        );
+        let tool = one_line(&call.tool);
+        self.say("", &format!("{mark} {tool}{about}  {outcome}"));
     }
 
     fn say(&mut self, prefix: &str, message: &str) {

@@ -2,7 +2,6 @@
 
 use std::io;
 
-/// The terminal this process belongs to.
 #[cfg(unix)]
 pub(crate) struct Typed {
     terminal: tokio::io::unix::AsyncFd<std::os::fd::OwnedFd>,
@@ -25,7 +24,6 @@ impl Typed {
         })
     }
 
-    /// Throws away what was typed already.
     pub(crate) fn forget(&mut self) {
         self.buffer.clear();
         // Also what nobody has sent yet: the beginning of a line would be that of the answer.
@@ -40,7 +38,6 @@ impl Typed {
         ) {}
     }
 
-    /// The next line.
     pub(crate) async fn line(&mut self) -> Result<String, NoLine> {
         loop {
             if let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {
@@ -65,7 +62,6 @@ impl Typed {
     }
 }
 
-/// Why there is no line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NoLine {
     /// The end was typed.

@@ -17,9 +17,7 @@ use crate::problem::Problem;
 use crate::providers;
 use crate::runs::{ago, count_of_calls};
 
-/// Runs that are listed.
 const RUNS: usize = 20;
-/// Lines of one file that `/diff` shows.
 const DIFF_LINES: usize = 1000;
 
 impl Chat {

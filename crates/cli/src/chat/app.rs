@@ -43,7 +43,6 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Within this time, a second Ctrl-C leaves.
 const SECOND_PRESS: Duration = Duration::from_secs(3);
 
-/// A chat.
 pub(crate) struct Chat {
     pub(super) setup: Setup,
     pub(super) args: ChatArgs,
@@ -74,7 +73,6 @@ pub(crate) struct Chat {
     pub(super) why: Editor,
     pub(super) history: History,
     pub(super) offers: Option<Offers>,
-    /// Whether files are being looked for.
     pub(super) searching: bool,
     pub(super) thoughts: Thoughts,
     pub(super) last_thought: Option<String>,
@@ -90,7 +88,6 @@ pub(crate) struct Chat {
     pub(super) leaving: bool,
 }
 
-/// A turn that runs.
 pub(super) struct Running {
     pub(super) turn: Turn,
     pub(super) options: TurnOptions,
@@ -176,7 +173,6 @@ impl Chat {
         &self.setup
     }
 
-    /// Until somebody leaves.
     pub(crate) async fn run(&mut self) -> Result<()> {
         let mut typed = typed();
         let stop = told_to_stop();
@@ -262,7 +258,6 @@ impl Chat {
         }
     }
 
-    /// Draws everything anew.
     pub(super) fn redraw(&mut self) {
         let (width, height) = size();
         let frame = self.frame_for(width, height);

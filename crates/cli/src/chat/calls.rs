@@ -11,12 +11,10 @@ use serde_json::Value;
 use super::look::Look;
 use super::rows::{Fit, Row, one_line, short};
 
-/// How a call stands.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Standing {
     /// The model has asked for it; it has not begun.
     Wanted,
-    /// A person is asked.
     Asked,
     Running {
         since: Instant,
@@ -26,7 +24,6 @@ pub(crate) enum Standing {
     Over(Box<CallRecord>),
 }
 
-/// A call.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct CallLine {
     /// The run it belongs to; nobody knows before it began.
@@ -92,7 +89,6 @@ impl Calls {
         }
     }
 
-    /// Takes in what happens to calls.
     pub(crate) fn take(&mut self, event: &Event, now: Instant) {
         match event {
             Event::CallStarted {
@@ -159,7 +155,6 @@ impl Calls {
         line
     }
 
-    /// As they stand now.
     pub(crate) fn live_rows(&self, now: Instant, look: Look) -> Vec<Row> {
         if self.lines.len() <= MOST_LIVE {
             return self
@@ -186,7 +181,6 @@ impl Calls {
         rows
     }
 
-    /// As they ended.
     pub(crate) fn rows(&self, now: Instant, look: Look) -> Vec<Row> {
         let shown = self.lines.iter().take(MOST);
         let mut rows: Vec<Row> = shown
@@ -291,7 +285,6 @@ impl CallLine {
     }
 }
 
-/// How long something took, for people.
 pub(crate) fn took(time: Duration) -> String {
     match time.as_millis() {
         0..1000 => format!("{} ms", time.as_millis()),

@@ -2,7 +2,6 @@
 
 use selvedge_protocol::ApprovalPolicy;
 
-/// A word behind a slash, understood.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Command {
     Model(Option<String>),
@@ -44,7 +43,6 @@ pub(crate) fn name_of(usage: &str) -> &str {
     usage.split(' ').next().unwrap_or_default()
 }
 
-/// The policies, for completion.
 pub(crate) const POLICIES: [(&str, &str, ApprovalPolicy); 4] = [
     (
         "untrusted",
@@ -68,7 +66,6 @@ pub(crate) const POLICIES: [(&str, &str, ApprovalPolicy); 4] = [
     ),
 ];
 
-/// The keys, for help.
 pub(crate) const KEYS: [(&str, &str); 9] = [
     ("Enter", "send; while a turn runs, for the next one"),
     ("Alt-Enter, Ctrl-J, \\ Enter", "a new line"),

@@ -7,10 +7,8 @@ use super::commands::{ALL, POLICIES, name_of};
 use super::look::Look;
 use super::rows::{Row, one_line, short};
 
-/// Lines that are offered at once.
 const SHOWN: usize = 6;
 
-/// Something that can be taken.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Offer {
     pub(crate) text: String,
@@ -33,7 +31,6 @@ pub(crate) enum Wish {
     Model(String),
     Policy(String),
     Session(String),
-    /// The letters behind the `@`.
     File(String),
 }
 
@@ -71,7 +68,6 @@ pub(crate) fn wish(text: &str, at: usize) -> Option<(Wish, usize)> {
     Some((Wish::File(letters.to_owned()), word))
 }
 
-/// The commands that begin like this.
 pub(crate) fn commands(word: &str) -> Vec<Offer> {
     let all = ALL
         .iter()
@@ -79,7 +75,6 @@ pub(crate) fn commands(word: &str) -> Vec<Offer> {
     all.filter(|offer| offer.text.starts_with(word)).collect()
 }
 
-/// The policies that begin like this.
 pub(crate) fn policies(word: &str) -> Vec<Offer> {
     let all = POLICIES
         .iter()

@@ -26,7 +26,6 @@ use crate::remember::remembering;
 use crate::setting::Setting;
 use crate::setup::Setup;
 
-/// What a turn does.
 enum Task {
     Ask(String),
     GoOn,
@@ -126,7 +125,6 @@ impl Chat {
         Ok(())
     }
 
-    /// Asks another model from now on.
     pub(super) fn choose(&mut self, choice: Choice) -> Result<()> {
         let config = &self.setup.config;
         let memory = self.setup.memory.clone();

@@ -15,18 +15,15 @@ const LONG_LETTERS: usize = 600;
 const FIRST_PIECE: u32 = 0xF_0000;
 const LAST_PIECE: u32 = 0xF_FFFD;
 
-/// A text and a place in it.
 #[derive(Debug, Default)]
 pub(crate) struct Editor {
     text: String,
     /// Where the cursor is, in bytes.
     at: usize,
     pieces: Vec<String>,
-    /// What was cut last.
     cut: String,
 }
 
-/// What a key did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Edit {
     Changed,
@@ -72,7 +69,6 @@ impl Editor {
         self.insert(text);
     }
 
-    /// Puts text where the cursor is.
     pub(crate) fn insert(&mut self, text: &str) {
         let text: String = text.chars().filter(|letter| !is_piece(*letter)).collect();
         self.text.insert_str(self.at, &text);

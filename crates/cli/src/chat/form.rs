@@ -20,14 +20,12 @@ use crate::filling::{self, Filling};
 /// Lines of a server's message that are shown.
 const MESSAGE_LINES: usize = 60;
 
-/// A form, and who waits for it.
 pub(crate) struct FormQuestion {
     pub(crate) server: String,
     pub(crate) form: Form,
     pub(crate) reply: oneshot::Sender<Elicited>,
 }
 
-/// A form on the screen.
 pub(crate) struct FormAsking {
     server: String,
     message: String,
@@ -51,13 +49,11 @@ enum State {
     NotYet,
     /// Whether it is filled in at all.
     Open,
-    /// A field is typed.
     Field,
     /// All is filled in, and not sent.
     Review,
 }
 
-/// What a key came to.
 #[derive(Debug, PartialEq)]
 pub(crate) enum FormPressed {
     NotMine,
@@ -100,7 +96,6 @@ impl FormAsking {
         self.reply.closed().await;
     }
 
-    /// Hands over what became of it.
     pub(crate) fn decide(self, elicited: Elicited) {
         // Where nobody waits any more, nobody needs it.
         let _ = self.reply.send(elicited);

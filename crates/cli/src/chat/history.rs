@@ -5,7 +5,6 @@ use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// Entries that are kept.
 const MOST: usize = 1000;
 
 /// Everything asked before, oldest first, and where somebody looks.
@@ -65,7 +64,6 @@ impl History {
         }
     }
 
-    /// What was asked before that.
     pub(crate) fn back(&mut self, typed: &str) -> Option<&str> {
         let at = match self.at {
             None => {

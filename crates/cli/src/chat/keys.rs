@@ -15,9 +15,7 @@ use super::pending::Pending;
 use super::question::Pressed;
 use super::turn::Thoughts;
 
-/// Files that are offered.
 const FILES: usize = 50;
-/// Sessions that are offered.
 const SESSIONS: u32 = 20;
 
 impl Chat {

@@ -11,7 +11,6 @@ pub(crate) enum Look {
 }
 
 impl Look {
-    /// As the environment wants it.
     pub(crate) fn of_environment() -> Self {
         match std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty()) {
             true => Self::Plain,
@@ -61,17 +60,14 @@ impl Look {
         self.coloured(Color::Yellow).add_modifier(Modifier::BOLD)
     }
 
-    /// What happens now.
     pub(crate) fn busy(self) -> Style {
         self.coloured(Color::Cyan)
     }
 
-    /// What a person said.
     pub(crate) fn person(self) -> Style {
         self.coloured(Color::Blue).add_modifier(Modifier::BOLD)
     }
 
-    /// What is chosen among several.
     pub(crate) fn chosen(self) -> Style {
         Style::new().add_modifier(Modifier::REVERSED)
     }

@@ -292,7 +292,6 @@ impl Page {
         self.styles.last().copied().unwrap_or_default()
     }
 
-    /// A paragraph is over.
     fn end_of_words(&mut self) {
         if self.words.is_empty() || self.table.is_some() {
             return;

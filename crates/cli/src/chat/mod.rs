@@ -41,7 +41,6 @@ use crate::Exit;
 use crate::args::{ChatArgs, ContinueArgs};
 use crate::assembly;
 
-/// Which conversation a chat begins with.
 enum Opening {
     New,
     /// The last one of this folder where none is named.

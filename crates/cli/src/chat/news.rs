@@ -13,11 +13,9 @@ use tokio::sync::oneshot;
 use super::form::FormQuestion;
 use super::question::Question;
 
-/// Something the chat should know.
 pub(crate) enum News {
     Event(Event),
     Question(Question),
-    /// A server's form.
     Form(FormQuestion),
     /// The turn is over, and the session is free again.
     Over(Box<(Session, TurnOutcome)>),
@@ -62,7 +60,6 @@ fn changes(tool: &str, status: CallStatus) -> bool {
     status == CallStatus::Done && matches!(tool, "apply_patch" | "write_file")
 }
 
-/// Asks the person in the chat.
 pub(crate) struct InTheChat(pub(crate) UnboundedSender<News>);
 
 impl Approver for InTheChat {

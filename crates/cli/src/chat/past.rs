@@ -9,12 +9,10 @@ use super::markdown::markdown;
 use super::rows::{Row, clean, folded, one_line, short};
 use super::script::{script_head, script_result};
 
-/// Turns that are shown.
 const TURNS: u32 = 3;
 /// Lines of a question that are shown.
 const LINES: usize = 20;
 
-/// The last turns of a session.
 pub(crate) fn past(session: &Session, width: usize, look: Look) -> Vec<Row> {
     let history = session.history();
     let from = session.turn().saturating_sub(TURNS - 1).max(1);
@@ -109,7 +107,6 @@ fn call_result(output: &FunctionCallOutput, look: Look) -> Vec<Row> {
     ]
 }
 
-/// What a person asked.
 pub(crate) fn asked(text: &str, look: Look) -> Vec<Row> {
     let text = clean(text.trim_end());
     let rows = text

@@ -7,7 +7,6 @@ use super::look::Look;
 use super::question::Asking;
 use super::rows::Row;
 
-/// Something a person is asked.
 pub(crate) enum Pending {
     Gate(Asking),
     Form(Box<FormAsking>),

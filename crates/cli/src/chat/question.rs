@@ -27,13 +27,11 @@ pub(crate) struct Question {
     pub(crate) reply: oneshot::Sender<ApprovalDecision>,
 }
 
-/// A question on the screen.
 pub(crate) struct Asking {
     question: Question,
     /// When something was typed last.
     quiet_since: Instant,
     state: State,
-    /// Calls answered one by one.
     answers: Vec<Answer>,
     mode: Mode,
 }
@@ -53,12 +51,9 @@ enum Mode {
     Each,
 }
 
-/// What a key came to.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Pressed {
-    /// It is not meant for the question.
     NotMine,
-    /// The question goes on.
     Taken,
     Decided(ApprovalDecision),
 }
@@ -98,7 +93,6 @@ impl Asking {
         self.calls().iter().any(|call| call.args.is_null())
     }
 
-    /// Hands over the decision.
     pub(crate) fn decide(self, decision: ApprovalDecision) {
         // Where nobody waits any more, nobody needs it.
         let _ = self.question.reply.send(decision);
@@ -286,7 +280,6 @@ pub(super) fn keys_row(keys: Vec<(&'static str, String)>, look: Look) -> Row {
     Row::spans(body).indent(2)
 }
 
-/// What a decision was, in a row.
 pub(crate) fn decided(decision: &ApprovalDecision, look: Look) -> Row {
     let words = match decision {
         ApprovalDecision::Answered(answers) => {

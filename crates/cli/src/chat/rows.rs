@@ -10,7 +10,6 @@ use unicode_width::UnicodeWidthStr;
 use super::look::Look;
 use crate::out::harmless;
 
-/// How a row is made to fit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Fit {
     /// Broken between words.
@@ -38,7 +37,6 @@ impl Row {
         Self::default()
     }
 
-    /// Words in one style.
     pub(crate) fn of(text: impl Into<String>, style: Style) -> Self {
         Self::spans(vec![Span::styled(text.into(), style)])
     }

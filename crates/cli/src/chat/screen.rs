@@ -24,7 +24,6 @@ pub(crate) struct Frame {
     pub(crate) cursor: (usize, usize),
 }
 
-/// A terminal with a live part.
 pub(crate) struct Screen<W: Write> {
     out: W,
     width: usize,
@@ -55,7 +54,6 @@ impl<W: Write> Screen<W> {
         self.height
     }
 
-    /// Lines the live part may have.
     pub(crate) fn room(&self) -> usize {
         self.height - 1
     }

@@ -15,7 +15,6 @@ const SCRIPT_LINES: usize = 12;
 /// More lines that a script logged are only counted.
 const LOG_LINES: usize = 12;
 
-/// A script that runs.
 pub(crate) struct Script {
     pub(super) id: String,
     pub(super) calls: Calls,
@@ -48,7 +47,6 @@ impl Script {
         self.logs.extend(rows.into_iter().take(room));
     }
 
-    /// What it said and changed.
     pub(crate) fn notes(&self) -> Vec<Row> {
         let mut rows = self.logs.clone();
         if self.logged > self.logs.len() {
@@ -62,7 +60,6 @@ impl Script {
     }
 }
 
-/// A plan, step by step.
 pub(crate) fn plan_rows(plan: &[PlanStep], look: Look) -> Vec<Row> {
     let row = |step: &PlanStep| {
         let (mark, style) = match step.status {

@@ -8,7 +8,6 @@ use unicode_width::UnicodeWidthStr;
 use super::look::Look;
 use super::rows::short;
 
-/// What the status line tells.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Status {
     pub(crate) model: String,
@@ -21,7 +20,6 @@ pub(crate) struct Status {
     /// Tokens the model can hold.
     pub(crate) window: u64,
     pub(crate) sandbox: SandboxPolicy,
-    /// `None` while there is none.
     pub(crate) session: Option<String>,
 }
 
@@ -85,7 +83,6 @@ impl Status {
     }
 }
 
-/// A number of tokens, for people.
 pub(crate) fn count(tokens: u64) -> String {
     match tokens {
         0..1000 => tokens.to_string(),

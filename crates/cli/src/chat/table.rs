@@ -7,14 +7,12 @@ use ratatui_core::text::{Line, Span};
 use super::look::Look;
 use super::rows::Row;
 
-/// Between two columns.
 const GAP: &str = " │ ";
 /// No column is narrower than this, where it needs more.
 const NARROWEST: usize = 8;
 
 type Cell = Vec<Span<'static>>;
 
-/// A table while it is read.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
     /// The first one is the head.

@@ -31,18 +31,15 @@ pub(crate) enum Thoughts {
     Unfolded,
 }
 
-/// A turn on its way.
 pub(crate) struct Turn {
     look: Look,
     parts: VecDeque<Part>,
     /// What was shown of each changed file.
     diffs: HashMap<String, String>,
     pub(crate) started: Instant,
-    /// What was thought last, for whoever asks.
     pub(crate) last_thought: Option<String>,
 }
 
-/// A piece of the turn.
 enum Part {
     Words {
         id: String,

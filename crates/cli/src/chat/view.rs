@@ -100,7 +100,6 @@ impl Chat {
         (lines, (row - first, column + indent))
     }
 
-    /// What stands where nothing is typed.
     fn invitation(&self, width: usize) -> String {
         let words = match (&self.running, self.asking.front()) {
             (_, Some(_)) => "",

@@ -124,7 +124,6 @@ fn which(memory: &Memory, journal: &Journal, named: &str) -> Result<(String, boo
     }
 }
 
-/// What the user said in these turns.
 fn said_by_user(
     journal: &Arc<Journal>,
     session: &str,

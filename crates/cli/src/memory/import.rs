@@ -32,33 +32,26 @@ pub(super) fn import(memory: &Memory, args: &ImportArgs) -> Result<Exit> {
         bar.finish_and_clear();
         all.turns += done.turns;
         all.before += done.before;
-        all.sessions.extend(
-            done.sessions
-                .into_iter()
-                .filter(|name| !all.sessions.contains(name))
-                .collect::<Vec<_>>(),
-        );
+        for name in done.sessions {
+            if !all.sessions.contains(&name) {
+                all.sessions.push(name);
+            }
+        }
     }
     write_levels(memory)?;
     for session in &all.sessions {
         write_vectors(memory, session)?;
     }
     if args.json {
-        line(
-            &json!({"turns": all.turns, "before": all.before, "sessions": all.sessions})
-                .to_string(),
-        )?;
+        let report = json!({"turns": all.turns, "before": all.before, "sessions": all.sessions});
+        line(&report.to_string())?;
     } else {
-        let before = if all.before > 0 {
-            format!(", {} were there before", all.before)
-        } else {
-            String::new()
+        let before = match all.before {
+            0 => String::new(),
+            some => format!(", {some} were there before"),
         };
-        tell!(
-            "{} turns of {} sessions remembered{before}",
-            all.turns,
-            all.sessions.len()
-        );
+        let (turns, sessions) = (all.turns, all.sessions.len());
+        tell!("{turns} turns of {sessions} sessions remembered{before}");
     }
     Ok(Exit::Done)
 }

@@ -27,10 +27,9 @@ pub(super) fn stats(memory: &Memory, args: &StatsArgs) -> Result<Exit> {
     for session in &stats.sessions {
         let name: String = session.session.chars().take(28).collect();
         let share = |level| format!("{:.0} %", session.share(level));
-        let waiting = if session.waiting > 0 {
-            format!("  ({} to be written)", session.waiting)
-        } else {
-            String::new()
+        let waiting = match session.waiting {
+            0 => String::new(),
+            some => format!("  ({some} to be written)"),
         };
         line(&format!(
             "{name:<28} {:>8} {:>9} {:>11} {:>7} {:>7} {:>7}  {} … {}{waiting}",

@@ -33,11 +33,9 @@ pub(super) fn distill(memory: &Memory, args: &DistillArgs, config: &Config) -> R
                 done => done?,
             };
             let bar = shown.get_or_insert_with(|| {
-                bar(
-                    Some(u64::from(done.turns + done.waiting)),
-                    "{msg} {wide_bar} {pos}/{len} {eta}",
-                )
-                .with_message(session.clone())
+                let all = u64::from(done.turns + done.waiting);
+                let bar = bar(Some(all), "{msg} {wide_bar} {pos}/{len} {eta}");
+                bar.with_message(session.clone())
             });
             bar.inc(u64::from(done.turns));
             if done.handed_over > 0 && args.wait {
@@ -58,16 +56,17 @@ pub(super) fn distill(memory: &Memory, args: &DistillArgs, config: &Config) -> R
     if args.json {
         line(&json!({"turns": all.turns, "learned": all.learned, "dropped": all.dropped, "handed_over": all.handed_over}).to_string())?;
     } else {
-        tell!(
-            "{} turns read, {} things learned, {} dropped",
-            all.turns,
-            all.learned,
-            all.dropped
-        );
-        if all.handed_over > 0 {
+        let Distilled {
+            turns,
+            learned,
+            dropped,
+            handed_over,
+            ..
+        } = all;
+        tell!("{turns} turns read, {learned} things learned, {dropped} dropped");
+        if handed_over > 0 {
             tell!(
-                "note: {} turns are with the provider: distill again later, or with --wait, to learn from them",
-                all.handed_over
+                "note: {handed_over} turns are with the provider: distill again later, or with --wait, to learn from them"
             );
         }
     }
@@ -102,11 +101,8 @@ pub(super) fn review(memory: &Memory, args: &ReviewArgs) -> Result<Exit> {
         }
     }
     if !args.accept.is_empty() || !args.decline.is_empty() {
-        tell!(
-            "{} accepted, {} declined",
-            args.accept.len(),
-            args.decline.len()
-        );
+        let (accepted, declined) = (args.accept.len(), args.decline.len());
+        tell!("{accepted} accepted, {declined} declined");
         return Ok(Exit::Done);
     }
     let waiting = memory.lessons(Some(LessonStatus::Proposed))?;
@@ -126,19 +122,13 @@ pub(super) fn review(memory: &Memory, args: &ReviewArgs) -> Result<Exit> {
 }
 
 fn short(lesson: &Lesson) -> String {
-    let from = lesson
-        .source_turns
-        .first()
-        .map(|turn| format!("  from {turn}"))
-        .unwrap_or_default();
-    let more = lesson.source_turns.len().saturating_sub(1);
-    let more = if more > 0 {
-        format!(" and {more} more")
-    } else {
-        String::new()
+    let from = match lesson.source_turns.as_slice() {
+        [] => String::new(),
+        [turn] => format!("  from {turn}"),
+        [turn, more @ ..] => format!("  from {turn} and {} more", more.len()),
     };
     let text = format!(
-        "{}  {:<10} {:<8} {:.2}  {}{from}{more}",
+        "{}  {:<10} {:<8} {:.2}  {}{from}",
         lesson.lesson_id,
         lesson.kind.as_str(),
         lesson.status.as_str(),

@@ -39,7 +39,6 @@ pub(crate) fn memory(command: MemoryCommand) -> Result<Exit> {
     })
 }
 
-/// The gradient as the configuration has it.
 fn gradient(config: &selvedge_config::Config) -> Gradient {
     Gradient {
         budget: config.memory.budget,

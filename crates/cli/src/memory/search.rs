@@ -16,7 +16,6 @@ use crate::problem::Problem;
 /// Turns found where nothing else is said.
 const USUAL: usize = 10;
 
-/// A query, and what it is called.
 struct Asked {
     id: Option<Value>,
     text: String,
@@ -96,10 +95,8 @@ fn answer(memory: &Memory, args: &SearchArgs, asked: &Asked) -> Result<()> {
         let mut answer = serde_json::Map::new();
         answer.extend(asked.id.clone().map(|id| ("id".to_owned(), id)));
         answer.insert("hits".into(), hits.iter().map(as_json).collect());
-        answer.insert(
-            "elapsed_ms".into(),
-            json!((elapsed * 1000.0).round() / 1000.0),
-        );
+        let elapsed = json!((elapsed * 1000.0).round() / 1000.0);
+        answer.insert("elapsed_ms".into(), elapsed);
         line(&Value::Object(answer).to_string())?;
         return Ok(());
     }
@@ -107,23 +104,23 @@ fn answer(memory: &Memory, args: &SearchArgs, asked: &Asked) -> Result<()> {
         line(&format!("? {}", asked.text))?;
     }
     for hit in &hits {
-        let told = memory.level(
-            &hit.session,
-            hit.number,
-            if hit.level == Level::Raw {
-                Level::Smoothed
-            } else {
-                hit.level
-            },
-        )?;
-        let told = String::from_utf8_lossy(&told)
-            .split_whitespace()
-            .collect::<Vec<_>>()
-            .join(" ");
+        let Hit {
+            session,
+            number,
+            score,
+            ..
+        } = hit;
+        let level = if hit.level == Level::Raw {
+            Level::Smoothed
+        } else {
+            hit.level
+        };
+        let told = memory.level(session, *number, level)?;
+        let told = String::from_utf8_lossy(&told);
+        let told = told.split_whitespace().collect::<Vec<_>>().join(" ");
         let told: String = told.chars().take(100).collect();
         line(&harmless(&format!(
-            "{:>6.3}  {}/T-{}  {told}",
-            hit.score, hit.session, hit.number
+            "{score:>6.3}  {session}/T-{number}  {told}"
         )))?;
     }
     if hits.is_empty() {
@@ -135,11 +132,11 @@ fn answer(memory: &Memory, args: &SearchArgs, asked: &Asked) -> Result<()> {
 fn as_json(hit: &Hit) -> Value {
     let id = format!("T-{}", hit.number);
     // A turn is called what it was called where it came from.
-    let turn = hit
+    let key = hit
         .key
         .as_ref()
-        .and_then(|key| serde_json::from_str(key).ok())
-        .unwrap_or_else(|| json!(id));
+        .and_then(|key| serde_json::from_str(key).ok());
+    let turn = key.unwrap_or_else(|| json!(id));
     json!({
         "turn": turn, "id": id, "session": hit.session, "score": (hit.score * 1e6).round() / 1e6,
         "level": hit.level, "tokens": hit.tokens,

@@ -44,7 +44,7 @@ const WIDTH: usize = 40;
 
 /// One line per band: its turns, its tokens, and its share of the budget drawn.
 fn picture(shown: &Assembled, budget: u32) -> String {
-    let mut rows: Vec<(String, String, u32)> = Vec::new();
+    let mut rows: Vec<(&str, String, u32)> = Vec::new();
     let in_band =
         |level: Level, era: bool| move |band: &&Band| band.span.level == level && band.era == era;
     for (level, era) in [
@@ -60,17 +60,9 @@ fn picture(shown: &Assembled, budget: u32) -> String {
         };
         let name = if era { "eras" } else { level.word() };
         let turns = format!("T-{} … T-{}", first.span.first, last.span.last);
-        rows.push((
-            name.to_owned(),
-            turns,
-            bands.iter().map(|band| band.tokens).sum(),
-        ));
+        rows.push((name, turns, bands.iter().map(|band| band.tokens).sum()));
     }
-    rows.push((
-        "room".to_owned(),
-        "for turns to come".to_owned(),
-        shown.reserve,
-    ));
+    rows.push(("room", "for turns to come".to_owned(), shown.reserve));
     let mut picture = String::new();
     for (name, turns, tokens) in rows {
         let share = f64::from(tokens) / f64::from(budget.max(1));

@@ -17,7 +17,7 @@ use serde_json::Value;
 use crate::Exit;
 use crate::args::LimitArgs;
 use crate::problem::Problem;
-use crate::run::{Kept, Signals, conclude, drive, end_tasks, person, runtime};
+use crate::run::{Kept, Signals, conclude, drive, end, person, runtime};
 use crate::runs::args::RunsAnswerArgs;
 use crate::runs::problem;
 use crate::setting::Setting;
@@ -36,11 +36,7 @@ pub(crate) fn answer(args: &RunsAnswerArgs) -> Result<Exit> {
             .into());
     };
     let runtime = runtime()?;
-    let show = if args.quiet || args.json {
-        Show::nothing()
-    } else {
-        Show::on_stderr()
-    };
+    let show = Show::on_stderr_unless(args.json || args.quiet);
     let person = person(&runtime, &show);
     let answer = match (args.approve, args.deny) {
         (true, _) => Some(Answer::Once),
@@ -68,28 +64,23 @@ pub(crate) fn answer(args: &RunsAnswerArgs) -> Result<Exit> {
     let harness = setup
         .harness(&LimitArgs::default(), Some(first.clone()))
         .for_one_script();
-    let earlier = run
-        .summary
-        .resumes
-        .as_deref()
-        .map(|earlier| resume_from(&journal, &journal.run(earlier)?));
+    let earlier = run.summary.resumes.as_deref();
+    let earlier = earlier.map(|earlier| resume_from(&journal, &journal.run(earlier)?));
     let earlier = earlier.transpose().map_err(|error| problem(&error))?;
     let id = run.summary.id.clone();
     journal.take_over(&id).map_err(|error| match error {
         JournalError::TakenOver | JournalError::NotSuspended(_) => taken(&id),
         other => problem(&other),
     })?;
-    let Some(state) = journal
+    let state = journal
         .take_suspension(&id)
-        .map_err(|error| problem(&error))?
-    else {
-        return Err(taken(&id).into());
-    };
+        .map_err(|error| problem(&error))?;
+    let state = state.ok_or_else(|| taken(&id))?;
     let values = run
         .calls
         .into_iter()
-        .filter_map(|call| Some((call.id, call.value?)))
-        .collect();
+        .filter_map(|call| Some((call.id, call.value?)));
+    let values = values.collect();
     let options = RunOptions {
         id: Some(id.clone()),
         author: Author::Person,
@@ -120,21 +111,14 @@ pub(crate) fn answer(args: &RunsAnswerArgs) -> Result<Exit> {
         output
     };
     let output = drive(&runtime, signals, script);
-    end_tasks(&runtime, &setup);
-    runtime.shutdown_background();
-    show.finish();
+    end(runtime, &setup, &show);
     let output = output.map_err(|error| {
         Problem::new(format!("cannot resume {id}: {error}")).hint(format!(
             "`selvedge run FILE --resume {id}` reuses the results of its completed calls"
         ))
     })?;
-    let exit = conclude(
-        &output,
-        args.json,
-        Kept::InTheJournal,
-        &id,
-        run.source.as_bytes(),
-    )?;
+    let source = run.source.as_bytes();
+    let exit = conclude(&output, args.json, Kept::InTheJournal, &id, source)?;
     if first.answer.is_some() && !first.used.load(Ordering::Relaxed) {
         tell!("note: the answer was not used: the script did not ask for what was shown");
     }
@@ -183,18 +167,12 @@ struct Answered {
 
 impl Approver for Answered {
     fn ask<'a>(&'a self, request: &'a ApprovalRequest) -> BoxFuture<'a, ApprovalDecision> {
-        let shown = request
-            .calls
-            .iter()
-            .all(|call| self.calls.contains(&asked_for(call)));
+        let was_shown = |call: &GatedCall| self.calls.contains(&asked_for(call));
         match &self.answer {
-            Some(answer) if shown => {
+            Some(answer) if request.calls.iter().all(was_shown) => {
                 self.used.store(true, Ordering::Relaxed);
-                std::future::ready(ApprovalDecision::Answered(vec![
-                    answer.clone();
-                    request.calls.len()
-                ]))
-                .boxed()
+                let answers = vec![answer.clone(); request.calls.len()];
+                std::future::ready(ApprovalDecision::Answered(answers)).boxed()
             }
             _ => self.then.ask(request),
         }

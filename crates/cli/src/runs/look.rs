@@ -15,11 +15,9 @@ use crate::runs::{problem, redactor};
 
 pub(crate) fn list(journal: &Journal, args: &RunsListArgs) -> Result<Exit> {
     let now = since_epoch();
-    let since_ms = args
-        .since
-        .map(|since| now.saturating_sub(since).as_millis() as i64);
+    let since = args.since.map(|since| now.saturating_sub(since));
     let filter = Filter {
-        since_ms,
+        since_ms: since.map(|since| since.as_millis() as i64),
         tool: args.tool.as_deref().map(known_as),
         limit: Some(args.limit),
     };
@@ -29,9 +27,8 @@ pub(crate) fn list(journal: &Journal, args: &RunsListArgs) -> Result<Exit> {
         return Ok(Exit::Done);
     }
     for run in &runs {
-        let took = run.ended_ms.map_or_else(String::new, |ended| {
-            format!("{} ms", (ended - run.started_ms).max(0))
-        });
+        let took = run.ended_ms.map(|ended| (ended - run.started_ms).max(0));
+        let took = took.map(|took| format!("{took} ms")).unwrap_or_default();
         let calls = count_of_calls(run.calls);
         let ago = ago(now, run.started_ms);
         line(&harmless(&format!(
@@ -81,9 +78,8 @@ pub(crate) fn show(journal: &Journal, args: &RunsShowArgs) -> Result<Exit> {
         let about = call
             .args
             .as_ref()
-            .map(|args| redactor.value(args).to_string())
-            .unwrap_or_default();
-        let about: String = about.chars().take(60).collect();
+            .map(|args| redactor.value(args).to_string());
+        let about: String = about.unwrap_or_default().chars().take(60).collect();
         let reused = if call.reused { ", reused" } else { "" };
         let text = format!(
             "{:<8} {} {:<14} {}{reused}  {about}",
@@ -94,10 +90,8 @@ pub(crate) fn show(journal: &Journal, args: &RunsShowArgs) -> Result<Exit> {
         );
         line(harmless(&text).trim_end())?;
         if let Some(error) = &call.error {
-            line(&harmless(&redactor.text(&format!(
-                "           {}: {}",
-                error.code, error.message
-            ))))?;
+            let text = format!("           {}: {}", error.code, error.message);
+            line(&harmless(&redactor.text(&text)))?;
         }
     }
     for question in &run.questions {
@@ -119,7 +113,6 @@ fn known_as(tool: &str) -> String {
     }
 }
 
-/// What a person can do next.
 fn advice(run: &Run) -> Vec<String> {
     let id = &run.summary.id;
     let can_resume = match run.summary.state {
@@ -152,11 +145,8 @@ fn advice(run: &Run) -> Vec<String> {
 }
 
 fn as_json(run: &Run, redactor: &Redactor) -> serde_json::Value {
-    let calls: Vec<_> = run
-        .calls
-        .iter()
-        .map(|call| redactor.value(&json!(call)))
-        .collect();
+    let calls = run.calls.iter().map(|call| redactor.value(&json!(call)));
+    let calls: Vec<_> = calls.collect();
     json!({
         "run": run.summary,
         "source": redactor.text(&run.source),
@@ -178,12 +168,8 @@ const WIDTH: usize = 24;
 impl Bars {
     fn of(run: &Run) -> Self {
         let end = |call: &Call| call.started_ms + call.duration_ms.unwrap_or(0.0) as i64;
-        let start = run
-            .calls
-            .iter()
-            .map(|call| call.started_ms)
-            .min()
-            .unwrap_or(0);
+        let starts = run.calls.iter().map(|call| call.started_ms);
+        let start = starts.min().unwrap_or(0);
         let last = run.calls.iter().map(end).max().unwrap_or(start);
         Self {
             start,
@@ -195,15 +181,14 @@ impl Bars {
         let column = |ms: f64| ((ms / self.per_column) as usize).min(WIDTH - 1);
         let from = column((call.started_ms - self.start) as f64);
         let to = column((call.started_ms - self.start) as f64 + call.duration_ms.unwrap_or(0.0));
-        (0..WIDTH)
-            .map(|at| {
-                if (from..=to).contains(&at) {
-                    '█'
-                } else {
-                    '·'
-                }
-            })
-            .collect()
+        let cell = |at| {
+            if (from..=to).contains(&at) {
+                '█'
+            } else {
+                '·'
+            }
+        };
+        (0..WIDTH).map(cell).collect()
     }
 }
 

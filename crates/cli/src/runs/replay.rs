@@ -24,19 +24,14 @@ pub(crate) fn replay(args: RunsReplayArgs) -> Result<Exit> {
                 .map_err(|error| problem(&error))?,
         )?,
     };
+    let calls = cassette.output.calls.iter().map(|call| call.id.as_str());
+    let calls: Vec<&str> = calls.collect();
     if let Some(call) = &args.fail
-        && !cassette.output.calls.iter().any(|line| line.id == *call)
+        && !calls.contains(&call.as_str())
     {
-        let calls: Vec<&str> = cassette
-            .output
-            .calls
-            .iter()
-            .map(|line| line.id.as_str())
-            .collect();
-        let hint = if calls.is_empty() {
-            "it made no calls".to_owned()
-        } else {
-            format!("it made {}", calls.join(", "))
+        let hint = match calls.is_empty() {
+            true => "it made no calls".to_owned(),
+            false => format!("it made {}", calls.join(", ")),
         };
         return Err(Problem::new(format!("the run made no call `{call}`"))
             .hint(hint)
@@ -103,7 +98,6 @@ fn read(file: &Path) -> Result<Cassette> {
     Ok(serde_json::from_slice(&text).map_err(|error| unreadable(error.to_string()))?)
 }
 
-/// Prints each call as it is answered.
 fn watch() -> Result<Watch> {
     let redactor = redactor()?;
     Ok(Box::new(move |step: &Step<'_>| {
@@ -111,15 +105,12 @@ fn watch() -> Result<Watch> {
             Ok(value) => ("→", value),
             Err(error) => ("✗", error),
         };
-        let args = step
+        let inner = step
             .args
             .strip_prefix('[')
-            .and_then(|args| args.strip_suffix(']'))
-            .unwrap_or(step.args);
-        let text = format!(
-            "{}  {}({args})\n    {mark} {answer}",
-            step.call_id, step.tool
-        );
+            .and_then(|args| args.strip_suffix(']'));
+        let (id, tool, args) = (step.call_id, step.tool, inner.unwrap_or(step.args));
+        let text = format!("{id}  {tool}({args})\n    {mark} {answer}");
         tell!("{}", harmless(&redactor.text(&text)));
     }))
 }

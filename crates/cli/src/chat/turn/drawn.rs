@@ -78,7 +78,6 @@ impl Turn {
         rows
     }
 
-    /// What is not over, as it stands.
     pub(super) fn live(
         &self,
         part: &Part,
@@ -135,7 +134,6 @@ fn thought(text: &str, head: &str, thoughts: Thoughts) -> Vec<Row> {
     rows
 }
 
-/// All of a thought.
 pub(crate) fn thought_rows(text: &str) -> Vec<Row> {
     let lines = clean(text.trim());
     lines
