@@ -101,16 +101,13 @@ impl Chat {
         let look = Look::of_environment();
         let (sender, receiver) = news(setup.toolbox.turn_diff.clone());
         let choice = providers::choose(&setup.config, &args.model).await?;
-        let servers = setup.servers(assembly::asked(
-            &setup,
-            Some(Arc::new(InTheChat(sender.clone()))),
-        ))?;
+        let person = Arc::new(InTheChat(sender.clone()));
+        let servers = setup.servers(assembly::asked(&setup, Some(person)))?;
         let pack = setup.config.tool_pack.clone();
         let memory = assembly::memory(&mut setup)?;
-        let small = if memory.is_some() {
-            small_model(&setup.config).await?
-        } else {
-            None
+        let small = match memory {
+            Some(_) => small_model(&setup.config).await?,
+            None => None,
         };
         let memory =
             memory.map(|memory| remembering(&setup.config, memory, &choice.model, small.clone()));
@@ -164,13 +161,8 @@ impl Chat {
 
     /// The session to go on with later, where there is one.
     pub(crate) fn to_resume(&self) -> Option<&str> {
-        self.session_id
-            .as_deref()
-            .filter(|_| self.setup.journal.is_some())
-    }
-
-    pub(crate) fn setup(&self) -> &Setup {
-        &self.setup
+        let id = self.session_id.as_deref();
+        id.filter(|_| self.setup.journal.is_some())
     }
 
     pub(crate) async fn run(&mut self) -> Result<()> {
@@ -228,18 +220,17 @@ impl Chat {
     }
 
     /// How long nothing needs to be drawn.
-    fn wait(&self, painted: Option<Instant>, dirty: bool) -> Duration {
+    fn wait(&mut self, painted: Option<Instant>, dirty: bool) -> Duration {
         if dirty {
             return FRAME.saturating_sub(painted.map_or(FRAME, |at| at.elapsed()));
         }
-        let opens = self.asking.front().and_then(Pending::opens_at);
-        if let Some(at) = opens {
+        let asking = self.asking.front_mut();
+        if let Some(at) = asking.and_then(|asking| asking.quiet().opens_at()) {
             return at.saturating_duration_since(Instant::now()).min(TICK);
         }
-        if self.running.is_some() || self.pressed.is_some() {
-            TICK
-        } else {
-            Duration::from_secs(3600)
+        match self.running.is_some() || self.pressed.is_some() {
+            true => TICK,
+            false => Duration::from_secs(3600),
         }
     }
 
@@ -247,19 +238,12 @@ impl Chat {
         match event {
             Typed::Key(key) if key.kind != crossterm::event::KeyEventKind::Release => self.key(key),
             Typed::Paste(text) => self.pasted(&text),
-            Typed::Resize(width, height) => {
-                let frame = self.frame_for(width.into(), height.into());
-                self.leaving |= self
-                    .screen
-                    .resize(width.into(), height.into(), frame)
-                    .is_err();
-            }
+            Typed::Resize(width, height) => self.redraw(width.into(), height.into()),
             _ => {}
         }
     }
 
-    pub(super) fn redraw(&mut self) {
-        let (width, height) = size();
+    pub(super) fn redraw(&mut self, width: usize, height: usize) {
         let frame = self.frame_for(width, height);
         self.leaving |= self.screen.resize(width, height, frame).is_err();
     }
@@ -310,25 +294,21 @@ impl Chat {
                     ..
                 } = &event
                 {
-                    let mut all = self.before.0;
-                    all += *usage;
-                    self.status.usage = all;
+                    self.status.usage = self.before.0;
+                    self.status.usage += *usage;
                     self.status.cost = cost.map(|cost| cost + self.before.1);
                     (self.status.context, self.status.window) = (*context_tokens, *context_window);
                 }
                 if let Some(running) = &mut self.running {
                     let rows = running.turn.take(event, width, self.thoughts, now);
-                    self.last_thought = running
-                        .turn
-                        .last_thought
-                        .clone()
-                        .or(self.last_thought.take());
+                    let thought = running.turn.last_thought.clone();
+                    self.last_thought = thought.or(self.last_thought.take());
                     self.say(rows);
                 }
             }
             News::Question(question) => {
-                self.asking
-                    .push_back(Pending::Gate(Asking::new(question, now)));
+                let asking = Asking::new(question, now);
+                self.asking.push_back(Pending::Gate(asking));
             }
             News::Form(question) => {
                 // One that cannot be shown is not answered, and whoever waits hears of that.
@@ -355,10 +335,7 @@ impl Chat {
         self.status.model.clone_from(&self.agent.model().name);
         self.status.window = self.agent.model().context_window;
         self.status.sandbox = self.setup.config.sandbox_mode;
-        self.status.session = self
-            .session_id
-            .clone()
-            .filter(|_| self.setup.journal.is_some());
+        self.status.session = self.to_resume().map(str::to_owned);
     }
 
     /// Ends what runs, and takes the live part away.
@@ -413,7 +390,7 @@ async fn gone(asking: Option<&mut Pending>) {
 }
 
 /// The size of the window; a usual one where nobody knows.
-fn size() -> (usize, usize) {
+pub(super) fn size() -> (usize, usize) {
     let (width, height) = crossterm::terminal::size().unwrap_or((80, 24));
     if width == 0 || height == 0 {
         (80, 24)

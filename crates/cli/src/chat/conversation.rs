@@ -267,9 +267,9 @@ impl Chat {
             return;
         };
         if self.put {
-            return asking.open_if_quiet(now);
+            return asking.quiet().open_if_quiet(now);
         }
-        asking.disturbed(now);
+        asking.quiet().disturbed(now);
         let told = asking.told(self.look);
         self.put = true;
         self.say(told);

@@ -182,20 +182,14 @@ impl Editor {
         if end == self.text.len() {
             return Edit::Beyond;
         }
-        let column = self.text[self.line_start()..self.at]
-            .graphemes(true)
-            .count();
-        self.go(self.in_line(end + 1, column))
+        let before = &self.text[self.line_start()..self.at];
+        self.go(self.in_line(end + 1, before.graphemes(true).count()))
     }
 
     fn in_line(&self, start: usize, column: usize) -> usize {
         let line = self.text[start..].split('\n').next().unwrap_or_default();
-        start
-            + line
-                .graphemes(true)
-                .take(column)
-                .map(str::len)
-                .sum::<usize>()
+        let letters = line.graphemes(true).take(column);
+        start + letters.map(str::len).sum::<usize>()
     }
 
     fn line_start(&self) -> usize {
@@ -203,40 +197,31 @@ impl Editor {
     }
 
     fn line_end(&self) -> usize {
-        self.text[self.at..]
-            .find('\n')
-            .map_or(self.text.len(), |end| self.at + end)
+        let end = self.text[self.at..].find('\n');
+        end.map_or(self.text.len(), |end| self.at + end)
     }
 
     fn before(&self) -> usize {
-        self.text[..self.at]
-            .graphemes(true)
-            .next_back()
-            .map_or(0, |letter| self.at - letter.len())
+        let letter = self.text[..self.at].graphemes(true).next_back();
+        letter.map_or(0, |letter| self.at - letter.len())
     }
 
     fn after(&self) -> usize {
-        self.text[self.at..]
-            .graphemes(true)
-            .next()
-            .map_or(self.at, |letter| self.at + letter.len())
+        let letter = self.text[self.at..].graphemes(true).next();
+        letter.map_or(self.at, |letter| self.at + letter.len())
     }
 
     /// Where the word before the cursor begins.
     fn word_before(&self) -> usize {
         let mut words = self.text[..self.at].split_word_bound_indices();
-        words
-            .rfind(|(_, word)| is_word(word))
-            .map_or(0, |(at, _)| at)
+        let word = words.rfind(|(_, word)| is_word(word));
+        word.map_or(0, |(at, _)| at)
     }
 
     fn word_after(&self) -> usize {
-        let mut words = self.text[self.at..]
-            .split_word_bound_indices()
-            .filter(|(_, word)| is_word(word));
-        words
-            .next()
-            .map_or(self.text.len(), |(at, word)| self.at + at + word.len())
+        let mut words = self.text[self.at..].split_word_bound_indices();
+        let word = words.find(|(_, word)| is_word(word));
+        word.map_or(self.text.len(), |(at, word)| self.at + at + word.len())
     }
 
     /// Where what stands between blanks begins.
@@ -249,10 +234,11 @@ impl Editor {
 
     fn piece(&self, letter: char) -> Option<&str> {
         let number = (letter as u32).checked_sub(FIRST_PIECE)?;
-        self.pieces
+        let piece = self
+            .pieces
             .get(number as usize)
-            .map(String::as_str)
-            .filter(|_| is_piece(letter))
+            .filter(|_| is_piece(letter));
+        piece.map(String::as_str)
     }
 
     /// The text in lines of at most this width, and where the cursor is: line and column.

@@ -12,7 +12,8 @@ use tokio::sync::oneshot;
 
 use super::editor::Editor;
 use super::look::Look;
-use super::question::{QUIET, keys_row};
+use super::pending::Quiet;
+use super::question::keys_row;
 use super::rows::{Fit, Row, clean, one_line};
 use crate::ends::ends;
 use crate::filling::{self, Filling};
@@ -31,8 +32,7 @@ pub(crate) struct FormAsking {
     message: String,
     wants: Wanted,
     reply: oneshot::Sender<Elicited>,
-    /// When something was typed last.
-    quiet_since: Instant,
+    pub(super) quiet: Quiet,
     state: State,
     /// What is wrong with what was typed.
     wrong: Option<String>,
@@ -45,8 +45,6 @@ enum Wanted {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// Whatever is typed was meant for something else.
-    NotYet,
     /// Whether it is filled in at all.
     Open,
     Field,
@@ -66,24 +64,18 @@ pub(crate) enum FormPressed {
 impl FormAsking {
     /// `None` where it wants something that cannot be shown; whoever waits hears of it.
     pub(crate) fn new(question: FormQuestion, now: Instant) -> Option<Self> {
-        let FormQuestion {
-            server,
-            form,
-            reply,
-        } = question;
-        let wants = match form.wants {
+        let wants = match question.form.wants {
             Wants::Fields(fields) => Wanted::Fields(Filling::new(fields)),
             Wants::Visit(address) => Wanted::Visit(address),
             _ => return None,
         };
-        let message = form.message;
         Some(Self {
-            server,
-            message,
+            server: question.server,
+            message: question.form.message,
             wants,
-            reply,
-            quiet_since: now,
-            state: State::NotYet,
+            reply: question.reply,
+            quiet: Quiet::new(now),
+            state: State::Open,
             wrong: None,
         })
     }
@@ -101,21 +93,6 @@ impl FormAsking {
         let _ = self.reply.send(elicited);
     }
 
-    /// When keys begin to count, where they do not yet.
-    pub(crate) fn opens_at(&self) -> Option<Instant> {
-        (self.state == State::NotYet).then_some(self.quiet_since + QUIET)
-    }
-
-    pub(crate) fn open_if_quiet(&mut self, now: Instant) {
-        if self.opens_at().is_some_and(|at| now >= at) {
-            self.state = State::Open;
-        }
-    }
-
-    pub(crate) fn disturbed(&mut self, now: Instant) {
-        self.quiet_since = now;
-    }
-
     /// What stands before what is typed into a field.
     pub(crate) fn mark(&self) -> Option<String> {
         match (&self.wants, self.state) {
@@ -128,11 +105,11 @@ impl FormAsking {
     }
 
     pub(crate) fn press(&mut self, key: KeyEvent, words: &mut Editor, now: Instant) -> FormPressed {
+        if !self.quiet.is_over {
+            self.quiet.disturbed(now);
+            return FormPressed::NotMine;
+        }
         match self.state {
-            State::NotYet => {
-                self.disturbed(now);
-                FormPressed::NotMine
-            }
             State::Field => self.typed(key, words),
             State::Open | State::Review => self.chosen(key, words),
         }
@@ -255,7 +232,7 @@ impl FormAsking {
         let keys = |keys: Vec<(&'static str, String)>| vec![keys_row(keys, look)];
         let (no, leave) = (("n", "no".to_owned()), ("Esc", "leave it".to_owned()));
         match (&self.wants, self.state) {
-            (_, State::NotYet) => vec![Row::quiet("  …")],
+            _ if !self.quiet.is_over => vec![Row::quiet("  …")],
             (Wanted::Visit(_), _) => keys(vec![("y", "I open it".to_owned()), no, leave]),
             (Wanted::Fields(_), State::Open) => {
                 let fill = ("y", format!("fill it in for {server}"));
@@ -306,6 +283,7 @@ pub(crate) fn elicited(elicited: &Elicited, look: Look) -> Row {
 
 #[cfg(test)]
 mod tests {
+    use super::super::pending::QUIET;
     use super::*;
     use serde_json::json;
 
@@ -326,7 +304,7 @@ mod tests {
             asking.press(KeyCode::Char('y').into(), &mut Editor::default(), now),
             FormPressed::NotMine
         );
-        asking.open_if_quiet(now + QUIET);
+        asking.quiet.open_if_quiet(now + QUIET);
         (asking, answer)
     }
 

@@ -24,19 +24,19 @@ impl History {
         let file = home.map(|home| home.join("chat_history.jsonl"));
         let text = file
             .as_ref()
-            .and_then(|file| std::fs::read_to_string(file).ok())
-            .unwrap_or_default();
-        let mut entries: Vec<String> = text
+            .and_then(|file| std::fs::read_to_string(file).ok());
+        let text = text.unwrap_or_default();
+        let entries = text
             .lines()
-            .filter_map(|line| serde_json::from_str(line).ok())
-            .collect();
+            .filter_map(|line| serde_json::from_str(line).ok());
+        let mut entries: Vec<String> = entries.collect();
         if entries.len() > MOST {
             entries.drain(..entries.len() - MOST);
             if let Some(file) = &file {
-                let lines: String = entries
+                let lines = entries
                     .iter()
-                    .map(|entry| format!("{}\n", serde_json::json!(entry)))
-                    .collect();
+                    .map(|entry| format!("{}\n", serde_json::json!(entry)));
+                let lines: String = lines.collect();
                 // The next time will do.
                 let _ = write(file, &lines, OpenOptions::new().write(true).truncate(true));
             }
@@ -56,23 +56,16 @@ impl History {
         }
         self.entries.push(text.to_owned());
         if let Some(file) = &self.file {
-            let _ = write(
-                file,
-                &format!("{}\n", serde_json::json!(text)),
-                OpenOptions::new().append(true),
-            );
+            let line = format!("{}\n", serde_json::json!(text));
+            let _ = write(file, &line, OpenOptions::new().append(true));
         }
     }
 
     pub(crate) fn back(&mut self, typed: &str) -> Option<&str> {
-        let at = match self.at {
-            None => {
-                self.draft = typed.to_owned();
-                self.entries.len()
-            }
-            Some(at) => at,
-        };
-        let at = at.checked_sub(1)?;
+        if self.at.is_none() {
+            self.draft = typed.to_owned();
+        }
+        let at = self.at.unwrap_or(self.entries.len()).checked_sub(1)?;
         self.at = Some(at);
         self.entries.get(at).map(String::as_str)
     }

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
-use super::app::Chat;
+use super::app::{Chat, size};
 use super::commands;
 use super::complete::{self, Offer, Offers, Wish};
 use super::editor::Edit;
@@ -52,7 +52,10 @@ impl Chat {
                 self.thoughts = thoughts;
                 self.notice = Some(words.to_owned());
             }
-            KeyCode::Char('l') if control => self.redraw(),
+            KeyCode::Char('l') if control => {
+                let (width, height) = size();
+                self.redraw(width, height);
+            }
             _ => self.edit(key),
         }
     }
@@ -110,7 +113,7 @@ impl Chat {
         self.notice = None;
         match self.asking.front_mut() {
             Some(asking) if asking.mark().is_some() => return self.why.paste(text),
-            Some(asking) => asking.disturbed(Instant::now()),
+            Some(asking) => asking.quiet().disturbed(Instant::now()),
             None => {}
         }
         self.editor.paste(text);

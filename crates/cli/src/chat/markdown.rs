@@ -6,7 +6,7 @@ use ratatui_core::text::Span;
 
 use super::code::code;
 use super::look::Look;
-use super::rows::{Fit, Row, clean};
+use super::rows::{Row, clean};
 use super::table::Table;
 
 const OPTIONS: Options = Options::ENABLE_TABLES
@@ -120,12 +120,10 @@ impl Page {
             Tag::Paragraph => self.between_blocks(),
             Tag::Heading { level, .. } => {
                 self.between_blocks();
-                let style = if level == HeadingLevel::H1 {
-                    look.heading().add_modifier(Modifier::UNDERLINED)
-                } else {
-                    look.heading()
-                };
-                self.styles.push(style);
+                self.styles.push(match level {
+                    HeadingLevel::H1 => look.heading().add_modifier(Modifier::UNDERLINED),
+                    _ => look.heading(),
+                });
             }
             Tag::BlockQuote(_) => {
                 self.between_blocks();
@@ -165,21 +163,13 @@ impl Page {
                     rest,
                 });
             }
-            Tag::Emphasis => self
-                .styles
-                .push(self.style().add_modifier(Modifier::ITALIC)),
-            Tag::Strong => self.styles.push(self.style().add_modifier(Modifier::BOLD)),
-            Tag::Strikethrough => self
-                .styles
-                .push(self.style().add_modifier(Modifier::CROSSED_OUT)),
-            Tag::Link { dest_url, .. } => {
-                self.styles.push(self.style().patch(look.link()));
-                self.link = Some((dest_url.to_string(), String::new()));
-            }
+            Tag::Emphasis => self.modify(Modifier::ITALIC),
+            Tag::Strong => self.modify(Modifier::BOLD),
+            Tag::Strikethrough => self.modify(Modifier::CROSSED_OUT),
+            Tag::Link { dest_url, .. } => self.begin_link(&dest_url),
             Tag::Image { dest_url, .. } => {
                 self.say("image: ", self.style().patch(look.quiet()));
-                self.styles.push(self.style().patch(look.link()));
-                self.link = Some((dest_url.to_string(), String::new()));
+                self.begin_link(&dest_url);
             }
             Tag::Table(_) => {
                 self.between_blocks();
@@ -192,6 +182,15 @@ impl Page {
             }
             _ => {}
         }
+    }
+
+    fn modify(&mut self, modifier: Modifier) {
+        self.styles.push(self.style().add_modifier(modifier));
+    }
+
+    fn begin_link(&mut self, address: &str) {
+        self.styles.push(self.style().patch(self.look.link()));
+        self.link = Some((address.to_owned(), String::new()));
     }
 
     fn end(&mut self, tag: TagEnd) {
@@ -207,11 +206,8 @@ impl Page {
             }
             TagEnd::CodeBlock => {
                 let (language, text) = self.code.take().unwrap_or_default();
-                for mut row in code(&language, &text, self.look) {
-                    let (lead, hang) = self.marks();
-                    row.lead = [lead, vec![Span::raw("  ")]].concat();
-                    row.hang = [hang, vec![Span::raw("  ")]].concat();
-                    self.rows.push(row);
+                for row in code(&language, &text, self.look) {
+                    self.push(row.indent(2));
                 }
             }
             TagEnd::List(_) => {
@@ -222,12 +218,7 @@ impl Page {
                 self.end_of_words();
                 // An item without words is one all the same.
                 if self.marks.last().is_some_and(|mark| mark.first.is_some()) {
-                    let (lead, hang) = self.marks();
-                    self.rows.push(Row {
-                        lead,
-                        hang,
-                        ..Row::default()
-                    });
+                    self.push(Row::blank());
                 }
                 self.marks.pop();
             }
@@ -241,10 +232,8 @@ impl Page {
                     && address != words
                     && address.strip_prefix("mailto:") != Some(&words)
                 {
-                    self.say(
-                        &format!(" ({address})"),
-                        self.style().patch(self.look.quiet()),
-                    );
+                    let quiet = self.style().patch(self.look.quiet());
+                    self.say(&format!(" ({address})"), quiet);
                 }
             }
             TagEnd::TableCell => {
@@ -254,18 +243,10 @@ impl Page {
                 }
             }
             TagEnd::Table => {
-                let (lead, hang) = self.marks();
-                let indent: usize = hang.iter().map(Span::width).sum();
+                let indent: usize = self.marks.iter().map(|mark| mark.rest.width()).sum();
                 let table = self.table.take().unwrap_or_default();
-                for (at, mut row) in table
-                    .rows(self.width.saturating_sub(indent), self.look)
-                    .into_iter()
-                    .enumerate()
-                {
-                    row.lead
-                        .splice(0..0, if at == 0 { lead.clone() } else { hang.clone() });
-                    row.hang.splice(0..0, hang.clone());
-                    self.rows.push(row);
+                for row in table.rows(self.width.saturating_sub(indent), self.look) {
+                    self.push(row);
                 }
             }
             _ => {}
@@ -297,41 +278,25 @@ impl Page {
             return;
         }
         let body = std::mem::take(&mut self.words);
-        let (lead, hang) = self.marks();
-        self.rows.push(Row {
-            lead,
-            hang,
-            body,
-            fit: Fit::Words,
-        });
+        self.push(Row::spans(body));
     }
 
-    /// What stands before the next row, and before its other lines.
-    fn marks(&mut self) -> (Vec<Span<'static>>, Vec<Span<'static>>) {
-        let hang = self.marks.iter().map(|mark| mark.rest.clone()).collect();
-        let lead = self
-            .marks
-            .iter_mut()
-            .map(|mark| mark.first.take().unwrap_or_else(|| mark.rest.clone()))
-            .collect();
-        (lead, hang)
+    /// Adds a row behind the marks of the blocks around it.
+    fn push(&mut self, mut row: Row) {
+        row.hang
+            .splice(0..0, self.marks.iter().map(|mark| mark.rest.clone()));
+        let marks = self.marks.iter_mut();
+        let lead = marks.map(|mark| mark.first.take().unwrap_or_else(|| mark.rest.clone()));
+        row.lead.splice(0..0, lead);
+        self.rows.push(row);
     }
 
     /// Blocks are kept apart, but not those of a list.
     fn between_blocks(&mut self) {
         self.end_of_words();
-        if self.lists.is_empty()
-            && self
-                .rows
-                .last()
-                .is_some_and(|row| !row.is_blank() || !row.lead.is_empty())
-        {
-            let (lead, hang) = self.marks();
-            self.rows.push(Row {
-                lead: lead.clone(),
-                hang,
-                ..Row::default()
-            });
+        let is_apart = |row: &Row| row.is_blank() && row.lead.is_empty();
+        if self.lists.is_empty() && self.rows.last().is_some_and(|row| !is_apart(row)) {
+            self.push(Row::blank());
         }
     }
 }

@@ -76,7 +76,7 @@ fn open(args: ChatArgs, opening: Opening) -> Result<Exit> {
     })?;
     // A tool that hangs in the system is not waited for.
     runtime.shutdown_background();
-    chat.setup().tidy_journal();
+    chat.setup.tidy_journal();
     ended?;
     if let Some(id) = chat.to_resume() {
         crate::out::line(&format!("selvedge continue {id}"))?;
@@ -86,7 +86,7 @@ fn open(args: ChatArgs, opening: Opening) -> Result<Exit> {
 
 fn greet(chat: &mut Chat) {
     let look = look::Look::of_environment();
-    let directory = one_line(&chat.setup().directory.display().to_string());
+    let directory = one_line(&chat.setup.directory.display().to_string());
     let body = vec![
         Span::styled("selvedge", look.strong()),
         Span::styled(format!(" {}  ", env!("CARGO_PKG_VERSION")), look.quiet()),

@@ -2,7 +2,7 @@
 
 use ratatui_core::text::Span;
 use selvedge_agent::Session;
-use selvedge_protocol::{FunctionCall, FunctionCallOutput, Item, Role, ScriptToolCall, TurnItem};
+use selvedge_protocol::{FunctionCallOutput, Item, Role, TurnItem};
 
 use super::look::Look;
 use super::markdown::markdown;
@@ -21,11 +21,8 @@ pub(crate) fn past(session: &Session, width: usize, look: Look) -> Vec<Row> {
         rows.push(Row::quiet(format!("… {} earlier turns", from - 1)));
         rows.push(Row::blank());
     }
-    let shown: Vec<&TurnItem> = history
-        .iter()
-        .filter(|(turn, _)| *turn >= from)
-        .map(|(_, item)| item)
-        .collect();
+    let shown = history.iter().filter(|(turn, _)| *turn >= from);
+    let shown: Vec<&TurnItem> = shown.map(|(_, item)| item).collect();
     for (at, item) in shown.iter().enumerate() {
         let more = item_rows(item, width, look);
         if more.is_empty() {
@@ -56,55 +53,39 @@ fn item_rows(item: &TurnItem, width: usize, look: Look) -> Vec<Row> {
         }
         TurnItem::Item(Item::Message(message)) => markdown(&message.text(), width, look),
         TurnItem::Item(Item::Reasoning(_)) => vec![Row::quiet("· thought")],
-        TurnItem::Item(Item::FunctionCall(FunctionCall {
-            name, arguments, ..
-        })) => {
+        TurnItem::Item(Item::FunctionCall(call)) => {
+            let arguments = short(&one_line(&call.arguments), 100);
             let body = vec![
-                Span::raw(one_line(name)),
-                Span::styled(
-                    format!(" {}", short(&one_line(arguments), 100)),
-                    look.quiet(),
-                ),
+                Span::raw(one_line(&call.name)),
+                Span::styled(format!(" {arguments}"), look.quiet()),
             ];
             vec![Row::spans(body).cut().behind(Span::raw("  · "))]
         }
         TurnItem::Item(Item::FunctionCallOutput(output)) => call_result(output, look),
         TurnItem::Item(Item::Native(_)) => Vec::new(),
-        TurnItem::ScriptToolCall(ScriptToolCall {
-            id,
-            language,
-            source_code,
-            ..
-        }) => script_head(id, language, source_code, look),
+        TurnItem::ScriptToolCall(call) => {
+            script_head(&call.id, &call.language, &call.source_code, look)
+        }
         TurnItem::ScriptToolCallOutput(output) => {
             let call = |call: &selvedge_protocol::CallRecord| {
                 let words = format!("{}  {}", one_line(&call.tool), call.status.as_str());
                 Row::quiet(words).cut().behind(Span::raw("  · "))
             };
-            output
-                .calls
-                .iter()
-                .take(LINES)
-                .map(call)
-                .chain(script_result(output, look))
-                .collect()
+            let calls = output.calls.iter().take(LINES).map(call);
+            calls.chain(script_result(output, look)).collect()
         }
     }
 }
 
 fn call_result(output: &FunctionCallOutput, look: Look) -> Vec<Row> {
-    let (mark, style) = if output.failed {
-        ("✗", look.bad())
-    } else {
-        ("✓", look.good())
+    let (mark, style) = match output.failed {
+        true => ("✗", look.bad()),
+        false => ("✓", look.good()),
     };
     let text = output.text();
     let first = short(&one_line(text.lines().next().unwrap_or_default()), 200);
-    vec![
-        Row::quiet(first)
-            .cut()
-            .behind(Span::styled(format!("    {mark} "), style)),
-    ]
+    let mark = Span::styled(format!("    {mark} "), style);
+    vec![Row::quiet(first).cut().behind(mark)]
 }
 
 pub(crate) fn asked(text: &str, look: Look) -> Vec<Row> {

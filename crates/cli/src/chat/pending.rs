@@ -1,11 +1,44 @@
 //! What stands to be answered in the chat: a question of the gate, or a server's form.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::form::FormAsking;
 use super::look::Look;
 use super::question::Asking;
 use super::rows::Row;
+
+/// How long nothing must be typed before a key is an answer.
+pub(crate) const QUIET: Duration = Duration::from_millis(400);
+
+/// Waits for a moment without typing: what a person was writing when a question came is no answer to it.
+pub(crate) struct Quiet {
+    since: Instant,
+    /// Keys count from now on.
+    pub(crate) is_over: bool,
+}
+
+impl Quiet {
+    pub(crate) fn new(now: Instant) -> Self {
+        Self {
+            since: now,
+            is_over: false,
+        }
+    }
+
+    /// When keys begin to count, where they do not yet.
+    pub(crate) fn opens_at(&self) -> Option<Instant> {
+        (!self.is_over).then_some(self.since + QUIET)
+    }
+
+    pub(crate) fn open_if_quiet(&mut self, now: Instant) {
+        self.is_over |= now >= self.since + QUIET;
+    }
+
+    /// Something was typed or pasted that was meant for something else.
+    pub(crate) fn disturbed(&mut self, now: Instant) {
+        self.since = now;
+    }
+}
 
 pub(crate) enum Pending {
     Gate(Asking),
@@ -58,27 +91,10 @@ impl Pending {
         }
     }
 
-    /// When keys begin to count, where they do not yet.
-    pub(crate) fn opens_at(&self) -> Option<Instant> {
+    pub(crate) fn quiet(&mut self) -> &mut Quiet {
         match self {
-            Self::Gate(asking) => asking.opens_at(),
-            Self::Form(asking) => asking.opens_at(),
-        }
-    }
-
-    /// Keys count if it was quiet for long enough.
-    pub(crate) fn open_if_quiet(&mut self, now: Instant) {
-        match self {
-            Self::Gate(asking) => asking.open_if_quiet(now),
-            Self::Form(asking) => asking.open_if_quiet(now),
-        }
-    }
-
-    /// Something was typed or pasted that was meant for something else.
-    pub(crate) fn disturbed(&mut self, now: Instant) {
-        match self {
-            Self::Gate(asking) => asking.disturbed(now),
-            Self::Form(asking) => asking.disturbed(now),
+            Self::Gate(asking) => &mut asking.quiet,
+            Self::Form(asking) => &mut asking.quiet,
         }
     }
 

@@ -3,7 +3,7 @@
 //! The keys are shown, and count, once nothing was typed for a moment: what somebody was writing when the question came
 //! is no answer to it.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use ratatui_core::text::Span;
@@ -13,11 +13,10 @@ use tokio::sync::oneshot;
 use super::diff;
 use super::editor::Editor;
 use super::look::Look;
+use super::pending::Quiet;
 use super::rows::{Row, clean, one_line};
 use crate::ends::ends;
 
-/// How long nothing must be typed before a key is an answer.
-pub(crate) const QUIET: Duration = Duration::from_millis(400);
 /// Lines of a view that are shown before the rest is only counted.
 const VIEW_LINES: usize = 400;
 
@@ -29,8 +28,7 @@ pub(crate) struct Question {
 
 pub(crate) struct Asking {
     question: Question,
-    /// When something was typed last.
-    quiet_since: Instant,
+    pub(super) quiet: Quiet,
     state: State,
     answers: Vec<Answer>,
     mode: Mode,
@@ -38,8 +36,6 @@ pub(crate) struct Asking {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// Whatever is typed was meant for something else.
-    NotYet,
     Open,
     /// The words of a "no".
     Why,
@@ -62,8 +58,8 @@ impl Asking {
     pub(crate) fn new(question: Question, now: Instant) -> Self {
         Self {
             question,
-            quiet_since: now,
-            state: State::NotYet,
+            quiet: Quiet::new(now),
+            state: State::Open,
             answers: Vec::new(),
             mode: Mode::All,
         }
@@ -81,11 +77,8 @@ impl Asking {
 
     /// Whether a script asks, which can be put away until there is an answer.
     pub(crate) fn is_of_script(&self) -> bool {
-        self.question
-            .request
-            .script_id
-            .as_deref()
-            .is_some_and(|id| id.starts_with("scr_"))
+        let id = self.question.request.script_id.as_deref();
+        id.is_some_and(|id| id.starts_with("scr_"))
     }
 
     /// Whether it came up on the way of a call that runs: what is asked there has no arguments.
@@ -98,34 +91,17 @@ impl Asking {
         let _ = self.question.reply.send(decision);
     }
 
-    /// When keys begin to count, where they do not yet.
-    pub(crate) fn opens_at(&self) -> Option<Instant> {
-        (self.state == State::NotYet).then_some(self.quiet_since + QUIET)
-    }
-
-    /// Keys count if it was quiet for long enough.
-    pub(crate) fn open_if_quiet(&mut self, now: Instant) {
-        if self.opens_at().is_some_and(|at| now >= at) {
-            self.state = State::Open;
-        }
-    }
-
-    /// Something was typed or pasted that was meant for something else.
-    pub(crate) fn disturbed(&mut self, now: Instant) {
-        self.quiet_since = now;
-    }
-
     /// Whether the words of a "no" are being typed.
     pub(crate) fn wants_words(&self) -> bool {
         self.state == State::Why
     }
 
     pub(crate) fn press(&mut self, key: KeyEvent, words: &mut Editor, now: Instant) -> Pressed {
+        if !self.quiet.is_over {
+            self.quiet.disturbed(now);
+            return Pressed::NotMine;
+        }
         match self.state {
-            State::NotYet => {
-                self.disturbed(now);
-                Pressed::NotMine
-            }
             State::Open => self.answer(key, words),
             State::Why => match key.code {
                 KeyCode::Enter => {
@@ -175,15 +151,15 @@ impl Asking {
     fn give(&mut self, answer: Answer) -> Pressed {
         let calls = self.calls().len();
         match self.mode {
-            Mode::All => return Pressed::Decided(ApprovalDecision::Answered(vec![answer; calls])),
+            Mode::All => self.answers = vec![answer; calls],
             Mode::Each => self.answers.push(answer),
         }
-        if self.answers.len() == calls {
-            return Pressed::Decided(ApprovalDecision::Answered(std::mem::take(
-                &mut self.answers,
-            )));
+        if self.answers.len() < calls {
+            return Pressed::Taken;
         }
-        Pressed::Taken
+        Pressed::Decided(ApprovalDecision::Answered(std::mem::take(
+            &mut self.answers,
+        )))
     }
 
     fn calls(&self) -> &[GatedCall] {
@@ -242,7 +218,7 @@ impl Asking {
             }));
         }
         rows.push(match self.state {
-            State::NotYet => Row::quiet("  …"),
+            _ if !self.quiet.is_over => Row::quiet("  …"),
             State::Why => Row::quiet("  no; why? Enter sends, Esc goes back"),
             State::Open => self.keys(look),
         });
@@ -318,18 +294,12 @@ fn describe(call: &GatedCall, look: Look) -> Vec<Row> {
         }
         // What the reason says already is not said twice.
         Some(View::Commands(commands)) if !call.reason.contains(commands.as_str()) => {
-            rows.extend(block(commands).into_iter().map(indent));
+            rows.extend(block(commands, Row::text).into_iter().map(indent));
         }
         _ => {}
     }
     if let Some(snippet) = &call.snippet {
-        let quiet = |mut row: Row| {
-            row.body
-                .iter_mut()
-                .for_each(|span| span.style = look.quiet());
-            row
-        };
-        rows.extend(block(snippet).into_iter().map(quiet).map(indent));
+        rows.extend(block(snippet, Row::quiet).into_iter().map(indent));
     }
     if let Some(context) = &call.context {
         rows.push(Row::quiet(format!("it says: {}", one_line(context))).indent(4));
@@ -337,16 +307,15 @@ fn describe(call: &GatedCall, look: Look) -> Vec<Row> {
     rows
 }
 
-fn block(text: &str) -> Vec<Row> {
+fn block(text: &str, row: impl Fn(String) -> Row) -> Vec<Row> {
     let text = clean(text);
-    ends(&text, VIEW_LINES)
-        .iter()
-        .map(|line| Row::text(line.text()))
-        .collect()
+    let lines = ends(&text, VIEW_LINES);
+    lines.iter().map(|line| row(line.text())).collect()
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::pending::QUIET;
     use super::*;
     use selvedge_protocol::Preview;
 
@@ -393,12 +362,12 @@ mod tests {
             Pressed::NotMine
         );
         // Each key begins the wait anew.
-        asking.open_if_quiet(now + QUIET);
+        asking.quiet.open_if_quiet(now + QUIET);
         assert_eq!(
             asking.press(key('y'), &mut words, now + QUIET),
             Pressed::NotMine
         );
-        asking.open_if_quiet(now + QUIET * 2);
+        asking.quiet.open_if_quiet(now + QUIET * 2);
         let once = Pressed::Decided(ApprovalDecision::Answered(vec![Answer::Once]));
         assert_eq!(asking.press(key('y'), &mut words, now + QUIET * 2), once);
     }
@@ -407,7 +376,7 @@ mod tests {
     fn no_takes_words_and_always_only_what_it_may() {
         let now = Instant::now();
         let (mut asking, _answer) = asking(vec![call("exec", None)], now);
-        asking.open_if_quiet(now + QUIET);
+        asking.quiet.open_if_quiet(now + QUIET);
         let mut words = Editor::default();
         assert_eq!(
             asking.press(key('a'), &mut words, now),
@@ -440,7 +409,7 @@ mod tests {
             vec![call("exec", Some("`rm …`")), call("write_file", None)],
             now,
         );
-        asking.open_if_quiet(now + QUIET);
+        asking.quiet.open_if_quiet(now + QUIET);
         let mut words = Editor::default();
         assert!(
             asking

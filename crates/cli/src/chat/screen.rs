@@ -36,13 +36,12 @@ pub(crate) struct Screen<W: Write> {
 
 impl<W: Write> Screen<W> {
     pub(crate) fn new(out: W, width: usize, height: usize) -> Self {
-        let finished = VecDeque::new();
         Self {
             out,
             width: width.max(1),
             height: height.max(2),
             drawn: Frame::default(),
-            finished,
+            finished: VecDeque::new(),
         }
     }
 
@@ -52,10 +51,6 @@ impl<W: Write> Screen<W> {
 
     pub(crate) fn height(&self) -> usize {
         self.height
-    }
-
-    pub(crate) fn room(&self) -> usize {
-        self.height - 1
     }
 
     /// Prints what is finished above, and draws the live part where it differs from what is there.
@@ -77,7 +72,9 @@ impl<W: Write> Screen<W> {
             draw(&mut bytes, &frame);
         }
         bytes.extend(END);
-        self.remember(finished);
+        self.finished.extend(finished);
+        let over = self.finished.len().saturating_sub(REMEMBERED);
+        self.finished.drain(..over);
         self.drawn = frame;
         self.out.write_all(&bytes)?;
         self.out.flush()
@@ -91,23 +88,15 @@ impl<W: Write> Screen<W> {
         let mut bytes: Vec<u8> = BEGIN.into();
         // Most terminals break long lines anew when they become narrower: then there are more of them above the cursor.
         let breaks = |line: &Line<'_>| line.width().max(1).div_ceil(self.width);
-        let above: usize = self
-            .drawn
-            .lines
-            .iter()
-            .take(self.drawn.cursor.0)
-            .map(breaks)
-            .sum();
+        let above = self.drawn.lines.iter().take(self.drawn.cursor.0);
+        let above: usize = above.map(breaks).sum();
         let shown = self.finished.iter().flat_map(|row| row.fitted(old_width));
         let mine: usize = shown.map(|line| breaks(&line)).sum::<usize>() + above;
         // Moving up ends at the top of the window.
         up(&mut bytes, mine.min(self.height.max(old_height)));
         bytes.extend(CLEAR_BELOW);
-        let lines: Vec<Line<'static>> = self
-            .finished
-            .iter()
-            .flat_map(|row| row.fitted(self.width))
-            .collect();
+        let lines = self.finished.iter().flat_map(|row| row.fitted(self.width));
+        let lines: Vec<Line<'static>> = lines.collect();
         let room = self.height.saturating_sub(frame.lines.len());
         for line in &lines[lines.len().saturating_sub(room)..] {
             put(&mut bytes, line);
@@ -132,13 +121,10 @@ impl<W: Write> Screen<W> {
 
     /// The live part must stay in sight: of too many lines, the last ones are drawn.
     fn bounded(&self, mut frame: Frame) -> Frame {
-        let over = frame.lines.len().saturating_sub(self.room());
+        let over = frame.lines.len().saturating_sub(self.height - 1);
         frame.lines.drain(..over);
-        frame.cursor.0 = frame
-            .cursor
-            .0
-            .saturating_sub(over)
-            .min(frame.lines.len().saturating_sub(1));
+        let last = frame.lines.len().saturating_sub(1);
+        frame.cursor.0 = frame.cursor.0.saturating_sub(over).min(last);
         frame.cursor.1 = frame.cursor.1.min(self.width - 1);
         frame
     }
@@ -158,19 +144,9 @@ impl<W: Write> Screen<W> {
             move_to(bytes, &mut row, frame.lines.len(), old.len());
             bytes.extend(CLEAR_BELOW);
         }
-        move_to(
-            bytes,
-            &mut row,
-            frame.cursor.0,
-            old.len().max(frame.lines.len()),
-        );
+        let height = old.len().max(frame.lines.len());
+        move_to(bytes, &mut row, frame.cursor.0, height);
         column(bytes, frame.cursor.1);
-    }
-
-    fn remember(&mut self, rows: Vec<Row>) {
-        self.finished.extend(rows);
-        let over = self.finished.len().saturating_sub(REMEMBERED);
-        self.finished.drain(..over);
     }
 }
 
@@ -187,11 +163,8 @@ fn draw(bytes: &mut Vec<u8>, frame: &Frame) {
         }
         put(bytes, line);
     }
-    up(
-        bytes,
-        frame.lines.len().saturating_sub(1)
-            - frame.cursor.0.min(frame.lines.len().saturating_sub(1)),
-    );
+    let last = frame.lines.len().saturating_sub(1);
+    up(bytes, last - frame.cursor.0.min(last));
     column(bytes, frame.cursor.1);
 }
 

@@ -37,47 +37,35 @@ impl Status {
             SandboxPolicy::WorkspaceWrite => "workspace-write",
             SandboxPolicy::DangerFullAccess => "full access",
         };
-        let tokens = format!(
-            "{} in, {} out",
-            count(self.usage.input_tokens),
-            count(self.usage.output_tokens)
-        );
+        let Usage {
+            input_tokens,
+            output_tokens,
+            ..
+        } = self.usage;
+        let cost = self
+            .cost
+            .filter(|cost| *cost > 0.0)
+            .map(|cost| format!("${cost:.2}"));
         // In the order they are shown, each with how important it is.
-        let facts = [
+        let mut facts = vec![
             (5, short(&self.model, 30)),
-            (2, tokens),
             (
-                3,
-                self.cost
-                    .filter(|cost| *cost > 0.0)
-                    .map(|cost| format!("${cost:.2}"))
-                    .unwrap_or_default(),
+                2,
+                format!("{} in, {} out", count(input_tokens), count(output_tokens)),
             ),
+            (3, cost.unwrap_or_default()),
             (4, format!("{}% left", self.left())),
             (6, sandbox.to_owned()),
             (1, self.session.clone().unwrap_or_default()),
         ];
-        let mut facts: Vec<(u8, String)> = facts
-            .into_iter()
-            .filter(|(_, fact)| !fact.is_empty())
-            .collect();
+        facts.retain(|(_, fact)| !fact.is_empty());
         let text = |facts: &[(u8, String)]| {
-            format!(
-                "  {}",
-                facts
-                    .iter()
-                    .map(|(_, fact)| fact.as_str())
-                    .collect::<Vec<_>>()
-                    .join(" · ")
-            )
+            let words: Vec<&str> = facts.iter().map(|(_, fact)| fact.as_str()).collect();
+            format!("  {}", words.join(" · "))
         };
         while facts.len() > 1 && text(&facts).width() > width {
-            let least = facts
-                .iter()
-                .enumerate()
-                .min_by_key(|(_, (weight, _))| *weight)
-                .map_or(0, |(at, _)| at);
-            facts.remove(least);
+            let least = facts.iter().map(|(weight, _)| *weight).min();
+            facts.retain(|(weight, _)| Some(*weight) != least);
         }
         Line::from(Span::styled(short(&text(&facts), width), look.quiet()))
     }

@@ -39,11 +39,8 @@ impl Table {
                 let mut rows = line_rows(head, &widths, look.strong(), look);
                 let rule: Vec<String> = widths.iter().map(|width| "─".repeat(*width)).collect();
                 rows.push(Row::quiet(rule.join("─┼─")).cut());
-                rows.extend(
-                    self.lines[1..]
-                        .iter()
-                        .flat_map(|line| line_rows(line, &widths, Style::new(), look)),
-                );
+                let lines = self.lines[1..].iter();
+                rows.extend(lines.flat_map(|line| line_rows(line, &widths, Style::new(), look)));
                 rows
             }
             None => self.as_list(look),
@@ -55,11 +52,8 @@ impl Table {
         let columns = self.lines.iter().map(Vec::len).max()?;
         let need = |column: usize| {
             let cells = self.lines.iter().filter_map(|line| line.get(column));
-            cells
-                .map(|cell| cell.iter().map(Span::width).sum())
-                .max()
-                .unwrap_or(0)
-                .max(1)
+            let needs = cells.map(|cell| cell.iter().map(Span::width).sum());
+            needs.max().unwrap_or(0).max(1)
         };
         let mut widths: Vec<usize> = (0..columns).map(need).collect();
         let room = width.checked_sub(GAP.chars().count() * columns.saturating_sub(1))?;
@@ -83,12 +77,8 @@ impl Table {
                 rows.push(Row::blank());
             }
             for (at, cell) in line.iter().enumerate() {
-                let name: String = head
-                    .get(at)
-                    .into_iter()
-                    .flatten()
-                    .map(|span| span.content.as_ref())
-                    .collect();
+                let name = head.get(at).into_iter().flatten();
+                let name: String = name.map(|span| span.content.as_ref()).collect();
                 let mut body = vec![Span::styled(format!("{name}: "), look.strong())];
                 body.extend(cell.iter().cloned());
                 rows.push(Row {
@@ -118,11 +108,8 @@ fn line_rows(cells: &[Cell], widths: &[usize], style: Style, look: Look) -> Vec<
                 }
                 let cell = fitted[at].get(line).cloned().unwrap_or_default();
                 let room = width.saturating_sub(cell.width());
-                body.extend(
-                    cell.spans
-                        .into_iter()
-                        .map(|span| Span::styled(span.content, style.patch(span.style))),
-                );
+                let spans = cell.spans.into_iter();
+                body.extend(spans.map(|span| Span::styled(span.content, style.patch(span.style))));
                 if at + 1 < widths.len() {
                     body.push(Span::raw(" ".repeat(room)));
                 }

@@ -22,11 +22,9 @@ pub(crate) fn must_be_there() -> Result<()> {
             .into());
     }
     if dumb {
-        return Err(Problem::new(
-            "a chat needs a terminal that can move its cursor, and TERM is dumb",
-        )
-        .hint("`selvedge exec \"do this\"` gives an agent one task")
-        .into());
+        let words = "a chat needs a terminal that can move its cursor, and TERM is dumb";
+        let hint = "`selvedge exec \"do this\"` gives an agent one task";
+        return Err(Problem::new(words).hint(hint).into());
     }
     Ok(())
 }

@@ -5,7 +5,7 @@ use std::time::Instant;
 use ratatui_core::text::{Line, Span};
 
 use super::app::Chat;
-use super::look::Look;
+
 use super::pending::Pending;
 use super::rows::{Row, fitted, one_line, short};
 use super::screen::Frame;
@@ -54,16 +54,12 @@ impl Chat {
             return Vec::new();
         };
         let mut rows = running.turn.rows(width, self.thoughts, now);
-        let seconds = now
-            .saturating_duration_since(running.turn.started)
-            .as_secs();
+        let time = now.saturating_duration_since(running.turn.started);
         if running.stopping {
             rows.push(Row::quiet("  stopping…"));
         } else if running.turn.is_idle() && self.asking.is_empty() {
-            rows.push(Row::quiet(format!(
-                "  waiting for {}… {seconds} s",
-                self.status.model
-            )));
+            let (model, seconds) = (&self.status.model, time.as_secs());
+            rows.push(Row::quiet(format!("  waiting for {model}… {seconds} s")));
         }
         if !rows.is_empty() {
             rows.push(Row::blank());
@@ -88,10 +84,8 @@ impl Chat {
                     _ => vec![Span::raw(" ".repeat(indent))],
                 };
                 if at == 0 && editor.is_empty() {
-                    spans.push(Span::styled(
-                        self.invitation(width.saturating_sub(indent)),
-                        Look::quiet(self.look),
-                    ));
+                    let invitation = self.invitation(width.saturating_sub(indent));
+                    spans.push(Span::styled(invitation, self.look.quiet()));
                 }
                 spans.extend(line.spans);
                 Line::from(spans)
