@@ -59,10 +59,9 @@ enum Said {
 
 async fn fill(server: &str, fields: Vec<Field>, typed: &mut Typed) -> Result<Elicited, NoLine> {
     let all = fields.len();
-    let fields_of = if all == 1 {
-        "one field".to_owned()
-    } else {
-        format!("{all} fields")
+    let fields_of = match all {
+        1 => "one field".to_owned(),
+        all => format!("{all} fields"),
     };
     say(&format!(
         "  {fields_of} to fill in, for the server {}; Ctrl-D leaves it\n",
@@ -76,11 +75,8 @@ async fn fill(server: &str, fields: Vec<Field>, typed: &mut Typed) -> Result<Eli
     let mut filling = Filling::new(fields);
     loop {
         while let Some(field) = filling.next() {
-            say(&format!(
-                "  {} of {all}: {}\n",
-                filling.place(),
-                described(field)
-            ));
+            let (at, field) = (filling.place(), described(field));
+            say(&format!("  {at} of {all}: {field}\n"));
             loop {
                 say("> ");
                 let line = typed.line().await?;
@@ -91,15 +87,10 @@ async fn fill(server: &str, fields: Vec<Field>, typed: &mut Typed) -> Result<Eli
             }
         }
         // All of it: nothing is sent that was not seen.
-        let lines: String = filling
-            .lines()
-            .iter()
-            .map(|line| format!("      {line}\n"))
-            .collect();
-        say(&format!(
-            "  this is told to the server {}:\n{lines}",
-            one_line(server)
-        ));
+        let lines = filling.lines();
+        let lines: String = lines.iter().map(|line| format!("      {line}\n")).collect();
+        let server = one_line(server);
+        say(&format!("  this is told to the server {server}:\n{lines}"));
         match choice(
             "y: send it | e: fill it in again | n: no | c: cancel",
             typed,

@@ -90,24 +90,14 @@ fn servers(setup: &Setup) -> Finding {
         Ok(servers) if servers.is_empty() => (true, "none configured".to_owned()),
         Ok(servers) => {
             let names: Vec<&str> = servers.iter().map(|server| server.name.as_str()).collect();
-            let faults = servers
-                .iter()
-                .filter(|server| server.options.enabled)
-                .filter_map(|server| {
-                    Some(format!(
-                        "; {} cannot be used: {}",
-                        server.name,
-                        server.fault.as_ref()?
-                    ))
-                });
-            let faults: String = faults.collect();
-            (
-                faults.is_empty(),
-                format!(
-                    "{} (`selvedge mcp list` tries them){faults}",
-                    names.join(", ")
-                ),
-            )
+            let enabled = servers.iter().filter(|server| server.options.enabled);
+            let faults = enabled.filter_map(|server| {
+                let fault = server.fault.as_ref()?;
+                Some(format!("; {} cannot be used: {fault}", server.name))
+            });
+            let (names, faults) = (names.join(", "), faults.collect::<String>());
+            let details = format!("{names} (`selvedge mcp list` tries them){faults}");
+            (faults.is_empty(), details)
         }
         Err(error) => (false, format!("{error:#}")),
     };
@@ -130,11 +120,7 @@ fn configuration(setup: &Setup) -> Finding {
 fn walls(setup: &Setup) -> Vec<Finding> {
     let harness = setup.harness(&LimitArgs::default(), None);
     let Ok(runtime) = crate::run::runtime() else {
-        return vec![Finding::new(
-            "sandbox",
-            false,
-            "cannot start a runtime".to_owned(),
-        )];
+        return vec![Finding::new("sandbox", false, "cannot start a runtime")];
     };
     let started = Instant::now();
     let value = runtime.block_on(harness.run("return 1 + 1")).output_json;
@@ -202,11 +188,8 @@ fn confinement(setup: &Setup) -> Vec<Finding> {
         ("own /proc", &support.proc),
     ] {
         if let Feature::Missing(why) = feature {
-            findings.push(Finding::new(
-                what,
-                strength.is_ok(),
-                format!("missing: {why}"),
-            ));
+            let details = format!("missing: {why}");
+            findings.push(Finding::new(what, strength.is_ok(), details));
         }
     }
     findings

@@ -34,11 +34,8 @@ pub(crate) fn exec(mut args: ExecArgs) -> Result<Exit> {
         args.limits.mode = Some(Mode::DryRun);
     }
     let task = task(&args)?;
-    let schema = args
-        .output_schema
-        .as_deref()
-        .map(Schema::read)
-        .transpose()?;
+    let schema = args.output_schema.as_deref();
+    let schema = schema.map(Schema::read).transpose()?;
     if let Some(file) = &args.output_last_message {
         // Before anything is spent.
         let opened = std::fs::File::options()

@@ -69,11 +69,11 @@ async fn list(args: &ModelsListArgs) -> Result<Exit> {
     if let Some(name) = &args.provider {
         all = vec![providers::find(&all, name)?];
     }
-    let listed = join_all(
-        all.into_iter()
-            .map(|provider| describe(provider, &config, args.provider.is_some())),
-    );
-    let listed = listed.await;
+    let asked_for = args.provider.is_some();
+    let described = all
+        .into_iter()
+        .map(|provider| describe(provider, &config, asked_for));
+    let listed = join_all(described).await;
     if args.json {
         line(&serde_json::to_string_pretty(&listed)?)?;
         return Ok(Exit::Done);

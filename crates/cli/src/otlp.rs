@@ -59,10 +59,8 @@ impl Collector {
             .with_http()
             .with_protocol(Protocol::HttpJson)
             .build();
-        let (spans, metrics) = (
-            spans.map_err(|error| wrong(&error))?,
-            metrics.map_err(|error| wrong(&error))?,
-        );
+        let spans = spans.map_err(|error| wrong(&error))?;
+        let metrics = metrics.map_err(|error| wrong(&error))?;
         let us = Resource::builder().with_service_name("selvedge").build();
         Ok(Some(Self {
             spans: SdkTracerProvider::builder()

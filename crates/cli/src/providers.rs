@@ -138,15 +138,11 @@ pub(crate) fn known(config: &Config, name: &str) -> Model {
 /// Variables that hold keys: no command ever gets them.
 pub(crate) fn secret_variables(config: &Config) -> Vec<String> {
     let own = config.model_providers.values().flat_map(|provider| {
-        provider
-            .env_key
-            .iter()
-            .chain(provider.env_http_headers.values())
-            .cloned()
-            .collect::<Vec<_>>()
+        let headers = provider.env_http_headers.values();
+        provider.env_key.iter().chain(headers).cloned()
     });
-    Provider::built_in()
-        .into_iter()
+    let built_in = Provider::built_in().into_iter();
+    built_in
         .filter_map(|provider| provider.env_key)
         .chain(own)
         .collect()
@@ -218,12 +214,9 @@ fn configured(name: &str, base: Option<Provider>, settings: &ModelProvider) -> R
         headers: base.headers,
         output_limit: base.output_limit,
     };
-    provider.headers.extend(
-        settings
-            .http_headers
-            .iter()
-            .map(|(name, value)| (name.clone(), Secret::new(value))),
-    );
+    let headers = settings.http_headers.iter();
+    let headers = headers.map(|(name, value)| (name.clone(), Secret::new(value)));
+    provider.headers.extend(headers);
     // A header whose variable is not set is not sent, as people know it.
     let from_variables = settings.env_http_headers.iter();
     provider.headers.extend(

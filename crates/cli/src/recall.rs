@@ -91,11 +91,8 @@ fn read(journal: &Journal, ours: &Ours, args: &Args) -> Result<Recalled, ToolErr
     let value = value
         .pointer(pointer)
         .ok_or_else(|| ToolError::new(format!("there is nothing at `{pointer}`")))?;
-    Ok(slice(
-        value,
-        args.offset.unwrap_or(0),
-        args.limit.unwrap_or(usize::MAX),
-    ))
+    let limit = args.limit.unwrap_or(usize::MAX);
+    Ok(slice(value, args.offset.unwrap_or(0), limit))
 }
 
 fn slice(value: &Value, offset: usize, limit: usize) -> Recalled {

@@ -231,14 +231,11 @@ pub(crate) fn read_source(file: Option<&Path>, code: Option<&str>) -> Result<(St
         std::io::stdin().lock().read_to_end(&mut source)?;
         return Ok(("<stdin>".to_owned(), source));
     }
-    match std::fs::read(file) {
-        Ok(source) => Ok((file.display().to_string(), source)),
-        Err(error) => Err(
-            Problem::new(format!("cannot read {}: {error}", file.display()))
-                .hint("name a file, or write -e CODE")
-                .into(),
-        ),
-    }
+    let name = file.display().to_string();
+    let source = std::fs::read(file).map_err(|error| {
+        Problem::new(format!("cannot read {name}: {error}")).hint("name a file, or write -e CODE")
+    })?;
+    Ok((name, source))
 }
 
 fn exit_of(output: &ScriptToolCallOutput) -> Exit {
@@ -287,10 +284,8 @@ fn tell_the_rest(output: &ScriptToolCallOutput, kept: Kept, name: &str, source: 
     if let Some(error) = &output.error {
         script_problem(error, name, source).print();
         let is_done = |call: &&CallRecord| call.status == CallStatus::Done;
-        let (done, all) = (
-            output.calls.iter().filter(is_done).count(),
-            output.calls.len(),
-        );
+        let done = output.calls.iter().filter(is_done).count();
+        let all = output.calls.len();
         let more = match kept {
             Kept::InTheJournal => format!("; `selvedge runs show {}` shows them", output.id),
             Kept::Nowhere => String::new(),

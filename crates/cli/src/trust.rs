@@ -60,10 +60,9 @@ fn can_ask() -> bool {
 }
 
 fn ask(directory: &Path, files: &[&str], before: Trust) -> bool {
-    let since = if before == Trust::Changed {
-        ", changed since you trusted it"
-    } else {
-        ""
+    let since = match before {
+        Trust::Changed => ", changed since you trusted it",
+        _ => "",
     };
     let question = format!(
         "? {} has its own {}, which can start programs and change what is asked{since}.\n  Trust this folder from now on? [y/N] ",

@@ -183,11 +183,8 @@ impl Chat {
                 Row::text(one_line(&words)).cut().indent(2)
             })
             .collect();
-        self.say_list(
-            rows,
-            "there is no session of this folder",
-            "/resume ID goes on with one",
-        );
+        let hint = "/resume ID goes on with one";
+        self.say_list(rows, "there is no session of this folder", hint);
     }
 
     fn list_runs(&mut self) {
@@ -267,11 +264,8 @@ impl Chat {
             if server.state == ServerState::Ready {
                 words.push_str(&format!(", {} tools", server.tools.len()));
             }
-            rows.push(
-                Row::text(one_line(&words))
-                    .behind(Span::styled(mark, style))
-                    .indent(2),
-            );
+            let mark = Span::styled(mark, style);
+            rows.push(Row::text(one_line(&words)).behind(mark).indent(2));
             let notes = server.why.iter().chain(&server.notes);
             rows.extend(notes.map(|note| Row::quiet(one_line(note)).indent(6)));
         }
@@ -295,11 +289,8 @@ impl Chat {
         if rows.is_empty() {
             rows.push(Row::text("  nothing was changed in this session"));
         }
-        rows.extend(
-            diff.notes
-                .iter()
-                .map(|note| Row::quiet(format!("note: {}", one_line(note)))),
-        );
+        let notes = diff.notes.iter();
+        rows.extend(notes.map(|note| Row::quiet(format!("note: {}", one_line(note)))));
         self.say_block(rows);
     }
 }

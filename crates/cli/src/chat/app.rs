@@ -391,10 +391,8 @@ async fn gone(asking: Option<&mut Pending>) {
 
 /// The size of the window; a usual one where nobody knows.
 pub(super) fn size() -> (usize, usize) {
-    let (width, height) = crossterm::terminal::size().unwrap_or((80, 24));
-    if width == 0 || height == 0 {
-        (80, 24)
-    } else {
-        (width.into(), height.into())
+    match crossterm::terminal::size() {
+        Ok((width @ 1.., height @ 1..)) => (width.into(), height.into()),
+        _ => (80, 24),
     }
 }

@@ -157,24 +157,18 @@ impl Calls {
 
     pub(crate) fn live_rows(&self, now: Instant, look: Look) -> Vec<Row> {
         if self.lines.len() <= MOST_LIVE {
-            return self
-                .lines
-                .iter()
+            let lines = self.lines.iter();
+            return lines
                 .flat_map(|line| self.with_result(line, now, look))
                 .collect();
         }
         let over = |line: &&CallLine| matches!(line.standing, Standing::Over(_));
         let done = self.lines.iter().filter(over).count();
         let open: Vec<&CallLine> = self.lines.iter().filter(|line| !over(line)).collect();
-        let mut rows = vec![Row::quiet(format!(
-            "  {done} of {} calls are over",
-            self.lines.len()
-        ))];
-        rows.extend(
-            open.iter()
-                .take(MOST_LIVE)
-                .map(|line| self.row(line, now, look)),
-        );
+        let all = self.lines.len();
+        let mut rows = vec![Row::quiet(format!("  {done} of {all} calls are over"))];
+        let shown = open.iter().take(MOST_LIVE);
+        rows.extend(shown.map(|line| self.row(line, now, look)));
         if open.len() > MOST_LIVE {
             rows.push(Row::quiet(format!("  … {} more", open.len() - MOST_LIVE)));
         }
@@ -187,9 +181,9 @@ impl Calls {
             .flat_map(|line| self.with_result(line, now, look))
             .collect();
         if self.lines.len() > MOST {
+            let more = self.lines.len() - MOST;
             rows.push(Row::quiet(format!(
-                "  … {} more calls; /runs names the run",
-                self.lines.len() - MOST
+                "  … {more} more calls; /runs names the run"
             )));
         }
         rows

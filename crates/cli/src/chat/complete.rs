@@ -112,10 +112,8 @@ impl Offers {
     }
 
     pub(crate) fn rows(&self, look: Look) -> Vec<Row> {
-        let first = self
-            .chosen
-            .saturating_sub(SHOWN - 1)
-            .min(self.list.len().saturating_sub(SHOWN));
+        let last = self.list.len().saturating_sub(SHOWN);
+        let first = self.chosen.saturating_sub(SHOWN - 1).min(last);
         let lengths = self.list.iter().map(|offer| offer.text.chars().count());
         let width = lengths.max().unwrap_or(0).min(40);
         let shown = self.list.iter().enumerate().skip(first).take(SHOWN);
@@ -135,11 +133,8 @@ impl Offers {
             })
             .collect();
         if self.list.len() > SHOWN {
-            rows.push(Row::quiet(format!(
-                "  {} of {}",
-                self.chosen + 1,
-                self.list.len()
-            )));
+            let (at, all) = (self.chosen + 1, self.list.len());
+            rows.push(Row::quiet(format!("  {at} of {all}")));
         }
         rows
     }

@@ -64,16 +64,16 @@ impl FileDiff {
                 .any(|head| line.starts_with(head))
         };
         // What git says before the first change is in the line above, but for modes and renames.
-        let start = lines
-            .iter()
-            .position(|line| line.starts_with("@@"))
-            .unwrap_or(lines.len());
-        let (head, body) = lines.split_at(if self.path.is_empty() { 0 } else { start });
+        let start = lines.iter().position(|line| line.starts_with("@@"));
+        let start = if self.path.is_empty() {
+            0
+        } else {
+            start.unwrap_or(lines.len())
+        };
+        let (head, body) = lines.split_at(start);
         let told = head.iter().filter(|line| !heads(line)).chain(body);
-        rows.extend(folded(
-            told.map(|line| line_row(line, look)).collect(),
-            most,
-        ));
+        let told = told.map(|line| line_row(line, look)).collect();
+        rows.extend(folded(told, most));
         rows
     }
 }

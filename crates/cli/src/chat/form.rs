@@ -197,18 +197,13 @@ impl FormAsking {
         // Its words are indented: they cannot look like a question of ours.
         let foreign = |text: String| Row::text(text).indent(6);
         let message = clean(&self.message);
-        rows.extend(
-            ends(&message, MESSAGE_LINES)
-                .iter()
-                .map(|line| foreign(line.text())),
-        );
+        let lines = ends(&message, MESSAGE_LINES);
+        rows.extend(lines.iter().map(|line| foreign(line.text())));
         match &self.wants {
             Wanted::Fields(filling) => {
                 for field in filling.fields() {
-                    rows.push(
-                        Row::of(one_line(&filling::about(field)), look.strong())
-                            .behind(Span::raw("  · ")),
-                    );
+                    let about = Row::of(one_line(&filling::about(field)), look.strong());
+                    rows.push(about.behind(Span::raw("  · ")));
                     rows.extend(field.about.iter().map(|words| foreign(one_line(words))));
                     rows.extend(choices(field).map(foreign));
                 }

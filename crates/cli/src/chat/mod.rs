@@ -39,23 +39,17 @@ pub(crate) use self::history::forget_asked;
 use self::rows::{Row, one_line};
 use crate::Exit;
 use crate::args::{ChatArgs, ContinueArgs};
-use crate::assembly;
-
-enum Opening {
-    New,
-    /// The last one of this folder where none is named.
-    Old(Option<String>),
-}
+use crate::assembly::{self, Conversation};
 
 pub(crate) fn chat(args: ChatArgs) -> Result<Exit> {
-    open(args, Opening::New)
+    open(args, Conversation::New)
 }
 
 pub(crate) fn continue_session(args: ContinueArgs) -> Result<Exit> {
-    open(args.chat, Opening::Old(args.session))
+    open(args.chat, Conversation::Old(args.session))
 }
 
-fn open(args: ChatArgs, opening: Opening) -> Result<Exit> {
+fn open(args: ChatArgs, opening: Conversation) -> Result<Exit> {
     terminal::must_be_there()?;
     let setup = assembly::setup(&args.place)?;
     // Two threads beside the one that draws: a script that holds one leaves the other.
@@ -66,7 +60,7 @@ fn open(args: ChatArgs, opening: Opening) -> Result<Exit> {
     let (chat, ended) = runtime.block_on(async {
         let mut chat = Chat::new(setup, args).await?;
         greet(&mut chat);
-        if let Opening::Old(id) = &opening {
+        if let Conversation::Old(id) = &opening {
             chat.open(id.as_deref())?;
         }
         let held = terminal::Held::take()?;

@@ -29,16 +29,15 @@ pub(crate) fn past(session: &Session, width: usize, look: Look) -> Vec<Row> {
             continue;
         }
         rows.extend(more);
-        let calls = |item: Option<&&TurnItem>| {
+        use Item::{FunctionCall, FunctionCallOutput};
+        let is_call = |item: &&TurnItem| {
             matches!(
                 item,
-                Some(TurnItem::Item(
-                    Item::FunctionCall(_) | Item::FunctionCallOutput(_)
-                ))
+                TurnItem::Item(FunctionCall(_) | FunctionCallOutput(_))
             )
         };
         let goes_on = matches!(item, TurnItem::ScriptToolCall(_))
-            || calls(Some(item)) && calls(shown.get(at + 1));
+            || is_call(item) && shown.get(at + 1).is_some_and(is_call);
         if !goes_on {
             rows.push(Row::blank());
         }

@@ -170,10 +170,10 @@ impl Asking {
     fn asked_now(&self) -> &[GatedCall] {
         match self.mode {
             Mode::All => self.calls(),
-            Mode::Each => self
-                .calls()
-                .get(self.answers.len()..=self.answers.len())
-                .unwrap_or_default(),
+            Mode::Each => {
+                let at = self.answers.len();
+                self.calls().get(at..=at).unwrap_or_default()
+            }
         }
     }
 
@@ -209,13 +209,9 @@ impl Asking {
     pub(crate) fn rows(&self, look: Look) -> Vec<Row> {
         let mut rows = Vec::new();
         if self.mode == Mode::Each {
-            rows.extend(self.asked_now().iter().map(|call| {
-                let body = vec![
-                    Span::styled(one_line(&call.tool), look.strong()),
-                    Span::raw(format!(": {}", one_line(&call.reason))),
-                ];
-                Row::spans(body).behind(Span::styled("? ", look.asks()))
-            }));
+            let mark = Span::styled("? ", look.asks());
+            let calls = self.asked_now().iter();
+            rows.extend(calls.map(|call| head_of(call, look).behind(mark.clone())));
         }
         rows.push(match self.state {
             _ if !self.quiet.is_over => Row::quiet("  …"),
@@ -230,10 +226,10 @@ impl Asking {
             ("y", "once".to_owned()),
             ("s", "for this script".to_owned()),
         ];
-        keys.extend(
-            self.rule()
-                .map(|rule| ("a", format!("always, for {}", one_line(&rule)))),
-        );
+        let always = self
+            .rule()
+            .map(|rule| format!("always, for {}", one_line(&rule)));
+        keys.extend(always.map(|always| ("a", always)));
         keys.push(("n", "no".to_owned()));
         if self.mode == Mode::All && self.calls().len() > 1 {
             keys.push(("e", "each by itself".to_owned()));
@@ -280,14 +276,18 @@ fn answered(answer: &Answer) -> String {
     }
 }
 
+/// The tool and the reason. What a script says stays on its line: it could look like a question of ours.
+fn head_of(call: &GatedCall, look: Look) -> Row {
+    let reason = format!(": {}", one_line(&call.reason));
+    Row::spans(vec![
+        Span::styled(one_line(&call.tool), look.strong()),
+        Span::raw(reason),
+    ])
+}
+
 fn describe(call: &GatedCall, look: Look) -> Vec<Row> {
     let indent = |row: Row| row.indent(6);
-    // What a script says stays on its line: it could look like a question of ours.
-    let body = vec![
-        Span::styled(one_line(&call.tool), look.strong()),
-        Span::raw(format!(": {}", one_line(&call.reason))),
-    ];
-    let mut rows = vec![Row::spans(body).indent(2)];
+    let mut rows = vec![head_of(call, look).indent(2)];
     match &call.preview.view {
         Some(View::Diff(text)) => {
             rows.extend(diff::rows(text, VIEW_LINES, look).into_iter().map(indent))

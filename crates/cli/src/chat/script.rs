@@ -49,11 +49,9 @@ impl Script {
 
     pub(crate) fn notes(&self) -> Vec<Row> {
         let mut rows = self.logs.clone();
-        if self.logged > self.logs.len() {
-            rows.push(Row::quiet(format!(
-                "  … {} more lines logged",
-                self.logged - self.logs.len()
-            )));
+        let more = self.logged - self.logs.len();
+        if more > 0 {
+            rows.push(Row::quiet(format!("  … {more} more lines logged")));
         }
         rows.extend(self.plan.iter().chain(&self.diffs).cloned());
         rows
@@ -89,11 +87,8 @@ pub(crate) fn script_head(id: &str, language: &str, source: &str, look: Look) ->
     } else {
         lines
     };
-    rows.extend(
-        folded(code(language, source, look), most)
-            .into_iter()
-            .map(indent),
-    );
+    let lines = folded(code(language, source, look), most);
+    rows.extend(lines.into_iter().map(indent));
     rows
 }
 

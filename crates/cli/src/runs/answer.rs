@@ -7,7 +7,7 @@ use anyhow::Result;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use selvedge_agent::resume_from;
-use selvedge_journal::{JournalError, Run, RunState};
+use selvedge_journal::{Journal, JournalError, Run, RunState};
 use selvedge_mcp::Asked;
 use selvedge_protocol::{Answer, ApprovalDecision, ApprovalRequest, GatedCall};
 use selvedge_script::{Author, RunOptions, Suspended};
@@ -19,14 +19,11 @@ use crate::args::LimitArgs;
 use crate::problem::Problem;
 use crate::run::{Kept, Signals, conclude, drive, end, person, runtime};
 use crate::runs::args::RunsAnswerArgs;
-use crate::runs::problem;
 use crate::setting::Setting;
 use crate::show::Show;
 
 pub(crate) fn answer(args: &RunsAnswerArgs) -> Result<Exit> {
-    let run = super::open()?
-        .run(&args.run)
-        .map_err(|error| problem(&error))?;
+    let run = super::open()?.run(&args.run)?;
     check(&run)?;
     let setting = Setting::parse(&run.setting)?;
     let setup = setting.setup(run.summary.directory.clone().into())?;
@@ -66,15 +63,10 @@ pub(crate) fn answer(args: &RunsAnswerArgs) -> Result<Exit> {
         .for_one_script();
     let earlier = run.summary.resumes.as_deref();
     let earlier = earlier.map(|earlier| resume_from(&journal, &journal.run(earlier)?));
-    let earlier = earlier.transpose().map_err(|error| problem(&error))?;
+    let earlier = earlier.transpose()?;
     let id = run.summary.id.clone();
-    journal.take_over(&id).map_err(|error| match error {
-        JournalError::TakenOver | JournalError::NotSuspended(_) => taken(&id),
-        other => problem(&other),
-    })?;
-    let state = journal
-        .take_suspension(&id)
-        .map_err(|error| problem(&error))?;
+    take_over(&journal, &id)?;
+    let state = journal.take_suspension(&id)?;
     let state = state.ok_or_else(|| taken(&id))?;
     let values = run
         .calls
@@ -151,7 +143,15 @@ pub(super) fn check(run: &Run) -> Result<(), Problem> {
     Err(Problem::new(format!("{id} {words}: it does not wait for an answer")).hint(hint))
 }
 
-pub(super) fn taken(id: &str) -> Problem {
+/// Makes this process the one that goes on with a run.
+pub(super) fn take_over(journal: &Journal, id: &str) -> Result<()> {
+    journal.take_over(id).map_err(|error| match error {
+        JournalError::TakenOver | JournalError::NotSuspended(_) => taken(id).into(),
+        other => other.into(),
+    })
+}
+
+fn taken(id: &str) -> Problem {
     Problem::new(format!("another process goes on with {id}"))
         .hint(format!("`selvedge runs show {id}` shows how far"))
 }

@@ -3,14 +3,13 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use selvedge_journal::{Journal, JournalError, Run, RunState};
+use selvedge_journal::{Journal, Run, RunState};
 use selvedge_protocol::ErrorCode;
 
 use crate::Exit;
 use crate::problem::Problem;
-use crate::runs::answer::{check, taken};
+use crate::runs::answer::{check, take_over};
 use crate::runs::args::RunsCancelArgs;
-use crate::runs::problem;
 
 /// How long a run may take to stop: its process looks twice a second, and its calls have a moment to end.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -18,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(50);
 
 pub(crate) fn cancel(journal: &Journal, args: &RunsCancelArgs) -> Result<Exit> {
-    let run = journal.run(&args.run).map_err(|error| problem(&error))?;
+    let run = journal.run(&args.run)?;
     if run.summary.state == RunState::Running {
         if !["scr_", "tsk_"]
             .iter()
@@ -38,17 +37,14 @@ pub(crate) fn cancel(journal: &Journal, args: &RunsCancelArgs) -> Result<Exit> {
 
 /// Ends a run that waits: nothing more of it is done.
 fn give_up(journal: &Journal, id: &str) -> Result<Exit> {
-    journal.take_over(id).map_err(|error| match error {
-        JournalError::TakenOver | JournalError::NotSuspended(_) => taken(id),
-        other => problem(&other),
-    })?;
-    journal.give_up(id).map_err(|error| problem(&error))?;
+    take_over(journal, id)?;
+    journal.give_up(id)?;
     Ok(cancelled(id))
 }
 
 /// Has a run stopped by the process that runs it, and says what came of it.
 fn stop(journal: &Journal, id: &str) -> Result<Exit> {
-    journal.ask_to_stop(id).map_err(|error| problem(&error))?;
+    journal.ask_to_stop(id)?;
     let run = until_it_stops(journal, id)?;
     if run.summary.state == RunState::Running {
         Problem::new(format!("{id} has not stopped within {} seconds", PATIENCE.as_secs()))
@@ -56,12 +52,9 @@ fn stop(journal: &Journal, id: &str) -> Result<Exit> {
             .print();
         return Ok(Exit::Failed);
     }
-    journal.need_not_stop(id).map_err(|error| problem(&error))?;
-    let error = run
-        .output
-        .as_ref()
-        .and_then(|output| output.error.as_ref())
-        .map(|error| error.code);
+    journal.need_not_stop(id)?;
+    let error = run.output.as_ref().and_then(|output| output.error.as_ref());
+    let error = error.map(|error| error.code);
     match run.summary.state {
         // It came to a question before it heard of it.
         RunState::Suspended => give_up(journal, id),
@@ -87,7 +80,7 @@ fn stop(journal: &Journal, id: &str) -> Result<Exit> {
 fn until_it_stops(journal: &Journal, id: &str) -> Result<Run> {
     let began = Instant::now();
     loop {
-        let run = journal.run(id).map_err(|error| problem(&error))?;
+        let run = journal.run(id)?;
         if run.summary.state != RunState::Running || began.elapsed() > PATIENCE {
             return Ok(run);
         }

@@ -11,7 +11,7 @@ use serde_json::json;
 use crate::Exit;
 use crate::out::{harmless, line};
 use crate::runs::args::{RunsListArgs, RunsShowArgs};
-use crate::runs::{problem, redactor};
+use crate::runs::redactor;
 
 pub(crate) fn list(journal: &Journal, args: &RunsListArgs) -> Result<Exit> {
     let now = since_epoch();
@@ -21,7 +21,7 @@ pub(crate) fn list(journal: &Journal, args: &RunsListArgs) -> Result<Exit> {
         tool: args.tool.as_deref().map(known_as),
         limit: Some(args.limit),
     };
-    let runs = journal.runs(&filter).map_err(|error| problem(&error))?;
+    let runs = journal.runs(&filter)?;
     if args.json {
         line(&serde_json::to_string_pretty(&runs)?)?;
         return Ok(Exit::Done);
@@ -45,7 +45,7 @@ pub(crate) fn list(journal: &Journal, args: &RunsListArgs) -> Result<Exit> {
 }
 
 pub(crate) fn show(journal: &Journal, args: &RunsShowArgs) -> Result<Exit> {
-    let run = journal.run(&args.run).map_err(|error| problem(&error))?;
+    let run = journal.run(&args.run)?;
     let redactor = redactor()?;
     if args.json {
         line(&serde_json::to_string_pretty(&as_json(&run, &redactor))?)?;
@@ -62,10 +62,7 @@ pub(crate) fn show(journal: &Journal, args: &RunsShowArgs) -> Result<Exit> {
     if let Some(earlier) = &summary.resumes {
         line(&format!("resumed {earlier}"))?;
     }
-    if let Some(later) = journal
-        .resumed_by(&summary.id)
-        .map_err(|error| problem(&error))?
-    {
+    if let Some(later) = journal.resumed_by(&summary.id)? {
         line(&format!("resumed by {later}"))?;
     }
     if let Some(error) = run.output.as_ref().and_then(|output| output.error.as_ref()) {

@@ -19,14 +19,18 @@ use crate::Exit;
 use crate::problem::Problem;
 
 pub(crate) fn runs(command: RunsCommand) -> Result<Exit> {
-    match command {
+    let done = match command {
         RunsCommand::List(args) => look::list(&open_to_read()?, &args),
         RunsCommand::Show(args) => look::show(&open_to_read()?, &args),
         RunsCommand::Answer(args) => answer::answer(&args),
         RunsCommand::Cancel(args) => cancel::cancel(&open()?, &args),
         RunsCommand::Replay(args) => replay::replay(args),
         RunsCommand::Export(args) => replay::export(&open_to_read()?, &args),
-    }
+    };
+    done.map_err(|error| match error.downcast_ref::<JournalError>() {
+        Some(wrong) => problem(wrong).into(),
+        None => error,
+    })
 }
 
 pub(crate) fn open() -> Result<Journal> {

@@ -13,16 +13,12 @@ use crate::private;
 use crate::problem::Problem;
 use crate::run::{Kept, conclude, runtime};
 use crate::runs::args::{RunsExportArgs, RunsReplayArgs};
-use crate::runs::{problem, redactor};
+use crate::runs::redactor;
 
 pub(crate) fn replay(args: RunsReplayArgs) -> Result<Exit> {
     let cassette = match Path::new(&args.run) {
         file if file.is_file() => read(file)?,
-        _ => cassette(
-            super::open_to_read()?
-                .run(&args.run)
-                .map_err(|error| problem(&error))?,
-        )?,
+        _ => cassette(super::open_to_read()?.run(&args.run)?)?,
     };
     let calls = cassette.output.calls.iter().map(|call| call.id.as_str());
     let calls: Vec<&str> = calls.collect();
@@ -46,17 +42,12 @@ pub(crate) fn replay(args: RunsReplayArgs) -> Result<Exit> {
         .map_err(|fault| Problem::new(fault.to_string()))?;
     let shown = redactor()?.value(&serde_json::to_value(&output)?);
     // What is played is not written down, and what was recorded may be of another journal.
-    conclude(
-        &serde_json::from_value(shown)?,
-        args.json,
-        Kept::Nowhere,
-        &output.id,
-        cassette.source.as_bytes(),
-    )
+    let (shown, source) = (serde_json::from_value(shown)?, cassette.source.as_bytes());
+    conclude(&shown, args.json, Kept::Nowhere, &output.id, source)
 }
 
 pub(crate) fn export(journal: &Journal, args: &RunsExportArgs) -> Result<Exit> {
-    let cassette = cassette(journal.run(&args.run).map_err(|error| problem(&error))?)?;
+    let cassette = cassette(journal.run(&args.run)?)?;
     let text = serde_json::to_string(&redactor()?.value(&serde_json::to_value(&cassette)?))?;
     match &args.file {
         None => line(&text)?,

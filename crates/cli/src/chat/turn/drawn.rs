@@ -135,9 +135,8 @@ fn thought(text: &str, head: &str, thoughts: Thoughts) -> Vec<Row> {
 }
 
 pub(crate) fn thought_rows(text: &str) -> Vec<Row> {
-    let lines = clean(text.trim());
-    lines
-        .lines()
+    let text = clean(text.trim());
+    text.lines()
         .map(|line| Row::quiet(line).indent(2))
         .collect()
 }
@@ -146,12 +145,8 @@ pub(crate) fn thought_rows(text: &str) -> Vec<Row> {
 pub(super) fn result_of_call(output: &FunctionCallOutput) -> Vec<Row> {
     const LINES: usize = 3;
     let text = output.text();
-    let rows = clean(text.trim_end())
-        .lines()
-        .map(|line| Row::quiet(line).cut())
-        .collect();
-    folded(rows, LINES)
-        .into_iter()
-        .map(|row| row.indent(4))
-        .collect()
+    let text = clean(text.trim_end());
+    let rows = text.lines().map(|line| Row::quiet(line).cut()).collect();
+    let rows = folded(rows, LINES).into_iter();
+    rows.map(|row| row.indent(4)).collect()
 }
