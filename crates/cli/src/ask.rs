@@ -191,17 +191,12 @@ fn choices(calls: &[GatedCall], several: bool) -> String {
         .collect();
     let always = rules.len() == calls.len();
     rules.dedup();
-    let mut words = vec!["y: once".to_owned(), "s: for this script".to_owned()];
-    if always {
-        words.push(format!("a: always, for {}", rules.join(", ")));
-    }
-    words.push("n: no".to_owned());
-    words.push("n WORDS: no, and tell it why".to_owned());
-    words.push("c: cancel".to_owned());
-    if several {
-        words.push("e: each by itself".to_owned());
-    }
-    format!("  [{}]", words.join(" | "))
+    let always = always.then(|| format!(" | a: always, for {}", rules.join(", ")));
+    let always = always.unwrap_or_default();
+    let each = if several { " | e: each by itself" } else { "" };
+    format!(
+        "  [y: once | s: for this script{always} | n: no | n WORDS: no, and tell it why | c: cancel{each}]"
+    )
 }
 
 /// What a script or a server says stays on its line: it could look like a question of ours.

@@ -212,11 +212,8 @@ pub(crate) fn agent_of(
 fn check_costs(setup: &Setup, turn: &TurnArgs, choice: &Choice) -> Result<()> {
     let session = setup.config.agent.session_max_cost;
     if session.is_some_and(|most| !most.is_finite() || most <= 0.0) {
-        return Err(
-            Problem::new("agent.session_max_cost is not an amount of money")
-                .hint("write 0.50 or 2")
-                .into(),
-        );
+        let problem = Problem::new("agent.session_max_cost is not an amount of money");
+        return Err(problem.hint("write 0.50 or 2").into());
     }
     let limit = match (turn.max_cost, session) {
         (Some(_), _) => "--max-cost",
@@ -256,11 +253,8 @@ fn new_session(setup: &Setup) -> Result<Session> {
 
 fn old_session(setup: &Setup, id: Option<&str>) -> Result<Session> {
     let Some(journal) = &setup.journal else {
-        return Err(
-            Problem::new("a session needs the journal, which `--ephemeral` turns off")
-                .hint("leave out --ephemeral")
-                .into(),
-        );
+        let problem = Problem::new("a session needs the journal, which `--ephemeral` turns off");
+        return Err(problem.hint("leave out --ephemeral").into());
     };
     let id = match id {
         Some(id) => id.to_owned(),
@@ -285,24 +279,14 @@ fn old_session(setup: &Setup, id: Option<&str>) -> Result<Session> {
 
 /// What the project says to agents: every AGENTS.md from its root down to this folder.
 fn project(directory: &Path) -> Option<String> {
-    let mut folders: Vec<&Path> = Vec::new();
-    for folder in directory.ancestors() {
-        folders.push(folder);
-        if folder.join(".git").exists() {
-            break;
-        }
-    }
+    let mut folders: Vec<&Path> = directory.ancestors().collect();
     // Without a repository, only the folder itself.
-    if folders
-        .last()
-        .is_some_and(|root| !root.join(".git").exists())
-    {
-        folders.truncate(1);
-    }
-    let texts = folders
+    let root = folders
         .iter()
-        .rev()
-        .filter_map(|folder| std::fs::read_to_string(folder.join("AGENTS.md")).ok());
+        .position(|folder| folder.join(".git").exists());
+    folders.truncate(root.unwrap_or(0) + 1);
+    let read = |folder: &&Path| std::fs::read_to_string(folder.join("AGENTS.md")).ok();
+    let texts = folders.iter().rev().filter_map(read);
     let mut text = texts.collect::<Vec<_>>().join("\n\n");
     if text.len() > PROJECT_BYTES {
         text.truncate(text.floor_char_boundary(PROJECT_BYTES));

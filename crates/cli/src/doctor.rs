@@ -1,5 +1,6 @@
 //! `selvedge doctor`: what this machine gives, found out by trying.
 
+use std::env::consts;
 use std::time::Instant;
 
 use anyhow::Result;
@@ -32,27 +33,14 @@ impl Finding {
 }
 
 pub(crate) fn doctor(args: DoctorArgs) -> Result<Exit> {
-    let mut findings = vec![Finding::new(
-        "version",
-        true,
-        format!(
-            "selvedge {} on {} {}",
-            env!("CARGO_PKG_VERSION"),
-            std::env::consts::OS,
-            std::env::consts::ARCH
-        ),
-    )];
+    let (version, os, arch) = (env!("CARGO_PKG_VERSION"), consts::OS, consts::ARCH);
+    let details = format!("selvedge {version} on {os} {arch}");
+    let mut findings = vec![Finding::new("version", true, details)];
     // A file with an error is left out: everything else can still be checked.
     let setup = lenient_configuration(&args.place).and_then(|(configuration, found)| {
-        findings.extend(found.iter().map(|one| {
-            Finding::new(
-                "configuration",
-                one.severity == Severity::Warning,
-                match one.severity {
-                    Severity::Warning => format!("warning: {one}"),
-                    Severity::Error => one.to_string(),
-                },
-            )
+        findings.extend(found.iter().map(|one| match one.severity {
+            Severity::Warning => Finding::new("configuration", true, format!("warning: {one}")),
+            Severity::Error => Finding::new("configuration", false, one.to_string()),
         }));
         Setup::of(configuration, &args.place)
     });
@@ -74,12 +62,9 @@ pub(crate) fn doctor(args: DoctorArgs) -> Result<Exit> {
         line(&serde_json::to_string_pretty(&findings)?)?;
     } else {
         for finding in &findings {
-            line(&format!(
-                "{} {:<14} {}",
-                if finding.ok { "✓" } else { "✗" },
-                finding.what,
-                finding.details
-            ))?;
+            let Finding { what, ok, details } = finding;
+            let mark = if *ok { "✓" } else { "✗" };
+            line(&format!("{mark} {what:<14} {details}"))?;
         }
     }
     Ok(if well { Exit::Done } else { Exit::Failed })

@@ -74,9 +74,8 @@ impl Chat {
 
     fn choose_model(&mut self, name: &str) {
         // `provider/model` names both, where there is such a provider.
-        let both = name
-            .split_once('/')
-            .filter(|(provider, _)| self.is_provider(provider));
+        let both = name.split_once('/');
+        let both = both.filter(|(provider, _)| self.is_provider(provider));
         let (provider, model) = both.unwrap_or((&self.agent.client().provider().name, name));
         let args = ModelArgs {
             model: Some(model.to_owned()),

@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 
 use super::editor::Editor;
 use super::look::Look;
-use super::pending::Quiet;
+use super::pending::QuietWait;
 use super::question::keys_row;
 use super::rows::{Fit, Row, clean, one_line};
 use crate::ends::ends;
@@ -32,7 +32,7 @@ pub(crate) struct FormAsking {
     message: String,
     wants: Wanted,
     reply: oneshot::Sender<Elicited>,
-    pub(super) quiet: Quiet,
+    pub(super) quiet: QuietWait,
     state: State,
     /// What is wrong with what was typed.
     wrong: Option<String>,
@@ -74,7 +74,7 @@ impl FormAsking {
             message: question.form.message,
             wants,
             reply: question.reply,
-            quiet: Quiet::new(now),
+            quiet: QuietWait::new(now),
             state: State::Open,
             wrong: None,
         })

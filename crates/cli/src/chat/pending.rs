@@ -11,13 +11,13 @@ use super::rows::Row;
 pub(crate) const QUIET: Duration = Duration::from_millis(400);
 
 /// Waits for a moment without typing: what a person was writing when a question came is no answer to it.
-pub(crate) struct Quiet {
+pub(crate) struct QuietWait {
     since: Instant,
     /// Keys count from now on.
     pub(crate) is_over: bool,
 }
 
-impl Quiet {
+impl QuietWait {
     pub(crate) fn new(now: Instant) -> Self {
         Self {
             since: now,
@@ -91,7 +91,7 @@ impl Pending {
         }
     }
 
-    pub(crate) fn quiet(&mut self) -> &mut Quiet {
+    pub(crate) fn quiet(&mut self) -> &mut QuietWait {
         match self {
             Self::Gate(asking) => &mut asking.quiet,
             Self::Form(asking) => &mut asking.quiet,

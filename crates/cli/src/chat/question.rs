@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 use super::diff;
 use super::editor::Editor;
 use super::look::Look;
-use super::pending::Quiet;
+use super::pending::QuietWait;
 use super::rows::{Row, clean, one_line};
 use crate::ends::ends;
 
@@ -28,7 +28,7 @@ pub(crate) struct Question {
 
 pub(crate) struct Asking {
     question: Question,
-    pub(super) quiet: Quiet,
+    pub(super) quiet: QuietWait,
     state: State,
     answers: Vec<Answer>,
     mode: Mode,
@@ -58,7 +58,7 @@ impl Asking {
     pub(crate) fn new(question: Question, now: Instant) -> Self {
         Self {
             question,
-            quiet: Quiet::new(now),
+            quiet: QuietWait::new(now),
             state: State::Open,
             answers: Vec::new(),
             mode: Mode::All,

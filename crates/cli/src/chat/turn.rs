@@ -41,39 +41,45 @@ pub(crate) struct Turn {
 }
 
 enum Part {
-    Words {
-        id: String,
-        text: String,
-        printed: usize,
-        /// Whether a line has ended since it was looked for blocks that are complete.
-        lined: bool,
-        over: bool,
-    },
-    Thought {
-        id: String,
-        text: String,
-        since: Instant,
-        took: Option<Duration>,
-    },
+    Message(MessagePart),
+    Thought(ThoughtPart),
     Script(Box<Script>),
-    Calls {
-        calls: Calls,
-        told: Vec<Row>,
-        /// Calls whose results have not come.
-        open: usize,
-        /// The names of their items, and their own.
-        items: Vec<(String, String)>,
-    },
+    Calls(CallsPart),
     Note(Vec<Row>),
 }
 
+#[derive(Default)]
+struct MessagePart {
+    id: String,
+    text: String,
+    printed: usize,
+    /// Whether a line has ended since it was looked for blocks that are complete.
+    lined: bool,
+    over: bool,
+}
+
+struct ThoughtPart {
+    id: String,
+    text: String,
+    since: Instant,
+    took: Option<Duration>,
+}
+
+#[derive(Default)]
+struct CallsPart {
+    calls: Calls,
+    told: Vec<Row>,
+    /// Calls whose results have not come.
+    open: usize,
+    /// The names of their items, and their own.
+    items: Vec<(String, String)>,
+}
+
 impl Part {
-    fn calls() -> Self {
-        Self::Calls {
-            calls: Calls::default(),
-            told: Vec::new(),
-            open: 0,
-            items: Vec::new(),
+    fn as_calls(&mut self) -> Option<&mut CallsPart> {
+        match self {
+            Self::Calls(part) => Some(part),
+            _ => None,
         }
     }
 }
@@ -107,12 +113,10 @@ impl Turn {
             | Event::CallOutput { .. }
             | Event::ApprovalRequested { .. } => self.call(&event, now),
             Event::ScriptStarted { script_id } => self.script_goes_on(script_id, now),
-            Event::Log {
-                level: LogLevel::Log,
-                message,
-                ..
-            } => self.log(&message, self.look.quiet()),
-            Event::Log { message, .. } => self.log(&message, self.look.bad()),
+            Event::Log { level, message, .. } => match level {
+                LogLevel::Log => self.log(&message, self.look.quiet()),
+                _ => self.log(&message, self.look.bad()),
+            },
             Event::Progress { message, .. } => self.log(&format!("… {message}"), self.look.quiet()),
             Event::Notify { message, .. } => self.log(&format!("! {message}"), self.look.strong()),
             Event::PlanUpdated { plan, .. } => self.plan(&plan),
@@ -136,14 +140,15 @@ impl Turn {
     pub(crate) fn end(&mut self, width: usize, thoughts: Thoughts, now: Instant) -> Vec<Row> {
         for part in &mut self.parts {
             match part {
-                Part::Words { over, .. } => *over = true,
-                Part::Thought { since, took, .. } => {
-                    *took = Some(took.unwrap_or(now.saturating_duration_since(*since)))
+                Part::Message(part) => part.over = true,
+                Part::Thought(part) => {
+                    part.took
+                        .get_or_insert(now.saturating_duration_since(part.since));
                 }
                 Part::Script(script) => {
                     script.result.get_or_insert_default();
                 }
-                Part::Calls { open, .. } => *open = 0,
+                Part::Calls(part) => part.open = 0,
                 Part::Note(_) => {}
             }
         }
@@ -171,21 +176,19 @@ impl Turn {
     fn begin(&mut self, id: String, item: &TurnItem, now: Instant) {
         match item {
             TurnItem::Item(Item::Reasoning(_)) => {
-                self.parts.push_back(Part::Thought {
+                self.parts.push_back(Part::Thought(ThoughtPart {
                     id,
                     text: String::new(),
                     since: now,
                     took: None,
-                });
+                }))
             }
             TurnItem::Item(Item::Message(_)) => {
-                self.parts.push_back(Part::Words {
+                let part = MessagePart {
                     id,
-                    text: String::new(),
-                    printed: 0,
-                    lined: false,
-                    over: false,
-                });
+                    ..MessagePart::default()
+                };
+                self.parts.push_back(Part::Message(part));
             }
             TurnItem::Item(Item::FunctionCall(call)) => self.wanted(Some(&id), call),
             _ => {}
@@ -195,17 +198,12 @@ impl Turn {
     fn update(&mut self, item: &str, delta: &str) {
         for part in self.parts.iter_mut().rev() {
             match part {
-                Part::Words {
-                    id, text, lined, ..
-                } if id == item => {
-                    text.push_str(delta);
-                    *lined |= delta.contains('\n');
+                Part::Message(part) if part.id == item => {
+                    part.text.push_str(delta);
+                    part.lined |= delta.contains('\n');
                     return;
                 }
-                Part::Thought { id, text, .. } if id == item => {
-                    text.push_str(delta);
-                    return;
-                }
+                Part::Thought(part) if part.id == item => return part.text.push_str(delta),
                 _ => {}
             }
         }
@@ -215,40 +213,29 @@ impl Turn {
         match item {
             TurnItem::Item(Item::Message(message)) => {
                 for part in &mut self.parts {
-                    if let Part::Words {
-                        id,
-                        text,
-                        printed,
-                        over,
-                        ..
-                    } = part
-                        && id == item_id
+                    if let Part::Message(part) = part
+                        && part.id == item_id
                     {
                         // What is printed stays printed.
                         let whole = message.text();
-                        if whole.get(..*printed) == text.get(..*printed) {
-                            *text = whole;
+                        if whole.get(..part.printed) == part.text.get(..part.printed) {
+                            part.text = whole;
                         }
-                        *over = true;
+                        part.over = true;
                     }
                 }
             }
             TurnItem::Item(Item::Reasoning(thought)) => {
                 let whole = thought.summary.concat() + &thought.content.concat();
                 for part in &mut self.parts {
-                    if let Part::Thought {
-                        id,
-                        text,
-                        since,
-                        took,
-                    } = part
-                        && id == item_id
+                    if let Part::Thought(part) = part
+                        && part.id == item_id
                     {
                         if !whole.is_empty() {
-                            text.clone_from(&whole);
+                            part.text.clone_from(&whole);
                         }
-                        *took = Some(now.saturating_duration_since(*since));
-                        self.last_thought = Some(text.clone());
+                        part.took = Some(now.saturating_duration_since(part.since));
+                        self.last_thought = Some(part.text.clone());
                     }
                 }
             }
@@ -263,19 +250,17 @@ impl Turn {
     fn drop_item(&mut self, item: &str) {
         let mut told = false;
         self.parts.retain_mut(|part| match part {
-            Part::Words { id, printed, .. } if id == item => {
-                told |= *printed > 0;
+            Part::Message(part) if part.id == item => {
+                told |= part.printed > 0;
                 false
             }
-            Part::Thought { id, .. } => id != item,
-            Part::Calls {
-                calls, open, items, ..
-            } => {
-                if let Some(at) = items.iter().position(|(id, _)| id == item) {
-                    calls.forget(&items.remove(at).1);
-                    *open = open.saturating_sub(1);
+            Part::Thought(part) => part.id != item,
+            Part::Calls(part) => {
+                if let Some(at) = part.items.iter().position(|(id, _)| id == item) {
+                    part.calls.forget(&part.items.remove(at).1);
+                    part.open = part.open.saturating_sub(1);
                 }
-                !calls.is_empty()
+                !part.calls.is_empty()
             }
             _ => true,
         });
@@ -286,65 +271,47 @@ impl Turn {
 
     /// A call that a model makes, among those it makes side by side; known under this name where it is new.
     fn wanted(&mut self, item: Option<&str>, call: &FunctionCall) {
-        let is_calls = |part: &Part| matches!(part, Part::Calls { .. });
+        let is_calls = |part: &Part| matches!(part, Part::Calls(_));
         let has_place = match item {
             Some(_) => self.parts.back().is_some_and(is_calls),
             None => self.parts.iter().any(is_calls),
         };
         if !has_place {
-            self.parts.push_back(Part::calls());
+            self.parts.push_back(Part::Calls(CallsPart::default()));
         }
-        for part in self.parts.iter_mut().rev() {
-            if let Part::Calls {
-                calls, open, items, ..
-            } = part
-            {
-                calls.wanted(&call.call_id, &call.name, &call.arguments);
-                if let Some(item) = item {
-                    items.push((item.to_owned(), call.call_id.clone()));
-                    *open += 1;
-                }
-                return;
+        if let Some(part) = self.parts.iter_mut().rev().find_map(Part::as_calls) {
+            part.calls
+                .wanted(&call.call_id, &call.name, &call.arguments);
+            if let Some(item) = item {
+                part.items.push((item.to_owned(), call.call_id.clone()));
+                part.open += 1;
             }
         }
     }
 
+    /// What happens belongs to the script that runs, else to the calls that were made last.
     fn call(&mut self, event: &Event, now: Instant) {
-        // What happens belongs to the script that runs, else to the calls that were made last.
-        let running = self
-            .parts
-            .iter()
-            .position(|part| matches!(part, Part::Script(script) if script.result.is_none()));
-        let place = running.or_else(|| {
-            self.parts
-                .iter()
-                .rposition(|part| matches!(part, Part::Calls { .. }))
-        });
-        match place.map(|at| &mut self.parts[at]) {
-            Some(Part::Script(script)) => script.calls.take(event, now),
-            Some(Part::Calls { calls, .. }) => calls.take(event, now),
-            // An earlier process began it.
-            _ => {
-                let mut part = Part::calls();
-                if let Part::Calls { calls, open, .. } = &mut part {
-                    calls.take(event, now);
-                    *open = 1;
-                }
-                self.parts.push_back(part);
-            }
+        if let Some(script) = self.open_script() {
+            return script.calls.take(event, now);
         }
+        if let Some(part) = self.parts.iter_mut().rev().find_map(Part::as_calls) {
+            return part.calls.take(event, now);
+        }
+        // An earlier process began it.
+        let mut part = CallsPart {
+            open: 1,
+            ..CallsPart::default()
+        };
+        part.calls.take(event, now);
+        self.parts.push_back(Part::Calls(part));
     }
 
     fn call_result(&mut self, output: &FunctionCallOutput) {
-        for part in &mut self.parts {
-            if let Part::Calls { calls, open, .. } = part
-                && *open > 0
-            {
-                *open -= 1;
-                if !output.failed {
-                    calls.returned(&output.call_id, result_of_call(output));
-                }
-                return;
+        let mut groups = self.parts.iter_mut().filter_map(Part::as_calls);
+        if let Some(part) = groups.find(|part| part.open > 0) {
+            part.open -= 1;
+            if !output.failed {
+                part.calls.returned(&output.call_id, result_of_call(output));
             }
         }
     }
@@ -364,7 +331,7 @@ impl Turn {
     fn script_goes_on(&mut self, id: String, now: Instant) {
         let begun = self.parts.iter().any(|part| match part {
             Part::Script(script) => script.result.is_none(),
-            Part::Calls { open, .. } => *open > 0,
+            Part::Calls(part) => part.open > 0,
             _ => false,
         });
         if !begun {
@@ -403,12 +370,11 @@ impl Turn {
     }
 
     fn plan(&mut self, plan: &[PlanStep]) {
-        let look = self.look;
-        let rows = plan_rows(plan, look);
+        let rows = plan_rows(plan, self.look);
         match self.open_script() {
             Some(script) => script.plan = rows,
             None => match self.parts.back_mut() {
-                Some(Part::Calls { told, .. }) => told.extend(rows),
+                Some(Part::Calls(part)) => part.told.extend(rows),
                 _ => self.parts.push_back(Part::Note(rows)),
             },
         }
@@ -427,7 +393,7 @@ impl Turn {
         }
         let place = self.parts.iter_mut().rev().find_map(|part| match part {
             Part::Script(script) => Some(&mut script.diffs),
-            Part::Calls { told, .. } => Some(told),
+            Part::Calls(part) => Some(&mut part.told),
             _ => None,
         });
         match place {

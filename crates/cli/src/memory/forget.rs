@@ -40,16 +40,13 @@ pub(super) fn forget(
         session: session.to_owned(),
         turn: turn.to_owned(),
     };
-    let turn = match &args.turn {
-        Some(turn) => Some(turn_number(turn).ok_or_else(|| missing(named, turn))?),
-        None => None,
-    };
+    let number = |turn: &String| turn_number(turn).ok_or_else(|| missing(named, turn));
+    let turn = args.turn.as_ref().map(number).transpose()?;
     let (session, talked) = which(memory, &journal, named)?;
     let known = memory.sessions()?;
-    let asked = if talked {
-        said_by_user(&journal, &session, turn)?
-    } else {
-        BTreeSet::new()
+    let asked = match talked {
+        true => said_by_user(&journal, &session, turn)?,
+        false => BTreeSet::new(),
     };
     if let Some(turn) = turn
         && asked.is_empty()
@@ -93,14 +90,11 @@ pub(super) fn forget(
     }
     journal.scrub().map_err(|error| problem(&error))?;
     let (turns, lessons) = (counts.turns, counts.lessons);
-    let Forgotten {
-        runs, documents, ..
-    } = gone;
+    let (runs, documents) = (gone.runs, gone.documents);
     if args.json {
-        line(
-            &json!({"turns": turns, "lessons": lessons, "runs": runs, "documents": documents})
-                .to_string(),
-        )?;
+        let report =
+            json!({"turns": turns, "lessons": lessons, "runs": runs, "documents": documents});
+        line(&report.to_string())?;
     } else {
         tell!(
             "forgotten: {turns} turns, {lessons} lessons drawn from them, {runs} runs, {documents} documents"

@@ -19,34 +19,26 @@ impl Turn {
         let look = self.look;
         while let Some(part) = self.parts.front_mut() {
             match part {
-                Part::Words {
-                    text,
-                    printed,
-                    lined,
-                    over,
-                    ..
-                } => {
-                    let end = match (*over, std::mem::take(lined)) {
-                        (true, _) => text.len(),
-                        (false, true) => *printed + last_block(&text[*printed..]),
-                        (false, false) => *printed,
+                Part::Message(part) => {
+                    let end = match (part.over, std::mem::take(&mut part.lined)) {
+                        (true, _) => part.text.len(),
+                        (false, true) => part.printed + last_block(&part.text[part.printed..]),
+                        (false, false) => part.printed,
                     };
-                    if end > *printed {
-                        let more = markdown(&text[*printed..end], width, look);
-                        if !more.is_empty() {
-                            rows.extend(more);
-                            rows.push(Row::blank());
-                        }
-                        *printed = end;
+                    let more = markdown(&part.text[part.printed..end], width, look);
+                    if !more.is_empty() {
+                        rows.extend(more);
+                        rows.push(Row::blank());
                     }
-                    if !*over {
+                    part.printed = end;
+                    if !part.over {
                         break;
                     }
                 }
-                Part::Thought { text, took, .. } => {
-                    let Some(time) = took else { break };
-                    let head = format!("thought for {}", told(*time));
-                    rows.extend(thought(text, &head, thoughts));
+                Part::Thought(part) => {
+                    let Some(time) = part.took else { break };
+                    let head = format!("thought for {}", told(time));
+                    rows.extend(thought(&part.text, &head, thoughts));
                     rows.push(Row::blank());
                 }
                 Part::Script(script) => {
@@ -56,14 +48,10 @@ impl Turn {
                     rows.extend(result.iter().cloned());
                     rows.push(Row::blank());
                 }
-                Part::Calls {
-                    calls, told, open, ..
-                } => {
-                    if *open > 0 {
-                        break;
-                    }
-                    rows.extend(calls.rows(now, look));
-                    rows.append(told);
+                Part::Calls(part) if part.open > 0 => break,
+                Part::Calls(part) => {
+                    rows.extend(part.calls.rows(now, look));
+                    rows.append(&mut part.told);
                     rows.push(Row::blank());
                 }
                 Part::Note(note) => {
@@ -87,7 +75,7 @@ impl Turn {
     ) -> Vec<Row> {
         let look = self.look;
         match part {
-            Part::Words { text, printed, .. } => match &text[*printed..] {
+            Part::Message(part) => match &part.text[part.printed..] {
                 // Drawn again with every word: of much, only what is in sight, and plainly until it is complete.
                 long if long.len() > MOST_LIVE => {
                     let tail = &long[long.ceil_char_boundary(long.len() - MOST_LIVE)..];
@@ -95,9 +83,9 @@ impl Turn {
                 }
                 short => markdown(short, width, look),
             },
-            Part::Thought { text, since, .. } => {
-                let time = now.saturating_duration_since(*since);
-                thought(text, &format!("thinking… {}", told(time)), thoughts)
+            Part::Thought(part) => {
+                let time = now.saturating_duration_since(part.since);
+                thought(&part.text, &format!("thinking… {}", told(time)), thoughts)
             }
             Part::Script(script) => {
                 let mut rows = script.calls.live_rows(now, look);
@@ -108,9 +96,9 @@ impl Turn {
                 }
                 rows
             }
-            Part::Calls { calls, told, .. } => {
-                let mut rows = calls.live_rows(now, look);
-                rows.extend(told.iter().cloned());
+            Part::Calls(part) => {
+                let mut rows = part.calls.live_rows(now, look);
+                rows.extend(part.told.iter().cloned());
                 rows
             }
             Part::Note(rows) => rows.clone(),
