@@ -22,19 +22,10 @@ pub(crate) fn ends(text: &str, most: usize) -> Vec<Shown<'_>> {
     let (middle, tail) = rest.split_at(rest.len() - tail);
     // Each by the name it has afterwards, unless it is gone then.
     let headings = (1..lines.len()).filter(|at| lines[*at].starts_with("+++ "));
-    let names = headings.map(|at| {
-        if lines[at] == "+++ /dev/null" {
-            at - 1
-        } else {
-            at
-        }
-    });
+    let names = headings.map(|at| at - usize::from(lines[at] == "+++ /dev/null"));
     let left_out = head.len()..head.len() + middle.len();
-    let names: Vec<&str> = names
-        .filter(|at| left_out.contains(at))
-        .map(|at| lines[at])
-        .take(MAX_NAMES)
-        .collect();
+    let names = names.filter(|at| left_out.contains(at)).take(MAX_NAMES);
+    let names: Vec<&str> = names.map(|at| lines[at]).collect();
     [
         told(head),
         vec![Shown::LeftOut(middle.len())],

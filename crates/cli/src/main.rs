@@ -128,13 +128,10 @@ fn flag_of_the_chat(matches: &clap::ArgMatches) -> Option<String> {
         matches.value_source(id.as_str()) == Some(clap::parser::ValueSource::CommandLine)
     };
     let own = Cli::command();
-    let flags = own
+    let mut flags = own
         .get_arguments()
         .filter(|flag| flag.get_id() != "log" && given(flag.get_id()));
-    flags
-        .filter_map(|flag| flag.get_long())
-        .map(str::to_owned)
-        .next()
+    flags.find_map(|flag| flag.get_long().map(str::to_owned))
 }
 
 fn ended(outcome: anyhow::Result<Exit>) -> ExitCode {

@@ -125,14 +125,7 @@ fn in_toml(place: &Path, before: &str, command: &str, words: &[String]) -> Resul
             kept.push(text);
         }
     }
-    let rest = kept.join("\n");
-    let rest = rest.trim_end();
-    let after = if rest.is_empty() {
-        ours
-    } else {
-        format!("{rest}\n\n{ours}")
-    };
-    if before.contains("mcp_servers.selvedge") && before.contains(&section(command, words)) {
+    if before.contains(&ours) {
         return Ok(before.to_owned());
     }
     if before.contains("mcp_servers")
@@ -145,7 +138,11 @@ fn in_toml(place: &Path, before: &str, command: &str, words: &[String]) -> Resul
         ));
         return Err(problem.hint("add the printed part by hand").into());
     }
-    Ok(after)
+    let rest = kept.join("\n");
+    Ok(match rest.trim_end() {
+        "" => ours,
+        rest => format!("{rest}\n\n{ours}"),
+    })
 }
 
 /// Whole or not at all.

@@ -75,8 +75,7 @@ async fn list(args: &ModelsListArgs) -> Result<Exit> {
         .map(|provider| describe(provider, &config, asked_for));
     let listed = join_all(described).await;
     if args.json {
-        line(&serde_json::to_string_pretty(&listed)?)?;
-        return Ok(Exit::Done);
+        return crate::out::json(&listed);
     }
     for provider in &listed {
         let state = match (&provider.key, &provider.error, provider.models.len()) {

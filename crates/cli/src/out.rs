@@ -17,6 +17,12 @@ pub(crate) fn line(text: &str) -> io::Result<()> {
     }
 }
 
+/// Prints a value as indented JSON, which is all a command with `--json` does.
+pub(crate) fn json(value: &impl serde::Serialize) -> anyhow::Result<crate::Exit> {
+    line(&serde_json::to_string_pretty(value)?)?;
+    Ok(crate::Exit::Done)
+}
+
 /// Says a line on standard error. Where nobody hears it any more, everything goes on without it.
 macro_rules! tell {
     ($($words:tt)*) => {

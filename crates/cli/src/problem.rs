@@ -36,11 +36,8 @@ impl Problem {
     }
 
     pub(crate) fn at(mut self, file: &str, source: &str, line: u32, column: u32) -> Self {
-        let text: String = source
-            .lines()
-            .nth((line as usize).saturating_sub(1))
-            .unwrap_or_default()
-            .replace('\t', " ");
+        let text = source.lines().nth((line as usize).saturating_sub(1));
+        let text = text.unwrap_or_default().replace('\t', " ");
         let gutter = " ".repeat(line.to_string().len());
         // A long line is shown around the column.
         let start = (column as usize).saturating_sub(60);

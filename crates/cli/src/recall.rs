@@ -73,20 +73,15 @@ fn read(journal: &Journal, ours: &Ours, args: &Args) -> Result<Recalled, ToolErr
         Err(error) => return Err(ToolError::new(error.to_string())),
     };
     let id = run.summary.id;
-    let value = match call {
-        None => run
-            .output
-            .and_then(|output| output.value())
-            .ok_or_else(|| ToolError::new(format!("{id} returned nothing"))),
+    let (what, value) = match call {
+        None => (id, run.output.and_then(|output| output.value())),
         Some(call) => {
-            let found = run.calls.into_iter().find(|made| made.id == call);
-            let found = found.ok_or_else(|| ToolError::new(format!("{id} made no call `{call}`")));
-            found.and_then(|made| {
-                made.value
-                    .ok_or_else(|| ToolError::new(format!("{call} of {id} returned nothing")))
-            })
+            let made = run.calls.into_iter().find(|made| made.id == call);
+            let made = made.ok_or_else(|| ToolError::new(format!("{id} made no call `{call}`")))?;
+            (format!("{call} of {id}"), made.value)
         }
-    }?;
+    };
+    let value = value.ok_or_else(|| ToolError::new(format!("{what} returned nothing")))?;
     let pointer = args.pointer.as_deref().unwrap_or_default();
     let value = value
         .pointer(pointer)

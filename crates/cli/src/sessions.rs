@@ -46,8 +46,7 @@ fn list(journal: &Journal, args: &SessionsListArgs) -> Result<Exit> {
     };
     let sessions = sessions.map_err(|error| problem(&error))?;
     if args.json {
-        line(&serde_json::to_string_pretty(&sessions)?)?;
-        return Ok(Exit::Done);
+        return crate::out::json(&sessions);
     }
     let redactor = redactor()?;
     let now = selvedge_protocol::since_epoch();
@@ -98,10 +97,8 @@ fn show(journal: &Arc<Journal>, args: &SessionArgs) -> Result<Exit> {
             .iter()
             .map(|(turn, item)| json!({"turn": turn, "item": redactor.value(&json!(item.shown()))}))
             .collect();
-        line(&serde_json::to_string_pretty(
-            &json!({"session": summary, "open": session.is_open(), "items": items}),
-        )?)?;
-        return Ok(Exit::Done);
+        let open = session.is_open();
+        return crate::out::json(&json!({"session": summary, "open": open, "items": items}));
     }
     for (turn, item) in &items {
         let text = words(item, &redactor).replace('\n', "\n      ");

@@ -110,7 +110,11 @@ impl Screen {
                 ..
             } => self.start(call_id, tool, about),
             Event::CallFinished { call, .. } => self.end(&call),
-            Event::Log { level, message, .. } => self.say(prefix(level), &message),
+            Event::Log { level, message, .. } => match level {
+                LogLevel::Log => self.say("", &message),
+                LogLevel::Warn => self.say("warn: ", &message),
+                LogLevel::Error => self.say("error: ", &message),
+            },
             Event::Progress { message, .. } => self.say("… ", &message),
             Event::Notify { message, .. } => self.say("! ", &message),
             Event::CallOutput { call_id, text, .. } => self.writes(&call_id, &text),
@@ -186,13 +190,5 @@ impl Screen {
                 tell!("{prefix}{line}");
             }
         }
-    }
-}
-
-fn prefix(level: LogLevel) -> &'static str {
-    match level {
-        LogLevel::Log => "",
-        LogLevel::Warn => "warn: ",
-        LogLevel::Error => "error: ",
     }
 }

@@ -6,10 +6,9 @@ use selvedge_protocol::Limits;
 
 /// `500ms`, `30s`, `5m`, or a bare number of seconds.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+    let no_time = || format!("`{text}` is not a time: write 500ms, 30s or 5m");
     let (number, unit) = split(text);
-    let number: f64 = number
-        .parse()
-        .map_err(|_| format!("`{text}` is not a time: write 500ms, 30s or 5m"))?;
+    let number: f64 = number.parse().map_err(|_| no_time())?;
     let seconds = match unit {
         "ms" => number / 1000.0,
         "" | "s" => number,
@@ -22,8 +21,7 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
             ));
         }
     };
-    Duration::try_from_secs_f64(seconds)
-        .map_err(|_| format!("`{text}` is not a time: write 500ms, 30s or 5m"))
+    Duration::try_from_secs_f64(seconds).map_err(|_| no_time())
 }
 
 /// `96MB`, `1GB`, or a bare number of megabytes.
@@ -44,11 +42,8 @@ pub(crate) fn megabytes(text: &str) -> Result<u64, String> {
 
 /// An amount of money: more than nothing.
 pub(crate) fn money(text: &str) -> Result<f64, String> {
-    let amount = text
-        .trim()
-        .parse()
-        .ok()
-        .filter(|amount: &f64| amount.is_finite() && *amount > 0.0);
+    let amount = text.trim().parse().ok();
+    let amount = amount.filter(|amount: &f64| amount.is_finite() && *amount > 0.0);
     amount.ok_or_else(|| format!("`{text}` is not an amount of money: write 0.50 or 2"))
 }
 

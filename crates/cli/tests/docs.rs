@@ -112,11 +112,8 @@ fn ends() -> String {
 /// What the chat answers to `/help`.
 fn keys() -> String {
     let mut table = String::from("| command | what it does |\n|---|---|\n");
-    for commands::About { name, takes, what } in commands::ALL {
-        table.push_str(&format!(
-            "| `{}` | {what} |\n",
-            format!("{name} {takes}").trim_end()
-        ));
+    for (usage, what) in commands::ALL {
+        table.push_str(&format!("| `{usage}` | {what} |\n"));
     }
     table.push_str("\n| key | what it does |\n|---|---|\n");
     for (key, what) in commands::KEYS {

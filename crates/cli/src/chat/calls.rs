@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 use ratatui_core::style::Style;
 use ratatui_core::text::Span;
 use selvedge_protocol::{CallRecord, CallStatus, Event};
-
 use serde_json::Value;
 
 use super::look::Look;
@@ -252,7 +251,10 @@ impl CallLine {
             Standing::Running { since, last_words } => {
                 let time = now.saturating_duration_since(*since);
                 let turn = SPINNER[(time.as_millis() / 100) as usize % SPINNER.len()];
-                let time = (time.as_secs() > 0).then(|| took(time)).unwrap_or_default();
+                let time = match time.as_secs() {
+                    0 => String::new(),
+                    _ => took(time),
+                };
                 let words = format!("{time} {}", short(&one_line(last_words), 60));
                 (turn, look.busy(), words.trim().to_owned())
             }

@@ -5,7 +5,6 @@ use std::time::Instant;
 use ratatui_core::text::{Line, Span};
 
 use super::app::Chat;
-
 use super::pending::Pending;
 use super::rows::{Row, fitted, one_line, short};
 use super::screen::Frame;

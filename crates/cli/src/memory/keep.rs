@@ -13,8 +13,7 @@ use crate::problem::Problem;
 pub(super) fn stats(memory: &Memory, args: &StatsArgs) -> Result<Exit> {
     let stats = memory.stats()?;
     if args.json {
-        line(&serde_json::to_string_pretty(&stats)?)?;
-        return Ok(Exit::Done);
+        return crate::out::json(&stats);
     }
     if stats.sessions.is_empty() {
         tell!("note: nothing is remembered yet");

@@ -79,8 +79,7 @@ pub(super) fn lessons(memory: &Memory, args: &LessonsArgs) -> Result<Exit> {
         None => memory.lessons(None)?,
     };
     if args.json {
-        line(&serde_json::to_string_pretty(&lessons)?)?;
-        return Ok(Exit::Done);
+        return crate::out::json(&lessons);
     }
     for lesson in &lessons {
         line(&short(lesson))?;
@@ -107,8 +106,7 @@ pub(super) fn review(memory: &Memory, args: &ReviewArgs) -> Result<Exit> {
     }
     let waiting = memory.lessons(Some(LessonStatus::Proposed))?;
     if args.json {
-        line(&serde_json::to_string_pretty(&waiting)?)?;
-        return Ok(Exit::Done);
+        return crate::out::json(&waiting);
     }
     for lesson in &waiting {
         line(&short(lesson))?;

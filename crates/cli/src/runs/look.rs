@@ -23,8 +23,7 @@ pub(crate) fn list(journal: &Journal, args: &RunsListArgs) -> Result<Exit> {
     };
     let runs = journal.runs(&filter)?;
     if args.json {
-        line(&serde_json::to_string_pretty(&runs)?)?;
-        return Ok(Exit::Done);
+        return crate::out::json(&runs);
     }
     for run in &runs {
         let took = run.ended_ms.map(|ended| (ended - run.started_ms).max(0));
@@ -48,8 +47,7 @@ pub(crate) fn show(journal: &Journal, args: &RunsShowArgs) -> Result<Exit> {
     let run = journal.run(&args.run)?;
     let redactor = redactor()?;
     if args.json {
-        line(&serde_json::to_string_pretty(&as_json(&run, &redactor))?)?;
-        return Ok(Exit::Done);
+        return crate::out::json(&as_json(&run, &redactor));
     }
     let summary = &run.summary;
     line(&format!(

@@ -79,7 +79,7 @@ impl Turn {
                 // Drawn again with every word: of much, only what is in sight, and plainly until it is complete.
                 long if long.len() > MOST_LIVE => {
                     let tail = &long[long.ceil_char_boundary(long.len() - MOST_LIVE)..];
-                    clean(tail).lines().map(|line| Row::text(line)).collect()
+                    clean(tail).lines().map(Row::text).collect()
                 }
                 short => markdown(short, width, look),
             },
