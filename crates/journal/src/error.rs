@@ -37,6 +37,9 @@ pub enum JournalError {
         /// The newest version known here.
         known: u32,
     },
+    /// The file has tables, but none that says which version wrote them.
+    #[error("the journal was written by an unreleased version of Selvedge")]
+    UnknownSchema,
     /// There is no such run.
     #[error("there is no run `{0}`")]
     NoRun(String),
@@ -90,8 +93,16 @@ pub enum JournalError {
     #[error("the journal is damaged: {0}")]
     Damaged(String),
     /// SQLite says no.
-    #[error("the journal: {0}")]
+    #[error("the journal: {}", first_line(.0))]
     Sqlite(#[from] rusqlite::Error),
+}
+
+/// An error of SQLite without the statement that it can quote.
+fn first_line(error: &rusqlite::Error) -> String {
+    match error {
+        rusqlite::Error::SqlInputError { msg, .. } => msg.clone(),
+        error => error.to_string(),
+    }
 }
 
 impl From<serde_json::Error> for JournalError {

@@ -83,9 +83,12 @@ impl Tables {
 
     /// How many migrations the file has; none if it is empty.
     fn version(&self, connection: &Connection) -> Result<u32, JournalError> {
-        let exists = "SELECT count(*) FROM sqlite_master WHERE name = 'schema_versions'";
-        if connection.query_row(exists, [], |row| row.get::<_, i64>(0))? == 0 {
-            return Ok(0);
+        let tables = "SELECT count(*), count(*) FILTER (WHERE name = 'schema_versions')
+                      FROM sqlite_master WHERE type = 'table'";
+        match connection.query_row(tables, [], |row| Ok((row.get(0)?, row.get(1)?)))? {
+            (0_i64, _) => return Ok(0),
+            (_, 0_i64) => return Err(JournalError::UnknownSchema),
+            _ => {}
         }
         let version = "SELECT version FROM schema_versions WHERE component = ?1";
         let version: Option<u32> = connection

@@ -136,7 +136,8 @@ impl Journal {
         }
     }
 
-    /// Writes the rows that wait.
+    /// Writes the rows that wait. A process calls this before it exits: the writer thread may still
+    /// hold the journal when its owner drops it.
     pub fn flush(&self) -> Result<(), JournalError> {
         self.flush_through(&self.connection())
     }

@@ -64,6 +64,9 @@ pub(crate) fn problem(error: &JournalError) -> Problem {
             "`selvedge runs list` shows the runs there are"
         }
         JournalError::NewerSchema { .. } => "use the newer version, or another SELVEDGE_HOME",
+        JournalError::UnknownSchema => {
+            "rename journal.sqlite in Selvedge's folder, or set SELVEDGE_HOME to another folder"
+        }
         JournalError::ReadOnly { .. } => {
             "copy the folder to where you may write, and set SELVEDGE_HOME to the copy"
         }
