@@ -50,7 +50,7 @@ fn answers(asked: &Asked) -> Reply {
         );
         vec![
             text(&block(&code)),
-            call("c1", "read_file", json!({"path": "z.txt"})),
+            call("call_forgotten", "read_file", json!({"path": "z.txt"})),
         ]
         .into()
     } else if last.contains(&format!("Say {WORD}")) || last.contains("Result of the script") {
@@ -171,7 +171,7 @@ async fn a_forgotten_turn_is_gone_and_the_conversation_goes_on() {
         let asked = &server.asked()[before];
         let told = text_of(&asked.body);
         assert!(
-            !asked.raw.contains(WORD) && !asked.raw.contains("c1"),
+            !asked.raw.contains(WORD) && !asked.raw.contains("call_forgotten"),
             "{}",
             asked.raw
         );
