@@ -24,7 +24,7 @@ setup:
 # The tour is an example of the same package, and `make test` selects the same features: every
 # dependency is compiled once for all three.
 demo: setup
-	@echo "building selvedge and the tour: about 9 minutes on two cores the first time"
+	@echo "building selvedge and the tour: 9 to 14 minutes on two cores the first time"
 	@scripts/with-compiler $(CARGO) build -p selvedge --bin selvedge --example tour
 	@scripts/demo
 
