@@ -11,7 +11,7 @@ use rmcp::model::{
 use rmcp::service::{NotificationContext, PeerRequestOptions, RequestContext};
 use rmcp::{RoleServer, ServerHandler};
 use schemars::JsonSchema;
-use selvedge_protocol::{ApprovalDecision, Event, new_id};
+use selvedge_protocol::{ApprovalDecision, Event, EventSink, new_id};
 use selvedge_script::{
     Facts, Harness, LiveRun, LiveRuns, Pragma, Question, QuestionKind, Reply, Report, Resume,
     RunOptions, Session, description,
@@ -173,7 +173,10 @@ impl ScriptServer {
         }
         let harness = self.offer.harness.clone().with_tools(tools);
         let harness = harness.with_approver(self.offer.live.approver());
+        // Subscribed before the script starts: its first events are not missed.
+        let (progress, events) = Progress::of_new_run(context);
         let options = RunOptions {
+            events,
             timeout: args.timeout_ms.map(Duration::from_millis),
             resume,
             session: self.session.clone(),
@@ -197,7 +200,8 @@ impl ScriptServer {
             }
         };
         let patience = self.patience(&args, &run, began);
-        self.wait(&run, patience, Cancelled::StopIt, context).await
+        self.wait(&run, patience, Cancelled::StopIt, progress, context)
+            .await
     }
 
     fn patience(&self, args: &ScriptArgs, run: &LiveRun, began: Instant) -> Duration {
@@ -236,7 +240,9 @@ impl ScriptServer {
         let patience = args.timeout_ms.map(Duration::from_millis);
         let patience = patience.unwrap_or(self.offer.patience).min(MAX_PATIENCE);
         // Cancelling the wait does not stop the script: `terminate` does that.
-        self.wait(&run, patience, Cancelled::LeaveIt, context).await
+        let progress = Progress::of_live_run(&run, context);
+        self.wait(&run, patience, Cancelled::LeaveIt, progress, context)
+            .await
     }
 
     /// Waits for a run within the client's patience, telling of its progress and putting its questions.
@@ -245,11 +251,11 @@ impl ScriptServer {
         run: &LiveRun,
         patience: Duration,
         cancelled: Cancelled,
+        mut progress: Progress,
         context: &RequestContext<RoleServer>,
     ) -> Outcome {
         let mut until = Instant::now() + patience;
         let mut said = Vec::new();
-        let mut progress = Progress::new(run, context);
         loop {
             let report = tokio::select! {
                 biased;
@@ -411,18 +417,43 @@ impl Answers {
     }
 }
 
-/// Progress on its way to a client that asked for it.
+/// Sends the events of a run as progress notifications to a client that asked for them.
 struct Progress {
     events: Option<broadcast::Receiver<Event>>,
     token: Option<rmcp::model::ProgressToken>,
     told: f64,
 }
 
+/// Events buffered for a client that reads slowly; older ones are dropped.
+const PROGRESS_BUFFER_EVENTS: usize = 64;
+
 impl Progress {
-    fn new(run: &LiveRun, context: &RequestContext<RoleServer>) -> Self {
+    /// For a run that has not started yet; the sink has to be given to it.
+    fn of_new_run(context: &RequestContext<RoleServer>) -> (Self, EventSink) {
         let token = context.meta.get_progress_token();
+        if token.is_none() {
+            return (Self::new(None, token), EventSink::default());
+        }
+        let (sender, events) = broadcast::channel(PROGRESS_BUFFER_EVENTS);
+        let sink = EventSink::new(move |event| {
+            // Fails when the request is over and nobody receives any more.
+            let _ = sender.send(event);
+        });
+        (Self::new(Some(events), token), sink)
+    }
+
+    /// For a run that was started by an earlier request.
+    fn of_live_run(run: &LiveRun, context: &RequestContext<RoleServer>) -> Self {
+        let token = context.meta.get_progress_token();
+        Self::new(token.is_some().then(|| run.events()), token)
+    }
+
+    fn new(
+        events: Option<broadcast::Receiver<Event>>,
+        token: Option<rmcp::model::ProgressToken>,
+    ) -> Self {
         Self {
-            events: token.is_some().then(|| run.events()),
+            events,
             token,
             told: 0.0,
         }

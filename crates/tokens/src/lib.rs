@@ -1,74 +1,30 @@
-//! Counts tokens. A vocabulary is loaded on first use, which takes some 100 ms and some 20 MB; a process that counts
-//! nothing pays nothing.
+//! Counts the tokens of a text in o200k, the vocabulary of OpenAI's newer models. For models of other
+//! makers the count is an estimate.
 //!
-//! Only OpenAI publishes how its models count. For all others the count is an estimate, and says so.
+//! The vocabulary is loaded on first use, which takes about 100 ms and 20 MB. A process that counts
+//! nothing loads nothing.
 //!
 //! ```
-//! let exact = selvedge_tokens::count_for("gpt-4o", "Hello, world");
-//! let rough = selvedge_tokens::count_for("claude-sonnet-5", "Hello, world");
-//! assert_eq!((exact.tokens, exact.estimated), (3, false));
-//! assert!(rough.estimated);
+//! assert_eq!(selvedge_tokens::count("Hello, world"), 3);
 //! ```
-// Standard streams belong to whoever runs this.
+// Standard streams belong to the program that uses this crate.
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 
-use tiktoken_rs::tokenizer::{Tokenizer, get_tokenizer};
-use tiktoken_rs::{CoreBPE, bpe_for_tokenizer};
+use tiktoken_rs::o200k_base_singleton;
 
-/// How many tokens a text has.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Count {
-    /// The number.
-    pub tokens: usize,
-    /// Whether the model itself would count differently.
-    pub estimated: bool,
-}
+/// The longest run of non-blank characters, or of blanks, that is encoded in one piece. Encoding time
+/// grows with the square of a word's length, and a megabyte of base64 is one word.
+const MAX_RUN_CHARS: usize = 4096;
 
-/// The longest run of letters, or of blanks, that is encoded at once. Encoding takes time that grows with the square of
-/// a word's length, and a megabyte of base64 is one word.
-const LONGEST_RUN: usize = 4096;
-
-/// How many tokens a text has in o200k, the vocabulary of OpenAI's newer models.
+/// Returns how many tokens a text has. Special tokens such as `<|endoftext|>` count as plain text.
 pub fn count(text: &str) -> usize {
-    count_in(Tokenizer::O200kBase, text).tokens
+    let vocabulary = o200k_base_singleton();
+    let pieces = pieces(text);
+    pieces.map(|piece| vocabulary.count_ordinary(piece)).sum()
 }
 
-/// How many tokens a text has for this model.
-pub fn count_for(model: &str, text: &str) -> Count {
-    // Gateways put the maker in front.
-    let bare = model.rsplit('/').next().unwrap_or(model);
-    match get_tokenizer(bare) {
-        Some(tokenizer) => count_in(tokenizer, text),
-        None => Count {
-            estimated: true,
-            ..count_in(Tokenizer::O200kBase, text)
-        },
-    }
-}
-
-fn count_in(tokenizer: Tokenizer, text: &str) -> Count {
-    match bpe_for_tokenizer(tokenizer) {
-        Ok(vocabulary) => Count {
-            tokens: stretches(text)
-                .map(|stretch| ordinary(vocabulary, stretch))
-                .sum(),
-            estimated: false,
-        },
-        // The vocabularies are part of the program; without them, four bytes a token is a fair guess.
-        Err(_) => Count {
-            tokens: text.len().div_ceil(4),
-            estimated: true,
-        },
-    }
-}
-
-/// Text is only text: what looks like a special token in it is none.
-fn ordinary(vocabulary: &CoreBPE, text: &str) -> usize {
-    vocabulary.count_ordinary(text)
-}
-
-/// The text, cut only inside runs that are too long: everything else is counted exactly.
-fn stretches(mut rest: &str) -> impl Iterator<Item = &str> {
+/// Splits the text inside runs longer than [`MAX_RUN_CHARS`], and nowhere else.
+fn pieces(mut rest: &str) -> impl Iterator<Item = &str> {
     std::iter::from_fn(move || {
         let (mut run, mut blank) = (0, false);
         let cut = rest.char_indices().find_map(|(at, c)| {
@@ -78,11 +34,11 @@ fn stretches(mut rest: &str) -> impl Iterator<Item = &str> {
                 1
             };
             blank = c.is_whitespace();
-            (run > LONGEST_RUN).then_some(at)
+            (run > MAX_RUN_CHARS).then_some(at)
         });
-        let (stretch, more) = rest.split_at(cut.unwrap_or(rest.len()));
+        let (piece, more) = rest.split_at(cut.unwrap_or(rest.len()));
         rest = more;
-        (!stretch.is_empty()).then_some(stretch)
+        (!piece.is_empty()).then_some(piece)
     })
 }
 
@@ -98,35 +54,21 @@ mod tests {
             count("<|endoftext|>"),
             count("<|") + count("endoftext") + count("|>")
         );
-        assert_eq!(
-            count_for("gpt-3.5-turbo", "hello world"),
-            Count {
-                tokens: 2,
-                estimated: false
-            }
-        );
-        assert!(!count_for("openai/gpt-5.5", "x").estimated);
-        for other in ["claude-opus-5", "qwen3:8b", "no-such-model"] {
-            assert!(count_for(other, "x").estimated, "{other}");
-        }
     }
 
     #[test]
-    fn long_texts_count_as_whole_ones() {
+    fn a_long_text_counts_as_if_encoded_in_one_piece() {
         let text =
             "The quick brown fox jumps over the lazy dog, again;\n\n  größer, 速い. \n".repeat(500);
-        let whole = bpe_for_tokenizer(Tokenizer::O200kBase)
-            .unwrap()
-            .count_ordinary(&text);
-        assert_eq!(count(&text), whole);
+        assert_eq!(count(&text), o200k_base_singleton().count_ordinary(&text));
     }
 
     /// A megabyte without a space, or of nothing else, would take minutes in one piece.
     #[test]
-    fn runs_without_end_are_counted() {
+    fn a_run_of_a_million_characters_is_counted() {
         for run in ["abcdefghij".repeat(100_000), " ".repeat(1_000_000)] {
             assert!((100..1_000_000).contains(&count(&run)));
-            assert_eq!(stretches(&run).collect::<String>(), run);
+            assert_eq!(pieces(&run).collect::<String>(), run);
         }
     }
 }
