@@ -132,9 +132,12 @@ impl ScriptServer {
                     "the script `{id}` is over and forgotten"
                 )));
             };
+            let progress = Progress::of_live_run(&run, context);
             answers.give(&run);
             let patience = self.patience(&args, &run, began);
-            return self.wait(&run, patience, Cancelled::StopIt, context).await;
+            return self
+                .wait(&run, patience, Cancelled::StopIt, progress, context)
+                .await;
         }
         let pragma = Pragma::read(&args.code).ok().flatten();
         let resume = args.resume.clone();
@@ -232,6 +235,7 @@ impl ScriptServer {
             let why = format!("there is no script `{id}`: {running}");
             return Ok(render::problem(&why));
         };
+        let progress = Progress::of_live_run(&run, context);
         answers.give(&run);
         if args.terminate == Some(true) {
             run.cancel();
@@ -240,7 +244,6 @@ impl ScriptServer {
         let patience = args.timeout_ms.map(Duration::from_millis);
         let patience = patience.unwrap_or(self.offer.patience).min(MAX_PATIENCE);
         // Cancelling the wait does not stop the script: `terminate` does that.
-        let progress = Progress::of_live_run(&run, context);
         self.wait(&run, patience, Cancelled::LeaveIt, progress, context)
             .await
     }
