@@ -270,11 +270,16 @@ impl ScriptServer {
                     return Ok(self.farewell(run).await);
                 }
                 report = run.report(until.saturating_duration_since(Instant::now())) => report,
-                () = progress.tell(context) => continue,
+                event = progress.next() => {
+                    // Outside of `select!`: a notification that is cancelled half way is overtaken
+                    // by the next one.
+                    progress.notify(&event, context).await;
+                    continue;
+                }
             };
             match report {
                 Report::Ended(output) => {
-                    progress.rest(context).await;
+                    progress.flush(context).await;
                     return Ok(render::output(&output, &said));
                 }
                 Report::Says(words) => {
@@ -462,26 +467,26 @@ impl Progress {
         }
     }
 
-    /// Tells the next thing that happens; never returns for a client that did not ask.
-    async fn tell(&mut self, context: &RequestContext<RoleServer>) {
-        let Some(events) = &mut self.events else {
-            return std::future::pending().await;
-        };
-        match events.recv().await {
-            Ok(event) => self.pass_on(&event, context).await,
-            Err(broadcast::error::RecvError::Lagged(_)) => {}
-            Err(broadcast::error::RecvError::Closed) => self.events = None,
+    /// Returns the next event. Never returns if the client did not ask for progress. Cancel safe.
+    async fn next(&mut self) -> Event {
+        while let Some(events) = &mut self.events {
+            match events.recv().await {
+                Ok(event) => return event,
+                Err(broadcast::error::RecvError::Lagged(_)) => {}
+                Err(broadcast::error::RecvError::Closed) => self.events = None,
+            }
         }
+        std::future::pending().await
     }
 
-    /// Tells what has happened already.
-    async fn rest(&mut self, context: &RequestContext<RoleServer>) {
+    /// Sends the events that have happened already.
+    async fn flush(&mut self, context: &RequestContext<RoleServer>) {
         while let Some(Ok(event)) = self.events.as_mut().map(broadcast::Receiver::try_recv) {
-            self.pass_on(&event, context).await;
+            self.notify(&event, context).await;
         }
     }
 
-    async fn pass_on(&mut self, event: &Event, context: &RequestContext<RoleServer>) {
+    async fn notify(&mut self, event: &Event, context: &RequestContext<RoleServer>) {
         let message = match event {
             Event::CallStarted { tool, about, .. } => {
                 format!("{tool} {about}").trim_end().to_owned()
