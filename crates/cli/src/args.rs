@@ -1,4 +1,4 @@
-//! The command line, as `--help` shows it.
+//! The command line: commands, flags and the text of `--help`.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -14,12 +14,12 @@ use crate::runs::args::RunsCommand;
 use crate::sessions_args::SessionsCommand;
 use crate::units;
 
-/// Runs small TypeScript programs that call tools, inside a sandbox with two walls.
+/// Run small TypeScript programs that call tools, in a sandbox.
 #[derive(Debug, Parser)]
 #[command(name = "selvedge", version, propagate_version = true)]
-#[command(after_help = "Without a command: a chat with an agent in this terminal.")]
+#[command(after_help = "Without a command, selvedge starts a chat with an agent in this terminal.")]
 pub(crate) struct Cli {
-    /// Write what happens to this file, as lines of JSON: spans and counters
+    /// Write spans and counters to FILE, as lines of JSON
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) log: Option<PathBuf>,
 
@@ -30,7 +30,7 @@ pub(crate) struct Cli {
     pub(crate) command: Option<Command>,
 }
 
-/// What a chat is begun with.
+/// Flags that a chat accepts.
 #[derive(Debug, Args, Default)]
 pub(crate) struct ChatArgs {
     #[command(flatten)]
@@ -48,10 +48,11 @@ pub(crate) struct ChatArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ContinueArgs {
-    /// The session: its id, the beginning of it, or its name [default: the last one of this folder]
+    /// Id of the session, a prefix of the id, or its name [default: the last session of this
+    /// folder]
     pub(crate) session: Option<String>,
 
-    /// The last session of this folder
+    /// Continue the last session of this folder
     #[arg(long, conflicts_with = "session")]
     pub(crate) last: bool,
 
@@ -64,30 +65,30 @@ pub(crate) enum Command {
     /// Continue an earlier session in a chat
     #[command(alias = "resume")]
     Continue(ContinueArgs),
-    /// Give an agent one task, without questions
+    /// Run an agent on one task; never asks for approval
     Exec(ExecArgs),
-    /// Run a script and print what it returns
+    /// Run a script and print its return value
     Run(RunArgs),
     /// Check a script or a command without running it
     Check(CheckArgs),
-    /// List what scripts can call
+    /// List the tools that scripts can call
     Tools(ToolsArgs),
-    /// Look at what ran before
+    /// List, inspect, resume and replay runs
     #[command(subcommand)]
     Runs(RunsCommand),
-    /// Offer scripts to other agents, and look after MCP servers
+    /// Serve scripts to other agents, and manage MCP servers
     #[command(subcommand)]
     Mcp(crate::mcp_args::McpCommand),
-    /// Look at conversations with agents
+    /// List, inspect, fork and export sessions
     #[command(subcommand)]
     Sessions(SessionsCommand),
-    /// See which models there are, and whether they answer
+    /// List models, test them, and store keys
     #[command(subcommand)]
     Models(ModelsCommand),
-    /// Remember conversations, and find what was said
+    /// Import, search and manage the memory of conversations
     #[command(subcommand)]
     Memory(MemoryCommand),
-    /// Describe the configuration file
+    /// Print the schema and the paths of the configuration files
     #[command(subcommand)]
     Config(ConfigCommand),
     /// Check that Selvedge works on this machine
@@ -96,31 +97,31 @@ pub(crate) enum Command {
 
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
-    /// The script: a file, or `-` for standard input
+    /// Script file, or `-` for standard input
     #[arg(required_unless_present = "code", conflicts_with = "code")]
     pub(crate) file: Option<PathBuf>,
 
-    /// The script itself
+    /// Run CODE instead of a file
     #[arg(short = 'e', long = "eval", value_name = "CODE")]
     pub(crate) code: Option<String>,
 
-    /// Print one `script_tool_call_output` as JSON instead of the value
+    /// Print one `script_tool_call_output` as JSON instead of the return value
     #[arg(long)]
     pub(crate) json: bool,
 
-    /// Print what the script changed in the folder as a unified diff, on standard error after the result
+    /// Print the changes in the folder as a unified diff, on standard error after the result
     #[arg(long)]
     pub(crate) diff: bool,
 
-    /// Check the script and print the report; short for `--mode dry-run`
+    /// Check the script and print the report without running it; same as `--mode dry-run`
     #[arg(long, conflicts_with = "mode")]
     pub(crate) dry_run: bool,
 
-    /// Show no line per tool call
+    /// Do not print a line per tool call
     #[arg(short, long)]
     pub(crate) quiet: bool,
 
-    /// Words for the script, which it finds in `context.args`
+    /// Arguments for the script, which it reads from `context.args`
     #[arg(last = true, value_name = "ARGS")]
     pub(crate) args: Vec<String>,
 
@@ -128,15 +129,15 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "RUN")]
     pub(crate) resume: Option<String>,
 
-    /// Suspend the run where a person must be asked; `selvedge runs answer` continues it
+    /// Suspend the run when it needs approval; `selvedge runs answer` resumes it
     #[arg(long, conflicts_with = "ephemeral")]
     pub(crate) suspend: bool,
 
-    /// The session whose `store` and `load` the script shares
+    /// Share `store` and `load` with the other scripts of session ID
     #[arg(long, value_name = "ID", conflicts_with = "ephemeral")]
     pub(crate) session: Option<String>,
 
-    /// Seed of Math.random, to repeat a run
+    /// Seed of `Math.random`, for repeatable runs
     #[arg(long, value_name = "NUMBER")]
     pub(crate) seed: Option<u64>,
 
@@ -149,11 +150,11 @@ pub(crate) struct RunArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ExecArgs {
-    /// The task; `-` or nothing reads it from standard input
+    /// Task for the agent; read from standard input if missing or `-`
     #[arg(value_name = "PROMPT", num_args = 0..)]
     pub(crate) words: Vec<String>,
 
-    /// Continue this session; without a prompt, finish the turn that was interrupted
+    /// Continue session ID; without a prompt, finish its interrupted turn
     #[arg(long = "continue", value_name = "ID", conflicts_with = "last")]
     pub(crate) session: Option<String>,
 
@@ -161,23 +162,24 @@ pub(crate) struct ExecArgs {
     #[arg(long)]
     pub(crate) last: bool,
 
-    /// Print every event as one line of JSON
+    /// Print every event as a line of JSON
     #[arg(long)]
     pub(crate) json: bool,
 
-    /// The last answer must be JSON that fits this schema
+    /// Require the final answer to be JSON that matches the JSON Schema in FILE
     #[arg(long, value_name = "FILE")]
     pub(crate) output_schema: Option<PathBuf>,
 
-    /// Write the last answer to this file, too
+    /// Also write the final answer to FILE
     #[arg(short = 'o', long, value_name = "FILE")]
     pub(crate) output_last_message: Option<PathBuf>,
 
-    /// Show no line per tool call
+    /// Do not print a line per tool call
     #[arg(short, long)]
     pub(crate) quiet: bool,
 
-    /// Check scripts instead of running them, and tell the model the report; short for `--mode dry-run`
+    /// Check scripts and send the model the report instead of running them; same as
+    /// `--mode dry-run`
     #[arg(long, conflicts_with = "mode")]
     pub(crate) dry_run: bool,
 
@@ -194,88 +196,88 @@ pub(crate) struct ExecArgs {
     pub(crate) place: PlaceArgs,
 }
 
-/// How far a turn may go.
+/// Limits of one turn.
 #[derive(Debug, Args, Default)]
-#[command(next_help_heading = "Limits of a turn")]
+#[command(next_help_heading = "Turn limits")]
 pub(crate) struct TurnArgs {
-    /// Requests to the model [default: 100]
+    /// Maximum number of requests to the model [default: 100]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) max_rounds: Option<u32>,
 
-    /// Tokens, in and out
+    /// Maximum number of input and output tokens
     #[arg(long, value_name = "N")]
     pub(crate) max_tokens: Option<u64>,
 
-    /// Money, where the model's prices are configured
+    /// Maximum cost; needs the prices of the model in the configuration
     #[arg(long, value_name = "AMOUNT", value_parser = units::money)]
     pub(crate) max_cost: Option<f64>,
 
-    /// Wall time, such as 90s or 10m
+    /// Maximum wall time, such as 90s or 10m
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     pub(crate) max_time: Option<Duration>,
 }
 
-/// How far a script may go.
+/// Limits of one script.
 #[derive(Debug, Args, Default)]
-#[command(next_help_heading = "Limits")]
+#[command(next_help_heading = "Script limits")]
 pub(crate) struct LimitArgs {
-    /// Wall time, such as 500ms, 30s or 5m [default: 30s]
+    /// Maximum wall time, such as 500ms, 30s or 5m [default: 30s]
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     pub(crate) timeout: Option<Duration>,
 
-    /// Heap, such as 96MB [default: 96MB]
+    /// Maximum heap size, such as 192MB or 1GB [default: 96MB]
     #[arg(long, value_name = "SIZE", value_parser = units::megabytes)]
     pub(crate) memory: Option<u64>,
 
-    /// Tool calls in all [default: 32]
+    /// Maximum number of tool calls [default: 32]
     #[arg(long, value_name = "N")]
     pub(crate) max_calls: Option<u32>,
 
-    /// Tool calls at once [default: 4]
+    /// Maximum number of concurrent tool calls [default: 4]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) max_concurrent: Option<u32>,
 
-    /// Whether scripts run [default: enabled]
+    /// Run scripts, only check them, or reject them [default: enabled]
     #[arg(long, value_parser = choice::<Mode>(), value_name = "MODE")]
     pub(crate) mode: Option<Mode>,
 }
 
-/// Where, and under which rules.
+/// The workspace, and what is allowed in it.
 #[derive(Debug, Args, Default)]
-#[command(next_help_heading = "Place and policy")]
+#[command(next_help_heading = "Workspace and permissions")]
 pub(crate) struct PlaceArgs {
     /// Work in this folder instead of the current one
     #[arg(short = 'C', long = "cd", value_name = "DIR")]
     pub(crate) directory: Option<PathBuf>,
 
-    /// When a call needs approval [default: on-request]
+    /// When to ask for approval of a call [default: on-request]
     #[arg(long, value_parser = choice::<ApprovalPolicy>(), value_name = "POLICY")]
     pub(crate) approval: Option<ApprovalPolicy>,
 
-    /// What may be changed [default: workspace-write]
+    /// What tools and commands may change [default: workspace-write]
     #[arg(long, value_parser = choice::<SandboxPolicy>(), value_name = "POLICY")]
     pub(crate) sandbox: Option<SandboxPolicy>,
 
-    /// Offer only the tools of this pack [default: all]
+    /// Offer only the tools of PACK [default: all]
     #[arg(long, value_name = "PACK")]
     pub(crate) pack: Option<String>,
 
-    /// Write nothing down
+    /// Do not write to the journal
     #[arg(long)]
     pub(crate) ephemeral: bool,
 
-    /// Follow this folder's own .selvedge/ and .mcp.json from now on
+    /// Trust this folder: use its .selvedge/ and .mcp.json from now on
     #[arg(long)]
     pub(crate) trust: bool,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct CheckArgs {
-    /// The script: a file, or `-` for standard input
+    /// Script file, or `-` for standard input
     #[arg(required_unless_present = "command")]
     pub(crate) file: Option<PathBuf>,
 
-    /// Judge a command instead of a script: whether it needs a question before it runs
+    /// Check whether a command needs approval, instead of checking a script
     #[arg(long, requires = "argv", conflicts_with = "file")]
     pub(crate) command: bool,
 
@@ -283,7 +285,7 @@ pub(crate) struct CheckArgs {
     #[arg(long)]
     pub(crate) json: bool,
 
-    /// With --command: the program and its arguments
+    /// Program and arguments of the command, with --command
     #[arg(last = true, requires = "command")]
     pub(crate) argv: Vec<String>,
 
@@ -295,34 +297,34 @@ pub(crate) struct CheckArgs {
 pub(crate) enum ModelsCommand {
     /// List providers and their models
     List(ModelsListArgs),
-    /// Send one tiny request, and tell what it showed
+    /// Send one small request to a model, and print what it supports
     Test(ModelsTestArgs),
-    /// Keep a provider's key in the system's keyring; it is read from standard input
+    /// Store a provider's key in the system keyring; the key is read from standard input
     Login(ModelsLoginArgs),
-    /// Forget a provider's key
+    /// Delete a provider's key from the system keyring
     Logout(ModelsLoginArgs),
 }
 
-/// Who is asked.
+/// The model that answers, and its provider.
 #[derive(Debug, Args, Default)]
 #[command(next_help_heading = "Model")]
 pub(crate) struct ModelArgs {
-    /// The model [default: the configuration's, else the provider's]
+    /// Model to use [default: from the configuration, else the provider's default]
     #[arg(short, long, value_name = "MODEL")]
     pub(crate) model: Option<String>,
 
-    /// The provider [default: the configuration's, else the first that can be used]
+    /// Provider to use [default: from the configuration, else the first available]
     #[arg(long, value_name = "PROVIDER")]
     pub(crate) provider: Option<String>,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct ModelsListArgs {
-    /// Print JSON
+    /// Print the result as JSON
     #[arg(long)]
     pub(crate) json: bool,
 
-    /// Only this provider
+    /// List only this provider
     #[arg(long, value_name = "PROVIDER")]
     pub(crate) provider: Option<String>,
 
@@ -332,7 +334,7 @@ pub(crate) struct ModelsListArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ModelsTestArgs {
-    /// Print JSON
+    /// Print the result as JSON
     #[arg(long)]
     pub(crate) json: bool,
 
@@ -345,7 +347,7 @@ pub(crate) struct ModelsTestArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ModelsLoginArgs {
-    /// The provider
+    /// Name of the provider
     pub(crate) provider: String,
 
     #[command(flatten)]
@@ -354,11 +356,11 @@ pub(crate) struct ModelsLoginArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ToolsArgs {
-    /// Print TypeScript declarations
+    /// Print TypeScript declarations of the tools
     #[arg(long, conflicts_with = "json")]
     pub(crate) ts: bool,
 
-    /// Print JSON Schemas
+    /// Print JSON Schemas of the tools
     #[arg(long)]
     pub(crate) json: bool,
 
@@ -386,12 +388,13 @@ pub(crate) enum ConfigCommand {
 
 #[derive(Debug, Args)]
 pub(crate) struct ConfigPathArgs {
-    /// The folder whose project file is meant, instead of the current one
+    /// Print the project file of DIR instead of the current folder
     #[arg(short = 'C', long = "cd", value_name = "DIR")]
     pub(crate) directory: Option<PathBuf>,
 }
 
-/// Parses the values of an enumeration that is also a configuration key; its documentation is the help.
+/// Parses the values of an enumeration that is also a configuration key. The help of each value is
+/// its doc comment.
 fn choice<T>() -> impl TypedValueParser<Value = T>
 where
     T: JsonSchema + DeserializeOwned + Clone + Send + Sync + 'static,

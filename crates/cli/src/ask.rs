@@ -245,8 +245,7 @@ mod tests {
             ..call(None)
         });
         assert!(
-            shown.contains("      … 41 lines are not shown here\n")
-                && shown.ends_with("      rm -rf a\n"),
+            shown.contains("      … 41 lines omitted\n") && shown.ends_with("      rm -rf a\n"),
             "{shown}"
         );
     }

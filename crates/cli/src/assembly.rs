@@ -1,4 +1,4 @@
-//! From flags and files to an agent: what `exec` and the chat have in common.
+//! Builds an agent from flags and configuration, for `exec` and the chat.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -21,31 +21,35 @@ use crate::remember::{remembering, small_model};
 use crate::setup::Setup;
 use crate::turns_model::TurnsModel;
 
-/// What an agent is told of a project, at most.
+/// Maximum number of requests to the model in a turn, without `--max-rounds`.
+pub(crate) const DEFAULT_MAX_ROUNDS: u32 = 100;
+
+/// Maximum size of the AGENTS.md files in the prompt.
 const PROJECT_BYTES: usize = 32 << 10;
 
+/// What a command wants an agent to be built with.
 pub(crate) struct Wanted<'a> {
     pub(crate) model: &'a ModelArgs,
     pub(crate) limits: &'a LimitArgs,
     pub(crate) turn: &'a TurnArgs,
-    /// `None` asks nobody.
+    /// Decides about approvals; `None` denies every call that needs one.
     pub(crate) approver: Option<Arc<dyn Approver>>,
-    /// Who fills in the forms of servers that are started with the agent.
+    /// Answers the elicitation requests of MCP servers; `None` declines them.
     pub(crate) person: Option<Arc<dyn AskPerson>>,
-    /// What the model is told besides.
+    /// Further instructions for the model.
     pub(crate) instructions: Option<String>,
     pub(crate) conversation: Conversation,
 }
 
-/// What an agent is to go on with.
+/// The session in which an agent works.
 #[derive(Debug, Clone)]
 pub(crate) enum Conversation {
     New,
-    /// The last one of this folder where none is named.
+    /// An existing session; `None` is the last one of the folder.
     Old(Option<String>),
 }
 
-/// The tools of a place, with those that launch agents among them.
+/// Sets up the tools of a workspace, including those that start sub-agents.
 pub(crate) fn setup(place: &PlaceArgs) -> Result<Setup> {
     let mut setup = Setup::new(place)?.with_journal(place)?;
     let agents = Agents::default();
@@ -54,24 +58,24 @@ pub(crate) fn setup(place: &PlaceArgs) -> Result<Setup> {
     Ok(setup)
 }
 
-/// An agent, its conversation, and the servers whose tools it has.
+/// An agent, its session, and the MCP servers whose tools it can call.
 pub(crate) struct Assembled {
     pub(crate) agent: Agent,
     pub(crate) session: Session,
-    /// To be stopped at the end.
+    /// Must be stopped when the work is done.
     pub(crate) servers: Servers,
 }
 
-/// What an agent is made of besides its tools.
+/// The parts of an agent besides its tools.
 #[derive(Clone)]
 pub(crate) struct Parts {
     pub(crate) choice: Choice,
-    /// As far as it is known what they have.
+    /// Servers, whose catalogues may still be loading.
     pub(crate) servers: Servers,
     pub(crate) memory: Option<Remembering>,
 }
 
-/// An agent over the tools of a place, and its conversation.
+/// Starts the MCP servers, and builds an agent and its session.
 pub(crate) async fn agent(
     setup: &mut Setup,
     place: &PlaceArgs,
@@ -102,7 +106,7 @@ pub(crate) async fn agent(
     })
 }
 
-/// Whom servers can turn to where an agent runs.
+/// Returns the handlers for elicitation and sampling requests of MCP servers.
 pub(crate) fn asked(setup: &Setup, person: Option<Arc<dyn AskPerson>>) -> Asked {
     let model = setup
         .agents
@@ -111,7 +115,7 @@ pub(crate) fn asked(setup: &Setup, person: Option<Arc<dyn AskPerson>>) -> Asked 
     Asked { person, model }
 }
 
-/// The conversation that is wanted, of which the tools know from now on: what its scripts did can be recalled.
+/// Opens the session, and sets it in `setup`, so that `recall` finds its scripts.
 pub(crate) fn session(setup: &mut Setup, conversation: &Conversation) -> Result<Session> {
     let session = match conversation {
         Conversation::New => new_session(setup)?,
@@ -121,12 +125,13 @@ pub(crate) fn session(setup: &mut Setup, conversation: &Conversation) -> Result<
     Ok(session)
 }
 
-/// The memory, for the agent and for the tools that look into it.
+/// Opens the memory for the agent, and sets it in `setup` for the tools that read it.
 pub(crate) fn memory(setup: &mut Setup) -> Result<Option<Arc<Memory>>> {
     setup.memory = crate::remember::memory(setup)?;
     Ok(setup.memory.clone())
 }
 
+/// Builds an agent from its parts.
 pub(crate) fn agent_of(
     setup: &mut Setup,
     place: &PlaceArgs,
@@ -160,7 +165,7 @@ pub(crate) fn agent_of(
         directory: setup.directory.display().to_string(),
         mode: modes.effective(),
         turn_limits: Allowance {
-            rounds: Some(wanted.turn.max_rounds.unwrap_or(100)),
+            rounds: Some(wanted.turn.max_rounds.unwrap_or(DEFAULT_MAX_ROUNDS)),
             tokens: wanted.turn.max_tokens,
             cost: wanted.turn.max_cost,
             time: wanted.turn.max_time,
@@ -208,12 +213,14 @@ pub(crate) fn agent_of(
     })
 }
 
-/// A limit of money needs to know what things cost.
+/// Returns an error if a cost limit is invalid or cannot be enforced without prices.
 fn check_costs(setup: &Setup, turn: &TurnArgs, choice: &Choice) -> Result<()> {
     let session = setup.config.agent.session_max_cost;
-    if session.is_some_and(|most| !most.is_finite() || most <= 0.0) {
-        let problem = Problem::new("agent.session_max_cost is not an amount of money");
-        return Err(problem.hint("write 0.50 or 2").into());
+    if session.is_some_and(|limit| !limit.is_finite() || limit <= 0.0) {
+        let problem = Problem::new("agent.session_max_cost must be a positive amount");
+        return Err(problem
+            .hint("set `agent.session_max_cost = 2.0` in config.toml")
+            .into());
     }
     let limit = match (turn.max_cost, session) {
         (Some(_), _) => "--max-cost",
@@ -224,9 +231,11 @@ fn check_costs(setup: &Setup, turn: &TurnArgs, choice: &Choice) -> Result<()> {
         return Ok(());
     }
     let name = &choice.model.name;
-    Err(Problem::new(format!("{limit} cannot be kept: what {name} costs is not known"))
+    let problem = Problem::new(format!("{limit} needs the prices of the model {name}"));
+    Err(problem
         .hint(format!(
-            "say it in config.toml, under [models.{name:?}]: prices = {{ input = 3.0, output = 15.0 }}, per million tokens"
+            "add to the top of config.toml, per million tokens: \
+             models.{name:?}.prices = {{ input = 3.0, output = 15.0 }}"
         ))
         .into())
 }
@@ -243,7 +252,7 @@ impl Changes for InTheWorkspace {
     }
 }
 
-/// A new conversation, kept unless somebody does not want that.
+/// Creates a session, in memory only if there is no journal.
 fn new_session(setup: &Setup) -> Result<Session> {
     Ok(match &setup.journal {
         Some(journal) => Session::begin(journal, &setup.directory.display().to_string())?,
@@ -254,7 +263,7 @@ fn new_session(setup: &Setup) -> Result<Session> {
 fn old_session(setup: &Setup, id: Option<&str>) -> Result<Session> {
     let Some(journal) = &setup.journal else {
         let problem = Problem::new("a session needs the journal, which `--ephemeral` turns off");
-        return Err(problem.hint("leave out --ephemeral").into());
+        return Err(problem.hint("remove --ephemeral").into());
     };
     let id = match id {
         Some(id) => id.to_owned(),
@@ -265,8 +274,8 @@ fn old_session(setup: &Setup, id: Option<&str>) -> Result<Session> {
                 .map_err(|error| crate::sessions::problem(&error))?;
             let last = all.into_iter().find(|session| session.directory == here);
             last.ok_or_else(|| {
-                Problem::new("there is no session of this folder")
-                    .hint("`selvedge sessions list` shows all")
+                Problem::new("this folder has no session yet")
+                    .hint("run `selvedge sessions list` to list the sessions of all folders")
             })?
             .id
         }
@@ -277,10 +286,10 @@ fn old_session(setup: &Setup, id: Option<&str>) -> Result<Session> {
     })
 }
 
-/// What the project says to agents: every AGENTS.md from its root down to this folder.
+/// Returns the text of every AGENTS.md from the root of the repository down to this folder.
 fn project(directory: &Path) -> Option<String> {
     let mut folders: Vec<&Path> = directory.ancestors().collect();
-    // Without a repository, only the folder itself.
+    // Without a repository, only the folder itself is searched.
     let root = folders
         .iter()
         .position(|folder| folder.join(".git").exists());
@@ -290,7 +299,7 @@ fn project(directory: &Path) -> Option<String> {
     let mut text = texts.collect::<Vec<_>>().join("\n\n");
     if text.len() > PROJECT_BYTES {
         text.truncate(text.floor_char_boundary(PROJECT_BYTES));
-        text.push_str("\n[the rest was left out]");
+        text.push_str("\n[truncated]");
     }
     (!text.trim().is_empty()).then_some(text)
 }

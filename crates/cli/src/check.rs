@@ -1,4 +1,4 @@
-//! `selvedge check`: what can be said of a script, or of a command, without running it.
+//! `selvedge check`: checks a script or a command without running it.
 
 use anyhow::Result;
 use selvedge_mcp::Asked;
@@ -33,17 +33,14 @@ pub(crate) fn check(args: CheckArgs) -> Result<Exit> {
             script_problem(error, &name, &source).print();
         }
         if report.valid {
-            line(&format!(
-                "ok: {} tool calls can be seen",
-                report.calls.len()
-            ))?;
+            line(&format!("ok: {} tool calls found", report.calls.len()))?;
         }
         for call in &report.calls {
             line(&format!(
                 "  line {:>3}  {}{}",
                 call.line,
                 call.tool,
-                if call.read_only { "  (reads only)" } else { "" }
+                if call.read_only { "  (read-only)" } else { "" }
             ))?;
         }
     }
@@ -55,22 +52,22 @@ pub(crate) fn check(args: CheckArgs) -> Result<Exit> {
 }
 
 fn check_command(args: &CheckArgs) -> Result<Exit> {
-    let view = judge_command(&args.argv);
-    let (said, reason) = match &view.safety {
-        Safety::ReadOnly => ("needs no question".to_owned(), None),
-        Safety::Unknown { why } => (format!("asked for: {why}"), Some(why)),
+    let judgement = judge_command(&args.argv);
+    let (text, reason) = match &judgement.safety {
+        Safety::ReadOnly => ("needs no approval".to_owned(), None),
+        Safety::Unknown { why } => (format!("needs approval: {why}"), Some(why)),
         Safety::Dangerous { why, .. } => (format!("dangerous: {why}"), Some(why)),
     };
     if args.json {
         let report = json!({
-            "auto_approve": view.safety == Safety::ReadOnly,
-            "dangerous": matches!(view.safety, Safety::Dangerous { .. }),
+            "auto_approve": judgement.safety == Safety::ReadOnly,
+            "dangerous": matches!(judgement.safety, Safety::Dangerous { .. }),
             "reason": reason,
-            "commands": view.commands,
+            "commands": judgement.commands,
         });
         line(&report.to_string())?;
     } else {
-        line(&said)?;
+        line(&text)?;
     }
     Ok(Exit::Done)
 }

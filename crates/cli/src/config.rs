@@ -1,4 +1,4 @@
-//! `selvedge config`: the schema of the configuration file, and where the files are.
+//! `selvedge config`: prints the schema and the paths of the configuration files.
 
 use anyhow::Result;
 
@@ -7,7 +7,7 @@ use crate::args::ConfigCommand;
 use crate::out::line;
 use crate::setup::working_directory;
 
-/// Reads no configuration, so that it works whatever the files contain.
+/// Does not read the configuration files, so that it works if they are invalid.
 pub(crate) fn config(command: ConfigCommand) -> Result<Exit> {
     match command {
         ConfigCommand::Schema => line(&serde_json::to_string_pretty(&selvedge_config::schema())?)?,

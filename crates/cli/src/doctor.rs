@@ -1,4 +1,5 @@
-//! `selvedge doctor`: what this machine gives, found out by trying.
+//! `selvedge doctor`: checks the configuration, the sandbox, the confinement of commands, the MCP
+//! servers and the model on this machine.
 
 use std::env::consts;
 use std::time::Instant;
@@ -15,6 +16,7 @@ use crate::out::line;
 use crate::providers;
 use crate::setup::{Setup, lenient_configuration};
 
+/// Result of one check. The field names are part of the JSON output.
 #[derive(Debug, Serialize)]
 struct Finding {
     what: &'static str,
@@ -36,12 +38,13 @@ pub(crate) fn doctor(args: DoctorArgs) -> Result<Exit> {
     let (version, os, arch) = (env!("CARGO_PKG_VERSION"), consts::OS, consts::ARCH);
     let details = format!("selvedge {version} on {os} {arch}");
     let mut findings = vec![Finding::new("version", true, details)];
-    // A file with an error is left out: everything else can still be checked.
-    let setup = lenient_configuration(&args.place).and_then(|(configuration, found)| {
-        findings.extend(found.iter().map(|one| match one.severity {
+    // A file with an error is ignored, so that everything else is still checked.
+    let setup = lenient_configuration(&args.place).and_then(|(configuration, diagnostics)| {
+        let findings_of_files = diagnostics.iter().map(|one| match one.severity {
             Severity::Warning => Finding::new("configuration", true, format!("warning: {one}")),
             Severity::Error => Finding::new("configuration", false, one.to_string()),
-        }));
+        });
+        findings.extend(findings_of_files);
         Setup::of(configuration, &args.place)
     });
     match setup {
@@ -57,7 +60,7 @@ pub(crate) fn doctor(args: DoctorArgs) -> Result<Exit> {
         Err(error) => findings.push(Finding::new("configuration", false, format!("{error:#}"))),
     }
     findings.push(memory());
-    let well = findings.iter().all(|finding| finding.ok);
+    let all_ok = findings.iter().all(|finding| finding.ok);
     if args.json {
         line(&serde_json::to_string_pretty(&findings)?)?;
     } else {
@@ -67,7 +70,7 @@ pub(crate) fn doctor(args: DoctorArgs) -> Result<Exit> {
             line(&format!("{mark} {what:<14} {details}"))?;
         }
     }
-    Ok(if well { Exit::Done } else { Exit::Failed })
+    Ok(if all_ok { Exit::Done } else { Exit::Failed })
 }
 
 fn servers(setup: &Setup) -> Finding {
@@ -81,7 +84,7 @@ fn servers(setup: &Setup) -> Finding {
                 Some(format!("; {} cannot be used: {fault}", server.name))
             });
             let (names, faults) = (names.join(", "), faults.collect::<String>());
-            let details = format!("{names} (`selvedge mcp list` tries them){faults}");
+            let details = format!("{names}; run `selvedge mcp list` to start them{faults}");
             (faults.is_empty(), details)
         }
         Err(error) => (false, format!("{error:#}")),
@@ -95,59 +98,61 @@ fn configuration(setup: &Setup) -> Finding {
     let details = match (&unknown_pack, file) {
         (Some(error), _) => format!("{error:#}"),
         (None, Some(file)) if file.exists() => format!("{}", file.display()),
-        (None, Some(file)) => format!("defaults ({} is not there)", file.display()),
+        (None, Some(file)) => format!("defaults ({} does not exist)", file.display()),
         (None, None) => "defaults (no home folder)".to_owned(),
     };
     Finding::new("configuration", unknown_pack.is_none(), details)
 }
 
-/// Both walls, each tried with a script that runs into it.
+/// Runs a script, one that tries to change the realm, and one that never ends.
 fn walls(setup: &Setup) -> Vec<Finding> {
     let harness = setup.harness(&LimitArgs::default(), None);
     let Ok(runtime) = crate::run::runtime() else {
-        return vec![Finding::new("sandbox", false, "cannot start a runtime")];
+        return vec![Finding::new(
+            "sandbox",
+            false,
+            "cannot start the async runtime",
+        )];
     };
     let started = Instant::now();
-    let value = runtime.block_on(harness.run("return 1 + 1")).output_json;
-    let first = started.elapsed();
+    let first = runtime.block_on(harness.run("return 1 + 1"));
+    let first_ms = started.elapsed().as_secs_f64() * 1e3;
     let harness = harness.clone().with_limits(selvedge_protocol::Limits {
         timeout_ms: 50,
         ..harness.limits().clone()
     });
     let realm = runtime.block_on(harness.run(
-        "let open = 0; try { Object.prototype.x = 1; open++ } catch {} try { (() => {}).constructor('return 1')(); open++ } catch {} return open",
+        "let open = 0; try { Object.prototype.x = 1; open++ } catch {} \
+         try { (() => {}).constructor('return 1')(); open++ } catch {} return open",
     ));
     let started = Instant::now();
     let endless = runtime.block_on(harness.run("[].reverse.call({ length: 2 ** 53 - 1 })"));
-    let stopped = started.elapsed();
+    let late_ms = (started.elapsed().as_secs_f64() * 1e3 - 50.0).max(0.0);
+    let runs = first.output_json.as_deref() == Some("2");
+    let is_frozen = realm.output_json.as_deref() == Some("0");
+    let is_stopped = endless
+        .error
+        .is_some_and(|error| error.code == selvedge_protocol::ErrorCode::ScriptTimeoutError);
+    let sandbox = match first.error {
+        Some(error) => error.message,
+        None => format!("ran a script in {first_ms:.1} ms, including the start of the engine"),
+    };
+    let realm = match is_frozen {
+        true => "built-ins are frozen, and no code can be created from strings",
+        false => "a script could change built-ins or create code from strings",
+    };
+    let deadline = match is_stopped {
+        true => format!("stopped an endless built-in {late_ms:.0} ms after its deadline"),
+        false => "an endless built-in was not stopped at its deadline".to_owned(),
+    };
     vec![
-        Finding::new(
-            "sandbox",
-            value.as_deref() == Some("2"),
-            format!(
-                "the first script took {:.1} ms, loading the engine included",
-                first.as_secs_f64() * 1e3
-            ),
-        ),
-        Finding::new(
-            "wall one",
-            realm.output_json.as_deref() == Some("0"),
-            "the realm is frozen, and no code comes from strings".to_owned(),
-        ),
-        Finding::new(
-            "wall two",
-            endless.error.is_some_and(|error| {
-                error.code == selvedge_protocol::ErrorCode::ScriptTimeoutError
-            }),
-            format!(
-                "a builtin that never ends was stopped {:.0} ms after its deadline",
-                (stopped.as_secs_f64() * 1e3 - 50.0).max(0.0)
-            ),
-        ),
+        Finding::new("sandbox", runs, sandbox),
+        Finding::new("realm", is_frozen, realm),
+        Finding::new("deadline", is_stopped, deadline),
     ]
 }
 
-/// The wall around commands, as far as this kernel lets us build it and the configuration wants it.
+/// Reports the confinement of commands that this kernel and the configuration allow.
 fn confinement(setup: &Setup) -> Vec<Finding> {
     let support = selvedge_confine::Support::probe();
     let strength = support.strength(setup.config.weaker_wall);
@@ -155,22 +160,24 @@ fn confinement(setup: &Setup) -> Vec<Finding> {
         Feature::Present(version) => format!("Landlock ({version})"),
         Feature::Missing(_) => "no Landlock".to_owned(),
     };
-    let words = match &strength {
+    let details = match &strength {
         _ if setup.config.sandbox_mode == SandboxPolicy::DangerFullAccess => {
-            "not confined: the configuration says so".to_owned()
+            "not confined: sandbox_mode is danger-full-access".to_owned()
         }
         Ok(Strength::Namespaces) => format!("confined by namespaces, {landlock} and seccomp"),
         Ok(Strength::SharedProc) => {
-            format!("confined by namespaces, {landlock} and seccomp; they see other processes")
+            format!("confined by namespaces, {landlock} and seccomp; other processes are visible")
         }
         Ok(Strength::Bubblewrap(path)) => format!("confined by {} and seccomp", path.display()),
-        Ok(Strength::Landlock) => format!("confined by {landlock} and seccomp alone"),
-        Err(error) => format!("{error}; `weaker_wall` in the configuration accepts less"),
+        Ok(Strength::Landlock) => format!("confined by {landlock} and seccomp only"),
+        Err(error) => {
+            format!("{error}; install bwrap, or set `weaker_wall = \"landlock\"` in config.toml")
+        }
     };
-    let mut findings = vec![Finding::new("commands", strength.is_ok(), words)];
+    let mut findings = vec![Finding::new("commands", strength.is_ok(), details)];
     for (what, feature) in [
         ("namespaces", &support.namespaces),
-        ("own /proc", &support.proc),
+        ("private /proc", &support.proc),
     ] {
         if let Feature::Missing(why) = feature {
             let details = format!("missing: {why}");
@@ -180,7 +187,7 @@ fn confinement(setup: &Setup) -> Vec<Finding> {
     findings
 }
 
-/// The model that would be asked. That there is none is no fault: scripts run without.
+/// Reports the model that agents would use. No model is not a failure: scripts need none.
 fn model(setup: &Setup) -> Finding {
     let chosen = crate::run::runtime().and_then(|runtime| {
         runtime.block_on(providers::choose(&setup.config, &ModelArgs::default()))
@@ -188,11 +195,11 @@ fn model(setup: &Setup) -> Finding {
     let details = match chosen {
         Ok(choice) => {
             format!(
-                "{} of {}, not asked (`selvedge models test`)",
+                "{} of {}; run `selvedge models test` to test it",
                 choice.model.name, choice.provider.name
             )
         }
-        Err(error) => format!("none: {error}"),
+        Err(error) => format!("{error}; scripts need none"),
     };
     Finding::new("model", true, details)
 }
@@ -200,8 +207,8 @@ fn model(setup: &Setup) -> Finding {
 fn memory() -> Finding {
     let bytes = selvedge_sandbox::machine_memory();
     let details = match bytes {
-        Some(bytes) => format!("{} MB, half of it for scripts", bytes >> 20),
-        None => "unknown; scripts share 2048 MB".to_owned(),
+        Some(bytes) => format!("{} MB; scripts may use half of it", bytes >> 20),
+        None => "unknown; scripts may use 2048 MB".to_owned(),
     };
     Finding::new("memory", true, details)
 }

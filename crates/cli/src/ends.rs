@@ -1,26 +1,28 @@
-//! Both ends of a long text: what is to be overlooked would stand last.
+//! Shortens a long text to its first and last lines. The end is always shown, because a harmful
+//! part could be hidden there.
 
-/// A line of a long text, or of what stands in for those that are left out.
+/// A line of a shortened text, or the number of omitted lines.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Shown<'a> {
     Line(&'a str),
-    /// How many lines are left out here.
+    /// Number of lines omitted here.
     LeftOut(usize),
 }
 
-/// Names of files in what is left out, at most.
+/// Maximum number of file names shown from the omitted part of a diff.
 const MAX_NAMES: usize = 50;
 
-/// At most so many lines of a text from its two ends. Of a diff, the names of files that are left out are told, too.
-pub(crate) fn ends(text: &str, most: usize) -> Vec<Shown<'_>> {
+/// Returns at most `max_lines` lines from both ends of a text. For a diff, the names of the files
+/// in the omitted part are added.
+pub(crate) fn ends(text: &str, max_lines: usize) -> Vec<Shown<'_>> {
     let lines: Vec<&str> = text.lines().collect();
-    if lines.len() <= most {
+    if lines.len() <= max_lines {
         return lines.into_iter().map(Shown::Line).collect();
     }
-    let tail = most / 2;
-    let (head, rest) = lines.split_at(most - tail);
+    let tail = max_lines / 2;
+    let (head, rest) = lines.split_at(max_lines - tail);
     let (middle, tail) = rest.split_at(rest.len() - tail);
-    // Each by the name it has afterwards, unless it is gone then.
+    // A file is named by its new name, or by its old one if it was deleted.
     let headings = (1..lines.len()).filter(|at| lines[*at].starts_with("+++ "));
     let names = headings.map(|at| at - usize::from(lines[at] == "+++ /dev/null"));
     let left_out = head.len()..head.len() + middle.len();
@@ -43,7 +45,7 @@ impl Shown<'_> {
     pub(crate) fn text(&self) -> String {
         match self {
             Self::Line(line) => (*line).to_owned(),
-            Self::LeftOut(lines) => format!("… {lines} lines are not shown here"),
+            Self::LeftOut(lines) => format!("… {lines} lines omitted"),
         }
     }
 }
@@ -53,33 +55,34 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_end_is_shown_and_no_file_is_left_out() {
-        let shown = |text: &str, most| ends(text, most).iter().map(Shown::text).collect::<Vec<_>>();
+    fn both_ends_and_every_file_name_are_shown() {
+        let shown = |text: &str, max| ends(text, max).iter().map(Shown::text).collect::<Vec<_>>();
         assert_eq!(shown("a\nb\nc\n", 3), ["a", "b", "c"]);
         assert_eq!(
             shown("a\nb\nc\nd\nrm -rf x", 3),
-            ["a", "b", "… 2 lines are not shown here", "rm -rf x"]
+            ["a", "b", "… 2 lines omitted", "rm -rf x"]
         );
-        let diff = "--- a/x\n+++ b/x\n+1\n+2\n--- /dev/null\n+++ b/evil\n+3\n--- a/gone\n+++ /dev/null\n-4\n--- a/y\n+++ b/y\n+5\n";
-        let told = [
+        let diff = "--- a/x\n+++ b/x\n+1\n+2\n--- /dev/null\n+++ b/evil\n+3\n\
+                    --- a/gone\n+++ /dev/null\n-4\n--- a/y\n+++ b/y\n+5\n";
+        let expected = [
             "--- a/x",
             "+++ b/x",
-            "… 9 lines are not shown here",
+            "… 9 lines omitted",
             "+++ b/evil",
             "--- a/gone",
             "+++ b/y",
             "+5",
         ];
-        assert_eq!(shown(diff, 4), told);
-        // Wherever it is cut.
-        for most in 2..12 {
-            let shown = shown(diff, most);
-            let told = |name: &str| shown.iter().any(|line| line == name);
+        assert_eq!(shown(diff, 4), expected);
+        // At every length.
+        for max in 2..12 {
+            let shown = shown(diff, max);
+            let is_shown = |name: &str| shown.iter().any(|line| line == name);
             assert!(
                 ["+++ b/x", "+++ b/evil", "--- a/gone", "+++ b/y"]
                     .into_iter()
-                    .all(told),
-                "{most}: {shown:?}"
+                    .all(is_shown),
+                "{max}: {shown:?}"
             );
         }
     }

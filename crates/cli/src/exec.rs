@@ -1,28 +1,30 @@
-//! `selvedge exec`: one task for an agent, without questions.
+//! `selvedge exec`: runs an agent on one task. It never asks for approval.
 
 use std::io::IsTerminal;
 use std::path::Path;
 
 use anyhow::Result;
 use selvedge_agent::{Agent, Session, TurnOptions, TurnOutcome};
-use selvedge_protocol::{Event, EventSink, Mode, ModelErrorKind, TurnEnd, TurnErrorKind};
+use selvedge_models::Provider;
+use selvedge_protocol::{Event, EventSink, Mode, TurnEnd, TurnErrorKind};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use crate::Exit;
-use crate::args::ExecArgs;
+use crate::args::{ExecArgs, TurnArgs};
 use crate::assembly::{self, Assembled, Conversation, Wanted};
 use crate::out::{harmless, line};
 use crate::problem::Problem;
 use crate::run::{Signals, drive, end, person, runtime};
 use crate::show::Show;
+use crate::units;
 
-/// How often a model may correct an answer that does not fit the schema.
+/// How often a model may correct an answer that does not match the schema.
 const CORRECTIONS: u32 = 2;
 
 enum Task {
     New(String),
-    /// Without a prompt it finishes a turn that was interrupted.
+    /// Without a prompt, finishes the interrupted turn of the session.
     Continue {
         id: Option<String>,
         prompt: Option<String>,
@@ -37,7 +39,7 @@ pub(crate) fn exec(mut args: ExecArgs) -> Result<Exit> {
     let schema = args.output_schema.as_deref();
     let schema = schema.map(Schema::read).transpose()?;
     if let Some(file) = &args.output_last_message {
-        // Before anything is spent.
+        // Fails here rather than after the tokens are spent.
         let opened = std::fs::File::options()
             .append(true)
             .create(true)
@@ -59,11 +61,11 @@ pub(crate) fn exec(mut args: ExecArgs) -> Result<Exit> {
         events: events.clone(),
         ..TurnOptions::default()
     };
-    // Nobody is asked whether calls may run. A server's form is shown, for only a person can fill it in; and only where
-    // one sits before the terminal for sure.
+    // Approvals are never requested. The elicitation requests of a server are shown, because only a
+    // person can answer them, and only if standard input is a terminal.
     let is_terminal = std::io::stdin().is_terminal();
     let person = is_terminal.then(|| person(&runtime, &show)).flatten();
-    // Whoever wants the process to end ends the turn.
+    // A request to end the process cancels the turn, like an interrupt.
     let signals = Signals {
         cancel: cancel.clone(),
         end: cancel,
@@ -87,8 +89,10 @@ pub(crate) fn exec(mut args: ExecArgs) -> Result<Exit> {
             servers,
         } = tokio::select! {
             biased;
-            // Servers may take their time to start.
-            () = options.cancel.cancelled() => return Err(Problem::new("interrupted before it began").into()),
+            // Servers may be slow to start.
+            () = options.cancel.cancelled() => {
+                return Err(Problem::new("interrupted before the turn started").into());
+            }
             assembled = assembly::agent(&mut setup, &args.place, wanted) => assembled?,
         };
         options.events.emit(Event::ThreadStarted {
@@ -102,9 +106,11 @@ pub(crate) fn exec(mut args: ExecArgs) -> Result<Exit> {
             } => agent.turn(&mut session, prompt, &options).await,
             Task::Continue { .. } if session.is_open() => agent.go_on(&mut session, &options).await,
             Task::Continue { .. } => {
-                return Err(Problem::new("no prompt was given")
-                    .hint("selvedge exec --continue ID \"prompt\"")
-                    .into());
+                return Err(
+                    Problem::new("the session has no interrupted turn to finish")
+                        .hint("pass a prompt: selvedge exec --continue ID \"PROMPT\"")
+                        .into(),
+                );
             }
         };
         let outcome = match &schema {
@@ -116,15 +122,17 @@ pub(crate) fn exec(mut args: ExecArgs) -> Result<Exit> {
             None => outcome,
         };
         servers.stop().await;
-        anyhow::Ok((outcome, session.id().to_owned()))
+        let provider = agent.client().provider().clone();
+        anyhow::Ok((outcome, session.id().to_owned(), provider))
     };
     let done = drive(&runtime, signals, work);
     end(runtime, &setup, &show);
-    let (outcome, session) = done?;
+    let (outcome, session, provider) = done?;
     let value = schema.map(|schema| schema.value_of(&outcome));
     let fits = !matches!(value, Some(Err(_)));
     if !args.json {
-        conclude(&outcome, &session, value, setup.journal.is_some())?;
+        let session = setup.journal.is_some().then_some(session.as_str());
+        conclude(&outcome, session, value, &args.turn, &provider)?;
     } else if let Some(Err(why)) = &value
         && outcome.end == Ok(TurnEnd::Stop)
     {
@@ -149,21 +157,21 @@ pub(crate) fn exec(mut args: ExecArgs) -> Result<Exit> {
 fn task(args: &ExecArgs) -> Result<Task> {
     let mut words = args.words.iter().peekable();
     let mut id = args.session.clone();
-    // `exec resume ID PROMPT`, the older spelling.
+    // `exec resume ID PROMPT` is the older form.
     let is_old_form = id.is_none() && words.next_if(|word| *word == "resume").is_some();
     if is_old_form && !args.last {
         id = words.next().cloned();
         if id.is_none() {
-            return Err(Problem::new("no session was named")
-                .hint("selvedge exec --continue ID \"prompt\", or --last")
+            return Err(Problem::new("missing the id of the session")
+                .hint("pass one: selvedge exec --continue ID \"PROMPT\"")
                 .into());
         }
     }
     let prompt = words.next();
     if words.next().is_some() {
-        let problem = Problem::new("the prompt is one argument");
+        let problem = Problem::new("the prompt must be a single argument");
         return Err(problem
-            .hint("put it in quotes: selvedge exec \"do this\"")
+            .hint("quote the prompt: selvedge exec \"PROMPT\"")
             .into());
     }
     match id.is_some() || args.last {
@@ -175,7 +183,7 @@ fn task(args: &ExecArgs) -> Result<Task> {
     }
 }
 
-/// The prompt: the words themselves, or standard input.
+/// Returns the prompt: the argument, or standard input if the argument is `-`.
 fn given(word: &str) -> Result<String> {
     let prompt = match word {
         "-" if std::io::stdin().is_terminal() => String::new(),
@@ -183,30 +191,30 @@ fn given(word: &str) -> Result<String> {
             Problem::new(format!(
                 "cannot read the prompt from standard input: {error}"
             ))
-            .hint("it must be UTF-8")
+            .hint("pass the prompt as UTF-8 text")
         })?,
         word => word.to_owned(),
     };
     if prompt.trim().is_empty() {
-        return Err(Problem::new("no prompt was given")
-            .hint("selvedge exec \"do this\", or on standard input")
+        return Err(Problem::new("missing a prompt")
+            .hint("pass one: selvedge exec \"PROMPT\"")
             .into());
     }
     Ok(prompt)
 }
 
-/// Every event as one line of JSON on standard output.
+/// Returns a sink that prints every event as a line of JSON on standard output.
 fn as_lines() -> EventSink {
     EventSink::new(|event| {
         if let Ok(text) = serde_json::to_string(&event) {
-            // Nobody is left to tell if standard output is gone.
+            // A failed write has no other place to be reported.
             let _ = line(&text);
         }
     })
 }
 
-/// What went wrong on the way, besides what is shown anyway.
-fn with_errors(shown: EventSink) -> EventSink {
+/// Returns a sink that prints errors and compactions, and passes other events on.
+fn with_errors(inner: EventSink) -> EventSink {
     EventSink::new(move |event| match event {
         Event::Error { message } => tell!("note: {}", harmless(&message)),
         Event::ThreadCompacted {
@@ -214,26 +222,32 @@ fn with_errors(shown: EventSink) -> EventSink {
             tokens_after,
         } => {
             tell!(
-                "note: the conversation was made shorter, from about {tokens_before} to {tokens_after} tokens"
+                "note: compacted the conversation \
+                 from about {tokens_before} to {tokens_after} tokens"
             );
         }
-        other => shown.emit(other),
+        other => inner.emit(other),
     })
 }
 
-/// The model's last word on standard output, the rest on standard error.
+/// Prints the final answer on standard output, and errors on standard error. `session` is the id of
+/// the session, `None` if it is not in the journal.
 fn conclude(
     outcome: &TurnOutcome,
-    session: &str,
+    session: Option<&str>,
     value: Option<Result<Value, String>>,
-    kept: bool,
+    turn: &TurnArgs,
+    provider: &Provider,
 ) -> Result<()> {
+    let with_hint = |problem: Problem, hint: Option<String>| match hint {
+        Some(hint) => problem.hint(hint),
+        None => problem,
+    };
     match value {
         Some(Ok(value)) => line(&serde_json::to_string(&value)?)?,
         Some(Err(why)) if outcome.end == Ok(TurnEnd::Stop) => {
-            Problem::new(does_not_fit(&why))
-                .hint(format!("selvedge sessions show {session}"))
-                .print();
+            let hint = session.map(|id| format!("run `selvedge sessions show {id}`"));
+            with_hint(Problem::new(does_not_fit(&why)), hint).print();
         }
         _ => {
             if let Some(message) = &outcome.message {
@@ -241,39 +255,80 @@ fn conclude(
             }
         }
     }
-    let go_on = format!("selvedge exec --continue {session} \"continue\"");
+    let resume = |flag: &str| {
+        session.map(|id| format!("run `selvedge exec --continue {id}{flag} \"continue\"`"))
+    };
     match &outcome.end {
         Ok(TurnEnd::Stop) => {}
-        Ok(TurnEnd::Length) => tell!("warning: the answer was cut by the limit of tokens"),
+        Ok(TurnEnd::Length) => tell!("warning: the answer was truncated at the token limit"),
         Ok(end) => {
-            let problem = Problem::new(format!("the turn ended early: {}", end.as_str()));
-            if kept { problem.hint(go_on) } else { problem }.print();
+            let (message, hint) = early_end(*end, turn, resume);
+            with_hint(Problem::new(message), hint).print();
         }
-        Err(error) => {
-            let problem = Problem::new(format!("{}: {}", error.kind, error.message));
-            let problem = match error.kind {
-                TurnErrorKind::Model(ModelErrorKind::Auth) => {
-                    problem.hint("`selvedge models test` tries the key")
-                }
-                TurnErrorKind::Model(ModelErrorKind::ContextTooLong) => {
-                    problem.hint("begin anew, or name a model with a larger context")
-                }
-                _ if kept => problem.hint(go_on),
-                _ => problem,
-            };
-            problem.print();
-        }
+        Err(error) => match error.kind {
+            TurnErrorKind::Model(kind) => {
+                crate::models::request_problem(provider, kind, &error.message, None).print();
+            }
+            _ => with_hint(Problem::new(&error.message), resume("")).print(),
+        },
     }
     Ok(())
 }
 
+/// Describes a turn that ended before the final answer: the error and its hint. `resume` returns
+/// the hint to continue the session with a further flag.
+fn early_end(
+    end: TurnEnd,
+    turn: &TurnArgs,
+    resume: impl Fn(&str) -> Option<String>,
+) -> (String, Option<String>) {
+    let limit = |name: &str, flag: Option<String>, key: &str| match flag {
+        Some(flag) => {
+            let message = format!("the turn reached its limit of {name}");
+            (message, resume(&format!(" {flag}")))
+        }
+        None => {
+            let message = format!("the session reached its limit of {name}");
+            (message, Some(format!("raise `{key}` in config.toml")))
+        }
+    };
+    match end {
+        TurnEnd::MaxRounds => {
+            let rounds = turn.max_rounds.unwrap_or(assembly::DEFAULT_MAX_ROUNDS);
+            let flag = format!("--max-rounds {}", rounds.saturating_mul(2));
+            limit("requests to the model", Some(flag), "")
+        }
+        TurnEnd::MaxTokens => {
+            let flag = turn.max_tokens;
+            let flag = flag.map(|tokens| format!("--max-tokens {}", tokens.saturating_mul(2)));
+            limit("tokens", flag, "agent.session_max_tokens")
+        }
+        TurnEnd::MaxCost => {
+            let flag = turn
+                .max_cost
+                .map(|cost| format!("--max-cost {}", cost * 2.0));
+            limit("cost", flag, "agent.session_max_cost")
+        }
+        TurnEnd::MaxTime => {
+            let time = turn.max_time.unwrap_or_default();
+            let flag = format!("--max-time {}", units::to_text(time * 2));
+            limit("time", Some(flag), "")
+        }
+        TurnEnd::Interrupted => ("the turn was interrupted".to_owned(), resume("")),
+        other => (
+            format!("the turn ended early: {}", other.as_str()),
+            resume(""),
+        ),
+    }
+}
+
 fn does_not_fit(why: &str) -> String {
-    format!("the answer does not fit the schema: {why}")
+    format!("the answer does not match the schema: {why}")
 }
 
 fn cannot_write(file: &Path, error: &std::io::Error) -> Problem {
     Problem::new(format!("cannot write {}: {error}", file.display()))
-        .hint("-o takes a file that can be written")
+        .hint("pass -o a path that is writable")
 }
 
 struct Schema {
@@ -283,15 +338,15 @@ struct Schema {
 
 impl Schema {
     fn read(file: &Path) -> Result<Self> {
-        let bad = |why: String| {
+        let invalid = |why: String| {
             Problem::new(format!("{}: {why}", file.display()))
-                .hint("--output-schema takes a JSON Schema")
+                .hint("pass --output-schema a file with a JSON Schema")
         };
-        let text = std::fs::read_to_string(file).map_err(|error| bad(error.to_string()))?;
+        let text = std::fs::read_to_string(file).map_err(|error| invalid(error.to_string()))?;
         let value: Value =
-            serde_json::from_str(&text).map_err(|error| bad(format!("not JSON: {error}")))?;
+            serde_json::from_str(&text).map_err(|error| invalid(format!("not JSON: {error}")))?;
         let validator = jsonschema::validator_for(&value)
-            .map_err(|error| bad(format!("not a schema: {error}")))?;
+            .map_err(|error| invalid(format!("not a JSON Schema: {error}")))?;
         Ok(Self {
             text: value.to_string(),
             validator,
@@ -300,12 +355,13 @@ impl Schema {
 
     fn instructions(&self) -> String {
         format!(
-            "# The last answer\n\nWhen the work is done, your last answer must be one JSON value and nothing else, and fit this schema:\n\n{}",
+            "# The final answer\n\nWhen the work is done, answer with one JSON value and nothing \
+             else. It must match this schema:\n\n{}",
             self.text
         )
     }
 
-    /// The value of the last answer, or why it does not fit.
+    /// Parses the final answer. The error says how it does not match the schema.
     fn value_of(&self, outcome: &TurnOutcome) -> Result<Value, String> {
         let text = outcome.message.as_deref().unwrap_or_default().trim();
         let bare = text
@@ -313,7 +369,7 @@ impl Schema {
             .or_else(|| text.strip_prefix("```"))
             .and_then(|rest| rest.strip_suffix("```"));
         let value: Value = serde_json::from_str(bare.unwrap_or(text))
-            .map_err(|error| format!("it is not JSON: {error}"))?;
+            .map_err(|error| format!("not JSON: {error}"))?;
         let problems = self.validator.iter_errors(&value).take(4);
         let problems: Vec<String> = problems
             .map(|error| format!("{}: {error}", error.instance_path()))
@@ -324,7 +380,7 @@ impl Schema {
         }
     }
 
-    /// An answer that does not fit is asked for again.
+    /// Asks the model again, up to [`CORRECTIONS`] times, until its answer matches the schema.
     async fn corrected(
         &self,
         agent: &Agent,
@@ -340,7 +396,8 @@ impl Schema {
                 break;
             }
             let prompt = format!(
-                "Your answer does not fit the schema: {why}. Answer again with the JSON value alone."
+                "Your answer does not match the schema: {why}. \
+                 Answer again with only the JSON value."
             );
             let (usage, cost) = (outcome.usage, outcome.cost);
             outcome = agent.turn(session, prompt, options).await;

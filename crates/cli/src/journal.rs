@@ -1,4 +1,4 @@
-//! Opening the journal as the configuration has it.
+//! Opens the journal with the configured durability and encryption.
 
 use std::path::Path;
 
@@ -6,6 +6,7 @@ use anyhow::Result;
 use selvedge_config::JournalSettings;
 use selvedge_journal::{Journal, Keeping};
 
+/// Opens the journal to read and write.
 pub(crate) fn open(home: &Path, config: &JournalSettings) -> Result<Journal> {
     Ok(
         Journal::open_with(home, &keeping(config)?)
@@ -13,14 +14,20 @@ pub(crate) fn open(home: &Path, config: &JournalSettings) -> Result<Journal> {
     )
 }
 
-/// To look at, also where nothing may be written.
+/// Opens the journal for a command that has `--ephemeral`, which the hint then names.
+pub(crate) fn open_for_run(home: &Path, config: &JournalSettings) -> Result<Journal> {
+    Ok(Journal::open_with(home, &keeping(config)?)
+        .map_err(|error| crate::runs::problem(&error).or("pass --ephemeral"))?)
+}
+
+/// Opens the journal to read, also if its folder is read-only.
 pub(crate) fn open_to_read(home: &Path, config: &JournalSettings) -> Result<Journal> {
     Ok(Journal::open_to_read(home, &keeping(config)?)
         .map_err(|error| crate::runs::problem(&error))?)
 }
 
 fn keeping(config: &JournalSettings) -> Result<Keeping> {
-    // Without its key nothing is written rather than written plainly.
+    // Without the key the journal is not opened, so that nothing is written unencrypted.
     let key = config
         .encrypt
         .then(crate::keyring::journal_key)

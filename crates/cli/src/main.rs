@@ -1,8 +1,8 @@
-//! The `selvedge` command: arguments, terminal, and the assembly of everything else.
-// They panic when nobody reads any more: `out` has what does not.
+//! The `selvedge` command: parses arguments and dispatches to one module per command.
+// `println!` and `eprintln!` panic when the reader of the stream is gone. `out` replaces them.
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 
-// Before all others, which tell people things with it.
+// Declared first, because the other modules use its macro `tell!`.
 #[macro_use]
 mod out;
 
@@ -54,7 +54,7 @@ use clap::{CommandFactory, FromArgMatches};
 use crate::args::{Cli, Command};
 use crate::problem::Problem;
 
-/// What the process tells its caller: 0 done, 1 the script failed, 2 it never started.
+/// Exit status of the process: 0 for success, 1 if the work failed, 2 if it never started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Exit {
     Done,
@@ -93,9 +93,13 @@ fn main() -> ExitCode {
     if let Some(flag) = flag_of_the_chat(&matches) {
         let name = matches.subcommand_name().unwrap_or_default();
         let problem = Problem::new(format!(
-            "--{flag} stands before `{name}`, where it means nothing"
+            "--{flag} has no effect before the command `{name}`"
         ));
-        problem.hint(format!("selvedge {name} --{flag} …")).print();
+        problem
+            .hint(format!(
+                "pass it after the command: selvedge {name} --{flag} …"
+            ))
+            .print();
         return Exit::NotStarted.into();
     }
     ended(match command {
@@ -114,15 +118,16 @@ fn main() -> ExitCode {
     })
 }
 
-/// Writing beyond the size a file may have (`ulimit -f`) is to fail, as on a full disk, and not to end the process without
-/// a word. The signal is heard and not ignored: what is started from here has it as it always was.
+/// Makes a write beyond the file size limit (`ulimit -f`) fail with an error, instead of ending the
+/// process. The signal gets a handler and is not ignored, because child processes would inherit an
+/// ignored signal.
 #[cfg(unix)]
 fn outlive_files_that_are_full() {
-    // Where that cannot be had, everything else can.
+    // Without the handler, everything except such a write works.
     let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Default::default());
 }
 
-/// A flag that was meant for a command and given to the chat.
+/// Returns a chat flag that was passed before a command, where it has no effect.
 fn flag_of_the_chat(matches: &clap::ArgMatches) -> Option<String> {
     let given = |id: &clap::Id| {
         matches.value_source(id.as_str()) == Some(clap::parser::ValueSource::CommandLine)

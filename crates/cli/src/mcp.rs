@@ -1,4 +1,4 @@
-//! `selvedge mcp serve` and `list`.
+//! `selvedge mcp serve`, `list` and `login`.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::run::{runtime, told_to_stop};
 use crate::setting::Setting;
 use crate::setup::Setup;
 
-/// Runs that are looked at to see which tools are used.
+/// Number of recent runs whose tools are listed first in the description of `script`.
 const RECENT_RUNS: u32 = 500;
 
 pub(crate) fn mcp(command: McpCommand) -> Result<Exit> {
@@ -35,7 +35,7 @@ pub(crate) fn mcp(command: McpCommand) -> Result<Exit> {
 fn serve(args: ServeArgs) -> Result<Exit> {
     let setup = Setup::new(&args.place)?.without_variable(&args.token_env)?;
     let setup = Arc::new(setup.with_journal(&args.place)?);
-    // A client waits for each answer, so runs that made no call are recorded after it.
+    // The client waits for each answer, so runs without calls are recorded after their answer.
     setup.journal.iter().for_each(Journal::write_behind);
     let live = LiveRuns::new(LiveLimits::default());
     let forms = Arc::new(ThroughTheClient(live.clone()));
@@ -43,12 +43,12 @@ fn serve(args: ServeArgs) -> Result<Exit> {
         person: Some(forms),
         model: None,
     })?;
-    let used: HashMap<String, u64> = setup
+    let use_counts: HashMap<String, u64> = setup
         .journal
         .as_ref()
         .and_then(|journal| journal.uses(RECENT_RUNS).ok())
         .unwrap_or_default();
-    let earlier = setup.clone();
+    let setup_to_resume = setup.clone();
     let offer = Arc::new(Offer {
         harness: setup.harness(&args.limits, None),
         tools: setup.all_tools()?,
@@ -57,14 +57,14 @@ fn serve(args: ServeArgs) -> Result<Exit> {
         facts: setup.facts(),
         setting: serde_json::to_string(&Setting::new(&setup, &args.limits, Vec::new()))?,
         earlier: Box::new(move |run| {
-            let found = earlier.resume_whole(run);
-            found.map_err(|error| ServeError::NotResumable(error.to_string()))
+            let resume = setup_to_resume.resume_whole(run);
+            resume.map_err(|error| ServeError::NotResumable(error.to_string()))
         }),
-        uses: Box::new(move |tool| used.get(tool).copied().unwrap_or(0)),
+        uses: Box::new(move |tool| use_counts.get(tool).copied().unwrap_or(0)),
         patience: args.patience,
         budget: args.description_tokens,
     });
-    // Two threads: one that a script holds leaves the other to take control back.
+    // Two threads: while a script blocks one, the other can interrupt it.
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -73,7 +73,7 @@ fn serve(args: ServeArgs) -> Result<Exit> {
         let served = match &args.http {
             None => serve_stdio(offer, stopped())
                 .await
-                .map_err(|why| Problem::new(format!("cannot serve: {why}"))),
+                .map_err(|error| Problem::new(format!("cannot serve: {error}"))),
             Some(address) => serve_http(address, &args, offer).await,
         };
         live.stop_all().await;
@@ -105,10 +105,10 @@ async fn serve_http(address: &str, args: &ServeArgs, offer: Arc<Offer>) -> Resul
         .map_err(|error| {
             let hint = match &error {
                 ServeError::Open(_) => format!(
-                    "put a long random token into {}, or serve at 127.0.0.1",
+                    "set {} to a long random token, or pass --http 127.0.0.1:8765",
                     args.token_env
                 ),
-                _ => "give an address such as 127.0.0.1:8765".to_owned(),
+                _ => "pass an address such as --http 127.0.0.1:8765".to_owned(),
             };
             Problem::new(error.to_string()).hint(hint)
         })?;
@@ -123,23 +123,23 @@ async fn stopped() {
     told_to_stop().await;
 }
 
-/// Servers' forms go to whoever waits for the script that called them.
+/// Passes elicitation requests of servers to the client that waits for the calling script.
 struct ThroughTheClient(LiveRuns);
 
 impl AskPerson for ThroughTheClient {
     fn elicit<'a>(
         &'a self,
-        wanted: &'a Elicitation,
+        elicitation: &'a Elicitation,
     ) -> futures_util::future::BoxFuture<'a, Result<Elicited, AskError>> {
         let unavailable = |why: &str| AskError::Unavailable(why.to_owned());
         Box::pin(async move {
-            let run = wanted
+            let run = elicitation
                 .run
                 .as_ref()
-                .ok_or_else(|| unavailable("it cannot be told on whose behalf"))?;
+                .ok_or_else(|| unavailable("calls of several runs are in flight"))?;
             let form = QuestionKind::Form {
-                from: wanted.server.clone(),
-                form: wanted.request.clone(),
+                from: elicitation.server.clone(),
+                form: elicitation.request.clone(),
             };
             Ok(match self.0.ask(run, form).await {
                 Some(Reply::Form(answer)) => match answer["action"].as_str() {
@@ -147,7 +147,7 @@ impl AskPerson for ThroughTheClient {
                     Some("cancel") => Elicited::Cancelled,
                     _ => Elicited::Declined,
                 },
-                _ => return Err(unavailable("nobody waits for this script")),
+                _ => return Err(unavailable("no client waits for this script")),
             })
         })
     }
@@ -160,26 +160,36 @@ fn login(args: LoginArgs) -> Result<Exit> {
     let Some(server) = settings.iter().find(|server| server.name == args.server) else {
         let names: Vec<&str> = settings.iter().map(|server| server.name.as_str()).collect();
         let problem = Problem::new(format!("there is no MCP server `{}`", args.server));
-        return Err(problem
-            .hint(format!("there are: {}", names.join(", ")))
-            .into());
+        let hint = match names.is_empty() {
+            true => "add one to config.toml; see docs/mcp.md".to_owned(),
+            false => format!("use one of {}", names.join(", ")),
+        };
+        return Err(problem.hint(hint).into());
     };
     let Some(home) = &setup.home else {
-        return Err(Problem::new("there is no place to remember a login")
-            .hint("set SELVEDGE_HOME")
-            .into());
+        return Err(
+            Problem::new("cannot find the home folder to store the login")
+                .hint("set SELVEDGE_HOME")
+                .into(),
+        );
     };
     let problem = |error: LoginError| {
-        Problem::new(error.to_string()).hint("a bearer token does, too: bearer_token_env_var")
+        let problem = Problem::new(error.to_string());
+        match error {
+            LoginError::Failed { .. } => {
+                problem.hint("set `bearer_token_env_var` of the server in config.toml")
+            }
+            _ => problem,
+        }
     };
     runtime()?.block_on(async {
         let login = Login::begin(server, &home.join("mcp"))
             .await
             .map_err(problem)?;
-        tell!("open this to log in to {}:", args.server);
+        tell!("open this URL to log in to {}:", args.server);
         line(login.address())?;
         login.finish(PATIENCE).await.map_err(problem)?;
-        tell!("logged in");
+        tell!("logged in to {}", args.server);
         Ok(Exit::Done)
     })
 }
@@ -196,16 +206,16 @@ fn list(args: ListArgs) -> Result<Exit> {
         line(&serde_json::to_string_pretty(&status)?)?;
     } else if status.is_empty() {
         tell!("note: no MCP servers are configured");
-        tell!("hint: docs/mcp.md says how to add one");
+        tell!("hint: add one to config.toml; see docs/mcp.md");
     } else {
         for server in &status {
             show(server, args.tools)?;
         }
     }
-    let well = status
+    let all_ok = status
         .iter()
         .all(|server| matches!(server.state, ServerState::Ready | ServerState::Disabled));
-    Ok(if well { Exit::Done } else { Exit::Failed })
+    Ok(if all_ok { Exit::Done } else { Exit::Failed })
 }
 
 fn show(server: &ServerStatus, every_tool: bool) -> Result<()> {
@@ -219,7 +229,7 @@ fn show(server: &ServerStatus, every_tool: bool) -> Result<()> {
         Some(server.state.as_str().to_owned()),
         (server.state == ServerState::Ready).then(|| format!("{} tools", server.tools.len())),
         ms(server.start_ms).map(|time| format!("started in {time}")),
-        ms(server.latency_ms).map(|time| format!("answers in {time}")),
+        ms(server.latency_ms).map(|time| format!("responds in {time}")),
         server.identity.clone(),
     ]
     .into_iter()
@@ -230,8 +240,8 @@ fn show(server: &ServerStatus, every_tool: bool) -> Result<()> {
         harmless(&server.name),
         harmless(&facts.join(", "))
     ))?;
-    for words in server.why.iter().chain(&server.notes) {
-        line(&format!("    {}", harmless(words)))?;
+    for note in server.why.iter().chain(&server.notes) {
+        line(&format!("    {}", harmless(note)))?;
     }
     if every_tool {
         for tool in &server.tools {

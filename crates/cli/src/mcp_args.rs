@@ -9,23 +9,24 @@ use crate::units;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum McpCommand {
-    /// Offer one tool, `script`, to an agent: over standard input and output, or over HTTP
+    /// Serve one tool, `script`, over standard input and output or over HTTP
     Serve(ServeArgs),
-    /// Start the configured servers and show how each is doing
+    /// Start the configured servers and print the state of each
     List(ListArgs),
-    /// Log in to a server that wants it, in the browser
+    /// Log in to a server in the browser
     Login(LoginArgs),
-    /// Show how to add `selvedge mcp serve` to an agent, or do it
+    /// Print or write the configuration that adds `selvedge mcp serve` to an agent
     Install(InstallArgs),
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct ServeArgs {
-    /// Serve streamable HTTP at this address, such as 127.0.0.1:8765, under /mcp
+    /// Serve streamable HTTP on ADDR, such as 127.0.0.1:8765, at the path /mcp
     #[arg(long, value_name = "ADDR")]
     pub(crate) http: Option<String>,
 
-    /// With --http: the environment variable that holds the bearer token clients must show; required off loopback
+    /// Environment variable with the bearer token that clients must send; required if --http is not
+    /// a loopback address
     #[arg(
         long,
         value_name = "NAME",
@@ -34,15 +35,15 @@ pub(crate) struct ServeArgs {
     )]
     pub(crate) token_env: String,
 
-    /// With --http: another host name under which clients reach us; may be given several times
+    /// Accept requests for this host name, with --http; may be repeated
     #[arg(long, value_name = "HOST", requires = "http")]
     pub(crate) allow_host: Vec<String>,
 
-    /// Answer with a handle when a script still runs after this time
+    /// Return a handle if a script still runs after TIME
     #[arg(long, value_name = "TIME", value_parser = units::duration, default_value = "45s")]
     pub(crate) patience: Duration,
 
-    /// Tokens the tool's description may cost
+    /// Maximum size of the tool's description, in tokens
     #[arg(long, value_name = "N", default_value_t = 1600)]
     pub(crate) description_tokens: usize,
 
@@ -55,11 +56,11 @@ pub(crate) struct ServeArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ListArgs {
-    /// Print JSON
+    /// Print the result as JSON
     #[arg(long)]
     pub(crate) json: bool,
 
-    /// Name every tool
+    /// Print the names of all tools
     #[arg(long)]
     pub(crate) tools: bool,
 
@@ -69,7 +70,7 @@ pub(crate) struct ListArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct LoginArgs {
-    /// The server's name
+    /// Name of the server
     pub(crate) server: String,
 
     #[command(flatten)]
@@ -78,25 +79,25 @@ pub(crate) struct LoginArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct InstallArgs {
-    /// The agent
+    /// The agent to configure
     #[arg(long, value_enum)]
     pub(crate) client: Client,
 
-    /// Write it into the agent's configuration instead of printing it
+    /// Write to the agent's configuration file instead of printing
     #[arg(long)]
     pub(crate) write: bool,
 
-    /// Words for `selvedge mcp serve`, such as --approval untrusted
+    /// Arguments for `selvedge mcp serve`, such as --approval untrusted
     #[arg(last = true, value_name = "ARGS")]
     pub(crate) args: Vec<String>,
 }
 
-/// Agents whose configuration is known.
+/// Agents whose configuration format is supported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Client {
     /// .mcp.json in the current folder
     ClaudeCode,
-    /// ~/.codex/config.toml
+    /// config.toml in ~/.codex or $CODEX_HOME
     Codex,
     /// .cursor/mcp.json in the current folder
     Cursor,

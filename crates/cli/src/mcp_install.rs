@@ -1,4 +1,4 @@
-//! `selvedge mcp install`: the line an agent's configuration needs.
+//! `selvedge mcp install`: adds `selvedge mcp serve` to the configuration of an agent.
 
 use std::path::{Path, PathBuf};
 
@@ -9,6 +9,9 @@ use crate::Exit;
 use crate::mcp_args::{Client, InstallArgs};
 use crate::out::line;
 use crate::problem::Problem;
+
+/// Hint for a file that cannot be changed safely.
+const BY_HAND: &str = "run the command without --write, and add the printed lines by hand";
 
 pub(crate) fn install(args: InstallArgs) -> Result<Exit> {
     let command = std::env::current_exe()
@@ -28,19 +31,18 @@ pub(crate) fn install(args: InstallArgs) -> Result<Exit> {
     };
     if !args.write {
         tell!(
-            "this belongs into {} (--write puts it there):",
+            "add this to {}, or pass --write to write it:",
             place.display()
         );
         line(snippet(args.client, &command, &words).trim_end())?;
         return Ok(Exit::Done);
     }
     if before == after {
-        line(&format!("{} has it already", place.display()))?;
+        line(&format!("{} is up to date", place.display()))?;
         return Ok(Exit::Done);
     }
     write(&place, &after).map_err(|error| {
-        Problem::new(format!("cannot write {}: {error}", place.display()))
-            .hint("leave out --write to see what belongs there")
+        Problem::new(format!("cannot write {}: {error}", place.display())).hint(BY_HAND)
     })?;
     line(&format!("wrote {}", place.display()))?;
     Ok(Exit::Done)
@@ -54,14 +56,15 @@ fn place(client: Client) -> Result<PathBuf> {
         Client::Codex => {
             let home = std::env::var_os("CODEX_HOME").map(PathBuf::from);
             let home = home.or_else(|| std::env::home_dir().map(|home| home.join(".codex")));
-            let home =
-                home.ok_or_else(|| Problem::new("there is no home folder").hint("set CODEX_HOME"))?;
+            let home = home.ok_or_else(|| {
+                Problem::new("cannot find the home folder").hint("set CODEX_HOME")
+            })?;
             home.join("config.toml")
         }
     })
 }
 
-/// The key of the servers in a JSON file, and what is below it.
+/// Returns the key of the servers in a JSON file, and the entry for Selvedge.
 fn entry(client: Client, command: &str, words: &[String]) -> (&'static str, Value) {
     match client {
         Client::Vscode => (
@@ -72,7 +75,7 @@ fn entry(client: Client, command: &str, words: &[String]) -> (&'static str, Valu
     }
 }
 
-/// What is printed: the part that is new.
+/// Returns the text to add, for printing.
 fn snippet(client: Client, command: &str, words: &[String]) -> String {
     if client == Client::Codex {
         return section(command, words);
@@ -82,7 +85,7 @@ fn snippet(client: Client, command: &str, words: &[String]) -> String {
 }
 
 fn section(command: &str, words: &[String]) -> String {
-    // A JSON string is a TOML string.
+    // JSON strings and arrays are valid TOML.
     format!(
         "[mcp_servers.selvedge]\ncommand = {}\nargs = {}\n",
         json!(command),
@@ -94,13 +97,12 @@ fn in_json(place: &Path, before: &str, key: &str, entry: Value) -> Result<String
     let mut file: Value = match before.trim() {
         "" => Value::Object(Map::new()),
         text => serde_json::from_str(text).map_err(|error| {
-            Problem::new(format!("{} cannot be read: {error}", place.display()))
-                .hint("add the printed part by hand")
+            Problem::new(format!("cannot parse {}: {error}", place.display())).hint(BY_HAND)
         })?,
     };
     if !file.is_object() || !(file[key].is_object() || file[key].is_null()) {
-        let problem = Problem::new(format!("{} has no place for servers", place.display()));
-        return Err(problem.hint("add the printed part by hand").into());
+        let problem = Problem::new(format!("`{key}` in {} is not an object", place.display()));
+        return Err(problem.hint(BY_HAND).into());
     }
     if file[key]["selvedge"] == entry {
         return Ok(before.to_owned());
@@ -109,7 +111,7 @@ fn in_json(place: &Path, before: &str, key: &str, entry: Value) -> Result<String
     Ok(format!("{}\n", serde_json::to_string_pretty(&file)?))
 }
 
-/// The file with our section in the place of an older one, everything else as it was.
+/// Returns the file with Selvedge's section added or replaced, and everything else unchanged.
 fn in_toml(place: &Path, before: &str, command: &str, words: &[String]) -> Result<String> {
     let ours = section(command, words);
     let is_ours = |line: &str| {
@@ -133,10 +135,10 @@ fn in_toml(place: &Path, before: &str, command: &str, words: &[String]) -> Resul
         && !before.contains("[mcp_servers.selvedge")
     {
         let problem = Problem::new(format!(
-            "{} names the server in a way that is not understood",
+            "{} configures the server in an unsupported form",
             place.display()
         ));
-        return Err(problem.hint("add the printed part by hand").into());
+        return Err(problem.hint(BY_HAND).into());
     }
     let rest = kept.join("\n");
     Ok(match rest.trim_end() {
@@ -145,7 +147,7 @@ fn in_toml(place: &Path, before: &str, command: &str, words: &[String]) -> Resul
     })
 }
 
-/// Whole or not at all.
+/// Replaces the file atomically, and creates its folder if it is missing.
 fn write(place: &Path, text: &str) -> std::io::Result<()> {
     if let Some(folder) = place
         .parent()

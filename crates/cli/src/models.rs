@@ -1,4 +1,4 @@
-//! `selvedge models`: who can be asked, and whether asking works.
+//! `selvedge models`: lists models, tests one, and stores keys of providers.
 
 use std::io::{BufRead, IsTerminal};
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ use crate::problem::Problem;
 use crate::providers::{self, Choice};
 use crate::setup::configuration;
 
-/// How long a list may take where nobody is sure that somebody is there.
+/// Time limit of a provider for listing its models.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 pub(crate) fn models(command: ModelsCommand) -> Result<Exit> {
@@ -32,12 +32,13 @@ pub(crate) fn models(command: ModelsCommand) -> Result<Exit> {
     }
 }
 
+/// One provider in the output of `models list`.
 #[derive(Debug, Serialize)]
 struct Listed {
     provider: String,
     wire_api: &'static str,
     base_url: String,
-    /// `set`, `missing`, or nothing where no key is wanted.
+    /// `None` if the provider needs no key.
     #[serde(skip_serializing_if = "Option::is_none")]
     key: Option<Key>,
     models: Vec<ListedModel>,
@@ -54,7 +55,8 @@ struct Key {
 #[derive(Debug, Serialize)]
 struct ListedModel {
     name: String,
-    /// Whether the table or the configuration knows it; else the numbers are what most models have.
+    /// Whether the built-in table or the configuration has the model. Otherwise the values below
+    /// are defaults.
     known: bool,
     context_window: u64,
     max_output_tokens: u64,
@@ -69,10 +71,10 @@ async fn list(args: &ModelsListArgs) -> Result<Exit> {
     if let Some(name) = &args.provider {
         all = vec![providers::find(&all, name)?];
     }
-    let asked_for = args.provider.is_some();
+    let is_named = args.provider.is_some();
     let described = all
         .into_iter()
-        .map(|provider| describe(provider, &config, asked_for));
+        .map(|provider| describe(provider, &config, is_named));
     let listed = join_all(described).await;
     if args.json {
         return crate::out::json(&listed);
@@ -89,22 +91,27 @@ async fn list(args: &ModelsListArgs) -> Result<Exit> {
             provider.provider, provider.wire_api, provider.base_url
         )))?;
         for model in &provider.models {
-            let mut words = format!("{}k context", model.context_window / 1000);
-            for (has, word) in [
+            let mut abilities = format!("{}k context", model.context_window / 1000);
+            for (has, ability) in [
                 (model.tools, ", tools"),
                 (model.images, ", images"),
                 (model.reasoning, ", reasoning"),
             ] {
-                words += if has { word } else { "" };
+                abilities += if has { ability } else { "" };
             }
-            let guess = if model.known { "" } else { " (a guess)" };
-            line(&harmless(&format!("  {:<40} {words}{guess}", model.name)))?;
+            let guess = if model.known { "" } else { " (assumed)" };
+            line(&harmless(&format!(
+                "  {:<40} {abilities}{guess}",
+                model.name
+            )))?;
         }
     }
     Ok(Exit::Done)
 }
 
-async fn describe(provider: Provider, config: &selvedge_config::Config, asked_for: bool) -> Listed {
+/// Lists the models of a provider. `is_named` says that the user named the provider, which makes a
+/// failed connection to a local server worth its full message.
+async fn describe(provider: Provider, config: &selvedge_config::Config, is_named: bool) -> Listed {
     let mut listed = Listed {
         provider: provider.name.clone(),
         wire_api: provider.wire.as_str(),
@@ -121,17 +128,20 @@ async fn describe(provider: Provider, config: &selvedge_config::Config, asked_fo
     });
     let Ok(provider) = ready else { return listed };
     let local = provider.is_local();
-    let asked = async { Client::new(provider)?.models().await };
-    match tokio::time::timeout(PATIENCE, asked).await {
+    let names = async { Client::new(provider)?.models().await };
+    match tokio::time::timeout(PATIENCE, names).await {
         Ok(Ok(names)) => {
             let models = names.iter().map(|name| listed_model(name, config));
             listed.models = models.collect();
         }
-        Ok(Err(error)) if local && !asked_for && error.kind == ModelErrorKind::Network => {
-            listed.error = Some("does not run".to_owned());
+        Ok(Err(error)) if local && !is_named && error.kind == ModelErrorKind::Network => {
+            listed.error = Some("not running".to_owned());
         }
         Ok(Err(error)) => listed.error = Some(error.message),
-        Err(_) => listed.error = Some("no answer in time".to_owned()),
+        Err(_) => {
+            let seconds = PATIENCE.as_secs();
+            listed.error = Some(format!("did not answer within {seconds} s"));
+        }
     }
     listed
 }
@@ -149,17 +159,18 @@ fn listed_model(name: &str, config: &selvedge_config::Config) -> ListedModel {
     }
 }
 
+/// Output of the command `models test`.
 #[derive(Debug, Default, Serialize)]
 struct Learned {
     provider: String,
     wire_api: &'static str,
     model: String,
-    /// As the provider calls it.
+    /// Name of the model in the response; may be a version of `model`.
     answered_by: Option<String>,
-    /// From sending to the first piece of anything.
+    /// Time from the request to the first part of the answer.
     first_token_ms: Option<f64>,
     total_ms: f64,
-    /// `called`, `offered` (it answered without a call), or `not supported`.
+    /// `called`, `offered` (the model answered without a call), or `not supported`.
     tools: &'static str,
     reasoning: bool,
     text: String,
@@ -191,11 +202,13 @@ async fn test(args: &ModelsTestArgs) -> Result<Exit> {
         Ok(learned) => learned,
         Err(error) => {
             if args.json {
-                line(
-                    &json!({"provider": choice.provider.name, "model": choice.model.name,
-                    "error": {"kind": error.kind, "message": error.message, "status": error.status}})
-                    .to_string(),
-                )?;
+                let (kind, message, status) = (error.kind, &error.message, error.status);
+                let report = json!({
+                    "provider": choice.provider.name,
+                    "model": choice.model.name,
+                    "error": {"kind": kind, "message": message, "status": status},
+                });
+                line(&report.to_string())?;
             }
             problem(&choice.provider, &error).print();
             return Ok(Exit::Failed);
@@ -209,17 +222,18 @@ async fn test(args: &ModelsTestArgs) -> Result<Exit> {
     Ok(Exit::Done)
 }
 
+/// Sends the test request and collects what the answer shows.
 async fn ask(client: &Client, choice: &Choice, calls: Calls) -> Result<Learned, ModelError> {
     let schema =
         json!({"type": "object", "properties": {"word": {"type": "string"}}, "required": ["word"]});
     let prompt = Prompt {
         history: vec![Item::message(
             Role::User,
-            "Call the tool `echo` with the word ready. If you cannot, say: ready.",
+            "Call the tool `echo` with the word ready. If you cannot, answer: ready.",
         )],
-        tools: vec![Tool::function("echo", "Says a word back.", schema)],
+        tools: vec![Tool::function("echo", "Returns the word.", schema)],
         calls,
-        // Enough for a model that thinks first.
+        // Leaves room for reasoning before the answer.
         max_output_tokens: Some(2048.min(choice.model.max_output_tokens)),
         effort: choice.effort,
         ..Prompt::default()
@@ -239,11 +253,11 @@ async fn ask(client: &Client, choice: &Choice, calls: Calls) -> Result<Learned, 
     let mut stream = client.stream(&prompt, &choice.model);
     while let Some(event) = stream.next().await {
         let event = event?;
-        let piece = matches!(
+        let is_part = matches!(
             event,
             ModelEvent::Text { .. } | ModelEvent::Reasoning { .. } | ModelEvent::CallStarted { .. }
         );
-        if piece && learned.first_token_ms.is_none() {
+        if is_part && learned.first_token_ms.is_none() {
             learned.first_token_ms = Some(since(start));
         }
         match event {
@@ -271,84 +285,96 @@ async fn ask(client: &Client, choice: &Choice, calls: Calls) -> Result<Learned, 
 }
 
 fn show(learned: &Learned) -> Result<()> {
-    let say = |what: &str, value: &str| line(&harmless(&format!("{what:<12} {value}")));
+    let row = |label: &str, value: &str| line(&harmless(&format!("{label:<12} {value}")));
     let model = &learned.model;
-    say(
+    row(
         "provider",
         &format!("{} ({})", learned.provider, learned.wire_api),
     )?;
     match &learned.answered_by {
-        Some(by) if by != model => say("model", &format!("{model}, answered by {by}"))?,
-        _ => say("model", model)?,
+        Some(by) if by != model => row("model", &format!("{model}, answered by {by}"))?,
+        _ => row("model", model)?,
     }
     let first = learned.first_token_ms.map(|ms| format!("{ms:.0} ms"));
-    let first = first.as_deref().unwrap_or("nothing came");
-    say(
+    let first = first.as_deref().unwrap_or("none");
+    row(
         "first token",
-        &format!("{first} (all after {:.0} ms)", learned.total_ms),
+        &format!("{first} (complete after {:.0} ms)", learned.total_ms),
     )?;
-    say("tools", learned.tools)?;
-    say(
-        "reasoning",
-        if learned.reasoning {
-            "yes"
-        } else {
-            "none seen"
-        },
-    )?;
-    let part = |tokens: u64, word: &str| match tokens {
+    row("tools", learned.tools)?;
+    row("reasoning", if learned.reasoning { "yes" } else { "no" })?;
+    let part = |tokens: u64, label: &str| match tokens {
         0 => String::new(),
-        some => format!(" ({some} {word})"),
+        tokens => format!(" ({tokens} {label})"),
     };
     match learned.usage {
         Some(usage) => {
             let cached = part(usage.cached_input_tokens, "cached");
-            let thought = part(usage.reasoning_output_tokens, "reasoning");
+            let reasoning = part(usage.reasoning_output_tokens, "reasoning");
             let (tokens_in, tokens_out) = (usage.input_tokens, usage.output_tokens);
-            say(
+            row(
                 "usage",
-                &format!("{tokens_in} in{cached}, {tokens_out} out{thought}"),
+                &format!("{tokens_in} in{cached}, {tokens_out} out{reasoning}"),
             )?;
         }
-        None => say("usage", "not told")?,
+        None => row("usage", "not reported")?,
     }
     if let Some(cost) = learned.cost {
-        say("cost", &format!("{cost:.6}"))?;
+        row("cost", &format!("{cost:.6}"))?;
     }
     for retry in &learned.retries {
-        say("retried", retry)?;
+        row("retried", retry)?;
     }
     Ok(())
 }
 
-/// A failed answer, with what to do.
+/// Describes a failed request to a provider, with a hint.
 pub(crate) fn problem(provider: &Provider, error: &ModelError) -> Problem {
+    request_problem(provider, error.kind, &error.message, error.retry_after)
+}
+
+/// Describes a failed request from the parts of its error. `retry_after` is the delay that the
+/// provider asked for.
+pub(crate) fn request_problem(
+    provider: &Provider,
+    kind: ModelErrorKind,
+    message: &str,
+    retry_after: Option<Duration>,
+) -> Problem {
     let name = &provider.name;
-    let hint = match error.kind {
+    let hint = match kind {
         ModelErrorKind::Auth => match &provider.env_key {
-            Some(variable) => format!("check the key in {variable}"),
-            None => {
-                format!("does it want a key? [model_providers.{name}] env_key names its variable")
-            }
+            Some(variable) => format!("set {variable} to a valid key"),
+            None => format!("set `model_providers.{name}.env_key` in config.toml"),
         },
-        ModelErrorKind::Quota => "look at the account's plan and credit".to_owned(),
-        ModelErrorKind::RateLimit => match error.retry_after {
-            Some(delay) => format!("wait {:.0} s, then try again", delay.as_secs_f64().ceil()),
-            None => "wait a little, then try again".to_owned(),
+        ModelErrorKind::Quota => "check the plan and the credit of the account".to_owned(),
+        ModelErrorKind::RateLimit => match retry_after {
+            Some(delay) => format!("try again in {:.0} s", delay.as_secs_f64().ceil()),
+            None => "try again later, or pass another --provider".to_owned(),
         },
         ModelErrorKind::ContextTooLong => {
-            "begin a new conversation, or choose a model with a larger context".to_owned()
+            "start a new session, or pass a --model with a larger context".to_owned()
         }
         ModelErrorKind::InvalidRequest => {
-            format!("`selvedge models list --provider {name}` shows its models")
+            format!("run `selvedge models list --provider {name}`, then pass --model MODEL")
         }
-        ModelErrorKind::Network if provider.is_local() => {
-            format!("is the server running at {}?", provider.base_url)
-        }
-        ModelErrorKind::Network => format!("can this machine reach {}?", provider.base_url),
-        _ => "try again, or ask another provider with --provider".to_owned(),
+        ModelErrorKind::Network => match name.as_str() {
+            "ollama" => "start the server with `ollama serve`".to_owned(),
+            "lmstudio" => "start the server with `lms server start`".to_owned(),
+            "llamacpp" => "start the server with `llama-server -m MODEL.gguf`".to_owned(),
+            _ if provider.is_local() => {
+                format!("start the server, or set `model_providers.{name}.base_url` in config.toml")
+            }
+            _ => format!("check the connection with `curl -I {}`", provider.base_url),
+        },
+        _ => "try again, or pass another --provider".to_owned(),
     };
-    Problem::new(format!("{name}: {} ({})", error.message, error.kind)).hint(hint)
+    let message = match kind {
+        // The message of a failed connection names the provider.
+        ModelErrorKind::Network => message.to_owned(),
+        _ => format!("provider `{name}`: {message} ({kind})"),
+    };
+    Problem::new(message).hint(hint)
 }
 
 fn login(args: &ModelsLoginArgs) -> Result<Exit> {
@@ -356,44 +382,44 @@ fn login(args: &ModelsLoginArgs) -> Result<Exit> {
     let provider = providers::find(&providers::all(&config)?, &args.provider)?;
     if provider.env_key.is_none() {
         let name = &provider.name;
-        let hint = format!("[model_providers.{name}] env_key says that it does");
-        return Err(Problem::new(format!("provider `{name}` wants no key"))
+        let hint = format!("set `model_providers.{name}.env_key` in config.toml if it does");
+        return Err(Problem::new(format!("provider `{name}` needs no key"))
             .hint(hint)
             .into());
     }
     let key = read_key(&provider.name)?;
     crate::keyring::keep(&provider.name, &key)?;
-    tell!("the key of {} is in the system's keyring", provider.name);
+    tell!("stored the key of {} in the system keyring", provider.name);
     Ok(Exit::Done)
 }
 
 fn logout(args: &ModelsLoginArgs) -> Result<Exit> {
     match crate::keyring::forget(&args.provider)? {
-        true => tell!("the key is forgotten"),
-        false => tell!("there was no key"),
+        true => tell!("deleted the key of {}", args.provider),
+        false => tell!("note: no key of {} is stored", args.provider),
     }
     Ok(Exit::Done)
 }
 
-/// One line of standard input; a terminal does not show it.
+/// Reads one line from standard input, without echo on a terminal.
 fn read_key(provider: &str) -> Result<String> {
     let input = std::io::stdin();
     let quiet = input.is_terminal().then(|| {
-        talk(&format!("key of {provider}: "));
+        talk(&format!("API key of {provider}: "));
         Quiet::begin()
     });
     let mut text = String::new();
     input.lock().read_line(&mut text)?;
     drop(quiet);
     match text.trim() {
-        "" => Err(Problem::new("no key was given")
-            .hint(format!("selvedge models login {provider} < file"))
+        "" => Err(Problem::new("the key is empty")
+            .hint(format!("run `selvedge models login {provider} < FILE`"))
             .into()),
         key => Ok(key.to_owned()),
     }
 }
 
-/// A terminal that does not show what is typed, as long as this lives.
+/// Disables the echo of the terminal until it is dropped.
 struct Quiet {
     #[cfg(unix)]
     before: Option<rustix::termios::Termios>,

@@ -1,9 +1,10 @@
-//! Standard output and error: what scripts say must not steer the terminal, and a reader may leave early.
+//! Writes to standard output and standard error. Control characters are replaced on a terminal, and
+//! a closed pipe is not an error.
 
 use std::borrow::Cow;
 use std::io::{self, IsTerminal, Write};
 
-/// Prints a line on standard output. That nobody reads it any more is no failure of ours.
+/// Prints a line on standard output. A closed pipe is not an error.
 pub(crate) fn line(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     let shown = for_reader(text, out.is_terminal());
@@ -17,24 +18,24 @@ pub(crate) fn line(text: &str) -> io::Result<()> {
     }
 }
 
-/// Prints a value as indented JSON, which is all a command with `--json` does.
+/// Prints a value as indented JSON, the whole output of a command with `--json`.
 pub(crate) fn json(value: &impl serde::Serialize) -> anyhow::Result<crate::Exit> {
     line(&serde_json::to_string_pretty(value)?)?;
     Ok(crate::Exit::Done)
 }
 
-/// Says a line on standard error. Where nobody hears it any more, everything goes on without it.
+/// Prints a line on standard error. A failed write is ignored.
 macro_rules! tell {
-    ($($words:tt)*) => {
-        $crate::out::talk(&(format!($($words)*) + "\n"))
+    ($($args:tt)*) => {
+        $crate::out::talk(&(format!($($args)*) + "\n"))
     };
 }
 
-/// Prints a text on standard error, byte for byte unless a terminal would obey it.
+/// Prints a text on standard error. On a terminal, control characters are replaced.
 pub(crate) fn talk(text: &str) {
     let mut out = io::stderr().lock();
     let shown = for_reader(text, out.is_terminal());
-    // Nobody is left to tell if standard error is gone.
+    // A failed write to standard error has no other place to be reported.
     let _ = out.write_all(shown.as_bytes());
 }
 
@@ -46,17 +47,21 @@ fn for_reader(text: &str, is_terminal: bool) -> Cow<'_, str> {
     }
 }
 
-/// The text without what a terminal would obey: control characters but line breaks and tabs become visible.
+/// Replaces the characters that control a terminal, except line breaks and tabs.
 pub(crate) fn harmless(text: &str) -> Cow<'_, str> {
-    // Control characters, and those that turn the direction of what follows.
-    let turns = |c: char| matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    let steers = |c: char| (c.is_control() && c != '\n' && c != '\t') || turns(c);
-    if !text.contains(steers) {
+    let changes_direction = |c: char| {
+        matches!(
+            c,
+            '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
+        )
+    };
+    let is_unsafe = |c: char| (c.is_control() && c != '\n' && c != '\t') || changes_direction(c);
+    if !text.contains(is_unsafe) {
         return Cow::Borrowed(text);
     }
     Cow::Owned(
         text.chars()
-            .map(|c| if steers(c) { '\u{fffd}' } else { c })
+            .map(|c| if is_unsafe(c) { '\u{fffd}' } else { c })
             .collect(),
     )
 }
@@ -66,7 +71,7 @@ mod tests {
     use super::harmless;
 
     #[test]
-    fn escape_sequences_lose_their_power() {
+    fn control_characters_are_replaced() {
         assert_eq!(harmless("a\u{1b}[2Jb\n\tc"), "a\u{fffd}[2Jb\n\tc");
         assert_eq!(harmless("plain ü"), "plain ü");
     }

@@ -1,17 +1,18 @@
-//! Files that may hold what a conversation or a run held: nobody else reads them, not even while they are written.
+//! Writes exported sessions and runs to files that only their owner can read, from the first byte.
 
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
 
-/// A new or emptied file for its owner alone. One that was there before, and was readable for others, is not any more.
+/// Creates or truncates a file that only its owner can read. The permissions of an existing file
+/// are reduced before it is truncated.
 pub(crate) fn create(path: &Path) -> io::Result<File> {
     let mut options = File::options();
     options.write(true).create(true);
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
     let file = options.open(path)?;
-    // Pipes and devices are whose they are.
+    // Pipes and devices keep their permissions.
     if file.metadata()?.is_file() {
         close_to_others(&file)?;
         file.set_len(0)?;
@@ -19,6 +20,7 @@ pub(crate) fn create(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
+/// Writes a text to a file that only its owner can read.
 pub(crate) fn write(path: &Path, text: &str) -> io::Result<()> {
     create(path)?.write_all(text.as_bytes())
 }
@@ -29,7 +31,7 @@ fn close_to_others(file: &File) -> io::Result<()> {
     let mut permissions = file.metadata()?.permissions();
     if permissions.mode() & 0o077 != 0 {
         permissions.set_mode(permissions.mode() & !0o077);
-        // A disk that knows no rights has none to take away.
+        // Some file systems have no permissions.
         let _ = file.set_permissions(permissions);
     }
     Ok(())

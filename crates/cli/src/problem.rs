@@ -1,15 +1,15 @@
-//! What goes wrong, in one line, and what to do about it, in another.
+//! Errors for people: one `error:` line, an excerpt of the source, and `hint:` lines.
 
 use std::io::{IsTerminal, Write};
 
 use crate::out::harmless;
 
-/// An error for people: printed as `error: …` and `hint: …`.
+/// An error with its hints, printed as `error: …` and `hint: …`.
 #[derive(Debug, Clone)]
 pub(crate) struct Problem {
     message: String,
     hints: Vec<String>,
-    /// Where, with the line itself: shown between message and hint.
+    /// Location and source line, printed between message and hints.
     place: Option<String>,
 }
 
@@ -35,11 +35,20 @@ impl Problem {
         self
     }
 
+    /// Adds an alternative to the last hint.
+    pub(crate) fn or(mut self, alternative: &str) -> Self {
+        if let Some(hint) = self.hints.last_mut() {
+            *hint = format!("{hint}, or {alternative}");
+        }
+        self
+    }
+
+    /// Adds an excerpt of the source with a caret below the column. Line and column count from 1.
     pub(crate) fn at(mut self, file: &str, source: &str, line: u32, column: u32) -> Self {
         let text = source.lines().nth((line as usize).saturating_sub(1));
         let text = text.unwrap_or_default().replace('\t', " ");
         let gutter = " ".repeat(line.to_string().len());
-        // A long line is shown around the column.
+        // Of a long line, only the part around the column is shown.
         let start = (column as usize).saturating_sub(60);
         let shown: String = text.chars().skip(start).take(120).collect();
         let caret = " ".repeat((column as usize).saturating_sub(1 + start));
@@ -49,6 +58,7 @@ impl Problem {
         self
     }
 
+    /// Returns the `Problem` in an error, or one with the error's messages.
     pub(crate) fn from_error(error: &anyhow::Error) -> Self {
         match error.downcast_ref::<Self>() {
             Some(problem) => problem.clone(),
@@ -56,7 +66,7 @@ impl Problem {
         }
     }
 
-    /// The message and its hints, each with the word that stands before it.
+    /// Returns the message and the hints, each with its label.
     pub(crate) fn lines(&self) -> Vec<(&'static str, String)> {
         let hints = self.hints.iter().map(|hint| ("hint", hint.clone()));
         std::iter::once(("error", self.message.clone()))
@@ -64,6 +74,7 @@ impl Problem {
             .collect()
     }
 
+    /// Prints the error on standard error.
     pub(crate) fn print(&self) {
         let mut out = std::io::stderr().lock();
         let colour =
@@ -73,7 +84,7 @@ impl Problem {
         } else {
             ("", "", "")
         };
-        // Nobody is left to tell if standard error is gone.
+        // A failed write to standard error has no other place to be reported.
         let _ = writeln!(out, "{red}error{plain}: {}", harmless(&self.message));
         if let Some(place) = &self.place {
             let _ = writeln!(out, "{}", harmless(place));

@@ -1,4 +1,4 @@
-//! From configuration, environment and keyring to the provider and the model that are asked.
+//! Chooses the provider and the model from flags, configuration, environment and keyring.
 
 use anyhow::Result;
 use selvedge_config::{Config, ModelProvider};
@@ -8,25 +8,26 @@ use selvedge_protocol::WireApi;
 use crate::args::ModelArgs;
 use crate::problem::Problem;
 
-/// The servers that are looked for on this machine, in this order.
+/// Model servers on this machine that are tried without configuration, in this order.
 const LOCAL: [&str; 3] = ["ollama", "lmstudio", "llamacpp"];
-/// The providers whose key is looked for, in this order.
+/// Providers that are used without configuration if their key is set, in this order.
 const REMOTE: [&str; 3] = ["openai", "anthropic", "openrouter"];
 
+/// The provider and the model of an agent.
 #[derive(Debug, Clone)]
 pub(crate) struct Choice {
-    /// With its key.
+    /// The provider, including its key.
     pub(crate) provider: Provider,
     pub(crate) model: Model,
     pub(crate) effort: Option<Effort>,
 }
 
-/// The provider and model that flags and configuration name; where they name none, the first provider whose key is
-/// there, else a server on this machine.
+/// Returns the provider and the model that flags and configuration name. Without them, returns the
+/// first provider whose key is set, else a server on this machine.
 pub(crate) async fn choose(config: &Config, args: &ModelArgs) -> Result<Choice> {
     let all = all(config)?;
     let named = args.provider.as_ref().or(config.model_provider.as_ref());
-    // A flag that names another provider does not mean the configuration's model.
+    // The configured model belongs to the configured provider.
     let other = args.provider.is_some()
         && args.provider != config.model_provider
         && config.model_provider.is_some();
@@ -53,7 +54,7 @@ pub(crate) async fn choose(config: &Config, args: &ModelArgs) -> Result<Choice> 
     })
 }
 
-/// Every provider there is: the built-in ones as the configuration changes them, then its own.
+/// Returns all providers: the built-in ones with the configuration's changes, then its own.
 pub(crate) fn all(config: &Config) -> Result<Vec<Provider>> {
     let mut all = Provider::built_in();
     if let Some(ollama) = all.iter_mut().find(|provider| provider.name == "ollama")
@@ -64,26 +65,28 @@ pub(crate) fn all(config: &Config) -> Result<Vec<Provider>> {
         ollama.base_url = ollama_url(&host);
     }
     for (name, settings) in &config.model_providers {
-        let known = all.iter().position(|provider| provider.name == *name);
-        let base = known.map(|at| all.remove(at));
-        let place = known.unwrap_or(all.len());
-        all.insert(place, configured(name, base, settings)?);
+        let position = all.iter().position(|provider| provider.name == *name);
+        let base = position.map(|position| all.remove(position));
+        let position = position.unwrap_or(all.len());
+        all.insert(position, configured(name, base, settings)?);
     }
     Ok(all)
 }
 
+/// Returns the provider of this name.
 pub(crate) fn find(all: &[Provider], name: &str) -> Result<Provider> {
     let found = all.iter().find(|provider| provider.name == name).cloned();
     Ok(found.ok_or_else(|| {
         let names: Vec<&str> = all.iter().map(|provider| provider.name.as_str()).collect();
         Problem::new(format!("there is no provider `{name}`")).hint(format!(
-            "there are {}; [model_providers.{name}] in the configuration adds one",
+            "use one of {}, or add [model_providers.{name}] to config.toml",
             names.join(", ")
         ))
     })?)
 }
 
-/// The provider with its key, from the environment or the keyring, or the variable that is missing.
+/// Returns the provider with its key from the environment or the keyring. The error names the
+/// variable that is not set.
 pub(crate) fn with_key(provider: Provider) -> Result<Provider> {
     let Some(variable) = provider.env_key.clone() else {
         return Ok(provider);
@@ -92,9 +95,9 @@ pub(crate) fn with_key(provider: Provider) -> Result<Provider> {
     let Some(key) = key else {
         let name = &provider.name;
         let problem = Problem::new(format!(
-            "{variable} is not set, and provider `{name}` wants it"
+            "provider `{name}` needs an API key, and {variable} is not set"
         ));
-        let hint = format!("export {variable}=…, or keep the key: selvedge models login {name}");
+        let hint = format!("run `export {variable}=KEY`, or `selvedge models login {name}`");
         return Err(problem.hint(hint).into());
     };
     Ok(keyed(provider, key))
@@ -107,7 +110,7 @@ fn keyed(provider: Provider, key: Secret) -> Provider {
     }
 }
 
-/// What is known about a model: the table, as the configuration changes it.
+/// Returns the properties of a model from the built-in table, with the configuration's changes.
 pub(crate) fn known(config: &Config, name: &str) -> Model {
     let mut model = Model::known(name);
     if config.model.as_deref() == Some(name) {
@@ -135,7 +138,7 @@ pub(crate) fn known(config: &Config, name: &str) -> Model {
     }
 }
 
-/// Variables that hold keys: no command ever gets them.
+/// Returns the variables that contain keys. They are never passed to commands.
 pub(crate) fn secret_variables(config: &Config) -> Vec<String> {
     let own = config.model_providers.values().flat_map(|provider| {
         let headers = provider.env_http_headers.values();
@@ -148,6 +151,7 @@ pub(crate) fn secret_variables(config: &Config) -> Vec<String> {
         .collect()
 }
 
+/// Returns the first available provider, and the models of a local server if they are known.
 async fn somebody(all: &[Provider]) -> Result<(Provider, Vec<String>)> {
     for name in REMOTE {
         let provider = find(all, name)?;
@@ -165,26 +169,30 @@ async fn somebody(all: &[Provider]) -> Result<(Provider, Vec<String>)> {
             return Ok((keyed(provider, key), Vec::new()));
         }
     }
-    Err(Problem::new("there is no model to ask: no key is set, and no server runs on this machine")
-        .hint("set OPENAI_API_KEY, ANTHROPIC_API_KEY or OPENROUTER_API_KEY, or start Ollama, LM Studio or llama.cpp")
-        .into())
+    let message =
+        "no model is available: no API key is set and no model server runs on this machine";
+    let hint = "run `export OPENAI_API_KEY=KEY` (or ANTHROPIC_API_KEY, OPENROUTER_API_KEY), \
+                or start a model server with `ollama serve`";
+    Err(Problem::new(message).hint(hint).into())
 }
 
+/// Returns the first model that a local provider lists.
 async fn first_of(provider: &Provider) -> Result<String> {
-    let nameless = |why: String| {
-        let name = &provider.name;
-        Problem::new(format!("no model is named for provider `{name}`{why}"))
-            .hint("name one with --model")
+    let name = &provider.name;
+    let missing = |why: String| {
+        Problem::new(format!("no model is set for provider `{name}`{why}")).hint(format!(
+            "run `selvedge models list --provider {name}`, then pass --model MODEL"
+        ))
     };
     if !provider.is_local() {
-        return Err(nameless(String::new()).into());
+        return Err(missing(String::new()).into());
     }
     let client = selvedge_models::Client::new(provider.clone())
-        .map_err(|error| nameless(format!(": {error}")))?;
+        .map_err(|error| missing(format!(": {error}")))?;
     let models = client.models().await;
-    let models = models.map_err(|error| nameless(format!(", and it lists none: {error}")))?;
+    let models = models.map_err(|error| missing(format!(": {error}")))?;
     let first = models.into_iter().next();
-    Ok(first.ok_or_else(|| nameless(", and it has none".to_owned()))?)
+    Ok(first.ok_or_else(|| missing(", and it lists none".to_owned()))?)
 }
 
 fn configured(name: &str, base: Option<Provider>, settings: &ModelProvider) -> Result<Provider> {
@@ -194,7 +202,7 @@ fn configured(name: &str, base: Option<Provider>, settings: &ModelProvider) -> R
         (None, None) => {
             return Err(
                 Problem::new(format!("[model_providers.{name}] has no base_url"))
-                    .hint("base_url = \"https://host/v1\"")
+                    .hint("set `base_url = \"https://HOST/v1\"` in that section of config.toml")
                     .into(),
             );
         }
@@ -217,7 +225,7 @@ fn configured(name: &str, base: Option<Provider>, settings: &ModelProvider) -> R
     let headers = settings.http_headers.iter();
     let headers = headers.map(|(name, value)| (name.clone(), Secret::new(value)));
     provider.headers.extend(headers);
-    // A header whose variable is not set is not sent, as people know it.
+    // A header whose variable is not set is not sent.
     let from_variables = settings.env_http_headers.iter();
     provider.headers.extend(
         from_variables
@@ -233,13 +241,14 @@ fn from_environment(variable: &str) -> Option<Secret> {
         .map(|value| Secret::new(value.trim()))
 }
 
-/// Ollama's own variable: a host, a port, or both, with or without a scheme. What it listens on is not where it is.
+/// Converts the value of `OLLAMA_HOST` to a URL. It may be a host, a port or both, with or without
+/// a scheme; an address to listen on becomes the loopback address.
 fn ollama_url(host: &str) -> String {
-    let (scheme, place) = host.split_once("://").unwrap_or(("http", host));
-    let place = place.trim_end_matches('/');
-    let (host, port) = match place.rsplit_once(':') {
+    let (scheme, authority) = host.split_once("://").unwrap_or(("http", host));
+    let authority = authority.trim_end_matches('/');
+    let (host, port) = match authority.rsplit_once(':') {
         Some((host, port)) if port.parse::<u16>().is_ok() => (host, port),
-        _ => (place, "11434"),
+        _ => (authority, "11434"),
     };
     let host = if matches!(host, "" | "0.0.0.0" | "[::]") {
         "127.0.0.1"
@@ -254,7 +263,7 @@ mod tests {
     use super::ollama_url;
 
     #[test]
-    fn ollamas_variable_is_understood() {
+    fn ollama_host_is_converted_to_a_url() {
         for (host, url) in [
             ("127.0.0.1", "http://127.0.0.1:11434/v1"),
             ("0.0.0.0:8080", "http://127.0.0.1:8080/v1"),

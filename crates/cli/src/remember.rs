@@ -1,4 +1,4 @@
-//! Memory as the configuration has it: for agents, and for whoever draws lessons by hand.
+//! Opens the memory, and configures how agents use it.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::problem::Problem;
 use crate::providers::{self, Choice};
 use crate::setup::Setup;
 
-/// The memory in Selvedge's folder; `None` where nothing is written down.
+/// Opens the memory in Selvedge's folder; `None` without a journal.
 pub(crate) fn memory(setup: &Setup) -> Result<Option<Arc<Memory>>> {
     let (Some(home), Some(_)) = (&setup.home, &setup.journal) else {
         return Ok(None);
@@ -24,7 +24,7 @@ pub(crate) fn memory(setup: &Setup) -> Result<Option<Arc<Memory>>> {
     Ok(Some(Arc::new(open(home, &setup.config)?)))
 }
 
-/// The memory in a folder, sealed where the journal is. One that was sealed before stays sealed.
+/// Opens the memory in a folder. It is encrypted if the journal is, or if it already was.
 pub(crate) fn open(home: &Path, config: &Config) -> Result<Memory> {
     let redactor = || Redactor::new(config.journal.secret_names.clone());
     let opened = match config.journal.encrypt {
@@ -42,7 +42,7 @@ pub(crate) fn open(home: &Path, config: &Config) -> Result<Memory> {
         .with_built_in_encoder())
 }
 
-/// How an agent that asks this model remembers, with this small model to help.
+/// Returns how an agent with this model uses the memory. `small` summarises and distils.
 pub(crate) fn remembering(
     config: &Config,
     memory: Arc<Memory>,
@@ -52,7 +52,7 @@ pub(crate) fn remembering(
     let keys = &config.memory;
     let telling = match keys.strategy {
         MemoryStrategy::Gradient => {
-            // The other half is for this turn.
+            // The other half is left to the current turn.
             let half = u32::try_from(model.context_window / 2).unwrap_or(u32::MAX);
             Telling::Gradient(Gradient {
                 budget: keys.budget.min(half),
@@ -72,7 +72,7 @@ pub(crate) fn remembering(
     Remembering::new(memory, settings, small)
 }
 
-/// The small model that the configuration names for memory, where it does.
+/// Returns the model that `memory.model` names, if it is set.
 pub(crate) async fn small_model(config: &Config) -> Result<Option<Arc<dyn SmallModel>>> {
     let Some(name) = &config.memory.model else {
         return Ok(None);

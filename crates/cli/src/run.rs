@@ -1,13 +1,16 @@
-//! `selvedge run`: a script from a file, the command line or standard input.
+//! `selvedge run`: runs a script from a file, the command line or standard input. Also what other
+//! commands share: signals, the async runtime, and the printed result of a run.
 
 use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Result;
 use selvedge_mcp::Asked;
 use selvedge_protocol::{
-    CallRecord, CallStatus, Mode, OutputPart, RunStatus, ScriptError, ScriptToolCallOutput,
+    ApprovalPolicy, CallRecord, CallStatus, ErrorCode, Limits, Mode, OutputPart, RunStatus,
+    ScriptError, ScriptToolCallOutput,
 };
 use selvedge_script::{Author, Pragma, RunOptions};
 use selvedge_tools::AskLater;
@@ -23,6 +26,7 @@ use crate::problem::Problem;
 use crate::setting::Setting;
 use crate::setup::Setup;
 use crate::show::Show;
+use crate::units;
 
 pub(crate) fn run(mut args: RunArgs) -> Result<Exit> {
     if args.dry_run {
@@ -37,12 +41,13 @@ pub(crate) fn run(mut args: RunArgs) -> Result<Exit> {
     let runtime = runtime()?;
     let show = Show::on_stderr_unless(args.json || args.quiet);
     let person = (!args.suspend).then(|| person(&runtime, &show)).flatten();
+    let can_ask = person.is_some();
     let approver = match &person {
         Some(person) => Some(person.clone() as _),
         None => args.suspend.then(|| Arc::new(AskLater) as _),
     };
     let harness = setup.harness(&args.limits, approver).for_one_script();
-    // Without an agent there is no model that servers could ask.
+    // Sampling needs the model of an agent.
     let servers = setup.servers(Asked {
         person: person.map(|person| person as _),
         model: None,
@@ -68,7 +73,7 @@ pub(crate) fn run(mut args: RunArgs) -> Result<Exit> {
         end: at_end.clone(),
     };
     if args.diff {
-        // Whatever tool a script calls, even one that cannot tell what it will change.
+        // Records the folder before the run, because some tools cannot name the files they change.
         setup.toolbox.turn_diff.begin();
         setup.toolbox.turn_diff.before_command();
     }
@@ -81,8 +86,12 @@ pub(crate) fn run(mut args: RunArgs) -> Result<Exit> {
         servers.stop().await;
         output
     };
-    let output = drive(&runtime, signals, script);
+    let mut output = drive(&runtime, signals, script);
     end(runtime, &setup, &show);
+    let hint = flag_hint(&output, &setup, &args, &source, can_ask);
+    if let (Some(hint), Some(error)) = (hint, &mut output.error) {
+        error.suggestions = vec![hint];
+    }
     let kept = match setup.journal {
         Some(_) => Kept::InTheJournal,
         None => Kept::Nowhere,
@@ -97,35 +106,36 @@ pub(crate) fn run(mut args: RunArgs) -> Result<Exit> {
     Ok(exit)
 }
 
-/// The person at the terminal, where there is one.
+/// Returns the approver at the terminal; `None` if there is no terminal.
 pub(crate) fn person(runtime: &Runtime, show: &Show) -> Option<Arc<AtTheTerminal>> {
     let _inside = runtime.enter();
     AtTheTerminal::new(show.clone()).map(Arc::new)
 }
 
-/// Ends what still runs in the background, and takes down what is shown.
+/// Stops background tasks, and removes the progress lines from the terminal.
 pub(crate) fn end(runtime: Runtime, setup: &Setup, show: &Show) {
     let tasks = setup.tasks.as_ref();
     match tasks.map_or(0, |tasks| runtime.block_on(tasks.end())) {
         0 => {}
-        1 => tell!("note: a task was still running in the background, and was stopped"),
+        1 => tell!("note: stopped 1 task that was still running in the background"),
         running => {
-            tell!("note: {running} tasks were still running in the background, and were stopped");
+            tell!("note: stopped {running} tasks that were still running in the background");
         }
     }
-    // A tool that hangs in the system is not waited for.
+    // Does not wait for a tool that blocks in a system call.
     runtime.shutdown_background();
     show.finish();
 }
 
+/// What the signals of the system cancel.
 pub(crate) struct Signals {
-    /// A person interrupts.
+    /// Cancelled by an interrupt (Ctrl-C).
     pub(crate) cancel: CancellationToken,
-    /// The terminal is gone, or the system wants the process to end.
+    /// Cancelled if the terminal is closed or the process is asked to terminate.
     pub(crate) end: CancellationToken,
 }
 
-/// Lets a script run; the first signal reaches it, the second ends everything.
+/// Runs a future to its end. The first signal cancels a token, the second exits the process.
 pub(crate) fn drive<T>(runtime: &Runtime, signals: Signals, script: impl Future<Output = T>) -> T {
     runtime.block_on(async {
         tokio::spawn(async move {
@@ -140,44 +150,47 @@ pub(crate) fn drive<T>(runtime: &Runtime, signals: Signals, script: impl Future<
     })
 }
 
+/// A signal that asks the process to stop.
 pub(crate) enum Told {
-    /// A person interrupts.
+    /// SIGINT, as Ctrl-C sends it.
     Interrupt,
-    /// The system or a supervisor wants the process to end.
+    /// SIGTERM or SIGHUP: a supervisor ends the process, or the terminal is closed.
     End,
 }
 
-/// Waits for an interrupt, or for the word to end.
+/// Waits for SIGINT, SIGTERM or SIGHUP.
 #[cfg(unix)]
 pub(crate) async fn told_to_stop() -> Told {
     use tokio::signal::unix::{SignalKind, signal};
-    let heard = |kind: SignalKind| async move {
+    let received = |kind: SignalKind| async move {
         match signal(kind) {
             Ok(mut signal) => _ = signal.recv().await,
             Err(_) => std::future::pending().await,
         }
     };
     tokio::select! {
-        () = heard(SignalKind::interrupt()) => Told::Interrupt,
-        () = heard(SignalKind::terminate()) => Told::End,
-        () = heard(SignalKind::hangup()) => Told::End,
+        () = received(SignalKind::interrupt()) => Told::Interrupt,
+        () = received(SignalKind::terminate()) => Told::End,
+        () = received(SignalKind::hangup()) => Told::End,
     }
 }
 
-/// Waits for an interrupt.
+/// Waits for an interrupt (Ctrl-C).
 #[cfg(not(unix))]
 pub(crate) async fn told_to_stop() -> Told {
     let _ = tokio::signal::ctrl_c().await;
     Told::Interrupt
 }
 
-/// Where more of a run can be found.
+/// Whether a run is in the journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kept {
     InTheJournal,
     Nowhere,
 }
 
+/// Prints the result of a run: its value on standard output, the rest on standard error. `name` and
+/// `source` are those of the script.
 pub(crate) fn conclude(
     output: &ScriptToolCallOutput,
     json: bool,
@@ -195,7 +208,7 @@ pub(crate) fn conclude(
     }
     Ok(match printed {
         Ok(()) => exit_of(output),
-        // It did start.
+        // The script has run, so this is not `NotStarted`.
         Err(error) => {
             Problem::from_error(&error).print();
             Exit::Failed
@@ -203,27 +216,80 @@ pub(crate) fn conclude(
     })
 }
 
-/// One thread: scripts wait far more than they compute, and threads cost start-up time.
+/// Creates an async runtime with one thread: scripts mostly wait, and threads cost start-up time.
 pub(crate) fn runtime() -> Result<Runtime> {
     Ok(tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?)
 }
 
-/// The run that the first line of a script (`// @exec: {"resume": …}`) resumes.
+/// Returns the run that the first line of a script (`// @exec: {"resume": …}`) resumes.
 fn named_in(source: &[u8]) -> Option<String> {
-    let pragma = Pragma::read(std::str::from_utf8(source).ok()?).ok()??;
-    pragma.resume
+    pragma_of(source)?.resume
 }
 
-/// The script and the name errors call it by.
+/// Returns the `// @exec:` line of a script, if it has a valid one.
+fn pragma_of(source: &[u8]) -> Option<Pragma> {
+    Pragma::read(std::str::from_utf8(source).ok()?).ok()?
+}
+
+/// Returns the hint for an error that a flag of `selvedge run` avoids. `can_ask` says whether a
+/// person could be asked for approval.
+fn flag_hint(
+    output: &ScriptToolCallOutput,
+    setup: &Setup,
+    args: &RunArgs,
+    source: &[u8],
+    can_ask: bool,
+) -> Option<String> {
+    use CallStatus::{Aborted, Done, OutcomeUnknown};
+    let limits = setup.limits(&args.limits);
+    let own_timeout = || pragma_of(source)?.timeout_ms;
+    let flag = match output.error.as_ref()?.code {
+        ErrorCode::ScriptTimeoutError if own_timeout().is_some() => {
+            return Some("raise \"timeout_ms\" in the `// @exec:` line of the script".to_owned());
+        }
+        ErrorCode::ScriptTimeoutError => {
+            let timeout = Duration::from_millis(limits.timeout_ms.saturating_mul(2));
+            format!("--timeout {}", units::to_text(timeout))
+        }
+        ErrorCode::ScriptMemoryError if limits.memory_mb < Limits::MAX_MEMORY_MB => {
+            let doubled = limits.memory_mb.saturating_mul(2);
+            format!("--memory {}MB", doubled.min(Limits::MAX_MEMORY_MB))
+        }
+        ErrorCode::ToolBudgetExceededError => {
+            format!("--max-calls {}", limits.max_tool_calls.saturating_mul(2))
+        }
+        ErrorCode::ApprovalDeniedError if setup.config.approval_policy == ApprovalPolicy::Never => {
+            "--approval on-request".to_owned()
+        }
+        ErrorCode::ApprovalDeniedError if !can_ask && setup.journal.is_some() => {
+            "--suspend".to_owned()
+        }
+        _ => return None,
+    };
+    // Calls that may have had an effect should not be repeated.
+    let may_have_effect =
+        |call: &CallRecord| matches!(call.status, Done | Aborted | OutcomeUnknown);
+    let resume = match setup.journal.is_some() && output.calls.iter().any(may_have_effect) {
+        true => format!(" --resume {}", output.id),
+        false => String::new(),
+    };
+    let then = match flag.as_str() {
+        "--suspend" => ", then approve the call with `selvedge runs answer RUN --approve`",
+        _ => "",
+    };
+    Some(format!("pass {flag}{resume}{then}"))
+}
+
+/// Reads the script. Returns the name for error messages, and the source.
 pub(crate) fn read_source(file: Option<&Path>, code: Option<&str>) -> Result<(String, Vec<u8>)> {
     if let Some(code) = code {
         return Ok(("<eval>".to_owned(), code.as_bytes().to_vec()));
     }
     let Some(file) = file else {
-        return Err(Problem::new("no script was given")
-            .hint("name a file, or write -e CODE")
+        return Err(Problem::new("missing a script")
+            .hint("pass a file, or -e CODE")
             .into());
     };
     if file == Path::new("-") {
@@ -233,7 +299,7 @@ pub(crate) fn read_source(file: Option<&Path>, code: Option<&str>) -> Result<(St
     }
     let name = file.display().to_string();
     let source = std::fs::read(file).map_err(|error| {
-        Problem::new(format!("cannot read {name}: {error}")).hint("name a file, or write -e CODE")
+        Problem::new(format!("cannot read {name}: {error}")).hint("pass a file, or -e CODE")
     })?;
     Ok((name, source))
 }
@@ -251,7 +317,7 @@ fn print_json(output: &ScriptToolCallOutput) -> Result<()> {
     Ok(line(&serde_json::to_string(output)?)?)
 }
 
-/// What the script shows and returns, on standard output.
+/// Prints the output and the return value of the script on standard output.
 fn print_value(output: &ScriptToolCallOutput) -> Result<()> {
     for part in &output.output {
         match part {
@@ -271,15 +337,15 @@ fn print_value(output: &ScriptToolCallOutput) -> Result<()> {
     Ok(())
 }
 
-/// Everything that is to be said about it, on standard error.
+/// Prints warnings, the error and notes on standard error.
 fn tell_the_rest(output: &ScriptToolCallOutput, kept: Kept, name: &str, source: &[u8]) {
     for warning in &output.warnings {
         tell!("warning: {}", harmless(warning));
     }
     if output.status == RunStatus::Suspended {
         let id = &output.id;
-        tell!("note: {id} waits for an answer; `selvedge runs show {id}` shows the question");
-        tell!("hint: `selvedge runs answer {id} --approve`, or `--deny`");
+        tell!("note: {id} is suspended until its calls are approved or denied");
+        tell!("hint: run `selvedge runs show {id}`, then `selvedge runs answer {id} --approve`");
     }
     if let Some(error) = &output.error {
         script_problem(error, name, source).print();
@@ -287,16 +353,16 @@ fn tell_the_rest(output: &ScriptToolCallOutput, kept: Kept, name: &str, source: 
         let done = output.calls.iter().filter(is_done).count();
         let all = output.calls.len();
         let more = match kept {
-            Kept::InTheJournal => format!("; `selvedge runs show {}` shows them", output.id),
+            Kept::InTheJournal => format!("; run `selvedge runs show {}` for details", output.id),
             Kept::Nowhere => String::new(),
         };
         if done > 0 {
-            tell!("note: {done} of {all} calls had finished{more}");
+            tell!("note: {done} of {all} calls completed{more}");
         }
     }
 }
 
-/// A script's error, pointing at its line.
+/// Describes the error of a script, with an excerpt of the source and its suggestions as hints.
 pub(crate) fn script_problem(error: &ScriptError, name: &str, source: &[u8]) -> Problem {
     let mut problem = Problem::new(format!("{}: {}", error.code, error.message));
     if let (Some(line), Some(column)) = (error.line, error.column) {

@@ -1,4 +1,4 @@
-//! MCP servers as the configuration has them.
+//! Reads the MCP servers from the configuration and from the project.
 
 use anyhow::Result;
 use selvedge_config::McpServer;
@@ -8,7 +8,7 @@ use crate::problem::Problem;
 use crate::setup::Setup;
 
 impl Setup {
-    /// The servers scripts can call. None is started yet.
+    /// Returns the servers whose tools scripts can call. None is started yet.
     pub(crate) fn servers(&self, asked: Asked) -> Result<Servers> {
         let settings = self.server_settings()?;
         let cache = self
@@ -19,7 +19,7 @@ impl Setup {
         Ok(Servers::new(settings, asked, cache).keeping(self.offers()?))
     }
 
-    /// The same as plain values.
+    /// Returns the settings of all configured servers.
     pub(crate) fn server_settings(&self) -> Result<Vec<ServerSettings>> {
         if !self.config.script_harness.expose.enable_mcp {
             return Ok(Vec::new());
@@ -28,7 +28,7 @@ impl Setup {
         if let Some(project) = &self.project {
             let own = selvedge_config::project_servers(project, |name| std::env::var(name).ok())
                 .map_err(|error| {
-                    Problem::new(error.to_string()).hint("mend the file, or run elsewhere")
+                    Problem::new(error.to_string()).hint("correct the file, or remove it")
                 })?;
             for (name, server) in own {
                 servers.entry(name).or_insert(server);
@@ -36,7 +36,7 @@ impl Setup {
         }
         if std::env::var_os(NESTED).is_some() && !servers.is_empty() {
             tell!(
-                "note: started from a script, so the {} MCP servers configured here are not offered in turn",
+                "note: started by a script, so the {} configured MCP servers are not used",
                 servers.len()
             );
             return Ok(Vec::new());
@@ -49,11 +49,13 @@ impl Setup {
 }
 
 fn settings(name: String, server: McpServer) -> Result<ServerSettings> {
-    let problem = |what: &str| {
-        Problem::new(format!("the MCP server `{name}` {what}")).hint("docs/mcp.md lists every key")
+    let problem = |fault: &str| {
+        Problem::new(format!("the MCP server `{name}` {fault}")).hint(format!(
+            "set either `command` or `url` under [mcp_servers.{name}]"
+        ))
     };
-    // Its own trouble: nobody else has to do without their servers for it.
-    let mut lacks = server.lacks;
+    // Reported when this server is used, so that the other servers still work.
+    let mut missing_variable = server.lacks;
     let reach = match (server.command, server.url) {
         (Some(_), Some(_)) => return Err(problem("has both `command` and `url`").into()),
         (None, None) => return Err(problem("has neither `command` nor `url`").into()),
@@ -69,7 +71,7 @@ fn settings(name: String, server: McpServer) -> Result<ServerSettings> {
             for (header, variable) in server.env_http_headers {
                 match std::env::var(&variable) {
                     Ok(value) => _ = headers.insert(header, value),
-                    Err(_) => lacks = Some(variable),
+                    Err(_) => missing_variable = Some(variable),
                 }
             }
             Reach::Http {
@@ -81,7 +83,8 @@ fn settings(name: String, server: McpServer) -> Result<ServerSettings> {
     };
     Ok(ServerSettings {
         options: server.options,
-        fault: lacks.map(|variable| format!("it needs the variable {variable}, which is not set")),
+        fault: missing_variable
+            .map(|variable| format!("the environment variable {variable} is not set")),
         ..ServerSettings::new(name, reach)
     })
 }

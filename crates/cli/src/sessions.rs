@@ -1,4 +1,4 @@
-//! `selvedge sessions`: conversations with agents, and what to do with them.
+//! `selvedge sessions`: lists, shows, renames, forks, exports and imports sessions.
 
 use std::sync::Arc;
 
@@ -19,11 +19,15 @@ use crate::sessions_args::{
 };
 
 pub(crate) fn sessions(command: SessionsCommand) -> Result<Exit> {
-    let only_looks = matches!(
+    let is_read_only = matches!(
         command,
         SessionsCommand::List(_) | SessionsCommand::Show(_) | SessionsCommand::Export(_)
     );
-    let journal = Arc::new(if only_looks { open_to_read()? } else { open()? });
+    let journal = Arc::new(if is_read_only {
+        open_to_read()?
+    } else {
+        open()?
+    });
     match command {
         SessionsCommand::List(args) => list(&journal, &args),
         SessionsCommand::Show(args) => show(&journal, &args),
@@ -59,13 +63,13 @@ fn list(journal: &Journal, args: &SessionsListArgs) -> Result<Exit> {
         )))?;
     }
     if sessions.is_empty() {
-        tell!("note: no sessions are written down");
+        tell!("note: the journal has no sessions");
     }
     Ok(Exit::Done)
 }
 
-/// A session's name, or what it began with, as much as fits a line. Secrets are taken out of the whole: one that is cut
-/// first is not known any more.
+/// Returns the name of a session, or the start of its first message. Secrets are redacted before
+/// the text is truncated, because a truncated secret is not recognised.
 pub(crate) fn title(journal: &Journal, session: &SessionSummary, redactor: &Redactor) -> String {
     let name = session
         .name
@@ -106,22 +110,23 @@ fn show(journal: &Arc<Journal>, args: &SessionArgs) -> Result<Exit> {
     }
     if session.is_open() {
         tell!(
-            "note: the last turn was broken off; `selvedge exec --continue {}` finishes it",
+            "note: the last turn was interrupted; run `selvedge exec --continue {}` to finish it",
             summary.id
         );
     }
     Ok(Exit::Done)
 }
 
+/// Returns an item of a session as text, with secrets redacted.
 fn words(item: &TurnItem, redactor: &Redactor) -> String {
-    // Before it is cut: what is left of a secret is not known any more.
+    // Redacted before it is truncated, because a truncated secret is not recognised.
     let short = |text: &str| short(&redactor.text(text));
-    let words = match item {
+    let text = match item {
         TurnItem::ScriptToolCall(call) => format!("script {}\n{}", call.id, call.source_code),
         TurnItem::ScriptToolCallOutput(output) => match &output.error {
             Some(error) => format!("  failed: {}: {}", error.code, error.message),
             None => {
-                let value = output.output_json.as_deref().unwrap_or("nothing");
+                let value = output.output_json.as_deref().unwrap_or("no value");
                 format!("  returned {}", short(value))
             }
         },
@@ -129,17 +134,17 @@ fn words(item: &TurnItem, redactor: &Redactor) -> String {
             Role::User => format!("> {}", message.text()),
             Role::Assistant => message.text(),
         },
-        TurnItem::Item(Item::Reasoning(thought)) => {
-            let whole = thought.summary.concat() + &thought.content.concat();
-            format!("(thinks) {}", short(&whole))
+        TurnItem::Item(Item::Reasoning(reasoning)) => {
+            let text = reasoning.summary.concat() + &reasoning.content.concat();
+            format!("(thinking) {}", short(&text))
         }
         TurnItem::Item(Item::FunctionCall(call)) => {
             format!("call {} {}", call.name, short(&call.arguments))
         }
         TurnItem::Item(Item::FunctionCallOutput(output)) => format!("  {}", short(&output.text())),
-        TurnItem::Item(Item::Native(_)) => "(something only the provider understands)".to_owned(),
+        TurnItem::Item(Item::Native(_)) => "(provider-specific item)".to_owned(),
     };
-    redactor.text(&words).into_owned()
+    redactor.text(&text).into_owned()
 }
 
 fn short(text: &str) -> String {
@@ -155,7 +160,7 @@ fn fork(journal: &Arc<Journal>, args: &SessionsForkArgs) -> Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// One line each: what the session is, then its items. Without secrets, as every view of the journal.
+/// Writes a session as JSON lines: its summary, then its items, with secrets redacted.
 fn export(journal: &Journal, args: &SessionsExportArgs) -> Result<Exit> {
     let lines = journal
         .export_session(&args.session)
@@ -174,31 +179,31 @@ fn export(journal: &Journal, args: &SessionsExportArgs) -> Result<Exit> {
 }
 
 fn import(journal: &Arc<Journal>, args: &SessionsImportArgs) -> Result<Exit> {
-    let bad = |why: String| {
+    let invalid = |why: String| {
         Problem::new(format!("{}: {why}", args.file.display()))
-            .hint("`selvedge sessions export` writes such files")
+            .hint("pass a file that `selvedge sessions export` wrote")
     };
-    let text = std::fs::read_to_string(&args.file).map_err(|error| bad(error.to_string()))?;
+    let text = std::fs::read_to_string(&args.file).map_err(|error| invalid(error.to_string()))?;
     let lines = text
         .lines()
         .filter(|line| !line.trim().is_empty())
         .map(serde_json::from_str)
         .collect::<Result<Vec<Value>, _>>();
-    let lines = lines.map_err(|error| bad(format!("not JSON lines: {error}")))?;
-    let session = Session::import(journal, &lines).map_err(|error| bad(error.to_string()))?;
+    let lines = lines.map_err(|error| invalid(format!("not JSON lines: {error}")))?;
+    let session = Session::import(journal, &lines).map_err(|error| invalid(error.to_string()))?;
     line(session.id())?;
     Ok(Exit::Done)
 }
 
-/// A journal's error, with what to do.
+/// Describes an error of the journal about sessions, with a hint.
 pub(crate) fn problem(error: &JournalError) -> Problem {
     match error {
         JournalError::NoSession(_) | JournalError::Ambiguous(_) => Problem::new(error.to_string())
-            .hint("`selvedge sessions list` shows the sessions there are"),
+            .hint("run `selvedge sessions list` to list the sessions"),
         JournalError::SessionInUse(id) => Problem::new(error.to_string()).hint(format!(
-            "wait until it is done, or begin another like it: selvedge sessions fork {id}"
+            "wait for the other process, or run `selvedge sessions fork {id}`"
         )),
-        JournalError::NameTaken(_) => Problem::new(error.to_string()).hint("choose another name"),
+        JournalError::NameTaken(_) => Problem::new(error.to_string()).hint("pass another name"),
         other => crate::runs::problem(other),
     }
 }

@@ -6,75 +6,75 @@ use clap::{Args, Subcommand};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum SessionsCommand {
-    /// List sessions, the one last used first
+    /// List sessions, most recently used first
     List(SessionsListArgs),
-    /// Show a session: what was said and done, in order
+    /// Show the messages, scripts and calls of a session
     Show(SessionArgs),
-    /// Give a session a name
+    /// Set the name of a session
     Rename(SessionsRenameArgs),
-    /// Begin a new session like another, up to a turn
+    /// Copy a session up to a turn into a new session
     Fork(SessionsForkArgs),
-    /// Write a session as JSON, one line per item, without its secrets
+    /// Write a session as JSON, one line per item, with secrets redacted
     Export(SessionsExportArgs),
-    /// Take in a session that `export` wrote
+    /// Import a session that `export` wrote
     Import(SessionsImportArgs),
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct SessionsListArgs {
-    /// At most this many
+    /// Maximum number of sessions
     #[arg(long, value_name = "N", default_value_t = 20)]
     pub(crate) limit: u32,
 
-    /// Those that agents began, too
+    /// Also list the sessions of sub-agents
     #[arg(long)]
     pub(crate) all: bool,
 
-    /// Print JSON
+    /// Print the result as JSON
     #[arg(long)]
     pub(crate) json: bool,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct SessionArgs {
-    /// The session: its id, the beginning of it, or its name
+    /// Id of the session, a prefix of the id, or its name
     pub(crate) session: String,
 
-    /// Print JSON
+    /// Print the result as JSON
     #[arg(long)]
     pub(crate) json: bool,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct SessionsRenameArgs {
-    /// The session
+    /// Id of the session, a prefix of the id, or its name
     pub(crate) session: String,
 
-    /// Its new name
+    /// New name of the session
     pub(crate) name: String,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct SessionsForkArgs {
-    /// The session
+    /// Id of the session, a prefix of the id, or its name
     pub(crate) session: String,
 
-    /// The last turn that is taken over [default: all]
+    /// Last turn to copy [default: all turns]
     #[arg(long, value_name = "N")]
     pub(crate) turn: Option<u32>,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct SessionsExportArgs {
-    /// The session
+    /// Id of the session, a prefix of the id, or its name
     pub(crate) session: String,
 
-    /// Where to; standard output where none is named
+    /// File to write [default: standard output]
     pub(crate) file: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct SessionsImportArgs {
-    /// A file that `export` wrote
+    /// File that `selvedge sessions export` wrote
     pub(crate) file: PathBuf,
 }

@@ -1,5 +1,5 @@
-//! What a run was started with, as the journal keeps it: whoever goes on with the run does so under the same rules,
-//! whatever the configuration says by then. Only what a person has allowed for ever is looked up anew.
+//! The configuration that a run was started with, as the journal stores it. A resumed run uses it
+//! instead of the current configuration. Only the saved approval rules are read again.
 
 use std::path::PathBuf;
 
@@ -13,18 +13,19 @@ use crate::args::LimitArgs;
 use crate::problem::Problem;
 use crate::setup::Setup;
 
-/// The rules of a run, and what was said to it.
+/// Configuration and arguments of a run. The field names are part of the stored JSON.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Setting {
-    /// What files and flags came to.
+    /// Configuration files and flags, combined.
     config: Config,
     args: Vec<String>,
     session: String,
-    /// The folder whose own files were followed, as they were.
+    /// The trusted project files, as they were when the run started.
     project_files: Option<Project>,
 }
 
 impl Setting {
+    /// Saves the configuration of `setup` with these limits and arguments.
     pub(crate) fn new(setup: &Setup, limits: &LimitArgs, args: Vec<String>) -> Self {
         let mut config = setup.config.clone();
         config.script_harness.limits = setup.limits(limits);
@@ -39,17 +40,19 @@ impl Setting {
 
     pub(crate) fn parse(text: &str) -> Result<Self> {
         Ok(serde_json::from_str(text).map_err(|_| {
-            Problem::new("the run does not say what it was started with, or says it in words of another version")
-                .hint("go on with it with the version it was started with")
+            Problem::new("the stored configuration of the run is missing or from another version")
+                .hint("resume it with the version of Selvedge that started it")
         })?)
     }
 
+    /// Sets up the tools of the run in its folder.
     pub(crate) fn setup(&self, directory: PathBuf) -> Result<Setup> {
         let setup = Setup::under(self.config.clone(), directory, self.project_files.clone())?
             .with_session(&self.session);
         setup.with_journal(&Default::default())
     }
 
+    /// Returns what the script sees as `context`.
     pub(crate) fn facts(&self, setup: &Setup) -> Facts {
         Facts {
             args: self.args.clone(),

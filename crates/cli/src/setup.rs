@@ -1,4 +1,4 @@
-//! From flags and files to a harness.
+//! Sets up the workspace, the tools and the script harness from flags and configuration files.
 
 use std::path::{Path, PathBuf};
 
@@ -22,47 +22,50 @@ use crate::problem::Problem;
 use crate::providers::secret_variables;
 use crate::recall::{Ours, recall};
 
-/// Everything a command needs.
+/// Everything that a command needs to run scripts.
 pub(crate) struct Setup {
     pub(crate) config: Config,
     pub(crate) directory: PathBuf,
     pub(crate) home: Option<PathBuf>,
-    /// The folder's own files may be followed.
+    /// The trusted files of the folder; `None` if it has none or is not trusted.
     pub(crate) project: Option<Project>,
-    /// Nothing is written down.
+    /// Whether `--ephemeral` was passed.
     pub(crate) ephemeral: bool,
     pub(crate) toolbox: Toolbox,
-    /// `None` writes nothing down.
+    /// `None` with `--ephemeral`, or if there is no home folder.
     pub(crate) journal: Option<Arc<Journal>>,
-    /// What agents remember of a session.
+    /// The memory of agents, for the tools that read it.
     pub(crate) memory: Option<Arc<Memory>>,
-    /// Shows, as long as anybody has it open, that something we started may still be at work.
+    /// Lock of the journal that MCP servers inherit. While one of them runs, the runs of this
+    /// process count as running.
     #[cfg(unix)]
     _held_by_servers: Option<Arc<std::os::fd::OwnedFd>>,
-    /// The session scripts belong to; empty where none was named.
+    /// Id of the session that scripts belong to; empty without a session.
     pub(crate) session: String,
-    /// The tools that launch agents, where there is one to launch them.
+    /// Sub-agents; `None` in commands without an agent.
     pub(crate) agents: Option<Agents>,
-    /// Work in the background, where the configuration allows any.
+    /// Background tasks; `None` unless the configuration enables them.
     pub(crate) tasks: Option<Tasks>,
 }
 
-/// What the files say, and for which folder.
+/// The configuration, and the folder that it applies to.
 pub(crate) struct Configuration {
     pub(crate) config: Config,
     pub(crate) directory: PathBuf,
-    /// The folder whose own files may be followed.
+    /// The trusted files of the folder.
     pub(crate) project: Option<Project>,
 }
 
-/// Reads the user's configuration, and the project's if it is trusted. Prints warnings; the first error ends it.
+/// Reads the user's configuration, and the project's if it is trusted. Prints warnings, and fails
+/// if a file has errors.
 pub(crate) fn configuration(place: &PlaceArgs) -> Result<Configuration> {
-    let (configuration, found) = lenient_configuration(place)?;
-    refuse_errors(&found)?;
+    let (configuration, diagnostics) = lenient_configuration(place)?;
+    refuse_errors(&diagnostics)?;
     Ok(configuration)
 }
 
-/// The same without the files that have an error, and everything that is wrong with the files.
+/// Reads the same configuration, but ignores files with errors. Also returns the diagnostics of all
+/// files.
 pub(crate) fn lenient_configuration(place: &PlaceArgs) -> Result<(Configuration, Vec<Diagnostic>)> {
     let directory = working_directory(place.directory.as_deref())?;
     let home = selvedge_config::home();
@@ -73,52 +76,53 @@ pub(crate) fn lenient_configuration(place: &PlaceArgs) -> Result<(Configuration,
         ),
         Err(error) => (None, Some(Diagnostic::from(error))),
     };
-    let (config, mut found) = selvedge_config::load(home.as_deref(), project.as_ref());
-    found.extend(unreadable);
+    let (config, mut diagnostics) = selvedge_config::load(home.as_deref(), project.as_ref());
+    diagnostics.extend(unreadable);
     let configuration = Configuration {
         config,
         directory,
         project,
     };
-    Ok((configuration, found))
+    Ok((configuration, diagnostics))
 }
 
-/// The user's configuration alone, for commands about all folders.
+/// Reads only the user's configuration, for commands about all folders.
 pub(crate) fn user_configuration(home: Option<&Path>) -> Result<Config> {
-    let (config, found) = selvedge_config::load(home, None);
-    refuse_errors(&found)?;
+    let (config, diagnostics) = selvedge_config::load(home, None);
+    refuse_errors(&diagnostics)?;
     Ok(config)
 }
 
 /// Prints each warning once per process, and all errors but the last, which is returned.
-fn refuse_errors(found: &[Diagnostic]) -> Result<(), Problem> {
+fn refuse_errors(diagnostics: &[Diagnostic]) -> Result<(), Problem> {
     static WARNED: AtomicBool = AtomicBool::new(false);
     let warned = WARNED.swap(true, Ordering::Relaxed);
     let mut last: Option<Problem> = None;
-    for one in found {
-        match one.severity {
+    for diagnostic in diagnostics {
+        match diagnostic.severity {
             Severity::Warning if warned => {}
-            Severity::Warning => tell!("warning: {one}"),
+            Severity::Warning => tell!("warning: {diagnostic}"),
             Severity::Error => {
                 last.iter().for_each(Problem::print);
-                last = Some(Problem::new(one.to_string()));
+                last = Some(Problem::new(diagnostic.to_string()));
             }
         }
     }
     match last {
         Some(problem) => {
-            Err(problem.hint("run `selvedge config schema` to see every key and its type"))
+            Err(problem.hint("run `selvedge config schema` to list every key and its type"))
         }
         None => Ok(()),
     }
 }
 
 impl Setup {
+    /// Sets up the workspace that the flags and the configuration files describe.
     pub(crate) fn new(place: &PlaceArgs) -> Result<Self> {
         Self::of(configuration(place)?, place)
     }
 
-    /// Everything, with this configuration as the flags change it.
+    /// Sets up the workspace with a configuration that was already read.
     pub(crate) fn of(configuration: Configuration, place: &PlaceArgs) -> Result<Self> {
         let Configuration {
             mut config,
@@ -140,24 +144,24 @@ impl Setup {
         })
     }
 
-    /// Everything, under these rules; the project is the folder whose own files may be followed.
+    /// Sets up a workspace without flags. `project` holds the trusted files of the folder.
     pub(crate) fn under(
         config: Config,
         directory: PathBuf,
         project: Option<Project>,
     ) -> Result<Self> {
         let home = selvedge_config::home();
-        // The usual folder as well: what was written down there stays private, wherever it is written now.
-        let usual = std::env::home_dir().map(|home| home.join(".selvedge"));
-        let private: Vec<PathBuf> = home.iter().cloned().chain(usual).collect();
-        // There from the start, so that no command can make it: what stands in it is obeyed. Where it cannot be made
-        // here, a command cannot make it either.
+        // The default folder stays private if SELVEDGE_HOME names another one.
+        let default = std::env::home_dir().map(|home| home.join(".selvedge"));
+        let private: Vec<PathBuf> = home.iter().cloned().chain(default).collect();
+        // Created now, so that no command can create it with its own configuration. If this fails,
+        // a command cannot create it either.
         let _ = home.as_ref().map(std::fs::create_dir_all);
-        let more = &config.sandbox_workspace_write.writable_roots;
-        let workspace = Workspace::open_with(&directory, config.sandbox_mode, &private, more)
+        let roots = &config.sandbox_workspace_write.writable_roots;
+        let workspace = Workspace::open_with(&directory, config.sandbox_mode, &private, roots)
             .map_err(|error| {
                 Problem::new(format!("cannot open {}: {error}", directory.display()))
-                    .hint("-C takes the folder to work in")
+                    .hint("pass another folder with -C DIR")
             })?;
         let saved = saved_rules(home.as_deref())?;
         let mut settings = command_settings(&config, &saved, home.as_deref());
@@ -189,7 +193,7 @@ impl Setup {
         })
     }
 
-    /// The same, with one more variable that no command gets.
+    /// Excludes one more variable from the environment of commands.
     pub(crate) fn without_variable(self, name: &str) -> Result<Self> {
         let mut config = self.config;
         config
@@ -202,8 +206,8 @@ impl Setup {
         })
     }
 
-    /// The built-in tools, all of them; [`Self::servers`] adds those of MCP servers and leaves out what
-    /// [`Self::offers`] denies.
+    /// Returns all built-in tools. [`Self::servers`] adds the tools of MCP servers, and removes
+    /// what [`Self::offers`] excludes.
     pub(crate) fn all_tools(&self) -> Result<Registry> {
         let mut all = Registry::new();
         self.toolbox.register(&mut all)?;
@@ -230,9 +234,9 @@ impl Setup {
         Ok(all)
     }
 
-    /// Decides which tools are offered: those that the tool pack and the configuration have. Applied in
-    /// one place, [`Servers::onto`](selvedge_mcp::Servers::onto), through which every command gets its
-    /// tools.
+    /// Returns a predicate for the tools that the tool pack and the configuration include. It is
+    /// applied in [`Servers::onto`](selvedge_mcp::Servers::onto), through which every command gets
+    /// its tools.
     pub(crate) fn offers(&self) -> Result<impl Fn(&ToolSpec) -> bool + Send + Sync + use<>> {
         let packs = self.packs();
         let pack = match &self.config.tool_pack {
@@ -244,7 +248,7 @@ impl Setup {
                     }
                     _ => {
                         let names: Vec<&str> = packs.names().into_iter().collect();
-                        format!("there are {}", names.join(", "))
+                        format!("use one of {}", names.join(", "))
                     }
                 };
                 Problem::new(error.to_string()).hint(hint)
@@ -261,7 +265,7 @@ impl Setup {
         })
     }
 
-    /// The same, with what was written down at hand where it can be: for commands that run nothing.
+    /// Opens the journal if that is possible, for commands that run no script.
     pub(crate) fn with_journal_if_possible(self, place: &PlaceArgs) -> Self {
         let journal = match &self.home {
             Some(home) if !place.ephemeral => crate::journal::open(home, &self.config.journal)
@@ -272,16 +276,17 @@ impl Setup {
         Self { journal, ..self }
     }
 
-    /// The same, with everything written down unless somebody does not want that.
+    /// Opens the journal, unless `--ephemeral` was passed or there is no home folder.
     pub(crate) fn with_journal(mut self, place: &PlaceArgs) -> Result<Self> {
         let journal = match &self.home {
-            Some(home) if !place.ephemeral => {
-                Some(Arc::new(crate::journal::open(home, &self.config.journal)?))
-            }
+            Some(home) if !place.ephemeral => Some(Arc::new(crate::journal::open_for_run(
+                home,
+                &self.config.journal,
+            )?)),
             _ => None,
         };
         if let Some(Ok(lock)) = journal.as_ref().map(|journal| journal.hold()) {
-            // The programs of MCP servers are started with whatever is open: a copy that is not closed for them.
+            // MCP servers inherit this copy of the lock, which is not closed on exec.
             #[cfg(unix)]
             {
                 self._held_by_servers = rustix::io::dup(&lock).ok().map(Arc::new);
@@ -295,19 +300,20 @@ impl Setup {
         Ok(self)
     }
 
-    /// Takes secrets out of what people see.
+    /// Returns the redactor with the configured secret names.
     pub(crate) fn redactor(&self) -> selvedge_journal::Redactor {
         selvedge_journal::Redactor::new(self.config.journal.secret_names.iter().cloned())
     }
 
-    /// Once a day, forgets what is too old or too much. Where that fails, the next time will do.
+    /// Once a day, removes runs and sessions beyond the retention limits. A failure is ignored: the
+    /// next command tries again.
     pub(crate) fn tidy_journal(&self) {
         const A_DAY: std::time::Duration = std::time::Duration::from_secs(24 * 3600);
         let (Some(journal), Some(home)) = (&self.journal, &self.home) else {
             return;
         };
-        let mark = home.join("tidied");
-        let fresh = |path: &Path| {
+        let marker = home.join("tidied");
+        let is_fresh = |path: &Path| {
             Some(
                 path.metadata()
                     .ok()?
@@ -318,12 +324,12 @@ impl Setup {
                     < A_DAY,
             )
         };
-        if fresh(&mark) != Some(true) && std::fs::write(&mark, "").is_ok() {
+        if is_fresh(&marker) != Some(true) && std::fs::write(&marker, "").is_ok() {
             let _ = journal.tidy(&self.config.journal.retention);
         }
     }
 
-    /// What an earlier run recorded; the beginning of its id is enough.
+    /// Returns the recorded calls of a failed run. A prefix of its id is enough.
     pub(crate) fn resume(&self, run: &str) -> Result<Resume> {
         let earlier = self
             .kept()?
@@ -333,14 +339,14 @@ impl Setup {
         if earlier.directory != self.directory.display().to_string() {
             return Err(
                 Problem::new(format!("{} ran in another folder", earlier.id))
-                    .hint(format!("resume it there: pass -C {}", earlier.directory))
+                    .hint(format!("pass -C {}", earlier.directory))
                     .into(),
             );
         }
         self.resume_whole(&earlier.id)
     }
 
-    /// The same for a complete id.
+    /// Returns the recorded calls of a failed run of this folder by its complete id.
     pub(crate) fn resume_whole(&self, run: &str) -> Result<Resume> {
         let here = self.directory.display().to_string();
         let target = resume_target(self.kept()?, run, &here)
@@ -348,9 +354,9 @@ impl Setup {
         let problem = match target {
             ResumeTarget::Ready(resume) => return Ok(resume),
             ResumeTarget::Running(id) => Problem::new(format!("{id} is still running"))
-                .hint(format!("stop it with `selvedge runs cancel {id}`")),
-            ResumeTarget::Suspended(id) => Problem::new(format!("{id} waits for an answer")).hint(
-                format!("`selvedge runs answer {id} --approve`, or `--deny`"),
+                .hint(format!("run `selvedge runs cancel {id}` to stop it")),
+            ResumeTarget::Suspended(id) => Problem::new(format!("{id} is suspended")).hint(
+                format!("run `selvedge runs answer {id} --approve`, or `--deny`"),
             ),
         };
         Err(problem.into())
@@ -359,17 +365,18 @@ impl Setup {
     fn kept(&self) -> Result<&Journal, Problem> {
         self.journal.as_deref().ok_or_else(|| {
             Problem::new("`--resume` needs the journal, which `--ephemeral` turns off")
-                .hint("leave out --ephemeral")
+                .hint("remove --ephemeral")
         })
     }
 
-    /// The same for a script of this session.
+    /// Sets the session that scripts belong to.
     pub(crate) fn with_session(mut self, id: &str) -> Self {
         self.session = id.to_owned();
         self
     }
 
-    /// What scripts of the session keep for each other; nothing outlives the process where none is named.
+    /// Returns the values that the scripts of the session share. Without a session or a journal,
+    /// they end with the process.
     pub(crate) fn kept_in_session(&self) -> Session {
         match &self.journal {
             Some(journal) if !self.session.is_empty() => {
@@ -383,7 +390,7 @@ impl Setup {
         Packs::with(self.config.tool_packs.clone())
     }
 
-    /// How far scripts may go.
+    /// Returns the limits of scripts: the configuration with the flags.
     pub(crate) fn limits(&self, args: &LimitArgs) -> Limits {
         let mut limits = self.config.script_harness.limits.clone();
         if let Some(timeout) = args.timeout {
@@ -402,7 +409,7 @@ impl Setup {
         limits
     }
 
-    /// A harness without tools that asks this approver; `None` asks nobody.
+    /// Returns a harness without tools. Without an approver, it denies every call that needs one.
     pub(crate) fn harness(&self, args: &LimitArgs, approver: Option<Arc<dyn Approver>>) -> Harness {
         let limits = self.limits(args);
         let modes = ModeSettings {
@@ -410,14 +417,14 @@ impl Setup {
             provider: None,
             global: Some(self.config.script_harness.mode),
         };
-        let nobody = || {
+        let no_approver = || {
             Arc::new(NobodyToAsk {
                 because: "there is no terminal to ask at".to_owned(),
             }) as _
         };
         let orchestrator = Orchestrator::new(Registry::new())
             .with_policy(self.config.approval_policy)
-            .with_approver(approver.unwrap_or_else(nobody));
+            .with_approver(approver.unwrap_or_else(no_approver));
         let orchestrator = match &self.journal {
             Some(journal) => orchestrator.with_ledger(journal.clone()),
             None => orchestrator,
@@ -432,6 +439,7 @@ impl Setup {
         }
     }
 
+    /// Returns what scripts see as `context`.
     pub(crate) fn facts(&self) -> Facts {
         Facts {
             working_directory: self.directory.display().to_string(),
@@ -441,35 +449,36 @@ impl Setup {
     }
 }
 
-pub(crate) fn working_directory(asked: Option<&Path>) -> Result<PathBuf> {
-    let directory = match asked {
+/// Returns the canonical path of the folder to work in: that of `-C`, else the current one.
+pub(crate) fn working_directory(named: Option<&Path>) -> Result<PathBuf> {
+    let directory = match named {
         Some(directory) => directory.to_owned(),
         None => std::env::current_dir().map_err(|error| {
-            Problem::new(format!("there is no current folder: {error}"))
-                .hint("name one with -C DIR")
+            Problem::new(format!("cannot find the current folder: {error}"))
+                .hint("pass a folder with -C DIR")
         })?,
     };
     let canonical = directory.canonicalize().ok().filter(|path| path.is_dir());
     Ok(canonical.ok_or_else(|| {
         Problem::new(format!("{} is not a folder", directory.display()))
-            .hint("-C takes the folder to work in")
+            .hint("pass an existing folder with -C DIR")
     })?)
 }
 
-/// Keys of other model providers people have: commands never get them either, whatever the configuration says.
+/// Keys of providers without built-in support. They are never passed to commands either.
 const MORE_KEYS: [&str; 3] = ["GEMINI_API_KEY", "MISTRAL_API_KEY", "GROQ_API_KEY"];
 
-/// What was allowed before.
+/// Reads the approval rules that were saved with "always".
 fn saved_rules(home: Option<&Path>) -> Result<SavedRules> {
     match home {
         Some(home) => Ok(selvedge_config::saved_rules(home).map_err(|error| {
-            Problem::new(error.to_string()).hint("mend the file, or remove it to be asked again")
+            Problem::new(error.to_string()).hint("correct the file, or remove it to be asked again")
         })?),
         None => Ok(SavedRules::default()),
     }
 }
 
-/// How commands run, as the configuration and what was allowed before have it.
+/// Returns the settings of commands from the configuration and the saved rules.
 fn command_settings(config: &Config, saved: &SavedRules, home: Option<&Path>) -> CommandSettings {
     let home = home.map(Path::to_owned);
     CommandSettings {
@@ -495,26 +504,26 @@ fn command_settings(config: &Config, saved: &SavedRules, home: Option<&Path>) ->
                 .as_ref()
                 .map(|home| selvedge_config::save_rule(home, &rule.prefix, rule.unconfined));
             if let Some(Err(error)) = saved {
-                tell!("warning: the rule holds for this run only: {error}");
+                tell!("warning: the rule applies to this run only: {error}");
             }
         })),
         support: None,
     }
 }
 
-/// Variables that no command gets, whatever its policy says.
+/// Returns the variables that are never passed to commands, whatever the policy says.
 fn never_handed_on(config: &Config) -> Vec<String> {
-    let more = MORE_KEYS.map(str::to_owned).to_vec();
+    let other_keys = MORE_KEYS.map(str::to_owned).to_vec();
     [
         secret_variables(config),
-        more,
+        other_keys,
         web_keys(config).to_vec(),
         server_keys(config),
     ]
     .concat()
 }
 
-/// Variables that hold what MCP servers are told of who we are.
+/// Returns the variables with tokens and headers for the configured MCP servers.
 fn server_keys(config: &Config) -> Vec<String> {
     let of_server = |server: &McpServer| {
         let headers = server.env_http_headers.values().cloned();
@@ -528,9 +537,9 @@ fn server_keys(config: &Config) -> Vec<String> {
     config.mcp_servers.values().flat_map(of_server).collect()
 }
 
-/// The same for the servers of a project's `.mcp.json`: what it puts into headers.
+/// Returns the variables in the headers of the servers in a project's `.mcp.json`.
 fn keys_of_project(project: &Project) -> Vec<String> {
-    // Whether the file can be read is told where the servers are started.
+    // An invalid file is reported when the servers are started.
     let servers = selvedge_config::project_servers(project, |name| Some(format!("${{{name}}}")))
         .unwrap_or_default();
     let headers = servers
@@ -546,7 +555,7 @@ fn keys_of_project(project: &Project) -> Vec<String> {
     headers.flat_map(names).collect()
 }
 
-/// Variables that hold keys for the web, as the configuration names them.
+/// Returns the variables with keys of the web services.
 fn web_keys(config: &Config) -> [String; 2] {
     [
         config.web.perplexity_env_key.clone(),

@@ -1,4 +1,4 @@
-//! `selvedge tools`: what scripts can call.
+//! `selvedge tools`: lists the tools that scripts can call.
 
 use anyhow::Result;
 use selvedge_mcp::Asked;

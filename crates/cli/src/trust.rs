@@ -1,4 +1,5 @@
-//! Whether a folder's own files are followed: what it names is started, what it says is obeyed.
+//! Decides whether the files of a folder may configure Selvedge. They can start programs and change
+//! which calls need approval.
 
 use std::io::{BufRead, IsTerminal, Write};
 use std::path::Path;
@@ -9,7 +10,7 @@ use selvedge_config::{Project, Trust};
 use crate::out::harmless;
 use crate::problem::Problem;
 
-/// The folder, if its own files may be followed. Asked once where there is a terminal.
+/// Returns the project if its files are trusted. Asks once if there is a terminal.
 pub(crate) fn project(
     project: Project,
     home: Option<&Path>,
@@ -24,34 +25,35 @@ pub(crate) fn project(
     let before = home.map_or(Trust::Unknown, |home| {
         selvedge_config::trusted(home, &project)
     });
-    let cannot_remember = |error: std::io::Error| {
+    let cannot_save = |error: std::io::Error| {
         Problem::new(format!(
-            "cannot remember what was said about {}: {error}",
+            "cannot save whether {} is trusted: {error}",
             directory.display()
         ))
-        .hint("check $SELVEDGE_HOME")
+        .hint("set SELVEDGE_HOME to a writable folder")
     };
     if let (true, Some(home)) = (trust_now, home) {
-        selvedge_config::trust(home, &project).map_err(cannot_remember)?;
+        selvedge_config::trust(home, &project).map_err(cannot_save)?;
     }
     if trust_now || by_environment || before == Trust::Yes {
         return Ok(Some(project));
     }
     if let (Some(home), Trust::Unknown | Trust::Changed, true) = (home, before, can_ask()) {
         if ask(&directory, &files, before) {
-            selvedge_config::trust(home, &project).map_err(cannot_remember)?;
+            selvedge_config::trust(home, &project).map_err(cannot_save)?;
             return Ok(Some(project));
         }
-        selvedge_config::distrust(home, &project).map_err(cannot_remember)?;
+        selvedge_config::distrust(home, &project).map_err(cannot_save)?;
     }
     let why = match before {
-        Trust::Changed => "it is not what it was when this folder was trusted",
+        Trust::Changed => "it has changed since this folder was trusted",
         _ => "this folder is not trusted",
     };
     for file in files {
         let file = directory.join(file).display().to_string();
-        tell!("note: {} is not followed: {why} (--trust)", harmless(&file));
+        tell!("note: {} is ignored: {why}", harmless(&file));
     }
+    tell!("hint: pass --trust to use the files of this folder");
     Ok(None)
 }
 
@@ -65,12 +67,14 @@ fn ask(directory: &Path, files: &[&str], before: Trust) -> bool {
         _ => "",
     };
     let question = format!(
-        "? {} has its own {}, which can start programs and change what is asked{since}.\n  Trust this folder from now on? [y/N] ",
+        "? {} has its own {}, \
+         which can start programs and change which calls need approval{since}.\n  \
+         Trust this folder from now on? [y/N] ",
         directory.display(),
         files.join(" and ")
     );
     let mut stderr = std::io::stderr().lock();
-    // A terminal that is gone answers nothing.
+    // If the terminal is gone, the empty answer means no.
     let _ = stderr
         .write_all(harmless(&question).as_bytes())
         .and_then(|()| stderr.flush());

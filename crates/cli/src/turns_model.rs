@@ -1,4 +1,4 @@
-//! What MCP servers ask the model: put to the one of the turn on whose way they ask.
+//! Answers sampling requests of MCP servers with the model of the current turn.
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -6,22 +6,22 @@ use selvedge_agent::{Agents, ForeignPrompt};
 use selvedge_mcp::{AskError, AskModel, Sampled, SampledEnd, Sampling};
 use selvedge_protocol::FinishReason;
 
-/// The model of whichever turn is under way.
+/// The model of the turn whose script called the server.
 pub(crate) struct TurnsModel(pub(crate) Agents);
 
 impl AskModel for TurnsModel {
-    fn sample<'a>(&'a self, asked: &'a Sampling) -> BoxFuture<'a, Result<Sampled, AskError>> {
+    fn sample<'a>(&'a self, request: &'a Sampling) -> BoxFuture<'a, Result<Sampled, AskError>> {
         async move {
             let prompt = ForeignPrompt {
-                system: asked.system.clone(),
-                messages: asked
+                system: request.system.clone(),
+                messages: request
                     .messages
                     .iter()
-                    .map(|said| (said.role, said.text.clone()))
+                    .map(|message| (message.role, message.text.clone()))
                     .collect(),
-                max_tokens: asked.max_tokens,
+                max_tokens: request.max_tokens,
             };
-            let answer = self.0.answer_foreign(&asked.run, prompt).await;
+            let answer = self.0.answer_foreign(&request.run, prompt).await;
             let answer = answer.map_err(|error| AskError::Failed(error.to_string()))?;
             let end = match answer.finish {
                 Some(FinishReason::Length) => SampledEnd::Cut,

@@ -1,14 +1,14 @@
-//! Times and sizes as people write them.
+//! Parses and prints times, sizes and amounts of money as flags spell them.
 
 use std::time::Duration;
 
 use selvedge_protocol::Limits;
 
-/// `500ms`, `30s`, `5m`, or a bare number of seconds.
+/// Parses a time: `500ms`, `30s`, `5m`, `2h`, `7d`, or a number of seconds.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
-    let no_time = || format!("`{text}` is not a time: write 500ms, 30s or 5m");
+    let invalid = || format!("`{text}` is not a time; use a value such as 500ms, 30s or 5m");
     let (number, unit) = split(text);
-    let number: f64 = number.parse().map_err(|_| no_time())?;
+    let number: f64 = number.parse().map_err(|_| invalid())?;
     let seconds = match unit {
         "ms" => number / 1000.0,
         "" | "s" => number,
@@ -17,34 +17,44 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
         "d" => number * 86_400.0,
         _ => {
             return Err(format!(
-                "`{unit}` is not a unit of time: write 500ms, 30s or 5m"
+                "`{unit}` is not a unit of time; use ms, s, m, h or d"
             ));
         }
     };
-    Duration::try_from_secs_f64(seconds).map_err(|_| no_time())
+    Duration::try_from_secs_f64(seconds).map_err(|_| invalid())
 }
 
-/// `96MB`, `1GB`, or a bare number of megabytes.
+/// Spells a time for a flag, in the largest unit without a fraction.
+pub(crate) fn to_text(time: Duration) -> String {
+    match (time.as_millis(), time.as_secs()) {
+        (millis, _) if millis % 1000 != 0 => format!("{millis}ms"),
+        (_, seconds) if seconds % 60 != 0 => format!("{seconds}s"),
+        (_, seconds) => format!("{}m", seconds / 60),
+    }
+}
+
+/// Parses a size: `96MB`, `1GB`, or a number of megabytes.
 pub(crate) fn megabytes(text: &str) -> Result<u64, String> {
     let (number, unit) = split(text);
     let number: u64 = number
         .parse()
-        .map_err(|_| format!("`{text}` is not a size: write 96MB or 1GB"))?;
+        .map_err(|_| format!("`{text}` is not a size; use a value such as 96MB or 1GB"))?;
     let megabytes = match unit.to_ascii_lowercase().as_str() {
         "" | "m" | "mb" | "mib" => Some(number),
         "g" | "gb" | "gib" => number.checked_mul(1024),
-        _ => return Err(format!("`{unit}` is not a unit of size: write 96MB or 1GB")),
+        _ => return Err(format!("`{unit}` is not a unit of size; use MB or GB")),
     };
     megabytes
         .filter(|size| (1..=Limits::MAX_MEMORY_MB).contains(size))
-        .ok_or_else(|| format!("`{text}` is out of range: 1MB to 2GB"))
+        .ok_or_else(|| format!("`{text}` is out of range; use 1MB to 2GB"))
 }
 
-/// An amount of money: more than nothing.
+/// Parses an amount of money, which must be positive.
 pub(crate) fn money(text: &str) -> Result<f64, String> {
     let amount = text.trim().parse().ok();
     let amount = amount.filter(|amount: &f64| amount.is_finite() && *amount > 0.0);
-    amount.ok_or_else(|| format!("`{text}` is not an amount of money: write 0.50 or 2"))
+    amount
+        .ok_or_else(|| format!("`{text}` is not a positive amount; use a value such as 0.50 or 2"))
 }
 
 fn split(text: &str) -> (&str, &str) {
@@ -60,12 +70,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_and_sizes() {
+    fn times_sizes_and_amounts_are_parsed() {
         assert_eq!(duration("500ms"), Ok(Duration::from_millis(500)));
         assert_eq!(duration("1.5s"), Ok(Duration::from_millis(1500)));
         assert_eq!(duration("2m"), Ok(Duration::from_secs(120)));
         assert_eq!(duration("2d"), Ok(Duration::from_secs(172_800)));
         assert_eq!(duration("7"), Ok(Duration::from_secs(7)));
+        for text in ["500ms", "1500ms", "90s", "1m", "120m"] {
+            assert_eq!(to_text(duration(text).unwrap()), text);
+        }
         assert!(
             duration("soon").is_err()
                 && duration("1e999s").is_err()

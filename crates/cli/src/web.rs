@@ -1,4 +1,4 @@
-//! How the web is reached, as the configuration, the environment and what was allowed before have it.
+//! Configures web access from the configuration, the environment and the saved rules.
 
 use std::path::Path;
 use std::time::Duration;
@@ -37,7 +37,7 @@ pub(crate) fn web(config: &Config, saved: &SavedRules, home: Option<&Path>) -> W
                 .as_ref()
                 .map(|home| selvedge_config::save_host(home, host));
             if let Some(Err(error)) = saved {
-                tell!("warning: the rule holds for this run only: {error}");
+                tell!("warning: the rule applies to this run only: {error}");
             }
         })),
         timeout: Duration::from_millis(keys.timeout_ms),

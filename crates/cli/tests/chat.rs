@@ -440,7 +440,8 @@ fn without_a_terminal_there_is_one_clear_error() {
     let output = desk.selvedge(&["--model", "x", "exec", "hi"]);
     let talk = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(
-        output.status.code() == Some(2) && talk.contains("--model stands before `exec`"),
+        output.status.code() == Some(2)
+            && talk.contains("--model has no effect before the command `exec`"),
         "{talk}"
     );
 }

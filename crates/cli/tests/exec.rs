@@ -594,7 +594,7 @@ fn an_answer_that_never_fits_is_the_last_that_is_told() {
         last["message"]
             .as_str()
             .unwrap()
-            .contains("does not fit the schema"),
+            .contains("does not match the schema"),
         "{last}"
     );
 }

@@ -230,7 +230,7 @@ fn install_prints_or_writes_what_a_client_needs() {
             json!(["mcp", "serve", "--approval", "untrusted"])
         );
         assert!(
-            at(client, &["--write", "--", "--approval", "untrusted"]).contains("has it already")
+            at(client, &["--write", "--", "--approval", "untrusted"]).contains("is up to date")
         );
     }
     std::fs::write(
@@ -251,7 +251,7 @@ fn install_prints_or_writes_what_a_client_needs() {
             && written.contains("args = [\"mcp\",\"serve\"]"),
         "{written}"
     );
-    assert!(at("codex", &["--write"]).contains("has it already"));
+    assert!(at("codex", &["--write"]).contains("is up to date"));
     // What cannot be read is left alone.
     std::fs::write(place.work().join(".mcp.json"), "{ // a comment\n}").unwrap();
     let refused = place

@@ -225,8 +225,11 @@ fn a_missing_key_is_named_and_nothing_is_asked() {
     let seen = place.run(&["test"], &[]);
     assert_eq!(seen.status, 2);
     assert!(
-        seen.err.starts_with("error: OWN_KEY is not set")
-            && seen.err.contains("hint: export OWN_KEY"),
+        seen.err
+            .starts_with("error: provider `own` needs an API key, and OWN_KEY is not set\n")
+            && seen
+                .err
+                .contains("hint: run `export OWN_KEY=KEY`, or `selvedge models login own`"),
         "{}",
         seen.err
     );
@@ -249,7 +252,7 @@ fn a_failure_has_its_class_and_keeps_the_key() {
         (1, Some("auth"))
     );
     assert!(
-        seen.err.contains("(auth)") && seen.err.contains("hint: check the key in OWN_KEY"),
+        seen.err.contains("(auth)") && seen.err.contains("hint: set OWN_KEY to a valid key"),
         "{}",
         seen.err
     );
@@ -281,8 +284,8 @@ fn a_server_on_this_machine_is_found() {
     let seen = Place::new("").run(&["test"], &[]);
     assert_eq!(seen.status, 2);
     assert!(
-        seen.err.contains("there is no model to ask")
-            && seen.err.contains("hint: set OPENAI_API_KEY"),
+        seen.err.contains("error: no model is available")
+            && seen.err.contains("hint: run `export OPENAI_API_KEY=KEY`"),
         "{}",
         seen.err
     );
@@ -305,7 +308,7 @@ fn providers_and_their_models_are_listed() {
         find("openai")["key"],
         json!({"variable": "OPENAI_API_KEY", "state": "missing"})
     );
-    assert_eq!(find("ollama")["error"], "does not run");
+    assert_eq!(find("ollama")["error"], "not running");
     let models = &find("own")["models"];
     assert_eq!(
         (&models[0]["context_window"], &models[0]["known"]),
@@ -359,7 +362,7 @@ fn mistakes_are_told_before_anything_is_asked() {
         seen.status == 2
             && seen
                 .err
-                .contains("no model is named for provider `openrouter`"),
+                .contains("no model is set for provider `openrouter`"),
         "{}",
         seen.err
     );
@@ -390,8 +393,8 @@ fn a_machine_without_a_keyring_says_so() {
     if cfg!(target_os = "linux") {
         assert_eq!(output.status.code(), Some(2));
         assert!(
-            err.contains("the system's keyring cannot be used")
-                && err.contains("hint: set the key"),
+            err.contains("error: cannot use the system keyring: ")
+                && err.contains("hint: set the key in an environment variable"),
             "{err}"
         );
     }

@@ -442,7 +442,7 @@ fn nothing_runs_where_it_should_be_sealed_and_cannot() {
         .unwrap();
     let err = String::from_utf8(output.stderr).unwrap();
     assert!(
-        output.status.code() == Some(2) && err.contains("keyring cannot be used"),
+        output.status.code() == Some(2) && err.contains("cannot use the system keyring"),
         "{err}"
     );
     assert!(

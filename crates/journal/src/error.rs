@@ -126,3 +126,21 @@ impl From<JournalError> for LedgerError {
         }
     }
 }
+
+impl JournalError {
+    /// Whether the disk or a quota is probably full. SQLite reports it as an I/O error if it cannot
+    /// extend the index of its log.
+    pub fn is_disk_full(&self) -> bool {
+        use rusqlite::ErrorCode::{DiskFull, SystemIoFailure};
+        use std::io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+        match self {
+            Self::File { error, .. } => {
+                matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge)
+            }
+            Self::Sqlite(error) => {
+                matches!(error.sqlite_error_code(), Some(DiskFull | SystemIoFailure))
+            }
+            _ => false,
+        }
+    }
+}

@@ -191,6 +191,9 @@ impl Tool for Missing {
             );
             Err(ToolError::new(why).retryable())
         }
+        .map(|result| {
+            result.map_err(|error: ToolError| error.suggest("run `selvedge mcp list` for details"))
+        })
         .boxed()
     }
 }

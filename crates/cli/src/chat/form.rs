@@ -325,7 +325,7 @@ mod tests {
                 "      Hello\u{fffd}[2J",
                 "      ? the gate asks",
                 "  · Name (name): text; required",
-                "  · size: one of these; M where nothing is typed",
+                "  · size: one of these; default: M",
                 "      1. S  2. M",
                 ""
             ]

@@ -1,4 +1,4 @@
-//! `selvedge runs answer`: answers the question of a suspended run and continues it.
+//! `selvedge runs answer`: answers the approval requests of a suspended run, and resumes it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,7 +28,7 @@ pub(crate) fn answer(args: &RunsAnswerArgs) -> Result<Exit> {
     let setting = Setting::parse(&run.setting)?;
     let setup = setting.setup(run.summary.directory.clone().into())?;
     let Some(journal) = setup.journal.clone() else {
-        return Err(Problem::new("nothing is written down here")
+        return Err(Problem::new("cannot find the home folder")
             .hint("set SELVEDGE_HOME")
             .into());
     };
@@ -41,7 +41,7 @@ pub(crate) fn answer(args: &RunsAnswerArgs) -> Result<Exit> {
         _ if person.is_some() => None,
         _ => {
             return Err(Problem::new("there is no terminal to ask at")
-                .hint("say --approve or --deny")
+                .hint("pass --approve or --deny")
                 .into());
         }
     };
@@ -106,44 +106,46 @@ pub(crate) fn answer(args: &RunsAnswerArgs) -> Result<Exit> {
     end(runtime, &setup, &show);
     let output = output.map_err(|error| {
         Problem::new(format!("cannot resume {id}: {error}")).hint(format!(
-            "`selvedge run FILE --resume {id}` reuses the results of its completed calls"
+            "run `selvedge run FILE --resume {id}` to reuse the results of its completed calls"
         ))
     })?;
     let source = run.source.as_bytes();
     let exit = conclude(&output, args.json, Kept::InTheJournal, &id, source)?;
     if first.answer.is_some() && !first.used.load(Ordering::Relaxed) {
-        tell!("note: the answer was not used: the script did not ask for what was shown");
+        tell!("note: the answer was not used: the script did not repeat the approval request");
     }
     Ok(exit)
 }
 
-/// What a person was shown of a call and says yes or no to.
+/// Returns what identifies a call that a person was shown: id, tool and arguments.
 fn asked_for(call: &GatedCall) -> (String, String, Value) {
     (call.call_id.clone(), call.tool.clone(), call.args.clone())
 }
 
-/// Only a run that waits can be gone on with.
+/// Returns an error unless the run is suspended.
 pub(super) fn check(run: &Run) -> Result<(), Problem> {
     let id = &run.summary.id;
-    let (words, hint) = match run.summary.state {
+    let (state, hint) = match run.summary.state {
         RunState::Suspended => return Ok(()),
         RunState::Running => (
-            "still runs",
-            format!("wait for its end, or stop it: `selvedge runs cancel {id}`"),
+            "is still running",
+            format!("run `selvedge runs cancel {id}` to stop it"),
         ),
         RunState::Completed => (
-            "is done",
-            format!("`selvedge runs show {id}` shows what it did"),
+            "has completed",
+            format!("run `selvedge runs show {id}` to see its calls"),
         ),
         RunState::Failed | RunState::Died => (
             "has ended",
-            format!("`selvedge run FILE --resume {id}` reuses the results of its completed calls"),
+            format!(
+                "run `selvedge run FILE --resume {id}` to reuse the results of its completed calls"
+            ),
         ),
     };
-    Err(Problem::new(format!("{id} {words}: it does not wait for an answer")).hint(hint))
+    Err(Problem::new(format!("{id} is not suspended: it {state}")).hint(hint))
 }
 
-/// Makes this process the one that goes on with a run.
+/// Makes this process the one that resumes or ends a suspended run.
 pub(super) fn take_over(journal: &Journal, id: &str) -> Result<()> {
     journal.take_over(id).map_err(|error| match error {
         JournalError::TakenOver | JournalError::NotSuspended(_) => taken(id).into(),
@@ -152,14 +154,14 @@ pub(super) fn take_over(journal: &Journal, id: &str) -> Result<()> {
 }
 
 fn taken(id: &str) -> Problem {
-    Problem::new(format!("another process goes on with {id}"))
-        .hint(format!("`selvedge runs show {id}` shows how far"))
+    Problem::new(format!("another process has resumed {id}"))
+        .hint(format!("run `selvedge runs show {id}` to see its state"))
 }
 
-/// Answers for the calls the run was put away with, and hands on every other question.
+/// Answers the approval requests that the run was suspended with. Passes others to `then`.
 struct Answered {
     calls: Vec<(String, String, Value)>,
-    /// `None` asks the person again.
+    /// Decision of the command line; `None` asks the person again.
     answer: Option<Answer>,
     used: AtomicBool,
     then: Arc<dyn Approver>,

@@ -11,103 +11,103 @@ use crate::units;
 pub(crate) enum RunsCommand {
     /// List runs, newest first
     List(RunsListArgs),
-    /// Show a run: its calls, what became of each, and what to do next
+    /// Show a run: its calls, their outcomes, and the next steps
     Show(RunsShowArgs),
-    /// Answer the question of a suspended run, and continue it
+    /// Answer the approval request of a suspended run, and resume the run
     #[command(alias = "resume")]
     Answer(RunsAnswerArgs),
-    /// End a run that waits for an answer, without one, or stop one that runs, in whatever process
+    /// Cancel a suspended run, or a run of any process
     Cancel(RunsCancelArgs),
-    /// Play a recorded run again, offline, with what its calls returned then
+    /// Replay a recorded run offline, with the recorded results of its calls
     Replay(RunsReplayArgs),
-    /// Write a recorded run to a file that `replay` plays anywhere, without its secrets
+    /// Write a recorded run to a file for `replay`, with secrets redacted
     Export(RunsExportArgs),
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct RunsAnswerArgs {
-    /// The run, or the beginning of its id
+    /// Id of the run, or a prefix of the id
     pub(crate) run: String,
 
-    /// Say yes to what it asks
+    /// Approve the requested calls
     #[arg(long, conflicts_with = "deny")]
     pub(crate) approve: bool,
 
-    /// Say no
+    /// Deny the requested calls
     #[arg(long)]
     pub(crate) deny: bool,
 
-    /// With --deny: why, for the script
-    #[arg(long, value_name = "WORDS", requires = "deny")]
+    /// Reason for the script, with --deny
+    #[arg(long, value_name = "REASON", requires = "deny")]
     pub(crate) because: Option<String>,
 
-    /// Print one `script_tool_call_output` as JSON instead of the value
+    /// Print one `script_tool_call_output` as JSON instead of the return value
     #[arg(long)]
     pub(crate) json: bool,
 
-    /// Show no line per tool call
+    /// Do not print a line per tool call
     #[arg(short, long)]
     pub(crate) quiet: bool,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct RunsCancelArgs {
-    /// The run, or the beginning of its id
+    /// Id of the run, or a prefix of the id
     pub(crate) run: String,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct RunsReplayArgs {
-    /// The run, the beginning of its id, or a file that `export` wrote
+    /// Id of the run, a prefix of the id, or a file that `export` wrote
     pub(crate) run: String,
 
-    /// Print each call with its arguments and its result, on standard error
+    /// Print each call with its arguments and result on standard error
     #[arg(long)]
     pub(crate) step: bool,
 
-    /// What if this call had failed? Such as tool_3
+    /// Replay as if CALL had failed, such as tool_3
     #[arg(long, value_name = "CALL")]
     pub(crate) fail: Option<String>,
 
-    /// Print one `script_tool_call_output` as JSON instead of the value
+    /// Print one `script_tool_call_output` as JSON instead of the return value
     #[arg(long)]
     pub(crate) json: bool,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct RunsExportArgs {
-    /// The run, or the beginning of its id
+    /// Id of the run, or a prefix of the id
     pub(crate) run: String,
 
-    /// Where to; standard output where none is named
+    /// File to write [default: standard output]
     pub(crate) file: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct RunsListArgs {
-    /// Only those begun within this time, such as 90m, 12h or 7d
+    /// List only runs that started within TIME, such as 90m, 12h or 7d
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     pub(crate) since: Option<Duration>,
 
-    /// Only those that called this tool
+    /// List only runs that called TOOL
     #[arg(long, value_name = "TOOL")]
     pub(crate) tool: Option<String>,
 
-    /// At most this many
+    /// Maximum number of runs
     #[arg(long, value_name = "N", default_value_t = 20)]
     pub(crate) limit: u32,
 
-    /// Print JSON
+    /// Print the result as JSON
     #[arg(long)]
     pub(crate) json: bool,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct RunsShowArgs {
-    /// The run, or the beginning of its id
+    /// Id of the run, or a prefix of the id
     pub(crate) run: String,
 
-    /// Print JSON
+    /// Print the result as JSON
     #[arg(long)]
     pub(crate) json: bool,
 }

@@ -1,4 +1,4 @@
-//! `selvedge runs cancel`: ends a run that waits for an answer, or stops one that runs, in whatever process that is.
+//! `selvedge runs cancel`: cancels a suspended run, or stops a run of any process.
 
 use std::time::{Duration, Instant};
 
@@ -11,9 +11,9 @@ use crate::problem::Problem;
 use crate::runs::answer::{check, take_over};
 use crate::runs::args::RunsCancelArgs;
 
-/// How long a run may take to stop: its process looks twice a second, and its calls have a moment to end.
+/// Time limit for a run to stop. Its process checks twice a second, and then stops the calls.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How often it is seen whether it has.
+/// Interval at which the state of the run is read.
 const LOOK: Duration = Duration::from_millis(50);
 
 pub(crate) fn cancel(journal: &Journal, args: &RunsCancelArgs) -> Result<Exit> {
@@ -25,7 +25,7 @@ pub(crate) fn cancel(journal: &Journal, args: &RunsCancelArgs) -> Result<Exit> {
         {
             return Err(
                 Problem::new(format!("{} is neither a script nor a task", run.summary.id))
-                    .hint("it ends with its session: stop the `selvedge` that works on it")
+                    .hint("stop the `selvedge` process that works on its session")
                     .into(),
             );
         }
@@ -35,20 +35,21 @@ pub(crate) fn cancel(journal: &Journal, args: &RunsCancelArgs) -> Result<Exit> {
     give_up(journal, &run.summary.id)
 }
 
-/// Ends a run that waits: nothing more of it is done.
+/// Ends a suspended run without resuming it.
 fn give_up(journal: &Journal, id: &str) -> Result<Exit> {
     take_over(journal, id)?;
     journal.give_up(id)?;
     Ok(cancelled(id))
 }
 
-/// Has a run stopped by the process that runs it, and says what came of it.
+/// Asks the process of a run to stop it, waits, and reports the outcome.
 fn stop(journal: &Journal, id: &str) -> Result<Exit> {
     journal.ask_to_stop(id)?;
     let run = until_it_stops(journal, id)?;
     if run.summary.state == RunState::Running {
-        Problem::new(format!("{id} has not stopped within {} seconds", PATIENCE.as_secs()))
-            .hint("it stops when its process next looks, which may be held up, or gone with a command of it still at work")
+        let seconds = PATIENCE.as_secs();
+        Problem::new(format!("{id} has not stopped within {seconds} s"))
+            .hint("stop its process, or the command that it started")
             .print();
         return Ok(Exit::Failed);
     }
@@ -56,22 +57,22 @@ fn stop(journal: &Journal, id: &str) -> Result<Exit> {
     let error = run.output.as_ref().and_then(|output| output.error.as_ref());
     let error = error.map(|error| error.code);
     match run.summary.state {
-        // It came to a question before it heard of it.
+        // The run was suspended before its process saw the request.
         RunState::Suspended => give_up(journal, id),
         _ if error == Some(ErrorCode::ScriptCancelledError) => Ok(cancelled(id)),
         _ if error == Some(ErrorCode::ToolAbortedError) => {
-            tell!("note: {id} is cancelled; `selvedge runs show {id}` shows how far it came");
+            tell!("note: cancelled {id}; run `selvedge runs show {id}` to see its calls");
             Ok(Exit::Done)
         }
         RunState::Died => {
             tell!(
-                "note: the process of {id} is gone; `selvedge runs show {id}` shows how far it came"
+                "note: the process of {id} has died; run `selvedge runs show {id}` to see its calls"
             );
             Ok(Exit::Done)
         }
         _ => Err(
-            Problem::new(format!("{id} ended by itself before it could be stopped"))
-                .hint(format!("`selvedge runs show {id}` shows what it did"))
+            Problem::new(format!("{id} ended before it could be stopped"))
+                .hint(format!("run `selvedge runs show {id}` to see its calls"))
                 .into(),
         ),
     }
@@ -89,8 +90,9 @@ fn until_it_stops(journal: &Journal, id: &str) -> Result<Run> {
 }
 
 fn cancelled(id: &str) -> Exit {
+    tell!("note: cancelled {id}");
     tell!(
-        "note: {id} is cancelled; `selvedge run FILE --resume {id}` reuses the results of its completed calls"
+        "hint: run `selvedge run FILE --resume {id}` to reuse the results of its completed calls"
     );
     Exit::Done
 }

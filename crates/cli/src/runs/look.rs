@@ -1,4 +1,4 @@
-//! `selvedge runs list` and `show`: what ran before, without its secrets.
+//! `selvedge runs list` and `show`: prints runs with secrets redacted.
 
 use std::time::Duration;
 
@@ -38,7 +38,7 @@ pub(crate) fn list(journal: &Journal, args: &RunsListArgs) -> Result<Exit> {
         )))?;
     }
     if runs.is_empty() {
-        tell!("note: no runs are written down");
+        tell!("note: the journal has no runs");
     }
     Ok(Exit::Done)
 }
@@ -51,14 +51,14 @@ pub(crate) fn show(journal: &Journal, args: &RunsShowArgs) -> Result<Exit> {
     }
     let summary = &run.summary;
     line(&format!(
-        "{}  {}, begun {} ago in {}",
+        "{}  {}, started {} ago in {}",
         summary.id,
         state(summary.state),
         ago(since_epoch(), summary.started_ms),
         summary.directory
     ))?;
     if let Some(earlier) = &summary.resumes {
-        line(&format!("resumed {earlier}"))?;
+        line(&format!("resumes {earlier}"))?;
     }
     if let Some(later) = journal.resumed_by(&summary.id)? {
         line(&format!("resumed by {later}"))?;
@@ -90,7 +90,7 @@ pub(crate) fn show(journal: &Journal, args: &RunsShowArgs) -> Result<Exit> {
         }
     }
     for question in &run.questions {
-        // As it is: whoever says yes must see what to.
+        // Without redaction: a person must see exactly what they approve.
         line(&harmless(&crate::ask::question(question)))?;
     }
     for advice in advice(&run) {
@@ -99,7 +99,7 @@ pub(crate) fn show(journal: &Journal, args: &RunsShowArgs) -> Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// A tool as the journal names it: a server's tools have the names their server gave them.
+/// Returns the name of a tool in the journal: snake case, except for tools of MCP servers.
 fn known_as(tool: &str) -> String {
     if tool.contains('.') {
         tool.to_owned()
@@ -108,12 +108,13 @@ fn known_as(tool: &str) -> String {
     }
 }
 
+/// Returns what the user can do next with a run.
 fn advice(run: &Run) -> Vec<String> {
     let id = &run.summary.id;
     let can_resume = match run.summary.state {
         RunState::Suspended => {
             return vec![format!(
-                "it waits for an answer: `selvedge runs answer {id} --approve`, or `--deny`"
+                "waiting for approval: run `selvedge runs answer {id} --approve`, or `--deny`"
             )];
         }
         RunState::Running => return Vec::new(),
@@ -126,14 +127,14 @@ fn advice(run: &Run) -> Vec<String> {
     };
     let undecided = with(ResumeAs::Undecided).map(|call| {
         format!(
-            "the outcome of {} ({}) is unknown: check what it changed before it runs again",
+            "the outcome of {} ({}) is unknown: check what it changed before you resume",
             call.id, call.tool
         )
     });
     let mut advice: Vec<String> = undecided.collect();
     if can_resume && (!advice.is_empty() || with(ResumeAs::Answer).next().is_some()) {
         advice.push(format!(
-            "`selvedge run FILE --resume {id}` reuses the results of its completed calls"
+            "run `selvedge run FILE --resume {id}` to reuse the results of its completed calls"
         ));
     }
     advice
@@ -142,22 +143,24 @@ fn advice(run: &Run) -> Vec<String> {
 fn as_json(run: &Run, redactor: &Redactor) -> serde_json::Value {
     let calls = run.calls.iter().map(|call| redactor.value(&json!(call)));
     let calls: Vec<_> = calls.collect();
+    let error = run.output.as_ref().and_then(|output| output.error.as_ref());
     json!({
         "run": run.summary,
         "source": redactor.text(&run.source),
-        "error": run.output.as_ref().and_then(|output| output.error.as_ref()).map(|error| redactor.value(&json!(error))),
+        "error": error.map(|error| redactor.value(&json!(error))),
         "calls": calls,
         "questions": run.questions,
         "advice": advice(run),
     })
 }
 
-/// When each call ran, as a picture.
+/// Draws a bar per call that shows when it ran.
 struct Bars {
     start: i64,
     per_column: f64,
 }
 
+/// Width of a bar, in columns.
 const WIDTH: usize = 24;
 
 impl Bars {
@@ -176,8 +179,8 @@ impl Bars {
         let column = |ms: f64| ((ms / self.per_column) as usize).min(WIDTH - 1);
         let from = column((call.started_ms - self.start) as f64);
         let to = column((call.started_ms - self.start) as f64 + call.duration_ms.unwrap_or(0.0));
-        let cell = |at| {
-            if (from..=to).contains(&at) {
+        let cell = |column| {
+            if (from..=to).contains(&column) {
                 '█'
             } else {
                 '·'
@@ -201,6 +204,7 @@ pub(crate) fn count_of_calls(calls: u32) -> String {
     format!("{calls} call{}", if calls == 1 { "" } else { "s" })
 }
 
+/// Returns the time since `then_ms`, rounded down to one unit.
 pub(crate) fn ago(now: Duration, then_ms: i64) -> String {
     let seconds = (now.as_millis() as i64 - then_ms).max(0) / 1000;
     match seconds {

@@ -1,4 +1,4 @@
-//! `selvedge runs`: what ran before, and going on with it.
+//! `selvedge runs`: lists, shows, answers, cancels, replays and exports runs.
 
 mod answer;
 pub(crate) mod args;
@@ -28,27 +28,28 @@ pub(crate) fn runs(command: RunsCommand) -> Result<Exit> {
         RunsCommand::Export(args) => replay::export(&open_to_read()?, &args),
     };
     done.map_err(|error| match error.downcast_ref::<JournalError>() {
-        Some(wrong) => problem(wrong).into(),
+        Some(journal_error) => problem(journal_error).into(),
         None => error,
     })
 }
 
+/// Opens the journal to read and write.
 pub(crate) fn open() -> Result<Journal> {
     crate::journal::open(&home()?, &config()?.journal)
 }
 
-/// To look at, also where nothing may be written.
+/// Opens the journal to read, also if its folder is read-only.
 pub(crate) fn open_to_read() -> Result<Journal> {
     crate::journal::open_to_read(&home()?, &config()?.journal)
 }
 
 fn home() -> Result<PathBuf> {
     Ok(selvedge_config::home()
-        .ok_or_else(|| Problem::new("there is no home folder").hint("set SELVEDGE_HOME"))?)
+        .ok_or_else(|| Problem::new("cannot find the home folder").hint("set SELVEDGE_HOME"))?)
 }
 
-/// Takes out what the user's configuration calls secret: runs are of many folders, and no folder decides what is
-/// shown of others.
+/// Returns the redactor with the secret names of the user's configuration. A project's own
+/// configuration has no effect, because runs belong to many folders.
 pub(crate) fn redactor() -> Result<Redactor> {
     Ok(Redactor::new(config()?.journal.secret_names))
 }
@@ -57,20 +58,21 @@ fn config() -> Result<Config> {
     crate::setup::user_configuration(selvedge_config::home().as_deref())
 }
 
-/// A journal's error, with what to do.
+/// Describes an error of the journal, with a hint.
 pub(crate) fn problem(error: &JournalError) -> Problem {
     let hint = match error {
         JournalError::NoRun(_) | JournalError::Ambiguous(_) => {
-            "`selvedge runs list` shows the runs there are"
+            "run `selvedge runs list` to list the runs"
         }
-        JournalError::NewerSchema { .. } => "use the newer version, or another SELVEDGE_HOME",
-        JournalError::UnknownSchema => {
-            "rename journal.sqlite in Selvedge's folder, or set SELVEDGE_HOME to another folder"
-        }
+        JournalError::NewerSchema { .. } => "update Selvedge",
+        JournalError::UnknownSchema => "rename journal.sqlite in the folder $SELVEDGE_HOME",
         JournalError::ReadOnly { .. } => {
-            "copy the folder to where you may write, and set SELVEDGE_HOME to the copy"
+            "copy the folder to a writable place, and set SELVEDGE_HOME to the copy"
         }
-        _ => "check $SELVEDGE_HOME, or run with --ephemeral",
+        JournalError::Sealed => "restore the key that encrypted the journal in the system keyring",
+        error if error.is_disk_full() => "free disk space",
+        JournalError::File { .. } => "set SELVEDGE_HOME to a writable folder",
+        _ => "check the folder $SELVEDGE_HOME",
     };
     Problem::new(error.to_string()).hint(hint)
 }

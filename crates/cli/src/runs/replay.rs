@@ -1,4 +1,4 @@
-//! `selvedge runs replay` and `export`: a recorded run, played again or taken along.
+//! `selvedge runs replay` and `export`: replays a recorded run, or writes it to a file.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -26,10 +26,10 @@ pub(crate) fn replay(args: RunsReplayArgs) -> Result<Exit> {
         && !calls.contains(&call.as_str())
     {
         let hint = match calls.is_empty() {
-            true => "it made no calls".to_owned(),
-            false => format!("it made {}", calls.join(", ")),
+            true => "remove --fail; the run made no calls".to_owned(),
+            false => format!("use one of {}", calls.join(", ")),
         };
-        return Err(Problem::new(format!("the run made no call `{call}`"))
+        return Err(Problem::new(format!("the run has no call `{call}`"))
             .hint(hint)
             .into());
     }
@@ -41,7 +41,7 @@ pub(crate) fn replay(args: RunsReplayArgs) -> Result<Exit> {
         .block_on(cassette.play(replay))
         .map_err(|fault| Problem::new(fault.to_string()))?;
     let shown = redactor()?.value(&serde_json::to_value(&output)?);
-    // What is played is not written down, and what was recorded may be of another journal.
+    // The replay is not in the journal, and the recording may be from another journal.
     let (shown, source) = (serde_json::from_value(shown)?, cassette.source.as_bytes());
     conclude(&shown, args.json, Kept::Nowhere, &output.id, source)
 }
@@ -53,19 +53,20 @@ pub(crate) fn export(journal: &Journal, args: &RunsExportArgs) -> Result<Exit> {
         None => line(&text)?,
         Some(file) => private::write(file, &(text + "\n")).map_err(|error| {
             Problem::new(format!("cannot write {}: {error}", file.display()))
-                .hint("name another file, or none")
+                .hint("pass a path that is writable")
         })?,
     }
     Ok(Exit::Done)
 }
 
+/// Returns the recording of a run in the form that can be replayed and exported.
 fn cassette(run: Run) -> Result<Cassette> {
     let id = run.summary.id.clone();
     let (Some(recording), Some(output)) = (&run.recording, run.output) else {
         return Err(Problem::new(format!(
-            "{id} has no recording: it has not ended by itself, or was told too much"
+            "{id} has no recording: it has not ended, or its inputs were too large"
         ))
-        .hint(format!("`selvedge runs show {id}` shows its calls"))
+        .hint(format!("run `selvedge runs show {id}` to see its calls"))
         .into());
     };
     let values: BTreeMap<_, _> = run
@@ -75,20 +76,21 @@ fn cassette(run: Run) -> Result<Cassette> {
         .collect();
     let cassette = Cassette::new(run.source, recording, values, output);
     Ok(cassette.map_err(|error| {
-        Problem::new(format!("the recording of {id} cannot be read: {error}"))
-            .hint(format!("`selvedge runs show {id}` shows its calls"))
+        Problem::new(format!("cannot read the recording of {id}: {error}"))
+            .hint(format!("run `selvedge runs show {id}` to see its calls"))
     })?)
 }
 
 fn read(file: &Path) -> Result<Cassette> {
     let unreadable = |error: String| {
-        Problem::new(format!("{} is no recorded run: {error}", file.display()))
-            .hint("`selvedge runs export RUN FILE` makes one")
+        Problem::new(format!("{} is not a recorded run: {error}", file.display()))
+            .hint("run `selvedge runs export RUN FILE` to write one")
     };
     let text = std::fs::read(file).map_err(|error| unreadable(error.to_string()))?;
     Ok(serde_json::from_slice(&text).map_err(|error| unreadable(error.to_string()))?)
 }
 
+/// Returns a callback that prints each replayed call with its result.
 fn watch() -> Result<Watch> {
     let redactor = redactor()?;
     Ok(Box::new(move |step: &Step<'_>| {

@@ -97,7 +97,7 @@ fn a_servers_form_is_filled_in_by_the_person_in_the_chat() {
     for words in [
         "? the server everything asks:\n      Please provide inputs for the following fields:",
         "· String (name): text; required\n      Your full, legal name",
-        "· Integer (integer): whole number; 42 where nothing is typed",
+        "· Integer (integer): integer; default: 42",
         "      1. Superman  2. Green Lantern  3. Wonder Woman",
     ] {
         assert!(
