@@ -102,11 +102,11 @@ fn answer(asked: &str, ended: bool) -> String {
     .to_string()
 }
 
-struct Place {
+struct TestWorkspace {
     dir: TempDir,
 }
 
-impl Place {
+impl TestWorkspace {
     fn new(url: &str, name: &str, keys: &str) -> Self {
         let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let wire = if name == "anthropic" {
@@ -121,9 +121,9 @@ impl Place {
         std::fs::write(dir.path().join("home/config.toml"), config).unwrap();
         let line = json!({"session": "s", "turn": 1, "role": "user", "text": "We always lock the gate at night."});
         std::fs::write(dir.path().join("chat.jsonl"), format!("{line}\n")).unwrap();
-        let place = Self { dir };
-        assert!(place.run(&["import", "chat.jsonl"]).status.success());
-        place
+        let workspace = Self { dir };
+        assert!(workspace.run(&["import", "chat.jsonl"]).status.success());
+        workspace
     }
 
     fn command(&self, args: &[&str]) -> Command {
@@ -160,11 +160,11 @@ impl Place {
 }
 
 #[test]
-fn a_killed_process_leaves_its_batch_to_the_next() {
+fn the_next_process_fetches_the_batch_of_a_killed_one() {
     for name in ["openai", "anthropic"] {
         let (url, provider) = start();
-        let place = Place::new(&url, name, "");
-        let mut waiting = place.command(&["distill", "--wait"]).spawn().unwrap();
+        let workspace = TestWorkspace::new(&url, name, "");
+        let mut waiting = workspace.command(&["distill", "--wait"]).spawn().unwrap();
         // It has handed the turn over and looked for it.
         while !provider
             .lock()
@@ -182,20 +182,20 @@ fn a_killed_process_leaves_its_batch_to_the_next() {
         }
         waiting.kill().unwrap();
         waiting.wait().unwrap();
-        let output = place.run(&["distill"]);
+        let output = workspace.run(&["distill"]);
         let told = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(
             output.status.success() && told.contains("note: 1 turns are with the provider"),
             "{told}"
         );
         provider.lock().unwrap().ended = true;
-        let done = place.json(&["distill", "--wait", "--json"]);
+        let done = workspace.json(&["distill", "--wait", "--json"]);
         assert_eq!(
             done,
             json!({"turns": 1, "learned": 1, "dropped": 0, "handed_over": 0}),
             "{name}"
         );
-        let lessons = place.json(&["lessons", "--json"]);
+        let lessons = workspace.json(&["lessons", "--json"]);
         assert_eq!(
             (&lessons[0]["title"], &lessons[0]["sourceTurns"]),
             (&json!("Gates"), &json!(["s/T-1"]))
@@ -210,11 +210,11 @@ fn a_killed_process_leaves_its_batch_to_the_next() {
 }
 
 #[test]
-fn without_batches_the_model_is_asked_at_once() {
+fn without_batches_the_model_is_requested_directly() {
     let (url, provider) = start();
     // This one speaks nothing but batches: rules do what it does not.
-    let place = Place::new(&url, "anthropic", "batch = \"never\"");
-    let done = place.json(&["distill", "--json"]);
+    let workspace = TestWorkspace::new(&url, "anthropic", "batch = \"never\"");
+    let done = workspace.json(&["distill", "--json"]);
     assert_eq!(
         (&done["turns"], &done["handed_over"]),
         (&json!(1), &json!(0))
@@ -227,8 +227,8 @@ fn without_batches_the_model_is_asked_at_once() {
             .iter()
             .all(|asked| asked == "POST /v1/messages")
     );
-    let place = Place::new("http://127.0.0.1:9/v1", "anthropic", "");
-    let output = place.run(&["distill"]);
+    let workspace = TestWorkspace::new("http://127.0.0.1:9/v1", "anthropic", "");
+    let output = workspace.run(&["distill"]);
     let told = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(
         output.status.code() == Some(2)
@@ -236,6 +236,6 @@ fn without_batches_the_model_is_asked_at_once() {
             && told.contains("hint: "),
         "{told}"
     );
-    let place = Place::new(&url, "another", "batch = \"always\"");
-    assert_eq!(place.json(&["distill", "--json"])["handed_over"], 1);
+    let workspace = TestWorkspace::new(&url, "another", "batch = \"always\"");
+    assert_eq!(workspace.json(&["distill", "--json"])["handed_over"], 1);
 }

@@ -8,11 +8,11 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 /// A home and a project of its own.
-struct Place {
+struct TestWorkspace {
     dir: TempDir,
 }
 
-impl Place {
+impl TestWorkspace {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(dir.path().join("home")).unwrap();
@@ -34,11 +34,11 @@ impl Place {
         command
     }
 
-    fn run(&self, args: &[&str]) -> Seen {
-        Seen::of(self.command(args).stdin(Stdio::null()).output().unwrap())
+    fn run(&self, args: &[&str]) -> CliOutput {
+        CliOutput::of(self.command(args).stdin(Stdio::null()).output().unwrap())
     }
 
-    fn run_with_input(&self, args: &[&str], input: &[u8]) -> Seen {
+    fn run_with_input(&self, args: &[&str], input: &[u8]) -> CliOutput {
         let mut child = self
             .command(args)
             .stdin(Stdio::piped())
@@ -47,18 +47,18 @@ impl Place {
             .spawn()
             .unwrap();
         child.stdin.take().unwrap().write_all(input).unwrap();
-        Seen::of(child.wait_with_output().unwrap())
+        CliOutput::of(child.wait_with_output().unwrap())
     }
 }
 
 #[derive(Debug)]
-struct Seen {
+struct CliOutput {
     status: i32,
     out: String,
     err: String,
 }
 
-impl Seen {
+impl CliOutput {
     fn of(output: Output) -> Self {
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
         Self {
@@ -74,9 +74,9 @@ impl Seen {
 }
 
 #[test]
-fn values_go_to_standard_output_and_talk_to_standard_error() {
-    let place = Place::new();
-    let seen = place.run(&[
+fn values_go_to_stdout_and_logs_to_stderr() {
+    let workspace = TestWorkspace::new();
+    let seen = workspace.run(&[
         "run",
         "-e",
         "console.log('note'); text('shown'); return { a: [1, 'x'] }",
@@ -86,22 +86,25 @@ fn values_go_to_standard_output_and_talk_to_standard_error() {
         (0, "shown\n{\n  \"a\": [\n    1,\n    \"x\"\n  ]\n}\n")
     );
     assert_eq!(seen.err, "note\n");
-    let seen = place.run(&["run", "-e", "return 'raw \"string\"'"]);
+    let seen = workspace.run(&["run", "-e", "return 'raw \"string\"'"]);
     assert_eq!(
         (seen.out.as_str(), seen.err.as_str()),
         ("raw \"string\"\n", "")
     );
-    assert_eq!(place.run(&["run", "-e", "1"]).out, "");
+    assert_eq!(workspace.run(&["run", "-e", "1"]).out, "");
 }
 
 #[test]
 fn scripts_come_from_a_file_the_command_line_or_standard_input() {
-    let place = Place::new();
-    place.write("project/a.ts", "\u{feff}const n: number = 2; return n");
-    assert_eq!(place.run(&["run", "a.ts"]).out, "2\n");
-    assert_eq!(place.run_with_input(&["run", "-"], b"return 3").out, "3\n");
+    let workspace = TestWorkspace::new();
+    workspace.write("project/a.ts", "\u{feff}const n: number = 2; return n");
+    assert_eq!(workspace.run(&["run", "a.ts"]).out, "2\n");
     assert_eq!(
-        place
+        workspace.run_with_input(&["run", "-"], b"return 3").out,
+        "3\n"
+    );
+    assert_eq!(
+        workspace
             .run(&[
                 "run",
                 "-C",
@@ -115,8 +118,8 @@ fn scripts_come_from_a_file_the_command_line_or_standard_input() {
 }
 
 #[test]
-fn exit_status_tells_done_failed_and_not_started() {
-    let place = Place::new();
+fn exit_status_distinguishes_success_failure_and_not_started() {
+    let workspace = TestWorkspace::new();
     for (args, status) in [
         (&["run", "-e", "return 1"][..], 0),
         (&["run", "-e", "throw 1"], 1),
@@ -133,15 +136,15 @@ fn exit_status_tells_done_failed_and_not_started() {
         (&["check", "missing.ts"], 2),
         (&["nonsense"], 2),
     ] {
-        assert_eq!(place.run(args).status, status, "{args:?}");
+        assert_eq!(workspace.run(args).status, status, "{args:?}");
     }
 }
 
 #[test]
-fn errors_are_one_line_a_place_and_a_hint() {
-    let place = Place::new();
-    place.write("project/bad.ts", "const a = 1;\nreturn fetch('x')\n");
-    insta::assert_snapshot!(place.run(&["run", "bad.ts"]).err, @r"
+fn errors_have_a_message_an_excerpt_and_a_hint() {
+    let workspace = TestWorkspace::new();
+    workspace.write("project/bad.ts", "const a = 1;\nreturn fetch('x')\n");
+    insta::assert_snapshot!(workspace.run(&["run", "bad.ts"]).err, @r"
     error: ScriptRuntimeError: ReferenceError: fetch is not defined
      --> bad.ts:2:8
       |
@@ -149,7 +152,7 @@ fn errors_are_one_line_a_place_and_a_hint() {
       |        ^
     hint: there is no network here: use a tool for it, see help()
     ");
-    insta::assert_snapshot!(place.run(&["run", "-e", "import fs from 'fs'"]).err, @r"
+    insta::assert_snapshot!(workspace.run(&["run", "-e", "import fs from 'fs'"]).err, @r"
     error: ScriptRejectedError: `import` cannot be used in a script
      --> <eval>:1:1
       |
@@ -157,17 +160,17 @@ fn errors_are_one_line_a_place_and_a_hint() {
       | ^
     hint: everything a script can use is already there: see help()
     ");
-    insta::assert_snapshot!(place.run(&["run", "missing.ts"]).err, @r"
+    insta::assert_snapshot!(workspace.run(&["run", "missing.ts"]).err, @r"
     error: cannot read missing.ts: No such file or directory (os error 2)
     hint: name a file, or write -e CODE
     ");
 }
 
 #[test]
-fn bad_bytes_and_large_scripts_are_refused() {
-    let place = Place::new();
-    place.write("project/latin1.ts", b"return '\xfc'");
-    let seen = place.run(&["run", "--json", "latin1.ts"]);
+fn invalid_utf8_and_large_scripts_are_rejected() {
+    let workspace = TestWorkspace::new();
+    workspace.write("project/latin1.ts", b"return '\xfc'");
+    let seen = workspace.run(&["run", "--json", "latin1.ts"]);
     assert_eq!(
         (
             seen.status,
@@ -176,16 +179,16 @@ fn bad_bytes_and_large_scripts_are_refused() {
         ),
         (2, &json!("ScriptRejectedError"), &json!(9))
     );
-    place.write(
+    workspace.write(
         "project/fits.ts",
         format!("return 1 //{}", "x".repeat(20_480 - 11)),
     );
-    assert_eq!(place.run(&["run", "fits.ts"]).status, 0);
-    place.write(
+    assert_eq!(workspace.run(&["run", "fits.ts"]).status, 0);
+    workspace.write(
         "project/large.ts",
         format!("return 1 //{}", "x".repeat(20_480 - 10)),
     );
-    let seen = place.run(&["run", "large.ts"]);
+    let seen = workspace.run(&["run", "large.ts"]);
     assert_eq!(seen.status, 2);
     assert!(
         seen.err
@@ -196,9 +199,9 @@ fn bad_bytes_and_large_scripts_are_refused() {
 }
 
 #[test]
-fn json_is_one_item_on_one_line() {
-    let place = Place::new();
-    let seen = place.run(&[
+fn json_output_is_one_item_on_one_line() {
+    let workspace = TestWorkspace::new();
+    let seen = workspace.run(&[
         "run",
         "--json",
         "--seed",
@@ -217,16 +220,16 @@ fn json_is_one_item_on_one_line() {
         )
     );
     assert_eq!(item["metadata"]["random_seed"], json!("7"));
-    let a = place
+    let a = workspace
         .run(&["run", "--seed", "7", "-e", "return Math.random()"])
         .out;
     assert_eq!(
         a,
-        place
+        workspace
             .run(&["run", "--seed", "7", "-e", "return Math.random()"])
             .out
     );
-    let failed = place.run(&["run", "--json", "-e", "null.x"]);
+    let failed = workspace.run(&["run", "--json", "-e", "null.x"]);
     assert_eq!(
         (
             failed.status,
@@ -239,25 +242,25 @@ fn json_is_one_item_on_one_line() {
 }
 
 #[test]
-fn limits_come_from_flags_over_config() {
-    let place = Place::new();
-    place.write(
+fn flags_override_configured_limits() {
+    let workspace = TestWorkspace::new();
+    workspace.write(
         "home/config.toml",
         "model = 'x'\n[script_harness.limits]\nmemory_mb = 8\ntimeout_ms = 200\n",
     );
     let fill = "const a = []; for (;;) a.push('x'.repeat(1e5))";
-    let code = |seen: &Seen| seen.json()["error"]["code"].as_str().unwrap().to_owned();
+    let code = |seen: &CliOutput| seen.json()["error"]["code"].as_str().unwrap().to_owned();
     // With time enough to fill it on a busy machine.
     assert_eq!(
-        code(&place.run(&["run", "--json", "--timeout", "20s", "-e", fill])),
+        code(&workspace.run(&["run", "--json", "--timeout", "20s", "-e", fill])),
         "ScriptMemoryError"
     );
     assert_eq!(
-        code(&place.run(&["run", "--json", "-e", "for (;;) {}"])),
+        code(&workspace.run(&["run", "--json", "-e", "for (;;) {}"])),
         "ScriptTimeoutError"
     );
     let shown = "const s = context.sandbox; return [s.memoryMb, s.timeoutMs, s.remainingToolBudget, s.maxConcurrentToolCalls].join()";
-    assert_eq!(place.run(&["run", "-e", shown]).out, "8,200,32,4\n");
+    assert_eq!(workspace.run(&["run", "-e", shown]).out, "8,200,32,4\n");
     let flags = [
         "run",
         "--memory",
@@ -271,27 +274,27 @@ fn limits_come_from_flags_over_config() {
         "-e",
         shown,
     ];
-    assert_eq!(place.run(&flags).out, "64,2000,5,2\n");
+    assert_eq!(workspace.run(&flags).out, "64,2000,5,2\n");
 }
 
 #[test]
-fn a_broken_config_is_named() {
-    let place = Place::new();
-    let file = place
+fn invalid_configuration_names_file_and_line() {
+    let workspace = TestWorkspace::new();
+    let file = workspace
         .dir
         .path()
         .join("home/config.toml")
         .display()
         .to_string();
-    place.write("home/config.toml", "[script_harness]\nmood = 'good'\n");
-    let seen = place.run(&["run", "-e", "return 1"]);
+    workspace.write("home/config.toml", "[script_harness]\nmood = 'good'\n");
+    let seen = workspace.run(&["run", "-e", "return 1"]);
     let warning =
         format!("warning: {file}:2: unknown key `script_harness.mood`; did you mean `mode`?\n");
     assert_eq!(
         (seen.status, seen.out.as_str(), seen.err),
         (0, "1\n", warning)
     );
-    place.write(
+    workspace.write(
         "home/config.toml",
         "model = 3\n[script_harness.limits]\ntimeout_ms = '30s'\n",
     );
@@ -300,7 +303,7 @@ fn a_broken_config_is_named() {
         &["runs", "list"],
         &["memory", "stats"],
     ] {
-        let seen = place.run(command);
+        let seen = workspace.run(command);
         let errors = format!(
             "error: {file}:1: model must be a string, got 3\n\
              error: {file}:3: script_harness.limits.timeout_ms must be a whole number of milliseconds, got '30s'\n\
@@ -311,17 +314,17 @@ fn a_broken_config_is_named() {
 }
 
 #[test]
-fn a_broken_config_of_a_project_does_not_stop_doctor_and_config() {
-    let place = Place::new();
-    place.write(
+fn doctor_and_config_work_with_an_invalid_project_configuration() {
+    let workspace = TestWorkspace::new();
+    workspace.write(
         "home/config.toml",
         "[script_harness.limits]\nmemory_mb = 64\n",
     );
-    place.write(
+    workspace.write(
         "project/.selvedge/config.toml",
         "modle = 'x'\n[shell_environment_policy]\nexclude = ['[a']\n",
     );
-    let seen = place.run(&["doctor", "--trust", "--json"]);
+    let seen = workspace.run(&["doctor", "--trust", "--json"]);
     let findings = seen.json();
     let findings = findings.as_array().unwrap();
     let about = |what: &str| {
@@ -351,15 +354,15 @@ fn a_broken_config_of_a_project_does_not_stop_doctor_and_config() {
     );
     assert_eq!(seen.status, 1);
     // The same for a file that cannot even be read.
-    std::fs::create_dir(place.dir.path().join("project/.mcp.json")).unwrap();
-    let seen = place.run(&["doctor", "--json"]);
+    std::fs::create_dir(workspace.dir.path().join("project/.mcp.json")).unwrap();
+    let seen = workspace.run(&["doctor", "--json"]);
     assert!(
         seen.out.contains("wall two") && seen.out.contains(".mcp.json: it is no file"),
         "{}",
         seen.out
     );
-    assert_eq!(place.run(&["config", "schema"]).status, 0);
-    let paths = place.run(&["config", "path"]).out;
+    assert_eq!(workspace.run(&["config", "schema"]).status, 0);
+    let paths = workspace.run(&["config", "path"]).out;
     assert_eq!(paths.lines().count(), 2);
     assert!(
         paths.contains("home/config.toml\n") && paths.contains("project/.selvedge/config.toml\n"),
@@ -368,8 +371,8 @@ fn a_broken_config_of_a_project_does_not_stop_doctor_and_config() {
 }
 
 #[test]
-fn the_schema_of_the_configuration_is_printed() {
-    let seen = Place::new().run(&["config", "schema"]);
+fn config_schema_prints_a_valid_json_schema() {
+    let seen = TestWorkspace::new().run(&["config", "schema"]);
     let schema = seen.json();
     assert_eq!(
         schema["$schema"],
@@ -391,32 +394,35 @@ fn the_schema_of_the_configuration_is_printed() {
 }
 
 #[test]
-fn a_projects_own_config_is_followed_only_when_trusted() {
-    let place = Place::new();
-    place.write(
+fn a_projects_configuration_is_used_only_if_trusted() {
+    let workspace = TestWorkspace::new();
+    workspace.write(
         "project/.selvedge/config.toml",
         "[script_harness.limits]\nmemory_mb = 12\n",
     );
     let memory = ["run", "-q", "-e", "return context.sandbox.memoryMb"];
-    let seen = place.run(&memory);
+    let seen = workspace.run(&memory);
     assert_eq!(seen.out, "96\n");
     assert!(seen.err.contains("not trusted"), "{}", seen.err);
-    assert_eq!(place.run(&[&memory[..], &["--trust"]].concat()).out, "12\n");
+    assert_eq!(
+        workspace.run(&[&memory[..], &["--trust"]].concat()).out,
+        "12\n"
+    );
     // Remembered, and without a word.
-    let seen = place.run(&memory);
+    let seen = workspace.run(&memory);
     assert_eq!((seen.out.as_str(), seen.err.as_str()), ("12\n", ""));
 }
 
 #[test]
-fn check_reports_without_running() {
-    let place = Place::new();
-    place.write("project/a.ts", "return 1");
+fn check_reports_without_running_the_script() {
+    let workspace = TestWorkspace::new();
+    workspace.write("project/a.ts", "return 1");
     assert_eq!(
-        place.run(&["check", "a.ts"]).out,
+        workspace.run(&["check", "a.ts"]).out,
         "ok: 0 tool calls can be seen\n"
     );
-    place.write("project/b.ts", "const a = {\nreturn a");
-    let seen = place.run(&["check", "--json", "b.ts"]);
+    workspace.write("project/b.ts", "const a = {\nreturn a");
+    let seen = workspace.run(&["check", "--json", "b.ts"]);
     assert_eq!(
         (
             seen.status,
@@ -428,8 +434,8 @@ fn check_reports_without_running() {
 }
 
 #[test]
-fn check_judges_commands() {
-    let place = Place::new();
+fn check_reports_whether_a_command_needs_approval() {
+    let workspace = TestWorkspace::new();
     for (argv, said, auto_approve, dangerous) in [
         (&["git", "status"][..], "needs no question", true, false),
         (
@@ -469,13 +475,13 @@ fn check_judges_commands() {
             false,
         ),
     ] {
-        let seen = place.run(&[&["check", "--command", "--"], argv].concat());
+        let seen = workspace.run(&[&["check", "--command", "--"], argv].concat());
         assert_eq!(
             (seen.status, seen.out.as_str(), seen.err.as_str()),
             (0, &*format!("{said}\n"), ""),
             "{argv:?}"
         );
-        let seen = place.run(&[&["check", "--command", "--json", "--"], argv].concat());
+        let seen = workspace.run(&[&["check", "--command", "--json", "--"], argv].concat());
         assert_eq!(seen.status, 0);
         let report = seen.json();
         assert_eq!(
@@ -484,7 +490,7 @@ fn check_judges_commands() {
             "{argv:?}"
         );
     }
-    let report = place
+    let report = workspace
         .run(&[
             "check",
             "--command",
@@ -503,13 +509,13 @@ fn check_judges_commands() {
         &["check", "--", "ls"],
         &["check"],
     ] {
-        assert_eq!(place.run(usage).status, 2, "{usage:?}");
+        assert_eq!(workspace.run(usage).status, 2, "{usage:?}");
     }
 }
 
 #[test]
-fn doctor_tries_both_walls() {
-    let seen = Place::new().run(&["doctor", "--json"]);
+fn doctor_tests_the_sandbox() {
+    let seen = TestWorkspace::new().run(&["doctor", "--json"]);
     assert_eq!(seen.status, 0, "{seen:?}");
     let findings = seen.json();
     for what in ["sandbox", "wall one", "wall two"] {
@@ -519,25 +525,25 @@ fn doctor_tries_both_walls() {
 }
 
 #[test]
-fn diff_shows_what_a_script_changed() {
-    let place = Place::new();
-    place.write("project/.gitignore", "*.log\n");
-    place.write("project/a.txt", "one\r\ntwo\n");
-    place.write("project/script.ts", "await tools.writeFile({ path: 'a.txt', content: 'one\\r\\nTWO\\n' });\nawait tools.writeFile({ path: 'new file.txt', content: 'x' });\nreturn 'done'");
+fn diff_prints_the_changes_of_a_script() {
+    let workspace = TestWorkspace::new();
+    workspace.write("project/.gitignore", "*.log\n");
+    workspace.write("project/a.txt", "one\r\ntwo\n");
+    workspace.write("project/script.ts", "await tools.writeFile({ path: 'a.txt', content: 'one\\r\\nTWO\\n' });\nawait tools.writeFile({ path: 'new file.txt', content: 'x' });\nreturn 'done'");
     let diff = "diff --git a/a.txt b/a.txt\n--- a/a.txt\n+++ b/a.txt\n@@ -1,2 +1,2 @@\n one\r\n-two\n+TWO\n\
                 diff --git a/new file.txt b/new file.txt\nnew file mode 100644\n--- /dev/null\n+++ b/new file.txt\t\n\
                 @@ -0,0 +1 @@\n+x\n\\ No newline at end of file\n";
-    let seen = place.run(&["run", "script.ts", "--quiet", "--diff"]);
+    let seen = workspace.run(&["run", "script.ts", "--quiet", "--diff"]);
     assert_eq!(
         (seen.status, seen.out.as_str(), seen.err.as_str()),
         (0, "done\n", diff)
     );
     // The same again is no change.
-    let seen = place.run(&["run", "script.ts", "--quiet", "--diff"]);
+    let seen = workspace.run(&["run", "script.ts", "--quiet", "--diff"]);
     assert_eq!((seen.status, seen.err.as_str()), (0, ""));
     // Beside JSON, and of a script that failed.
     let failing = "await tools.writeFile({ path: 'a.txt', content: '' }); null.x";
-    let seen = place.run(&["run", "--json", "--diff", "-e", failing]);
+    let seen = workspace.run(&["run", "--json", "--diff", "-e", failing]);
     assert_eq!(
         (seen.status, &seen.json()["status"], &seen.json()["diff"]),
         (1, &json!("error"), &Value::Null)
@@ -548,9 +554,9 @@ fn diff_shows_what_a_script_changed() {
         "{}",
         seen.err
     );
-    place.write("project/large.txt", "x".repeat(2_000_000));
+    workspace.write("project/large.txt", "x".repeat(2_000_000));
     let shrink = "await tools.writeFile({ path: 'large.txt', content: '' })";
-    let seen = place.run(&["run", "--diff", "-q", "-e", shrink]);
+    let seen = workspace.run(&["run", "--diff", "-q", "-e", shrink]);
     assert!(
         seen.err
             .ends_with("note: large.txt changed, and is not shown: it has more than 1 MB\n"),
@@ -558,7 +564,7 @@ fn diff_shows_what_a_script_changed() {
         seen.err
     );
     assert_eq!(
-        place
+        workspace
             .run(&[
                 "run",
                 "-q",
@@ -571,15 +577,15 @@ fn diff_shows_what_a_script_changed() {
 }
 
 #[test]
-fn an_interrupt_stops_the_script() {
-    let place = Place::new();
+fn an_interrupt_cancels_the_script() {
+    let workspace = TestWorkspace::new();
     let script = "await tools.writeFile({ path: 'ready', content: '' }); await new Promise(r => setTimeout(r, 60_000))";
-    let mut child = place
+    let mut child = workspace
         .command(&["run", "--timeout", "90s", "--json", "-e", script])
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    let ready = place.dir.path().join("project/ready");
+    let ready = workspace.dir.path().join("project/ready");
     let end = std::time::Instant::now() + std::time::Duration::from_secs(20);
     while !ready.exists() {
         assert!(std::time::Instant::now() < end, "the script never ran");
@@ -596,13 +602,13 @@ fn an_interrupt_stops_the_script() {
 }
 
 #[test]
-fn packs_decide_which_tools_there_are() {
-    let place = Place::new();
-    place.write(
+fn packs_select_the_offered_tools() {
+    let workspace = TestWorkspace::new();
+    workspace.write(
         "home/config.toml",
         "tool_pack = \"mine\"\n[tool_packs.mine]\nextends = [\"file-ops\"]\ntools = [\"exec\"]\nwithout = [\"listDir\"]\n",
     );
-    let names = |seen: Seen| -> Vec<String> {
+    let names = |seen: CliOutput| -> Vec<String> {
         seen.json()
             .as_array()
             .unwrap()
@@ -617,14 +623,14 @@ fn packs_decide_which_tools_there_are() {
         "grep_files",
         "read_file",
     ];
-    assert_eq!(names(place.run(&["tools", "--json"])), mine);
+    assert_eq!(names(workspace.run(&["tools", "--json"])), mine);
     let standard = ["exec", "list_dir", "read_file", "update_plan"];
     assert_eq!(
-        names(place.run(&["tools", "--json", "--pack", "anthropic-standard"])),
+        names(workspace.run(&["tools", "--json", "--pack", "anthropic-standard"])),
         standard
     );
-    assert!(names(place.run(&["tools", "--json", "--pack", "all"])).len() > 10);
-    let seen = place.run(&["run", "--pack", "fileops", "-e", "return 1"]);
+    assert!(names(workspace.run(&["tools", "--json", "--pack", "all"])).len() > 10);
+    let seen = workspace.run(&["run", "--pack", "fileops", "-e", "return 1"]);
     assert_eq!(seen.status, 2);
     assert_eq!(
         seen.err,
@@ -633,9 +639,9 @@ fn packs_decide_which_tools_there_are() {
 }
 
 #[test]
-fn words_after_the_dashes_reach_the_script() {
-    let place = Place::new();
-    let seen = place.run(&[
+fn arguments_after_the_dashes_reach_the_script() {
+    let workspace = TestWorkspace::new();
+    let seen = workspace.run(&[
         "run",
         "-e",
         "return context.args",
@@ -646,25 +652,25 @@ fn words_after_the_dashes_reach_the_script() {
     ]);
     assert_eq!(seen.json(), json!(["a b", "--flag", "ü"]));
     assert_eq!(
-        place.run(&["run", "-e", "return context.args"]).json(),
+        workspace.run(&["run", "-e", "return context.args"]).json(),
         json!([])
     );
 }
 
 #[test]
-fn commands_get_no_secrets_and_what_the_configuration_says() {
-    let place = Place::new();
+fn commands_get_the_configured_environment_without_secrets() {
+    let workspace = TestWorkspace::new();
     let config = [
         "[shell_environment_policy]\nexclude = [\"HIDE_*\"]\nset = { EXTRA = \"set\" }",
         "[mcp_servers.x]\nurl = 'http://127.0.0.1:1/mcp'\nenabled = false\nbearer_token_env_var = 'BEARER_OF_X'",
         "[mcp_servers.x.env_http_headers]\nX-Pass = 'PASS_OF_X'\n",
     ];
-    place.write("home/config.toml", config.join("\n"));
+    workspace.write("home/config.toml", config.join("\n"));
     let project = json!({"mcpServers": {"y": {
         "url": "http://127.0.0.1:1/mcp", "disabled": true, "headers": {"Authorization": "Bearer ${PASS_OF_Y:-none}"}
     }}});
-    place.write("project/.mcp.json", project.to_string());
-    let output = place
+    workspace.write("project/.mcp.json", project.to_string());
+    let output = workspace
         .command(&[
             "run",
             "-q",
@@ -680,7 +686,7 @@ fn commands_get_no_secrets_and_what_the_configuration_says() {
         .env("PLAIN", "seen")
         .output()
         .unwrap();
-    let seen = Seen::of(output);
+    let seen = CliOutput::of(output);
     assert!(!seen.out.contains("hunter2"), "{}", seen.out);
     assert!(
         seen.out.contains("PLAIN=seen\n") && seen.out.contains("EXTRA=set\n"),
@@ -690,16 +696,16 @@ fn commands_get_no_secrets_and_what_the_configuration_says() {
 }
 
 #[test]
-fn what_was_written_down_elsewhere_is_private_too() {
-    let place = Place::new();
-    std::fs::create_dir_all(place.dir.path().join("user/.selvedge")).unwrap();
-    place.write("user/.selvedge/journal.db", "hunter2");
-    place.write("user/plain", "seen");
+fn the_default_home_stays_private_if_another_is_set() {
+    let workspace = TestWorkspace::new();
+    std::fs::create_dir_all(workspace.dir.path().join("user/.selvedge")).unwrap();
+    workspace.write("user/.selvedge/journal.db", "hunter2");
+    workspace.write("user/plain", "seen");
     let script = "const [file, plain] = context.args;
         const words = [await tools.exec({ command: ['cat', file, plain] }).then(r => r.stdout)];
         for (const path of [file, plain]) words.push(await tools.readFile({ path }).then(r => r.text, e => e.message));
         return words";
-    let path = |name: &str| place.dir.path().join(name).display().to_string();
+    let path = |name: &str| workspace.dir.path().join(name).display().to_string();
     let args = [
         "run",
         "-q",
@@ -709,10 +715,10 @@ fn what_was_written_down_elsewhere_is_private_too() {
         &path("user/.selvedge/journal.db"),
         &path("user/plain"),
     ];
-    let seen = Seen::of(
-        place
+    let seen = CliOutput::of(
+        workspace
             .command(&args)
-            .env("HOME", place.dir.path().join("user"))
+            .env("HOME", workspace.dir.path().join("user"))
             .output()
             .unwrap(),
     );
@@ -728,8 +734,8 @@ fn what_was_written_down_elsewhere_is_private_too() {
 }
 
 #[test]
-fn no_script_reads_our_environment() {
-    let place = Place::new();
+fn scripts_cannot_read_the_environment_of_the_process() {
+    let workspace = TestWorkspace::new();
     let script = "const words = [];
         for (const path of ['/proc/self/environ', '/proc/1/environ', '/proc/thread-self/environ', '/dev/fd/../environ']) {
             words.push(await tools.saveToFc({ path }).then(k => tools.fetchFromFc({ fileKey: k.fileKey }), e => e.message));
@@ -748,8 +754,8 @@ fn no_script_reads_our_environment() {
             script,
         ];
         // The first variable hides the ends of the others from whoever looks only at the beginning.
-        let seen = Seen::of(
-            place
+        let seen = CliOutput::of(
+            workspace
                 .command(&args)
                 .env("A", "a".repeat(20_000))
                 .env("OPENAI_API_KEY", "hunter2")
@@ -764,8 +770,8 @@ fn no_script_reads_our_environment() {
 }
 
 #[test]
-fn rules_in_the_configuration_spare_the_question() {
-    let place = Place::new();
+fn configured_rules_replace_approval() {
+    let workspace = TestWorkspace::new();
     let script = [
         "run",
         "-q",
@@ -774,16 +780,16 @@ fn rules_in_the_configuration_spare_the_question() {
         "-e",
         "return (await tools.exec({ command: ['touch', 'made'] })).exitCode",
     ];
-    let seen = place.run(&script);
+    let seen = workspace.run(&script);
     assert!(
         seen.status == 1 && seen.err.contains("there is no terminal to ask at"),
         "{seen:?}"
     );
-    place.write("home/config.toml", "allow_commands = [[\"touch\"]]\n");
-    assert_eq!(place.run(&script).json(), json!(0));
+    workspace.write("home/config.toml", "allow_commands = [[\"touch\"]]\n");
+    assert_eq!(workspace.run(&script).json(), json!(0));
     // Rules that were saved and cannot be read are not guessed at.
-    place.write("home/rules.toml", "allow = \"everything\"\n");
-    let seen = place.run(&script);
+    workspace.write("home/rules.toml", "allow = \"everything\"\n");
+    let seen = workspace.run(&script);
     assert!(
         seen.status == 2 && seen.err.contains("rules.toml") && seen.err.contains("hint: "),
         "{seen:?}"
@@ -791,31 +797,37 @@ fn rules_in_the_configuration_spare_the_question() {
 }
 
 #[test]
-fn the_network_is_off_until_the_configuration_says_otherwise() {
-    let place = Place::new();
+fn the_network_is_off_unless_configured() {
+    let workspace = TestWorkspace::new();
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let script = format!(
         "return (await tools.exec({{ command: ['python3', '-c', \"import socket; socket.create_connection(('127.0.0.1', {port}), 2)\"] }})).exitCode"
     );
-    assert_eq!(place.run(&["run", "-q", "-e", &script]).json(), json!(1));
-    place.write(
+    assert_eq!(
+        workspace.run(&["run", "-q", "-e", &script]).json(),
+        json!(1)
+    );
+    workspace.write(
         "home/config.toml",
         "[sandbox_workspace_write]\nnetwork_access = true\n",
     );
-    assert_eq!(place.run(&["run", "-q", "-e", &script]).json(), json!(0));
+    assert_eq!(
+        workspace.run(&["run", "-q", "-e", &script]).json(),
+        json!(0)
+    );
 }
 
 #[test]
-fn a_tool_that_hangs_in_the_system_does_not_keep_the_process() {
-    let place = Place::new();
+fn a_tool_blocked_in_a_system_call_does_not_block_the_exit() {
+    let workspace = TestWorkspace::new();
     let made = Command::new("mkfifo")
-        .arg(place.dir.path().join("project/.gitignore"))
+        .arg(workspace.dir.path().join("project/.gitignore"))
         .status()
         .unwrap();
     assert!(made.success());
     let started = std::time::Instant::now();
-    let seen = place.run(&[
+    let seen = workspace.run(&[
         "run",
         "-q",
         "--timeout",

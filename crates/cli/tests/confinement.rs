@@ -3,19 +3,19 @@
 
 mod support;
 
-use support::Place;
+use support::TestWorkspace;
 
 #[test]
-fn a_command_runs_when_the_home_folder_is_also_selvedges_own() {
-    let place = Place::new();
-    std::fs::create_dir(place.home().join(".aws")).unwrap();
-    std::fs::write(place.home().join(".aws/credentials"), "hunter2").unwrap();
-    std::fs::write(place.home().join("note"), "hunter2").unwrap();
+fn a_command_runs_if_home_is_also_selvedge_home() {
+    let workspace = TestWorkspace::new();
+    std::fs::create_dir(workspace.home().join(".aws")).unwrap();
+    std::fs::write(workspace.home().join(".aws/credentials"), "hunter2").unwrap();
+    std::fs::write(workspace.home().join("note"), "hunter2").unwrap();
     let script = "const run = await tools.exec({ command: ['sh', '-c', 'echo ok > made; cat made ~/.aws/credentials ~/note; ls -A ~; mkdir ~/.ssh'] });
         return run.aggregatedOutput";
-    let output = place
+    let output = workspace
         .command(&["run", "-q", "-e", script])
-        .env("HOME", place.home())
+        .env("HOME", workspace.home())
         .output()
         .unwrap();
     let seen = String::from_utf8_lossy(&output.stdout);
@@ -26,20 +26,20 @@ fn a_command_runs_when_the_home_folder_is_also_selvedges_own() {
         "{seen}"
     );
     assert_eq!(
-        std::fs::read_to_string(place.work().join("made")).unwrap(),
+        std::fs::read_to_string(workspace.work().join("made")).unwrap(),
         "ok\n"
     );
-    assert!(!place.home().join(".ssh").exists(), "{seen}");
+    assert!(!workspace.home().join(".ssh").exists(), "{seen}");
 }
 
 #[test]
-fn a_workspace_inside_selvedges_own_folder_is_refused_with_the_reason() {
-    let place = Place::new();
-    let project = place.home().join("project");
+fn a_workspace_inside_selvedge_home_is_rejected_with_the_reason() {
+    let workspace = TestWorkspace::new();
+    let project = workspace.home().join("project");
     std::fs::create_dir(&project).unwrap();
-    let output = place
+    let output = workspace
         .command(&["run", "-q", "-e", "await tools.exec({ command: ['pwd'] })"])
-        .env("HOME", place.home())
+        .env("HOME", workspace.home())
         .current_dir(project)
         .output()
         .unwrap();

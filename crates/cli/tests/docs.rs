@@ -11,7 +11,7 @@ use std::process::Command;
 use selvedge_protocol::{ErrorCode, ModelErrorKind, TurnEnd};
 
 #[test]
-fn docs_do_not_drift() {
+fn generated_docs_are_up_to_date() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let parts = [
         ("docs/errors.md", "errors", errors()),
@@ -57,7 +57,7 @@ fn docs_do_not_drift() {
 
 /// Every event there is has its place in the table.
 #[test]
-fn every_event_is_in_the_table() {
+fn every_event_is_documented() {
     let source = include_str!("../../protocol/src/event.rs");
     let (_, events) = source.split_once("pub enum Event {").unwrap();
     let (events, _) = events.split_once("\n}\n").unwrap();

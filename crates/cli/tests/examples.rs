@@ -98,7 +98,7 @@ fn run(line: &str, sample: &Path) -> String {
 }
 
 #[test]
-fn the_readme_shows_what_the_examples_print() {
+fn the_readme_shows_the_output_of_the_examples() {
     const START: &str = "<!-- examples -->\n";
     const END: &str = "<!-- /examples -->";
     let path = root().join("README.md");

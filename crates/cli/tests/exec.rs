@@ -19,13 +19,13 @@ use speech::{block, call, text, think};
 use tempfile::TempDir;
 
 /// A home with a provider on loopback, and a project.
-struct Desk {
+struct Fixture {
     dir: TempDir,
     server: Server,
     runtime: tokio::runtime::Runtime,
 }
 
-impl Desk {
+impl Fixture {
     fn new(script: impl Fn(&Asked) -> Reply + Send + Sync + 'static) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
@@ -115,10 +115,10 @@ fn counting(asked: &Asked) -> Reply {
 }
 
 #[test]
-fn the_answer_is_on_standard_output_and_the_rest_beside_it() {
-    let desk = Desk::new(counting);
-    std::fs::write(desk.dir.path().join("work/AGENTS.md"), "Count twice.").unwrap();
-    let output = desk.run(&["exec", "How many lines?"]);
+fn the_answer_goes_to_stdout_and_progress_to_stderr() {
+    let fixture = Fixture::new(counting);
+    std::fs::write(fixture.dir.path().join("work/AGENTS.md"), "Count twice.").unwrap();
+    let output = fixture.run(&["exec", "How many lines?"]);
     assert_eq!(
         (out(&output).as_str(), output.status.code()),
         ("Two lines.", Some(0)),
@@ -126,13 +126,13 @@ fn the_answer_is_on_standard_output_and_the_rest_beside_it() {
         err(&output)
     );
     assert!(err(&output).contains("✓ read_file"), "{}", err(&output));
-    let asked = desk.server.asked();
+    let asked = fixture.server.asked();
     assert!(
         asked[0].body.to_string().contains("Count twice."),
         "AGENTS.md is told"
     );
     // From standard input, too.
-    let mut child = desk
+    let mut child = fixture
         .command(&["exec", "-q"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -152,9 +152,9 @@ fn the_answer_is_on_standard_output_and_the_rest_beside_it() {
 }
 
 #[test]
-fn events_come_one_per_line_in_the_order_things_happened() {
-    let desk = Desk::new(counting);
-    let (events, status) = desk.events(&["exec", "--json", "How many lines?"]);
+fn events_are_printed_one_per_line_in_order() {
+    let fixture = Fixture::new(counting);
+    let (events, status) = fixture.events(&["exec", "--json", "How many lines?"]);
     assert_eq!(status, 0);
     let shape: Vec<String> = events
         .iter()
@@ -193,7 +193,7 @@ fn events_come_one_per_line_in_the_order_things_happened() {
     assert_eq!(last["usage"]["cached_input_tokens"], 2 * speech::CACHED);
     assert_eq!(last["finish_reason"], "stop");
     // The same thread goes on.
-    let (events, status) = desk.events(&["exec", "--json", "--continue", thread, "Again?"]);
+    let (events, status) = fixture.events(&["exec", "--json", "--continue", thread, "Again?"]);
     assert_eq!(
         (
             events[0]["thread_id"].as_str().unwrap(),
@@ -202,32 +202,36 @@ fn events_come_one_per_line_in_the_order_things_happened() {
         ),
         (thread, &json!(2), 0)
     );
-    let asked = desk.server.asked();
+    let asked = fixture.server.asked();
     assert!(
         asked[2].body["messages"].to_string().contains("Two lines."),
         "it knows what was said"
     );
-    let (events, _) = desk.events(&["exec", "--last", "Once more?", "--json"]);
+    let (events, _) = fixture.events(&["exec", "--last", "Once more?", "--json"]);
     assert_eq!(events[0]["thread_id"], thread);
 }
 
 #[test]
-fn the_last_answer_fits_a_schema() {
-    let desk = Desk::new(|asked| match asked.number {
+fn an_answer_is_corrected_until_it_matches_the_schema() {
+    let fixture = Fixture::new(|asked| match asked.number {
         0 => vec![text("It has 2 lines")].into(),
         1 => vec![text("{\"lines\": \"two\"}")].into(),
         _ => vec![text("```json\n{\"lines\": 2}\n```")].into(),
     });
     let schema = json!({"type": "object", "properties": {"lines": {"type": "integer"}}, "required": ["lines"]});
-    std::fs::write(desk.dir.path().join("work/schema.json"), schema.to_string()).unwrap();
-    let output = desk.run(&["exec", "--output-schema", "schema.json", "How many lines?"]);
+    std::fs::write(
+        fixture.dir.path().join("work/schema.json"),
+        schema.to_string(),
+    )
+    .unwrap();
+    let output = fixture.run(&["exec", "--output-schema", "schema.json", "How many lines?"]);
     assert_eq!(
         (out(&output).as_str(), output.status.code()),
         ("{\"lines\":2}", Some(0)),
         "{}",
         err(&output)
     );
-    let asked = desk.server.asked();
+    let asked = fixture.server.asked();
     assert!(
         asked[0].body["messages"][0]
             .to_string()
@@ -240,16 +244,16 @@ fn the_last_answer_fits_a_schema() {
             .contains("is not of type"),
         "and what was wrong"
     );
-    let output = desk.run(&["exec", "--output-schema", "nowhere.json", "x"]);
+    let output = fixture.run(&["exec", "--output-schema", "nowhere.json", "x"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(err(&output).contains("hint:"));
 }
 
 #[test]
-fn what_goes_wrong_is_told_by_the_status() {
-    let desk =
-        Desk::new(|_| Reply::Fail(401, json!({"error": {"message": "bad key"}}).to_string()));
-    let (events, status) = desk.events(&["exec", "--json", "go"]);
+fn failures_are_reported_by_the_exit_status() {
+    let fixture =
+        Fixture::new(|_| Reply::Fail(401, json!({"error": {"message": "bad key"}}).to_string()));
+    let (events, status) = fixture.events(&["exec", "--json", "go"]);
     let last = events.last().unwrap();
     assert_eq!(
         (
@@ -259,8 +263,8 @@ fn what_goes_wrong_is_told_by_the_status() {
         ),
         (Some("turn.failed"), Some("auth"), 1)
     );
-    let asked = desk.server.asked().len();
-    let output = desk.run(&["exec", "--provider", "keyed", "--model", "m", "go"]);
+    let asked = fixture.server.asked().len();
+    let output = fixture.run(&["exec", "--provider", "keyed", "--model", "m", "go"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(
         err(&output).contains("SELVEDGE_TEST_KEY"),
@@ -274,24 +278,24 @@ fn what_goes_wrong_is_told_by_the_status() {
         &["exec", "resume", "ses_none", "x"],
         &["exec", "--mode", "x", "y"],
     ] {
-        let output = desk.run(bad);
+        let output = fixture.run(bad);
         assert_eq!(output.status.code(), Some(2), "{bad:?}: {}", err(&output));
         assert!(err(&output).contains("error:"), "{}", err(&output));
     }
-    assert_eq!(desk.server.asked().len(), asked, "nothing was asked");
+    assert_eq!(fixture.server.asked().len(), asked, "nothing was asked");
 }
 
 #[cfg(unix)]
 #[test]
-fn an_interrupt_ends_the_turn_and_keeps_the_session() {
-    let desk = Desk::new(|asked| match asked.number {
+fn an_interrupt_ends_the_turn_and_the_session_can_continue() {
+    let fixture = Fixture::new(|asked| match asked.number {
         0 => vec![text(&block(
             "await tools.exec({ command: ['sleep', '600'], timeoutMs: 600000 })",
         ))]
         .into(),
         _ => vec![text("Back again.")].into(),
     });
-    let mut child = desk
+    let mut child = fixture
         .command(&["exec", "--json", "wait", "--timeout", "20m"])
         .stdout(Stdio::piped())
         .spawn()
@@ -315,21 +319,21 @@ fn an_interrupt_ends_the_turn_and_keeps_the_session() {
     );
     assert_eq!(child.wait().unwrap().code(), Some(1));
     let thread = thread["thread_id"].as_str().unwrap();
-    let output = desk.run(&["exec", "-q", "--continue", thread, "Are you there?"]);
+    let output = fixture.run(&["exec", "-q", "--continue", thread, "Are you there?"]);
     assert_eq!(out(&output), "Back again.");
     assert!(
-        desk.server.asked()[1].body["messages"]
+        fixture.server.asked()[1].body["messages"]
             .to_string()
             .contains("ScriptCancelledError")
     );
 }
 
 #[test]
-fn sessions_are_listed_shown_named_forked_and_carried_elsewhere() {
-    let desk = Desk::new(counting);
-    let (events, _) = desk.events(&["exec", "--json", "How many lines?"]);
+fn sessions_can_be_listed_shown_renamed_forked_exported_and_imported() {
+    let fixture = Fixture::new(counting);
+    let (events, _) = fixture.events(&["exec", "--json", "How many lines?"]);
     let id = events[0]["thread_id"].as_str().unwrap();
-    desk.run(&[
+    fixture.run(&[
         "exec",
         "-q",
         "resume",
@@ -337,16 +341,17 @@ fn sessions_are_listed_shown_named_forked_and_carried_elsewhere() {
         "My key is sk-abcdefghijklmnopqrstuvwxyz",
     ]);
     let list: Value =
-        serde_json::from_str(&out(&desk.run(&["sessions", "list", "--json"]))).unwrap();
+        serde_json::from_str(&out(&fixture.run(&["sessions", "list", "--json"]))).unwrap();
     assert_eq!(list[0]["id"], id);
-    assert!(out(&desk.run(&["sessions", "list"])).contains("How many lines?"));
+    assert!(out(&fixture.run(&["sessions", "list"])).contains("How many lines?"));
     assert!(
-        desk.run(&["sessions", "rename", id, "lines"])
+        fixture
+            .run(&["sessions", "rename", id, "lines"])
             .status
             .success()
     );
     let shown: Value =
-        serde_json::from_str(&out(&desk.run(&["sessions", "show", "lines", "--json"]))).unwrap();
+        serde_json::from_str(&out(&fixture.run(&["sessions", "show", "lines", "--json"]))).unwrap();
     let kinds: Vec<&str> = shown["items"]
         .as_array()
         .unwrap()
@@ -368,16 +373,17 @@ fn sessions_are_listed_shown_named_forked_and_carried_elsewhere() {
         !shown.to_string().contains("sk-abcdef"),
         "no secret is shown"
     );
-    let fork = out(&desk.run(&["sessions", "fork", "lines", "--turn", "1"]));
+    let fork = out(&fixture.run(&["sessions", "fork", "lines", "--turn", "1"]));
     let shown: Value =
-        serde_json::from_str(&out(&desk.run(&["sessions", "show", &fork, "--json"]))).unwrap();
+        serde_json::from_str(&out(&fixture.run(&["sessions", "show", &fork, "--json"]))).unwrap();
     assert_eq!(shown["items"].as_array().unwrap().len(), turn.len());
     // A forked session goes on from where it was forked.
-    let output = desk.run(&["exec", "-q", "--continue", &fork, "And now?"]);
+    let output = fixture.run(&["exec", "-q", "--continue", &fork, "And now?"]);
     assert_eq!(out(&output), "Two lines.");
-    let exported = desk.work().join("session.jsonl");
+    let exported = fixture.work().join("session.jsonl");
     assert!(
-        desk.run(&["sessions", "export", "lines", exported.to_str().unwrap()])
+        fixture
+            .run(&["sessions", "export", "lines", exported.to_str().unwrap()])
             .status
             .success()
     );
@@ -386,26 +392,28 @@ fn sessions_are_listed_shown_named_forked_and_carried_elsewhere() {
             .unwrap()
             .contains("sk-abcdef")
     );
-    let imported = out(&desk.run(&["sessions", "import", exported.to_str().unwrap()]));
-    let shown: Value =
-        serde_json::from_str(&out(&desk.run(&["sessions", "show", &imported, "--json"]))).unwrap();
+    let imported = out(&fixture.run(&["sessions", "import", exported.to_str().unwrap()]));
+    let shown: Value = serde_json::from_str(&out(
+        &fixture.run(&["sessions", "show", &imported, "--json"])
+    ))
+    .unwrap();
     assert_eq!(shown["items"].as_array().unwrap().len(), 2 * turn.len());
-    let output = desk.run(&["sessions", "show", "nothing"]);
+    let output = fixture.run(&["sessions", "show", "nothing"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(err(&output).contains("hint:"));
-    let _ = &desk.runtime;
+    let _ = &fixture.runtime;
 }
 
 #[test]
-fn what_a_turn_changed_is_told_at_its_end() {
-    let desk = Desk::new(|asked: &Asked| match asked.number {
+fn an_event_reports_the_changes_of_a_turn() {
+    let fixture = Fixture::new(|asked: &Asked| match asked.number {
         0 => vec![text(&block(
             "await tools.writeFile({ path: 'a.txt', content: 'one\\nthree\\n' })",
         ))]
         .into(),
         _ => vec![text("Done.")].into(),
     });
-    let (events, status) = desk.events(&["exec", "--json", "--approval", "never", "Change it."]);
+    let (events, status) = fixture.events(&["exec", "--json", "--approval", "never", "Change it."]);
     assert_eq!(status, 0, "{events:?}");
     let kinds: Vec<&str> = events
         .iter()
@@ -417,12 +425,12 @@ fn what_a_turn_changed_is_told_at_its_end() {
 }
 
 #[test]
-fn servers_are_reached_by_scripts_and_by_structured_calls_and_cost_few_tokens() {
+fn mcp_tools_are_called_by_scripts_and_by_structured_calls() {
     let script = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../mcp/tests/servers/odd.py")
         .canonicalize()
         .unwrap();
-    let desk = Desk::new(|asked: &Asked| match asked.number {
+    let fixture = Fixture::new(|asked: &Asked| match asked.number {
         0 => vec![
             text(&block("return await tools.mcp.odd.echo({ x: 7 })")),
             call(
@@ -434,15 +442,15 @@ fn servers_are_reached_by_scripts_and_by_structured_calls_and_cost_few_tokens() 
         .into(),
         _ => vec![text("Done.")].into(),
     });
-    let file = desk.dir.path().join("home/config.toml");
+    let file = fixture.dir.path().join("home/config.toml");
     let config = std::fs::read_to_string(&file).unwrap();
     let server = format!(
         "[mcp_servers.odd]\ncommand = \"python3\"\nargs = [{script:?}, \"good\"]\ndefault_tools_approval_mode = \"approve\"\n"
     );
     std::fs::write(&file, config + &server).unwrap();
-    let output = desk.run(&["exec", "Echo."]);
+    let output = fixture.run(&["exec", "Echo."]);
     assert_eq!(out(&output), "Done.", "{}", err(&output));
-    let asked = desk.server.asked();
+    let asked = fixture.server.asked();
     let told = asked[1].body["messages"].to_string();
     assert!(
         told.contains("\\\"x\\\":7") && told.contains("\\\"x\\\":8"),
@@ -465,20 +473,20 @@ fn servers_are_reached_by_scripts_and_by_structured_calls_and_cost_few_tokens() 
 }
 
 /// A home whose config.toml says more.
-fn configured(desk: &Desk, more: &str) {
-    let file = desk.dir.path().join("home/config.toml");
+fn configured(fixture: &Fixture, more: &str) {
+    let file = fixture.dir.path().join("home/config.toml");
     let config = std::fs::read_to_string(&file).unwrap();
     std::fs::write(&file, config + more).unwrap();
 }
 
 #[test]
-fn a_limit_of_money_needs_prices() {
-    let desk = Desk::new(|_| vec![call("c", "read_file", json!({"path": "a.txt"}))].into());
+fn a_cost_limit_needs_prices() {
+    let fixture = Fixture::new(|_| vec![call("c", "read_file", json!({"path": "a.txt"}))].into());
     for amount in ["nan", "-1", "inf", "0", "much"] {
-        let output = desk.run(&["exec", &format!("--max-cost={amount}"), "go"]);
+        let output = fixture.run(&["exec", &format!("--max-cost={amount}"), "go"]);
         assert_eq!(output.status.code(), Some(2), "{amount}: {}", err(&output));
     }
-    let output = desk.run(&["exec", "--max-cost", "2", "go"]);
+    let output = fixture.run(&["exec", "--max-cost", "2", "go"]);
     assert_eq!(output.status.code(), Some(2), "{}", err(&output));
     assert!(
         err(&output).contains("costs is not known") && err(&output).contains("hint:"),
@@ -486,38 +494,39 @@ fn a_limit_of_money_needs_prices() {
         err(&output)
     );
     assert_eq!(
-        out(&desk.run(&["sessions", "list", "--json"])),
+        out(&fixture.run(&["sessions", "list", "--json"])),
         "[]",
         "no session was begun"
     );
-    assert!(desk.server.asked().is_empty());
+    assert!(fixture.server.asked().is_empty());
     // One request costs one.
     configured(
-        &desk,
+        &fixture,
         "[models.mock]\nprices = { input = 10000.0, output = 0.0 }\n",
     );
-    let (events, status) = desk.events(&["exec", "--json", "--max-cost", "2", "go"]);
+    let (events, status) = fixture.events(&["exec", "--json", "--max-cost", "2", "go"]);
     assert_eq!(
         (&events.last().unwrap()["finish_reason"], status),
         (&json!("max_cost"), 1)
     );
-    assert_eq!(desk.server.asked().len(), 2);
+    assert_eq!(fixture.server.asked().len(), 2);
 }
 
 #[test]
-fn a_dry_run_checks_scripts_and_runs_none() {
-    let desk = Desk::new(|asked: &Asked| match asked.number {
+fn a_dry_run_checks_scripts_without_running_them() {
+    let fixture = Fixture::new(|asked: &Asked| match asked.number {
         0 => vec![text(&block(
             "await tools.writeFile({ path: 'new.txt', content: '' })",
         ))]
         .into(),
         _ => vec![text("It would write.")].into(),
     });
-    let output = desk.run(&["exec", "--dry-run", "Write."]);
+    let output = fixture.run(&["exec", "--dry-run", "Write."]);
     assert_eq!(out(&output), "It would write.", "{}", err(&output));
-    assert!(!desk.work().join("work/new.txt").exists());
+    assert!(!fixture.work().join("work/new.txt").exists());
     assert_eq!(
-        desk.run(&["exec", "--dry-run", "--mode", "enabled", "x"])
+        fixture
+            .run(&["exec", "--dry-run", "--mode", "enabled", "x"])
             .status
             .code(),
         Some(2)
@@ -525,39 +534,39 @@ fn a_dry_run_checks_scripts_and_runs_none() {
 }
 
 #[test]
-fn the_configuration_bounds_a_session() {
-    let desk = Desk::new(|_| vec![text("One.")].into());
+fn a_session_stops_at_its_configured_token_limit() {
+    let fixture = Fixture::new(|_| vec![text("One.")].into());
     configured(
-        &desk,
+        &fixture,
         &format!(
             "[agent]\nsession_max_tokens = {}\n",
             2 * (speech::INPUT + speech::OUTPUT)
         ),
     );
-    let (events, status) = desk.events(&["exec", "--json", "go"]);
+    let (events, status) = fixture.events(&["exec", "--json", "go"]);
     let thread = events[0]["thread_id"].as_str().unwrap();
     assert_eq!(status, 0);
-    let (events, status) = desk.events(&["exec", "--json", "--continue", thread, "again"]);
+    let (events, status) = fixture.events(&["exec", "--json", "--continue", thread, "again"]);
     assert_eq!(
         (&events.last().unwrap()["finish_reason"], status),
         (&json!("stop"), 0)
     );
-    let (events, status) = desk.events(&["exec", "--json", "--continue", thread, "and again"]);
+    let (events, status) = fixture.events(&["exec", "--json", "--continue", thread, "and again"]);
     assert_eq!(
         (&events.last().unwrap()["finish_reason"], status),
         (&json!("max_tokens"), 1)
     );
-    assert_eq!(desk.server.asked().len(), 2);
+    assert_eq!(fixture.server.asked().len(), 2);
 }
 
 #[test]
-fn the_configuration_ends_answers_with_their_block() {
-    let desk = Desk::new(|asked: &Asked| match asked.number {
+fn stop_after_block_ends_the_answer_after_its_block() {
+    let fixture = Fixture::new(|asked: &Asked| match asked.number {
         0 => vec![text(&format!("Now {} It worked!", block("return 1")))].into(),
         _ => vec![text("One.")].into(),
     });
-    configured(&desk, "[agent]\nstop_after_block = true\n");
-    let (events, status) = desk.events(&["exec", "--json", "go"]);
+    configured(&fixture, "[agent]\nstop_after_block = true\n");
+    let (events, status) = fixture.events(&["exec", "--json", "go"]);
     assert_eq!(status, 0);
     assert!(
         !events
@@ -574,14 +583,14 @@ fn the_configuration_ends_answers_with_their_block() {
 }
 
 #[test]
-fn an_answer_that_never_fits_is_the_last_that_is_told() {
-    let desk = Desk::new(|_| vec![text("It has 2 lines")].into());
+fn an_answer_that_never_matches_the_schema_is_an_error_event() {
+    let fixture = Fixture::new(|_| vec![text("It has 2 lines")].into());
     std::fs::write(
-        desk.dir.path().join("work/schema.json"),
+        fixture.dir.path().join("work/schema.json"),
         "{\"type\": \"object\"}",
     )
     .unwrap();
-    let (events, status) = desk.events(&[
+    let (events, status) = fixture.events(&[
         "exec",
         "--json",
         "--output-schema",
@@ -600,34 +609,34 @@ fn an_answer_that_never_fits_is_the_last_that_is_told() {
 }
 
 #[test]
-fn a_file_that_cannot_be_written_is_told_before_anything_is_asked() {
+fn an_output_file_that_cannot_be_written_fails_before_the_first_request() {
     let file = std::sync::Arc::new(std::sync::Mutex::new(None::<std::path::PathBuf>));
     let theirs = file.clone();
-    let desk = Desk::new(move |_| {
-        // While the model speaks, a folder takes the file's place.
+    let fixture = Fixture::new(move |_| {
+        // While the model speaks, a folder replaces the file.
         if let Some(file) = theirs.lock().unwrap().take() {
             std::fs::remove_file(&file).unwrap();
             std::fs::create_dir(&file).unwrap();
         }
         vec![text("Two lines.")].into()
     });
-    let output = desk.run(&["exec", "-o", "nowhere/answer.txt", "How many lines?"]);
+    let output = fixture.run(&["exec", "-o", "nowhere/answer.txt", "How many lines?"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(
         err(&output).contains("cannot write nowhere/answer.txt") && err(&output).contains("hint:")
     );
-    assert!(desk.server.asked().is_empty());
-    let output = desk.run(&["exec", "-o", "answer.txt", "How many lines?"]);
+    assert!(fixture.server.asked().is_empty());
+    let output = fixture.run(&["exec", "-o", "answer.txt", "How many lines?"]);
     assert_eq!(
         (out(&output).as_str(), output.status.code()),
         ("Two lines.", Some(0))
     );
     assert_eq!(
-        std::fs::read_to_string(desk.work().join("work/answer.txt")).unwrap(),
+        std::fs::read_to_string(fixture.work().join("work/answer.txt")).unwrap(),
         "Two lines."
     );
-    *file.lock().unwrap() = Some(desk.work().join("work/answer.txt"));
-    let output = desk.run(&["exec", "-o", "answer.txt", "How many lines?"]);
+    *file.lock().unwrap() = Some(fixture.work().join("work/answer.txt"));
+    let output = fixture.run(&["exec", "-o", "answer.txt", "How many lines?"]);
     assert_eq!(
         (out(&output).as_str(), output.status.code()),
         ("Two lines.", Some(1)),

@@ -20,13 +20,13 @@ use tempfile::TempDir;
 
 const WORD: &str = "zyzzyvaplex";
 
-struct Desk {
+struct Fixture {
     dir: TempDir,
     server: Server,
     _runtime: tokio::runtime::Runtime,
 }
 
-impl Desk {
+impl Fixture {
     fn new() -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
@@ -124,24 +124,25 @@ fn answers(asked: &Asked) -> Reply {
 }
 
 #[test]
-fn a_turn_is_gone_from_every_file() {
-    let desk = Desk::new();
+fn a_forgotten_turn_is_removed_from_every_file() {
+    let fixture = Fixture::new();
     let asked = format!("What is a {WORD}? Always call it by its name.");
-    desk.out(&["exec", "Good morning"]);
-    let sessions: Value = serde_json::from_str(&desk.out(&["sessions", "list", "--json"])).unwrap();
+    fixture.out(&["exec", "Good morning"]);
+    let sessions: Value =
+        serde_json::from_str(&fixture.out(&["sessions", "list", "--json"])).unwrap();
     let id = sessions[0]["id"].as_str().unwrap();
-    desk.out(&["exec", "resume", id, &asked]);
-    desk.out(&["exec", "resume", id, "Good evening"]);
-    desk.out(&["memory", "distill"]);
+    fixture.out(&["exec", "resume", id, &asked]);
+    fixture.out(&["exec", "resume", id, "Good evening"]);
+    fixture.out(&["memory", "distill"]);
     let history = format!("{}\n{}\n", json!(asked), json!("something else"));
-    std::fs::write(desk.home().join("chat_history.jsonl"), history).unwrap();
-    let before = desk.files_with_word();
+    std::fs::write(fixture.home().join("chat_history.jsonl"), history).unwrap();
+    let before = fixture.files_with_word();
     assert!(
         before.iter().any(|file| file.starts_with("journal.sqlite")) && before.len() >= 2,
         "{before:?}"
     );
 
-    let done: Value = serde_json::from_str(&desk.out(&[
+    let done: Value = serde_json::from_str(&fixture.out(&[
         "memory",
         "forget",
         "--session",
@@ -155,14 +156,14 @@ fn a_turn_is_gone_from_every_file() {
         done,
         json!({"turns": 1, "lessons": 1, "runs": 1, "documents": 0})
     );
-    assert_eq!(desk.files_with_word(), [] as [&str; 0]);
+    assert_eq!(fixture.files_with_word(), [] as [&str; 0]);
     assert!(
-        std::fs::read_to_string(desk.home().join("chat_history.jsonl"))
+        std::fs::read_to_string(fixture.home().join("chat_history.jsonl"))
             .unwrap()
             .contains("something else")
     );
-    assert_eq!(desk.out(&["runs", "list"]), "");
-    let shown = desk.out(&["sessions", "show", id]);
+    assert_eq!(fixture.out(&["runs", "list"]), "");
+    let shown = fixture.out(&["sessions", "show", id]);
     assert!(
         shown.contains("Good morning")
             && shown.contains("removed")
@@ -171,23 +172,24 @@ fn a_turn_is_gone_from_every_file() {
     );
 
     // It goes on, and what is sent does not know of it.
-    let before = desk.server.asked().len();
-    desk.out(&["exec", "resume", id, "And now?"]);
-    let sent = &desk.server.asked()[before].raw;
+    let before = fixture.server.asked().len();
+    fixture.out(&["exec", "resume", id, "And now?"]);
+    let sent = &fixture.server.asked()[before].raw;
     assert!(
         !sent.contains(WORD) && sent.contains("Good morning") && sent.contains("Good evening"),
         "{sent}"
     );
 
     let done: Value =
-        serde_json::from_str(&desk.out(&["memory", "forget", "--session", id, "--json"])).unwrap();
+        serde_json::from_str(&fixture.out(&["memory", "forget", "--session", id, "--json"]))
+            .unwrap();
     assert_eq!(done["turns"], 4);
-    let output = desk.run(&["exec", "resume", id, "Hello?"]);
+    let output = fixture.run(&["exec", "resume", id, "Hello?"]);
     assert!(
         String::from_utf8_lossy(&output.stderr).contains("there is no session"),
         "{output:?}"
     );
-    let output = desk.run(&["memory", "forget", "--session", id]);
+    let output = fixture.run(&["memory", "forget", "--session", id]);
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(
         output.status.code() == Some(2)
@@ -197,17 +199,18 @@ fn a_turn_is_gone_from_every_file() {
 }
 
 #[test]
-fn a_session_that_somebody_works_on_is_not_touched() {
-    let desk = Desk::new();
-    desk.out(&["exec", &format!("The {WORD} again")]);
-    let sessions: Value = serde_json::from_str(&desk.out(&["sessions", "list", "--json"])).unwrap();
+fn a_session_in_use_by_another_process_is_not_changed() {
+    let fixture = Fixture::new();
+    fixture.out(&["exec", &format!("The {WORD} again")]);
+    let sessions: Value =
+        serde_json::from_str(&fixture.out(&["sessions", "list", "--json"])).unwrap();
     let id = sessions[0]["id"].as_str().unwrap();
-    let before = desk.server.asked().len();
-    let mut working = desk
+    let before = fixture.server.asked().len();
+    let mut working = fixture
         .command(&["exec", "resume", id, "Go on, and stay"])
         .spawn()
         .unwrap();
-    while desk.server.asked().len() == before {
+    while fixture.server.asked().len() == before {
         assert!(working.try_wait().unwrap().is_none(), "it ended by itself");
         std::thread::yield_now();
     }
@@ -215,7 +218,7 @@ fn a_session_that_somebody_works_on_is_not_touched() {
         &["memory", "forget", "--session", id, "--turn", "T-1"][..],
         &["memory", "forget", "--session", id],
     ] {
-        let output = desk.run(args);
+        let output = fixture.run(args);
         let error = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(
             output.status.code() == Some(2) && error.contains("another process works on session"),
@@ -224,32 +227,34 @@ fn a_session_that_somebody_works_on_is_not_touched() {
         assert!(error.contains("hint: end it there first"), "{error}");
     }
     assert!(
-        desk.out(&["memory", "turn", "T-1", "--session", id])
+        fixture
+            .out(&["memory", "turn", "T-1", "--session", id])
             .contains(WORD)
     );
     working.kill().unwrap();
     working.wait().unwrap();
-    desk.out(&["memory", "forget", "--session", id]);
-    assert_eq!(desk.files_with_word(), [] as [&str; 0]);
+    fixture.out(&["memory", "forget", "--session", id]);
+    assert_eq!(fixture.files_with_word(), [] as [&str; 0]);
 }
 
 #[test]
-fn killed_while_it_forgets_it_forgets_the_rest_when_it_is_asked_again() {
-    let desk = Desk::new();
-    desk.out(&["exec", &format!("The {WORD} again")]);
-    let sessions: Value = serde_json::from_str(&desk.out(&["sessions", "list", "--json"])).unwrap();
+fn forgetting_can_be_completed_after_the_process_was_killed() {
+    let fixture = Fixture::new();
+    fixture.out(&["exec", &format!("The {WORD} again")]);
+    let sessions: Value =
+        serde_json::from_str(&fixture.out(&["sessions", "list", "--json"])).unwrap();
     let id = sessions[0]["id"].as_str().unwrap();
     let turns = |store: &rusqlite::Connection| -> i64 {
         store
             .query_row("SELECT count(*) FROM memory_turns", [], |row| row.get(0))
             .unwrap()
     };
-    let open = || rusqlite::Connection::open(desk.home().join("journal.sqlite")).unwrap();
+    let open = || rusqlite::Connection::open(fixture.home().join("journal.sqlite")).unwrap();
     // As long as somebody reads, the log cannot be emptied: it stands still between memory and the conversation.
     let reader = open();
     reader.execute_batch("BEGIN").unwrap();
     assert_eq!(turns(&reader), 1);
-    let mut child = desk
+    let mut child = fixture
         .command(&["memory", "forget", "--session", id, "--turn", "T-1"])
         .spawn()
         .unwrap();
@@ -261,7 +266,7 @@ fn killed_while_it_forgets_it_forgets_the_rest_when_it_is_asked_again() {
     child.kill().unwrap();
     child.wait().unwrap();
     drop((reader, watcher));
-    assert!(!desk.files_with_word().is_empty());
-    desk.out(&["memory", "forget", "--session", id, "--turn", "T-1"]);
-    assert_eq!(desk.files_with_word(), [] as [&str; 0]);
+    assert!(!fixture.files_with_word().is_empty());
+    fixture.out(&["memory", "forget", "--session", id, "--turn", "T-1"]);
+    assert_eq!(fixture.files_with_word(), [] as [&str; 0]);
 }

@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-struct Place {
+struct TestWorkspace {
     dir: TempDir,
 }
 
-impl Place {
+impl TestWorkspace {
     fn new() -> Self {
         let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         std::fs::create_dir_all(dir.path().join("work/.git")).unwrap();
@@ -106,7 +106,7 @@ impl Place {
 const TEN: &str = "for (let n = 1; n <= 10; n++) await tools.exec({command: ['sh', '-c', `echo ${n} >> effects`]}); return 'all'";
 
 #[test]
-fn killed_at_any_moment_nothing_is_lost_and_nothing_repeated() {
+fn a_run_killed_at_any_moment_loses_nothing_and_repeats_nothing() {
     let mut died = 0;
     let mut unknown = 0;
     let mut decided = 0;
@@ -118,8 +118,8 @@ fn killed_at_any_moment_nothing_is_lost_and_nothing_repeated() {
         (random >> 33) as f64 / f64::from(1u32 << 31)
     };
     for round in 0..200 {
-        let place = Place::new();
-        let mut child = place
+        let workspace = TestWorkspace::new();
+        let mut child = workspace
             .command(&["run", "-q", "--json", "-e", TEN])
             .spawn()
             .unwrap();
@@ -129,7 +129,7 @@ fn killed_at_any_moment_nothing_is_lost_and_nothing_repeated() {
         let mut one_call = Duration::from_millis(10);
         let mut last = Instant::now();
         for seen in 1..=after {
-            while place.effects().len() < seen && child.try_wait().unwrap().is_none() {
+            while workspace.effects().len() < seen && child.try_wait().unwrap().is_none() {
                 std::thread::sleep(Duration::from_micros(100));
             }
             one_call = last.elapsed();
@@ -138,13 +138,13 @@ fn killed_at_any_moment_nothing_is_lost_and_nothing_repeated() {
         std::thread::sleep(one_call.mul_f64(draw()));
         child.kill().unwrap();
         child.wait().unwrap();
-        let runs = place.runs();
+        let runs = workspace.runs();
         let runs = match runs.first() {
             // Its last command is being ended: that takes a moment.
             Some(run) if run["state"] == json!("running") => {
                 let end = Instant::now() + Duration::from_secs(20);
                 loop {
-                    let runs = place.runs();
+                    let runs = workspace.runs();
                     if runs[0]["state"] != json!("running") {
                         break runs;
                     }
@@ -155,14 +155,14 @@ fn killed_at_any_moment_nothing_is_lost_and_nothing_repeated() {
         };
         let Some(run) = runs.first() else {
             assert!(
-                place.effects().is_empty(),
+                workspace.effects().is_empty(),
                 "round {round}: something was done before the run was written down"
             );
             continue;
         };
         let id = run["id"].as_str().unwrap().to_owned();
-        let shown = place.json(&["runs", "show", &id, "--json"]);
-        let effects = place.effects();
+        let shown = workspace.json(&["runs", "show", &id, "--json"]);
+        let effects = workspace.effects();
         let calls = shown["calls"].as_array().unwrap();
         for n in 1..=10 {
             let count = effects.get(&n.to_string()).copied().unwrap_or(0);
@@ -187,9 +187,9 @@ fn killed_at_any_moment_nothing_is_lost_and_nothing_repeated() {
             Some("completed") => {}
             other => panic!("round {round}: the run is {other:?}"),
         }
-        decided += place.resume_and_decide(&id);
+        decided += workspace.resume_and_decide(&id);
         let wanted: BTreeMap<String, usize> = (1..=10).map(|n: i32| (n.to_string(), 1)).collect();
-        assert_eq!(place.effects(), wanted, "round {round}: {shown:#}");
+        assert_eq!(workspace.effects(), wanted, "round {round}: {shown:#}");
     }
     // A test that never hits the moments it is about would prove nothing.
     assert!(
@@ -200,17 +200,20 @@ fn killed_at_any_moment_nothing_is_lost_and_nothing_repeated() {
 }
 
 #[test]
-fn runs_that_died_are_told_from_those_that_go_on() {
-    let place = Place::new();
+fn dead_runs_are_distinguished_from_running_ones() {
+    let workspace = TestWorkspace::new();
     let script = "await tools.writeFile({path: 'ready', content: ''}); await tools.exec({command: ['sleep', '600']})";
-    let mut child = place.command(&["run", "-q", "-e", script]).spawn().unwrap();
+    let mut child = workspace
+        .command(&["run", "-q", "-e", script])
+        .spawn()
+        .unwrap();
     let end = Instant::now() + Duration::from_secs(30);
-    let state = |place: &Place| {
-        let runs = place.runs();
+    let state = |workspace: &TestWorkspace| {
+        let runs = workspace.runs();
         let id = runs
             .first()
             .map(|run| run["id"].as_str().unwrap().to_owned())?;
-        let shown = place.json(&["runs", "show", &id, "--json"]);
+        let shown = workspace.json(&["runs", "show", &id, "--json"]);
         let last = shown["calls"]
             .as_array()
             .unwrap()
@@ -218,19 +221,19 @@ fn runs_that_died_are_told_from_those_that_go_on() {
             .map(|call| call["state"].clone());
         Some((runs[0]["state"].clone(), last?, shown["advice"].clone()))
     };
-    while state(&place).is_none_or(|(_, last, _)| last != json!("running")) {
-        assert!(Instant::now() < end, "{:?}", state(&place));
+    while state(&workspace).is_none_or(|(_, last, _)| last != json!("running")) {
+        assert!(Instant::now() < end, "{:?}", state(&workspace));
     }
-    let id = place.runs()[0]["id"].as_str().unwrap().to_owned();
-    let (status, _, err) = place.run(&["run", "--resume", &id, "-e", "return 1"]);
+    let id = workspace.runs()[0]["id"].as_str().unwrap().to_owned();
+    let (status, _, err) = workspace.run(&["run", "--resume", &id, "-e", "return 1"]);
     assert!(status == 2 && err.contains("is still running"), "{err}");
     child.kill().unwrap();
     child.wait().unwrap();
     // Its command ends with it, which takes a moment.
-    while place.runs()[0]["state"] == json!("running") {
+    while workspace.runs()[0]["state"] == json!("running") {
         assert!(Instant::now() < end, "it still runs");
     }
-    let (run, last, advice) = state(&place).unwrap();
+    let (run, last, advice) = state(&workspace).unwrap();
     assert_eq!((run, last), (json!("died"), json!("outcome unknown")));
     assert!(
         advice[0]
@@ -243,7 +246,7 @@ fn runs_that_died_are_told_from_those_that_go_on() {
 
 #[test]
 fn eight_processes_write_one_journal_at_once() {
-    let place = Place::new();
+    let workspace = TestWorkspace::new();
     let script = "for (let n = 0; n < 25; n++) await tools.updatePlan({plan: [{step: String(n), status: 'pending'}]})";
     let until = Instant::now() + Duration::from_secs(10);
     let made: usize = std::thread::scope(|threads| {
@@ -252,7 +255,7 @@ fn eight_processes_write_one_journal_at_once() {
                 threads.spawn(|| {
                     let mut runs = 0;
                     while Instant::now() < until {
-                        let (status, _, err) = place.run(&["run", "-q", "-e", script]);
+                        let (status, _, err) = workspace.run(&["run", "-q", "-e", script]);
                         assert_eq!(status, 0, "{err}");
                         runs += 1;
                     }
@@ -265,7 +268,7 @@ fn eight_processes_write_one_journal_at_once() {
             .map(|worker| worker.join().unwrap())
             .sum()
     });
-    let runs = place.runs();
+    let runs = workspace.runs();
     assert_eq!(runs.len(), made);
     assert!(
         runs.iter()
@@ -274,24 +277,24 @@ fn eight_processes_write_one_journal_at_once() {
 }
 
 #[test]
-fn views_show_no_secrets_and_nothing_is_kept_where_nobody_wants_it() {
-    let place = Place::new();
+fn secrets_are_redacted_and_ephemeral_runs_are_not_recorded() {
+    let workspace = TestWorkspace::new();
     let key = "sk-proj-abcdefghijklmnopqrstuvwxyz123456";
     let script = format!(
         "await tools.exec({{command: ['echo', '{key}'], env: {{API_TOKEN: 'hunter22'}}}}); throw new Error('{key}')"
     );
-    place.run(&["run", "-q", "-e", &script]);
-    let id = place.runs()[0]["id"].as_str().unwrap().to_owned();
+    workspace.run(&["run", "-q", "-e", &script]);
+    let id = workspace.runs()[0]["id"].as_str().unwrap().to_owned();
     for args in [&["runs", "show", &id][..], &["runs", "show", &id, "--json"]] {
-        let (_, out, _) = place.run(args);
+        let (_, out, _) = workspace.run(args);
         assert!(
             !out.contains(key) && !out.contains("hunter22") && out.contains("[redacted]"),
             "{out}"
         );
     }
     // The payload itself is exact.
-    let bytes = std::fs::read(place.path("home/journal.sqlite")).unwrap();
-    let wal = std::fs::read(place.path("home/journal.sqlite-wal")).unwrap_or_default();
+    let bytes = std::fs::read(workspace.path("home/journal.sqlite")).unwrap();
+    let wal = std::fs::read(workspace.path("home/journal.sqlite-wal")).unwrap_or_default();
     assert!(
         [bytes, wal]
             .concat()
@@ -299,22 +302,22 @@ fn views_show_no_secrets_and_nothing_is_kept_where_nobody_wants_it() {
             .any(|window| window == key.as_bytes())
     );
     use std::os::unix::fs::PermissionsExt;
-    let mode = std::fs::metadata(place.path("home/journal.sqlite"))
+    let mode = std::fs::metadata(workspace.path("home/journal.sqlite"))
         .unwrap()
         .permissions()
         .mode();
     assert_eq!(mode & 0o777, 0o600);
     std::fs::write(
-        place.path("home/config.toml"),
+        workspace.path("home/config.toml"),
         "[journal]\nsecret_names = [\"command\"]\ndays = 90\n",
     )
     .unwrap();
-    let (_, out, _) = place.run(&["runs", "show", &id, "--json"]);
+    let (_, out, _) = workspace.run(&["runs", "show", &id, "--json"]);
     assert!(!out.contains("\"echo\""), "{out}");
-    let before = place.runs().len();
-    place.run(&["run", "-q", "--ephemeral", "-e", "return 1"]);
-    assert_eq!(place.runs().len(), before);
-    let (status, _, err) = place.run(&["runs", "show", "scr_none"]);
+    let before = workspace.runs().len();
+    workspace.run(&["run", "-q", "--ephemeral", "-e", "return 1"]);
+    assert_eq!(workspace.runs().len(), before);
+    let (status, _, err) = workspace.run(&["runs", "show", "scr_none"]);
     assert!(
         status == 2 && err.contains("there is no run `scr_none`") && err.contains("hint: "),
         "{err}"

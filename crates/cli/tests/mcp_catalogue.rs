@@ -4,7 +4,7 @@
 mod support;
 
 use serde_json::{Value, json};
-use support::{Client, Place};
+use support::{Client, TestWorkspace};
 
 fn tokens(text: &str) -> usize {
     tiktoken_rs::o200k_base_singleton()
@@ -12,21 +12,23 @@ fn tokens(text: &str) -> usize {
         .len()
 }
 
-fn five_hundred() -> Place {
-    let place = Place::new();
-    place.config(
+fn five_hundred() -> TestWorkspace {
+    let workspace = TestWorkspace::new();
+    workspace.config(
         &(0..10)
-            .map(|number| Place::odd(&format!("suite{number}"), &format!("catalogue:{number}")))
+            .map(|number| {
+                TestWorkspace::odd(&format!("suite{number}"), &format!("catalogue:{number}"))
+            })
             .collect::<String>(),
     );
-    place
+    workspace
 }
 
 #[test]
 fn five_hundred_tools_cost_at_most_two_thousand_tokens() {
-    let place = five_hundred();
+    let workspace = five_hundred();
     let (status, listed) = {
-        let output = place.command(&["tools", "--json"]).output().unwrap();
+        let output = workspace.command(&["tools", "--json"]).output().unwrap();
         (
             output.status,
             serde_json::from_slice::<Vec<Value>>(&output.stdout).unwrap(),
@@ -47,7 +49,7 @@ fn five_hundred_tools_cost_at_most_two_thousand_tokens() {
             )
         })
         .sum();
-    let mut client = Client::start(&place, &[], json!({}));
+    let mut client = Client::start(&workspace, &[], json!({}));
     // Servers that take long to start are told of when they come.
     let mut tools = client.request("tools/list", json!({}))["result"]["tools"].clone();
     let lesson = |tools: &Value| tools[0]["description"].as_str().unwrap().to_owned();
@@ -73,9 +75,9 @@ fn five_hundred_tools_cost_at_most_two_thousand_tokens() {
 }
 
 #[test]
-fn the_right_tool_is_found_and_called_in_one_script() {
-    let place = five_hundred();
-    let mut client = Client::start(&place, &[], json!({}));
+fn a_script_finds_a_tool_by_search_and_calls_it() {
+    let workspace = five_hundred();
+    let mut client = Client::start(&workspace, &[], json!({}));
     for (words, tool) in [
         ("create a calendar event", "create_calendar_event"),
         ("find invoices", "search_invoice"),

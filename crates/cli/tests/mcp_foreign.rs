@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use serde_json::{Value, json};
-use support::{Place, peers};
+use support::{TestWorkspace, peers};
 
 fn client(name: &str) -> String {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -36,13 +36,17 @@ struct Http {
 }
 
 impl Http {
-    fn start(place: &Place, args: &[&str]) -> Self {
+    fn start(workspace: &TestWorkspace, args: &[&str]) -> Self {
         let all: Vec<&str> = ["mcp", "serve", "--http", "127.0.0.1:0"]
             .iter()
             .chain(args)
             .copied()
             .collect();
-        let mut child = place.command(&all).stderr(Stdio::piped()).spawn().unwrap();
+        let mut child = workspace
+            .command(&all)
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
         let url = lines
             .find_map(|line| Some(line.ok()?.strip_prefix("serving at ")?.to_owned()))
@@ -64,7 +68,7 @@ impl Drop for Http {
 }
 
 #[test]
-fn the_python_sdk_drives_us_in_every_way_it_can() {
+fn the_python_sdk_works_in_every_mode() {
     let Some(peers) = peers() else { return };
     for (mode, over_http) in [
         ("legacy", false),
@@ -72,14 +76,14 @@ fn the_python_sdk_drives_us_in_every_way_it_can() {
         ("legacy", true),
         ("auto", true),
     ] {
-        let place = Place::new();
-        let http = over_http.then(|| Http::start(&place, &["--approval", "untrusted"]));
+        let workspace = TestWorkspace::new();
+        let http = over_http.then(|| Http::start(&workspace, &["--approval", "untrusted"]));
         let mut command = Command::new(peers.join("venv/bin/python"));
         command
             .arg(client("sdk.py"))
             .arg(mode)
-            .env("SELVEDGE_HOME", place.home())
-            .current_dir(place.work());
+            .env("SELVEDGE_HOME", workspace.home())
+            .current_dir(workspace.work());
         match &http {
             Some(http) => command.arg(&http.url),
             None => command.args([
@@ -113,24 +117,27 @@ fn the_python_sdk_drives_us_in_every_way_it_can() {
             "{name}: {got}"
         );
         assert_eq!(got["asked"].as_array().unwrap().len(), 1, "{name}: {got}");
-        assert!(place.work().join("by-sdk.txt").exists(), "{name}");
+        assert!(workspace.work().join("by-sdk.txt").exists(), "{name}");
     }
 }
 
 #[test]
-fn the_inspector_drives_us() {
+fn the_inspector_lists_and_calls_tools() {
     let Some(peers) = peers() else { return };
-    let place = Place::new();
+    let workspace = TestWorkspace::new();
     let inspect = |args: &[&str]| {
         let mut command = Command::new(peers.join("node_modules/.bin/node"));
         command
             .arg(peers.join("node_modules/.bin/mcp-inspector"))
             .arg("--cli");
-        command.args(["-e", &format!("SELVEDGE_HOME={}", place.home().display())]);
+        command.args([
+            "-e",
+            &format!("SELVEDGE_HOME={}", workspace.home().display()),
+        ]);
         command
             .args([env!("CARGO_BIN_EXE_selvedge"), "mcp", "serve"])
             .args(args)
-            .current_dir(place.work());
+            .current_dir(workspace.work());
         serde_json::from_str::<Value>(&printed(&mut command)).unwrap()
     };
     let tools = inspect(&["--method", "tools/list"]);
@@ -156,31 +163,31 @@ const SERVER_SCENARIOS: [&str; 5] = [
 ];
 
 #[test]
-fn the_conformance_suite_passes_for_our_server() {
+fn the_conformance_suite_passes() {
     let Some(peers) = peers() else { return };
-    let place = Place::new();
-    let http = Http::start(&place, &[]);
+    let workspace = TestWorkspace::new();
+    let http = Http::start(&workspace, &[]);
     for scenario in SERVER_SCENARIOS {
         let mut command = Command::new(peers.join("node_modules/.bin/node"));
         command.arg(peers.join("node_modules/.bin/conformance"));
         command
             .args(["server", "--url", &http.url, "--scenario", scenario])
-            .current_dir(place.dir.path());
+            .current_dir(workspace.dir.path());
         printed(&mut command);
     }
 }
 
 /// Times four minutes by default, shortened; `SELVEDGE_PROOF_SCALE=10` makes it a client of 60 s and a script of four minutes.
 #[test]
-fn a_script_four_times_as_long_as_the_clients_patience_completes_and_nothing_is_lost_or_repeated() {
+fn a_script_four_times_longer_than_the_client_timeout_completes_once() {
     let Some(peers) = peers() else { return };
     let scale: f64 = std::env::var("SELVEDGE_PROOF_SCALE")
         .ok()
         .and_then(|text| text.parse().ok())
         .unwrap_or(1.0);
     let (timeout, length, thinking) = (6.0 * scale, 24.0 * scale, 5.0 * scale);
-    let place = Place::new();
-    place.config(&Place::odd("odd", "annotated"));
+    let workspace = TestWorkspace::new();
+    workspace.config(&TestWorkspace::odd("odd", "annotated"));
     let mut command = Command::new(peers.join("venv/bin/python"));
     command.arg(client("patient.py"));
     command.args([timeout, length, thinking].map(|seconds| seconds.to_string()));
@@ -192,8 +199,8 @@ fn a_script_four_times_as_long_as_the_clients_patience_completes_and_nothing_is_
         &format!("{}s", timeout * 0.75),
     ]);
     command
-        .env("SELVEDGE_HOME", place.home())
-        .current_dir(place.work());
+        .env("SELVEDGE_HOME", workspace.home())
+        .current_dir(workspace.work());
     let got: Value = serde_json::from_str(&printed(&mut command)).unwrap();
     eprintln!("{got}");
     assert_eq!(
@@ -201,7 +208,7 @@ fn a_script_four_times_as_long_as_the_clients_patience_completes_and_nothing_is_
         (&json!("completed"), &json!("\"all steps\""), &json!(1))
     );
     assert!(got["waits"].as_u64().unwrap() >= 3, "{got}");
-    let steps = std::fs::read_to_string(place.work().join("steps.log")).unwrap();
+    let steps = std::fs::read_to_string(workspace.work().join("steps.log")).unwrap();
     let wanted: String = (0..8).map(|step| format!("step {step}\n")).collect();
     assert_eq!(steps, wanted);
     let calls = got["calls"].as_array().unwrap();

@@ -8,7 +8,7 @@ use std::net::TcpStream;
 use std::process::{Child, Stdio};
 
 use serde_json::{Value, json};
-use support::{Place, value};
+use support::{TestWorkspace, value};
 
 struct Server {
     child: Child,
@@ -16,13 +16,13 @@ struct Server {
 }
 
 impl Server {
-    fn start(place: &Place, args: &[&str], token: Option<&str>) -> Self {
+    fn start(workspace: &TestWorkspace, args: &[&str], token: Option<&str>) -> Self {
         let all: Vec<&str> = ["mcp", "serve", "--http", "127.0.0.1:0"]
             .iter()
             .chain(args)
             .copied()
             .collect();
-        let mut command = place.command(&all);
+        let mut command = workspace.command(&all);
         let named = args.iter().skip_while(|arg| **arg != "--token-env").nth(1);
         command.envs(token.map(|token| (*named.unwrap_or(&"SELVEDGE_MCP_TOKEN"), token)));
         let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
@@ -121,8 +121,8 @@ impl Drop for Server {
 
 #[test]
 fn each_client_has_its_own_session() {
-    let place = Place::new();
-    let server = Server::start(&place, &[], None);
+    let workspace = TestWorkspace::new();
+    let server = Server::start(&workspace, &[], None);
     let (a, b) = (server.session(), server.session());
     assert_ne!(a, b);
     let first = server.script(&a, "store('k', 'mine'); return context.sessionId");
@@ -150,15 +150,18 @@ fn each_client_has_its_own_session() {
             assert_eq!(run.join().unwrap(), number);
         }
     });
-    let listed = place.command(&["runs", "list", "--json"]).output().unwrap();
+    let listed = workspace
+        .command(&["runs", "list", "--json"])
+        .output()
+        .unwrap();
     let runs: Value = serde_json::from_slice(&listed.stdout).unwrap();
     assert_eq!(runs.as_array().unwrap().len(), 11);
 }
 
 #[test]
-fn foreign_pages_and_names_are_refused() {
-    let place = Place::new();
-    let server = Server::start(&place, &[], None);
+fn foreign_origins_and_hosts_are_rejected() {
+    let workspace = TestWorkspace::new();
+    let server = Server::start(&workspace, &[], None);
     assert_eq!(server.hello(&[("Origin", "https://evil.example")]).0, 403);
     assert_eq!(server.hello(&[("Origin", "null")]).0, 403);
     assert_eq!(server.hello(&[("Host", "evil.example")]).0, 403);
@@ -177,16 +180,20 @@ fn foreign_pages_and_names_are_refused() {
 }
 
 #[test]
-fn a_token_is_asked_for_where_there_is_one() {
-    let place = Place::new();
-    let server = Server::start(&place, &[], Some("s3cret"));
+fn a_configured_token_is_required() {
+    let workspace = TestWorkspace::new();
+    let server = Server::start(&workspace, &[], Some("s3cret"));
     assert_eq!(server.hello(&[]).0, 401);
     assert_eq!(server.hello(&[("Authorization", "Bearer wrong")]).0, 401);
     assert_eq!(server.hello(&[("Authorization", "Basic s3cret")]).0, 401);
     assert_eq!(server.hello(&[("Authorization", "Bearer s3cret")]).0, 200);
 
     // Whatever its variable is called, no command gets it.
-    let server = Server::start(&place, &["--token-env", "WORD_AT_THE_DOOR"], Some("s3cret"));
+    let server = Server::start(
+        &workspace,
+        &["--token-env", "WORD_AT_THE_DOOR"],
+        Some("s3cret"),
+    );
     let word = ("Authorization", "Bearer s3cret");
     let (_, head) = server.hello(&[word]);
     let line = head
@@ -209,9 +216,9 @@ fn a_token_is_asked_for_where_there_is_one() {
 }
 
 #[test]
-fn off_loopback_nothing_is_served_without_a_token() {
-    let place = Place::new();
-    let refused = place
+fn a_public_address_requires_a_token() {
+    let workspace = TestWorkspace::new();
+    let refused = workspace
         .command(&["mcp", "serve", "--http", "0.0.0.0:0"])
         .output()
         .unwrap();
@@ -221,7 +228,7 @@ fn off_loopback_nothing_is_served_without_a_token() {
         said.contains("can be reached from other machines") && said.contains("hint:"),
         "{said}"
     );
-    let nowhere = place
+    let nowhere = workspace
         .command(&["mcp", "serve", "--http", "nowhere"])
         .output()
         .unwrap();

@@ -6,16 +6,16 @@ mod support;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use support::{Client, Place, value};
+use support::{Client, TestWorkspace, value};
 
 fn with_elicitation() -> Value {
     json!({"elicitation": {}})
 }
 
 #[test]
-fn a_script_runs_and_its_result_is_what_the_schema_says() {
-    let place = Place::new();
-    let mut client = Client::start(&place, &[], json!({}));
+fn results_match_the_output_schema() {
+    let workspace = TestWorkspace::new();
+    let mut client = Client::start(&workspace, &[], json!({}));
     let tools = client.request("tools/list", json!({}))["result"]["tools"].clone();
     let names: Vec<&str> = tools
         .as_array()
@@ -72,9 +72,9 @@ fn a_script_runs_and_its_result_is_what_the_schema_says() {
 }
 
 #[test]
-fn what_is_wrong_is_said() {
-    let place = Place::new();
-    let mut client = Client::start(&place, &[], json!({}));
+fn invalid_requests_are_explained() {
+    let workspace = TestWorkspace::new();
+    let mut client = Client::start(&workspace, &[], json!({}));
     let words = |result: &Value| result["content"][0]["text"].as_str().unwrap().to_owned();
     assert!(words(&client.call("script", json!({}))).contains("missing field `code`"));
     assert!(
@@ -105,10 +105,10 @@ fn what_is_wrong_is_said() {
 }
 
 #[test]
-fn help_describes_everything() {
-    let place = Place::new();
-    place.config(&Place::odd("odd", "good"));
-    let mut client = Client::start(&place, &[], json!({}));
+fn help_describes_all_tools() {
+    let workspace = TestWorkspace::new();
+    workspace.config(&TestWorkspace::odd("odd", "good"));
+    let mut client = Client::start(&workspace, &[], json!({}));
     let all = client.value("help");
     let all = all.as_str().unwrap();
     assert!(
@@ -122,9 +122,9 @@ fn help_describes_everything() {
 }
 
 #[test]
-fn a_script_that_takes_long_is_a_handle_and_is_picked_up() {
-    let place = Place::new();
-    let mut client = Client::start(&place, &[], json!({}));
+fn a_long_script_returns_a_handle_for_script_wait() {
+    let workspace = TestWorkspace::new();
+    let mut client = Client::start(&workspace, &[], json!({}));
     let code = "await new Promise(r => setTimeout(r, 800)); return 'late'";
     let result = client.call("script", json!({"code": code, "yieldAfterMs": 50}));
     let item = &result["structuredContent"];
@@ -151,9 +151,9 @@ fn a_script_that_takes_long_is_a_handle_and_is_picked_up() {
 }
 
 #[test]
-fn what_a_script_notifies_comes_before_its_end() {
-    let place = Place::new();
-    let mut client = Client::start(&place, &[], json!({}));
+fn notifications_of_a_script_arrive_before_its_end() {
+    let workspace = TestWorkspace::new();
+    let mut client = Client::start(&workspace, &[], json!({}));
     let long = "notify('half way'); await new Promise(r => setTimeout(r, 1500)); return 'end'";
     let item = client.script(long);
     assert_eq!(
@@ -177,9 +177,9 @@ fn what_a_script_notifies_comes_before_its_end() {
 }
 
 #[test]
-fn a_script_can_be_terminated_with_everything_it_started() {
-    let place = Place::new();
-    let mut client = Client::start(&place, &[], json!({}));
+fn terminating_a_script_stops_its_commands() {
+    let workspace = TestWorkspace::new();
+    let mut client = Client::start(&workspace, &[], json!({}));
     let code = "await tools.exec({ command: ['sh', '-c', 'echo $$ > pid; sleep 1000'], timeoutMs: 600000 })";
     let item = client.call(
         "script",
@@ -187,22 +187,22 @@ fn a_script_can_be_terminated_with_everything_it_started() {
     )["structuredContent"]
         .clone();
     assert_eq!(item["status"], "running");
-    let pid = started(&place);
+    let pid = started(&workspace);
     let ended = client.call("script_wait", json!({"id": item["id"], "terminate": true}))["structuredContent"].clone();
     assert_eq!(ended["error"]["code"], "ScriptCancelledError", "{ended}");
     gone(&pid);
 }
 
 #[test]
-fn a_cancelled_request_stops_the_script_and_its_children() {
-    let place = Place::new();
-    let mut client = Client::start(&place, &[], json!({}));
+fn a_cancelled_request_stops_the_script_and_its_commands() {
+    let workspace = TestWorkspace::new();
+    let mut client = Client::start(&workspace, &[], json!({}));
     let code = "await tools.exec({ command: ['sh', '-c', 'echo $$ > pid; sleep 1000'], timeoutMs: 600000 })";
     let id = client.ask(
         "tools/call",
         json!({"name": "script", "arguments": {"code": code, "timeoutMs": 600000}}),
     );
-    let pid = started(&place);
+    let pid = started(&workspace);
     client.notify(
         "notifications/cancelled",
         json!({"requestId": id, "reason": "changed my mind"}),
@@ -212,9 +212,9 @@ fn a_cancelled_request_stops_the_script_and_its_children() {
 }
 
 #[test]
-fn who_gives_up_waiting_does_not_give_up_the_script() {
-    let place = Place::new();
-    let mut client = Client::start(&place, &[], json!({}));
+fn a_cancelled_wait_does_not_cancel_the_script() {
+    let workspace = TestWorkspace::new();
+    let mut client = Client::start(&workspace, &[], json!({}));
     let code = "await new Promise(r => setTimeout(r, 1500)); return 'end'";
     let item = client.call("script", json!({"code": code, "yieldAfterMs": 1}))["structuredContent"]
         .clone();
@@ -230,10 +230,10 @@ fn who_gives_up_waiting_does_not_give_up_the_script() {
 }
 
 #[test]
-fn a_question_that_is_settled_is_taken_back() {
-    let place = Place::new();
-    place.config("[script_harness.limits]\napproval_timeout_ms = 300\n");
-    let mut client = Client::start(&place, &["--approval", "untrusted"], with_elicitation());
+fn an_elicitation_is_cancelled_when_the_approval_times_out() {
+    let workspace = TestWorkspace::new();
+    workspace.config("[script_harness.limits]\napproval_timeout_ms = 300\n");
+    let mut client = Client::start(&workspace, &["--approval", "untrusted"], with_elicitation());
     let id = client.ask(
         "tools/call",
         json!({"name": "script", "arguments": {"code": WRITE}}),
@@ -246,35 +246,35 @@ fn a_question_that_is_settled_is_taken_back() {
 }
 
 #[test]
-fn when_the_client_goes_everything_ends() {
-    let place = Place::new();
-    let mut client = Client::start(&place, &[], json!({}));
+fn scripts_end_when_the_client_disconnects() {
+    let workspace = TestWorkspace::new();
+    let mut client = Client::start(&workspace, &[], json!({}));
     let code = "await tools.exec({ command: ['sh', '-c', 'echo $$ > pid; sleep 1000'], timeoutMs: 600000 })";
     client.call(
         "script",
         json!({"code": code, "yieldAfterMs": 1, "timeoutMs": 600000}),
     );
-    let pid = started(&place);
+    let pid = started(&workspace);
     assert!(client.close().success());
     gone(&pid);
 }
 
 /// The process a script started, once it has: its number as the host knows it.
-fn started(place: &Place) -> Vec<u32> {
+fn started(workspace: &TestWorkspace) -> Vec<u32> {
     let began = Instant::now();
-    while !place.work().join("pid").exists() {
+    while !workspace.work().join("pid").exists() {
         assert!(
             began.elapsed() < Duration::from_secs(30),
             "the command did not start"
         );
         std::thread::yield_now();
     }
-    sleepers(place)
+    sleepers(workspace)
 }
 
-/// Processes that work in the place.
-fn sleepers(place: &Place) -> Vec<u32> {
-    let work = place.work().canonicalize().unwrap();
+/// Processes that work in the workspace.
+fn sleepers(workspace: &TestWorkspace) -> Vec<u32> {
+    let work = workspace.work().canonicalize().unwrap();
     let all = std::fs::read_dir("/proc")
         .unwrap()
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
@@ -302,9 +302,9 @@ fn gone(pids: &[u32]) {
 }
 
 #[test]
-fn progress_is_told_to_those_who_asked() {
-    let place = Place::new();
-    let mut client = Client::start(&place, &[], json!({}));
+fn progress_is_sent_only_with_a_progress_token() {
+    let workspace = TestWorkspace::new();
+    let mut client = Client::start(&workspace, &[], json!({}));
     let code = "context.emitProgress('half'); await tools.listDir({ path: '.' }); return 1";
     assert_eq!(client.value(code), 1);
     assert!(
@@ -350,9 +350,9 @@ fn progress_of(client: &mut Client, code: &str, token: i32) -> Vec<Value> {
 const WRITE: &str = "await tools.writeFile({ path: 'made.txt', content: 'x' }); return 'made'";
 
 #[test]
-fn what_has_to_be_asked_is_asked_through_the_client() {
-    let place = Place::new();
-    let mut client = Client::start(&place, &["--approval", "untrusted"], with_elicitation());
+fn approvals_are_requested_through_elicitation() {
+    let workspace = TestWorkspace::new();
+    let mut client = Client::start(&workspace, &["--approval", "untrusted"], with_elicitation());
     let id = client.ask(
         "tools/call",
         json!({"name": "script", "arguments": {"code": WRITE}}),
@@ -363,7 +363,7 @@ fn what_has_to_be_asked_is_asked_through_the_client() {
         message.contains("write_file") && message.contains("made.txt"),
         "{message}"
     );
-    assert!(!place.work().join("made.txt").exists());
+    assert!(!workspace.work().join("made.txt").exists());
     client.reply(
         &question,
         json!({"action": "accept", "content": {"answer": "yes, once"}}),
@@ -372,7 +372,7 @@ fn what_has_to_be_asked_is_asked_through_the_client() {
         value(&client.answer_to(id)["result"]["structuredContent"]),
         "made"
     );
-    assert!(place.work().join("made.txt").exists());
+    assert!(workspace.work().join("made.txt").exists());
 
     let id = client.ask(
         "tools/call",
@@ -406,9 +406,9 @@ fn what_has_to_be_asked_is_asked_through_the_client() {
 }
 
 #[test]
-fn a_client_that_cannot_ask_is_told_so() {
-    let place = Place::new();
-    let mut client = Client::start(&place, &["--approval", "untrusted"], json!({}));
+fn calls_are_denied_if_the_client_has_no_elicitation() {
+    let workspace = TestWorkspace::new();
+    let mut client = Client::start(&workspace, &["--approval", "untrusted"], json!({}));
     let item = client.script(WRITE);
     assert_eq!(item["error"]["code"], "ApprovalDeniedError");
     assert!(
@@ -418,13 +418,13 @@ fn a_client_that_cannot_ask_is_told_so() {
             .contains("no elicitation"),
         "{item}"
     );
-    assert!(!place.work().join("made.txt").exists());
+    assert!(!workspace.work().join("made.txt").exists());
 }
 
 #[test]
-fn an_answer_counts_also_when_the_request_is_over_by_then() {
-    let place = Place::new();
-    let mut client = Client::start(&place, &["--approval", "untrusted"], with_elicitation());
+fn an_approval_counts_after_the_request_has_ended() {
+    let workspace = TestWorkspace::new();
+    let mut client = Client::start(&workspace, &["--approval", "untrusted"], with_elicitation());
     let id = client.ask(
         "tools/call",
         json!({"name": "script", "arguments": {"code": WRITE, "yieldAfterMs": 300}}),
@@ -447,9 +447,9 @@ fn an_answer_counts_also_when_the_request_is_over_by_then() {
 }
 
 #[test]
-fn a_corrected_script_goes_on_where_the_failed_one_stopped() {
-    let place = Place::new();
-    let mut client = Client::start(&place, &[], json!({}));
+fn a_corrected_script_resumes_the_failed_one() {
+    let workspace = TestWorkspace::new();
+    let mut client = Client::start(&workspace, &[], json!({}));
     let broken = "await tools.exec({ command: ['sh', '-c', 'echo x >> log'] }); nonsense()";
     let item = client.script(broken);
     assert_eq!(item["status"], "error");
@@ -465,26 +465,26 @@ fn a_corrected_script_goes_on_where_the_failed_one_stopped() {
         (json!("done"), &json!(true))
     );
     assert_eq!(
-        std::fs::read_to_string(place.work().join("log")).unwrap(),
+        std::fs::read_to_string(workspace.work().join("log")).unwrap(),
         "x\n"
     );
 }
 
 #[test]
-fn values_last_for_the_session_and_no_longer() {
-    let place = Place::new();
-    let mut client = Client::start(&place, &[], json!({}));
+fn stored_values_last_for_the_session() {
+    let workspace = TestWorkspace::new();
+    let mut client = Client::start(&workspace, &[], json!({}));
     assert_eq!(client.value("store('k', { a: 1 }); return 1"), 1);
     assert_eq!(client.value("return load('k')"), json!({"a": 1}));
-    let mut other = Client::start(&place, &[], json!({}));
+    let mut other = Client::start(&workspace, &[], json!({}));
     assert_eq!(other.value("return load('k') ?? 'nothing'"), "nothing");
 }
 
 #[test]
-fn servers_behind_us_are_composed_and_their_forms_passed_on() {
-    let place = Place::new();
-    place.config(&Place::odd("odd", "good"));
-    let mut client = Client::start(&place, &[], with_elicitation());
+fn elicitations_of_servers_are_passed_to_the_client() {
+    let workspace = TestWorkspace::new();
+    workspace.config(&TestWorkspace::odd("odd", "good"));
+    let mut client = Client::start(&workspace, &[], with_elicitation());
     assert_eq!(
         client.value("return (await tools.mcp.odd.echo({ x: 5 })).x"),
         5
@@ -510,14 +510,14 @@ fn servers_behind_us_are_composed_and_their_forms_passed_on() {
 }
 
 #[test]
-fn a_server_list_that_names_us_does_not_recurse() {
-    let place = Place::new();
-    place.config(&format!(
+fn selvedge_as_its_own_server_is_disabled() {
+    let workspace = TestWorkspace::new();
+    workspace.config(&format!(
         "[mcp_servers.me]\ncommand = {:?}\nargs = [\"mcp\", \"serve\"]\nenv = {{ SELVEDGE_HOME = {:?} }}\n",
         env!("CARGO_BIN_EXE_selvedge"),
-        place.home()
+        workspace.home()
     ));
-    let mut client = Client::start(&place, &[], json!({}));
+    let mut client = Client::start(&workspace, &[], json!({}));
     let item = client.script("return await tools.mcp.me.script({ code: 'return 1' })");
     assert!(
         item["error"]["message"]
@@ -526,7 +526,7 @@ fn a_server_list_that_names_us_does_not_recurse() {
             .contains("is Selvedge itself"),
         "{item}"
     );
-    let listed = place.command(&["mcp", "list"]).output().unwrap();
+    let listed = workspace.command(&["mcp", "list"]).output().unwrap();
     let text = String::from_utf8(listed.stdout).unwrap();
     assert!(
         text.contains("– me") && text.contains("is Selvedge itself"),
@@ -535,10 +535,10 @@ fn a_server_list_that_names_us_does_not_recurse() {
 }
 
 #[test]
-fn new_tools_are_told_of() {
-    let place = Place::new();
-    place.config(&Place::odd("odd", "good"));
-    let mut client = Client::start(&place, &[], json!({}));
+fn the_client_is_notified_of_new_tools() {
+    let workspace = TestWorkspace::new();
+    workspace.config(&TestWorkspace::odd("odd", "good"));
+    let mut client = Client::start(&workspace, &[], json!({}));
     client.wait_for(|message| message["method"] == "notifications/tools/list_changed");
     let tools = client.request("tools/list", json!({}))["result"]["tools"].clone();
     assert!(

@@ -4,10 +4,10 @@
 mod support;
 
 use serde_json::{Value, json};
-use support::Place;
+use support::TestWorkspace;
 
-fn run(place: &Place, args: &[&str]) -> (i32, String, String) {
-    let output = place.command(args).output().unwrap();
+fn run(workspace: &TestWorkspace, args: &[&str]) -> (i32, String, String) {
+    let output = workspace.command(args).output().unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
     (
         output.status.code().unwrap(),
@@ -17,16 +17,16 @@ fn run(place: &Place, args: &[&str]) -> (i32, String, String) {
 }
 
 #[test]
-fn the_users_servers_are_there_for_every_command() {
-    let place = Place::new();
-    place.config(&Place::odd("odd", "good"));
+fn configured_servers_are_available_in_every_command() {
+    let workspace = TestWorkspace::new();
+    workspace.config(&TestWorkspace::odd("odd", "good"));
     let (status, out, _) = run(
-        &place,
+        &workspace,
         &["run", "-q", "-e", "return (await odd.echo({ x: 3 })).x"],
     );
     assert_eq!((status, out.trim()), (0, "3"));
     let (status, _, said) = run(
-        &place,
+        &workspace,
         &[
             "run",
             "-q",
@@ -38,17 +38,17 @@ fn the_users_servers_are_there_for_every_command() {
         status == 2 && said.contains("ToolValidationError"),
         "{said}"
     );
-    let (_, out, _) = run(&place, &["tools"]);
+    let (_, out, _) = run(&workspace, &["tools"]);
     assert!(
         out.contains("tools.mcp.odd.echo") && out.contains("tools.search"),
         "{out}"
     );
-    let (status, out, _) = run(&place, &["mcp", "list"]);
+    let (status, out, _) = run(&workspace, &["mcp", "list"]);
     assert!(
         status == 0 && out.contains("✓ odd") && out.contains("10 tools"),
         "{out}"
     );
-    let (_, out, _) = run(&place, &["mcp", "list", "--json"]);
+    let (_, out, _) = run(&workspace, &["mcp", "list", "--json"]);
     let listed: Value = serde_json::from_str(&out).unwrap();
     assert_eq!(
         (
@@ -58,39 +58,39 @@ fn the_users_servers_are_there_for_every_command() {
         (&json!("ready"), 10)
     );
     // A pack has what it names, and nothing else.
-    let (_, out, _) = run(&place, &["tools", "--pack", "file-ops"]);
+    let (_, out, _) = run(&workspace, &["tools", "--pack", "file-ops"]);
     assert!(!out.contains("mcp.odd"), "{out}");
-    place.config(&format!(
+    workspace.config(&format!(
         "{}[script_harness.expose]\nenable_mcp = false\n",
-        Place::odd("odd", "good")
+        TestWorkspace::odd("odd", "good")
     ));
-    let (_, out, _) = run(&place, &["tools"]);
+    let (_, out, _) = run(&workspace, &["tools"]);
     assert!(!out.contains("mcp.odd"), "{out}");
 }
 
 #[test]
-fn a_projects_servers_start_only_where_it_is_trusted() {
-    let place = Place::new();
+fn a_projects_servers_start_only_if_it_is_trusted() {
+    let workspace = TestWorkspace::new();
     let script =
         std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../mcp/tests/servers/odd.py");
     let file = json!({"mcpServers": {"ours": {"command": "python3", "args": [script, "good"]}}});
-    std::fs::write(place.work().join(".mcp.json"), file.to_string()).unwrap();
+    std::fs::write(workspace.work().join(".mcp.json"), file.to_string()).unwrap();
     let code = "return (await ours.echo({ x: 4 })).x";
-    let (status, _, said) = run(&place, &["run", "-q", "-e", code]);
+    let (status, _, said) = run(&workspace, &["run", "-q", "-e", code]);
     assert!(
         status != 0 && said.contains(".mcp.json is not followed"),
         "{said}"
     );
-    let (status, out, _) = run(&place, &["run", "-q", "--trust", "-e", code]);
+    let (status, out, _) = run(&workspace, &["run", "-q", "--trust", "-e", code]);
     assert_eq!((status, out.trim()), (0, "4"));
-    let (status, out, _) = run(&place, &["run", "-q", "-e", code]);
+    let (status, out, _) = run(&workspace, &["run", "-q", "-e", code]);
     assert_eq!((status, out.trim()), (0, "4"));
 }
 
 #[test]
-fn a_server_whose_variable_is_not_set_fails_alone() {
-    let place = Place::new();
-    let odd = Place::odd("odd", "good");
+fn a_missing_variable_disables_only_its_server() {
+    let workspace = TestWorkspace::new();
+    let odd = TestWorkspace::odd("odd", "good");
     let web = "[mcp_servers.web]\nurl = \"http://127.0.0.1:9/mcp\"\n";
     let headers = "env_http_headers = { X-Key = \"SELVEDGE_NOT_SET\" }\n";
     let token = "bearer_token_env_var = \"SELVEDGE_NOT_SET\"\n";
@@ -109,25 +109,25 @@ fn a_server_whose_variable_is_not_set_fails_alone() {
             "the MCP server `web` is disabled",
         ),
     ] {
-        place.config(&format!("{odd}{web}{more}"));
-        let (status, out, said) = run(&place, &["run", "-q", "-e", code]);
+        workspace.config(&format!("{odd}{web}{more}"));
+        let (status, out, said) = run(&workspace, &["run", "-q", "-e", code]);
         let value: Value = serde_json::from_str(&out).unwrap_or_else(|_| panic!("{said}"));
         assert_eq!((status, value), (0, json!([1, why])), "{said}");
     }
-    place.config(&format!("{odd}{web}{token}"));
-    let (_, out, said) = run(&place, &["run", "-q", "-e", code]);
+    workspace.config(&format!("{odd}{web}{token}"));
+    let (_, out, said) = run(&workspace, &["run", "-q", "-e", code]);
     assert!(
         out.contains("  1,") && out.contains("SELVEDGE_NOT_SET is not set"),
         "{out}{said}"
     );
     // In a project's own file, too.
-    place.config("");
+    workspace.config("");
     let headers = json!({"X-Key": "${SELVEDGE_NOT_SET}"});
     let file =
         json!({"mcpServers": {"web": {"url": "http://127.0.0.1:9/mcp", "headers": headers}}});
-    std::fs::write(place.work().join(".mcp.json"), file.to_string()).unwrap();
+    std::fs::write(workspace.work().join(".mcp.json"), file.to_string()).unwrap();
     let (_, out, said) = run(
-        &place,
+        &workspace,
         &[
             "run",
             "-q",
@@ -140,7 +140,7 @@ fn a_server_whose_variable_is_not_set_fails_alone() {
         out.contains("it needs the variable SELVEDGE_NOT_SET"),
         "{out}{said}"
     );
-    let (status, out, _) = run(&place, &["mcp", "list"]);
+    let (status, out, _) = run(&workspace, &["mcp", "list"]);
     assert!(
         status == 1 && out.contains("✗ web") && out.contains("SELVEDGE_NOT_SET"),
         "{out}"
@@ -148,8 +148,8 @@ fn a_server_whose_variable_is_not_set_fails_alone() {
 }
 
 #[test]
-fn a_server_that_cannot_be_is_said() {
-    let place = Place::new();
+fn invalid_servers_are_reported() {
+    let workspace = TestWorkspace::new();
     for (config, part) in [
         (
             "[mcp_servers.x]\nargs = []\n",
@@ -164,32 +164,32 @@ fn a_server_that_cannot_be_is_said() {
             "config.toml:3: mcp_servers.x.tool_timeout_sec must be a number of seconds greater than 0, got -1",
         ),
     ] {
-        place.config(config);
-        let (status, _, said) = run(&place, &["run", "-e", "return 1"]);
+        workspace.config(config);
+        let (status, _, said) = run(&workspace, &["run", "-e", "return 1"]);
         assert!(
             status == 2 && said.contains(part) && said.contains("hint:"),
             "{said}"
         );
     }
-    place.config(
+    workspace.config(
         "[mcp_servers.x]\nurl = 'http://127.0.0.1:1/mcp'\nbearer_token_env_var = 'NO_SUCH_TOKEN'\n",
     );
-    let (status, out, _) = run(&place, &["mcp", "list"]);
+    let (status, out, _) = run(&workspace, &["mcp", "list"]);
     assert!(
         status == 1 && out.contains("NO_SUCH_TOKEN is not set"),
         "{out}"
     );
-    place.config("[mcp_servers.x]\nurl = 'http://127.0.0.1:1/mcp'\n");
-    let (status, out, _) = run(&place, &["mcp", "list"]);
+    workspace.config("[mcp_servers.x]\nurl = 'http://127.0.0.1:1/mcp'\n");
+    let (status, out, _) = run(&workspace, &["mcp", "list"]);
     assert!(status == 1 && out.contains("✗ x"), "{out}");
 }
 
 #[test]
-fn install_prints_or_writes_what_a_client_needs() {
-    let place = Place::new();
+fn install_prints_or_writes_the_client_configuration() {
+    let workspace = TestWorkspace::new();
     let at = |client: &str, more: &[&str]| {
-        let mut command = place.command(&["mcp", "install", "--client", client]);
-        command.args(more).env("CODEX_HOME", place.home());
+        let mut command = workspace.command(&["mcp", "install", "--client", client]);
+        command.args(more).env("CODEX_HOME", workspace.home());
         let output = command.output().unwrap();
         assert!(
             output.status.success(),
@@ -209,16 +209,16 @@ fn install_prints_or_writes_what_a_client_needs() {
             json!(["mcp", "serve"]),
             "{client}"
         );
-        assert!(!place.work().join(file).exists());
-        std::fs::create_dir_all(place.work().join(file).parent().unwrap()).unwrap();
+        assert!(!workspace.work().join(file).exists());
+        std::fs::create_dir_all(workspace.work().join(file).parent().unwrap()).unwrap();
         std::fs::write(
-            place.work().join(file),
+            workspace.work().join(file),
             format!(r#"{{"{key}": {{"other": {{"command": "x"}}}}, "more": 1}}"#),
         )
         .unwrap();
         assert!(at(client, &["--write", "--", "--approval", "untrusted"]).contains("wrote"));
         let written: Value =
-            serde_json::from_str(&std::fs::read_to_string(place.work().join(file)).unwrap())
+            serde_json::from_str(&std::fs::read_to_string(workspace.work().join(file)).unwrap())
                 .unwrap();
         assert_eq!(
             (&written[key]["other"]["command"], &written["more"]),
@@ -234,12 +234,12 @@ fn install_prints_or_writes_what_a_client_needs() {
         );
     }
     std::fs::write(
-        place.home().join("config.toml"),
+        workspace.home().join("config.toml"),
         "model = \"m\"\n\n[mcp_servers.selvedge]\ncommand = \"old\"\n\n[other]\na = 1\n",
     )
     .unwrap();
     at("codex", &["--write"]);
-    let written = std::fs::read_to_string(place.home().join("config.toml")).unwrap();
+    let written = std::fs::read_to_string(workspace.home().join("config.toml")).unwrap();
     assert!(
         written.starts_with("model = \"m\"\n")
             && written.contains("[other]\na = 1")
@@ -253,14 +253,14 @@ fn install_prints_or_writes_what_a_client_needs() {
     );
     assert!(at("codex", &["--write"]).contains("is up to date"));
     // What cannot be read is left alone.
-    std::fs::write(place.work().join(".mcp.json"), "{ // a comment\n}").unwrap();
-    let refused = place
+    std::fs::write(workspace.work().join(".mcp.json"), "{ // a comment\n}").unwrap();
+    let refused = workspace
         .command(&["mcp", "install", "--client", "claude-code", "--write"])
         .output()
         .unwrap();
     assert_eq!(refused.status.code(), Some(2));
     assert_eq!(
-        std::fs::read_to_string(place.work().join(".mcp.json")).unwrap(),
+        std::fs::read_to_string(workspace.work().join(".mcp.json")).unwrap(),
         "{ // a comment\n}"
     );
 }

@@ -107,16 +107,16 @@ fn refusing(_: &str, _: &str) -> (u16, String) {
     )
 }
 
-struct Place(TempDir);
+struct TestWorkspace(TempDir);
 
 #[derive(Debug)]
-struct Seen {
+struct CliOutput {
     status: i32,
     out: String,
     err: String,
 }
 
-impl Seen {
+impl CliOutput {
     fn json(&self) -> Value {
         serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
@@ -125,7 +125,7 @@ impl Seen {
 /// Where nobody listens.
 const NOBODY: &str = "http://127.0.0.1:9/v1";
 
-impl Place {
+impl TestWorkspace {
     /// Nobody is found by chance, whatever runs on this machine.
     fn new(config: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
@@ -140,7 +140,7 @@ impl Place {
         Self(dir)
     }
 
-    fn run(&self, args: &[&str], environment: &[(&str, &str)]) -> Seen {
+    fn run(&self, args: &[&str], environment: &[(&str, &str)]) -> CliOutput {
         let mut command = Command::new(env!("CARGO_BIN_EXE_selvedge"));
         command
             .arg("models")
@@ -163,7 +163,7 @@ impl Place {
             .output()
             .unwrap();
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-        Seen {
+        CliOutput {
             status: output.status.code().unwrap(),
             out: text(output.stdout),
             err: text(output.stderr),
@@ -171,21 +171,21 @@ impl Place {
     }
 }
 
-fn own(server: &Server, more: &str) -> Place {
-    Place::new(&format!(
+fn own(server: &Server, more: &str) -> TestWorkspace {
+    TestWorkspace::new(&format!(
         "model_provider = \"own\"\nmodel = \"tiny\"\n[model_providers.own]\nbase_url = \"{}\"\n{more}\n",
         server.url
     ))
 }
 
 #[test]
-fn a_model_is_tried_and_what_it_can_is_told() {
+fn test_reports_the_abilities_of_a_model() {
     let server = Server::start(chat);
-    let place = own(
+    let workspace = own(
         &server,
         "[models.tiny]\nprices = { input = 2.0, output = 4.0 }",
     );
-    let seen = place.run(&["test"], &[]);
+    let seen = workspace.run(&["test"], &[]);
     assert_eq!(seen.status, 0, "{seen:?}");
     for words in [
         "own (chat)",
@@ -197,7 +197,7 @@ fn a_model_is_tried_and_what_it_can_is_told() {
     ] {
         assert!(seen.out.contains(words), "{words}: {}", seen.out);
     }
-    let learned = place
+    let learned = workspace
         .run(&["test", "--json", "--model", "other"], &[])
         .json();
     assert_eq!(
@@ -209,7 +209,7 @@ fn a_model_is_tried_and_what_it_can_is_told() {
 }
 
 #[test]
-fn a_server_without_tools_is_asked_without_them() {
+fn a_server_without_tools_is_tested_without_them() {
     let server = Server::start(without_tools);
     let learned = own(&server, "").run(&["test", "--json"], &[]).json();
     assert_eq!(
@@ -219,10 +219,10 @@ fn a_server_without_tools_is_asked_without_them() {
 }
 
 #[test]
-fn a_missing_key_is_named_and_nothing_is_asked() {
+fn a_missing_key_is_reported_before_any_request() {
     let server = Server::start(chat);
-    let place = own(&server, "env_key = \"OWN_KEY\"");
-    let seen = place.run(&["test"], &[]);
+    let workspace = own(&server, "env_key = \"OWN_KEY\"");
+    let seen = workspace.run(&["test"], &[]);
     assert_eq!(seen.status, 2);
     assert!(
         seen.err
@@ -234,7 +234,7 @@ fn a_missing_key_is_named_and_nothing_is_asked() {
         seen.err
     );
     assert!(server.asked().is_empty());
-    assert_eq!(place.run(&["test"], &[("OWN_KEY", "sk-own")]).status, 0);
+    assert_eq!(workspace.run(&["test"], &[("OWN_KEY", "sk-own")]).status, 0);
     assert!(
         server.asked()[0].contains("authorization: bearer sk-own"),
         "{:?}",
@@ -243,7 +243,7 @@ fn a_missing_key_is_named_and_nothing_is_asked() {
 }
 
 #[test]
-fn a_failure_has_its_class_and_keeps_the_key() {
+fn a_failure_shows_its_kind_and_hides_the_key() {
     let server = Server::start(refusing);
     let seen = own(&server, "env_key = \"OWN_KEY\"")
         .run(&["test", "--json"], &[("OWN_KEY", "sk-own-secret")]);
@@ -262,26 +262,26 @@ fn a_failure_has_its_class_and_keeps_the_key() {
 #[test]
 fn a_server_on_this_machine_is_found() {
     let server = Server::start(chat);
-    let place = Place::new(&format!(
+    let workspace = TestWorkspace::new(&format!(
         "[model_providers.llamacpp]\nbase_url = \"{}\"\n",
         server.url
     ));
-    let learned = place.run(&["test", "--json"], &[]).json();
+    let learned = workspace.run(&["test", "--json"], &[]).json();
     assert_eq!(
         (learned["provider"].as_str(), learned["model"].as_str()),
         (Some("llamacpp"), Some("tiny"))
     );
     // A key says more than a server that happens to run.
-    let place = Place::new(&format!(
+    let workspace = TestWorkspace::new(&format!(
         "[model_providers.llamacpp]\nbase_url = \"{url}\"\n[model_providers.anthropic]\nbase_url = \"{url}\"\nwire_api = \"chat\"\n",
         url = server.url
     ));
-    let learned = place
+    let learned = workspace
         .run(&["test", "--json"], &[("ANTHROPIC_API_KEY", "x")])
         .json();
     assert_eq!(learned["provider"], "anthropic");
     // Nobody at all: one line says what to do.
-    let seen = Place::new("").run(&["test"], &[]);
+    let seen = TestWorkspace::new("").run(&["test"], &[]);
     assert_eq!(seen.status, 2);
     assert!(
         seen.err.contains("error: no model is available")
@@ -294,8 +294,8 @@ fn a_server_on_this_machine_is_found() {
 #[test]
 fn providers_and_their_models_are_listed() {
     let server = Server::start(chat);
-    let place = own(&server, "[models.tiny]\ncontext_window = 5000");
-    let listed = place.run(&["list", "--json"], &[]).json();
+    let workspace = own(&server, "[models.tiny]\ncontext_window = 5000");
+    let listed = workspace.run(&["list", "--json"], &[]).json();
     let find = |name: &str| {
         listed
             .as_array()
@@ -315,7 +315,7 @@ fn providers_and_their_models_are_listed() {
         (&json!(5000), &json!(true))
     );
     assert_eq!(models[1]["context_window"], 128_000);
-    let seen = place.run(&["list", "--provider", "own"], &[]);
+    let seen = workspace.run(&["list", "--provider", "own"], &[]);
     assert!(
         seen.out.contains("2 models")
             && seen.out.contains("gpt-4o")
@@ -326,7 +326,7 @@ fn providers_and_their_models_are_listed() {
 }
 
 #[test]
-fn mistakes_are_told_before_anything_is_asked() {
+fn configuration_mistakes_are_reported_before_any_request() {
     let cases = [
         (
             "model_provider = \"nobody\"",
@@ -346,7 +346,7 @@ fn mistakes_are_told_before_anything_is_asked() {
         ),
     ];
     for (config, words) in cases {
-        let seen = Place::new(config).run(&["test"], &[]);
+        let seen = TestWorkspace::new(config).run(&["test"], &[]);
         assert_eq!(seen.status, 2, "{config}");
         assert!(
             seen.err.contains(words) && seen.err.contains("hint: "),
@@ -354,7 +354,7 @@ fn mistakes_are_told_before_anything_is_asked() {
             seen.err
         );
     }
-    let seen = Place::new("").run(
+    let seen = TestWorkspace::new("").run(
         &["test", "--provider", "openrouter"],
         &[("OPENROUTER_API_KEY", "x")],
     );
@@ -370,12 +370,12 @@ fn mistakes_are_told_before_anything_is_asked() {
 
 /// Where there is no keyring, that is said, and the environment still works.
 #[test]
-fn a_machine_without_a_keyring_says_so() {
-    let place = Place::new("");
+fn a_missing_keyring_is_reported() {
+    let workspace = TestWorkspace::new("");
     let mut command = Command::new(env!("CARGO_BIN_EXE_selvedge"));
     let child = command
         .args(["models", "login", "openai"])
-        .env("SELVEDGE_HOME", place.0.path())
+        .env("SELVEDGE_HOME", workspace.0.path())
         .env("DBUS_SESSION_BUS_ADDRESS", "unix:path=/nonexistent")
         .stdin(Stdio::piped())
         .stderr(Stdio::piped())

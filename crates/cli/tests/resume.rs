@@ -14,10 +14,10 @@ use std::process::{Output, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use support::Place;
+use support::TestWorkspace;
 
-fn run(place: &Place, args: &[&str]) -> Output {
-    let mut command = place.command(&["run", "-q"]);
+fn run(workspace: &TestWorkspace, args: &[&str]) -> Output {
+    let mut command = workspace.command(&["run", "-q"]);
     command.args(args).stdin(Stdio::null()).output().unwrap()
 }
 
@@ -28,21 +28,24 @@ fn told(output: &Output) -> (i32, String) {
 }
 
 /// Resumes a run with this script; its item, and its errors in words.
-fn resume(place: &Place, id: &str, script: &str) -> Value {
-    let output = run(place, &["--json", "--resume", id, "-e", script]);
+fn resume(workspace: &TestWorkspace, id: &str, script: &str) -> Value {
+    let output = run(workspace, &["--json", "--resume", id, "-e", script]);
     serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
 }
 
 /// Fails a script after its calls, and returns its run.
-fn failed(place: &Place, calls: &str) -> String {
-    let (status, said) = told(&run(place, &["-e", &format!("{calls}; throw 'later'")]));
+fn failed(workspace: &TestWorkspace, calls: &str) -> String {
+    let (status, said) = told(&run(workspace, &["-e", &format!("{calls}; throw 'later'")]));
     assert!(status == 1 && said.contains("later"), "{said}");
-    last(place)
+    last(workspace)
 }
 
 /// The last script's run.
-fn last(place: &Place) -> String {
-    let listed = place.command(&["runs", "list", "--json"]).output().unwrap();
+fn last(workspace: &TestWorkspace) -> String {
+    let listed = workspace
+        .command(&["runs", "list", "--json"])
+        .output()
+        .unwrap();
     let listed: Value = serde_json::from_slice(&listed.stdout).unwrap();
     let mut ids = listed.as_array().unwrap().iter();
     let script = ids.find_map(|run| run["id"].as_str().filter(|id| id.starts_with("scr_")));
@@ -50,51 +53,51 @@ fn last(place: &Place) -> String {
 }
 
 /// Lines that commands left in the file `effects`.
-fn done(place: &Place) -> usize {
-    let effects = std::fs::read_to_string(place.work().join("effects"));
+fn done(workspace: &TestWorkspace) -> usize {
+    let effects = std::fs::read_to_string(workspace.work().join("effects"));
     effects.unwrap_or_default().lines().count()
 }
 
-/// A place with a program `pay` that leaves a line and then does this.
-fn place_with(config: &str, then: &str) -> Place {
-    let place = Place::new();
-    place.config(config);
-    let pay = place.work().join("pay");
+/// A workspace with a program `pay` that leaves a line and then does this.
+fn workspace_with(config: &str, then: &str) -> TestWorkspace {
+    let workspace = TestWorkspace::new();
+    workspace.config(config);
+    let pay = workspace.work().join("pay");
     std::fs::write(&pay, format!("#!/bin/sh\necho one >> effects\n{then}\n")).unwrap();
     std::fs::set_permissions(pay, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-    place
+    workspace
 }
 
-/// A place where a call of `pay` was killed after it had left its line, and its run. The next `pay`
+/// A workspace where a call of `pay` was killed after it had left its line, and its run. The next `pay`
 /// would end at once.
-fn interrupted(config: &str, call: &str) -> (Place, String) {
-    let place = place_with(config, "test -e quick || sleep 60");
+fn interrupted(config: &str, call: &str) -> (TestWorkspace, String) {
+    let workspace = workspace_with(config, "test -e quick || sleep 60");
     let source = format!("await {call}");
-    let mut child = place
+    let mut child = workspace
         .command(&["run", "-q", "-e", &source])
         .spawn()
         .unwrap();
-    until(|| done(&place) > 0 || child.try_wait().unwrap().is_some());
+    until(|| done(&workspace) > 0 || child.try_wait().unwrap().is_some());
     assert!(child.try_wait().unwrap().is_none());
     child.kill().unwrap();
     child.wait().unwrap();
-    let id = last(&place);
+    let id = last(&workspace);
     let shown = || {
-        place
+        workspace
             .command(&["runs", "show", &id])
             .output()
             .unwrap()
             .stdout
     };
     until(|| !String::from_utf8(shown()).unwrap().contains("running"));
-    std::fs::write(place.work().join("quick"), "").unwrap();
-    (place, id)
+    std::fs::write(workspace.work().join("quick"), "").unwrap();
+    (workspace, id)
 }
 
 fn until(mut it_is_so: impl FnMut() -> bool) {
     let began = Instant::now();
     while !it_is_so() {
-        assert!(began.elapsed() < support::PATIENCE);
+        assert!(began.elapsed() < support::TEST_TIMEOUT);
         std::thread::sleep(Duration::from_millis(10));
     }
 }
@@ -107,7 +110,7 @@ const PAY: &str = "tools.exec({command: ['./pay', '5']})";
 const SPAWN: &str = "[script_harness.expose]\nenable_spawn = true\n";
 
 #[test]
-fn what_a_recorded_call_means_to_a_resumed_run() {
+fn completed_changes_are_reused_and_failed_calls_run_again() {
     // A call, what `pay` does after its line, and how many lines there are after resuming.
     let table = [
         // Succeeded and changed something: reused.
@@ -134,41 +137,58 @@ fn what_a_recorded_call_means_to_a_resumed_run() {
         ),
     ];
     for (call, then, effects) in table {
-        let place = place_with(SPAWN, then);
-        let id = failed(&place, &format!("await {call}"));
-        let output = resume(&place, &id, &format!("await {call}"));
+        let workspace = workspace_with(SPAWN, then);
+        let id = failed(&workspace, &format!("await {call}"));
+        let output = resume(&workspace, &id, &format!("await {call}"));
         assert_eq!(output["error"], Value::Null, "{call}");
-        assert_eq!(done(&place), effects, "{call}, then {then:?}");
+        assert_eq!(done(&workspace), effects, "{call}, then {then:?}");
         let warnings = output["warnings"].to_string();
         assert_eq!(warnings.contains("reused"), effects == 1, "{warnings}");
     }
     // Denied, so never run.
-    let place = place_with("approval_policy = 'untrusted'\n", "");
-    let (_, said) = told(&run(&place, &["-e", &format!("await {PAY}")]));
+    let workspace = workspace_with("approval_policy = 'untrusted'\n", "");
+    let (_, said) = told(&run(&workspace, &["-e", &format!("await {PAY}")]));
     assert!(said.contains("ApprovalDeniedError"), "{said}");
-    let args = ["--approval", "on-request", "--resume", &last(&place), "-e"];
-    run(&place, &[&args[..], &[&format!("await {PAY}")]].concat());
-    assert_eq!(done(&place), 1);
+    let args = [
+        "--approval",
+        "on-request",
+        "--resume",
+        &last(&workspace),
+        "-e",
+    ];
+    run(
+        &workspace,
+        &[&args[..], &[&format!("await {PAY}")]].concat(),
+    );
+    assert_eq!(done(&workspace), 1);
 }
 
 #[test]
 fn reads_always_run_again() {
-    let place = Place::new();
-    std::fs::write(place.work().join("data"), "old").unwrap();
+    let workspace = TestWorkspace::new();
+    std::fs::write(workspace.work().join("data"), "old").unwrap();
     let reads = "const see = async () => [
         (await tools.readFile({path: 'data'})).text, (await tools.exec({command: ['cat', 'data']})).stdout];";
-    let id = failed(&place, &format!("{reads} await see()"));
-    std::fs::write(place.work().join("data"), "new").unwrap();
-    let output = resume(&place, &id, &format!("{reads} return (await see()).join()"));
+    let id = failed(&workspace, &format!("{reads} await see()"));
+    std::fs::write(workspace.work().join("data"), "new").unwrap();
+    let output = resume(
+        &workspace,
+        &id,
+        &format!("{reads} return (await see()).join()"),
+    );
     assert_eq!(output["output_json"], "\"new,new\"");
 }
 
 #[test]
 fn the_warning_names_each_reused_call_and_how_to_repeat_it() {
-    let place = place_with("", "");
+    let workspace = workspace_with("", "");
     let write = "await tools.writeFile({path: 'a', content: 'x'})";
-    let id = failed(&place, &format!("await {PAY}; {write}"));
-    let output = resume(&place, &id, &format!("await {PAY}; {write}; throw 'again'"));
+    let id = failed(&workspace, &format!("await {PAY}; {write}"));
+    let output = resume(
+        &workspace,
+        &id,
+        &format!("await {PAY}; {write}; throw 'again'"),
+    );
     let warning = output["warnings"][0].as_str().unwrap();
     for part in [
         format!("{id}/tool_1 exec {{\"command\":[\"./pay\",\"5\"]}}"),
@@ -185,36 +205,36 @@ fn the_warning_names_each_reused_call_and_how_to_repeat_it() {
     );
     // The line that the warning shows runs the call again, also two runs later.
     let repeat = format!("resume.repeat(\"{id}/tool_1\"); await {PAY}; {write}");
-    resume(&place, &last(&place), &repeat);
-    assert_eq!(done(&place), 2);
+    resume(&workspace, &last(&workspace), &repeat);
+    assert_eq!(done(&workspace), 2);
 }
 
 #[test]
 fn identical_means_the_same_tool_and_arguments() {
-    let place = place_with("", "");
-    let id = failed(&place, &format!("await {PAY}"));
+    let workspace = workspace_with("", "");
+    let id = failed(&workspace, &format!("await {PAY}"));
     // Words for people and the order of fields do not count.
     let same = "await tools.exec({justification: 'because', command: ['./pay', '5']}); throw 1";
-    resume(&place, &id, same);
-    assert_eq!(done(&place), 1);
+    resume(&workspace, &id, same);
+    assert_eq!(done(&workspace), 1);
     // Everything else does.
     for other in [
         "{command: ['./pay', '6']}",
         "{command: ['./pay', '5'], timeoutMs: 9000}",
     ] {
-        let before = done(&place);
+        let before = done(&workspace);
         resume(
-            &place,
-            &last(&place),
+            &workspace,
+            &last(&workspace),
             &format!("await tools.exec({other}); throw 1"),
         );
-        assert_eq!(done(&place), before + 1, "{other}");
+        assert_eq!(done(&workspace), before + 1, "{other}");
     }
 }
 
 #[test]
 fn no_change_runs_before_each_unknown_outcome_is_decided() {
-    let (place, id) = interrupted(SPAWN, PAY);
+    let (workspace, id) = interrupted(SPAWN, PAY);
     for change in [
         PAY,
         "tools.exec({command: ['bash', '-c', './pay 5']})",
@@ -227,21 +247,21 @@ fn no_change_runs_before_each_unknown_outcome_is_decided() {
         let blindly = format!(
             "for (let i = 0; i < 3; i++) try {{ return await {change} }} catch (e) {{ if (i == 2) throw e }}"
         );
-        let output = resume(&place, &id, &blindly);
+        let output = resume(&workspace, &id, &blindly);
         assert_eq!(code(&output), "OutcomeUnknownError", "{change}");
-        assert_eq!(done(&place), 1, "{change}");
+        assert_eq!(done(&workspace), 1, "{change}");
     }
     // Reads work, so that a script can look.
     let look =
         "await tools.readFile({path: 'effects'}); await tools.exec({command: ['cat', 'effects']});
         return (await tools.listDir({})).entries.length > 0";
-    assert_eq!(resume(&place, &id, look)["output_json"], "true");
+    assert_eq!(resume(&workspace, &id, look)["output_json"], "true");
 }
 
 #[test]
 fn the_error_is_enough_to_correct_the_script() {
-    let (place, id) = interrupted("", PAY);
-    let error = resume(&place, &id, &format!("await {PAY}"))["error"].clone();
+    let (workspace, id) = interrupted("", PAY);
+    let error = resume(&workspace, &id, &format!("await {PAY}"))["error"].clone();
     let message = error["message"].as_str().unwrap();
     let call = format!("{id}/tool_1 exec {{\"command\":[\"./pay\",\"5\"]}}");
     assert!(
@@ -262,16 +282,16 @@ fn the_error_is_enough_to_correct_the_script() {
     };
     let skip = skip.replace("value", "{ exitCode: 0 }");
     let skipped = format!("{skip}\nreturn (await {PAY}).exitCode");
-    let output = resume(&place, &id, &skipped);
-    assert_eq!((&output["output_json"], done(&place)), (&json!("0"), 1));
+    let output = resume(&workspace, &id, &skipped);
+    assert_eq!((&output["output_json"], done(&workspace)), (&json!("0"), 1));
     let repeated = format!("{repeat}\nreturn (await {PAY}).exitCode");
-    let output = resume(&place, &id, &repeated);
-    assert_eq!((&output["output_json"], done(&place)), (&json!("0"), 2));
+    let output = resume(&workspace, &id, &repeated);
+    assert_eq!((&output["output_json"], done(&workspace)), (&json!("0"), 2));
 }
 
 #[test]
-fn a_script_can_look_and_decide_by_itself() {
-    let (place, id) = interrupted("", PAY);
+fn a_script_can_check_and_decide_in_one_run() {
+    let (workspace, id) = interrupted("", PAY);
     let careful = format!(
         "try {{ await {PAY} }} catch (e) {{
             if (!(e instanceof OutcomeUnknownError)) throw e;
@@ -282,41 +302,41 @@ fn a_script_can_look_and_decide_by_itself() {
             return await {PAY};
         }}"
     );
-    let output = resume(&place, &id, &careful);
+    let output = resume(&workspace, &id, &careful);
     assert_eq!(
-        (&output["output_json"], done(&place)),
+        (&output["output_json"], done(&workspace)),
         (&json!("\"paid\""), 1)
     );
 }
 
 #[test]
 fn a_command_left_in_its_terminal_is_undecided() {
-    let place = place_with("", "cat >> typed");
+    let workspace = workspace_with("", "cat >> typed");
     let open = "await tools.execCommand({cmd: './pay 5', yieldTimeMs: 300})";
-    let id = failed(&place, open);
-    let shown = place.command(&["runs", "show", &id]).output().unwrap();
+    let id = failed(&workspace, open);
+    let shown = workspace.command(&["runs", "show", &id]).output().unwrap();
     let shown = String::from_utf8(shown.stdout).unwrap();
     assert!(
         shown.contains("the outcome of tool_1 (exec_command) is unknown"),
         "{shown}"
     );
-    assert_eq!(code(&resume(&place, &id, open)), "OutcomeUnknownError");
+    assert_eq!(code(&resume(&workspace, &id, open)), "OutcomeUnknownError");
     // Repeated, it is typed into anew.
     let again = format!(
         "resume.repeat('{id}/tool_1'); const {{ sessionId }} = {open};
          await tools.writeStdin({{sessionId, chars: 'hello\\n'}}); await tools.writeStdin({{sessionId, chars: '\\u0004'}})"
     );
-    let output = resume(&place, &id, &again);
-    assert_eq!((&output["error"], done(&place)), (&Value::Null, 2));
+    let output = resume(&workspace, &id, &again);
+    assert_eq!((&output["error"], done(&workspace)), (&Value::Null, 2));
     assert_eq!(
-        std::fs::read_to_string(place.work().join("typed")).unwrap(),
+        std::fs::read_to_string(workspace.work().join("typed")).unwrap(),
         "hello\n"
     );
 }
 
 #[test]
-fn wrong_decisions_say_what_is_wrong() {
-    let (place, id) = interrupted("", PAY);
+fn invalid_decisions_are_explained() {
+    let (workspace, id) = interrupted("", PAY);
     for (decision, words) in [
         (
             "resume.repeat('tool_1')",
@@ -327,29 +347,29 @@ fn wrong_decisions_say_what_is_wrong() {
             "resume needs the id of a recorded call".to_owned(),
         ),
     ] {
-        let message = resume(&place, &id, decision)["error"]["message"].to_string();
+        let message = resume(&workspace, &id, decision)["error"]["message"].to_string();
         assert!(message.contains(&words), "{message}");
     }
-    let (_, said) = told(&run(&place, &["-e", "resume.repeat('scr_x/tool_1')"]));
+    let (_, said) = told(&run(&workspace, &["-e", "resume.repeat('scr_x/tool_1')"]));
     assert!(said.contains("this script does not resume a run"), "{said}");
 }
 
 #[test]
 fn the_first_line_of_a_script_can_name_the_run() {
-    let place = place_with("", "");
-    let id = failed(&place, &format!("await {PAY}"));
+    let workspace = workspace_with("", "");
+    let id = failed(&workspace, &format!("await {PAY}"));
     let script = format!("// @exec: {{\"resume\": \"{id}\"}}\nawait {PAY}");
-    let (status, said) = told(&run(&place, &["-e", &script]));
-    assert_eq!((status, done(&place)), (0, 1), "{said}");
+    let (status, said) = told(&run(&workspace, &["-e", &script]));
+    assert_eq!((status, done(&workspace)), (0, 1), "{said}");
 }
 
 #[test]
 fn random_numbers_continue_with_the_recorded_seed() {
-    let place = place_with("", "");
+    let workspace = workspace_with("", "");
     let draw = "const n = Math.random(); await tools.writeFile({path: 'n', content: String(n)});";
-    let id = failed(&place, draw);
-    let output = resume(&place, &id, &format!("{draw} return n"));
-    let recorded = std::fs::read_to_string(place.work().join("n")).unwrap();
+    let id = failed(&workspace, draw);
+    let output = resume(&workspace, &id, &format!("{draw} return n"));
+    let recorded = std::fs::read_to_string(workspace.work().join("n")).unwrap();
     assert_eq!(output["output_json"], json!(recorded));
     assert_eq!(output["calls"][0]["reused"], true);
 }

@@ -10,11 +10,11 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 
 use serde_json::{Value, json};
-use support::{Client, Place};
+use support::{Client, TestWorkspace};
 
 /// Status, standard output and standard error.
-fn run(place: &Place, args: &[&str]) -> (i32, String, String) {
-    let output = place.command(args).output().unwrap();
+fn run(workspace: &TestWorkspace, args: &[&str]) -> (i32, String, String) {
+    let output = workspace.command(args).output().unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
     (
         output.status.code().unwrap(),
@@ -23,13 +23,13 @@ fn run(place: &Place, args: &[&str]) -> (i32, String, String) {
     )
 }
 
-fn json_of(place: &Place, args: &[&str]) -> Value {
-    let (_, out, err) = run(place, args);
+fn json_of(workspace: &TestWorkspace, args: &[&str]) -> Value {
+    let (_, out, err) = run(workspace, args);
     serde_json::from_str(&out).unwrap_or_else(|error| panic!("{error}: {out}{err}"))
 }
 
-fn last(place: &Place) -> String {
-    json_of(place, &["runs", "list", "--json"])[0]["id"]
+fn last(workspace: &TestWorkspace) -> String {
+    json_of(workspace, &["runs", "list", "--json"])[0]["id"]
         .as_str()
         .unwrap()
         .to_owned()
@@ -39,24 +39,24 @@ fn last(place: &Place) -> String {
 const FAILS: &str = "await tools.listDir({ path: '.' }); throw new Error('no')";
 
 #[test]
-fn whoever_wrote_the_script_is_told_their_own_way_to_go_on() {
-    let place = Place::new();
-    let (status, _, err) = run(&place, &["run", "-e", FAILS]);
-    let id = last(&place);
+fn suggestions_to_resume_differ_for_people_and_models() {
+    let workspace = TestWorkspace::new();
+    let (status, _, err) = run(&workspace, &["run", "-e", FAILS]);
+    let id = last(&workspace);
     assert_eq!(status, 1);
     assert!(
         err.contains(&format!("`selvedge run FILE --resume {id}`")),
         "{err}"
     );
     assert!(err.contains(&format!("`selvedge runs show {id}`")), "{err}");
-    let item = json_of(&place, &["run", "--json", "-e", FAILS]);
+    let item = json_of(&workspace, &["run", "--json", "-e", FAILS]);
     let suggestions = item["error"]["suggestions"].to_string();
     assert!(
         suggestions.contains(&format!("--resume {}", item["id"].as_str().unwrap())),
         "{item}"
     );
 
-    let mut client = Client::start(&place, &[], json!({}));
+    let mut client = Client::start(&workspace, &[], json!({}));
     let item = client.script(FAILS);
     let suggestions: Vec<&str> = item["error"]["suggestions"]
         .as_array()
@@ -76,16 +76,16 @@ fn whoever_wrote_the_script_is_told_their_own_way_to_go_on() {
 }
 
 #[test]
-fn of_a_run_that_was_not_kept_nobody_is_sent_to_look() {
-    let place = Place::new();
-    let (status, _, err) = run(&place, &["run", "--ephemeral", "-e", FAILS]);
+fn ephemeral_runs_are_not_referred_to() {
+    let workspace = TestWorkspace::new();
+    let (status, _, err) = run(&workspace, &["run", "--ephemeral", "-e", FAILS]);
     assert_eq!(status, 1);
     assert!(err.contains("note: 1 of 1 calls had finished\n"), "{err}");
     assert!(
         !err.contains("runs show") && !err.contains("resume"),
         "{err}"
     );
-    let item = json_of(&place, &["run", "--ephemeral", "--json", "-e", FAILS]);
+    let item = json_of(&workspace, &["run", "--ephemeral", "--json", "-e", FAILS]);
     assert!(!item.to_string().contains("resume"), "{item}");
 }
 
@@ -94,33 +94,33 @@ fn mode_of(path: &Path) -> u32 {
 }
 
 #[test]
-fn what_is_taken_along_is_for_its_owner_alone() {
-    let place = Place::new();
-    assert_eq!(run(&place, &["run", "-q", "-e", "return 1"]).0, 0);
-    let id = last(&place);
-    let seen = run(&place, &["runs", "export", &id, "run.json"]);
+fn exported_files_are_readable_only_by_their_owner() {
+    let workspace = TestWorkspace::new();
+    assert_eq!(run(&workspace, &["run", "-q", "-e", "return 1"]).0, 0);
+    let id = last(&workspace);
+    let seen = run(&workspace, &["runs", "export", &id, "run.json"]);
     assert_eq!(seen.0, 0, "{seen:?}");
-    assert_eq!(mode_of(&place.work().join("run.json")), 0o600);
-    let seen = run(&place, &["memory", "export", "--out", "memory.jsonl"]);
+    assert_eq!(mode_of(&workspace.work().join("run.json")), 0o600);
+    let seen = run(&workspace, &["memory", "export", "--out", "memory.jsonl"]);
     assert_eq!(seen.0, 0, "{seen:?}");
-    assert_eq!(mode_of(&place.work().join("memory.jsonl")), 0o600);
+    assert_eq!(mode_of(&workspace.work().join("memory.jsonl")), 0o600);
     // One that was there is closed before anything is in it, and holds nothing of what it held.
-    let old = place.work().join("old.json");
+    let old = workspace.work().join("old.json");
     std::fs::write(&old, "x".repeat(100_000)).unwrap();
     assert_ne!(
         mode_of(&old) & 0o077,
         0,
         "the test's own file is readable for others"
     );
-    assert_eq!(run(&place, &["runs", "export", &id, "old.json"]).0, 0);
+    assert_eq!(run(&workspace, &["runs", "export", &id, "old.json"]).0, 0);
     assert_eq!(mode_of(&old), 0o600);
     assert_eq!(
         std::fs::read(&old).unwrap(),
-        std::fs::read(place.work().join("run.json")).unwrap()
+        std::fs::read(workspace.work().join("run.json")).unwrap()
     );
-    assert_eq!(run(&place, &["runs", "replay", "old.json"]).1, "1\n");
+    assert_eq!(run(&workspace, &["runs", "replay", "old.json"]).1, "1\n");
     // What is no file is written to as it is.
-    assert_eq!(run(&place, &["runs", "export", &id, "/dev/null"]).0, 0);
+    assert_eq!(run(&workspace, &["runs", "export", &id, "/dev/null"]).0, 0);
 }
 
 /// Nobody in particular: root may write wherever it likes.
@@ -157,8 +157,8 @@ fn let_all(may: May, path: &Path) {
 }
 
 /// The same as [`run`], by somebody who may not write.
-fn look(place: &Place, args: &[&str]) -> (i32, String, String) {
-    let mut command = place.command(args);
+fn look(workspace: &TestWorkspace, args: &[&str]) -> (i32, String, String) {
+    let mut command = workspace.command(args);
     if is_root() {
         command.uid(NOBODY).gid(NOBODY);
     }
@@ -171,27 +171,27 @@ fn look(place: &Place, args: &[&str]) -> (i32, String, String) {
     )
 }
 
-/// A place of which nobody else is kept out by the folder above.
-fn open_place() -> Place {
-    let place = Place::new();
-    std::fs::set_permissions(place.dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
-    place
+/// A workspace of which nobody else is kept out by the folder above.
+fn traversable_workspace() -> TestWorkspace {
+    let workspace = TestWorkspace::new();
+    std::fs::set_permissions(workspace.dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    workspace
 }
 
 /// What can be seen of a run, by somebody who may not write.
-fn is_seen(place: &Place, id: &str, call: &str) {
-    let (status, out, err) = look(place, &["runs", "list"]);
+fn is_seen(workspace: &TestWorkspace, id: &str, call: &str) {
+    let (status, out, err) = look(workspace, &["runs", "list"]);
     assert!(status == 0 && out.contains(id), "{out}{err}");
-    let (status, out, err) = look(place, &["runs", "show", id]);
+    let (status, out, err) = look(workspace, &["runs", "show", id]);
     assert!(status == 0 && out.contains(call), "{out}{err}");
 }
 
 #[test]
-fn runs_are_seen_where_nothing_may_be_written() {
-    let place = open_place();
+fn runs_can_be_read_from_a_read_only_folder() {
+    let workspace = traversable_workspace();
     assert_eq!(
         run(
-            &place,
+            &workspace,
             &[
                 "run",
                 "-q",
@@ -202,43 +202,46 @@ fn runs_are_seen_where_nothing_may_be_written() {
         .0,
         0
     );
-    let id = last(&place);
+    let id = last(&workspace);
     assert!(
-        !place.home().join("journal.sqlite-wal").exists(),
+        !workspace.home().join("journal.sqlite-wal").exists(),
         "its log is folded in when the last one leaves"
     );
-    let_all(May::Look, &place.home());
-    is_seen(&place, &id, "list_dir");
-    let (status, out, err) = look(&place, &["runs", "export", &id]);
+    let_all(May::Look, &workspace.home());
+    is_seen(&workspace, &id, "list_dir");
+    let (status, out, err) = look(&workspace, &["runs", "export", &id]);
     assert!(status == 0 && out.contains("list_dir"), "{out}{err}");
-    assert_eq!(look(&place, &["runs", "replay", &id]).1, "7\n");
-    assert_eq!(look(&place, &["sessions", "list"]).0, 0);
+    assert_eq!(look(&workspace, &["runs", "replay", &id]).1, "7\n");
+    assert_eq!(look(&workspace, &["sessions", "list"]).0, 0);
     // What would write says so.
-    let (status, _, err) = look(&place, &["run", "-e", "return 1"]);
+    let (status, _, err) = look(&workspace, &["run", "-e", "return 1"]);
     assert!(status == 2 && err.contains("hint: "), "{err}");
-    let_all(May::Write, &place.home());
+    let_all(May::Write, &workspace.home());
     // Only the file.
     std::fs::set_permissions(
-        place.home().join("journal.sqlite"),
+        workspace.home().join("journal.sqlite"),
         PermissionsExt::from_mode(0o400),
     )
     .unwrap();
-    is_seen(&place, &id, "list_dir");
+    is_seen(&workspace, &id, "list_dir");
 }
 
 #[test]
-fn what_a_killed_process_left_in_the_log_is_seen_or_told_of() {
-    let place = open_place();
+fn the_log_of_a_killed_process_is_read_or_reported() {
+    let workspace = traversable_workspace();
     let code = "await tools.writeFile({ path: 'begun', content: '' }); await tools.exec({ command: ['sleep', '60'] })";
-    let mut child = place.command(&["run", "-q", "-e", code]).spawn().unwrap();
-    while json_of(&place, &["runs", "list", "--json"])[0]["calls"] != json!(2) {
+    let mut child = workspace
+        .command(&["run", "-q", "-e", code])
+        .spawn()
+        .unwrap();
+    while json_of(&workspace, &["runs", "list", "--json"])[0]["calls"] != json!(2) {
         assert!(child.try_wait().unwrap().is_none());
     }
-    let id = last(&place);
+    let id = last(&workspace);
     child.kill().unwrap();
     child.wait().unwrap();
     assert!(
-        place
+        workspace
             .home()
             .join("journal.sqlite-wal")
             .metadata()
@@ -246,63 +249,66 @@ fn what_a_killed_process_left_in_the_log_is_seen_or_told_of() {
             .len()
             > 0
     );
-    let_all(May::Look, &place.home());
+    let_all(May::Look, &workspace.home());
     // Its command lives a moment longer.
     let began = std::time::Instant::now();
-    while look(&place, &["runs", "show", &id]).1.contains("running") {
-        assert!(began.elapsed() < support::PATIENCE);
+    while look(&workspace, &["runs", "show", &id])
+        .1
+        .contains("running")
+    {
+        assert!(began.elapsed() < support::TEST_TIMEOUT);
     }
-    is_seen(&place, &id, "outcome unknown");
+    is_seen(&workspace, &id, "outcome unknown");
     // Without the index of the log nothing can be read from it, and nothing is passed over in silence.
-    let_all(May::Write, &place.home());
-    std::fs::remove_file(place.home().join("journal.sqlite-shm")).unwrap();
-    let_all(May::Look, &place.home());
-    let (status, out, err) = look(&place, &["runs", "list"]);
+    let_all(May::Write, &workspace.home());
+    std::fs::remove_file(workspace.home().join("journal.sqlite-shm")).unwrap();
+    let_all(May::Look, &workspace.home());
+    let (status, out, err) = look(&workspace, &["runs", "list"]);
     assert_eq!((status, out.as_str()), (2, ""), "{err}");
     let told = format!(
         "error: the journal in {} may only be read, and what happened last is",
-        place.home().display()
+        workspace.home().display()
     );
     assert!(
         err.starts_with(&told) && err.contains("\nhint: copy the folder"),
         "{err}"
     );
-    let_all(May::Write, &place.home());
+    let_all(May::Write, &workspace.home());
 }
 
 #[test]
-fn an_older_journal_that_may_not_be_written_is_told_of() {
-    let place = open_place();
-    assert_eq!(run(&place, &["run", "-q", "-e", "return 7"]).0, 0);
-    let file = rusqlite::Connection::open(place.home().join("journal.sqlite")).unwrap();
+fn an_older_read_only_journal_is_reported() {
+    let workspace = traversable_workspace();
+    assert_eq!(run(&workspace, &["run", "-q", "-e", "return 7"]).0, 0);
+    let file = rusqlite::Connection::open(workspace.home().join("journal.sqlite")).unwrap();
     file.execute_batch("UPDATE schema_versions SET version = version - 1")
         .unwrap();
     drop(file);
-    let_all(May::Look, &place.home());
-    let (status, _, err) = look(&place, &["runs", "list"]);
+    let_all(May::Look, &workspace.home());
+    let (status, _, err) = look(&workspace, &["runs", "list"]);
     assert!(
         status == 2 && err.contains("older version") && err.contains("hint: copy the folder"),
         "{err}"
     );
-    let_all(May::Write, &place.home());
+    let_all(May::Write, &workspace.home());
 }
 
 /// A run that does something and then waits for a command that never ends by itself, and what it is known by.
-fn begun(place: &Place, then: &str) -> (std::process::Child, String) {
+fn begun(workspace: &TestWorkspace, then: &str) -> (std::process::Child, String) {
     let code = format!(
         "await tools.exec({{ command: ['sh', '-c', 'echo one >> effects'] }});
          await tools.exec({{ command: ['sh', '-c', 'echo two >> effects; exec sleep {}'] }});{then}",
         as_long_as_nobody_else()
     );
-    let mut command = place.command(&["run", "--json", "--timeout", "600s", "-e", &code]);
+    let mut command = workspace.command(&["run", "--json", "--timeout", "600s", "-e", &code]);
     let child = command
         .stdout(std::process::Stdio::piped())
         .spawn()
         .unwrap();
     until(|| {
-        effects(place) == "one\ntwo\n" && (sleeping() == 1 || !Path::new("/proc/self").exists())
+        effects(workspace) == "one\ntwo\n" && (sleeping() == 1 || !Path::new("/proc/self").exists())
     });
-    (child, last(place))
+    (child, last(workspace))
 }
 
 /// How long a command sleeps, by which it is told from all others.
@@ -321,26 +327,26 @@ fn sleeping() -> usize {
         .count()
 }
 
-fn effects(place: &Place) -> String {
-    std::fs::read_to_string(place.work().join("effects")).unwrap_or_default()
+fn effects(workspace: &TestWorkspace) -> String {
+    std::fs::read_to_string(workspace.work().join("effects")).unwrap_or_default()
 }
 
 fn until(mut it_is_so: impl FnMut() -> bool) {
     let began = std::time::Instant::now();
     while !it_is_so() {
-        assert!(began.elapsed() < support::PATIENCE);
+        assert!(began.elapsed() < support::TEST_TIMEOUT);
         std::thread::sleep(std::time::Duration::from_millis(10));
     }
 }
 
 #[test]
 fn a_run_of_another_process_is_cancelled() {
-    let place = Place::new();
+    let workspace = TestWorkspace::new();
     let (child, id) = begun(
-        &place,
+        &workspace,
         " await tools.exec({ command: ['sh', '-c', 'echo three >> effects'] })",
     );
-    let (status, _, err) = run(&place, &["runs", "cancel", &id]);
+    let (status, _, err) = run(&workspace, &["runs", "cancel", &id]);
     assert_eq!(status, 0, "{err}");
     assert!(err.contains(&format!("note: {id} is cancelled")), "{err}");
     // Its process ended as by an interrupt, and its command with it.
@@ -355,8 +361,11 @@ fn a_run_of_another_process_is_cancelled() {
             .contains("`selvedge runs cancel`"),
         "{item}"
     );
-    assert_eq!((sleeping(), effects(&place)), (0, "one\ntwo\n".to_owned()));
-    let shown = json_of(&place, &["runs", "show", &id, "--json"]);
+    assert_eq!(
+        (sleeping(), effects(&workspace)),
+        (0, "one\ntwo\n".to_owned())
+    );
+    let shown = json_of(&workspace, &["runs", "show", &id, "--json"]);
     assert_eq!(shown["run"]["state"], "failed", "{shown}");
     let states: Vec<&Value> = shown["calls"]
         .as_array()
@@ -366,35 +375,35 @@ fn a_run_of_another_process_is_cancelled() {
         .collect();
     assert_eq!(states, ["done", "aborted"], "{shown}");
     // Nobody is asked to stop any more, and what is over is not cancelled again.
-    let file = rusqlite::Connection::open(place.home().join("journal.sqlite")).unwrap();
+    let file = rusqlite::Connection::open(workspace.home().join("journal.sqlite")).unwrap();
     let stops: i64 = file
         .query_row("SELECT count(*) FROM stops", [], |row| row.get(0))
         .unwrap();
     assert_eq!(stops, 0);
-    let (status, _, err) = run(&place, &["runs", "cancel", &id]);
+    let (status, _, err) = run(&workspace, &["runs", "cancel", &id]);
     assert!(status == 2 && err.contains("has ended"), "{err}");
 }
 
 #[test]
 fn a_task_of_another_process_is_cancelled() {
-    let place = Place::new();
-    place.config("[script_harness.expose]\nenable_spawn = true\n");
+    let workspace = TestWorkspace::new();
+    workspace.config("[script_harness.expose]\nenable_spawn = true\n");
     let source = "const task = tools.spawn.exec('exec', { command: ['sh', '-c', 'echo one >> effects; sleep 60'] });
         try { await task.done } catch (error) { return error.message }";
-    let child = place
+    let child = workspace
         .command(&["run", "-q", "-e", source])
         .stdout(std::process::Stdio::piped())
         .spawn()
         .unwrap();
-    until(|| effects(&place) == "one\n");
-    let runs = json_of(&place, &["runs", "list", "--json"]);
+    until(|| effects(&workspace) == "one\n");
+    let runs = json_of(&workspace, &["runs", "list", "--json"]);
     let mut ids = runs
         .as_array()
         .unwrap()
         .iter()
         .map(|run| run["id"].as_str().unwrap());
     let id = ids.find(|id| id.starts_with("tsk_")).unwrap();
-    let (status, _, err) = run(&place, &["runs", "cancel", id]);
+    let (status, _, err) = run(&workspace, &["runs", "cancel", id]);
     assert!(
         status == 0 && err.contains(&format!("note: {id} is cancelled")),
         "{err}"
@@ -405,15 +414,15 @@ fn a_task_of_another_process_is_cancelled() {
         "exec was stopped"
     );
     assert_eq!(
-        json_of(&place, &["runs", "show", id, "--json"])["calls"][0]["state"],
+        json_of(&workspace, &["runs", "show", id, "--json"])["calls"][0]["state"],
         "aborted"
     );
 }
 
 #[test]
-fn a_run_whose_process_is_held_up_stops_when_it_goes_on() {
-    let place = Place::new();
-    let (child, id) = begun(&place, "");
+fn a_run_of_a_stopped_process_is_cancelled_when_it_continues() {
+    let workspace = TestWorkspace::new();
+    let (child, id) = begun(&workspace, "");
     let signal = |name: &str| {
         let sent = std::process::Command::new("kill")
             .args([name, &child.id().to_string()])
@@ -422,7 +431,7 @@ fn a_run_whose_process_is_held_up_stops_when_it_goes_on() {
         assert!(sent.success());
     };
     signal("-STOP");
-    let (status, _, err) = run(&place, &["runs", "cancel", &id]);
+    let (status, _, err) = run(&workspace, &["runs", "cancel", &id]);
     signal("-CONT");
     assert_eq!(status, 1, "{err}");
     assert!(
@@ -434,41 +443,42 @@ fn a_run_whose_process_is_held_up_stops_when_it_goes_on() {
 }
 
 #[test]
-fn of_a_servers_runs_only_the_one_that_is_meant_is_cancelled() {
-    let place = Place::new();
-    let mut client = Client::start(&place, &[], json!({}));
+fn cancelling_one_run_of_a_server_leaves_the_others_running() {
+    let workspace = TestWorkspace::new();
+    let mut client = Client::start(&workspace, &[], json!({}));
     let waits = |name: &str| {
         let command = format!("echo {name} >> effects; until [ -e {name} ]; do sleep 0.01; done");
         json!({"name": "script", "arguments": {"timeoutMs": 600_000, "yieldAfterMs": 500_000,
             "code": format!("await tools.exec({{ command: ['sh', '-c', '{command}'] }}); return '{name}'")}})
     };
     let first = client.ask("tools/call", waits("first"));
-    until(|| effects(&place) == "first\n");
-    let meant = last(&place);
+    until(|| effects(&workspace) == "first\n");
+    let meant = last(&workspace);
     let second = client.ask("tools/call", waits("second"));
-    until(|| effects(&place) == "first\nsecond\n");
-    let (status, _, err) = run(&place, &["runs", "cancel", &meant]);
+    until(|| effects(&workspace) == "first\nsecond\n");
+    let (status, _, err) = run(&workspace, &["runs", "cancel", &meant]);
     assert_eq!(status, 0, "{err}");
     let item = client.answer_to(first)["result"]["structuredContent"].clone();
     assert_eq!(
         (item["id"].as_str(), item["error"]["code"].as_str()),
         (Some(&*meant), Some("ScriptCancelledError"))
     );
-    std::fs::write(place.work().join("second"), "").unwrap();
+    std::fs::write(workspace.work().join("second"), "").unwrap();
     let item = client.answer_to(second)["result"]["structuredContent"].clone();
     assert_eq!(support::value(&item), "second");
 }
 
 #[test]
-fn a_script_that_only_computes_is_cancelled_too() {
-    let place = Place::new();
-    let mut command = place.command(&["run", "--json", "--timeout", "600s", "-e", "for (;;) {}"]);
+fn a_script_in_an_endless_loop_can_be_cancelled() {
+    let workspace = TestWorkspace::new();
+    let mut command =
+        workspace.command(&["run", "--json", "--timeout", "600s", "-e", "for (;;) {}"]);
     let child = command
         .stdout(std::process::Stdio::piped())
         .spawn()
         .unwrap();
-    until(|| json_of(&place, &["runs", "list", "--json"])[0]["state"] == "running");
-    let (status, _, err) = run(&place, &["runs", "cancel", &last(&place)]);
+    until(|| json_of(&workspace, &["runs", "list", "--json"])[0]["state"] == "running");
+    let (status, _, err) = run(&workspace, &["runs", "cancel", &last(&workspace)]);
     assert_eq!(status, 0, "{err}");
     let item: Value = serde_json::from_slice(&child.wait_with_output().unwrap().stdout).unwrap();
     assert_eq!(item["error"]["code"], "ScriptCancelledError", "{item}");

@@ -5,13 +5,13 @@ mod support;
 
 use std::process::{Child, Stdio};
 
-use support::Place;
+use support::TestWorkspace;
 
 const PROCESSES: usize = 16;
 
-fn start_all(place: &Place) -> Vec<Child> {
+fn start_all(workspace: &TestWorkspace) -> Vec<Child> {
     let start = |_| {
-        place
+        workspace
             .command(&["run", "-q", "-e", "return 1"])
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -34,13 +34,13 @@ fn all_succeed(processes: Vec<Child>) {
 #[test]
 fn processes_that_start_at_once_on_an_empty_home_all_succeed() {
     for _ in 0..50 {
-        all_succeed(start_all(&Place::new()));
+        all_succeed(start_all(&TestWorkspace::new()));
     }
 }
 
 #[test]
 fn processes_that_start_at_once_after_a_crash_all_succeed() {
-    let crashed = Place::new();
+    let crashed = TestWorkspace::new();
     all_succeed(start_all(&crashed));
     // While a connection is open, its writes stay in the log. A copy of these files is what a killed
     // process leaves.
@@ -48,12 +48,12 @@ fn processes_that_start_at_once_after_a_crash_all_succeed() {
     file.execute_batch("CREATE TABLE written_before_the_crash (x)")
         .unwrap();
     for _ in 0..10 {
-        let place = Place::new();
+        let workspace = TestWorkspace::new();
         for name in ["journal.sqlite", "journal.sqlite-wal"] {
-            std::fs::copy(crashed.home().join(name), place.home().join(name)).unwrap();
+            std::fs::copy(crashed.home().join(name), workspace.home().join(name)).unwrap();
         }
-        all_succeed(start_all(&place));
-        let file = rusqlite::Connection::open(place.home().join("journal.sqlite")).unwrap();
+        all_succeed(start_all(&workspace));
+        let file = rusqlite::Connection::open(workspace.home().join("journal.sqlite")).unwrap();
         let tables = "SELECT count(*) FROM sqlite_master WHERE name = 'written_before_the_crash'";
         let recovered: i64 = file.query_row(tables, [], |row| row.get(0)).unwrap();
         assert_eq!(recovered, 1);
@@ -64,11 +64,11 @@ fn processes_that_start_at_once_after_a_crash_all_succeed() {
 #[test]
 #[cfg(target_os = "linux")]
 fn processes_wait_for_one_that_creates_the_journal() {
-    let place = Place::new();
-    let file = place.home().join("journal.sqlite");
+    let workspace = TestWorkspace::new();
+    let file = workspace.home().join("journal.sqlite");
     let creating = rusqlite::Connection::open(&file).unwrap();
     creating.execute_batch("BEGIN IMMEDIATE").unwrap();
-    let mut processes = start_all(&place);
+    let mut processes = start_all(&workspace);
     let has_opened = |process: &Child| {
         let open = std::fs::read_dir(format!("/proc/{}/fd", process.id()));
         let mut open = open.into_iter().flatten().flatten();

@@ -6,11 +6,11 @@ use std::process::{Command, Output, Stdio};
 
 use tempfile::TempDir;
 
-struct Place {
+struct TestWorkspace {
     dir: TempDir,
 }
 
-impl Place {
+impl TestWorkspace {
     fn new() -> Self {
         let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         std::fs::create_dir_all(dir.path().join("work")).unwrap();
@@ -48,8 +48,8 @@ fn told(output: &Output) -> (Option<i32>, String, String) {
 }
 
 #[test]
-fn nobody_reads_standard_error_and_everything_else_is_as_always() {
-    let place = Place::new();
+fn a_closed_stderr_changes_nothing_else() {
+    let workspace = TestWorkspace::new();
     // What is said: a line of the script, one per call, a warning, an error, a note.
     let cases: [(&[&str], i32, &str); 5] = [
         (
@@ -79,14 +79,18 @@ fn nobody_reads_standard_error_and_everything_else_is_as_always() {
         (&["sessions", "list"], 0, ""),
     ];
     for (args, status, out) in cases {
-        let output = place.command(args).stderr(left_alone()).output().unwrap();
+        let output = workspace
+            .command(args)
+            .stderr(left_alone())
+            .output()
+            .unwrap();
         assert_eq!(
             told(&output),
             (Some(status), out.to_owned(), String::new()),
             "{args:?}"
         );
         if let Ok(full) = std::fs::OpenOptions::new().write(true).open("/dev/full") {
-            let output = place.command(args).stderr(full).output().unwrap();
+            let output = workspace.command(args).stderr(full).output().unwrap();
             assert_eq!(
                 told(&output),
                 (Some(status), out.to_owned(), String::new()),
@@ -97,8 +101,8 @@ fn nobody_reads_standard_error_and_everything_else_is_as_always() {
 }
 
 #[test]
-fn nobody_reads_standard_output_and_nothing_is_said_of_it() {
-    let place = Place::new();
+fn a_closed_stdout_is_not_an_error() {
+    let workspace = TestWorkspace::new();
     let cases: [&[&str]; 6] = [
         &["run", "-q", "-e", "text('x'.repeat(200000)); return {a: 1}"],
         &["run", "--json", "-e", "return 'x'.repeat(2000)"],
@@ -108,7 +112,11 @@ fn nobody_reads_standard_output_and_nothing_is_said_of_it() {
         &["--help"],
     ];
     for args in cases {
-        let output = place.command(args).stdout(left_alone()).output().unwrap();
+        let output = workspace
+            .command(args)
+            .stdout(left_alone())
+            .output()
+            .unwrap();
         let (status, _, err) = told(&output);
         assert_eq!(status, Some(0), "{args:?}: {err}");
         assert!(
@@ -138,10 +146,10 @@ fn with_small_files(command: &Command, blocks: u32) -> Command {
 }
 
 #[test]
-fn a_file_that_may_not_grow_is_an_error_that_is_told() {
-    let place = Place::new();
+fn writes_beyond_the_file_size_limit_are_reported() {
+    let workspace = TestWorkspace::new();
     // The journal itself: one line and what to do.
-    let run = place.command(&["run", "-e", "return 1"]);
+    let run = workspace.command(&["run", "-e", "return 1"]);
     let (status, _, err) = told(&with_small_files(&run, 4).output().unwrap());
     assert_eq!(status, Some(2), "{err}");
     assert!(
@@ -149,17 +157,17 @@ fn a_file_that_may_not_grow_is_an_error_that_is_told() {
         "{err}"
     );
     // The sandbox, whose memory is a file to the system.
-    let run = place.command(&["run", "--ephemeral", "-e", "return 1"]);
+    let run = workspace.command(&["run", "--ephemeral", "-e", "return 1"]);
     let (status, _, err) = told(&with_small_files(&run, 4).output().unwrap());
     assert_eq!(status, Some(1), "{err}");
     assert!(err.contains("File too large"), "{err}");
     // Standard output, of which nearly all that may be is there.
-    std::fs::write(place.dir.path().join("out"), vec![b'.'; 16000 * 512]).unwrap();
+    std::fs::write(workspace.dir.path().join("out"), vec![b'.'; 16000 * 512]).unwrap();
     let full = std::fs::File::options()
         .append(true)
-        .open(place.dir.path().join("out"))
+        .open(workspace.dir.path().join("out"))
         .unwrap();
-    let run = place.command(&[
+    let run = workspace.command(&[
         "run",
         "-q",
         "--ephemeral",
@@ -176,11 +184,16 @@ fn a_file_that_may_not_grow_is_an_error_that_is_told() {
 }
 
 #[test]
-fn commands_have_the_signals_they_always_had() {
-    let place = Place::new();
+fn commands_keep_the_default_signal_handlers() {
+    let workspace = TestWorkspace::new();
     let code = "const { stdout } = await tools.exec({ command: ['sh', '-c',
         'ulimit -f 1; head -c 100000 /dev/zero > zeros; echo $?'] }); return stdout.trim()";
-    let (status, out, err) = told(&place.command(&["run", "-q", "-e", code]).output().unwrap());
+    let (status, out, err) = told(
+        &workspace
+            .command(&["run", "-q", "-e", code])
+            .output()
+            .unwrap(),
+    );
     assert_eq!(status, Some(0), "{err}");
     // Ended by the signal, and not by an error of its own.
     assert_eq!(out, "153\n", "{err}");

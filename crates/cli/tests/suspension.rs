@@ -8,7 +8,7 @@ use std::process::{Command, Output, Stdio};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-struct Place {
+struct TestWorkspace {
     dir: TempDir,
 }
 
@@ -19,7 +19,7 @@ seen.set('one', Number(one.stdout));
 const [two, there] = await Promise.all([tools.exec({command: ['sh', '-c', 'echo two >> effects; echo 2']}), tools.listDir({path: '.'})]);
 return [Object.fromEntries(seen), Number(two.stdout), there.entries.some(entry => entry.path === 'effects')]";
 
-impl Place {
+impl TestWorkspace {
     fn new() -> Self {
         let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         std::fs::create_dir_all(dir.path().join("work")).unwrap();
@@ -88,31 +88,34 @@ fn whole() -> Value {
 }
 
 #[test]
-fn an_answer_in_another_process_and_another_finishes_the_script() {
-    let place = Place::new();
-    let id = place.suspended(TWICE);
-    assert_eq!(place.effects(), "");
-    let shown = place.json(&["runs", "show", &id, "--json"]);
+fn a_script_is_finished_by_answers_in_other_processes() {
+    let workspace = TestWorkspace::new();
+    let id = workspace.suspended(TWICE);
+    assert_eq!(workspace.effects(), "");
+    let shown = workspace.json(&["runs", "show", &id, "--json"]);
     assert_eq!(shown["run"]["state"], json!("suspended"));
     assert_eq!(
         shown["questions"][0]["calls"][0]["tool"],
         json!("exec"),
         "{shown:#}"
     );
-    let output = place.json(&["runs", "answer", &id, "--approve", "--json"]);
+    let output = workspace.json(&["runs", "answer", &id, "--approve", "--json"]);
     assert_eq!(
-        (&output["status"], place.effects()),
+        (&output["status"], workspace.effects()),
         (&json!("suspended"), "one\n".to_owned()),
         "{output:#}"
     );
-    let output = place.json(&["runs", "answer", &id, "--approve", "--json"]);
+    let output = workspace.json(&["runs", "answer", &id, "--approve", "--json"]);
     let value: Value = serde_json::from_str(output["output_json"].as_str().unwrap()).unwrap();
-    assert_eq!((value, place.effects()), (whole(), "one\ntwo\n".to_owned()));
     assert_eq!(
-        place.json(&["runs", "list", "--json"])[0]["state"],
+        (value, workspace.effects()),
+        (whole(), "one\ntwo\n".to_owned())
+    );
+    assert_eq!(
+        workspace.json(&["runs", "list", "--json"])[0]["state"],
         json!("completed")
     );
-    let (status, _, err) = place.run(&["runs", "answer", &id, "--approve"]);
+    let (status, _, err) = workspace.run(&["runs", "answer", &id, "--approve"]);
     assert!(
         status == 2 && err.contains("is done") && err.contains("hint:"),
         "{err}"
@@ -120,62 +123,63 @@ fn an_answer_in_another_process_and_another_finishes_the_script() {
 }
 
 #[test]
-fn questions_of_several_awaits_are_answered_together() {
-    let place = Place::new();
+fn approval_requests_of_several_calls_are_answered_together() {
+    let workspace = TestWorkspace::new();
     // One is asked for at once, the other when something else has ended.
     let source =
         "const say = word => tools.exec({command: ['sh', '-c', `echo ${word} >> effects`]});
         const later = tools.listDir({path: '.'}).then(() => say('b'));
         await Promise.all([say('a'), later]); return 'both'";
-    let id = place.suspended(source);
-    let shown = place.json(&["runs", "show", &id, "--json"]);
+    let id = workspace.suspended(source);
+    let shown = workspace.json(&["runs", "show", &id, "--json"]);
     assert_eq!(shown["questions"].as_array().unwrap().len(), 2, "{shown:#}");
-    let (status, out, err) = place.run(&["runs", "answer", &id, "--approve"]);
+    let (status, out, err) = workspace.run(&["runs", "answer", &id, "--approve"]);
     assert_eq!((status, out.as_str()), (0, "both\n"), "{err}");
-    let mut effects: Vec<String> = place.effects().lines().map(str::to_owned).collect();
+    let mut effects: Vec<String> = workspace.effects().lines().map(str::to_owned).collect();
     effects.sort();
     assert_eq!(effects, ["a", "b"]);
 }
 
 #[test]
-fn a_run_that_waits_is_not_gone_on_from_behind_its_back() {
-    let place = Place::new();
-    let id = place.suspended(TWICE);
-    let (status, _, err) = place.run(&["run", "--resume", &id, "-e", TWICE]);
+fn a_suspended_run_cannot_be_resumed_by_another_script() {
+    let workspace = TestWorkspace::new();
+    let id = workspace.suspended(TWICE);
+    let (status, _, err) = workspace.run(&["run", "--resume", &id, "-e", TWICE]);
     assert!(
         status == 2 && err.contains("waits for an answer") && err.contains("runs answer"),
         "{err}"
     );
-    assert_eq!(place.effects(), "");
+    assert_eq!(workspace.effects(), "");
 }
 
 #[test]
-fn the_rules_of_the_first_process_hold_in_the_others() {
-    let place = Place::new();
+fn the_approval_policy_of_the_first_process_applies_to_later_ones() {
+    let workspace = TestWorkspace::new();
     // The second call is asked for under `untrusted` alone.
     let id =
-        place.suspended("await tools.exec({command: ['rm', '-rf', 'x']}); await tools.exec({command: ['touch', 'y']})");
-    let output = place.json(&["runs", "answer", &id, "--approve", "--json"]);
+        workspace.suspended("await tools.exec({command: ['rm', '-rf', 'x']}); await tools.exec({command: ['touch', 'y']})");
+    let output = workspace.json(&["runs", "answer", &id, "--approve", "--json"]);
     assert_eq!(output["status"], json!("suspended"), "{output:#}");
-    assert!(!place.path("work/y").exists());
-    let (status, _, err) = place.run(&["runs", "answer", &id, "--deny", "--because", "not that"]);
+    assert!(!workspace.path("work/y").exists());
+    let (status, _, err) =
+        workspace.run(&["runs", "answer", &id, "--deny", "--because", "not that"]);
     assert!(
         status == 1 && err.contains("exec was denied: not that"),
         "{err}"
     );
-    assert!(!place.path("work/y").exists());
+    assert!(!workspace.path("work/y").exists());
 }
 
 #[test]
-fn of_two_who_answer_at_once_one_goes_on() {
+fn only_one_of_several_concurrent_answers_resumes_the_run() {
     for _ in 0..10 {
-        let place = Place::new();
-        let id = place.suspended(
+        let workspace = TestWorkspace::new();
+        let id = workspace.suspended(
             "await tools.exec({command: ['sh', '-c', 'echo one >> effects']}); return 'all'",
         );
         let racing: Vec<_> = (0..4)
             .map(|_| {
-                place
+                workspace
                     .command(&["runs", "answer", &id, "--approve"])
                     .spawn()
                     .unwrap()
@@ -194,7 +198,7 @@ fn of_two_who_answer_at_once_one_goes_on() {
             .map(|output| String::from_utf8_lossy(&output.stderr).into_owned())
             .collect();
         assert_eq!(
-            (done, place.effects()),
+            (done, workspace.effects()),
             (1, "one\n".to_owned()),
             "{words:#?}"
         );
@@ -202,15 +206,15 @@ fn of_two_who_answer_at_once_one_goes_on() {
 }
 
 #[test]
-fn the_word_to_end_puts_a_script_away() {
-    let place = Place::new();
+fn sigterm_suspends_the_script() {
+    let workspace = TestWorkspace::new();
     let source = "const first = await tools.exec({command: ['sh', '-c', 'echo begun >> effects; until [ -e go ]; do sleep 0.01; done; echo 1']});
         await tools.exec({command: ['sh', '-c', 'echo second >> effects']}); return Number(first.stdout)";
-    let mut child = place
+    let mut child = workspace
         .command(&["run", "--suspend", "--json", "-e", source])
         .spawn()
         .unwrap();
-    while place.effects().is_empty() {
+    while workspace.effects().is_empty() {
         assert!(child.try_wait().unwrap().is_none());
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
@@ -218,14 +222,14 @@ fn the_word_to_end_puts_a_script_away() {
         .args(["-TERM", &child.id().to_string()])
         .status()
         .unwrap();
-    std::fs::write(place.path("work/go"), "").unwrap();
+    std::fs::write(workspace.path("work/go"), "").unwrap();
     let output: Value = serde_json::from_slice(&child.wait_with_output().unwrap().stdout).unwrap();
     assert_eq!(
-        (&output["status"], place.effects()),
+        (&output["status"], workspace.effects()),
         (&json!("suspended"), "begun\n".to_owned()),
         "{output:#}"
     );
-    let output = place.json(&[
+    let output = workspace.json(&[
         "runs",
         "resume",
         output["id"].as_str().unwrap(),
@@ -233,16 +237,16 @@ fn the_word_to_end_puts_a_script_away() {
         "--json",
     ]);
     assert_eq!(
-        (&output["output_json"], place.effects()),
+        (&output["output_json"], workspace.effects()),
         (&json!("1"), "begun\nsecond\n".to_owned()),
         "{output:#}"
     );
 }
 
 #[test]
-fn a_recorded_run_is_played_without_its_tools_and_taken_along() {
-    let place = Place::new();
-    std::fs::write(place.path("work/data"), "first\nsecond\n").unwrap();
+fn a_recorded_run_can_be_replayed_and_exported() {
+    let workspace = TestWorkspace::new();
+    std::fs::write(workspace.path("work/data"), "first\nsecond\n").unwrap();
     let key = "sk-proj-abcdefghijklmnop1234567890";
     let source = format!(
         "const key = '{key}'; const files = await tools.listDir({{path: '.'}});
@@ -250,33 +254,33 @@ fn a_recorded_run_is_played_without_its_tools_and_taken_along() {
         await tools.exec({{command: ['sh', '-c', 'echo ran >> effects']}});
         console.log(key.slice(0, 3), Date.now()); return [data.totalLines, Math.random(), files.entries.length]"
     );
-    let output = place.json(&["run", "--json", "-e", &source]);
+    let output = workspace.json(&["run", "--json", "-e", &source]);
     let id = output["id"].as_str().unwrap();
-    std::fs::remove_file(place.path("work/data")).unwrap();
-    let again = place.json(&["runs", "replay", id, "--json"]);
+    std::fs::remove_file(workspace.path("work/data")).unwrap();
+    let again = workspace.json(&["runs", "replay", id, "--json"]);
     for part in ["status", "output_json", "logs", "calls", "error"] {
         assert_eq!(again[part], output[part], "{part}");
     }
-    let (_, _, steps) = place.run(&["runs", "replay", id, "--step"]);
+    let (_, _, steps) = workspace.run(&["runs", "replay", id, "--step"]);
     assert!(
         steps.contains("tool_2  readFile({\"path\":\"data\"})") && steps.contains("first"),
         "{steps}"
     );
-    let (status, _, err) = place.run(&["runs", "replay", id, "--fail", "tool_2"]);
+    let (status, _, err) = workspace.run(&["runs", "replay", id, "--fail", "tool_2"]);
     assert!(status == 1 && err.contains("made to fail"), "{err}");
-    let (status, _, err) = place.run(&["runs", "replay", id, "--fail", "tool_9"]);
+    let (status, _, err) = workspace.run(&["runs", "replay", id, "--fail", "tool_9"]);
     assert!(
         status == 2 && err.contains("hint: it made tool_1, tool_2, tool_3"),
         "{err}"
     );
-    assert_eq!(place.effects(), "ran\n", "nothing is done again");
+    assert_eq!(workspace.effects(), "ran\n", "nothing is done again");
     // Elsewhere, with nothing but the file.
-    place.run(&["runs", "export", id, "cassette.json"]);
-    let text = std::fs::read_to_string(place.path("work/cassette.json")).unwrap();
+    workspace.run(&["runs", "export", id, "cassette.json"]);
+    let text = std::fs::read_to_string(workspace.path("work/cassette.json")).unwrap();
     assert!(!text.contains(key) && text.contains("[redacted]"));
-    let elsewhere = Place::new();
+    let elsewhere = TestWorkspace::new();
     std::fs::copy(
-        place.path("work/cassette.json"),
+        workspace.path("work/cassette.json"),
         elsewhere.path("work/cassette.json"),
     )
     .unwrap();
@@ -286,14 +290,14 @@ fn a_recorded_run_is_played_without_its_tools_and_taken_along() {
         "the log shows a piece of what was taken out: {out}{err}"
     );
     assert!(out.contains("ReplayDivergenceError"), "{out}");
-    let (_, out, _) = place.run(&[
+    let (_, out, _) = workspace.run(&[
         "run",
         "--json",
         "-e",
         "return (await tools.listDir({path: '.'})).entries.length",
     ]);
     let plain: Value = serde_json::from_str(&out).unwrap();
-    let (_, cassette, _) = place.run(&["runs", "export", plain["id"].as_str().unwrap()]);
+    let (_, cassette, _) = workspace.run(&["runs", "export", plain["id"].as_str().unwrap()]);
     std::fs::write(elsewhere.path("work/plain.json"), cassette).unwrap();
     let (status, out, err) = elsewhere.run(&["runs", "replay", "plain.json"]);
     assert_eq!(
@@ -310,30 +314,30 @@ fn a_recorded_run_is_played_without_its_tools_and_taken_along() {
 }
 
 #[test]
-fn the_configuration_of_then_holds() {
-    let place = Place::new();
-    let config = place.path("home/config.toml");
-    std::fs::create_dir_all(place.path("home")).unwrap();
+fn a_resumed_run_uses_the_configuration_of_its_start() {
+    let workspace = TestWorkspace::new();
+    let config = workspace.path("home/config.toml");
+    std::fs::create_dir_all(workspace.path("home")).unwrap();
     std::fs::write(
         &config,
         "[script_harness.limits]\nmax_tool_calls = 2\n[script_harness.expose]\ntools = ['exec']\n",
     )
     .unwrap();
-    let id = place.suspended(
+    let id = workspace.suspended(
         "await tools.exec({command: ['rm', '-rf', 'x']}); const more = JSON.parse('[\"writeFile\"]');
         return [more[0] in tools, context.sandbox.remainingToolBudget]",
     );
     std::fs::write(&config, "[script_harness.limits]\nmax_tool_calls = 200\n").unwrap();
-    let output = place.json(&["runs", "answer", &id, "--approve", "--json"]);
+    let output = workspace.json(&["runs", "answer", &id, "--approve", "--json"]);
     assert_eq!(output["output_json"], json!("[false,1]"), "{output:#}");
 }
 
 #[test]
-fn whoever_says_yes_sees_what_to() {
-    let place = Place::new();
+fn calls_to_approve_are_shown_without_redaction() {
+    let workspace = TestWorkspace::new();
     let id =
-        place.suspended("await tools.exec({command: ['sh', '-c', 'export API_TOKEN=x$(echo${IFS}hidden>>effects)']})");
-    let (_, shown, _) = place.run(&["runs", "show", &id]);
+        workspace.suspended("await tools.exec({command: ['sh', '-c', 'export API_TOKEN=x$(echo${IFS}hidden>>effects)']})");
+    let (_, shown, _) = workspace.run(&["runs", "show", &id]);
     assert!(
         shown.contains("API_TOKEN=x$(echo${IFS}hidden>>effects)"),
         "{shown}"
@@ -341,44 +345,44 @@ fn whoever_says_yes_sees_what_to() {
 }
 
 #[test]
-fn a_call_that_lost_its_race_does_not_run_later() {
-    let place = Place::new();
+fn a_call_that_lost_a_race_does_not_run_later() {
+    let workspace = TestWorkspace::new();
     let source = "const say = word => tools.exec({command: ['sh', '-c', `echo ${word} >> effects`]});
         const first = await Promise.race([tools.exec({command: ['sh', '-c', 'echo loser >> effects']}), tools.listDir({path: '.'})]);
         await say('after'); return 'all'";
-    let id = place.suspended(source);
-    let (status, out, err) = place.run(&["runs", "answer", &id, "--approve"]);
+    let id = workspace.suspended(source);
+    let (status, out, err) = workspace.run(&["runs", "answer", &id, "--approve"]);
     assert_eq!(
-        (status, out.as_str(), place.effects().as_str()),
+        (status, out.as_str(), workspace.effects().as_str()),
         (0, "all\n", "after\n"),
         "{err}"
     );
 }
 
 #[test]
-fn a_run_that_waits_can_be_given_up() {
-    let place = Place::new();
-    let id = place.suspended(TWICE);
-    assert_eq!(place.run(&["runs", "cancel", &id]).0, 0);
+fn a_suspended_run_can_be_cancelled() {
+    let workspace = TestWorkspace::new();
+    let id = workspace.suspended(TWICE);
+    assert_eq!(workspace.run(&["runs", "cancel", &id]).0, 0);
     assert_eq!(
-        place.json(&["runs", "list", "--json"])[0]["state"],
+        workspace.json(&["runs", "list", "--json"])[0]["state"],
         json!("failed")
     );
-    let (status, _, err) = place.run(&["runs", "answer", &id, "--approve"]);
+    let (status, _, err) = workspace.run(&["runs", "answer", &id, "--approve"]);
     assert!(status == 2 && err.contains("has ended"), "{err}");
-    assert_eq!(place.effects(), "");
+    assert_eq!(workspace.effects(), "");
 }
 
 #[test]
-fn earlier_runs_of_others_cannot_be_recalled() {
-    let place = Place::new();
-    std::fs::create_dir_all(place.path("elsewhere")).unwrap();
-    let secret = place.json(&["run", "--json", "-e", "return 'hush'"]);
+fn runs_of_other_folders_cannot_be_recalled() {
+    let workspace = TestWorkspace::new();
+    std::fs::create_dir_all(workspace.path("elsewhere")).unwrap();
+    let secret = workspace.json(&["run", "--json", "-e", "return 'hush'"]);
     let id = secret["id"].as_str().unwrap();
-    let elsewhere = place.path("elsewhere");
+    let elsewhere = workspace.path("elsewhere");
     let ask = |handle: &str| {
         let script = format!("return await recall('{handle}').then(r => r.value, e => e.message)");
-        place.json(&[
+        workspace.json(&[
             "run",
             "--json",
             "-C",
@@ -393,10 +397,10 @@ fn earlier_runs_of_others_cannot_be_recalled() {
 }
 
 #[test]
-fn what_an_earlier_run_returned_is_read_in_slices() {
-    let place = Place::new();
-    std::fs::write(place.path("work/data"), "line\n".repeat(3000)).unwrap();
-    let first = place.json(&[
+fn recall_reads_earlier_results_in_slices() {
+    let workspace = TestWorkspace::new();
+    std::fs::write(workspace.path("work/data"), "line\n".repeat(3000)).unwrap();
+    let first = workspace.json(&[
         "run",
         "--json",
         "-e",
@@ -409,7 +413,7 @@ fn what_an_earlier_run_returned_is_read_in_slices() {
         const none = await recall('scr_none').catch(e => e.message);
         return [list.value, list.total, list.truncated, text.value, text.total, none]"
     );
-    let output = place.json(&["run", "--json", "-e", &script]);
+    let output = workspace.json(&["run", "--json", "-e", &script]);
     let value: Value = serde_json::from_str(output["output_json"].as_str().unwrap_or_default())
         .unwrap_or_default();
     assert_eq!(
@@ -417,20 +421,20 @@ fn what_an_earlier_run_returned_is_read_in_slices() {
         json!([[2, 3], 4, true, "line", 15000, "there is no run `scr_none`"]),
         "{output:#}"
     );
-    let (_, _, err) = place.run(&["run", "--ephemeral", "-e", "return await recall('scr_x')"]);
+    let (_, _, err) = workspace.run(&["run", "--ephemeral", "-e", "return await recall('scr_x')"]);
     assert!(err.contains("no tool `recall`"), "{err}");
 }
 
 #[test]
-fn nothing_runs_where_it_should_be_sealed_and_cannot() {
-    let place = Place::new();
-    std::fs::create_dir_all(place.path("home")).unwrap();
+fn nothing_runs_if_the_journal_cannot_be_encrypted() {
+    let workspace = TestWorkspace::new();
+    std::fs::create_dir_all(workspace.path("home")).unwrap();
     std::fs::write(
-        place.path("home/config.toml"),
+        workspace.path("home/config.toml"),
         "[journal]\nencrypt = true\n",
     )
     .unwrap();
-    let mut command = place.command(&[
+    let mut command = workspace.command(&[
         "run",
         "-e",
         "await tools.exec({command: ['touch', 'made']})",
@@ -449,14 +453,14 @@ fn nothing_runs_where_it_should_be_sealed_and_cannot() {
         err.contains("hint: unlock it, or set `journal.encrypt = false`"),
         "{err}"
     );
-    assert!(!place.path("work/made").exists());
+    assert!(!workspace.path("work/made").exists());
 }
 
 #[test]
-fn scripts_of_a_session_share_what_they_store() {
-    let place = Place::new();
+fn scripts_of_a_session_share_stored_values() {
+    let workspace = TestWorkspace::new();
     let run =
-        |args: &[&str]| place.json(&[&["run", "--json"], args].concat())["output_json"].clone();
+        |args: &[&str]| workspace.json(&[&["run", "--json"], args].concat())["output_json"].clone();
     run(&[
         "--session",
         "a",

@@ -31,9 +31,9 @@ fn server(kind: &'static str, body: String) -> u16 {
     port
 }
 
-struct Place(tempfile::TempDir);
+struct TestWorkspace(tempfile::TempDir);
 
-impl Place {
+impl TestWorkspace {
     fn new(config: &str) -> Self {
         let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         for folder in ["home", "work"] {
@@ -79,41 +79,41 @@ impl Place {
 }
 
 #[test]
-fn without_anybody_to_ask_a_host_is_denied_unless_the_configuration_has_it() {
+fn without_approval_only_configured_hosts_are_fetched() {
     let port = server("text/plain", "hello".into());
     let script =
         format!("return (await tools.fetchUrl('http://127.0.0.1:{port}/')).fetches[0].content");
-    let denied = Place::new("").error(&script);
+    let denied = TestWorkspace::new("").error(&script);
     assert!(
         denied
             .contains("ApprovalDeniedError: fetch_url was denied: there is no terminal to ask at"),
         "{denied}"
     );
-    let place = Place::new(&format!("[web]\nallow_hosts = [\"127.0.0.1:{port}\"]\n"));
-    assert_eq!(place.value(&script), json!("hello"));
+    let workspace = TestWorkspace::new(&format!("[web]\nallow_hosts = [\"127.0.0.1:{port}\"]\n"));
+    assert_eq!(workspace.value(&script), json!("hello"));
     // What a person allowed for ever stands beside it.
-    let place = Place::new("");
+    let workspace = TestWorkspace::new("");
     std::fs::write(
-        place.path().join("home/rules.toml"),
+        workspace.path().join("home/rules.toml"),
         format!("allow_hosts = [\"127.0.0.1:{port}\"]\n"),
     )
     .unwrap();
-    assert_eq!(place.value(&script), json!("hello"));
+    assert_eq!(workspace.value(&script), json!("hello"));
 }
 
 #[test]
-fn a_search_server_of_ones_own_is_asked() {
+fn a_configured_search_server_is_used() {
     let results = json!({"results": [{"url": "https://example.com/a", "title": "A", "content": "about a", "score": 1.5}]});
     let port = server("application/json", results.to_string());
-    let place = Place::new(&format!(
+    let workspace = TestWorkspace::new(&format!(
         "[web]\nsearxng_url = \"http://127.0.0.1:{port}\"\nallow_hosts = [\"127.0.0.1:{port}\"]\n"
     ));
-    let found = place.value("return (await tools.webSearch({ query: 'a' })).results");
+    let found = workspace.value("return (await tools.webSearch({ query: 'a' })).results");
     assert_eq!(
         found,
         json!([{"url": "https://example.com/a", "title": "A", "snippet": "about a", "relevanceScore": 1.5}])
     );
-    let missing = Place::new("").error("await tools.webSearch('a')");
+    let missing = TestWorkspace::new("").error("await tools.webSearch('a')");
     assert!(
         missing.contains("no search service is set up") && missing.contains("web.searxng_url"),
         "{missing}"
@@ -121,27 +121,27 @@ fn a_search_server_of_ones_own_is_asked() {
 }
 
 #[test]
-fn documents_are_there_for_the_next_command_and_ephemeral_ones_are_not() {
-    let place = Place::new("");
-    let key = place
+fn documents_persist_unless_the_command_is_ephemeral() {
+    let workspace = TestWorkspace::new("");
+    let key = workspace
         .value("return (await tools.saveToFC({ content: 'kept\\r\\n', title: 'Note' })).fileKey");
     let key = key.as_str().unwrap();
     assert_eq!(
-        place.value(&format!("return (await tools.fetchFromFC('{key}')).title")),
+        workspace.value(&format!("return (await tools.fetchFromFC('{key}')).title")),
         json!("Note")
     );
-    place.value(&format!(
+    workspace.value(&format!(
         "return await tools.writeFile({{ fileKey: '{key}', path: 'note.txt' }})"
     ));
     assert_eq!(
-        std::fs::read(place.path().join("work/note.txt")).unwrap(),
+        std::fs::read(workspace.path().join("work/note.txt")).unwrap(),
         b"kept\r\n"
     );
     let script = "const { fileKey } = await tools.saveToFC('x'); return [fileKey, (await tools.fetchFromFC(fileKey)).content]";
-    let output = place.run(&["--ephemeral"], script);
+    let output = workspace.run(&["--ephemeral"], script);
     let value: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(value[1], "x");
-    let gone = place.error(&format!("await tools.fetchFromFC({})", value[0]));
+    let gone = workspace.error(&format!("await tools.fetchFromFC({})", value[0]));
     assert!(
         gone.contains("the File Cabinet has nothing under"),
         "{gone}"
@@ -149,15 +149,16 @@ fn documents_are_there_for_the_next_command_and_ephemeral_ones_are_not() {
 }
 
 #[test]
-fn plain_requests_and_background_work_are_off_until_they_are_switched_on() {
+fn http_and_spawn_are_off_unless_enabled() {
     let off = "return ['http' in tools, 'spawn' in tools]";
-    assert_eq!(Place::new("").value(off), json!([false, false]));
-    let place = Place::new("[script_harness.expose]\nenable_http = true\nenable_spawn = true\n");
-    assert_eq!(place.value(off), json!([true, true]));
+    assert_eq!(TestWorkspace::new("").value(off), json!([false, false]));
+    let workspace =
+        TestWorkspace::new("[script_harness.expose]\nenable_http = true\nenable_spawn = true\n");
+    assert_eq!(workspace.value(off), json!([true, true]));
     let script = "const task = tools.spawn.exec('exec', { command: ['echo', 'hi'] }); return (await task.done).stdout";
-    assert_eq!(place.value(script), json!("hi"));
+    assert_eq!(workspace.value(script), json!("hi"));
     // What goes on in the background ends with the command, which says so.
-    let output = place.run(
+    let output = workspace.run(
         &[],
         "tools.spawn.exec({ command: ['sleep', '1000'] }); return 'started'",
     );
@@ -169,8 +170,8 @@ fn plain_requests_and_background_work_are_off_until_they_are_switched_on() {
     );
     let runs = Command::new(env!("CARGO_BIN_EXE_selvedge"))
         .args(["runs", "list"])
-        .env("SELVEDGE_HOME", place.path().join("home"))
-        .current_dir(place.path().join("work"))
+        .env("SELVEDGE_HOME", workspace.path().join("home"))
+        .current_dir(workspace.path().join("work"))
         .output()
         .unwrap();
     let list = String::from_utf8_lossy(&runs.stdout).into_owned();

@@ -4,34 +4,34 @@ use std::process::Stdio;
 
 use serde_json::Value;
 
-use crate::support::Place;
+use crate::support::TestWorkspace;
 use crate::{code, done, last, resume, run, support, told, until};
 
 /// A server whose one tool pays, and whose other says how often it did.
-fn bank(place: &Place) {
-    let effects = place.work().join("effects");
-    let server = Place::odd("bank", "bank");
-    place.config(&server.replace("\"bank\"]", &format!("\"bank\", {effects:?}]")));
+fn bank(workspace: &TestWorkspace) {
+    let effects = workspace.work().join("effects");
+    let server = TestWorkspace::odd("bank", "bank");
+    workspace.config(&server.replace("\"bank\"]", &format!("\"bank\", {effects:?}]")));
 }
 
 #[test]
-fn a_tool_of_a_server_that_died_is_undecided_and_what_only_reads_is_fresh() {
-    let place = Place::new();
-    bank(&place);
+fn after_a_server_died_changes_are_undecided_and_reads_run_again() {
+    let workspace = TestWorkspace::new();
+    bank(&workspace);
     // The server dies after it has paid.
     let pay = "if ((await bank.balance({})).paid === 0) await bank.pay({})";
-    run(&place, &["-e", pay]);
-    let id = last(&place);
-    assert_eq!(done(&place), 1);
+    run(&workspace, &["-e", pay]);
+    let id = last(&workspace);
+    assert_eq!(done(&workspace), 1);
     for change in [
         "bank.pay({})",
         "tools.mcp.bank.pay.raw({})",
         "tools.mcpCallTool({server: 'bank', tool: 'pay', arguments: {}})",
         "bank.give({})",
     ] {
-        let output = resume(&place, &id, &format!("await {change}"));
+        let output = resume(&workspace, &id, &format!("await {change}"));
         assert_eq!(
-            (code(&output), done(&place)),
+            (code(&output), done(&workspace)),
             ("OutcomeUnknownError", 1),
             "{change}"
         );
@@ -39,55 +39,61 @@ fn a_tool_of_a_server_that_died_is_undecided_and_what_only_reads_is_fresh() {
     // A tool that the server lists as read-only runs, by whatever name.
     let look = "return [(await bank.balance({})).paid,
         (await tools.mcpCallTool({server: 'bank', tool: 'balance', arguments: {}})).paid]";
-    assert_eq!(resume(&place, &id, look)["output_json"], "[1,1]");
+    assert_eq!(resume(&workspace, &id, look)["output_json"], "[1,1]");
     // The same script decides by what is there now.
     let careful = "try { await bank.pay({}) } catch (e) {
         const { callId } = e.metadata.undecided[0];
         if ((await bank.balance({})).paid === 0) resume.repeat(callId); else resume.skip(callId);
         await bank.pay({});
     }";
-    let output = resume(&place, &id, careful);
-    assert_eq!((&output["error"], done(&place)), (&Value::Null, 1));
+    let output = resume(&workspace, &id, careful);
+    assert_eq!((&output["error"], done(&workspace)), (&Value::Null, 1));
 }
 
 #[test]
-fn a_run_is_running_as_long_as_a_server_it_started() {
-    let place = Place::new();
-    bank(&place);
+fn a_run_counts_as_running_while_its_server_runs() {
+    let workspace = TestWorkspace::new();
+    bank(&workspace);
     let script = "await bank.pay_slowly({})";
-    let mut command = place.command(&["run", "-q", "-e", script]);
+    let mut command = workspace.command(&["run", "-q", "-e", script]);
     let mut child = command.stdin(Stdio::null()).spawn().unwrap();
     until(|| {
-        let listed = place.command(&["runs", "list", "--json"]).output().unwrap();
+        let listed = workspace
+            .command(&["runs", "list", "--json"])
+            .output()
+            .unwrap();
         let listed: Value = serde_json::from_slice(&listed.stdout).unwrap();
         listed[0]["id"].as_str().is_some_and(|id| {
-            let shown = place.command(&["runs", "show", id]).output().unwrap();
+            let shown = workspace.command(&["runs", "show", id]).output().unwrap();
             String::from_utf8_lossy(&shown.stdout).contains("bank.pay_slowly")
         })
     });
     child.kill().unwrap();
     child.wait().unwrap();
-    let id = last(&place);
+    let id = last(&workspace);
     let careful = format!(
         "try {{ {script} }} catch (e) {{ resume.skip(e.metadata.undecided[0].callId); {script} }}"
     );
     until(|| {
-        let (status, said) = told(&run(&place, &["--resume", &id, "-e", &careful]));
+        let (status, said) = told(&run(&workspace, &["--resume", &id, "-e", &careful]));
         assert!(status == 0 || said.contains("is still running"), "{said}");
         status == 0
     });
-    assert_eq!(done(&place), 1);
+    assert_eq!(done(&workspace), 1);
 }
 
 #[test]
-fn an_answer_that_cannot_be_read_leaves_the_outcome_unknown() {
-    let place = Place::new();
-    bank(&place);
+fn an_invalid_response_leaves_the_outcome_unknown() {
+    let workspace = TestWorkspace::new();
+    bank(&workspace);
     let script = "await bank.pay_loudly({})";
-    let (status, said) = told(&run(&place, &["-e", script]));
+    let (status, said) = told(&run(&workspace, &["-e", script]));
     assert!(status == 1 && said.contains("more than 16 MB"), "{said}");
-    let output = resume(&place, &last(&place), script);
-    assert_eq!((code(&output), done(&place)), ("OutcomeUnknownError", 1));
+    let output = resume(&workspace, &last(&workspace), script);
+    assert_eq!(
+        (code(&output), done(&workspace)),
+        ("OutcomeUnknownError", 1)
+    );
 }
 
 #[test]
@@ -96,17 +102,17 @@ fn a_request_that_was_sent_and_not_answered_is_not_sent_again() {
 }
 
 #[test]
-fn a_request_whose_answer_cannot_be_read_is_not_sent_again() {
+fn a_request_with_an_unreadable_response_is_not_sent_again() {
     not_sent_again("HTTP/1.1 200 OK\r\ncontent-encoding: br\r\ncontent-length: 2\r\n\r\nxx");
 }
 
 #[test]
-fn a_request_that_the_server_failed_at_is_not_sent_again() {
+fn a_request_with_a_server_error_is_not_sent_again() {
     not_sent_again("HTTP/1.1 504 Gateway Timeout\r\ncontent-length: 0\r\n\r\n");
 }
 
 fn not_sent_again(answer: &'static str) {
-    let place = Place::new();
+    let workspace = TestWorkspace::new();
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let (heard, requests) = std::sync::mpsc::channel();
@@ -122,7 +128,7 @@ fn not_sent_again(answer: &'static str) {
             open.push(stream);
         }
     });
-    place.config(&format!(
+    workspace.config(&format!(
         "sandbox_mode = 'danger-full-access'\n[script_harness.expose]\nenable_http = true\n\
          [web]\nallow_hosts = ['127.0.0.1:{port}']\nallow_private_hosts = ['127.0.0.1']\n"
     ));
@@ -131,10 +137,13 @@ fn not_sent_again(answer: &'static str) {
             "await tools.http({{url: 'http://127.0.0.1:{port}/pay', method: 'POST', body: 'pay 100', timeoutMs: {timeout}}})"
         )
     };
-    let (_, said) = told(&run(&place, &["-e", &post(500)]));
-    assert!(requests.recv_timeout(support::PATIENCE).is_ok(), "{said}");
+    let (_, said) = told(&run(&workspace, &["-e", &post(500)]));
+    assert!(
+        requests.recv_timeout(support::TEST_TIMEOUT).is_ok(),
+        "{said}"
+    );
     for timeout in [500, 5000] {
-        let output = resume(&place, &last(&place), &post(timeout));
+        let output = resume(&workspace, &last(&workspace), &post(timeout));
         assert_eq!(code(&output), "OutcomeUnknownError", "{output:#}");
     }
     assert!(requests.try_recv().is_err(), "it was sent again");

@@ -3,56 +3,69 @@
 use serde_json::{Value, json};
 
 use crate::support::Client;
-use crate::{SPAWN, code, done, failed, interrupted, place_with, resume, until};
+use crate::{SPAWN, code, done, failed, interrupted, resume, until, workspace_with};
 
 const TASK: &str = "tools.spawn.exec('exec', {command: ['./pay', '5']})";
 
 #[test]
 fn a_finished_task_is_not_started_again() {
-    let place = place_with(SPAWN, "");
-    let id = failed(&place, &format!("await {TASK}.done"));
+    let workspace = workspace_with(SPAWN, "");
+    let id = failed(&workspace, &format!("await {TASK}.done"));
     let both = format!(
         "const task = {TASK};
          const other = tools.spawn.exec('exec', {{command: ['sh', '-c', 'echo two >> effects']}});
          await other.done; return (await task.done).exitCode"
     );
-    let output = resume(&place, &id, &both);
-    assert_eq!((&output["output_json"], done(&place)), (&json!("0"), 2));
+    let output = resume(&workspace, &id, &both);
+    assert_eq!((&output["output_json"], done(&workspace)), (&json!("0"), 2));
 }
 
 #[test]
 fn an_interrupted_task_is_undecided() {
-    let (place, id) = interrupted(SPAWN, &format!("{TASK}.done"));
+    let (workspace, id) = interrupted(SPAWN, &format!("{TASK}.done"));
     let again = format!("return (await {TASK}.done).exitCode");
-    let error = resume(&place, &id, &again);
-    assert_eq!((code(&error), done(&place)), ("OutcomeUnknownError", 1));
+    let error = resume(&workspace, &id, &again);
+    assert_eq!((code(&error), done(&workspace)), ("OutcomeUnknownError", 1));
     let task = error["error"]["metadata"]["undecided"][0]["callId"]
         .as_str()
         .unwrap()
         .to_owned();
     assert!(task.starts_with("tsk_"), "{error:#}");
     // Also where its own run is gone.
-    let file = rusqlite::Connection::open(place.home().join("journal.sqlite")).unwrap();
+    let file = rusqlite::Connection::open(workspace.home().join("journal.sqlite")).unwrap();
     let forget = "DELETE FROM calls WHERE run LIKE 'tsk_%'; DELETE FROM runs WHERE id LIKE 'tsk_%'";
     file.execute_batch(forget).unwrap();
     drop(file);
-    assert_eq!(code(&resume(&place, &id, &again)), "OutcomeUnknownError");
+    assert_eq!(
+        code(&resume(&workspace, &id, &again)),
+        "OutcomeUnknownError"
+    );
     let skipped = resume(
-        &place,
+        &workspace,
         &id,
         &format!("resume.skip('{task}', {{exitCode: 7}}); {again}"),
     );
-    assert_eq!((&skipped["output_json"], done(&place)), (&json!("7"), 1));
-    let repeated = resume(&place, &id, &format!("resume.repeat('{task}'); {again}"));
-    assert_eq!((&repeated["output_json"], done(&place)), (&json!("0"), 2));
+    assert_eq!(
+        (&skipped["output_json"], done(&workspace)),
+        (&json!("7"), 1)
+    );
+    let repeated = resume(
+        &workspace,
+        &id,
+        &format!("resume.repeat('{task}'); {again}"),
+    );
+    assert_eq!(
+        (&repeated["output_json"], done(&workspace)),
+        (&json!("0"), 2)
+    );
 }
 
 #[test]
-fn a_task_that_still_runs_is_waited_for() {
-    let place = place_with(SPAWN, "until test -e quick; do sleep 0.05; done; exit 3");
-    let mut client = Client::start(&place, &[], json!({}));
+fn a_running_task_is_awaited() {
+    let workspace = workspace_with(SPAWN, "until test -e quick; do sleep 0.05; done; exit 3");
+    let mut client = Client::start(&workspace, &[], json!({}));
     let first = client.call("script", json!({"code": format!("{TASK}; throw 1")}));
-    until(|| done(&place) > 0);
+    until(|| done(&workspace) > 0);
     let again = format!(
         "const task = {TASK}; await tools.writeFile({{path: 'quick', content: ''}});
          return (await task.done).exitCode"
@@ -60,36 +73,36 @@ fn a_task_that_still_runs_is_waited_for() {
     let resume = json!({"code": again, "resume": first["structuredContent"]["id"]});
     let waited = client.call("script", resume);
     let value = &waited["structuredContent"]["output_json"];
-    assert_eq!((value, done(&place)), (&json!("3"), 1), "{waited}");
+    assert_eq!((value, done(&workspace)), (&json!("3"), 1), "{waited}");
 }
 
 #[test]
-fn a_suspended_script_knows_what_became_of_its_tasks() {
+fn a_restored_script_gets_the_outcome_of_its_tasks() {
     for (pay, then, expected) in [
         ("", "await k.done;", "\"0\""),
         ("sleep 60", "", "\"OutcomeUnknownError\""),
     ] {
-        let place = place_with(&format!("approval_policy = \"on-request\"\n{SPAWN}"), pay);
+        let workspace = workspace_with(&format!("approval_policy = \"on-request\"\n{SPAWN}"), pay);
         let source = format!(
             "const k = {TASK}; {then}
              while (!(await tools.fileSearch({{pattern: 'effects'}})).length);
              await tools.exec({{command: ['true', 'x'], withEscalatedPermissions: true, justification: 'to ask'}});
              try {{ return String((await k.done).exitCode) }} catch (error) {{ return error.metadata.code }}"
         );
-        let first = place
+        let first = workspace
             .command(&["run", "--suspend", "--json", "-e", &source])
             .output()
             .unwrap();
         let first: Value = serde_json::from_slice(&first.stdout).unwrap();
         assert_eq!(first["status"], "suspended", "{first}");
         let id = first["id"].as_str().unwrap();
-        let again = place
+        let again = workspace
             .command(&["runs", "answer", id, "--approve", "--json"])
             .output()
             .unwrap();
         let again: Value = serde_json::from_slice(&again.stdout).unwrap();
         assert_eq!(
-            (&again["output_json"], done(&place)),
+            (&again["output_json"], done(&workspace)),
             (&json!(expected), 1),
             "{again}"
         );

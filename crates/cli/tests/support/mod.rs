@@ -11,7 +11,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 /// Long enough for anything here, short enough to end a test that hangs.
-pub const PATIENCE: Duration = Duration::from_secs(90);
+pub const TEST_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// A client and the server it started.
 pub struct Client {
@@ -24,11 +24,11 @@ pub struct Client {
 }
 
 /// A folder to work in, and one for what is remembered.
-pub struct Place {
+pub struct TestWorkspace {
     pub dir: tempfile::TempDir,
 }
 
-impl Place {
+impl TestWorkspace {
     pub fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(dir.path().join("work")).unwrap();
@@ -69,8 +69,8 @@ impl Place {
 
 impl Client {
     /// Starts `selvedge mcp serve` and greets it.
-    pub fn start(place: &Place, args: &[&str], capabilities: Value) -> Self {
-        let mut client = Self::bare(place, args);
+    pub fn start(workspace: &TestWorkspace, args: &[&str], capabilities: Value) -> Self {
+        let mut client = Self::bare(workspace, args);
         let hello = json!({"protocolVersion": "2025-06-18", "capabilities": capabilities, "clientInfo": {"name": "test", "version": "1"}});
         let answer = client.request("initialize", hello);
         assert_eq!(
@@ -81,9 +81,9 @@ impl Client {
         client
     }
 
-    pub fn bare(place: &Place, args: &[&str]) -> Self {
+    pub fn bare(workspace: &TestWorkspace, args: &[&str]) -> Self {
         let all: Vec<&str> = ["mcp", "serve"].iter().chain(args).copied().collect();
-        let mut child = place
+        let mut child = workspace
             .command(&all)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -133,7 +133,7 @@ impl Client {
             return self.waiting.remove(at).unwrap();
         }
         loop {
-            let message = self.lines.recv_timeout(PATIENCE).unwrap();
+            let message = self.lines.recv_timeout(TEST_TIMEOUT).unwrap();
             if wanted(&message) {
                 return message;
             }
