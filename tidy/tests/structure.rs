@@ -1,21 +1,10 @@
-//! Mechanical rules for the files of this repository: one test per rule, no dependencies, so that
-//! `cargo test -p selvedge-tidy` takes seconds. A failure names file, line and rule.
+//! Rules about files, dependencies and signatures: one test per rule.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
 
-/// Names that hold no source: build output, downloads, version control.
-const SKIPPED: &[&str] = &[
-    ".git",
-    ".tools",
-    "artifacts",
-    "corpus",
-    "node_modules",
-    "target",
-    "__pycache__",
-];
+use selvedge_tidy::{numbered, report, root, sources};
 
 /// The most lines a Rust file may have.
 const MAX_LINES: usize = 600;
@@ -124,7 +113,7 @@ fn rust_files_are_short_enough() {
                 "{path}:{MAX_LINES}: {lines} lines, the limit is {MAX_LINES}: split the file by topic"
             )),
             true if lines <= MAX_LINES => problems.push(format!(
-                "{path}:1: {lines} lines: remove the file from LONG_FILES in tidy/tidy.rs"
+                "{path}:1: {lines} lines: remove the file from LONG_FILES in tidy/tests/structure.rs"
             )),
             _ => {}
         }
@@ -132,7 +121,7 @@ fn rust_files_are_short_enough() {
     for path in LONG_FILES {
         if !root().join(path).exists() {
             problems.push(format!(
-                "{path}:1: does not exist: remove it from LONG_FILES in tidy/tidy.rs"
+                "{path}:1: does not exist: remove it from LONG_FILES in tidy/tests/structure.rs"
             ));
         }
     }
@@ -305,61 +294,4 @@ fn sorted<'a>(names: impl IntoIterator<Item = &'a str>) -> Vec<String> {
     names.sort();
     names.dedup();
     names
-}
-
-/// Every text file of the repository: its path from the root, with `/`, and its content.
-fn sources() -> Vec<(String, String)> {
-    let mut files = Vec::new();
-    let mut folders = vec![root()];
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(&folder).unwrap() {
-            let entry = entry.unwrap();
-            let kind = entry.file_type().unwrap();
-            if SKIPPED.iter().any(|name| entry.file_name() == *name) {
-                continue;
-            }
-            if kind.is_dir() {
-                folders.push(entry.path());
-            } else if kind.is_file() {
-                // What is not UTF-8 is data for a test.
-                files.extend(
-                    fs::read_to_string(entry.path()).map(|text| (shown(&entry.path()), text)),
-                );
-            }
-        }
-    }
-    files.sort();
-    files
-}
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("..")
-        .canonicalize()
-        .unwrap()
-}
-
-fn shown(path: &Path) -> String {
-    let path = path.strip_prefix(root()).unwrap_or(path);
-    path.components()
-        .map(|part| part.as_os_str().to_string_lossy())
-        .collect::<Vec<_>>()
-        .join("/")
-}
-
-fn numbered(text: &str) -> impl Iterator<Item = (usize, &str)> {
-    text.lines()
-        .enumerate()
-        .map(|(index, line)| (index + 1, line))
-}
-
-/// Fails with all problems of a rule, one per line.
-fn report(problems: impl IntoIterator<Item = String>) {
-    let problems: Vec<String> = problems.into_iter().collect();
-    assert!(
-        problems.is_empty(),
-        "{} problems:\n{}",
-        problems.len(),
-        problems.join("\n")
-    );
 }
