@@ -20,6 +20,7 @@ mod http;
 mod link;
 mod login;
 mod program;
+mod progress;
 mod recursion;
 mod render;
 mod sampling;
