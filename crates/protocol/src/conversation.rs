@@ -332,7 +332,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn items_are_stored_and_read_back() {
+    fn items_round_trip_through_json() {
         let origin = Origin {
             wire: WireApi::Messages,
             provider: "anthropic".into(),
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_are_spelled_as_they_are_serialised() {
+    fn error_kind_names_match_their_serialised_form() {
         for kind in ModelErrorKind::ALL {
             assert_eq!(serde_json::to_value(kind).unwrap(), json!(kind.as_str()));
         }

@@ -183,7 +183,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn items_of_every_type_are_stored_and_read_back() {
+    fn items_of_every_type_round_trip_through_json() {
         let call = ScriptToolCall {
             id: "scr_1".into(),
             call_id: "call_1".into(),
@@ -223,17 +223,17 @@ mod tests {
     }
 
     #[test]
-    fn ends_and_errors_are_spelled_as_they_are_serialised() {
+    fn turn_end_and_error_names_match_their_serialised_form() {
         for end in TurnEnd::ALL {
             assert_eq!(serde_json::to_value(end).unwrap(), json!(end.as_str()));
         }
-        let of_models = ModelErrorKind::ALL
+        let model_kinds = ModelErrorKind::ALL
             .iter()
             .copied()
             .map(TurnErrorKind::Model);
         for kind in [TurnErrorKind::Journal, TurnErrorKind::InUse]
             .into_iter()
-            .chain(of_models)
+            .chain(model_kinds)
         {
             let value = serde_json::to_value(kind).unwrap();
             assert_eq!(value, json!(kind.as_str()));
