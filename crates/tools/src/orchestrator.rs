@@ -415,12 +415,12 @@ impl Orchestrator {
             idempotency_key,
         } = prepared;
         let name = tool.spec.name.clone();
-        let place = tokio::select! {
+        let permit = tokio::select! {
             biased;
             () = request.cancel.cancelled() => None,
-            place = scope.places.acquire() => place.ok(),
+            permit = scope.places.acquire() => permit.ok(),
         };
-        let Some(_place) = place else {
+        let Some(_permit) = permit else {
             let failure = CallFailure::new(
                 ErrorCode::ToolAbortedError,
                 format!("{name} was cancelled before it ran"),

@@ -81,20 +81,20 @@ impl ToolRouter {
             match report {
                 Report::Repeated(record) => repeated.push(record),
                 Report::Finished(outcome) => {
-                    let before = repeated
+                    let first_attempts = repeated
                         .extract_if(.., |record| record.id == outcome.settles)
                         .collect();
                     // Models choose the ids: if two are equal, each result goes to one of them.
-                    let place = ids
+                    let index = ids
                         .iter()
                         .zip(&outputs)
                         .position(|(id, output)| *id == outcome.settles && output.is_none());
-                    if let Some(place) = place {
+                    if let Some(index) = index {
                         let handle = self
                             .orchestrator
                             .ledger()
                             .map(|_| format!("{}/{}", scope.id, outcome.settles));
-                        outputs[place] = Some(answer(*outcome, before, handle));
+                        outputs[index] = Some(answer(*outcome, first_attempts, handle));
                     }
                 }
                 Report::Asking { .. }
@@ -163,7 +163,7 @@ fn drop_nulls(value: &mut Value) {
 
 fn answer(
     outcome: CallOutcome,
-    before: Vec<CallRecord>,
+    first_attempts: Vec<CallRecord>,
     handle: Option<String>,
 ) -> StructuredOutput {
     let (content, value) = match outcome.result {
@@ -173,7 +173,7 @@ fn answer(
         ),
         Err(failure) => (failure.in_words(), None),
     };
-    let records = before.into_iter().chain([outcome.record]).collect();
+    let records = first_attempts.into_iter().chain([outcome.record]).collect();
     StructuredOutput {
         call_id: outcome.settles,
         content: shown_of_result(content, handle.as_deref()),
