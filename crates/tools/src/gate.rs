@@ -103,7 +103,7 @@ impl Gate {
     pub fn why_shut(&self) -> Option<&'static str> {
         match &self.0 {
             None => Some("approval is not possible here"),
-            Some(inside) if inside.orchestrator.policy() == ApprovalPolicy::Never => {
+            Some(context) if context.orchestrator.policy() == ApprovalPolicy::Never => {
                 Some("the approval policy is `never`")
             }
             Some(_) => None,
@@ -112,14 +112,14 @@ impl Gate {
 
     /// Requests approval. The error says why it was not given.
     ///
-    /// The request is cancelled with the call, or when `given_up` completes. Do not drop the future
+    /// The request is cancelled with the call, or when `abandoned` completes. Do not drop the future
     /// instead: the request would stay open in the journal.
     pub async fn agree(
         &self,
-        wish: Wish,
-        given_up: impl Future<Output = ()>,
+        action: Wish,
+        abandoned: impl Future<Output = ()>,
     ) -> Result<(), ToolError> {
-        let Some(inside) = &self.0 else {
+        let Some(context) = &self.0 else {
             return Err(ToolError::new("approval is not possible here"));
         };
         let Inside {
@@ -129,14 +129,14 @@ impl Gate {
             line,
             cancel,
             reports,
-        } = &**inside;
-        if scope.has_agreed(&wish.agreement) {
+        } = &**context;
+        if scope.has_agreed(&action.agreement) {
             return Ok(());
         }
         if let Verdict::Refuse { reason } = judge(
             orchestrator.policy(),
             Risk::Ask {
-                reason: wish.reason.clone(),
+                reason: action.reason.clone(),
             },
         ) {
             return Err(ToolError::new(reason));
@@ -149,9 +149,9 @@ impl Gate {
             script_id: Some(scope.id.clone()),
             calls: vec![GatedCall {
                 call_id: call.clone(),
-                tool: wish.who,
+                tool: action.who,
                 args: Value::Null,
-                reason: wish.reason,
+                reason: action.reason,
                 context: None,
                 line: *line,
                 snippet: scope
@@ -159,13 +159,13 @@ impl Gate {
                     .as_ref()
                     .zip(*line)
                     .map(|(source, line)| source.around(line)),
-                preview: wish.preview,
+                preview: action.preview,
             }],
         };
         let cancelled = async {
             tokio::select! {
                 () = cancel.cancelled() => {}
-                () = given_up => {}
+                () = abandoned => {}
             }
         };
         let waiting = vec![call.clone()];
@@ -182,7 +182,7 @@ impl Gate {
         match decision.into_iter().next() {
             Some(Decision::Run) => Ok(()),
             Some(Decision::RunAll | Decision::RunAlways) => {
-                scope.agree(wish.agreement);
+                scope.agree(action.agreement);
                 Ok(())
             }
             Some(Decision::Denied(Some(reason))) => Err(ToolError::new(reason)),
@@ -195,14 +195,17 @@ impl Gate {
     }
 
     /// Reports that the call waits, until the returned guard is dropped.
-    pub fn wait(&self, whom: WaitsFor) -> Waiting {
-        let told = self
+    pub fn wait(&self, target: WaitsFor) -> Waiting {
+        let channel = self
             .0
             .as_ref()
-            .map(|inside| (inside.call.clone(), inside.reports.clone()));
-        let waiting = Waiting { told, whom };
-        waiting.tell(Report::Waits);
-        waiting
+            .map(|context| (context.call.clone(), context.reports.clone()));
+        let guard = Waiting {
+            told: channel,
+            whom: target,
+        };
+        guard.tell(Report::Waits);
+        guard
     }
 }
 
