@@ -354,7 +354,7 @@ fn a_broken_config_of_a_project_does_not_stop_doctor_and_config() {
     std::fs::create_dir(place.dir.path().join("project/.mcp.json")).unwrap();
     let seen = place.run(&["doctor", "--json"]);
     assert!(
-        seen.out.contains("wall two") && seen.out.contains(".mcp.json: it is no file"),
+        seen.out.contains("wall two") && seen.out.contains(".mcp.json: not a regular file"),
         "{}",
         seen.out
     );

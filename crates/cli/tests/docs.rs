@@ -59,7 +59,7 @@ fn docs_do_not_drift() {
 #[test]
 fn every_event_is_in_the_table() {
     let source = include_str!("../../protocol/src/event.rs");
-    let (_, events) = source.split_once("pub enum Event {").unwrap();
+    let (_, events) = source.split_once("#[serde(tag = \"type\")]").unwrap();
     let (events, _) = events.split_once("\n}\n").unwrap();
     let names = events
         .split("#[serde(rename = \"")

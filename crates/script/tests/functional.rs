@@ -295,7 +295,7 @@ fn f12_approval_denied_is_an_error_to_catch() {
         (code.as_str(), message.as_str()),
         (
             "ApprovalDeniedError",
-            "exec was denied: nobody can be asked here"
+            "exec was denied: approval is not possible here"
         )
     );
     let never = Bench::with(

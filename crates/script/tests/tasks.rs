@@ -171,7 +171,7 @@ async fn done_and_cancel_are_on_the_task_itself() {
     let told = session.value(source).await;
     // Before it ran or after, as it comes.
     assert!(
-        told[2].as_str().unwrap().starts_with("slow was stopped"),
+        told[2].as_str().unwrap().starts_with("slow was cancelled"),
         "{told}"
     );
     assert_eq!(
@@ -284,7 +284,7 @@ async fn tasks_are_few_and_end_with_their_session() {
         "for (let i = 0; i < 8; i++) tools.spawn.exec('slow', {}); tools.spawn.exec('slow', {})";
     assert_eq!(
         session.failed(source).await.1,
-        "8 tasks are running, and more may not"
+        "8 tasks are running, which is the limit"
     );
     while session.begun.load(Ordering::SeqCst) < 8 {
         tokio::task::yield_now().await;
@@ -299,7 +299,7 @@ async fn tasks_are_few_and_end_with_their_session() {
     );
     assert_eq!(
         session.failed("tools.spawn.exec('slow', {})").await.1,
-        "no task can be started here: the session is over"
+        "cannot start a task: the session has ended"
     );
 }
 

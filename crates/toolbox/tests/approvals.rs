@@ -907,7 +907,7 @@ fn a_script_can_catch_a_cancelled_question_and_go_on() {
     let output = runtime.block_on(harness.run(script));
     assert_eq!(
         output.value(),
-        Some(json!(["ToolAbortedError", "exec was stopped"])),
+        Some(json!(["ToolAbortedError", "exec was cancelled"])),
         "{:?}",
         output.error
     );
