@@ -1,5 +1,6 @@
-//! A file that is gone and one that came may be the same: pairs are found the way git finds them, by content.
-//! Links are left alone: git cannot apply that one was renamed and a folder took its place.
+//! Detects renames: pairs a deleted and an added file with the same or similar content, as git
+//! does. Symbolic links are not paired, because git cannot apply a diff in which a link was renamed
+//! and a folder took its place.
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
@@ -10,10 +11,11 @@ use std::path::Path;
 use super::changes::{Change, Renamed};
 use super::file::{Held, Kind, Stat};
 
-/// Percent of the larger file that must be found in the other.
+/// Minimum percentage of the larger file that must be in the other file.
 const SIMILAR: u64 = 50;
 
-/// Pairs that are compared, and pieces of them in all; beyond that, only equal files are paired.
+/// Limits on the pairs of files that are compared, and on all chunks compared. Above these limits,
+/// only identical files are paired.
 const MAX_PAIRS: usize = 1_000_000;
 const MAX_PIECES: usize = 50_000_000;
 
@@ -29,7 +31,7 @@ pub(super) fn pair(changes: &mut Vec<Change>) {
     }
     let mut pairs = equal(changes, &mut gone, &mut came);
     pairs.extend(similar(changes, &gone, &came));
-    let mut taken = vec![false; changes.len()];
+    let mut is_paired = vec![false; changes.len()];
     for Pair {
         gone,
         came,
@@ -40,25 +42,26 @@ pub(super) fn pair(changes: &mut Vec<Change>) {
         let before = changes[gone].before.take();
         changes[came].before = before;
         changes[came].renamed = Some(Renamed { from, similarity });
-        taken[gone] = true;
+        is_paired[gone] = true;
     }
-    let mut taken = taken.into_iter();
-    changes.retain(|_| !taken.next().unwrap_or_default());
+    let mut is_paired = is_paired.into_iter();
+    changes.retain(|_| !is_paired.next().unwrap_or_default());
 }
 
-/// All empty files are equal, and that says nothing.
+/// Whether a file can take part in a rename. Empty files cannot, because all of them are equal.
 fn may_move(held: &Held) -> bool {
     held.stat.kind == Kind::File && held.stat.size > 0
 }
 
-/// Two changes that are one.
+/// A deleted and an added file that are one renamed file, as indices into the changes.
 struct Pair {
     gone: usize,
     came: usize,
     similarity: u8,
 }
 
-/// What tells that two files are the same one: their content, or, where that is not known, that the system says so.
+/// The identity of a file for exact matches: its content, or its metadata if the content is
+/// unknown.
 #[derive(PartialEq, Eq, Hash)]
 enum Identity<'a> {
     Content(&'a [u8]),
@@ -95,7 +98,7 @@ impl<'a> Identity<'a> {
     }
 }
 
-/// Pairs of equal files, which are taken out of `gone` and `came`.
+/// Pairs identical files, and removes them from `gone` and `came`.
 fn equal(changes: &[Change], gone: &mut Vec<usize>, came: &mut Vec<usize>) -> Vec<Pair> {
     let mut sources: HashMap<Identity<'_>, Vec<usize>> = HashMap::new();
     for &index in gone.iter() {
@@ -108,7 +111,7 @@ fn equal(changes: &[Change], gone: &mut Vec<usize>, came: &mut Vec<usize>) -> Ve
         let Some(held) = &changes[index].after else {
             continue;
         };
-        // Of several, the one with the same name.
+        // Among several identical files, prefers the one with the same file name.
         let same_name = |source: &usize| file_name(&changes[*source]) == file_name(&changes[index]);
         for identity in [Identity::of(held), Identity::by_system(held)] {
             let sources = sources
@@ -134,7 +137,7 @@ fn equal(changes: &[Change], gone: &mut Vec<usize>, came: &mut Vec<usize>) -> Ve
     pairs
 }
 
-/// Pairs of files that have most in common, the best first.
+/// Pairs similar files, most similar first. Returns none if there are too many to compare.
 fn similar(changes: &[Change], gone: &[usize], came: &[usize]) -> Vec<Pair> {
     if gone.is_empty() || came.is_empty() || gone.len() * came.len() > MAX_PAIRS {
         return Vec::new();
@@ -171,7 +174,8 @@ fn similar(changes: &[Change], gone: &[usize], came: &[usize]) -> Vec<Pair> {
     for (Reverse((similarity, _)), came, gone) in candidates {
         if !paired.contains(&came) && !paired.contains(&gone) {
             paired.extend([came, gone]);
-            // Equal ones have been found before: the same lines in another order are not that.
+            // At most 99: identical files are already paired, so files with the same lines differ
+            // in their order.
             pairs.push(Pair {
                 gone,
                 came,
@@ -186,13 +190,13 @@ fn file_name(change: &Change) -> Option<&OsStr> {
     Path::new(&change.path).file_name()
 }
 
-/// The longest piece of a line.
+/// Lines are split into chunks of at most this many bytes.
 const MAX_PIECE: usize = 64;
 
-/// A file cut in lines, long ones in pieces.
+/// The hashed lines of a file; long lines are split into chunks.
 struct Pieces {
     size: u64,
-    /// How many bytes of the file are in pieces of this hash, ordered by hash.
+    /// Pairs of a hash and the bytes of all chunks with that hash, ordered by hash.
     sizes: Vec<(u64, u64)>,
 }
 
@@ -220,17 +224,17 @@ impl Pieces {
         })
     }
 
-    /// Percent of the larger one that is in both.
+    /// Returns the percentage of the larger file that both files have in common.
     fn similarity(&self, other: &Self) -> u64 {
         let larger = self.size.max(other.size);
         if self.size.min(other.size) * 100 < larger * SIMILAR {
             return 0;
         }
         let mut common = 0;
-        let mut theirs = other.sizes.iter().peekable();
+        let mut other_sizes = other.sizes.iter().peekable();
         for (hash, size) in &self.sizes {
-            while theirs.next_if(|(other, _)| other < hash).is_some() {}
-            common += theirs
+            while other_sizes.next_if(|(other, _)| other < hash).is_some() {}
+            common += other_sizes
                 .next_if(|(other, _)| other == hash)
                 .map_or(0, |(_, other)| (*size).min(*other));
         }
