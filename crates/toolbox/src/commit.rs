@@ -71,7 +71,7 @@ enum Step {
         folder: Arc<Dir>,
         name: OsString,
     },
-    /// The earlier file still exists, under the name `kept_as`.
+    /// The earlier file still exists, under the name `backup_name`.
     Replaced {
         folder: Arc<Dir>,
         name: OsString,

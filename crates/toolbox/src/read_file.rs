@@ -130,15 +130,15 @@ fn slice(mut text: TextFile<'_>, args: &Args, shown: &str) -> Result<Output, Too
     let last = args
         .end_line
         .unwrap_or_else(|| offset.saturating_add(args.limit - 1));
-    let (mut number, mut picked) = (0, Picked::default());
+    let (mut number, mut selection) = (0, Picked::default());
     loop {
-        let selected = number + 1 >= offset && number < last && !picked.full;
+        let selected = number + 1 >= offset && number < last && !selection.full;
         let Some(line) = text.next_line(if selected { MAX_LINE } else { 0 })? else {
             break;
         };
         number += 1;
         if selected {
-            picked.add(number, line);
+            selection.add(number, line);
         }
     }
     if offset > number.max(1) {
@@ -146,7 +146,7 @@ fn slice(mut text: TextFile<'_>, args: &Args, shown: &str) -> Result<Output, Too
             "offset {offset} is past the end: {shown} has {number} lines"
         )));
     }
-    Ok(picked.output(&text, number))
+    Ok(selection.output(&text, number))
 }
 
 /// Reads the lines around the anchor that are indented at least as deeply as its enclosing block.
@@ -208,16 +208,16 @@ fn block(mut text: TextFile<'_>, args: &Args, shown: &str) -> Result<Output, Too
         start = start.max(at.saturating_sub(limit / 2));
         end = end.min(start + limit - 1);
     }
-    let mut picked = Picked::default();
+    let mut selection = Picked::default();
     for (index, line) in lines
         .into_iter()
         .enumerate()
         .skip(start)
         .take(end + 1 - start)
     {
-        picked.add(index as u64 + 1, line);
+        selection.add(index as u64 + 1, line);
     }
-    Ok(picked.output(&text, total))
+    Ok(selection.output(&text, total))
 }
 
 /// Returns the indentation of each line. A blank line has that of the line before it.
@@ -239,7 +239,7 @@ fn effective_indents(lines: &[Line]) -> Vec<Option<usize>> {
         .collect()
 }
 
-/// The selected lines, up to `MAX_RETURNED`.
+/// The selected lines, up to `MAX_OUTPUT_BYTES`.
 #[derive(Default)]
 struct Picked {
     text: String,

@@ -132,7 +132,7 @@ fn view(workspace: &Workspace, args: &Args) -> Result<Output, ToolError> {
     })
 }
 
-/// Scales an image down, and re-encodes it, until it has at most `MAX_SENT` bytes. Returns the
+/// Scales an image down, and re-encodes it, until it has at most `MAX_SENT_BYTES`. Returns the
 /// bytes, the media type, the width and the height.
 fn smaller(image: DynamicImage) -> image::ImageResult<(Vec<u8>, &'static str, u32, u32)> {
     let mut side = MAX_SIDE;

@@ -44,7 +44,7 @@ pub(super) struct Walked {
 }
 
 impl Baseline {
-    /// Takes the baseline of a workspace; `None` if it has more than `MAX_FILES` files.
+    /// Takes the baseline of a workspace; `None` if it has more than `MAX_WORKSPACE_FILES` files.
     pub(super) fn take(workspace: &Workspace) -> Option<Self> {
         let taken = SystemTime::now();
         let files = walk(workspace)?.files;
@@ -84,19 +84,19 @@ impl Baseline {
     }
 }
 
-/// Lists all files and links of the workspace; `None` if there are more than `MAX_FILES`.
+/// Lists all files and links of the workspace; `None` if there are more than `MAX_WORKSPACE_FILES`.
 pub(super) fn walk(workspace: &Workspace) -> Option<Walked> {
     let files = Mutex::new(Vec::new());
-    let (count, closed) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let (count, unreadable) = (AtomicUsize::new(0), AtomicUsize::new(0));
     walk_like_git(workspace).build_parallel().run(|| {
-        let (root, count, closed) = (workspace.root(), &count, &closed);
+        let (root, count, unreadable) = (workspace.root(), &count, &unreadable);
         let mut local = Gather::into(&files);
         Box::new(move |entry| {
             let entry = match entry {
                 Ok(entry) => entry,
                 Err(error) => {
                     let reason = error.io_error().map(io::Error::kind);
-                    closed.fetch_add(
+                    unreadable.fetch_add(
                         usize::from(reason == Some(ErrorKind::PermissionDenied)),
                         Ordering::Relaxed,
                     );
@@ -119,7 +119,7 @@ pub(super) fn walk(workspace: &Workspace) -> Option<Walked> {
     let files = files.into_inner().unwrap_or_default();
     (files.len() <= MAX_FILES).then_some(Walked {
         files,
-        closed: closed.into_inner(),
+        closed: unreadable.into_inner(),
     })
 }
 

@@ -29,7 +29,7 @@ pub(super) struct Held {
 type Time = (i64, i64);
 
 /// The metadata of a file. If it is equal at two moments, the file is unchanged, unless it was
-/// `fresh` at the first.
+/// `recently_modified` at the first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Stat {
     pub(super) kind: Kind,
@@ -58,7 +58,7 @@ pub(super) enum Content {
 /// Why a content is unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Why {
-    /// The file is larger than `MAX_FILE`.
+    /// The file is larger than `MAX_FILE_BYTES`.
     TooLarge,
     /// The limit on all contents together was reached.
     NoRoom,

@@ -21,28 +21,28 @@ const MAX_PIECES: usize = 50_000_000;
 
 /// Turns pairs of a deletion and an addition into renames.
 pub(super) fn pair(changes: &mut Vec<Change>) {
-    let (mut gone, mut came) = (Vec::new(), Vec::new());
+    let (mut deleted, mut added) = (Vec::new(), Vec::new());
     for (index, change) in changes.iter().enumerate() {
         match (&change.before, &change.after) {
-            (Some(held), None) if may_move(held) => gone.push(index),
-            (None, Some(held)) if may_move(held) => came.push(index),
+            (Some(held), None) if may_move(held) => deleted.push(index),
+            (None, Some(held)) if may_move(held) => added.push(index),
             _ => {}
         }
     }
-    let mut pairs = equal(changes, &mut gone, &mut came);
-    pairs.extend(similar(changes, &gone, &came));
+    let mut pairs = equal(changes, &mut deleted, &mut added);
+    pairs.extend(similar(changes, &deleted, &added));
     let mut is_paired = vec![false; changes.len()];
     for Pair {
-        gone,
-        came,
+        gone: deleted,
+        came: added,
         similarity,
     } in pairs
     {
-        let from = changes[gone].path.clone();
-        let before = changes[gone].before.take();
-        changes[came].before = before;
-        changes[came].renamed = Some(Renamed { from, similarity });
-        is_paired[gone] = true;
+        let from = changes[deleted].path.clone();
+        let before = changes[deleted].before.take();
+        changes[added].before = before;
+        changes[added].renamed = Some(Renamed { from, similarity });
+        is_paired[deleted] = true;
     }
     let mut is_paired = is_paired.into_iter();
     changes.retain(|_| !is_paired.next().unwrap_or_default());
@@ -98,16 +98,16 @@ impl<'a> Identity<'a> {
     }
 }
 
-/// Pairs identical files, and removes them from `gone` and `came`.
-fn equal(changes: &[Change], gone: &mut Vec<usize>, came: &mut Vec<usize>) -> Vec<Pair> {
+/// Pairs identical files, and removes them from `deleted` and `added`.
+fn equal(changes: &[Change], deleted: &mut Vec<usize>, added: &mut Vec<usize>) -> Vec<Pair> {
     let mut sources: HashMap<Identity<'_>, Vec<usize>> = HashMap::new();
-    for &index in gone.iter() {
+    for &index in deleted.iter() {
         if let Some(held) = changes[index].before.as_deref() {
             sources.entry(Identity::of(held)).or_default().push(index);
         }
     }
     let mut pairs = Vec::new();
-    for &index in came.iter() {
+    for &index in added.iter() {
         let Some(held) = &changes[index].after else {
             continue;
         };
@@ -132,21 +132,21 @@ fn equal(changes: &[Change], gone: &mut Vec<usize>, came: &mut Vec<usize>) -> Ve
         .iter()
         .flat_map(|pair| [pair.gone, pair.came])
         .collect();
-    gone.retain(|index| !paired.contains(index));
-    came.retain(|index| !paired.contains(index));
+    deleted.retain(|index| !paired.contains(index));
+    added.retain(|index| !paired.contains(index));
     pairs
 }
 
 /// Pairs similar files, most similar first. Returns none if there are too many to compare.
-fn similar(changes: &[Change], gone: &[usize], came: &[usize]) -> Vec<Pair> {
-    if gone.is_empty() || came.is_empty() || gone.len() * came.len() > MAX_PAIRS {
+fn similar(changes: &[Change], deleted: &[usize], added: &[usize]) -> Vec<Pair> {
+    if deleted.is_empty() || added.is_empty() || deleted.len() * added.len() > MAX_PAIRS {
         return Vec::new();
     }
-    let gone: Vec<_> = gone
+    let deleted: Vec<_> = deleted
         .iter()
         .filter_map(|&at| Some((at, Pieces::of(changes[at].before.as_deref()?)?)))
         .collect();
-    let came: Vec<_> = came
+    let added: Vec<_> = added
         .iter()
         .filter_map(|&at| Some((at, Pieces::of(changes[at].after.as_ref()?)?)))
         .collect();
@@ -156,29 +156,29 @@ fn similar(changes: &[Change], gone: &[usize], came: &[usize]) -> Vec<Pair> {
             .map(|(_, pieces)| pieces.sizes.len())
             .sum::<usize>()
     };
-    if count(&gone) * came.len() + count(&came) * gone.len() > MAX_PIECES {
+    if count(&deleted) * added.len() + count(&added) * deleted.len() > MAX_PIECES {
         return Vec::new();
     }
     let mut candidates = Vec::new();
-    for (came, after) in &came {
-        for (gone, before) in &gone {
+    for (added, after) in &added {
+        for (deleted, before) in &deleted {
             let similarity = before.similarity(after);
             if similarity >= SIMILAR {
-                let same_name = file_name(&changes[*gone]) == file_name(&changes[*came]);
-                candidates.push((Reverse((similarity, same_name)), *came, *gone));
+                let same_name = file_name(&changes[*deleted]) == file_name(&changes[*added]);
+                candidates.push((Reverse((similarity, same_name)), *added, *deleted));
             }
         }
     }
     candidates.sort_unstable();
     let (mut pairs, mut paired) = (Vec::new(), HashSet::new());
-    for (Reverse((similarity, _)), came, gone) in candidates {
-        if !paired.contains(&came) && !paired.contains(&gone) {
-            paired.extend([came, gone]);
+    for (Reverse((similarity, _)), added, deleted) in candidates {
+        if !paired.contains(&added) && !paired.contains(&deleted) {
+            paired.extend([added, deleted]);
             // At most 99: identical files are already paired, so files with the same lines differ
             // in their order.
             pairs.push(Pair {
-                gone,
-                came,
+                gone: deleted,
+                came: added,
                 similarity: similarity.min(99) as u8,
             });
         }

@@ -172,8 +172,9 @@ impl Written {
             self.too_deep += 1;
             return;
         }
-        let repeated = |name: &str| REPEATED.contains(&name);
-        if repeated(name) && self.open.iter().filter(|open| repeated(open)).count() >= MOST_REPEATED
+        let is_formatting = |name: &str| REPEATED.contains(&name);
+        if is_formatting(name)
+            && self.open.iter().filter(|open| is_formatting(open)).count() >= MOST_REPEATED
         {
             return;
         }
@@ -183,7 +184,7 @@ impl Written {
             let (attribute, value): (&str, &str) = (&attribute.name.local, &attribute.value);
             // The class of a `code` element names its language.
             let is_kept = KEPT.contains(&attribute)
-                && (!repeated(name) || attribute == "class" && name == "code");
+                && (!is_formatting(name) || attribute == "class" && name == "code");
             if is_kept && value.len() <= LONGEST_VALUE {
                 self.out.push(' ');
                 self.out.push_str(attribute);

@@ -75,7 +75,7 @@ pub(crate) struct Answered {
     pub(crate) status: StatusCode,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Vec<u8>,
-    /// Whether the body was longer than `max_bytes`.
+    /// Whether the body was longer than `max_body_bytes`.
     pub(crate) cut: bool,
 }
 
@@ -241,8 +241,8 @@ impl Client {
         Ok(response)
     }
 
-    /// Decompresses the body, up to `max_bytes`. On failure, the outcome of the request is unknown:
-    /// the server received it and may have acted on it.
+    /// Decompresses the body, up to `max_body_bytes`. On failure, the outcome of the request is
+    /// unknown: the server received it and may have acted on it.
     fn unpack(&self, response: &mut Answered) -> Result<(), ToolError> {
         if response.body.is_empty() {
             return Ok(());
