@@ -553,7 +553,7 @@ fn diff_shows_what_a_script_changed() {
     let seen = place.run(&["run", "--diff", "-q", "-e", shrink]);
     assert!(
         seen.err
-            .ends_with("note: large.txt changed, and is not shown: it has more than 1 MB\n"),
+            .ends_with("note: large.txt changed but is not shown: larger than 1 MB\n"),
         "{}",
         seen.err
     );

@@ -115,7 +115,7 @@ fn a_search_server_of_ones_own_is_asked() {
     );
     let missing = Place::new("").error("await tools.webSearch('a')");
     assert!(
-        missing.contains("no search service is set up") && missing.contains("web.searxng_url"),
+        missing.contains("no search service is configured") && missing.contains("web.searxng_url"),
         "{missing}"
     );
 }
@@ -143,7 +143,7 @@ fn documents_are_there_for_the_next_command_and_ephemeral_ones_are_not() {
     assert_eq!(value[1], "x");
     let gone = place.error(&format!("await tools.fetchFromFC({})", value[0]));
     assert!(
-        gone.contains("the File Cabinet has nothing under"),
+        gone.contains("no document in the File Cabinet has the key"),
         "{gone}"
     );
 }

@@ -414,7 +414,7 @@ fn a_patch_in_a_command_is_applied_as_a_patch() {
         ),
         (
             json!(["bash", "-c", heredoc(&add) + "touch more"]),
-            "nothing may follow the patch",
+            "a command must end after its patch",
         ),
     ] {
         both_ways(
