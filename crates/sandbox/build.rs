@@ -1,5 +1,6 @@
-//! Builds the guest: compiles QuickJS and `guest/` to WebAssembly, runs `init` once, takes a snapshot
-//! of the hardened realm, and compiles the snapshot ahead of time. The crate embeds the result.
+//! Builds the guest: compiles QuickJS and `guest/` to WebAssembly, runs `init` once, takes a
+//! snapshot of the hardened realm, and compiles the snapshot ahead of time. The crate embeds the
+//! result.
 
 use std::env;
 use std::fs;
@@ -20,8 +21,8 @@ const PATCHES: &[(&str, &str)] = &[
         "            } else if (!(prs->flags & JS_PROP_WRITABLE)) {\n                goto read_only_prop;\n            } else {\n                break;",
         "            } else {\n                break;",
     ),
-    // Small blocks come from arenas, one per block size. With the default size, arenas would be most
-    // of the memory that a small script writes to, so that smaller arenas are used.
+    // Small blocks come from arenas, one per block size. With the default size, arenas would be
+    // most of the memory that a small script writes to, so that smaller arenas are used.
     (
         "#define JS_ARENA_SIZE              4096",
         "#define JS_ARENA_SIZE              1024",
@@ -78,7 +79,8 @@ fn main() {
     let quickjs = quickjs_package();
     let wasm = compile_guest(&quickjs, &out);
     let snapshot = snapshot(&wasm);
-    // Identifies the build in every snapshot of a script: one build cannot use the memory of another.
+    // Identifies the build in every snapshot of a script: one build cannot use the memory of
+    // another.
     println!(
         "cargo::rustc-env=SELVEDGE_GUEST={:016x}",
         fingerprint(&snapshot)

@@ -1,5 +1,5 @@
-//! A memory limit shared by all live scripts of a process. Each script reserves memory when it grows
-//! and releases it when it ends.
+//! A memory limit shared by all live scripts of a process. Each script reserves memory when it
+//! grows and releases it when it ends.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -81,8 +81,8 @@ impl Drop for Share {
     }
 }
 
-/// Returns the memory of this machine in bytes, or the limit of this process's control group if that
-/// is lower. `None` where neither can be read.
+/// Returns the memory of this machine in bytes, or the limit of this process's control group if
+/// that is lower. `None` where neither can be read.
 pub fn machine_memory() -> Option<u64> {
     let read = |path: &str| std::fs::read_to_string(path).ok();
     let total = read("/proc/meminfo").and_then(|text| {

@@ -120,8 +120,8 @@ mod platform {
     pub(crate) fn prepare(_: &mut Config) {}
 
     pub(crate) fn load(engine: &Engine) -> Result<Module> {
-        // SAFETY: the bytes were produced by `precompile_module` of the same wasmtime in build.rs and
-        // are embedded in this binary; no user input reaches this call.
+        // SAFETY: the bytes were produced by `precompile_module` of the same wasmtime in build.rs
+        // and are embedded in this binary; no user input reaches this call.
         unsafe { Module::deserialize(engine, GUEST) }
     }
 }

@@ -1,4 +1,5 @@
-//! The WebAssembly runtime: loads the embedded guest once and creates copy-on-write instances of it.
+//! The WebAssembly runtime: loads the embedded guest once and creates copy-on-write instances of
+//! it.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -19,8 +20,8 @@ use crate::runtime::{Execution, Fault, Host, Program, Runtime, Started};
 use crate::ticker::Ticker;
 
 /// Native stack of a script. Much larger than the stack limit that QuickJS itself checks
-/// (`GuestProgram::stack_limit`), because deep recursion in its parsers uses little of that stack and
-/// much of the native one.
+/// (`GuestProgram::stack_limit`), because deep recursion in its parsers uses little of that stack
+/// and much of the native one.
 const NATIVE_STACK: usize = 8 << 20;
 
 /// Limits of one [`Wasm`]: how many scripts it runs at once, and with how much memory.
@@ -35,8 +36,8 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Settings for a process that runs one script: reserving slots for a thousand would take longer
-    /// than the script.
+    /// Settings for a process that runs one script: reserving slots for a thousand would take
+    /// longer than the script.
     pub fn for_one_script() -> Self {
         Self {
             max_scripts: 1,
@@ -73,7 +74,8 @@ impl Wasm {
         config.max_wasm_stack(NATIVE_STACK);
         config.async_stack_size(NATIVE_STACK + (512 << 10));
         if settings.pooling {
-            // One more than there are scripts: taking a snapshot needs a fresh guest to compare with.
+            // One more than there are scripts: taking a snapshot needs a fresh guest to compare
+            // with.
             config.allocation_strategy(InstanceAllocationStrategy::Pooling(pool(
                 settings.max_scripts + 1,
             )));

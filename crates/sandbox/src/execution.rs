@@ -26,7 +26,8 @@ const MAILBOX: usize = 64 << 10;
 /// Largest linear memory that the ticker thread drops. A larger one would delay its ticks.
 const MAX_LEFT_BEHIND: usize = 16 << 20;
 
-/// Linear memory in addition to the heap limit: texts on their way in or out, and allocator overhead.
+/// Linear memory in addition to the heap limit: texts on their way in or out, and allocator
+/// overhead.
 const SLACK: u64 = 16 << 20;
 
 /// Signature of the guest's `start`: source, its length, seed, memory limit, stack limit.

@@ -1,5 +1,5 @@
-//! Drops guests in the background: the ticker thread, which is awake anyway, resets their memory, so
-//! that the caller does not wait for it.
+//! Drops guests in the background: the ticker thread, which is awake anyway, resets their memory,
+//! so that the caller does not wait for it.
 
 use futures_util::future::BoxFuture;
 
@@ -51,8 +51,8 @@ fn gone() -> Fault {
     Fault::Engine("the guest was already dropped".into())
 }
 
-/// Replaces the host of a guest that waits to be dropped: the real host belongs to the caller and is
-/// dropped at once.
+/// Replaces the host of a guest that waits to be dropped: the real host belongs to the caller and
+/// is dropped at once.
 pub(crate) struct Nobody;
 
 impl Host for Nobody {

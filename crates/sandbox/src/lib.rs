@@ -1,9 +1,9 @@
 //! Runs one program in a fresh, hardened JavaScript realm, isolated by two layers.
 //!
-//! The first layer is the realm: every intrinsic is frozen, code cannot be created from strings, and
-//! there is no access to files, network or processes. The second layer is WebAssembly: the engine
-//! and the realm live in one linear memory, a copy-on-write copy of a snapshot taken at build time.
-//! The memory is dropped with the script.
+//! The first layer is the realm: every intrinsic is frozen, code cannot be created from strings,
+//! and there is no access to files, network or processes. The second layer is WebAssembly: the
+//! engine and the realm live in one linear memory, a copy-on-write copy of a snapshot taken at
+//! build time. The memory is dropped with the script.
 //!
 //! A script exchanges calls, results and messages with its [`Host`], all as JSON text. This crate
 //! does not interpret calls: it knows no tools.
