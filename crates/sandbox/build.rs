@@ -18,7 +18,12 @@ const PATCHES: &[(&str, &str)] = &[
     // would throw, because the inherited property is read-only. With this patch the assignment
     // creates an own property, as authors of such code expect.
     (
-        "            } else if (!(prs->flags & JS_PROP_WRITABLE)) {\n                goto read_only_prop;\n            } else {\n                break;",
+        concat!(
+            "            } else if (!(prs->flags & JS_PROP_WRITABLE)) {\n",
+            "                goto read_only_prop;\n",
+            "            } else {\n",
+            "                break;",
+        ),
         "            } else {\n                break;",
     ),
     // Small blocks come from arenas, one per block size. With the default size, arenas would be
@@ -31,7 +36,12 @@ const PATCHES: &[(&str, &str)] = &[
     // allowed: otherwise the script would catch `null`.
     (
         "        JS_ThrowInternalError(ctx, \"out of memory\");\n",
-        "        size_t limit = rt->malloc_state.malloc_limit;\n        rt->malloc_state.malloc_limit = limit ? limit + (64 << 10) : 0;\n        JS_ThrowInternalError(ctx, \"out of memory\");\n        rt->malloc_state.malloc_limit = limit;\n",
+        concat!(
+            "        size_t limit = rt->malloc_state.malloc_limit;\n",
+            "        rt->malloc_state.malloc_limit = limit ? limit + (64 << 10) : 0;\n",
+            "        JS_ThrowInternalError(ctx, \"out of memory\");\n",
+            "        rt->malloc_state.malloc_limit = limit;\n",
+        ),
     ),
 ];
 

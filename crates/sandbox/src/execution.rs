@@ -200,7 +200,10 @@ impl Guest {
             Some(at) => (ok, text.len(), at),
             None => {
                 let error = format!(
-                    r#"{{"name":"ScriptMemoryError","code":"ScriptMemoryError","message":"a result of {} bytes does not fit into the script's memory"}}"#,
+                    concat!(
+                        r#"{{"name":"ScriptMemoryError","code":"ScriptMemoryError","message":"#,
+                        r#""a result of {} bytes does not fit into the script's memory"}}"#,
+                    ),
                     text.len()
                 );
                 (

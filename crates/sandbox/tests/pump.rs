@@ -133,7 +133,8 @@ async fn everything_reachable_is_frozen() {
     let body = r#"
         const thrown = (f) => { try { f() } catch (e) { return e } };
         const roots = [globalThis, tools, context, console,
-            thrown(() => atob("*")), thrown(() => null.x), thrown(() => { const f = () => f(); f() }),
+            thrown(() => atob("*")), thrown(() => null.x),
+            thrown(() => { const f = () => f(); f() }),
             (async () => {})(), (function*(){})(), (async function*(){})(),
             [].values(), "a".matchAll(/a/g), new Map().entries(), new Set().values(),
             [].values().map(x => x), Iterator.from([]), Array.fromAsync([]),
