@@ -328,7 +328,7 @@ async fn control_comes_back_from_a_run_that_holds_its_thread() {
     let error = output.error.as_ref().unwrap();
     assert_eq!(error.code, ErrorCode::HarnessInternalError);
     assert!(
-        error.message.contains("did not end when its time was up"),
+        error.message.contains("did not end within its time limit"),
         "{}",
         error.message
     );
