@@ -27,7 +27,7 @@ const PATCHES: &[(&str, &str)] = &[
         "            } else {\n                break;",
     ),
     // Small blocks come from arenas, one per block size. With the default size, arenas would be
-    // most of the memory that a small script writes to, so that smaller arenas are used.
+    // most of the memory that a small script writes to, so smaller arenas are used.
     (
         "#define JS_ARENA_SIZE              4096",
         "#define JS_ARENA_SIZE              1024",

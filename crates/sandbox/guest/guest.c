@@ -497,7 +497,7 @@ static JSValue js_finish(JSContext *cx, JSValueConst this_val, int argc, JSValue
 }
 
 // ---- arrays that are tool results --------------------------------------------------------
-// Results are frozen, so that the in-place methods fail. The message says what to write instead.
+// Results are frozen, so the in-place methods fail. The message says what to write instead.
 
 enum { M_SORT, M_REVERSE, M_PUSH, M_POP, M_SHIFT, M_UNSHIFT, M_SPLICE, M_FILL, M_COPY_WITHIN };
 

@@ -4,7 +4,7 @@
 // channel. Runs once, at build time: the result is in the snapshot.
 const harden = (roots, opaque) => {
   const removedNames = ["eval", "Function", "Atomics", "SharedArrayBuffer", "InternalError", "gc", "navigator", "DOMException", "CallSite"];
-  // Some of these are still reachable as the constructor of a thrown error, so that they are
+  // Some of these are still reachable as the constructor of a thrown error, so they are
   // frozen.
   const removed = removedNames.map((name) => globalThis[name]);
   for (const name of removedNames) delete globalThis[name];

@@ -66,7 +66,7 @@ pub struct Wasm {
 }
 
 impl Wasm {
-    /// Loads the engine. Takes a few milliseconds, so that a process should do it once.
+    /// Loads the engine. Takes a few milliseconds: a process should do it once.
     pub fn new(settings: Settings) -> Result<Self, Fault> {
         let engine_fault = |error: wasmtime::Error| Fault::Engine(format!("{error:#}"));
         let mut config = Config::new();
@@ -261,7 +261,7 @@ fn pool(slots: u32) -> PoolingAllocationConfig {
     pool.max_memory_size(4 << 30);
     pool.max_unused_warm_slots(0);
     // With `pagemap_scan`, only pages that a script wrote are restored: by copying, up to this many
-    // bytes per slot. These bytes stay resident, so that idle memory is at most this size times the
+    // bytes per slot. These bytes stay resident, so idle memory is at most this size times the
     // largest number of slots used at once.
     pool.linear_memory_keep_resident(512 << 10);
     pool.table_keep_resident(64 << 10);

@@ -257,7 +257,7 @@ impl Guest {
         self.pristine.get_or_read(|| {
             let engine = self.instance.module().engine();
             let mut store = Store::new(engine, ());
-            // The instance does not run, so that its imports are never called.
+            // The instance does not run, so its imports are never called.
             let mut linker = Linker::new(engine);
             linker.define_unknown_imports_as_traps(self.instance.module())?;
             let live = linker.instantiate_pre(self.instance.module())?;
@@ -397,7 +397,7 @@ fn fault(error: &wasmtime::Error) -> Fault {
         return Fault::Memory;
     }
     match error.downcast_ref::<Trap>() {
-        // The guest's own stack is at the lowest addresses of its memory, so that an overflow is
+        // The guest's own stack is at the lowest addresses of its memory, so an overflow is
         // an access out of bounds.
         Some(Trap::StackOverflow | Trap::MemoryOutOfBounds) => Fault::Stack,
         _ => Fault::Engine(format!("{:#}", error.root_cause())),

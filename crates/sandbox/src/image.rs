@@ -1,6 +1,6 @@
 //! A snapshot of a script: the pages of its memory that differ from a fresh guest's memory.
 //!
-//! While a script awaits something the guest's stack is empty, so that its linear memory is its
+//! While a script awaits something the guest's stack is empty, so its linear memory is its
 //! whole state. A snapshot can only be restored by the build of the engine that made it. It is not
 //! trusted: whatever it contains runs inside the same sandbox.
 

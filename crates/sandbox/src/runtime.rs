@@ -144,7 +144,7 @@ pub enum Finish {
     Value(Option<String>),
     /// The script threw an error, described in JSON.
     Error(String),
-    /// The engine cannot parse the script, so that nothing ran. The error is described in JSON.
+    /// The engine cannot parse the script, so nothing ran. The error is described in JSON.
     Syntax(String),
     /// The script called `exit()`.
     Exit,

@@ -88,7 +88,7 @@ impl GuestCall {
 pub(crate) struct PendingCall {
     pub(crate) call: GuestCall,
     cancel: CancellationToken,
-    /// The tool calls a model, so that the call may take long.
+    /// Whether the tool calls a model: the call may take long.
     slow: bool,
     /// Set while a person is asked about the call: whether anything of it was done before.
     asked: Option<SoFar>,

@@ -28,9 +28,9 @@ use crate::question::{Answered, Question, QuestionKind, Reply, ThroughTheWaiting
 /// Limits of live runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LiveLimits {
-    /// Most runs at the same time.
+    /// Maximum number of runs at the same time.
     pub running: usize,
-    /// Most ended runs whose output can still be read.
+    /// Maximum number of ended runs whose output can still be read.
     pub kept: usize,
     /// Time that a run has to end after its time limit. Then it is aborted.
     pub grace: Duration,
@@ -79,7 +79,7 @@ pub(crate) struct Entry {
     pub(crate) news: Notify,
     /// Created for the first subscriber.
     events: OnceLock<broadcast::Sender<Event>>,
-    /// Time that the run may take, without waiting for people: its time limit and the grace period.
+    /// Time limit of the run plus the grace period. Waiting for people does not count.
     longest: Duration,
 }
 
@@ -156,11 +156,11 @@ fn describe(run: &LiveSummary) -> String {
 
 /// Shortest interval at which a run is checked for being overdue.
 const OVERDUE_CHECK_INTERVAL: Duration = Duration::from_millis(100);
-/// Most notifications that are queued for the next wait.
+/// Maximum number of notifications that are queued for the next wait.
 const MAX_WORDS: usize = 50;
-/// Most events that are queued for a slow subscriber. It misses older ones.
+/// Maximum number of events that are queued for a slow subscriber. It misses older ones.
 const EVENTS: usize = 64;
-/// Most log lines in the intermediate output of a live run.
+/// Maximum number of log lines in the intermediate output of a live run.
 const MAX_LOGS: usize = 50;
 
 impl LiveRuns {
@@ -370,15 +370,15 @@ impl LiveRun {
         }
     }
 
-    /// Returns a reported question that could not be asked: it is reported again, also to clients
-    /// that are waiting.
+    /// Puts a reported question that could not be asked back into the queue. It is reported again,
+    /// also to clients that are waiting now.
     pub fn give_back(&self, question: &str) {
         self.give_back_later(question);
         self.0.news.notify_waiters();
     }
 
-    /// Returns a reported question as [`give_back`](Self::give_back) does, but does not wake
-    /// clients that are waiting: the next wait reports it.
+    /// Puts a reported question back as [`give_back`](Self::give_back) does, but does not wake
+    /// clients that are waiting now: the next wait reports it.
     pub fn give_back_later(&self, question: &str) {
         let mut now = self.0.now();
         let mut questions = now.questions.iter_mut();

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use selvedge_protocol::{Limits, LogEntry, LogLevel};
 use serde::{Deserialize, Serialize};
 
-/// Most bytes that a script may log.
+/// Maximum number of bytes that a script may log.
 const MAX_LOG_BYTES: usize = 256 << 10;
 
 /// Limits what a script logs. Lines that come faster than the rate are joined into one event; lines

@@ -1,11 +1,12 @@
 //! Rejects excessive nesting before a script is parsed: the parser backtracks, and for some
 //! constructs the work doubles with every level. The check is a single pass over the text.
 
-/// Most levels of nested brackets.
+/// Maximum depth of nested brackets.
 const MAX_DEPTH: usize = 256;
-/// Most open brackets that contain a `<`: each may be the start of a generic arrow function.
+/// Maximum number of open brackets that contain a `<`: each may be the start of a generic arrow
+/// function.
 const MAX_ANGLES_OPEN: usize = 6;
-/// Most `<` in one expression.
+/// Maximum number of `<` in one expression.
 const MAX_ANGLES: usize = 128;
 
 /// Returns a description of excessive nesting and its byte offset, or `None`.

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use crate::compile::Compiled;
 use crate::hints;
 
-/// Most stack frames in an error.
+/// Maximum number of stack frames in an error.
 const MAX_FRAMES: usize = 10;
 
 /// Error codes with which a call, or serializing a value, can fail inside a script.
@@ -25,7 +25,7 @@ const THROWN_BY_CALLS: [ErrorCode; 10] = [
     ErrorCode::SerializationError,
     ErrorCode::ScriptMemoryError,
 ];
-/// Most bytes of metadata in an error.
+/// Maximum size of an error's metadata as JSON, in bytes.
 const MAX_METADATA: usize = 8 << 10;
 
 /// Creates the error of a script that threw, from the description of the thrown value in JSON.

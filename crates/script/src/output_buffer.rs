@@ -9,13 +9,13 @@ use crate::meter::{LogMeter, ProgressMeter};
 use crate::outcome::shortened;
 use crate::session::{Session, SessionView};
 
-/// Most bytes that a script may show with `text()`, `image()` and `audio()`.
+/// Maximum number of bytes that a script may show with `text()`, `image()` and `audio()`.
 const MAX_OUTPUT_BYTES: usize = 16 << 20;
-/// Most parts that a script may show.
+/// Maximum number of parts that a script may show.
 const MAX_OUTPUT_PARTS: usize = 10_000;
-/// Most calls of `notify()` and `yield_control()` that a script may make.
+/// Maximum number of calls of `notify()` and `yield_control()` that a script may make.
 pub(crate) const MAX_NOTIFICATIONS: u32 = 50;
-/// Most warnings in an output.
+/// Maximum number of warnings in an output.
 const MAX_WARNINGS: usize = 20;
 
 /// Output of a script, within its limits. Shared by the bridge, which the sandbox owns, and the

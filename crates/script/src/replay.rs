@@ -109,7 +109,7 @@ impl Cassette {
             None => difference(original, &output),
             Some(_) if launch.recorder().is_what_if() => None,
             Some(fail) => Some(diverged(&format!(
-                "{fail} was not answered in the recorded run, so that it cannot fail"
+                "{fail} was not answered in the recorded run, so it cannot be made to fail"
             ))),
         };
         if let Some(difference) = difference {

@@ -192,7 +192,7 @@ impl<'a> Run<'a> {
             return Ok(());
         }
         match self.save(guest) {
-            // The person may still answer in this process, so that the run continues without a
+            // The person may still answer in this process, so the run continues without a
             // snapshot.
             Err(error) if !suspending && !matches!(error, SuspendError::TakenOver) => {
                 self.context.output().warn(error.to_string());

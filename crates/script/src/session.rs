@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use selvedge_protocol::{LedgerError, Shelf};
 use serde::{Deserialize, Serialize};
 
-/// Most bytes that a session may store.
+/// Maximum number of bytes that a session may store.
 const MAX_BYTES: usize = 16 << 20;
 
 /// The stored values of a session, as JSON by key. Clones share them.

@@ -28,9 +28,9 @@ reads run again.
 /// Lower bound of the bytes per token for code and short English, so that the budget is not
 /// exceeded.
 const BYTES_PER_TOKEN: usize = 3;
-/// Most characters of a declaration. A longer one is reduced to its required fields.
+/// Maximum length of a declaration, in characters. A longer one is reduced to its required fields.
 const MAX_SIGNATURE: usize = 260;
-/// Most servers that are named if not all tools are declared.
+/// Maximum number of servers that are named if not all tools are declared.
 const MAX_SERVERS: usize = 60;
 
 /// Returns the description of the `script` tool, in at most about `budget` tokens. `uses` returns
