@@ -74,7 +74,8 @@ fn a_run_can_be_cancelled_while_it_computes() {
 #[test]
 fn a_run_can_be_cancelled_while_a_call_is_running() {
     let fixture = TestFixture::new();
-    let source = "const slow = tools.sleep({ms: 60_000}); await tools.sleep({ms: 20}); console.log('now'); await slow";
+    let source = "const slow = tools.sleep({ms: 60_000}); await tools.sleep({ms: 20}); \
+        console.log('now'); await slow";
     let (output, took) = cancelled_at_log(&fixture, source);
     assert_eq!(output.error.unwrap().code, ErrorCode::ScriptCancelledError);
     assert_eq!(output.calls[0].status, CallStatus::Aborted);
@@ -243,7 +244,8 @@ fn detached_calls_are_waited_for_if_allowed() {
 #[test]
 fn four_calls_run_at_once_and_the_rest_wait() {
     let fixture = TestFixture::new();
-    let source = "return (await Promise.all(Array.from({length: 12}, (_, n) => tools.sleep({ms: 30, value: n})))).length";
+    let source = "const sleep = (_, n) => tools.sleep({ms: 30, value: n}); \
+        return (await Promise.all(Array.from({length: 12}, sleep))).length";
     assert_eq!(fixture.value(source), json!(12));
     assert_eq!(fixture.seen.max_running.load(Ordering::SeqCst), 4);
 }

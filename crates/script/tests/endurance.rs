@@ -18,7 +18,8 @@ const KINDS: &[&str] = &[
     "return 1 + 1",
     "const f = await tools.readFile({ path: 'README.md' }); return f.totalLines",
     "return await Promise.all([1, 2, 3].map(n => tools.echo({ value: n })))",
-    "enum E { A, B } class P { constructor(private x: number) {} get y() { return this.x } } return new P(E.B).y",
+    "enum E { A, B } class P { constructor(private x: number) {} get y() { return this.x } } \
+     return new P(E.B).y",
     "const m = new Map(); for (let i = 0; i < 1000; i++) m.set('k' + i, { i }); return m.size",
     "throw new Error('on purpose')",
     "await tools.fail({ message: 'on purpose' })",
@@ -27,7 +28,8 @@ const KINDS: &[&str] = &[
     "const deep = (n) => deep(n + 1); deep(0)",
     "await tools.nothing({})",
     "const a = ;",
-    "console.log('a'.repeat(1000)); text('b'.repeat(1000)); return JSON.stringify([...Array(500).keys()])",
+    "console.log('a'.repeat(1000)); text('b'.repeat(1000)); \
+     return JSON.stringify([...Array(500).keys()])",
     "return [...'the quick brown fox'.matchAll(/(?<w>\\w+)/g)].map(m => m.groups.w)",
 ];
 

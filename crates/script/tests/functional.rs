@@ -56,9 +56,12 @@ fn f03_typescript() {
         enum Colour { Red, Green = 5, Blue }
         interface Point { x: number; y?: number }
         type Pair<T> = [T, T];
-        class Counter { static made = 0; constructor(private readonly start: number, public name = 'c') { Counter.made++ } value(): number { return this.start } }
+        class Counter { static made = 0; \
+            constructor(private readonly start: number, public name = 'c') { Counter.made++ } \
+            value(): number { return this.start } }
         abstract class Shape { abstract area(): number }
-        class Square extends Shape { constructor(public side: number) { super() } override area() { return this.side ** 2 } }
+        class Square extends Shape { constructor(public side: number) { super() } \
+        override area() { return this.side ** 2 } }
         namespace Names { export const first = 'Ada' }
         function pick<T extends object, K extends keyof T>(o: T, k: K): T[K] { return o[k]! }
         const p = { x: 1 } satisfies Point as Point;
@@ -67,7 +70,8 @@ fn f03_typescript() {
         const sleep = async (ms: number): Promise<void> => { await tools.sleep({ ms }) };
         await sleep(1);
         const optional = p?.y ?? 7;
-        return [Colour.Blue, Colour[0], pick(p, 'x'), pair.length, new Counter(3).value(), Counter.made, new Square(3).area(), Names.first, declared, optional] as const;
+        return [Colour.Blue, Colour[0], pick(p, 'x'), pair.length, new Counter(3).value(), \
+        Counter.made, new Square(3).area(), Names.first, declared, optional] as const;
     ";
     assert_eq!(
         TestFixture::new().value(source),
@@ -94,7 +98,8 @@ fn f04_calls_run_in_parallel() {
 fn f05_calls_that_lose_a_race_are_cancelled_at_once() {
     let fixture = TestFixture::new();
     let source = "
-        const winner = await Promise.race([tools.sleep({ms: 10, value: 'fast'}), tools.sleep({ms: 60_000, value: 'slow'})]);
+        const winner = await Promise.race([tools.sleep({ms: 10, value: 'fast'}), \
+        tools.sleep({ms: 60_000, value: 'slow'})]);
         await tools.sleep({ms: 50});
         return winner";
     let output = fixture.run(source);
@@ -103,20 +108,24 @@ fn f05_calls_that_lose_a_race_are_cancelled_at_once() {
     assert_eq!(fixture.seen.stopped.load(Ordering::SeqCst), 1);
     assert!(output.warnings.is_empty(), "{:?}", output.warnings);
     // A timer can win too.
-    let source = "const timeout = new Promise(r => setTimeout(() => r('late'), 20)); return await Promise.race([tools.sleep({ms: 60_000}), timeout])";
+    let source = "const timeout = new Promise(r => setTimeout(() => r('late'), 20)); \
+        return await Promise.race([tools.sleep({ms: 60_000}), timeout])";
     let output = fixture.run(source);
     assert_eq!(
         (output.value().unwrap(), output.calls[0].status),
         (json!("late"), CallStatus::Aborted)
     );
     // A call that the script still refers to continues.
-    let source = "const slow = tools.sleep({ms: 80, value: 'slow'}); const first = await Promise.race([slow, tools.sleep({ms: 5, value: 'fast'})]); return [first, await slow]";
+    let source = "const slow = tools.sleep({ms: 80, value: 'slow'}); \
+        const first = await Promise.race([slow, tools.sleep({ms: 5, value: 'fast'})]); \
+        return [first, await slow]";
     assert_eq!(fixture.value(source), json!(["fast", "slow"]));
     // A promise pool works.
     let source = "
         const executing = new Set(), results = [];
         for (const n of [1, 2, 3, 4, 5, 6]) {
-            const p = tools.sleep({ms: 5 * n, value: n}).then(v => { executing.delete(p); results.push(v) });
+            const p = tools.sleep({ms: 5 * n, value: n}) \
+                .then(v => { executing.delete(p); results.push(v) });
             executing.add(p);
             if (executing.size >= 2) await Promise.race(executing);
         }
@@ -128,7 +137,8 @@ fn f05_calls_that_lose_a_race_are_cancelled_at_once() {
 #[test]
 fn f06_error_handling() {
     let source = "try { await tools.fail({message: 'disk full'}) } catch (e) {
-        return [e instanceof Error, e.name, e.message, e.code, e.toolName, e.callId, e.retryable, e.suggestions.length, e.stack.includes('script.ts:1:')] }";
+        return [e instanceof Error, e.name, e.message, e.code, e.toolName, e.callId, e.retryable, \
+        e.suggestions.length, e.stack.includes('script.ts:1:')] }";
     assert_eq!(
         TestFixture::new().value(source),
         json!([
@@ -158,18 +168,28 @@ fn f07_results_can_be_used_in_further_calls() {
 
 #[test]
 fn f08_custom_return() {
-    let output = TestFixture::new()
-        .run("return {message: 'two fixed', nested: {list: [1, {deep: true}], none: null, when: new Date(0)}}");
+    let output = TestFixture::new().run(
+        "return {message: 'two fixed', \
+         nested: {list: [1, {deep: true}], none: null, when: new Date(0)}}",
+    );
     assert_eq!(
         output.value().unwrap(),
-        json!({"message": "two fixed", "nested": {"list": [1, {"deep": true}], "none": null, "when": "1970-01-01T00:00:00.000Z"}})
+        json!({
+            "message": "two fixed",
+            "nested": {
+                "list": [1, {"deep": true}],
+                "none": null,
+                "when": "1970-01-01T00:00:00.000Z",
+            },
+        })
     );
     assert_eq!(output.summary.as_deref(), Some("two fixed"));
 }
 
 #[test]
 fn f09_thinking_script_and_text_keep_their_order() {
-    let message = "<thinking>plan</thinking>one<tool-calls>return 1</tool-calls>two\n```ts tool-calls\nreturn 2\n```\nthree";
+    let message = "<thinking>plan</thinking>one<tool-calls>return 1</tool-calls>two\n\
+        ```ts tool-calls\nreturn 2\n```\nthree";
     let kinds: Vec<&str> = detect(message)
         .iter()
         .map(|segment| match segment {
@@ -184,7 +204,10 @@ fn f09_thinking_script_and_text_keep_their_order() {
 #[test]
 fn f10_progress_events() {
     let fixture = TestFixture::new();
-    fixture.value("context.emitProgress('one'); await tools.sleep({ms: 520}); context.telemetry.emitProgress('two', 'warn'); return 1");
+    fixture.value(
+        "context.emitProgress('one'); await tools.sleep({ms: 520}); \
+        context.telemetry.emitProgress('two', 'warn'); return 1",
+    );
     let events = fixture.events.lock().unwrap();
     let messages: Vec<&str> = events
         .iter()
@@ -210,8 +233,10 @@ fn f11_approval_pauses_the_script_and_its_clock() {
             ..Limits::default()
         },
     );
-    let output =
-        fixture.run("const r = await tools.exec({command: ['rm', 'x'], approvalContext: 'clean up'}); return r.exitCode");
+    let output = fixture.run(
+        "const r = await tools.exec({command: ['rm', 'x'], approvalContext: 'clean up'}); \
+         return r.exitCode",
+    );
     assert_eq!(output.error, None);
     assert_eq!(output.value().unwrap(), json!(0));
     let call = approver.asked.lock().unwrap()[0].calls[0].clone();
@@ -243,7 +268,9 @@ fn f11_approval_pauses_the_script_and_its_clock() {
 fn f11_calls_of_one_await_are_one_question() {
     let approver = FixedApprover::new(Answer::Once);
     let fixture = with_approver(&approver, Limits::default());
-    let source = "const r = await Promise.all([1, 2, 3, 4, 5, 6].map(n => tools.exec({command: ['rm', String(n)]})).concat(tools.exec({command: ['ls']}))); return r.length";
+    let source = "const asked = [1, 2, 3, 4, 5, 6] \
+        .map(n => tools.exec({command: ['rm', String(n)]})); \
+        const r = await Promise.all(asked.concat(tools.exec({command: ['ls']}))); return r.length";
     assert_eq!(fixture.value(source), json!(7));
     let asked = approver.asked.lock().unwrap();
     assert_eq!(
@@ -273,7 +300,8 @@ fn f11_an_approval_for_the_script_covers_later_calls() {
 fn f12_a_denied_approval_is_an_error_that_can_be_caught() {
     let approver = FixedApprover::new(Answer::No(Some("not that folder".into())));
     let fixture = with_approver(&approver, Limits::default());
-    let source = "try { await tools.exec({command: ['rm', '-rf', '/']}); return 'ran' } catch (e) { return [e.name, e.message] }";
+    let source = "try { await tools.exec({command: ['rm', '-rf', '/']}); return 'ran' } \
+        catch (e) { return [e.name, e.message] }";
     assert_eq!(
         fixture.value(source),
         json!(["ApprovalDeniedError", "exec was denied: not that folder"])
@@ -480,7 +508,8 @@ fn f16_state_is_clean_between_runs() {
     for _ in 0..50 {
         assert_eq!(
             fixture.value(
-                "const seen = typeof leak; try { leak = 1 } catch {} try { globalThis.leak = 1 } catch {} return seen"
+                "const seen = typeof leak; try { leak = 1 } catch {} try { globalThis.leak = 1 } \
+                 catch {} return seen"
             ),
             json!("undefined")
         );
@@ -527,7 +556,8 @@ fn f17_disabled_mode_rejects_scripts() {
 #[test]
 fn f18_dry_run_reports() {
     let fixture = TestFixture::new();
-    let source = "const name = 'x';\nawait tools.readFile({path: name, limit: 3});\nif (name) await tools.exec({command: ['ls']});\nawait tools.readFle({});";
+    let source = "const name = 'x';\nawait tools.readFile({path: name, limit: 3});\n\
+        if (name) await tools.exec({command: ['ls']});\nawait tools.readFle({});";
     let output = fixture.run_with(
         source,
         RunOptions {
@@ -540,7 +570,13 @@ fn f18_dry_run_reports() {
     assert_eq!(report["valid"], json!(false));
     assert_eq!(
         report["calls"][0],
-        json!({"tool": "read_file", "line": 2, "args": {"limit": 3}, "dynamic": ["path"], "readOnly": true})
+        json!({
+            "tool": "read_file",
+            "line": 2,
+            "args": {"limit": 3},
+            "dynamic": ["path"],
+            "readOnly": true,
+        })
     );
     assert_eq!(
         (&report["calls"][1]["tool"], &report["calls"][1]["line"]),
@@ -567,7 +603,8 @@ fn f20_several_blocks_run_in_order() {
     let session = selvedge_script::Session::default();
     let mut values = Vec::new();
     for segment in detect(
-        "<tool-calls>store('n', 1); return load('n')</tool-calls> then <tool-calls>store('n', load('n') + 1); return load('n')</tool-calls>",
+        "<tool-calls>store('n', 1); return load('n')</tool-calls> then \
+         <tool-calls>store('n', load('n') + 1); return load('n')</tool-calls>",
     ) {
         if let Segment::Script(block) = segment {
             let options = RunOptions {
@@ -598,9 +635,13 @@ fn f21_context() {
         model: "m".into(),
     };
     let source = "await tools.echo({value: 1});
-        return [context.conversationId, context.sessionId, context.turnId, context.scriptId.startsWith('scr_'), context.workingDirectory, context.provider, context.model,
-            context.sandbox.timeoutMs, context.sandbox.memoryMb, context.sandbox.remainingToolBudget, context.sandbox.maxConcurrentToolCalls, context.sandbox.mode,
-            context.capabilities.tools.includes('readFile'), context.approvals.required, typeof context.approvals.lastRequestId, typeof context.telemetry.emitProgress]";
+        const { sandbox, approvals } = context;
+        return [context.conversationId, context.sessionId, context.turnId,
+            context.scriptId.startsWith('scr_'), context.workingDirectory, context.provider,
+            context.model, sandbox.timeoutMs, sandbox.memoryMb, sandbox.remainingToolBudget,
+            sandbox.maxConcurrentToolCalls, sandbox.mode,
+            context.capabilities.tools.includes('readFile'), approvals.required,
+            typeof approvals.lastRequestId, typeof context.telemetry.emitProgress]";
     let output = fixture.run_with(
         source,
         RunOptions {
@@ -643,8 +684,10 @@ fn f22_a_script_may_return_nothing() {
 
 #[test]
 fn f23_stdout_and_stderr() {
-    let value = TestFixture::new()
-        .value("const r = await tools.exec({command: ['npm', 'test', 'b']}); return [r.exitCode, r.stdout, r.stderr]");
+    let value = TestFixture::new().value(
+        "const r = await tools.exec({command: ['npm', 'test', 'b']}); \
+         return [r.exitCode, r.stdout, r.stderr]",
+    );
     assert_eq!(value, json!([1, "ran npm test b\n", "1 test failed"]));
 }
 
@@ -663,7 +706,8 @@ fn f24_wrong_arguments_are_rejected_before_anything_runs() {
             "the field `path` is missing",
         ),
         (
-            "await tools.applyPatch({patch: 'x'});\nawait tools.readFile({\n  path: 'x',\n  limit: 'ten' })",
+            "await tools.applyPatch({patch: 'x'});\n\
+             await tools.readFile({\n  path: 'x',\n  limit: 'ten' })",
             4,
             "is not of type",
         ),
@@ -685,7 +729,8 @@ fn f24_wrong_arguments_are_rejected_before_anything_runs() {
     }
     assert!(fixture.seen.patches.lock().unwrap().is_empty());
     // Arguments that are only known at run time fail when the call is made, and can be caught.
-    let source = "const args = {pth: 'x'}; try { await tools.readFile(args) } catch (e) { return [e.name, e.suggestions] }";
+    let source = "const args = {pth: 'x'}; try { await tools.readFile(args) } catch (e) { \
+        return [e.name, e.suggestions] }";
     assert_eq!(
         fixture.value(source),
         json!(["ToolValidationError", ["path"]])
@@ -725,7 +770,8 @@ fn f25_helpers() {
     let source = "
         const pad = (n: number) => String(n).padStart(3, '0');
         async function* numbers() { for (let i = 0; i < 3; i++) yield i }
-        class Stack<T> { #items: T[] = []; push(x: T) { this.#items.push(x); return this } get size() { return this.#items.length } }
+        class Stack<T> { #items: T[] = []; push(x: T) { this.#items.push(x); return this } \
+            get size() { return this.#items.length } }
         const out = []; for await (const n of numbers()) out.push(pad(n));
         return [out.join(), new Stack<number>().push(1).push(2).size, hoisted()];
         function hoisted() { return 'hoisted' }";
@@ -763,8 +809,10 @@ fn f27_a_timeout_keeps_partial_results() {
         timeout_ms: 400,
         ..Limits::default()
     });
-    let output =
-        fixture.run("for (let i = 0; i < 3; i++) await tools.echo({value: i});\nawait tools.sleep({ms: 60_000});");
+    let output = fixture.run(
+        "for (let i = 0; i < 3; i++) await tools.echo({value: i});\n\
+         await tools.sleep({ms: 60_000});",
+    );
     let error = output.error.clone().unwrap();
     assert_eq!(error.code, ErrorCode::ScriptTimeoutError);
     assert_eq!(
@@ -848,7 +896,8 @@ fn f29_syntax_error() {
 #[test]
 fn f30_tool_budget() {
     let fixture = TestFixture::new();
-    let source = "let n = 0; try { for (;;) { await tools.echo({value: n}); n++ } } catch (e) { return [n, e.name] }";
+    let source = "let n = 0; try { for (;;) { await tools.echo({value: n}); n++ } } \
+        catch (e) { return [n, e.name] }";
     assert_eq!(
         fixture.value(source),
         json!([32, "ToolBudgetExceededError"])

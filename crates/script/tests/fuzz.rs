@@ -241,12 +241,12 @@ fn values_cross_the_sandbox_unchanged() {
                     output.error
                 );
                 if !oversized {
-                    let wanted = Value::Array(vec![value.clone(), value]);
+                    let expected = Value::Array(vec![value.clone(), value]);
                     assert_eq!(
                         output
                             .value()
                             .map(|value| value.to_string().parse::<Value>().unwrap()),
-                        Some(wanted),
+                        Some(expected),
                         "{source}"
                     );
                 }

@@ -60,26 +60,37 @@ fn play(recorded_run: Cassette, fail: Option<&str>) -> ScriptToolCallOutput {
 fn a_replay_gives_the_recorded_output() {
     for source in [
         // The clock, random numbers, and the order of answers.
-        "return [Date.now(), new Date().toISOString(), performance.now(), Math.random(), Math.random()]",
-        "return await Promise.race([tools.sleep({ms: 30, value: 'slow'}), tools.sleep({ms: 5, value: 'fast'})])",
-        "const order = []; await Promise.all([30, 1, 15].map(async ms => { await tools.sleep({ms}); order.push([ms, Date.now()]) })); return order",
-        "const order = []; for (const ms of [20, 1, 10]) setTimeout(() => order.push([ms, Date.now()]), ms);
+        "return [Date.now(), new Date().toISOString(), performance.now(), Math.random(), \
+         Math.random()]",
+        "return await Promise.race([tools.sleep({ms: 30, value: 'slow'}), tools.sleep({ms: 5, \
+         value: 'fast'})])",
+        "const order = []; await Promise.all([30, 1, 15].map(async ms => { \
+         await tools.sleep({ms}); order.push([ms, Date.now()]) })); return order",
+        "const order = []; for (const ms of [20, 1, 10]) setTimeout(() => order.push([ms, \
+         Date.now()]), ms);
          await new Promise(done => setTimeout(done, 40)); return order",
         "const end = Date.now() + 30; let n = 0; while (Date.now() < end) n++; return n > 0",
         "const end = Date.now() + 30; let n = 0; while (Date.now() < end) n++; return n",
         // Replies of the host.
-        "return [context.scriptId, context.sandbox.remainingToolBudget, Object.keys(tools), ALL_TOOLS.length, help('echo'), 'nothing' in tools]",
+        "return [context.scriptId, context.sandbox.remainingToolBudget, Object.keys(tools), \
+         ALL_TOOLS.length, help('echo'), 'nothing' in tools]",
         "store('k', {a: 1}); return [load('k'), load('other'), await github.list_issues({})]",
         // Failures, denials, exceeded limits, calls that are not awaited.
-        "try { await tools.fail({message: 'no'}) } catch (e) { return [e.name, e.message, e.callId, e.stack] }",
-        "try { await tools.exec({command: ['rm', 'x']}) } catch (e) { return [e.name, e.message, context.approvals.lastRequestId] }",
-        "const args = JSON.parse(`{\"pth\": 1}`); try { await tools.readFile(args) } catch (e) { return e.message }",
+        "try { await tools.fail({message: 'no'}) } catch (e) { return [e.name, e.message, \
+         e.callId, e.stack] }",
+        "try { await tools.exec({command: ['rm', 'x']}) } catch (e) { return [e.name, e.message, \
+         context.approvals.lastRequestId] }",
+        "const args = JSON.parse(`{\"pth\": 1}`); try { await tools.readFile(args) } catch (e) { \
+         return e.message }",
         "tools.sleep({ms: 10000}); await tools.echo({value: 1}); return 'left'",
-        "const all = await Promise.allSettled(Array.from({length: 40}, (_, i) => tools.echo({value: i}))); return all.map(r => r.status)",
-        "await tools.echo({value: 1.1}); await tools.echo({value: 0.1 + 0.2}); throw new Error('at the end')",
+        "const all = await Promise.allSettled(Array.from({length: 40}, (_, \
+         i) => tools.echo({value: i}))); return all.map(r => r.status)",
+        "await tools.echo({value: 1.1}); await tools.echo({value: 0.1 + 0.2}); \
+         throw new Error('at the end')",
         "const r = await tools.echo({value: [1e300, 5e-324, 123456789.123456789, -0]}); return r",
         // Log lines that exceed the rate are joined in the same way.
-        "for (let i = 0; i < 60; i++) { console.log('line', i); if (i % 20 === 0) await tools.sleep({ms: 60}) } text('shown'); return 1",
+        "for (let i = 0; i < 60; i++) { console.log('line', i); \
+         if (i % 20 === 0) await tools.sleep({ms: 60}) } text('shown'); return 1",
         "exit()",
     ] {
         let (output, recorded_run) = record(source);
@@ -94,7 +105,10 @@ fn a_replay_gives_the_recorded_output() {
             )
         };
         assert_eq!(same(&output), same(&again), "{source}");
-        let error = |output: &ScriptToolCallOutput| output.error.clone().map(|error| (error.code, error.message));
+        let error = |output: &ScriptToolCallOutput| {
+            let error = output.error.clone();
+            error.map(|error| (error.code, error.message))
+        };
         assert_eq!(error(&output), error(&again), "{source}");
     }
 }
@@ -280,7 +294,8 @@ fn a_different_script_diverges_from_the_recording() {
 #[test]
 fn a_replay_can_make_a_call_fail() {
     let source = "const first = await tools.echo({value: 'a'});
-        let second; try { second = await tools.readFile({path: 'README.md'}) } catch (e) { second = {text: e.name} }
+        let second; try { second = await tools.readFile({path: 'README.md'}) } catch (e) { \
+        second = {text: e.name} }
         const third = await tools.echo({value: 'c'});
         return [first, second.text.slice(0, 18), third, Date.now() > 0]";
     let (output, recorded_run) = record(source);
@@ -304,7 +319,8 @@ fn a_replay_can_make_a_call_fail() {
         Some(ErrorCode::ToolExecutionError)
     );
     // The script then makes a call that is not in the recording.
-    let source = "try { await tools.echo({value: 1}) } catch { return await tools.echo({value: 'instead'}) }";
+    let source = "try { await tools.echo({value: 1}) } catch { \
+        return await tools.echo({value: 'instead'}) }";
     let (_, recorded_run) = record(source);
     let error = play(recorded_run, Some("tool_1")).error.unwrap();
     assert!(
@@ -351,7 +367,8 @@ fn each_replayed_call_can_be_observed() {
 #[test]
 fn a_call_that_is_made_to_fail_can_be_retried() {
     let (_, recorded_run) = record(
-        "const retry = async (f) => { try { return await f() } catch { return ['again', await f()] } };
+        "const retry = async (f) => { try { return await f() } catch { return ['again', \
+         await f()] } };
          return await retry(() => tools.echo({value: 'x'}))",
     );
     let output = play(recorded_run, Some("tool_1"));
@@ -366,7 +383,8 @@ fn a_call_that_is_made_to_fail_can_be_retried() {
 #[test]
 fn equal_calls_are_answered_in_the_order_of_the_calls() {
     let (_, recorded_run) = record(
-        "const order = []; const call = (name) => tools.echo({value: 1}).then(() => order.push(name));
+        "const order = []; const call = (name) => tools.echo({value: 1}).then(() => \
+         order.push(name));
          await call('first').catch(() => 0);
          await Promise.all(['u', 'v', 'w', 'x', 'y', 'z'].map(call)); return order",
     );

@@ -26,7 +26,8 @@ fn s01_prototype_pollution() {
         "String",
     ] {
         let source = format!(
-            "try {{ ({target}).prototype.hack = 1; return 'open' }} catch (e) {{ return [e.name, ({{}}).hack === undefined] }}"
+            "try {{ ({target}).prototype.hack = 1; return 'open' }} catch (e) {{ return [e.name, \
+             ({{}}).hack === undefined] }}"
         );
         assert_eq!(
             fixture.value(&source),
@@ -175,7 +176,10 @@ fn s07_memory_exhaustion() {
     }
     // A script can catch the error and continue.
     assert_eq!(
-        fixture.value("try { const a = []; for (;;) a.push(new Array(1e5).fill(1)) } catch (e) { return e.message }"),
+        fixture.value(
+            "try { const a = []; for (;;) a.push(new Array(1e5).fill(1)) } catch (e) { \
+            return e.message }"
+        ),
         json!("out of memory")
     );
 }
@@ -319,7 +323,8 @@ fn s13_context_prototype_is_frozen() {
     let fixture = TestFixture::new();
     assert_eq!(
         fixture.value(
-            "return Object.isFrozen(context.__proto__) && Object.isFrozen(context) && Object.isFrozen(context.sandbox)"
+            "return Object.isFrozen(context.__proto__) && Object.isFrozen(context) && \
+             Object.isFrozen(context.sandbox)"
         ),
         json!(true)
     );
@@ -365,7 +370,16 @@ fn s15_a_hung_script_is_stopped_and_the_host_continues() {
 #[test]
 fn s16_scripts_share_no_state() {
     let fixture = TestFixture::new();
-    assert_eq!(fixture.run("try { globalThis.secret = 1 } catch {} try { Object.prototype.secret = 1 } catch {} Symbol.for('secret'); return 1").status, RunStatus::Completed);
+    assert_eq!(
+        fixture
+            .run(
+                "try { globalThis.secret = 1 } catch {} try { \
+        Object.prototype.secret = 1 } catch {} Symbol.for('secret'); \
+        return 1"
+            )
+            .status,
+        RunStatus::Completed
+    );
     assert_eq!(
         fixture.value("return [typeof secret, ({}).secret ?? null]"),
         json!(["undefined", null])

@@ -104,16 +104,19 @@ fn of_another_build(state: Vec<u8>) -> Vec<u8> {
     state
 }
 
-const TWO_QUESTIONS: &str = "class Box<T> { constructor(public items: T[]) {} get size() { return this.items.length } }
+const TWO_QUESTIONS: &str = "class Box<T> { constructor(public items: T[]) {} get size() { \
+    return this.items.length } }
 const box = new Box([1, 2]); const seen = new Map([['random', Math.random()]]);
 console.log('begun at', Date.now()); text('before'); store('key', 'kept');
 const before = await tools.echo({value: {n: 1.5}});
 setTimeout(() => seen.set('timer', 1), 5);
 const one = await tools.exec({command: ['rm', 'one']});
-const [two, ok] = await Promise.all([tools.exec({command: ['rm', 'two']}), tools.echo({value: 'beside'})]);
+const [two, ok] = await Promise.all([tools.exec({command: ['rm', 'two']}), \
+tools.echo({value: 'beside'})]);
 await new Promise(done => setTimeout(done, 10));
 text('after');
-return [box.size, [...seen.keys()], before.n, one.stdout, two.stdout, ok, load('key'), seen.get('random') !== Math.random()]";
+return [box.size, [...seen.keys()], before.n, one.stdout, two.stdout, ok, load('key'), \
+seen.get('random') !== Math.random()]";
 
 fn expected() -> serde_json::Value {
     json!([
@@ -225,8 +228,10 @@ fn a_denial_reaches_the_restored_script() {
 fn approvals_and_used_calls_survive_a_restore() {
     let mut test = RestartTest::new();
     test.limits.max_tool_calls = 3;
-    let source = "await tools.exec({command: ['rm', '1']}); await tools.exec({command: ['rm', '2']});
-        await tools.echo({value: 1}).catch(() => 0); const left = context.sandbox.remainingToolBudget;
+    let source = "await tools.exec({command: ['rm', '1']}); await tools.exec({command: ['rm', \
+        '2']});
+        await tools.echo({value: 1}).catch(() => 0); const left = \
+        context.sandbox.remainingToolBudget;
         try { await tools.echo({value: 2}) } catch (e) { return [left, e.name] }";
     test.start(source);
     let approver = FixedApprover::new(Answer::ThisScript);
@@ -247,7 +252,8 @@ fn approvals_and_used_calls_survive_a_restore() {
 #[test]
 fn a_script_is_suspended_on_request_after_its_calls_have_ended() {
     let test = RestartTest::new();
-    let source = "const slow = tools.sleep({ms: 300, value: 'slept'}); const [a, b] = await Promise.all([slow, tools.echo({value: 2})]);
+    let source = "const slow = tools.sleep({ms: 300, value: 'slept'}); \
+        const [a, b] = await Promise.all([slow, tools.echo({value: 2})]);
         await new Promise(done => setTimeout(done, 20)); return [a, b, Math.random() < 1]";
     let suspend = CancellationToken::new();
     suspend.cancel();

@@ -167,7 +167,12 @@ async fn a_task_has_done_and_cancel() {
     let session = TaskSession::new(Answer::Once);
     session.release.notify_one();
     assert_eq!(
-        session.value("const t = tools.spawn.exec('slow', { word: 'x' }); return [await t.done, await t.done]").await,
+        session
+            .value(
+                "const t = tools.spawn.exec('slow', { word: 'x' }); \
+            return [await t.done, await t.done]"
+            )
+            .await,
         json!(["x", "x"])
     );
     let source = "const t = tools.spawn.exec('slow', {});
@@ -183,7 +188,8 @@ async fn a_task_has_done_and_cancel() {
         (&value[0], &value[1]),
         (&json!(true), &json!("ToolExecutionError"))
     );
-    let source = "try { await tools.spawn.exec('fails').done } catch (error) { return [error.message, error.suggestions, error.metadata.code] }";
+    let source = "try { await tools.spawn.exec('fails').done } catch (error) { \
+        return [error.message, error.suggestions, error.metadata.code] }";
     assert_eq!(
         session.value(source).await,
         json!(["it broke", ["fix it"], "ToolExecutionError"])
@@ -200,7 +206,8 @@ async fn a_task_has_done_and_cancel() {
     ] {
         assert_eq!(session.failed(source).await.1, message);
     }
-    let source = "try { await tools.spawn.exec('nonsense', {}).done } catch (error) { return [error.message, error.metadata.code] }";
+    let source = "try { await tools.spawn.exec('nonsense', {}).done } catch (error) { \
+        return [error.message, error.metadata.code] }";
     let value = session.value(source).await;
     assert!(
         value[0]
@@ -215,7 +222,8 @@ async fn a_task_has_done_and_cancel() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_task_needs_approval_and_is_recorded_like_any_call() {
     let session = TaskSession::new(Answer::No(None));
-    let source = "try { await tools.spawn.exec('risky', { word: 'x' }).done } catch (error) { return error.metadata.code }";
+    let source = "try { await tools.spawn.exec('risky', { word: 'x' }).done } catch (error) { \
+        return error.metadata.code }";
     assert_eq!(session.value(source).await, json!("ApprovalDeniedError"));
     let session = TaskSession::new(Answer::Once);
     assert_eq!(
@@ -312,7 +320,8 @@ async fn the_number_of_tasks_is_limited_and_they_end_with_the_session() {
 async fn a_task_counts_as_a_call_of_its_script() {
     let session = TaskSession::new(Answer::Once);
     let source = "let n = 0;
-        try { for (; n < 100; n++) { const t = tools.spawn.exec('fails'); await Promise.allSettled([t.done]); } }
+        try { for (; n < 100; n++) { const t = tools.spawn.exec('fails'); \
+        await Promise.allSettled([t.done]); } }
         catch (error) { return [n, error.name] }";
     // Waiting for each task is a call too.
     assert_eq!(

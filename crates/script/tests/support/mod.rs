@@ -33,7 +33,8 @@ pub const FILES: &[(&str, &str)] = &[
     ("README.md", "# Demo\n\nSee [docs](docs/guide.md).\n"),
     (
         "package.json",
-        "{\"name\": \"demo\", \"version\": \"1.2.3\", \"dependencies\": {\"left-pad\": \"^1.0.0\"}}\n",
+        "{\"name\": \"demo\", \"version\": \"1.2.3\", \"dependencies\": {\"left-pad\": \
+         \"^1.0.0\"}}\n",
     ),
 ];
 
@@ -247,7 +248,9 @@ pub fn registry(seen: &Arc<ToolActivity>) -> Registry {
             let running = log.running.fetch_add(1, Ordering::SeqCst) + 1;
             log.max_running.fetch_max(running, Ordering::SeqCst);
             let result = tokio::select! {
-                () = tokio::time::sleep(Duration::from_millis(args.ms)) => Ok(args.value.unwrap_or(json!(args.ms))),
+                () = tokio::time::sleep(Duration::from_millis(args.ms)) => {
+                    Ok(args.value.unwrap_or(json!(args.ms)))
+                }
                 () = call.cancel.cancelled() => {
                     log.stopped.fetch_add(1, Ordering::SeqCst);
                     Err(ToolError::new("stopped"))
