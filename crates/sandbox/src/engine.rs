@@ -106,7 +106,7 @@ impl Wasm {
 
     async fn guest(
         &self,
-        place: OwnedSemaphorePermit,
+        slot: OwnedSemaphorePermit,
         program: &Program<'_>,
         host: Box<dyn Host>,
     ) -> Result<Guest, Fault> {
@@ -115,7 +115,7 @@ impl Wasm {
             &self.ticker,
             &self.budget,
             &self.pristine,
-            place,
+            slot,
             program,
             host,
         )
@@ -139,13 +139,13 @@ impl Runtime for Wasm {
         host: Box<dyn Host>,
     ) -> BoxFuture<'a, Result<Started, Fault>> {
         async move {
-            let place = self
+            let slot = self
                 .places
                 .clone()
                 .acquire_owned()
                 .await
                 .map_err(|error| Fault::Engine(error.to_string()))?;
-            let mut guest = self.guest(place, &program, host).await?;
+            let mut guest = self.guest(slot, &program, host).await?;
             let pump = guest.start(&program).await?;
             Ok((Box::new(Leaving::new(guest)) as Box<dyn Execution>, pump))
         }
@@ -154,25 +154,25 @@ impl Runtime for Wasm {
 
     fn restore<'a>(
         &'a self,
-        image: &'a Image,
+        snapshot: &'a Image,
         program: Program<'a>,
         host: Box<dyn Host>,
     ) -> BoxFuture<'a, Result<Box<dyn Execution>, Fault>> {
         async move {
-            if image.build != BUILD {
+            if snapshot.build != BUILD {
                 return Err(Fault::Foreign {
-                    theirs: image.build.clone(),
+                    theirs: snapshot.build.clone(),
                     ours: BUILD.to_owned(),
                 });
             }
-            let place = self
+            let slot = self
                 .places
                 .clone()
                 .acquire_owned()
                 .await
                 .map_err(|error| Fault::Engine(error.to_string()))?;
-            let mut guest = self.guest(place, &program, host).await?;
-            guest.restore(image).await?;
+            let mut guest = self.guest(slot, &program, host).await?;
+            guest.restore(snapshot).await?;
             Ok(Box::new(Leaving::new(guest)) as Box<dyn Execution>)
         }
         .boxed()
@@ -236,11 +236,11 @@ impl Runtime for OnFirstUse {
 
     fn restore<'a>(
         &'a self,
-        image: &'a Image,
+        snapshot: &'a Image,
         program: Program<'a>,
         host: Box<dyn Host>,
     ) -> BoxFuture<'a, Result<Box<dyn Execution>, Fault>> {
-        async move { self.wasm()?.restore(image, program, host).await }.boxed()
+        async move { self.wasm()?.restore(snapshot, program, host).await }.boxed()
     }
 }
 

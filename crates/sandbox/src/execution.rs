@@ -87,8 +87,8 @@ impl Guest {
         instance: &InstancePre<State>,
         ticker: &Arc<Ticker>,
         budget: &Arc<MemoryBudget>,
-        pristine: &Arc<Pristine>,
-        place: OwnedSemaphorePermit,
+        fresh_memory: &Arc<Pristine>,
+        slot: OwnedSemaphorePermit,
         program: &Program<'_>,
         host: Box<dyn Host>,
     ) -> Result<Self, Fault> {
@@ -109,9 +109,9 @@ impl Guest {
         };
         let mut store = Store::new(instance.module().engine(), state);
         store.limiter(|state| state);
-        let leash = program.leash.clone();
+        let interrupt = program.leash.clone();
         store.set_epoch_deadline(1);
-        store.epoch_deadline_callback(move |_| check(&leash));
+        store.epoch_deadline_callback(move |_| check(&interrupt));
         let live = instance
             .instantiate_async(&mut store)
             .await
@@ -141,8 +141,8 @@ impl Guest {
             store,
             ticker: ticker.clone(),
             instance: instance.clone(),
-            pristine: pristine.clone(),
-            _place: place,
+            pristine: fresh_memory.clone(),
+            _place: slot,
         })
     }
 
@@ -158,10 +158,10 @@ impl Guest {
         let Self {
             store,
             ticker,
-            _place: place,
+            _place: slot,
             ..
         } = self;
-        ticker.clear((store, place));
+        ticker.clear((store, slot));
     }
 
     /// Compiles the program and runs it until it waits.
@@ -188,11 +188,11 @@ impl Guest {
         self.pump(called)
     }
 
-    async fn answer(&mut self, id: u32, outcome: Outcome<'_>) -> Result<Pump, Fault> {
+    async fn answer(&mut self, id: u32, settlement: Outcome<'_>) -> Result<Pump, Fault> {
         let ticker = self.ticker.clone();
         let _computing = ticker.computing();
         self.store.set_epoch_deadline(1);
-        let (ok, text) = match outcome {
+        let (ok, text) = match settlement {
             Outcome::Value(text) => (1, text),
             Outcome::Error(text) => (0, text),
         };
@@ -228,12 +228,12 @@ impl Guest {
     }
 
     /// Overwrites the memory of a fresh guest with that of a snapshot.
-    pub(crate) async fn restore(&mut self, image: &Image) -> Result<(), Fault> {
-        if !image.is_whole() {
+    pub(crate) async fn restore(&mut self, snapshot: &Image) -> Result<(), Fault> {
+        if !snapshot.is_whole() {
             return Err(Fault::Engine("the snapshot is truncated".into()));
         }
         let memory = self.memory()?;
-        let missing = image
+        let missing = snapshot
             .size()
             .saturating_sub(memory.data_size(&self.store) as u64);
         if missing > 0 {
@@ -244,7 +244,7 @@ impl Guest {
                 .map_err(|_| Fault::Memory)?;
         }
         let outside = || Fault::Engine("the snapshot does not fit its own memory".into());
-        for (at, page) in image.pages() {
+        for (at, page) in snapshot.pages() {
             memory
                 .write(&mut self.store, at, page)
                 .map_err(|_| outside())?;
@@ -312,9 +312,9 @@ impl Execution for Guest {
     fn settle<'a>(
         &'a mut self,
         id: u32,
-        outcome: Outcome<'a>,
+        settlement: Outcome<'a>,
     ) -> BoxFuture<'a, Result<Pump, Fault>> {
-        self.answer(id, outcome).boxed()
+        self.answer(id, settlement).boxed()
     }
 
     fn snapshot(&mut self) -> Result<Image, Fault> {
@@ -379,8 +379,8 @@ fn initial_memory(instance: &InstancePre<State>) -> u64 {
 }
 
 /// Decides at each tick whether the computing guest may continue.
-fn check(leash: &Leash) -> wasmtime::Result<UpdateDeadline> {
-    match leash.verdict() {
+fn check(interrupt: &Leash) -> wasmtime::Result<UpdateDeadline> {
+    match interrupt.verdict() {
         Verdict::Run => Ok(UpdateDeadline::Yield(1)),
         verdict => Err(wasmtime::Error::new(Stopped(verdict))),
     }

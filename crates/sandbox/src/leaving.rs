@@ -20,10 +20,10 @@ impl Execution for Leaving {
     fn settle<'a>(
         &'a mut self,
         id: u32,
-        outcome: Outcome<'a>,
+        settlement: Outcome<'a>,
     ) -> BoxFuture<'a, Result<Pump, Fault>> {
         match &mut self.0 {
-            Some(guest) => guest.settle(id, outcome),
+            Some(guest) => guest.settle(id, settlement),
             None => Box::pin(std::future::ready(Err(gone()))),
         }
     }

@@ -29,7 +29,7 @@ pub trait Runtime: Send + Sync {
     /// [`Fault::Foreign`] if another build of the engine took the snapshot.
     fn restore<'a>(
         &'a self,
-        image: &'a Image,
+        snapshot: &'a Image,
         program: Program<'a>,
         host: Box<dyn Host>,
     ) -> BoxFuture<'a, Result<Box<dyn Execution>, Fault>>;
@@ -44,7 +44,7 @@ pub trait Execution: Send {
     fn settle<'a>(
         &'a mut self,
         id: u32,
-        outcome: Outcome<'a>,
+        settlement: Outcome<'a>,
     ) -> BoxFuture<'a, Result<Pump, Fault>>;
 
     /// Takes a snapshot of the script. The script can continue afterwards.
@@ -180,7 +180,7 @@ pub enum Fault {
     Foreign {
         /// The build that made the snapshot.
         theirs: String,
-        /// This build.
+        /// The build of this engine.
         ours: String,
     },
     /// The engine or its host failed.

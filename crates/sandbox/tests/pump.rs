@@ -195,11 +195,11 @@ async fn code_cannot_be_created_from_strings() {
 #[tokio::test]
 async fn loops_are_stopped_at_the_deadline() {
     let source = "(async () => { while (true) {} })";
-    let leash = Arc::new(Leash::new(Duration::from_millis(50)));
+    let interrupt = Arc::new(Leash::new(Duration::from_millis(50)));
     let result = wasm()
         .start(
             Program {
-                leash,
+                leash: interrupt,
                 ..program(source)
             },
             Box::new(TestHost::default()),

@@ -121,9 +121,9 @@ impl Bridge {
                 None
             }
             "rejected" => {
-                let (id, facts) = text.split_once('\n')?;
-                let facts: Value = serde_json::from_str(facts).unwrap_or_default();
-                let part = |key: &str| facts[key].as_str().unwrap_or_default().to_owned();
+                let (id, fields) = text.split_once('\n')?;
+                let fields: Value = serde_json::from_str(fields).unwrap_or_default();
+                let part = |key: &str| fields[key].as_str().unwrap_or_default().to_owned();
                 let line = crate::outcome::first_position(&part("stack"));
                 let line = line.map(|at| format!(" (line {})", at.line));
                 let (line, name) = (line.unwrap_or_default(), part("name"));
@@ -345,12 +345,12 @@ fn thrown(name: &str, message: &str) -> String {
 
 /// Creates an error reply from the failure of a tool.
 fn thrown_failure(failure: &CallFailure, tool: &str) -> String {
-    let facts = json!({
+    let fields = json!({
         "name": failure.code, "code": failure.code, "message": failure.message, "toolName": tool,
         "retryable": failure.retryable, "suggestions": failure.suggestions,
         "metadata": failure.metadata,
     });
-    format!("!{facts}")
+    format!("!{fields}")
 }
 
 /// Describes the failure of a call as JSON, for the script.
@@ -361,13 +361,13 @@ pub(crate) fn error_facts(
     at: Option<(u32, u32)>,
 ) -> String {
     let code = failure.code;
-    let mut facts = json!({
+    let mut fields = json!({
         "name": code, "code": code, "message": failure.message, "toolName": tool, "callId": call_id,
         "retryable": failure.retryable, "suggestions": failure.suggestions,
         "metadata": failure.metadata,
     });
     if let Some((line, column)) = at {
-        facts["at"] = Value::String(format!("{line}:{column}"));
+        fields["at"] = Value::String(format!("{line}:{column}"));
     }
-    facts.to_string()
+    fields.to_string()
 }

@@ -214,18 +214,18 @@ fn compile(source: &str, sha256: String) -> Result<Compiled, ScriptError> {
         return Err(syntax_error(diagnostic));
     }
     let scoping = built.semantic.into_scoping();
-    let mut survey = Survey::new(&scoping);
-    survey.visit_program(&program);
-    let survey = survey.found;
-    if let Some(banned) = survey.banned.first() {
+    let mut analyzer = Survey::new(&scoping);
+    analyzer.visit_program(&program);
+    let findings = analyzer.found;
+    if let Some(banned) = findings.banned.first() {
         let error = rejected(format!("`{}` cannot be used in a script", banned.what));
         return Err(at(error, banned.span.start).suggest(banned.instead));
     }
-    if let Some((name, span)) = survey.constants.first() {
+    if let Some((name, span)) = findings.constants.first() {
         let error = invalid(format!("`{name}` is a const and cannot be changed"));
         return Err(at(error, span.start).suggest(format!("declare it with `let {name}`")));
     }
-    if let Some((tool, field, span)) = survey.unawaited.first() {
+    if let Some((tool, field, span)) = findings.unawaited.first() {
         let error = rejected(format!(
             "`.{field}` is read from a call that is not awaited"
         ));
@@ -259,12 +259,12 @@ fn compile(source: &str, sha256: String) -> Result<Compiled, ScriptError> {
         sha256,
         pragma,
         javascript,
-        calls: survey.calls,
-        server_calls: survey.server_calls,
-        probed: survey.probed,
-        notes: survey.notes,
-        mentions: survey.mentions,
-        bare_calls: survey.bare_calls,
+        calls: findings.calls,
+        server_calls: findings.server_calls,
+        probed: findings.probed,
+        notes: findings.notes,
+        mentions: findings.mentions,
+        bare_calls: findings.bare_calls,
         names,
         unresolved,
         lines,

@@ -395,16 +395,16 @@ impl Harness {
 
     /// Returns the script's `context` as JSON.
     fn script_context(&self, script_id: &str, options: &RunOptions, timeout: Duration) -> Value {
-        let facts = &options.facts;
+        let context = &options.facts;
         json!({
-            "conversationId": facts.conversation_id,
-            "sessionId": facts.session_id,
-            "turnId": facts.turn_id,
+            "conversationId": context.conversation_id,
+            "sessionId": context.session_id,
+            "turnId": context.turn_id,
             "scriptId": script_id,
-            "workingDirectory": facts.working_directory,
-            "args": facts.args,
-            "provider": facts.provider,
-            "model": facts.model,
+            "workingDirectory": context.working_directory,
+            "args": context.args,
+            "provider": context.provider,
+            "model": context.model,
             "sandbox": {
                 "timeoutMs": timeout.as_millis() as u64,
                 "memoryMb": self.limits.memory_mb,

@@ -122,7 +122,7 @@ impl<'a> InFlightCalls<'a> {
     /// grace period.
     pub(crate) async fn while_computing<T>(
         &mut self,
-        leash: &Leash,
+        interrupt: &Leash,
         deadline: Option<Instant>,
         guest: impl Future<Output = Result<T, Fault>>,
     ) -> Result<T, Fault> {
@@ -130,7 +130,7 @@ impl<'a> InFlightCalls<'a> {
         let overdue = sleep_until(deadline.map(|deadline| deadline + LEASH_GRACE));
         let cancelled = async {
             context.scope.cancel.cancelled().await;
-            leash.cut();
+            interrupt.cut();
             tokio::time::sleep(LEASH_GRACE).await;
         };
         let enter = async {

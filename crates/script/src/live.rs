@@ -278,12 +278,12 @@ impl Shared {
     /// Ends a run with this output, unless it has ended. The output can still be read afterwards.
     pub(crate) fn end(shared: &Weak<Self>, entry: &Arc<Entry>, output: ScriptToolCallOutput) {
         {
-            let mut now = entry.now();
-            if now.output.is_some() {
+            let mut state = entry.now();
+            if state.output.is_some() {
                 return;
             }
-            now.questions.clear();
-            now.output = Some(Arc::new(output));
+            state.questions.clear();
+            state.output = Some(Arc::new(output));
         }
         entry.news.notify_waiters();
         let Some(shared) = shared.upgrade() else {
@@ -380,8 +380,8 @@ impl LiveRun {
     /// Puts a reported question back as [`give_back`](Self::give_back) does, but does not wake
     /// clients that are waiting now: the next wait reports it.
     pub fn give_back_later(&self, question: &str) {
-        let mut now = self.0.now();
-        let mut questions = now.questions.iter_mut();
+        let mut state = self.0.now();
+        let mut questions = state.questions.iter_mut();
         if let Some(asked) = questions.find(|asked| asked.question.id == question) {
             asked.taken = false;
         }
@@ -390,14 +390,14 @@ impl LiveRun {
     /// Waits until a question is answered or withdrawn, or its run has ended.
     pub async fn settled(&self, question: &str) {
         let open = |asked: &Asked| asked.question.id == question;
-        let settled = |now: &mut Now| (!now.questions.iter().any(open)).then_some(());
+        let settled = |state: &mut Now| (!state.questions.iter().any(open)).then_some(());
         self.0.wait_for(settled).await;
     }
 
     /// Returns the open questions.
     pub fn questions(&self) -> Vec<Question> {
-        let now = self.0.now();
-        let questions = now.questions.iter();
+        let state = self.0.now();
+        let questions = state.questions.iter();
         questions.map(|asked| asked.question.clone()).collect()
     }
 
@@ -405,23 +405,23 @@ impl LiveRun {
     /// notifications.
     pub fn so_far(&self, notifications: Vec<String>) -> ScriptToolCallOutput {
         let mut output = ScriptToolCallOutput::new(self.0.id.clone(), self.0.call_id.clone());
-        let now = self.0.now();
+        let state = self.0.now();
         output.status = RunStatus::Running;
         let notifications = notifications.into_iter();
         output.output = notifications
             .map(|text| OutputPart::Text { text })
             .collect();
-        output.calls = now.done.clone();
-        output.logs = now.logs.clone();
-        output.metadata.tool_calls_made = (now.done.len() + now.under_way.len()) as u32;
+        output.calls = state.done.clone();
+        output.logs = state.logs.clone();
+        output.metadata.tool_calls_made = (state.done.len() + state.under_way.len()) as u32;
         output.metadata.duration_ms = (self.0.since.elapsed().as_secs_f64() * 1e6).round() / 1e3;
-        let tools = now.under_way.iter().map(|(_, tool)| tool.as_str());
+        let tools = state.under_way.iter().map(|(_, tool)| tool.as_str());
         let tools: Vec<&str> = tools.collect();
         let warnings = &mut output.warnings;
         if !tools.is_empty() {
             warnings.push(format!("running: {}", tools.join(", ")));
         }
-        if !now.questions.is_empty() {
+        if !state.questions.is_empty() {
             warnings.push("waiting for a person's answer".to_owned());
         }
         output
@@ -448,43 +448,43 @@ impl Entry {
     }
 
     async fn ended(&self) -> Arc<ScriptToolCallOutput> {
-        self.wait_for(|now| now.output.clone()).await
+        self.wait_for(|state| state.output.clone()).await
     }
 
     /// Records an event of the run.
     fn take(&self, event: &Event) {
-        let mut now = self.now();
+        let mut state = self.now();
         match event {
             Event::CallStarted { call_id, tool, .. } => {
-                now.under_way.push((call_id.clone(), tool.clone()))
+                state.under_way.push((call_id.clone(), tool.clone()))
             }
             Event::CallFinished { call, .. } => {
-                now.under_way.retain(|(id, _)| *id != call.id);
-                now.done.push(call.clone());
+                state.under_way.retain(|(id, _)| *id != call.id);
+                state.done.push(call.clone());
             }
-            Event::Log { level, message, .. } if now.logs.len() < MAX_LOGS => {
-                now.logs.push(LogEntry {
+            Event::Log { level, message, .. } if state.logs.len() < MAX_LOGS => {
+                state.logs.push(LogEntry {
                     level: *level,
                     message: message.clone(),
                 });
             }
-            Event::Notify { message, .. } if now.words.len() < MAX_WORDS => {
-                now.words.push(message.clone())
+            Event::Notify { message, .. } if state.words.len() < MAX_WORDS => {
+                state.words.push(message.clone())
             }
-            Event::Yield { .. } => now.yielded = true,
+            Event::Yield { .. } => state.yielded = true,
             _ => return,
         }
         if matches!(event, Event::Notify { .. } | Event::Yield { .. }) {
-            drop(now);
+            drop(state);
             self.news.notify_waiters();
         }
     }
 
     /// Returns the time until the run is overdue. Time spent waiting for a person does not count.
     fn time_left(&self) -> Duration {
-        let now = self.now();
-        let open = now.questions.iter().map(|asked| asked.since.elapsed());
-        let waiting = now.waited + open.max().unwrap_or_default();
+        let state = self.now();
+        let open = state.questions.iter().map(|asked| asked.since.elapsed());
+        let waiting = state.waited + open.max().unwrap_or_default();
         let worked = self.since.elapsed().saturating_sub(waiting);
         self.longest.saturating_sub(worked)
     }
@@ -500,15 +500,19 @@ impl Entry {
     }
 
     fn summary(&self) -> LiveSummary {
-        let now = self.now();
+        let state = self.now();
         LiveSummary {
             id: self.id.clone(),
             name: self.name.clone(),
             session: self.session.clone(),
             age: self.since.elapsed(),
-            calls_done: now.done.len(),
-            calling: now.under_way.iter().map(|(_, tool)| tool.clone()).collect(),
-            questions: now.questions.len(),
+            calls_done: state.done.len(),
+            calling: state
+                .under_way
+                .iter()
+                .map(|(_, tool)| tool.clone())
+                .collect(),
+            questions: state.questions.len(),
         }
     }
 }

@@ -36,8 +36,8 @@ pub(crate) fn from_thrown(
     registry: &Registry,
     made: impl Fn(&str) -> bool,
 ) -> ScriptError {
-    let facts: Map<String, Value> = serde_json::from_str(json).unwrap_or_default();
-    let text = |key: &str| facts.get(key).and_then(Value::as_str).unwrap_or_default();
+    let fields: Map<String, Value> = serde_json::from_str(json).unwrap_or_default();
+    let text = |key: &str| fields.get(key).and_then(Value::as_str).unwrap_or_default();
     let (name, message, stack) = (text("name"), text("message"), text("stack"));
 
     let code = match (ErrorCode::parse(text("code")), name) {
@@ -45,7 +45,7 @@ pub(crate) fn from_thrown(
         (Some(code), name)
             if name == code.as_str()
                 && THROWN_BY_CALLS.contains(&code)
-                && facts
+                && fields
                     .get("callId")
                     .is_none_or(|id| id.as_str().is_some_and(&made)) =>
         {
@@ -55,7 +55,7 @@ pub(crate) fn from_thrown(
             ErrorCode::ScriptMemoryError
         }
         // The engine throws this if there is no memory for an error object.
-        _ if facts.contains_key("thrown") && message == "[uninitialized]" => {
+        _ if fields.contains_key("thrown") && message == "[uninitialized]" => {
             ErrorCode::ScriptMemoryError
         }
         (_, "RangeError") if message == "Maximum call stack size exceeded" => {
@@ -66,7 +66,7 @@ pub(crate) fn from_thrown(
     let message = match code {
         ErrorCode::ScriptMemoryError => "the script used up its memory".to_owned(),
         ErrorCode::ScriptStackError => "the script recursed too deeply".to_owned(),
-        ErrorCode::ScriptRuntimeError if facts.contains_key("thrown") => {
+        ErrorCode::ScriptRuntimeError if fields.contains_key("thrown") => {
             format!("the script threw {message}")
         }
         ErrorCode::ScriptRuntimeError => format!("{name}: {message}"),
@@ -84,14 +84,14 @@ pub(crate) fn from_thrown(
     }
     error.stack = stack_of(name, text("message"), stack);
     let brief = |key: &str| {
-        facts
+        fields
             .get(key)
             .and_then(Value::as_str)
             .map(|text| shortened(text, 200))
     };
     (error.tool_name, error.call_id) = (brief("toolName"), brief("callId"));
-    error.suggestions = strings(facts.get("suggestions"));
-    if let Some(metadata @ Value::Object(fields)) = facts.get("metadata")
+    error.suggestions = strings(fields.get("suggestions"));
+    if let Some(metadata @ Value::Object(fields)) = fields.get("metadata")
         && metadata.to_string().len() <= MAX_METADATA
     {
         error.metadata.extend(fields.clone());
@@ -125,8 +125,8 @@ pub(crate) fn from_thrown(
 
 /// Creates the error of a script that compiles, but that the engine cannot parse.
 pub(crate) fn from_syntax(json: &str) -> ScriptError {
-    let facts: Map<String, Value> = serde_json::from_str(json).unwrap_or_default();
-    let text = |key: &str| facts.get(key).and_then(Value::as_str).unwrap_or_default();
+    let fields: Map<String, Value> = serde_json::from_str(json).unwrap_or_default();
+    let text = |key: &str| fields.get(key).and_then(Value::as_str).unwrap_or_default();
     let error = ScriptError::new(
         ErrorCode::ScriptSyntaxError,
         Phase::Parsing,

@@ -108,11 +108,14 @@ impl<'a> Run<'a> {
             stack_limit: context.limits.max_stack_bytes,
             leash: self.leash.clone(),
         };
-        let (leash, deadline) = (self.leash.clone(), self.clock.deadline());
+        let (interrupt, deadline) = (self.leash.clone(), self.clock.deadline());
         if let Start::Restore(suspension) = context.start {
-            let image = suspension.image();
-            let restore = context.runtime.restore(&image, program, bridge);
-            let restored = self.calls.while_computing(&leash, deadline, restore).await;
+            let snapshot = suspension.image();
+            let restore = context.runtime.restore(&snapshot, program, bridge);
+            let restored = self
+                .calls
+                .while_computing(&interrupt, deadline, restore)
+                .await;
             let guest = restored.map_err(|fault| self.fault(&fault))?;
             self.calls.restore(&suspension.calls);
             let pump = Pump {
@@ -126,7 +129,10 @@ impl<'a> Run<'a> {
             context.enter()?;
         }
         let start = context.runtime.start(program, bridge);
-        let started = self.calls.while_computing(&leash, deadline, start).await;
+        let started = self
+            .calls
+            .while_computing(&interrupt, deadline, start)
+            .await;
         started.map_err(|fault| self.fault(&fault))
     }
 
@@ -145,15 +151,15 @@ impl<'a> Run<'a> {
         if let Some(deadline) = deadline {
             self.leash.stop_at(deadline);
         }
-        let outcome = match &result {
+        let settlement = match &result {
             Ok(value) => Outcome::Value(value),
             Err(error) => Outcome::Error(error),
         };
-        let computing = guest.settle(id, outcome);
-        let leash = self.leash.clone();
+        let computing = guest.settle(id, settlement);
+        let interrupt = self.leash.clone();
         let pump = self
             .calls
-            .while_computing(&leash, deadline, computing)
+            .while_computing(&interrupt, deadline, computing)
             .await;
         pump.map_err(|fault| self.fault(&fault))
     }

@@ -84,9 +84,9 @@ impl<'a> Suspender<'a> {
         let Some(ledger) = self.ledger else {
             return Ok(());
         };
-        let image = guest.snapshot()?;
+        let snapshot = guest.snapshot()?;
         let suspension = Suspension {
-            build: image.build,
+            build: snapshot.build,
             call_id: run.call_id.to_owned(),
             seed: run.seed,
             recording: to_raw_value(&run.recorder().recording)?,
@@ -95,7 +95,7 @@ impl<'a> Suspender<'a> {
             standing: run.scope.standing(calls.waiting.len()),
             calls,
             output: to_raw_value(&*run.output())?,
-            image: image.bytes,
+            image: snapshot.bytes,
         };
         ledger.suspend(&run.scope.id, &suspension.to_bytes()?)?;
         self.last_saved = Some(Instant::now());
@@ -179,12 +179,12 @@ impl Suspension {
     pub(crate) fn from_bytes(bytes: &[u8]) -> Result<Self, ResumeError> {
         let (length, rest) = bytes.split_first_chunk().ok_or(ResumeError::Truncated)?;
         let length = usize::try_from(u64::from_le_bytes(*length));
-        let (json, image) = length
+        let (json, snapshot) = length
             .ok()
             .and_then(|length| rest.split_at_checked(length))
             .ok_or(ResumeError::Truncated)?;
         let mut suspension: Self = serde_json::from_slice(json)?;
-        suspension.image = image.to_vec();
+        suspension.image = snapshot.to_vec();
         Ok(suspension)
     }
 
