@@ -297,9 +297,10 @@ impl Compiler {
             candidates.extend(["python3 -m ziglang cc".into(), "zig cc".into()]);
         }
         for candidate in &candidates {
-            let mut words: Vec<String> = candidate.split_whitespace().map(str::to_owned).collect();
-            let zig = words.iter().any(|word| word.contains("zig"));
-            words.push(format!(
+            let mut command_line: Vec<String> =
+                candidate.split_whitespace().map(str::to_owned).collect();
+            let zig = command_line.iter().any(|word| word.contains("zig"));
+            command_line.push(format!(
                 "--target=wasm32-{}",
                 if zig {
                     "freestanding"
@@ -307,7 +308,9 @@ impl Compiler {
                     "unknown-unknown"
                 }
             ));
-            let compiler = Self { words };
+            let compiler = Self {
+                words: command_line,
+            };
             let probe = PathBuf::from(required("OUT_DIR")).join("probe.c");
             write(&probe, "int probe(int a) { return a + 1; }\n");
             let output = compiler

@@ -462,7 +462,7 @@ const vocabulary = (host) => {
 
   // ---- hooks the guest calls -------------------------------------------------------------------
 
-  // Rejected promises without a handler. The host is told at once, and again if a handler is added.
+  // Rejected promises without a handler. The host is notified at once, and again if a handler is added.
   const rejections = new Map();
   let lastRejection = 0;
   const finishWith = (value) => {

@@ -45,13 +45,13 @@ impl CallLog {
     /// Stores a result for the case that the script fails. Beyond the limit, only its size.
     pub(crate) fn keep_result(&mut self, call_id: &str, tool: &str, json: &str) {
         self.kept_bytes += json.len();
-        let kept = if self.kept_bytes <= MAX_KEPT_BYTES {
+        let stored = if self.kept_bytes <= MAX_KEPT_BYTES {
             json.to_owned()
         } else {
             format!("\"… {} bytes\"", json.len())
         };
         self.results
-            .push((call_id.to_owned(), tool.to_owned(), kept));
+            .push((call_id.to_owned(), tool.to_owned(), stored));
     }
 
     /// Returns the last record of a call.

@@ -235,8 +235,8 @@ impl Detector {
             return Mark::unknown_if(!last && FENCE.starts_with(rest));
         };
         let Some(end) = info.find('\n') else {
-            let mut words = FENCE_INFO.iter();
-            let possible = words.any(|word| word.starts_with(info.trim_end()));
+            let mut infos = FENCE_INFO.iter();
+            let possible = infos.any(|other| other.starts_with(info.trim_end()));
             return Mark::unknown_if(!last && possible);
         };
         match FENCE_INFO.contains(&info[..end].trim_end()) {

@@ -263,7 +263,7 @@ impl Harness {
         output
     }
 
-    /// Runs the script once in a scope of its own.
+    /// Runs the script once, in its own scope.
     async fn attempt(
         &self,
         output: &ScriptToolCallOutput,

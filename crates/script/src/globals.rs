@@ -38,10 +38,10 @@ const STANDARD: [&str; 14] = [
 /// Whether a name is a global of every script, whatever tools are registered.
 pub(crate) fn is_global(name: &str) -> bool {
     static DECLARED: LazyLock<HashSet<&'static str>> = LazyLock::new(|| {
-        let words = ["declare const ", "declare function ", "declare class "];
+        let prefixes = ["declare const ", "declare function ", "declare class "];
         let lines = GLOBALS
             .lines()
-            .filter_map(|line| words.iter().find_map(|word| line.strip_prefix(word)));
+            .filter_map(|line| prefixes.iter().find_map(|prefix| line.strip_prefix(prefix)));
         lines
             .filter_map(|rest| rest.split([':', '(', '<', ' ']).next())
             .collect()

@@ -52,7 +52,7 @@ fn instead_of(name: &str) -> Option<&'static str> {
     })
 }
 
-/// Whether a name is a global elsewhere that scripts do not have.
+/// Whether a name is a global of Node, browsers or Python that scripts do not have.
 pub(crate) fn works_elsewhere(name: &str) -> bool {
     instead_of(name).is_some()
 }

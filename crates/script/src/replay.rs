@@ -122,7 +122,7 @@ impl Cassette {
     /// Returns the time limit of the replay. A run that was stopped gets little more time than it
     /// had.
     fn time(&self) -> Duration {
-        // A recording may come from elsewhere and must not set a longer limit than ours.
+        // A recording may come from another machine and must not set a longer limit than ours.
         let timeout = self
             .recording
             .timeout

@@ -131,10 +131,10 @@ fn declaration(tool: &Registered) -> String {
     }
     let first = tool.spec.description.split(['\n', '.']).next();
     let first = first.unwrap_or_default().trim();
-    let words: String = first.chars().take(80).collect();
-    match words.as_str() {
+    let summary: String = first.chars().take(80).collect();
+    match summary.as_str() {
         "" => format!("{line}\n"),
-        words => format!("{line} // {words}\n"),
+        summary => format!("{line} // {summary}\n"),
     }
 }
 

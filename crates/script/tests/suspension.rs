@@ -107,7 +107,7 @@ fn of_another_build(state: Vec<u8>) -> Vec<u8> {
 const TWO_QUESTIONS: &str = "class Box<T> { constructor(public items: T[]) {} get size() { \
     return this.items.length } }
 const box = new Box([1, 2]); const seen = new Map([['random', Math.random()]]);
-console.log('begun at', Date.now()); text('before'); store('key', 'kept');
+console.log('started at', Date.now()); text('before'); store('key', 'kept');
 const before = await tools.echo({value: {n: 1.5}});
 setTimeout(() => seen.set('timer', 1), 5);
 const one = await tools.exec({command: ['rm', 'one']});
@@ -391,9 +391,9 @@ fn a_run_suspended_after_an_answer_is_saved_again() {
 fn a_run_that_could_not_be_saved_is_cancelled_if_the_caller_is_gone() {
     let test = RestartTest::new();
     test.ledger.full.store(true, Ordering::SeqCst);
-    let leave = CancellationToken::new();
+    let disconnect = CancellationToken::new();
     let options = RunOptions {
-        leave: leave.clone(),
+        leave: disconnect.clone(),
         ..test.options()
     };
     let approver = FixedApprover::without_answer();
@@ -405,7 +405,7 @@ fn a_run_that_could_not_be_saved_is_cancelled_if_the_caller_is_gone() {
             while approver.asked.lock().unwrap().is_empty() {
                 tokio::task::yield_now().await;
             }
-            leave.cancel();
+            disconnect.cancel();
         };
         tokio::join!(run, caller_gone).0
     });

@@ -270,7 +270,7 @@ pub fn registry(seen: &Arc<ToolActivity>) -> Registry {
     tools
         .register(tool(
             "stubborn",
-            "Waits and does not stop when told to.",
+            "Waits and ignores cancellation.",
             stubborn,
         ))
         .unwrap();
