@@ -147,7 +147,7 @@ impl AskPerson for ThroughTheClient {
                     Some("cancel") => Elicited::Cancelled,
                     _ => Elicited::Declined,
                 },
-                _ => return Err(unavailable("nobody waits for this script")),
+                _ => return Err(unavailable("no client waits for this script")),
             })
         })
     }

@@ -155,7 +155,7 @@ fn errors_are_one_line_a_place_and_a_hint() {
       |
     1 | import fs from 'fs'
       | ^
-    hint: everything a script can use is already there: see help()
+    hint: everything a script can use is already defined: see help()
     ");
     insta::assert_snapshot!(place.run(&["run", "missing.ts"]).err, @r"
     error: cannot read missing.ts: No such file or directory (os error 2)
@@ -189,7 +189,7 @@ fn bad_bytes_and_large_scripts_are_refused() {
     assert_eq!(seen.status, 2);
     assert!(
         seen.err
-            .contains("the script has 20481 bytes, and may have 20480"),
+            .contains("the script has 20481 bytes, the limit is 20480"),
         "{}",
         seen.err
     );
