@@ -120,7 +120,7 @@ impl Chat {
             Ok(Some((before, after))) => {
                 self.status.context = self.agent.context_in_use(session);
                 self.tell(format!(
-                    "compacted from about {before} to {after} tokens; the originals stay in the journal"
+                    "compacted about {before} tokens to {after}; the originals stay in the journal"
                 ));
             }
             Ok(None) => self.tell("compacting would not save much"),
